@@ -73,11 +73,10 @@ function(stretto_add_test_program target library uses_torch)
   stretto_add_program(${target} ${uses_torch}
     SOURCES ${ARGN} LIBRARIES ${library} GTest::gtest_main rapidcheck)
   set_target_properties(${target} PROPERTIES STRETTO_IS_TEST ON)
-  # The drivers of other libraries lack the definitions with which the header is compiled.
-  if(NOT uses_torch AND NOT library STREQUAL "stretto_bench_driver")
+  stretto_define_paths(${target})
+  if(NOT uses_torch)
     stretto_use_common_header(${target} test)
   endif()
-  stretto_define_paths(${target})
   stretto_compile_together(${target})
   # Whole jobs are started one at a time: these tests say how soon something has to happen.
   set(serial OFF)
@@ -367,9 +366,9 @@ function(stretto_add_examples)
 endfunction()
 
 # Drivers of ./dev bench peers that need no other library: stretto's, and those of the bounds. They
-# share tools/bench/measure.h with `stretto bench`.
+# share tools/bench/measure.h and pattern.cc with `stretto bench`.
 function(stretto_add_bench_drivers)
-  add_library(stretto_bench_driver STATIC bench/drivers/driver.cc bench/drivers/pattern.cc)
+  add_library(stretto_bench_driver STATIC bench/drivers/driver.cc tools/bench/pattern.cc)
   target_link_libraries(stretto_bench_driver PRIVATE stretto_build)
   foreach(name IN ITEMS stretto copy bare)
     stretto_add_program(${name}_driver OFF
@@ -383,8 +382,6 @@ function(stretto_add_bench_drivers)
   if(TARGET stretto_torch)
     stretto_add_program(ddp_driver ON SOURCES bench/drivers/ddp_driver.cc LIBRARIES stretto)
   endif()
-  file(GLOB tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/bench/drivers/*_test.cc)
-  stretto_add_tests(bench_drivers stretto_bench_driver ${tests})
 endfunction()
 
 # scripts/*_test.py and bench/*_test.py find the programs of this build by STRETTO_BUILD_DIR, and

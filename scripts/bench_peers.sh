@@ -6,8 +6,8 @@
 # build/peers/NAME/missing. The tests take two MPIs from there.
 
 readonly peers=build/peers
-readonly driver_sources=(bench/drivers/driver.cc bench/drivers/pattern.cc)
-readonly driver_flags=(-std=c++20 -O2 -Wall -Wextra -I.)
+readonly driver_sources=(bench/drivers/driver.cc tools/bench/pattern.cc)
+readonly driver_flags=(-std=c++20 -O2 -Wall -Wextra -I. -Iinclude)
 
 # peer_requirements NAME: what its environment holds. Each MPI has an mpi.h and an mpirun.
 peer_requirements() {
@@ -80,7 +80,8 @@ compile_bridge() {
 
 # The sources that a driver is made of, so that it is compiled again only when they change.
 driver_stamp() {
-  cat scripts/bench_peers.sh bench/drivers/*.h bench/drivers/*.cc tools/bench/*.h | sha256sum
+  cat scripts/bench_peers.sh bench/drivers/*.h bench/drivers/*.cc tools/bench/*.h \
+    tools/bench/pattern.cc | sha256sum
 }
 
 # attempt NAME TITLE STAMP COMMAND...: runs the command unless it has succeeded with this stamp; a

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 // The commands of the `stretto` program. `arguments` is what follows the command's name. They
@@ -17,6 +18,9 @@ struct SplitArguments {
   std::vector<std::string> program;
 };
 SplitArguments split_arguments(const std::vector<std::string>& arguments);
+
+// Says on stderr what `stretto COMMAND` does not understand; returns the exit status for that.
+int usage_error(std::string_view command, std::string_view sentence);
 
 // `stretto run`: otherwise returns launch()'s status.
 int run_command(const std::vector<std::string>& arguments);

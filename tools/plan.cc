@@ -24,7 +24,6 @@ using schedule::Algorithm;
 using schedule::Order;
 using schedule::Schedule;
 
-constexpr int kUsageError = 2;
 // A schedule is proved and drawn in a blink up to here; all ranks of more fill memory before eyes.
 constexpr int kRanksMax = 256;
 constexpr int kRanksDefault = 4;
@@ -135,12 +134,6 @@ int list_algorithms() {
   return 0;
 }
 
-int usage_error(const std::string& sentence) {
-  fmt::print(stderr, "stretto plan: {}\n(stretto plan --help shows all options and examples)\n",
-             sentence);
-  return kUsageError;
-}
-
 // Works out the number of ranks and who is where. What is wrong with them, if anything.
 std::optional<std::string> settle_ranks(CommandLine& line) {
   std::string_view rest = line.hosts;
@@ -170,10 +163,10 @@ std::optional<std::string> settle_ranks(CommandLine& line) {
 int report_pipeline(const CommandLine& line) {
   const std::string text = describe_pipeline(line.pipeline, line.slots, line.slices);
   if (text.empty()) {
-    return usage_error(
-        fmt::format("there is no pipeline \"{}\", but: {}", line.pipeline, pipeline_names()));
+    return usage_error("plan", fmt::format("there is no pipeline \"{}\", but: {}", line.pipeline,
+                                           pipeline_names()));
   }
-  if (line.json) return usage_error("--streams prints no JSON");
+  if (line.json) return usage_error("plan", "--streams prints no JSON");
   fmt::print("{}", text);
   return 0;
 }
@@ -244,19 +237,20 @@ int plan_command(const std::vector<std::string>& arguments) {
     fmt::print("{}", app.help());
     return 0;
   } catch (const CLI::ParseError& error) {
-    return usage_error(error.what());
+    return usage_error("plan", error.what());
   }
   if (line.list) return list_algorithms();
   if (!line.pipeline.empty()) return report_pipeline(line);
   if (line.algorithm.empty()) {
-    return usage_error("which collective, and by which algorithm? stretto plan --list");
+    return usage_error("plan", "which collective, and by which algorithm? stretto plan --list");
   }
   const Algorithm* algorithm = find(line);
   if (algorithm == nullptr) {
-    return usage_error(fmt::format("there is no \"{} {}\": stretto plan --list shows what there is",
+    return usage_error("plan",
+                       fmt::format("there is no \"{} {}\": stretto plan --list shows what there is",
                                    line.collective, line.algorithm));
   }
-  if (const auto fault = settle_ranks(line)) return usage_error(*fault);
+  if (const auto fault = settle_ranks(line)) return usage_error("plan", *fault);
   return report(*algorithm, line);
 }
 

@@ -14,6 +14,7 @@
 #include "stretto/base/cores.h"
 #include "stretto/base/environment.h"
 #include "stretto/base/log.h"
+#include "stretto/job/sourced.h"
 #include "tools/launch/agent.h"
 #include "tools/launch/host_list.h"
 #include "tools/launch/launcher.h"
@@ -22,7 +23,6 @@
 namespace stretto::tools {
 namespace {
 
-constexpr int kUsageError = 2;
 constexpr const char* kKeyVariable = "STRETTO_JOB_KEY";
 
 // A connection that has died is noticed in 15 seconds. A shared one would outlive its launcher.
@@ -130,16 +130,6 @@ void describe(CLI::App& app, CommandLine& line) {
                "Print a fresh job key and do nothing else; jobs on several hosts need one");
 }
 
-int usage_error(const std::string& sentence) {
-  fmt::print(stderr, "stretto run: {}\n(stretto run --help shows all options and examples)\n",
-             sentence);
-  return kUsageError;
-}
-
-Duration to_duration(double value_seconds) {
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value_seconds));
-}
-
 // What the options for hosts mean together.
 Status settle_hosts(const CLI::App& app, CommandLine& line) {
   launch::LaunchOptions& options = line.launch;
@@ -148,7 +138,7 @@ Status settle_hosts(const CLI::App& app, CommandLine& line) {
     STRETTO_ASSIGN_OR_RETURN(options.hosts, launch::read_hosts(line.hosts, line.ranks));
     if (app.count("--host-index") == 0) {
       options.remote_shell = CLI::detail::split_up(line.remote_shell);
-      options.host_wait = to_duration(line.host_wait_seconds);
+      options.host_wait = job::to_duration(line.host_wait_seconds);
       if (options.remote_shell.empty()) {
         return status_of(StatusCode::invalid_argument, "--ssh names no program");
       }
@@ -239,12 +229,18 @@ Result<bootstrap::JobKey> find_key(const launch::LaunchOptions& options) {
 
 int print_job_key() {
   const auto key = bootstrap::JobKey::generate();
-  if (!key.ok()) return usage_error(std::string(key.status().message()));
+  if (!key.ok()) return usage_error("run", key.status().message());
   fmt::print("{}\n", key.value().hexadecimal());
   return 0;
 }
 
 }  // namespace
+
+int usage_error(std::string_view command, std::string_view sentence) {
+  fmt::print(stderr, "stretto {}: {}\n(stretto {} --help shows all options and examples)\n",
+             command, sentence, command);
+  return 2;
+}
 
 SplitArguments split_arguments(const std::vector<std::string>& arguments) {
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
@@ -266,9 +262,9 @@ int run_command(const std::vector<std::string>& arguments) {
     fmt::print("{}", app.help());
     return 0;
   } catch (const CLI::ExtrasError& error) {
-    return usage_error(fmt::format("{} (the program goes behind \"--\")", error.what()));
+    return usage_error("run", fmt::format("{} (the program goes behind \"--\")", error.what()));
   } catch (const CLI::ParseError& error) {
-    return usage_error(error.what());
+    return usage_error("run", error.what());
   }
   if (line.print_job_key) return print_job_key();
   if (line.agent) return launch::serve_launcher();
@@ -276,20 +272,21 @@ int run_command(const std::vector<std::string>& arguments) {
   launch::LaunchOptions& options = line.launch;
   options.command = split.program;
   options.prefix = !line.no_prefix;
-  options.time_limit = to_duration(line.time_limit_seconds);
-  options.settle_time = to_duration(line.settle_seconds);
-  options.grace_time = to_duration(line.grace_seconds);
+  options.time_limit = job::to_duration(line.time_limit_seconds);
+  options.settle_time = job::to_duration(line.settle_seconds);
+  options.grace_time = job::to_duration(line.grace_seconds);
   if (options.command.empty()) {
-    return usage_error("no program: put it behind \"--\", as in: stretto run -n 4 -- ./train");
+    return usage_error("run",
+                       "no program: put it behind \"--\", as in: stretto run -n 4 -- ./train");
   }
   // The ranks inherit what this process has.
   if (!line.transport.empty()) ::setenv("STRETTO_TRANSPORT", line.transport.c_str(), 1);
   if (!line.encryption.empty()) ::setenv("STRETTO_ENCRYPTION", line.encryption.c_str(), 1);
   Status settled = settle_hosts(app, line);
   if (settled.ok() && line.transport == "mpi") settled = let_mpirun_start_ranks(app, line);
-  if (!settled.ok()) return usage_error(std::string(settled.message()));
+  if (!settled.ok()) return usage_error("run", settled.message());
   const auto key = find_key(options);
-  if (!key.ok()) return usage_error(std::string(key.status().message()));
+  if (!key.ok()) return usage_error("run", key.status().message());
   options.key = key.value();
   configure_log(process_environment(), "stretto run");
   return launch::launch(options);

@@ -9,13 +9,15 @@
 #include <cstdlib>
 #include <fstream>
 #include <iomanip>
+#include <map>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <vector>
 
-#include "bench/drivers/pattern.h"
 #include "tools/bench/huge_memory.h"
 #include "tools/bench/measure.h"
+#include "tools/bench/pattern.h"
 
 namespace stretto::bench {
 namespace {
@@ -159,6 +161,24 @@ Buffers buffers_for(Library& library, const Request& request) {
   return buffers;
 }
 
+// Writes what the rank hands in, of which a driver's broadcast has none but at its root.
+void fill_input(const Pattern& pattern, const Job& job, int rank, std::uint64_t iteration) {
+  if (job.operation == "barrier" || (job.operation == "broadcast" && rank != 0)) return;
+  const std::span input(job.input, job.operation == "all_gather" ? job.share : job.count);
+  pattern.fill(view_of(input), 0, rank, iteration);
+}
+
+bool output_is_right(const Pattern& pattern, const Job& job, int rank, std::uint64_t iteration) {
+  static const std::map<std::string, Collective> operations = {
+      {"all_reduce", Collective::all_reduce}, {"reduce_scatter", Collective::reduce_scatter},
+      {"all_gather", Collective::all_gather}, {"all_to_all", Collective::all_to_all},
+      {"broadcast", Collective::broadcast},   {"barrier", Collective::barrier}};
+  const std::span output(job.output, job.operation == "reduce_scatter" ? job.share : job.count);
+  if (job.operation == "copy") return pattern.is_input(view_of(output), 0, rank, iteration);
+  const Collective operation = operations.at(job.operation);
+  return pattern.is_output(operation, view_of(output), job.share, rank, iteration);
+}
+
 Reply unsupported(const std::string& text) {
   return {.answer = "unsupported", .summary = {}, .text = text};
 }
@@ -176,11 +196,13 @@ Reply handle(Library& library, BoardCoordinator& meeting, const Request& request
   options.seconds = request.seconds;
   if (request.bytes >= kFewSamplesFromBytes) options.min_samples = 8;
   std::uint64_t iteration = 0;
-  const auto prepare = [&] { fill_input(job, library.rank(), library.size(), ++iteration); };
+  const Pattern pattern(DType::f32, ReduceOp::sum, library.size());
+  const auto prepare = [&] { fill_input(pattern, job, library.rank(), ++iteration); };
   Reply reply;
   reply.summary = measure(meeting, options, prepare, call);
-  if (!output_is_right(job, library.rank(), library.size(), iteration, reply.text)) {
+  if (!output_is_right(pattern, job, library.rank(), iteration)) {
     reply.answer = "wrong";
+    reply.text = "the output is not what the operation makes of the inputs";
   }
   // Nobody frees its buffers, or begins the next operation, while others still read from them.
   meeting.barrier();

@@ -3,12 +3,11 @@
 
 #include "stretto/base/log.h"
 
-#include <optional>
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "stretto/base/environment.h"
+#include "tests/support/fake_environment.h"
 
 namespace stretto {
 struct TooLargeToPrint {};
@@ -25,22 +24,14 @@ struct fmt::formatter<stretto::TooLargeToPrint> : fmt::formatter<int> {
 namespace stretto {
 namespace {
 
-class OneVariable : public Environment {
- public:
-  explicit OneVariable(std::string level) : level_(std::move(level)) {}
-  std::optional<std::string> get(const std::string& variable) const override {
-    if (variable != "STRETTO_LOG" || level_.empty()) return std::nullopt;
-    return level_;
-  }
-
- private:
-  std::string level_;
-};
+FakeEnvironment log_level(const std::string& level) {
+  return FakeEnvironment({{"STRETTO_LOG", level}});
+}
 
 // Puts the log back to its default: it belongs to the process.
 class LogTest : public ::testing::Test {
  protected:
-  void TearDown() override { configure_log(OneVariable("warning"), "stretto"); }
+  void TearDown() override { configure_log(log_level("warning"), "stretto"); }
 };
 
 TEST_F(LogTest, WarningsAndWorseAreShownByDefault) {
@@ -51,17 +42,17 @@ TEST_F(LogTest, WarningsAndWorseAreShownByDefault) {
 }
 
 TEST_F(LogTest, TheEnvironmentChoosesTheLevel) {
-  configure_log(OneVariable("debug"), "stretto");
+  configure_log(log_level("debug"), "stretto");
   EXPECT_TRUE(log_enabled(LogLevel::debug));
-  configure_log(OneVariable("error"), "stretto");
+  configure_log(log_level("error"), "stretto");
   EXPECT_FALSE(log_enabled(LogLevel::warning));
   EXPECT_TRUE(log_enabled(LogLevel::error));
-  configure_log(OneVariable("off"), "stretto");
+  configure_log(log_level("off"), "stretto");
   EXPECT_FALSE(log_enabled(LogLevel::error));
 }
 
 TEST_F(LogTest, ALineNamesPrefixAndLevel) {
-  configure_log(OneVariable("info"), "stretto [rank 3]");
+  configure_log(log_level("info"), "stretto [rank 3]");
   ::testing::internal::CaptureStderr();
   log(LogLevel::info, "{} peers over {}", 2, "shm");
   log(LogLevel::debug, "not shown");
@@ -86,7 +77,7 @@ TEST_F(LogTest, AProgramMayTakeTheLinesItself) {
 
 TEST_F(LogTest, AnUnknownLevelIsSaidAndChangesNothing) {
   ::testing::internal::CaptureStderr();
-  configure_log(OneVariable("loud"), "stretto");
+  configure_log(log_level("loud"), "stretto");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
             "stretto warning: STRETTO_LOG=loud is not one of debug, info, warning, error, off\n");
   EXPECT_TRUE(log_enabled(LogLevel::warning));

@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -31,6 +30,7 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/files.h"
 #include "tests/support/forbid.h"
+#include "tests/support/in_child.h"
 
 namespace stretto {
 namespace {
@@ -178,11 +178,10 @@ TEST_F(FileSizeSignal, EndsTheProcessAgainAfterwards) {
 TEST(OwnerProcessTest, AForkedChildIsElsewhere) {
   const OwnerProcess home;
   EXPECT_TRUE(home.is_here());
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(home.is_here() ? 1 : OwnerProcess().is_here() ? 0 : 2);
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
+  const int code = stretto::testing::exit_code_in_child([&] {
+    return home.is_here() ? 1 : OwnerProcess().is_here() ? 0 : 2;
+  });
+  EXPECT_EQ(code, 0);
   EXPECT_TRUE(home.is_here());
 }
 
@@ -199,8 +198,7 @@ TEST(Thread, AnExceptionEndsItAndNotTheProcess) {
 }
 
 TEST(Thread, SaysWhichLimitsToLookAtWhereThereIsNone) {
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const int code = stretto::testing::exit_code_in_child([&] {
     stretto::testing::forbid({SYS_clone, SYS_clone3}, EAGAIN);
     const Result<std::thread> thread = start_thread("test", [] {});
     const std::string message(thread.status().message());
@@ -208,11 +206,9 @@ TEST(Thread, SaysWhichLimitsToLookAtWhereThereIsNone) {
                       message.find(
                           "the thread test could not be started: Resource temporarily "
                           "unavailable. Look at the limits on threads") == 0;
-    ::_exit(said ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    return said ? 0 : 1;
+  });
+  EXPECT_EQ(code, 0);
 }
 
 constexpr std::size_t kHugeBytes = 2 * 1024 * 1024;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/id.h"
@@ -15,12 +16,20 @@ template <class T>
 class RankVector : public std::vector<T> {
  public:
   using std::vector<T>::vector;
+  RankVector(std::vector<T> values) : std::vector<T>(std::move(values)) {}  // NOLINT: it is one.
+  // For so many ranks.
+  explicit RankVector(int ranks) : std::vector<T>(static_cast<std::size_t>(ranks)) {}
+
   using std::vector<T>::operator[];
-  auto operator[](Rank rank) -> typename std::vector<T>::reference {
+  auto operator[](int rank) -> typename std::vector<T>::reference {
     return (*this)[static_cast<std::size_t>(rank)];
   }
-  auto operator[](Rank rank) const -> typename std::vector<T>::const_reference {
+  auto operator[](int rank) const -> typename std::vector<T>::const_reference {
     return (*this)[static_cast<std::size_t>(rank)];
+  }
+  auto operator[](Rank rank) -> typename std::vector<T>::reference { return (*this)[rank.value()]; }
+  auto operator[](Rank rank) const -> typename std::vector<T>::const_reference {
+    return (*this)[rank.value()];
   }
 };
 

@@ -4,7 +4,6 @@
 #include "stretto/bootstrap/acceptor.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/socket.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/in_child.h"
 #include "tests/support/shortage.h"
 #include "tests/support/soon.h"
 
@@ -111,17 +111,14 @@ TEST_F(AcceptorTest, TurnsAwayProcessesOfOtherUsersUnread) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   ::testing::internal::CaptureStderr();
   const auto acceptor = start({1});
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::setuid(65534) != 0) ::_exit(2);
+  const int code = stretto::testing::exit_code_in_child([&] {
+    if (::setuid(65534) != 0) return 2;
     const Result<FileDescriptor> fd = connect_unix_abstract(name_, soon());
     std::byte byte;
     const Status end = fd.ok() ? read_exactly(fd.value().get(), {&byte, 1}, soon()) : fd.status();
-    ::_exit(end.code() == StatusCode::peer_lost ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    return end.code() == StatusCode::peer_lost ? 0 : 1;
+  });
+  EXPECT_EQ(code, 0);
   EXPECT_TRUE(join_as(1, key_).ok());
   expect_contains(::testing::internal::GetCapturedStderr(), "it belongs to another user");
 }

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -21,6 +20,7 @@
 #include "stretto/bootstrap/tcp_links.h"
 #include "tests/contract/process_resources.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/in_child.h"
 #include "tests/support/shortage.h"
 #include "tests/support/soon.h"
 
@@ -204,19 +204,16 @@ TEST_F(HostListenerTest, KeepsNoDescriptorThatItHasNotAskedFor) {
 TEST_F(HostListenerTest, ARankOfAnotherUserKnowsThatItMustListenItself) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
   const TimePoint begin = Clock::now();
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (::setuid(65534) != 0) ::_exit(2);
+  const int code = stretto::testing::exit_code_in_child([&] {
+    if (::setuid(65534) != 0) return 2;
     const Status refused = enlist(1).status();
-    ::_exit(refused.code() == StatusCode::refused &&
-                    refused.message().starts_with(
-                        "it belongs to user 0, and this process to user 65534: start the ranks")
-                ? 0
-                : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    return refused.code() == StatusCode::refused &&
+                   refused.message().starts_with(
+                       "it belongs to user 0, and this process to user 65534: start the ranks")
+               ? 0
+               : 1;
+  });
+  EXPECT_EQ(code, 0);
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(4)) << "it does not try again and again";
 }
 

@@ -47,7 +47,7 @@ class LinkProvider {
 
   // Makes links of connections, and whatever else they bring; `sockets[r]` lead to rank r, or there
   // are none.
-  using Sockets = std::vector<std::vector<FileDescriptor>>;
+  using Sockets = RankVector<std::vector<FileDescriptor>>;
   virtual Status make_links(transport::Endpoint::Parts& parts, Sockets sockets,
                             const WaitLimit& limit) = 0;
 };

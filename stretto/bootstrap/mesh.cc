@@ -83,7 +83,7 @@ class Joiner {
   Result<FileDescriptor> prove_key(
       int rank, Purpose purpose,
       const std::function<Result<FileDescriptor>()>& connect_to_rank) const;
-  Status not_connected(Purpose purpose, int rank, const Status& why) const;
+  Status not_connected(int rank, const Status& why) const;
   void log_link(int rank);
   std::string why_not(const LinkProvider& provider, int rank) const;
   bool has_other_way(const Way& way, int rank) const;
@@ -98,14 +98,9 @@ class Joiner {
   Status set(const std::string& key, const std::string& value) {
     return notes_.set(options_.prefix + key, value);
   }
-  std::vector<FileDescriptor>& sockets_of(std::size_t index, int rank) {
-    return sockets_[index][static_cast<std::size_t>(rank)];
-  }
   bool wants(const Way& way, int rank);
   bool is_connected(int rank) const {
-    return std::ranges::any_of(sockets_, [&](const auto& sockets) {
-      return !sockets[static_cast<std::size_t>(rank)].empty();
-    });
+    return std::ranges::any_of(sockets_, [&](const auto& all) { return !all[rank].empty(); });
   }
 
   JoinNotes& notes_;
@@ -253,18 +248,16 @@ Result<FileDescriptor> Joiner::prove_key(
         return handshake_as_client(fd, options_.key, purpose, visitor, limit_).status();
       },
       limit_);
-  return socket.ok() ? std::move(socket) : not_connected(purpose, rank, socket.status());
+  return socket.ok() ? std::move(socket) : not_connected(rank, socket.status());
 }
 
-Status Joiner::not_connected(Purpose purpose, int rank, const Status& why) const {
+Status Joiner::not_connected(int rank, const Status& why) const {
   const RankCard& peer = cards_[rank];
   const Status status =
       why.with_context(fmt::format("joining rank {} ({} pid {})", rank, peer.node, peer.pid));
   const RankCard& own = cards_[options_.rank];
   const bool is_elsewhere = peer.machine != own.machine || peer.network != own.network;
-  if (status.code() != StatusCode::timeout || purpose != Purpose::mesh_tcp || !is_elsewhere) {
-    return status;
-  }
+  if (status.code() != StatusCode::timeout || !is_elsewhere) return status;
   return status_of(StatusCode::timeout,
                    "{}; if that is not the network between the hosts, name it in STRETTO_NETWORK; "
                    "if a firewall is between them, let one of STRETTO_PORTS through",
@@ -301,7 +294,7 @@ bool Joiner::wants(const Way& way, int rank) {
   if (way.stream == 0) return !is_connected(rank) && why_not(provider, rank).empty();
   const RankCard& peer = cards_[rank];
   return way.stream < std::min(provider.streams(), peer.streams) &&
-         !sockets_of(way.provider, rank).empty();
+         !sockets_[way.provider][rank].empty();
 }
 
 // The process of a rank, if its number means the same to this one.
@@ -370,10 +363,8 @@ Status Joiner::take_connections(const Way& way, const std::set<int>& higher,
   }
   for (const int r : expected) {
     Result<FileDescriptor> socket = acceptor_->take(r, limit_);
-    if (!socket.ok()) {
-      return not_connected(provider.purpose(), r, socket.status().with_context(address));
-    }
-    sockets_of(way.provider, r).push_back(std::move(*socket));
+    if (!socket.ok()) return not_connected(r, socket.status().with_context(address));
+    sockets_[way.provider][r].push_back(std::move(*socket));
   }
   acceptor_.reset();
   return {};
@@ -398,14 +389,14 @@ Status Joiner::connect_to(const Way& way, int rank, const std::string& address) 
     return first.valid() ? Result<FileDescriptor>(std::move(first))
                          : provider.connect(address, limit_);
   });
-  if (socket.ok()) sockets_of(way.provider, rank).push_back(std::move(*socket));
+  if (socket.ok()) sockets_[way.provider][rank].push_back(std::move(*socket));
   return socket.status();
 }
 
 void Joiner::log_link(int rank) {
   const RankCard& card = cards_[rank];
   std::size_t used = 0;
-  while (sockets_of(used, rank).empty()) ++used;
+  while (sockets_[used][rank].empty()) ++used;
   const std::string_view name = options_.links[used]->name();
   if (used == 0) {
     log(LogLevel::info, "rank {} ({} pid {}): {}", rank, card.node, card.pid, name);
@@ -448,7 +439,7 @@ Result<Mesh> Joiner::make_endpoint() {
     STRETTO_RETURN_IF_ERROR(options_.links[i]->make_links(parts, std::move(sockets_[i]), limit_));
   }
   for (int r = 0; r < options_.size; ++r) {
-    transport::ProcessHandle& of_rank = parts.processes[static_cast<std::size_t>(r)];
+    transport::ProcessHandle& of_rank = parts.processes[r];
     if (r == options_.rank || of_rank.valid()) continue;
     STRETTO_ASSIGN_OR_RETURN(of_rank, find_process(r));
   }

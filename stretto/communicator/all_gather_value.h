@@ -6,8 +6,8 @@
 #include <optional>
 #include <span>
 #include <type_traits>
-#include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/communicator/communicator.h"
 
 namespace stretto::communicator {
@@ -15,10 +15,10 @@ namespace stretto::communicator {
 // Every rank's `own`, by rank. Collective; blocks. `own` travels as it lies in memory. Throws what
 // an all_gather throws.
 template <class T>
-std::vector<T> all_gather_value(Communicator& comm, const T& own,
-                                const std::optional<Duration>& timeout) {
+RankVector<T> all_gather_value(Communicator& comm, const T& own,
+                               const std::optional<Duration>& timeout) {
   static_assert(std::is_trivially_copyable_v<T>);
-  std::vector<T> all(static_cast<std::size_t>(comm.size()));
+  RankVector<T> all(comm.size());
   comm.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)),
                   {.timeout = timeout})
       .wait();

@@ -61,6 +61,15 @@ inline void check_overlap(const Caller& caller, const ConstView& input, const Vi
       in_place_elements * static_cast<std::ptrdiff_t>(size_bytes(output.dtype));
   if (input.data - output.data != in_place_bytes) check_apart(caller, input, output);
 }
+// All of that, of a rank that has both.
+inline void check_buffers(const Caller& caller, const ConstView& input, std::size_t input_count,
+                          const View& output, std::size_t output_count,
+                          std::ptrdiff_t in_place_elements) {
+  check_dtypes(caller, input, output);
+  check_count(caller, "output", output.count, output_count);
+  check_count(caller, "input", input.count, input_count);
+  check_overlap(caller, input, output, in_place_elements);
+}
 
 // A list of counts as a caller gives it, in a form that is the same for lists that mean the same.
 // Nothing: all shares are equal. Shows `counts`.

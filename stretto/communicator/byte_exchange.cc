@@ -23,11 +23,10 @@ struct Announcement {
 };
 
 // Everybody comes to the same conclusion from the same announcements.
-std::vector<std::size_t> checked(const Caller& caller,
-                                 std::span<const Announcement> announcements) {
+RankVector<std::size_t> checked(const Caller& caller, std::span<const Announcement> announcements) {
   const std::uint64_t limit =
       std::ranges::min(announcements, {}, &Announcement::limit_bytes).limit_bytes;
-  std::vector<std::size_t> counts;
+  RankVector<std::size_t> counts;
   for (const Announcement& announcement : announcements) {
     if (announcement.bytes > limit) {
       refuse(caller, fmt::format("rank {} passes {} bytes; the limit is {} "
@@ -39,8 +38,8 @@ std::vector<std::size_t> checked(const Caller& caller,
   return counts;
 }
 
-std::vector<Announcement> announce(Communicator& comm, std::size_t bytes,
-                                   const ByteExchangeOptions& options) {
+RankVector<Announcement> announce(Communicator& comm, std::size_t bytes,
+                                  const ByteExchangeOptions& options) {
   return communicator::all_gather_value<Announcement>(
       comm, {.bytes = bytes, .limit_bytes = options.limit_bytes}, options.timeout);
 }
@@ -59,7 +58,7 @@ std::vector<ByteVector> cut(std::span<const std::byte> bytes, std::span<const st
 std::vector<ByteVector> all_gather_bytes(Communicator& comm, std::span<const std::byte> own,
                                          const ByteExchangeOptions& options) {
   const Caller caller{.rank = comm.rank(), .operation = "all_gather_bytes"};
-  const std::vector<std::size_t> counts = checked(caller, announce(comm, own.size(), options));
+  const RankVector<std::size_t> counts = checked(caller, announce(comm, own.size(), options));
   ByteVector all(execution::total(counts));
   comm.all_gather(own, all, {.counts = counts, .timeout = options.timeout}).wait();
   return cut(all, counts);
@@ -69,7 +68,7 @@ std::vector<ByteVector> gather_bytes(Communicator& comm, std::span<const std::by
                                      const ByteExchangeOptions& options) {
   const Caller caller{.rank = comm.rank(), .operation = "gather_bytes"};
   check_root(caller, root, comm.size());
-  const std::vector<std::size_t> counts = checked(caller, announce(comm, own.size(), options));
+  const RankVector<std::size_t> counts = checked(caller, announce(comm, own.size(), options));
   const bool is_root = comm.rank() == root;
   ByteVector all(is_root ? execution::total(counts) : 0);
   comm.gather(own, all, {.root = root, .counts = counts, .timeout = options.timeout}).wait();
@@ -81,9 +80,9 @@ ByteVector broadcast_bytes(Communicator& comm, std::span<const std::byte> own, R
   const Caller caller{.rank = comm.rank(), .operation = "broadcast_bytes"};
   check_root(caller, root, comm.size());
   const bool is_root = comm.rank() == root;
-  const std::vector<std::size_t> counts =
+  const RankVector<std::size_t> counts =
       checked(caller, announce(comm, is_root ? own.size() : 0, options));
-  ByteVector result(counts[static_cast<std::size_t>(root)]);
+  ByteVector result(counts[root]);
   if (is_root) std::ranges::copy(own, result.begin());
   comm.broadcast(result, {.root = root, .timeout = options.timeout}).wait();
   return result;
@@ -95,7 +94,7 @@ ByteVector scatter_bytes(Communicator& comm, std::span<const ByteVector> list, R
   check_root(caller, root, comm.size());
   const bool is_root = comm.rank() == root;
   ByteVector all;
-  std::vector<std::uint64_t> lengths(static_cast<std::size_t>(comm.size()));
+  RankVector<std::uint64_t> lengths(comm.size());
   if (is_root) {
     check_count(caller, "list", list.size(), lengths.size());
     for (std::size_t r = 0; r < list.size(); ++r) {
@@ -104,11 +103,11 @@ ByteVector scatter_bytes(Communicator& comm, std::span<const ByteVector> list, R
     }
   }
   // Everybody's limit; only the root knows lengths.
-  std::vector<Announcement> announcements = announce(comm, 0, options);
+  RankVector<Announcement> announcements = announce(comm, 0, options);
   comm.broadcast(lengths, {.root = root, .timeout = options.timeout}).wait();
   for (std::size_t r = 0; r < lengths.size(); ++r) announcements[r].bytes = lengths[r];
-  const std::vector<std::size_t> counts = checked(caller, announcements);
-  ByteVector own(counts[static_cast<std::size_t>(comm.rank())]);
+  const RankVector<std::size_t> counts = checked(caller, announcements);
+  ByteVector own(counts[comm.rank()]);
   comm.scatter(all, own, {.root = root, .counts = counts, .timeout = options.timeout}).wait();
   return own;
 }

@@ -6,8 +6,9 @@
 
 #include "stretto/communicator/communicator.h"
 
-#include <fmt/format.h>
 #include <atomic>
+
+#include <fmt/format.h>
 
 #include "stretto/communicator/arguments.h"
 #include "stretto/communicator/backend.h"
@@ -47,14 +48,14 @@ std::uint64_t layout_of(const Share& share) {
   return share.shares ? execution::layout_hash(share.shares->counts) : 0;
 }
 
-// For operations that may be small: every field is written where it stays, see fast_lane.cc, Note
-// [settled memory].
 // Only a counter: nothing else is read because of it.
 std::uint64_t next_serial() {
   static std::atomic<std::uint64_t> last{0};
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
+// For operations that may be small: every field is written where it stays, see fast_lane.cc, Note
+// [settled memory].
 CollectiveCall call_of(Collective collective, DType dtype, std::size_t count) {
   CollectiveCall call;
   call.operation.collective = collective;
@@ -66,11 +67,8 @@ CollectiveCall call_of(Collective collective, DType dtype, std::size_t count) {
 CollectiveCall checked_call(const Caller& caller, int size, const ConstView& input,
                             const View& output, const ReduceScatterOptions& options) {
   const Share share = share_of(caller, options.counts, output.count, size);
-  check_dtypes(caller, input, output);
-  check_count(caller, "output", output.count, share.count);
-  check_count(caller, "input", input.count, share.whole);
+  check_buffers(caller, input, share.whole, output, share.count, -share.begin);
   check_reduction(caller, options.op, input.dtype, options.factor);
-  check_overlap(caller, input, output, -share.begin);
   CollectiveCall call = call_of(Collective::reduce_scatter, input.dtype, input.count);
   call.operation.op = options.op;
   call.operation.layout = layout_of(share);
@@ -87,10 +85,7 @@ CollectiveCall checked_call(const Caller& caller, int size, const ConstView& inp
 CollectiveCall checked_call(const Caller& caller, int size, const ConstView& input,
                             const View& output, const AllGatherOptions& options) {
   const Share share = share_of(caller, options.counts, input.count, size);
-  check_dtypes(caller, input, output);
-  check_count(caller, "input", input.count, share.count);
-  check_count(caller, "output", output.count, share.whole);
-  check_overlap(caller, input, output, share.begin);
+  check_buffers(caller, input, share.count, output, share.whole, share.begin);
   CollectiveCall call = call_of(Collective::all_gather, input.dtype, output.count);
   call.operation.layout = layout_of(share);
   call.input = input.span();
@@ -144,10 +139,8 @@ Work Communicator::submit(CollectiveCall&& call, const std::string& algorithm,
 Work Communicator::all_reduce_views(const ConstView& input, const View& output,
                                     const AllReduceOptions& options) {
   const Caller caller{.rank = rank(), .operation = "all_reduce"};
-  check_dtypes(caller, input, output);
-  check_count(caller, "output", output.count, input.count);
+  check_buffers(caller, input, input.count, output, input.count, 0);
   check_reduction(caller, options.op, input.dtype, options.factor);
-  check_overlap(caller, input, output, 0);
   CollectiveCall call = call_of(Collective::all_reduce, input.dtype, input.count);
   call.operation.op = options.op;
   call.input = input.span();
@@ -167,11 +160,7 @@ Work Communicator::reduce_views(const ConstView& input, const View& output,
   check_root(caller, options.root, size());
   check_reduction(caller, options.op, input.dtype, options.factor);
   const bool is_root = rank() == options.root;
-  if (is_root) {
-    check_dtypes(caller, input, output);
-    check_count(caller, "output", output.count, input.count);
-    check_overlap(caller, input, output, 0);
-  }
+  if (is_root) check_buffers(caller, input, input.count, output, input.count, 0);
   CollectiveCall call({.collective = Collective::reduce,
                        .op = options.op,
                        .dtype = input.dtype,
@@ -222,11 +211,7 @@ Work Communicator::gather_views(const ConstView& input, const View& output,
   const Share share = share_of(caller, options.counts, input.count, size());
   check_count(caller, "input", input.count, share.count);
   const bool is_root = rank() == options.root;
-  if (is_root) {
-    check_dtypes(caller, input, output);
-    check_count(caller, "output", output.count, share.whole);
-    check_overlap(caller, input, output, share.begin);
-  }
+  if (is_root) check_buffers(caller, input, share.count, output, share.whole, share.begin);
   return submit(CollectiveCall({.collective = Collective::gather,
                                 .dtype = input.dtype,
                                 .root = options.root.value(),
@@ -243,11 +228,7 @@ Work Communicator::scatter_views(const ConstView& input, const View& output,
   const Share share = share_of(caller, options.counts, output.count, size());
   check_count(caller, "output", output.count, share.count);
   const bool is_root = rank() == options.root;
-  if (is_root) {
-    check_dtypes(caller, input, output);
-    check_count(caller, "input", input.count, share.whole);
-    check_overlap(caller, input, output, -share.begin);
-  }
+  if (is_root) check_buffers(caller, input, share.whole, output, share.count, -share.begin);
   return submit(
       CollectiveCall({.collective = Collective::scatter,
                       .dtype = output.dtype,

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/communicator/arguments.h"
 #include "stretto/communicator/backend.h"
 #include "stretto/communicator/communicator.h"
@@ -28,15 +29,13 @@ std::uint64_t group_number(std::uint64_t made, const std::vector<Rank>& ranks) {
 
 void check_list(const Caller& caller, const std::vector<Rank>& ranks, int size) {
   check(caller, !ranks.empty(), "the list of ranks is empty");
-  std::vector<bool> listed(static_cast<std::size_t>(size));
+  RankVector<bool> listed(size);
   for (const Rank rank : ranks) {
     if (rank < 0 || rank >= size) {
       refuse(caller, fmt::format("rank {} is not one of {} ranks", rank.value(), size));
     }
-    if (listed[static_cast<std::size_t>(rank)]) {
-      refuse(caller, fmt::format("rank {} is listed twice", rank.value()));
-    }
-    listed[static_cast<std::size_t>(rank)] = true;
+    if (listed[rank]) refuse(caller, fmt::format("rank {} is listed twice", rank.value()));
+    listed[rank] = true;
   }
 }
 
@@ -71,7 +70,7 @@ std::unique_ptr<Communicator> Communicator::new_group(std::vector<Rank> ranks) {
   check_list({.rank = rank(), .operation = "new_group"}, ranks, size());
   const std::uint64_t number = group_number(++groups_made_, ranks);
   // Equal numbers mean equal lists.
-  std::vector<std::uint64_t> numbers(static_cast<std::size_t>(size()));
+  RankVector<std::uint64_t> numbers(size());
   set_up_all_gather(bytes_of(number), std::as_writable_bytes(std::span(numbers)));
   const bool all_agree = std::ranges::all_of(numbers, [&](auto other) { return other == number; });
   if (!all_agree) refuse_lists(ranks);
@@ -103,17 +102,15 @@ void Communicator::refuse_lists(const std::vector<Rank>& own) {
 std::unique_ptr<Communicator> Communicator::split(const SplitOptions& options) {
   const Side own{
       .key = options.key, .color = options.color.value_or(0), .takes_part = options.color ? 1 : 0};
-  std::vector<Side> sides(static_cast<std::size_t>(size()));
+  RankVector<Side> sides(size());
   ++groups_made_;
   set_up_all_gather(bytes_of(own), std::as_writable_bytes(std::span(sides)));
   std::vector<Rank> ranks;
   for (std::int32_t r = 0; r < size(); ++r) {
-    const Side& side = sides[static_cast<std::size_t>(r)];
-    if (side.takes_part != 0 && side.color == own.color) ranks.push_back(r);
+    if (sides[r].takes_part != 0 && sides[r].color == own.color) ranks.push_back(r);
   }
   if (!options.color) return nullptr;
-  std::ranges::stable_sort(
-      ranks, {}, [&](Rank r) { return std::pair(sides[static_cast<std::size_t>(r)].key, r); });
+  std::ranges::stable_sort(ranks, {}, [&](Rank r) { return std::pair(sides[r].key, r); });
   return of(backend_->make_group(group_number(groups_made_, ranks), ranks));
 }
 

@@ -4,6 +4,7 @@
 // Collectives whose shares are buffers apart: they pass through scratch in which they lie one
 // behind the other.
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/communicator/arguments.h"
 #include "stretto/communicator/backend.h"
 #include "stretto/communicator/communicator.h"
@@ -16,10 +17,10 @@ namespace {
 
 // The lengths of a list that has a buffer of `dtype` for each rank.
 template <class AnyView>
-std::vector<std::size_t> lengths_of(Caller caller, std::span<const AnyView> list, int size,
-                                    DType dtype) {
+RankVector<std::size_t> lengths_of(Caller caller, std::span<const AnyView> list, int size,
+                                   DType dtype) {
   check_count(caller, "list", list.size(), static_cast<std::size_t>(size));
-  std::vector<std::size_t> counts;
+  RankVector<std::size_t> counts;
   for (const AnyView& view : list) {
     caller.entry = counts.size();
     check_dtypes(caller, ConstView{nullptr, 0, dtype}, View{nullptr, 0, view.dtype});
@@ -29,8 +30,8 @@ std::vector<std::size_t> lengths_of(Caller caller, std::span<const AnyView> list
 }
 
 // Those that a rank without the list goes by.
-std::vector<std::size_t> counts_or_equal(const std::vector<std::size_t>& counts, std::size_t own,
-                                         int size) {
+RankVector<std::size_t> counts_or_equal(const std::vector<std::size_t>& counts, std::size_t own,
+                                        int size) {
   return counts.empty() ? std::vector<std::size_t>(static_cast<std::size_t>(size), own) : counts;
 }
 
@@ -59,7 +60,7 @@ Work Communicator::all_gather_list(ConstView input, std::span<const View> output
                                    const AllGatherOptions& options) {
   const Caller caller{.rank = rank(), .operation = "all_gather_list"};
   const auto counts = lengths_of(caller, outputs, size(), input.dtype);
-  check_count(caller, "input", input.count, counts[static_cast<std::size_t>(rank())]);
+  check_count(caller, "input", input.count, counts[rank()]);
   auto call = call_of({.collective = Collective::all_gather, .dtype = input.dtype}, caller, counts);
   call.input = input.span();
   call.packing = packing_of({}, outputs);
@@ -70,7 +71,7 @@ Work Communicator::reduce_scatter_list(std::span<const ConstView> inputs, View o
                                        const ReduceScatterOptions& options) {
   const Caller caller{.rank = rank(), .operation = "reduce_scatter_list"};
   const auto counts = lengths_of(caller, inputs, size(), output.dtype);
-  check_count(caller, "output", output.count, counts[static_cast<std::size_t>(rank())]);
+  check_count(caller, "output", output.count, counts[rank()]);
   check_reduction(caller, options.op, output.dtype, options.factor);
   auto call =
       call_of({.collective = Collective::reduce_scatter, .op = options.op, .dtype = output.dtype},
@@ -87,8 +88,7 @@ Work Communicator::all_to_all_list(std::span<const ConstView> inputs, std::span<
   const DType dtype = inputs.front().dtype;
   const auto counts = lengths_of(caller, inputs, size(), dtype);
   const auto received = lengths_of(caller, outputs, size(), dtype);
-  const auto self = static_cast<std::size_t>(rank());
-  check_count(caller, "share sent to oneself", counts[self], received[self]);
+  check_count(caller, "share sent to oneself", counts[rank()], received[rank()]);
   // Other ranks may have lists that look equal, so equal counts are not looked for.
   (void)shares_of(caller, counts, size());
   (void)shares_of(caller, received, size());
@@ -106,7 +106,7 @@ Work Communicator::gather_list(ConstView input, std::span<const View> outputs,
   const auto counts = is_root ? lengths_of(caller, outputs, size(), input.dtype)
                               : counts_or_equal(options.counts, input.count, size());
   check_count(caller, "list of counts", counts.size(), static_cast<std::size_t>(size()));
-  check_count(caller, "input", input.count, counts[static_cast<std::size_t>(rank())]);
+  check_count(caller, "input", input.count, counts[rank()]);
   auto call = call_of(
       {.collective = Collective::gather, .dtype = input.dtype, .root = options.root.value()},
       caller, counts);
@@ -123,7 +123,7 @@ Work Communicator::scatter_list(std::span<const ConstView> inputs, View output,
   const auto counts = is_root ? lengths_of(caller, inputs, size(), output.dtype)
                               : counts_or_equal(options.counts, output.count, size());
   check_count(caller, "list of counts", counts.size(), static_cast<std::size_t>(size()));
-  check_count(caller, "output", output.count, counts[static_cast<std::size_t>(rank())]);
+  check_count(caller, "output", output.count, counts[rank()]);
   auto call = call_of(
       {.collective = Collective::scatter, .dtype = output.dtype, .root = options.root.value()},
       caller, counts);

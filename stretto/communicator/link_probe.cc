@@ -251,7 +251,6 @@ class Probe {
 struct Finding {
   schedule::LinkCost cost = {};
   std::int64_t age_seconds = 0;
-  std::int64_t found = 0;
 };
 
 // What a link is: between which hosts, of what kind, and for how many ranks to a core.
@@ -279,7 +278,6 @@ Finding probe(Communicator& world, const Pair& pair, std::string_view where,
   const auto known = path.empty() || cache.refresh ? std::optional<CachedLink>() : load_link(path);
   const std::array<std::uint8_t, 1> measure = {known ? std::uint8_t{0} : std::uint8_t{1}};
   world.send(measure, {.to = pair.partner, .tag = kProbeTag}).wait();
-  finding.found = 1;
   if (known) {
     if (crowd != nullptr) (void)crowd->run(0);
     finding.cost = known->cost;

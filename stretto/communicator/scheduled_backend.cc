@@ -110,7 +110,7 @@ Status ScheduledBackend::use_library(const Deadline& until) {
   if (!library.ok()) return fail_set_up(library.status());
   // Whoever has its own may leave at once, and others may still connect to it.
   const std::byte made{};
-  std::vector<std::byte> all_made(static_cast<std::size_t>(size()));
+  RankVector<std::byte> all_made(size());
   const Status met = set_up_all_gather({&made, 1}, all_made, until);
   if (!met.ok()) return fail_set_up(met);
   if (factory.for_devices) library_ = library->get();
@@ -155,9 +155,7 @@ Status ScheduledBackend::fail_set_up(const Status& why) {
 
 std::vector<Rank> ScheduledBackend::ranks_of_host() const {
   const group::HostList hosts = group::hosts_of(options_.group.hosts, group_->membership().members);
-  const auto host_of = [&](Rank r) {
-    return hosts.empty() ? 0 : hosts[static_cast<std::size_t>(r)];
-  };
+  const auto host_of = [&](Rank r) { return hosts.empty() ? 0 : hosts[r]; };
   std::vector<Rank> ranks;
   for (std::int32_t r = 0; r < size(); ++r) {
     if (host_of(r) == host_of(rank())) ranks.push_back(r);
@@ -203,7 +201,8 @@ Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) 
 
 // Maps the windows of the team. The regions arrive on another way than the notices.
 Status ScheduledBackend::map_windows(execution::Windows& windows,
-                                     std::span<const WindowNotice> notices, const Deadline& until) {
+                                     const RankVector<WindowNotice>& notices,
+                                     const Deadline& until) {
   windows.of.resize(notices.size());
   transport::Transport& transport = engine_->transport();
   transport::ShortageTimer timer;
@@ -212,15 +211,14 @@ Status ScheduledBackend::map_windows(execution::Windows& windows,
   const auto map_all = [&]() STRETTO_REQUIRES(group::engine_held) {
     for (; mapped < windows.team.size(); ++mapped) {
       const Rank member = windows.team[mapped];
-      const auto index = static_cast<std::size_t>(member);
-      const transport::RemoteAddress address{notices[index].region, notices[index].offset_bytes};
+      const transport::RemoteAddress address{notices[member].region, notices[member].offset_bytes};
       const Rank job_rank = group_->membership().job_rank(member);
       std::byte* window = transport.memory().resolve(job_rank, address, window_bytes());
       if (window == nullptr) {
         shortage = timer.judge(transport.memory().find_shortage(job_rank, address));
         return !shortage.ok() || !group_->failure().ok();
       }
-      windows.of[index] = reinterpret_cast<execution::Window*>(window);
+      windows.of[member] = reinterpret_cast<execution::Window*>(window);
       windows.held.push_back(transport.memory().hold(job_rank, address));
     }
     return true;
@@ -236,7 +234,7 @@ Status ScheduledBackend::exchange_windows(const Deadline& until) {
   if (size() == 1 || !options_.share_windows) return {};
   execution::Windows windows;
   STRETTO_ASSIGN_OR_RETURN(WindowNotice notice, make_window(windows));
-  std::vector<WindowNotice> notices(static_cast<std::size_t>(size()));
+  RankVector<WindowNotice> notices(size());
   STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::as_bytes(std::span(&notice, 1)),
                                             std::as_writable_bytes(std::span(notices)), until));
   if (std::ranges::all_of(notices, &WindowNotice::reaches_all)) {

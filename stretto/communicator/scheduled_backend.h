@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/base/single_copy.h"
 #include "stretto/communicator/backend.h"
 #include "stretto/communicator/communicator.h"
@@ -97,7 +98,7 @@ class ScheduledBackend final : public Backend {
   std::size_t window_bytes() const;
   bool some_share_a_host() const;
   Result<WindowNotice> make_window(execution::Windows& windows);
-  Status map_windows(execution::Windows& windows, std::span<const WindowNotice> notices,
+  Status map_windows(execution::Windows& windows, const RankVector<WindowNotice>& notices,
                      const Deadline& until);
   Result<transport::Region> allocate_region(std::size_t bytes);
   Status measure_links(Communicator& world);

@@ -120,20 +120,10 @@ class JoinedOperation final : public group::Operation {
     return std::ranges::all_of(parts_, [](const auto& part) { return part->poll(); });
   }
   Status wait(Deadline deadline) override {
-    Status first;
-    for (const auto& part : parts_) {
-      const Status status = part->wait(deadline);
-      if (first.ok()) first = status;
-    }
-    return first;
+    return wait_for_each([&](group::Operation& part) { return part.wait(deadline); });
   }
   Status wait_on_device() override {
-    Status first;
-    for (const auto& part : parts_) {
-      const Status status = part->wait_on_device();
-      if (first.ok()) first = status;
-    }
-    return first;
+    return wait_for_each([](group::Operation& part) { return part.wait_on_device(); });
   }
   void then(Continuation continuation) override;
   void abandon() override {
@@ -146,6 +136,16 @@ class JoinedOperation final : public group::Operation {
   }
 
  private:
+  template <class Wait>
+  Status wait_for_each(const Wait& wait) {
+    Status first;
+    for (const auto& part : parts_) {
+      const Status status = wait(*part);
+      if (first.ok()) first = status;
+    }
+    return first;
+  }
+
   std::vector<std::shared_ptr<group::Operation>> parts_;
 };
 

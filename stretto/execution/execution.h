@@ -8,6 +8,7 @@
 
 #include "stretto/base/collective_library.h"
 #include "stretto/base/operation.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/base/status.h"
 #include "stretto/execution/plan.h"
 #include "stretto/execution/turn.h"
@@ -18,10 +19,10 @@ namespace stretto::execution {
 // What an execution has to know of its group.
 struct Membership {
   std::uint64_t group = 0;
-  Rank rank = 0;              // In the group.
-  std::vector<Rank> members;  // members[i]: the rank in the job of the group's rank i.
+  Rank rank = 0;             // In the group.
+  RankVector<Rank> members;  // members[i]: the rank in the job of the group's rank i.
 
-  Rank job_rank(Rank in_group) const { return members[static_cast<std::size_t>(in_group)]; }
+  Rank job_rank(Rank in_group) const { return members[in_group]; }
 };
 
 // The caller's side of one collective.

@@ -112,7 +112,7 @@ bool MappedExecution::run_staging(Turn& turn) {
 
 inline void MappedExecution::post(Turn& turn) {
   phase_ = Phase::entering;
-  Post& post = *posted_by(static_cast<std::size_t>(membership_->rank));
+  Post& post = own().posts[(windows_->entered - 1) % 2];
   post.operation = call_.operation;
   post.sequence = call_.sequence;
   if (buffers_) post.buffers = buffers_->own();
@@ -122,17 +122,7 @@ inline void MappedExecution::post(Turn& turn) {
   notify_all(turn);
 }
 
-// To wake others may show that one is lost, upon which the group ends, or fails, what is in flight:
-// this, in the middle of a step.
 bool MappedExecution::advance(Turn& turn) {
-  if (advancing_) return false;
-  advancing_ = true;
-  const bool moved = resume(turn);
-  advancing_ = false;
-  return moved;
-}
-
-inline bool MappedExecution::resume(Turn& turn) {
   bool moved = false;
   while (status_.ok()) {
     const bool works = phase_ == Phase::staging || phase_ == Phase::running;
@@ -264,17 +254,16 @@ bool MappedExecution::is_reason_overdue() {
 }
 
 BufferRef MappedExecution::locate(const schedule::Place& place) const {
-  const auto rank = static_cast<std::size_t>(place.rank);
   const bool own_place = place.rank == membership_->rank;
   switch (place.slot.buffer) {
     case schedule::Buffer::input:
       if (own_place) return call_.input;
-      return buffers_->input(rank);
+      return buffers_->input(place.rank);
     case schedule::Buffer::output:
       if (own_place) return call_.output;
-      return buffers_->output(rank);
+      return buffers_->output(place.rank);
     default:
-      return {.data = windows_->of[rank]->half(windows_->staging_turn)};
+      return {.data = windows_->of[place.rank]->half(windows_->staging_turn)};
   }
 }
 

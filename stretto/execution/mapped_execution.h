@@ -77,7 +77,6 @@ class MappedExecution final : public Execution {
   void enter(Turn& turn);
   bool run_staging(Turn& turn);
   void post(Turn& turn);
-  bool resume(Turn& turn);
   void notify_all(Turn& turn) const;
   bool read_posts();
   void disagree(Rank other, const OperationDescriptor& theirs, std::uint32_t sequence);
@@ -93,7 +92,7 @@ class MappedExecution final : public Execution {
   Post* posted_by(std::size_t member) const {
     return &windows_->of[member]->posts[(windows_->entered - 1) % 2];
   }
-  Window& own() { return *windows_->of[static_cast<std::size_t>(membership_->rank)]; }
+  Window& own() { return *windows_->of[membership_->rank]; }
 
   const Membership* membership_;
   Windows* windows_;
@@ -113,7 +112,6 @@ class MappedExecution final : public Execution {
   std::size_t reachable_ = 0;  // Of those that have entered: whose buffers others reach.
   Status abandoned_;        // Why nothing is copied any more: a rank has abandoned it, or is gone.
   TimePoint abandoned_at_;  // Since when, or since when this rank has abandoned it.
-  bool advancing_ = false;
   std::uint32_t segment_ = 0;
   StepCursor cursor_;  // In the segment.
 };

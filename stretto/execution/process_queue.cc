@@ -50,9 +50,8 @@ Status ProcessQueue::run(const BoundStep& step, std::size_t count) {
 // See window.h, Note [private memory of an abandoned operation].
 template <class Copy>
 Status ProcessQueue::reach_into(Rank owner, const Copy& copy) const {
-  std::atomic<std::uint32_t>& claim =
-      windows_->of[static_cast<std::size_t>(membership_->rank)]->reaches_into;
-  const Window& theirs = *windows_->of[static_cast<std::size_t>(owner)];
+  std::atomic<std::uint32_t>& claim = windows_->of[membership_->rank]->reaches_into;
+  const Window& theirs = *windows_->of[owner];
   claim.store(static_cast<std::uint32_t>(owner.value()) + 1, std::memory_order_seq_cst);
   const bool has_abandoned = theirs.abandoned.load(std::memory_order_seq_cst) >= windows_->entered;
   const Rank job_rank = membership_->job_rank(owner);
@@ -91,7 +90,7 @@ Status ProcessQueue::copy(const BoundStep& step, std::size_t bytes) const {
 }
 
 Status ProcessQueue::reduce(const BoundStep& step, std::size_t elements) {
-  Window& own = *windows_->of[static_cast<std::size_t>(membership_->rank)];
+  Window& own = *windows_->of[membership_->rank];
   std::byte* const scratch = own.half(windows_->staging_turn);
   const bool result_is_elsewhere = is_elsewhere(step.targets.front());
   const auto slots = static_cast<std::size_t>(std::ranges::count_if(step.sources, is_elsewhere) +

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/base/single_copy.h"
 #include "stretto/execution/execution.h"
 #include "stretto/execution/step.h"
@@ -45,8 +46,8 @@ class ResolvedBuffers {
   bool is_resolved(std::size_t member) const;
   // Whether some of them are private, to be copied by the kernel.
   bool lie_in_processes() const { return lie_in_processes_; }
-  const BufferRef& input(std::size_t member) const { return inputs_[member]; }
-  const BufferRef& output(std::size_t member) const { return outputs_[member]; }
+  const BufferRef& input(Rank member) const { return inputs_[member]; }
+  const BufferRef& output(Rank member) const { return outputs_[member]; }
 
   // Lets go of the others' memory. No run is going on.
   void release();
@@ -74,8 +75,8 @@ class ResolvedBuffers {
   std::uint64_t uses_to_next_look_ = 1;
   std::vector<Post::Buffers> posted_;    // Per rank, of this run.
   std::vector<Post::Buffers> resolved_;  // Per rank, of which inputs_ and outputs_ are.
-  std::vector<BufferRef> inputs_;
-  std::vector<BufferRef> outputs_;
+  RankVector<BufferRef> inputs_;
+  RankVector<BufferRef> outputs_;
   // Keeps it mapped, input and output by turns: its owner may free it while it is still used here.
   std::vector<std::shared_ptr<void>> held_;
   bool are_others_known_ = false;

@@ -64,7 +64,7 @@ class TeamLanes {
   };
 
   static std::size_t set_of(std::uint64_t turn) { return turn / kLanes % schedule::kScratchSets; }
-  Window& window_of(Rank member) const { return *windows_->of[static_cast<std::size_t>(member)]; }
+  Window& window_of(Rank member) const { return *windows_->of[member]; }
 
   const Windows* windows_;
   const Membership* membership_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stretto/base/operation.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/base/single_copy.h"
 #include "stretto/schedule/schedule.h"
 #include "stretto/transport/transport.h"
@@ -106,9 +107,9 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free,
 // The windows of a team, in this rank's address space, and what has to be counted from one
 // operation to the next. Zeroed memory is a fresh window.
 struct Windows {
-  transport::Region own;    // Keeps this rank's window mapped.
-  std::vector<Window*> of;  // Per rank of the group; null for those of other teams.
-  std::vector<Rank> team;   // Those of the group that are here, in ascending order.
+  transport::Region own;   // Keeps this rank's window mapped.
+  RankVector<Window*> of;  // Of the group; null for those of other teams.
+  std::vector<Rank> team;  // Those of the group that are here, in ascending order.
   // Whether the whole group is one team.
   bool is_whole_group() const { return team.size() == of.size(); }
   // Keeps the others' windows mapped: a rank may leave while another still reads what it staged.

@@ -25,12 +25,12 @@ std::vector<Rank> Proposal::participants() const {
 
 Agreement::Agreement(int size, Rank self)
     : self_(self),
-      proposal_{.lost_by = std::vector(static_cast<std::size_t>(size), Proposal::kTakesPart)},
-      words_(static_cast<std::size_t>(size)) {}
+      proposal_{.lost_by = RankVector<std::int32_t>(size, Proposal::kTakesPart)},
+      words_(size) {}
 
 std::optional<Rank> Agreement::left_out_by() const {
   if (proposal_.takes_part(self_)) return std::nullopt;
-  return proposal_.lost_by[std::size_t(self_)];
+  return proposal_.lost_by[self_];
 }
 
 void Agreement::begin(const std::vector<Rank>& left_out, bool ready) {
@@ -42,7 +42,7 @@ void Agreement::begin(const std::vector<Rank>& left_out, bool ready) {
 }
 
 void Agreement::lose(Rank member) {
-  std::int32_t& lost_by = proposal_.lost_by[std::size_t(member)];
+  std::int32_t& lost_by = proposal_.lost_by[member];
   if (lost_by != Proposal::kTakesPart) return;
   lost_by = self_.value();
   advance();
@@ -71,13 +71,13 @@ void Agreement::receive(Rank from, const Message& message) {
     return;
   }
   unite(message.proposal);
-  words_[std::size_t(from)][message.round % 2] = {message.round, lost_count(message.proposal),
-                                                  message.proposal.ready};
+  words_[from][message.round % 2] = {message.round, lost_count(message.proposal),
+                                     message.proposal.ready};
   advance();
 }
 
 bool Agreement::has_said(Rank member) const {
-  return member == self_ || words_[std::size_t(member)][round_ % 2].round == round_;
+  return member == self_ || words_[member][round_ % 2].round == round_;
 }
 
 std::vector<Rank> Agreement::waiting_for() const {
@@ -92,7 +92,7 @@ void Agreement::advance() {
     if (!std::ranges::all_of(members, [&](Rank member) { return has_said(member); })) return;
     const std::size_t lost = lost_count(proposal_);
     const bool all_equal = std::ranges::all_of(members, [&](Rank member) {
-      const Word& word = words_[std::size_t(member)][round_ % 2];
+      const Word& word = words_[member][round_ % 2];
       return member == self_ || (word.lost == lost && word.ready == proposal_.ready);
     });
     if (all_equal) return decide(Proposal(proposal_));

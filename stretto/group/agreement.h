@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "stretto/base/id.h"
+#include "stretto/base/rank_vector.h"
 
 namespace stretto::group {
 
@@ -17,12 +17,12 @@ namespace stretto::group {
 struct Proposal {
   // Per member: the member that first said that it is lost, or left it out of its list; kTakesPart
   // where nobody has.
-  std::vector<std::int32_t> lost_by;
+  RankVector<std::int32_t> lost_by;
   // Whether everybody whose proposal is in this one has said that it is ready.
   bool ready = true;
 
   static constexpr std::int32_t kTakesPart = -1;
-  bool takes_part(Rank member) const { return lost_by[std::size_t(member)] == kTakesPart; }
+  bool takes_part(Rank member) const { return lost_by[member] == kTakesPart; }
   std::vector<Rank> participants() const;
 };
 
@@ -85,8 +85,7 @@ class Agreement {
   Proposal proposal_;
   std::uint32_t number_ = 0;
   std::uint32_t round_ = 0;
-  // Per member; it may be one round ahead.
-  std::vector<std::array<Word, 2>> words_;
+  RankVector<std::array<Word, 2>> words_;  // A member may be one round ahead.
   std::vector<Message> messages_;
   std::optional<Proposal> decision_;
 };

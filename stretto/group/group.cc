@@ -206,8 +206,6 @@ bool Group::advance(execution::Turn turn) {
   bool moved = operations_.start_ready(turn);
   moved = mailbox_.advance() || moved;
   moved = operations_.advance(turn) || moved;
-  // Advancing may have told this group of a failure, which ends everything.
-  if (!failure_.ok()) return true;
   if (const auto* failed = operations_.find_failed()) {
     fail(in_context(failed->collective.get(), failed->execution->status()), true);
     return true;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/execution/window.h"
 #include "stretto/group/agreement.h"
 #include "stretto/group/fast_lane.h"
@@ -150,7 +151,6 @@ class Group final : public Client {
       STRETTO_REQUIRES(engine_held);
   void note_departed(Rank member, const Status& status) STRETTO_REQUIRES(engine_held);
   void send_agreement() STRETTO_REQUIRES(engine_held);
-  const Status& departed(Rank member) const { return departed_[static_cast<std::size_t>(member)]; }
 
   // What it says of itself: group_report.cc.
   const PendingOperation* oldest() const STRETTO_REQUIRES(engine_held);
@@ -175,8 +175,8 @@ class Group final : public Client {
   Inquiry inquiry_;
   Agreement agreement_;
   std::vector<Belief> beliefs_ STRETTO_GUARDED_BY(engine_held);
-  // Per member: why it takes part in no operation any more; ok while it does.
-  std::vector<Status> departed_;
+  // Why a member takes part in no operation any more; ok while it does.
+  RankVector<Status> departed_;
   bool any_departed_ = false;
   transport::Farewell farewell_ = transport::Farewell::in_order;
   std::uint64_t memory_generation_ = 0;  // When release_mappings() was called last.

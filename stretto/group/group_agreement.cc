@@ -14,7 +14,7 @@ namespace stretto::group {
 
 // Of a member that dies, or has destroyed its communicator, none of which comes back.
 void Group::note_departed(Rank member, const Status& status) {
-  Status& departed = departed_[static_cast<std::size_t>(member)];
+  Status& departed = departed_[member];
   if (departed.ok()) departed = status;
   agreement_.lose(member);
   send_agreement();
@@ -51,7 +51,7 @@ Status Group::agreement_arrived(Rank from, const transport::MessageKey& key,
   Agreement::Message message{.number = key.sequence,
                              .round = key.segment,
                              .proposal = {.lost_by = {}, .ready = key.message == 1}};
-  std::vector<std::int32_t>& lost_by = message.proposal.lost_by;
+  auto& lost_by = message.proposal.lost_by;
   lost_by.resize(static_cast<std::size_t>(size()));
   const bool fits = member && payload.size() == lost_by.size() * sizeof(std::int32_t);
   if (fits) std::memcpy(lost_by.data(), payload.data(), payload.size());
@@ -64,7 +64,7 @@ Status Group::agreement_arrived(Rank from, const transport::MessageKey& key,
                      list_ranks(membership_.members));
   }
   // It has ended its part of everything; what is in flight may well end without more of it.
-  Status& departed = departed_[static_cast<std::size_t>(*member)];
+  Status& departed = departed_[*member];
   if (departed.ok()) {
     departed = Status(
         StatusCode::aborted,

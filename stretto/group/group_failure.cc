@@ -84,7 +84,7 @@ void Group::member_lost(Rank job_rank, const Status& status) {
   lane_.close();  // What runs on the fast path becomes an operation with a name.
   if (const PendingOperation* operation = oldest())
     return fail(in_context(operation, status), true);
-  const Status& said = departed(*member);
+  const Status& said = departed_[*member];
   const Rank self = membership_.job_rank(membership_.rank);
   fail(
       said.with_context(fmt::format("rank {}: {}", self.value(), operations_.between_operations())),
@@ -107,7 +107,7 @@ void Group::check_departed() {
   for (const auto& item : operations_.running()) {
     if (item.execution->must_be_asked()) continue;  // Who has left has done its part.
     for (const Rank member : item.execution->waiting_for()) {
-      const Status& why = departed(member);
+      const Status& why = departed_[member];
       if (why.ok()) continue;
       return fail(in_context(item.collective.get(), why), true);
     }
@@ -121,7 +121,7 @@ void Group::check_departed() {
       return fail(in_context(message.get(), alone), true);
     }
     if (!message->peer) continue;
-    const Status& why = departed(*message->peer);
+    const Status& why = departed_[*message->peer];
     if (!why.ok()) return fail(in_context(message.get(), why), true);
   }
 }

@@ -31,8 +31,8 @@ Status Group::in_context(const PendingOperation* operation, const Status& cause)
   // later.
   const std::optional<Rank> gone =
       cause.rank() ? rank_in_group(membership_, *cause.rank()) : std::nullopt;
-  const bool has_said = gone && cause.code() == StatusCode::peer_lost && !departed(*gone).ok();
-  const Status& said = has_said ? departed(*gone) : cause;
+  const bool has_said = gone && cause.code() == StatusCode::peer_lost && !departed_[*gone].ok();
+  const Status& said = has_said ? departed_[*gone] : cause;
   const int self = membership_.job_rank(membership_.rank).value();
   if (operation == nullptr) return said.with_context(fmt::format("rank {}", self));
   return said.with_context(fmt::format("{} on rank {}", operations_.name_of(*operation), self));

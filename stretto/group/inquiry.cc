@@ -74,9 +74,9 @@ void Inquiry::take(Rank member, std::uint32_t sequence, const std::string& text)
   if (!report) return;
   for (const Rank awaited : report->waits_for) {
     const std::optional<Rank> next = rank_in_group(*membership_, awaited);
-    if (next && !answer_of(*next)) ask(*next, sequence_, operation_);
+    if (next && !answers_[*next]) ask(*next, sequence_, operation_);
   }
-  answers_[static_cast<std::size_t>(member)] = std::move(report);
+  answers_[member] = std::move(report);
 }
 
 std::string Inquiry::describe_arrived(std::uint32_t sequence) const {
@@ -90,7 +90,7 @@ Late Inquiry::find_late(std::uint32_t sequence, const std::vector<Rank>& waited_
   Late late;
   const bool answered = is_about(sequence);
   for (std::int32_t member = 0; is_collective(sequence) && answered && member < size(); ++member) {
-    const auto& answer = answer_of(member);
+    const auto& answer = answers_[member];
     if (answer && !answer->has_entered) late.ranks.push_back(member);
   }
   const bool all_have_entered = is_collective(sequence) && late.ranks.empty();
@@ -108,15 +108,15 @@ Late Inquiry::find_late(std::uint32_t sequence, const std::vector<Rank>& waited_
 std::vector<Rank> Inquiry::roots_of(std::vector<Rank> waited_for) const {
   const std::vector<Rank> begin = waited_for;
   std::vector<Rank> roots;
-  std::vector<bool> seen(membership_->members.size());
-  seen[static_cast<std::size_t>(membership_->rank)] = true;
+  RankVector<bool> seen(size());
+  seen[membership_->rank] = true;
   while (!waited_for.empty()) {
     const Rank member = waited_for.back();
     waited_for.pop_back();
-    if (seen[static_cast<std::size_t>(member)]) continue;
-    seen[static_cast<std::size_t>(member)] = true;
+    if (seen[member]) continue;
+    seen[member] = true;
     bool waits = false;
-    const auto& answer = answer_of(member);
+    const auto& answer = answers_[member];
     for (const Rank awaited : answer ? answer->waits_for : std::vector<Rank>()) {
       const std::optional<Rank> next = rank_in_group(*membership_, awaited);
       if (!next) continue;
@@ -134,7 +134,7 @@ std::string Inquiry::describe_late(std::uint32_t sequence, const std::vector<Ran
   for (const Rank member : late) {
     list += (list.empty() ? "" : "; ") + engine_->name_of(membership_->job_rank(member));
     if (!is_about(sequence)) continue;
-    const auto& answer = answer_of(member);
+    const auto& answer = answers_[member];
     list += ", which " + (answer ? answer->text : silence(Clock::now() - at_));
   }
   return list.empty() ? "an earlier operation of the group" : list;

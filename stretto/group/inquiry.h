@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/execution/execution.h"
 #include "stretto/group/engine.h"
 #include "stretto/group/state_report.h"
@@ -59,9 +60,6 @@ class Inquiry {
   std::string describe_arrived(std::uint32_t sequence) const;
 
  private:
-  const std::optional<StateReport>& answer_of(Rank member) const {
-    return answers_[static_cast<std::size_t>(member)];
-  }
   int size() const { return static_cast<int>(membership_->members.size()); }
 
   Engine* engine_;
@@ -69,7 +67,7 @@ class Inquiry {
   std::uint32_t sequence_ = 0;
   OperationDescriptor operation_;
   TimePoint at_ = TimePoint::min();
-  std::vector<std::optional<StateReport>> answers_;  // Per member of the group.
+  RankVector<std::optional<StateReport>> answers_;
 };
 
 // "1.5 s".

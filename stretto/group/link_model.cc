@@ -12,7 +12,7 @@ HostList hosts_of(const HostList& all, std::span<const Rank> members) {
   if (all.empty()) return hosts;
   std::map<std::int32_t, std::int32_t> numbers;
   for (const Rank member : members) {
-    const std::int32_t host = all[static_cast<std::size_t>(member)];
+    const std::int32_t host = all[member];
     const auto next = static_cast<std::int32_t>(numbers.size());
     hosts.push_back(numbers.emplace(host, next).first->second);
   }

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "stretto/base/id.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/schedule/cost.h"
 
 namespace stretto::group {
@@ -40,7 +40,7 @@ struct LinkModel {
 };
 
 // Which ranks of a job are on one host: a number per rank.
-using HostList = std::vector<std::int32_t>;
+using HostList = RankVector<std::int32_t>;
 
 // Of some of the ranks, numbered anew in the order in which hosts first appear, as schedules want
 // it. An empty list, meaning one host, stays empty.

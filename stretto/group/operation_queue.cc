@@ -85,8 +85,7 @@ bool OperationQueue::advance(execution::Turn& turn) {
   for (std::size_t i = 0; i < running_.size();) {
     execution::Execution& execution = *running_[i].execution;
     moved = execution.advance(turn) || moved;
-    // Advancing may have told the group of a failure, which ends everything.
-    if (has_failed_ || !execution.status().ok()) return true;
+    if (!execution.status().ok()) return true;
     if (!execution.ended()) {
       ++i;
       continue;
@@ -141,7 +140,6 @@ void OperationQueue::take_completions() {
 // Those who gave up a later operation have done all that this rank's earlier one needs of them: on
 // mapped memory it can be ended without them, and then it is no victim.
 void OperationQueue::fail(const Status& reason, bool of_others) {
-  has_failed_ = true;
   for (const Item& item : running_) {
     PendingCollective& collective = *item.collective;
     if (of_others && item.execution->end_without_transport()) {

@@ -120,7 +120,6 @@ class OperationQueue {
   ScratchPool scratch_;
   std::vector<std::shared_ptr<PendingCollective>> pool_;  // Reused when nobody else holds them.
   PastOperations past_;
-  bool has_failed_ = false;
   bool is_set_up_ = false;
   // Atomic, because others look at them who do not own the gate; relaxed, because they only look.
   std::atomic<std::uint32_t> next_sequence_{transport::kSetUpSequence};

@@ -13,6 +13,7 @@
 #include "stretto/bootstrap/prefix_store.h"
 #include "stretto/job/join.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/fake_environment.h"
 #include "tests/support/on_threads.h"
 
 namespace stretto {
@@ -33,11 +34,7 @@ class OwnStore : public bootstrap::Store {
   bootstrap::MemoryStore contents_;
 };
 
-class NoVariables : public Environment {
- public:
-  std::optional<std::string> get(const std::string&) const override { return std::nullopt; }
-};
-const NoVariables kNoVariables;
+const FakeEnvironment kNoVariables({});
 
 TEST(MakeCommunicator, MeetsInAStoreThatTheProgramBrings) {
   auto store = std::make_shared<OwnStore>();

@@ -5,8 +5,6 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
@@ -14,6 +12,7 @@
 
 #include "tests/support/fake_environment.h"
 #include "tests/support/forbid.h"
+#include "tests/support/in_child.h"
 
 namespace stretto::job {
 namespace {
@@ -82,15 +81,12 @@ TEST(StatusBoard, AReaderNeverSeesHalfANote) {
 }
 
 TEST(StatusBoard, IsEmptyWhereTheSystemHasNoFilesInMemory) {
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const int code = stretto::testing::exit_code_in_child([&] {
     stretto::testing::forbid({SYS_memfd_create}, ENOSYS);
     const auto reader = StatusBoardReader::create(2);
-    ::_exit(reader.ok() && reader.value().fd() < 0 && !reader.value().read(0) ? 0 : 1);
-  }
-  int status = 0;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+    return reader.ok() && reader.value().fd() < 0 && !reader.value().read(0) ? 0 : 1;
+  });
+  EXPECT_EQ(code, 0);
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ namespace stretto::schedule {
 
 HostLayout::HostLayout(const Shape& shape)
     : hosts_(shape.hosts.begin(), shape.hosts.end()),
-      positions_(static_cast<std::size_t>(shape.rank_count)),
+      positions_(shape.rank_count),
       run_end_(positions_) {
   const int n = shape.rank_count;
   if (hosts_.empty()) hosts_.resize(positions_.size());
@@ -20,13 +20,12 @@ HostLayout::HostLayout(const Shape& shape)
                   host_count());
     if (host == host_count()) members_.emplace_back();
     auto& members = members_[static_cast<std::size_t>(host)];
-    positions_[static_cast<std::size_t>(rank)] = static_cast<int>(members.size());
+    positions_[rank] = static_cast<int>(members.size());
     members.push_back(rank);
   }
   for (int rank = n - 1; rank >= 0; --rank) {
     const bool goes_on = rank + 1 < n && host_of(rank + 1) == host_of(rank);
-    run_end_[static_cast<std::size_t>(rank)] =
-        goes_on ? run_end_[static_cast<std::size_t>(rank) + 1] : rank + 1;
+    run_end_[rank] = goes_on ? run_end_[rank + 1] : rank + 1;
   }
 }
 

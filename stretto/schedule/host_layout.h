@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/schedule/algorithms.h"
 
 namespace stretto::schedule {
@@ -17,21 +18,19 @@ class HostLayout {
   explicit HostLayout(const Shape& shape);
 
   int host_count() const { return static_cast<int>(members_.size()); }
-  int host_of(Rank rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
-  int position_of(Rank rank) const { return positions_[static_cast<std::size_t>(rank)]; }
+  int host_of(Rank rank) const { return hosts_[rank]; }
+  int position_of(Rank rank) const { return positions_[rank]; }
   const std::vector<Rank>& members(int host) const {
     return members_[static_cast<std::size_t>(host)];
   }
   const std::vector<Rank>& team_of(Rank rank) const { return members(host_of(rank)); }
   // Whether ranks [begin, end), one at least, are all on one host.
-  bool together(int begin, int end) const {
-    return run_end_[static_cast<std::size_t>(begin)] >= end;
-  }
+  bool together(int begin, int end) const { return run_end_[begin] >= end; }
 
  private:
-  std::vector<int> hosts_;                  // Per rank.
-  std::vector<int> positions_;              // Per rank.
-  std::vector<int> run_end_;                // Per rank, the first one after it on another host.
+  RankVector<int> hosts_;
+  RankVector<int> positions_;
+  RankVector<int> run_end_;                 // The first rank after it on another host.
   std::vector<std::vector<Rank>> members_;  // Per host.
 };
 

@@ -44,7 +44,7 @@ class Endpoint : public Transport {
     std::unique_ptr<DataPlane> data_plane = nullptr;
     // Per rank, where it is known: who dies is gone even if a child that it has forked keeps its
     // link open. May be empty.
-    std::vector<ProcessHandle> processes = {};
+    RankVector<ProcessHandle> processes = {};
     // Per rank: "node04 pid 8812", for messages. May be empty.
     std::vector<std::string> names = {};
     // How long the end of the endpoint waits for a peer that takes nothing of its last words.
@@ -120,7 +120,7 @@ class Endpoint : public Transport {
   std::unique_ptr<DataPlane> data_plane_;  // May be null.
   UnexpectedQueue unexpected_;
   RankVector<std::unique_ptr<Peer>> peers_;  // Null at rank_.
-  std::vector<ProcessHandle> processes_;
+  RankVector<ProcessHandle> processes_;
   FileDescriptor poll_;
   FileDescriptor wake_event_;
   bool polls_always_ = false;  // Whether some link has its data behind a descriptor (tcp).

@@ -35,10 +35,6 @@ class FakeLink : public Link {
     return step;
   }
   bool readable() const override { return read_bytes < incoming.size() || ended; }
-  bool needs_poll() const override { return false; }
-  int descriptor() const override { return -1; }
-  void service() override {}
-  void notify() override {}
   Contact check_contact(TimePoint) override { return contact; }
   void disconnect() override { disconnected = true; }
 

@@ -35,14 +35,14 @@ class Link {
   virtual bool readable() const = 0;
 
   // Whether data arrives behind the descriptor only, so that it must be polled all the time.
-  virtual bool needs_poll() const = 0;
+  virtual bool needs_poll() const { return false; }
   // A descriptor that becomes readable when there is something to do, or -1. Edge triggered: the
   // endpoint calls service() for each event.
-  virtual int descriptor() const = 0;
-  virtual void service() = 0;
+  virtual int descriptor() const { return -1; }
+  virtual void service() {}
 
   // Wakes the peer if it sleeps. A no-op where writing does that by itself.
-  virtual void notify() = 0;
+  virtual void notify() {}
   // Whether notify() would have somebody to wake. Any thread.
   virtual bool peer_sleeps() const { return false; }
   // Whether the peer has waited on this core last: SleepFlag::note_core() there. Any thread.

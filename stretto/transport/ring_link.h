@@ -47,7 +47,6 @@ class RingLink : public Link {
   Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override;
   Result<std::size_t> read(ByteSpan into) override;
   bool readable() const override { return !incoming_.empty() || doorbell_->closed(); }
-  bool needs_poll() const override { return false; }
   int descriptor() const override { return doorbell_->descriptor(); }
   void service() override { doorbell_->service(); }
   void notify() override;

@@ -75,8 +75,7 @@ enum class Farewell : std::uint32_t {
   unwinding,  // An exception that unwound its stack has destroyed what was there of the group.
 };
 
-// What a transport tells its user unasked. Called inside progress(), check_contacts() and
-// send()/recv().
+// What a transport tells its user unasked. Called inside progress() and check_contacts().
 class TransportListener {
  public:
   // `peer` will never be heard of again. `status` says why and names the rank. Told once per peer.

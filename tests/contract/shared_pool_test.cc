@@ -17,6 +17,7 @@
 #include "tests/contract/process_resources.h"
 #include "tests/contract/world_ranks.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/fake_environment.h"
 
 namespace stretto::testing {
 namespace {
@@ -232,26 +233,14 @@ TEST_P(SharedPool, WhatIsFreedSoonIsWaitedFor) {
   });
 }
 
-class OneVariable : public Environment {
- public:
-  explicit OneVariable(std::string value) : value_(std::move(value)) {}
-  std::optional<std::string> get(const std::string& variable) const override {
-    if (variable == "STRETTO_MEMORY_CHECK") return value_;
-    return std::nullopt;
-  }
-
- private:
-  std::string value_;
-};
-
 TEST(MemoryCheck, IsSwitchedOffByTheEnvironment) {
   constexpr std::size_t kPebibyte = std::size_t{1} << 50;
-  const OneVariable on("on");
+  const FakeEnvironment on(Variables{{"STRETTO_MEMORY_CHECK", "on"}});
   EXPECT_THROW((void)join({.environment = &on})->allocate_bytes(kPebibyte), OutOfMemory);
   // The kernel refuses to map it.
-  const OneVariable off("off");
+  const FakeEnvironment off(Variables{{"STRETTO_MEMORY_CHECK", "off"}});
   EXPECT_THROW((void)join({.environment = &off})->allocate_bytes(kPebibyte), SystemError);
-  const OneVariable nonsense("perhaps");
+  const FakeEnvironment nonsense(Variables{{"STRETTO_MEMORY_CHECK", "perhaps"}});
   EXPECT_THROW((void)join({.environment = &nonsense}), InvalidArgument);
 }
 

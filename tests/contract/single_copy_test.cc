@@ -18,6 +18,7 @@
 #include "stretto/group/engine.h"
 #include "stretto/transport/shm/host.h"
 #include "tests/contract/rank_communicators.h"
+#include "tests/support/connect_pairs.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/socket_pairs.h"
@@ -111,13 +112,8 @@ class SingleCopyTest : public ::testing::Test {
   // `wanted` per rank. The ranks are threads that share memory as processes do.
   void make(const std::vector<SingleCopy>& wanted, std::size_t unreached = kNobody) {
     const std::size_t size = wanted.size();
-    std::vector<std::vector<FileDescriptor>> sockets(size);
-    for (auto& row : sockets) row.resize(size);
-    for (std::size_t a = 0; a < size; ++a) {
-      for (std::size_t b = a + 1; b < size; ++b) {
-        std::tie(sockets[a][b], sockets[b][a]) = testing::make_unix_pair(SOCK_STREAM);
-      }
-    }
+    auto sockets = testing::connect_pairs(
+        static_cast<int>(size), [](int, int) { return testing::make_unix_pair(SOCK_STREAM); });
     memories_.resize(size);
     ranks_.resize(size);
     on_threads(size, [&](std::size_t r) {

@@ -8,15 +8,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <tuple>
 
 #include "stretto/transport/loopback/world.h"
 #include "stretto/transport/packets/plane.h"
 #include "stretto/transport/shm/host.h"
 #include "stretto/transport/stream_plane.h"
 #include "stretto/transport/tcp/striped_link.h"
+#include "tests/support/connect_pairs.h"
 #include "tests/support/mpi_files.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/socket_pairs.h"
@@ -56,138 +55,97 @@ StreamPair connect_by_tls(int rank, int peer, int buffer_bytes) {
   return testing::make_tls_pair(testing::make_tcp_pair(enough), rank, peer);
 }
 
+// Ranks without links, each with room for a socket to each other one.
+World without_links(int ranks) {
+  const std::vector<int> none(static_cast<std::size_t>(ranks), -1);
+  return {.endpoints = {}, .sockets = RankVector<std::vector<int>>(ranks, none)};
+}
+
 // Pairs for which `local` says so share memory, the others have a connection.
-World make_by_pairs(const WorldOptions& options, LocalPairs local,
-                    Connect connect = connect_plainly) {
-  const auto ranks = static_cast<std::size_t>(options.ranks);
-  std::vector<std::vector<FileDescriptor>> unix_sockets(ranks);
-  std::vector<std::vector<std::unique_ptr<tcp::ByteStream>>> streams(ranks);
-  World world{.endpoints = {}, .sockets = std::vector(ranks, std::vector<int>(ranks, -1))};
-  for (auto& row : unix_sockets) row.resize(ranks);
-  for (auto& row : streams) row.resize(ranks);
-  for (std::size_t a = 0; a < ranks; ++a) {
-    for (std::size_t b = a + 1; b < ranks; ++b) {
-      const auto rank = static_cast<int>(a);
-      const auto peer = static_cast<int>(b);
-      if (local(rank, peer)) {
-        std::tie(unix_sockets[a][b], unix_sockets[b][a]) = testing::make_unix_pair(SOCK_STREAM);
-        world.sockets[a][b] = unix_sockets[a][b].get();
-        world.sockets[b][a] = unix_sockets[b][a].get();
-        continue;
-      }
-      std::tie(streams[a][b], streams[b][a]) = connect(rank, peer, options.socket_buffer_bytes);
-      world.sockets[a][b] = streams[a][b]->socket();
-      world.sockets[b][a] = streams[b][a]->socket();
-    }
-  }
-  world.endpoints.resize(ranks);
+World make_by_pairs(const WorldOptions& options, LocalPairs local) {
+  World world = without_links(options.ranks);
+  auto sockets = testing::connect_pairs(options.ranks, [&](int rank, int peer) {
+    auto pair = local(rank, peer) ? testing::make_unix_pair(SOCK_STREAM)
+                                  : testing::make_tcp_pair(options.socket_buffer_bytes);
+    world.sockets[rank][static_cast<std::size_t>(peer)] = pair.first.get();
+    world.sockets[peer][static_cast<std::size_t>(rank)] = pair.second.get();
+    return pair;
+  });
+  world.endpoints = RankVector<std::unique_ptr<Endpoint>>(options.ranks);
   // Attaching waits for the other ranks.
-  on_threads(ranks, [&](std::size_t r) {
+  on_threads(options.ranks, [&](int r) {
+    RankVector<FileDescriptor> of_host(options.ranks);
+    for (int p = 0; p < options.ranks; ++p) {
+      if (local(r, p)) of_host[p] = std::move(sockets[r][p]);
+    }
     const Deadline deadline = Deadline::after(std::chrono::seconds(10));
-    Endpoint::Parts parts =
-        shm::attach(static_cast<int>(r), std::move(unix_sockets[r]), deadline).or_throw();
-    for (std::size_t p = 0; p < ranks; ++p) {
-      if (streams[r][p] == nullptr) continue;
-      parts.links[p] = tcp::TcpLink::create(std::move(streams[r][p])).or_throw();
+    Endpoint::Parts parts = shm::attach(r, std::move(of_host), deadline).or_throw();
+    for (std::size_t p = 0; p < parts.links.size(); ++p) {
+      if (!sockets[r][p].valid()) continue;
+      parts.links[p] = tcp::TcpLink::create(std::move(sockets[r][p])).or_throw();
     }
     world.endpoints[r] = Endpoint::create(std::move(parts)).or_throw();
   });
   return world;
 }
 
-// Every pair has a few connections.
-World make_striped(const WorldOptions& options, Connect connect) {
-  const auto ranks = static_cast<std::size_t>(options.ranks);
-  World world{.endpoints = {}, .sockets = std::vector(ranks, std::vector<int>(ranks, -1))};
-  std::vector<Endpoint::Parts> parts(ranks);
-  for (std::size_t r = 0; r < ranks; ++r) {
-    parts[r].rank = static_cast<int>(r);
-    parts[r].links.resize(ranks);
-  }
-  using Streams = std::vector<std::unique_ptr<tcp::ByteStream>>;
-  const auto open = [&](std::size_t rank, Streams& streams) {
-    std::vector<std::unique_ptr<tcp::TcpLink>> links;
-    for (auto& stream : streams) {
-      world.sockets[rank].push_back(stream->socket());
-      links.push_back(tcp::TcpLink::create(std::move(stream)).or_throw());
-    }
-    return tcp::StripedLink::create(std::move(links)).or_throw();
-  };
-  for (std::size_t a = 0; a < ranks; ++a) {
-    for (std::size_t b = a + 1; b < ranks; ++b) {
-      std::array<Streams, 2> sides;
-      for (int stripe = 0; stripe < 3; ++stripe) {
-        auto [mine, theirs] =
-            connect(static_cast<int>(a), static_cast<int>(b), options.socket_buffer_bytes);
-        world.sockets[a][b] = mine->socket();
-        world.sockets[b][a] = theirs->socket();
-        sides[0].push_back(std::move(mine));
-        sides[1].push_back(std::move(theirs));
-      }
-      parts[a].links[b] = open(a, sides[0]);
-      parts[b].links[a] = open(b, sides[1]);
-    }
-  }
-  for (Endpoint::Parts& of_rank : parts) {
-    world.endpoints.push_back(Endpoint::create(std::move(of_rank)).or_throw());
-  }
-  return world;
-}
-
 using Planes = std::vector<std::unique_ptr<DataPlane>>;
 
-// Messages are moved by data planes that are not ours; TCP connections carry the rest.
-World make_by_planes(const WorldOptions& options, Planes planes) {
-  const std::size_t ranks = planes.size();
-  World world{.endpoints = {}, .sockets = std::vector(ranks, std::vector<int>(ranks, -1))};
-  std::vector<Endpoint::Parts> parts(ranks);
-  for (std::size_t r = 0; r < ranks; ++r) {
-    parts[r].rank = static_cast<int>(r);
-    parts[r].links.resize(ranks);
-    parts[r].data_plane = std::move(planes[r]);
-  }
-  for (std::size_t a = 0; a < ranks; ++a) {
-    for (std::size_t b = a + 1; b < ranks; ++b) {
-      auto [mine, theirs] = testing::make_tcp_pair(options.socket_buffer_bytes);
-      world.sockets[a][b] = mine.get();
-      world.sockets[b][a] = theirs.get();
-      parts[a].links[b] = tcp::TcpLink::create(std::move(mine)).or_throw();
-      parts[b].links[a] = tcp::TcpLink::create(std::move(theirs)).or_throw();
+// Every pair has so many connections. Messages go by them, or by planes that are not ours.
+World make_connected(const WorldOptions& options, Connect connect, int stripes = 1,
+                     Planes planes = {}) {
+  World world = without_links(options.ranks);
+  using Stripes = std::vector<std::unique_ptr<tcp::TcpLink>>;
+  const auto open = [&](int rank, int peer, std::unique_ptr<tcp::ByteStream> stream) {
+    world.sockets[rank][static_cast<std::size_t>(peer)] = stream->socket();
+    world.sockets[rank].push_back(stream->socket());
+    return tcp::TcpLink::create(std::move(stream)).or_throw();
+  };
+  auto links = testing::connect_pairs(options.ranks, [&](int rank, int peer) {
+    std::pair<Stripes, Stripes> ends;
+    for (int stripe = 0; stripe < stripes; ++stripe) {
+      StreamPair streams = connect(rank, peer, options.socket_buffer_bytes);
+      ends.first.push_back(open(rank, peer, std::move(streams.first)));
+      ends.second.push_back(open(peer, rank, std::move(streams.second)));
     }
-  }
-  for (Endpoint::Parts& of_rank : parts) {
-    world.endpoints.push_back(Endpoint::create(std::move(of_rank)).or_throw());
+    return ends;
+  });
+  for (int r = 0; r < options.ranks; ++r) {
+    Endpoint::Parts parts{.rank = r, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+    for (Stripes& to_peer : links[r]) {
+      parts.links.push_back(nullptr);
+      if (to_peer.size() == 1) {
+        parts.links.back() = std::move(to_peer.front());
+      } else if (to_peer.size() > 1) {
+        parts.links.back() = tcp::StripedLink::create(std::move(to_peer)).or_throw();
+      }
+    }
+    if (!planes.empty()) parts.data_plane = std::move(planes[static_cast<std::size_t>(r)]);
+    world.endpoints.push_back(Endpoint::create(std::move(parts)).or_throw());
   }
   return world;
 }
 
-// Per rank, a Unix socket to each other.
-std::vector<std::vector<FileDescriptor>> connect_all(int count, int type) {
-  const auto ranks = static_cast<std::size_t>(count);
-  std::vector<std::vector<FileDescriptor>> sockets(ranks);
-  for (auto& row : sockets) row.resize(ranks);
-  for (std::size_t a = 0; a < ranks; ++a) {
-    for (std::size_t b = a + 1; b < ranks; ++b) {
-      std::tie(sockets[a][b], sockets[b][a]) = testing::make_unix_pair(type);
-    }
-  }
-  return sockets;
+World make_by_planes(const WorldOptions& options, Planes planes) {
+  return make_connected(options, connect_plainly, 1, std::move(planes));
 }
 
 World make_by_socket_plane(const WorldOptions& options) {
-  auto sockets = connect_all(options.ranks, SOCK_SEQPACKET);
+  auto sockets = testing::connect_pairs(
+      options.ranks, [](int, int) { return testing::make_unix_pair(SOCK_SEQPACKET); });
   Planes planes;
   for (int r = 0; r < options.ranks; ++r) {
-    planes.push_back(make_socket_plane(r, std::move(sockets[static_cast<std::size_t>(r)])));
+    planes.push_back(make_socket_plane(r, std::move(sockets[r])));
   }
   return make_by_planes(options, std::move(planes));
 }
 
 World make_by_stream_plane(const WorldOptions& options) {
-  auto sockets = connect_all(options.ranks, SOCK_STREAM);
+  auto sockets = testing::connect_pairs(
+      options.ranks, [](int, int) { return testing::make_unix_pair(SOCK_STREAM); });
   Planes planes;
   for (int r = 0; r < options.ranks; ++r) {
-    auto streams = make_socket_streams(std::move(sockets[static_cast<std::size_t>(r)]));
+    auto streams = make_socket_streams(std::move(sockets[r]));
     planes.push_back(std::make_unique<StreamPlane>(r, options.ranks, std::move(streams)));
   }
   return make_by_planes(options, std::move(planes));
@@ -260,7 +218,7 @@ bool same_host(int rank, int peer) { return rank / 2 == peer / 2; }
 }  // namespace
 
 void World::kill(int rank) {
-  for (const int socket : sockets[static_cast<std::size_t>(rank)]) {
+  for (const int socket : sockets[rank]) {
     if (socket >= 0) ::shutdown(socket, SHUT_RDWR);
   }
 }
@@ -282,19 +240,18 @@ std::vector<WorldKind> kinds_by_sockets() {
   using Options = WorldOptions;
   return {
       of(
-          "tcp", [](const Options& options) { return make_by_pairs(options, never); },
+          "tcp", [](const Options& options) { return make_connected(options, connect_plainly); },
           [](int, int) { return std::string("tcp"); }),
       of(
           "tcp_striped",
-          [](const Options& options) { return make_striped(options, connect_plainly); },
+          [](const Options& options) { return make_connected(options, connect_plainly, 3); },
           [](int, int) { return std::string("tcp by 3 connections"); }),
       of(
-          "tls",
-          [](const Options& options) { return make_by_pairs(options, never, connect_by_tls); },
+          "tls", [](const Options& options) { return make_connected(options, connect_by_tls); },
           [](int, int) { return std::string("tcp with TLS"); }),
       of(
           "tls_striped",
-          [](const Options& options) { return make_striped(options, connect_by_tls); },
+          [](const Options& options) { return make_connected(options, connect_by_tls, 3); },
           [](int, int) { return std::string("tcp with TLS by 3 connections"); }),
   };
 }

@@ -14,12 +14,12 @@ namespace stretto::transport {
 
 // The connected endpoints of ranks that are threads of this test.
 struct World {
-  std::vector<std::unique_ptr<Endpoint>> endpoints;
+  RankVector<std::unique_ptr<Endpoint>> endpoints;
   // sockets[r][p]: a descriptor that rank r's link to p owns; empty or -1 where it has none. Behind
   // them, all others.
-  std::vector<std::vector<int>> sockets;
+  RankVector<std::vector<int>> sockets;
 
-  Endpoint& operator[](int rank) { return *endpoints[static_cast<std::size_t>(rank)]; }
+  Endpoint& operator[](int rank) { return *endpoints[rank]; }
   int size() const { return static_cast<int>(endpoints.size()); }
   // All ranks, as members of a group.
   std::vector<Rank> everybody() const {
@@ -30,7 +30,7 @@ struct World {
   // What the others see when the process of `rank` is killed. Its endpoint must not be used any
   // more.
   void kill(int rank);
-  void destroy(int rank) { endpoints[static_cast<std::size_t>(rank)].reset(); }
+  void destroy(int rank) { endpoints[rank].reset(); }
 };
 
 struct WorldOptions {

@@ -59,9 +59,9 @@ TEST(NcclLoading, ConfigurationIsWhatTheVersionReads) {
 // As programs do it, by the option of a job.
 TEST(NcclLoading, JobsNameItAsTheirBackend) {
   using stretto::testing::Double;
-  using stretto::testing::Variables;
+  using stretto::testing::nccl_variables;
   Double::get().reset();
-  const Variables environment;
+  const FakeEnvironment environment = nccl_variables();
   const std::string path = ::testing::TempDir() + "nccl_job_" + std::to_string(::getpid());
   on_threads(2, [&](int r) {
     const auto ranks = join({.rank = r,
@@ -75,7 +75,7 @@ TEST(NcclLoading, JobsNameItAsTheirBackend) {
   });
   EXPECT_EQ(Double::get().control().launches, 2);
   EXPECT_EQ(Double::get().control().misuse, "");
-  const Variables no_device(Double::file(), "/nowhere/libcuda.so.1");
+  const FakeEnvironment no_device = nccl_variables("/nowhere/libcuda.so.1");
   expect_contains(
       stretto::testing::error_of([&] {
         (void)join({.rank = 0, .size = 1, .backend = "nccl", .environment = &no_device});

@@ -13,6 +13,7 @@
 #include "stretto/transport/endpoint.h"
 #include "stretto/transport/tcp/link.h"
 #include "tests/contract/rank_communicators.h"
+#include "tests/support/connect_pairs.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/socket_pairs.h"
 
@@ -61,37 +62,30 @@ std::byte* Double::allocate(std::size_t bytes, int device) const {
   return reinterpret_cast<std::byte*>(pointer);
 }
 
-Result<communicator::LibraryFactory> double_factory() { return job::nccl_factory(Variables()); }
+Result<communicator::LibraryFactory> double_factory() {
+  return job::nccl_factory(nccl_variables());
+}
 
 DoubleRanks::DoubleRanks(const Options& options)
-    : sockets_(static_cast<std::size_t>(options.size),
-               std::vector<int>(static_cast<std::size_t>(options.size), -1)),
-      statuses_(static_cast<std::size_t>(options.size)),
-      ranks_(static_cast<std::size_t>(options.size)) {
-  const std::size_t size = ranks_.size();
-  std::vector<transport::Endpoint::Parts> parts(size);
-  for (std::size_t r = 0; r < size; ++r) {
-    parts[r].rank = static_cast<int>(r);
-    parts[r].links.resize(size);
-  }
-  for (std::size_t a = 0; a < size; ++a) {
-    for (std::size_t b = a + 1; b < size; ++b) {
-      auto [mine, theirs] = make_tcp_pair();
-      sockets_[a][b] = mine.get();
-      sockets_[b][a] = theirs.get();
-      parts[a].links[b] = transport::tcp::TcpLink::create(std::move(mine)).or_throw();
-      parts[b].links[a] = transport::tcp::TcpLink::create(std::move(theirs)).or_throw();
+    : sockets_(options.size), statuses_(options.size), ranks_(options.size) {
+  auto sockets = connect_pairs(options.size, [](int, int) { return make_tcp_pair(); });
+  on_threads(options.size, [&](int rank) {
+    transport::Endpoint::Parts parts{
+        .rank = rank, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+    for (FileDescriptor& socket : sockets[rank]) {
+      sockets_[rank].push_back(socket.get());
+      parts.links.push_back(nullptr);
+      if (!socket.valid()) continue;
+      parts.links.back() = transport::tcp::TcpLink::create(std::move(socket)).or_throw();
     }
-  }
-  on_threads(size, [&](std::size_t r) {
     auto engine =
-        group::Engine::create(transport::Endpoint::create(std::move(parts[r])).or_throw(),
+        group::Engine::create(transport::Endpoint::create(std::move(parts)).or_throw(),
                               {.local_ranks = options.size, .heartbeat = options.heartbeat})
             .or_throw();
     auto made = communicator::ScheduledBackend::make_world(
         std::move(engine), {.timeout = options.timeout, .library = double_factory().or_throw()});
-    statuses_[r] = made.status();
-    if (made.ok()) ranks_[r] = std::move(*made);
+    statuses_[rank] = made.status();
+    if (made.ok()) ranks_[rank] = std::move(*made);
   });
 }
 
@@ -104,19 +98,18 @@ void DoubleRanks::on_all(const std::function<void(Communicator&)>& body) {
 // Its thread lives on, and must not tell one that another, whose socket has ended already, is dead:
 // so nothing that it sends arrives any more before the first socket ends.
 void DoubleRanks::kill(int rank) {
-  const auto dead = static_cast<std::size_t>(rank);
   sock_filter drop_all = BPF_STMT(BPF_RET | BPF_K, 0);
   const sock_fprog program{.len = 1, .filter = &drop_all};
-  for (std::size_t other = 0; other < sockets_.size(); ++other) {
-    if (other == dead) continue;
-    EXPECT_EQ(::setsockopt(sockets_[other][dead], SOL_SOCKET, SO_ATTACH_FILTER, &program,
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank) continue;
+    EXPECT_EQ(::setsockopt(sockets_[other][rank], SOL_SOCKET, SO_ATTACH_FILTER, &program,
                            sizeof(program)),
               0);
   }
-  for (std::size_t other = 0; other < sockets_.size(); ++other) {
-    if (other == dead) continue;
-    ::shutdown(sockets_[other][dead], SHUT_RDWR);
-    ::shutdown(sockets_[dead][other], SHUT_RDWR);
+  for (int other = 0; other < size(); ++other) {
+    if (other == rank) continue;
+    ::shutdown(sockets_[other][rank], SHUT_RDWR);
+    ::shutdown(sockets_[rank][other], SHUT_RDWR);
   }
 }
 

@@ -5,13 +5,13 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "stretto/base/environment.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/scheduled_backend.h"
+#include "tests/support/fake_environment.h"
 #include "tests/support/fake_nccl/fake.h"
 
 namespace stretto::testing {
@@ -35,21 +35,11 @@ class Double {
   std::byte* (*reach_)(const void*);
 };
 
-// Names the double as NCCL and as the driver, or other files.
-class Variables final : public Environment {
- public:
-  explicit Variables(std::string nccl = Double::file(), std::string driver = Double::file())
-      : nccl_(std::move(nccl)), driver_(std::move(driver)) {}
-  std::optional<std::string> get(const std::string& variable) const override {
-    if (variable == "STRETTO_NCCL_LIBRARY") return nccl_;
-    if (variable == "STRETTO_CUDA_DRIVER") return driver_;
-    return std::nullopt;
-  }
-
- private:
-  std::string nccl_;
-  std::string driver_;
-};
+// Names the double as NCCL, and as the driver, or another file.
+inline FakeEnvironment nccl_variables(const std::string& driver = Double::file()) {
+  return FakeEnvironment(
+      {{"STRETTO_NCCL_LIBRARY", Double::file()}, {"STRETTO_CUDA_DRIVER", driver}});
+}
 
 // What the backend "nccl" of a job uses, with the double in NCCL's place.
 Result<communicator::LibraryFactory> double_factory();
@@ -65,9 +55,7 @@ class DoubleRanks {
   explicit DoubleRanks(const Options& options);
   // On all, each on a thread of its own. What one throws counts as a failure of the test.
   void on_all(const std::function<void(Communicator&)>& body);
-  std::unique_ptr<Communicator>& operator[](int rank) {
-    return ranks_[static_cast<std::size_t>(rank)];
-  }
+  std::unique_ptr<Communicator>& operator[](int rank) { return ranks_[rank]; }
   int size() const { return static_cast<int>(ranks_.size()); }
   // Why making them has failed, by rank.
   const std::vector<Status>& statuses() const { return statuses_; }
@@ -75,9 +63,9 @@ class DoubleRanks {
   void kill(int rank);
 
  private:
-  std::vector<std::vector<int>> sockets_;  // Of each rank, those to each other one.
-  std::vector<Status> statuses_;
-  std::vector<std::unique_ptr<Communicator>> ranks_;
+  RankVector<RankVector<int>> sockets_;  // Of each rank, those to each other one.
+  RankVector<Status> statuses_;
+  RankVector<std::unique_ptr<Communicator>> ranks_;
 };
 
 }  // namespace stretto::testing

@@ -10,7 +10,7 @@
 
 #include "stretto/base/environment.h"
 
-namespace stretto::job {
+namespace stretto {
 
 using Variables = std::map<std::string, std::string>;
 
@@ -27,4 +27,4 @@ class FakeEnvironment : public Environment {
   Variables variables_;
 };
 
-}  // namespace stretto::job
+}  // namespace stretto

@@ -28,10 +28,6 @@ class SocketStream final : public Link {
     return count < 0 ? std::size_t{0} : static_cast<std::size_t>(count);
   }
   bool readable() const override { return true; }
-  bool needs_poll() const override { return false; }
-  int descriptor() const override { return -1; }
-  void service() override {}
-  void notify() override {}
 
  private:
   FileDescriptor socket_;

@@ -115,42 +115,7 @@ bool BenchCase::can_check() const {
 }
 
 bool BenchCase::is_right() const {
-  const int rank = comm_.rank().value();
-  const std::size_t share = shape_.share;
-  const auto own_share = static_cast<std::size_t>(rank) * share;
-  switch (operation_) {
-    case Collective::all_reduce:
-      return pattern_.is_reduction(output_, 0, iteration_);
-    case Collective::reduce:
-      return !is_root() || pattern_.is_reduction(output_, 0, iteration_);
-    case Collective::reduce_scatter:
-      return pattern_.is_reduction(output_, own_share, iteration_);
-    case Collective::scatter:
-      return pattern_.is_input(output_, own_share, 0, iteration_);
-    case Collective::broadcast:
-      return pattern_.is_input(output_, 0, 0, iteration_);
-    case Collective::point_to_point:
-      return rank > 1 || pattern_.is_input(output_, 0, 0, iteration_);
-    case Collective::all_gather:
-    case Collective::gather:
-    case Collective::all_to_all:
-      return is_right_by_shares();
-    case Collective::barrier:
-      return true;
-  }
-  return false;
-}
-
-// Share s of the output came from rank s: all it has, or its part for this rank.
-bool BenchCase::is_right_by_shares() const {
-  if (operation_ == Collective::gather && !is_root()) return true;
-  const bool parts = operation_ == Collective::all_to_all;
-  const auto first = parts ? static_cast<std::size_t>(comm_.rank().value()) * shape_.share : 0;
-  for (int source = 0; source < comm_.size(); ++source) {
-    const View share = output_.slice(static_cast<std::size_t>(source) * shape_.share, shape_.share);
-    if (!pattern_.is_input(share, first, source, iteration_)) return false;
-  }
-  return true;
+  return pattern_.is_output(operation_, output_, shape_.share, comm_.rank().value(), iteration_);
 }
 
 void BenchCase::damage() const { output_.data[output_.bytes() - 1] ^= std::byte{1}; }

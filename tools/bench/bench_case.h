@@ -52,7 +52,6 @@ class BenchCase {
  private:
   bool is_root() const { return comm_.rank() == 0; }
   void send_and_return();
-  bool is_right_by_shares() const;
 
   Communicator& comm_;
   const BenchOptions& options_;

@@ -13,10 +13,11 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "tools/commands.h"
+
 namespace stretto::bench {
 namespace {
 
-constexpr int kUsageError = 2;
 constexpr std::size_t kLargestBytes = std::size_t{1} << 40;
 constexpr const char* kDescription =
     "Measures collectives, or explains how they run:\n"
@@ -196,12 +197,6 @@ std::string set_from(const Texts& texts, BenchOptions& options) {
   return {};
 }
 
-ParsedOptions usage_error(const std::string& sentence) {
-  fmt::print(stderr, "stretto bench: {}\n(stretto bench --help shows all options and examples)\n",
-             sentence);
-  return {.options = std::nullopt, .status = kUsageError};
-}
-
 }  // namespace
 
 ParsedOptions parse_options(const std::vector<std::string>& arguments) {
@@ -216,10 +211,10 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
     fmt::print("{}", app.help());
     return {};
   } catch (const CLI::ParseError& error) {
-    return usage_error(error.what());
+    return {.options = std::nullopt, .status = tools::usage_error("bench", error.what())};
   }
   if (const std::string mistake = set_from(texts, options); !mistake.empty()) {
-    return usage_error(mistake);
+    return {.options = std::nullopt, .status = tools::usage_error("bench", mistake)};
   }
   return {.options = std::move(options), .status = 0};
 }

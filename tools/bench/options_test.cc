@@ -3,8 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stretto/job/threads.h"
-#include "tests/support/on_threads.h"
+#include "tests/support/run_ranks.h"
 #include "tools/bench/bench_case.h"
 #include "tools/bench/comm_coordinator.h"
 #include "tools/bench/options.h"
@@ -179,13 +178,6 @@ TEST(Pattern, SaysWhatItCannotCheck) {
   EXPECT_FALSE(Pattern(DType::f16, ReduceOp::product, 16).reduction_is_exact());
 }
 
-// What `body(communicator)` does on each of `ranks` threads.
-template <class Body>
-void on_ranks(int ranks, Body&& body) {
-  auto communicators = make_thread_ranks({.size = ranks});
-  on_threads_of(communicators, [&](auto& comm) { body(*comm); });
-}
-
 BenchOptions quick() {
   BenchOptions options;
   options.seconds_per_line = 0.001;
@@ -194,7 +186,7 @@ BenchOptions quick() {
 
 TEST(BenchCase, EveryCollectiveComesOutRightAndDamageIsSeen) {
   for (const int ranks : {2, 3}) {
-    on_ranks(ranks, [](Communicator& comm) {
+    run_ranks(ranks, [](Communicator& comm) {
       BenchOptions options = quick();
       for (int number = 0; number < kCollectiveCount; ++number) {
         const auto operation = static_cast<Collective>(number);
@@ -216,7 +208,7 @@ TEST(BenchCase, EveryCollectiveComesOutRightAndDamageIsSeen) {
 }
 
 TEST(BenchCase, EveryDtypeAndOperationIsChecked) {
-  on_ranks(2, [](Communicator& comm) {
+  run_ranks(2, [](Communicator& comm) {
     for (int type = 0; type < kDTypeCount; ++type) {
       for (int number = 0; number < kReduceOpCount; ++number) {
         BenchOptions options = quick();
@@ -245,7 +237,7 @@ class DamagedCase final : public BenchCase {
 };
 
 TEST(MeasureLine, OneWrongRankMakesTheLineWrong) {
-  on_ranks(2, [](Communicator& comm) {
+  run_ranks(2, [](Communicator& comm) {
     const BenchOptions options = quick();
     CommCoordinator meeting(comm);
     BenchCase right(comm, options, Collective::all_reduce, Buffers::registered, 4096);

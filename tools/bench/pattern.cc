@@ -95,7 +95,7 @@ std::int64_t value_at(std::size_t index, DType dtype, ReduceOp op) {
 }  // namespace
 
 Pattern::Pattern(DType dtype, ReduceOp op, int ranks)
-    : dtype_(dtype), element_bytes_(size_bytes(dtype)) {
+    : dtype_(dtype), ranks_(ranks), element_bytes_(size_bytes(dtype)) {
   // A quotient by a power of two is exact; a product of few factors of two is.
   if (op == ReduceOp::mean) exact_ = std::has_single_bit(static_cast<unsigned>(ranks));
   if (op == ReduceOp::product) exact_ = ranks < 16;
@@ -145,6 +145,39 @@ bool Pattern::is_input(ConstView data, std::size_t first, int rank, std::uint64_
 
 bool Pattern::is_reduction(ConstView data, std::size_t first, std::uint64_t iteration) const {
   return equals(data, reductions_, phase(first, 0, iteration));
+}
+
+bool Pattern::is_output(Collective operation, ConstView output, std::size_t share, int rank,
+                        std::uint64_t iteration) const {
+  const std::size_t own_share = static_cast<std::size_t>(rank) * share;
+  switch (operation) {
+    case Collective::all_reduce:
+      return is_reduction(output, 0, iteration);
+    case Collective::reduce:
+      return rank != 0 || is_reduction(output, 0, iteration);
+    case Collective::reduce_scatter:
+      return is_reduction(output, own_share, iteration);
+    case Collective::scatter:
+      return is_input(output, own_share, 0, iteration);
+    case Collective::broadcast:
+      return is_input(output, 0, 0, iteration);
+    case Collective::point_to_point:
+      return rank > 1 || is_input(output, 0, 0, iteration);
+    case Collective::barrier:
+      return true;
+    case Collective::gather:
+      if (rank != 0) return true;
+      break;
+    default:
+      break;
+  }
+  // Share s of the output came from rank s: all it has, or its part for this rank.
+  const std::size_t first = operation == Collective::all_to_all ? own_share : 0;
+  for (int source = 0; source < ranks_; ++source) {
+    const std::size_t begin = static_cast<std::size_t>(source) * share;
+    if (!is_input(output.slice(begin, share), first, source, iteration)) return false;
+  }
+  return true;
 }
 
 bool Pattern::equals(ConstView data, const Table& table, std::size_t phase) const {

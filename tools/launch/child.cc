@@ -15,17 +15,6 @@
 namespace stretto::launch {
 namespace {
 
-struct Pipe {
-  FileDescriptor reading;
-  FileDescriptor writing;
-};
-
-Result<Pipe> make_pipe() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return system_status("pipe");
-  return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
 std::vector<char*> pointers(const std::vector<std::string>& texts) {
   std::vector<char*> result;
   for (const std::string& text : texts) result.push_back(const_cast<char*>(text.c_str()));
@@ -82,6 +71,12 @@ int read_failure(int pipe) {
 }
 
 }  // namespace
+
+Result<Pipe> make_pipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return system_status("pipe");
+  return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
 
 Status fork_status(std::string_view what) {
   const int error_number = errno;

@@ -30,6 +30,12 @@ struct Child {
   FileDescriptor errors;
 };
 
+struct Pipe {
+  FileDescriptor reading;
+  FileDescriptor writing;
+};
+Result<Pipe> make_pipe();
+
 // A program that could not be started: the errno of the attempt.
 struct StartFailure {
   int error_number = 0;

@@ -25,14 +25,6 @@ constexpr int kShellFailed = 255;
 constexpr int kPipeBytes = 1 << 20;
 constexpr int kPauseSeconds = 1;
 
-Status make_pipe(FileDescriptor& reading, FileDescriptor& writing) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return system_status("pipe");
-  reading = FileDescriptor(ends[0]);
-  writing = FileDescriptor(ends[1]);
-  return {};
-}
-
 Result<std::string> own_program() {
   std::error_code error;
   const std::string path = std::filesystem::read_symlink("/proc/self/exe", error);
@@ -57,10 +49,10 @@ Status RemoteHost::start() {
   STRETTO_ASSIGN_OR_RETURN(const bootstrap::JobKey random, bootstrap::JobKey::generate());
   marker_ = "stretto-" + random.hexadecimal().substr(0, 32) + " ";
   STRETTO_ASSIGN_OR_RETURN(const std::string program, own_program());
-  FileDescriptor input;
-  FileDescriptor marked;
-  STRETTO_RETURN_IF_ERROR(make_pipe(input, orders_));
-  STRETTO_RETURN_IF_ERROR(make_pipe(events_, marked));
+  STRETTO_ASSIGN_OR_RETURN(Pipe orders, make_pipe());
+  STRETTO_ASSIGN_OR_RETURN(Pipe events, make_pipe());
+  orders_ = std::move(orders.writing);
+  events_ = std::move(events.reading);
   ::fcntl(events_.get(), F_SETFL, O_NONBLOCK);
   // The order is written before anybody reads; it may be longer than a pipe usually holds.
   ::fcntl(orders_.get(), F_SETPIPE_SZ, kPipeBytes);
@@ -68,7 +60,7 @@ Status RemoteHost::start() {
 
   ChildOptions shell{.command = options_.remote_shell,
                      .environment = inherited_environment(),
-                     .input = input.get()};
+                     .input = orders.reading.get()};
   shell.command.push_back(name());
   shell.command.push_back(fmt::format("exec '{}' run --agent", program));
   StartFailure failure;
@@ -76,7 +68,7 @@ Status RemoteHost::start() {
   shell_ = child.pid;
   relay_ = std::make_unique<OutputRelay>();
   relay_->add(std::move(child.output), STDOUT_FILENO, "");
-  relay_->add_marked(std::move(child.errors), STDERR_FILENO, marker_, std::move(marked));
+  relay_->add_marked(std::move(child.errors), STDERR_FILENO, marker_, std::move(events.writing));
   return relay_->start();
 }
 

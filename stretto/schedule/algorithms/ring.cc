@@ -88,14 +88,14 @@ void ring_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
 
 // Textbook ring all-reduce: everybody's whole buffer passes by everybody.
 void textbook_ring_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
-  std::vector<Slot> inputs(static_cast<std::size_t>(shape.rank_count));
-  inputs[static_cast<std::size_t>(shape.rank)] = input(0);
+  RankVector<Slot> inputs(shape.rank_count);
+  inputs[shape.rank] = input(0);
   Slot passing = input(0);
   for (int hop = 1; hop < shape.rank_count; ++hop) {
     schedule.send(passing, neighbour(shape, 1));
     passing = raw(hop - 1, 0);
     schedule.recv(neighbour(shape, -1), passing);
-    inputs[static_cast<std::size_t>(neighbour(shape, -hop))] = passing;
+    inputs[neighbour(shape, -hop)] = passing;
   }
   schedule.reduce(inputs, {output(0)}).completes();
 }

@@ -12,16 +12,15 @@ Result<Region> LoopbackMemory::allocate(std::size_t bytes) {
   if (!region.ok()) return region;
   const MutexLock lock(regions_->mutex);
   const std::uint32_t number = regions_->next++;
-  const auto rank = static_cast<std::size_t>(self_);
-  regions_->tables[rank].insert(number, region->bytes);
+  regions_->tables[self_].insert(number, region->bytes);
   regions_->generation.fetch_add(1, std::memory_order_release);
   regions_->owners[number] = region->owner;
   region->address = {.region = number, .offset_bytes = 0};
   // The table forgets the region before the memory goes.
-  region->owner =
-      std::shared_ptr<void>(region->bytes.data(), [regions = regions_, rank, number](void*) {
+  region->owner = std::shared_ptr<void>(
+      region->bytes.data(), [regions = regions_, self = self_, number](void*) {
         const MutexLock guard(regions->mutex);
-        regions->tables[rank].erase(number);
+        regions->tables[self].erase(number);
         regions->generation.fetch_add(1, std::memory_order_release);
         regions->owners.erase(number);
       });
@@ -30,18 +29,18 @@ Result<Region> LoopbackMemory::allocate(std::size_t bytes) {
 
 RemoteAddress LoopbackMemory::locate(const void* data, std::size_t bytes) const {
   const MutexLock lock(regions_->mutex);
-  return regions_->tables[static_cast<std::size_t>(self_)].locate(data, bytes);
+  return regions_->tables[self_].locate(data, bytes);
 }
 
 std::byte* LoopbackMemory::resolve(Rank peer, RemoteAddress address, std::size_t bytes) {
   if (!reaches(peer)) return nullptr;
   const MutexLock lock(regions_->mutex);
-  return regions_->tables[static_cast<std::size_t>(peer)].find(address, bytes);
+  return regions_->tables[peer].find(address, bytes);
 }
 
 std::shared_ptr<void> LoopbackMemory::hold(Rank peer, RemoteAddress address) {
   const MutexLock lock(regions_->mutex);
-  if (regions_->tables[static_cast<std::size_t>(peer)].find(address, 0) == nullptr) return nullptr;
+  if (regions_->tables[peer].find(address, 0) == nullptr) return nullptr;
   return regions_->owners[address.region];
 }
 

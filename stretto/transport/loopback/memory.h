@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stretto/base/mutex.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/transport/memory.h"
 
 namespace stretto::transport::loopback {
@@ -18,14 +19,11 @@ namespace stretto::transport::loopback {
 // The regions of all ranks of a process: one table per rank, shared by all.
 struct Regions {
   Regions(int ranks, std::vector<std::int32_t> host_of_rank)
-      : tables(static_cast<std::size_t>(ranks)), hosts(std::move(host_of_rank)) {}
-  bool are_together(Rank a, Rank b) const {
-    return hosts.empty() ||
-           hosts[static_cast<std::size_t>(a)] == hosts[static_cast<std::size_t>(b)];
-  }
+      : tables(ranks), hosts(std::move(host_of_rank)) {}
+  bool are_together(Rank a, Rank b) const { return hosts.empty() || hosts[a] == hosts[b]; }
   Mutex mutex;
-  std::vector<RegionTable> tables STRETTO_GUARDED_BY(mutex);
-  const std::vector<std::int32_t> hosts;     // As in WorldOptions.
+  RankVector<RegionTable> tables STRETTO_GUARDED_BY(mutex);
+  const RankVector<std::int32_t> hosts;      // As in WorldOptions.
   std::atomic<std::uint64_t> generation{0};  // Grows with every change of a table.
   std::map<std::uint32_t, std::shared_ptr<void>> owners
       STRETTO_GUARDED_BY(mutex);  // Numbers are unique over all ranks.

@@ -12,8 +12,8 @@ namespace stretto::transport::loopback {
 namespace {
 
 struct World {
-  std::vector<std::shared_ptr<Bell>> bells;
-  std::vector<Region> inboxes;
+  RankVector<std::shared_ptr<Bell>> bells;
+  RankVector<Region> inboxes;
   std::shared_ptr<Regions> regions;
 };
 
@@ -28,19 +28,16 @@ Status add_rank(World& world, int ranks) {
 }
 
 std::unique_ptr<Link> make_link(const World& world, int self, int peer) {
-  const auto own_index = static_cast<std::size_t>(self);
-  const auto peer_index = static_cast<std::size_t>(peer);
   const bool first = peer == (self == 0 ? 1 : 0);
-  const auto& own_memory = world.inboxes[own_index];
-  const auto& peer_memory = world.inboxes[peer_index];
+  const auto& own_memory = world.inboxes[self];
+  const auto& peer_memory = world.inboxes[peer];
   return std::make_unique<RingLink>(RingLink::Parts{
       .name = "loopback",
       .own = Inbox(own_memory.bytes.data()),
       .peer = Inbox(peer_memory.bytes.data()),
       .own_rank = self,
       .peer_rank = peer,
-      .doorbell =
-          std::make_unique<EventDoorbell>(world.bells[own_index], world.bells[peer_index], first),
+      .doorbell = std::make_unique<EventDoorbell>(world.bells[self], world.bells[peer], first),
       .memory = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(
           own_memory.owner, peer_memory.owner)});
 }
@@ -63,7 +60,7 @@ Result<std::vector<std::unique_ptr<Endpoint>>> make_world(const WorldOptions& op
       parts.links.push_back(std::move(link));
     }
     if (options.shared_memory) parts.memory = std::make_shared<LoopbackMemory>(r, world.regions);
-    const auto& inbox = world.inboxes[static_cast<std::size_t>(r)];
+    const auto& inbox = world.inboxes[r];
     parts.sleep_flag = std::make_unique<InboxSleepFlag>(Inbox(inbox.bytes.data()), inbox.owner);
     STRETTO_ASSIGN_OR_RETURN(auto endpoint, Endpoint::create(std::move(parts)));
     endpoints.push_back(std::move(endpoint));

@@ -32,10 +32,6 @@ class PacketStreams::Stream final : public Link {
   bool readable() const override {
     return !failure().ok() || (!arrived_.empty() && arrived_.front().has_ended);
   }
-  bool needs_poll() const override { return false; }
-  int descriptor() const override { return -1; }
-  void service() override {}
-  void notify() override {}
   // What the engine has in its hands stays there: it may never let it go.
   void disconnect() override { is_connected_ = false; }
 

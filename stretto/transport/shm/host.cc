@@ -25,7 +25,7 @@ struct Inboxes {
   std::shared_ptr<void> peer;
 };
 
-using Channels = std::vector<std::shared_ptr<Channel>>;
+using Channels = RankVector<std::shared_ptr<Channel>>;
 
 Result<Channels> make_channels(std::vector<FileDescriptor> sockets) {
   Channels channels;
@@ -121,7 +121,7 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
     return inbox.status();
   }));
   for (int r = 0; r < ranks; ++r) {
-    const auto& channel = channels[static_cast<std::size_t>(r)];
+    const auto& channel = channels[r];
     if (channel == nullptr) continue;
     STRETTO_RETURN_IF_ERROR(retry_shortages([&] { return memory->find_process(r); }));
     channel->send(memory->proof());
@@ -129,7 +129,7 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
   STRETTO_RETURN_IF_ERROR(meet_peers(channels, *memory, Inbox::bytes(ranks), limit));
   Endpoint::Parts parts{.rank = self, .links = {}, .memory = memory, .sleep_flag = nullptr};
   for (int r = 0; r < ranks; ++r) {
-    const auto& channel = channels[static_cast<std::size_t>(r)];
+    const auto& channel = channels[r];
     parts.links.push_back(nullptr);
     parts.processes.emplace_back();
     if (channel == nullptr) continue;

@@ -99,9 +99,7 @@ std::shared_ptr<void> ShmMemory::hold(Rank peer, RemoteAddress address) {
   return found == mappings.end() ? nullptr : found->second.data;
 }
 
-bool ShmMemory::reaches(Rank peer) const {
-  return peer == self_ || channels_[static_cast<std::size_t>(peer)] != nullptr;
-}
+bool ShmMemory::reaches(Rank peer) const { return peer == self_ || channels_[peer] != nullptr; }
 
 Notice ShmMemory::proof() const {
   // A number that nobody can guess, where it stays as long as the process does: peers look late.
@@ -112,9 +110,8 @@ Notice ShmMemory::proof() const {
 }
 
 Status ShmMemory::find_process(Rank peer) {
-  const auto index = static_cast<std::size_t>(peer);
-  Result<ProcessHandle> process = ProcessHandle::of_socket(channels_[index]->descriptor());
-  if (process.ok()) peers_[index].process = PeerProcess(std::move(*process), peer);
+  Result<ProcessHandle> process = ProcessHandle::of_socket(channels_[peer]->descriptor());
+  if (process.ok()) peers_[peer].process = PeerProcess(std::move(*process), peer);
   return process.status();
 }
 
@@ -191,15 +188,14 @@ void ShmMemory::map_unmapped() {
 }
 
 Status ShmMemory::find_shortage(Rank peer, RemoteAddress address) const {
-  const auto index = static_cast<std::size_t>(peer);
-  if (channels_[index] == nullptr) return {};
+  if (channels_[peer] == nullptr) return {};
   std::size_t bytes = 0;
   Status cause;
-  const auto unmapped = peers_[index].unmapped.find(address.region);
-  if (unmapped != peers_[index].unmapped.end()) {
+  const auto unmapped = peers_[peer].unmapped.find(address.region);
+  if (unmapped != peers_[peer].unmapped.end()) {
     bytes = unmapped->second.bytes;
     cause = unmapped->second.cause;
-  } else if (const auto lost = channels_[index]->find_lost(address.region)) {
+  } else if (const auto lost = channels_[peer]->find_lost(address.region)) {
     bytes = lost->bytes;
     cause = system_status("taking its file", lost->error_number);
   }

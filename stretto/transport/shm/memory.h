@@ -86,7 +86,7 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   void map_unmapped();
 
   Rank self_;
-  std::vector<std::shared_ptr<Channel>> channels_;
+  RankVector<std::shared_ptr<Channel>> channels_;
   RankVector<PeerRegions> peers_;
   // Regions may be freed on any thread.
   mutable Mutex mutex_;

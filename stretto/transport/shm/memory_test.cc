@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <thread>
 
+#include "tests/contract/process_resources.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/shortage.h"
 
@@ -24,11 +24,6 @@ FileDescriptor make_file(std::size_t bytes, int seals) {
   EXPECT_EQ(::ftruncate(file.get(), static_cast<off_t>(bytes)), 0);
   EXPECT_EQ(::fcntl(file.get(), F_ADD_SEALS, seals), 0);
   return file;
-}
-
-int open_descriptors() {
-  const std::filesystem::directory_iterator entries("/proc/self/fd");
-  return static_cast<int>(std::distance(begin(entries), end(entries)));
 }
 
 TEST(MappingTest, IsSharedSealedAndZeroed) {

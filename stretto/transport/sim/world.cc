@@ -30,10 +30,6 @@ class SimLink : public Link {
     return incoming_.read(into);
   }
   bool readable() const override { return incoming_.readable(); }
-  bool needs_poll() const override { return false; }
-  int descriptor() const override { return -1; }
-  void service() override {}
-  void notify() override {}
 
  private:
   std::shared_ptr<Network> network_;

@@ -37,7 +37,6 @@ class TcpLink : public Link {
   bool needs_poll() const override { return true; }
   int descriptor() const override { return socket(); }
   void service() override;
-  void notify() override {}
   Contact check_contact(TimePoint now) override;
   bool finish() override;
   void disconnect() override;

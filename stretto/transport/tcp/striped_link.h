@@ -35,7 +35,6 @@ class StripedLink final : public Link {
   bool needs_poll() const override { return true; }
   int descriptor() const override { return poll_.get(); }
   void service() override;
-  void notify() override {}
   Contact check_contact(TimePoint now) override;
   bool finish() override;
   void disconnect() override;

@@ -1,0 +1,21 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+namespace stretto::testing {
+
+// What `body` returns in a process of its own, whose exit code it is; -1 if that ends otherwise.
+template <class Body>
+int exit_code_in_child(const Body& body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body());
+  int status = 0;
+  const bool has_exited = ::waitpid(child, &status, 0) == child && WIFEXITED(status);
+  return has_exited ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace stretto::testing
