@@ -3,14 +3,26 @@
 
 #include "stretto/bootstrap/prefix_store.h"
 
+#include "stretto/bootstrap/store_page.h"
+
 namespace stretto::bootstrap {
 
 Result<StoreReply> PrefixStore::answer(const StoreRequest& request, const WaitLimit& limit) {
   const std::string key = prefix_ + std::string(request.key);
   StoreRequest full = request;
   full.key = key;
+  const bool lists = request.operation == StoreOperation::list_keys;
+  const std::string last = lists && !request.expected.empty()
+                               ? prefix_ + std::string(request.expected)
+                               : std::string(request.expected);
+  full.expected = last;
   STRETTO_RETURN_IF_ERROR(check_store_limits(full));
-  return whole_->answer(full, limit);
+  Result<StoreReply> reply = whole_->answer(full, limit);
+  if (!lists || !reply.ok()) return reply;
+  STRETTO_ASSIGN_OR_RETURN(std::vector<std::string> keys, keys_of_page(reply->value));
+  reply->value.clear();
+  for (const std::string& found : keys) add_to_page(reply->value, found.substr(prefix_.size()));
+  return reply;
 }
 
 Result<std::unique_ptr<StoreWatch>> PrefixStore::watch(const std::string& key, const Will& will,

@@ -6,13 +6,15 @@
 #include <algorithm>
 
 #include "stretto/base/name_in.h"
+#include "stretto/bootstrap/store_page.h"
 
 namespace stretto::bootstrap {
 namespace {
 
 std::string_view doing(StoreOperation operation) {
   return name_in({"using", "setting", "waiting for", "adding to", "comparing and setting",
-                  "waiting for", "looking for", "deleting", "appending to", "leaving a will for"},
+                  "waiting for", "looking for", "deleting", "appending to",
+                  "listing the keys that begin with", "leaving a will for"},
                  operation, "using");
 }
 
@@ -20,7 +22,8 @@ std::string_view doing(StoreOperation operation) {
 
 Status check_store_limits(const StoreRequest& request) {
   const std::size_t key_bytes = request.key.size();
-  if (key_bytes == 0 || key_bytes > kMaxKeyBytes) {
+  const bool may_be_empty = request.operation == StoreOperation::list_keys;
+  if ((key_bytes == 0 && !may_be_empty) || key_bytes > kMaxKeyBytes) {
     return status_of(StatusCode::invalid_argument, "a key of the store has 1 to {} bytes, not {}",
                      kMaxKeyBytes, key_bytes);
   }
@@ -137,6 +140,37 @@ Result<std::vector<std::string>> Store::multi_get(std::span<const std::string> k
     values.push_back(std::move(value));
   }
   return values;
+}
+
+Status Store::multi_set(std::span<const std::string> keys, std::span<const std::string> values,
+                        const WaitLimit& limit) {
+  if (keys.size() != values.size()) {
+    return status_of(StatusCode::invalid_argument, "{} values for {} keys of {}", values.size(),
+                     keys.size(), describe());
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    STRETTO_RETURN_IF_ERROR(set(keys[i], values[i], limit));
+  }
+  return {};
+}
+
+Result<std::vector<std::string>> Store::list_keys(std::string_view prefix, const WaitLimit& limit) {
+  std::vector<std::string> keys;
+  while (true) {
+    const std::string last = keys.empty() ? std::string() : keys.back();
+    STRETTO_ASSIGN_OR_RETURN(
+        auto reply,
+        ask({.operation = StoreOperation::list_keys, .key = prefix, .expected = last}, limit));
+    STRETTO_ASSIGN_OR_RETURN(std::vector<std::string> page, keys_of_page(reply.value));
+    if (page.empty()) return keys;
+    for (std::string& key : page) keys.push_back(std::move(key));
+  }
+}
+
+Result<std::int64_t> Store::num_keys(std::string_view prefix, const WaitLimit& limit) {
+  STRETTO_ASSIGN_OR_RETURN(auto reply,
+                           ask({.operation = StoreOperation::list_keys, .key = prefix}, limit));
+  return reply.number;
 }
 
 }  // namespace stretto::bootstrap

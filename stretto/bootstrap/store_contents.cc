@@ -5,6 +5,7 @@
 
 #include "stretto/base/parse_number.h"
 #include "stretto/bootstrap/store.h"
+#include "stretto/bootstrap/store_page.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -56,6 +57,8 @@ Result<std::optional<StoreReply>> StoreContents::answer(const StoreRequest& requ
       return append(request);
     case StoreOperation::delete_key:
       return std::optional(StoreReply{.number = erase(request.key)});
+    case StoreOperation::list_keys:
+      return std::optional(list_keys(request));
     case StoreOperation::will:
       return status_of(StatusCode::invalid_argument, "only a server keeps wills");
   }
@@ -103,6 +106,18 @@ Result<std::optional<StoreReply>> StoreContents::append(const StoreRequest& requ
   STRETTO_RETURN_IF_ERROR(check_appended_bytes(longer.size()));
   STRETTO_RETURN_IF_ERROR(put(request.key, std::move(longer)));
   return std::optional(StoreReply{});
+}
+
+StoreReply StoreContents::list_keys(const StoreRequest& request) const {
+  StoreReply reply;
+  bool has_room = true;
+  for (auto at = values_.lower_bound(request.key);
+       at != values_.end() && at->first.starts_with(request.key); ++at) {
+    ++reply.number;
+    const bool was_listed = !request.expected.empty() && at->first <= request.expected;
+    has_room = has_room && (was_listed || add_to_page(reply.value, at->first));
+  }
+  return reply;
 }
 
 std::int64_t StoreContents::erase(std::string_view key) {

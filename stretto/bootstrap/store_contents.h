@@ -48,6 +48,7 @@ class StoreContents {
   Result<std::optional<StoreReply>> add(const StoreRequest& request);
   Result<std::optional<StoreReply>> compare_set(const StoreRequest& request);
   Result<std::optional<StoreReply>> append(const StoreRequest& request);
+  StoreReply list_keys(const StoreRequest& request) const;
   std::int64_t erase(std::string_view key);
 
   std::shared_ptr<ByteBudget> budget_;

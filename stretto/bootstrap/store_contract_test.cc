@@ -288,6 +288,38 @@ struct Kind {
   std::unique_ptr<World> (*make)();
 };
 
+// What all stores but PyTorch's do.
+void keys_are_listed(const Stores& stores) {
+  const auto& [one, other] = stores;
+  EXPECT_TRUE(one->list_keys("", soon()).value().empty());
+  EXPECT_EQ(one->num_keys("", soon()).value(), 0);
+  const Keys keys = {"b/2", "a", "b/1", std::string("b/\0x", 4), "c"};
+  ASSERT_TRUE(one->multi_set(keys, keys, soon()).ok());
+  EXPECT_EQ(other->multi_get(keys, soon()).value(), keys);
+  EXPECT_EQ(other->list_keys("b/", soon()).value(), (Keys{std::string("b/\0x", 4), "b/1", "b/2"}));
+  EXPECT_EQ(other->num_keys("b/", soon()).value(), 3);
+  EXPECT_EQ(other->num_keys("", soon()).value(), 5);
+  EXPECT_EQ(other->list_keys("d", soon()).value(), Keys{});
+  ASSERT_TRUE(one->delete_key("b/1", soon()).value());
+  EXPECT_EQ(other->num_keys("b/", soon()).value(), 2);
+  EXPECT_EQ(one->multi_set(keys, Keys{"1"}, soon()).code(), StatusCode::invalid_argument);
+}
+
+// More than fit into one reply.
+void many_keys_are_listed(const Stores& stores) {
+  const auto& [one, other] = stores;
+  Keys keys;
+  for (int i = 0; i < 600; ++i) {
+    keys.push_back(fmt::format("{:0>200}", i));
+    ASSERT_TRUE(one->set(keys.back(), "", soon()).ok());
+  }
+  EXPECT_EQ(other->list_keys("0", soon()).value(), keys);
+  EXPECT_EQ(other->num_keys("0", soon()).value(), 600);
+}
+
+constexpr Check kListing[] = {{"ListsKeys", keys_are_listed},
+                              {"ListsManyKeys", many_keys_are_listed}};
+
 class StoreContract : public ::testing::TestWithParam<std::tuple<Kind, Check>> {};
 
 TEST_P(StoreContract, IsKept) {
@@ -296,12 +328,18 @@ TEST_P(StoreContract, IsKept) {
   check.run({world->open(), world->open()});
 }
 
+std::vector<Check> all_checks() {
+  std::vector<Check> checks(std::begin(kContract), std::end(kContract));
+  checks.insert(checks.end(), std::begin(kListing), std::end(kListing));
+  return checks;
+}
+
 INSTANTIATE_TEST_SUITE_P(Stores, StoreContract,
                          ::testing::Combine(::testing::Values(Kind{"Memory", make<MemoryWorld>},
                                                               Kind{"File", make<FileWorld>},
                                                               Kind{"Tcp", make<TcpWorld>},
                                                               Kind{"Prefix", make<PrefixWorld>}),
-                                            ::testing::ValuesIn(kContract)),
+                                            ::testing::ValuesIn(all_checks())),
                          [](const auto& parameter) {
                            return std::string(std::get<0>(parameter.param).name) +
                                   std::get<1>(parameter.param).name;

@@ -54,11 +54,12 @@ bool makes_sense(const RequestHead& head) {
   if (head.operation < kFirst || head.operation > kLast) return false;
   const auto operation = static_cast<StoreOperation>(head.operation);
   const bool compares = operation == StoreOperation::compare_set;
+  const bool lists = operation == StoreOperation::list_keys;
   const bool wills = operation == StoreOperation::will;
   const bool has_value =
       compares || wills || operation == StoreOperation::set || operation == StoreOperation::append;
-  const std::size_t expected_max = compares ? kMaxValueBytes : wills ? kMaxKeyBytes : 0;
-  return head.key_bytes > 0 && head.key_bytes <= kMaxKeyBytes &&
+  const std::size_t expected_max = compares ? kMaxValueBytes : lists || wills ? kMaxKeyBytes : 0;
+  return head.key_bytes >= (lists ? 0 : 1) && head.key_bytes <= kMaxKeyBytes &&
          head.value_bytes <= (has_value ? kMaxValueBytes : 0) &&
          head.expected_bytes <= expected_max &&
          (head.amount == 0 || operation == StoreOperation::add);

@@ -4,7 +4,7 @@
 // What a client may do to a store's server, a server to its client, and whoever can write to its
 // file to a FileStore, with the bytes they write. What a decoder accepts must be what the encoder
 // writes, and no store may grow beyond its limits.
-// Sources: store_frame.cc store_contents.cc store.cc file_log.cc
+// Sources: store_frame.cc store_page.cc store_contents.cc store.cc file_log.cc
 
 #include <cstdlib>
 #include <memory>
@@ -14,6 +14,7 @@
 #include "stretto/bootstrap/store.h"
 #include "stretto/bootstrap/store_contents.h"
 #include "stretto/bootstrap/store_frame.h"
+#include "stretto/bootstrap/store_page.h"
 
 namespace {
 
@@ -34,6 +35,8 @@ void fuzz_client(std::string_view stream) {
   if (!head.ok()) return require(head.status().code() == StatusCode::protocol);
   require(head.value().text_bytes <= kMaxValueBytes);
   const std::string text(stream.substr(kStoreReplyHeadBytes, head.value().text_bytes));
+  const Result<std::vector<std::string>> keys = keys_of_page(text);
+  require(keys.ok() || keys.status().code() == StatusCode::protocol);
   const Result<StoreReply> reply = finish_store_reply(head.value(), text);
   require(reply.ok() == (head.value().outcome == StatusCode::ok));
   if (reply.ok() && text.size() == head.value().text_bytes) {

@@ -185,6 +185,8 @@ Result<StoreReply> ask_torch(int fd, const StoreRequest& request, const WaitLimi
       return read_number(fd, limit);
     case StoreOperation::append:
       return append(fd, request, limit);
+    case StoreOperation::list_keys:
+      return status_of(StatusCode::invalid_argument, "PyTorch's stores do not list their keys");
     case StoreOperation::will:
       return status_of(StatusCode::invalid_argument, "PyTorch's stores keep no wills");
   }

@@ -147,8 +147,9 @@ StoreReply Store::ask(const StoreRequest& request) {
 }
 
 Result<StoreReply> Store::answer(const StoreRequest& request, const WaitLimit& limit) {
-  if (request.operation == StoreOperation::will) {
-    return status_of(StatusCode::invalid_argument, "PyTorch's stores keep no wills");
+  if (request.operation == StoreOperation::list_keys || request.operation == StoreOperation::will) {
+    return status_of(StatusCode::invalid_argument,
+                     "PyTorch's stores do not list their keys and keep no wills");
   }
   try {
     if (request.operation == StoreOperation::get || request.operation == StoreOperation::wait) {

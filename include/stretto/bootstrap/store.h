@@ -38,7 +38,7 @@ class StoreWatch {
 };
 
 // Where ranks leave notes for each other before they are connected: a map from keys to bytes that
-// all ranks of a job see, with operations of torch.distributed's stores. Implementations: a map
+// all ranks of a job see, with the operations of torch.distributed's stores. Implementations: a map
 // in this process (memory_store.h), a file (file_store.h), a client of our server (tcp_store.h), a
 // client of PyTorch's (torch_store.h), and a part of any of them (prefix_store.h).
 //
@@ -71,9 +71,17 @@ class Store {
   // Whether there was something to delete.
   Result<bool> delete_key(std::string_view key, const WaitLimit& limit);
 
-  // Gets one after the other, within one deadline. Our server is asked for many keys at a time.
+  // Gets (sets) one after the other, within one deadline; of a multi_set that fails, some may be
+  // set. Our server is asked for many keys at a time.
   virtual Result<std::vector<std::string>> multi_get(std::span<const std::string> keys,
                                                      const WaitLimit& limit);
+  Status multi_set(std::span<const std::string> keys, std::span<const std::string> values,
+                   const WaitLimit& limit);
+  // The keys that begin with `prefix`, in ascending order, and their number. Of keys that come or
+  // go meanwhile, a long list may have some and not others. PyTorch's stores do not tell:
+  // invalid_argument.
+  Result<std::vector<std::string>> list_keys(std::string_view prefix, const WaitLimit& limit);
+  Result<std::int64_t> num_keys(std::string_view prefix, const WaitLimit& limit);
 
   // Watches a key. With the watch the user leaves a will, which is executed when the watch is
   // destroyed or this process ends, however it ends. PyTorch's stores, and the memory of a process,

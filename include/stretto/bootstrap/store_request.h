@@ -19,21 +19,24 @@ enum class StoreOperation : std::uint8_t {
   check = 6,
   delete_key = 7,
   append = 8,
-  will = 9,
+  list_keys = 9,
+  will = 10,
 };
 
 // One request. The texts belong to the caller.
 struct StoreRequest {
   StoreOperation operation = StoreOperation::get;
-  std::string_view key = {};
+  std::string_view key = {};       // Of list_keys: what the keys begin with; may be empty.
   std::string_view value = {};     // Of set, compare_set (the desired value), append and will.
-  std::string_view expected = {};  // Of compare_set. Of will: the key that revokes it.
+  std::string_view expected = {};  // Of compare_set. Of list_keys: the last key of the page before.
+                                   // Of will: the key that revokes it.
   std::int64_t amount = 0;         // Of add.
 };
 
 struct StoreReply {
-  std::string value = {};   // For get and compare_set.
-  std::int64_t number = 0;  // For add: the new number. For check and delete_key: 1 yes, 0 no.
+  std::string value = {};  // For get and compare_set. For list_keys: a page of them (store_page.h).
+  std::int64_t number = 0;  // For add: the new number. For check and delete_key: 1 yes, 0 no. For
+                            // list_keys: how many there are on all pages.
 };
 
 }  // namespace stretto::bootstrap
