@@ -398,6 +398,8 @@ class MemoryTest(unittest.TestCase):
             assert torch.equal(tensor, torch.ones(3, 4, dtype=torch.float64)), tensor
             assert "shm" in stretto.describe_links() or "process" in stretto.describe_links()
             assert "eager_mapped" in stretto.explain("all_reduce", tensor)
+            with self.assertRaisesRegex(ValueError, '"allreduce" is none of: .*all_reduce'):
+                stretto.explain("allreduce", tensor)
             with stretto.memory():
                 layer = torch.nn.Linear(3, 2)
                 given = torch.empty(3)

@@ -65,8 +65,10 @@ std::shared_ptr<Communicator> communicator_of(const BackendPtr& backend) {
 
 std::string explain(const BackendPtr& backend, const std::string& collective,
                     const at::Tensor& tensor) {
+  std::string known;
   for (int number = 0; number < kCollectiveCount; ++number) {
     const auto each = static_cast<Collective>(number);
+    known.append(number == 0 ? "" : ", ").append(name(each));
     if (name(each) != collective) continue;
     const auto communicator = communicator_of(backend);
     const ConstView view = OperationTensors(communicator).input(tensor);
@@ -74,7 +76,7 @@ std::string explain(const BackendPtr& backend, const std::string& collective,
     const Explanation found = communicator->explain(each, view.dtype, view.count);
     return found.algorithm + ": " + found.reason;
   }
-  TORCH_CHECK_VALUE(false, "\"", collective, "\" is no collective of stretto");
+  TORCH_CHECK_VALUE(false, "\"", collective, "\" is none of: ", known);
 }
 
 // What the same calls take from C++ that python/commands/bench_backend.py makes from Python: the
