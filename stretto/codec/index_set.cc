@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <utility>
 
 #include "stretto/kernel/indices.h"
 
@@ -54,8 +53,8 @@ void write_index_set(std::span<const std::uint32_t> indices, std::size_t univers
   const IndexLayout layout = layout_of(universe, indices.size());
   const std::span<std::byte> high = to.subspan(layout.low_words * kWordBytes);
   const std::uint64_t mask = (std::uint64_t{1} << layout.low_bits) - 1;
-  std::uint64_t lows = 0, highs = 0;  // The words that are not full yet.
-  std::size_t low_word = 0, high_word = 0;
+  std::uint64_t lows = 0;  // The word that is not full yet.
+  std::size_t low_word = 0;
   unsigned used = 0;  // Bits of `lows`.
   for (std::size_t j = 0; j < indices.size(); ++j) {
     const std::uint64_t index = indices[j];
@@ -68,14 +67,10 @@ void write_index_set(std::span<const std::uint32_t> indices, std::size_t univers
       lows = used > 0 ? low >> (layout.low_bits - used) : 0;
     }
     const std::size_t place = (index >> layout.low_bits) + (layout.is_bitmap ? 0 : j);
-    if (place / kWordBits != high_word) {
-      store(high, high_word, std::exchange(highs, 0));
-      high_word = place / kWordBits;
-    }
-    highs |= std::uint64_t{1} << (place % kWordBits);
+    // By bytes: no branch depends on when a word is full, and few bits wait for the one before.
+    high[place / 8] |= std::byte{1} << (place % 8);
   }
   if (used > 0) store(to, low_word, lows);
-  if (!indices.empty()) store(high, high_word, highs);
 }
 
 IndexReader::IndexReader(std::span<const std::byte> from, std::size_t universe,

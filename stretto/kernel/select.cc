@@ -127,7 +127,19 @@ Found take_all(std::span<float> in, const float* addends, std::uint32_t limit,
   const auto lanes = hn::Iota(I32(), 0);
   auto greatest = hn::Zero(I32());
   std::size_t i = 0;
-  for (const std::size_t whole = in.size() / kLanes * kLanes; i < whole;) {
+  std::uint32_t of_few = 0;  // The greatest of those without a vector.
+  const auto one_by_one = [&](std::size_t end) {
+    for (; i < end; ++i) {
+      if constexpr (kAdds) values[i] += addends[i];
+      const std::uint32_t bits = magnitude_bits(values[i]);
+      of_few = std::max(of_few, bits);
+      if (bits >= limit) found = take_one(room, found, values, i);
+    }
+  };
+  // A vector that lies on two cache lines takes twice as long to be stored.
+  one_by_one(
+      std::min(in.size(), -(reinterpret_cast<std::uintptr_t>(values) / sizeof(float)) % kLanes));
+  for (const std::size_t whole = in.size() - (in.size() - i) % kLanes; i < whole;) {
     std::uint64_t hits[kBlock / kGroup / 2] = {};
     const std::size_t begin = i, end = std::min(whole, i + kBlock);
     for (; i < end; i += kGroup) {
@@ -147,14 +159,9 @@ Found take_all(std::span<float> in, const float* addends, std::uint32_t limit,
   }
   HWY_ALIGN std::int32_t of_lanes[kLanes];
   hn::Store(greatest, I32(), of_lanes);
-  auto top = static_cast<std::uint32_t>(*std::max_element(of_lanes, of_lanes + kLanes));
-  for (; i < in.size(); ++i) {
-    if constexpr (kAdds) values[i] += addends[i];
-    const std::uint32_t bits = magnitude_bits(values[i]);
-    top = std::max(top, bits);
-    if (bits >= limit) found = take_one(room, found, values, i);
-  }
-  return {found, top};
+  const auto top = static_cast<std::uint32_t>(*std::max_element(of_lanes, of_lanes + kLanes));
+  one_by_one(in.size());
+  return {found, std::max(of_few, top)};
 }
 
 // No branch depends on what stays: the others are gathered, and come back block by block.
