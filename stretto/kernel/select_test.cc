@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::uint32_t kGuard = 0xABCDABCD;
 constexpr std::size_t kGuards = 4;
+constexpr std::size_t kFloatsOfLine = 16;
 
 // Of few magnitudes, so that many are equal, with all that floats can be.
 std::vector<float> special_values(std::size_t count, std::uint64_t seed) {
@@ -88,7 +89,11 @@ void expect_taken(const std::vector<float>& values, std::uint32_t limit, std::si
     wanted.push_back(static_cast<std::uint32_t>(i));
     wanted_values.push_back(std::exchange(left[i], 0.0f));
   }
-  std::vector<float> from = values;
+  // Each length begins at another place of a cache line.
+  const std::size_t begin = values.size() % kFloatsOfLine;
+  std::vector<float> line(begin + values.size() + kGuards, std::bit_cast<float>(kGuard));
+  const std::span<float> from = std::span(line).subspan(begin, values.size());
+  std::ranges::copy(values, from.begin());
   std::vector<std::uint32_t> indices(room + kGuards, kGuard);
   std::vector<float> taken(room + kGuards, std::bit_cast<float>(kGuard));
   const Found result =
@@ -102,7 +107,9 @@ void expect_taken(const std::vector<float>& values, std::uint32_t limit, std::si
   taken.resize(wanted.size());
   EXPECT_EQ(indices, wanted);
   EXPECT_EQ(bits_of(taken), bits_of(wanted_values));
-  EXPECT_EQ(bits_of(from), bits_of(left));
+  left.insert(left.begin(), begin, std::bit_cast<float>(kGuard));
+  left.insert(left.end(), kGuards, std::bit_cast<float>(kGuard));
+  EXPECT_EQ(bits_of(line), bits_of(left));
 }
 
 TEST_F(Select, TakesWhatReachesTheLimitInOrderAndNoMoreThanThereIsRoomFor) {
