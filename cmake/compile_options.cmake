@@ -57,9 +57,9 @@ if(STRETTO_SANITIZE)
   target_link_options(stretto_build INTERFACE ${sanitize})
   if(STRETTO_SANITIZE MATCHES "undefined")
     # To look at an object's type the sanitizer opens a pipe, and takes objects for broken where
-    # tests have taken all descriptors away. A null pointer ends a program anyway, which
-    # AddressSanitizer reports, as it does what lies beyond an object; asking at each access takes
-    # half of the time to compile the kernels.
+    # tests have taken all descriptors away. An access through a null pointer ends a program anyway,
+    # and AddressSanitizer sees most of what lies beyond an object; to ask at each access takes half
+    # of the time to compile the kernels.
     target_compile_options(stretto_build INTERFACE -fno-sanitize-recover=undefined
       -fno-sanitize=vptr,null,object-size)
   endif()

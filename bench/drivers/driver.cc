@@ -168,14 +168,15 @@ void fill_input(const Pattern& pattern, const Job& job, int rank, std::uint64_t 
   pattern.fill(view_of(input), 0, rank, iteration);
 }
 
+const std::map<std::string, Collective> kCollectives = {
+    {"all_reduce", Collective::all_reduce}, {"reduce_scatter", Collective::reduce_scatter},
+    {"all_gather", Collective::all_gather}, {"all_to_all", Collective::all_to_all},
+    {"broadcast", Collective::broadcast},   {"barrier", Collective::barrier}};
+
 bool output_is_right(const Pattern& pattern, const Job& job, int rank, std::uint64_t iteration) {
-  static const std::map<std::string, Collective> operations = {
-      {"all_reduce", Collective::all_reduce}, {"reduce_scatter", Collective::reduce_scatter},
-      {"all_gather", Collective::all_gather}, {"all_to_all", Collective::all_to_all},
-      {"broadcast", Collective::broadcast},   {"barrier", Collective::barrier}};
   const std::span output(job.output, job.operation == "reduce_scatter" ? job.share : job.count);
   if (job.operation == "copy") return pattern.is_input(view_of(output), 0, rank, iteration);
-  const Collective operation = operations.at(job.operation);
+  const Collective operation = kCollectives.at(job.operation);
   return pattern.is_output(operation, view_of(output), job.share, rank, iteration);
 }
 
@@ -190,7 +191,8 @@ Reply handle(Library& library, BoardCoordinator& meeting, const Request& request
   if (job.count > 0 && is_missing) return unsupported("no such buffers");
   if (job.at_once > 1 && !library.runs_several()) return unsupported("one operation at a time");
   const std::function<void()> call = library.make_call(job);
-  if (!call) return unsupported("no such operation");
+  const bool is_checked = job.operation == "copy" || kCollectives.contains(job.operation);
+  if (!call || !is_checked) return unsupported("no such operation");
   pin_to_core(library.rank());
   MeasureOptions options;
   options.seconds = request.seconds;

@@ -8,11 +8,13 @@
 
 namespace stretto::testing {
 
-// What `body` returns in a process of its own, whose exit code it is; -1 if that ends otherwise.
+// What `body` returns in a process of its own, whose exit code it is; -1 if there is none, or it
+// ends otherwise, as where `body` throws.
 template <class Body>
 int exit_code_in_child(const Body& body) {
   const pid_t child = ::fork();
-  if (child == 0) ::_exit(body());
+  if (child < 0) return -1;
+  if (child == 0) ::_exit([&]() noexcept { return body(); }());
   int status = 0;
   const bool has_exited = ::waitpid(child, &status, 0) == child && WIFEXITED(status);
   return has_exited ? WEXITSTATUS(status) : -1;

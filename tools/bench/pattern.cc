@@ -12,8 +12,7 @@
 namespace stretto::bench {
 namespace {
 
-// How far the numbers of the next rank, and of the next iteration, are shifted. Odd, so that all
-// shifts of a period differ.
+// How far the numbers of the next rank, and of the next iteration, are shifted.
 constexpr std::size_t kRankShift = 11;
 constexpr std::size_t kIterationShift = 5;
 

@@ -17,10 +17,11 @@ namespace stretto::bench {
 // What the ranks write to their inputs, and what must come out. Small whole numbers, so that every
 // dtype holds them and their reduction exactly, whatever the order; different for each rank and
 // each iteration, so that what was left from the one before is not taken for a result. The numbers
-// repeat every kPeriod elements: writing them costs no more than a copy.
+// repeat every kPeriod elements: writing them costs no more than a copy. That is a prime, so that
+// data that lands a power of two away from its place is noticed, another rank's share above all.
 class Pattern {
  public:
-  static constexpr std::size_t kPeriod = 256;
+  static constexpr std::size_t kPeriod = 251;
 
   Pattern(DType dtype, ReduceOp op, int ranks);
 
