@@ -22,11 +22,12 @@ string(JOIN ":" STRETTO_SLOW_TESTS
   *DisagreementMatrix* Network.* ManyRanks.*)
 
 # Tests that a sanitizer would learn nothing from, and that take ten times as long with it: they
-# count bytes, measure how soon a call returns or is answered, or repeat others with more ranks.
+# count bytes or allocations, compare two ways to compute a price, measure how soon a call returns
+# or is answered, or repeat others with more ranks.
 set(STRETTO_UNSANITIZED_TESTS)
 if(STRETTO_SANITIZE)
   string(JOIN ":" STRETTO_UNSANITIZED_TESTS
-    BytesOnHosts.* BesideLargeOnes.* Submission.OfALarge*
+    BytesOnHosts.* ReducerAllocation.* Estimate.Chooses* BesideLargeOnes.* Submission.OfALarge*
     FastPath.GivesTheSameSumsWhoeverIsLate/400000
     RandomPrograms.*/ranks1* RandomPrograms.*/ranks4* RandomPrograms.*/ranks5*
     DisagreementMatrix.*_5_ranks)
