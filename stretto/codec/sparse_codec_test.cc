@@ -137,6 +137,20 @@ TEST(TopK, WarmsUpFromAllToFew) {
   EXPECT_EQ(codec->message_bytes(10000, 9), top_k({.density = 0.01})->message_bytes(10000, 0));
 }
 
+// What the last step's limit finds may be too little or too much, by a little and by far.
+TEST(TopK, GradientsMayGrowAndShrinkFromStepToStep) {
+  Random random(14);
+  std::uint32_t hint = 0;
+  double sigma = 1;
+  for (const double factor :
+       {1.0, 1.0, 0.95, 0.95, 0.9, 0.8, 0.5, 1.0, 1.1, 2.0, 0.93, 0.01, 0.9}) {
+    sigma *= factor;
+    const Floats gradient = normal(20000, sigma, random);
+    EXPECT_EQ(sent(*top_k({.density = 0.05}), gradient, &hint), naive_top_k(gradient, 1000))
+        << "after a factor of " << factor;
+  }
+}
+
 // As the first step of a warm-up does.
 TEST(TopK, LooksAtNoMoreElementsThanThereAre) {
   Random random(13);

@@ -35,9 +35,9 @@ std::size_t candidate_room(std::size_t wanted, std::size_t count) {
 }
 
 // What to look for in the next step, whose cut will be near this one's: so far below it that about
-// half as many candidates as are wanted are found in vain. Fewer cost less, until gradients that
-// change by a tenth from step to step need a second pass. `limit` was looked for in this step, and
-// `found` elements were; 0: nothing was.
+// a quarter as many candidates as are wanted are found in vain. Fewer cost less, until gradients
+// that change by a twentieth from step to step need a second pass. `limit` was looked for in this
+// step, and `found` elements were; 0: nothing was.
 std::uint32_t next_hint(std::uint32_t cut, std::uint32_t limit, std::size_t found,
                         std::size_t wanted) {
   constexpr double kOctave = 1u << 23;
@@ -45,7 +45,7 @@ std::uint32_t next_hint(std::uint32_t cut, std::uint32_t limit, std::size_t foun
   if (limit > cut) {
     below = 2.0 * (limit - cut);
   } else if (limit > 0) {
-    const double target = static_cast<double>(wanted) / 2 + 64;
+    const double target = static_cast<double>(wanted) / 4 + 32;
     const double in_vain = static_cast<double>(found - std::min(found, wanted));
     below = (cut - limit) * std::min(4.0, target / (in_vain + 1));
   }
@@ -203,6 +203,13 @@ std::size_t TopK::choose(const Task& task) const {
     return keep(task, task.found, *task.hint, k);
   }
   put_back(task.carry, task.scratch, std::min(task.found, indices.size()));
+  // A little lower is looked for once more, which takes a quarter of what counting does.
+  if (task.found < k && 2 * task.found >= k) {
+    const std::uint32_t limit = corrected(*task.hint, task.found, k + k / 4);
+    const auto found = kernel::take_at_least(task.carry, limit, indices, values).count;
+    if (found >= k && found <= indices.size()) return keep(task, found, limit, k);
+    put_back(task.carry, task.scratch, std::min(found, indices.size()));
+  }
   std::array<std::uint32_t, kMagnitudeBins> counts;
   kernel::count_magnitudes(task.carry, counts);
   std::size_t rest = k;
