@@ -4,8 +4,7 @@
 #include "stretto/codec/arithmetic.h"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
+#include <cstdint>
 
 #include "stretto/base/dtype.h"
 #include "stretto/kernel/quantize.h"
@@ -13,9 +12,6 @@
 
 namespace stretto::codec {
 namespace {
-
-// Of what is taken at a time, which stays in the cache.
-constexpr std::size_t kBlock = 2048;
 
 template <class Number>
 float greatest() {
@@ -48,34 +44,22 @@ void widen(std::span<const Number> from, std::span<float> to) {
 
 template <class Number>
 void narrow_and_keep_rest(std::span<float> values, float limit, std::span<std::byte> to) {
-  std::array<float, kBlock> room;
-  std::array<Number, kBlock> numbers;
-  for (std::size_t first = 0; first < values.size(); first += kBlock) {
-    const std::span block = values.subspan(first, std::min(kBlock, values.size() - first));
-    const std::span said(room.data(), block.size());
-    const std::span some(numbers.data(), block.size());
-    kernel::clip(block, std::min(limit, greatest<Number>()), said);
-    narrow(std::span<const float>(said), some);
-    std::memcpy(to.data() + first * sizeof(Number), some.data(), some.size_bytes());
-    widen(std::span<const Number>(some), said);
-    kernel::subtract(block, said);
+  const std::span codes(reinterpret_cast<std::uint16_t*>(to.data()), values.size());
+  const float most = std::min(limit, greatest<Number>());
+  if constexpr (dtype_of<Number> == DType::f16) {
+    kernel::quantize_f16(values, most, codes);
+  } else {
+    kernel::quantize_bf16(values, most, codes);
   }
 }
 
 template <class Number>
 void widen_and_add(std::span<const std::byte> from, std::span<float> sums) {
-  std::array<Number, kBlock> numbers;
-  for (std::size_t first = 0; first < sums.size(); first += kBlock) {
-    const std::span block = sums.subspan(first, std::min(kBlock, sums.size() - first));
-    std::memcpy(numbers.data(), from.data() + first * sizeof(Number),
-                block.size() * sizeof(Number));
-    const kernel::Input inputs[] = {{block.data(), DType::f32}, {numbers.data(), dtype_of<Number>}};
-    void* const output = block.data();
-    (void)kernel::reduce({.dtype = dtype_of<Number>,
-                          .output_dtype = DType::f32,
-                          .count = block.size(),
-                          .inputs = inputs,
-                          .outputs = {&output, 1}});
+  const std::span codes(reinterpret_cast<const std::uint16_t*>(from.data()), sums.size());
+  if constexpr (dtype_of<Number> == DType::f16) {
+    kernel::add_f16(codes, sums);
+  } else {
+    kernel::add_bf16(codes, sums);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
 
 #include "stretto/kernel/targets.h"  // Before Highway.
@@ -12,15 +13,12 @@
 #define HWY_TARGET_INCLUDE "stretto/kernel/quantize.cc"
 #include "hwy/foreach_target.h"  // Must come before highway.h.
 
-#include "hwy/highway.h"
+#include "stretto/kernel/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using F32 = hn::ScalableTag<float>;
-using I32 = hn::ScalableTag<std::int32_t>;
-using U32 = hn::ScalableTag<std::uint32_t>;
 using I8 = hn::Rebind<std::int8_t, F32>;
 constexpr std::size_t kLanes = hn::MaxLanes(F32());
 
@@ -71,30 +69,58 @@ class Draws {
   hn::Vec<U32> high_;
 };
 
-void clipped(const float* values, std::size_t count, float limit, float* to) {
+// Whole vectors; what they say is read back from `codes`.
+template <class Codec>
+HWY_INLINE void half_block(float* values, std::size_t count, float limit, std::uint16_t* codes) {
   const auto most = hn::Set(F32(), limit);
-  const auto one = [&](hn::Vec<F32> value) HWY_ATTR {
+  for (std::size_t i = 0; i < count; i += kLanes) {
+    const auto value = hn::LoadU(F32(), values + i);
     const auto finite = hn::Lt(magnitudes(value), hn::Set(I32(), 0x7F800000));
     const auto nearest = hn::Max(hn::Min(value, most), hn::Neg(most));
-    return hn::IfThenElse(hn::RebindMask(F32(), finite), nearest, value);
-  };
-  std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    hn::StoreU(one(hn::LoadU(F32(), values + i)), F32(), to + i);
+    const auto allowed = hn::IfThenElse(hn::RebindMask(F32(), finite), nearest, value);
+    hn::StoreU(narrow_lanes<Codec>(allowed), HalfU16(), codes + i);
+    hn::StoreU(hn::Sub(value, load_wide<Codec>(codes + i)), F32(), values + i);
   }
-  HWY_ALIGN float rest[kLanes] = {};
-  std::copy(values + i, values + count, rest);
-  hn::Store(one(hn::Load(F32(), rest)), F32(), rest);
-  std::copy(rest, rest + (count - i), to + i);
 }
 
-void less(float* values, const float* said, std::size_t count) {
+template <class Codec>
+void half_encode(float* values, std::size_t count, float limit, std::uint16_t* codes) {
+  const std::size_t whole = count / kLanes * kLanes, rest = count - whole;
+  half_block<Codec>(values, whole, limit, codes);
+  HWY_ALIGN float room[kLanes] = {};
+  HWY_ALIGN std::uint16_t code_room[kLanes];
+  std::copy(values + whole, values + count, room);
+  half_block<Codec>(room, kLanes, limit, code_room);
+  std::copy(room, room + rest, values + whole);
+  std::copy(code_room, code_room + rest, codes + whole);
+}
+
+template <class Codec>
+void half_add(const std::uint16_t* codes, float* sums, std::size_t count) {
+  const auto add = [](const std::uint16_t* from, float* to) HWY_ATTR {
+    hn::StoreU(hn::Add(hn::LoadU(F32(), to), load_wide<Codec>(from)), F32(), to);
+  };
   std::size_t i = 0;
-  for (; i + kLanes <= count; i += kLanes) {
-    hn::StoreU(hn::Sub(hn::LoadU(F32(), values + i), hn::LoadU(F32(), said + i)), F32(),
-               values + i);
-  }
-  for (; i < count; ++i) values[i] -= said[i];
+  for (; i + kLanes <= count; i += kLanes) add(codes + i, sums + i);
+  HWY_ALIGN float room[kLanes] = {};
+  HWY_ALIGN std::uint16_t code_room[kLanes] = {};
+  std::copy(sums + i, sums + count, room);
+  std::copy(codes + i, codes + count, code_room);
+  add(code_room, room);
+  std::copy(room, room + (count - i), sums + i);
+}
+
+void f16_encode(float* values, std::size_t count, float limit, std::uint16_t* codes) {
+  half_encode<HalfCodec>(values, count, limit, codes);
+}
+void f16_add(const std::uint16_t* codes, float* sums, std::size_t count) {
+  half_add<HalfCodec>(codes, sums, count);
+}
+void bf16_encode(float* values, std::size_t count, float limit, std::uint16_t* codes) {
+  half_encode<BFloat16Codec>(values, count, limit, codes);
+}
+void bf16_add(const std::uint16_t* codes, float* sums, std::size_t count) {
+  half_add<BFloat16Codec>(codes, sums, count);
 }
 
 // One block, of whole vectors. Returns the exponent of its scale. Products with a power of two are
@@ -194,14 +220,12 @@ HWY_INLINE float mean_magnitude(const float* values, std::size_t count) {
 HWY_INLINE std::uint64_t bits_of_mask(hn::Mask<F32> mask) {
   std::uint8_t bytes[8] = {};
   hn::StoreMaskBits(F32(), mask, bytes);
-  std::uint64_t bits = 0;
-  for (std::size_t i = 0; i < (kLanes + 7) / 8; ++i) bits |= std::uint64_t{bytes[i]} << (8 * i);
-  return bits;
+  return std::bit_cast<std::uint64_t>(bytes);
 }
 HWY_INLINE hn::Mask<F32> mask_of_bits(std::uint64_t bits) {
   const std::uint64_t lanes = bits & ((std::uint64_t{1} << kLanes) - 1);
   std::uint8_t bytes[8];
-  for (std::size_t i = 0; i < 8; ++i) bytes[i] = static_cast<std::uint8_t>(lanes >> (8 * i));
+  std::memcpy(bytes, &lanes, sizeof(bytes));
   return hn::LoadMaskBits(F32(), bytes);
 }
 
@@ -282,19 +306,27 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace stretto::kernel {
 
-HWY_EXPORT(clipped);
-HWY_EXPORT(less);
+HWY_EXPORT(f16_encode);
+HWY_EXPORT(f16_add);
+HWY_EXPORT(bf16_encode);
+HWY_EXPORT(bf16_add);
 HWY_EXPORT(int8_encode);
 HWY_EXPORT(int8_add);
 HWY_EXPORT(one_bit_encode);
 HWY_EXPORT(one_bit_add);
 
-void clip(std::span<const float> values, float limit, std::span<float> to) {
-  HWY_DYNAMIC_DISPATCH(clipped)(values.data(), values.size(), limit, to.data());
+void quantize_f16(std::span<float> values, float limit, std::span<std::uint16_t> codes) {
+  HWY_DYNAMIC_DISPATCH(f16_encode)(values.data(), values.size(), limit, codes.data());
+}
+void add_f16(std::span<const std::uint16_t> codes, std::span<float> sums) {
+  HWY_DYNAMIC_DISPATCH(f16_add)(codes.data(), sums.data(), sums.size());
 }
 
-void subtract(std::span<float> values, std::span<const float> said) {
-  HWY_DYNAMIC_DISPATCH(less)(values.data(), said.data(), values.size());
+void quantize_bf16(std::span<float> values, float limit, std::span<std::uint16_t> codes) {
+  HWY_DYNAMIC_DISPATCH(bf16_encode)(values.data(), values.size(), limit, codes.data());
+}
+void add_bf16(std::span<const std::uint16_t> codes, std::span<float> sums) {
+  HWY_DYNAMIC_DISPATCH(bf16_add)(codes.data(), sums.data(), sums.size());
 }
 
 void quantize_int8(std::span<float> values, const Rounding& rounding, std::span<std::int8_t> codes,

@@ -20,10 +20,16 @@ struct Rounding {
 // All of these are vector loops with the same result on every SIMD target. Spans do not overlap;
 // fewer than 2^32 elements. Never allocate, never block; any thread.
 
-// to[i] = values[i], or if that is finite and beyond `limit` in magnitude, the limit with its sign.
-void clip(std::span<const float> values, float limit, std::span<float> to);
-// values[i] -= said[i].
-void subtract(std::span<float> values, std::span<const float> said);
+// Numbers of 16 bits, the nearest, ties to even: f16 or bf16.
+//
+// In: values. Out: what the codes do not say of them, which is exact. Finite values beyond `limit`,
+// which must be a finite number of the type, are said as that with their sign; infinity and NaN are
+// said as they are, and leave NaN. `codes` has an element for each value.
+void quantize_f16(std::span<float> values, float limit, std::span<std::uint16_t> codes);
+void quantize_bf16(std::span<float> values, float limit, std::span<std::uint16_t> codes);
+// sums[i] += code.
+void add_f16(std::span<const std::uint16_t> codes, std::span<float> sums);
+void add_bf16(std::span<const std::uint16_t> codes, std::span<float> sums);
 
 // Numbers of 8 bits with a scale for each block, a power of two: a value is code * scale.
 //

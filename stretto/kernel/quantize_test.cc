@@ -1,0 +1,127 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/kernel/quantize.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stretto/base/half.h"
+#include "stretto/base/random.h"
+#include "stretto/kernel/reduce.h"
+
+namespace stretto::kernel {
+namespace {
+
+// All that floats can be, and what half precision can say of them.
+std::vector<float> values_of(std::size_t count) {
+  Random random(count);
+  std::vector<float> values(count);
+  for (float& value : values) {
+    value = static_cast<float>(random.uniform() - 0.5) * static_cast<float>(1 << random.below(20));
+    if (random.below(4) == 0) {
+      value = std::bit_cast<float>(static_cast<std::uint32_t>(random.next()));
+    }
+  }
+  return values;
+}
+
+class Quantize : public ::testing::Test {
+ protected:
+  ~Quantize() override { EXPECT_TRUE(use_target("").ok()); }
+
+  template <class Body>
+  void on_all_targets(const Body& body) {
+    for (const std::string_view target : available_targets()) {
+      SCOPED_TRACE(target);
+      ASSERT_TRUE(use_target(target).ok());
+      for (const std::size_t length : {0, 1, 3, 15, 16, 17, 33, 255, 256, 257, 511, 513, 1100}) {
+        SCOPED_TRACE(length);
+        body(values_of(length));
+      }
+    }
+  }
+};
+
+void expect_equal(float found, float expected, float of) {
+  EXPECT_TRUE(found == expected || (std::isnan(found) && std::isnan(expected)))
+      << found << " instead of " << expected << ", of " << of;
+}
+
+template <class Number>
+void expect_halves(const std::vector<float>& values, float limit,
+                   void (*quantize)(std::span<float>, float, std::span<std::uint16_t>),
+                   void (*add)(std::span<const std::uint16_t>, std::span<float>)) {
+  std::vector<float> rest = values, sums(values.size(), 0.25f);
+  std::vector<std::uint16_t> codes(values.size());
+  quantize(rest, limit, codes);
+  add(codes, sums);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const float allowed =
+        std::isfinite(values[i]) ? std::clamp(values[i], -limit, limit) : values[i];
+    const auto expected = static_cast<float>(Number(allowed));
+    expect_equal(static_cast<float>(Number::from_bits(codes[i])), expected, values[i]);
+    expect_equal(rest[i], values[i] - expected, values[i]);
+    expect_equal(sums[i], 0.25f + expected, values[i]);
+  }
+}
+
+TEST_F(Quantize, HalvesAreTheNearestOnEveryTarget) {
+  on_all_targets([](const std::vector<float>& values) {
+    for (const float limit : {65504.0f, 2.0f}) {
+      expect_halves<Half>(values, limit, quantize_f16, add_f16);
+      expect_halves<BFloat16>(values, limit, quantize_bf16, add_bf16);
+    }
+    expect_halves<BFloat16>(values, 0x1.FEp127f, quantize_bf16, add_bf16);
+  });
+}
+
+// What a message says, what stays, and what comes of it, one behind the other.
+std::vector<float> by_int8(std::vector<float> values, bool stochastic) {
+  std::vector<float> sums(values.size(), 1.0f);
+  std::vector<std::int8_t> codes(values.size());
+  std::vector<std::uint8_t> scales(int8_blocks(values.size()));
+  quantize_int8(values, {.stochastic = stochastic, .key = 7}, codes, scales);
+  add_int8(codes, scales, sums);
+  values.insert(values.end(), sums.begin(), sums.end());
+  return values;
+}
+
+std::vector<float> by_one_bit(std::vector<float> values, bool stochastic) {
+  std::vector<float> sums(values.size(), 1.0f);
+  std::vector<std::uint64_t> signs(one_bit_words(values.size()));
+  std::vector<float> scales(one_bit_blocks(values.size()));
+  quantize_one_bit(values, {.stochastic = stochastic, .key = 7}, signs, scales);
+  add_one_bit(signs, scales, sums);
+  values.insert(values.end(), sums.begin(), sums.end());
+  return values;
+}
+
+TEST_F(Quantize, BytesAndBitsAreThoseOfTheFirstTarget) {
+  std::map<std::pair<std::size_t, int>, std::vector<float>> of_first;  // By length and way.
+  on_all_targets([&](const std::vector<float>& values) {
+    std::vector<float> finite = values;
+    for (float& value : finite) value = std::abs(value) < 1e30f ? value : 1.0f;
+    int way = 0;
+    for (const std::vector<float>& input : {values, finite}) {
+      for (const bool stochastic : {false, true}) {
+        for (const auto& quantize : {by_int8, by_one_bit}) {
+          const std::vector<float> found = quantize(input, stochastic);
+          const auto& expected = of_first.try_emplace({input.size(), way++}, found).first->second;
+          for (std::size_t i = 0; i < found.size(); ++i) {
+            expect_equal(found[i], expected[i], input[i % input.size()]);
+          }
+        }
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace stretto::kernel
