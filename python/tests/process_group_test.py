@@ -136,10 +136,10 @@ class StartTest(unittest.TestCase):
             except TypeError as error:
                 assert "stretto.Options" in str(error), error
             for option in ("network_timeout", "warn_after"):
-                for seconds in (float("inf"), float("nan")):
+                for seconds in (float("inf"), float("nan"), -1):
                     options = stretto.Options(**{option: seconds})
                     told = ranks.refusal(lambda: ranks.start(path, rank, size, pg_options=options))
-                    assert "0: without end" in told, told
+                    assert f"option {option} " in told, told
 
         ranks.run(body, 1)
 

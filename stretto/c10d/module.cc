@@ -34,11 +34,11 @@ namespace {
 namespace py = pybind11;
 using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
 
-std::optional<Duration> duration_of(const std::optional<double>& seconds) {
+std::optional<Duration> duration_of(const char* option, const std::optional<double>& seconds) {
   if (!seconds) return std::nullopt;
   constexpr double kMost = 1e9;  // Which our clock can count.
-  TORCH_CHECK_VALUE(std::abs(*seconds) <= kMost,
-                    "an option is a time in seconds (0: without end), not ", *seconds);
+  TORCH_CHECK_VALUE(std::abs(*seconds) <= kMost, "option ", option,
+                    " is a time in seconds (0: without end), not ", *seconds);
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
 }
 
@@ -218,8 +218,8 @@ PYBIND11_MODULE(_c, module) {
       .def(py::init([](std::optional<double> network_timeout, std::optional<double> warn_after,
                        bool disable_shared_memory, const std::optional<std::string>& backend) {
              JoinOptions options;
-             options.network_timeout = duration_of(network_timeout);
-             options.warn_after = duration_of(warn_after);
+             options.network_timeout = duration_of("network_timeout", network_timeout);
+             options.warn_after = duration_of("warn_after", warn_after);
              options.disable_shared_memory = disable_shared_memory;
              options.backend = backend.value_or("");
              return options;

@@ -127,7 +127,7 @@ Status meet_by_mpi(const Environment& environment, Job& job) {
 Status resolve_rendezvous(const JoinOptions& options, const Environment& environment, Job& job) {
   if (job.size == 1) return {};
   MaybeSourced<std::string> from_options;
-  if (!options.rendezvous.empty()) from_options = {options.rendezvous, "JoinOptions::rendezvous"};
+  if (!options.rendezvous.empty()) from_options = {options.rendezvous, "option rendezvous"};
   STRETTO_ASSIGN_OR_RETURN(const auto given,
                            agree(from_options, read_text(environment, "STRETTO_RENDEZVOUS")));
   if (given) {
@@ -148,7 +148,7 @@ Status resolve_rendezvous(const JoinOptions& options, const Environment& environ
   }
   return status_of(StatusCode::invalid_argument,
                    "the job has {} ranks, but neither STRETTO_RENDEZVOUS nor "
-                   "JoinOptions::rendezvous says where they meet (host:port, tcp://host:port or "
+                   "option rendezvous says where they meet (host:port, tcp://host:port or "
                    "file:///path); stretto run sets it",
                    job.size);
 }
@@ -178,7 +178,7 @@ Result<Sourced<std::string>> resolve_choice(const std::string& option, std::stri
                                             const Environment& environment, const char* variable,
                                             const std::array<std::string_view, kCount>& choices) {
   MaybeSourced<std::string> from_options;
-  if (!option.empty()) from_options = {option, fmt::format("JoinOptions::{}", option_name)};
+  if (!option.empty()) from_options = {option, fmt::format("option {}", option_name)};
   const auto given = agree(from_options, read_text(environment, variable));
   if (!given.ok()) return given.status();
   if (!given.value()) return Sourced<std::string>{std::string(choices.front()), ""};
@@ -198,8 +198,7 @@ Status resolve_transport(const JoinOptions& options, const Environment& environm
       resolve_choice(options.backend, "backend", environment, "STRETTO_BACKEND", kBackends));
   if (options.disable_shared_memory && transport.value == "shm") {
     return status_of(StatusCode::invalid_argument,
-                     "JoinOptions::disable_shared_memory is set, but {} says shm",
-                     transport.source);
+                     "option disable_shared_memory is set, but {} says shm", transport.source);
   }
   job.shared_memory = !options.disable_shared_memory && transport.value != "tcp";
   if (transport.value == "mpi" || transport.value == "ucx") job.engine = transport.value;
@@ -208,7 +207,7 @@ Status resolve_transport(const JoinOptions& options, const Environment& environm
   if (!transport.source.empty()) note(job, "transport", transport);
   if (!backend.source.empty()) note(job, "backend", backend);
   if (options.disable_shared_memory) {
-    job.sources += "no shared memory, from JoinOptions::disable_shared_memory\n";
+    job.sources += "no shared memory, from option disable_shared_memory\n";
   }
   return {};
 }
@@ -226,7 +225,7 @@ Status check_key_is_secret(const Job& job, const std::string& source) {
 // To be called when the key and the transport are known.
 Status resolve_encryption(const JoinOptions& options, const Environment& environment, Job& job) {
   MaybeSourced<std::string> from_options;
-  if (!options.encryption.empty()) from_options = {options.encryption, "JoinOptions::encryption"};
+  if (!options.encryption.empty()) from_options = {options.encryption, "option encryption"};
   STRETTO_ASSIGN_OR_RETURN(const auto given,
                            agree(from_options, read_text(environment, "STRETTO_ENCRYPTION")));
   if (!given) return {};
@@ -295,7 +294,7 @@ Status resolve_network_timeout(const JoinOptions& options, const Environment& en
                                Job& job) {
   MaybeSourced<double> from_options;
   if (options.network_timeout) {
-    from_options = {seconds(*options.network_timeout), "JoinOptions::network_timeout"};
+    from_options = {seconds(*options.network_timeout), "option network_timeout"};
   }
   STRETTO_ASSIGN_OR_RETURN(const auto variable,
                            read_seconds(environment, "STRETTO_NETWORK_TIMEOUT"));

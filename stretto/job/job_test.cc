@@ -113,7 +113,7 @@ TEST(ResolveJob, ReadsOptions) {
   const JoinOptions options{.rank = 1, .size = 2, .rendezvous = "node7:99"};
   const Job job = resolve(options, {{"STRETTO_JOB_KEY", kKey}});
   expect_job(job, Launcher::options, RendezvousKind::launcher_store, "node7:99", "1 of 2");
-  expect_contains(job.sources, "rank 1 from JoinOptions::rank\n");
+  expect_contains(job.sources, "rank 1 from option rank\n");
   EXPECT_EQ(resolve({.rank = 0, .size = 1}, {}).size, 1);
   EXPECT_EQ(resolve({.rank = 3, .size = 4}, stretto_run()).launcher, Launcher::stretto_run)
       << "options that only repeat the launcher change nothing";
@@ -132,14 +132,14 @@ TEST(ResolveJob, TwoLaunchersThatAgreeAreNoConflict) {
 }
 
 TEST(ResolveJob, NamesBothSidesOfAConflict) {
-  expect_invalid({.rank = 2}, stretto_run(), "JoinOptions::rank says 2, but STRETTO_RANK says 3");
-  expect_invalid({.size = 2}, stretto_run(), "JoinOptions::size says 2, but STRETTO_SIZE says 4");
+  expect_invalid({.rank = 2}, stretto_run(), "option rank says 2, but STRETTO_RANK says 3");
+  expect_invalid({.size = 2}, stretto_run(), "option size says 2, but STRETTO_SIZE says 4");
   expect_invalid({.rendezvous = "a:1"}, stretto_run(),
-                 "JoinOptions::rendezvous says a:1, but STRETTO_RENDEZVOUS says 127.0.0.1:4242");
+                 "option rendezvous says a:1, but STRETTO_RENDEZVOUS says 127.0.0.1:4242");
   expect_invalid({}, with(stretto_run(), {{"RANK", "0"}}), "STRETTO_RANK says 3, but RANK says 0");
   expect_invalid({}, with(stretto_run(), {{"WORLD_SIZE", "8"}}),
                  "STRETTO_SIZE says 4, but WORLD_SIZE says 8");
-  expect_invalid({.rank = 0}, torchrun(), "JoinOptions::rank says 0, but RANK says 1");
+  expect_invalid({.rank = 0}, torchrun(), "option rank says 0, but RANK says 1");
   expect_invalid({.disable_shared_memory = true}, {{"STRETTO_TRANSPORT", "shm"}},
                  "disable_shared_memory is set, but STRETTO_TRANSPORT says shm");
 }
@@ -152,7 +152,7 @@ TEST(ResolveJob, SaysWhatIsMissing) {
   expect_invalid({}, without(stretto_run(), "STRETTO_RENDEZVOUS"), "says where they meet");
   expect_invalid({}, without(stretto_run(), "STRETTO_JOB_KEY"), "STRETTO_JOB_KEY is not set");
   expect_invalid({.rank = 0, .size = 2, .rendezvous = "a:1"}, {}, "STRETTO_JOB_KEY is not set");
-  expect_invalid({.rank = 0}, {}, "JoinOptions::rank is set, but nothing says the size");
+  expect_invalid({.rank = 0}, {}, "option rank is set, but nothing says the size");
   expect_invalid({}, without(torchrun(), "MASTER_ADDR"), "MASTER_ADDR is not");
   expect_invalid({}, without(torchrun(), "MASTER_PORT"), "MASTER_PORT is not");
   expect_invalid({}, without(without(torchrun(), "MASTER_ADDR"), "MASTER_PORT"),
@@ -213,7 +213,7 @@ TEST(ResolveJob, EncryptsWithAKeyThatHasNotTravelled) {
   EXPECT_FALSE(resolve({}, with(torchrun(), {{"STRETTO_ENCRYPTION", "off"}})).encrypted);
   expect_invalid({}, with(torchrun(), tls),
                  "STRETTO_ENCRYPTION wants encryption, but STRETTO_JOB_KEY is not set");
-  expect_invalid({.encryption = "tls"}, by_hand(), "JoinOptions::encryption wants encryption, but");
+  expect_invalid({.encryption = "tls"}, by_hand(), "option encryption wants encryption, but");
   expect_invalid({.encryption = "off"}, with(stretto_run(), tls), "STRETTO_ENCRYPTION says tls");
   expect_invalid({}, with(stretto_run(), {{"STRETTO_ENCRYPTION", "ssl"}}),
                  "is not one of off, tls");
@@ -248,7 +248,7 @@ TEST(ResolveJob, ReadsTheKindsOfMeetingPlaces) {
   EXPECT_FALSE(file.makes_folder);
   for (const char* bad : {"file://relative", "file:///", "file:///folder/"}) {
     options.rendezvous = bad;
-    expect_invalid(options, {}, fmt::format("JoinOptions::rendezvous: \"{}\" names no file", bad));
+    expect_invalid(options, {}, fmt::format("option rendezvous: \"{}\" names no file", bad));
   }
   options.rendezvous = "env://";
   expect_invalid(options, {}, "want host:port, tcp://host:port or file:///path");
@@ -324,7 +324,7 @@ TEST(ResolveJob, ChoosesTheTransport) {
   EXPECT_FALSE(resolve({.transport = "tcp"}, {}).shared_memory);
   EXPECT_EQ(resolve({.transport = "ucx"}, {{"STRETTO_TRANSPORT", "ucx"}}).engine, "ucx");
   EXPECT_EQ(resolve({}, {{"STRETTO_TRANSPORT", "mpi"}}).engine, "mpi");
-  expect_invalid({.transport = "ucx"}, {{"STRETTO_TRANSPORT", "tcp"}}, "JoinOptions::transport");
+  expect_invalid({.transport = "ucx"}, {{"STRETTO_TRANSPORT", "tcp"}}, "option transport");
   EXPECT_FALSE(resolve({.disable_shared_memory = true}, {}).shared_memory);
 }
 
@@ -372,7 +372,7 @@ TEST(Join, ATimeThatMakesNoSenseIsNamedByItsSource) {
   const char* const names[] = {"join_timeout", "timeout", "warn_after"};
   for (int i = 0; i < 3; ++i) {
     expect_contains(failure_of_join(negative[i], {}),
-                    std::string("JoinOptions::") + names[i] + " says -1.5 s, which is negative");
+                    std::string("option ") + names[i] + " says -1.5 s, which is negative");
   }
 }
 

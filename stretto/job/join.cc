@@ -95,10 +95,10 @@ Status check_times(const JoinOptions& options) {
     Duration value;
   };
   for (const Field& field :
-       {Field{"join_timeout", options.join_timeout}, Field{"timeout", options.timeout},
+       {Field{"timeout", options.timeout}, Field{"join_timeout", options.join_timeout},
         Field{"warn_after", options.warn_after.value_or(Duration::zero())}}) {
     if (field.value >= Duration::zero()) continue;
-    return status_of(StatusCode::invalid_argument, "JoinOptions::{} says {:g} s, which is negative",
+    return status_of(StatusCode::invalid_argument, "option {} says {:g} s, which is negative",
                      field.name, seconds(field.value));
   }
   return {};

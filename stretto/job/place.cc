@@ -100,8 +100,8 @@ Status check(const RankAndSize& place) {
 
 Result<RankAndSize> resolve_place(const JoinOptions& options, const Environment& environment) {
   RankAndSize from_options{.launcher = Launcher::options};
-  if (options.rank) from_options.rank = {*options.rank, "JoinOptions::rank"};
-  if (options.size) from_options.size = {*options.size, "JoinOptions::size"};
+  if (options.rank) from_options.rank = {*options.rank, "option rank"};
+  if (options.size) from_options.size = {*options.size, "option size"};
   const Result<RankAndSize> launched = read_launchers(environment);
   if (!launched.ok()) return launched;
   Result<RankAndSize> place = agree(from_options, launched.value());

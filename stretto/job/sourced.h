@@ -12,7 +12,7 @@
 
 namespace stretto::job {
 
-// A value and where it came from: "STRETTO_RANK", "JoinOptions::rank".
+// A value and where it came from: "STRETTO_RANK", "option rank".
 template <class T>
 struct Sourced {
   T value;
