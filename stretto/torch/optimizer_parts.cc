@@ -4,9 +4,14 @@
 #include "stretto/torch/optimizer_parts.h"
 
 #include <algorithm>
+#include <limits>
+#include <span>
+#include <sstream>
+#include <string>
 #include <utility>
 
 #include "stretto/base/error.h"
+#include "stretto/communicator/byte_exchange.h"
 #include "stretto/torch/distinct.h"
 
 namespace stretto::ddp {
@@ -62,6 +67,18 @@ std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
     result.insert(result.end(), group.params().begin(), group.params().end());
   }
   return distinct(std::move(result));
+}
+
+void broadcast_optimizer(torch::optim::Optimizer& optimizer, Communicator& communicator, Rank root,
+                         const std::optional<Duration>& timeout) {
+  std::ostringstream text;
+  if (communicator.rank() == root) torch::save(optimizer, text);
+  const std::string own = text.str();
+  const ByteVector bytes =
+      broadcast_bytes(communicator, std::as_bytes(std::span(own)), root,
+                      {.limit_bytes = std::numeric_limits<std::size_t>::max(), .timeout = timeout});
+  if (communicator.rank() == root) return;
+  torch::load(optimizer, reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
 void step_part(torch::optim::Optimizer& optimizer,

@@ -353,8 +353,17 @@ void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions&
   std::vector<torch::Tensor> state = tensors_of(parameters_);
   for (const NamedTensor& buffer : buffers_) state.push_back(buffer.tensor);
   TensorBytes bytes(std::move(state));
-  reducer::StateBroadcast(communicator_, options_.timeout).run(bytes.spans(), uneven_->leader());
+  const Rank leader = uneven_->leader();
+  reducer::StateBroadcast(communicator_, options_.timeout).run(bytes.spans(), leader);
   bytes.write_back();
+  for (torch::optim::Optimizer* const optimizer : options.optimizers) {
+    broadcast_optimizer(*optimizer, communicator_, leader, options_.timeout);
+  }
+  for (const StepInBackward& stepping : stepping_) {
+    broadcast_optimizer(stepping.optimizer(), communicator_, leader, options_.timeout);
+  }
+  // If an optimizer that was left out differs between ranks, so do parameters after one step.
+  verify_from_ = reducer_->step_count() + 2;
 }
 
 // What this rank does when it has no data left.

@@ -50,7 +50,11 @@ void Replica::after_forward(const torch::Tensor& output) {
   }
   call_when_backward_reaches(output, [self = std::weak_ptr(self_)] {
     const auto alive = self.lock();
-    if (alive == nullptr) return;
+    if (alive == nullptr) {
+      refuse(
+          "backward() comes through the output of a DistributedDataParallel that has ended, and "
+          "nothing would reduce the gradients: it must live until backward() has returned");
+    }
     const auto lock = (*alive)->exclusive();
     if ((*alive)->no_sync_depth_ > 0) return (*alive)->begin_silent_pass();
     (*alive)->begin_pass();
@@ -342,7 +346,7 @@ void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
   }
   if (optimizer != nullptr) check_on_cpu(parameters_, "step_in_backward()");
   if (optimizer == nullptr) return stepping_.clear();
-  const auto is_known = [&](const StepInBackward& known) { return known.is_of(*optimizer); };
+  const auto is_known = [&](const StepInBackward& known) { return &known.optimizer() == optimizer; };
   if (std::ranges::none_of(stepping_, is_known)) stepping_.emplace_back(*optimizer);
 }
 
@@ -404,21 +408,27 @@ void Replica::settle_gradients(double scale) {
 }
 
 void Replica::verify_after_step(bool replaced) {
+  const bool joined = verify_from_ > 0 && last_step_.step >= verify_from_;
   const bool due =
       options_.verify_every_steps > 0 && last_step_.step % options_.verify_every_steps == 0;
-  if (!replaced && !due) return;
+  if (!replaced && !due && !joined) return;
+  if (joined) verify_from_ = 0;
   try {
     verify_replicas();
   } catch (const Mismatch& mismatch) {
+    const std::string step = "step " + std::to_string(last_step_.step);
     mismatch.status()
         .with_context(
             replaced
                 ? "parameters were replaced on some rank (torch::load, set_data, Module::to), and "
                   "not by the same values on all: do it on all ranks, or before "
                   "DistributedDataParallel is built"
-                : "step " + std::to_string(last_step_.step) +
-                      " began with different parameters: all ranks must step with the same "
-                      "optimizer, and change parameters alike")
+            : joined
+                ? step + ", after join(), began with different parameters: name the optimizers in "
+                         "UnevenInputsOptions::optimizers, since ranks that ran out of batches "
+                         "have stepped them less often than others"
+                : step + " began with different parameters: all ranks must step with the same "
+                         "optimizer, and change parameters alike")
         .or_throw();
   }
 }

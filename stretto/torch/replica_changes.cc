@@ -106,6 +106,13 @@ void Replica::check_tensors() const {
              ", which is no parameter of the module");
     }
   }
+  for (const std::string& name : options_.parameters_to_ignore) {
+    const auto known = {module_->named_parameters(), module_->named_buffers()};
+    if (std::ranges::none_of(known, [&](const auto& list) { return list.contains(name); })) {
+      refuse("the option parameters_to_ignore names " + in_quotes(name) +
+             ", which is neither a parameter nor a buffer of the module");
+    }
+  }
   for (const auto* list : {&trained_, &sparse_}) {
     for (const NamedTensor& parameter : *list) {
       check_trainable(parameter);

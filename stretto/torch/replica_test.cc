@@ -191,6 +191,38 @@ TEST(Replica, AMeanMayBeThatOfRanksWithData) {
   });
 }
 
+// Rank r has r + 1 batches in each epoch, and so steps its momentum as often.
+TEST(Replica, OptimizersThatJoinKnowsAreThoseOfTheLastRankToo) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const auto train = [&](bool known, bool in_backward) {
+      Net model = net();
+      DistributedDataParallel ddp(model, communicator);
+      torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      if (in_backward) ddp.step_in_backward(optimizer);
+      UnevenInputsOptions options;
+      if (known) options.optimizers = {&optimizer};
+      const auto step = [&] {
+        optimizer.zero_grad();
+        loss_of(ddp, part(global_batch(0), rank)).backward();
+        if (!in_backward) optimizer.step();
+      };
+      const auto loop = [&] {
+        for (int batch = 0; batch <= rank; ++batch) step();
+      };
+      ddp.join(loop, options);
+      step();
+      if (known || in_backward) ddp.verify_replicas();
+      step();
+      ddp.join(loop, options);
+    };
+    EXPECT_NO_THROW(train(true, false));
+    EXPECT_NO_THROW(train(false, true));
+    expect_contains(message_of<Mismatch>([&] { train(false, false); }),
+                    "step 4, after join(), began with different parameters: name the optimizers");
+  });
+}
+
 // Gradients that a program still needs when its loop has ended, of which no rank computes any more.
 TEST(Replica, ARankWithoutBatchesKeepsGradientsThatNobodyComputes) {
   run_ranks(kRanks, [](Communicator& communicator) {
@@ -327,6 +359,18 @@ TEST(Replica, IgnoredParametersStayTheRanksOwn) {
     expect_close(model->b->bias, torch::full({2}, rank), "own value");
     expect_close(model->b->weight.grad(), torch::full({2, kInputs}, rank), "own gradient");
     expect_close(model->a->weight.grad(), torch::full({2, kInputs}, 0.5f), "mean");
+  });
+}
+
+TEST(Replica, AMisspeltNameOfAnIgnoredParameterIsRefused) {
+  run_ranks(1, [](Communicator& communicator) {
+    const auto wrap = [&](const std::string& name) {
+      torch::nn::BatchNorm1d model(2);
+      DistributedDataParallel ddp(model, communicator, {.parameters_to_ignore = {name}});
+    };
+    EXPECT_NO_THROW(wrap("running_mean"));
+    expect_contains(message_of<InvalidArgument>([&] { wrap("runing_mean"); }),
+                    "names 'runing_mean', which is neither a parameter nor a buffer");
   });
 }
 

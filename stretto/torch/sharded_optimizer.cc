@@ -3,12 +3,14 @@
 
 #include "stretto/torch/sharded_optimizer.h"
 
-#include <cstdint>
+#include <limits>
+#include <span>
 #include <sstream>
 #include <string>
 #include <unordered_set>
 #include <utility>
 
+#include "stretto/communicator/byte_exchange.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/torch/optimizer_parts.h"
 #include "stretto/torch/refuse.h"
@@ -142,11 +144,9 @@ void ShardedOptimizer::receive_state_of(Rank rank) {
   }
   std::string text;
   if (rank == communicator_.rank()) text = packed(optimizer_, keys);
-  std::vector<std::uint64_t> size = {text.size()};
-  communicator_.broadcast(size, {.root = rank, .timeout = timeout_}).wait();
-  std::vector<std::uint8_t> bytes(text.begin(), text.end());
-  bytes.resize(size.front());
-  communicator_.broadcast(bytes, {.root = rank, .timeout = timeout_}).wait();
+  const ByteVector bytes = broadcast_bytes(
+      communicator_, std::as_bytes(std::span(text)), rank,
+      {.limit_bytes = std::numeric_limits<std::size_t>::max(), .timeout = timeout_});
   if (rank == communicator_.rank()) return;
   torch::serialize::InputArchive archive;
   archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size());

@@ -105,6 +105,12 @@ struct Normalise : torch::autograd::Function<Normalise> {
     const torch::Tensor normal = (input - per_channel(saved[1], input)) * per_channel(scale, input);
     torch::Tensor sums =
         torch::stack({gradients[0].sum(others(input)), (gradients[0] * normal).sum(others(input))});
+    // What other ranks add is no part of this rank's graph.
+    if (sums.requires_grad()) {
+      ddp::refuse(
+          "SyncBatchNorm has no second derivatives (create_graph = true); use "
+          "torch::nn::BatchNorm where a gradient is differentiated");
+    }
     all_reduce(*group->communicator, sums, {.timeout = group->timeout}).wait();
     const torch::Tensor means = sums / context->saved_data["count"].toDouble();
     const torch::Tensor result =

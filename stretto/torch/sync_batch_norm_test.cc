@@ -208,6 +208,21 @@ TEST(SyncBatchNorm, GoesOnWithoutALostRank) {
   });
 }
 
+// As a penalty on gradients takes them, of which this rank knows its own part only.
+TEST(SyncBatchNorm, RefusesSecondDerivatives) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    SyncBatchNorm layer(communicator, 2);
+    const auto x = torch::arange(8.0f).view({4, 2}).set_requires_grad(true);
+    const auto output = layer->forward(x).pow(3).sum();
+    const auto gradient_of = [&](bool differentiable) {
+      return torch::autograd::grad({output}, {x}, {}, /*retain_graph=*/true, differentiable);
+    };
+    expect_contains(message_of<InvalidArgument>([&] { gradient_of(true); }),
+                    "SyncBatchNorm has no second derivatives");
+    EXPECT_NO_THROW(gradient_of(false));
+  });
+}
+
 TEST(SyncBatchNorm, RefusesAnotherNumberOfChannels) {
   run_ranks(1, [](Communicator& communicator) {
     SyncBatchNorm model(communicator, 3);

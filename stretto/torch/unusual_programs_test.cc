@@ -118,6 +118,20 @@ TEST(UnusualPrograms, ForwardAndBackwardMayRunOnDifferentThreads) {
   });
 }
 
+TEST(UnusualPrograms, AnOutputThatOutlivesItsModelIsNoWayBack) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net();
+    torch::Tensor loss;
+    {
+      DistributedDataParallel ddp(model, communicator);
+      loss = loss_of(ddp, part(global_batch(0), communicator.rank().value()));
+    }
+    expect_contains(message_of<InvalidArgument>([&] { loss.backward(); }),
+                    "it must live until backward() has returned");
+    EXPECT_FALSE(model->first->weight.grad().defined());
+  });
+}
+
 TEST(UnusualPrograms, ACloneIsAModelOfItsOwn) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const auto rank = static_cast<float>(communicator.rank().value());

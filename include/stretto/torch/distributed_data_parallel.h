@@ -52,7 +52,7 @@ namespace stretto {
 // Parameters may be frozen and unfrozen, loaded (torch::load) and converted (to(dtype)) at any
 // time between backward and the next forward pass, on all ranks alike. If that was not so, the next
 // backward() throws Mismatch on all ranks, with the name; when it has been made good, the next step
-// may follow. Parameters that are registered after construction are not known.
+// may follow. Parameters and buffers that are registered after construction are not known.
 //
 // Copies of a DistributedDataParallel are the same one, as with modules of libtorch. So it may be a
 // part of a torch::nn::Sequential, too: `model->push_back(ddp)`.
@@ -127,7 +127,8 @@ class DistributedDataParallel {
   // Runs a training loop of which ranks may run different numbers of steps:
   // `ddp.join([&] { for (auto& batch : *loader) ... })`. A rank whose loop has ended takes part in
   // the steps of those that still have data, contributing nothing, until no rank has any; then all
-  // get the parameters and buffers of the last. Collective, blocks. Each step costs one more small
+  // get the parameters and buffers of the last, and the state of optimizers that the options name.
+  // Collective, blocks. Each step costs one more small
   // operation. What `loop` throws comes out at once; other ranks are told when the communicator is
   // destroyed. Where the loop trains several models of one communicator, by a backward pass each,
   // calls are nested: `one.join([&] { two.join(loop); })`. Nothing else in the loop may communicate

@@ -4,9 +4,12 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include <torch/torch.h>
+
+#include "stretto/communicator/communicator.h"
 
 // How a libtorch optimizer is made to step some of its parameters at a time. The settings of groups
 // and the state of each parameter are the optimizer's own throughout, so parts together have the
@@ -19,6 +22,10 @@ void check_steps_in_parts(const torch::optim::Optimizer& optimizer);
 // All parameters, group by group, each once: a module lists a layer that two of its parts have
 // registered under both names.
 std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer);
+
+// Makes the settings and the state of `root`'s optimizer everyone's. Collective, blocks.
+void broadcast_optimizer(torch::optim::Optimizer& optimizer, Communicator& communicator, Rank root,
+                         const std::optional<Duration>& timeout);
 
 using Parts = std::vector<std::vector<torch::Tensor>>;  // Parameters, for each group.
 
@@ -34,7 +41,7 @@ class StepInBackward {
   // `optimizer` must outlive this.
   explicit StepInBackward(torch::optim::Optimizer& optimizer);
 
-  bool is_of(const torch::optim::Optimizer& optimizer) const { return &optimizer_ == &optimizer; }
+  torch::optim::Optimizer& optimizer() const { return optimizer_; }
   // Those of `parameters` that are the optimizer's.
   void step(const std::vector<torch::Tensor>& parameters);
   // Whether step() has been called since the last finish() or forget().

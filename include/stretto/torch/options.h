@@ -17,6 +17,10 @@
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/divided_reduction.h"
 
+namespace torch::optim {
+class Optimizer;
+}
+
 namespace stretto {
 
 class BufferHook;  // torch/buffer_hook.h
@@ -109,6 +113,11 @@ struct DistributedDataParallelOptions {
 struct UnevenInputsOptions {
   // What a mean is taken over: all ranks, or only those that still have data.
   bool mean_over_ranks_with_data = false;
+  // Whose state (momentum, moments) all ranks get from the last one when the loop has ended, as
+  // they get its parameters. Those of step_in_backward() need not be named. Who leaves out one that
+  // has a state, and trains on, gets a Mismatch in the second step that follows, since ranks that
+  // ran out of batches have stepped it less often.
+  std::vector<torch::optim::Optimizer*> optimizers = {};
 };
 
 namespace ddp {

@@ -226,6 +226,7 @@ class Replica {
   reducer::BucketPlan initial_plan_;
   std::shared_ptr<JoinedLoop> uneven_;  // While inside join().
   UnevenInputsOptions join_options_;
+  std::uint64_t verify_from_ = 0;         // The step after join() that compares; 0: none.
   std::vector<StepInBackward> stepping_;  // One for each optimizer.
   std::vector<torch::Tensor> reduced_;    // Of a bucket: what they step.
   int no_sync_depth_ = 0;
