@@ -3,17 +3,18 @@
 
 // What SINGA's DistOpt calls its modes of synchronisation, one by one, on plain vectors:
 //   build/release/bin/stretto run -n 2 -- build/release/bin/11_compressed_all_reduce
+// The functions below have SINGA's names. For the gradients of a model, DistOpt's
+// backward_and_update is DistributedDataParallel, and
 //
-//   all_reduce, fused_all_reduce                all_reduce, all_reduce_coalesced
-//   all_reduce_half, fused_all_reduce_half      all_reduce with f16(), clipped if asked; sums are
-//   f32 sparsification, topK = false, corr = true   all_reduce with threshold() and a state
-//   sparsification, topK = true, corr = true    all_reduce with top_k() and a state
-//   sparsification, corr = false                the same without a state
-//   backward_and_partial_update                 partial_update(), below
-// The fused forms are the same calls for each vector of a list.
+//   backward_and_update_half       its option {.codec = f16({.clip = 100})}
+//   backward_and_sparse_update     {.codec = top_k({.density = spars})}, or threshold()
+//     corr = false                 the hook CompressedReduction({..., .error_feedback = false})
+//   backward_and_partial_update    ParameterAveraging with partitions
 
 #include <cstdio>
 #include <numeric>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "stretto/reducer/compressed_all_reduce.h"
@@ -21,12 +22,47 @@
 
 namespace {
 
-// backward_and_partial_update: each rank has stepped by itself; in each step one part of the
-// parameters becomes their mean.
-void partial_update(stretto::Communicator& comm, std::vector<std::vector<float>>& parameters,
-                    std::size_t step) {
-  std::vector<float>& part = parameters[step % parameters.size()];
-  comm.all_reduce(part, {.op = stretto::ReduceOp::mean}).wait();
+using Vectors = std::vector<std::vector<float>>;
+using Options = stretto::CompressedAllReduceOptions;
+
+void all_reduce(stretto::Communicator& comm, std::vector<float>& vector) {
+  comm.all_reduce(vector, {.op = stretto::ReduceOp::mean}).wait();
+}
+
+void fused_all_reduce(stretto::Communicator& comm, Vectors& vectors) {
+  std::vector<stretto::View> views;
+  for (auto& vector : vectors) views.push_back(stretto::view_of(std::span(vector)));
+  comm.all_reduce_coalesced(views, {.op = stretto::ReduceOp::mean}).wait();
+}
+
+// Ranks' numbers are added in f32, so that sums do not overflow.
+Options half(float clip) {
+  return {.codec = stretto::f16({.clip = clip}), .op = stretto::ReduceOp::mean};
+}
+
+// With a state (corr = true) what is not sent now is sent later.
+Options sparsification(float spars, bool top_k, stretto::CompressionState* state) {
+  return {
+      .codec = top_k ? stretto::top_k({.density = spars}) : stretto::threshold({.limit = spars}),
+      .state = state,
+      .name = "weight",
+      .op = stretto::ReduceOp::mean};
+}
+
+// The fused forms of these: all vectors are on their way together.
+void fused(stretto::Communicator& comm, Vectors& vectors, const Options& options) {
+  std::vector<stretto::CompressedWork> works;
+  for (std::size_t i = 0; i < vectors.size(); ++i) {
+    Options each = options;
+    each.name += std::to_string(i);
+    works.push_back(stretto::start_all_reduce(comm, vectors[i], each));
+  }
+  for (stretto::CompressedWork& work : works) work.wait();
+}
+
+// Each rank has stepped by itself; in each step one part of the parameters becomes their mean.
+void partial_update(stretto::Communicator& comm, Vectors& parameters, std::size_t step) {
+  all_reduce(comm, parameters[step % parameters.size()]);
 }
 
 float sum(const std::vector<float>& values) {
@@ -37,9 +73,9 @@ float sum(const std::vector<float>& values) {
 
 int main() {
   auto comm = stretto::join();
-  const std::vector<float> gradient = {0.01f, -0.04f, 0.02f, 0.03f};  // The same on all ranks.
+  const std::vector<float> gradient = {0.125f, -0.5f, 0.25f, 0.375f};  // The same on all ranks.
 
-  // corr = true: what is not sent now is sent later.
+  // By itself, the call is this.
   stretto::CompressionState state;
   std::vector<float> reduced = gradient;
   stretto::all_reduce(*comm, reduced,
@@ -48,20 +84,34 @@ int main() {
                        .name = "weight",
                        .op = stretto::ReduceOp::mean});
 
-  std::vector<float> above = gradient;
-  stretto::all_reduce(
-      *comm, above,
-      {.codec = stretto::threshold({.limit = 0.025f}), .op = stretto::ReduceOp::mean});
-
-  std::vector<float> halved = {1000.0f, 0.5f};
-  stretto::all_reduce(*comm, halved,
-                      {.codec = stretto::f16({.clip = 100}), .op = stretto::ReduceOp::mean});
-
-  std::vector<std::vector<float>> parameters(2, std::vector<float>(3));
-  for (auto& part : parameters) part[0] = static_cast<float>(comm->rank().value());
+  const int rank = comm->rank().value();
+  std::printf("rank %d: the greatest of four: %g\n", rank, static_cast<double>(sum(reduced)));
+  // What two steps of a call make of two vectors: the sum of the second's elements, at last.
+  const auto show = [&](const std::string& call, const auto& run) {
+    Vectors vectors;
+    for (int step = 0; step < 2; ++step) run(vectors = {gradient, gradient});
+    std::printf("rank %d: %s: %g\n", rank, call.c_str(), static_cast<double>(sum(vectors[1])));
+  };
+  show("all_reduce", [&](Vectors& two) { all_reduce(*comm, two[1]); });
+  show("fused_all_reduce", [&](Vectors& two) { fused_all_reduce(*comm, two); });
+  show("all_reduce_half", [&](Vectors& two) { stretto::all_reduce(*comm, two[1], half(0.375f)); });
+  show("fused_all_reduce_half", [&](Vectors& two) { fused(*comm, two, half(0.375f)); });
+  for (const bool top_k : {false, true}) {
+    for (const bool corr : {false, true}) {
+      const std::string form = std::string("sparsification, ") + (top_k ? "top K" : "threshold") +
+                               (corr ? ", corrected" : "");
+      stretto::CompressionState single, of_list;
+      const float spars = top_k ? 0.25f : 0.3f;
+      show(form, [&](Vectors& two) {
+        stretto::all_reduce(*comm, two[1], sparsification(spars, top_k, corr ? &single : nullptr));
+      });
+      show("fused " + form, [&](Vectors& two) {
+        fused(*comm, two, sparsification(spars, top_k, corr ? &of_list : nullptr));
+      });
+    }
+  }
+  Vectors parameters(2, std::vector<float>(3, static_cast<float>(rank)));
   partial_update(*comm, parameters, 0);
-
-  std::printf("rank %d: top k %g, threshold %g, half %g, partial %g\n", comm->rank().value(),
-              static_cast<double>(reduced[1]), static_cast<double>(sum(above)),
-              static_cast<double>(sum(halved)), static_cast<double>(parameters[0][0]));
+  std::printf("rank %d: partial_update: %g and %g\n", rank, static_cast<double>(sum(parameters[0])),
+              static_cast<double>(sum(parameters[1])));
 }

@@ -79,9 +79,18 @@ class ExamplesTest(unittest.TestCase):
                          [f"rank {rank} of 2: the mean rank is 0.5" for rank in (0, 1)])
 
     def test_compressed_all_reduce(self):
-        self.assertEqual(two_ranks_of(BUILD / "bin/11_compressed_all_reduce"),
-                         [f"rank {rank}: top k -0.04, threshold -0.01, half 100.5, partial 0.5"
-                          for rank in (0, 1)])
+        said = two_ranks_of(BUILD / "bin/11_compressed_all_reduce")
+        plain = {"the greatest of four": "-0.5", "all_reduce": "0.25", "fused_all_reduce": "0.25",
+                 "all_reduce_half": "0.375", "fused_all_reduce_half": "0.375"}
+        sparse = {"threshold": "-0.125", "threshold, corrected": "0.375",
+                  "top K": "-0.5", "top K, corrected": "0.75"}
+        for form, found in sparse.items():
+            plain[f"sparsification, {form}"] = plain[f"fused sparsification, {form}"] = found
+        for rank in (0, 1):
+            calls = plain | {"partial_update": f"1.5 and {3 * rank}"}
+            self.assertEqual([line for line in said if line.startswith(f"rank {rank}:")],
+                             sorted(f"rank {rank}: {call}: {found}"
+                                    for call, found in calls.items()))
 
     def test_own_rendezvous(self):
         with tempfile.TemporaryDirectory() as folder:

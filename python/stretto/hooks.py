@@ -11,7 +11,10 @@ next one. The page docs/compression.md of stretto's sources tells what each of t
 
 Options of all but f16 and bf16:
     error_feedback: keep residuals. Without them, what is not said is lost.
-    min_elements: gradients with fewer travel as they are.
+    rules: pairs of a pattern and a hook, as in [("*.embedding.*", int8()), ("*.bias", None)]: by
+        what else the gradients are compressed whose names fit; * stands for any letters, and the
+        first pattern that fits counts. None: they travel as they are.
+    min_elements: gradients with fewer, which no rule names, travel as they are.
     dense_steps: so many steps from the first on are not compressed.
     momentum, mask_momentum, clip_norm: what Deep Gradient Compression does before; the optimizer
         must have no momentum of its own then. Masking is off unless asked for.
@@ -22,6 +25,7 @@ Options of all but f16 and bf16:
         is predicted to be faster ("automatic").
     automatic: compress only as long as that is measured to pay.
     seed: of random choices.
+    measure_norms: also measure the norms of last_step(), which takes another look at everything.
 """
 
 from __future__ import annotations
@@ -40,6 +44,11 @@ class Hook:
     def __init__(self, kind: str, **options: Any) -> None:
         from stretto import _module
 
+        self._made_of = (kind, options)
+        if "rules" in options:
+            rules = [(pattern, *(hook._made_of if hook else ("dense", {})))
+                     for pattern, hook in options["rules"]]  # fmt: skip
+            options = options | {"rules": rules}
         self._hook = _module().DdpCommHook(kind, options)
         self._numbers: dict[Any, int] = {}
         self._started: list[tuple[Any, Any]] = []
@@ -48,6 +57,11 @@ class Hook:
     def name(self) -> str:
         """What it does, with its settings."""
         return self._hook.name()
+
+    def last_step(self) -> dict[str, float]:
+        """What the last step of this rank sent and took; the keys are the fields of
+        CompressionStatistics. Empty of f16 and bf16, which measure nothing."""
+        return self._hook.last_step()
 
     def register(self, model: Any) -> Hook:
         """Makes it the hook of a DistributedDataParallel, whose group is one of stretto's. All
@@ -61,7 +75,7 @@ class Hook:
         }
         self._hook.attach(_backend(model.process_group), list(named), list(named.values()))
         self._numbers = {parameter: number for number, parameter in enumerate(named.values())}
-        model.register_comm_hook(None, self._reduce)
+        model.register_comm_hook(self._numbers, self._reduce)
         return self
 
     def save(self) -> bytes:
@@ -75,15 +89,20 @@ class Hook:
         self._hook.load(state)
 
     # Without types: PyTorch takes none but its own here, and no text for them.
-    def _reduce(self, _, bucket):  # type: ignore[no-untyped-def]
+    def _reduce(self, registered, bucket):  # type: ignore[no-untyped-def]
         import torch
 
+        if registered is not self._numbers:
+            raise ValueError(
+                f"the hook '{self.name}' has been registered with another model since, whose "
+                "residuals it keeps now: give each model a hook of its own"
+            )
         future: Any = torch.futures.Future()
         buffer = bucket.buffer()
         if bucket.index() == 0:
             self._started.clear()  # Of a step that has failed.
         self._started.append((future, buffer))
-        numbers = [self._numbers[parameter] for parameter in bucket.parameters()]
+        numbers = [registered[parameter] for parameter in bucket.parameters()]
         last = bucket.is_last()
         self._hook.reduce(bucket.index(), last, buffer, bucket.gradients(), numbers)
         if last:  # The others wait for nothing else, so all end here, on the thread that waits.

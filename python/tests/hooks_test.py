@@ -119,15 +119,76 @@ class HooksTest(unittest.TestCase):
 
         ranks.with_group(body)
 
+    def test_tells_what_a_step_has_sent(self) -> None:
+        def body(rank: int, size: int) -> None:
+            hook = hooks.top_k(0.05, min_elements=100, measure_norms=True)
+            training = Training(rank, hook)
+            training.steps(2)
+            step = hook.last_step()
+            assert step["step"] == 2 and step["compressed"], step
+            assert step["elements"] == 32 * 64 + 64 * 32 + 4 * 32, step
+            assert step["sent_values"] == 2 * 103 + 7, step
+            assert 0 < step["message_bytes"] < step["gradient_bytes"] / 10, step
+            assert step["residual_norm"] > 0 and step["encode_seconds"] > 0, step
+            halved = hooks.f16()
+            Training(rank, halved).steps(1)
+            assert halved.last_step() == {}
+            ruled = hooks.top_k(0.05, rules=[("2.*", hooks.int8()), ("*.weight", None)])
+            Training(rank, ruled).steps(1)
+            assert ruled.last_step()["elements"] == 64 * 32 + 32, ruled.last_step()
+
+        ranks.with_group(body)
+
+    def test_what_nobody_has_used_waits(self) -> None:
+        class Branches(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.always, self.seldom = torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)
+
+            def forward(self, values: torch.Tensor, both: bool) -> torch.Tensor:
+                result = self.always(values)
+                return result + self.seldom(values) if both else result
+
+        def gradient(rank: int, hook: hooks.Hook, uses: list[bool]) -> torch.Tensor:
+            torch.manual_seed(1)
+            model = DistributedDataParallel(Branches(), find_unused_parameters=True)
+            hook.register(model)
+            values = torch.randn(8, 32) + rank
+            for both in uses:
+                model.zero_grad()
+                model(values, both).square().sum().backward()
+            found = model.module.seldom.weight.grad
+            assert found is not None
+            return found
+
+        def body(rank: int, size: int) -> None:
+            for make in (lambda: hooks.top_k(0.1), lambda: hooks.power_sgd(1),
+                         lambda: hooks.top_k(0.1, momentum=0.9)):  # fmt: skip
+                through = gradient(rank, make(), [True, True])
+                later = gradient(rank, make(), [True, False, False, True])
+                assert torch.equal(later, through), make().name
+
+        ranks.with_group(body)
+
     def test_says_what_does_not_fit(self) -> None:
         def body(rank: int, size: int) -> str:
             assert "none of: f32" in refusal(lambda: hooks.top_k(values="f64"))
             assert "divided" in hooks.int8(exchange="divide").name
             assert "densty" in refusal(lambda: hooks.top_k(densty=0.1))
+            assert "density" in refusal(lambda: hooks.int8(density=0.1))
             assert "density" in refusal(lambda: hooks.top_k(2.0))
+            assert "density='few'" in refusal(lambda: hooks.top_k("few"))  # type: ignore[arg-type]
+            assert "rank=-1" in refusal(lambda: hooks.power_sgd(-1))
+            inner = hooks.int8(momentum=0.9)
+            assert "momentum" in refusal(lambda: hooks.top_k(rules=[("*", inner)]))
             gloo = dist.new_group(backend="gloo")
             on_gloo = DistributedDataParallel(torch.nn.Linear(4, 4), process_group=gloo)
             assert "gloo" in refusal(lambda: hooks.int8().register(on_gloo))
+            shared = hooks.int8()
+            first = Training(rank, shared)
+            second = Training(rank, shared)
+            assert "a hook of its own" in refusal(lambda: first.steps(1))
+            second.steps(1)
             # Infinity on one rank ends the step on both.
             training = Training(rank, hooks.int8(non_finite="stop"))
             if rank == 0:

@@ -4,6 +4,7 @@
 #include "stretto/c10d/ddp_comm_hook.h"
 
 #include "stretto/c10d/errors.h"
+#include "stretto/reducer/bucket_memory.h"
 
 namespace stretto::c10d_backend {
 
@@ -44,13 +45,15 @@ void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buff
   for (const at::Tensor& gradient : gradients) {
     bucket->views.push_back({static_cast<std::byte*>(gradient.data_ptr()),
                              static_cast<std::size_t>(gradient.numel()), whole.dtype});
+    bucket->silent.push_back(HostBuckets().is_zero(bucket->views.back().span()) ? 1 : 0);
   }
   bucket->full = {.index = index,
                   .of_count = is_last ? index + 1 : index + 2,
                   .step = step_,
                   .view = whole,
                   .gradients = bucket->numbers,
-                  .gradient_views = bucket->views};
+                  .gradient_views = bucket->views,
+                  .silent = bucket->silent};
   for_torch([&] {
     bucket->work = hook_->start(*communicator, bucket->full);
     buckets_.push_back(std::move(bucket));
@@ -61,6 +64,11 @@ void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buff
     }
     buckets_.clear();
   });
+}
+
+const CompressionStatistics* DdpCommHook::last_step() const {
+  const auto* const compressed = dynamic_cast<const CompressedReduction*>(hook_.get());
+  return compressed == nullptr ? nullptr : &compressed->last_step();
 }
 
 void DdpCommHook::load(std::span<const std::byte> state) {

@@ -4,12 +4,13 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "stretto/c10d/process_group.h"
-#include "stretto/reducer/communication_hook.h"
+#include "stretto/reducer/compressed_reduction.h"
 
 namespace stretto::c10d_backend {
 
@@ -24,11 +25,14 @@ class DdpCommHook {
               const Tensors& parameters);
   // A bucket that is full, in place: its buffer, the gradients in it, and which of the parameters'
   // they are. Buckets come in their order; with the last one all are reduced to their mean, for
-  // which this blocks. What it throws fails the step.
+  // which this blocks. PyTorch does not say which of them this rank has not computed; those hold
+  // zeros, so a gradient of zeros is silent (FullBucket). What it throws fails the step.
   void reduce(std::size_t index, bool is_last, const at::Tensor& buffer, const Tensors& gradients,
               const std::vector<std::size_t>& numbers);
 
   std::string name() const { return hook_->name(); }
+  // Null: it has none.
+  const CompressionStatistics* last_step() const;
   std::vector<std::byte> save() const { return hook_->save(); }
   void load(std::span<const std::byte> state);
 
@@ -38,6 +42,7 @@ class DdpCommHook {
     at::Tensor buffer;
     std::vector<std::size_t> numbers;
     std::vector<View> views;
+    std::vector<std::uint8_t> silent;
     FullBucket full;
     stretto::Work work;
   };

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <ctime>
+#include <tuple>
 
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
@@ -32,6 +33,7 @@ WithoutGil::~WithoutGil() {
 namespace {
 
 namespace py = pybind11;
+using namespace py::literals;  // NOLINT: names of arguments.
 using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
 
 std::optional<Duration> duration_of(const char* option, const std::optional<double>& seconds) {
@@ -112,7 +114,13 @@ class Arguments {
   template <class T>
   T take(const char* name, T otherwise) {
     if (!given_.contains(name)) return otherwise;
-    return given_.attr("pop")(name).cast<T>();
+    const py::object value = given_.attr("pop")(name);
+    try {
+      return value.cast<T>();
+    } catch (const py::cast_error&) {
+      throw py::type_error(fmt::format("{}={} is of another type, or outside of what is possible",
+                                       name, py::repr(value).cast<std::string>()));
+    }
   }
   // A choice by its place in the list.
   template <class Choice>
@@ -133,32 +141,39 @@ class Arguments {
 };
 
 std::shared_ptr<const Compressor> codec_of(const std::string& kind, Arguments& given) {
+  if (kind == "dense") return dense();
+  if (kind == "f16") return f16();
+  if (kind == "bf16") return bf16();
   if (kind == "power_sgd") return power_sgd({.rank = given.take<std::size_t>("rank", 2)});
-  const auto density = given.take("density", 0.01);
+  if (kind == "int8") return int8({.stochastic = given.take("stochastic", false)});
+  if (kind == "one_bit") return one_bit({.stochastic = given.take("stochastic", false)});
   const auto values = given.take<ValueFormat>("values", {"f32", "bf16", "int8"});
-  const RoundingOptions rounding{.stochastic = given.take("stochastic", false)};
-  if (kind == "top_k") {
-    return top_k({.density = density,
-                  .values = values,
-                  .warm_up_steps = given.take<std::uint64_t>("warm_up_steps", 0),
-                  .exact = given.take("exact", true)});
+  if (kind == "threshold") {
+    return threshold({.limit = given.take("limit", 0.0f), .values = values});
   }
+  const auto density = given.take("density", 0.01);
+  if (kind == "random_k") return random_k({.density = density, .values = values});
   if (kind == "top_blocks") {
     return top_blocks({.density = density,
                        .block_elements = given.take<std::size_t>("block_elements", 64),
                        .values = values});
   }
-  if (kind == "threshold") {
-    return threshold({.limit = given.take("limit", 0.0f), .values = values});
-  }
-  if (kind == "random_k") return random_k({.density = density, .values = values});
-  return kind == "int8" ? int8(rounding) : one_bit(rounding);
+  return top_k({.density = density,
+                .values = values,
+                .warm_up_steps = given.take<std::uint64_t>("warm_up_steps", 0),
+                .exact = given.take("exact", true)});
 }
 
 std::shared_ptr<CommunicationHook> hook_of(const std::string& kind, Arguments& given) {
   if (kind == "f16") return std::make_shared<F16Reduction>();
   if (kind == "bf16") return std::make_shared<Bf16Reduction>();
   CompressionOptions options{.codec = codec_of(kind, given)};
+  using Rule = std::tuple<std::string, std::string, py::dict>;  // A pattern, a kind, its options.
+  for (const auto& [pattern, of_kind, of_options] : given.take("rules", std::vector<Rule>())) {
+    Arguments own(py::dict(of_options.attr("copy")()));
+    options.rules.push_back({pattern, codec_of(of_kind, own)});
+    own.end();
+  }
   options.min_elements = given.take("min_elements", options.min_elements);
   options.dense_steps = given.take("dense_steps", options.dense_steps);
   options.error_feedback = given.take("error_feedback", options.error_feedback);
@@ -170,6 +185,7 @@ std::shared_ptr<CommunicationHook> hook_of(const std::string& kind, Arguments& g
       given.take<CompressedExchange>("exchange", {"gather", "divide", "combine", "automatic"});
   if (given.take("automatic", false)) options.compression = Compression::automatic;
   options.seed = given.take("seed", options.seed);
+  options.measure_norms = given.take("measure_norms", options.measure_norms);
   return std::make_shared<CompressedReduction>(std::move(options));
 }
 
@@ -178,6 +194,17 @@ std::shared_ptr<DdpCommHook> make_ddp_comm_hook(const std::string& kind, const p
   auto hook = for_torch([&] { return hook_of(kind, given); });
   given.end();
   return std::make_shared<DdpCommHook>(std::move(hook));
+}
+
+py::dict dict_of(const CompressionStatistics* step) {
+  if (step == nullptr) return py::dict();
+  return py::dict(
+      "step"_a = step->step, "compressed"_a = step->compressed, "buckets"_a = step->buckets,
+      "gradient_bytes"_a = step->gradient_bytes, "message_bytes"_a = step->message_bytes,
+      "received_bytes"_a = step->received_bytes, "elements"_a = step->elements,
+      "sent_values"_a = step->sent_values, "encode_seconds"_a = step->encode_seconds,
+      "exchange_seconds"_a = step->exchange_seconds, "decode_seconds"_a = step->decode_seconds,
+      "gradient_norm"_a = step->gradient_norm, "residual_norm"_a = step->residual_norm);
 }
 
 py::bytes bytes_of(std::span<const std::byte> bytes) {
@@ -235,6 +262,7 @@ PYBIND11_MODULE(_c, module) {
           Released())
       .def("reduce", &DdpCommHook::reduce, Released())
       .def("name", &DdpCommHook::name)
+      .def("last_step", [](const DdpCommHook& hook) { return dict_of(hook.last_step()); })
       .def("save", [](const DdpCommHook& hook) { return bytes_of(hook.save()); })
       .def("load", [](DdpCommHook& hook, const std::string& state) {
         hook.load(std::as_bytes(std::span(state)));

@@ -37,6 +37,7 @@ const std::vector<std::shared_ptr<const Codec>>& codecs() {
       threshold({.limit = 1, .values = ValueFormat::int8}),
       random_k({.density = 0.1}),
       f16(),
+      bf16(),
       int8(),
       one_bit()};
   return all;

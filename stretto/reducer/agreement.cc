@@ -78,8 +78,8 @@ ResumePoint take_over_together(Communicator& communicator, const std::string& na
 
 void refuse_converted(const std::string& hook, DType dtype) {
   refuse(
-      "'{}' is for gradients of f32, and gets {}: a hook around it, or a reduce_dtype, has "
-      "converted them; leave that out, codecs have value formats of their own",
+      "'{}' is for gradients as they are, and gets {} made of them: a hook around it, or a "
+      "reduce_dtype, has converted them; leave that out, codecs have value formats of their own",
       hook, name(dtype));
 }
 

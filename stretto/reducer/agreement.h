@@ -28,7 +28,7 @@ ResumePoint take_over_together(Communicator& communicator, const std::string& na
                                const std::function<ResumePoint()>& take_over,
                                const std::optional<Duration>& timeout);
 
-// Throws InvalidArgument: the hook `name` is for f32, and another one has made `dtype` of it.
+// Throws InvalidArgument: another hook has made `dtype` of what the hook `name` was told of.
 [[noreturn]] void refuse_converted(const std::string& name, DType dtype);
 
 }  // namespace stretto::reducer

@@ -72,7 +72,12 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& fu
   const bool is_f32 = full.view.dtype == DType::f32;
   const bool has_any =
       std::ranges::any_of(full.gradients, [this](std::size_t index) { return has_codec(index); });
-  if (has_any && !is_f32) reducer::refuse_converted(name(), full.view.dtype);
+  const auto is_converted = [&](std::size_t index) {
+    return (by_index_[index] != nullptr) != is_f32;
+  };
+  if (std::ranges::any_of(full.gradients, is_converted)) {
+    reducer::refuse_converted(name(), full.view.dtype);
+  }
   bucket.is_compressed = compresses_ && has_any;
   if (is_f32) clip_and_add_momentum(full);
   if (bucket.is_compressed) return start_messages(communicator, full, bucket);

@@ -7,11 +7,14 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "stretto/base/content_hash.h"
+#include "stretto/base/log.h"
 #include "stretto/base/refuse.h"
 #include "stretto/codec/header.h"
 #include "stretto/reducer/agreement.h"
@@ -32,6 +35,40 @@ bool fits(std::string_view pattern, std::string_view name) {
     if (fits(pattern, name.substr(first))) return true;
   }
   return false;
+}
+
+// What is kept of a gradient is kept by its name, and messages count elements in 32 bits.
+void check_gradients(std::span<const GradientDescription> gradients) {
+  std::set<std::string_view> names;
+  for (const GradientDescription& gradient : gradients) {
+    if (gradient.dtype != DType::f32) continue;
+    if (gradient.count > std::numeric_limits<std::uint32_t>::max()) {
+      refuse(
+          "gradient {} has {} elements; codecs take fewer than 2^32. Cut the parameter in pieces, "
+          "or use no codec",
+          gradient.name, gradient.count);
+    }
+    if (names.insert(gradient.name).second) continue;
+    refuse(
+        "two gradients are named '{}': what is not sent of them is kept by name, so give each "
+        "its own",
+        gradient.name);
+  }
+}
+
+// What is asked for and has no effect, which nothing else would show.
+void warn_of_mistakes(const CompressionOptions& options,
+                      std::span<const GradientDescription> gradients) {
+  for (const CompressionRule& rule : options.rules) {
+    const auto is_named = [&](const auto& each) { return fits(rule.pattern, each.name); };
+    if (std::ranges::any_of(gradients, is_named)) continue;
+    log(LogLevel::warning, "the rule that compresses '{}' by {} fits no gradient's name",
+        rule.pattern, rule.codec->name());
+  }
+  const auto is_f32 = [](const auto& each) { return each.dtype == DType::f32; };
+  if (gradients.empty() || std::ranges::any_of(gradients, is_f32)) return;
+  log(LogLevel::warning, "{} compresses nothing: codecs are for gradients of f32, and all are {}",
+      options.codec->name(), name(gradients.front().dtype));
 }
 
 constexpr const char* kStateName = "compressed";
@@ -112,7 +149,10 @@ void CompressedReduction::describe(const GradientDescription& description,
   factors.shape = codec::matrix_shape(description.count, description.rows);
   const auto* const power_sgd = dynamic_cast<const PowerSgd*>(gradient.compressor.get());
   const std::size_t rank = power_sgd != nullptr ? power_sgd->rank() : 0;
-  const bool is_shorter = rank * (factors.shape.rows + factors.shape.columns) < description.count;
+  // rank * (rows + columns) < count, for any rank.
+  const bool is_shorter =
+      description.count > 0 &&
+      rank <= (description.count - 1) / (factors.shape.rows + factors.shape.columns);
   if (power_sgd != nullptr && !is_shorter) gradient.compressor = nullptr;
   factors.rank = is_shorter ? rank : 0;
   factors.left.resize(factors.rank * factors.shape.rows);
@@ -130,6 +170,8 @@ void CompressedReduction::describe(const GradientDescription& description,
 
 void CompressedReduction::attach(Communicator& communicator,
                                  std::span<const GradientDescription> gradients) {
+  check_gradients(gradients);
+  if (communicator.rank() == Rank(0)) warn_of_mistakes(options_, gradients);
   communicator_ = &communicator;
   rank_ = communicator.rank().value();
   ranks_ = communicator.size();
@@ -144,12 +186,6 @@ void CompressedReduction::attach(Communicator& communicator,
     if (description.dtype != DType::f32) {
       by_index_.push_back(nullptr);
       continue;
-    }
-    if (description.count > std::numeric_limits<std::uint32_t>::max()) {
-      throw InvalidArgument(status_of(StatusCode::invalid_argument,
-                                      "gradient {} has {} elements; codecs take fewer than 2^32. "
-                                      "Cut the parameter in pieces, or use no codec",
-                                      description.name, description.count));
     }
     std::unique_ptr<Gradient>& gradient = gradients_[description.name];
     if (gradient == nullptr) gradient = std::make_unique<Gradient>();
@@ -174,6 +210,11 @@ void CompressedReduction::attach(Communicator& communicator,
 // Takes `state` over. Gradients that it does not mention begin anew.
 void CompressedReduction::restore(const reducer::SavedState& state) {
   reducer::check_origin(state.rank, state.ranks, rank_, ranks_);
+  const auto is_unknown = [&](const auto& saved) { return !gradients_.contains(saved.first); };
+  if (!state.residuals.empty() && std::ranges::all_of(state.residuals, is_unknown)) {
+    refuse("the hook's state is of another model: of '{}' for one, and there is no such gradient",
+           state.residuals.begin()->first);
+  }
   for (const auto& [name, gradient] : gradients_) {
     (void)reducer::find(state.residuals, name, gradient->residual.size());
     (void)reducer::find(state.momenta, name, gradient->momentum.size());

@@ -6,13 +6,16 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "stretto/base/log_sink.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
 #include "tests/support/gradients.h"
 #include "tests/support/run_ranks.h"
@@ -92,6 +95,78 @@ TEST(CompressionOptions, MomentumDoesNotKeepNaN) {
     for (int step = 0; step < 3; ++step) {
       for (const float value : steps.sum_of({1, 1})) EXPECT_TRUE(std::isfinite(value));
     }
+  });
+}
+
+// What cannot be meant, or has no effect.
+
+// What attaching gradients writes into the log, once.
+std::string warning_of(CompressionOptions options, std::vector<GradientDescription> gradients) {
+  std::string lines;
+  set_log_sink([&](LogLevel, std::string_view line) { lines += line; });
+  run_ranks(1, [&](Communicator& communicator) {
+    CompressedReduction(std::move(options)).attach(communicator, gradients);
+  });
+  set_log_sink({});
+  return lines;
+}
+
+TEST(CompressionOptions, WhatHasNoEffectIsSaid) {
+  const std::vector<GradientDescription> model = {{"head.weight", DType::f32, 2000},
+                                                  {"head.scale", DType::f64, 2000}};
+  EXPECT_EQ(warning_of({.rules = {{"head.*", int8()}}}, model), "");
+  expect_contains(warning_of({.rules = {{"*.head.*", int8()}}}, model),
+                  "the rule that compresses '*.head.*' by int8 fits no gradient's name");
+  expect_contains(warning_of({.codec = int8()}, {{"w", DType::bf16, 2000}}),
+                  "int8 compresses nothing: codecs are for gradients of f32, and all are bf16");
+}
+
+// Both would be added to one residual.
+TEST(CompressionOptions, TwoGradientsOfOneNameAreRefused) {
+  run_ranks(2, [](Communicator& communicator) {
+    const std::vector<GradientDescription> model = {{"w", DType::f32, 2000}, {"w", DType::f32, 9}};
+    const auto compressed = std::make_shared<CompressedReduction>();
+    expect_contains(
+        message_of<InvalidArgument>([&] { Reducer(communicator, model, {.hook = compressed}); }),
+        "two gradients are named 'w'");
+    EXPECT_NO_THROW(Reducer(communicator, model, {}));
+  });
+}
+
+TEST(CompressionOptions, AStateOfAnotherModelIsRefused) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto reducer_of = [&](std::vector<std::string> names,
+                                const std::shared_ptr<CompressedReduction>& hook) {
+      std::vector<GradientDescription> gradients;
+      for (const std::string& name : names) gradients.push_back({.name = name, .count = 2000});
+      return std::make_unique<Reducer>(communicator, gradients, ReducerOptions{.hook = hook});
+    };
+    const auto saved = std::make_shared<CompressedReduction>();
+    (void)reducer_of({"head", "tail"}, saved);
+    const auto hook = std::make_shared<CompressedReduction>();
+    hook->load(saved->save());
+    expect_contains(message_of<InvalidArgument>([&] { (void)reducer_of({"body"}, hook); }),
+                    "is of another model: of 'head' for one, and there is no such gradient");
+    EXPECT_NO_THROW((void)reducer_of({"body", "tail"}, hook)) << "a part of it";
+    EXPECT_EQ(hook->residual("tail").size(), 2000u);
+  });
+}
+
+// A hook that hands on floats made of doubles, which the inner one was not told of.
+TEST(CompressionOptions, GradientsThatWereMadeFloatsAreRefused) {
+  run_ranks(1, [](Communicator& communicator) {
+    CompressedReduction hook;
+    const GradientDescription description{"w", DType::f64, 2000};
+    hook.attach(communicator, {&description, 1});
+    Floats data(2000, 1.0f);
+    const std::size_t index = 0;
+    const View view = view_of(std::span(data));
+    expect_contains(message_of<InvalidArgument>([&] {
+                      (void)hook.start(
+                          communicator,
+                          {.view = view, .gradients = {&index, 1}, .gradient_views = {&view, 1}});
+                    }),
+                    "gets f32 made of them");
   });
 }
 

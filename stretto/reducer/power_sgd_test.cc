@@ -370,6 +370,17 @@ TEST(PowerSgd, AStateThatOneRankCannotUseIsRefusedOnAllUntilAnotherIsLoaded) {
   });
 }
 
+// Of which the number of factors is no number of 64 bits.
+TEST(PowerSgd, AGradientTravelsAsItIsWhereTheRankIsFarTooGreat) {
+  for (const std::size_t rank : {std::size_t{1} << 62, std::size_t{1} << 63}) {
+    run_ranks(2, [&](Communicator& communicator) {
+      const auto hook = factoring({.codec = power_sgd({.rank = rank})});
+      Reducer reducer(communicator, {{"w", DType::f32, 64 * 64, 64}}, {.hook = hook});
+      EXPECT_TRUE(hook->residual("w").empty());
+    });
+  }
+}
+
 TEST(PowerSgd, AnotherRankOfMatricesIsRefused) {
   EXPECT_THROW((void)power_sgd({.rank = 0}), InvalidArgument);
   run_ranks(2, [](Communicator& communicator) {

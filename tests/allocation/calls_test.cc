@@ -167,6 +167,55 @@ TEST(ReducerAllocation, DividedAndCombinedGradientsAllocateNothing) {
   }
 }
 
+// Beyond the gradients, compressing them takes a residual for each, and room for what is chosen of
+// the longest one and for what ranks say, which is in proportion to the density.
+TEST(ReducerMemory, OfCompressionIsAResidualAndWhatRanksSay) {
+  constexpr std::size_t kLong = 1 << 20, kShort = 1 << 18;
+  const auto bytes_of = [&](const std::function<std::shared_ptr<CommunicationHook>()>& hook) {
+    auto ranks = make_thread_ranks({.size = kRanks});
+    std::vector<std::unique_ptr<Reducer>> reducers(ranks.size());
+    const auto train = [&](std::size_t rank) {
+      reducers[rank] = std::make_unique<Reducer>(
+          *ranks[rank],
+          std::vector<GradientDescription>{{"a", DType::f32, kLong}, {"b", DType::f32, kShort}},
+          ReducerOptions{.hook = hook()});
+      for (int step = 0; step < 4; ++step) {
+        for (const std::size_t i : {1, 0}) {
+          auto* const values = reinterpret_cast<float*>(reducers[rank]->gradient_bytes(i).data());
+          for (std::size_t e = 0; e < (i == 0 ? kLong : kShort); ++e) {
+            values[e] = static_cast<float>(e * 7919 % 104729 + static_cast<std::size_t>(step));
+          }
+          reducers[rank]->mark_ready(i);
+        }
+        reducers[rank]->finalize();
+      }
+    };
+    const long before = bytes_in_use();
+    std::thread other(train, 1);
+    train(0);
+    other.join();
+    return static_cast<double>(bytes_in_use() - before) / kRanks;
+  };
+  const double plain = bytes_of([] { return std::make_shared<PlainReduction>(); });
+  const double gradients = (kLong + kShort) * sizeof(float);
+  const auto beyond = [&](const std::shared_ptr<const Compressor>& codec) {
+    const auto hook = [&] {
+      return std::make_shared<CompressedReduction>(CompressionOptions{codec});
+    };
+    return (bytes_of(hook) - plain) / gradients;
+  };
+  for (const auto& [codec, most] :
+       std::vector<std::pair<std::shared_ptr<const Compressor>, double>>{{top_k(), 1.2},
+                                                                         {random_k(), 1.06},
+                                                                         {one_bit(), 1.15},
+                                                                         {int8(), 1.9},
+                                                                         {power_sgd(), 1.05}}) {
+    const double found = beyond(codec);
+    EXPECT_GE(found, 1) << codec->name();
+    EXPECT_LT(found, most) << codec->name();
+  }
+}
+
 // A thousand groups, made and destroyed, leave no descriptor and no memory behind: between threads,
 // and between processes by shared memory and by tcp.
 

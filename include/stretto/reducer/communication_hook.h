@@ -24,7 +24,7 @@ namespace stretto {
 
 // One gradient that the reducer keeps equal on all ranks. The list must be the same on every rank.
 struct GradientDescription {
-  std::string name;  // For error messages.
+  std::string name;  // For error messages, and for what a hook keeps of it from step to step.
   DType dtype = DType::f32;
   std::size_t count = 0;  // Elements.
   std::size_t rows = 0;   // Of the matrix that it is, where that is known: they divide `count`.

@@ -162,8 +162,9 @@ class CompressedReduction : public CommunicationHook {
   std::string name() const override;
   // Throws Mismatch, on all ranks, naming both sides, unless all ranks have the same codecs and the
   // same settings; InvalidArgument, on all ranks, if what was loaded on one is of another number of
-  // ranks, of another rank, or does not fit a gradient. A gradient that has got another length
-  // begins anew.
+  // ranks, of another rank, of another model, or does not fit a gradient, and if two gradients of
+  // f32 have the same name. A gradient that has got another length begins anew. Warns of rules that
+  // fit nothing, and where no gradient is of f32.
   void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override;
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   // Throws what decoding fails with, and then has aborted the communicator, unless all ranks find
