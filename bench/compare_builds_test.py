@@ -26,7 +26,3 @@ class CompareBuildsTest(unittest.TestCase):
                          [["all_reduce", buffers, size] for size in ("8", "4096")
                           for buffers in ("registered", "private")], run.stdout)
         self.assertEqual(self.compare("1e-9").returncode, 1)
-
-
-if __name__ == "__main__":
-    unittest.main()

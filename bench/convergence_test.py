@@ -67,7 +67,3 @@ class ResumeTest(unittest.TestCase):
             self.assertIn("| dense f32 | 0.5000", first[0])
             self.assertIn("| int8 | 0.5000 | 0.5000 | 0.5000 | 0.5000 | +0.0 % | 7e-06 MB |",
                           both[0])
-
-
-if __name__ == "__main__":
-    unittest.main()

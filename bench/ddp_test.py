@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
@@ -116,7 +115,3 @@ class ReportTest(unittest.TestCase):
                 job.ask("train nonsense ddp none 1")
         finally:
             job.close()
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
@@ -35,7 +34,3 @@ class EnginesTest(unittest.TestCase):
 
     def test_open_mpi_is_measured_alone_and_for_stretto(self):
         self.expect_both("mpi", "mpicxx.openmpi", "libstretto_mpi.so", "Open MPI")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
@@ -51,7 +50,3 @@ class OptionsTest(hosts_test.RunsHosts):
             text = page.read_text()
             self.assertIn("`./dev bench hosts --rate 100M", text)
             self.assertEqual(text.count("| all_reduce |"), len(lines))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
@@ -216,7 +215,3 @@ class RunTest(RunsHosts):
         entry, = self.run_hosts("--delay", "20", "--bytes", "8", "--no-algorithms")
         # A message there at least; the ranks of a host need not wait for each other's.
         self.assertGreater(entry["p50_us"], 20_000)
-
-
-if __name__ == "__main__":
-    unittest.main()

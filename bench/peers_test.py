@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
@@ -382,7 +381,3 @@ class DriverTest(unittest.TestCase):
                 self.assertIn(key, entry)
             self.assertGreater(entry["p50_us"], 0)
         self.assertIn("<svg", (folder / "page.html").read_text())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -23,7 +23,3 @@ class TableTest(unittest.TestCase):
         self.assertEqual(slow_links.parse_arguments(["--megabytes", "8"]).megabytes, 8)
         with self.assertRaises(SystemExit):
             slow_links.parse_arguments(["--megabytes", "6"])
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -393,7 +393,8 @@ function(stretto_add_script_tests)
     file(GLOB scripts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*_test.py)
     foreach(script IN LISTS scripts)
       get_filename_component(name ${script} NAME_WE)
-      add_test(NAME ${folder}.${name} COMMAND ${Python3_EXECUTABLE} ${script})
+      add_test(NAME ${folder}.${name} COMMAND ${Python3_EXECUTABLE} -m unittest ${name}
+        WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}/${folder})
       # One of them compiles a program that includes libtorch.
       set_tests_properties(${folder}.${name} PROPERTIES TIMEOUT 300)
       set_property(TEST ${folder}.${name} PROPERTY ENVIRONMENT

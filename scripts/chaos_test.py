@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
@@ -249,7 +248,3 @@ class ReportTest(unittest.TestCase):
         row = chaos.patient(KILLED, 2.0)
         self.assertEqual(row[0][0].within_s, 4.0)
         self.assertEqual(row[1], (Anything(),))
-
-
-if __name__ == "__main__":
-    unittest.main()

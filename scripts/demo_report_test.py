@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
@@ -41,7 +40,3 @@ class ReportTest(unittest.TestCase):
             self.assertIn(text, page)
         self.assertIn("a &lt; b", page)
         self.assertNotIn("nan", picture)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
@@ -104,7 +103,3 @@ class InstallTest(unittest.TestCase):
                                                           symbol)]
         self.assertEqual(private, [])
         self.assertLess(len(shown), 2000)
-
-
-if __name__ == "__main__":
-    unittest.main()

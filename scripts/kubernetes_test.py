@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
@@ -137,7 +136,3 @@ class KubernetesTest(unittest.TestCase):
         for rank in range(8):
             self.assertIn(f"[{rank}] rank {rank} of 8: sum 28\n", output)
         self.assertTrue((self.image / "tried").exists())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
@@ -134,7 +133,3 @@ class ExamplesTest(unittest.TestCase):
                          {step: 2 for step in range(0, 100, 20)})
         self.assertGreater(min(losses[0]), 2.0)
         self.assertLess(max(losses[80]), 0.5)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
@@ -290,7 +289,3 @@ class ClangTidyTest(unittest.TestCase):
         paths = [f"{number}.cc" for number in range(2 * clang_tidy.workers())]
         found = clang_tidy.look(paths, lambda path: "", seconds=-1)
         self.assertEqual(list(found), paths[: clang_tidy.workers()])
-
-
-if __name__ == "__main__":
-    unittest.main()

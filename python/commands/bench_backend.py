@@ -343,15 +343,6 @@ def page_of(results: dict, command: str) -> str:
     return "\n\n".join(parts)
 
 
-def put_into(path: pathlib.Path, text: str) -> None:
-    """Replaces what a page has between two lines."""
-    head, found, rest = path.read_text().partition(BEGIN)
-    _, also_found, tail = rest.partition(END)
-    if not found or not also_found:
-        sys.exit(f"{path} has no lines '{BEGIN}' and '{END}'")
-    path.write_text(f"{head}{BEGIN}\n\n{text}\n\n{END}{tail}")
-
-
 def show_ddp(rows: list[dict]) -> None:
     print(f"{'ddp step':>12} {'stretto ms':>12} {'gloo ms':>12} {'floor ms':>12} "
           f"{'ddp alone ms':>12} {'none ms':>12} {'exposed':>8} {'floor':>8} {'with ddp':>8}")
@@ -483,7 +474,11 @@ def main() -> None:
     if arguments.page:
         files = ("--json", "--page", str(arguments.json), str(arguments.page))
         chosen = [word for word in sys.argv[1:] if word not in files]
-        put_into(arguments.page, page_of(results, " ".join(["./dev bench torch", *chosen])))
+        text = page_of(results, " ".join(["./dev bench torch", *chosen]))
+        sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+        import peers
+
+        peers.put_into(arguments.page, BEGIN, END, text)
 
 
 if __name__ == "__main__":

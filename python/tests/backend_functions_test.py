@@ -327,7 +327,3 @@ class SeldomCalledTest(unittest.TestCase):
 
         for text in ranks.run(body):
             self.assertIn("rank 1 has called abort()", text)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -126,7 +126,3 @@ class BenchTest(unittest.TestCase):
         (ddp,) = results["ddp_step_ms"]
         for backend in ("stretto", "gloo"):  # 8 MB of gradients need 67 ms each way.
             self.assertGreater(ddp[backend], 40)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -333,7 +333,3 @@ class CollectivesTest(unittest.TestCase):
             self.assertEqual(ranks.with_group(all_cases, size), [len(cases)] * size)
         self.assertEqual(ranks.run(in_detail, 2), [len(cases)] * 2)
         print(f"{len(cases)} cases, with 2 and 3 ranks")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -352,7 +352,3 @@ class DeviceTest(unittest.TestCase):
         self.assertEqual(dist.Backend.backend_capability["stretto"], ["cpu", "cuda"])
         self.assertEqual(dist.Backend.default_device_backend_map["cpu"], "gloo")
         self.assertEqual(dist.Backend.default_device_backend_map["cuda"], "nccl")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -199,7 +199,3 @@ class FlightRecorderTest(unittest.TestCase):
             with tempfile.TemporaryDirectory() as folder:
                 prefix = os.path.join(folder, "death_")
                 ranks.run(body, may_die=True)
-
-
-if __name__ == "__main__":
-    unittest.main()

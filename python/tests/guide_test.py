@@ -59,7 +59,3 @@ class GuideTest(unittest.TestCase):
         self.assertLess(losses[-1], 0.8 * losses[0])
         for ours, theirs in zip(losses, told["gloo"]["losses"]):
             self.assertAlmostEqual(ours, theirs, delta=1e-3)
-
-
-if __name__ == "__main__":
-    unittest.main()

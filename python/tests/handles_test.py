@@ -172,7 +172,3 @@ class HandlesTest(unittest.TestCase):
             assert [len(each) for each in manager.works[0].result()] == [3]
 
         ranks.with_group(body)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -199,7 +199,3 @@ class HooksTest(unittest.TestCase):
         for text in ranks.with_group(body):
             self.assertIn("top_k(0.1)", text)
             self.assertIn("top_k(0.2)", text)
-
-
-if __name__ == "__main__":
-    unittest.main()

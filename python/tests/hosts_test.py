@@ -58,7 +58,3 @@ class HostsTest(unittest.TestCase):
         self.assertEqual(len(lines), 4)
         for line in lines:
             self.assertRegex(line, r"shm to rank \d.*tcp to ranks? \d|tcp to .*shm to rank \d")
-
-
-if __name__ == "__main__":
-    unittest.main()

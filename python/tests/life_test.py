@@ -361,7 +361,3 @@ class StubsTest(unittest.TestCase):
                     self.assertEqual((len(only_by_place), by_name), (len(named), []))
                 else:
                     self.assertEqual((only_by_place, by_name), ([], named))
-
-
-if __name__ == "__main__":
-    unittest.main()

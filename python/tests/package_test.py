@@ -151,7 +151,3 @@ class PackageTest(unittest.TestCase):
             names = [line.split()[0] for line in shown.stdout.splitlines()]
             self.assertEqual(names, ["PyInit__c"])
             print("1 module, 1 symbol, 1 program")
-
-
-if __name__ == "__main__":
-    unittest.main()

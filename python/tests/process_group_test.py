@@ -473,7 +473,3 @@ class MemoryTest(unittest.TestCase):
 
         sums = ranks.with_group(body)
         self.assertEqual(sums[0], sums[1])
-
-
-if __name__ == "__main__":
-    unittest.main()

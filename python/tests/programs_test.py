@@ -298,7 +298,3 @@ class ProgramsTest(unittest.TestCase):
 
         self.assertEqual(ranks.with_group(all_programs, SIZE), [len(programs)] * SIZE)
         print(f"{len(programs)} programs")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -129,7 +129,3 @@ class SurvivorsTest(unittest.TestCase):
         # Where it had saved last; the signal may come some steps later.
         self.assertIn(told["began_at"], range(step // 50 * 50, STEPS, 50))
         self.assertEqual(told["loss"], told["loss_without_a_death"])
-
-
-if __name__ == "__main__":
-    unittest.main()

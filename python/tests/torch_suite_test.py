@@ -53,7 +53,3 @@ class TorchSuiteTest(unittest.TestCase):
         passed = [name for name, (outcome, _) in outcomes.items() if outcome == "pass"]
         self.assertGreaterEqual(len(passed), 16, outcomes)
         print(f"{len(passed)} of PyTorch's tests")
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -267,19 +267,17 @@ Result<Reception> register_at_host(const std::string& name, const std::string& p
   STRETTO_ASSIGN_OR_RETURN(
       FileDescriptor socket,
       connect_and_greet([&] { return connect_to_own_user(name, limit); }, greet, limit));
-  const Result<bool> sent = send_frame(socket.get(), {.text = place});
-  if (!sent.ok()) return sent.status();
+  STRETTO_RETURN_IF_ERROR(send_frame(socket.get(), {.text = place}).status());
   while (true) {
     STRETTO_RETURN_IF_ERROR(wait_for(socket.get(), POLLIN, limit));
-    Result<std::optional<HostFrame>> answer = receive_frame(socket.get());
-    if (!answer.ok()) return answer.status();
+    STRETTO_ASSIGN_OR_RETURN(std::optional<HostFrame> answer, receive_frame(socket.get()));
     // No address has been told yet, so a connection that comes here already is nobody's.
-    if (!answer->has_value() || (*answer)->connection.valid()) continue;
-    if ((*answer)->text.empty()) {
+    if (!answer || answer->connection.valid()) continue;
+    if (answer->text.empty()) {
       return status_of(StatusCode::system, "it cannot listen at {}", place);
     }
     return Reception{std::make_unique<HandedConnections>(std::move(socket)),
-                     std::move((*answer)->text)};
+                     std::move(answer->text)};
   }
 }
 

@@ -138,9 +138,9 @@ Status Joiner::exchange_cards() {
   STRETTO_RETURN_IF_ERROR(set(fmt::format("card/{}", options_.rank), print(card)));
   std::vector<int> all(static_cast<std::size_t>(options_.size));
   std::iota(all.begin(), all.end(), 0);
-  STRETTO_ASSIGN_OR_RETURN(const auto texts, get_all("card", all));
+  STRETTO_ASSIGN_OR_RETURN(const RankVector<std::string> texts, get_all("card", all));
   for (const int r : all) {
-    Result<RankCard> parsed = parse_card(texts[static_cast<std::size_t>(r)]);
+    Result<RankCard> parsed = parse_card(texts[r]);
     if (!parsed.ok()) return parsed.status().with_context(fmt::format("joining rank {}", r));
     cards_.push_back(std::move(*parsed));
     STRETTO_RETURN_IF_ERROR(check_last_way(r));
@@ -431,10 +431,9 @@ Result<Mesh> Joiner::make_endpoint() {
     log_link(r);
   }
   mesh.local_cores = usable_cores(processors);
-  transport::Endpoint::Parts parts{
-      .rank = options_.rank, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
-  parts.links.resize(static_cast<std::size_t>(options_.size));
-  parts.processes.resize(static_cast<std::size_t>(options_.size));
+  transport::Endpoint::Parts parts{.rank = options_.rank};
+  parts.links = RankVector<std::unique_ptr<transport::Link>>(options_.size);
+  parts.processes = RankVector<transport::ProcessHandle>(options_.size);
   for (std::size_t i = 0; i < options_.links.size(); ++i) {
     STRETTO_RETURN_IF_ERROR(options_.links[i]->make_links(parts, std::move(sockets_[i]), limit_));
   }

@@ -76,11 +76,7 @@ RankCard local_card() {
           .pid_namespace = link_target("/proc/self/ns/pid"),
           .node = host_name(),
           .pid = static_cast<int>(::getpid()),
-          .processors = affinity(),
-          .links = {},
-          .streams = 1,
-          .address = {},
-          .store = {}};
+          .processors = affinity()};
 }
 
 std::string print(const RankCard& card) {

@@ -22,11 +22,11 @@ struct RankCard {
   std::string node;  // Host name, for messages.
   int pid = 0;
   ProcessorSet processors;  // On which it may run.
-  std::string links;        // The names of its link providers: "shm tcp".
+  std::string links = {};   // The names of its link providers: "shm tcp".
   int streams = 1;          // To each rank of another host, if that one wants as many.
   // The ends of this rank's way to the store; empty if the store has no address.
-  std::string address;
-  std::string store;
+  std::string address = {};
+  std::string store = {};
 };
 
 // The card of this process, without links.

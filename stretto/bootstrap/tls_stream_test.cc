@@ -434,7 +434,7 @@ TEST(TlsLink, AChangedBitIsToldOfTheLink) {
   Relay relay;
   TlsPair pair = make_tls_pair(relay.ends(), 1, 0);
   const auto endpoint = [](Rank rank, std::unique_ptr<TlsStream> stream) {
-    Endpoint::Parts parts{.rank = rank, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+    Endpoint::Parts parts{.rank = rank};
     parts.links.resize(2);
     parts.links[rank == 0 ? 1 : 0] = transport::tcp::TcpLink::create(std::move(stream)).or_throw();
     return Endpoint::create(std::move(parts)).or_throw();

@@ -17,6 +17,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "stretto/base/mutex.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/c10d/operation_tensors.h"
 #include "stretto/c10d/work.h"
 #include "stretto/communicator/communicator.h"
@@ -162,8 +163,8 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   WorkPtr receive(Tensors& tensors, Rank source, int tag, ::c10d::OpType type);
 
   // By rank: the numbers by which failures name them, and those in PyTorch's job.
-  const std::vector<int> named_ranks_;
-  const std::vector<uint64_t> global_ranks_;
+  const RankVector<int> named_ranks_;
+  const RankVector<uint64_t> global_ranks_;
   const size_t number_in_process_;  // Counted as other backends count their groups.
   const c10::intrusive_ptr<const Options> options_;  // But for the timeout:
   std::atomic<std::chrono::milliseconds> timeout_;

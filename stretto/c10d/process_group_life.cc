@@ -259,7 +259,7 @@ c10::intrusive_ptr<::c10d::Backend::Options> ProcessGroupStretto::options_of_par
   for (const int rank : ranks) {
     TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), "stretto: rank ", rank, " is not one of the ",
                       getSize(), " ranks of this group");
-    options->global_ranks_in_group.push_back(global_ranks_[static_cast<std::size_t>(rank)]);
+    options->global_ranks_in_group.push_back(global_ranks_[rank]);
   }
   return options;
 }
@@ -271,7 +271,7 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
   std::vector<int> left;
   std::vector<int> left_named;
   for (int rank = 0; rank < getSize(); ++rank) {
-    const int named = named_ranks_[static_cast<std::size_t>(rank)];
+    const int named = named_ranks_[rank];
     const bool out =
         std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), rank) != ranks_to_exclude.end();
     if (out) {

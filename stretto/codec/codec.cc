@@ -79,14 +79,12 @@ Result<std::size_t> Codec::decode_add(std::span<const std::byte> bytes,
                                       const codec::Position& position, codec::Scratch& scratch,
                                       std::span<float> sums) const {
   const std::size_t count = sums.size();
-  const Result<Header> expected =
-      codec::read_header(bytes, {.kind = static_cast<std::uint8_t>(kind_),
-                                 .name = name(),
-                                 .count = count,
-                                 .step = position.step,
-                                 .context_hash = position.context_hash});
-  if (!expected.ok()) return expected.status();
-  const Header& header = expected.value();
+  STRETTO_ASSIGN_OR_RETURN(const Header header,
+                           codec::read_header(bytes, {.kind = static_cast<std::uint8_t>(kind_),
+                                                      .name = name(),
+                                                      .count = count,
+                                                      .step = position.step,
+                                                      .context_hash = position.context_hash}));
   const auto values = values_of(count, position.step);
   const bool stopped = header.flags == Header::kStopped;
   if (header.values > count || (values && header.values != *values) ||

@@ -64,10 +64,9 @@ void write_rows(const RowsFormat& format, std::span<const std::uint32_t> rows, c
 
 Result<std::size_t> read_rows(std::span<const std::byte> bytes, const RowsFormat& format,
                               std::span<std::uint32_t> rows, void* values) {
-  const Result<Header> expected =
-      read_header(bytes, {.kind = kKind, .name = name_of(format), .count = format.universe});
-  if (!expected.ok()) return expected.status();
-  const Header& header = expected.value();
+  STRETTO_ASSIGN_OR_RETURN(
+      const Header header,
+      read_header(bytes, {.kind = kKind, .name = name_of(format), .count = format.universe}));
   if (header.values != rows.size() || header.flags != 0) {
     return status_of(StatusCode::protocol, "{} rows, where {} were announced", header.values,
                      rows.size());

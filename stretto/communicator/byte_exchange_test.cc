@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/base/rank_vector.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/run_ranks.h"
 
@@ -20,14 +21,13 @@ ByteVector bytes_of(int rank) {
 }
 
 TEST(ByteExchange, ReachEverybodyWhateverTheirLength) {
-  run_ranks(4, [](Communicator& comm) {
-    const int rank = comm.rank().value();
-    const auto all = all_gather_bytes(comm, bytes_of(rank));
+  run_ranks(4, [](Communicator& comm, int rank) {
+    const RankVector<ByteVector> all = all_gather_bytes(comm, bytes_of(rank));
     ASSERT_EQ(all.size(), 4u);
-    for (int r = 0; r < 4; ++r) EXPECT_EQ(all[static_cast<std::size_t>(r)], bytes_of(r));
+    for (int r = 0; r < 4; ++r) EXPECT_EQ(all[r], bytes_of(r));
     EXPECT_EQ(broadcast_bytes(comm, bytes_of(rank), 3), bytes_of(3));
-    EXPECT_EQ(gather_bytes(comm, bytes_of(rank), 2), rank == 2 ? all : std::vector<ByteVector>());
-    EXPECT_EQ(scatter_bytes(comm, rank == 1 ? all : std::vector<ByteVector>(), 1), bytes_of(rank));
+    EXPECT_EQ(gather_bytes(comm, bytes_of(rank), 2), rank == 2 ? all : RankVector<ByteVector>());
+    EXPECT_EQ(scatter_bytes(comm, rank == 1 ? all : RankVector<ByteVector>(), 1), bytes_of(rank));
   });
 }
 

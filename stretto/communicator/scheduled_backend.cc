@@ -177,7 +177,7 @@ Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) 
   const execution::Membership& membership = group_->membership();
   const std::vector<Rank> of_host = ranks_of_host();
   group::EngineLock held(*engine_);
-  transport::Transport& transport = engine_->transport();
+  transport::Endpoint& transport = engine_->transport();
   const bool reaches_all = std::ranges::all_of(
       membership.members, [&](Rank member) { return transport.memory().reaches(member); });
   // Who is alone on its host needs no memory to reach it.
@@ -204,7 +204,7 @@ Status ScheduledBackend::map_windows(execution::Windows& windows,
                                      const RankVector<WindowNotice>& notices,
                                      const Deadline& until) {
   windows.of.resize(notices.size());
-  transport::Transport& transport = engine_->transport();
+  transport::Endpoint& transport = engine_->transport();
   transport::ShortageTimer timer;
   Status shortage;
   std::size_t mapped = 0;

@@ -48,19 +48,14 @@ Status StagedAllReduce::set_up(execution::Device& device, int slots) {
   } catch (const Error& error) {
     return error.status();
   }
-  auto pinned = device.pin(slots_.bytes());
-  if (!pinned.ok()) return pinned.status();
-  pinned_ = std::move(*pinned);
+  STRETTO_ASSIGN_OR_RETURN(pinned_, device.pin(slots_.bytes()));
   for (auto* queue : {&out_, &back_}) {
-    auto made = device.make_queue();
-    if (!made.ok()) return made.status();
-    *queue = std::move(*made);
+    STRETTO_ASSIGN_OR_RETURN(*queue, device.make_queue());
   }
-  auto pipeline = execution::Pipeline::create(
-      execution::pipelines().front(), {out_.get(), &exchange_, back_.get()}, slots,
-      [this](const execution::Pipeline::Task& task) { return begin_stage(task); });
-  if (!pipeline.ok()) return pipeline.status();
-  pipeline_ = std::move(*pipeline);
+  const auto begin = [this](const execution::Pipeline::Task& task) { return begin_stage(task); };
+  STRETTO_ASSIGN_OR_RETURN(
+      pipeline_, execution::Pipeline::create(execution::pipelines().front(),
+                                             {out_.get(), &exchange_, back_.get()}, slots, begin));
   return {};
 }
 

@@ -88,7 +88,7 @@ std::size_t ChunkLayout::input_elements(Rank rank) const {
   switch (collective_) {
     case Collective::all_gather:
     case Collective::gather:
-      return begin_[static_cast<std::size_t>(rank) + 1] - begin_[static_cast<std::size_t>(rank)];
+      return elements(rank.value());
     case Collective::broadcast:
     case Collective::scatter:
       return rank == root_ ? begin_.back() : 0;
@@ -101,7 +101,7 @@ std::size_t ChunkLayout::output_elements(Rank rank) const {
   switch (collective_) {
     case Collective::reduce_scatter:
     case Collective::scatter:
-      return begin_[static_cast<std::size_t>(rank) + 1] - begin_[static_cast<std::size_t>(rank)];
+      return elements(rank.value());
     case Collective::reduce:
     case Collective::gather:
       return rank == root_ ? begin_.back() : 0;

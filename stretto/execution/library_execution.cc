@@ -48,7 +48,7 @@ LibraryPlan make_library_plan(const Plan& whole, const CollectiveLibrary& librar
 
 LibraryExecution::LibraryExecution(std::shared_ptr<const LibraryPlan> plan,
                                    std::shared_ptr<const Plan> meeting, SharedLibrary& shared,
-                                   const Membership& membership, transport::Transport& transport,
+                                   const Membership& membership, transport::Endpoint& transport,
                                    TeamLanes* team)
     : plan_(std::move(plan)),
       shared_(&shared),

@@ -41,7 +41,7 @@ class LibraryExecution final : public Execution {
   // `meeting`: a plan of signals, which ends when all ranks have begun. `shared` outlives it.
   LibraryExecution(std::shared_ptr<const LibraryPlan> plan, std::shared_ptr<const Plan> meeting,
                    SharedLibrary& shared, const Membership& membership,
-                   transport::Transport& transport, TeamLanes* team);
+                   transport::Endpoint& transport, TeamLanes* team);
 
   void start(const Call& call, Turn& turn) override;
   bool advance(Turn& turn) override;

@@ -40,7 +40,7 @@ Status needs_registered_buffers() {
 }  // namespace
 
 MappedExecution::MappedExecution(Plans plans, const Membership& membership, Windows& windows,
-                                 transport::Transport& transport, KernelQueue& queue)
+                                 transport::Endpoint& transport, KernelQueue& queue)
     : membership_(&membership), windows_(&windows), transport_(&transport), host_(&queue) {
   if (plans.direct != nullptr) direct_ = std::make_unique<Runner>(std::move(plans.direct));
   if (plans.staged != nullptr) staged_ = std::make_unique<Runner>(std::move(plans.staged));

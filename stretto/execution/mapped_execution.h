@@ -35,7 +35,7 @@ class MappedExecution final : public Execution {
   };
   // `queue` works on what lies in mapped memory.
   MappedExecution(Plans plans, const Membership& membership, Windows& windows,
-                  transport::Transport& transport, KernelQueue& queue = host_queue());
+                  transport::Endpoint& transport, KernelQueue& queue = host_queue());
 
   // Whether the plans can do with the caller's own buffers.
   Status check_buffers(const std::byte* input, const std::byte* output) const;
@@ -96,7 +96,7 @@ class MappedExecution final : public Execution {
 
   const Membership* membership_;
   Windows* windows_;
-  transport::Transport* transport_;
+  transport::Endpoint* transport_;
   KernelQueue* host_;
   std::optional<ProcessQueue> process_;  // For private memory, where it is copied once.
   std::vector<Rank> others_;             // In the job.

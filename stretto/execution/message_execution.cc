@@ -17,7 +17,7 @@ constexpr std::uint64_t cookie_of(std::uint32_t lane, std::int32_t step) {
 }  // namespace
 
 MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,
-                                   transport::Transport& transport, TeamLanes* team,
+                                   transport::Endpoint& transport, TeamLanes* team,
                                    KernelQueue& queue)
     : plan_(std::move(plan)),
       membership_(&membership),

@@ -25,7 +25,7 @@ class MessageExecution final : public Execution {
   // `team`: where plans that share slots find them; null for others. `queue` works on what is in
   // memory.
   MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,
-                   transport::Transport& transport, TeamLanes* team = nullptr,
+                   transport::Endpoint& transport, TeamLanes* team = nullptr,
                    KernelQueue& queue = host_queue());
 
   void start(const Call& call, Turn& turn) override;
@@ -75,7 +75,7 @@ class MessageExecution final : public Execution {
 
   std::shared_ptr<const Plan> plan_;
   const Membership* membership_;
-  transport::Transport* transport_;
+  transport::Endpoint* transport_;
   TeamLanes* team_;
   KernelQueue* queue_;
   std::uint64_t first_turn_ = 0;  // Of the team's lanes.

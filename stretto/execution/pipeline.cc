@@ -73,9 +73,7 @@ Result<std::unique_ptr<Pipeline>> Pipeline::create(const PipelineDesign& design,
     Lane& lane = pipeline->lanes_[static_cast<std::size_t>(design.stages[stage].stream)];
     lane.stages.push_back(static_cast<int>(stage));
     for (int slot = 0; slot < slots; ++slot) {
-      auto event = lane.stream->make_event();
-      if (!event.ok()) return event.status();
-      pipeline->events_.push_back(std::move(*event));
+      STRETTO_ASSIGN_OR_RETURN(pipeline->events_.emplace_back(), lane.stream->make_event());
     }
   }
   return pipeline;

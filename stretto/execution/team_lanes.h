@@ -10,7 +10,7 @@
 
 #include "stretto/execution/execution.h"
 #include "stretto/execution/window.h"
-#include "stretto/transport/transport.h"
+#include "stretto/transport/endpoint.h"
 
 namespace stretto::execution {
 
@@ -28,7 +28,7 @@ class TeamLanes {
   static constexpr std::size_t kLanes = Window::kLanes;
 
   // All must outlive it.
-  TeamLanes(const Windows& windows, const Membership& membership, transport::Transport& transport)
+  TeamLanes(const Windows& windows, const Membership& membership, transport::Endpoint& transport)
       : windows_(&windows), membership_(&membership), transport_(&transport) {}
 
   static std::size_t lane_of(std::uint64_t turn) { return turn % kLanes; }
@@ -68,7 +68,7 @@ class TeamLanes {
 
   const Windows* windows_;
   const Membership* membership_;
-  transport::Transport* transport_;
+  transport::Endpoint* transport_;
   std::array<Lane, kLanes> lanes_;
   std::uint64_t next_ = 0;
 };

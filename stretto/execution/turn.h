@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "stretto/base/inline_bytes.h"
-#include "stretto/transport/transport.h"
+#include "stretto/transport/endpoint.h"
 
 namespace stretto::execution {
 
@@ -28,14 +28,14 @@ class Turn {
  public:
   // Whoever takes the turn holds the engine's lock. It ends early where `contenders`, if given,
   // says that other threads wait for the lock, but not before something has been done.
-  Turn(transport::Transport& transport, std::size_t bytes,
+  Turn(transport::Endpoint& transport, std::size_t bytes,
        const std::atomic<int>* contenders = nullptr)
       : transport_(&transport), left_(bytes), contenders_(contenders) {}
   // For work on memory alone, which wakes nobody.
   explicit Turn(std::size_t bytes) : left_(bytes) {}
   // Whoever takes the turn does not, and must not use the transport, but for what is said to be
   // safe on any thread. Ranks that have to be woken up are only noted.
-  static Turn without_lock(transport::Transport& transport) {
+  static Turn without_lock(transport::Endpoint& transport) {
     Turn turn(transport, kUnlimited);
     turn.has_lock_ = false;
     return turn;
@@ -73,7 +73,7 @@ class Turn {
  private:
   static constexpr std::size_t kElementsLeast = 1024;
 
-  transport::Transport* transport_ = nullptr;
+  transport::Endpoint* transport_ = nullptr;
   std::size_t left_;
   const std::atomic<int>* contenders_ = nullptr;
   bool has_lock_ = true;

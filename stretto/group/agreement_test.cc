@@ -17,6 +17,7 @@
 #include <fmt/ranges.h>
 
 #include "stretto/base/random.h"
+#include "stretto/base/rank_vector.h"
 
 namespace stretto::group {
 namespace {
@@ -105,7 +106,7 @@ class Simulation {
     for (int named = size_ / 2 + 1; named < size_; ++named) {
       if (random_.below(2) == 0) continue;
       for (int r = 0; r <= size_ / 2; ++r) {
-        if (random_.below(2) == 0) members_[static_cast<std::size_t>(r)].list.emplace_back(named);
+        if (random_.below(2) == 0) members_[r].list.emplace_back(named);
       }
     }
   }
@@ -247,7 +248,7 @@ class Simulation {
   std::uint64_t now_ = 0;
   std::uint64_t next_id_ = 0;
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::function<void()>> events_;
-  std::vector<Member> members_;
+  RankVector<Member> members_;
   std::set<std::pair<Rank, Rank>> slow_;
   std::vector<std::uint64_t> links_;  // When the last delivery of a link is due.
   std::map<std::pair<Rank, Rank>, std::vector<InFlight>> in_flight_;

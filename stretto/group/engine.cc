@@ -51,7 +51,7 @@ constexpr std::size_t kEarlyAbortsMax = 1024;
 
 }  // namespace
 
-Result<std::shared_ptr<Engine>> Engine::create(std::unique_ptr<transport::Transport> transport,
+Result<std::shared_ptr<Engine>> Engine::create(std::unique_ptr<transport::Endpoint> transport,
                                                Options options) {
   const std::shared_ptr<Engine> engine(new Engine(std::move(transport), std::move(options)),
                                        &Engine::destroy);
@@ -83,7 +83,7 @@ Status Engine::start_background_thread() {
   return {};
 }
 
-Engine::Engine(std::unique_ptr<transport::Transport> transport, Options options)
+Engine::Engine(std::unique_ptr<transport::Endpoint> transport, Options options)
     : transport_(std::move(transport)), options_(std::move(options)) {
   const int cores = options_.local_cores > 0 ? options_.local_cores : usable_cores();
   core_for_each_rank_ = cores >= options_.local_ranks;

@@ -20,7 +20,7 @@
 #include "stretto/group/client.h"
 #include "stretto/group/operation.h"
 #include "stretto/group/progress_thread.h"
-#include "stretto/transport/transport.h"
+#include "stretto/transport/endpoint.h"
 
 namespace stretto::group {
 
@@ -52,7 +52,7 @@ class Engine final : private transport::TransportListener {
     std::function<void(std::string_view)> report_activity = {};
   };
   // Fails with system if its background thread cannot be started.
-  static Result<std::shared_ptr<Engine>> create(std::unique_ptr<transport::Transport> transport,
+  static Result<std::shared_ptr<Engine>> create(std::unique_ptr<transport::Endpoint> transport,
                                                 Options options);
   ~Engine();
 
@@ -60,7 +60,7 @@ class Engine final : private transport::TransportListener {
   // must not disturb.
   Status check_not_forked() const;
   bool is_owner_process() const { return owner_process_.is_here(); }
-  transport::Transport& transport() { return *transport_; }
+  transport::Endpoint& transport() { return *transport_; }
   const Options& options() const { return options_; }
   bool has_progress_thread() const { return drives_; }
   bool has_core_for_each_rank() const { return core_for_each_rank_; }
@@ -110,7 +110,7 @@ class Engine final : private transport::TransportListener {
   bool yield(TimePoint now, TimePoint& until);
   bool sleep(EngineLock& held, Deadline deadline)
       STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
-  Engine(std::unique_ptr<transport::Transport> transport, Options options);
+  Engine(std::unique_ptr<transport::Endpoint> transport, Options options);
   Status start_background_thread();
   static void destroy(Engine* engine) STRETTO_UNCHECKED_LOCKING;
   bool background_drives() const STRETTO_REQUIRES(engine_held);
@@ -136,7 +136,7 @@ class Engine final : private transport::TransportListener {
   void state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
                       const std::string& text) STRETTO_REQUIRES(engine_held) override;
 
-  std::unique_ptr<transport::Transport> transport_;
+  std::unique_ptr<transport::Endpoint> transport_;
   Options options_;
   bool core_for_each_rank_;
   OwnerProcess owner_process_;

@@ -27,7 +27,7 @@ void Group::fail(const Status& reason, bool announce) {
 void Group::fail_telling(const Status& reason, const Status* told, bool by_others) {
   lane_.close();  // For good.
   failure_ = reason;
-  transport::Transport& transport = engine_->transport();
+  transport::Endpoint& transport = engine_->transport();
   // Before the group is given up, or a member that has forgotten it would hear of it anew.
   if (told != nullptr) {
     transport.announce_abort(

@@ -110,7 +110,7 @@ void Packing::unpack(execution::Turn& turn) {
   }
 }
 
-Result<transport::Region> ScratchPool::take(std::size_t bytes, transport::Transport& transport) {
+Result<transport::Region> ScratchPool::take(std::size_t bytes, transport::Endpoint& transport) {
   const auto fits = [&](const auto& region) { return region.bytes.size() >= bytes; };
   const auto found = std::find_if(idle_.begin(), idle_.end(), fits);
   if (found == idle_.end()) {

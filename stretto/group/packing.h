@@ -10,7 +10,7 @@
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
 #include "stretto/execution/step.h"
-#include "stretto/transport/transport.h"
+#include "stretto/transport/endpoint.h"
 
 namespace stretto::group {
 
@@ -54,7 +54,7 @@ struct Packing {
 class ScratchPool {
  public:
   // At least `bytes`.
-  Result<transport::Region> take(std::size_t bytes, transport::Transport& transport);
+  Result<transport::Region> take(std::size_t bytes, transport::Endpoint& transport);
   void give_back(transport::Region region);
 
  private:

@@ -28,7 +28,7 @@ bool PlanCache::Key::operator<(const Key& other) const {
   return std::memcmp(&operation, &other.operation, sizeof(operation)) < 0;
 }
 
-PlanCache::PlanCache(const execution::Membership& membership, transport::Transport& transport,
+PlanCache::PlanCache(const execution::Membership& membership, transport::Endpoint& transport,
                      Planner::Setting setting)
     : membership_(&membership), transport_(&transport) {
   replace_planner(std::move(setting));

@@ -34,7 +34,7 @@ class PlanCache {
   };
 
   // `membership` and `transport` must outlive it.
-  PlanCache(const execution::Membership& membership, transport::Transport& transport,
+  PlanCache(const execution::Membership& membership, transport::Endpoint& transport,
             Planner::Setting setting);
 
   // Plans what is not in the cache yet: with the lock not held any more.
@@ -78,7 +78,7 @@ class PlanCache {
   void count_idle() STRETTO_REQUIRES(engine_held);
 
   const execution::Membership* membership_;
-  transport::Transport* transport_;
+  transport::Endpoint* transport_;
   std::shared_ptr<const Planner> planner_ STRETTO_GUARDED_BY(engine_held);
   std::optional<execution::Windows> windows_ STRETTO_GUARDED_BY(engine_held);
   // In windows_, where those are not everybody's.

@@ -179,12 +179,11 @@ Result<Sourced<std::string>> resolve_choice(const std::string& option, std::stri
                                             const std::array<std::string_view, kCount>& choices) {
   MaybeSourced<std::string> from_options;
   if (!option.empty()) from_options = {option, fmt::format("option {}", option_name)};
-  const auto given = agree(from_options, read_text(environment, variable));
-  if (!given.ok()) return given.status();
-  if (!given.value()) return Sourced<std::string>{std::string(choices.front()), ""};
-  if (std::ranges::find(choices, given.value()->value) != choices.end()) return *given.value();
-  return status_of(StatusCode::invalid_argument, "{}=\"{}\" is not one of {}",
-                   given.value()->source, given.value()->value, fmt::join(choices, ", "));
+  STRETTO_ASSIGN_OR_RETURN(const auto given, agree(from_options, read_text(environment, variable)));
+  if (!given) return Sourced<std::string>{std::string(choices.front()), ""};
+  if (std::ranges::find(choices, given->value) != choices.end()) return *given;
+  return status_of(StatusCode::invalid_argument, "{}=\"{}\" is not one of {}", given->source,
+                   given->value, fmt::join(choices, ", "));
 }
 
 Status resolve_transport(const JoinOptions& options, const Environment& environment, Job& job) {
@@ -257,10 +256,9 @@ Status resolve_encryption(const JoinOptions& options, const Environment& environ
 // Leaves `value` as it is where the variable is not set.
 Status read_within(const Environment& environment, const std::string& variable, int least, int most,
                    int& value) {
-  const auto number = read_number(environment, variable);
-  if (!number.ok()) return number.status();
-  if (!number.value()) return {};
-  value = number.value()->value;
+  STRETTO_ASSIGN_OR_RETURN(const auto number, read_number(environment, variable));
+  if (!number) return {};
+  value = number->value;
   if (value < least || value > most) {
     return status_of(StatusCode::invalid_argument, "{} says {}: want {} to {}", variable, value,
                      least, most);

@@ -199,24 +199,18 @@ using MakeDataPlane = std::function<Result<std::unique_ptr<transport::DataPlane>
 Result<MakeDataPlane> engine_of(const Job& job, bootstrap::JoinNotes& notes) {
   using namespace transport::packets;
   if (job.engine.empty()) return MakeDataPlane();
-  const Result<Plugin> plugin = load_plugin(job.engine, job.plugin);
-  if (!plugin.ok()) return plugin.status();
-  return MakeDataPlane(
-      [&job, &notes, plugin = plugin.value()]() -> Result<std::unique_ptr<transport::DataPlane>> {
-        const EngineOptions options{.rank = job.rank, .size = job.size};
-        Result<std::unique_ptr<Engine>> engine = make_engine(plugin, options);
-        if (!engine.ok()) return engine.status();
-        const std::string name = "engine";
-        STRETTO_RETURN_IF_ERROR(
-            notes.set(fmt::format("{}/{}", name, job.rank), (*engine)->address()));
-        std::vector<std::string> addresses;
-        for (int r = 0; r < job.size; ++r) {
-          Result<std::string> address = notes.get(name, r);
-          if (!address.ok()) return address.status();
-          addresses.push_back(std::move(*address));
-        }
-        return make_plane(std::move(*engine), options, addresses);
-      });
+  STRETTO_ASSIGN_OR_RETURN(const Plugin plugin, load_plugin(job.engine, job.plugin));
+  return MakeDataPlane([&job, &notes, plugin]() -> Result<std::unique_ptr<transport::DataPlane>> {
+    const EngineOptions options{.rank = job.rank, .size = job.size};
+    STRETTO_ASSIGN_OR_RETURN(auto engine, make_engine(plugin, options));
+    const std::string name = "engine";
+    STRETTO_RETURN_IF_ERROR(notes.set(fmt::format("{}/{}", name, job.rank), engine->address()));
+    std::vector<std::string> addresses;
+    for (int r = 0; r < job.size; ++r) {
+      STRETTO_ASSIGN_OR_RETURN(addresses.emplace_back(), notes.get(name, r));
+    }
+    return make_plane(std::move(engine), options, addresses);
+  });
 }
 
 // All that can fail on this rank alone, so that the others are told if it does.

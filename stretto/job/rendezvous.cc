@@ -7,11 +7,11 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <thread>
 #include <utility>
 
 #include "stretto/base/log.h"
+#include "stretto/base/parse_number.h"
 #include "stretto/bootstrap/file_store.h"
 #include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/prefix_store.h"
@@ -192,7 +192,7 @@ Status OpenRendezvous::agree_on_size() {
                            store_->compare_set("size", "", size, notes_->limit().deadline()));
   if (agreed == size) return {};
   // For a job of so many ranks this is a stranger.
-  const bool stranger = std::atoi(agreed.c_str()) <= job_.rank;
+  const bool stranger = parse_number<int>(agreed).value_or(0) <= job_.rank;
   if (stranger) STRETTO_RETURN_IF_ERROR(notes_->withdraw());
   return status_of(StatusCode::mismatch,
                    "rank {} says that the job has {} ranks, but who came to {} before says {}",

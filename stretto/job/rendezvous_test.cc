@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/job/rendezvous.h"
@@ -48,11 +49,11 @@ Job as_rank(Job job, int rank) {
 
 // All ranks of a job, each on a thread: open, look at the key, finish.
 std::vector<std::string> meet(const Job& job) {
-  std::vector<std::string> keys(static_cast<std::size_t>(job.size));
+  RankVector<std::string> keys(job.size);
   on_threads(job.size, [&](int rank) {
     const auto rendezvous = Rendezvous::open(as_rank(job, rank), soon());
     ASSERT_TRUE(rendezvous.ok()) << rendezvous.status().message();
-    keys[static_cast<std::size_t>(rank)] = rendezvous.value()->key().hexadecimal();
+    keys[rank] = rendezvous.value()->key().hexadecimal();
     const Status finished = rendezvous.value()->finish();
     EXPECT_TRUE(finished.ok()) << finished.message();
   });

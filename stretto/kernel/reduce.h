@@ -80,7 +80,7 @@ class PreparedReduction {
   // this is a part of a reduction of `whole_count` elements, it stores as the whole would.
   void run(std::size_t count, std::span<const Input> inputs, std::span<void* const> outputs,
            std::size_t whole_count = 0) const;
-  // The same of a few lines at most, through the cache, into the one output: with less ado.
+  // The same of a few lines at most, into the one output, which is written through the cache.
   void run_few(std::size_t count, std::span<const Input> inputs, void* output) const {
     if (kernel_ == nullptr) return run(count, inputs, std::span(&output, 1));
     run_in_one_pass(count, inputs, std::span(&output, 1), false);

@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
@@ -32,11 +33,11 @@ TEST(BucketSize, StaysWithinBounds) {
 }
 
 TEST(BucketSize, AllRanksMeasureTheSame) {
-  std::vector<Limits> limits(3);
+  RankVector<Limits> limits(3);
   run_ranks(3, [&](Communicator& communicator) {
-    limits[static_cast<std::size_t>(communicator.rank())] = measured_bucket_bytes(communicator);
+    limits[communicator.rank()] = measured_bucket_bytes(communicator);
     Reducer reducer(communicator, {{"g", DType::f32, 10}},
-                    {.bucket_bytes = limits[static_cast<std::size_t>(communicator.rank())]});
+                    {.bucket_bytes = limits[communicator.rank()]});
     reducer.mark_ready(0);
     EXPECT_NO_THROW(reducer.finalize());
   });

@@ -20,6 +20,7 @@
 
 #include "stretto/base/error.h"
 #include "stretto/base/random.h"
+#include "stretto/base/rank_vector.h"
 #include "tests/support/failures.h"
 #include "tests/support/run_ranks.h"
 
@@ -269,7 +270,7 @@ TEST(CompressedAllReduce, GoesOnBitForBitWhereItWasSaved) {
 }
 
 TEST(CompressedAllReduce, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
-  std::vector<std::vector<std::byte>> states(3);
+  RankVector<std::vector<std::byte>> states(3);
   Floats sums(1000);
   std::mutex mutex;
   const auto add_up = [&](CompressionState& state, const char* name, float sign) {
@@ -280,13 +281,12 @@ TEST(CompressedAllReduce, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
     CompressionState state;
     (void)calls(communicator, state, 0, 2);
     add_up(state, "x", 1);
-    states[static_cast<std::size_t>(communicator.rank().value())] = state.save();
+    states[communicator.rank()] = state.save();
   });
   EXPECT_GT(std::ranges::count_if(sums, [](float sum) { return sum != 0; }), 500);
-  const auto made = CompressionState::redistribute(states, 2);
+  const RankVector<std::vector<std::byte>> made = CompressionState::redistribute(states, 2);
   ASSERT_EQ(made.size(), 2u);
-  run_ranks(2, [&](Communicator& communicator) {
-    const auto rank = static_cast<std::size_t>(communicator.rank().value());
+  run_ranks(2, [&](Communicator& communicator, int rank) {
     CompressionState state;
     Floats zeros(1000);
     state.load(states[rank]);
@@ -296,7 +296,7 @@ TEST(CompressedAllReduce, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
   run_ranks(2, [&](Communicator& communicator) {
     CompressionState state;
     Floats data(1000);
-    state.load(made[static_cast<std::size_t>(communicator.rank().value())]);
+    state.load(made[communicator.rank()]);
     all_reduce(communicator, data, {top_k({.density = 1}), &state, "x"});
     if (communicator.rank() != Rank(0)) return;
     for (std::size_t i = 0; i < 1000; ++i) EXPECT_NEAR(data[i], sums[i], 1e-6f);
@@ -344,12 +344,11 @@ TEST(CompressedAllReduce, ResidualsStayWhereRanksBecomeFewer) {
 
 // As after a failure, which one rank met in a call that another had not begun.
 TEST(CompressedAllReduce, RanksThatHaveBegunAnotherNumberOfCallsGoOn) {
-  run_ranks(2, [](Communicator& communicator) {
+  run_ranks(2, [](Communicator& communicator, int rank) {
     CompressionState state;
     const auto half = top_k({.density = 0.5});
     Floats data = {4, 1};
     all_reduce(communicator, data, {half, &state, "x"});
-    const int rank = communicator.rank().value();
     const auto alone = communicator.split({.color = rank});
     if (rank == 0) all_reduce(*alone, data, {half, &state, "x"});
     const auto again = communicator.split({.color = 0});
@@ -362,8 +361,7 @@ TEST(CompressedAllReduce, RanksThatHaveBegunAnotherNumberOfCallsGoOn) {
 
 // Rank 1 starts only when rank 0 has started both and said so.
 void expect_starts_do_not_wait(const std::shared_ptr<const Codec>& codec) {
-  run_ranks(2, [&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(2, [&](Communicator& communicator, int rank) {
     CompressionState state, blocking;
     std::map<std::string, Floats> data, expected;
     for (int call = 0; call < 3; ++call) {

@@ -233,7 +233,7 @@ void CompressedReduction::submit_parts(Communicator& communicator, Exchange& exc
 
 void CompressedReduction::submit_lengths(Communicator& communicator, Exchange& exchange) {
   if (exchange.has_parts()) add_up(exchange);
-  Exchange::Announcement& own = exchange.announced[static_cast<std::size_t>(rank_)];
+  Exchange::Announcement& own = exchange.announced[rank_];
   own.length = exchange.own.size();
   exchange.work = communicator.all_gather(std::as_bytes(std::span(&own, 1)),
                                           std::as_writable_bytes(std::span(exchange.announced)),

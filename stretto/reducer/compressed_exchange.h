@@ -14,6 +14,7 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/base/id.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/codec/low_rank.h"
 #include "stretto/reducer/compressed_reduction.h"
 
@@ -98,7 +99,7 @@ struct CompressedReduction::Exchange {
   std::vector<std::byte> received;   // Of all ranks, for this rank's parts.
   std::vector<std::byte> all;        // Of all ranks, for all.
   std::vector<std::size_t> lengths;  // Of each rank.
-  std::vector<Announcement> announced;
+  RankVector<Announcement> announced;
   AllGatherOptions messages;  // Their lengths, where these are not all the same.
   std::vector<float> left;    // Factors of all gradients, one behind the other.
   std::vector<float> right;

@@ -114,8 +114,7 @@ TEST(CombinedExchange, OfCodecsWithAFixedLengthLosesNothingEither) {
   for (const auto& codec :
        {top_k({.density = 0.05}), top_k({.density = 0.05, .exact = false}),
         top_blocks({.density = 0.05}), random_k({.density = 0.1}), f16(), int8(), one_bit()}) {
-    run_ranks(3, [&](Communicator& communicator) {
-      const int rank = communicator.rank().value();
+    run_ranks(3, [&](Communicator& communicator, int rank) {
       const CompressionOptions options{.codec = codec, .exchange = CompressedExchange::combine};
       const Step step = run_step(communicator, options);
       // What ranks have sent is what they had, without what they have kept.

@@ -118,7 +118,7 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
     const std::size_t bytes = exchange.own.size() - before;
     this_step_.message_bytes += bytes;
     if (gradient.has_fixed_length || of_sum) continue;
-    exchange.announced[static_cast<std::size_t>(rank_)].encoded += bytes;
+    exchange.announced[rank_].encoded += bytes;
   }
   return exchange.own.size() - begin;
 }

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/base/random.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/support/failures.h"
 #include "tests/support/gradients.h"
@@ -63,15 +64,14 @@ Floats all_of(const Reducer& reducer) {
 // have the same.
 std::vector<Floats> results(int ranks, int steps, const CompressionOptions& options,
                             std::size_t bucket_bytes = 6000) {
-  std::vector<std::vector<Floats>> of_rank(static_cast<std::size_t>(ranks));
-  run_ranks(ranks, [&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  RankVector<std::vector<Floats>> of_rank(ranks);
+  run_ranks(ranks, [&](Communicator& communicator, int rank) {
     Reducer reducer(communicator, model(),
                     {.op = ReduceOp::sum, .bucket_bytes = {bucket_bytes}, .hook = hook(options)});
     for (int step = 0; step < steps; ++step) {
       make_gradients(reducer, rank, step);
       reducer.finalize();
-      of_rank[static_cast<std::size_t>(rank)].push_back(all_of(reducer));
+      of_rank[rank].push_back(all_of(reducer));
     }
   });
   for (const auto& other : of_rank) EXPECT_EQ(other, of_rank[0]);
@@ -147,8 +147,7 @@ void expect_nothing_is_lost(CompressedExchange exchange) {
   for (const auto& codec : codecs()) {
     std::mutex mutex;
     std::vector<double> had(3510), left(3510), sent(3510);
-    run_ranks(2, [&](Communicator& communicator) {
-      const int rank = communicator.rank().value();
+    run_ranks(2, [&](Communicator& communicator, int rank) {
       const auto compressed = hook({.codec = codec, .exchange = exchange});
       Reducer reducer(communicator, model(),
                       {.op = ReduceOp::sum, .bucket_bytes = {6000}, .hook = compressed});
@@ -225,8 +224,7 @@ TEST(CompressedReduction, WhichExchangeIsFasterIsAgreedAndSaid) {
 }
 
 TEST(CompressedReduction, AllOfThemAreTheMean) {
-  run_ranks(2, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(2, [](Communicator& communicator, int rank) {
     const auto reduced = [&](std::shared_ptr<CommunicationHook> with) {
       Reducer reducer(communicator, model(), {.hook = std::move(with)});
       make_gradients(reducer, rank, 0);
@@ -280,8 +278,7 @@ TEST(CompressedReduction, GoesOnBitForBitWhereItWasSaved) {
                                                      ? CompressedExchange::gather
                                                      : CompressedExchange::divide};
     const auto through = results(2, 6, options);
-    run_ranks(2, [&](Communicator& communicator) {
-      const int rank = communicator.rank().value();
+    run_ranks(2, [&](Communicator& communicator, int rank) {
       std::vector<std::byte> state;
       for (int begin = 0; begin < 6; begin += 3) {
         const auto compressed = hook(options);
@@ -300,7 +297,7 @@ TEST(CompressedReduction, GoesOnBitForBitWhereItWasSaved) {
 }
 
 TEST(CompressedReduction, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
-  std::vector<std::vector<std::byte>> states(3);
+  RankVector<std::vector<std::byte>> states(3);
   Floats sum(2000);
   std::mutex mutex;
   run_ranks(3, [&](Communicator& communicator) {
@@ -309,15 +306,14 @@ TEST(CompressedReduction, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
     make_gradients(reducer, communicator.rank().value(), 0);
     reducer.finalize();
     const std::lock_guard lock(mutex);
-    states[static_cast<std::size_t>(communicator.rank().value())] = compressed->save();
+    states[communicator.rank()] = compressed->save();
     for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += compressed->residual("a.weight")[i];
   });
   EXPECT_THROW((void)CompressedReduction::redistribute({}, 2), InvalidArgument);
   EXPECT_THROW((void)CompressedReduction::redistribute(states, 0), InvalidArgument);
-  const auto made = CompressedReduction::redistribute(states, 2);
+  const RankVector<std::vector<std::byte>> made = CompressedReduction::redistribute(states, 2);
   ASSERT_EQ(made.size(), 2u);
-  run_ranks(2, [&](Communicator& communicator) {
-    const auto rank = static_cast<std::size_t>(communicator.rank().value());
+  run_ranks(2, [&](Communicator& communicator, int rank) {
     const auto of_three = hook({});
     of_three->load(states[rank]);
     EXPECT_THROW(Reducer(communicator, model(), {.hook = of_three}), InvalidArgument);
@@ -399,12 +395,11 @@ TEST(CompressedReduction, WhatAnotherHookHasConvertedIsRefused) {
 // Minimises |x - target|^2, of which each rank knows its part, by gradients of 1 % of elements.
 double distance_after(int steps, bool error_feedback) {
   double distance = 0;
-  run_ranks(2, [&](Communicator& communicator) {
+  run_ranks(2, [&](Communicator& communicator, int rank) {
     constexpr std::size_t kCount = 2000;
     Reducer reducer(
         communicator, {{"x", DType::f32, kCount}},
         {.hook = hook({.codec = random_k({.density = 0.01}), .error_feedback = error_feedback})});
-    const int rank = communicator.rank().value();
     Floats x(kCount);
     for (int step = 0; step < steps; ++step) {
       const auto gradient = floats(reducer, 0);

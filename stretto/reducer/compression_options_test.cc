@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/base/log_sink.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/support/expect_contains.h"
@@ -236,9 +237,8 @@ TEST(NonFinite, PoliciesHoldForWhatTravelsAsItIs) {
 std::string stop_text(int ranks, const std::vector<int>& wrong, std::size_t count,
                       std::size_t place, CompressedExchange exchange,
                       float value = std::numeric_limits<float>::quiet_NaN()) {
-  std::vector<std::string> texts(static_cast<std::size_t>(ranks));
-  run_ranks(ranks, [&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  RankVector<std::string> texts(ranks);
+  run_ranks(ranks, [&](Communicator& communicator, int rank) {
     Reducer reducer(communicator, {{"v", DType::f32, 3000}, {"w", DType::f32, count}},
                     {.hook = compressing({.codec = int8(),
                                           .min_elements = 1,
@@ -246,8 +246,7 @@ std::string stop_text(int ranks, const std::vector<int>& wrong, std::size_t coun
                                           .exchange = exchange})});
     if (std::ranges::find(wrong, rank) != wrong.end()) floats(reducer, 1)[place] = value;
     for (const std::size_t i : {1, 0}) reducer.mark_ready(i);
-    texts[static_cast<std::size_t>(rank)] =
-        message_of<InvalidArgument>([&] { reducer.finalize(); });
+    texts[rank] = message_of<InvalidArgument>([&] { reducer.finalize(); });
   });
   for (const std::string& text : texts) EXPECT_EQ(text, texts[0]) << "on all ranks";
   return texts[0];

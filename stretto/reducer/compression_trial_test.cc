@@ -9,6 +9,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/support/gradients.h"
@@ -109,11 +110,11 @@ TEST(CompressionTrial, DenseStepsLeaveNoBucketOut) {
 
 // The trial's steps and those after it: all ranks take the same decisions.
 TEST(CompressionTrial, SwitchesAllRanksInTheSameStep) {
-  std::vector<std::vector<bool>> compressed_steps(2);
+  RankVector<std::vector<bool>> compressed_steps(2);
   run_ranks(2, [&](Communicator& communicator) {
     TrialTraining training(communicator, {.compression = Compression::automatic}, 2000);
     for (int step = 0; step < 20; ++step) {
-      compressed_steps[static_cast<std::size_t>(training.rank)].push_back(training.step());
+      compressed_steps[training.rank].push_back(training.step());
     }
   });
   EXPECT_EQ(compressed_steps[0], compressed_steps[1]);

@@ -48,9 +48,8 @@ void expect_mean(const Reducer& reducer, int size) {
 }
 
 TEST(Reducer, EveryRankGetsTheMeanWhateverTheOrderOfReadiness) {
-  run_ranks(3, [](Communicator& communicator) {
+  run_ranks(3, [](Communicator& communicator, int rank) {
     Reducer reducer(communicator, three_gradients(), small_buckets());
-    const int rank = communicator.rank().value();
     const std::vector<std::vector<std::size_t>> orders = {{2, 1, 0}, {0, 1, 2}, {1, 0, 2}};
     for (int step = 0; step < 3; ++step) {
       run_step(reducer, rank, orders[static_cast<std::size_t>((rank + step) % 3)]);
@@ -84,9 +83,8 @@ TEST(Reducer, TheFirstPlanExpectsTheReverseOrder) {
 }
 
 TEST(Reducer, RebuildAdoptsTheOrderOfRankZeroOnceAndKeepsTheValues) {
-  run_ranks(2, [](Communicator& communicator) {
+  run_ranks(2, [](Communicator& communicator, int rank) {
     Reducer reducer(communicator, three_gradients(), small_buckets());
-    const int rank = communicator.rank().value();
     EXPECT_FALSE(reducer.rebuild());
     const GradientStorage old = reducer.gradient(0);
     run_step(reducer, rank,
@@ -107,11 +105,10 @@ TEST(Reducer, RebuildAdoptsTheOrderOfRankZeroOnceAndKeepsTheValues) {
 }
 
 TEST(Reducer, ThreadsMayMarkDifferentGradients) {
-  run_ranks(2, [](Communicator& communicator) {
+  run_ranks(2, [](Communicator& communicator, int rank) {
     std::vector<GradientDescription> gradients;
     for (int i = 0; i < 64; ++i) gradients.push_back({std::to_string(i), DType::f32, 64});
     Reducer reducer(communicator, gradients, {.bucket_bytes = {512}});
-    const int rank = communicator.rank().value();
     for (int step = 0; step < 20; ++step) {
       on_threads(4, [&](std::size_t t) {
         for (std::size_t i = t; i < 64; i += 4) {
@@ -126,9 +123,8 @@ TEST(Reducer, ThreadsMayMarkDifferentGradients) {
 }
 
 TEST(Reducer, MissingGradientsAreNamedOnAllRanksAndTheNextStepMayFollow) {
-  run_ranks(3, [](Communicator& communicator) {
+  run_ranks(3, [](Communicator& communicator, int rank) {
     Reducer reducer(communicator, three_gradients(), small_buckets());
-    const int rank = communicator.rank().value();
     const auto step = [&] {
       for (std::size_t i = 0; i < 3; ++i) fill(reducer, i, 1);
       reducer.mark_ready(2);
@@ -146,9 +142,8 @@ TEST(Reducer, MissingGradientsAreNamedOnAllRanksAndTheNextStepMayFollow) {
 }
 
 TEST(Reducer, GradientsMarkedTwiceOrChangedAreNamedOnAllRanksAndTheNextStepMayFollow) {
-  run_ranks(3, [](Communicator& communicator) {
+  run_ranks(3, [](Communicator& communicator, int rank) {
     Reducer reducer(communicator, three_gradients(), small_buckets());
-    const int rank = communicator.rank().value();
     const auto step = [&](bool changed) {
       if (changed && rank > 0) reducer.mark_changed(0);
       for (const std::size_t i : {2, 1, 0}) reducer.mark_ready(i);
@@ -182,8 +177,7 @@ TEST(Reducer, WithoutGradientsAStepIsAReport) {
 
 // The second one goes on as the first one does, also where that forms other buckets later.
 TEST(Reducer, BucketsAreRestored) {
-  run_ranks(2, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(2, [](Communicator& communicator, int rank) {
     Reducer first(communicator, three_gradients(), small_buckets());
     Reducer second(communicator, three_gradients(), small_buckets());
     const auto order = [](int step) {
@@ -224,11 +218,10 @@ TEST(Reducer, BucketsThatAreRestoredOnSomeRanksOnlyAreFoundOut) {
 }
 
 TEST(Reducer, GradientsThatOnlySomeRanksHaveAreReducedWhereThatIsAllowed) {
-  run_ranks(3, [](Communicator& communicator) {
+  run_ranks(3, [](Communicator& communicator, int rank) {
     ReducerOptions options = small_buckets();
     options.find_unused = true;
     Reducer reducer(communicator, three_gradients(), options);
-    const int rank = communicator.rank().value();
     for (int step = 0; step < 3; ++step) {
       // Rank 1 alone has b, nobody has a: its value is not touched, although the mean would round.
       fill(reducer, 0, 0.1f);
@@ -249,9 +242,8 @@ TEST(Reducer, GradientsThatOnlySomeRanksHaveAreReducedWhereThatIsAllowed) {
 }
 
 TEST(Reducer, FrozenGradientsKeepTheirValuesAndHoldNobodyUp) {
-  run_ranks(3, [](Communicator& communicator) {
+  run_ranks(3, [](Communicator& communicator, int rank) {
     Reducer reducer(communicator, three_gradients(), small_buckets());
-    const int rank = communicator.rank().value();
     reducer.set_frozen(2, true);
     fill(reducer, 2, 0.1f);
     for (const std::size_t index : {1, 0}) {
@@ -287,10 +279,9 @@ TEST(Reducer, FreezingOnSomeRanksOnlyIsNamedOnAll) {
 }
 
 TEST(Reducer, TwoOfThemInAnotherOrderAreFoundOutInTheSameStep) {
-  run_ranks(2, [](Communicator& communicator) {
+  run_ranks(2, [](Communicator& communicator, int rank) {
     Reducer first(communicator, three_gradients(), {.number = 1});
     Reducer second(communicator, three_gradients(), {.number = 2});
-    const int rank = communicator.rank().value();
     run_step(first, rank, {2, 1, 0});
     run_step(second, rank, {2, 1, 0});
     const auto text = message_of<Mismatch>([&] {
@@ -351,9 +342,8 @@ TEST(Reducer, ARankThatHasLeftIsSaidToHaveRunOutOfSteps) {
 }
 
 TEST(Reducer, RebuildFollowsWhenTheOrderChangesForGood) {
-  run_ranks(2, [](Communicator& communicator) {
+  run_ranks(2, [](Communicator& communicator, int rank) {
     Reducer reducer(communicator, three_gradients(), small_buckets());
-    const int rank = communicator.rank().value();
     int rebuilds = 0;
     for (int step = 0; step < 40; ++step) {
       // One step out of order does not count; the second half does.
@@ -369,9 +359,8 @@ TEST(Reducer, RebuildFollowsWhenTheOrderChangesForGood) {
 }
 
 TEST(Reducer, OneRankAsksAndAllLearnThatReplicasAreToBeCompared) {
-  run_ranks(2, [](Communicator& communicator) {
+  run_ranks(2, [](Communicator& communicator, int rank) {
     Reducer reducer(communicator, three_gradients());
-    const int rank = communicator.rank().value();
     if (rank == 1) reducer.request_verification();
     run_step(reducer, rank, {2, 1, 0});
     EXPECT_TRUE(reducer.verification_requested());
@@ -381,9 +370,8 @@ TEST(Reducer, OneRankAsksAndAllLearnThatReplicasAreToBeCompared) {
 }
 
 TEST(Reducer, WhereOtherGradientsAreRequestedItJudgesTheseWhenItIsTold) {
-  run_ranks(2, [](Communicator& communicator) {
+  run_ranks(2, [](Communicator& communicator, int rank) {
     Reducer reducer(communicator, three_gradients(), small_buckets());
-    const int rank = communicator.rank().value();
     if (rank == 1) reducer.request_other_gradients();
     reducer.mark_ready(2);
     reducer.mark_ready(1);

@@ -78,8 +78,7 @@ TEST(ReplicaCheck, NamesCannotBreakTheFormat) {
 }
 
 TEST(ReplicaCheck, DivergedValuesNameTheFirstDifferenceAndItsRanks) {
-  run_ranks(4, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(4, [](Communicator& communicator, int rank) {
     const std::vector<std::string> names = {"a", "b", "c"};
     std::vector<std::uint64_t> hashes = {1, 2, 3};
     EXPECT_NO_THROW(check_replicas_hash_alike(communicator, names, hashes));

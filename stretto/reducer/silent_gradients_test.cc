@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/base/random.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/support/gradients.h"
@@ -82,14 +83,13 @@ Floats expect_residuals_wait(const std::shared_ptr<Hook>& hook, Communicator& co
 TEST(SilentGradients, KeepTheirResiduals) {
   for (const float momentum : {0.0f, 0.9f}) {
     for (const bool is_divided : {false, true}) {
-      std::vector<Floats> reduced(3);
+      RankVector<Floats> reduced(3);
       run_ranks(3, [&](Communicator& communicator) {
         const auto hook = std::make_shared<CompressedReduction>(CompressionOptions{
             .codec = top_k({.density = 0.1}),
             .momentum = momentum,
             .exchange = is_divided ? CompressedExchange::divide : CompressedExchange::gather});
-        reduced[static_cast<std::size_t>(communicator.rank().value())] =
-            expect_residuals_wait(hook, communicator, is_divided);
+        reduced[communicator.rank()] = expect_residuals_wait(hook, communicator, is_divided);
       });
       EXPECT_EQ(reduced[0], reduced[1]);
       EXPECT_EQ(reduced[0], reduced[2]);

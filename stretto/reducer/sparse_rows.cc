@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/dtype.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/base/refuse.h"
 #include "stretto/codec/rows.h"
 #include "stretto/communicator/arguments.h"
@@ -160,14 +161,14 @@ struct SparseRowsWork<T>::Call {
         options(wanted),
         caller{.rank = comm.rank(), .operation = "all_reduce_rows"},
         format{.row_elements = wanted.row_elements, .dtype = dtype_of<T>, .values = wanted.values},
-        announced(static_cast<std::size_t>(comm.size())) {}
+        announced(comm.size()) {}
 
   Communicator& comm;
   const SparseOptions options;
   const Caller caller;
   codec::RowsFormat format;
   std::optional<Sum<T>> mine = std::nullopt;
-  std::vector<Announcement> announced;
+  RankVector<Announcement> announced;
   std::vector<std::byte> message = {};
   std::vector<std::byte> messages = {};
   bool is_sent = false;
@@ -208,7 +209,7 @@ SparseRowsWork<T> start_all_reduce_rows(Communicator& comm, const SparseRows<T>&
   announcement.is_in_range = is_in_range ? 1 : 0;
   announcement.rows = rows.size();
   announcement.end = rows.empty() ? 0 : std::uint64_t{rows.back()} + 1;
-  Announcement& place = call->announced[static_cast<std::size_t>(comm.rank().value())];
+  Announcement& place = call->announced[comm.rank()];
   place = announcement;
   call->work = comm.all_gather(std::as_bytes(std::span(&place, 1)),
                                std::as_writable_bytes(std::span(call->announced)),

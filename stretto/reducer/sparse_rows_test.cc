@@ -162,8 +162,7 @@ TEST(SparseRows, OfAMatrixOfUnknownHeightAreLimited) {
 
 // Rank 1 starts only when rank 0 has started both and said so.
 TEST(SparseRows, StartWithoutWaitingForOthers) {
-  run_ranks(2, [](Communicator& comm) {
-    const int rank = comm.rank().value();
+  run_ranks(2, [](Communicator& comm, int rank) {
     const SparseRows<float> floats{.rows = {rank, 5}, .values = {1, 2}};
     const SparseRows<double> doubles{.rows = {rank}, .values = {3}};
     int token = 0;

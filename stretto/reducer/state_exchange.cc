@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "stretto/base/check.h"
+#include "stretto/base/rank_vector.h"
 
 namespace stretto::reducer {
 namespace {
@@ -43,7 +44,7 @@ std::vector<Rank> share_out(std::span<const std::size_t> bytes, int ranks) {
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return bytes[a] > bytes[b]; });
-  std::vector<std::size_t> load(static_cast<std::size_t>(ranks));
+  RankVector<std::size_t> load(ranks);
   std::vector<Rank> owners(bytes.size());
   for (const std::size_t item : order) {
     const auto least = std::min_element(load.begin(), load.end());
@@ -62,9 +63,9 @@ StateExchange::StateExchange(Communicator& communicator, std::optional<Duration>
 void StateExchange::run(std::span<const ByteSpan> parts, std::span<const Rank> owners) {
   STRETTO_CHECK(parts.size() == owners.size(), "{} parts of {} owners", parts.size(),
                 owners.size());
-  std::vector<Share> shares(static_cast<std::size_t>(communicator_.size()));
+  RankVector<Share> shares(communicator_.size());
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    Share& share = shares[static_cast<std::size_t>(owners[i].value())];
+    Share& share = shares[owners[i]];
     share.parts.push_back(parts[i]);
     share.left += parts[i].size();
   }

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/communicator/all_gather_value.h"
 
 namespace stretto::reducer {
@@ -17,7 +18,7 @@ const char* name_of(UnevenSteps::Phase phase) {
 }  // namespace
 
 UnevenSteps::Announcement UnevenSteps::exchange(const Announcement& own) {
-  std::vector<Announcement> all;
+  RankVector<Announcement> all;
   try {
     all = communicator::all_gather_value(communicator_, own, timeout_);
   } catch (const Mismatch& mismatch) {
@@ -34,7 +35,7 @@ UnevenSteps::Announcement UnevenSteps::exchange(const Announcement& own) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].phase == Phase::finished) continue;
     if (with_data++ == 0) first = static_cast<std::int32_t>(rank);
-    const Announcement& expected = all[static_cast<std::size_t>(first.value())];
+    const Announcement& expected = all[first];
     if (all[rank] == expected) continue;
     throw Mismatch(status_of(
         StatusCode::mismatch,
@@ -46,7 +47,7 @@ UnevenSteps::Announcement UnevenSteps::exchange(const Announcement& own) {
   if (with_data == 0) return {};
   leader_ = first;
   ranks_with_data_ = with_data;
-  return all[static_cast<std::size_t>(first.value())];
+  return all[first];
 }
 
 }  // namespace stretto::reducer

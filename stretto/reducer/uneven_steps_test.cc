@@ -38,9 +38,8 @@ TEST(UnevenSteps, WhoHasNoDataFollowsUntilNobodyHas) {
 TEST(UnevenSteps, RanksWithDataMustDoTheSame) {
   const auto text_of = [](UnevenSteps::Announcement one, UnevenSteps::Announcement other) {
     std::string text;
-    run_ranks(3, [&](Communicator& communicator) {
+    run_ranks(3, [&](Communicator& communicator, int rank) {
       UnevenSteps steps(communicator);
-      const int rank = communicator.rank().value();
       if (rank == 0) {
         text = testing::message_of<Mismatch>([&] { (void)steps.listen(); });
       } else {

@@ -11,6 +11,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/schedule/cost.h"
 #include "stretto/schedule/verify/verify.h"
 
@@ -82,10 +83,10 @@ TEST(Algorithms, NoRankGetsTheFirstMessageOfMoreThanAQuarter) {
         algorithm.collective == Collective::reduce || algorithm.collective == Collective::gather ||
         (algorithm.collective == Collective::barrier && algorithm.name == "direct");
     if (algorithm.access == Access::mapped || to_root) continue;
-    std::vector<int> firsts(kRanks);
+    RankVector<int> firsts(kRanks);
     for (const Schedule& schedule : algorithm.build_all(kRanks)) {
       const auto first = std::ranges::find(schedule.steps, StepKind::send, &Step::kind);
-      if (first != schedule.steps.end()) ++firsts[static_cast<std::size_t>(first->peer)];
+      if (first != schedule.steps.end()) ++firsts[first->peer];
     }
     EXPECT_LE(std::ranges::max(firsts), kRanks / 4) << algorithm.name;
   }

@@ -9,6 +9,7 @@
 
 #include <fmt/core.h>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/schedule/print.h"
 
 namespace stretto::schedule {
@@ -47,7 +48,7 @@ class Runner {
                                           : std::vector{partner, step});
     } else if (kind == StepKind::sync) {
       const auto& team = joint_.schedule_of(step).team;
-      auto& arrivals = teams_[static_cast<std::size_t>(team.front())];
+      auto& arrivals = teams_[team.front()];
       arrivals.push_back(step);
       if (arrivals.size() < team.size()) return;
       end_together(std::exchange(arrivals, {}));
@@ -80,7 +81,7 @@ class Runner {
   std::vector<bool> started_;
   std::vector<std::int32_t> ready_;
   // By the first rank of a team, the syncs that its ranks have reached and not ended.
-  std::vector<std::vector<std::int32_t>> teams_;
+  RankVector<std::vector<std::int32_t>> teams_;
   JointRun execution_;
 };
 

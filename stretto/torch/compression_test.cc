@@ -19,8 +19,7 @@ using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 // The loss of all ranks' examples after some steps with these options.
 double loss_after(int steps, const DistributedDataParallelOptions& options) {
   double loss = 0;
-  run_ranks(kRanks, [&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     torch::nn::Linear model = with_seed(1, [] { return torch::nn::Linear(64, 32); });
     const auto data = with_seed(2, [] { return torch::randn({16, 64}); });
     const auto target = with_seed(3, [] { return torch::randn({16, 32}); });

@@ -26,8 +26,7 @@ using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 // Trains kRanks copies, and one model on the whole batches; `zero_grad` clears the gradients.
 void expect_trains_like_one_process(
     const std::function<void(torch::optim::Optimizer&)>& zero_grad) {
-  run_ranks(kRanks, [&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     Net reference = net();
     torch::optim::SGD reference_optimizer(reference->parameters(),
                                           torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -85,8 +84,7 @@ TEST(DistributedDataParallel, GradientsLiveInTheBuckets) {
 }
 
 TEST(DistributedDataParallel, NoSyncAccumulatesLocallyAndTheNextPassReducesTheSum) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net reference = net();
     loss_of(*reference, global_batch(0)).backward();
     loss_of(*reference, global_batch(1)).backward();
@@ -106,8 +104,7 @@ TEST(DistributedDataParallel, NoSyncAccumulatesLocallyAndTheNextPassReducesTheSu
 }
 
 TEST(DistributedDataParallel, GradientsFollowTheStridesOfChannelsLastParameters) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto build = [] {
       return with_seed(5, [] { return torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3)); });
     };
@@ -128,8 +125,7 @@ TEST(DistributedDataParallel, GradientsFollowTheStridesOfChannelsLastParameters)
 }
 
 TEST(DistributedDataParallel, BuffersOfRankZeroAreEveryones) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     torch::nn::BatchNorm1d model(3);
     DistributedDataParallel ddp(model, communicator);
     const auto own_data = torch::full({4, 3}, static_cast<float>(rank + 1));
@@ -151,8 +147,7 @@ TEST(DistributedDataParallel, BuffersOfRankZeroAreEveryones) {
 // Builds a model per rank and expects on all ranks a Mismatch with `text`.
 void expect_refused(const std::function<Net(int rank)>& build, const std::string& text,
                     DistributedDataParallelOptions rank_one = {}) {
-  run_ranks(kRanks, [&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     const Net model = build(rank);
     const auto construct = [&] {
       DistributedDataParallel ddp(model, communicator,
@@ -297,8 +292,7 @@ TEST(DistributedDataParallel, APassThatThrowsIsExplainedByTheNextForward) {
 }
 
 TEST(DistributedDataParallel, ReentrantBackwardIsOneStep) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto build = [] { return with_seed(3, [] { return Checkpointed(); }); };
     Checkpointed reference = build();
     Checkpointed model = build();

@@ -366,8 +366,7 @@ TEST(LikeOneProcess, AGeneratorAndItsCritic) {
 // Rank 0 looks how good the model is, and the others go on; outputs are thrown away; a program
 // fails in forward() and tries again.
 TEST(LikeOneProcess, WhatHappensBetweenSteps) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net model = net(), reference = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
     for (int step = 0; step < 3; ++step) {
@@ -389,8 +388,7 @@ TEST(LikeOneProcess, WhatHappensBetweenSteps) {
 }
 
 TEST(LikeOneProcess, AModelIsWrappedAgainAfterAFailure) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Branches model = with_seed(1, [] { return Branches(); });
     const auto backward = [&](auto& ddp) {
       ddp.forward(torch::ones({1, kInputs}), rank == 0).sum().backward();
@@ -431,8 +429,7 @@ TEST(LikeOneProcess, GuardsOfNoSyncMayBeNestedAndMoved) {
 // and several backward passes in a step: ranks without data count as zeros.
 TEST(LikeOneProcess, UnevenInputsWithUnusedPartsAndAccumulation) {
   constexpr int kThree = 3;
-  run_ranks(kThree, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kThree, [](Communicator& communicator, int rank) {
     const auto make = [] { return with_seed(1, [] { return Branches(); }); };
     Branches model = make(), reference = make();
     DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});

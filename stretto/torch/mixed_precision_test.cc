@@ -25,8 +25,7 @@ using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
 // What one process computes whose parameters are bf16 and whose gradients are kept in f32.
 TEST(MixedPrecision, GradientsAreThoseOfParametersInTheOtherType) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net model = net();
     DistributedDataParallelOptions options = small_buckets();
     options.mixed_precision = {.parameter_dtype = DType::bf16, .reduce_dtype = DType::f32};
@@ -328,9 +327,8 @@ double train_on_images(Model& model, const std::vector<torch::Tensor>& parameter
 // `make` builds the normalisation.
 template <class Make>
 void expect_trains_like_f32(DType dtype, const Make& make) {
-  run_ranks(kRanks, [&](Communicator& communicator) {
+  run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     using Norm = decltype(make(communicator));
-    const int rank = communicator.rank().value();
     const auto build = [&] {
       const Norm norm = make(communicator);  // It may wait for the other rank.
       return with_seed(3, [&] { return std::make_shared<NormalisedImpl<Norm>>(norm); });

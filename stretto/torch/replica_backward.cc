@@ -346,7 +346,9 @@ void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
   }
   if (optimizer != nullptr) check_on_cpu(parameters_, "step_in_backward()");
   if (optimizer == nullptr) return stepping_.clear();
-  const auto is_known = [&](const StepInBackward& known) { return &known.optimizer() == optimizer; };
+  const auto is_known = [&](const StepInBackward& known) {
+    return &known.optimizer() == optimizer;
+  };
   if (std::ranges::none_of(stepping_, is_known)) stepping_.emplace_back(*optimizer);
 }
 
@@ -424,11 +426,13 @@ void Replica::verify_after_step(bool replaced) {
                   "not by the same values on all: do it on all ranks, or before "
                   "DistributedDataParallel is built"
             : joined
-                ? step + ", after join(), began with different parameters: name the optimizers in "
-                         "UnevenInputsOptions::optimizers, since ranks that ran out of batches "
-                         "have stepped them less often than others"
-                : step + " began with different parameters: all ranks must step with the same "
-                         "optimizer, and change parameters alike")
+                ? step +
+                      ", after join(), began with different parameters: name the optimizers in "
+                      "UnevenInputsOptions::optimizers, since ranks that ran out of batches "
+                      "have stepped them less often than others"
+                : step +
+                      " began with different parameters: all ranks must step with the same "
+                      "optimizer, and change parameters alike")
         .or_throw();
   }
 }

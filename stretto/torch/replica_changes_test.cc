@@ -36,8 +36,7 @@ constexpr const char* kFix =
     "same on all ranks: ";
 
 TEST(ReplicaChanges, AParameterUnfrozenOnOneRankOnlyIsNamedOnAllAndTheNextStepMayFollow) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net reference = net();
     Net model = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
@@ -56,8 +55,7 @@ TEST(ReplicaChanges, AParameterUnfrozenOnOneRankOnlyIsNamedOnAllAndTheNextStepMa
 }
 
 TEST(ReplicaChanges, ThatARankTakesBackAreForgotten) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net reference = net();
     Net model = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
@@ -71,8 +69,7 @@ TEST(ReplicaChanges, ThatARankTakesBackAreForgotten) {
 }
 
 TEST(ReplicaChanges, AModelConvertedOnOneRankOnlyIsNamedOnAllAndTheNextStepMayFollow) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Normalized model;
     DistributedDataParallel ddp(model, communicator);
     const auto step = [&] {
@@ -214,8 +211,7 @@ TEST(ReplicaChanges, AllParametersFrozenOnOneRankOnlyAreNamedInTheSameStep) {
 
 // Steps in which the scale is unfrozen after the first one, of the replicas and of the reference.
 void expect_unfreezing_works(const DistributedDataParallelOptions& options, double tolerance) {
-  run_ranks(kRanks, [&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     Net reference = net();
     Net model = net();
     DistributedDataParallelOptions own = options;
@@ -244,8 +240,7 @@ TEST(ReplicaChanges, GradientsOfUnfrozenParametersTravelAsTheHookSays) {
 }
 
 TEST(ReplicaChanges, UnfrozenParametersAreSteppedInBackward) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     std::vector<std::uint64_t> hashes;
     for (const bool in_backward : {false, true}) {
       Net model = net();
@@ -266,8 +261,7 @@ TEST(ReplicaChanges, UnfrozenParametersAreSteppedInBackward) {
 
 TEST(ReplicaChanges, AnUnfrozenParameterThatARankDoesNotUseIsNamedOrItsGradientIsZeroThere) {
   for (const bool find_unused : {false, true}) {
-    run_ranks(kRanks, [&](Communicator& communicator) {
-      const int rank = communicator.rank().value();
+    run_ranks(kRanks, [&](Communicator& communicator, int rank) {
       Branches model;
       for (torch::Tensor& parameter : model->b->parameters()) parameter.set_requires_grad(false);
       DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = find_unused});
@@ -341,8 +335,7 @@ TEST(ReplicaChanges, AGradientLeftFromBeforeAConversionIsNoneOfTheStep) {
 }
 
 TEST(ReplicaChanges, GradientsOfConvertedParametersAreAddedToOutsideOfTheBuckets) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Skippable reference = with_seed(1, [] { return Skippable(); });
     Skippable model = with_seed(1, [] { return Skippable(); });
     DistributedDataParallel ddp(model, communicator,
@@ -362,8 +355,7 @@ TEST(ReplicaChanges, GradientsOfConvertedParametersAreAddedToOutsideOfTheBuckets
 }
 
 TEST(ReplicaChanges, AFirstStepThatFailsIsNoPromiseOfTheStaticGraph) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Skippable model;
     DistributedDataParallel ddp(model, communicator, {.static_graph = true});
     const auto step = [&] {

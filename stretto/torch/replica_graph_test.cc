@@ -57,8 +57,7 @@ TEST(ReplicaGraph, AParameterLeftOutOfCheckpointsIsNamedInTheSameStep) {
 }
 
 TEST(ReplicaGraph, UnusedParametersAreReducedWhereAnyRankHasThem) {
-  run_ranks(3, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(3, [](Communicator& communicator, int rank) {
     Branches model;
     DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
     const auto x = torch::full({1, kInputs}, static_cast<float>(rank + 1));
@@ -151,8 +150,7 @@ struct RepeatedImpl : torch::nn::Module {
 TORCH_MODULE(Repeated);
 
 TEST(ReplicaGraph, AStaticGraphMayAccumulateSeveralTimesIntoAParameter) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto build = [] { return with_seed(3, [] { return Repeated(); }); };
     Repeated reference = build();
     Repeated model = build();
@@ -272,8 +270,7 @@ struct WordsImpl : torch::nn::Module {
 TORCH_MODULE(Words);
 
 TEST(ReplicaGraph, SparseGradientsAreTheMeanOfDenseOnes) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Words dense = with_seed(4, [] { return Words(false); });
     Words model = with_seed(4, [] { return Words(true); });
     DistributedDataParallel ddp(model, communicator);
@@ -387,8 +384,7 @@ struct TableImpl : torch::nn::Module {
 TORCH_MODULE(Table);
 
 TEST(ReplicaGraph, SparseGradientsHaveAnyNumberOfSparseDimensions) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Table model;
     DistributedDataParallel ddp(model, communicator, {.sparse_parameters = {"table"}});
     for (const int on_rank_1 : {1, 2, 3}) {
@@ -412,8 +408,7 @@ TEST(ReplicaGraph, SparseGradientsHaveAnyNumberOfSparseDimensions) {
 
 // A rank that has run out of batches, an epoch that not all have begun, and another structure.
 TEST(ReplicaGraph, ModelsOfSparseGradientsOnlyAreTrainedLikeOthers) {
-  run_ranks(3, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(3, [](Communicator& communicator, int rank) {
     OnlyWords model = with_seed(4, [] { return OnlyWords(true); });
     DistributedDataParallel ddp(model, communicator);
     const auto step = [&] { ddp.forward(torch::tensor({{1, rank + 2}}), false).backward(); };

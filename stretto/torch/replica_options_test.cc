@@ -40,8 +40,7 @@ TEST(ReplicaOptions, TheMeanMayBeDividedBeforeTheSum) {
 }
 
 TEST(ReplicaOptions, ItMayBePartOfASequential) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net reference = net();
     Net model = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
@@ -136,11 +135,10 @@ struct Doubling : BufferHook {
 };
 
 TEST(ReplicaOptions, BuffersBecomeEqualAsChosen) {
-  run_ranks(3, [](Communicator& communicator) {
+  run_ranks(3, [](Communicator& communicator, int rank) {
     EXPECT_EQ(mean_after_forward(communicator, nullptr), 1.0f + 100);
     EXPECT_EQ(mean_after_forward(communicator, std::make_shared<BuffersOfRank>(2)), 3.0f + 300);
     EXPECT_EQ(mean_after_forward(communicator, std::make_shared<MeanOfBuffers>()), 2.0f + 100);
-    const int rank = communicator.rank().value();
     EXPECT_EQ(mean_after_forward(communicator, std::make_shared<Doubling>()),
               static_cast<float>(2 * (rank + 1) + 100 * (2 * rank + 1)));
     torch::nn::BatchNorm1d model(2);

@@ -70,8 +70,7 @@ TEST(ReplicaRefusals, AParameterThatIsComputedOnOneRankIsNamedOnAll) {
 }
 
 TEST(ReplicaRefusals, ASparseParameterThatIsFrozenNowAndThenCostsNoReducer) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Table model = with_seed(1, [] { return Table(); });
     DistributedDataParallel ddp(model, communicator);
     const void* place = nullptr;

@@ -27,8 +27,7 @@ namespace {
 using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
 TEST(ReplicaSteps, GradientsInsideNoSyncStayWhereAutogradPutsThem) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net reference = net();
     for (int step = 0; step < 3; ++step) loss_of(*reference, global_batch(step)).backward();
     Net model = net();
@@ -99,8 +98,7 @@ struct ReversedImpl : torch::nn::Module {
 TORCH_MODULE(Reversed);
 
 TEST(ReplicaSteps, BucketsAreRebuiltWithUnusedParameters) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto build = [] { return with_seed(6, [] { return Reversed(); }); };
     Reversed reference = build();
     Reversed model = build();
@@ -143,8 +141,7 @@ struct CheckpointedBranchImpl : torch::nn::Module {
 TORCH_MODULE(CheckpointedBranch);
 
 TEST(ReplicaSteps, CheckpointsMayStandBesideUnusedParameters) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto build = [] { return with_seed(7, [] { return CheckpointedBranch(); }); };
     CheckpointedBranch reference = build();
     CheckpointedBranch model = build();
@@ -218,8 +215,7 @@ struct MixtureImpl : torch::nn::Module {
 TORCH_MODULE(Mixture);
 
 TEST(ReplicaSteps, LayersMayBeSharedAndTypesMixed) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto build = [] { return with_seed(8, [] { return Mixture(); }); };
     Mixture reference = build();
     Mixture model = build();
@@ -310,11 +306,10 @@ TEST(ReplicaSteps, ASparseGradientThatIsNotNamedIsToldToAllRanksAsWhatItIs) {
 
 // Rank r has r + 1 batches in each epoch.
 TEST(ReplicaSteps, UnevenEpochsAreFoundOutInTheStepThatNotAllHave) {
-  run_ranks(kRanks, [](Communicator& communicator) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Branches model;
     model->b->bias.set_requires_grad(false);
     DistributedDataParallel ddp(model, communicator);
-    const int rank = communicator.rank().value();
     int steps = 0;
     const auto train = [&](int epoch, int batches) {
       ddp.set_epoch(static_cast<std::uint64_t>(epoch));

@@ -26,8 +26,7 @@ using Change = std::function<void(Net&)>;
 
 // Steps before and after `change`, of the replicas and of the reference.
 void expect_works_after(const Change& change, torch::ScalarType dtype = torch::kFloat) {
-  run_ranks(kRanks, [&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     Net reference = net();
     Net model = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
@@ -127,8 +126,7 @@ TEST(Replica, OneParameterBelongsToOne) {
 }
 
 TEST(Replica, SeveralForwardPassesMayPrecedeABackwardPass) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net reference = net();
     (loss_of(*reference, global_batch(0)) + loss_of(*reference, global_batch(1))).backward();
     Net model = net();

@@ -30,8 +30,7 @@ Optimizer adam(const Parameters& parameters) {
 
 // With three ranks a mean that is divided in halves is not complete before the sum.
 void expect_same_bits_as_after_it(MeanDivision division) {
-  run_ranks(3, [&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(3, [&](Communicator& communicator, int rank) {
     const DistributedDataParallelOptions options{.bucket_bytes = {64, 256},
                                                  .mean_division = division};
     Net early = net(), late = net();
@@ -139,8 +138,7 @@ TEST(StepInBackward, ReplicasThatDifferAfterAFailureAreFoundOut) {
 }
 
 TEST(StepInBackward, RanksWithDifferentNumbersOfBatches) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net early = net(), late = net();
     const auto train = [&](Net& model, bool in_backward) {
       DistributedDataParallel ddp(model, communicator, small_buckets());
@@ -162,8 +160,7 @@ TEST(StepInBackward, RanksWithDifferentNumbersOfBatches) {
 }
 
 TEST(StepInBackward, SeveralOptimizersStepTheirOwnParameters) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net early = net(), late = net();
     const auto train = [&](Net& model, bool in_backward) {
       DistributedDataParallel ddp(model, communicator, small_buckets());

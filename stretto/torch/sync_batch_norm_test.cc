@@ -72,8 +72,7 @@ torch::Tensor loss_of_output(const torch::Tensor& output) { return (output - 0.5
 
 // Against one process that has the parts of both ranks, in one batch for the normalisation.
 TEST(SyncBatchNorm, TrainsLikeOneProcessWithBranchesAndAccumulation) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto build = [](auto norm) {
       return with_seed(
           9, [&] { return std::make_shared<NormalisedImpl<decltype(norm)>>(std::move(norm)); });

@@ -156,9 +156,8 @@ TEST_F(SavedState, RestoresBucketsSoThatAnyHookAddsUpAsBefore) {
 // The reader has frozen what the writer has trained. In one case rank 1 has unfrozen besides what
 // neither has, in the other one it changes what it has loaded.
 TEST_F(SavedState, IsComparedAlsoWhereItBuildsAnotherReducer) {
-  run_ranks(kRanks, [&](Communicator& communicator) {
+  run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     train(communicator, 0, 0, 0);
-    const int rank = communicator.rank().value();
     for (const bool unfreezes : {false, true}) {
       Net model = net(9);
       model->last->bias.set_requires_grad(false);

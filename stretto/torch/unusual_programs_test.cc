@@ -35,8 +35,7 @@ struct HollowImpl : torch::nn::Module {
 TORCH_MODULE(Hollow);
 
 TEST(UnusualPrograms, ParametersMayHaveNoElements) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto build = [] { return with_seed(2, [] { return Hollow(); }); };
     Hollow reference = build(), model = build();
     DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {16}});
@@ -60,8 +59,7 @@ TEST(UnusualPrograms, ParametersMayHaveNoElements) {
 TEST(UnusualPrograms, ModelsThatRanksUseDifferentlyInOnePassNeedCommunicatorsOfTheirOwn) {
   std::string texts;
   std::mutex mutex;
-  run_ranks(kRanks, [&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     const auto step = [&](Communicator& second) {
       Branches one = with_seed(1, [] { return Branches(); });
       Branches two = with_seed(2, [] { return Branches(); });
@@ -103,8 +101,7 @@ TEST(UnusualPrograms, ParametersWithoutElementsMayBeCompressed) {
 }
 
 TEST(UnusualPrograms, ForwardAndBackwardMayRunOnDifferentThreads) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net reference = net(), model = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
     for (int step = 0; step < 5; ++step) {
@@ -157,8 +154,7 @@ TEST(UnusualPrograms, ACloneIsAModelOfItsOwn) {
 }
 
 TEST(UnusualPrograms, HooksOfTheProgramSeeTheGradientOfTheirRank) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Branches model = with_seed(1, [] { return Branches(); });
     DistributedDataParallel ddp(model, communicator);
     float seen = -1;

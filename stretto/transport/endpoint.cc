@@ -162,7 +162,7 @@ void Endpoint::drain() {
   }
 }
 
-Transport::PeerStatus Endpoint::peer_status(Rank rank) const {
+Endpoint::PeerStatus Endpoint::peer_status(Rank rank) const {
   const Peer* of = peer(rank);
   if (of == nullptr) return {};
   return {.status = of->status(), .left = of->left()};

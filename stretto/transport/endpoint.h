@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "stretto/base/file_descriptor.h"
@@ -30,15 +32,20 @@ class SleepFlag {
 };
 
 // One rank's end of the transport: a link to each other rank, of whatever kind, and the memory it
-// shares with some of them. See Transport for the contract.
-class Endpoint : public Transport {
+// shares with some of them. Moves bytes between the ranks of a job: messages (two-sided) and,
+// between ranks that share memory, registered regions (one-sided).
+//
+// Not thread safe: one thread at a time, except where a function says otherwise, and for wake() and
+// sleep(). Nothing waits but sleep().
+// After a peer is lost, its requests end with that status; the others go on.
+class Endpoint {
  public:
   struct Parts {
     Rank rank = 0;
     // links[r] leads to rank r; null for the rank itself.
-    std::vector<std::unique_ptr<Link>> links;
-    std::shared_ptr<SharedMemory> memory;   // Null: PrivateMemory.
-    std::unique_ptr<SleepFlag> sleep_flag;  // May be null.
+    RankVector<std::unique_ptr<Link>> links = {};
+    std::shared_ptr<SharedMemory> memory = nullptr;   // Null: PrivateMemory.
+    std::unique_ptr<SleepFlag> sleep_flag = nullptr;  // May be null.
     // What moves all messages; the links then carry only what ranks say about each other. Null: the
     // links carry both.
     std::unique_ptr<DataPlane> data_plane = nullptr;
@@ -46,7 +53,7 @@ class Endpoint : public Transport {
     // link open. May be empty.
     RankVector<ProcessHandle> processes = {};
     // Per rank: "node04 pid 8812", for messages. May be empty.
-    std::vector<std::string> names = {};
+    RankVector<std::string> names = {};
     // How long the end of the endpoint waits for a peer that takes nothing of its last words.
     Duration farewell_time = std::chrono::seconds(1);
   };
@@ -54,45 +61,89 @@ class Endpoint : public Transport {
   // Says goodbye to all peers. What has been sent goes out first; this waits for peers that are
   // there until the link has taken it, or has taken nothing for `farewell_time`. Requests that are
   // not done by then stay so: their owners hear no more of them.
-  ~Endpoint() override;
+  virtual ~Endpoint();
 
-  Rank rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(peers_.size()); }
-  void set_listener(TransportListener* listener) override { listener_ = listener; }
+  Rank rank() const { return rank_; }
+  int size() const { return static_cast<int>(peers_.size()); }
+  void set_listener(TransportListener* listener) { listener_ = listener; }
 
-  PeerStatus peer_status(Rank peer) const override;
-  void send(Request& request) override;
-  void recv(Request& request) override;
-  bool has_arrived(Rank peer, const MessageKey& key) const override;
+  // Whether a rank is there, for those who have come too late to be told by the listener.
+  struct PeerStatus {
+    Status status;      // Ok, or why the peer is lost or has left.
+    bool left = false;  // Whether it said goodbye.
+  };
+  PeerStatus peer_status(Rank peer) const;
+
+  // Two-sided. Messages up to kEagerBytes leave at once, unless the receiver already holds a lot
+  // that it has not asked for; larger ones leave when the receive has been posted, so that nobody
+  // has to buffer them. Sizes or descriptors that differ end the receive with mismatch.
+  void send(Request& request);
+  void recv(Request& request);
+  // Whether the message that a receive with this key would take is here, or waits at the peer for
+  // its receive. What unexpected_message() has told of has arrived.
+  bool has_arrived(Rank peer, const MessageKey& key) const;
+  // Looks through unexpected messages: mismatch if one of them belongs to operation
+  // `sequence` of the group and describes it otherwise than `operation`.
   Status find_conflict(std::uint64_t group, std::uint32_t sequence,
-                       const OperationDescriptor& operation) const override;
-  void abandon(std::uint64_t group, std::span<const Rank> members, const Status& reason) override;
+                       const OperationDescriptor& operation) const;
+  // Ends all requests of a group with `reason`, and drops what its members (of the job, this rank
+  // may be among them) still send for it, but what they say to agree on who is left.
+  void abandon(std::uint64_t group, std::span<const Rank> members, const Status& reason);
+  // The same, for good: drops all that the members still send until they have forgotten the group,
+  // too, and lets them know. Once per group, whose number never comes again.
   void forget(std::uint64_t group, std::span<const Rank> members, const Status& reason,
-              Farewell farewell = Farewell::in_order) override;
-  void send_agreement(Rank peer, const MessageKey& key, ConstByteSpan payload) override;
+              Farewell farewell = Farewell::in_order);
+  // Says something to a member of a group that may have been abandoned; nothing if the member is
+  // lost. `payload`, of at most kAgreementBytes, is copied.
+  void send_agreement(Rank peer, const MessageKey& key, ConstByteSpan payload);
+  // Tells the other members in reach that this rank has abandoned a group, and in which stage.
+  // Before abandon() and forget(), or a member that has long forgotten the group would take it for
+  // a new one.
   void announce_abort(std::uint64_t group, std::span<const Rank> members, const Status& reason,
-                      GroupStage stage) override;
+                      GroupStage stage);
+  // Asks `peer` where it is (see TransportListener), as often as answers come: asked again before
+  // the answer is here, it does nothing. The answer comes when the peer makes progress, if ever.
+  // `operation` is what this rank believes that operation to be.
   void inquire(Rank peer, std::uint64_t group, std::uint32_t sequence,
-               const OperationDescriptor& operation) override;
+               const OperationDescriptor& operation);
 
-  bool progress() override;
-  void poll_all_next() override;
-  void check_contacts(TimePoint now) override;
-  void begin_sleep() override;
-  void sleep(Deadline until) override;
-  void end_sleep() override;
-  void wake() override;
+  // Moves what can be moved now. Returns whether anything did.
+  virtual bool progress();
+  // Lets the next progress() look at what it otherwise looks at now and then, too: doorbells, new
+  // memory, the end of a peer. For those who seldom call it.
+  void poll_all_next();
+  // Gives up peers on other hosts from which nothing comes back: their host is gone, or the network
+  // to it. To be called a few times a second, whatever else is called; looks no more often.
+  void check_contacts(TimePoint now);
 
-  Result<Region> allocate(std::size_t bytes) override;
+  // Sleeping in three steps, so that no event is lost: begin_sleep(); look once more with
+  // progress(); sleep() if there was nothing; end_sleep(). Only sleep() may run beside other calls.
+  void begin_sleep();
+  void sleep(Deadline until);
+  void end_sleep();
+  // Ends the sleep() of all threads that are in it. Any thread.
+  void wake();
+
+  // One-sided: the memory that this rank shares with others. Fails as SharedMemory::allocate()
+  // does, and with out_of_memory if the region cannot fit into what the machine or this process'
+  // cgroup has left, what is mapped but not yet touched included: such memory is paid for when it
+  // is touched, and who cannot pay then is killed.
+  Result<Region> allocate(std::size_t bytes);
   // Whether allocate() refuses what does not fit into the memory that is left. It does unless told
   // otherwise.
   void check_memory(bool wanted) { checks_memory_ = wanted; }
-  SharedMemory& memory() const override { return *memory_; }
-  void notify(Rank peer) override;
-  bool sleeps(Rank peer) const override;
-  bool shares_core() override;
+  SharedMemory& memory() const { return *memory_; }
+  // Wakes `peer` if it sleeps. To be called after storing something in shared memory that it waits
+  // for.
+  void notify(Rank peer);
+  // Whether notify() would have somebody to wake, asked after the same store. Any thread.
+  bool sleeps(Rank peer) const;
+  // Notes on which core this rank waits. True: another rank of this host has waited on the same one
+  // last, and may not run before this one lets it; either may have moved since. Any thread.
+  bool shares_core();
 
-  std::string link_name(Rank peer) const override;
+  // "shm", "tcp", "loopback", "self".
+  std::string link_name(Rank peer) const;
 
   // Per peer, the groups that one side has forgotten and the other has not: for tests.
   std::size_t half_forgotten_groups() const;

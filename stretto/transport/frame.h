@@ -55,9 +55,9 @@ constexpr std::uint64_t unexpected_cost_bytes(std::uint64_t message_bytes) {
 
 struct Frame {
   FrameKind kind = FrameKind::message;
-  MessageKey key;
+  MessageKey key = {};
   std::uint64_t message_bytes = 0;
-  OperationDescriptor operation;
+  OperationDescriptor operation = {};
 
   // How many bytes follow the header in the stream.
   std::uint64_t payload_bytes() const {

@@ -32,7 +32,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   FrameHeader header{};
   if (size > 0) std::memcpy(header.data(), data, std::min(size, header.size()));
   check(header);
-  header = encode({.kind = FrameKind::message, .key = {}, .operation = {}});
+  header = encode({.kind = FrameKind::message});
   for (std::size_t i = 0; i + 1 < size; i += 2) {
     header[data[i] % header.size()] = static_cast<std::byte>(data[i + 1]);
   }

@@ -53,8 +53,7 @@ void FrameMessages::return_credit(std::uint64_t least_step_bytes) {
   const std::uint64_t taken = received_cost_ - matcher_.unexpected_bytes();
   if (taken - received_credit_ < least_step_bytes) return;
   received_credit_ = taken;
-  output_->push(
-      Frame{.kind = FrameKind::credit, .key = {}, .message_bytes = taken, .operation = {}});
+  output_->push(Frame{.kind = FrameKind::credit, .message_bytes = taken});
 }
 
 bool FrameMessages::carries(FrameKind kind) {

@@ -31,7 +31,7 @@ class MatcherTest : public ::testing::Test {
     return entry.request;
   }
   static Frame frame(FrameKind kind, std::size_t size, const MessageKey& key = kKey) {
-    return {.kind = kind, .key = key, .message_bytes = size, .operation = {}};
+    return {.kind = kind, .key = key, .message_bytes = size};
   }
   using Announcement = Matcher::Announcement;
   Announcement announce(std::size_t size, const MessageKey& key = kKey) {

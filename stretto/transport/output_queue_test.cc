@@ -89,7 +89,7 @@ TEST(OutputQueueTest, LeavesOffAfterAWhile) {
   OutputQueue queue;
   FakeLink link;
   for (int i = 0; i < 300; ++i) {
-    queue.push({.kind = FrameKind::goodbye, .key = {}, .operation = {}});
+    queue.push({.kind = FrameKind::goodbye});
   }
   EXPECT_TRUE(queue.flush(link).or_throw());
   EXPECT_LT(link.written.size(), 300 * kFrameHeaderBytes);
@@ -100,7 +100,7 @@ TEST(OutputQueueTest, LeavesOffAfterAWhile) {
 TEST(OutputQueueTest, CopiesThePayloadOfFramesWithoutARequest) {
   OutputQueue queue;
   FakeLink link;
-  const Frame frame{.kind = FrameKind::abort, .key = {}, .message_bytes = 5, .operation = {}};
+  const Frame frame{.kind = FrameKind::abort, .message_bytes = 5};
   for (int i = 0; i < 100; ++i) {
     std::string text = "text" + std::to_string(i % 10);
     queue.push(frame, std::as_bytes(std::span(text)));
@@ -166,7 +166,7 @@ TEST(OutputQueueTest, ReportsAFailureAndThenDropsEverything) {
   OutputQueue queue;
   FakeLink link;
   a.push(queue);
-  queue.push(Frame{.kind = FrameKind::goodbye, .key = {}, .operation = {}});
+  queue.push(Frame{.kind = FrameKind::goodbye});
   link.write_failure = Status(StatusCode::peer_lost, "gone");
   EXPECT_EQ(queue.flush(link).status().code(), StatusCode::peer_lost);
   EXPECT_FALSE(a.request.done());

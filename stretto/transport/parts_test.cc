@@ -30,7 +30,7 @@ struct Listener final : TransportListener {
 class EndpointTest : public ::testing::Test {
  protected:
   EndpointTest() {
-    Endpoint::Parts parts{.rank = 0, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+    Endpoint::Parts parts{.rank = 0};
     parts.names = {"node0 pid 1", "node1 pid 2", "node1 pid 3", "node2 pid 4", "node1 pid 5"};
     parts.links.push_back(nullptr);
     for (int r = 1; r < 5; ++r) {

@@ -73,8 +73,7 @@ void Peer::forget(std::uint64_t group, const Status& reason, Farewell farewell) 
   abandoned->second.forgotten = true;
   unsaid_farewells_.push_back(
       {.kind = FrameKind::farewell,
-       .key = {.group = group, .segment = static_cast<std::uint32_t>(farewell)},
-       .operation = {}});
+       .key = {.group = group, .segment = static_cast<std::uint32_t>(farewell)}});
   if (!plane_lags()) say_farewells();
   // Nothing of the group can come any more: nothing has to be kept about it.
   if (farewells_.erase(group) > 0) abandoned_.erase(abandoned);
@@ -90,10 +89,7 @@ void Peer::say_farewells() {
 
 void Peer::send_agreement(const MessageKey& key, ConstByteSpan payload) {
   if (!status_.ok()) return;
-  output_.push(Frame{.kind = FrameKind::agreement,
-                     .key = key,
-                     .message_bytes = payload.size(),
-                     .operation = {}},
+  output_.push(Frame{.kind = FrameKind::agreement, .key = key, .message_bytes = payload.size()},
                payload);
 }
 
@@ -105,8 +101,7 @@ void Peer::send_abort(std::uint64_t group, const Status& reason, GroupStage stag
                             .sequence = static_cast<std::uint32_t>(reason.code()),
                             .segment = rank_number(reason.rank()),
                             .message = static_cast<std::uint32_t>(stage)},
-                    .message_bytes = text.size(),
-                    .operation = {}};
+                    .message_bytes = text.size()};
   output_.push(frame, std::as_bytes(std::span(text)));
 }
 
@@ -126,7 +121,7 @@ void Peer::leave() {
   leaving_ = true;
   if (!status_.ok()) return;
   say_farewells();
-  output_.push(Frame{.kind = FrameKind::goodbye, .key = {}, .operation = {}});
+  output_.push(Frame{.kind = FrameKind::goodbye});
 }
 
 void Peer::check_contact(TimePoint now) {
@@ -137,7 +132,7 @@ void Peer::check_contact(TimePoint now) {
   if (messages_ != nullptr) {
     messages_->return_credit(0);
   } else {
-    output_.push(Frame{.kind = FrameKind::credit, .key = {}, .operation = {}});
+    output_.push(Frame{.kind = FrameKind::credit});
   }
   flush();
 }
@@ -295,9 +290,8 @@ void Peer::answer_inquiry(const Frame& frame) {
   std::string state =
       (*listener_)->describe_state(ranks_.peer, key.group, key.sequence, frame.operation);
   state.resize(std::min(state.size(), kReportTextBytes));
-  output_.push(
-      Frame{.kind = FrameKind::report, .key = key, .message_bytes = state.size(), .operation = {}},
-      std::as_bytes(std::span(state)));
+  output_.push(Frame{.kind = FrameKind::report, .key = key, .message_bytes = state.size()},
+               std::as_bytes(std::span(state)));
 }
 
 void Peer::report_arrived(const Frame& frame) {

@@ -34,34 +34,28 @@ class PeerTest : public ::testing::Test, public TransportListener {
     link_->feed(std::vector<std::byte>(payload_bytes, static_cast<std::byte>(fill)));
   }
   void feed_message(const MessageKey& key, std::size_t size, char fill = 'x') {
-    feed({.kind = FrameKind::message, .key = key, .message_bytes = size, .operation = {}}, size,
-         fill);
+    feed({.kind = FrameKind::message, .key = key, .message_bytes = size}, size, fill);
   }
   void feed_abort(std::uint32_t code, std::uint32_t culprit, std::string_view text) {
     feed({.kind = FrameKind::abort,
           .key = {.group = 9, .sequence = code, .segment = culprit},
-          .message_bytes = text.size(),
-          .operation = {}},
+          .message_bytes = text.size()},
          0);
     link_->feed(std::as_bytes(std::span(text)));
   }
   void feed_credit(std::uint64_t bytes) {
-    feed({.kind = FrameKind::credit, .key = {}, .message_bytes = bytes, .operation = {}}, 0);
+    feed({.kind = FrameKind::credit, .message_bytes = bytes}, 0);
   }
   void feed_farewell(std::uint64_t group) {
-    feed({.kind = FrameKind::farewell, .key = {.group = group}, .operation = {}}, 0);
+    feed({.kind = FrameKind::farewell, .key = {.group = group}}, 0);
   }
   void feed_inquiry(std::uint64_t group, std::uint32_t sequence) {
-    feed({.kind = FrameKind::inquiry,
-          .key = {.group = group, .sequence = sequence},
-          .operation = {}},
-         0);
+    feed({.kind = FrameKind::inquiry, .key = {.group = group, .sequence = sequence}}, 0);
   }
   void feed_report(std::uint64_t group, std::uint32_t sequence, std::string_view text) {
     feed({.kind = FrameKind::report,
           .key = {.group = group, .sequence = sequence},
-          .message_bytes = text.size(),
-          .operation = {}},
+          .message_bytes = text.size()},
          0);
     link_->feed(std::as_bytes(std::span(text)));
   }
@@ -138,8 +132,7 @@ TEST_F(PeerTest, ParsesHoweverTheBytesAreCut) {
 }
 
 TEST_F(PeerTest, ForgetsAMessageWhoseBytesAreComing) {
-  const Frame frame{
-      .kind = FrameKind::message, .key = kPeerKey, .message_bytes = 60000, .operation = {}};
+  const Frame frame{.kind = FrameKind::message, .key = kPeerKey, .message_bytes = 60000};
   for (const bool posted_before : {true, false}) {
     for (const bool claimed : {true, false}) {
       const std::uint64_t group = 10 + (posted_before ? 2 : 0) + (claimed ? 1 : 0);
@@ -172,7 +165,7 @@ TEST_F(PeerTest, KeepsNothingForAForgottenGroup) {
     progress();
   }
   const Frame announcement{
-      .kind = FrameKind::announce, .key = kPeerKey, .message_bytes = kAnnounced, .operation = {}};
+      .kind = FrameKind::announce, .key = kPeerKey, .message_bytes = kAnnounced};
   Frame clear = announcement;
   clear.kind = FrameKind::clear;
   for (int i = 0; i < 100'000; ++i) feed(i % 2 == 0 ? announcement : clear, 0);
@@ -457,7 +450,7 @@ TEST_F(PeerTest, ReadsTheLastWordsOfOneWhoTakesNoMore) {
   link_->write_failure = Status(StatusCode::peer_lost, "broken pipe");
   peer_->send_abort(1, Status(StatusCode::aborted, "enough"), GroupStage::in_use);
   feed_message(kPeerKey, 10);
-  feed({.kind = FrameKind::goodbye, .key = {}, .operation = {}}, 0);
+  feed({.kind = FrameKind::goodbye}, 0);
   link_->ended = true;
   progress();
   EXPECT_EQ(unexpected_.size(), 1u);
@@ -469,7 +462,7 @@ TEST_F(PeerTest, ReadsTheLastWordsOfOneWhoTakesNoMore) {
 
 TEST_F(PeerTest, GoodbyeIsHeardThoughItsGroupIsForgotten) {
   peer_->forget(0, Status(StatusCode::aborted, "enough"));
-  feed({.kind = FrameKind::goodbye, .key = {}, .operation = {}}, 0);
+  feed({.kind = FrameKind::goodbye}, 0);
   link_->ended = true;
   progress();
   EXPECT_TRUE(lost_.empty());
@@ -478,8 +471,7 @@ TEST_F(PeerTest, GoodbyeIsHeardThoughItsGroupIsForgotten) {
 
 TEST_F(PeerTest, DiesInMidMessage) {
   receive(kPeerKey, 60000);
-  feed({.kind = FrameKind::message, .key = kPeerKey, .message_bytes = 60000, .operation = {}},
-       59999);
+  feed({.kind = FrameKind::message, .key = kPeerKey, .message_bytes = 60000}, 59999);
   link_->ended = true;
   progress();
   EXPECT_EQ(request_.status().code(), StatusCode::peer_lost);

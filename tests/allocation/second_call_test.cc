@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/job/threads.h"
 #include "tests/allocation/counter.h"
 
@@ -146,7 +147,7 @@ class SecondCall : public ::testing::TestWithParam<Place> {
 
   View buffer(int rank, std::size_t count) {
     if (GetParam().registered) {
-      memory_.push_back(ranks_[static_cast<std::size_t>(rank)]->allocate_bytes(count * 4));
+      memory_.push_back(ranks_[rank]->allocate_bytes(count * 4));
       return {memory_.back().bytes().data(), count, DType::f32};
     }
     private_.push_back(std::make_unique<std::vector<float>>(count));
@@ -177,7 +178,7 @@ class SecondCall : public ::testing::TestWithParam<Place> {
     }
   }
 
-  std::vector<std::unique_ptr<Communicator>> ranks_ =
+  RankVector<std::unique_ptr<Communicator>> ranks_ =
       make_thread_ranks({.size = kRanks,
                          .shared_memory = GetParam().shared_memory,
                          .single_copy = GetParam().single_copy});

@@ -22,6 +22,7 @@
 
 #include "stretto/stretto.h"
 #include "tests/chaos/call.h"
+#include "tests/end_to_end/rank_program.h"
 
 namespace stretto::chaos {
 namespace {
@@ -65,20 +66,6 @@ class Events {
   int pipe_;
   int rank_;
 };
-
-const char* type_of(const std::exception& error) {
-  if (dynamic_cast<const InvalidArgument*>(&error) != nullptr) return "InvalidArgument";
-  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return "PeerLost";
-  if (dynamic_cast<const Timeout*>(&error) != nullptr) return "Timeout";
-  if (dynamic_cast<const Mismatch*>(&error) != nullptr) return "Mismatch";
-  if (dynamic_cast<const Refused*>(&error) != nullptr) return "Refused";
-  if (dynamic_cast<const Aborted*>(&error) != nullptr) return "Aborted";
-  if (dynamic_cast<const ProtocolError*>(&error) != nullptr) return "ProtocolError";
-  if (dynamic_cast<const SystemError*>(&error) != nullptr) return "SystemError";
-  if (dynamic_cast<const OutOfMemory*>(&error) != nullptr) return "OutOfMemory";
-  if (dynamic_cast<const InternalError*>(&error) != nullptr) return "InternalError";
-  return "std::exception";
-}
 
 // Does `work` after a while, on a thread that is started now; never, after 0 ms.
 template <class Work>
@@ -148,7 +135,7 @@ class Worker {
       return 3;
     } catch (const std::exception& error) {
       lift_limits();
-      events_.write("error", {{"type", type_of(error)},
+      events_.write("error", {{"type", testing::type_of(error)},
                               {"named", nullptr},
                               {"text", error.what()},
                               {"during", during_},
@@ -285,7 +272,7 @@ class Worker {
   void report(const Error& error) {
     lift_limits();
     const auto named = error.status().rank();
-    events_.write("error", {{"type", type_of(error)},
+    events_.write("error", {{"type", testing::type_of(error)},
                             {"named", named ? nlohmann::json(named->value()) : nullptr},
                             {"text", error.what()},
                             {"during", during_},

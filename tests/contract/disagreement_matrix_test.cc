@@ -17,6 +17,7 @@
 
 #include "stretto/base/error.h"
 #include "stretto/base/operation.h"
+#include "stretto/base/rank_vector.h"
 #include "tests/contract/world_ranks.h"
 
 namespace stretto::testing {
@@ -290,13 +291,11 @@ TEST_P(DisagreementMatrix, EveryRankIsToldWithBothCalls) {
   auto worlds = make_world_ranks(kind, size, kHeartbeat, kTimeout);
   for (std::size_t done = 0; done < cases.size(); done += kBatch) {
     const auto batch = std::span(cases).subspan(done, std::min(kBatch, cases.size() - done));
-    std::vector<std::vector<RankCase>> of_ranks(static_cast<std::size_t>(size));
+    RankVector<std::vector<RankCase>> of_ranks(size);
     for (auto& all : of_ranks) all.resize(batch.size());
-    on_all(worlds, [&](Communicator& world) {
-      run_batch(world, batch, of_ranks[static_cast<std::size_t>(world.rank())]);
-    });
+    on_all(worlds, [&](Communicator& world) { run_batch(world, batch, of_ranks[world.rank()]); });
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      for (int r = 0; r < size; ++r) check(batch[i], of_ranks[static_cast<std::size_t>(r)][i], r);
+      for (int r = 0; r < size; ++r) check(batch[i], of_ranks[r][i], r);
     }
     if (HasFailure()) return;
   }

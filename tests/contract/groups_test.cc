@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "stretto/base/random.h"
+#include "stretto/base/rank_vector.h"
 #include "tests/contract/rank_communicators.h"
 #include "tests/support/on_threads.h"
 
@@ -122,16 +123,16 @@ TEST_P(Groups, AreSplitAsTheDefinitionSays) {
   on_all(make(kSize), [](Communicator& comm) {
     for (std::uint64_t seed = 0; seed < 30; ++seed) {
       Random random(seed);
-      std::vector<SplitOptions> options;
+      RankVector<SplitOptions> options;
       for (int r = 0; r < kSize; ++r) {
         SplitOptions& own = options.emplace_back();
         if (random.below(5) > 0) own.color = static_cast<int>(random.below(3)) - 1;
         own.key = static_cast<int>(random.below(4)) - 2;
       }
-      const auto& mine = options[static_cast<std::size_t>(comm.rank())];
+      const auto& mine = options[comm.rank()];
       std::vector<std::tuple<int, int>> order;
       for (int r = 0; r < kSize; ++r) {
-        const auto& other = options[static_cast<std::size_t>(r)];
+        const auto& other = options[r];
         if (other.color && other.color == mine.color) order.emplace_back(other.key, r);
       }
       std::sort(order.begin(), order.end());

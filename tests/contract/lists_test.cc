@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/base/rank_vector.h"
 #include "tests/contract/rank_communicators.h"
 
 namespace stretto::testing {
@@ -106,8 +107,8 @@ TEST_P(Lists, FactorsWeighTheInputsAndLeaveThemAlone) {
 
 TEST_P(Lists, SharesMayBeUnevenAndEmpty) {
   on_group([](Communicator& group, int weight) {
-    const std::vector<std::size_t> counts = {0, 5, 2};
-    const std::size_t own = counts[static_cast<std::size_t>(group.rank())];
+    const RankVector<std::size_t> counts = {0, 5, 2};
+    const std::size_t own = counts[group.rank()];
     std::vector<std::int32_t> input(own, weight), all(7, -1), share(own, -1);
     const std::vector<std::int32_t> expected = {2, 2, 2, 2, 2, 4, 4};
     group.all_gather(input, all, {.counts = counts}).wait();
@@ -217,14 +218,14 @@ TEST_P(ShareLists, AreScatteredAndReduced) {
 TEST_P(ShareLists, AreExchanged) {
   try_all([](Communicator& comm, bool equal) {
     const int self = comm.rank().value();
-    std::vector<Values> inputs, outputs;
+    RankVector<Values> inputs, outputs;
     for (int r = 0; r < comm.size(); ++r) {
       inputs.push_back(values_of(self, r, length(equal, self, r)));
       outputs.emplace_back(length(equal, r, self), -1);
     }
     comm.all_to_all_list(views_of<ConstView>(inputs), views_of<View>(outputs)).wait();
     for (int r = 0; r < comm.size(); ++r) {
-      EXPECT_EQ(outputs[static_cast<std::size_t>(r)], values_of(r, self, length(equal, r, self)));
+      EXPECT_EQ(outputs[r], values_of(r, self, length(equal, r, self)));
     }
   });
 }

@@ -7,6 +7,7 @@
 
 #include <array>
 
+#include "stretto/base/rank_vector.h"
 #include "tests/support/on_threads.h"
 
 namespace stretto::testing {
@@ -143,13 +144,12 @@ void ProgramRun::on_all_members(InFlight& entry, Team& team, const Start& start)
 
 void ProgramRun::add_collective(const ProgramStep& step, Team& team) {
   const auto oracle = std::make_shared<const Oracle>(problem_of(step, team.size()));
-  const auto trials = std::make_shared<std::vector<std::unique_ptr<Trial>>>();
+  const auto trials = std::make_shared<RankVector<std::unique_ptr<Trial>>>();
   for (const auto& comm : team.comms) trials->push_back(std::make_unique<Trial>(*comm, *oracle));
   InFlight& entry = in_flight_.emplace_back();
   entry.name = describe(oracle->problem());
-  on_all_members(entry, team, [trials](Communicator&, int rank) {
-    return (*trials)[static_cast<std::size_t>(rank)]->start();
-  });
+  on_all_members(entry, team,
+                 [trials](Communicator&, int rank) { return (*trials)[rank]->start(); });
   entry.failure = [oracle, trials]() -> std::string {
     for (const auto& trial : *trials) {
       std::string failure = trial->failure();
@@ -183,7 +183,7 @@ void ProgramRun::add_message(const ProgramStep& step, Team& team) {
 void ProgramRun::add_any_source(const ProgramStep& step, Team& team) {
   const int to = static_cast<int>(step.rank) % team.size();
   const int tag = ++any_source_tags_;
-  const auto sent = std::make_shared<std::vector<Messages>>();
+  const auto sent = std::make_shared<RankVector<Messages>>();
   const auto received = std::make_shared<Messages>();
   std::vector<std::shared_ptr<Work>> takes;
   InFlight& entry = in_flight_.emplace_back();
@@ -193,7 +193,7 @@ void ProgramRun::add_any_source(const ProgramStep& step, Team& team) {
     sent->push_back({pattern(step.count, from, 0), pattern(step.count, from, 1)});
     for (std::size_t number = 0; from != to && number < 2; ++number) {
       entry.works.push_back(later(team, from, [=](Communicator& comm, int rank) {
-        return comm.send((*sent)[static_cast<std::size_t>(rank)][number], {.to = to, .tag = tag});
+        return comm.send((*sent)[rank][number], {.to = to, .tag = tag});
       }));
     }
   }
@@ -249,7 +249,7 @@ void ProgramRun::add_list(const ProgramStep& step, Team& team) {
     oracles->emplace_back(
         Problem{.dtype = dtype, .ranks = team.size(), .count = step.count / (oracles->size() + 1)});
   }
-  const auto buffers = std::make_shared<std::vector<std::vector<Bytes>>>();
+  const auto buffers = std::make_shared<RankVector<std::vector<Bytes>>>();
   for (int rank = 0; rank < team.size(); ++rank) {
     auto& own = buffers->emplace_back();
     for (const Oracle& oracle : *oracles) own.push_back(oracle.input_of(rank));
@@ -260,8 +260,7 @@ void ProgramRun::add_list(const ProgramStep& step, Team& team) {
     std::vector<View> views;
     for (std::size_t i = 0; i < oracles->size(); ++i) {
       const Problem& problem = (*oracles)[i].problem();
-      views.emplace_back((*buffers)[static_cast<std::size_t>(rank)][i].data(), problem.count,
-                         problem.dtype);
+      views.emplace_back((*buffers)[rank][i].data(), problem.count, problem.dtype);
     }
     return comm.all_reduce_coalesced(views);
   });

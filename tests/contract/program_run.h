@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/job/threads.h"
 #include "tests/support/problem.h"
 
@@ -78,8 +79,8 @@ class ProgramRun {
   void wake_all_but(unsigned sleeper);
   std::string settle();
 
-  std::vector<std::unique_ptr<Team>> teams_;              // The first is everybody.
-  std::vector<std::deque<std::function<void()>>> to_do_;  // Per rank of the job.
+  std::vector<std::unique_ptr<Team>> teams_;             // The first is everybody.
+  RankVector<std::deque<std::function<void()>>> to_do_;  // Per rank of the job.
   std::vector<InFlight> in_flight_;
   int any_source_tags_ = 100;
 };

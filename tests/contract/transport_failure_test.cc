@@ -333,7 +333,7 @@ TEST_P(TransportFailureTest, NonsenseLosesTheOneWhoSendsIt) {
   Participant c(world, 2);
   for (const int bad : {1, 3}) {
     const Bytes nonsense = pattern(99, 1001);
-    const int socket = world.sockets[static_cast<std::size_t>(bad)][0];
+    const int socket = world.sockets[bad][0];
     ASSERT_EQ(::send(socket, nonsense.data(), nonsense.size(), 0), 1001);
     const std::size_t lost_before = a.lost.size();
     ASSERT_TRUE(drive({&world[0]}, [&] { return a.lost.size() > lost_before; }));

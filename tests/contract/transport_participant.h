@@ -54,7 +54,7 @@ class Participant final : public TransportListener {
   }
   Participant(const Participant&) = delete;
   ~Participant() {
-    if (world_->endpoints[static_cast<std::size_t>(rank_)] == nullptr) return;
+    if (world_->endpoints[rank_] == nullptr) return;
     endpoint().set_listener(nullptr);
     for (const Message& message : messages_) {
       if (message.request.done()) continue;

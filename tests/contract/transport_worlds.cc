@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/transport/loopback/world.h"
 #include "stretto/transport/packets/plane.h"
 #include "stretto/transport/shm/host.h"
@@ -26,13 +27,12 @@ namespace stretto::transport {
 namespace {
 
 World make_loopback(const WorldOptions& options) {
-  return {.endpoints = loopback::make_world({.ranks = options.ranks}).or_throw(), .sockets = {}};
+  return {.endpoints = loopback::make_world({.ranks = options.ranks}).or_throw()};
 }
 
 World make_loopback_without_memory(const WorldOptions& options) {
   return {.endpoints =
-              loopback::make_world({.ranks = options.ranks, .shared_memory = false}).or_throw(),
-          .sockets = {}};
+              loopback::make_world({.ranks = options.ranks, .shared_memory = false}).or_throw()};
 }
 
 using LocalPairs = bool (*)(int rank, int peer);
@@ -58,7 +58,7 @@ StreamPair connect_by_tls(int rank, int peer, int buffer_bytes) {
 // Ranks without links, each with room for a socket to each other one.
 World without_links(int ranks) {
   const std::vector<int> none(static_cast<std::size_t>(ranks), -1);
-  return {.endpoints = {}, .sockets = RankVector<std::vector<int>>(ranks, none)};
+  return {.sockets = RankVector<RankVector<int>>(ranks, none)};
 }
 
 // Pairs for which `local` says so share memory, the others have a connection.
@@ -67,8 +67,8 @@ World make_by_pairs(const WorldOptions& options, LocalPairs local) {
   auto sockets = testing::connect_pairs(options.ranks, [&](int rank, int peer) {
     auto pair = local(rank, peer) ? testing::make_unix_pair(SOCK_STREAM)
                                   : testing::make_tcp_pair(options.socket_buffer_bytes);
-    world.sockets[rank][static_cast<std::size_t>(peer)] = pair.first.get();
-    world.sockets[peer][static_cast<std::size_t>(rank)] = pair.second.get();
+    world.sockets[rank][peer] = pair.first.get();
+    world.sockets[peer][rank] = pair.second.get();
     return pair;
   });
   world.endpoints = RankVector<std::unique_ptr<Endpoint>>(options.ranks);
@@ -97,7 +97,7 @@ World make_connected(const WorldOptions& options, Connect connect, int stripes =
   World world = without_links(options.ranks);
   using Stripes = std::vector<std::unique_ptr<tcp::TcpLink>>;
   const auto open = [&](int rank, int peer, std::unique_ptr<tcp::ByteStream> stream) {
-    world.sockets[rank][static_cast<std::size_t>(peer)] = stream->socket();
+    world.sockets[rank][peer] = stream->socket();
     world.sockets[rank].push_back(stream->socket());
     return tcp::TcpLink::create(std::move(stream)).or_throw();
   };
@@ -111,7 +111,7 @@ World make_connected(const WorldOptions& options, Connect connect, int stripes =
     return ends;
   });
   for (int r = 0; r < options.ranks; ++r) {
-    Endpoint::Parts parts{.rank = r, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+    Endpoint::Parts parts{.rank = r};
     for (Stripes& to_peer : links[r]) {
       parts.links.push_back(nullptr);
       if (to_peer.size() == 1) {
@@ -120,7 +120,7 @@ World make_connected(const WorldOptions& options, Connect connect, int stripes =
         parts.links.back() = tcp::StripedLink::create(std::move(to_peer)).or_throw();
       }
     }
-    if (!planes.empty()) parts.data_plane = std::move(planes[static_cast<std::size_t>(r)]);
+    if (!planes.empty()) parts.data_plane = std::move(planes[r]);
     world.endpoints.push_back(Endpoint::create(std::move(parts)).or_throw());
   }
   return world;
@@ -157,7 +157,7 @@ std::string plugin_of(const std::string& engine) {
 }
 
 // Makes the engines known to each other, as a first message does: tests count what arrives at once.
-void introduce(std::vector<std::unique_ptr<packets::Engine>>& engines,
+void introduce(RankVector<std::unique_ptr<packets::Engine>>& engines,
                const std::vector<std::string>& addresses) {
   std::vector<const char*> texts;
   for (const std::string& address : addresses) texts.push_back(address.c_str());
@@ -168,7 +168,7 @@ void introduce(std::vector<std::unique_ptr<packets::Engine>>& engines,
   std::vector<std::pair<packets::Engine*, int>> begun;
   for (int a = 0; a < ranks; ++a) {
     for (int b = 0; b < ranks; ++b) {
-      packets::Engine* engine = engines[static_cast<std::size_t>(a)].get();
+      packets::Engine* engine = engines[a].get();
       if (a != b) begun.emplace_back(engine, engine->send(b, &hello, 1));
     }
   }
@@ -191,7 +191,7 @@ World make_by_engine(const char* name, const WorldOptions& options) {
   const packets::Plugin plugin = packets::load_plugin(name, plugin_of(name)).or_throw();
   const bool is_narrow = options.socket_buffer_bytes > 0;
   const std::size_t packets_max = is_narrow ? 2 : packets::PacketStreams::kPacketsMax;
-  std::vector<std::unique_ptr<packets::Engine>> engines;
+  RankVector<std::unique_ptr<packets::Engine>> engines;
   std::vector<std::string> addresses;
   const auto of_rank = [&](int r) {
     return packets::EngineOptions{.rank = r, .size = options.ranks, .in_one_process = true};
@@ -203,9 +203,8 @@ World make_by_engine(const char* name, const WorldOptions& options) {
   introduce(engines, addresses);
   Planes planes;
   for (int r = 0; r < options.ranks; ++r) {
-    planes.push_back(packets::make_plane(std::move(engines[static_cast<std::size_t>(r)]),
-                                         of_rank(r), addresses, packets_max)
-                         .or_throw());
+    planes.push_back(
+        packets::make_plane(std::move(engines[r]), of_rank(r), addresses, packets_max).or_throw());
   }
   return make_by_planes(options, std::move(planes));
 }

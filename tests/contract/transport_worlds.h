@@ -8,16 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/transport/endpoint.h"
 
 namespace stretto::transport {
 
 // The connected endpoints of ranks that are threads of this test.
 struct World {
-  RankVector<std::unique_ptr<Endpoint>> endpoints;
+  RankVector<std::unique_ptr<Endpoint>> endpoints = {};
   // sockets[r][p]: a descriptor that rank r's link to p owns; empty or -1 where it has none. Behind
   // them, all others.
-  RankVector<std::vector<int>> sockets;
+  RankVector<RankVector<int>> sockets = {};
 
   Endpoint& operator[](int rank) { return *endpoints[rank]; }
   int size() const { return static_cast<int>(endpoints.size()); }

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <thread>
 
+#include "stretto/base/rank_vector.h"
 #include "tests/contract/rank_communicators.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/on_threads.h"
@@ -283,13 +284,13 @@ TEST_P(Works, SayWhoseMessageItWas) {
   on_all(make(3), [](Communicator& comm) {
     std::vector<std::int32_t> data(10, comm.rank().value());
     if (comm.rank() != 0) return comm.send(data, {.to = 0, .tag = 4}).wait();
-    std::vector<bool> seen(3);
+    RankVector<bool> seen(3);
     for (int i = 1; i < 3; ++i) {
       Work work = comm.recv(data, {.from = kAnyRank, .tag = 4});
       while (!work.done()) comm.poll();
       ASSERT_TRUE(work.source().has_value()) << "it has ended well";
       EXPECT_EQ(data.front(), work.source()->value());
-      seen[static_cast<std::size_t>(*work.source())] = true;
+      seen[*work.source()] = true;
     }
     EXPECT_TRUE(seen[1] && seen[2]);
   });

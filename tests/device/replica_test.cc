@@ -183,8 +183,7 @@ TEST_P(DeviceDouble, StreamsOfTheProgramAreWaitedForAndWait) {
 }
 
 TEST(DeviceReplica, BuffersAreThoseOfRankZero) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const int rank = communicator.rank().value();
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const torch::Device device = device_of(communicator);
     Placed model(device, 1);
     DistributedDataParallel ddp(model, communicator);

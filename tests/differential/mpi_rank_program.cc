@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "stretto/base/random.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/job/join.h"
 #include "stretto/kernel/reduce_oracle.h"
 #include "tests/support/problem.h"
@@ -109,7 +110,7 @@ class BothTrials {
   Layout shares() const {
     Layout layout;
     for (int r = 0; r < oracle_.problem().ranks && !oracle_.problem().shares.empty(); ++r) {
-      layout.add(oracle_.problem().shares[static_cast<std::size_t>(r)]);
+      layout.add(oracle_.problem().shares[r]);
     }
     return layout;
   }
@@ -119,7 +120,7 @@ class BothTrials {
     Layout layout;
     for (int other = 0; other < ranks; ++other) {
       const int pair = sends ? rank_ * ranks + other : other * ranks + rank_;
-      layout.add(oracle_.problem().shares[static_cast<std::size_t>(pair)]);
+      layout.add(oracle_.problem().shares[pair]);
     }
     return layout;
   }
@@ -213,13 +214,13 @@ class Program {
  private:
   // Each rank draws for all of them, so that all draw alike.
   void split() {
-    std::vector<SplitOptions> options;
+    RankVector<SplitOptions> options;
     for (int r = 0; r < teams_.front().stretto->size(); ++r) {
       SplitOptions& own = options.emplace_back();
       if (random_.below(6) > 0) own.color = static_cast<int>(random_.below(2));
       own.key = static_cast<int>(random_.below(5));
     }
-    const SplitOptions& own = options[static_cast<std::size_t>(teams_.front().stretto->rank())];
+    const SplitOptions& own = options[teams_.front().stretto->rank()];
     Team& team = teams_.emplace_back();
     team.stretto = teams_.front().stretto->split(own);
     MPI_Comm_split(MPI_COMM_WORLD, own.color.value_or(MPI_UNDEFINED), own.key, &team.mpi);

@@ -16,17 +16,12 @@
 #include <cstdlib>
 
 #include "stretto/torch.h"
+#include "tests/end_to_end/rank_program.h"
 
 namespace {
 
 constexpr int kSteps = 20;
 constexpr int kInputs = 32;
-
-const char* type_of(const stretto::Error& error) {
-  if (dynamic_cast<const stretto::PeerLost*>(&error) != nullptr) return "PeerLost";
-  if (dynamic_cast<const stretto::Timeout*>(&error) != nullptr) return "Timeout";
-  return "Error";
-}
 
 struct Event {
   int signal = 0;
@@ -76,7 +71,7 @@ int main(int argument_count, char** arguments) {
   try {
     train(event, std::chrono::seconds(argument_count > 4 ? std::atoi(arguments[4]) : 600));
   } catch (const stretto::Error& error) {
-    std::printf("failed %s: %s\n", type_of(error), error.what());
+    std::printf("failed %s: %s\n", stretto::testing::type_of(error), error.what());
     return 3;
   }
   return 0;

@@ -15,17 +15,9 @@
 #include <vector>
 
 #include "stretto/stretto.h"
+#include "tests/end_to_end/rank_program.h"
 
 namespace {
-
-const char* type_of(const stretto::Error& error) {
-  if (dynamic_cast<const stretto::PeerLost*>(&error) != nullptr) return "PeerLost";
-  if (dynamic_cast<const stretto::Timeout*>(&error) != nullptr) return "Timeout";
-  if (dynamic_cast<const stretto::Mismatch*>(&error) != nullptr) return "Mismatch";
-  if (dynamic_cast<const stretto::Refused*>(&error) != nullptr) return "Refused";
-  if (dynamic_cast<const stretto::Aborted*>(&error) != nullptr) return "Aborted";
-  return "Error";
-}
 
 void work(const std::string& mode, std::size_t count, stretto::Duration timeout) {
   auto comm = stretto::join({.join_timeout = std::chrono::seconds(20), .timeout = timeout});
@@ -53,7 +45,7 @@ int main(int argument_count, char** arguments) {
   try {
     work(mode, count, std::chrono::seconds(argument_count > 3 ? std::stoi(arguments[3]) : 600));
   } catch (const stretto::Error& error) {
-    std::printf("failed %s: %s\n", type_of(error), error.what());
+    std::printf("failed %s: %s\n", stretto::testing::type_of(error), error.what());
   }
   return 3;
 }

@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/rank_vector.h"
 #include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"
 
@@ -43,7 +44,7 @@ class Job {
     }
   }
 
-  pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
+  pid_t pid(int rank) const { return pids_[rank]; }
   Tool& tool() { return tool_; }
 
   // Every rank but `victim` says, within `limit`, that it lost it.
@@ -64,7 +65,7 @@ class Job {
  private:
   int ranks_;
   Tool tool_;
-  std::vector<pid_t> pids_;
+  RankVector<pid_t> pids_;
 };
 
 struct Setting {

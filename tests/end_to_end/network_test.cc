@@ -9,6 +9,7 @@
 #include <memory>
 #include <sstream>
 
+#include "stretto/base/rank_vector.h"
 #include "tests/end_to_end/hosts.h"
 #include "tests/support/expect_contains.h"
 
@@ -66,7 +67,7 @@ class Network : public ::testing::Test {
                                                    Arguments(program.begin() + 1, program.end()),
                                                variables));
   }
-  Process& rank(int number) { return *ranks_[static_cast<std::size_t>(number)]; }
+  Process& rank(int number) { return *ranks_[number]; }
 
   // The rank says, soon, that it has lost one of `lost`, and why. Where it has not noticed by
   // itself, another rank's words are in it; or that another has ended, having said so: namespaces
@@ -119,7 +120,7 @@ class Network : public ::testing::Test {
 
   std::optional<Hosts> hosts_;
   std::optional<std::string> address_;  // Of rank 0, where the switch is not used.
-  std::vector<std::unique_ptr<Process>> ranks_;
+  RankVector<std::unique_ptr<Process>> ranks_;
 };
 
 // Whether the kernel holds something that a rank has written and its peer has not taken.

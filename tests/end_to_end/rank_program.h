@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <exception>
 
+#include "stretto/base/error.h"
+
 namespace stretto::testing {
 
 // What main() of a rank returns: 0, or 1 after "wrong" and why on a line.
@@ -18,6 +20,21 @@ int run_or_explain(const Work& work) {
     return 1;
   }
   return 0;
+}
+
+// The name of the class of what a call has thrown.
+inline const char* type_of(const std::exception& error) {
+  if (dynamic_cast<const InvalidArgument*>(&error) != nullptr) return "InvalidArgument";
+  if (dynamic_cast<const PeerLost*>(&error) != nullptr) return "PeerLost";
+  if (dynamic_cast<const Timeout*>(&error) != nullptr) return "Timeout";
+  if (dynamic_cast<const Mismatch*>(&error) != nullptr) return "Mismatch";
+  if (dynamic_cast<const Refused*>(&error) != nullptr) return "Refused";
+  if (dynamic_cast<const Aborted*>(&error) != nullptr) return "Aborted";
+  if (dynamic_cast<const ProtocolError*>(&error) != nullptr) return "ProtocolError";
+  if (dynamic_cast<const SystemError*>(&error) != nullptr) return "SystemError";
+  if (dynamic_cast<const OutOfMemory*>(&error) != nullptr) return "OutOfMemory";
+  if (dynamic_cast<const InternalError*>(&error) != nullptr) return "InternalError";
+  return "std::exception";
 }
 
 }  // namespace stretto::testing

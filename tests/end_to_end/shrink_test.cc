@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/random.h"
+#include "stretto/base/rank_vector.h"
 #include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"
 
@@ -44,7 +45,7 @@ class Job {
     }
   }
 
-  Process& rank(int number) { return *ranks_[static_cast<std::size_t>(number)]; }
+  Process& rank(int number) { return *ranks_[number]; }
   void wait_until_ready() {
     for (auto& rank : ranks_) EXPECT_TRUE(rank->output().wait_for("ready "));
   }
@@ -83,7 +84,7 @@ class Job {
 
  private:
   const TemporaryFolder folder_;  // Outlives the ranks.
-  std::vector<std::unique_ptr<Process>> ranks_;
+  RankVector<std::unique_ptr<Process>> ranks_;
 };
 
 std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/cores.h"
+#include "stretto/base/rank_vector.h"
 #include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"
 
@@ -170,7 +171,7 @@ class Pause : public ::testing::TestWithParam<Setting> {
   }
 
  private:
-  pid_t pid(int rank) const { return pids_[static_cast<std::size_t>(rank)]; }
+  pid_t pid(int rank) const { return pids_[rank]; }
 
   // The number in a line "[1] ready 4711" of a rank, once it is there; 0 if it never comes.
   long number_behind(int rank, const std::string& word) {
@@ -189,7 +190,7 @@ class Pause : public ::testing::TestWithParam<Setting> {
   }
 
   Tool tool_;
-  std::vector<pid_t> pids_;
+  RankVector<pid_t> pids_;
 };
 
 TEST_P(Pause, OfASecondCostsASecond) {

@@ -11,6 +11,7 @@
 #include <exception>
 #include <string>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/schedule/algorithms.h"
 #include "stretto/stretto.h"
 #include "tests/support/problem.h"
@@ -72,13 +73,13 @@ ByteVector bytes_of(int rank) {
 std::string failure_of_bytes(Communicator& comm) {
   const int rank = comm.rank().value();
   const ByteVector own = bytes_of(rank);
-  const std::vector<ByteVector> all = all_gather_bytes(comm, own);
+  const RankVector<ByteVector> all = all_gather_bytes(comm, own);
   if (std::ssize(all) != comm.size()) return "all_gather_bytes";
   for (int r = 0; r < comm.size(); ++r) {
-    if (all[static_cast<std::size_t>(r)] != bytes_of(r)) return "all_gather_bytes";
+    if (all[r] != bytes_of(r)) return "all_gather_bytes";
   }
   if (broadcast_bytes(comm, own, 1) != bytes_of(1)) return "broadcast_bytes";
-  if (gather_bytes(comm, own, 0) != (rank == 0 ? all : std::vector<ByteVector>()))
+  if (gather_bytes(comm, own, 0) != (rank == 0 ? all : RankVector<ByteVector>()))
     return "gather_bytes";
   if (scatter_bytes(comm, all, 1) != own) return "scatter_bytes";
   return {};

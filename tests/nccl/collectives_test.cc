@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "stretto/base/rank_vector.h"
 #include "tests/support/double_ranks.h"
 #include "tests/support/run_ranks.h"
 
@@ -64,12 +65,12 @@ using Program = void (*)(Communicator&, Buffers&);
 
 // Runs a program on both kinds of memory and compares what it leaves.
 void expect_same(Program program, int size = 3) {
-  std::vector<std::vector<std::string>> on_host(static_cast<std::size_t>(size));
-  std::vector<std::vector<std::string>> on_device(static_cast<std::size_t>(size));
+  RankVector<std::vector<std::string>> on_host(size);
+  RankVector<std::vector<std::string>> on_device(size);
   run_ranks(size, [&](Communicator& ranks) {
     Buffers buffers(ranks.device());
     program(ranks, buffers);
-    on_host[static_cast<std::size_t>(ranks.rank())] = buffers.contents();
+    on_host[ranks.rank()] = buffers.contents();
   });
   Double::get().reset();
   {
@@ -78,7 +79,7 @@ void expect_same(Program program, int size = 3) {
     ranks.on_all([&](Communicator& rank) {
       Buffers buffers(rank.device());
       program(rank, buffers);
-      on_device[static_cast<std::size_t>(rank.rank())] = buffers.contents();
+      on_device[rank.rank()] = buffers.contents();
     });
   }
   EXPECT_EQ(on_host, on_device);
@@ -160,8 +161,8 @@ TEST(NcclDouble, MultipliesBeforeSums) {
 TEST(NcclDouble, MovesSharesOfAnyLength) {
   expect_same([](Communicator& ranks, Buffers& buffers) {
     const int rank = ranks.rank().value();
-    const std::vector<std::size_t> counts = {4, 0, 3};  // Rank 1 has nothing.
-    const std::size_t own = counts[static_cast<std::size_t>(rank)];
+    const RankVector<std::size_t> counts = {4, 0, 3};  // Rank 1 has nothing.
+    const std::size_t own = counts[rank];
     const auto at_root = [&](std::size_t count) { return rank == 2 ? count : 0; };
     ranks.all_gather(buffers.numbers(5, rank), buffers.zeros(15)).wait();
     ranks.all_gather(buffers.numbers(own, rank), buffers.zeros(7), {.counts = counts}).wait();

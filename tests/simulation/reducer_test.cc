@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/base/random.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/simulation/seeded_run.h"
 #include "tests/support/reducer_case.h"
@@ -26,9 +27,9 @@ using testing::ReducerTrainer;
 // Runs a program on each rank of a simulation. Returns what each says, or throws, by rank.
 using Program = std::function<std::string(Communicator&)>;
 std::vector<std::string> run_all(Simulation& simulation, const Program& program) {
-  std::vector<std::string> said(static_cast<std::size_t>(simulation.size()));
+  RankVector<std::string> said(simulation.size());
   simulation.run([&](Communicator& communicator) {
-    std::string& own = said[static_cast<std::size_t>(communicator.rank())];
+    std::string& own = said[communicator.rank()];
     try {
       own = program(communicator);
     } catch (const std::exception& error) {

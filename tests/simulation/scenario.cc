@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/schedule/algorithms.h"
 #include "tests/support/problem.h"
 
@@ -68,18 +69,16 @@ class CollectiveScenario final : public Scenario {
       : oracle_(problem), trials_(static_cast<std::size_t>(problem.ranks)) {}
 
   Work begin(Communicator& comm) override {
-    auto& trial = trials_[static_cast<std::size_t>(comm.rank())];
+    auto& trial = trials_[comm.rank()];
     trial = std::make_unique<testing::Trial>(comm, oracle_);
     return trial->start();
   }
-  std::string check(int rank) const override {
-    return trials_[static_cast<std::size_t>(rank)]->failure();
-  }
+  std::string check(int rank) const override { return trials_[rank]->failure(); }
   std::string describe() const override { return testing::describe(oracle_.problem()); }
 
  private:
   testing::Oracle oracle_;
-  std::vector<std::unique_ptr<testing::Trial>> trials_;
+  RankVector<std::unique_ptr<testing::Trial>> trials_;
 };
 
 // Every rank sends one message and receives one.
@@ -99,17 +98,16 @@ class MessageScenario final : public Scenario {
 
   Work begin(Communicator& comm) override {
     const int self = comm.rank().value();
-    Bytes& incoming = incoming_[static_cast<std::size_t>(self)];
+    Bytes& incoming = incoming_[self];
     incoming.assign(sent_to(self).size(), kUntouched);
     const Rank source = from_any_ ? kAnyRank : Rank((self + ranks_ - distance_) % ranks_);
     const std::vector<Transfer> transfers = {
         Transfer::recv(incoming, source, tag_),
-        Transfer::send(outgoing_[static_cast<std::size_t>(self)], (self + distance_) % ranks_,
-                       tag_)};
+        Transfer::send(outgoing_[self], (self + distance_) % ranks_, tag_)};
     return comm.batch_send_recv(transfers);
   }
   std::string check(int rank) const override {
-    const bool right = incoming_[static_cast<std::size_t>(rank)] == sent_to(rank);
+    const bool right = incoming_[rank] == sent_to(rank);
     return right ? "" : "another message than the one that was sent";
   }
   std::string describe() const override {
@@ -118,16 +116,14 @@ class MessageScenario final : public Scenario {
   }
 
  private:
-  const Bytes& sent_to(int rank) const {
-    return outgoing_[static_cast<std::size_t>((rank + ranks_ - distance_) % ranks_)];
-  }
+  const Bytes& sent_to(int rank) const { return outgoing_[(rank + ranks_ - distance_) % ranks_]; }
 
   int ranks_;
   int distance_;
   int tag_;
   bool from_any_;
-  std::vector<Bytes> outgoing_;
-  std::vector<Bytes> incoming_;
+  RankVector<Bytes> outgoing_;
+  RankVector<Bytes> incoming_;
 };
 
 }  // namespace

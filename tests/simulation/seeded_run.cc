@@ -72,7 +72,7 @@ void SeededRun::submit_disagreement() {
   for (int r = 0; r < size(); ++r) {
     simulation_->submit(r, [this](Communicator& comm) {
       odd_.resize(static_cast<std::size_t>(size()));
-      auto& data = odd_[static_cast<std::size_t>(comm.rank())];
+      auto& data = odd_[comm.rank()];
       data.resize(comm.rank().value() == faulty_ ? 11 : 10);
       return comm.all_reduce(data);
     });

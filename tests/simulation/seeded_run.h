@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "tests/simulation/scenario.h"
 #include "tests/simulation/simulation.h"
 
@@ -59,7 +60,7 @@ class SeededRun {
 
   Options options_;
   std::vector<std::unique_ptr<Scenario>> scenarios_;
-  std::vector<std::vector<float>> odd_;     // Of the operation about which ranks disagree.
+  RankVector<std::vector<float>> odd_;      // Of the operation about which ranks disagree.
   std::unique_ptr<Simulation> simulation_;  // Ends before the buffers of its operations.
   int faulty_ = 0;  // The rank to which something happens, or whose message is hit,
   int other_ = 0;   // on its way to this one, or the other end of the link.

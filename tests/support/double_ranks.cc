@@ -70,8 +70,7 @@ DoubleRanks::DoubleRanks(const Options& options)
     : sockets_(options.size), statuses_(options.size), ranks_(options.size) {
   auto sockets = connect_pairs(options.size, [](int, int) { return make_tcp_pair(); });
   on_threads(options.size, [&](int rank) {
-    transport::Endpoint::Parts parts{
-        .rank = rank, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+    transport::Endpoint::Parts parts{.rank = rank};
     for (FileDescriptor& socket : sockets[rank]) {
       sockets_[rank].push_back(socket.get());
       parts.links.push_back(nullptr);

@@ -13,16 +13,16 @@
 
 namespace stretto {
 
-// Calls `function` on `size` ranks that are threads of this process and returns when all have
-// returned. Throws what one of them threw. For tests.
-inline void run_ranks(int size, const std::function<void(Communicator&)>& function,
+// Calls `function` on `size` ranks that are threads of this process, with the number of the rank,
+// and returns when all have returned. Throws what one of them threw. For tests.
+inline void run_ranks(int size, const std::function<void(Communicator&, int rank)>& function,
                       bool shared_memory = true) {
   const auto communicators = make_thread_ranks(
       {.size = size, .shared_memory = shared_memory, .timeout = std::chrono::seconds(20)});
   std::vector<std::exception_ptr> thrown(communicators.size());
   on_threads(communicators.size(), [&](std::size_t rank) {
     try {
-      function(*communicators[rank]);
+      function(*communicators[rank], static_cast<int>(rank));
     } catch (...) {
       thrown[rank] = std::current_exception();
     }
@@ -30,6 +30,13 @@ inline void run_ranks(int size, const std::function<void(Communicator&)>& functi
   for (const std::exception_ptr& exception : thrown) {
     if (exception) std::rethrow_exception(exception);
   }
+}
+
+// The same for a function that does not ask which rank it is.
+inline void run_ranks(int size, const std::function<void(Communicator&)>& function,
+                      bool shared_memory = true) {
+  run_ranks(
+      size, [&](Communicator& communicator, int) { function(communicator); }, shared_memory);
 }
 
 }  // namespace stretto

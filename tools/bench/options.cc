@@ -7,12 +7,12 @@
 #include <array>
 #include <cctype>
 #include <cmath>
-#include <cstdlib>
 #include <sstream>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include "stretto/base/parse_number.h"
 #include "tools/commands.h"
 
 namespace stretto::bench {
@@ -221,9 +221,9 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
 
 std::optional<std::size_t> parse_bytes(std::string text) {
   text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
-  char* rest = nullptr;
-  const double number = std::strtod(text.c_str(), &rest);
-  if (rest == text.c_str() || !(number > 0)) return std::nullopt;
+  std::string_view rest = text;
+  const double number = take_number<double>(rest).value_or(0);
+  if (!(number > 0)) return std::nullopt;
   std::string unit(rest);
   if (unit.ends_with("iB")) unit.resize(unit.size() - 2);
   if (unit == "B") unit.clear();

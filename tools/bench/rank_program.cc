@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 
@@ -14,6 +13,7 @@
 #include "stretto/base/cores.h"
 #include "stretto/base/environment.h"
 #include "stretto/base/memory_limit.h"
+#include "stretto/base/parse_number.h"
 #include "stretto/bootstrap/handshake.h"
 #include "tools/bench/comm_coordinator.h"
 #include "tools/bench/copy_bound.h"
@@ -27,7 +27,7 @@ int local_rank(const Communicator& comm) {
   for (const char* variable : {"STRETTO_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
                                "MPI_LOCALRANKID", "SLURM_LOCALID"}) {
     const auto text = process_environment().get(variable);
-    if (text) return std::max(0, std::atoi(text->c_str()));
+    if (text) return std::max(0, parse_number<int>(*text).value_or(0));
   }
   return comm.rank().value();
 }

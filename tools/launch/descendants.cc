@@ -13,12 +13,13 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "stretto/base/file_descriptor.h"
+#include "stretto/base/parse_number.h"
 
 namespace stretto::launch {
 namespace {
@@ -29,10 +30,11 @@ pid_t parent_of(pid_t pid) {
       ::open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
   std::array<char, 256> bytes;
   const ssize_t count = ::read(file.get(), bytes.data(), bytes.size());
-  const std::string text(bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  std::string_view text(bytes.data(), static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
   const std::size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos || name_end + 4 >= text.size()) return -1;
-  return std::atoi(text.c_str() + name_end + 4);
+  if (name_end == std::string_view::npos || name_end + 4 >= text.size()) return -1;
+  text.remove_prefix(name_end + 4);
+  return take_number<pid_t>(text).value_or(-1);
 }
 
 // The system keeps a list of them (/proc/PID/task/TID/children), but not every kernel shows it.
@@ -41,7 +43,7 @@ std::vector<pid_t> children() {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc"), ::closedir);
   if (folder == nullptr) return found;
   while (const dirent* entry = ::readdir(folder.get())) {
-    const pid_t pid = std::atoi(entry->d_name);
+    const pid_t pid = parse_number<pid_t>(entry->d_name).value_or(0);
     if (pid > 0 && parent_of(pid) == ::getpid()) found.push_back(pid);
   }
   return found;

@@ -8,9 +8,12 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+
+#include "stretto/base/cgroup.h"
 
 namespace stretto::launch {
 namespace {
@@ -210,19 +213,9 @@ std::string report_json(const JobOutcome& outcome) {
 }
 
 std::optional<long> out_of_memory_kills() {
-  std::ifstream groups("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(groups, line)) {
-    // "0::/path" is the unified hierarchy, "7:memory:/path" the older one.
-    const std::size_t second = line.find(':', line.find(':') + 1);
-    if (second == std::string::npos) continue;
-    const std::string path = line.substr(second + 1);
-    const bool unified = line.starts_with("0::");
-    if (!unified && line.find("memory") > second) continue;
-    const std::string root = unified ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    const std::string file = unified ? "/memory.events" : "/memory.oom_control";
-    // In a container the group's own files may lie at the root although the path says otherwise.
-    for (const std::string& folder : {root + path, root}) {
+  for (const auto& [version, file] : {std::pair(CgroupVersion::second, "/memory.events"),
+                                      std::pair(CgroupVersion::first, "/memory.oom_control")}) {
+    for (const std::string& folder : cgroup_folders(version, "memory")) {
       if (const auto count = read_counter(folder + file)) return count;
     }
   }

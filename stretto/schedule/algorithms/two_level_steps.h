@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/schedule/builder.h"
 #include "stretto/schedule/chunk_owners.h"
 #include "stretto/schedule/host_layout.h"
@@ -72,14 +73,14 @@ class TwoLevel {
         members_(layout.members(host_)),
         position_(layout.position_of(shape.rank)),
         subtrees_(subtrees_by_host(layout, shape.rank_count)),
-        alone_(static_cast<std::size_t>(shape.rank_count)),
+        alone_(shape.rank_count),
         owned_(static_cast<std::size_t>(layout.host_count())),
         handled_(members_.size()),
         inputs_(static_cast<std::size_t>(assignment.chunk_count())),
         arrived_(inputs_.size()) {
     for (const auto& subtrees : subtrees_) {
       for (const Subtree& subtree : subtrees) {
-        alone_[static_cast<std::size_t>(subtree.begin)] = subtree.single();
+        alone_[subtree.begin] = subtree.single();
       }
     }
     for (int c = 0; c < assignment.chunk_count(); ++c) {
@@ -146,7 +147,7 @@ class TwoLevel {
   const std::vector<Subtree>& subtrees_on(int host) const {
     return subtrees_[static_cast<std::size_t>(host)];
   }
-  bool is_alone(Rank rank) const { return alone_[static_cast<std::size_t>(rank)]; }
+  bool is_alone(Rank rank) const { return alone_[rank]; }
 
  private:
   void reduce_subtrees();
@@ -168,7 +169,7 @@ class TwoLevel {
   const std::vector<Rank>& members_;            // Of this host.
   int position_;                                // Among them.
   std::vector<std::vector<Subtree>> subtrees_;  // Per host.
-  std::vector<bool> alone_;                     // Per rank, whether its subtree has no other.
+  RankVector<bool> alone_;                      // Per rank, whether its subtree has no other.
   std::vector<std::vector<int>> owned_;         // Per host, chunks with an owner there.
   std::vector<std::vector<int>> handled_;       // Per member of this host, chunks that it handles.
   std::vector<std::vector<Place>> inputs_;      // Per chunk, by position of the member.

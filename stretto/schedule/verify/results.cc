@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/schedule/verify/structure.h"
 
 namespace stretto::schedule {
@@ -50,12 +51,12 @@ class SlotValues {
       case Buffer::partial:
         break;
     }
-    return 2 * chunks + raw_slots_[static_cast<std::size_t>(place.rank)] + index;
+    return 2 * chunks + raw_slots_[place.rank] + index;
   }
 
   bool in_place_;
   std::int32_t chunk_count_;
-  std::vector<std::int32_t> raw_slots_;
+  RankVector<std::int32_t> raw_slots_;
   std::vector<std::vector<Expression>> values_;
 };
 
@@ -173,8 +174,8 @@ class ResultCheck {
   }
 
   Status check_contributions(const std::string& found, Expression value) {
-    std::vector<int> times(head_.rank_count);
-    for (const auto& leaf : pool_.leaves(value)) ++times[static_cast<std::size_t>(leaf.rank)];
+    RankVector<int> times(head_.rank_count);
+    for (const auto& leaf : pool_.leaves(value)) ++times[leaf.rank];
     for (std::size_t rank = 0; rank < times.size(); ++rank) {
       if (times[rank] == 0) return refuse("{} lacks rank {}", found, rank);
       if (times[rank] > 1) {

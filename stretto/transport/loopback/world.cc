@@ -53,7 +53,7 @@ Result<std::vector<std::unique_ptr<Endpoint>>> make_world(const WorldOptions& op
   }
   std::vector<std::unique_ptr<Endpoint>> endpoints;
   for (int r = 0; r < options.ranks; ++r) {
-    Endpoint::Parts parts{.rank = r, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+    Endpoint::Parts parts{.rank = r};
     for (int peer = 0; peer < options.ranks; ++peer) {
       auto link = peer == r ? nullptr : make_link(world, r, peer);
       if (link != nullptr && options.wrap) link = options.wrap(r, peer, std::move(link));

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "stretto/base/collective_library.h"
+#include "stretto/base/rank_vector.h"
 #include "stretto/transport/mpi/mpi_process.h"
 
 namespace stretto::transport::mpi {
@@ -105,7 +106,7 @@ bool reduces_values(Collective collective) {
 
 // Counts and where they begin, as MPI wants them.
 struct Layout {
-  std::vector<int> counts;
+  RankVector<int> counts;
   std::vector<int> begins;
   bool is_even = true;
   bool fits = true;
@@ -123,7 +124,6 @@ struct Layout {
     }
     fits = begin <= std::numeric_limits<int>::max();
   }
-  int count_of(int rank) const { return counts[static_cast<std::size_t>(rank)]; }
 };
 
 // By which MPI tells apart the groups that a process makes at a time; any MPI has more tags.
@@ -301,7 +301,7 @@ class MpiCollectives final : public CollectiveLibrary {
         return MPI_Ireduce(call.input, call.output, count, type, op, root, comm_, request);
       case Collective::reduce_scatter:
         if (of.is_even) {
-          return MPI_Ireduce_scatter_block(call.input, call.output, of.count_of(rank_), type, op,
+          return MPI_Ireduce_scatter_block(call.input, call.output, of.counts[rank_], type, op,
                                            comm_, request);
         }
         return MPI_Ireduce_scatter(call.input, call.output, of.counts.data(), type, op, comm_,
@@ -322,7 +322,7 @@ class MpiCollectives final : public CollectiveLibrary {
     const int root = call.operation.root;
     const Layout& of = running.counts;
     const Layout& from = running.received;
-    const int own = of.count_of(rank_);
+    const int own = of.counts[rank_];
     switch (call.operation.collective) {
       case Collective::all_gather:
         if (of.is_even) {

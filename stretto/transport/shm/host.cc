@@ -108,7 +108,7 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
   STRETTO_ASSIGN_OR_RETURN(const Channels channels, make_channels(std::move(sockets)));
   // Without peers on this host nothing is shared, nor need the system offer that.
   if (std::ranges::all_of(channels, [](const auto& channel) { return channel == nullptr; })) {
-    Endpoint::Parts alone{.rank = self, .links = {}, .memory = nullptr, .sleep_flag = nullptr};
+    Endpoint::Parts alone{.rank = self};
     alone.links.resize(channels.size());
     alone.processes.resize(channels.size());
     return alone;
@@ -127,7 +127,7 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
     channel->send(memory->proof());
   }
   STRETTO_RETURN_IF_ERROR(meet_peers(channels, *memory, Inbox::bytes(ranks), limit));
-  Endpoint::Parts parts{.rank = self, .links = {}, .memory = memory, .sleep_flag = nullptr};
+  Endpoint::Parts parts{.rank = self, .memory = memory};
   for (int r = 0; r < ranks; ++r) {
     const auto& channel = channels[r];
     parts.links.push_back(nullptr);

@@ -101,14 +101,10 @@ void Network::kill(Rank rank) {
 }
 
 Result<World> make_world(const WorldOptions& options) {
-  World world{.network = std::make_shared<Network>(options), .endpoints = {}};
+  World world{.network = std::make_shared<Network>(options)};
   for (int r = 0; r < options.ranks; ++r) {
     // Time stands still while an endpoint ends: nothing could be waited for.
-    Endpoint::Parts parts{.rank = r,
-                          .links = {},
-                          .memory = nullptr,
-                          .sleep_flag = nullptr,
-                          .farewell_time = Duration::zero()};
+    Endpoint::Parts parts{.rank = r, .farewell_time = Duration::zero()};
     for (int peer = 0; peer < options.ranks; ++peer) {
       parts.links.push_back(
           peer == r ? nullptr : std::make_unique<SimLink>(world.network, Rank(r), Rank(peer)));

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/transport/endpoint.h"
 #include "stretto/transport/sim/wire.h"
 
@@ -72,7 +73,7 @@ class Network {
 
 struct World {
   std::shared_ptr<Network> network;
-  std::vector<std::unique_ptr<Endpoint>> endpoints;  // Keep the network alive.
+  RankVector<std::unique_ptr<Endpoint>> endpoints = {};  // Keep the network alive.
 };
 
 // Ranks on a network with random delays, partial reads and writes and bounded buffers; all of it

@@ -39,7 +39,7 @@ class SimWorldTest : public ::testing::Test {
     }
     random_ = Random(options.seed);
   }
-  Endpoint& rank(int r) { return *world_.endpoints[static_cast<std::size_t>(r)]; }
+  Endpoint& rank(int r) { return *world_.endpoints[r]; }
 
   Message& send(int from, int to, std::uint32_t number, std::size_t size) {
     Message& message = add(to, number, size, static_cast<std::byte>(number * 7 + 1));
@@ -67,7 +67,7 @@ class SimWorldTest : public ::testing::Test {
       for (int i = 0; i < 3 * world_.network->size(); ++i, ++turns) {
         const int r =
             static_cast<int>(random_.below(static_cast<std::uint64_t>(world_.network->size())));
-        if (world_.endpoints[static_cast<std::size_t>(r)] != nullptr) {
+        if (world_.endpoints[r] != nullptr) {
           moved = rank(r).progress() || moved;
         }
       }

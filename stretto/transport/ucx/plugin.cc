@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/rank_vector.h"
 #include "stretto/transport/packets/engine.h"
 
 namespace stretto::transport::packets {
@@ -62,8 +63,7 @@ bool leaves_to_ucx(const ucp_config_t* config, const std::string& name) {
 
 class UcxEngine final : public Engine {
  public:
-  explicit UcxEngine(const EngineOptions& options)
-      : options_(options), peers_(static_cast<std::size_t>(options.size)) {
+  explicit UcxEngine(const EngineOptions& options) : options_(options), peers_(options.size) {
     unsigned major = 0;
     unsigned minor = 0;
     unsigned release = 0;
@@ -100,11 +100,11 @@ class UcxEngine final : public Engine {
 
   const char* library() const override { return library_.c_str(); }
   const char* failure() const override { return failure_.c_str(); }
-  const char* failure(int peer) const override { return at(peer).failure.c_str(); }
+  const char* failure(int peer) const override { return peers_[peer].failure.c_str(); }
   const char* address() const override { return address_.c_str(); }
 
   void connect(const char* const* addresses) override {
-    for (int r = 0; r < options_.size; ++r) at(r).address = from_hex(addresses[r]);
+    for (int r = 0; r < options_.size; ++r) peers_[r].address = from_hex(addresses[r]);
   }
 
   // A synchronous send: it ends when the peer has matched it. Else the goodbye of a rank, which
@@ -113,7 +113,7 @@ class UcxEngine final : public Engine {
     const int number = free_operation(peer);
     if (!open_endpoint(peer)) return number;
     const ucp_request_param_t how{};
-    keep(number, ucp_tag_send_sync_nbx(at(peer).endpoint, bytes, count,
+    keep(number, ucp_tag_send_sync_nbx(peers_[peer].endpoint, bytes, count,
                                        static_cast<ucp_tag_t>(options_.rank), &how));
     return number;
   }
@@ -163,8 +163,6 @@ class UcxEngine final : public Engine {
     bool receives = false;
     bool is_lost = false;  // A packet that never comes.
   };
-  Peer& at(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
-  const Peer& at(int peer) const { return peers_[static_cast<std::size_t>(peer)]; }
 
   // Waits for what a call of UCX has begun. Returns whether it has ended in time.
   bool finish(void* request, Clock::time_point end) {
@@ -208,7 +206,7 @@ class UcxEngine final : public Engine {
   }
 
   bool open_endpoint(int peer) {
-    Peer& to = at(peer);
+    Peer& to = peers_[peer];
     if (to.endpoint != nullptr || !to.failure.empty()) return to.failure.empty();
     ucp_ep_params_t of_endpoint{};
     of_endpoint.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
@@ -246,7 +244,7 @@ class UcxEngine final : public Engine {
   }
   void fail(Operation& operation, ucs_status_t status) {
     if (status == UCS_OK) return;
-    note(at(operation.peer), status);
+    note(peers_[operation.peer], status);
     operation.is_lost = operation.receives;
   }
   void check(ucs_status_t status) {
@@ -254,7 +252,7 @@ class UcxEngine final : public Engine {
   }
 
   EngineOptions options_;
-  std::vector<Peer> peers_;
+  RankVector<Peer> peers_;
   std::string library_;
   std::string address_;
   std::string failure_;
