@@ -376,7 +376,6 @@ def show(results: dict) -> None:
 def measure_here(options: argparse.Namespace) -> dict:
     """Results of rank 0; the others are processes forked from this one."""
 
-
     def be_rank(rank: int) -> dict:
         place = {"init_method": f"file://{folder}/store", "rank": rank, "world_size": options.ranks}
         dist.init_process_group("gloo", timeout=datetime.timedelta(minutes=5), **place)
