@@ -115,6 +115,33 @@ TEST(UnusualPrograms, ForwardAndBackwardMayRunOnDifferentThreads) {
   });
 }
 
+TEST(UnusualPrograms, LbfgsStepsByTheMeanLoss) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net(), reference = net();
+    DistributedDataParallel ddp(model, communicator);
+    const auto settings =
+        torch::optim::LBFGSOptions(0.5).max_iter(4).line_search_fn("strong_wolfe");
+    torch::optim::LBFGS optimizer(ddp.parameters(), settings);
+    torch::optim::LBFGS alone(reference->parameters(), settings);
+    optimizer.step([&] {
+      optimizer.zero_grad();
+      const auto loss = loss_of(ddp, part(global_batch(0), communicator.rank().value()));
+      loss.backward();
+      torch::Tensor mean = loss.detach().clone();
+      all_reduce(communicator, mean, {.op = ReduceOp::mean}).wait();
+      return mean;
+    });
+    alone.step([&] {
+      alone.zero_grad();
+      const auto loss = loss_of(*reference, global_batch(0));
+      loss.backward();
+      return loss;
+    });
+    ddp.verify_replicas();
+    expect_equal_parameters(*model, *reference);
+  });
+}
+
 TEST(UnusualPrograms, AnOutputThatOutlivesItsModelIsNoWayBack) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net model = net();
