@@ -189,7 +189,7 @@ def empty(
     shape = torch.empty(*size or ((),), device="meta").shape
     dtype = dtype or torch.get_default_dtype()
     flat = _backend(group).allocate_tensor(shape.numel(), dtype=dtype, device=torch.device("cpu"))
-    return flat.view(shape)
+    return flat.view(dtype).view(shape)  # Real numbers, if it is for complex ones.
 
 
 def memory(group: dist.ProcessGroup | None = None) -> TorchFunctionMode:

@@ -473,3 +473,36 @@ class MemoryTest(unittest.TestCase):
 
         sums = ranks.with_group(body)
         self.assertEqual(sums[0], sums[1])
+
+    def test_trains_parameters_of_all_kinds(self) -> None:
+        class Mixed(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                torch.manual_seed(1)
+                self.wave = torch.nn.Parameter(torch.randn(3, 2, dtype=torch.complex64))
+                self.short = torch.nn.Linear(3, 2).to(torch.bfloat16)
+                self.long = torch.nn.Linear(3, 2).double()
+
+            def forward(self, values: torch.Tensor) -> torch.Tensor:
+                waves = (torch.complex(values, 0 * values) @ self.wave).abs()
+                return waves + self.short(values.to(torch.bfloat16)) + self.long(values.double())
+
+        def gradients(model: torch.nn.Module, values: torch.Tensor) -> list[torch.Tensor]:
+            model(values).square().mean().backward()
+            return [p.grad for p in model.parameters() if p.grad is not None]
+
+        values = torch.linspace(-1, 1, 24).reshape(8, 3)
+        alone = gradients(Mixed(), values)
+
+        def body(rank: int, size: int) -> None:
+            for views in (False, True):
+                model = torch.nn.parallel.DistributedDataParallel(
+                    Mixed(), gradient_as_bucket_view=views
+                )
+                found = gradients(model, values[rank::size])
+                assert len(found) == len(alone) == 5
+                for one, other in zip(found, alone):
+                    assert one.dtype == other.dtype
+                    assert torch.allclose(one, other, rtol=0.02, atol=0.02), (one, other)
+
+        ranks.with_group(body)
