@@ -50,6 +50,9 @@ import torch.distributed as dist
 from bench_models import models
 from torch import nn
 
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
+import peers  # noqa: E402
+
 SIZES = "8,512,4096,65536,1048576,8388608,67108864"
 CLOCKS = {"wall": time.CLOCK_MONOTONIC, "cpu": time.CLOCK_PROCESS_CPUTIME_ID}
 clock = CLOCKS["wall"]
@@ -474,9 +477,6 @@ def main() -> None:
         files = ("--json", "--page", str(arguments.json), str(arguments.page))
         chosen = [word for word in sys.argv[1:] if word not in files]
         text = page_of(results, " ".join(["./dev bench torch", *chosen]))
-        sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
-        import peers
-
         peers.put_into(arguments.page, BEGIN, END, text)
 
 

@@ -91,8 +91,9 @@ at::Tensor ProcessGroupStretto::allocateTensor(long size, at::TensorOptions opti
   // A bucket of complex parameters is one of real numbers, twice as many: PyTorch's reducer makes
   // it that where it allocates the bucket itself, asks here for complex ones, and takes what comes.
   const at::ScalarType type = c10::typeMetaToScalarType(options.dtype());
-  if (c10::isComplexType(type))
+  if (c10::isComplexType(type)) {
     return allocateTensor(2 * size, options.dtype(toRealValueType(type)));
+  }
   const std::size_t bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
   // Some communication hooks make their bucket larger; it then moves to the heap.
   c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(bytes),

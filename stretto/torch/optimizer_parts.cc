@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "stretto/base/error.h"
-#include "stretto/communicator/byte_exchange.h"
 #include "stretto/torch/distinct.h"
 
 namespace stretto::ddp {
@@ -69,14 +68,18 @@ std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
   return distinct(std::move(result));
 }
 
+ByteVector broadcast_text(Communicator& communicator, const std::string& text, Rank root,
+                          const std::optional<Duration>& timeout) {
+  constexpr std::size_t kAnyLength = std::numeric_limits<std::size_t>::max();
+  return broadcast_bytes(communicator, std::as_bytes(std::span(text)), root,
+                         {.limit_bytes = kAnyLength, .timeout = timeout});
+}
+
 void broadcast_optimizer(torch::optim::Optimizer& optimizer, Communicator& communicator, Rank root,
                          const std::optional<Duration>& timeout) {
   std::ostringstream text;
   if (communicator.rank() == root) torch::save(optimizer, text);
-  const std::string own = text.str();
-  const ByteVector bytes =
-      broadcast_bytes(communicator, std::as_bytes(std::span(own)), root,
-                      {.limit_bytes = std::numeric_limits<std::size_t>::max(), .timeout = timeout});
+  const ByteVector bytes = broadcast_text(communicator, text.str(), root, timeout);
   if (communicator.rank() == root) return;
   torch::load(optimizer, reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }

@@ -37,6 +37,22 @@ void check_kind(const std::string& name, const torch::Tensor& gradient) {
   }
 }
 
+std::string why_replicas_differ(std::uint64_t step, bool replaced, bool joined) {
+  if (replaced) {
+    return "parameters were replaced on some rank (torch::load, set_data, Module::to), and not by "
+           "the same values on all: do it on all ranks, or before DistributedDataParallel is built";
+  }
+  if (joined) {
+    return "step " + std::to_string(step) +
+           ", after join(), began with different parameters: name the optimizers in "
+           "UnevenInputsOptions::optimizers, since ranks that ran out of batches have stepped them "
+           "less often than others";
+  }
+  return "step " + std::to_string(step) +
+         " began with different parameters: all ranks must step with the same optimizer, and "
+         "change parameters alike";
+}
+
 }  // namespace
 
 // A pass in which no parameter of the module gets a gradient on this rank is a step, too: other
@@ -418,21 +434,8 @@ void Replica::verify_after_step(bool replaced) {
   try {
     verify_replicas();
   } catch (const Mismatch& mismatch) {
-    const std::string step = "step " + std::to_string(last_step_.step);
     mismatch.status()
-        .with_context(
-            replaced
-                ? "parameters were replaced on some rank (torch::load, set_data, Module::to), and "
-                  "not by the same values on all: do it on all ranks, or before "
-                  "DistributedDataParallel is built"
-            : joined
-                ? step +
-                      ", after join(), began with different parameters: name the optimizers in "
-                      "UnevenInputsOptions::optimizers, since ranks that ran out of batches "
-                      "have stepped them less often than others"
-                : step +
-                      " began with different parameters: all ranks must step with the same "
-                      "optimizer, and change parameters alike")
+        .with_context(why_replicas_differ(last_step_.step, replaced, joined))
         .or_throw();
   }
 }

@@ -106,9 +106,9 @@ void Replica::check_tensors() const {
              ", which is no parameter of the module");
     }
   }
+  const auto parameters = module_->named_parameters(), buffers = module_->named_buffers();
   for (const std::string& name : options_.parameters_to_ignore) {
-    const auto known = {module_->named_parameters(), module_->named_buffers()};
-    if (std::ranges::none_of(known, [&](const auto& list) { return list.contains(name); })) {
+    if (!parameters.contains(name) && !buffers.contains(name)) {
       refuse("the option parameters_to_ignore names " + in_quotes(name) +
              ", which is neither a parameter nor a buffer of the module");
     }

@@ -3,14 +3,11 @@
 
 #include "stretto/torch/sharded_optimizer.h"
 
-#include <limits>
-#include <span>
 #include <sstream>
 #include <string>
 #include <unordered_set>
 #include <utility>
 
-#include "stretto/communicator/byte_exchange.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/torch/optimizer_parts.h"
 #include "stretto/torch/refuse.h"
@@ -144,9 +141,7 @@ void ShardedOptimizer::receive_state_of(Rank rank) {
   }
   std::string text;
   if (rank == communicator_.rank()) text = packed(optimizer_, keys);
-  const ByteVector bytes = broadcast_bytes(
-      communicator_, std::as_bytes(std::span(text)), rank,
-      {.limit_bytes = std::numeric_limits<std::size_t>::max(), .timeout = timeout_});
+  const ByteVector bytes = ddp::broadcast_text(communicator_, text, rank, timeout_);
   if (rank == communicator_.rank()) return;
   torch::serialize::InputArchive archive;
   archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size());

@@ -124,14 +124,14 @@ std::size_t begin_of(const Problem& problem, int rank) {
 }
 
 std::size_t share(const Problem& problem, int from, int to) {
-  return problem.shares[from * problem.ranks + to];
+  return problem.shares[static_cast<std::size_t>(from * problem.ranks + to)];
 }
 
 std::size_t input_elements(const Problem& problem, int rank) {
   switch (problem.collective) {
     case Collective::all_gather:
     case Collective::gather:
-      return problem.shares[rank];
+      return problem.shares[static_cast<std::size_t>(rank)];
     case Collective::reduce_scatter:
       return sum(problem.shares);
     case Collective::scatter:

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "stretto/base/operation.h"
-#include "stretto/base/rank_vector.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/schedule/schedule.h"
 
@@ -28,7 +27,7 @@ struct Problem {
   // Elements: of everybody's buffer where there are no shares, of each rank's share where there
   // are; of an all_to_all, shares[s * ranks + d] go from s to d.
   std::size_t count = 0;
-  RankVector<std::size_t> shares = {};
+  std::vector<std::size_t> shares = {};
   std::string algorithm = {};
   bool registered = false;
   bool in_place = false;
@@ -52,7 +51,7 @@ class Oracle {
   const Problem& problem() const { return problem_; }
   // What a rank hands in: small numbers that differ from rank to rank, no two alike in a row. Where
   // the algorithm has an order of its own, they are such that every order gives the same bits.
-  const Bytes& input_of(int rank) const { return inputs_[rank]; }
+  const Bytes& input_of(int rank) const { return inputs_[static_cast<std::size_t>(rank)]; }
   // What comes out on a rank. Empty where the collective gives nothing to the rank.
   Bytes expected_of(int rank) const;
 
@@ -61,7 +60,7 @@ class Oracle {
   Bytes exchanged(int rank) const;
 
   Problem problem_;
-  RankVector<Bytes> inputs_;
+  std::vector<Bytes> inputs_;
   Bytes reduced_;  // Empty where nothing is reduced.
 };
 

@@ -128,12 +128,11 @@ class DistributedDataParallel {
   // `ddp.join([&] { for (auto& batch : *loader) ... })`. A rank whose loop has ended takes part in
   // the steps of those that still have data, contributing nothing, until no rank has any; then all
   // get the parameters and buffers of the last, and the state of optimizers that the options name.
-  // Collective, blocks. Each step costs one more small
-  // operation. What `loop` throws comes out at once; other ranks are told when the communicator is
-  // destroyed. Where the loop trains several models of one communicator, by a backward pass each,
-  // calls are nested: `one.join([&] { two.join(loop); })`. Nothing else in the loop may communicate
-  // (Mismatch): no other model, no ShardedOptimizer, no ParameterAveraging; SyncBatchNorm is
-  // refused.
+  // Collective, blocks. Each step costs one more small operation. What `loop` throws comes out at
+  // once; other ranks are told when the communicator is destroyed. Where the loop trains several
+  // models of one communicator, by a backward pass each, calls are nested:
+  // `one.join([&] { two.join(loop); })`. Nothing else in the loop may communicate (Mismatch): no
+  // other model, no ShardedOptimizer, no ParameterAveraging; SyncBatchNorm is refused.
   void join(const std::function<void()>& loop, const UnevenInputsOptions& options = {}) {
     replica_->join(loop, options);
   }

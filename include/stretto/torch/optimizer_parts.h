@@ -5,10 +5,12 @@
 
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <torch/torch.h>
 
+#include "stretto/communicator/byte_exchange.h"
 #include "stretto/communicator/communicator.h"
 
 // How a libtorch optimizer is made to step some of its parameters at a time. The settings of groups
@@ -22,6 +24,10 @@ void check_steps_in_parts(const torch::optim::Optimizer& optimizer);
 // All parameters, group by group, each once: a module lists a layer that two of its parts have
 // registered under both names.
 std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer);
+
+// What `root` has packed into `text`, of any length, on all ranks. Collective, blocks.
+ByteVector broadcast_text(Communicator& communicator, const std::string& text, Rank root,
+                          const std::optional<Duration>& timeout);
 
 // Makes the settings and the state of `root`'s optimizer everyone's. Collective, blocks.
 void broadcast_optimizer(torch::optim::Optimizer& optimizer, Communicator& communicator, Rank root,
