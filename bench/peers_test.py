@@ -172,7 +172,8 @@ class PlanTest(unittest.TestCase):
                          ["registered", "private", "huge", "private", "huge"])
 
     def test_what_cannot_become_the_best_is_not_repeated(self):
-        place = systems.Place(2, 2, HERE, pathlib.Path(tempfile.mkdtemp()))
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        place = systems.Place(2, 2, HERE, folder)
         every = systems.all_systems()
         contest = peers.Contest(peers.parse_arguments(["--peers", str(place.peers)]), [], place)
         contest.lines = [line("mpich", 40_000, size=64), line("intelmpi", 10_000, size=64)]
@@ -276,7 +277,7 @@ class FakeSystem(systems.Mpi):
 
 class ConversationTest(unittest.TestCase):
     def talk(self, body, first=""):
-        folder = pathlib.Path(tempfile.mkdtemp())
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         place = systems.Place(2, 2, folder, folder)
         return conversation.Conversation(FakeSystem(body, first), place, folder / "log")
 
@@ -354,7 +355,7 @@ class DriverTest(unittest.TestCase):
         build = pathlib.Path(os.environ.get("STRETTO_BUILD_DIR", HERE.parent / "build/release"))
         if not (build / "bin/stretto_driver").exists():
             self.skipTest("the drivers are not built")
-        folder = pathlib.Path(tempfile.mkdtemp())
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
         run = subprocess.run(
             [sys.executable, HERE / "peers.py", "--build", build, "--peers", folder, "--systems",
              "stretto,copy,bare", "--operations", "all_reduce,barrier,broadcast,all_to_all",

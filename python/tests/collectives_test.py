@@ -133,6 +133,9 @@ def takes_any_layout(rank: int, size: int) -> None:
         raise AssertionError("a tensor whose elements are one place was taken")
     except ValueError as error:
         assert "clone()" in str(error), error
+    received = pattern if rank == 0 else torch.zeros(3)  # The source is only read.
+    dist.broadcast(received, src=0)
+    assert torch.equal(received, torch.ones(3)), received
 
 
 def takes_small_and_no_elements(rank: int, size: int) -> None:

@@ -83,6 +83,10 @@ void OperationTensors::check(const at::Tensor& tensor) {
 }
 
 ConstView OperationTensors::input(const at::Tensor& tensor, bool is_reduced) {
+  return source(tensor, is_reduced);
+}
+
+View OperationTensors::source(const at::Tensor& tensor, bool is_reduced) {
   check(tensor);
   const at::NoGradGuard no_grad;
   kept_.push_back(tensor.resolve_conj().resolve_neg().contiguous());

@@ -40,6 +40,8 @@ class OperationTensors {
       : communicator_(std::move(communicator)) {}
 
   ConstView input(const at::Tensor& tensor, bool is_reduced = false);
+  // The same, for an operation whose one buffer is written to on the other ranks only.
+  View source(const at::Tensor& tensor, bool is_reduced = false);
   View output(const at::Tensor& tensor, bool is_reduced = false);
   View in_place(const at::Tensor& tensor, bool is_reduced = false);
   std::vector<ConstView> inputs(const std::vector<at::Tensor>& tensors, bool is_reduced = false);

@@ -168,8 +168,8 @@ WorkPtr ProcessGroupStretto::start(const Start& what, Submit submit) {
 WorkPtr ProcessGroupStretto::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) {
   OperationTensors held = tensors_of_operation();
   at::Tensor& tensor = only(tensors, "broadcast");
-  const View data = held.in_place(tensor);
   const Rank root = rank_of(options.rootRank, getSize(), "broadcast: source");
+  const View data = root == Rank(getRank()) ? held.source(tensor) : held.output(tensor);
   return start({OpType::BROADCAST, "stretto:broadcast", options.timeout, held, tensors, tensors},
                [&](Communicator& comm, Duration timeout) {
                  return comm.broadcast(data, {.root = root, .timeout = timeout});
