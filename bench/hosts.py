@@ -51,8 +51,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "scripts"))
 import namespaces  # noqa: E402  pylint: disable=wrong-import-position
 
-ALGORITHMS = ("two_level_mapped", "two_level", "direct", "ring", "recursive_doubling",
-              "recursive_halving")
+ALGORITHMS = ("two_level_eager", "two_level_mapped", "two_level", "direct", "ring",
+              "recursive_doubling", "recursive_halving")
 PLAIN_BYTES = 16 << 20
 # What bench/drivers/wire_driver.cc is told.
 TRAINING = types.SimpleNamespace(steps=10, total=20 << 20, bucket=1 << 20, backward_ms=40)

@@ -55,7 +55,8 @@ class OnHosts(systems.System):
         in_place = operation in ("all_reduce", "broadcast")
         named = self.algorithms if operation == "all_reduce" else ()
         if len(set(self.placement)) == len(self.placement):  # No host has memory to share.
-            named = [name for name in named if name != "two_level_mapped"]
+            mapped = ("two_level_mapped", "two_level_eager")
+            named = [name for name in named if name not in mapped]
         return [systems.Variant(operation, size, "private", in_place, algorithm)
                 for algorithm in ("", *named)]
 

@@ -176,13 +176,34 @@ TEST(Selector, WhereTheWireTakesTheTimeTheLeastBesideItIsChosen) {
                                     .sync_seconds = 4.2e-6}};
   const Selector selector(
       {.rank_count = 4, .hosts = {0, 0, 1, 1}, .links = links, .has_teams = true});
-  for (const std::size_t bytes :
-       {std::size_t{64} << 10, std::size_t{1} << 20, std::size_t{16} << 20}) {
+  for (const auto& [bytes, least] : {std::pair(std::size_t{64} << 10, "two_level_eager"),
+                                     {std::size_t{1} << 20, "two_level_mapped"},
+                                     {std::size_t{16} << 20, "two_level_mapped"}}) {
     const auto candidates = selector.candidates(operation_of(Collective::all_reduce, bytes), true);
-    EXPECT_EQ(candidates.front().algorithm->name, "two_level_mapped") << bytes;
+    EXPECT_EQ(candidates.front().algorithm->name, least) << bytes;
     const auto halving = std::ranges::find(candidates, "recursive_halving",
                                            [](const auto& one) { return one.algorithm->name; });
     EXPECT_NEAR(halving->seconds / candidates.front().seconds, 1, 0.03) << bytes;
+  }
+}
+
+// 5 ms each way, 100 Mbit/s: of two hosts, both exchange all that they have, which is no more
+// bytes.
+TEST(Selector, WhereTheWayTakesTheTimeHostsExchangeOnce) {
+  const LinkModel links{.local = {},
+                        .network = {.latency_seconds = 5e-3, .seconds_per_byte = 8e-8}};
+  for (const int host_count : {2, 4}) {
+    HostList hosts;
+    for (int rank = 0; rank < 4 * host_count; ++rank) hosts.push_back(rank / 4);
+    const Selector selector(
+        {.rank_count = 4 * host_count, .hosts = hosts, .links = links, .has_teams = true});
+    for (const std::size_t kilobytes : {4, 64, 1024}) {
+      const OperationDescriptor operation = operation_of(Collective::all_reduce, kilobytes << 10);
+      const bool is_short = host_count == 2 || kilobytes == 4;
+      EXPECT_EQ(selector.candidates(operation, true).front().algorithm->name,
+                is_short ? "two_level_eager" : "two_level_mapped")
+          << host_count << " hosts, " << kilobytes << " KiB";
+    }
   }
 }
 

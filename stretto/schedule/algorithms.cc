@@ -85,6 +85,7 @@ constexpr Algorithm kAlgorithms[] = {
     {15, "two_level_mapped", scatter, both, none, two_level_mapped_scatter},
     {15, "two_level_mapped", all_to_all, both, none, two_level_mapped_all_to_all, kEqualChunks},
     {15, "two_level_mapped", barrier, both, none, two_level_mapped_barrier},
+    {16, "two_level_eager", all_reduce, both, canonical, two_level_eager_all_reduce},
 };
 // clang-format on
 

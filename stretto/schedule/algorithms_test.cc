@@ -119,7 +119,8 @@ TEST(Algorithms, NumbersAreStable) {
                                                   "two_level",
                                                   "textbook_ring",
                                                   "eager_mapped",
-                                                  "two_level_mapped"};
+                                                  "two_level_mapped",
+                                                  "two_level_eager"};
   for (const Algorithm& algorithm : algorithms()) {
     EXPECT_EQ(families.at(algorithm.id), algorithm.name);
     // What layers below this one say.

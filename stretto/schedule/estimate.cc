@@ -269,6 +269,7 @@ constexpr std::array kRows = {
         [](const Model& m) { return two_level_all_reduce(m, Inside::messages); }},
     Row{all_reduce, "two_level_mapped",
         [](const Model& m) { return two_level_all_reduce(m, Inside::mapped); }},
+    Row{all_reduce, "two_level_eager", two_level_eager_all_reduce},
     Row{reduce_scatter, "direct", direct_reduce_scatter},
     Row{reduce_scatter, "recursive_halving", halving_reduce_scatter},
     Row{reduce_scatter, "two_level",

@@ -127,6 +127,7 @@ double two_level_reduce_scatter(const EstimateModel& m, Inside inside);
 double two_level_all_gather(const EstimateModel& m, Inside inside);
 double two_level_broadcast(const EstimateModel& m, Inside inside);
 // On mapped memory.
+double two_level_eager_all_reduce(const EstimateModel& m);
 double two_level_reduce(const EstimateModel& m);
 double two_level_gather(const EstimateModel& m);
 double two_level_scatter(const EstimateModel& m);

@@ -15,12 +15,14 @@ using Pairs = HostSummary::Pairs;
 using Kind = HostSummary::Kind;
 
 // Whose the chunks are: as owner_hosts() says, or one of each rank, or (of a broadcast) as many for
-// each host but the root's.
-enum class Chunks { of_hosts, of_ranks, of_other_hosts };
+// each host but the root's, or all of them every host's.
+enum class Chunks { of_hosts, of_ranks, of_other_hosts, of_every_host };
 
 double chunks_of(const HostSummary& hosts, Chunks chunks) {
   const int n = hosts.rank_count();
   if (chunks == Chunks::of_ranks) return n;
+  if (chunks == Chunks::of_every_host)
+    return std::ranges::max(hosts.kinds(), {}, &Kind::ranks).ranks;
   if (chunks == Chunks::of_hosts) return chunk_count_for(n, hosts.host_count());
   const int turns = std::max(1, hosts.host_count() - 1);
   return std::max(1, (n - 1 + turns - 1) / turns * turns);
@@ -57,23 +59,24 @@ class TwoLevelPhases {
   double reduce() const {
     const double own = worst([&](const Kind& kind) {
       const double joined = 1.0 * (kind.ranks - kind.single_subtrees);
-      return m_.process(joined * (chunks_ - owned(kind)) / kind.ranks * each_);
+      return m_.process(joined * std::min(chunks_, owned_elsewhere(kind)) / kind.ranks * each_);
     });
     const double sent = worst([&](const Kind& kind) {
-      const double out = (chunks_ - owned(kind)) * values_of(kind);
+      const double out = owned_elsewhere(kind) * values_of(kind);
       const double in = owned(kind) * (values_ - values_of(kind));
-      return between((chunks_ - owned(kind)) * (kind.single_subtrees + kind.joint_subtrees), out,
-                     in, kind);
+      return between(owned_elsewhere(kind) * (kind.single_subtrees + kind.joint_subtrees), out, in,
+                     kind);
     });
     const double whole = worst([&](const Kind& kind) {
-      const double operands = kind.ranks + values_ - values_of(kind);
+      const double own_values = is_everywhere() ? values_of(kind) : kind.ranks;
+      const double operands = own_values + values_ - values_of(kind);
       return m_.process(std::ceil(owned(kind) / kind.ranks) * operands * each_);
     });
     return (hosts_ > 1 ? own + sent : 0) + whole;
   }
   // Owners send their chunks to the handlers on other hosts.
   double spread() const {
-    if (hosts_ < 2) return 0;
+    if (hosts_ < 2 || is_everywhere()) return 0;
     return worst([&](const Kind& kind) {
       const double out = owned(kind) * (hosts_ - 1);
       return between(out, out, chunks_ - owned(kind), kind);
@@ -103,7 +106,7 @@ class TwoLevelPhases {
         return m_.wire(std::max(out, in) * each_);
       });
     };
-    if (hosts_ < 2) return 0;
+    if (hosts_ < 2 || is_everywhere()) return 0;
     return port({.reduces = true}) + port({.spreads = true}) -
            port({.reduces = true, .spreads = true});
   }
@@ -148,9 +151,15 @@ class TwoLevelPhases {
   double between(double messages, double out, double in, const Kind& kind) const {
     return m_.between(messages / kind.ranks, std::max(out, in) * each_);
   }
+  bool is_everywhere() const { return owners_ == Chunks::of_every_host; }
   double owned(const Kind& kind) const {
+    if (is_everywhere()) return chunks_;
     if (owners_ == Chunks::of_ranks) return kind.ranks;
     return owners_ == Chunks::of_hosts ? kind.owned_chunks : chunks_ / hosts_;
+  }
+  // Of all other hosts together.
+  double owned_elsewhere(const Kind& kind) const {
+    return is_everywhere() ? chunks_ * (hosts_ - 1) : chunks_ - owned(kind);
   }
   // In chunks' bytes, what a host sends for one chunk that it does not own.
   double values_of(const Kind& kind) const {
@@ -168,10 +177,12 @@ class TwoLevelPhases {
 
 }  // namespace
 
+namespace {
+
 // The halves overlap, as an owner spreads a chunk when it has all of it, but for the first
 // segment's first chunk and the last one's last.
-double two_level_all_reduce(const EstimateModel& m, Inside inside) {
-  const TwoLevelPhases phases(m, inside, Chunks::of_hosts);
+double all_reduce(const Model& m, Inside inside, Chunks chunks) {
+  const TwoLevelPhases phases(m, inside, chunks);
   const double seconds = phases.in_turn({.reduces = true, .spreads = true});
   const double each = m.bytes / phases.chunks();
   const double segments = m.segment_bytes == 0 ? 1 : std::ceil(each / m.segment_bytes);
@@ -179,9 +190,19 @@ double two_level_all_reduce(const EstimateModel& m, Inside inside) {
   const double overlapped = seconds - phases.overlap() * (1 - 1 / pieces);
   if (m.lanes == 0 || segments <= m.lanes) return overlapped;
   // A lane takes its next segment when it has ended the one before.
-  EstimateModel one_segment = m;
+  Model one_segment = m;
   one_segment.bytes = m.segment_bytes * phases.chunks();
-  return std::max(overlapped, segments / m.lanes * two_level_all_reduce(one_segment, inside));
+  return std::max(overlapped, segments / m.lanes * all_reduce(one_segment, inside, chunks));
+}
+
+}  // namespace
+
+double two_level_all_reduce(const EstimateModel& m, Inside inside) {
+  return all_reduce(m, inside, Chunks::of_hosts);
+}
+
+double two_level_eager_all_reduce(const EstimateModel& m) {
+  return all_reduce(m, Inside::mapped, Chunks::of_every_host);
 }
 
 double two_level_reduce_scatter(const EstimateModel& m, Inside inside) {
@@ -234,6 +255,10 @@ double two_level_barrier(const EstimateModel& m) {
 int shared_slots(const Algorithm& algorithm, const HostSummary& hosts) {
   switch (algorithm.collective) {
     case Collective::all_reduce:
+      if (algorithm.name == "two_level_eager") {
+        return static_cast<int>(chunks_of(hosts, Chunks::of_every_host));
+      }
+      return static_cast<int>(chunks_of(hosts, Chunks::of_hosts));
     case Collective::reduce:
       return static_cast<int>(chunks_of(hosts, Chunks::of_hosts));
     case Collective::reduce_scatter:

@@ -167,7 +167,9 @@ INSTANTIATE_TEST_SUITE_P(, BytesOnHosts,
                                                               HostList{0, 1, 0, 1},
                                                               HostList{0, 0, 0, 1})),
                          [](const auto& tested) {
-                           return fmt::format("{}_{}", name(std::get<0>(tested.param).collective),
+                           const schedule::Algorithm& algorithm = std::get<0>(tested.param);
+                           return fmt::format("{}_{}_{}", name(algorithm.collective),
+                                              algorithm.name,
                                               fmt::join(std::get<1>(tested.param), ""));
                          });
 

@@ -31,6 +31,7 @@ AddSteps textbook_ring_all_reduce;
 AddSteps two_level_all_reduce, two_level_reduce_scatter, two_level_all_gather, two_level_broadcast;
 AddSteps two_level_mapped_all_reduce, two_level_mapped_reduce_scatter, two_level_mapped_all_gather,
     two_level_mapped_broadcast, two_level_mapped_reduce, two_level_mapped_gather,
-    two_level_mapped_scatter, two_level_mapped_all_to_all, two_level_mapped_barrier;
+    two_level_mapped_scatter, two_level_mapped_all_to_all, two_level_mapped_barrier,
+    two_level_eager_all_reduce;
 
 }  // namespace stretto::schedule

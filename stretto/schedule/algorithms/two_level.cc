@@ -21,10 +21,10 @@ class ByMessages final : public TwoLevel {
       const Rank to = after(distance);
       const Rank from = before(distance);
       for (const int c : handled_by(to)) {
-        if (needs_input(c, to, self_)) schedule_.send(input(c), to);
+        if (needs_input(c, self_)) schedule_.send(input(c), to);
       }
       for (const int c : own_handled()) {
-        if (!needs_input(c, self_, from)) continue;
+        if (!needs_input(c, from)) continue;
         const Slot slot = schedule_.unused_raw(c);
         schedule_.recv(from, slot);
         add_input(c, from, own(slot));

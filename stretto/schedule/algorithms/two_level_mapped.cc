@@ -33,14 +33,14 @@ class OnMappedMemory : public TwoLevel {
     for (std::size_t distance = 1; distance < member_count(); ++distance) {
       const Rank to = after(distance);
       for (const int c : handled_by(to)) {
-        if (needs_input(c, to, self_)) schedule_.copy(input(c), stage(c));
+        if (needs_input(c, self_)) schedule_.copy(input(c), stage(c));
       }
     }
     schedule_.sync();
     for (std::size_t distance = 1; distance < member_count(); ++distance) {
       const Rank from = after(distance);
       for (const int c : own_handled()) {
-        if (needs_input(c, self_, from)) add_input(c, from, {from, stage(c)});
+        if (needs_input(c, from)) add_input(c, from, {from, stage(c)});
       }
     }
   }
@@ -56,7 +56,7 @@ class OnMappedMemory : public TwoLevel {
     if (!is_shared()) return;
     if (source == Buffer::input) schedule_.share_raw(assignment_.chunk_count());
     for (const int c : own_handled()) {
-      const bool is_staged = assignment_.owner(c) == self_ && source == Buffer::output;
+      const bool is_staged = owns(c) && source == Buffer::output;
       if (!is_staged) schedule_.copy(whole(c, source), stage(c));
     }
     schedule_.sync();
@@ -85,7 +85,7 @@ class ToRoot final : public OnMappedMemory {
     if (self_ != root_) return;
     for (int c = 0; c < assignment_.chunk_count(); ++c) {
       const Rank owner = assignment_.owner(c);
-      if (assignment_.owner_host(c) != root_host_) {
+      if (!assignment_.is_owned_on(root_host_, c)) {
         schedule_.recv(owner, output(c));
       } else if (owner != self_) {
         schedule_.copy({owner, stage(c)}, output(c));
@@ -141,6 +141,15 @@ class AroundRoot {
 // Two-level all-reduce on mapped memory: as two_level, but inside hosts nothing is sent.
 void two_level_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   two_level_all_reduce_by<OnMappedMemory>(schedule, shape);
+}
+
+// Two-level all-reduce on mapped memory in one phase between hosts: each sends all others what it
+// has combined, and all add it up. Half as many messages wait for each other as with one owner of
+// each chunk; of more than two hosts, each sends more bytes.
+void two_level_eager_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
+  const HostLayout layout(shape);
+  two_level_all_reduce_by<OnMappedMemory>(schedule, shape, layout,
+                                          ChunkAssignment::on_every_host(layout));
 }
 
 // Two-level reduce-scatter on mapped memory: the first half of two_level_mapped_all_reduce, with

@@ -18,10 +18,13 @@ bool are_sides(const std::vector<Place>& left, const std::vector<Place>& right) 
 
 }  // namespace
 
-// Handlers combine what the canonical tree combines before anything from another host comes in.
+// Handlers combine what the canonical tree combines before anything from another host comes in. A
+// chunk's only owner reduces everything at once instead.
 void TwoLevel::reduce_subtrees() {
   for (const int c : own_handled()) {
-    if (assignment_.owner(c) == self_) continue;  // An owner reduces everything at once.
+    if (!assignment_.is_owned_elsewhere(host_, c)) continue;
+    auto& arrived = arrived_[static_cast<std::size_t>(c)];
+    arrived.resize(alone_.size());
     for (const Subtree& subtree : subtrees_on(host_)) {
       if (subtree.single()) continue;
       const auto first =
@@ -29,31 +32,33 @@ void TwoLevel::reduce_subtrees() {
       const Slot sum = schedule_.unused_partial(c);
       schedule_.reduce(std::vector<Place>(first, first + (subtree.end - subtree.begin)),
                        {own(sum)});
-      arrived_[static_cast<std::size_t>(c)].push_back(own(sum));
+      arrived[static_cast<std::size_t>(subtree.begin)] = own(sum);
     }
   }
 }
 
-// Between hosts: each sends the owner of a chunk on another host the values of its subtrees.
+// Between hosts: each sends a chunk's owner on another host the values of its subtrees.
 void TwoLevel::exchange_subtrees() {
   for (int distance = 1; distance < layout_.host_count(); ++distance) {
-    for (const int c : owned_on(host_after(distance))) send_subtrees(c);
+    const int to_host = host_after(distance);
+    for (const int c : owned_on(to_host)) send_subtrees(c, to_host);
     const int from_host = host_before(distance);
     for (const int c : own_handled()) {
-      if (assignment_.owner(c) == self_) receive_subtrees(c, from_host);
+      if (owns(c)) receive_subtrees(c, from_host);
     }
   }
 }
 
-void TwoLevel::send_subtrees(int c) {
+void TwoLevel::send_subtrees(int c, int to_host) {
   const bool handles = assignment_.handler(host_, c) == self_;
   if (!handles && !is_alone(self_)) return;
-  std::size_t sums = 0;
+  const Rank owner = assignment_.handler(to_host, c);
   for (const Subtree& subtree : subtrees_on(host_)) {
+    const auto begin = static_cast<std::size_t>(subtree.begin);
     if (subtree.single()) {
-      if (self_ == subtree.begin) schedule_.send(input(c), assignment_.owner(c));
+      if (self_ == subtree.begin) schedule_.send(input(c), owner);
     } else if (handles) {
-      schedule_.send(arrived_[static_cast<std::size_t>(c)][sums++].slot, assignment_.owner(c));
+      schedule_.send(arrived_[static_cast<std::size_t>(c)][begin].slot, owner);
     }
   }
 }
@@ -74,7 +79,9 @@ void TwoLevel::receive_subtrees(int c, int from_host) {
 // allows, and partial values of those that it does not.
 std::vector<Place> TwoLevel::operands(int c, int begin, int end) {
   const auto chunk = static_cast<std::size_t>(c);
-  if (layout_.host_of(begin) != host_ && layout_.together(begin, end)) {
+  const bool is_own = layout_.host_of(begin) == host_;
+  const bool has_sums = end - begin > 1 && assignment_.is_owned_elsewhere(host_, c);
+  if (layout_.together(begin, end) && (!is_own || has_sums)) {
     return {arrived_[chunk][static_cast<std::size_t>(begin)]};
   }
   if (end - begin == 1) {
@@ -98,14 +105,15 @@ Place TwoLevel::combined(int c, const std::vector<Place>& values) {
 
 void TwoLevel::spread_to_handlers(Buffer source) {
   for (int distance = 1; distance < layout_.host_count(); ++distance) {
+    const int to_host = host_after(distance);
     for (const int c : own_handled()) {
-      if (assignment_.owner(c) != self_) continue;
-      schedule_.send(Slot{source, c, c}, assignment_.handler(host_after(distance), c));
+      if (!owns(c) || assignment_.is_owned_on(to_host, c)) continue;
+      schedule_.send(Slot{source, c, c}, assignment_.handler(to_host, c));
     }
+    const int from_host = host_before(distance);
     for (const int c : own_handled()) {
-      if (assignment_.owner_host(c) == host_before(distance)) {
-        schedule_.recv(assignment_.owner(c), output(c));
-      }
+      if (owns(c) || !assignment_.is_owned_on(from_host, c)) continue;
+      schedule_.recv(assignment_.handler(from_host, c), output(c));
     }
   }
 }

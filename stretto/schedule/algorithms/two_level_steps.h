@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -15,8 +16,8 @@
 // mapped each other's memory.
 namespace stretto::schedule {
 
-// Which rank handles which chunk: one on every host, and one of those owns it, which is where its
-// result becomes whole.
+// Which rank handles which chunk: one on every host. One of those owns it, or all of them do; with
+// its owners its result becomes whole.
 class ChunkAssignment {
  public:
   // As many chunks as there are ranks, or a little more, owned by hosts as owner_hosts() says, and
@@ -40,14 +41,31 @@ class ChunkAssignment {
     return assignment;
   }
 
-  int chunk_count() const { return static_cast<int>(owners_.size()); }
+  // Every handler owns what it handles: as many chunks as the largest host has ranks.
+  static ChunkAssignment on_every_host(const HostLayout& layout) {
+    ChunkAssignment assignment(layout, /*by_rank=*/false);
+    for (int host = 0; host < layout.host_count(); ++host) {
+      const auto ranks = static_cast<int>(layout.members(host).size());
+      assignment.everywhere_ = std::max(assignment.everywhere_, ranks);
+    }
+    return assignment;
+  }
+
+  int chunk_count() const { return everywhere_ + static_cast<int>(owners_.size()); }
+  bool has_one_owner() const { return everywhere_ == 0; }  // Each chunk, which is owner().
   Rank owner(int chunk) const { return owners_[static_cast<std::size_t>(chunk)]; }
-  int owner_host(int chunk) const { return layout_.host_of(owner(chunk)); }
+  bool is_owned_on(int host, int chunk) const {
+    return !has_one_owner() || host == layout_.host_of(owner(chunk));
+  }
+  bool is_owned_elsewhere(int host, int chunk) const {
+    return has_one_owner() ? !is_owned_on(host, chunk) : layout_.host_count() > 1;
+  }
   Rank handler(int host, int chunk) const {
-    if (host == owner_host(chunk)) return owner(chunk);
+    if (has_one_owner() && is_owned_on(host, chunk)) return owner(chunk);
     const auto& members = layout_.members(host);
     const auto place = static_cast<std::size_t>(chunk);
-    return members[by_rank_ ? place % members.size() : place * members.size() / owners_.size()];
+    const auto count = static_cast<std::size_t>(chunk_count());
+    return members[by_rank_ ? place % members.size() : place * members.size() / count];
   }
 
  private:
@@ -55,7 +73,8 @@ class ChunkAssignment {
 
   const HostLayout& layout_;
   bool by_rank_;
-  std::vector<Rank> owners_;
+  std::vector<Rank> owners_;  // Of chunks that have one.
+  int everywhere_ = 0;        // Of chunks that have one on every host: all, or none.
 };
 
 // The steps of one rank. What happens between hosts is the same for all; how ranks of one host
@@ -84,7 +103,11 @@ class TwoLevel {
       }
     }
     for (int c = 0; c < assignment.chunk_count(); ++c) {
-      owned_[static_cast<std::size_t>(assignment.owner_host(c))].push_back(c);
+      if (assignment.has_one_owner()) {
+        owned_[static_cast<std::size_t>(layout.host_of(assignment.owner(c)))].push_back(c);
+      } else {
+        for (auto& owned : owned_) owned.push_back(c);
+      }
       const int handler = layout.position_of(assignment.handler(host_, c));
       handled_[static_cast<std::size_t>(handler)].push_back(c);
     }
@@ -96,7 +119,7 @@ class TwoLevel {
     reduce_subtrees();
     exchange_subtrees();
     for (const int c : own_handled()) {
-      if (assignment_.owner(c) != self_) continue;
+      if (!owns(c)) continue;
       schedule_.reduce(operands(c, 0, rank_count), result_places(c)).completes();
     }
   }
@@ -116,9 +139,10 @@ class TwoLevel {
   // What handlers have, in their output or (an owner) in `source`, goes to the host's ranks.
   virtual void spread_inside(Buffer source) = 0;
 
-  bool needs_input(int c, Rank handler, Rank from) const {
-    return assignment_.owner(c) == handler || !is_alone(from);
-  }
+  // Of the chunks that this rank handles.
+  bool owns(int c) const { return assignment_.is_owned_on(host_, c); }
+  // A handler of this host.
+  bool needs_input(int c, Rank from) const { return owns(c) || !is_alone(from); }
   void add_input(int c, Rank from, Place place) {
     auto& inputs = inputs_[static_cast<std::size_t>(c)];
     inputs.resize(members_.size());
@@ -126,9 +150,7 @@ class TwoLevel {
   }
   Place own(Slot slot) const { return {self_, slot}; }
   // What a handler passes on inside its host.
-  Slot whole(int c, Buffer source) const {
-    return assignment_.owner(c) == self_ ? Slot{source, c, c} : output(c);
-  }
+  Slot whole(int c, Buffer source) const { return owns(c) ? Slot{source, c, c} : output(c); }
   std::size_t member_count() const { return members_.size(); }
   Rank after(std::size_t distance) const {
     return members_[(static_cast<std::size_t>(position_) + distance) % members_.size()];
@@ -152,7 +174,7 @@ class TwoLevel {
  private:
   void reduce_subtrees();
   void exchange_subtrees();
-  void send_subtrees(int c);
+  void send_subtrees(int c, int to_host);
   void receive_subtrees(int c, int from_host);
   std::vector<Place> operands(int c, int begin, int end);
   Place combined(int c, const std::vector<Place>& values);
@@ -173,19 +195,25 @@ class TwoLevel {
   std::vector<std::vector<int>> owned_;         // Per host, chunks with an owner there.
   std::vector<std::vector<int>> handled_;       // Per member of this host, chunks that it handles.
   std::vector<std::vector<Place>> inputs_;      // Per chunk, by position of the member.
-  // Per chunk: at its owner, by first rank of the subtree; at other handlers, the sums of the
-  // host's subtrees of several ranks.
+  // Per chunk that this rank handles, by the first rank of a subtree: what owners have got of other
+  // hosts, and, where the chunk is owned on others, the sums of this one's subtrees.
   std::vector<std::vector<Place>> arrived_;
 };
 
 template <class Inside>
-void two_level_all_reduce_by(ScheduleBuilder& schedule, const Shape& shape) {
-  const HostLayout layout(shape);
-  const ChunkAssignment assignment = ChunkAssignment::in_blocks(layout, shape.rank_count);
+void two_level_all_reduce_by(ScheduleBuilder& schedule, const Shape& shape,
+                             const HostLayout& layout, const ChunkAssignment& assignment) {
   schedule.cut_into(assignment.chunk_count());
   Inside steps(schedule, shape, layout, assignment);
   steps.reduce_to_owners(shape.rank_count);
   steps.spread_from_owners(Buffer::output);
+}
+
+template <class Inside>
+void two_level_all_reduce_by(ScheduleBuilder& schedule, const Shape& shape) {
+  const HostLayout layout(shape);
+  two_level_all_reduce_by<Inside>(schedule, shape, layout,
+                                  ChunkAssignment::in_blocks(layout, shape.rank_count));
 }
 
 template <class Inside>
