@@ -9,7 +9,7 @@ All ranks use the same hook with the same settings; register() throws DistBacken
 both, where they do not. What a message does not say of a gradient (its residual) is added to the
 next one. The page docs/compression.md of stretto's sources tells what each of them is good for.
 
-Options of all but f16 and bf16:
+Options of all:
     error_feedback: keep residuals. Without them, what is not said is lost.
     rules: pairs of a pattern and a hook, as in [("*.embedding.*", int8()), ("*.bias", None)]: by
         what else the gradients are compressed whose names fit; * stands for any letters, and the
@@ -60,7 +60,7 @@ class Hook:
 
     def last_step(self) -> dict[str, float]:
         """What the last step of this rank sent and took; the keys are the fields of
-        CompressionStatistics. Empty of f16 and bf16, which measure nothing."""
+        CompressionStatistics. Empty of f16() and bf16() without options, which measure nothing."""
         return self._hook.last_step()
 
     def register(self, model: Any) -> Hook:
@@ -112,20 +112,22 @@ class Hook:
         return future
 
 
-def f16() -> Hook:
-    """Half of the bytes: each gradient is rounded once, and added up in float32."""
-    return Hook("f16")
+def f16(**options: Any) -> Hook:
+    """Half of the bytes: each gradient is rounded once, and added up in float32. Nothing is kept,
+    unless there are options: then what is rounded off, and what is greater than 65504, or than
+    `clip`, is sent later."""
+    return Hook("f16", **options)
 
 
-def bf16() -> Hook:
+def bf16(**options: Any) -> Hook:
     """As f16, with the range of float32 and fewer digits."""
-    return Hook("bf16")
+    return Hook("bf16", **options)
 
 
 def redistribute(states: list[bytes], ranks: int) -> list[bytes]:
     """What save() has returned on ranks 0, 1, 2, ..., for another number of ranks: what has not
     been sent yet counts in the next mean as it would have. One rank calls it, and hands them out.
-    Not of f16 and bf16, which keep nothing."""
+    Not of f16() and bf16() without options, which keep nothing."""
     from stretto import _module
 
     return _module().redistribute(states, ranks)

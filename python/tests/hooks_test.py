@@ -133,6 +133,9 @@ class HooksTest(unittest.TestCase):
             halved = hooks.f16()
             Training(rank, halved).steps(1)
             assert halved.last_step() == {}
+            kept = hooks.f16(clip=0.001, measure_norms=True)
+            Training(rank, kept).steps(2)
+            assert kept.last_step()["residual_norm"] > 0.01, kept.last_step()
             ruled = hooks.top_k(0.05, rules=[("2.*", hooks.int8()), ("*.weight", None)])
             Training(rank, ruled).steps(1)
             assert ruled.last_step()["elements"] == 64 * 32 + 32, ruled.last_step()
@@ -162,7 +165,8 @@ class HooksTest(unittest.TestCase):
             return found
 
         def body(rank: int, size: int) -> None:
-            for make in (lambda: hooks.top_k(0.1), lambda: hooks.top_k(0.1, momentum=0.9)):
+            for make in (lambda: hooks.top_k(0.1), lambda: hooks.top_k(0.1, momentum=0.9),
+                         lambda: hooks.power_sgd(2)):  # fmt: skip
                 through = gradient(rank, make(), [True, True])
                 later = gradient(rank, make(), [True, False, False, True])
                 assert torch.equal(later, through), make().name

@@ -8,6 +8,7 @@
 
 #include <cmath>
 #include <ctime>
+#include <limits>
 #include <tuple>
 
 #include <ATen/ATen.h>
@@ -131,9 +132,10 @@ class Arguments {
                       fmt::format("{}", fmt::join(choices.begin(), choices.end(), ", ")));
     return static_cast<Choice>(found - choices.begin());
   }
+  bool is_empty() const { return given_.empty(); }
   void end() const {
-    TORCH_CHECK_TYPE(given_.empty(), "unknown option: ",
-                     given_.empty() ? "" : py::str(given_.begin()->first).cast<std::string>());
+    TORCH_CHECK_TYPE(is_empty(), "unknown option: ",
+                     is_empty() ? "" : py::str(given_.begin()->first).cast<std::string>());
   }
 
  private:
@@ -142,8 +144,9 @@ class Arguments {
 
 std::shared_ptr<const Compressor> codec_of(const std::string& kind, Arguments& given) {
   if (kind == "dense") return dense();
-  if (kind == "f16") return f16();
-  if (kind == "bf16") return bf16();
+  constexpr float kNoLimit = std::numeric_limits<float>::infinity();
+  if (kind == "f16") return f16({.clip = given.take("clip", kNoLimit)});
+  if (kind == "bf16") return bf16({.clip = given.take("clip", kNoLimit)});
   if (kind == "power_sgd") return power_sgd({.rank = given.take<std::size_t>("rank", 2)});
   if (kind == "int8") return int8({.stochastic = given.take("stochastic", false)});
   if (kind == "one_bit") return one_bit({.stochastic = given.take("stochastic", false)});
@@ -165,8 +168,8 @@ std::shared_ptr<const Compressor> codec_of(const std::string& kind, Arguments& g
 }
 
 std::shared_ptr<CommunicationHook> hook_of(const std::string& kind, Arguments& given) {
-  if (kind == "f16") return std::make_shared<F16Reduction>();
-  if (kind == "bf16") return std::make_shared<Bf16Reduction>();
+  if (kind == "f16" && given.is_empty()) return std::make_shared<F16Reduction>();
+  if (kind == "bf16" && given.is_empty()) return std::make_shared<Bf16Reduction>();
   CompressionOptions options{.codec = codec_of(kind, given)};
   using Rule = std::tuple<std::string, std::string, py::dict>;  // A pattern, a kind, its options.
   for (const auto& [pattern, of_kind, of_options] : given.take("rules", std::vector<Rule>())) {

@@ -28,6 +28,8 @@ inline constexpr std::size_t kLeastPart = 512;
 
 // The matrices whose product stands for a gradient.
 struct Factors {
+  // By the sum of all ranks' left factors.
+  bool found_nothing() const;
   bool is_finite() const;
   void draw_right(std::uint64_t key);
   // A column that found nothing in this step would never find anything again.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -27,14 +28,25 @@ namespace {
 
 // Whether `pattern` stands for `name`: each * for any letters, everything else for itself.
 bool fits(std::string_view pattern, std::string_view name) {
-  const std::size_t star = pattern.find('*');
-  if (star == std::string_view::npos) return pattern == name;
-  if (!name.starts_with(pattern.substr(0, star))) return false;
-  pattern.remove_prefix(star + 1);
-  for (std::size_t first = star; first <= name.size(); ++first) {
-    if (fits(pattern, name.substr(first))) return true;
+  std::size_t of_pattern = 0, of_name = 0;
+  // After the last *, which is the only one whose letters may become more.
+  std::optional<std::size_t> after_star;
+  std::size_t first = 0;  // Of the name, what is compared with what follows the *.
+  while (of_name < name.size()) {
+    const bool is_left = of_pattern < pattern.size();
+    if (is_left && pattern[of_pattern] == '*') {
+      after_star = ++of_pattern;
+      first = of_name;
+    } else if (is_left && pattern[of_pattern] == name[of_name]) {
+      ++of_pattern, ++of_name;
+    } else if (after_star) {
+      of_pattern = *after_star;
+      of_name = ++first;
+    } else {
+      return false;
+    }
   }
-  return false;
+  return pattern.find_first_not_of('*', of_pattern) == std::string_view::npos;
 }
 
 // What is kept of a gradient is kept by its name, and messages count elements in 32 bits.
@@ -214,6 +226,13 @@ void CompressedReduction::restore(const reducer::SavedState& state) {
   if (!state.residuals.empty() && std::ranges::all_of(state.residuals, is_unknown)) {
     refuse("the hook's state is of another model: of '{}' for one, and there is no such gradient",
            state.residuals.begin()->first);
+  }
+  const auto unknown = std::ranges::count_if(state.residuals, is_unknown);
+  if (unknown > 0 && rank_ == 0) {
+    log(LogLevel::warning,
+        "the hook's state has residuals of {} gradients that this model does not have, and they "
+        "are lost: of '{}' for one",
+        unknown, std::ranges::find_if(state.residuals, is_unknown)->first);
   }
   for (const auto& [name, gradient] : gradients_) {
     (void)reducer::find(state.residuals, name, gradient->residual.size());

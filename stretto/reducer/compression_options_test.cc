@@ -102,14 +102,18 @@ TEST(CompressionOptions, MomentumDoesNotKeepNaN) {
 // What cannot be meant, or has no effect.
 
 // What attaching gradients writes into the log, once.
-std::string warning_of(CompressionOptions options, std::vector<GradientDescription> gradients) {
+std::string warning_of(const std::shared_ptr<CompressedReduction>& hook,
+                       const std::vector<GradientDescription>& gradients) {
   std::string lines;
   set_log_sink([&](LogLevel, std::string_view line) { lines += line; });
-  run_ranks(1, [&](Communicator& communicator) {
-    CompressedReduction(std::move(options)).attach(communicator, gradients);
-  });
+  run_ranks(1, [&](Communicator& communicator) { hook->attach(communicator, gradients); });
   set_log_sink({});
   return lines;
+}
+
+std::string warning_of(CompressionOptions options,
+                       const std::vector<GradientDescription>& gradients) {
+  return warning_of(std::make_shared<CompressedReduction>(std::move(options)), gradients);
 }
 
 TEST(CompressionOptions, WhatHasNoEffectIsSaid) {
@@ -148,9 +152,40 @@ TEST(CompressionOptions, AStateOfAnotherModelIsRefused) {
     hook->load(saved->save());
     expect_contains(message_of<InvalidArgument>([&] { (void)reducer_of({"body"}, hook); }),
                     "is of another model: of 'head' for one, and there is no such gradient");
-    EXPECT_NO_THROW((void)reducer_of({"body", "tail"}, hook)) << "a part of it";
-    EXPECT_EQ(hook->residual("tail").size(), 2000u);
   });
+}
+
+// A model whose head was replaced goes on with the rest.
+TEST(CompressionOptions, WhatAStateHasOfOtherGradientsIsSaidToBeLost) {
+  std::vector<std::byte> state;
+  run_ranks(1, [&](Communicator& communicator) {
+    const std::vector<GradientDescription> model = {{.name = "head", .count = 2000},
+                                                    {.name = "tail", .count = 2000}};
+    CompressedReduction saved;
+    saved.attach(communicator, model);
+    state = saved.save();
+  });
+  const auto hook = std::make_shared<CompressedReduction>();
+  hook->load(state);
+  expect_contains(warning_of(hook, {{.name = "body", .count = 2000}, {.name = "tail", .count = 2000}}),
+                  "residuals of 1 gradients that this model does not have, and they are lost: of "
+                  "'head' for one");
+  EXPECT_EQ(hook->residual("tail").size(), 2000u);
+}
+
+// Each * could stand for any of the letters: to try all takes for ever.
+TEST(CompressionOptions, PatternsMayHaveManyStars) {
+  std::string many, letters(200, 'a');
+  for (int star = 0; star < 40; ++star) many += "*a";
+  const auto is_said = [&](const std::string& pattern, const std::string& name) {
+    return !warning_of({.rules = {{pattern, int8()}}}, {{name, DType::f32, 2000}}).empty();
+  };
+  EXPECT_FALSE(is_said(many, letters));
+  EXPECT_FALSE(is_said(many + "**b", letters + "b"));
+  EXPECT_TRUE(is_said(many + "*b", letters));
+  EXPECT_TRUE(is_said(many, letters + "b"));
+  EXPECT_FALSE(is_said("a*bc*bd", "abbcbcbd"));
+  EXPECT_TRUE(is_said("a*bc*cbd", "abcbd")) << "no letter counts twice";
 }
 
 // A hook that hands on floats made of doubles, which the inner one was not told of.

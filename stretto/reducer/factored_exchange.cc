@@ -20,6 +20,10 @@ void draw(std::uint64_t key, std::span<float> values) {
   for (float& value : values) value = static_cast<float>(random.uniform()) - 0.5f;
 }
 
+bool is_zero(std::span<const float> values) {
+  return std::ranges::all_of(values, [](float value) { return value == 0; });
+}
+
 // The next numbers of `from`, as many as there are in `to`.
 void take(std::span<const float>& from, std::span<float> to) {
   std::ranges::copy(from.first(to.size()), to.begin());
@@ -32,6 +36,8 @@ void append(std::span<const float> values, std::vector<float>& out) {
 
 }  // namespace
 
+bool Factors::found_nothing() const { return is_zero(left); }
+
 bool Factors::is_finite() const { return are_finite(left) && are_finite(right); }
 
 void Factors::draw_right(std::uint64_t key) { draw(key, right); }
@@ -39,8 +45,7 @@ void Factors::draw_right(std::uint64_t key) { draw(key, right); }
 void Factors::draw_zero_columns(std::uint64_t key) {
   for (std::size_t c = 0; c < rank; ++c) {
     const auto column = std::span(right).subspan(c * shape.columns, shape.columns);
-    if (std::ranges::any_of(column, [](float value) { return value != 0; })) continue;
-    draw(key + c, column);
+    if (is_zero(column)) draw(key + c, column);
   }
 }
 
@@ -82,6 +87,13 @@ void CompressedReduction::find_right_factors(Exchange& exchange) {
     const std::span<float> matrix = exchange.gradients[i]->residual;
     take(sums, factors.left);
     codec::orthonormalize(factors.shape.rows, factors.rank, factors.left);
+    if (factors.found_nothing()) {
+      // There is no product to be sent. Instead, whether a rank has what they do not see.
+      exchange.right.insert(exchange.right.end(), factors.right.size(), 0.0f);
+      const bool has_more = exchange.silent[i] == 0 && !is_zero(matrix);
+      exchange.right.back() = has_more ? 1 : 0;
+      continue;
+    }
     if (exchange.silent[i] != 0) {
       std::ranges::fill(factors.right, 0.0f);
     } else {
@@ -104,8 +116,14 @@ void CompressedReduction::multiply_factors(Exchange& exchange) {
     Gradient& gradient = *exchange.gradients[i];
     Factors& factors = gradient.factors;
     const std::span<float> values = exchange.values[i];
-    take(sums, factors.right);
     std::ranges::fill(values, 0.0f);
+    if (factors.found_nothing()) {
+      // What nobody has used, or is zero, goes on with the factors that it has.
+      if (sums[factors.right.size() - 1] != 0) factors.draw_right(gradient.key);
+      sums = sums.subspan(factors.right.size());
+      continue;
+    }
+    take(sums, factors.right);
     codec::add_product(values, factors.shape, factors.rank, factors.left, factors.right, 1);
     if (factors.is_finite() && are_finite(values)) {
       factors.draw_zero_columns(gradient.key);

@@ -284,6 +284,27 @@ TEST(PowerSgd, AGradientThatWasZeroOnceIsSentLater) {
   });
 }
 
+// The right factors that the first half of the columns has left see nothing of the second.
+TEST(PowerSgd, WhatTheFactorsDoNotSeeIsSentInTheNextStep) {
+  run_ranks(2, [](Communicator& communicator) {
+    const CompressionOptions options{.codec = power_sgd({.rank = 1}), .error_feedback = false};
+    Reducer reducer(communicator, {model()[0]}, {.hook = factoring(options)});
+    std::vector<float> sent;
+    for (const std::size_t first : {0, 25, 25}) {
+      std::ranges::fill(floats(reducer, 0), 0.0f);
+      for (std::size_t row = 0; row < kRows && communicator.rank() == Rank(0); ++row) {
+        std::ranges::fill(floats(reducer, 0).subspan(row * kColumns + first, kColumns / 2), 1.0f);
+      }
+      reducer.mark_ready(0);
+      reducer.finalize();
+      sent.push_back(floats(reducer, 0)[first]);
+    }
+    EXPECT_NEAR(sent[0], 0.5, 1e-5);
+    EXPECT_EQ(sent[1], 0);
+    EXPECT_NEAR(sent[2], 0.5, 1e-5);
+  });
+}
+
 TEST(PowerSgd, GoesOnBitForBitWhereItWasSaved) {
   run_ranks(2, [](Communicator& communicator) {
     const auto seed = static_cast<std::uint64_t>(10 * communicator.rank().value());

@@ -106,6 +106,26 @@ TEST(SilentGradients, KeepWhatTheirFactorsLack) {
   });
 }
 
+// What they have learned of the matrix does not get lost.
+TEST(SilentGradients, FactorsGoOnAsIfTheStepHadNotBeen) {
+  run_ranks(2, [](Communicator& communicator) {
+    const auto after = [&](int idle_steps) {
+      const auto hook =
+          std::make_shared<CompressedReduction>(CompressionOptions{.codec = power_sgd()});
+      const auto reducer = reducer_with(communicator, hook);
+      make_residual(*reducer, communicator.rank());
+      for (int step = 0; step < idle_steps; ++step) {
+        std::ranges::fill(floats(*reducer, 0), 0.0f);
+        run_step(*reducer, false);
+      }
+      make_residual(*reducer, communicator.rank());
+      const auto values = floats(*reducer, 0);
+      return Floats(values.begin(), values.end());
+    };
+    EXPECT_EQ(after(2), after(0));
+  });
+}
+
 // Steps that are not compressed send residuals as well.
 TEST(SilentGradients, KeepTheirResidualsInStepsThatAreNotCompressed) {
   run_ranks(2, [](Communicator& communicator) {
