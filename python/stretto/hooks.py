@@ -102,9 +102,12 @@ class Hook:
         if bucket.index() == 0:
             self._started.clear()  # Of a step that has failed.
         self._started.append((future, buffer))
-        numbers = [registered[parameter] for parameter in bucket.parameters()]
+        parameters = bucket.parameters()
+        numbers = [registered[parameter] for parameter in parameters]
+        # Of complex parameters PyTorch's buckets hold the real numbers.
+        whole = buffer.view(parameters[0].dtype) if parameters[0].is_complex() else buffer
         last = bucket.is_last()
-        self._hook.reduce(bucket.index(), last, buffer, bucket.gradients(), numbers)
+        self._hook.reduce(bucket.index(), last, whole, bucket.gradients(), numbers)
         if last:  # The others wait for nothing else, so all end here, on the thread that waits.
             for each, reduced in self._started:
                 each.set_result(reduced)

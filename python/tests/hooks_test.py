@@ -173,6 +173,32 @@ class HooksTest(unittest.TestCase):
 
         ranks.with_group(body)
 
+    def test_parameters_of_other_types_travel_as_they_are(self) -> None:
+        class Mixed(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                torch.manual_seed(1)
+                self.waves = torch.nn.Parameter(torch.randn(2, 2000, dtype=torch.complex64))
+                self.short = torch.nn.Parameter(torch.randn(2000).to(torch.bfloat16))
+                self.plain = torch.nn.Parameter(torch.randn(2000))
+
+            def forward(self, values: torch.Tensor) -> torch.Tensor:
+                return ((self.waves * values).abs() + self.short + self.plain).square().mean()
+
+        def body(rank: int, size: int) -> None:
+            dense, other = (DistributedDataParallel(Mixed()) for _ in range(2))
+            hook = hooks.top_k(0.1).register(other)
+            for _ in range(2):
+                for model in (dense, other):
+                    model.zero_grad()
+                    model(torch.full((2000,), rank + 1.0)).backward()
+            assert hook.last_step()["elements"] == 2000, hook.last_step()
+            for name in ("waves", "short"):
+                found = getattr(other.module, name).grad
+                assert torch.equal(found, getattr(dense.module, name).grad), name
+
+        ranks.with_group(body)
+
     def test_says_what_does_not_fit(self) -> None:
         def body(rank: int, size: int) -> str:
             assert "none of: f32" in refusal(lambda: hooks.top_k(values="f64"))
@@ -187,6 +213,9 @@ class HooksTest(unittest.TestCase):
             gloo = dist.new_group(backend="gloo")
             on_gloo = DistributedDataParallel(torch.nn.Linear(4, 4), process_group=gloo)
             assert "gloo" in refusal(lambda: hooks.int8().register(on_gloo))
+            rows = DistributedDataParallel(torch.nn.Embedding(9, 200, sparse=True))
+            hooks.int8().register(rows)
+            assert "sparse" in refusal(lambda: rows(torch.tensor([1])).sum().backward())
             shared = hooks.int8()
             first = Training(rank, shared)
             second = Training(rank, shared)
@@ -197,6 +226,10 @@ class HooksTest(unittest.TestCase):
             if rank == 0:
                 training.data[0, 0] = float("inf")
             assert "rank 0" in refusal(lambda: training.steps(1))
+            halves = [hooks.f16(), hooks.bf16(), hooks.f16(clip=1.0)]
+            for one, other in ((0, 1), (0, 2)):
+                text = refusal(lambda: Training(rank, halves[other if rank else one]))
+                assert "rank 0" in text and halves[other].name in text, text
             return refusal(lambda: Training(rank, hooks.top_k(0.1 * (rank + 1))))
 
         for text in ranks.with_group(body):

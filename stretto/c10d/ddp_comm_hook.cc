@@ -4,6 +4,7 @@
 #include "stretto/c10d/ddp_comm_hook.h"
 
 #include "stretto/c10d/errors.h"
+#include "stretto/reducer/agreement.h"
 #include "stretto/reducer/bucket_memory.h"
 
 namespace stretto::c10d_backend {
@@ -27,12 +28,22 @@ void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
          .rows = parameter.dim() > 1 ? static_cast<std::size_t>(parameter.size(0)) : 0});
   }
   const auto communicator = group->communicator();
-  for_torch([&] { hook_->attach(*communicator, gradients); });
+  for_torch([&] {
+    // Of hooks that remember nothing, nobody else finds out.
+    (void)reducer::take_over_together(*communicator, hook_->name(),
+                                      [] { return reducer::ResumePoint(); }, {});
+    hook_->attach(*communicator, gradients);
+  });
   group_ = std::move(group);
 }
 
 void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buffer,
                          const Tensors& gradients, const std::vector<std::size_t>& numbers) {
+  if (buffer.is_sparse()) {
+    throw_for_torch(status_of(StatusCode::invalid_argument,
+                              "a gradient is sparse, and stretto.hooks reduce dense ones; use no "
+                              "hook with this model: sparse gradients travel as their rows then"));
+  }
   const auto communicator = group_->communicator();
   if (index == 0) {
     buckets_.clear();  // Of a step that has failed.
