@@ -5,13 +5,19 @@
 
 #include <algorithm>
 #include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "stretto/base/log.h"
 #include "stretto/base/rank_vector.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/fake_environment.h"
 #include "tests/support/gradients.h"
 #include "tests/support/run_ranks.h"
 
@@ -108,8 +114,34 @@ TEST(CompressionTrial, DenseStepsLeaveNoBucketOut) {
   });
 }
 
-// The trial's steps and those after it: all ranks take the same decisions.
+// Writes down what the log says of decisions, all of which are of level info.
+class DecisionLog {
+ public:
+  DecisionLog() {
+    set_level("info");
+    set_log_sink([this](LogLevel, std::string_view line) {
+      const std::lock_guard lock(mutex_);
+      if (line.find("compression is o") != line.npos) lines.emplace_back(line);
+    });
+  }
+  ~DecisionLog() {
+    set_log_sink({});
+    set_level("warning");
+  }
+
+  std::vector<std::string> lines;
+
+ private:
+  static void set_level(const std::string& level) {
+    configure_log(FakeEnvironment({{"STRETTO_LOG", level}}), "stretto");
+  }
+
+  std::mutex mutex_;
+};
+
+// The trial's steps and those after it: all ranks take the same decisions, and one line tells them.
 TEST(CompressionTrial, SwitchesAllRanksInTheSameStep) {
+  const DecisionLog log;
   RankVector<std::vector<bool>> compressed_steps(2);
   run_ranks(2, [&](Communicator& communicator) {
     TrialTraining training(communicator, {.compression = Compression::automatic}, 2000);
@@ -120,6 +152,9 @@ TEST(CompressionTrial, SwitchesAllRanksInTheSameStep) {
   EXPECT_EQ(compressed_steps[0], compressed_steps[1]);
   const std::vector<bool> trial(compressed_steps[0].begin(), compressed_steps[0].begin() + 6);
   EXPECT_EQ(trial, (std::vector<bool>{false, false, false, false, true, true}));
+  ASSERT_EQ(log.lines.size(), 1u);
+  expect_contains(log.lines[0], compressed_steps[0].back() ? "is on" : "is off");
+  expect_contains(log.lines[0], "for each of 3 buckets");
 }
 
 // One rank alone does nothing in a step without compression.

@@ -201,6 +201,7 @@ TEST(CompressionBench, ExplainsInATable) {
   const Ended ended = run({"bench", "--compression", "--explain", "-n", "2", "--bytes", "64K"});
   EXPECT_EQ(ended.status, 0) << ended.errors;
   expect_contains(ended.output, "gradients of 64 KiB, predicted ms");
+  expect_contains(ended.output, "(-: there is no model of these links)");
   expect_contains(ended.output, "top_k(0.01), bf16 values");
 }
 

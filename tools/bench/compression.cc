@@ -337,8 +337,9 @@ void explain_codec(Communicator& comm, const std::shared_ptr<const Codec>& codec
     return;
   }
   // Of messages without a fixed length nothing else is known beforehand.
+  const std::size_t length = prediction.message_bytes;
   fmt::print("  {:<26} {:>9} {:>9} {:>9} {:>9} {:>9}   {}\n", codec->name(),
-             prediction.message_bytes, number(dense_s, 1e3, ""),
+             length > 0 ? std::to_string(length) : "-", number(dense_s, 1e3, ""),
              number(prediction.gathered_seconds, 1e3, ""),
              number(prediction.divided_seconds, 1e3, ""),
              number(prediction.combined_seconds, 1e3, ""), reason.substr(0, reason.find(':')));
@@ -353,6 +354,7 @@ void explain(Communicator& comm, std::size_t bytes, bool json) {
                format_bytes(bytes));
     fmt::print("  {:<26} {:>9} {:>9} {:>9} {:>9} {:>9}   {}\n", "codec", "message B", "as is",
                "gathered", "divided", "combined", "messages are");
+    if (candidates.empty()) fmt::print("  (-: there is no model of these links)\n");
   }
   for (const auto& codec : {f16(), bf16(), top_k({.exact = false})}) {
     explain_codec(comm, codec, bytes, dense_s, json);
