@@ -167,9 +167,10 @@ TEST(CompressionOptions, WhatAStateHasOfOtherGradientsIsSaidToBeLost) {
   });
   const auto hook = std::make_shared<CompressedReduction>();
   hook->load(state);
-  expect_contains(warning_of(hook, {{.name = "body", .count = 2000}, {.name = "tail", .count = 2000}}),
-                  "residuals of 1 gradients that this model does not have, and they are lost: of "
-                  "'head' for one");
+  expect_contains(
+      warning_of(hook, {{.name = "body", .count = 2000}, {.name = "tail", .count = 2000}}),
+      "residuals of 1 gradients that this model does not have, and they are lost: of "
+      "'head' for one");
   EXPECT_EQ(hook->residual("tail").size(), 2000u);
 }
 

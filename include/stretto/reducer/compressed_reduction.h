@@ -164,7 +164,7 @@ class CompressedReduction : public CommunicationHook {
   // same settings; InvalidArgument, on all ranks, if what was loaded on one is of another number of
   // ranks, of another rank, of another model, or does not fit a gradient, and if two gradients of
   // f32 have the same name. A gradient that has got another length begins anew. Warns of rules that
-  // fit nothing, and where no gradient is of f32.
+  // fit nothing, where no gradient is of f32, and of what was loaded and is of no gradient.
   void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override;
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   // Throws what decoding fails with, and then has aborted the communicator, unless all ranks find
