@@ -2,11 +2,12 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Compressed gradients on slow links: stretto's codecs and PyTorch's DDP hooks over Gloo, in turns.
+"""Compressed gradients on slow links: stretto's codecs, PyTorch's DDP with its hooks over Gloo, and
+the same DDP with stretto.hooks over stretto, in turns.
 
 Hosts (network namespaces of this machine, each with one of its cores) on links of a given rate;
 each system's ranks reduce the same number of bytes of gradients. Needs root and iproute2, and torch
-in the Python that is named. Steps of DDP include forward and backward of a few small layers;
+in the Python that is named. Steps of both DDPs include forward and backward of a few small layers;
 "alone" is what these take without communication, and stretto's steps have none.
 
 examples:
@@ -35,7 +36,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEGIN = "<!-- begin of bench/slow_links.py -->"
 END = "<!-- end of bench/slow_links.py -->"
 VENV = ROOT / "build" / "venv" / "bin" / "python"
-HOOKS = "none,fp16,PowerSGD 1,PowerSGD 2,PowerSGD 4"
+HOOKS = {"gloo": "none,fp16,PowerSGD 1,PowerSGD 2,PowerSGD 4",
+         "stretto": "none,f16,top_k 0.01,top_k 0.01 bf16,power_sgd 1,power_sgd 2,power_sgd 4"}
 TIMEOUT_SECONDS = 570
 
 
@@ -97,12 +99,13 @@ def run_stretto(arguments, network, cache):
     return [line | {"system": "stretto"} for line in lines]
 
 
-def run_ddp(arguments, network):
+def run_ddp(arguments, network, backend, environment):
     driver = str(ROOT / "bench" / "drivers" / "ddp_hooks.py")
-    common = dict(os.environ) | {"GLOO_SOCKET_IFNAME": network.device}
+    common = dict(os.environ) | environment
     commands = [[arguments.python, driver, "--store", f"{network.address(0)}:29700", "--rank",
                  str(rank), "--ranks", str(arguments.hosts), "--layers",
-                 str(arguments.megabytes // 4), "--steps", str(arguments.steps), "--hooks", HOOKS]
+                 str(arguments.megabytes // 4), "--steps", str(arguments.steps), "--backend",
+                 backend, "--hooks", HOOKS[backend]]
                 for rank in range(arguments.hosts)]
     return run_on_hosts(network, commands, [common] * arguments.hosts)
 
@@ -114,7 +117,12 @@ def measure(arguments, rate):
         for number in range(arguments.rounds):
             print(f"{rate / 1e6:.0f} Mbit/s: round {number + 1} of {arguments.rounds}",
                   file=sys.stderr)
-            for line in (*run_stretto(arguments, network, cache), *run_ddp(arguments, network)):
+            over_stretto = hosts_systems.environment_of(network, cache) | {
+                "PYTHONPATH": str(arguments.build.resolve() / "python")}
+            for line in (*run_stretto(arguments, network, cache),
+                         *run_ddp(arguments, network, "gloo",
+                                  {"GLOO_SOCKET_IFNAME": network.device}),
+                         *run_ddp(arguments, network, "stretto", over_stretto)):
                 lines.append(line | {"rate": rate, "round": number})
     return lines
 

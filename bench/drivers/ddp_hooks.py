@@ -2,7 +2,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""A rank of PyTorch's DistributedDataParallel over Gloo: what steps take with each of its hooks.
+"""A rank of PyTorch's DistributedDataParallel, over Gloo with its own hooks or over stretto with
+those of stretto.hooks: what steps take with each of them.
 
 Rank 0 prints an object for each hook: the median of steps in seconds, and that of steps in which
 nothing travels.
@@ -25,21 +26,31 @@ LAYER = 1024  # Each layer weighs 4 MiB.
 WARM_UP = 4   # PowerSGD begins in the third step.
 
 
-def wrapped(hook, layers):
+def register_hook(hook, ddp, backend):
+    name, *values = hook.split()
+    if backend == "stretto" and name != "none":
+        from stretto import hooks
+        options = {"values": values.pop()} if len(values) > 1 else {}
+        getattr(hooks, name)(*(float(value) if "." in value else int(value) for value in values),
+                             **options).register(ddp)
+    elif name == "fp16":
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif name == "bf16":
+        ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    elif name == "PowerSGD":
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=int(values[0]),
+                                            start_powerSGD_iter=2)
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+def wrapped(hook, layers, backend):
     torch.manual_seed(1)
     model = torch.nn.Sequential(*[torch.nn.Linear(LAYER, LAYER, bias=False)
                                   for _ in range(layers)])
     # One bucket: with several, steps of PowerSGD's hook have ended in time-outs of Gloo. Its second
     # all_reduces begin when the first ones end, perhaps not in the same order on all ranks.
     ddp = DistributedDataParallel(model, bucket_cap_mb=4 * layers + 1)
-    if hook == "fp16":
-        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif hook == "bf16":
-        ddp.register_comm_hook(None, default_hooks.bf16_compress_hook)
-    elif hook.startswith("PowerSGD"):
-        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=int(hook.split()[-1]),
-                                            start_powerSGD_iter=2)
-        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    register_hook(hook, ddp, backend)
     return ddp
 
 
@@ -63,20 +74,27 @@ def main():
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--layers", type=int, required=True)
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--hooks", required=True, help="none, fp16, bf16, PowerSGD N; by commas")
+    parser.add_argument("--hooks", required=True,
+                        help="by commas. gloo: none, fp16, bf16, PowerSGD N; stretto: none, or a "
+                             "function of stretto.hooks and its first arguments: top_k 0.01 bf16")
+    parser.add_argument("--backend", default="gloo", choices=("gloo", "stretto"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://{arguments.store}", rank=arguments.rank,
-                            world_size=arguments.ranks, timeout=datetime.timedelta(seconds=120))
+    if arguments.backend == "stretto":
+        import stretto  # noqa: F401: its backend.
+    dist.init_process_group(arguments.backend, init_method=f"tcp://{arguments.store}",
+                            rank=arguments.rank, world_size=arguments.ranks,
+                            timeout=datetime.timedelta(seconds=120))
     torch.manual_seed(2 + arguments.rank)
     batch = torch.randn(8, LAYER)
     for hook in arguments.hooks.split(","):
-        ddp = wrapped(hook, arguments.layers)
+        ddp = wrapped(hook, arguments.layers, arguments.backend)
         steps = [step_seconds(ddp, batch, True) for _ in range(WARM_UP + arguments.steps)]
         alone = [step_seconds(ddp, batch, False) for _ in range(arguments.steps)]
         if arguments.rank == 0:
-            print(json.dumps({"system": f"DDP over Gloo, torch {torch.__version__}", "codec": hook,
-                              "step_s": statistics.median(steps[WARM_UP:]),
+            over = arguments.backend.replace("gloo", "Gloo")
+            print(json.dumps({"system": f"DDP over {over}, torch {torch.__version__}",
+                              "codec": hook, "step_s": statistics.median(steps[WARM_UP:]),
                               "alone_s": statistics.median(alone)}), flush=True)
     dist.barrier()
     # Leaving the group in order can take Gloo a minute when a rank has gone already.
