@@ -305,6 +305,30 @@ TEST(PowerSgd, WhatTheFactorsDoNotSeeIsSentInTheNextStep) {
   });
 }
 
+// The first bucket's right factors follow its left ones when the second one is full, not at the
+// end.
+TEST(PowerSgd, ItsAllReducesBeginWhileBackwardRuns) {
+  run_ranks(2, [](Communicator& communicator) {
+    std::vector<GradientDescription> matrices;
+    for (const char* name : {"a", "b", "c"}) {
+      matrices.push_back({.name = name, .count = kRows * kColumns, .rows = kRows});
+    }
+    Reducer reducer(communicator, matrices, {.bucket_bytes = {8000}, .hook = factoring()});
+    const auto operations_before = [&] {
+      Work barrier = communicator.barrier();
+      barrier.wait();
+      return barrier.number();
+    };
+    for (std::size_t i = 0; i < 3; ++i) fill_matrix(floats(reducer, i), 1, i);
+    const auto first = operations_before();
+    reducer.mark_ready(2);
+    reducer.mark_ready(1);
+    EXPECT_EQ(operations_before() - first, 1u + 3) << "left, right and left factors";
+    reducer.mark_ready(0);
+    reducer.finalize();
+  });
+}
+
 TEST(PowerSgd, GoesOnBitForBitWhereItWasSaved) {
   run_ranks(2, [](Communicator& communicator) {
     const auto seed = static_cast<std::uint64_t>(10 * communicator.rank().value());
