@@ -144,6 +144,22 @@ class GroupsTest(unittest.TestCase):
             for text in told:
                 self.assertRegex(text, "destroyed|has called abort")
 
+    def test_collectives_in_flight_end_before_their_group(self) -> None:
+        """As with Gloo, whether their handles are kept or not, also where another rank is late."""
+
+        def body(rank: int, size: int, path: str) -> None:
+            for count in (4, 1 << 18):
+                ranks.start(f"{path}-{count}", rank, size)
+                if rank == 1:
+                    time.sleep(0.5)
+                kept, dropped = torch.ones(count), torch.ones(count)
+                work = dist.all_reduce(kept, async_op=True)
+                dist.all_reduce(dropped, async_op=True)
+                dist.destroy_process_group()
+                assert work.is_success() and kept.eq(size).all() and dropped.eq(size).all()
+
+        ranks.run(body)
+
     def test_below_the_debug_wrapper(self) -> None:
         """Of TORCH_DISTRIBUTED_DEBUG=DETAIL: what only stretto has works there, too."""
 

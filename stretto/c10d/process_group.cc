@@ -160,6 +160,7 @@ WorkPtr ProcessGroupStretto::start(const Start& what, Submit submit) {
                                               std::move(buffers), record_number, shared_, copying);
   auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title, what.inputs,
                                                operation, shared_);
+  if (!operation->has_ended()) note_pending(operation, what.type);
   if (onCompletionHook_ != nullptr) tell_hook(operation, what.type);
   if (const auto batch = batch_of_thread()) batch->add(work);
   return work;

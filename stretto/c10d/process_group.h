@@ -121,6 +121,8 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
                                      const c10::intrusive_ptr<Options>& options);
   void abort() override;
+  // Collectives in flight end first, as they do with PyTorch's own backends: a program may wait for
+  // the last ones by this call. Sends and receives, to which nobody may ever answer, are ended.
   void shutdown() override;
 
   // Memory that the other ranks of this host have mapped.
@@ -160,6 +162,10 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   // That of the calling thread, which alone uses it; null if there is none.
   c10::intrusive_ptr<CoalescedWork> batch_of_thread();
   void tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);
+  void note_pending(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);
+  void end_pending(bool only_collectives);
+  // Ends what is in flight, and waits for nobody.
+  void close();
   WorkPtr receive(Tensors& tensors, Rank source, int tag, ::c10d::OpType type);
 
   // By rank: the numbers by which failures name them, and those in PyTorch's job.
@@ -180,8 +186,13 @@ class ProcessGroupStretto final : public ::c10d::Backend {
       STRETTO_GUARDED_BY(mutex_);
   std::atomic<std::size_t> batch_count_ = 0;  // Without the lock: how many there are.
   std::shared_ptr<const FlightGroup> flight_group_ STRETTO_GUARDED_BY(mutex_);
-  // What waitForPendingWorks() waits for.
-  std::vector<std::weak_ptr<InFlight>> hooked_ STRETTO_GUARDED_BY(mutex_);
+  // What has been submitted and had not ended then.
+  struct Pending {
+    std::weak_ptr<InFlight> operation;
+    bool is_collective;
+  };
+  std::vector<Pending> pending_ STRETTO_GUARDED_BY(mutex_);
+  std::size_t pending_limit_ STRETTO_GUARDED_BY(mutex_) = 0;  // Beyond, those that ended go.
 };
 
 }  // namespace stretto::c10d_backend

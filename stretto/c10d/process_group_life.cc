@@ -206,7 +206,7 @@ ProcessGroupStretto::~ProcessGroupStretto() { shutdown(); }
 
 void ProcessGroupStretto::shut_down_all() {
   for (const auto& each : groups().take()) {
-    if (const auto alive = each.lock()) alive->shutdown();
+    if (const auto alive = each.lock()) alive->close();
   }
 }
 
@@ -222,6 +222,12 @@ std::shared_ptr<Communicator> ProcessGroupStretto::communicator() const {
 }
 
 void ProcessGroupStretto::shutdown() {
+  const WithoutGil without_gil;
+  end_pending(true);
+  close();
+}
+
+void ProcessGroupStretto::close() {
   const WithoutGil without_gil;
   std::shared_ptr<Communicator> last;
   decltype(batches_) batches;  // Their works end without the lock.
@@ -387,24 +393,38 @@ void ProcessGroupStretto::tell_hook(const std::shared_ptr<InFlight>& operation,
         const auto ended = std::chrono::steady_clock::now();
         hook(std::make_shared<::c10d::WorkInfo>(type, number, started, ended, ended - started));
       });
+}
+
+void ProcessGroupStretto::note_pending(const std::shared_ptr<InFlight>& operation,
+                                       ::c10d::OpType type) {
+  constexpr std::size_t kLeast = 32;  // So that looking through them costs each little.
+  std::vector<std::shared_ptr<InFlight>> looked_at;  // Tensors may go with it: without the lock.
   const MutexLock guard(mutex_);
-  std::erase_if(hooked_, [](const std::weak_ptr<InFlight>& each) {
-    const auto alive = each.lock();
-    return alive == nullptr || alive->has_ended();
-  });
-  hooked_.push_back(operation);
+  if (pending_.size() >= pending_limit_) {
+    std::erase_if(pending_, [&](const Pending& each) {
+      const auto& alive = looked_at.emplace_back(each.operation.lock());
+      return alive == nullptr || alive->has_ended();
+    });
+    pending_limit_ = std::max(kLeast, 2 * pending_.size());
+  }
+  pending_.push_back({operation, !::c10d::isP2POp(type)});
+}
+
+void ProcessGroupStretto::end_pending(bool only_collectives) {
+  std::vector<Pending> pending;
+  {
+    const MutexLock guard(mutex_);
+    pending.swap(pending_);
+  }
+  for (const Pending& each : pending) {
+    if (only_collectives && !each.is_collective) continue;
+    if (const auto alive = each.operation.lock()) alive->end();
+  }
 }
 
 void ProcessGroupStretto::waitForPendingWorks() {
   const WithoutGil without_gil;
-  std::vector<std::weak_ptr<InFlight>> pending;
-  {
-    const MutexLock guard(mutex_);
-    pending.swap(hooked_);
-  }
-  for (const std::weak_ptr<InFlight>& each : pending) {
-    if (const auto alive = each.lock()) alive->end();
-  }
+  end_pending(false);
 }
 
 }  // namespace stretto::c10d_backend
