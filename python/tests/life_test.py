@@ -97,6 +97,9 @@ class GroupsTest(unittest.TestCase):
 
         def body(rank: int, size: int) -> list[str]:
             use_everything()  # The driver of futures is a thread that a child does not have.
+            if rank == 0:  # Nor does it have who holds the lock of an operation in flight.
+                dist.all_reduce(torch.ones(1), async_op=True).get_future()
+                time.sleep(0.1)
             reading, writing = os.pipe()
             child = os.fork()
             if child == 0:
@@ -112,6 +115,8 @@ class GroupsTest(unittest.TestCase):
                     os.kill(child, 9)
                     raise AssertionError("the child hangs")
                 time.sleep(0.01)
+            if rank == 1:
+                dist.all_reduce(torch.ones(1))
             sum_of_ranks(size)
             return told
 

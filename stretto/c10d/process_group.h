@@ -17,6 +17,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "stretto/base/mutex.h"
+#include "stretto/base/owner_process.h"
 #include "stretto/base/rank_vector.h"
 #include "stretto/c10d/operation_tensors.h"
 #include "stretto/c10d/work.h"
@@ -176,6 +177,7 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   std::atomic<std::chrono::milliseconds> timeout_;
   const JoinOptions join_options_;
   const std::shared_ptr<Shared> shared_;
+  const OwnerProcess owner_process_;
   std::atomic<uint64_t> collectives_ = 0;  // That were submitted.
   std::atomic<uint64_t> transfers_ = 0;    // Sends and receives.
 

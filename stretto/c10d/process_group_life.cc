@@ -223,7 +223,8 @@ std::shared_ptr<Communicator> ProcessGroupStretto::communicator() const {
 
 void ProcessGroupStretto::shutdown() {
   const WithoutGil without_gil;
-  end_pending(true);
+  // In a forked child nobody moves them along, and a lock may be that of a thread it does not have.
+  if (owner_process_.is_here()) end_pending(true);
   close();
 }
 
