@@ -402,9 +402,10 @@ WorkPtr ProcessGroupStretto::reduce_scatter_tensor_coalesced(
   const OpType type = single ? OpType::_REDUCE_SCATTER_BASE : kReduceScatterTensorCoalesced;
   return start({type, "stretto:_reduce_scatter_base", options.timeout, held, inputs, outputs},
                [&](Communicator& comm, Duration timeout) {
-                 return comm.reduce_scatter_coalesced(
-                     from, to,
-                     {.op = reduction.op, .factor = reduction.factor, .timeout = timeout});
+                 const stretto::ReduceScatterOptions ours = {
+                     .op = reduction.op, .factor = reduction.factor, .timeout = timeout};
+                 if (single) return comm.reduce_scatter(from.front(), to.front(), ours);
+                 return comm.reduce_scatter_coalesced(from, to, ours);
                });
 }
 
