@@ -137,11 +137,14 @@ TEST(Compression, ACodecAndAHookAreOneTooMany) {
 
 TEST(Compression, GradientsOfParametersInLowPrecisionAreCompressedAsFloats) {
   run_ranks(kRanks, [](Communicator& communicator) {
-    DistributedDataParallel ddp(
-        torch::nn::Linear(64, 64), communicator,
-        {.mixed_precision = {.parameter_dtype = DType::bf16}, .codec = top_k({.density = 0.1})});
-    ddp.forward(torch::ones({4, 64})).sum().backward();
-    EXPECT_EQ(ddp.last_compression()->gradient_bytes, 64u * 64 * sizeof(float));
+    DistributedDataParallelOptions by_codec{.codec = top_k()}, by_hook;
+    by_hook.communication_hook = std::make_shared<CompressedReduction>();
+    for (DistributedDataParallelOptions& options : {std::ref(by_codec), std::ref(by_hook)}) {
+      options.mixed_precision.parameter_dtype = DType::bf16;
+      DistributedDataParallel ddp(torch::nn::Linear(64, 64), communicator, options);
+      ddp.forward(torch::ones({4, 64})).sum().backward();
+      EXPECT_EQ(ddp.last_compression()->gradient_bytes, 64u * 64 * sizeof(float));
+    }
   });
 }
 

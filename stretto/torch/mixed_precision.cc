@@ -133,7 +133,9 @@ std::vector<NamedTensor> without_batch_norm(const MixedPrecision& options,
 
 std::shared_ptr<CommunicationHook> with_reduce_dtype(const MixedPrecision& options,
                                                      std::shared_ptr<CommunicationHook> hook) {
-  const DType dtype = options.reduce_dtype.value_or(options.parameter_dtype.value_or(DType::f32));
+  const bool compresses = dynamic_cast<CompressedReduction*>(hook.get()) != nullptr;
+  const DType own = compresses ? DType::f32 : options.parameter_dtype.value_or(DType::f32);
+  const DType dtype = options.reduce_dtype.value_or(own);
   switch (dtype) {
     case DType::f16:
       return std::make_shared<F16Reduction>(std::move(hook));

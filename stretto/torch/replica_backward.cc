@@ -96,6 +96,7 @@ void Replica::begin_pass() {
 // For a pass that reduces nothing, inside of no_sync() or with all frozen, which ends unnoticed
 // otherwise; where the caller's thread runs it, nobody has to know.
 void Replica::begin_silent_pass() {
+  accumulated_ = true;
   if (!precision_.entered() && !has_sync_batch_norm_ && is_on_cpu_ && !is_spread_) return;
   const int backward = current_backward();
   if (backward == last_backward_) return;
@@ -170,6 +171,7 @@ void Replica::abandon_pass() {
   }
   gradient_memory_.end_pass();
   displaced_.clear();
+  accumulated_ = false;  // What the pass has added is not the same part of it on all ranks.
   for (StepInBackward& stepping : stepping_) stepping.forget();
   precision_.leave();
 }
@@ -305,6 +307,7 @@ void Replica::forget_progress() {
     progress.arrivals = 0;
   }
   arrivals_ = 0;
+  accumulated_ = false;
   own_failure_.clear();
 }
 
@@ -340,7 +343,7 @@ bool Replica::complete_gradient(std::size_t index) {
   if (changed) reducer_->say_graph_changed();
   if (!graph_known_ || !options_.static_graph) progress.expected = progress.arrivals;
   if (reducer_->is_frozen(index)) return changed;
-  if (changed && options_.static_graph) reducer_->mark_changed(index);
+  if (changed && options_.static_graph && !progress.owed) reducer_->mark_changed(index);
   if (reducer_->is_ready(index)) return changed;
   if (trained_[index].tensor.grad().defined()) {
     adopt_gradient(index);

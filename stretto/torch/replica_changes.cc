@@ -178,8 +178,14 @@ void Replica::notice_changes() {
     outgrown_ = outgrown_ || outgrown;
     if (look.gradient < 0) continue;
     const auto gradient = static_cast<std::size_t>(look.gradient);
-    progress_[gradient].outgrown = outgrown;
-    reducer_->set_frozen(gradient, outgrown || !requires_grad);
+    Progress& progress = progress_[gradient];
+    progress.outgrown = outgrown;
+    // Where a gradient may be missing, all ranks expect it, whichever of them have added to it.
+    progress.owed = !requires_grad && accumulated_ && progress.awaited &&
+                    (options_.find_unused_parameters || options_.static_graph ||
+                     (progress.touched && tensor.grad().defined()));
+    progress.awaited = requires_grad || progress.owed;
+    reducer_->set_frozen(gradient, outgrown || !progress.awaited);
     if (outgrown) leave_bucket(gradient);
   }
   is_frozen_everywhere_ = is_frozen_everywhere_ && all_are_frozen();
@@ -280,12 +286,15 @@ void Replica::build_anew(bool with_data, double scale) {
   std::vector<bool> touched;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const NamedTensor& parameter = parameters_[i];
-    const bool is_late = is_outgrown(i) && parameter.tensor.requires_grad();
-    if (!is_late || contains(sparse, parameter.name)) continue;
-    late.push_back(parameter);
     const std::ptrdiff_t gradient = looks_[i].gradient;  // -1: it has no hook yet.
+    const Progress* const progress =
+        gradient < 0 ? nullptr : &progress_[static_cast<std::size_t>(gradient)];
+    const bool has_gradient =
+        parameter.tensor.requires_grad() || (progress != nullptr && progress->owed);
+    if (!has_gradient || !is_outgrown(i) || contains(sparse, parameter.name)) continue;
+    late.push_back(parameter);
     touched.push_back(parameter.tensor.grad().defined() &&
-                      (gradient < 0 || progress_[static_cast<std::size_t>(gradient)].touched));
+                      (progress == nullptr || progress->touched));
   }
   Status refused;
   try {
@@ -293,6 +302,12 @@ void Replica::build_anew(bool with_data, double scale) {
   } catch (const InvalidArgument& error) {
     refused = error.status();  // By all ranks. The next step may follow.
   }
+  // What passes inside no_sync() may have added before these were frozen.
+  std::vector<NamedTensor> frozen;
+  for (const NamedTensor& parameter : sparse_) {
+    if (!parameter.tensor.requires_grad()) frozen.push_back(parameter);
+  }
+  reduce_sparse_gradients(communicator_, frozen, with_data, scale, options_.timeout);
   look_at_parameters();
   reduce_from_now_on(choose_trained());
   refused.or_throw();

@@ -90,15 +90,15 @@ void Replica::verify_descriptions() {
 }
 
 ReducerOptions Replica::reducer_options() const {
+  const bool may_differ = options_.find_unused_parameters || options_.static_graph;
   return {.bucket_bytes = bucket_bytes_,
           .last_bucket_small = options_.last_bucket_small,
           .rebuild_buckets = options_.rebuild_buckets,
-          .find_unused = options_.find_unused_parameters || options_.static_graph,
+          .find_unused = may_differ,
+          .pass_waits = has_sync_batch_norm_ && may_differ,
           .mean_division = options_.mean_division,
           .number = number_,
-          .hook = options_.codec != nullptr
-                      ? options_.communication_hook
-                      : with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
+          .hook = with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
           .hook_owner = self_,
           .memory = place_.memory,
           .timeout = options_.timeout};

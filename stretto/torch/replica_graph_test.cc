@@ -138,6 +138,34 @@ TEST(ReplicaGraph, GradientsThatWereClearedAfterNoSyncCountAsUnused) {
   }
 }
 
+// With find_unused, rank 0 alone uses b inside no_sync().
+TEST(ReplicaGraph, WhatNoSyncHasAddedIsReducedThoughItsParameterIsFrozenSince) {
+  for (const bool find_unused : {true, false}) {
+    run_ranks(kRanks, [&](Communicator& communicator, int rank) {
+      Branches model;
+      DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = find_unused});
+      for (int step = 0; step < 3; ++step) {
+        const auto dtype = step == 0 ? torch::kFloat : torch::kDouble;
+        ddp.to(dtype);
+        const auto x = torch::full({1, kInputs}, 1 + rank, dtype);
+        for (auto& parameter : ddp.parameters()) parameter.set_requires_grad(true);
+        ddp.zero_grad();
+        {
+          const auto guard = ddp.no_sync();
+          ddp.forward(x, rank == 0 || !find_unused).sum().backward();
+        }
+        model->b->weight.set_requires_grad(false);
+        ddp.forward(x, step == 1 || !find_unused).sum().backward();
+        expect_close(model->b->weight.grad(),
+                     torch::full({2, kInputs}, find_unused ? 0.5 : 1.5, dtype), "b.weight");
+        ddp.zero_grad();
+        ddp.forward(x, true).sum().backward();
+        EXPECT_FALSE(model->b->weight.grad().defined());
+      }
+    });
+  }
+}
+
 // One layer inside a checkpoint, inside another one, and outside.
 struct RepeatedImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
@@ -293,6 +321,21 @@ TEST(ReplicaGraph, SparseGradientsAreTheMeanOfDenseOnes) {
     ASSERT_TRUE(gradient.defined());
     EXPECT_EQ(gradient._nnz(), 1);
     EXPECT_EQ(gradient.coalesce().indices().item<std::int64_t>(), 7);
+  });
+}
+
+TEST(ReplicaGraph, SparseGradientsOfNoSyncAreReducedThoughTheTableIsFrozenSince) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    Words model = with_seed(4, [] { return Words(true); });
+    DistributedDataParallel ddp(model, communicator);
+    const auto backward = [&] { ddp.forward(torch::full({1}, rank, torch::kLong)).backward(); };
+    {
+      const auto guard = ddp.no_sync();
+      backward();
+    }
+    model->embedding->weight.set_requires_grad(false);
+    backward();
+    EXPECT_EQ(model->embedding->weight.grad().coalesce().indices().numel(), kRanks);
   });
 }
 

@@ -71,16 +71,20 @@ struct NormalisedImpl : torch::nn::Module {
 torch::Tensor loss_of_output(const torch::Tensor& output) { return (output - 0.5).pow(3).mean(); }
 
 // Against one process that has the parts of both ranks, in one batch for the normalisation.
-TEST(SyncBatchNorm, TrainsLikeOneProcessWithBranchesAndAccumulation) {
-  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+void expect_training_like_one_process(const std::shared_ptr<const Compressor>& codec) {
+  run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     const auto build = [](auto norm) {
       return with_seed(
           9, [&] { return std::make_shared<NormalisedImpl<decltype(norm)>>(std::move(norm)); });
     };
     const auto reference = build(torch::nn::BatchNorm1d(kInputs));
     const auto model = build(SyncBatchNorm(communicator, kInputs));
-    DistributedDataParallel ddp(model, communicator,
-                                {.bucket_bytes = {1}, .find_unused_parameters = true});
+    DistributedDataParallelOptions options{.bucket_bytes = {1}, .find_unused_parameters = true};
+    if (codec != nullptr) {
+      options.communication_hook = std::make_shared<CompressedReduction>(CompressionOptions{
+          .codec = codec, .min_elements = 1, .exchange = CompressedExchange::divide});
+    }
+    DistributedDataParallel ddp(model, communicator, options);
     torch::optim::SGD own(ddp.parameters(), 0.1), alone(reference->parameters(), 0.1);
     for (int step = 0; step < 6; ++step) {
       const bool accumulates = step % 3 == 0;
@@ -109,6 +113,15 @@ TEST(SyncBatchNorm, TrainsLikeOneProcessWithBranchesAndAccumulation) {
     expect_close(model->norm->running_var, reference->norm->running_var, "running variance");
     ddp.verify_replicas();
   });
+}
+
+TEST(SyncBatchNorm, TrainsLikeOneProcessWithBranchesAndAccumulation) {
+  expect_training_like_one_process(nullptr);
+}
+
+// A hook that waits for the other rank's bucket, while that one waits in the normalisation.
+TEST(SyncBatchNorm, HooksThatWaitBeginBehindIt) {
+  expect_training_like_one_process(top_k({.density = 1}));
 }
 
 TEST(SyncBatchNorm, LayersMayShareACommunicator) {

@@ -40,6 +40,9 @@ struct ReducerOptions {
   bool rebuild_buckets = true;
   // Let a rank end a step without all gradients; else that is an error on all ranks.
   bool find_unused = false;
+  // Backward waits for other ranks itself, between other gradients than these. So hooks that do not
+  // finish early begin behind it: else one rank would wait in start(), and another in backward.
+  bool pass_waits = false;
   // Where a mean is divided by the number of ranks.
   MeanDivision mean_division = MeanDivision::after_sum;
   // Tells this reducer from others on the communicator: equal on all ranks. So those that use two
@@ -71,24 +74,21 @@ struct GradientStorage {
 // knows gradients as bytes, not as tensors of some framework.
 //
 // A gradient's storage is its place in a bucket (ReducerOptions::memory), where gradients of one
-// dtype stand behind each other, each on a cache line of its own (so that the
-// framework's vector code finds them aligned, for at most 63 bytes each). A step is: write each
-// gradient, call mark_ready() for it, and when backward is over, finalize(); then the storage holds
-// the reduced values. Buckets are reduced strictly in the plan's order, the same on all ranks, each
-// as soon as it and those before it are full.
+// dtype stand behind each other, on cache lines of their own, aligned for vector code. A step is:
+// write each gradient, call mark_ready() for it, and when backward is over, finalize(); then the
+// storage holds the reduced values. Buckets are reduced strictly in the plan's order, the same on
+// all ranks, each as soon as it and those before it are full.
 //
 // At its end each step tells all ranks which gradients were computed where (StepReport). So one
 // that only some ranks have is reduced where that is allowed, and else named on all ranks.
 //
-// A bucket that no rank has used for two steps, frozen or not, is left out of the next ones. If a
-// rank then uses a gradient of it, it is reduced at the end of that step, after the report, and is
-// left out later next time: a bucket that is used now and then, but often, soon is not. Only where
-// the hook finishes_early(); others may need to see all buckets.
-//
+// A bucket that no rank has used for two steps, frozen or not, is left out of the next ones. If one
+// then uses a gradient of it, it is reduced at the end of that step, after the report, and is left
+// out later next time. Only where the hook finishes_early(); others may need to see all buckets.
 // The first plan expects gradients in reverse order of the list, as backward passes make them.
 //
-// Threads: mark_ready() may be called from any thread, for different gradients at the same time;
-// all else belongs to one thread, while no mark_ready() is running.
+// Threads: mark_ready() may be called from any thread, of different gradients at the same time; all
+// else belongs to one thread, while no mark_ready() is running.
 //
 // Failures throw the exceptions of base/error.h. Unless a call says otherwise, all later calls
 // repeat the first; storage then holds a mixture of local and reduced values.
