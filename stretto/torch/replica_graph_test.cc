@@ -324,18 +324,27 @@ TEST(ReplicaGraph, SparseGradientsAreTheMeanOfDenseOnes) {
   });
 }
 
-TEST(ReplicaGraph, SparseGradientsOfNoSyncAreReducedThoughTheTableIsFrozenSince) {
+TEST(ReplicaGraph, SparseGradientsOfNoSyncAreReducedThoughTheTableIsConvertedOrFrozenSince) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Words model = with_seed(4, [] { return Words(true); });
     DistributedDataParallel ddp(model, communicator);
-    const auto backward = [&] { ddp.forward(torch::full({1}, rank, torch::kLong)).backward(); };
+    const auto backward = [&](std::int64_t word) { ddp.forward(torch::tensor({word})).backward(); };
+    backward(0);
+    ddp.to(torch::kDouble);
     {
       const auto guard = ddp.no_sync();
-      backward();
+      backward(10 + rank);
+    }
+    backward(20 + rank);
+    EXPECT_EQ(model->embedding->weight.grad()._nnz(), 5);
+    {
+      const auto guard = ddp.no_sync();
+      backward(30 + rank);
     }
     model->embedding->weight.set_requires_grad(false);
-    backward();
-    EXPECT_EQ(model->embedding->weight.grad().coalesce().indices().numel(), kRanks);
+    backward(40 + rank);
+    EXPECT_EQ(model->embedding->weight.grad()._nnz(), 7);
+    EXPECT_EQ(model->embedding->weight.grad().scalar_type(), torch::kDouble);
   });
 }
 

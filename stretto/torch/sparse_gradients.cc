@@ -38,7 +38,8 @@ SparseRows<T> rows_of(const torch::Tensor& gradient) {
   if (!gradient.defined()) return {};
   const torch::Tensor coalesced = by_rows(gradient).coalesce();
   const torch::Tensor rows = coalesced.indices().flatten().contiguous();
-  const torch::Tensor values = coalesced.values().contiguous();
+  // A parameter that was converted since may have a gradient of its former type.
+  const torch::Tensor values = coalesced.values().to(c10::CppTypeToScalarType<T>()).contiguous();
   const auto* const row = rows.const_data_ptr<std::int64_t>();
   const T* const value = values.const_data_ptr<T>();
   return {{row, row + rows.numel()}, {value, value + values.numel()}};
