@@ -8,7 +8,7 @@
 # Looks for Torch_DIR, by CMAKE_PREFIX_PATH too, and sets `Torch_VERSION` to what is there.
 function(stretto_find_torch)
   find_path(Torch_DIR TorchConfigVersion.cmake HINTS ${CMAKE_PREFIX_PATH} ENV CMAKE_PREFIX_PATH
-    PATH_SUFFIXES share/cmake/Torch DOC "The folder of TorchConfig.cmake")
+    PATH_SUFFIXES share/cmake/Torch Torch DOC "The folder of TorchConfig.cmake")
   if(EXISTS ${Torch_DIR}/TorchConfigVersion.cmake)
     include(${Torch_DIR}/TorchConfigVersion.cmake)
     set(Torch_VERSION ${PACKAGE_VERSION} PARENT_SCOPE)

@@ -331,7 +331,7 @@ void Replica::complete_gradients() {
   const std::uint64_t step = reducer_->step_count();
   const bool is_due = step < kFirstSteps || step % kStepsBetweenLooks == 0;
   if (changed || is_due || has_new_parameters_) look_for_new_parameters();
-  graph_known_ = graph_known_ || !outgrown_;  // Else the step fails, or a reducer begins anew.
+  graph_known_ = true;  // Unless the step fails, or a reducer begins anew.
 }
 
 // Of gradients that this pass has not made: those of earlier passes inside no_sync() are ready, and

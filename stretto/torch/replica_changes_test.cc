@@ -380,6 +380,22 @@ TEST(ReplicaChanges, AFirstStepThatFailsIsNoPromiseOfTheStaticGraph) {
   });
 }
 
+// What is frozen in the second step would be promised to stay so.
+TEST(ReplicaChanges, TheFirstStepOfAStaticGraphIsThatInWhichATableIsUnfrozen) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    torch::nn::Embedding table(torch::nn::EmbeddingOptions(5, 2).sparse(true));
+    torch::nn::Linear layer(2, 2);
+    torch::nn::Sequential model(table, layer);
+    table->weight.set_requires_grad(false);
+    DistributedDataParallel ddp(model, communicator, {.static_graph = true});
+    table->weight.set_requires_grad(true);
+    for (int step = 0; step < 3; ++step) {
+      layer->bias.set_requires_grad(step != 1);
+      EXPECT_NO_THROW(ddp.forward(torch::zeros({1}, torch::kLong)).sum().backward());
+    }
+  });
+}
+
 TEST(ReplicaChanges, GradientsAccumulatedInNoSyncBelongToTheStep) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net reference = net();
