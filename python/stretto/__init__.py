@@ -14,6 +14,7 @@ import dataclasses
 import datetime
 import importlib.util
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from stretto import hooks
@@ -90,9 +91,16 @@ def _module() -> Any:
             os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
         # Before Python's end: no thread of a group that was never destroyed may outlive it.
-        atexit.register(_c.shut_down_all)
+        atexit.register(_end_groups)
         _loaded = _c
     return _loaded
+
+
+def _end_groups() -> None:
+    """What an exception ends that nobody has caught, other ranks wait for in vain: they hear why."""
+    error = getattr(sys, "last_value", None)
+    text = "" if error is None else f"has ended by {type(error).__name__}: {error}"
+    _loaded.shut_down_all(text[:400])
 
 
 def _create_backend(place: Any, options: Any) -> Any:

@@ -165,6 +165,31 @@ class GroupsTest(unittest.TestCase):
 
         ranks.run(body)
 
+    def test_others_hear_of_the_exception_that_ended_a_rank(self) -> None:
+        program = """
+import sys
+import torch
+import torch.distributed as dist
+
+rank = int(sys.argv[1])
+dist.init_process_group("stretto", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+dist.barrier()
+if rank == 1:
+    raise KeyError("no such image")
+dist.all_reduce(torch.ones(1))
+"""
+        with tempfile.TemporaryDirectory() as folder:
+            processes = [
+                subprocess.Popen(
+                    [sys.executable, "-c", program, str(rank), f"{folder}/store"],
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                for rank in range(2)
+            ]
+            told = [process.communicate(timeout=ranks.TIMEOUT_SECONDS)[1] for process in processes]
+        self.assertIn("rank 1 has ended by KeyError: 'no such image'", told[0])
+
     def test_below_the_debug_wrapper(self) -> None:
         """Of TORCH_DISTRIBUTED_DEBUG=DETAIL: what only stretto has works there, too."""
 

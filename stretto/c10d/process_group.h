@@ -42,8 +42,9 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   static c10::intrusive_ptr<ProcessGroupStretto> create(
       const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
       const c10::intrusive_ptr<Options>& options, const JoinOptions& join_options);
-  // shutdown() of all groups of this process, for its end: no thread of ours may outlive Python.
-  static void shut_down_all();
+  // The end of all groups of this process, for its own: no thread of ours may outlive Python. Other
+  // ranks hear of `reason`, if there is one.
+  static void shut_down_all(const std::string& reason);
   ProcessGroupStretto(std::unique_ptr<Communicator> communicator, std::vector<int> named_ranks,
                       const c10::intrusive_ptr<Options>& options, JoinOptions join_options);
   ~ProcessGroupStretto() override;

@@ -204,9 +204,12 @@ ProcessGroupStretto::ProcessGroupStretto(std::unique_ptr<Communicator> communica
 
 ProcessGroupStretto::~ProcessGroupStretto() { shutdown(); }
 
-void ProcessGroupStretto::shut_down_all() {
+void ProcessGroupStretto::shut_down_all(const std::string& reason) {
   for (const auto& each : groups().take()) {
-    if (const auto alive = each.lock()) alive->close();
+    const auto alive = each.lock();
+    if (alive == nullptr) continue;
+    if (!reason.empty() && alive->owner_process_.is_here()) alive->shared_->abort(reason);
+    alive->close();
   }
 }
 
@@ -242,7 +245,7 @@ void ProcessGroupStretto::close() {
   shared_->driver.stop();
 }
 
-void ProcessGroupStretto::abort() { shared_->abort("abort() of the process group"); }
+void ProcessGroupStretto::abort() { shared_->abort("has called abort() of the process group"); }
 
 c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::split(
     const c10::intrusive_ptr<::c10d::Store>& store, const std::vector<int>& ranks,

@@ -204,7 +204,7 @@ Status Shared::told(const Status& status) const {
 
 void Shared::abort(const std::string& what) {
   const std::shared_ptr<Communicator> alive = communicator.lock();
-  if (alive != nullptr) alive->abort(fmt::format("rank {} has called {}", named_rank, what));
+  if (alive != nullptr) alive->abort(fmt::format("rank {} {}", named_rank, what));
 }
 
 WorkStretto::WorkStretto(int rank, ::c10d::OpType type, const char* title, at::TensorList inputs,
@@ -279,7 +279,8 @@ void WorkStretto::end_wait() {
 }
 
 void WorkStretto::abort() {
-  shared_->abort(fmt::format("abort() of its {}#{}", operation_->operation, operation_->number));
+  shared_->abort(
+      fmt::format("has called abort() of its {}#{}", operation_->operation, operation_->number));
 }
 
 c10::intrusive_ptr<Future> WorkStretto::make_future(
