@@ -101,8 +101,8 @@ class CollectiveLibrary {
   // operation, as its algorithm kDeviceAlgorithm.
   virtual DeviceLibrary* for_devices() { return nullptr; }
   // Whether it has met those of the group's other ranks, or has failed to: asked again until it
-  // says so, before all else but name() and failure(). Who gives up before destroys it, and what it
-  // has begun may then go on for ever, as after abandon().
+  // says so, before all else but name() and failure(). Who does not wait for that destroys it, and
+  // what it has begun may then go on for ever, as after abandon().
   virtual bool is_connected() { return true; }
 };
 

@@ -215,7 +215,7 @@ bool MappedExecution::release_mappings() {
   return true;
 }
 
-// Gives the run up, and ends it when nobody copies from or to this rank's private memory any more:
+// Abandons the run, and ends it when nobody copies from or to this rank's private memory any more:
 // its owner gets it back then. See window.h, Note [private memory of an abandoned operation].
 void MappedExecution::release_buffers(bool has_lock) {
   if (phase_ != Phase::releasing) {

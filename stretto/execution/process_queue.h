@@ -18,7 +18,7 @@ namespace stretto::execution {
 // since all have entered it, anything of a run before.
 //
 // Membership, windows and memory must outlive it. One thread at a time, the one that runs the
-// operation; the engine need not be held. Allocates nothing once made.
+// operation; the engine's lock need not be held. Allocates nothing once made.
 class ProcessQueue final : public KernelQueue {
  public:
   ProcessQueue(const Membership& membership, Windows& windows,

@@ -22,7 +22,7 @@ namespace stretto::execution {
 // the same set of slots in it, on each rank of the team, and the lanes of one collective need not
 // be free before the next one begins.
 //
-// Not thread safe; called by whoever holds the engine.
+// Not thread safe; called by whoever holds the engine's lock.
 class TeamLanes {
  public:
   static constexpr std::size_t kLanes = Window::kLanes;
@@ -57,7 +57,7 @@ class TeamLanes {
   }
 
  private:
-  // Of this rank.
+  // What this rank has done in a lane.
   struct Lane {
     std::uint64_t runs_ended = 0;
     std::uint64_t syncs = 0;

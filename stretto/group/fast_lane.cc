@@ -20,10 +20,10 @@ namespace stretto::group {
 // What it needs to itself are the group's sequence, windows and cached executions. The gate says
 // whose they are. It is open only while no collective is in flight, so operations keep their order:
 // whoever finds it open runs at once, whoever finds it otherwise takes the lock and queues up. It
-// is tried, never waited for, except by a holder of the engine, whom a thread on the fast path
+// is tried, never waited for, except by a holder of the lock, whom a thread on the fast path
 // keeps no longer than it spins. That thread never takes the lock while the gate is its own: an
 // operation that does not end in time is parked, and becomes an ordinary one as soon as anybody
-// holds the engine. And only operations that run inline are remembered, so nobody spins for a long
+// holds the lock. And only operations that run inline are remembered, so nobody spins for a long
 // pass over memory.
 
 // Note [settled memory]
@@ -36,7 +36,7 @@ namespace stretto::group {
 
 namespace {
 
-// A rank that is later than this, a few microseconds, is waited for with the engine, which then
+// A rank that is later than this, a few microseconds, is waited for by the engine, which then
 // yields and sleeps.
 constexpr int kPolls = 64;    // Looks one after the other...
 constexpr int kPauses = 160;  // ...and then some with a pause of the processor between them.
@@ -103,7 +103,7 @@ void FastLane::park(const Call& call, const Kind& kind, std::uint32_t sequence) 
 
 bool FastLane::adopt_parked() {
   if (gate_.load(std::memory_order_acquire) != Gate::parked) return false;
-  // Nobody else changes a parked gate: this thread holds the engine.
+  // Nobody else changes a parked gate: this thread holds the lock.
   gate_.store(Gate::closed, std::memory_order_relaxed);
   operations_->adopt(std::move(parked_), *parked_entry_);
   return true;

@@ -26,7 +26,7 @@ class FastLane {
   enum class Outcome {
     refused,  // Nothing has happened: it is to be submitted to the group.
     ended,    // Well.
-    parked,   // Begun; whoever holds the engine next makes it an ordinary operation.
+    parked,   // Begun; whoever holds the lock next makes it an ordinary operation.
   };
 
   // Both must outlive it.
@@ -37,8 +37,8 @@ class FastLane {
   // called. `number`: which collective it was, if it has ended.
   Outcome run(const Call& call, std::shared_ptr<PendingOperation>& parked, std::uint32_t& number);
 
-  // With the engine's lock held, from here on. Makes a parked operation an ordinary one, and closes
-  // the gate. False: nothing is parked; somebody may have adopted it already.
+  // Makes a parked operation an ordinary one, and closes the gate. False: nothing is parked;
+  // somebody may have adopted it already.
   bool adopt_parked() STRETTO_REQUIRES(engine_held);
   // Afterwards, what the gate guards belongs to the holder of the lock.
   void close() STRETTO_REQUIRES(engine_held);
@@ -60,12 +60,12 @@ class FastLane {
     PlanCache::Entry* entry = nullptr;
   };
   static constexpr std::size_t kKinds = 8;
-  // To whom the collectives of the group, their numbers and their windows belong.
+  // Says to whom the collectives of the group, their numbers and their windows belong.
   enum class Gate {
-    closed,  // Whoever holds the engine: something is in flight, being set up, or has failed.
+    closed,  // Whoever holds the lock: something is in flight, being set up, or has failed.
     open,    // Nobody: nothing is in flight.
     fast,    // A thread on the fast path.
-    parked,  // Whoever holds the engine next, who has to adopt parked_ first.
+    parked,  // Whoever holds the lock next, who has to adopt parked_ first.
   };
 
   Kind* find(const OperationDescriptor& operation);

@@ -28,7 +28,7 @@ void Group::fail_telling(const Status& reason, const Status* told, bool by_other
   lane_.close();  // For good.
   failure_ = reason;
   transport::Endpoint& transport = engine_->transport();
-  // Before the group is given up, or a member that has forgotten it would hear of it anew.
+  // Before the group is abandoned, or a member that has forgotten it would hear of it anew.
   if (told != nullptr) {
     transport.announce_abort(
         membership_.group, membership_.members, *told,

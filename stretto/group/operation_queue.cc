@@ -137,8 +137,8 @@ void OperationQueue::take_completions() {
   for (const Item& item : running_) item.execution->take_completions();
 }
 
-// Those who gave up a later operation have done all that this rank's earlier one needs of them: on
-// mapped memory it can be ended without them, and then it is no victim.
+// Those who abandoned a later operation have done all that this rank's earlier one needs of them:
+// on mapped memory it can be ended without them, and then it is no victim.
 void OperationQueue::fail(const Status& reason, bool of_others) {
   for (const Item& item : running_) {
     PendingCollective& collective = *item.collective;

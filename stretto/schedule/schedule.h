@@ -85,7 +85,7 @@ enum class Order : std::uint8_t {
 };
 
 // What one rank does in a collective: an ordered list of steps on chunks. It holds no bytes,
-// sockets or threads; communicator/ runs it, this layer prints, verifies and prices it.
+// sockets or threads; an execution runs it, this layer prints, verifies and prices it.
 //
 // Meaning: steps take effect as if executed in list order; a reader may run a step earlier than its
 // place in the list when it touches no slot that an unfinished earlier step writes, and writes none

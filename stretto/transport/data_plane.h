@@ -17,8 +17,8 @@ struct UnexpectedMessage {
 using UnexpectedQueue = RingQueue<UnexpectedMessage>;
 
 // What moves messages: our frames on a link (frame_messages.h), or something that matches and moves
-// messages itself, such as MPI or UCX. Who is alive, who gives up and who waits where is the
-// control plane's (peer.h), which needs a small ordered link whatever moves the data.
+// messages itself, such as MPI or UCX. Who is alive, who has abandoned a group and who waits where
+// is the control plane's (peer.h), which needs a small ordered link whatever moves the data.
 //
 // A message is what Request says: its key, its operation and its size travel with its bytes, and
 // a plane calls agree() (below) on both before it moves bytes into a receive. Among equal keys the

@@ -34,12 +34,15 @@ struct CollectiveCall;
 
 // A group of ranks that move and reduce data together.
 //
-// Every operation is immediate: the call returns a Work and waits for nobody; `.wait()` right
-// behind it makes it blocking, and then it runs on the calling thread without a hand-over. The call
-// itself runs an operation on buffers of up to kInlineBytes (1 MiB) as far as the other ranks have
-// come, which takes a few hundred microseconds at most. A larger one is only begun in it: with a
-// progress thread (has_progress_thread()) that takes some microseconds; without one, up to
-// kInlineBytes are worked on. What is left is done by threads that wait, by the progress thread,
+// Every operation is immediate: the call returns a Work and waits for no other rank; `.wait()`
+// right behind it makes it blocking, and then it runs on the calling thread without a hand-over.
+// The call itself runs an operation on buffers of up to kInlineBytes (1 MiB) as far as the other
+// ranks have come, which takes a few hundred microseconds at most. A larger one is only begun in
+// it: with a progress thread (has_progress_thread()) that takes some tens of microseconds, most of
+// them to wake that thread up; without one, up to kInlineBytes are worked on. A thread that is just
+// making progress is waited for, for some tenths of a millisecond. The first operation of its kind
+// and size is planned in its call, which takes longer, the more so where no test has proved its
+// schedule (STRETTO_VERIFY). What is left is done by threads that wait, by the progress thread,
 // and, a little at a time, by poll(), Work::done() and twice a second by the heartbeat. So without
 // a progress thread, a program that neither waits nor polls keeps the others waiting.
 //

@@ -38,7 +38,7 @@ class Operation {
   virtual Status wait_on_device() { return wait(Deadline()); }
   // See Work::add_callback().
   virtual void then(Continuation continuation) = 0;
-  // Gives the operation up, and its communicator with it, on all ranks, unless it has ended by now.
+  // Abandons the operation, and its communicator with it, on all ranks, if it has not ended by now.
   // Afterwards it has ended, and its buffers belong to the caller again. Waits for nobody.
   virtual void abandon() = 0;
   // Of a receive that has ended well: whose message it was.
