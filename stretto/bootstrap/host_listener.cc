@@ -145,7 +145,7 @@ void HostListener::run(int stop) {
   std::vector<pollfd> entries;
   while (true) {
     entries.assign({{stop, POLLIN, 0}, {registrations_->descriptor(), POLLIN, 0}});
-    for (const auto& [place, port] : ports_) {
+    for (const auto& [bind_address, port] : ports_) {
       entries.push_back({port.connections->descriptor(), POLLIN, 0});
     }
     const std::size_t first_member = entries.size();
@@ -159,7 +159,7 @@ void HostListener::run(int stop) {
       at = stays ? std::next(at) : members_.erase(at);
     }
     take_ranks();
-    for (auto& [place, port] : ports_) {
+    for (auto& [bind_address, port] : ports_) {
       for (ProvenConnection& proven : port.connections->take()) hand_over(std::move(proven));
     }
     for (auto at = members_.begin(); at != members_.end();) {
@@ -175,7 +175,7 @@ void HostListener::run(int stop) {
 
 Duration HostListener::time_until_due() const {
   Duration left = registrations_->time_until_due();
-  for (const auto& [place, port] : ports_) {
+  for (const auto& [bind_address, port] : ports_) {
     left = std::min(left, port.connections->time_until_due());
   }
   for (const auto& [rank, member] : members_) {
@@ -185,7 +185,7 @@ Duration HostListener::time_until_due() const {
 }
 
 Status HostListener::shortage() const {
-  for (const auto& [place, port] : ports_) {
+  for (const auto& [bind_address, port] : ports_) {
     if (!port.connections->shortage().ok()) return port.connections->shortage();
   }
   return registrations_->shortage();
@@ -212,10 +212,11 @@ bool HostListener::serve(Member& member) {
 }
 
 // Empty if nobody can listen there.
-std::string HostListener::address_at(const std::string& place) {
-  if (const auto found = ports_.find(place); found != ports_.end()) return found->second.address;
+std::string HostListener::address_at(const std::string& bind_address) {
+  if (const auto found = ports_.find(bind_address); found != ports_.end())
+    return found->second.address;
   const auto open = [&]() -> Result<Port> {
-    STRETTO_ASSIGN_OR_RETURN(LinkProvider::Listener listener, options_.listen(place));
+    STRETTO_ASSIGN_OR_RETURN(LinkProvider::Listener listener, options_.listen(bind_address));
     STRETTO_ASSIGN_OR_RETURN(auto connections,
                              AuthenticatingListener::create({.listener = std::move(listener.socket),
                                                              .key = options_.key,
@@ -226,11 +227,11 @@ std::string HostListener::address_at(const std::string& place) {
   };
   Result<Port> port = open();
   if (!port.ok()) {
-    log(LogLevel::warning, "cannot listen at {} for the ranks of this host: {}", place,
+    log(LogLevel::warning, "cannot listen at {} for the ranks of this host: {}", bind_address,
         port.status().message());
     return {};
   }
-  return ports_.emplace(place, std::move(*port)).first->second.address;
+  return ports_.emplace(bind_address, std::move(*port)).first->second.address;
 }
 
 void HostListener::hand_over(ProvenConnection connection) {
@@ -255,11 +256,12 @@ bool HostListener::flush(Member& member) {
   return true;
 }
 
-Result<Reception> register_at_host(const std::string& name, const std::string& place,
+Result<Reception> register_at_host(const std::string& name, const std::string& bind_address,
                                    const JobKey& key, const Identity& self,
                                    const WaitLimit& limit) {
-  if (place.size() > kFrameTextBytesMax) {
-    return status_of(StatusCode::invalid_argument, "\"{}\" is too long for an address", place);
+  if (bind_address.size() > kFrameTextBytesMax) {
+    return status_of(StatusCode::invalid_argument, "\"{}\" is too long for an address",
+                     bind_address);
   }
   const auto greet = [&](int fd) {
     return handshake_as_client(fd, key, Purpose::host_listener, self, limit).status();
@@ -267,14 +269,14 @@ Result<Reception> register_at_host(const std::string& name, const std::string& p
   STRETTO_ASSIGN_OR_RETURN(
       FileDescriptor socket,
       connect_and_greet([&] { return connect_to_own_user(name, limit); }, greet, limit));
-  STRETTO_RETURN_IF_ERROR(send_frame(socket.get(), {.text = place}).status());
+  STRETTO_RETURN_IF_ERROR(send_frame(socket.get(), {.text = bind_address}).status());
   while (true) {
     STRETTO_RETURN_IF_ERROR(wait_for(socket.get(), POLLIN, limit));
     STRETTO_ASSIGN_OR_RETURN(std::optional<HostFrame> answer, receive_frame(socket.get()));
     // No address has been told yet, so a connection that comes here already is nobody's.
     if (!answer || answer->connection.valid()) continue;
     if (answer->text.empty()) {
-      return status_of(StatusCode::system, "it cannot listen at {}", place);
+      return status_of(StatusCode::system, "it cannot listen at {}", bind_address);
     }
     return Reception{std::make_unique<HandedConnections>(std::move(socket)),
                      std::move(answer->text)};

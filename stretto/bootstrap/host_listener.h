@@ -22,7 +22,7 @@ namespace stretto::bootstrap {
 // What the ranks of a host and who listens for them tell each other, over a Unix socket between
 // processes of one user (or of root).
 struct HostFrame {
-  // A connection's other end; -1: no connection comes along, and the text is a place, or the
+  // A connection's other end; -1: no connection comes along, and the text is a bind address, or the
   // answer, an address.
   std::int32_t rank = -1;
   std::string text;
@@ -40,8 +40,8 @@ class HostListener {
     JobKey key;
     Purpose purpose = Purpose::mesh_tcp;  // Of the connections that it hands over.
     Identity self;
-    // Opens a socket at a place that a rank has named. Called by the thread.
-    std::function<Result<LinkProvider::Listener>(const std::string& place)> listen;
+    // Opens a socket at a bind address that a rank has named. Called by the thread.
+    std::function<Result<LinkProvider::Listener>(const std::string& bind_address)> listen;
   };
   static Result<std::unique_ptr<HostListener>> start(Options options);
 
@@ -66,14 +66,14 @@ class HostListener {
   Status shortage() const;
   void take_ranks();
   bool serve(Member& member);
-  std::string address_at(const std::string& place);
+  std::string address_at(const std::string& bind_address);
   void hand_over(ProvenConnection connection);
   static bool flush(Member& member);
 
   Options options_;
   std::string name_;
   std::unique_ptr<AuthenticatingListener> registrations_;
-  std::map<std::string, Port> ports_;  // By place.
+  std::map<std::string, Port> ports_;  // By bind address.
   std::map<std::int32_t, Member> members_;
   mutable Mutex mutex_;
   Status failure_ STRETTO_GUARDED_BY(mutex_);
@@ -86,10 +86,10 @@ struct Reception {
   std::string address;
 };
 
-// Has this rank reached at `place` by whoever listens for its host; until the connections are
-// destroyed, or this rank registers again. Blocks until it knows the address. Fails if that process
-// cannot be reached, belongs to another user, or cannot listen there.
-Result<Reception> register_at_host(const std::string& name, const std::string& place,
+// Has this rank reached at `bind_address` by whoever listens for its host; until the connections
+// are destroyed, or this rank registers again. Blocks until it knows the address. Fails if that
+// process cannot be reached, belongs to another user, or cannot listen there.
+Result<Reception> register_at_host(const std::string& name, const std::string& bind_address,
                                    const JobKey& key, const Identity& self, const WaitLimit& limit);
 
 }  // namespace stretto::bootstrap

@@ -27,19 +27,22 @@
 namespace stretto::bootstrap {
 namespace {
 
-const std::string kPlace = "127.0.0.1";
+const std::string kBindAddress = "127.0.0.1";
 
 class HostListenerTest : public ::testing::Test {
  protected:
   static std::unique_ptr<HostListener> start(const JobKey& key) {
     auto links = tcp_links({});
-    const auto listen = [links](const std::string& place) { return links->listen(place, soon()); };
+    const auto listen = [links](const std::string& bind_address) {
+      return links->listen(bind_address, soon());
+    };
     return HostListener::start(
                {.ranks = {0, 1, 2}, .key = key, .self = {.rank = 0}, .listen = listen})
         .or_throw();
   }
-  Result<Reception> enlist(int rank, const std::string& place = kPlace) const {
-    return register_at_host(listener_->name(), place, key_, {.rank = rank, .target = 0}, soon());
+  Result<Reception> enlist(int rank, const std::string& bind_address = kBindAddress) const {
+    return register_at_host(listener_->name(), bind_address, key_, {.rank = rank, .target = 0},
+                            soon());
   }
   // A connection of `rank` that is to reach `target`.
   Result<FileDescriptor> reach(const std::string& address, int rank, int target) const {
@@ -100,7 +103,8 @@ TEST_F(HostListenerTest, ListensForTheRanksOfItsHostAndForThoseThatHaveCome) {
   std::byte byte;
   EXPECT_EQ(read_exactly(early.get(), {&byte, 1}, soon()).code(), StatusCode::peer_lost);
   EXPECT_FALSE(
-      register_at_host(listener_->name(), kPlace, key_, {.rank = 3, .target = 0}, soon()).ok());
+      register_at_host(listener_->name(), kBindAddress, key_, {.rank = 3, .target = 0}, soon())
+          .ok());
   const std::string text = ::testing::internal::GetCapturedStderr();
   expect_contains(text, "to rank 2, which is not there");
   expect_contains(text, "rank 3 is none of this host");

@@ -33,15 +33,16 @@ class LinkProvider {
   virtual int streams() const { return 1; }
 
   // Where connection number `stream` of those that this rank wants is to arrive; for listen().
-  virtual Result<std::string> place(Rank self, int stream, std::span<const RankCard> cards,
-                                    const WaitLimit& limit) = 0;
+  virtual Result<std::string> bind_address(Rank self, int stream, std::span<const RankCard> cards,
+                                           const WaitLimit& limit) = 0;
   // Where others connect to, opened when this rank is to be connected to.
   struct Listener {
     FileDescriptor socket;
     std::string address;  // Told to them through the store; for connect().
   };
-  virtual Result<Listener> listen(const std::string& place, const WaitLimit& limit) = 0;
-  // Whether one rank listens for all of its host, at the places that they name: ports are scarce.
+  virtual Result<Listener> listen(const std::string& bind_address, const WaitLimit& limit) = 0;
+  // Whether one rank listens for all of its host, at the addresses that they name, because ports
+  // are scarce.
   virtual bool is_shared_by_host() const { return false; }
   virtual Result<FileDescriptor> connect(const std::string& address, const WaitLimit& limit) = 0;
 

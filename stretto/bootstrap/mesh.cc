@@ -78,8 +78,8 @@ class Joiner {
   std::set<int> ranks_sharing_a_listener(std::size_t provider) const;
   Status start_host_listener(std::size_t provider, std::set<int> ranks);
   Status end_host_listener();
-  Result<Reception> receive_at(std::size_t provider, const std::string& place);
-  Result<Reception> receive_at_own(LinkProvider& provider, const std::string& place) const;
+  Result<Reception> receive_at(std::size_t provider, const std::string& bind_address);
+  Result<Reception> receive_at_own(LinkProvider& provider, const std::string& bind_address) const;
   Result<FileDescriptor> prove_key(
       int rank, Purpose purpose,
       const std::function<Result<FileDescriptor>()>& connect_to_rank) const;
@@ -180,8 +180,8 @@ std::set<int> Joiner::ranks_sharing_a_listener(std::size_t provider) const {
 
 Status Joiner::start_host_listener(std::size_t provider, std::set<int> ranks) {
   LinkProvider& links = *options_.links[provider];
-  const auto listen = [&links, deadline = limit_.deadline()](const std::string& place) {
-    return links.listen(place, deadline);
+  const auto listen = [&links, deadline = limit_.deadline()](const std::string& bind_address) {
+    return links.listen(bind_address, deadline);
   };
   STRETTO_ASSIGN_OR_RETURN(host_listener_, HostListener::start({.ranks = std::move(ranks),
                                                                 .key = options_.key,
@@ -204,8 +204,9 @@ Status Joiner::end_host_listener() {
   return {};
 }
 
-Result<Reception> Joiner::receive_at_own(LinkProvider& provider, const std::string& place) const {
-  STRETTO_ASSIGN_OR_RETURN(LinkProvider::Listener listener, provider.listen(place, limit_));
+Result<Reception> Joiner::receive_at_own(LinkProvider& provider,
+                                         const std::string& bind_address) const {
+  STRETTO_ASSIGN_OR_RETURN(LinkProvider::Listener listener, provider.listen(bind_address, limit_));
   STRETTO_ASSIGN_OR_RETURN(auto connections,
                            AuthenticatingListener::create({.listener = std::move(listener.socket),
                                                            .key = options_.key,
@@ -215,10 +216,10 @@ Result<Reception> Joiner::receive_at_own(LinkProvider& provider, const std::stri
 }
 
 // By who listens for this host, or, where nobody does or can be reached, by this rank itself.
-Result<Reception> Joiner::receive_at(std::size_t provider, const std::string& place) {
+Result<Reception> Joiner::receive_at(std::size_t provider, const std::string& bind_address) {
   LinkProvider& links = *options_.links[provider];
   const std::set<int> sharing = ranks_sharing_a_listener(provider);
-  if (sharing.empty()) return receive_at_own(links, place);
+  if (sharing.empty()) return receive_at_own(links, bind_address);
   const int first = *sharing.begin();
   if (first == options_.rank && host_listener_ == nullptr) {
     STRETTO_RETURN_IF_ERROR(start_host_listener(provider, sharing));
@@ -227,14 +228,14 @@ Result<Reception> Joiner::receive_at(std::size_t provider, const std::string& pl
   Identity visitor = self_;
   visitor.target = first;
   Result<Reception> handed =
-      register_at_host(name, place, options_.key, visitor, limit_.within(kRegistrationTime));
+      register_at_host(name, bind_address, options_.key, visitor, limit_.within(kRegistrationTime));
   if (handed.ok()) return handed;
   STRETTO_RETURN_IF_ERROR(limit_.look());
   log(LogLevel::warning,
       "rank {} listens on a port of its own, as rank {}, which listens for this host, cannot do it "
       "for this rank: {}",
       options_.rank, first, handed.status().message());
-  return receive_at_own(links, place);
+  return receive_at_own(links, bind_address);
 }
 
 Result<FileDescriptor> Joiner::prove_key(
@@ -318,9 +319,9 @@ Status Joiner::connect_by(const Way& way) {
     if (concerned(r)) higher.insert(r);
   }
   if (!higher.empty()) {
-    STRETTO_ASSIGN_OR_RETURN(const std::string place,
-                             provider.place(options_.rank, way.stream, cards_, limit_));
-    STRETTO_ASSIGN_OR_RETURN(Reception reception, receive_at(way.provider, place));
+    STRETTO_ASSIGN_OR_RETURN(const std::string bind_address,
+                             provider.bind_address(options_.rank, way.stream, cards_, limit_));
+    STRETTO_ASSIGN_OR_RETURN(Reception reception, receive_at(way.provider, bind_address));
     STRETTO_ASSIGN_OR_RETURN(acceptor_, Acceptor::start(std::move(reception.connections), higher));
     own_address = std::move(reception.address);
     STRETTO_RETURN_IF_ERROR(set(fmt::format("{}/{}", name_of(way), options_.rank), own_address));

@@ -24,7 +24,8 @@ class ShmLinks final : public LinkProvider {
   }
 
   // A name that is made when it is needed.
-  Result<std::string> place(Rank, int, std::span<const RankCard>, const WaitLimit&) override {
+  Result<std::string> bind_address(Rank, int, std::span<const RankCard>,
+                                   const WaitLimit&) override {
     return std::string();
   }
 

@@ -35,8 +35,8 @@ class TcpLinks final : public LinkProvider {
   int streams() const override { return options_.streams; }
 
   // The address of a network.
-  Result<std::string> place(Rank self, int stream, std::span<const RankCard> cards,
-                            const WaitLimit& limit) override {
+  Result<std::string> bind_address(Rank self, int stream, std::span<const RankCard> cards,
+                                   const WaitLimit& limit) override {
     return own_address(cards[static_cast<std::size_t>(self)], stream, cards, limit);
   }
 

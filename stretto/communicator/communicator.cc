@@ -148,8 +148,8 @@ Work Communicator::all_reduce_views(const ConstView& input, const View& output,
   if (options.factor != 1) {
     // The output can hold the scaled input: no scratch is needed.
     call.input = call.output;
-    call.packing =
-        group::Packing{.parts = {.source = input, .factor = options.factor}, .place = output.data};
+    call.packing = group::Packing{.parts = {.source = input, .factor = options.factor},
+                                  .destination = output.data};
   }
   return submit(std::move(call), options.algorithm, options.timeout);
 }

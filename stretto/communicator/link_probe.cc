@@ -16,7 +16,7 @@
 #include "stretto/base/cores.h"
 #include "stretto/base/host_name.h"
 #include "stretto/base/log.h"
-#include "stretto/communicator/crowd_probe.h"
+#include "stretto/communicator/contention_probe.h"
 #include "stretto/communicator/link_cache.h"
 #include "stretto/kernel/reduce.h"
 #include "stretto/transport/transport.h"
@@ -35,7 +35,7 @@ constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
 constexpr unsigned kFactorMax = 8;
 constexpr std::size_t kNetworkBytesMax = kFactorMax * kLargeBytes;
 constexpr std::chrono::milliseconds kRest(2);  // In which a shaper saves up what it lets through.
-constexpr std::chrono::milliseconds kCrowdTime(20);
+constexpr std::chrono::milliseconds kContentionTime(20);
 constexpr std::chrono::milliseconds kSmallTime(20);
 constexpr std::chrono::milliseconds kLargeTime(40);
 constexpr std::chrono::milliseconds kNetworkTime(100);  // Of those by which its speed is known.
@@ -259,38 +259,40 @@ std::string link_text(const Communicator& world, const Pair& pair, std::string_v
                      world.describe_link(pair.partner), usable_cores());
 }
 
-// The two measure. `crowd`: so do all that take part in it; null inside a host.
+// The two measure. `contention`: so do all that take part in it; null inside a host.
 Finding probe(Communicator& world, const Pair& pair, std::string_view where,
-              const LinkCacheOptions& cache, CrowdProbe* crowd) {
+              const LinkCacheOptions& cache, ContentionProbe* contention) {
   Finding finding;
   if (world.rank() == pair.partner) {
     std::array<std::uint8_t, 1> measure{};
     world.recv(measure, {.from = pair.leader, .tag = kProbeTag}).wait();
-    if (measure[0] != 0) Probe(world, pair.leader, crowd != nullptr).follow();
+    if (measure[0] != 0) Probe(world, pair.leader, contention != nullptr).follow();
   }
   if (world.rank() != pair.leader) {
-    if (crowd != nullptr && crowd->takes_part()) (void)crowd->run(0);
+    if (contention != nullptr && contention->takes_part()) (void)contention->run(0);
     return finding;
   }
   std::string text = link_text(world, pair, where);
-  if (crowd != nullptr) text += fmt::format("; all of {} ranks at once", crowd->describe());
+  if (contention != nullptr) {
+    text += fmt::format("; all of {} ranks at once", contention->describe());
+  }
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
   const auto known = path.empty() || cache.refresh ? std::optional<CachedLink>() : load_link(path);
   const std::array<std::uint8_t, 1> measure = {known ? std::uint8_t{0} : std::uint8_t{1}};
   world.send(measure, {.to = pair.partner, .tag = kProbeTag}).wait();
   if (known) {
-    if (crowd != nullptr) (void)crowd->run(0);
+    if (contention != nullptr) (void)contention->run(0);
     finding.cost = known->cost;
     finding.age_seconds = age_seconds(*known);
     return finding;
   }
-  Probe lead(world, pair.partner, crowd != nullptr);
+  Probe lead(world, pair.partner, contention != nullptr);
   finding.cost = lead.lead();
-  if (crowd != nullptr) {
-    const double rounds = seconds(kCrowdTime) / lead.small_round();
-    set_message_costs(
-        crowd->run(static_cast<int>(std::clamp<double>(rounds, 5, CrowdProbe::kRoundsMax))),
-        finding.cost);
+  if (contention != nullptr) {
+    const double rounds = seconds(kContentionTime) / lead.small_round();
+    set_message_costs(contention->run(static_cast<int>(
+                          std::clamp<double>(rounds, 5, ContentionProbe::kRoundsMax))),
+                      finding.cost);
   }
   if (!path.empty()) {
     save_link(path, text, {.cost = finding.cost, .measured_at = std::chrono::system_clock::now()});
@@ -336,15 +338,15 @@ Result<group::LinkModel> agree_on_links(Communicator& world, const group::HostLi
   group::LinkModel model;
   std::string source;
   const std::array pairs = {local_pair(hosts), network_pair(hosts)};
-  std::optional<CrowdProbe> crowd;
-  if (pairs[1].exists()) crowd.emplace(world, hosts);
+  std::optional<ContentionProbe> contention;
+  if (pairs[1].exists()) contention.emplace(world, hosts);
   try {
     for (const bool local : {true, false}) {
       const Pair& pair = pairs[local ? 0 : 1];
       if (!pair.exists()) continue;
       const std::string_view where = local ? "inside a host" : "between hosts";
       const Finding finding =
-          share(world, pair, probe(world, pair, where, cache, local ? nullptr : &*crowd));
+          share(world, pair, probe(world, pair, where, cache, local ? nullptr : &*contention));
       (local ? model.local : model.network) = finding.cost;
       source += (source.empty() ? "" : "; ") + describe(where, finding);
     }

@@ -9,7 +9,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stretto/communicator/crowd_probe.h"
+#include "stretto/communicator/contention_probe.h"
 #include "stretto/communicator/link_cache.h"
 #include "stretto/communicator/memory_probe.h"
 #include "stretto/job/threads.h"
@@ -96,11 +96,11 @@ TEST_F(LinkProbe, ACrowdIsAFewRanksOfAFewHosts) {
   expect_all_equal(agree());
   auto ranks = make_thread_ranks({.size = 1});
   const group::HostList many = {5, 5, 5, 5, 5, 2, 9, 9, 0, 1, 1};
-  EXPECT_EQ(CrowdProbe(*ranks[0], many).describe(), "4+1+2+1");
+  EXPECT_EQ(ContentionProbe(*ranks[0], many).describe(), "4+1+2+1");
 }
 
 // Whom nobody is left for on the other host is busy beside those who measure.
-TEST(CrowdProbe, LeavesNoTwoRanksOfAHostWithoutAPartner) {
+TEST(ContentionProbe, LeavesNoTwoRanksOfAHostWithoutAPartner) {
   for (const group::HostList& hosts : {group::HostList{0, 0, 0, 1}, group::HostList{1, 0, 0, 0, 0},
                                        group::HostList{0, 1, 2, 2, 2}}) {
     const int size = static_cast<int>(hosts.size());
@@ -108,8 +108,8 @@ TEST(CrowdProbe, LeavesNoTwoRanksOfAHostWithoutAPartner) {
     std::vector<int> busy(hosts.size());
     on_threads(size, [&](int rank) {
       const auto at = static_cast<std::size_t>(rank);
-      CrowdProbe crowd(*ranks[at], hosts);
-      const CrowdProbe::Times times = crowd.run(rank == 0 ? 5 : 0);
+      ContentionProbe contention(*ranks[at], hosts);
+      const ContentionProbe::Times times = contention.run(rank == 0 ? 5 : 0);
       EXPECT_GT(times.all_seconds, 0);
       busy[at] = times.pair_seconds > 2e-7 ? 1 : 0;
     });

@@ -153,7 +153,7 @@ Status Group::prepare(PlanCache::Entry& entry, Submission& submission) {
   if (submission.packing && !submission.packing->is_on_device()) {
     Packing& packing = *submission.packing;
     STRETTO_RETURN_IF_ERROR(operations_.lend_scratch(packing));
-    const bool apart = packing.place == nullptr;
+    const bool apart = packing.destination == nullptr;
     if (apart && packing.parts.has_sources()) submission.input = packing.input();
     if (apart && !packing.parts.targets.empty()) submission.output = packing.output();
   }

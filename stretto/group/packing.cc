@@ -78,7 +78,7 @@ std::size_t Packing::bytes() const {
 }
 
 Status Packing::pack(execution::Turn& turn) {
-  std::byte* to = place != nullptr ? place : scratch.bytes.data();
+  std::byte* to = destination != nullptr ? destination : scratch.bytes.data();
   for (std::size_t i = 0; i <= parts.more.size(); ++i) {
     const ConstView& part = i == 0 ? parts.source : parts.more[i - 1];
     while (packed.step == i && !turn.is_over()) {

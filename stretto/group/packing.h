@@ -27,7 +27,7 @@ struct Packing {
   // Whether the result comes behind the sources in the scratch, not in their place.
   bool apart = false;
   // Where the sources go. Null: scratch that the group lends, of their size.
-  std::byte* place = nullptr;
+  std::byte* destination = nullptr;
   transport::Region scratch = {};  // Lent.
 
   // Of the scratch; of its parts.

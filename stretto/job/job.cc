@@ -311,13 +311,13 @@ Status resolve_network_timeout(const JoinOptions& options, const Environment& en
 }  // namespace
 
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment) {
-  STRETTO_ASSIGN_OR_RETURN(const RankAndSize place, resolve_place(options, environment));
-  Job job{.launcher = place.launcher};
-  if (!place.empty()) {
-    job.rank = place.rank->value;
-    job.size = place.size->value;
-    note(job, "rank", *place.rank);
-    note(job, "size", *place.size);
+  STRETTO_ASSIGN_OR_RETURN(const RankAndSize own, resolve_rank_and_size(options, environment));
+  Job job{.launcher = own.launcher};
+  if (!own.empty()) {
+    job.rank = own.rank->value;
+    job.size = own.size->value;
+    note(job, "rank", *own.rank);
+    note(job, "size", *own.size);
   }
   STRETTO_RETURN_IF_ERROR(resolve_rendezvous(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));

@@ -13,7 +13,7 @@
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store.h"
 #include "stretto/job/join_options.h"
-#include "stretto/job/place.h"
+#include "stretto/job/rank_and_size.h"
 
 namespace stretto::job {
 
@@ -27,7 +27,7 @@ enum class RendezvousKind {
   given_store,     // `store`, which the program has brought.
 };
 
-// Everything about this process's place in its job, resolved from options and environment.
+// What this process needs to know to join its job, resolved from options and environment.
 struct Job {
   Launcher launcher = Launcher::none;
   int rank = 0;
@@ -58,7 +58,7 @@ struct Job {
   std::string sources = {};
 };
 
-// Who this process is: place.h. Where the ranks meet, from the first that says so:
+// Who this process is: rank_and_size.h. Where the ranks meet, from the first that says so:
 // JoinOptions::rendezvous and STRETTO_RENDEZVOUS (host:port, tcp://host:port, file:///path);
 // torchrun's or anybody's MASTER_ADDR and MASTER_PORT; Slurm's list of hosts; Open MPI's name for
 // the job, if all its ranks are on one host. The job key from STRETTO_JOB_KEY, the transport from
@@ -74,7 +74,7 @@ struct Job {
 // options and environment.
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment);
 
-// The same for a program that knows its place: only how to connect is looked up, and the job key
+// The same for a program that knows its rank: only how to connect is looked up, and the job key
 // where connections are to be encrypted.
 Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int size,
                       const JoinOptions& options, const Environment& environment);

@@ -251,7 +251,7 @@ void Reducer::end_step(Data data) {
   Status failure;
   try {
     failure = wait_for_buckets(report_.exchange(options_.timeout));
-    if (failure.ok() && report_.same_place()) failure = reduce_left_out();
+    if (failure.ok() && report_.same_position()) failure = reduce_left_out();
   } catch (const Error& error) {
     failure = error.status();
   }
@@ -348,8 +348,8 @@ void Reducer::choose_left_out() {
 
 // All ranks come to the same conclusion, because they have the same report.
 void Reducer::judge_report() {
-  if (!report_.same_place()) {
-    fail({StatusCode::mismatch, reducer::describe_places(report_.gather(options_.timeout))});
+  if (!report_.same_position()) {
+    fail({StatusCode::mismatch, reducer::describe_positions(report_.gather(options_.timeout))});
     throw_if_failed();
   }
   if (!other_gradients_requested()) judge_gradients();

@@ -38,7 +38,7 @@ std::vector<std::pair<Case, std::vector<std::string>>> cases_of(
     const StepReport& report, const std::vector<StepReport::OfRank>& ranks,
     const std::vector<std::string>& names, Use other) {
   std::vector<std::pair<Case, std::vector<std::string>>> cases;
-  std::map<Case, std::size_t> place_of;
+  std::map<Case, std::size_t> index_of;
   for (std::size_t i = 0; i < names.size(); ++i) {
     Case found;
     for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -47,7 +47,7 @@ std::vector<std::pair<Case, std::vector<std::string>>> cases_of(
     }
     if (found.first.empty()) continue;
     if (other == Use::frozen && found.first.size() == ranks.size()) continue;
-    const auto [at, is_new] = place_of.try_emplace(found, cases.size());
+    const auto [at, is_new] = index_of.try_emplace(found, cases.size());
     if (is_new) cases.push_back({found, {}});
     cases[at->second].second.push_back(names[i]);
   }
@@ -60,9 +60,9 @@ std::string batch_list(const std::vector<StepReport::OfRank>& ranks, std::uint64
                        std::uint64_t end) {
   std::string text;
   for (std::size_t rank = 0; rank < std::min(ranks.size(), kRanksInMessage); ++rank) {
-    const StepPlace& place = ranks[rank].place;
-    const bool has_ended = place.steps_before_epoch == end;
-    text += fmt::format("{}{}{}", rank == 0 ? "" : ", ", (has_ended ? end : place.step) - begin,
+    const StepPosition& position = ranks[rank].position;
+    const bool has_ended = position.steps_before_epoch == end;
+    text += fmt::format("{}{}{}", rank == 0 ? "" : ", ", (has_ended ? end : position.step) - begin,
                         has_ended ? "" : "+");
   }
   return ranks.size() > kRanksInMessage ? text + ", ..." : text;
@@ -76,11 +76,11 @@ StepReport::StepReport(Communicator& communicator, std::size_t gradients)
       own_(kFirstUse + kUses * use_words_),
       all_(communicator.allocate<std::uint64_t>(own_.size())) {}
 
-void StepReport::begin(const StepPlace& place) {
-  place_ = place;
+void StepReport::begin(const StepPosition& position) {
+  position_ = position;
   std::fill(own_.begin() + kFirstUse, own_.end(), 0);
-  own_[kPlace] = content_hash(std::as_bytes(std::span(&place_, 1)));
-  own_[kNotPlace] = ~own_[kPlace];
+  own_[kPosition] = content_hash(std::as_bytes(std::span(&position_, 1)));
+  own_[kNotPosition] = ~own_[kPosition];
 }
 
 Work StepReport::exchange(const std::optional<Duration>& timeout) {
@@ -95,44 +95,44 @@ bool StepReport::any_rank_says(Use use) const {
 }
 
 std::vector<StepReport::OfRank> StepReport::gather(const std::optional<Duration>& timeout) const {
-  const std::vector<StepPlace> places =
-      communicator::all_gather_value(communicator_, place_, timeout);
-  std::vector<std::uint64_t> words(own_.size() * places.size());
+  const std::vector<StepPosition> positions =
+      communicator::all_gather_value(communicator_, position_, timeout);
+  std::vector<std::uint64_t> words(own_.size() * positions.size());
   communicator_.all_gather(own_, words, {.timeout = timeout}).wait();
   std::vector<OfRank> ranks;
-  for (auto at = words.begin(); const StepPlace& place : places) {
+  for (auto at = words.begin(); const StepPosition& position : positions) {
     const auto end = at + static_cast<std::ptrdiff_t>(own_.size());
-    ranks.push_back({place, {at, end}});
+    ranks.push_back({position, {at, end}});
     at = end;
   }
   return ranks;
 }
 
-std::string describe_places(const std::vector<StepReport::OfRank>& ranks) {
+std::string describe_positions(const std::vector<StepReport::OfRank>& ranks) {
   const auto epoch_of = [](const StepReport::OfRank& rank) {
-    return std::pair(rank.place.steps_before_epoch, rank.place.epoch);
+    return std::pair(rank.position.steps_before_epoch, rank.position.epoch);
   };
   const auto latest = epoch_of(*std::ranges::max_element(ranks, {}, epoch_of));
-  const StepPlace* late = nullptr;  // Of some rank in an earlier epoch.
+  const StepPosition* late = nullptr;  // Of some rank in an earlier epoch.
   Ranks ahead, behind, elsewhere;
   std::string steps;
   bool same_step = true;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    const StepPlace& place = ranks[rank].place;
+    const StepPosition& position = ranks[rank].position;
     steps += fmt::format("{}rank {} has ended step {} of model {}", rank == 0 ? "" : ", ", rank,
-                         place.step, place.reducer);
-    const StepPlace& first = ranks.front().place;
-    same_step = same_step && place.step == first.step && place.reducer == first.reducer;
-    if (place.buckets != first.buckets) elsewhere.push_back(rank);
+                         position.step, position.reducer);
+    const StepPosition& first = ranks.front().position;
+    same_step = same_step && position.step == first.step && position.reducer == first.reducer;
+    if (position.buckets != first.buckets) elsewhere.push_back(rank);
     (epoch_of(ranks[rank]) == latest ? ahead : behind).push_back(rank);
-    if (epoch_of(ranks[rank]) != latest) late = &place;
+    if (epoch_of(ranks[rank]) != latest) late = &position;
   }
   if (same_step && late == nullptr && !elsewhere.empty()) {
     return fmt::format(
         "in step {} {} {} formed other buckets of gradients than rank 0: load a state on all "
         "ranks, "
         "that of the same step, before the same forward pass",
-        ranks.front().place.step, rank_list(elsewhere), elsewhere.size() == 1 ? "has" : "have");
+        ranks.front().position.step, rank_list(elsewhere), elsewhere.size() == 1 ? "has" : "have");
   }
   if (!same_step || late == nullptr) {
     return fmt::format(

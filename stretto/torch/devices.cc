@@ -18,8 +18,9 @@ std::string place_of(const NamedTensor& item) {
 }  // namespace
 
 // Types of one byte can be moved there, and not added.
-BucketPlace choose_bucket_place(const std::vector<NamedTensor>& parameters,
-                                const Communicator& communicator, const ReducerOptions& options) {
+BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters,
+                                      const Communicator& communicator,
+                                      const ReducerOptions& options) {
   if (parameters.empty()) return {};
   const torch::Device device = parameters.front().tensor.device();
   const bool moves_only =

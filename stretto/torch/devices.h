@@ -18,8 +18,9 @@
 namespace stretto::ddp {
 
 // For gradients of `parameters`, by a reducer with `options`.
-BucketPlace choose_bucket_place(const std::vector<NamedTensor>& parameters,
-                                const Communicator& communicator, const ReducerOptions& options);
+BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters,
+                                      const Communicator& communicator,
+                                      const ReducerOptions& options);
 
 // A tensor on a gradient's storage on `device`, with its parameter's strides where these fill a
 // block of memory: so gradient and parameter meet element by element in the optimizer (libtorch's

@@ -99,7 +99,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     options_.communication_hook->claim(self_, options_.timeout);
     refuse_assigned_weights();
     check_tensors();
-    place_ = choose_bucket_place(parameters_, communicator_, reducer_options());
+    location_ = choose_bucket_location(parameters_, communicator_, reducer_options());
   } catch (const Error& error) {
     refusal_ = error.status();
   }
@@ -263,7 +263,7 @@ void Replica::create_views() {
   std::vector<GradientMemory::Place> places;
   for (std::size_t i = 0; i < trained_.size(); ++i) {
     const GradientStorage storage = reducer_->gradient(i);
-    progress_[i].view = view_like(trained_[i].tensor, storage, place_.device);
+    progress_[i].view = view_like(trained_[i].tensor, storage, location_.device);
     progress_[i].view_data = storage.view.data;
     places.push_back({storage.view.data, progress_[i].view.nbytes(), storage.owner});
   }

@@ -204,7 +204,7 @@ void Replica::adopt_gradient(std::size_t index) {
   check_gradient(index, gradient);
   const std::size_t bytes = progress.view.nbytes();
   const TimePoint begin = bytes < kTimedBytes ? TimePoint() : Clock::now();
-  const bool is_on_host = place_.device.is_cpu() && !is_staged(index);
+  const bool is_on_host = location_.device.is_cpu() && !is_staged(index);
   const bool same_bytes = is_on_host && gradient.scalar_type() == progress.view.scalar_type() &&
                           gradient.strides() == progress.view.strides() && !gradient.is_neg() &&
                           !gradient.is_conj();
@@ -349,7 +349,7 @@ bool Replica::complete_gradient(std::size_t index) {
     adopt_gradient(index);
   } else {
     progress.touched = false;  // What passes inside no_sync() have added was thrown away.
-    if (progress.view_data != nullptr) place_.memory->clear(reducer_->gradient_bytes(index));
+    if (progress.view_data != nullptr) location_.memory->clear(reducer_->gradient_bytes(index));
   }
   if (progress.touched) reducer_->mark_ready(index);
   return changed;

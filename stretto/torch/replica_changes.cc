@@ -321,7 +321,7 @@ void Replica::reduce_late(std::vector<NamedTensor>& late, const std::vector<bool
   std::vector<torch::Tensor> sums;
   for (std::size_t i = 0; i < late.size(); ++i) {
     const torch::Tensor& parameter = late[i].tensor;
-    sums.push_back(view_like(parameter, reducer.gradient(i), place_.device));
+    sums.push_back(view_like(parameter, reducer.gradient(i), location_.device));
     if (!with_data) continue;
     if (parameter.grad().defined()) sums[i].copy_(parameter.grad());
     if (touched[i]) reducer.mark_ready(i);

@@ -73,7 +73,7 @@ void Replica::verify_descriptions() {
   auto& facts = items.front().facts;
   facts.insert(facts.begin(),
                {"refusal", refusal_.ok() ? "none" : std::string(refusal_.message())});
-  items.push_back({"buckets", "memory", {{"of", place_.device.is_cpu() ? "host" : "device"}}});
+  items.push_back({"buckets", "memory", {{"of", location_.device.is_cpu() ? "host" : "device"}}});
   // Tensors that are refused may not even have what describes them.
   const std::vector<int> devices = device_numbers(parameters_);
   for (std::size_t i = 0; refusal_.ok() && i < parameters_.size(); ++i) {
@@ -100,7 +100,7 @@ ReducerOptions Replica::reducer_options() const {
           .number = number_,
           .hook = with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
           .hook_owner = self_,
-          .memory = place_.memory,
+          .memory = location_.memory,
           .timeout = options_.timeout};
 }
 

@@ -138,7 +138,7 @@ class Computation {
     auto scratch = std::make_shared<std::vector<std::byte>>(packing.bytes());
     packing.scratch.bytes = *scratch;
     packing.scratch.owner = std::move(scratch);
-    if (packing.place == nullptr && packing.parts.has_sources()) call.input = packing.input();
+    if (packing.destination == nullptr && packing.parts.has_sources()) call.input = packing.input();
     if (!packing.parts.targets.empty()) call.output = packing.output();
     execution::Turn turn(execution::kUnlimited);
     return packing.pack(turn);

@@ -108,18 +108,19 @@ bool Guard::start_ranks() {
   std::array<char, kMaxTextBytes> rendezvous;
   const ssize_t count = ::recv(socket_, rendezvous.data(), rendezvous.size(), 0);
   if (count <= 0) return false;
-  RankPlace place{.rendezvous = {rendezvous.data(), static_cast<std::size_t>(count)},
-                  .status_fd = status_fd_,
-                  .usable_cores = usable_cores()};
+  RankSettings settings{.rendezvous = {rendezvous.data(), static_cast<std::size_t>(count)},
+                        .status_fd = status_fd_,
+                        .usable_cores = usable_cores()};
   const std::vector<std::string> inherited = inherited_environment();
   for (int local_rank = 0; local_rank < options_.local_size(); ++local_rank) {
     if (launcher_gone()) return false;
-    place.local_rank = local_rank;
+    settings.local_rank = local_rank;
     StartFailure failure;
-    Result<Child> child = start_child({.command = options_.command,
-                                       .environment = rank_environment(options_, place, inherited),
-                                       .inherited_fd = status_fd_},
-                                      failure);
+    Result<Child> child =
+        start_child({.command = options_.command,
+                     .environment = rank_environment(options_, settings, inherited),
+                     .inherited_fd = status_fd_},
+                    failure);
     if (!child.ok()) {
       tell({.kind = RankEvent::Kind::not_started,
             .local_rank = local_rank,

@@ -12,7 +12,8 @@
 
 namespace stretto::launch {
 
-std::vector<std::string> rank_environment(const LaunchOptions& options, const RankPlace& place,
+std::vector<std::string> rank_environment(const LaunchOptions& options,
+                                          const RankSettings& settings,
                                           const std::vector<std::string>& inherited) {
   std::map<std::string, std::string> variables;
   for (const std::string& entry : inherited) {
@@ -24,16 +25,16 @@ std::vector<std::string> rank_environment(const LaunchOptions& options, const Ra
   for (const char* other : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
     variables.erase(other);
   }
-  variables["STRETTO_RANK"] = std::to_string(options.rank_of(place.local_rank));
+  variables["STRETTO_RANK"] = std::to_string(options.rank_of(settings.local_rank));
   variables["STRETTO_SIZE"] = std::to_string(options.size());
-  variables["STRETTO_LOCAL_RANK"] = std::to_string(place.local_rank);
+  variables["STRETTO_LOCAL_RANK"] = std::to_string(settings.local_rank);
   variables["STRETTO_LOCAL_SIZE"] = std::to_string(options.local_size());
-  variables["STRETTO_RENDEZVOUS"] = place.rendezvous;
+  variables["STRETTO_RENDEZVOUS"] = settings.rendezvous;
   variables["STRETTO_JOB_KEY"] = options.key.hexadecimal();
-  variables["STRETTO_STATUS_FD"] = std::to_string(place.status_fd);
+  variables["STRETTO_STATUS_FD"] = std::to_string(settings.status_fd);
   // As many threads as cores in each rank would make the ranks fight for the cores.
   variables.try_emplace("OMP_NUM_THREADS",
-                        std::to_string(std::max(1, place.usable_cores / options.local_size())));
+                        std::to_string(std::max(1, settings.usable_cores / options.local_size())));
   // Output goes through a pipe; what Python holds back is lost when the rank is killed.
   variables.try_emplace("PYTHONUNBUFFERED", "1");
   std::vector<std::string> environment;

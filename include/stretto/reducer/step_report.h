@@ -16,7 +16,7 @@
 namespace stretto::reducer {
 
 // Where a rank is in training: the same on all ranks when a step ends.
-struct StepPlace {
+struct StepPosition {
   std::uint64_t reducer = 0;
   std::uint64_t step = 0;  // Of the reducer, counted from 1.
   std::uint64_t epoch = 0;
@@ -49,9 +49,9 @@ class StepReport {
 
   StepReport(Communicator& communicator, std::size_t gradients);
 
-  // Begins to say what has become of gradients. `place` must be equal on all ranks, see
-  // same_place().
-  void begin(const StepPlace& place);
+  // Begins to say what has become of gradients. `position` must be equal on all ranks, see
+  // same_position().
+  void begin(const StepPosition& position);
   void say(std::size_t gradient, Use use) { set(own_, word_of(use), gradient); }
   // Also before begin(); until the next exchange().
   void request(Request request) { own_[kRequests] |= std::uint64_t{1} << bit(request); }
@@ -59,8 +59,9 @@ class StepReport {
 
   // Collective. What follows is valid when the work has ended.
   Work exchange(const std::optional<Duration>& timeout);
-  // Whether all ranks have ended a step at the same place. If not, nothing else here has a meaning.
-  bool same_place() const { return (all_[kPlace] & all_[kNotPlace]) == 0; }
+  // Whether all ranks have ended a step at the same position. If not, nothing else here means
+  // anything.
+  bool same_position() const { return (all_[kPosition] & all_[kNotPosition]) == 0; }
   bool any_rank_says(std::size_t gradient, Use use) const {
     return get(all_.span(), word_of(use), gradient);
   }
@@ -73,7 +74,7 @@ class StepReport {
   // Everything that each rank has said, by rank, for an error message. Collective, blocks; to be
   // called on all ranks or on none.
   struct OfRank {
-    StepPlace place;
+    StepPosition position;
     std::vector<std::uint64_t> words;
   };
   std::vector<OfRank> gather(const std::optional<Duration>& timeout) const;
@@ -82,9 +83,9 @@ class StepReport {
   }
 
  private:
-  // A hash of the place stands here with its complement: unless all ranks have the same one, some
-  // bit is set in both.
-  enum Word : std::size_t { kPlace, kNotPlace, kRequests, kFirstUse };
+  // A hash of the position stands here with its complement: unless all ranks have the same one,
+  // some bit is set in both.
+  enum Word : std::size_t { kPosition, kNotPosition, kRequests, kFirstUse };
   static constexpr std::size_t kBits = 64;
   static constexpr std::size_t kUses = 5;
 
@@ -101,7 +102,7 @@ class StepReport {
 
   Communicator& communicator_;
   const std::size_t use_words_;  // For one use of each gradient.
-  StepPlace place_;
+  StepPosition position_;
   std::vector<std::uint64_t> own_;  // What this rank says.
   Buffer<std::uint64_t> all_;       // The same, then what any rank says.
 };
@@ -111,8 +112,8 @@ inline constexpr const char* kEquallyManySteps =
     "Ranks must run equally many steps: drop the batches that not all have, or let "
     "DistributedDataParallel::join() run the loop";
 
-// Of ranks that are at different places: where they are, why, and what to do.
-std::string describe_places(const std::vector<StepReport::OfRank>& ranks);
+// Says of ranks that are at different positions where they are, why, and what to do.
+std::string describe_positions(const std::vector<StepReport::OfRank>& ranks);
 // "2 parameters got no gradient on rank 1: b.weight, b.bias; used on ranks 0, 2." and so on, of a
 // report that some rank's gradients are missing in. `names` are those of the gradients.
 std::string describe_missing(const StepReport& report, const std::vector<StepReport::OfRank>& ranks,

@@ -32,7 +32,7 @@
 namespace stretto::ddp {
 
 // Where buckets of gradients lie; see stretto/torch/devices.h.
-struct BucketPlace {
+struct BucketLocation {
   torch::Device device = torch::kCPU;
   std::shared_ptr<BucketMemory> memory = std::make_shared<HostBuckets>();
 };
@@ -153,7 +153,7 @@ class Replica {
   void create_views();
   // A gradient is not where its bucket is, and is copied there and back.
   bool is_staged(std::size_t index) const {
-    return trained_[index].tensor.device() != place_.device;
+    return trained_[index].tensor.device() != location_.device;
   }
   bool all_are_frozen() const { return sparse_.empty() && reducer_->all_frozen() && !outgrown_; }
   void look_at_devices();
@@ -209,7 +209,7 @@ class Replica {
   std::vector<torch::ScalarType> buffer_dtypes_;  // When they were last the same on all ranks.
   std::vector<NamedTensor> trained_;              // With dense gradients: index i is gradient i.
   std::vector<NamedTensor> sparse_;               // With sparse ones.
-  BucketPlace place_;
+  BucketLocation location_;
   // Held by autograd's threads, of which each device has one, where parameters are on several.
   std::mutex pass_mutex_;
   std::future<void> pass_;  // Ready when the last pass is over.

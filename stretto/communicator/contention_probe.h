@@ -17,10 +17,10 @@ inline constexpr int kProbeTag = std::numeric_limits<int>::max();  // Of message
 // What messages of a byte between hosts take where all ranks send them at once, as they do in
 // collectives: ranks that share a host's cores wait for them, and each peer has a socket of its
 // own. Up to four ranks of each of the first four hosts take part. Not thread safe.
-class CrowdProbe {
+class ContentionProbe {
  public:
   // `hosts`: of all ranks of `world`, which outlives this; two at least.
-  CrowdProbe(Communicator& world, const group::HostList& hosts);
+  ContentionProbe(Communicator& world, const group::HostList& hosts);
 
   bool takes_part() const { return !others_.empty(); }
   // "2+2": those of each host that take part.
@@ -51,6 +51,6 @@ class CrowdProbe {
 
 // The model's terms, by which a message costs both its ends message_seconds, one after the other,
 // and the rest is the way.
-void set_message_costs(const CrowdProbe::Times& times, schedule::LinkCost& cost);
+void set_message_costs(const ContentionProbe::Times& times, schedule::LinkCost& cost);
 
 }  // namespace stretto::communicator

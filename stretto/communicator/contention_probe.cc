@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/communicator/crowd_probe.h"
+#include "stretto/communicator/contention_probe.h"
 
 #include <algorithm>
 #include <array>
@@ -19,7 +19,8 @@ constexpr double kLeastLatencySeconds = 1e-7;
 
 }  // namespace
 
-CrowdProbe::CrowdProbe(Communicator& world, const group::HostList& hosts) : world_(world) {
+ContentionProbe::ContentionProbe(Communicator& world, const group::HostList& hosts)
+    : world_(world) {
   std::vector<std::int32_t> taken;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
     const auto host =
@@ -34,7 +35,7 @@ CrowdProbe::CrowdProbe(Communicator& world, const group::HostList& hosts) : worl
   for (std::size_t host = 0; host < ranks_.size(); ++host) {
     const auto own = std::ranges::find(ranks_[host], world.rank());
     if (own == ranks_[host].end()) continue;
-    const auto place = static_cast<std::size_t>(own - ranks_[host].begin());
+    const auto index = static_cast<std::size_t>(own - ranks_[host].begin());
     for (std::size_t other = 0; other < ranks_.size(); ++other) {
       if (other != host) others_.insert(others_.end(), ranks_[other].begin(), ranks_[other].end());
     }
@@ -42,16 +43,16 @@ CrowdProbe::CrowdProbe(Communicator& world, const group::HostList& hosts) : worl
     // a host leaves the cores to the others while they run a collective.
     const std::size_t opposite = host ^ 1;
     const std::size_t paired = opposite < ranks_.size() ? ranks_[opposite].size() : 0;
-    const std::size_t neighbour = paired + ((place - paired) ^ 1);
-    if (place < paired) {
-      partner_ = {ranks_[opposite][place]};
+    const std::size_t neighbour = paired + ((index - paired) ^ 1);
+    if (index < paired) {
+      partner_ = {ranks_[opposite][index]};
     } else if (neighbour < ranks_[host].size()) {
       partner_ = {ranks_[host][neighbour]};
     }
   }
 }
 
-std::string CrowdProbe::describe() const {
+std::string ContentionProbe::describe() const {
   std::string text;
   for (const auto& of_host : ranks_) {
     text += fmt::format("{}{}", text.empty() ? "" : "+", of_host.size());
@@ -59,7 +60,7 @@ std::string CrowdProbe::describe() const {
   return text;
 }
 
-void CrowdProbe::tell(int& rounds) {
+void ContentionProbe::tell(int& rounds) {
   const Rank first = ranks_.front().front();
   std::array<std::int32_t, 1> told = {rounds};
   if (world_.rank() != first) {
@@ -79,7 +80,7 @@ void CrowdProbe::tell(int& rounds) {
   }
 }
 
-double CrowdProbe::mean_round(const std::vector<Rank>& peers, int rounds) {
+double ContentionProbe::mean_round(const std::vector<Rank>& peers, int rounds) {
   std::vector<double> seconds_of_rounds(static_cast<std::size_t>(rounds));
   std::vector<std::uint8_t> bytes(2 * peers.size());
   for (double& seconds_of_round : seconds_of_rounds) {
@@ -102,7 +103,7 @@ double CrowdProbe::mean_round(const std::vector<Rank>& peers, int rounds) {
   return all / static_cast<double>(seconds_of_rounds.size());
 }
 
-CrowdProbe::Times CrowdProbe::run(int rounds) {
+ContentionProbe::Times ContentionProbe::run(int rounds) {
   tell(rounds);
   if (rounds == 0) return {};
   Times times;
@@ -121,7 +122,7 @@ CrowdProbe::Times CrowdProbe::run(int rounds) {
 // pair = 2 message + latency, all = (peers + 1) message + latency. Where ranks wait for each
 // other's cores, more messages may take so much longer that nothing is left for the way: then what
 // is nearest to both.
-void set_message_costs(const CrowdProbe::Times& times, schedule::LinkCost& cost) {
+void set_message_costs(const ContentionProbe::Times& times, schedule::LinkCost& cost) {
   if (times.peers_max > 1) {
     cost.message_seconds =
         std::max(20e-9, (times.all_seconds - times.pair_seconds) / (times.peers_max - 1));

@@ -1,20 +1,21 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/job/place.h"
+#include "stretto/job/rank_and_size.h"
 
 #include "stretto/job/slurm.h"
 
 namespace stretto::job {
 namespace {
 
-Result<RankAndSize> read_place(const Environment& environment, Launcher launcher,
-                               const std::string& rank_variable, const std::string& size_variable) {
+Result<RankAndSize> read_rank_and_size(const Environment& environment, Launcher launcher,
+                                       const std::string& rank_variable,
+                                       const std::string& size_variable) {
   STRETTO_ASSIGN_OR_RETURN(const auto rank, read_number(environment, rank_variable));
   STRETTO_ASSIGN_OR_RETURN(const auto size, read_number(environment, size_variable));
-  RankAndSize place{.launcher = launcher, .rank = rank, .size = size};
-  if (place.empty()) place.launcher = Launcher::none;
-  return place;
+  RankAndSize own{.launcher = launcher, .rank = rank, .size = size};
+  if (own.empty()) own.launcher = Launcher::none;
+  return own;
 }
 
 // The launcher is that of the first who says anything.
@@ -32,27 +33,28 @@ bool agent_hosts_a_store(const Environment& environment) {
 }
 
 Result<RankAndSize> read_mpi(const Environment& environment) {
-  Result<RankAndSize> open_mpi =
-      read_place(environment, Launcher::mpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
+  Result<RankAndSize> open_mpi = read_rank_and_size(environment, Launcher::mpi,
+                                                    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE");
   if (!open_mpi.ok() || !open_mpi->empty()) return open_mpi;
-  return read_place(environment, Launcher::mpi, "PMI_RANK", "PMI_SIZE");
+  return read_rank_and_size(environment, Launcher::mpi, "PMI_RANK", "PMI_SIZE");
 }
 
 Result<RankAndSize> read_slurm(const Environment& environment) {
   if (!in_slurm_step(environment)) return RankAndSize{};
   const bool has_step_size = environment.get("SLURM_STEP_NUM_TASKS").has_value();
-  return read_place(environment, Launcher::slurm, "SLURM_PROCID",
-                    has_step_size ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
+  return read_rank_and_size(environment, Launcher::slurm, "SLURM_PROCID",
+                            has_step_size ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
 }
 
 // What the launchers say, the innermost first.
 Result<RankAndSize> read_launchers(const Environment& environment) {
   Result<RankAndSize> stretto_run =
-      read_place(environment, Launcher::stretto_run, "STRETTO_RANK", "STRETTO_SIZE");
+      read_rank_and_size(environment, Launcher::stretto_run, "STRETTO_RANK", "STRETTO_SIZE");
   if (!stretto_run.ok()) return stretto_run;
   const Launcher sets_rank =
       agent_hosts_a_store(environment) ? Launcher::torchrun : Launcher::variables;
-  const Result<RankAndSize> torch = read_place(environment, sets_rank, "RANK", "WORLD_SIZE");
+  const Result<RankAndSize> torch =
+      read_rank_and_size(environment, sets_rank, "RANK", "WORLD_SIZE");
   if (!torch.ok()) return torch;
   Result<RankAndSize> inner = agree(*stretto_run, torch.value());
   if (!inner.ok()) return inner;
@@ -75,43 +77,44 @@ Result<RankAndSize> read_launchers(const Environment& environment) {
   return tasks.ok() ? agree(tasks.value(), *inner) : tasks;
 }
 
-Status check(const RankAndSize& place) {
-  if (place.empty()) return {};
-  if (place.rank.has_value() != place.size.has_value()) {
-    const auto& given = place.rank ? place.rank : place.size;
+Status check(const RankAndSize& own) {
+  if (own.empty()) return {};
+  if (own.rank.has_value() != own.size.has_value()) {
+    const auto& given = own.rank ? own.rank : own.size;
     return status_of(StatusCode::invalid_argument,
                      "{} is set, but nothing says the {}: set both, or start the program with "
                      "stretto run or torchrun",
-                     given->source, place.rank ? "size of the job" : "rank of this process");
+                     given->source, own.rank ? "size of the job" : "rank of this process");
   }
-  if (place.size->value < 1) {
+  if (own.size->value < 1) {
     return status_of(StatusCode::invalid_argument, "{} says {}: a job has at least one rank",
-                     place.size->source, place.size->value);
+                     own.size->source, own.size->value);
   }
-  if (place.rank->value < 0 || place.rank->value >= place.size->value) {
+  if (own.rank->value < 0 || own.rank->value >= own.size->value) {
     return status_of(StatusCode::invalid_argument,
-                     "{} says {}, but {} says {}: ranks go from 0 to size - 1", place.rank->source,
-                     place.rank->value, place.size->source, place.size->value);
+                     "{} says {}, but {} says {}: ranks go from 0 to size - 1", own.rank->source,
+                     own.rank->value, own.size->source, own.size->value);
   }
   return {};
 }
 
 }  // namespace
 
-Result<RankAndSize> resolve_place(const JoinOptions& options, const Environment& environment) {
+Result<RankAndSize> resolve_rank_and_size(const JoinOptions& options,
+                                          const Environment& environment) {
   RankAndSize from_options{.launcher = Launcher::options};
   if (options.rank) from_options.rank = {*options.rank, "option rank"};
   if (options.size) from_options.size = {*options.size, "option size"};
   const Result<RankAndSize> launched = read_launchers(environment);
   if (!launched.ok()) return launched;
-  Result<RankAndSize> place = agree(from_options, launched.value());
-  if (!place.ok()) return place;
-  STRETTO_RETURN_IF_ERROR(check(*place));
+  Result<RankAndSize> own = agree(from_options, launched.value());
+  if (!own.ok()) return own;
+  STRETTO_RETURN_IF_ERROR(check(*own));
   // Options that only repeat what a launcher said do not replace the launcher; another meeting
   // place does.
-  if (!launched.value().empty()) place->launcher = launched.value().launcher;
-  if (!options.rendezvous.empty()) place->launcher = Launcher::options;
-  return place;
+  if (!launched.value().empty()) own->launcher = launched.value().launcher;
+  if (!options.rendezvous.empty()) own->launcher = Launcher::options;
+  return own;
 }
 
 }  // namespace stretto::job

@@ -30,11 +30,13 @@ struct RankAndSize {
   bool empty() const { return !rank && !size; }
 };
 
-// This process's place in its job. Fails with invalid_argument, naming both sources, if two of them
-// contradict each other; if a value is missing or is no number, or if rank is not below size.
+// Which rank this process is, and of how many. Fails with invalid_argument, naming both sources, if
+// two of them contradict each other; if a value is missing or is no number, or if rank is not below
+// size.
 //
 // Launchers may be nested: Slurm counts only where no other says anything, and an MPI job of one
 // process does not contradict what was started inside it.
-Result<RankAndSize> resolve_place(const JoinOptions& options, const Environment& environment);
+Result<RankAndSize> resolve_rank_and_size(const JoinOptions& options,
+                                          const Environment& environment);
 
 }  // namespace stretto::job
