@@ -22,7 +22,7 @@ struct Task {
       torch::nn::Sequential(torch::nn::Linear(1, 32), torch::nn::Tanh(), torch::nn::Linear(32, 32),
                             torch::nn::Tanh(), torch::nn::Linear(32, 1));
 
-  // Of a step: each rank draws points of its own.
+  // In each step each rank draws points of its own.
   torch::Tensor points(int step) const {
     torch::manual_seed(static_cast<std::uint64_t>(step * comm.size() + comm.rank().value()));
     return torch::rand({32, 1}) * 6 - 3;

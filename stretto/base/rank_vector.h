@@ -17,7 +17,7 @@ class RankVector : public std::vector<T> {
  public:
   using std::vector<T>::vector;
   RankVector(std::vector<T> values) : std::vector<T>(std::move(values)) {}  // NOLINT: it is one.
-  // For so many ranks.
+  // Has an element for each of so many ranks.
   explicit RankVector(int ranks) : std::vector<T>(static_cast<std::size_t>(ranks)) {}
 
   using std::vector<T>::operator[];

@@ -35,7 +35,7 @@ class ConnectionPool {
     return connect_(limit);
   }
 
-  // Only after a complete exchange; otherwise let the connection close.
+  // To be called only after a complete exchange; otherwise let the connection close.
   void give_back(FileDescriptor connection) {
     const MutexLock lock(mutex_);
     idle_.push_back(std::move(connection));

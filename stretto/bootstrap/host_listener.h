@@ -45,7 +45,7 @@ class HostListener {
   };
   static Result<std::unique_ptr<HostListener>> start(Options options);
 
-  // Of the Unix socket, for register_at_host().
+  // The name of the Unix socket, for register_at_host().
   const std::string& name() const { return name_; }
   // Why nobody can connect any more, as of Acceptor. Any thread.
   Status failure() const;

@@ -59,7 +59,7 @@ class Joiner {
     std::size_t provider;
     int stream;
   };
-  // In the keys of the store.
+  // What the way is called in the keys of the store.
   std::string name_of(const Way& way) const {
     const std::string_view name = options_.links[way.provider]->name();
     return way.stream == 0 ? std::string(name) : fmt::format("{}.{}", name, way.stream);

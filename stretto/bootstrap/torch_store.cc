@@ -50,7 +50,7 @@ class RequestFrame {
     bytes_.append(text);
     return *this;
   }
-  // For a request without an answer of its own.
+  // Follows a request that has no answer of its own, so that one comes.
   RequestFrame& then_ping() {
     return number(static_cast<std::uint8_t>(TorchRequest::ping)).number(kPingNonce);
   }

@@ -33,9 +33,9 @@ class OperationTensors {
  public:
   static constexpr bool kReduced = true;
 
-  // Of the CPU only.
+  // Takes tensors of the CPU only.
   OperationTensors() = default;
-  // Also of the device of `communicator`, if it has one.
+  // Takes those of the device of `communicator`, too, if it has one.
   explicit OperationTensors(std::weak_ptr<const Communicator> communicator)
       : communicator_(std::move(communicator)) {}
 

@@ -160,7 +160,7 @@ class WorkStretto final : public ::c10d::Work {
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
-  // In milliseconds.
+  // Returns milliseconds.
   float getDuration() const override;
   uint64_t getSequencenumber() const override;
 
@@ -195,9 +195,9 @@ class CoalescedWork final : public ::c10d::Work {
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
-  // Of the longest.
+  // Returns that of the longest.
   float getDuration() const override;
-  // Of the last one.
+  // Returns that of the last one.
   uint64_t getSequencenumber() const override { return number_; }
 
  private:

@@ -13,7 +13,7 @@ struct MatrixShape {
   std::size_t rows = 0;
   std::size_t columns = 0;
 };
-// With `rows` rows if they divide `count`, else nearly a square.
+// Has `rows` rows if they divide `count`; else it is nearly a square.
 MatrixShape matrix_shape(std::size_t count, std::size_t rows);
 
 // The steps of PowerSGD (Vogels, Karimireddy, Jaggi, 2019). `left` has `rank` numbers for each row

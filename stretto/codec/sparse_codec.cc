@@ -94,7 +94,7 @@ class Addition {
   std::size_t added_ = 0;
 };
 
-// Of codes of int8 and their scales.
+// Makes values of codes of int8 and their scales, and returns the values' bytes.
 std::span<const std::byte> decoded(std::span<const std::byte> from, std::span<float> values) {
   std::ranges::fill(values, 0.0f);
   const std::span codes(reinterpret_cast<const std::int8_t*>(from.data()), values.size());

@@ -28,7 +28,7 @@ class Threshold final : public SparseCodec {
   std::optional<std::size_t> values_of(std::size_t, std::uint64_t) const override {
     return std::nullopt;
   }
-  // As much room as the last step needed and a quarter more.
+  // Gives as much room as the last step needed, and a quarter more.
   Search search(std::size_t count, const Position&, std::uint32_t hint) const override {
     return {.limit = limit_, .room = std::min(count, std::size_t{hint} + hint / 4 + 1024)};
   }

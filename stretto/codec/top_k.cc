@@ -132,7 +132,7 @@ class TopK final : public SparseCodec {
   bool is_about(const Task& task, std::size_t wanted) const;
   std::size_t keep(const Task& task, std::size_t found, std::uint32_t limit,
                    std::size_t wanted) const;
-  // Where to look in the next step.
+  // Says where to look in the next step.
   std::uint32_t next_limit(const Task& task, std::uint32_t cut, std::size_t wanted) const {
     return options_.exact ? next_hint(cut, *task.hint, task.found, wanted) : cut;
   }

@@ -25,7 +25,8 @@ class ResolvedBuffers {
   ResolvedBuffers(const Plan& plan, const Membership& membership, SingleCopy single_copy,
                   transport::SharedMemory& memory);
 
-  // Of this rank. Any thread that owns the run: whether find_own() would find the same again.
+  // Whether find_own() would find the same again of this rank's buffers. Any thread that owns the
+  // run.
   bool is_own_known(const std::byte* input, const std::byte* output);
   void find_own(const std::byte* input, const std::byte* output);
   const Post::Buffers& own() const { return own_; }

@@ -25,7 +25,8 @@ class StreamEvent {
 class Stream {
  public:
   virtual ~Stream() = default;
-  // For record() of this stream. Fails with system or out_of_memory if the device has none left.
+  // Makes an event for record() of this stream. Fails with system or out_of_memory if the device
+  // has none left.
   virtual Result<std::unique_ptr<StreamEvent>> make_event();
   // The event now stands for what has been begun here so far.
   virtual void record(StreamEvent& /*event*/) {}

@@ -88,8 +88,8 @@ class Engine final : private transport::TransportListener {
   // Does so now, letting go of the lock meanwhile.
   void run_continuations(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
 
-  // Without the lock. Drives until `done` says true (asked with the lock held) or the deadline
-  // passes; returns whether it did.
+  // Called without the lock. Drives until `done` says true (asked with the lock held) or the
+  // deadline passes; returns whether it did.
   bool drive(const std::function<bool()>& done, Deadline deadline) STRETTO_UNCHECKED_LOCKING;
   // A turn that ends when others wait for the lock.
   execution::Turn turn_of(std::size_t bytes) STRETTO_REQUIRES(engine_held) {
@@ -105,7 +105,8 @@ class Engine final : private transport::TransportListener {
   void yield_lock(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
   bool turn_locked() STRETTO_REQUIRES(engine_held);
   bool turn_locked(std::size_t bytes_of_each_group) STRETTO_REQUIRES(engine_held);
-  // Without the lock. Does nothing, and says so, where it is better to sleep; see Note [waiting].
+  // Called without the lock. Does nothing, and says so, where it is better to sleep: see Note
+  // [waiting].
   // `until` belongs to one wait, and is zero when that begins.
   bool yield(TimePoint now, TimePoint& until);
   bool sleep(EngineLock& held, Deadline deadline)

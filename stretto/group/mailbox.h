@@ -44,7 +44,7 @@ class Mailbox {
   // Ends everything. The transport must have forgotten the group's requests.
   void fail(const Status& reason) STRETTO_REQUIRES(engine_held);
 
-  // Not ended, oldest first.
+  // Those that have not ended, the oldest first.
   const std::vector<std::shared_ptr<PendingMessage>>& in_flight() const
       STRETTO_REQUIRES(engine_held) {
     return in_flight_;

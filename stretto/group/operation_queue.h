@@ -41,7 +41,7 @@ class OperationQueue {
   // What comes from now on is the callers': their first operation is #1.
   void begin_numbering() STRETTO_REQUIRES(engine_held);
   bool is_set_up() const { return is_set_up_; }
-  // Of the next collective.
+  // The number of the next collective.
   std::uint32_t next_sequence() const { return next_sequence_.load(std::memory_order_relaxed); }
   void take_sequence() { next_sequence_.store(next_sequence() + 1, std::memory_order_relaxed); }
   // The last that has ended; 0: none.

@@ -30,7 +30,7 @@ struct Packing {
   std::byte* destination = nullptr;
   transport::Region scratch = {};  // Lent.
 
-  // Of the scratch; of its parts.
+  // How long the scratch is, and where its parts lie.
   std::size_t bytes() const;
   ByteSpan input() const { return scratch.bytes.first(source_bytes()); }
   ByteSpan output() const { return scratch.bytes.subspan(output_begin(), target_bytes()); }
@@ -53,7 +53,7 @@ struct Packing {
 // Registered memory that is used again and again, so that packing costs no system calls.
 class ScratchPool {
  public:
-  // At least `bytes`.
+  // Returns at least `bytes`.
   Result<transport::Region> take(std::size_t bytes, transport::Endpoint& transport);
   void give_back(transport::Region region);
 

@@ -93,7 +93,7 @@ Result<std::uint8_t> Planner::number_of(const OperationDescriptor& operation, bo
   return named->id;
 }
 
-// Of an operation on mapped memory.
+// How much of an operation on mapped memory is staged at a time.
 std::size_t Planner::staged_segment_bytes(const schedule::Schedule& steps) const {
   const auto slots = static_cast<std::size_t>(std::max(1, steps.raw_slots));
   const bool streams = has_root(steps.collective) && steps.sync_count() == 1;

@@ -172,7 +172,7 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
   return candidates;
 }
 
-// Of an operation on registered buffers.
+// Up to how many bytes one sync pays for registered buffers.
 std::size_t Selector::one_sync_bytes(Collective collective) const {
   const auto ranks = static_cast<std::size_t>(setting_.rank_count);
   const OneSyncBytes& measured = setting_.links.one_sync;
@@ -188,7 +188,7 @@ std::size_t Selector::one_sync_bytes(Collective collective) const {
   return std::min(kShared, execution::Window::slot_bytes(slots)) * ranks;
 }
 
-// The same with private ones.
+// The same for private ones.
 std::size_t Selector::one_sync_private_bytes(Collective collective) const {
   const OneSyncBytes& measured = setting_.links.one_sync;
   if (setting_.rank_count > 2) return of_each(measured.private_reduced);
@@ -221,7 +221,7 @@ std::string Selector::mapped_thresholds(Collective collective) const {
       setting_.has_core_for_each_rank ? "each rank has a core" : "ranks share cores");
 }
 
-// On mapped memory: for registered buffers, and for others.
+// Chooses for mapped memory: what runs on registered buffers, and what on others.
 Choice Selector::choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const {
   const auto find = [&](std::string_view called) {
     return this->find(operation.collective, called, true, equal_chunks);

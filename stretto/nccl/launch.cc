@@ -112,7 +112,7 @@ class Builder {
   }
   bool has_targets() const { return !parts_.targets.empty(); }
   const std::byte* input() const { return source(0); }
-  // Of a list, an entry of it: each rank's share, or a whole buffer.
+  // An entry of the list that the operation has: each rank's share, or a whole buffer.
   const std::byte* source(std::size_t index) const {
     if (!parts_.has_sources()) return call_.input;
     return index == 0 ? parts_.source.data : parts_.more[index - 1].data;
@@ -164,7 +164,7 @@ class Builder {
     launch_.steps.push_back(step);
   }
 
-  // On whole buffers: one, or those of a list.
+  // Runs on whole buffers: one, or those of a list.
   void on_entries(Kind kind) {
     const auto root = static_cast<std::size_t>(std::max(0, call_.operation.root));
     if (!has_targets()) return add(kind, input(), call_.output, call_.operation.count, root);

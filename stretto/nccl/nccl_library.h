@@ -38,7 +38,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
     // Until it returns true, or fails because the group has, or the time is up.
     std::function<Status(const std::function<bool()>& done)> wait;
   };
-  // Of all ranks of a group together. Fails with what NCCL says, and as `meeting` does.
+  // All ranks of a group call it together. Fails with what NCCL says, and as `meeting` does.
   static Result<std::unique_ptr<NcclLibrary>> make(std::shared_ptr<const Nccl> nccl,
                                                    std::shared_ptr<const Driver> driver,
                                                    const Meeting& meeting);

@@ -28,7 +28,7 @@ inline constexpr std::size_t kLeastPart = 512;
 
 // The matrices whose product stands for a gradient.
 struct Factors {
-  // By the sum of all ranks' left factors.
+  // The sum of all ranks' left factors tells.
   bool found_nothing() const;
   bool is_finite() const;
   void draw_right(std::uint64_t key);

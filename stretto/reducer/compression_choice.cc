@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint64_t kAfterWarmUp = std::numeric_limits<std::uint64_t>::max();
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// Of the sums of sparse messages of `bytes`, if ranks choose independently.
+// How long sums of sparse messages of `bytes` are if ranks choose independently.
 std::size_t sum_bytes(std::size_t bytes, std::size_t gradient_bytes, int ranks) {
   const auto whole = static_cast<double>(gradient_bytes);
   const double left_out = 1 - std::min(1.0, static_cast<double>(bytes) / whole);
@@ -34,7 +34,7 @@ class Prediction {
   explicit Prediction(const Communicator& communicator)
       : communicator_(communicator), ranks_(static_cast<std::size_t>(communicator.size())) {}
 
-  // Of messages of `bytes` from each rank.
+  // What it takes to gather messages of `bytes` from each rank.
   double gathered(std::size_t bytes) const { return of(Collective::all_gather, ranks_ * bytes); }
   double divided(std::size_t bytes) const {
     return of(Collective::all_to_all, bytes) + of(Collective::all_gather, bytes);
@@ -213,7 +213,8 @@ bool CompressedReduction::divides_in_step(std::uint64_t step) const {
          (gathers_as_much && is_worth_parts(bytes.of_gradients) && ranks > 2 && !is_predicted);
 }
 
-// In this step. All ranks find the same, since they know of each other what they have announced.
+// Says how a gradient travels in this step. All ranks find the same, since they know of each other
+// what they have announced.
 CompressedReduction::Way CompressedReduction::way_of(const Gradient& gradient) const {
   if (gradient.codec == nullptr) return Way::factored;
   if (options_.exchange == CompressedExchange::combine) return Way::combined;

@@ -335,7 +335,7 @@ Status Reducer::reduce_left_out() {
   return bucket_failure_;
 }
 
-// For the next step. All ranks leave out the same buckets, because they have the same report.
+// Chooses for the next step. All ranks leave out the same buckets: they have the same report.
 void Reducer::choose_left_out() {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];

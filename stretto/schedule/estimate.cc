@@ -17,7 +17,8 @@ namespace {
 using Model = EstimateModel;
 using Pairs = HostSummary::Pairs;
 
-// Of a node of the canonical tree with `ranks` below it, two at least: the ranks on its sides.
+// How many ranks are on each side of a node of the canonical tree that has `ranks` below it, two at
+// least.
 int left_of(int ranks) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks - 1)));
 }
@@ -231,8 +232,8 @@ double bruck_all_to_all(const Model& m) {
 }
 double pairwise_all_to_all(const Model& m) { return direct_all_gather(m); }
 
-// With `chunks` chunks. Where the right side is smaller, its owners give the left ones all they
-// have; else each side keeps half.
+// The buffer has `chunks` chunks. Where the right side is smaller, its owners give the left ones
+// all they have; else each side keeps half.
 double halving(const Model& m, int chunks, bool up) {
   const double each = m.bytes / chunks;
   return climb(m.n, [&](int left, int right) {

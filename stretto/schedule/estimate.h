@@ -44,13 +44,13 @@ class HostSummary {
   int ranks_of_first_host() const { return ranks_of_first_host_; }
   std::span<const Kind> kinds() const { return kinds_; }
 
-  // Of all pairs that differ in bit `level` of their numbers.
+  // The pairs whose numbers differ in bit `level`.
   Pairs exchanges(int level) const { return exchanges_[static_cast<std::size_t>(level)]; }
-  // Of those among them that lead the two sides of a node of the canonical tree.
+  // Those among them that lead the two sides of a node of the canonical tree.
   Pairs edges(int level) const { return edges_[static_cast<std::size_t>(level)]; }
-  // Of ranks and those 2^level places further round the ring of ranks 0 to n-1.
+  // Each rank and the one that is 2^level further round the ring of ranks 0 to n-1.
   Pairs shifts(int level) const { return shifts_[static_cast<std::size_t>(level)]; }
-  // Of ranks and the next one of a ring that enters and leaves each host once.
+  // Each rank and the next one of a ring that enters and leaves each host once.
   Pairs ring() const;
 
  private:

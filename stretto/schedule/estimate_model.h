@@ -36,7 +36,7 @@ class EstimateModel {
   double process(double touched_bytes) const {
     return touched_bytes * link_.reduce_seconds_per_byte;
   }
-  // Of a host's port.
+  // How long a host's port is busy with so many bytes.
   double wire(double host_bytes) const { return host_bytes * link_.seconds_per_byte; }
   double sync(int ranks) const {
     return ranks < 2 ? 0 : link_.sync_seconds * std::ceil(std::log2(ranks));
@@ -126,7 +126,7 @@ double two_level_all_reduce(const EstimateModel& m, Inside inside);
 double two_level_reduce_scatter(const EstimateModel& m, Inside inside);
 double two_level_all_gather(const EstimateModel& m, Inside inside);
 double two_level_broadcast(const EstimateModel& m, Inside inside);
-// On mapped memory.
+// What takes place on mapped memory inside hosts.
 double two_level_eager_all_reduce(const EstimateModel& m);
 double two_level_reduce(const EstimateModel& m);
 double two_level_gather(const EstimateModel& m);

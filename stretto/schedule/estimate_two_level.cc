@@ -157,7 +157,7 @@ class TwoLevelPhases {
     if (owners_ == Chunks::of_ranks) return kind.ranks;
     return owners_ == Chunks::of_hosts ? kind.owned_chunks : chunks_ / hosts_;
   }
-  // Of all other hosts together.
+  // How many chunks all other hosts own together.
   double owned_elsewhere(const Kind& kind) const {
     return is_everywhere() ? chunks_ * (hosts_ - 1) : chunks_ - owned(kind);
   }

@@ -38,7 +38,7 @@ class JointSchedule {
   std::int32_t predecessor_count(std::size_t step) const {
     return dependencies_[rank_of(step)].predecessor_count[step - first_step_[rank_of(step)]];
   }
-  // As numbers over all ranks.
+  // They are numbers over all ranks.
   std::vector<std::int32_t> successors_of(std::size_t step) const;
   // "rank 1 step 2 (send raw 0 (c1) to 2)".
   std::string describe(std::size_t step) const;

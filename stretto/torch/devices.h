@@ -17,7 +17,7 @@
 // and its reduction back at the end of backward, on the stream of who called that.
 namespace stretto::ddp {
 
-// For gradients of `parameters`, by a reducer with `options`.
+// Says where gradients of `parameters` lie that a reducer with `options` reduces.
 BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters,
                                       const Communicator& communicator,
                                       const ReducerOptions& options);

@@ -194,7 +194,7 @@ std::unique_ptr<Reducer> Replica::make_reducer(const std::vector<NamedTensor>& p
   }
 }
 
-// Of the reducer of all gradients.
+// What the reducer of all gradients is made with.
 ReducerOptions Replica::options_of_all() {
   ReducerOptions options = reducer_options();
   options.steps = reducer_ != nullptr ? reducer_->step_count() : 0;

@@ -15,7 +15,7 @@ inline c10::Stream default_stream(c10::Device device) {
   return c10::impl::getDeviceGuardImpl(device.type())->getDefaultStream(device);
 }
 
-// Of the calling thread.
+// The stream that the calling thread uses now.
 inline c10::Stream current_stream(c10::Device device) {
   return c10::impl::getDeviceGuardImpl(device.type())->getStream(device);
 }

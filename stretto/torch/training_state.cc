@@ -24,7 +24,7 @@
 namespace stretto::ddp {
 namespace {
 
-// Of the file's layout.
+// Which layout the file has.
 constexpr std::int64_t kVersion = 4;
 
 torch::Tensor tensor_of(const std::vector<std::byte>& bytes) {

@@ -11,7 +11,7 @@ namespace stretto::transport {
 
 // Registers this process. False where the kernel does not have it, or a sandbox forbids it.
 bool register_expedited_barrier();
-// In a registered process.
+// Works in a registered process only.
 void expedited_barrier();
 
 }  // namespace stretto::transport

@@ -217,7 +217,7 @@ void Matcher::lose(const Status& reason) {
   spare_bytes_ = 0;
 }
 
-// Of one group, or (null) of all.
+// Ends those of one group or, if it is null, of all.
 void Matcher::end_requests(const std::uint64_t* group, const Status& reason) {
   const auto concerned = [&](const MessageKey& key) {
     return group == nullptr || key.group == *group;

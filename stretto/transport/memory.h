@@ -117,7 +117,7 @@ class PrivateMemory : public SharedMemory {
 // What a rank knows of the regions of one rank (itself or a peer): number, address, size.
 class RegionTable {
  public:
-  // In place of what had this number, if anything did.
+  // Replaces what had this number, if anything did.
   void insert(std::uint32_t region, ByteSpan bytes);
   // Returns the bytes that were there; empty if none.
   ByteSpan erase(std::uint32_t region);
@@ -125,7 +125,7 @@ class RegionTable {
   // from a peer: checked without overflow.
   std::byte* find(RemoteAddress address, std::size_t bytes) const;
   RemoteAddress locate(const void* data, std::size_t bytes) const;
-  // Of all regions together.
+  // How long all regions are together.
   std::size_t total_bytes() const;
 
  private:

@@ -20,8 +20,8 @@ class ProcessHandle {
  public:
   // None: the process cannot be seen from here, or the kernel has no such descriptors.
   ProcessHandle() = default;
-  // By its number in this process' namespace. Whoever asks knows that the process is still there.
-  // Fails, with system, only for lack of descriptors or memory.
+  // Finds one by its number in this process' namespace. Whoever asks knows that the process is
+  // still there. Fails, with system, only for lack of descriptors or memory.
   static Result<ProcessHandle> of_number(pid_t number);
   // The process at the other end of a Unix socket, as the kernel knows it.
   static Result<ProcessHandle> of_socket(int socket);

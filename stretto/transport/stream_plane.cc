@@ -20,7 +20,7 @@ constexpr int kLastTurns = 64;
 
 }  // namespace
 
-// To one peer.
+// What leads to one peer.
 class StreamPlane::Way final : private FrameReader::Sink {
  public:
   Way(Rank self, Rank peer, Link& stream)

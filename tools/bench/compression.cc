@@ -35,7 +35,7 @@ constexpr double kMostOff = 400;
 
 using Hook = std::shared_ptr<CommunicationHook>;
 
-// Of a Laplace distribution, which gradients resemble.
+// Numbers are of a Laplace distribution, which gradients resemble.
 std::vector<float> gradient_of(std::size_t count, int rank) {
   Random random(static_cast<std::uint64_t>(rank) + 1);
   std::vector<float> values(count);

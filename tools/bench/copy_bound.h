@@ -26,7 +26,7 @@ class CopyBound {
 
   // Takes some samples on all ranks; collective.
   void sample(Coordinator& coordinator);
-  // Of the slowest rank, the median over all samples of the better way to copy; collective.
+  // Returns the median over all samples of the better way to copy on the slowest rank; collective.
   double best_us(Coordinator& coordinator);
 
  private:

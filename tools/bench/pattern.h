@@ -62,8 +62,9 @@ struct Shape {
   std::size_t bytes = 0;  // Of the larger side: what a line is about.
 };
 
-// For about `bytes` of `element_bytes` each. Where every rank has a share, it is at least one
-// element and the same for all; then the shape's own bytes say how many there really are.
+// Returns one of about `bytes`, in elements of `element_bytes`. Where every rank has a share, it
+// is at least one element and the same for all; then the shape's own bytes say how many there
+// really are.
 Shape shape_of(Collective operation, int ranks, std::size_t bytes, std::size_t element_bytes);
 
 // What algorithm bandwidth is multiplied by to compare with the speed of the links, whatever the

@@ -28,7 +28,7 @@ struct Order {
 std::string format_order(const Order& order);
 Result<Order> parse_order(std::string_view line);
 
-// Without the pipes.
+// The pipes do not stand in it.
 std::string format_event(const RankEvent& event);
 Result<RankEvent> parse_event(std::string_view line);
 

@@ -54,7 +54,7 @@ struct LaunchOptions {
   int local_size() const { return hosts[static_cast<std::size_t>(host_index)].ranks; }
   int size() const { return ranks_before(static_cast<int>(hosts.size())); }
   int rank_of(int local_rank) const { return ranks_before(host_index) + local_rank; }
-  // On the hosts before that one.
+  // How many ranks are on the hosts before that one.
   int ranks_before(int host) const {
     int ranks = 0;
     for (int i = 0; i < host; ++i) ranks += hosts[static_cast<std::size_t>(i)].ranks;

@@ -66,7 +66,8 @@ class OutputRelay {
   OutputRelay& operator=(const OutputRelay&) = delete;
   ~OutputRelay() { finish(); }
 
-  // Before start(). `source` is the reading end of a pipe, non-blocking; `target` stays open.
+  // To be called before start(). `source` is the reading end of a pipe, non-blocking; `target`
+  // stays open.
   void add(FileDescriptor source, int target, std::string prefix);
   // The same for a pipe with marked lines: they go to `marked`, which ends with the pipe.
   void add_marked(FileDescriptor source, int target, std::string marker, FileDescriptor marked);

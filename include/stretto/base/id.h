@@ -34,7 +34,7 @@ class Id {
 
 // Position of a process in a group, 0 to size - 1.
 using Rank = Id<struct RankTag>;
-// As the sender of a message: any other rank.
+// Named as the sender of a message, it stands for any other rank.
 inline constexpr Rank kAnyRank = -1;
 // Position of a chunk in a buffer that a schedule has cut in pieces.
 using ChunkIndex = Id<struct ChunkTag>;

@@ -101,7 +101,7 @@ class Codec : public Compressor {
                                  codec::Scratch& scratch, std::span<float> sums) const;
 
  protected:
-  // Of messages; never reorder.
+  // The number of each stands in messages, so their order must stay.
   enum class Kind : std::uint8_t {
     dense = 1,
     top_k,

@@ -19,9 +19,9 @@ class BucketMemory {
  public:
   virtual ~BucketMemory() = default;
 
-  // For a bucket; zeroed. Memory may outlive this object and the communicator.
+  // Makes zeroed memory for a bucket, which may outlive this object and the communicator.
   virtual Memory allocate(Communicator& communicator, std::size_t bytes) = 0;
-  // For what a bucket holds, to be put back.
+  // Makes memory for what a bucket holds until it is put back.
   virtual Memory allocate_copy(std::size_t bytes) = 0;
   // Of equally many bytes, which do not overlap.
   virtual void copy(ByteSpan to, ConstByteSpan from) = 0;

@@ -107,7 +107,7 @@ class CommunicationHook {
   virtual void load(std::span<const std::byte> state);
 
  protected:
-  // For each operation of attach(); default: the communicator's.
+  // Bounds each operation of attach(). Default: the communicator's.
   const std::optional<Duration>& timeout() const { return timeout_; }
 
  private:

@@ -173,7 +173,7 @@ class CompressedReduction : public CommunicationHook {
   // In a step that is not compressed, unless that is measured and the next one may be.
   bool finishes_early() const override { return finishes_early_; }
 
-  // Of this rank: the step, all residuals and momenta, bit for bit.
+  // Keeps this rank's step and all its residuals and momenta, bit for bit.
   std::vector<std::byte> save() const override;
   // Throws InvalidArgument as attach() does, after which it does.
   void load(std::span<const std::byte> state) override;

@@ -59,7 +59,7 @@ struct ReducerOptions {
   // Called for each bucket behind finish() of the hook, on the same thread: for what can be done
   // with gradients while backward goes on. What it throws fails the step.
   std::function<void(const FullBucket&)> on_reduced = {};
-  // For each operation of a step; default: the communicator's.
+  // Bounds each operation of a step. Default: the communicator's.
   std::optional<Duration> timeout = std::nullopt;
 };
 

@@ -65,7 +65,7 @@ class StepReport {
   bool any_rank_says(std::size_t gradient, Use use) const {
     return get(all_.span(), word_of(use), gradient);
   }
-  // Of any gradient.
+  // Whether some rank says so of any gradient.
   bool any_rank_says(Use use) const;
   bool requested(Request request) const {
     return (all_[kRequests] >> bit(request) & std::uint64_t{1}) != 0;

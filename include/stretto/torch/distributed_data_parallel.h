@@ -161,7 +161,7 @@ class DistributedDataParallel {
   void eval() { module_->eval(); }
   bool is_training() const { return module_->is_training(); }
   void zero_grad(bool set_to_none = true) { module_->zero_grad(set_to_none); }
-  // Of all ranks, between backward and forward.
+  // All ranks call it, between backward and forward.
   template <class... Arguments>
   void to(Arguments&&... arguments) {
     replica_->put_parameters_back();

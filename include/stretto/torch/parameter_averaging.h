@@ -22,7 +22,7 @@ struct ParameterAveragingOptions {
   int partitions = 1;
   // The first steps after which nothing is averaged, because gradients are (post-local SGD).
   std::uint64_t warm_up_steps = 0;
-  // Of each average; default: the communicator's.
+  // Bounds each average. Default: the communicator's.
   std::optional<Duration> timeout = std::nullopt;
 };
 

@@ -39,8 +39,8 @@ class SyncBatchNormImpl : public torch::nn::Module {
   // goes on without a lost rank. Not while a forward or backward pass runs.
   void set_communicator(Communicator& communicator);  // Collective, blocks.
   void set_communicator(std::shared_ptr<Communicator> own);
-  // Of each operation; default: the communicator's. A DistributedDataParallel around it sets its
-  // own.
+  // Bounds each operation. Default: the communicator's. A DistributedDataParallel around it sets
+  // its own.
   void set_timeout(std::optional<Duration> timeout) { timeout_ = timeout; }
   // Ends what other ranks wait for in forward and backward, as Communicator::abort() does. An
   // abort() of the communicator that this one's was made of does not reach it; an exception in a

@@ -87,7 +87,7 @@ class Halving {
   }
 
  private:
-  // Of a chunk, on the two sides of a node and in the whole of it.
+  // Who owns a chunk on the two sides of a node, and in the whole of it.
   struct Owners {
     Rank left;
     Rank right;

@@ -134,12 +134,12 @@ class TwoLevel {
   // Inputs of the host's ranks come to the handlers' inputs_. One that no handler could combine
   // with another is left out, as needs_input() says: it goes to the owner directly.
   virtual void collect_inputs() = 0;
-  // Where an owner puts the whole result of a chunk.
+  // Says where an owner puts the whole result of a chunk.
   virtual std::vector<Place> result_places(int c) = 0;
   // What handlers have, in their output or (an owner) in `source`, goes to the host's ranks.
   virtual void spread_inside(Buffer source) = 0;
 
-  // Of the chunks that this rank handles.
+  // Whether a chunk is one that this rank handles.
   bool owns(int c) const { return assignment_.is_owned_on(host_, c); }
   // A handler of this host.
   bool needs_input(int c, Rank from) const { return owns(c) || !is_alone(from); }

@@ -31,7 +31,7 @@ class ExpressionPool {
   };
 
   Expression leaf(Rank rank, ChunkIndex chunk);
-  // Of the same chunk.
+  // Both must be of the same chunk.
   Expression combined(Expression left, Expression right);
   Expression finished(Expression value);
   // The canonical tree over the values, of which there is at least one.

@@ -94,7 +94,7 @@ class MpiEngine final : public Engine {
     MPI_Comm_dup(comm, &copy);
     return copy;
   }
-  // Of a message between ranks of one process.
+  // Says by which tag a message between ranks of one process goes.
   int tag(int from, int to) const { return first_tag_ + from * options_.size + to; }
   MPI_Request& request(int number) { return requests_[static_cast<std::size_t>(number)]; }
 
