@@ -38,17 +38,17 @@ struct Moments {
 };
 
 // What a graph keeps, which may outlive the module.
-struct Group : torch::CustomClassHolder {
-  Group(std::shared_ptr<Communicator> own, std::optional<Duration> limit)
+struct NormRanks : torch::CustomClassHolder {
+  NormRanks(std::shared_ptr<Communicator> own, std::optional<Duration> limit)
       : communicator(std::move(own)), timeout(limit) {}
   std::shared_ptr<Communicator> communicator;
   std::optional<Duration> timeout;
 };
-using GroupPointer = c10::intrusive_ptr<Group>;
+using NormRanksPointer = c10::intrusive_ptr<NormRanks>;
 
 // Each rank's count, mean and sum of squared deviations are combined in the order of ranks, so that
 // all get the same bits.
-Moments moments_of_all(const Group& group, const torch::Tensor& input) {
+Moments moments_of_all(const NormRanks& group, const torch::Tensor& input) {
   Communicator& communicator = *group.communicator;
   const std::int64_t channels = input.size(1);
   const double count = static_cast<double>(input.numel()) / static_cast<double>(channels);
@@ -88,7 +88,7 @@ struct Normalise : torch::autograd::Function<Normalise> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context,
                                const torch::Tensor& input, const torch::Tensor& mean,
                                const torch::Tensor& scale, double count,
-                               const GroupPointer& group) {
+                               const NormRanksPointer& group) {
     context->save_for_backward({input, mean, scale});
     context->saved_data["count"] = count;
     context->saved_data["group"] = c10::IValue::make_capsule(group);
@@ -101,7 +101,7 @@ struct Normalise : torch::autograd::Function<Normalise> {
     const torch::Tensor& input = saved[0];
     const torch::Tensor& scale = saved[2];
     const auto group =
-        c10::static_intrusive_pointer_cast<Group>(context->saved_data["group"].toCapsule());
+        c10::static_intrusive_pointer_cast<NormRanks>(context->saved_data["group"].toCapsule());
     const torch::Tensor normal = (input - per_channel(saved[1], input)) * per_channel(scale, input);
     torch::Tensor sums =
         torch::stack({gradients[0].sum(others(input)), (gradients[0] * normal).sum(others(input))});
@@ -177,7 +177,7 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
   if (dtype == torch::kHalf || dtype == torch::kBFloat16) {
     return forward(input.to(torch::kFloat)).to(dtype);
   }
-  const auto group = c10::make_intrusive<Group>(communicator_, timeout_);
+  const auto group = c10::make_intrusive<NormRanks>(communicator_, timeout_);
   Moments moments;
   {
     const torch::NoGradGuard no_grad;
