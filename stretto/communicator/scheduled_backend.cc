@@ -88,6 +88,7 @@ Status ScheduledBackend::set_up_all_gather(std::span<const std::byte> own, std::
                                       .deadline = until};
   group::EngineLock held(*engine_);
   Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
+  if (operation.ok()) group_->run_inline(all.size());
   engine_->run_continuations(held);
   held.unlock();
   return operation.ok() ? Work(std::move(*operation)).wait_status() : operation.status();
@@ -322,11 +323,14 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
                                      const std::optional<Duration>& timeout) {
   const Deadline ends = deadline(timeout);
   std::vector<Work> parts;
+  std::size_t bytes = 0;
   group::EngineLock held(*engine_);
   for (CollectiveCall& call : calls) {
-    Result<std::shared_ptr<group::Operation>> part = submit_locked(call, algorithm, ends, held);
+    auto part = submit_locked(call, algorithm, ends, bytes, held);
     // Those before it are on the caller's buffers already, and the others wait for all of them.
     if (!part.ok() && !parts.empty()) group_->fail(part.status(), true);
+    // A list is no longer than a buffer of its length: not each of its operations is run here.
+    if (part.ok() && &call == &calls.back()) group_->run_inline(bytes);
     if (!part.ok() || calls.size() == 1) engine_->run_continuations(held);
     if (calls.size() == 1) return Work(std::move(part).or_throw());
     parts.emplace_back(std::move(part).or_throw());
@@ -336,7 +340,7 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
 }
 
 Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
-    CollectiveCall& call, const std::string& algorithm, const Deadline& until,
+    CollectiveCall& call, const std::string& algorithm, const Deadline& until, std::size_t& bytes,
     group::EngineLock& held) {
   group::Group::Submission submission{.operation = call.operation,
                                       .input = call.input,
@@ -355,6 +359,7 @@ Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
     submission.algorithm = {};
     operation = group_->submit(submission, held);
   }
+  bytes += std::max(submission.input.size(), submission.output.size());
   if (operation.ok()) return std::shared_ptr<group::Operation>(std::move(*operation));
   return operation.status().code() == StatusCode::invalid_argument
              ? operation.status().with_context(fmt::format("rank {}", rank().value()))

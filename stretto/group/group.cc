@@ -182,15 +182,18 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission, 
   const bool is_plain = operation.algorithm == 0 && operation.layout == 0 && !collective->packing;
   if (is_plain && runs_inline && (*entry)->runs_alone()) lane_.remember(operation, **entry);
   operations_.push(collective, **entry);
-  // The short way: what little can be done at once is done here, by the caller. The rest is done by
-  // those who wait or poll, or by the progress thread: with one, a large operation is not even
-  // announced here, since that takes system calls.
-  if (runs_inline) {
+  return std::shared_ptr<PendingOperation>(std::move(collective));
+}
+
+// The short way: what little can be done at once is done by the caller. The rest is done by those
+// who wait or poll, or by the progress thread: with one, a large operation is not even announced
+// here, since that takes system calls.
+void Group::run_inline(std::size_t bytes) {
+  if (bytes <= kInlineBytes) {
     advance(engine_->turn_of(execution::kTurnBytes));
   } else if (!engine_->has_progress_thread()) {
     advance(engine_->turn_of(kInlineBytes));
   }
-  return std::shared_ptr<PendingOperation>(std::move(collective));
 }
 
 Result<std::shared_ptr<PendingOperation>> Group::submit(const Mailbox::Message& message) {

@@ -68,6 +68,9 @@ class Group final : public Client {
   // the engine's lock, which is let go of while an operation of a new kind is planned.
   Result<std::shared_ptr<PendingOperation>> submit(Submission& submission, EngineLock& held)
       STRETTO_REQUIRES(engine_held);
+  // Does what a call does itself that has submitted operations on so many bytes of buffers, all of
+  // them together: see kInlineBytes.
+  void run_inline(std::size_t bytes) STRETTO_REQUIRES(engine_held);
   Result<std::shared_ptr<PendingOperation>> submit(const Mailbox::Message& message)
       STRETTO_REQUIRES(engine_held);
 

@@ -33,6 +33,8 @@ constexpr int kSubmissionsMax = 40;  // Fewer, once all have been quick.
 // much as 24 were seen where many others have had the caches. Else the call works on a MiB.
 constexpr double kQueuedSeconds = 30e-6;
 constexpr double kSubmissionSeconds = 0.5e-3;
+// Of 64 operations on a MiB each: to queue them, and to work on one MiB.
+constexpr double kListSeconds = 2e-3;
 // What eight bytes take beside large operations, more than alone; of the best of each.
 constexpr double kSmallMoreSeconds = 1e-3;
 
@@ -157,6 +159,36 @@ TEST_P(Submission, OfALargeOperationReturnsBeforeItsBytesArePassedOver) {
     EXPECT_LT(best(first[rank]), limit());
     EXPECT_LT(best(last[rank]), limit());
   }
+}
+
+// A list is no longer than one buffer of its length, though the last to come could end each of its
+// operations in the call: the root only waits.
+TEST_P(Submission, OfALongListReturnsBeforeItsBytesArePassedOver) {
+  constexpr std::size_t kEach = kInlineBytes / sizeof(float);
+  auto ranks = make_thread_ranks({.size = 2, .progress_thread = GetParam().thread});
+  std::barrier together(2);
+  std::vector<double> taken;
+  on_all(ranks, [&](Communicator& comm) {
+    std::vector<float> own(GetParam().registered ? 0 : kLarge, 1.0f);
+    const auto registered = comm.allocate<float>(GetParam().registered ? kLarge : 1);
+    const auto data = GetParam().registered ? registered.span() : std::span(own);
+    std::ranges::fill(data, 1.0f);
+    std::vector<View> list;
+    for (std::size_t first = 0; first < kLarge; first += kEach) {
+      list.push_back(as_output(data.subspan(first, kEach)));
+    }
+    for (int round = 0; round < kRounds; ++round) {
+      together.arrive_and_wait();
+      if (comm.rank() == 1) std::this_thread::sleep_for(milliseconds(5));
+      Work work;
+      const double used =
+          processor_seconds_of([&] { work = comm.broadcast_coalesced(list, {.root = 0}); });
+      if (comm.rank() == 1) taken.push_back(used);
+      work.wait();
+    }
+  });
+  RecordProperty("list_us", std::to_string(1e6 * best(taken)));
+  EXPECT_LT(best(taken), kListSeconds);
 }
 
 // What the header promises of small ones: that the last to come ends them in the call.
