@@ -97,7 +97,7 @@ def _module() -> Any:
 
 
 def _end_groups() -> None:
-    """What an exception ends that nobody has caught, other ranks wait for in vain: they hear why."""
+    """Other ranks hear of the exception that ends this one, if nobody has caught it."""
     error = getattr(sys, "last_value", None)
     text = "" if error is None else f"has ended by {type(error).__name__}: {error}"
     _loaded.shut_down_all(text[:400])
