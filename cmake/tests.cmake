@@ -28,7 +28,7 @@ set(STRETTO_UNSANITIZED_TESTS)
 if(STRETTO_SANITIZE)
   string(JOIN ":" STRETTO_UNSANITIZED_TESTS
     BytesOnHosts.* ReducerAllocation.* ReducerMemory.* Estimate.Chooses* BesideLargeOnes.*
-    Submission.OfALarge* FastPath.GivesTheSameSumsWhoeverIsLate/400000
+    Submission.OfALarge* Submission.OfALong* FastPath.GivesTheSameSumsWhoeverIsLate/400000
     CompressedReduction.BucketsDoNotMatter Collectives.LargerThanASegment/ranks2_*
     Worlds/*/tls_striped
     RandomPrograms.*/ranks1* RandomPrograms.*/ranks4* RandomPrograms.*/ranks5*
