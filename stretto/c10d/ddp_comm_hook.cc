@@ -29,7 +29,7 @@ void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
   }
   const auto communicator = group->communicator();
   for_torch([&] {
-    // Of hooks that remember nothing, nobody else finds out.
+    // Hooks that remember nothing compare nothing in attach(), so ranks with others are found here.
     (void)reducer::take_over_together(*communicator, hook_->name(),
                                       [] { return reducer::ResumePoint(); }, {});
     hook_->attach(*communicator, gradients);

@@ -91,7 +91,7 @@ TEST_F(LinkProbe, RanksWithDifferentCachesComeToTheSameNumbers) {
 }
 
 // Hosts may have any numbers; ranks beyond the fourth of a host, and of a fifth host, only wait.
-TEST_F(LinkProbe, ACrowdIsAFewRanksOfAFewHosts) {
+TEST_F(LinkProbe, ContentionIsThatOfAFewRanksOfAFewHosts) {
   hosts_ = {7, 7, 3};
   expect_all_equal(agree());
   auto ranks = make_thread_ranks({.size = 1});

@@ -329,7 +329,7 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
     auto part = submit_locked(call, algorithm, ends, bytes, held);
     // Those before it are on the caller's buffers already, and the others wait for all of them.
     if (!part.ok() && !parts.empty()) group_->fail(part.status(), true);
-    // A list is no longer than a buffer of its length: not each of its operations is run here.
+    // The call works once, behind the last operation: each of a list may be short, and all long.
     if (part.ok() && &call == &calls.back()) group_->run_inline(bytes);
     if (!part.ok() || calls.size() == 1) engine_->run_continuations(held);
     if (calls.size() == 1) return Work(std::move(part).or_throw());

@@ -28,7 +28,7 @@ inline constexpr std::size_t kLeastPart = 512;
 
 // The matrices whose product stands for a gradient.
 struct Factors {
-  // The sum of all ranks' left factors tells.
+  // Whether the sum of all ranks' left factors is zero: then there is no product.
   bool found_nothing() const;
   bool is_finite() const;
   void draw_right(std::uint64_t key);

@@ -88,7 +88,7 @@ void CompressedReduction::find_right_factors(Exchange& exchange) {
     take(sums, factors.left);
     codec::orthonormalize(factors.shape.rows, factors.rank, factors.left);
     if (factors.found_nothing()) {
-      // There is no product to be sent. Instead, whether a rank has what they do not see.
+      // The right factors' room says instead whether a rank has something that the left ones miss.
       exchange.right.insert(exchange.right.end(), factors.right.size(), 0.0f);
       const bool has_more = exchange.silent[i] == 0 && !is_zero(matrix);
       exchange.right.back() = has_more ? 1 : 0;

@@ -108,12 +108,12 @@ void Reducer::mark_ready(std::size_t index) {
   }
   const std::size_t number = ready_count_.fetch_add(1, std::memory_order_acq_rel);
   ready_order_[number] = index;
-  const bool full = buckets_[slot.bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1 &&
-                    !(options_.pass_waits && !options_.hook->finishes_early());
+  const bool full = buckets_[slot.bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1;
+  const bool launches = full && (!options_.pass_waits || options_.hook->finishes_early());
   // Threads that lose each other's bytes here look a little later.
   const std::size_t bytes =
       unseen_bytes_.load(std::memory_order_relaxed) + std::max(slot.view.bytes(), kLeastBytes);
-  const bool look = full || number == 0 || bytes >= kBytesPerLook;
+  const bool look = launches || number == 0 || bytes >= kBytesPerLook;
   unseen_bytes_.store(look ? 0 : bytes, std::memory_order_relaxed);
   if (!look) {
     slot.ready_time = last_look_.load(std::memory_order_relaxed);
@@ -121,7 +121,7 @@ void Reducer::mark_ready(std::size_t index) {
   }
   slot.ready_time = Clock::now();
   last_look_.store(slot.ready_time, std::memory_order_relaxed);
-  communicate(full, slot.ready_time);
+  communicate(launches, slot.ready_time);
 }
 
 // Begins what can begin now that a bucket has become full, and lets the rest advance.

@@ -21,8 +21,9 @@ enum class Chunks { of_hosts, of_ranks, of_other_hosts, of_every_host };
 double chunks_of(const HostSummary& hosts, Chunks chunks) {
   const int n = hosts.rank_count();
   if (chunks == Chunks::of_ranks) return n;
-  if (chunks == Chunks::of_every_host)
+  if (chunks == Chunks::of_every_host) {
     return std::ranges::max(hosts.kinds(), {}, &Kind::ranks).ranks;
+  }
   if (chunks == Chunks::of_hosts) return chunk_count_for(n, hosts.host_count());
   const int turns = std::max(1, hosts.host_count() - 1);
   return std::max(1, (n - 1 + turns - 1) / turns * turns);
@@ -174,10 +175,6 @@ class TwoLevelPhases {
   double each_;
   double values_ = 0;  // Of all hosts.
 };
-
-}  // namespace
-
-namespace {
 
 // The halves overlap, as an owner spreads a chunk when it has all of it, but for the first
 // segment's first chunk and the last one's last.

@@ -110,8 +110,10 @@ class Replica {
     bool touched = false;  // Accumulated since the last step that was reduced.
     // The parameter has another type or shape than view: reduced when that is so on all ranks.
     bool outgrown = false;
-    bool awaited = false;  // In this step, as far as the last forward pass knew:
-    bool owed = false;     // the parameter is trained, or was in passes inside no_sync() before.
+    // As of the last forward pass, this step reduces a gradient: the parameter is trained, or...
+    bool awaited = false;
+    // ...it is frozen, and passes inside no_sync() before may have added to its gradient.
+    bool owed = false;
     int arrivals = 0;      // In this step.
     int expected = 0;      // In the step before; in the first one, if the graph is static.
     int last_arrival = 0;  // Its number among all of the step.
@@ -232,7 +234,7 @@ class Replica {
   std::vector<StepInBackward> stepping_;  // One for each optimizer.
   std::vector<torch::Tensor> reduced_;    // Of a bucket: what they step.
   int no_sync_depth_ = 0;
-  bool accumulated_ = false;           // Passes have reduced nothing, since the last step.
+  bool accumulated_ = false;           // Since the last step, a pass has run that reduced nothing.
   int last_backward_ = -1;             // The last pass that end_of_backward() was queued for.
   bool is_spread_ = false;             // Parameters, and the output, are on several devices.
   bool is_on_cpu_ = true;              // All parameters.

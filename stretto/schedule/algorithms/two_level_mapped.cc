@@ -56,7 +56,7 @@ class OnMappedMemory : public TwoLevel {
     if (!is_shared()) return;
     if (source == Buffer::input) schedule_.share_raw(assignment_.chunk_count());
     for (const int c : own_handled()) {
-      const bool is_staged = owns(c) && source == Buffer::output;
+      const bool is_staged = is_owned_here(c) && source == Buffer::output;
       if (!is_staged) schedule_.copy(whole(c, source), stage(c));
     }
     schedule_.sync();

@@ -44,7 +44,7 @@ void TwoLevel::exchange_subtrees() {
     for (const int c : owned_on(to_host)) send_subtrees(c, to_host);
     const int from_host = host_before(distance);
     for (const int c : own_handled()) {
-      if (owns(c)) receive_subtrees(c, from_host);
+      if (is_owned_here(c)) receive_subtrees(c, from_host);
     }
   }
 }
@@ -107,12 +107,12 @@ void TwoLevel::spread_to_handlers(Buffer source) {
   for (int distance = 1; distance < layout_.host_count(); ++distance) {
     const int to_host = host_after(distance);
     for (const int c : own_handled()) {
-      if (!owns(c) || assignment_.is_owned_on(to_host, c)) continue;
+      if (!is_owned_here(c) || assignment_.is_owned_on(to_host, c)) continue;
       schedule_.send(Slot{source, c, c}, assignment_.handler(to_host, c));
     }
     const int from_host = host_before(distance);
     for (const int c : own_handled()) {
-      if (owns(c) || !assignment_.is_owned_on(from_host, c)) continue;
+      if (is_owned_here(c) || !assignment_.is_owned_on(from_host, c)) continue;
       schedule_.recv(assignment_.handler(from_host, c), output(c));
     }
   }

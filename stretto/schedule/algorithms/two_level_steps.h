@@ -119,7 +119,7 @@ class TwoLevel {
     reduce_subtrees();
     exchange_subtrees();
     for (const int c : own_handled()) {
-      if (!owns(c)) continue;
+      if (!is_owned_here(c)) continue;
       schedule_.reduce(operands(c, 0, rank_count), result_places(c)).completes();
     }
   }
@@ -139,10 +139,10 @@ class TwoLevel {
   // What handlers have, in their output or (an owner) in `source`, goes to the host's ranks.
   virtual void spread_inside(Buffer source) = 0;
 
-  // Whether a chunk is one that this rank handles.
-  bool owns(int c) const { return assignment_.is_owned_on(host_, c); }
-  // A handler of this host.
-  bool needs_input(int c, Rank from) const { return owns(c) || !is_alone(from); }
+  // Whether the rank that handles chunk `c` on this host owns it.
+  bool is_owned_here(int c) const { return assignment_.is_owned_on(host_, c); }
+  // Whether that rank needs the input of `from`, another one of this host.
+  bool needs_input(int c, Rank from) const { return is_owned_here(c) || !is_alone(from); }
   void add_input(int c, Rank from, Place place) {
     auto& inputs = inputs_[static_cast<std::size_t>(c)];
     inputs.resize(members_.size());
@@ -150,7 +150,9 @@ class TwoLevel {
   }
   Place own(Slot slot) const { return {self_, slot}; }
   // What a handler passes on inside its host.
-  Slot whole(int c, Buffer source) const { return owns(c) ? Slot{source, c, c} : output(c); }
+  Slot whole(int c, Buffer source) const {
+    return is_owned_here(c) ? Slot{source, c, c} : output(c);
+  }
   std::size_t member_count() const { return members_.size(); }
   Rank after(std::size_t distance) const {
     return members_[(static_cast<std::size_t>(position_) + distance) % members_.size()];
