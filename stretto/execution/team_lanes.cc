@@ -7,6 +7,12 @@
 
 namespace stretto::execution {
 
+void TeamLanes::use_lanes(std::size_t count) {
+  lane_count_ = count;
+  first_ = next_;
+  for (Lane& lane : lanes_) lane.runs_before = lane.runs_ended;
+}
+
 // The record of two runs ago is overwritten. Nobody reads it any more: all have reached the first
 // sync of the run in between, hence ended the one of that record (see schedule::Schedule).
 void TeamLanes::begin(std::uint64_t turn, const Call& call) {

@@ -20,23 +20,24 @@ namespace stretto::execution {
 // The segments of all such collectives of a group take the lanes by turns, in the order in which
 // the collectives have begun, which is the same on all ranks. So a turn names the same lane, and
 // the same set of slots in it, on each rank of the team, and the lanes of one collective need not
-// be free before the next one begins.
+// be free before the next one begins. What a lane stages stays in the processors' caches longer the
+// fewer lanes there are.
 //
 // Not thread safe; called by whoever holds the engine's lock.
 class TeamLanes {
  public:
-  static constexpr std::size_t kLanes = Window::kLanes;
-
   // All must outlive it.
   TeamLanes(const Windows& windows, const Membership& membership, transport::Endpoint& transport)
       : windows_(&windows), membership_(&membership), transport_(&transport) {}
 
-  static std::size_t lane_of(std::uint64_t turn) { return turn % kLanes; }
+  // From the next turn on, so many lanes are used: of all ranks alike, and while nothing of this
+  // rank is in flight.
+  void use_lanes(std::size_t count);
   // The first of so many turns, which are the caller's.
   std::uint64_t take_turns(std::uint64_t count) { return std::exchange(next_, next_ + count); }
   // Whether this rank has ended what it did in the lane of this turn.
   bool may_begin(std::uint64_t turn) const {
-    return lanes_[lane_of(turn)].runs_ended == turn / kLanes;
+    return lanes_[lane_of(turn)].runs_ended == run_of(turn);
   }
   // What runs in the lane from now on, until end().
   void begin(std::uint64_t turn, const Call& call);
@@ -60,16 +61,24 @@ class TeamLanes {
   // What this rank has done in a lane.
   struct Lane {
     std::uint64_t runs_ended = 0;
+    std::uint64_t runs_before = 0;  // Of other numbers of lanes.
     std::uint64_t syncs = 0;
   };
 
-  static std::size_t set_of(std::uint64_t turn) { return turn / kLanes % schedule::kScratchSets; }
+  std::size_t lane_of(std::uint64_t turn) const { return (turn - first_) % lane_count_; }
+  // How many runs the lane of this turn has had before.
+  std::uint64_t run_of(std::uint64_t turn) const {
+    return lanes_[lane_of(turn)].runs_before + (turn - first_) / lane_count_;
+  }
+  std::size_t set_of(std::uint64_t turn) const { return run_of(turn) % schedule::kScratchSets; }
   Window& window_of(Rank member) const { return *windows_->of[member]; }
 
   const Windows* windows_;
   const Membership* membership_;
   transport::Endpoint* transport_;
-  std::array<Lane, kLanes> lanes_;
+  std::array<Lane, Window::kLanes> lanes_;
+  std::size_t lane_count_ = Window::kLanes;  // Of those in use.
+  std::uint64_t first_ = 0;                  // The turn from which on so many are.
   std::uint64_t next_ = 0;
 };
 

@@ -36,6 +36,7 @@ PlanCache::PlanCache(const execution::Membership& membership, transport::Endpoin
 
 void PlanCache::replace_planner(Planner::Setting setting) {
   planner_ = std::make_shared<const Planner>(std::move(setting));
+  if (team_lanes_) team_lanes_->use_lanes(planner_->team_lanes());
 }
 
 void PlanCache::use_links(const LinkModel& links) {
@@ -46,15 +47,16 @@ void PlanCache::use_links(const LinkModel& links) {
 
 void PlanCache::use_windows(execution::Windows windows) {
   windows_ = std::move(windows);
+  // Alone on its host, a rank has nobody to meet there.
+  if (!is_one_team() && windows_->team.size() > 1) {
+    team_lanes_.emplace(*windows_, *membership_, *transport_);
+  }
   Planner::Setting setting = planner_->setting();
   setting.selector.has_core_for_each_rank = !windows_->oversubscribed;
   setting.selector.has_teams = !is_one_team();
   setting.is_one_team = is_one_team();
   setting.single_copy = windows_->single_copy;
   replace_planner(std::move(setting));
-  // Alone on its host, a rank has nobody to meet there.
-  if (is_one_team() || windows_->team.size() == 1) return;
-  team_lanes_.emplace(*windows_, *membership_, *transport_);
 }
 
 void PlanCache::use_library(std::unique_ptr<CollectiveLibrary> library) {

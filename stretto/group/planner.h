@@ -54,6 +54,7 @@ class Planner {
   // The number of a named algorithm, which travels with the operation.
   Result<std::uint8_t> number_of(const OperationDescriptor& operation, bool equal_shares,
                                  std::string_view algorithm) const;
+  std::size_t team_lanes() const { return selector_.team_lanes(); }
   // With which algorithms an operation would run, and why.
   Explanation explain(const OperationDescriptor& operation, std::string_view algorithm) const;
 

@@ -10,9 +10,22 @@
 namespace stretto::group {
 namespace {
 
+// Hosts with ranks that share memory, between which a byte takes so long.
+Planner planner_over(HostList hosts, double seconds_per_byte, double latency_seconds = 10e-6) {
+  LinkModel links;
+  links.network = {.latency_seconds = latency_seconds,
+                   .seconds_per_byte = seconds_per_byte,
+                   .reduce_seconds_per_byte = 0.02e-9};
+  return Planner({.selector = {.rank_count = static_cast<int>(hosts.size()),
+                               .hosts = std::move(hosts),
+                               .links = links,
+                               .has_teams = true}});
+}
+constexpr double kGigabit = 8e-9;
+
 // What has to be cleared first would wait behind all that goes the other way.
 TEST(Planner, MessagesBetweenHostsLeaveWithoutTheirReceive) {
-  const Planner planner({.selector = {.rank_count = 4, .hosts = {0, 0, 0, 1}, .has_teams = true}});
+  const Planner planner = planner_over({0, 0, 0, 1}, kGigabit);
   for (const char* algorithm : {"two_level_mapped", "two_level", "direct", "ring"}) {
     for (const DType dtype : {DType::f32, DType::bf16, DType::f64, DType::i8}) {
       const OperationDescriptor operation{
@@ -28,7 +41,7 @@ TEST(Planner, MessagesBetweenHostsLeaveWithoutTheirReceive) {
 
 // What sends no partial sums keeps its dtype.
 TEST(Planner, SegmentsThatAreNotReducedAreAsLongInAnyDtype) {
-  const Planner planner({.selector = {.rank_count = 4, .hosts = {0, 0, 1, 1}, .has_teams = true}});
+  const Planner planner = planner_over({0, 0, 1, 1}, kGigabit);
   for (const Collective collective : {Collective::all_gather, Collective::broadcast}) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       OperationDescriptor operation{.collective = collective, .dtype = dtype, .count = 4 << 20};
@@ -60,10 +73,7 @@ TEST(Planner, CutsAsTheSelectorSays) {
 
 // 1 Gbit/s, 16 ms each way: 4 MB are under way.
 TEST(Planner, LanesHoldWhatALongNetworkHolds) {
-  LinkModel links;
-  links.network = {.latency_seconds = 16e-3, .seconds_per_byte = 8e-9};
-  const Planner planner(
-      {.selector = {.rank_count = 4, .hosts = {0, 0, 1, 1}, .links = links, .has_teams = true}});
+  const Planner planner = planner_over({0, 0, 1, 1}, kGigabit, 16e-3);
   const OperationDescriptor operation{
       .collective = Collective::all_reduce, .dtype = DType::f32, .count = 4 << 20};
   const auto plan = planner.plan(operation, std::nullopt, "two_level_mapped").or_throw().messages;
@@ -79,6 +89,27 @@ TEST(Planner, LanesHoldWhatALongNetworkHolds) {
   const auto whole =
       planner.plan(operation, std::nullopt, "recursive_doubling").or_throw().messages;
   EXPECT_GT(static_cast<double>(whole->lanes() * whole->segment_bytes()), 3.9e6);
+}
+
+// What is staged for a fast network that is short stays in the caches; a slow or a long one has
+// more under way.
+TEST(Planner, ForAFastNetworkLittleIsStagedAtATime) {
+  const OperationDescriptor operation{
+      .collective = Collective::all_reduce, .dtype = DType::f32, .count = 4 << 20};
+  const auto plan_over = [&](double seconds_per_byte, double latency_seconds) {
+    const Planner planner = planner_over({0, 0, 1, 1}, seconds_per_byte, latency_seconds);
+    auto plan = planner.plan(operation, std::nullopt, "two_level_mapped").or_throw().messages;
+    EXPECT_LE(plan->lanes(), planner.team_lanes());
+    return plan;
+  };
+  const auto fast = plan_over(kGigabit / 10, 10e-6);
+  const std::size_t staged_bytes = fast->lanes() * schedule::kScratchSets * fast->shared_bytes();
+  EXPECT_LE(staged_bytes, 1024u * 1024);
+  EXPECT_GT(staged_bytes, 512u * 1024);
+  const auto slow = plan_over(kGigabit, 10e-6);
+  EXPECT_GE(slow->lanes() * slow->segment_bytes(), 4 * fast->lanes() * fast->segment_bytes());
+  const auto distant = plan_over(kGigabit / 10, 5e-3);
+  EXPECT_GE(distant->lanes() * distant->segment_bytes(), 8 * fast->lanes() * fast->segment_bytes());
 }
 
 }  // namespace

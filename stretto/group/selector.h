@@ -75,11 +75,15 @@ class Selector {
   // network is long, as many as it holds while a message goes there and the answer comes back.
   std::size_t lanes(const schedule::Algorithm& algorithm, std::size_t segment_bytes) const;
 
+  // How many lanes a team's collectives use by turns (see execution::TeamLanes).
+  std::size_t team_lanes() const;
+
   const LinkModel& links() const { return setting_.links; }
 
  private:
   const schedule::LinkCost& link() const;  // Between hosts, if there are several.
   double bytes_under_way() const;
+  bool stages_in_caches() const;  // Rather than keeping a slow network busy.
   bool is_usable(const schedule::Algorithm& algorithm, bool mapped, bool equal_chunks) const;
   const schedule::Algorithm* find(Collective collective, std::string_view called, bool mapped,
                                   bool equal_chunks) const;
