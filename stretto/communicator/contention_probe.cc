@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <numeric>
 
 #include <fmt/format.h>
@@ -16,8 +15,21 @@ namespace {
 constexpr std::size_t kHostsMax = 4;
 constexpr std::size_t kRanksMax = 4;  // Of a host.
 constexpr double kLeastLatencySeconds = 1e-7;
+constexpr std::size_t kTurns = 5;
+
+double median(std::array<double, kTurns> values) {
+  std::ranges::nth_element(values, values.begin() + kTurns / 2);
+  return values[kTurns / 2];
+}
 
 }  // namespace
+
+double mean_of_faster(std::vector<double> seconds_of_rounds) {
+  std::ranges::sort(seconds_of_rounds);
+  seconds_of_rounds.resize(seconds_of_rounds.size() - seconds_of_rounds.size() / 10);
+  const double all = std::accumulate(seconds_of_rounds.begin(), seconds_of_rounds.end(), 0.0);
+  return all / static_cast<double>(seconds_of_rounds.size());
+}
 
 ContentionProbe::ContentionProbe(Communicator& world, const group::HostList& hosts)
     : world_(world) {
@@ -39,13 +51,20 @@ ContentionProbe::ContentionProbe(Communicator& world, const group::HostList& hos
     for (std::size_t other = 0; other < ranks_.size(); ++other) {
       if (other != host) others_.insert(others_.end(), ranks_[other].begin(), ranks_[other].end());
     }
-    // The first host with the second, and so on. Who has nobody there, with a neighbour: no rank of
-    // a host leaves the cores to the others while they run a collective.
+    // The first host with the second, and so on. Who has nobody there waits for the first rank of
+    // its host, as for what others bring in a collective, or, if no rank has, has a neighbour: no
+    // rank of a host leaves the cores to the others meanwhile.
     const std::size_t opposite = host ^ 1;
     const std::size_t paired = opposite < ranks_.size() ? ranks_[opposite].size() : 0;
-    const std::size_t neighbour = paired + ((index - paired) ^ 1);
+    const std::size_t neighbour = index ^ 1;
     if (index < paired) {
       partner_ = {ranks_[opposite][index]};
+      if (index > 0) continue;
+      const std::size_t waiting = std::min(paired, ranks_[host].size());
+      partner_.insert(partner_.end(), ranks_[host].begin() + static_cast<std::ptrdiff_t>(waiting),
+                      ranks_[host].end());
+    } else if (paired > 0) {
+      partner_ = {ranks_[host].front()};
     } else if (neighbour < ranks_[host].size()) {
       partner_ = {ranks_[host][neighbour]};
     }
@@ -97,18 +116,23 @@ double ContentionProbe::mean_round(const std::vector<Rank>& peers, int rounds) {
     for (Work& work : works) work.wait();
     seconds_of_round = seconds(Clock::now() - begin);
   }
-  std::ranges::sort(seconds_of_rounds);
-  seconds_of_rounds.resize(seconds_of_rounds.size() - seconds_of_rounds.size() / 10);
-  const double all = std::accumulate(seconds_of_rounds.begin(), seconds_of_rounds.end(), 0.0);
-  return all / static_cast<double>(seconds_of_rounds.size());
+  return mean_of_faster(std::move(seconds_of_rounds));
 }
 
 ContentionProbe::Times ContentionProbe::run(int rounds) {
   tell(rounds);
   if (rounds == 0) return {};
   Times times;
-  times.pair_seconds = mean_round(partner_, rounds);
-  times.all_seconds = mean_round(others_, rounds);
+  // In turns: what else runs on the cores for a while makes one of them longer, or shorter, as who
+  // has waited for it has found all messages there.
+  std::array<double, kTurns> pair{};
+  std::array<double, kTurns> all_at_once{};
+  for (std::size_t turn = 0; turn < kTurns; ++turn) {
+    pair[turn] = mean_round(partner_, rounds);
+    all_at_once[turn] = mean_round(others_, rounds);
+  }
+  times.pair_seconds = median(pair);
+  times.all_seconds = median(all_at_once);
   std::size_t all = 0;
   std::size_t least = kRanksMax;
   for (const auto& of_host : ranks_) {
@@ -119,19 +143,17 @@ ContentionProbe::Times ContentionProbe::run(int rounds) {
   return times;
 }
 
-// pair = 2 message + latency, all = (peers + 1) message + latency. Where ranks wait for each
-// other's cores, more messages may take so much longer that nothing is left for the way: then what
-// is nearest to both.
+// pair = 2 message + latency, all = pair + (peers - 1) further.
 void set_message_costs(const ContentionProbe::Times& times, schedule::LinkCost& cost) {
+  const double message_max = (times.pair_seconds - kLeastLatencySeconds) / 2;
   if (times.peers_max > 1) {
-    cost.message_seconds =
+    cost.further_message_seconds =
         std::max(20e-9, (times.all_seconds - times.pair_seconds) / (times.peers_max - 1));
+    cost.message_seconds = cost.further_message_seconds;
   }
-  cost.latency_seconds = times.pair_seconds - 2 * cost.message_seconds;
-  if (cost.latency_seconds >= kLeastLatencySeconds) return;
-  cost.latency_seconds = kLeastLatencySeconds;
-  cost.message_seconds =
-      std::sqrt(times.pair_seconds / 2 * times.all_seconds / (times.peers_max + 1));
+  cost.message_seconds = std::max(20e-9, std::min(cost.message_seconds, message_max));
+  cost.latency_seconds =
+      std::max(kLeastLatencySeconds, times.pair_seconds - 2 * cost.message_seconds);
 }
 
 }  // namespace stretto::communicator

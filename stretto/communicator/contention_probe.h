@@ -14,6 +14,11 @@ namespace stretto::communicator {
 
 inline constexpr int kProbeTag = std::numeric_limits<int>::max();  // Of messages that measure.
 
+// Of rounds in which all send at once: of all but the slowest tenth, which something else on the
+// cores has made longer. A round may take no time because the peers are ahead, so a quick one says
+// nothing. At least one round.
+double mean_of_faster(std::vector<double> seconds_of_rounds);
+
 // What messages of a byte between hosts take where all ranks send them at once, as they do in
 // collectives: ranks that share a host's cores wait for them, and each peer has a socket of its
 // own. Up to four ranks of each of the first four hosts take part. Not thread safe.
@@ -39,8 +44,6 @@ class ContentionProbe {
 
  private:
   void tell(int& rounds);
-  // Of all but the slowest tenth, which something else on the cores has made longer. A round may
-  // take no time because the peers are ahead, so a quick one says nothing.
   double mean_round(const std::vector<Rank>& peers, int rounds);
 
   Communicator& world_;

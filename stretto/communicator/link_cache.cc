@@ -32,11 +32,12 @@ struct Field {
   bool may_be_zero = false;
 };
 
-std::array<Field, 9> fields_of(CachedLink& link) {
+std::array<Field, 10> fields_of(CachedLink& link) {
   constexpr double kSecondsMax = 10;
   constexpr double kBytesMax = 1e9;
   return {{{"latency_seconds", &link.cost.latency_seconds, kSecondsMax},
            {"message_seconds", &link.cost.message_seconds, kSecondsMax},
+           {"further_message_seconds", &link.cost.further_message_seconds, kSecondsMax, true},
            {"seconds_per_byte", &link.cost.seconds_per_byte, kSecondsMax},
            {"burst_bytes", &link.cost.burst_bytes, kBytesMax, true},
            {"reduce_seconds_per_byte", &link.cost.reduce_seconds_per_byte, kSecondsMax},

@@ -21,6 +21,7 @@ class LinkCache : public ::testing::Test {
     return {.cost = {.latency_seconds = 2e-6,
                      .message_seconds = 3e-7,
                      .seconds_per_byte = 1.5e-10,
+                     .further_message_seconds = 5e-7,
                      .burst_bytes = 125000,
                      .reduce_seconds_per_byte = 2e-11},
             .one_sync = {.reduced = 16384, .moved = 2048},
@@ -39,6 +40,7 @@ TEST_F(LinkCache, GivesBackWhatWasSaved) {
   ASSERT_TRUE(link);
   EXPECT_DOUBLE_EQ(link->cost.latency_seconds, 2e-6);
   EXPECT_DOUBLE_EQ(link->cost.message_seconds, 3e-7);
+  EXPECT_DOUBLE_EQ(link->cost.further_message_seconds, 5e-7);
   EXPECT_DOUBLE_EQ(link->cost.seconds_per_byte, 1.5e-10);
   EXPECT_DOUBLE_EQ(link->cost.burst_bytes, 125000);
   EXPECT_DOUBLE_EQ(link->cost.reduce_seconds_per_byte, 2e-11);

@@ -76,14 +76,16 @@ class Probe {
         other_(other),
         between_hosts_(between_hosts),
         sent_(between_hosts ? kNetworkBytesMax : kLargeBytes),
-        received_(between_hosts ? kNetworkBytesMax : 0) {}
+        received_(sent_.size()) {}
 
   schedule::LinkCost lead() {
     schedule::LinkCost cost;
     small_round_ = rounds(1, Way::in_turn, kRoundsMax, kSmallTime);
     between_hosts_ ? lead_network(cost) : lead_memory(cost);
     const double burst = lead_burst();
-    const double one_way = small_round_ / 2;
+    // Where two ranks share a core, messages both ways take twice as long as one of them.
+    const double both_ways = between_hosts_ ? 0 : rounds(1, Way::at_once, kRoundsMax, kSmallTime);
+    const double one_way = std::max(small_round_ / 2, both_ways);
     // The model charges a message's time to both its ends and counts the rest as the way.
     cost.message_seconds = std::clamp((burst - small_round_) / (kBurst - 1), 20e-9, one_way / 4);
     cost.latency_seconds = one_way - 2 * cost.message_seconds;
@@ -98,6 +100,7 @@ class Probe {
     between_hosts_ ? follow_network() : follow_memory();
     for (int i = 0; i < kBurst; ++i) recv(1);
     send(1);
+    if (!between_hosts_) follow_rounds(1, Way::at_once);
   }
 
  private:
@@ -137,7 +140,7 @@ class Probe {
   void follow_network() {
     follow_rounds(kLargeBytes, Way::at_once);
     recv(1);
-    const std::size_t factor = received()[0];
+    const std::size_t factor = received_[0];
     if (!std::has_single_bit(factor) || factor > kFactorMax) {
       throw ProtocolError(status_of(StatusCode::protocol,
                                     "rank {} measures links by {} MiB, and 1, 2, 4 or 8 are meant",
@@ -157,14 +160,13 @@ class Probe {
     return std::max(1e-12, (whole_seconds - quarter_seconds) / more_bytes);
   }
 
-  std::span<std::uint8_t> received() { return received_.empty() ? sent_ : received_; }
   Work begin_send(std::size_t bytes) {
     return world_.send(std::span<const std::uint8_t>(sent_).first(bytes),
                        {.to = other_, .tag = kProbeTag});
   }
   void send(std::size_t bytes) { begin_send(bytes).wait(); }
   void recv(std::size_t bytes) {
-    world_.recv(received().first(bytes), {.from = other_, .tag = kProbeTag}).wait();
+    world_.recv(std::span(received_).first(bytes), {.from = other_, .tag = kProbeTag}).wait();
   }
 
   // In messages that need no leave to go: what gives it would wait behind what goes the other way.
@@ -173,7 +175,7 @@ class Probe {
     for (std::size_t at = 0; at < bytes; at += transport::kEagerBytes) {
       const std::size_t count = std::min(transport::kEagerBytes, bytes - at);
       works.push_back(
-          world_.recv(received().subspan(at, count), {.from = other_, .tag = kProbeTag}));
+          world_.recv(std::span(received_).subspan(at, count), {.from = other_, .tag = kProbeTag}));
       works.push_back(world_.send(std::span<const std::uint8_t>(sent_).subspan(at, count),
                                   {.to = other_, .tag = kProbeTag}));
     }
@@ -201,6 +203,7 @@ class Probe {
       }
       if (i >= warm_up) seconds_of_rounds.push_back(seconds(Clock::now() - begin));
     }
+    if (way == Way::at_once && bytes == 1) return mean_of_faster(std::move(seconds_of_rounds));
     const auto fast =
         seconds_of_rounds.begin() + std::ssize(seconds_of_rounds) / (way == Way::at_once ? 2 : 10);
     std::nth_element(seconds_of_rounds.begin(), fast, seconds_of_rounds.end());
@@ -210,7 +213,7 @@ class Probe {
     bool more = true;
     while (more) {
       way == Way::at_once ? exchange(bytes) : recv(bytes);
-      more = received()[0] == kGoOn;
+      more = received_[0] == kGoOn;
       if (way != Way::at_once) send(bytes);
     }
   }
@@ -243,7 +246,7 @@ class Probe {
   Rank other_;
   bool between_hosts_;
   std::vector<std::uint8_t> sent_;
-  std::vector<std::uint8_t> received_;  // Where it must be another one.
+  std::vector<std::uint8_t> received_;
   double small_round_ = 0;
 };
 
@@ -310,8 +313,12 @@ Finding share(Communicator& world, const Pair& pair, const Finding& own) {
 std::string describe(std::string_view what, const Finding& finding) {
   const schedule::LinkCost& cost = finding.cost;
   return fmt::format(
-      "{} {:.2f} us + {:.2f} us a message, {:.2f} GB/s{} ({})", what, cost.latency_seconds * 1e6,
-      cost.message_seconds * 1e6, 1e-9 / cost.seconds_per_byte,
+      "{} {:.2f} us + {:.2f} us a message{}, {:.2f} GB/s{} ({})", what, cost.latency_seconds * 1e6,
+      cost.message_seconds * 1e6,
+      cost.further_message_seconds <= cost.message_seconds
+          ? ""
+          : fmt::format(" and {:.2f} us each further", cost.further_message_seconds * 1e6),
+      1e-9 / cost.seconds_per_byte,
       cost.burst_bytes < 1024 ? ""
                               : fmt::format(" after {:.0f} KiB at once", cost.burst_bytes / 1024),
       describe_age(finding.age_seconds));

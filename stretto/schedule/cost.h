@@ -17,6 +17,9 @@ struct LinkCost {
   double latency_seconds = 10e-6;       // alpha: one message of no bytes.
   double message_seconds = 1e-6;        // Of the sender's and the receiver's time, per message.
   double seconds_per_byte = 1.0 / 1e9;  // beta, each direction on its own.
+  // For estimate(): of a message that a rank sends while another one of its messages is under way,
+  // if that is more. Ranks that share cores, and a socket for each peer, make it dear.
+  double further_message_seconds = 0;
   // For estimate(): so many bytes, saved up while nobody sends, pass at once, as they do where a
   // token bucket shapes a link.
   double burst_bytes = 0;

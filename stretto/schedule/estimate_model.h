@@ -21,7 +21,8 @@ class EstimateModel {
         segment_bytes(static_cast<double>(query.segment_bytes)),
         lanes(static_cast<double>(query.lanes)),
         link_(query.link),
-        local_(query.local_link) {}
+        local_(query.local_link),
+        further_seconds_(std::max(link_.message_seconds, link_.further_message_seconds)) {}
 
   const HostSummary& hosts;
   int n;
@@ -59,13 +60,13 @@ class EstimateModel {
   double between(double count, double host_bytes) const {
     if (count <= 0) return 0;
     const double port =
-        std::max((count - 1) * link_.message_seconds, host_bytes * link_.seconds_per_byte);
+        std::max((count - 1) * further_seconds_, host_bytes * link_.seconds_per_byte);
     return 2 * link_.message_seconds + link_.latency_seconds + port;
   }
   // For how long a message keeps its sender from sending the next.
   double port(double each, HostSummary::Pairs pairs) const {
     if (pairs.leaving > 0) {
-      return std::max(link_.message_seconds, pairs.leaving * each * link_.seconds_per_byte);
+      return std::max(further_seconds_, pairs.leaving * each * link_.seconds_per_byte);
     }
     const LinkCost& link = hosts.has_hosts() ? local_ : link_;
     return link.message_seconds + each * link.seconds_per_byte;
@@ -109,7 +110,7 @@ class EstimateModel {
   double mixed(double near, double far, double host_bytes, double each) const {
     if (far <= 0) return inside(near, each);
     const double port = near * (local_.message_seconds + each * local_.seconds_per_byte) +
-                        far * link_.message_seconds;
+                        link_.message_seconds + (far - 1) * further_seconds_;
     const double processor = process(2 * near * each);
     const double host = link_.message_seconds + host_bytes * link_.seconds_per_byte;
     return std::max({port, host, processor}) + link_.latency_seconds + link_.message_seconds;
@@ -117,6 +118,7 @@ class EstimateModel {
 
   LinkCost link_;
   LinkCost local_;
+  double further_seconds_;
 };
 
 // How the ranks of a host reach each other's data.

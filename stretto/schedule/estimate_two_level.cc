@@ -45,7 +45,10 @@ class TwoLevelPhases {
         mapped_(inside == Inside::mapped),
         chunks_(chunks_of(model.hosts, chunks)),
         each_(model.bytes / chunks_) {
-    for (const Kind& kind : m_.hosts.kinds()) values_ += kind.hosts * values_of(kind);
+    for (const Kind& kind : m_.hosts.kinds()) {
+      values_ += kind.hosts * values_of(kind);
+      subtrees_ += 1.0 * kind.hosts * subtrees_of(kind);
+    }
   }
 
   // Every rank's inputs come to their handlers on the host.
@@ -65,8 +68,9 @@ class TwoLevelPhases {
     const double sent = worst([&](const Kind& kind) {
       const double out = owned_elsewhere(kind) * values_of(kind);
       const double in = owned(kind) * (values_ - values_of(kind));
-      return between(owned_elsewhere(kind) * (kind.single_subtrees + kind.joint_subtrees), out, in,
-                     kind);
+      return between({.sent = owned_elsewhere(kind) * subtrees_of(kind),
+                      .received = owned(kind) * (subtrees_ - subtrees_of(kind))},
+                     out, in, kind);
     });
     const double whole = worst([&](const Kind& kind) {
       const double own_values = is_everywhere() ? values_of(kind) : kind.ranks;
@@ -79,8 +83,8 @@ class TwoLevelPhases {
   double spread() const {
     if (hosts_ < 2 || is_everywhere()) return 0;
     return worst([&](const Kind& kind) {
-      const double out = owned(kind) * (hosts_ - 1);
-      return between(out, out, chunks_ - owned(kind), kind);
+      const Messages messages{owned(kind) * (hosts_ - 1), chunks_ - owned(kind)};
+      return between(messages, messages.sent, messages.received, kind);
     });
   }
   // Handlers show the host's ranks what they have.
@@ -130,8 +134,9 @@ class TwoLevelPhases {
     const double root = staged + std::max(m_.between(chunks_, m_.bytes), inside(near));
     const double passed = chunks_ / others * (others - 1);
     if (passed == 0) return root;
-    const double passing =
-        worst([&](const Kind& kind) { return between(passed, passed, passed, kind); });
+    const double passing = worst([&](const Kind& kind) {
+      return between({passed, passed}, passed, passed, kind);
+    });
     // Chunk by chunk; what each host gets last, it passes on when the root has dealt out all.
     return std::max(root + m_.between(others - 1, (others - 1) * each_),
                     passing + m_.between(1, each_));
@@ -148,10 +153,17 @@ class TwoLevelPhases {
     return m_.hosts.has_hosts() ? m_.inside(messages, each_)
                                 : m_.exchange(messages, each_, Pairs{});
   }
-  // Of a host that sends `messages`, with so many chunks out and in.
-  double between(double messages, double out, double in, const Kind& kind) const {
-    return m_.between(messages / kind.ranks, std::max(out, in) * each_);
+  struct Messages {
+    double sent = 0;
+    double received = 0;
+  };
+  // Of a host with such messages, and so many chunks out and in. Its ranks share them out, and
+  // what is measured of several are exchanges: as many both ways.
+  double between(const Messages& messages, double out, double in, const Kind& kind) const {
+    const double exchanged = (messages.sent + messages.received) / 2;
+    return m_.between(exchanged / kind.ranks, std::max(out, in) * each_);
   }
+  static int subtrees_of(const Kind& kind) { return kind.single_subtrees + kind.joint_subtrees; }
   bool is_everywhere() const { return owners_ == Chunks::of_every_host; }
   double owned(const Kind& kind) const {
     if (is_everywhere()) return chunks_;
@@ -173,7 +185,8 @@ class TwoLevelPhases {
   bool mapped_;
   double chunks_;
   double each_;
-  double values_ = 0;  // Of all hosts.
+  double values_ = 0;    // Of all hosts.
+  double subtrees_ = 0;  // The same.
 };
 
 // The halves overlap, as an owner spreads a chunk when it has all of it, but for the first
