@@ -6,6 +6,8 @@
 
 #include <array>
 #include <atomic>
+#include <barrier>
+#include <thread>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -172,6 +174,47 @@ INSTANTIATE_TEST_SUITE_P(, BytesOnHosts,
                                               algorithm.name,
                                               fmt::join(std::get<1>(tested.param), ""));
                          });
+
+// Two hosts of two ranks: those of the first call an operation that waits for the second host, and
+// another, whose messages leave all the same.
+TEST(OnHosts, AnOperationBeginsWhileAnotherWaits) {
+  constexpr std::size_t kFloats = 4096;
+  // Of each the first host sends half of the values to the second, which owns them.
+  constexpr std::size_t kBytesOfBoth = kFloats * sizeof(float);
+  for (const char* algorithm : {"two_level_mapped", "two_level"}) {
+    SCOPED_TRACE(algorithm);
+    Counts counts{.hosts = {0, 0, 1, 1}};
+    const auto ranks = make_ranks(counts);
+    const auto sent = [&counts]() -> std::size_t {
+      const auto& bytes = counts.bytes;
+      return bytes[0][2] + bytes[0][3] + bytes[1][2] + bytes[1][3];
+    };
+    std::size_t before = 0;
+    std::barrier warm(kRanks, [&]() noexcept { before = sent(); });
+    std::atomic<int> senders = 2;
+    on_threads(kRanks, [&](std::size_t r) {
+      std::vector<float> first(kFloats, 1.0f);
+      std::vector<float> second(kFloats, 2.0f);
+      const AllReduceOptions options{.algorithm = algorithm};
+      ranks[r]->all_reduce(first, options).wait();
+      warm.arrive_and_wait();
+      while (r >= 2 && senders > 0) std::this_thread::yield();
+      Work one = ranks[r]->all_reduce(first, options);
+      Work two = ranks[r]->all_reduce(second, options);
+      if (r < 2) {
+        const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+        while (sent() - before < kBytesOfBoth && !deadline.passed()) (void)two.done();
+        EXPECT_GE(sent() - before, kBytesOfBoth);
+        EXPECT_FALSE(one.done());
+        --senders;
+      }
+      one.wait();
+      two.wait();
+      EXPECT_EQ(first.front(), 16.0f);
+      EXPECT_EQ(second.back(), 8.0f);
+    });
+  }
+}
 
 }  // namespace
 }  // namespace stretto
