@@ -165,15 +165,16 @@ def run_all(runner, options, report):
 class Report:
     """Counts results, and says at once what has failed."""
 
-    def __init__(self, quiet):
+    def __init__(self, quiet, rate=0):
         self.results = []
         self._quiet = quiet
+        self._rate = rate
 
     def add(self, result):
         self.results.append(result)
         if result.verdict.problems and not self._quiet:
             print(f"FAILED {result.plan.kind}: {result.plan.describe()}\n"
-                  f"  {result.plan.replay_command()}")
+                  f"  {result.plan.replay_command(self._rate)}")
             for problem in result.verdict.problems:
                 print(f"  - {problem}")
             sys.stdout.flush()
@@ -208,7 +209,8 @@ class Report:
     def as_json(self):
         return json.dumps({"rows": list(self.rows()), "failures": [
             {"kind": result.plan.kind, "seed": result.plan.seed, "plan": result.plan.describe(),
-             "replay": result.plan.replay_command(), "problems": result.verdict.problems}
+             "replay": result.plan.replay_command(self._rate),
+             "problems": result.verdict.problems}
             for result in self.failed()]}, indent=1)
 
 
@@ -242,7 +244,7 @@ def main(arguments=None):
         for kind in KINDS.values():
             print(f"{kind.name:<14} {kind.__doc__.splitlines()[0]}")
         return 0
-    report = Report(quiet=options.json)
+    report = Report(options.json, options.rate)
     if options.only and not any(set(KINDS[name].worlds) & set(options.world or chaos_plan.WORLDS)
                                 for name in options.only):
         sys.exit("./dev chaos: no such kind of case is for such a world")

@@ -36,8 +36,10 @@ class Plan:
     def host_of(self, rank):
         return rank * 2 // self.ranks if self.world == "two_hosts" else 0
 
-    def replay_command(self):
-        return f"./dev chaos --only {self.kind} --seed {self.seed} --cases 1"
+    def replay_command(self, rate=0):
+        """`rate`: of the links between hosts, as --rate says it."""
+        shaped = f" --rate {rate:g}" if rate and self.world == "two_hosts" else ""
+        return f"./dev chaos --only {self.kind} --seed {self.seed} --cases 1{shaped}"
 
     def describe(self):
         words = [f"{self.ranks} ranks", self.world]

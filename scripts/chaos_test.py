@@ -82,11 +82,11 @@ class DrawTest(unittest.TestCase):
 
     def test_a_replayed_case_is_the_same(self):
         for number, (kind, plan) in zip(range(60), chaos.cases(list(chaos.KINDS), 100)):
-            words = plan.replay_command().split()[2:]
-            options = chaos.parse(words)
+            options = chaos.parse(plan.replay_command(100).split()[2:])
             again_kind, again = next(chaos.cases(options.only, options.seed))
             self.assertEqual((again_kind, again), (kind, plan), number)
             self.assertEqual(options.cases, 1)
+            self.assertEqual(options.rate, 100 if plan.world == "two_hosts" else 0)
 
     def test_kinds_come_in_turn(self):
         names = list(chaos.KINDS)
