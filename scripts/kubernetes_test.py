@@ -54,16 +54,7 @@ class KubernetesTest(unittest.TestCase):
         self.image = pathlib.Path(folder.name)
         (self.image / "stretto").symlink_to(BUILD / "bin/stretto")
         (self.image / "train").symlink_to(BUILD / "bin/join_rank_program")
-        self.hosts_files = [self.hosts_file(pod) for pod in range(2)]
-
-    def hosts_file(self, pod):
-        folder = pathlib.Path("/etc/netns") / self.network.space(pod)
-        folder.mkdir(parents=True)
-        self.addCleanup(folder.rmdir)
-        path = folder / "hosts"
-        path.write_text("127.0.0.1 localhost\n")
-        self.addCleanup(path.unlink)
-        return path
+        self.hosts_files = [self.network.hosts_file(pod) for pod in range(2)]
 
     def publish(self, names):
         for path in self.hosts_files:

@@ -4,6 +4,8 @@
 """Hosts and the switch between them: network namespaces on this machine."""
 
 import contextlib
+import pathlib
+import shutil
 import subprocess
 
 # What a shaped link lets through at once. Less, and a busy machine does not reach the rate, because
@@ -30,6 +32,7 @@ class Network:
         self._hosts = [f"{name}h{host}" for host in range(hosts)]
         self._switch = f"{name}s"
         self._bits_per_second = None
+        self._folders = []
 
     def make(self):
         for space in (*self._hosts, self._switch):
@@ -51,6 +54,8 @@ class Network:
     def remove(self):
         for space in (*self._hosts, self._switch):
             subprocess.run(["ip", "netns", "del", space], stderr=subprocess.DEVNULL, check=False)
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
     def up(self, bits_per_second):
@@ -68,6 +73,15 @@ class Network:
     def space(self, host):
         """The name of a host's namespace."""
         return self._hosts[host]
+
+    def hosts_file(self, host):
+        """What is /etc/hosts for the programs that are started on a host from now on."""
+        folder = pathlib.Path("/etc/netns", self.space(host))
+        folder.mkdir(parents=True)
+        self._folders.append(folder)
+        path = folder / "hosts"
+        path.write_text("127.0.0.1 localhost\n")
+        return path
 
     def enter(self, host):
         """The words before a command that runs on a host."""
