@@ -14,6 +14,7 @@
 #include "stretto/base/cores.h"
 #include "stretto/base/environment.h"
 #include "stretto/base/log.h"
+#include "stretto/bootstrap/socket.h"
 #include "stretto/job/sourced.h"
 #include "tools/launch/agent.h"
 #include "tools/launch/host_list.h"
@@ -198,7 +199,7 @@ Status let_mpirun_start_ranks(const CLI::App& app, CommandLine& line) {
   if (!is_here) {
     const std::string place =
         options.rendezvous.empty()
-            ? fmt::format("{}:{}", options.hosts.front().name, launch::kDefaultPort)
+            ? bootstrap::format_host_port(options.hosts.front().address(), launch::kDefaultPort)
             : std::exchange(options.rendezvous, {});
     command.insert(command.end(),
                    {"STRETTO_RENDEZVOUS=tcp://" + place,

@@ -200,6 +200,9 @@ TEST(Socket, ListensOnTheFirstFreePortOfARange) {
     EXPECT_EQ(local_port(second.value().get()).or_throw(), port + 1);
     const Status full = listen_tcp("127.0.0.1", PortRange{port, port + 1}, soon).status();
     expect_failure(full, StatusCode::system, "no port from");
+    const auto links = tcp_links({.ports = {port, port + 1}});
+    const Status of_links = links->listen("127.0.0.1", soon).status();
+    expect_failure(of_links, StatusCode::system, "STRETTO_PORTS: no port from");
     return;
   }
   FAIL() << "no two ports next to each other are free";

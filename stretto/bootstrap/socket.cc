@@ -231,6 +231,7 @@ Result<FileDescriptor> listen_tcp(const std::string& host, const PortRange& port
     const int error = errno;
     if (error == EADDRINUSE && port < ports.last) continue;
     const Status status = system_status("binding " + describe(first), error);
+    if (error == EADDRNOTAVAIL) return status.with_context("this host has no such address");
     if (error != EADDRINUSE || ports.first == ports.last) return status;
     return status.with_context(
         fmt::format("no port from {} to {} is free", ports.first, ports.last));
@@ -398,7 +399,7 @@ Result<PortRange> parse_port_range(std::string_view text) {
     return PortRange{*first, *last};
   }
   return status_of(StatusCode::invalid_argument,
-                   "\"{}\" is no range of ports: want 29600-29631, or one port", text);
+                   "\"{}\" is no range of ports: want 29700-29731, or one port", text);
 }
 
 std::string format_host_port(std::string_view host, int port) {

@@ -4,6 +4,7 @@
 #include "stretto/bootstrap/store_client.h"
 
 #include "stretto/bootstrap/handshake.h"
+#include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/socket.h"
 
 namespace stretto::bootstrap {
@@ -17,6 +18,11 @@ std::string StoreClient::describe() const {
   const std::string named = format_host_port(address_.host, address_.port);
   const MutexLock lock(mutex_);
   if (resolved_.empty() || resolved_ == named) return address_.owner + " at " + named;
+  // Of a name that leads back to this host, as Debian's own names do, others are told the name.
+  const Result<HostPort> peer = parse_host_port(resolved_);
+  if (peer.ok() && is_loopback(peer.value().host)) {
+    return fmt::format("{} at {} (on this host {})", address_.owner, named, resolved_);
+  }
   return fmt::format("{} at {} (resolved from \"{}\")", address_.owner, resolved_, address_.host);
 }
 

@@ -48,7 +48,10 @@ class TcpLinks final : public LinkProvider {
     Result<FileDescriptor> socket =
         listen_tcp(host, used > 0 ? PortRange{used, used} : options_.ports, limit);
     if (!socket.ok() && used > 0) socket = listen_tcp(host, options_.ports, limit);
-    if (!socket.ok()) return socket.status();
+    if (!socket.ok()) {
+      return options_.ports.first > 0 ? socket.status().with_context("STRETTO_PORTS")
+                                      : socket.status();
+    }
     STRETTO_ASSIGN_OR_RETURN(const int port, local_port(socket->get()));
     port_ = port;
     return Listener{std::move(*socket), format_host_port(host, port)};

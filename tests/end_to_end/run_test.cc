@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <sstream>
@@ -130,8 +131,29 @@ TEST(Run, SaysWhatIsWrongWithACommandLine) {
                   "stretto run --print-job-key");
   expect_contains(run({"run", "--", "true"}, {{"STRETTO_JOB_KEY", "x"}}).errors,
                   "STRETTO_JOB_KEY: a job key has 64");
+  // An address of nobody.
+  expect_contains(
+      run({"run", "--rendezvous", "192.0.2.1:29600", "--", "true"}).errors,
+      "the store cannot listen: this host has no such address: binding 192.0.2.1:29600: "
+      "Cannot assign requested address; --rendezvous HOST:PORT names another place");
   EXPECT_EQ(run({"run", "--help"}).status, 0);
   EXPECT_EQ(run({"unknown"}).status, 2);
+}
+
+// By a stand-in for it, which says what it has been told.
+TEST(Run, AnMpirunIsToldWhereTheFirstHostIsReached) {
+  const TemporaryFolder folder;
+  const std::string mpirun = folder / "mpirun";
+  write_file(mpirun, "#!/bin/sh\necho $STRETTO_RENDEZVOUS $*\n");
+  std::filesystem::permissions(mpirun, std::filesystem::perms::owner_all);
+  const std::string path = folder.path() + ":/usr/bin:/bin";
+  for (const auto& [hosts, place] : {std::pair("me@node0,node1", "node0:29600"),
+                                     std::pair("fd77::1,fd77::2", "[fd77::1]:29600")}) {
+    const Ended ended =
+        run({"run", "--hosts", hosts, "--transport", "mpi", "--", "train"}, {{"PATH", path}});
+    EXPECT_EQ(ended.status, 0) << ended.errors;
+    expect_contains(ended.output, fmt::format("tcp://{} -n 2 -host ", place));
+  }
 }
 
 TEST(Run, RanksOfTwoLaunchersMeetAlthoughThoseAtTheStoreEndFirst) {

@@ -30,9 +30,10 @@ Status add_host(const std::string& line, int ranks, std::vector<HostShare>& host
                        word, share.name);
     }
   }
-  // A remote shell would take it for an option.
-  if (share.name.starts_with('-')) {
-    return status_of(StatusCode::invalid_argument, "\"{}\" is no host", share.name);
+  // A remote shell would take the one for an option; the other was to be a file of hosts.
+  if (share.name.starts_with('-') || share.name.find('/') != std::string::npos) {
+    return status_of(StatusCode::invalid_argument, "\"{}\" is no host{}", share.name,
+                     share.name.starts_with('-') ? "" : ", and no such file is there");
   }
   hosts.push_back(std::move(share));
   return {};

@@ -26,8 +26,7 @@ Result<bootstrap::HostPort> meeting_place(const LaunchOptions& options) {
     return parsed.ok() ? parsed : parsed.status().with_context("--rendezvous");
   }
   if (options.hosts.size() == 1) return bootstrap::HostPort{"127.0.0.1", 0};
-  const std::string& name = options.hosts.front().name;  // Or "user@name".
-  return bootstrap::HostPort{name.substr(name.find('@') + 1), kDefaultPort};
+  return bootstrap::HostPort{options.hosts.front().address(), kDefaultPort};
 }
 
 }  // namespace
@@ -59,8 +58,14 @@ Status LocalHost::start() {
     STRETTO_ASSIGN_OR_RETURN(
         const auto host, bootstrap::address_to_bind(where.host, where.port,
                                                     {Deadline::after(kNameTime), told_to_end_}));
-    STRETTO_ASSIGN_OR_RETURN(server_, bootstrap::StoreServer::start(
-                                          {.host = host, .port = where.port, .key = options_.key}));
+    auto server =
+        bootstrap::StoreServer::start({.host = host, .port = where.port, .key = options_.key});
+    if (!server.ok()) {
+      return status_of(server.status().code(),
+                       "{}; --rendezvous HOST:PORT names another place for the ranks to meet",
+                       server.status().message());
+    }
+    server_ = std::move(*server);
     where.port = server_->port();
   }
   rendezvous_ = bootstrap::format_host_port(where.host, where.port);
