@@ -11,7 +11,8 @@ from chaos_plan import Anything, Right, Told
 # What errors of a running operation have to name.
 OPERATION = re.compile(r"\b(all_reduce|reduce_scatter|all_gather|broadcast|barrier|point_to_point|"
                        r"send|recv|reduce|gather|scatter|all_to_all|batch_send_recv|"
-                       r"before the first collective|the set-up of the communicator)\b")
+                       r"before the first collective|the set-up of the communicator|"
+                       r"setting up the communicator)\b")
 # Numbers that only we know the meaning of.
 INTERNAL = re.compile(r"#\d{7,}|\b[0-9a-f]{16}\b")
 # Of a launcher, after the last sign of life of its ranks.

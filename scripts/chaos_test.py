@@ -151,6 +151,9 @@ class JudgeTest(unittest.TestCase):
         self.assertIn("number that only the library", self.of_error(0, text=TEXT + " #4026531840"))
         self.assertIn("control characters", self.of_error(0, text=TEXT + "\x1b[31m"))
         self.assertIn("a bug in the library", self.of_error(0, type="InternalError"))
+        # Of a rank that others have told, while it was further than they.
+        early = "rank 1 gave up: rank 1: while setting up the communicator: lost rank 2 (tcp)"
+        self.assertEqual(list(chaos_judge.check_text(error(0, 10.1, text=early))), [])
 
     def test_a_text_that_must_say_something(self):
         told = KILLED | {0: (Told(("PeerLost",), 2.0, (1,), says="the network"),)}
