@@ -1,7 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Every example in a document is quoted from a file of examples/, which is run here."""
+"""Every example in a document is quoted from a file of examples/, which is run here; and what else
+documents tell to type or of the sources."""
 
 import os
 import pathlib
@@ -42,6 +43,33 @@ class QuotesTest(unittest.TestCase):
                     self.assertIn(block, (SOURCE / quoted[1]).read_text())
                     found += 1
         self.assertGreater(found, 0)
+
+
+class PlugInsTest(unittest.TestCase):
+    def expect_a_plug_in(self, engine, where, include, library):
+        """Of the command of the page, which has been told where the library's files are."""
+        if not (include / where).exists():
+            self.skipTest(f"{include / where} is not there")
+        page = (SOURCE / "docs/engines.md").read_text()
+        command, = re.findall(rf"^g\+\+ .* -o libstretto_{engine}\.so$", page, re.MULTILINE)
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "plug-in.so"
+            for word, here in ((f"{engine.upper()}/include", include),
+                               (f"{engine.upper()}/lib", library),
+                               (f"libstretto_{engine}.so", path)):
+                command = command.replace(word, str(here))
+            subprocess.run(command, cwd=SOURCE, shell=True, check=True)
+            # By a process of its own, as it may not be unloaded; with all symbols at once.
+            subprocess.run([sys.executable, "-c", "import ctypes, sys; ctypes.CDLL(sys.argv[1])",
+                            path], check=True)
+
+    def test_mpi(self):
+        folder = pathlib.Path("/usr/lib/x86_64-linux-gnu/openmpi")
+        self.expect_a_plug_in("mpi", "mpi.h", folder / "include", folder / "lib")
+
+    def test_ucx(self):
+        self.expect_a_plug_in("ucx", "ucp/api/ucp.h", pathlib.Path("/usr/include"),
+                              pathlib.Path("/usr/lib"))
 
 
 class WalksTest(unittest.TestCase):
