@@ -60,5 +60,4 @@ def mesh_text(few, many):
             f"and {of_each['descriptors_median']:.2f} descriptors, so "
             f"{total['bytes_median'] / 2**20:.0f} MiB and {total['descriptors_median']:.0f} "
             f"descriptors in a job of {MANY_RANKS}, and each host "
-            f"{MANY_RANKS * 2 - 4} connections. What the kernel keeps of them is not in it; one of "
-            "two descriptors watches a process, and is there only as all hosts are one machine.")
+            f"{MANY_RANKS * 2 - 4} connections. What the kernel keeps of them is not in it.")

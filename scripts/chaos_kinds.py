@@ -204,6 +204,7 @@ class KillForked(Kind):
 
     name = "kill-forked"
     worlds = chaos_plan.LAUNCHED  # Which end the child.
+    min_ranks = 3  # So that its host has another rank, which sees the process and tells the others.
 
     def draw(self, plan, rng):
         super().draw(plan, rng)

@@ -111,6 +111,7 @@ class Joiner {
   std::vector<LinkProvider::Sockets> sockets_;   // Per provider.
   std::unique_ptr<HostListener> host_listener_;  // If this rank listens for its host.
   std::unique_ptr<Acceptor> acceptor_;           // Of the way that is being tried.
+  std::set<std::string> warned_of_;              // Why ranks of this machine share no memory.
 };
 
 Result<Mesh> Joiner::join() {
@@ -298,12 +299,13 @@ bool Joiner::wants(const Way& way, int rank) {
          !sockets_[way.provider][rank].empty();
 }
 
-// The process of a rank, if its number means the same to this one.
+// The process of a rank, if its number means the same to this one. Of another host it is not
+// watched, though that be the same machine: its last words may be on their way when it has ended.
 Result<transport::ProcessHandle> Joiner::find_process(int rank) const {
   const RankCard& own = cards_[options_.rank];
   const RankCard& other = cards_[rank];
-  const bool is_visible = own.machine == other.machine && !own.pid_namespace.empty() &&
-                          own.pid_namespace == other.pid_namespace;
+  const bool is_visible = own.machine == other.machine && own.network == other.network &&
+                          !own.pid_namespace.empty() && own.pid_namespace == other.pid_namespace;
   return transport::ProcessHandle::of_number(is_visible ? other.pid : 0);
 }
 
@@ -405,8 +407,9 @@ void Joiner::log_link(int rank) {
   }
   const LinkProvider& preferred = *options_.links.front();
   const std::string reason = why_not(preferred, rank);
-  // On one machine somebody may not have meant it.
-  const bool surprising = card.machine == cards_[options_.rank].machine;
+  // On one machine somebody may not have meant it; of many ranks one stands for all.
+  const bool surprising =
+      card.machine == cards_[options_.rank].machine && warned_of_.insert(reason).second;
   log(surprising ? LogLevel::warning : LogLevel::info,
       "ranks {} and {} ({} pid {}) are connected by {}, not by {}: {}", options_.rank, rank,
       card.node, card.pid, name, preferred.name(),
