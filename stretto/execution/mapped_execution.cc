@@ -119,7 +119,7 @@ inline void MappedExecution::post(Turn& turn) {
   // Release: whoever sees the count sees the post, the input that was written before this call, and
   // what has been staged.
   post.entered.store(windows_->entered, std::memory_order_release);
-  notify_all(turn);
+  turn.notify(others_);
 }
 
 bool MappedExecution::advance(Turn& turn) {
@@ -318,7 +318,7 @@ void MappedExecution::reach_sync(Turn& turn) {
   ++windows_->syncs;
   // Release: what this rank has written and read before is over for whoever sees the count.
   own().syncs.store(windows_->syncs, std::memory_order_release);
-  notify_all(turn);
+  turn.notify(others_);
 }
 
 bool MappedExecution::sync_complete() {
@@ -330,10 +330,6 @@ bool MappedExecution::sync_complete() {
     }
   }
   return true;
-}
-
-inline void MappedExecution::notify_all(Turn& turn) const {
-  for (const Rank other : others_) turn.notify(other);
 }
 
 void MappedExecution::fail(const Status& status) {

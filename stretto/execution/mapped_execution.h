@@ -77,7 +77,6 @@ class MappedExecution final : public Execution {
   void enter(Turn& turn);
   bool run_staging(Turn& turn);
   void post(Turn& turn);
-  void notify_all(Turn& turn) const;
   bool read_posts();
   void disagree(Rank other, const OperationDescriptor& theirs, std::uint32_t sequence);
   bool choose(const Turn& turn);

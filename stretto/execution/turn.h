@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstddef>
 #include <limits>
+#include <span>
 
 #include "stretto/base/inline_bytes.h"
 #include "stretto/transport/endpoint.h"
@@ -42,10 +43,15 @@ class Turn {
   }
 
   bool has_lock() const { return has_lock_; }
-  // `rank`, of the job, may sleep until what has just been stored for it.
-  void notify(Rank rank) {
-    if (has_lock_) return transport_->notify(rank);
-    must_notify_ = must_notify_ || transport_->sleeps(rank);
+  // These ranks, of the job, may sleep until what has just been stored for them.
+  void notify(std::span<const Rank> ranks) {
+    for (const Rank rank : ranks) {
+      if (has_lock_) {
+        transport_->notify(rank);
+      } else {
+        must_notify_ = must_notify_ || transport_->sleeps(rank);
+      }
+    }
   }
   // Without the lock: whether somebody has to be woken up with it.
   bool must_notify() const { return must_notify_; }

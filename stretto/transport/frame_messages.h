@@ -5,8 +5,8 @@
 
 #include "stretto/transport/data_plane.h"
 #include "stretto/transport/frame.h"
+#include "stretto/transport/frame_stream.h"
 #include "stretto/transport/matcher.h"
-#include "stretto/transport/output_queue.h"
 
 namespace stretto::transport {
 

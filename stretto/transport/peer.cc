@@ -175,7 +175,14 @@ void Peer::flush() {
 
 Result<ByteSpan> Peer::begin(const Frame& frame) {
   dropping_ = unwanted(frame);
-  if (FrameMessages::carries(frame.kind)) return begin_message(frame);
+  const bool is_of_message = FrameMessages::carries(frame.kind);
+  if (is_of_message && messages_ != nullptr) return messages_->begin(frame, dropping_);
+  const bool is_sign_of_life = frame.kind == FrameKind::credit && frame.message_bytes == 0;
+  if (is_of_message && !is_sign_of_life) {
+    return status_of(StatusCode::protocol,
+                     "a message came by a link that carries none: the ranks have been set up with "
+                     "different data planes");
+  }
   if (dropping_) return ByteSpan();
   switch (frame.kind) {
     case FrameKind::abort:
@@ -189,15 +196,6 @@ Result<ByteSpan> Peer::begin(const Frame& frame) {
     default:
       return ByteSpan();
   }
-}
-
-Result<ByteSpan> Peer::begin_message(const Frame& frame) {
-  if (messages_ != nullptr) return messages_->begin(frame, dropping_);
-  // A sign of life.
-  if (frame.kind == FrameKind::credit && frame.message_bytes == 0) return ByteSpan();
-  return status_of(StatusCode::protocol,
-                   "a message came by a link that carries none: the ranks have been set up with "
-                   "different data planes");
 }
 
 // Whether a frame is about something that this rank has no part in any more.
@@ -241,7 +239,13 @@ Status Peer::farewell_arrived(std::uint64_t group) {
 // What the frame is about happens now.
 Status Peer::end(const Frame& frame) {
   if (dropping_) return {};
-  if (messages_ != nullptr && FrameMessages::carries(frame.kind)) return end_message(frame);
+  if (messages_ != nullptr && FrameMessages::carries(frame.kind)) {
+    STRETTO_ASSIGN_OR_RETURN(const bool unexpected, messages_->end(frame));
+    if (unexpected && *listener_ != nullptr) {
+      (*listener_)->unexpected_message(ranks_.peer, frame.key, frame.operation);
+    }
+    return {};
+  }
   switch (frame.kind) {
     case FrameKind::abort:
       abort_arrived(frame);
@@ -270,13 +274,6 @@ Status Peer::end(const Frame& frame) {
     default:
       return {};
   }
-}
-
-Status Peer::end_message(const Frame& frame) {
-  STRETTO_ASSIGN_OR_RETURN(const bool unexpected, messages_->end(frame));
-  if (!unexpected || *listener_ == nullptr) return {};
-  (*listener_)->unexpected_message(ranks_.peer, frame.key, frame.operation);
-  return {};
 }
 
 std::string Peer::text() const {

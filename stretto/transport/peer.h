@@ -13,9 +13,8 @@
 #include "stretto/base/clock.h"
 #include "stretto/transport/frame.h"
 #include "stretto/transport/frame_messages.h"
-#include "stretto/transport/frame_reader.h"
+#include "stretto/transport/frame_stream.h"
 #include "stretto/transport/link.h"
-#include "stretto/transport/output_queue.h"
 
 namespace stretto::transport {
 
@@ -80,8 +79,6 @@ class Peer final : private FrameReader::Sink {
   Result<ByteSpan> begin(const Frame& frame) override;
   Status end(const Frame& frame) override;
   // What frames are about; they return a failure if no correct peer sends such a frame now.
-  Result<ByteSpan> begin_message(const Frame& frame);
-  Status end_message(const Frame& frame);
   Status farewell_arrived(std::uint64_t group);
   void abort_arrived(const Frame& frame);
   void answer_inquiry(const Frame& frame);

@@ -7,8 +7,7 @@
 #include <utility>
 
 #include "stretto/transport/frame_messages.h"
-#include "stretto/transport/frame_reader.h"
-#include "stretto/transport/output_queue.h"
+#include "stretto/transport/frame_stream.h"
 
 namespace stretto::transport {
 namespace {

@@ -1,7 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What goes wrong, on every transport: ranks that disagree, give up, leave, die or send nonsense.
+// What goes wrong, on every transport: ranks that disagree, abandon a group, leave, die or send
+// nonsense.
 
 #include <sys/socket.h>
 

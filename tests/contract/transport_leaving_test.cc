@@ -64,7 +64,7 @@ TEST_P(TransportLeavingTest, AnAbortIsHeardByTheMembersThatHaveNotForgottenTheGr
   EXPECT_EQ(ranks[3].aborted.size(), 1u);
 }
 
-TEST_P(TransportLeavingTest, MembersOfAGroupThatHasBeenGivenUpCanStillAgree) {
+TEST_P(TransportLeavingTest, MembersOfAGroupThatHasBeenAbandonedCanStillAgree) {
   World world = make(2);
   Participant a(world, 0);
   Participant b(world, 1);

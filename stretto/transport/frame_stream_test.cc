@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/transport/output_queue.h"
+#include "stretto/transport/frame_stream.h"
 
 #include <gtest/gtest.h>
 
