@@ -11,9 +11,13 @@
 #include <fmt/format.h>
 
 #include "stretto/base/random.h"
+#include "stretto/schedule/schedule.h"
 #include "stretto/stretto.h"
+#include "tools/bench/pattern.h"
 
 namespace stretto::chaos {
+
+using schedule::has_shares;
 
 // What ranks do together in one step. Equal on all of them, unless one differs on purpose.
 struct Call {
@@ -83,32 +87,6 @@ inline Call Call::differing(const std::string& field, int ranks) const {
   return call;
 }
 
-// Calls `work` with a value of the C++ type of `dtype`, one of kDTypes.
-template <class Visitor>
-auto with_type(DType dtype, const Visitor& work) {
-  switch (dtype) {
-    case DType::f64:
-      return work(double());
-    case DType::i32:
-      return work(std::int32_t());
-    case DType::u8:
-      return work(std::uint8_t());
-    case DType::bf16:
-      return work(BFloat16());
-    case DType::f16:
-      return work(Half());
-    default:
-      return work(float());
-  }
-}
-
-// What a rank contributes at an index: small enough for sums over ranks to be exact in every dtype.
-inline int contribution(int rank, std::size_t index, int step) {
-  const std::size_t mixed = static_cast<std::size_t>(rank) * 5 + index * 7 + index / 4096 +
-                            static_cast<std::size_t>(step) * 3;
-  return static_cast<int>(mixed % 13);
-}
-
 // The private and the registered memory of one rank, and what is done in it.
 class Buffers {
  public:
@@ -121,26 +99,30 @@ class Buffers {
 
   // Does the call and says what is wrong with the result; empty: nothing. Throws what it throws.
   std::string run(Communicator& comm, const Call& call, int step) {
-    const auto ranks = static_cast<std::size_t>(comm.size());
-    const View input(call.registered_input ? registered_input_.data() : private_input_.data(),
-                     call.count * (longer(call, true) ? ranks : 1), call.dtype);
-    const View output(call.registered_output ? registered_output_.data() : private_output_.data(),
-                      call.count * (longer(call, false) ? ranks : 1), call.dtype);
+    const int size = comm.size();
     const int me = comm.rank().value();
-    fill(call.collective == Collective::broadcast ? output : input, me, step);
+    const std::size_t element_bytes = size_bytes(call.dtype);
+    const auto shares = static_cast<std::size_t>(has_shares(call.collective) ? size : 1);
+    const bench::Shape shape =
+        bench::shape_of(call.collective, size, shares * call.count * element_bytes, element_bytes);
+    const View input(call.registered_input ? registered_input_.data() : private_input_.data(),
+                     shape.input, call.dtype);
+    const View output(call.registered_output ? registered_output_.data() : private_output_.data(),
+                      shape.output, call.dtype);
+    const bench::Pattern pattern(call.dtype, call.op, size);
+    const auto number = static_cast<std::uint64_t>(step);
+    pattern.fill(call.collective == Collective::broadcast ? output : input, 0, me, number);
     submit(comm, call, input, output).wait();
-    return check(call, output, me, comm.size(), step);
+    const bool is_message = call.collective == Collective::point_to_point;
+    const bool is_right =
+        is_message ? size == 1 || pattern.is_input(output, 0, (me + size - 1) % size, number)
+                   : pattern.is_output(call.collective, output, shape.share, me, number, call.root);
+    return is_right ? ""
+                    : fmt::format("{}({} {} [{}] root {})", name(call.collective), name(call.op),
+                                  name(call.dtype), call.count, call.root);
   }
 
  private:
-  // Whether the input (else the output) holds a share for every rank.
-  static bool longer(const Call& call, bool input) {
-    const Collective kind = call.collective;
-    if (kind == Collective::all_to_all) return true;
-    if (input) return kind == Collective::reduce_scatter || kind == Collective::scatter;
-    return kind == Collective::all_gather || kind == Collective::gather;
-  }
-
   static Work submit(Communicator& comm, const Call& call, const View& input, const View& output) {
     const Rank root = call.root;
     switch (call.collective) {
@@ -172,71 +154,6 @@ class Buffers {
     const std::array<Transfer, 2> ring = {Transfer::send(input, next),
                                           Transfer::recv(output, previous)};
     return comm.batch_send_recv(ring);
-  }
-
-  static void fill(const View& data, int rank, int step) {
-    with_type(data.dtype, [&](auto zero) {
-      using T = decltype(zero);
-      auto* elements = reinterpret_cast<T*>(data.data);
-      for (std::size_t i = 0; i < data.count; ++i) {
-        elements[i] = T(static_cast<float>(contribution(rank, i, step)));
-      }
-    });
-  }
-
-  // What should lie at an index of the output of rank `me`.
-  static int expected(const Call& call, std::size_t index, int me, int ranks, int step) {
-    const std::size_t share = index / call.count;
-    const std::size_t within = index % call.count;
-    const std::size_t mine = static_cast<std::size_t>(me) * call.count + within;
-    const auto reduced = [&](std::size_t at) {
-      int result = contribution(0, at, step);
-      for (int r = 1; r < ranks; ++r) {
-        const int other = contribution(r, at, step);
-        result = call.op == ReduceOp::sum   ? result + other
-                 : call.op == ReduceOp::max ? std::max(result, other)
-                                            : std::min(result, other);
-      }
-      return result;
-    };
-    switch (call.collective) {
-      case Collective::reduce_scatter:
-        return reduced(mine);
-      case Collective::all_gather:
-      case Collective::gather:
-        return contribution(static_cast<int>(share), within, step);
-      case Collective::scatter:
-        return contribution(call.root, mine, step);
-      case Collective::all_to_all:
-        return contribution(static_cast<int>(share), mine, step);
-      case Collective::broadcast:
-        return contribution(call.root, index, step);
-      case Collective::point_to_point:
-        return contribution((me + ranks - 1) % ranks, index, step);
-      default:
-        return reduced(index);
-    }
-  }
-
-  static std::string check(const Call& call, const View& output, int me, int ranks, int step) {
-    const bool only_root =
-        call.collective == Collective::reduce || call.collective == Collective::gather;
-    if ((only_root && me != call.root) || call.collective == Collective::barrier) return "";
-    if (call.collective == Collective::point_to_point && ranks == 1) return "";
-    return with_type(call.dtype, [&](auto zero) -> std::string {
-      using T = decltype(zero);
-      const auto* elements = reinterpret_cast<const T*>(output.data);
-      for (std::size_t i = 0; i < output.count; ++i) {
-        const auto is = static_cast<double>(static_cast<float>(elements[i]));
-        const int wanted = expected(call, i, me, ranks, step);
-        if (is != wanted) {
-          return fmt::format("{}({} {} [{}] root {}): element {} is {}, not {}",
-                             name(call.collective), name(call.op), name(call.dtype), call.count,
-                             call.root, i, is, wanted);
-        }
-      }
-      return "";
-    });
   }
 
   std::size_t bytes_;

@@ -147,25 +147,25 @@ bool Pattern::is_reduction(ConstView data, std::size_t first, std::uint64_t iter
 }
 
 bool Pattern::is_output(Collective operation, ConstView output, std::size_t share, int rank,
-                        std::uint64_t iteration) const {
+                        std::uint64_t iteration, int root) const {
   const std::size_t own_share = static_cast<std::size_t>(rank) * share;
   switch (operation) {
     case Collective::all_reduce:
       return is_reduction(output, 0, iteration);
     case Collective::reduce:
-      return rank != 0 || is_reduction(output, 0, iteration);
+      return rank != root || is_reduction(output, 0, iteration);
     case Collective::reduce_scatter:
       return is_reduction(output, own_share, iteration);
     case Collective::scatter:
-      return is_input(output, own_share, 0, iteration);
+      return is_input(output, own_share, root, iteration);
     case Collective::broadcast:
-      return is_input(output, 0, 0, iteration);
+      return is_input(output, 0, root, iteration);
     case Collective::point_to_point:
       return rank > 1 || is_input(output, 0, 0, iteration);
     case Collective::barrier:
       return true;
     case Collective::gather:
-      if (rank != 0) return true;
+      if (rank != root) return true;
       break;
     default:
       break;

@@ -31,10 +31,10 @@ class Pattern {
   bool is_input(ConstView data, std::size_t first, int rank, std::uint64_t iteration) const;
   // Whether `data` is the reduction of those elements of all ranks.
   bool is_reduction(ConstView data, std::size_t first, std::uint64_t iteration) const;
-  // Whether `output` is what an operation whose root is rank 0 gives to `rank`, where each rank has
-  // `share` elements, if the operation has shares. A message goes from rank 0 to rank 1 and back.
+  // Whether `output` is what an operation gives to `rank`, where each rank has `share` elements, if
+  // the operation has shares. A message goes from rank 0 to rank 1 and back.
   bool is_output(Collective operation, ConstView output, std::size_t share, int rank,
-                 std::uint64_t iteration) const;
+                 std::uint64_t iteration, int root = 0) const;
   // A mean over other than a power of two ranks is rounded, and a product of many factors may
   // overflow: they cannot be checked for equality.
   bool reduction_is_exact() const { return exact_; }
