@@ -3,11 +3,15 @@
 
 #include "tests/contract/in_process_backend.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <list>
 #include <map>
 #include <mutex>
+#include <set>
+#include <utility>
 
 #include "stretto/base/error.h"
 #include "stretto/communicator/backend.h"
@@ -19,40 +23,81 @@ namespace {
 using communicator::Backend;
 using communicator::CollectiveCall;
 
+// What a Work waits for.
+struct Event {
+  bool over = false;
+  Status status;
+  std::optional<Rank> source;  // Of a receive.
+  OperationInfo info;
+  std::vector<Continuation> continuations;
+};
+// Of events that are over: to be called without the lock.
+using Due = std::vector<std::pair<Continuation, Status>>;
+
 // One collective: the calls of all ranks, until the last has come.
-struct CollectiveCalls {
+struct CollectiveCalls : Event {
   explicit CollectiveCalls(std::size_t size) : calls(size), shares(size) {}
 
   std::vector<std::optional<CollectiveCall>> calls;
   std::vector<execution::Shares> shares;  // Copies: the callers' lists may be gone by the end.
   std::size_t come = 0;
-  bool over = false;
-  Status status;
-  std::vector<Continuation> continuations;
+};
+
+// A send whose receive has not come yet, or the other way round.
+struct Message {
+  Transfer transfer;
+  Rank self = 0;
+  std::shared_ptr<Event> event = std::make_shared<Event>();
+
+  // Whether this one sends what the other receives.
+  bool goes_to(const Message& other) const {
+    const Transfer& receive = other.transfer;
+    return transfer.sends && !receive.sends && transfer.tag == receive.tag &&
+           transfer.peer == other.self && (receive.peer == self || receive.peer == kAnyRank);
+  }
+};
+
+struct Room;
+// One shrink(), until all who are left have come.
+struct Shrinking {
+  std::set<Rank> come;
+  std::set<Rank> left_out;
+  std::shared_ptr<Room> room;
 };
 
 // Where the ranks of one group meet.
 struct Room {
-  explicit Room(std::size_t ranks) : size(ranks), numbers(ranks) {}
+  explicit Room(std::vector<Rank> job_ranks)
+      : members(std::move(job_ranks)), size(members.size()), numbers(size) {}
 
+  const std::vector<Rank> members;
   const std::size_t size;
   std::mutex mutex;
   std::condition_variable changed;
   std::vector<std::size_t> numbers;  // Of each rank's next collective.
   std::deque<std::shared_ptr<CollectiveCalls>> collectives;
+  std::list<Message> messages;
   std::map<std::uint64_t, std::shared_ptr<Room>> groups;
+  std::set<Rank> gone;
+  std::shared_ptr<Shrinking> shrinking = std::make_shared<Shrinking>();
   Status failure;
 };
 
-void end(Room& room, CollectiveCalls& collective, Status status, std::vector<Continuation>& due) {
-  collective.over = true;
-  collective.status = std::move(status);
-  due.insert(due.end(), collective.continuations.begin(), collective.continuations.end());
+void end(Room& room, Event& event, const Status& status, Due& due) {
+  event.over = true;
+  event.status = status;
+  for (Continuation& continuation : event.continuations) {
+    due.emplace_back(std::move(continuation), status);
+  }
   room.changed.notify_all();
 }
 
+void run_continuations(const Due& due) {
+  for (const auto& [continuation, status] : due) continuation(status);
+}
+
 void fail(Room& room, const Status& why) {
-  std::vector<Continuation> due;
+  Due due;
   {
     const std::lock_guard guard(room.mutex);
     if (!room.failure.ok()) return;
@@ -60,38 +105,42 @@ void fail(Room& room, const Status& why) {
     for (const auto& collective : room.collectives) {
       if (!collective->over) end(room, *collective, why, due);
     }
+    for (const Message& message : room.messages) end(room, *message.event, why, due);
+    room.messages.clear();
   }
-  for (const Continuation& continuation : due) continuation(why);
+  run_continuations(due);
 }
 
 class Visit : public group::Operation {
  public:
-  Visit(std::shared_ptr<Room> room, std::shared_ptr<CollectiveCalls> collective)
-      : room_(std::move(room)), collective_(std::move(collective)) {}
+  Visit(std::shared_ptr<Room> room, std::shared_ptr<Event> event)
+      : room_(std::move(room)), event_(std::move(event)) {}
 
   bool poll() override {
     const std::lock_guard guard(room_->mutex);
-    return collective_->over;
+    return event_->over;
   }
   Status wait(Deadline deadline) override {
     std::unique_lock held(room_->mutex);
-    const auto over = [this] { return collective_->over; };
+    const auto over = [this] { return event_->over; };
     if (deadline.time() == TimePoint::max()) room_->changed.wait(held, over);
-    if (room_->changed.wait_until(held, deadline.time(), over)) return collective_->status;
+    if (room_->changed.wait_until(held, deadline.time(), over)) return event_->status;
     return {StatusCode::timeout, "the others have not come"};
   }
   void then(Continuation continuation) override {
     {
       const std::lock_guard guard(room_->mutex);
-      if (!collective_->over) return collective_->continuations.push_back(std::move(continuation));
+      if (!event_->over) return event_->continuations.push_back(std::move(continuation));
     }
-    continuation(collective_->status);
+    continuation(event_->status);
   }
   void abandon() override { fail(*room_, {StatusCode::aborted, "a rank has gone"}); }
+  std::optional<Rank> source() const override { return event_->source; }
+  OperationInfo info() const override { return event_->info; }
 
  private:
   std::shared_ptr<Room> room_;
-  std::shared_ptr<CollectiveCalls> collective_;
+  std::shared_ptr<Event> event_;
 };
 
 // What a collective does, with everybody's calls at hand. Results are made apart from the buffers,
@@ -195,12 +244,17 @@ class InProcessBackend final : public Backend {
  public:
   InProcessBackend(std::shared_ptr<Room> room, Rank rank) : room_(std::move(room)), rank_(rank) {}
   ~InProcessBackend() override {
+    {
+      const std::lock_guard guard(room_->mutex);
+      room_->gone.insert(rank_);
+      room_->changed.notify_all();  // To those who shrink.
+    }
     fail(*room_, status_of(StatusCode::peer_lost, "rank {} has left", rank_.value()));
   }
 
   Rank rank() const override { return rank_; }
   int size() const override { return static_cast<int>(room_->size); }
-  Rank job_rank(Rank rank) const override { return rank; }
+  Rank job_rank(Rank rank) const override { return room_->members[static_cast<std::size_t>(rank)]; }
 
   Work submit(std::span<CollectiveCall> calls, const std::string& algorithm,
               const std::optional<Duration>&) override {
@@ -211,8 +265,22 @@ class InProcessBackend final : public Backend {
     for (CollectiveCall& call : calls) works.emplace_back(visit(call));
     return Work::all(std::move(works));
   }
-  Work exchange(std::span<const Transfer>, const std::optional<Duration>&) override {
-    throw InvalidArgument({StatusCode::invalid_argument, "this backend has no messages"});
+  Work exchange(std::span<const Transfer> transfers, const std::optional<Duration>&) override {
+    std::vector<Work> works;
+    Due due;
+    {
+      const std::lock_guard guard(room_->mutex);
+      room_->failure.or_throw();
+      for (const Transfer& transfer : transfers) {
+        Message message{.transfer = transfer, .self = rank_};
+        const auto event = message.event;
+        event->info.collective = Collective::point_to_point;
+        meet(std::move(message), due);
+        works.emplace_back(std::make_shared<Visit>(room_, event));
+      }
+    }
+    run_continuations(due);
+    return works.size() == 1 ? std::move(works.front()) : Work::all(std::move(works));
   }
   Memory allocate(std::size_t bytes) override {
     auto owned = std::make_shared<std::vector<std::byte>>(bytes);
@@ -223,13 +291,26 @@ class InProcessBackend final : public Backend {
                                       const std::vector<Rank>& ranks) override {
     const auto own = std::ranges::find(ranks, rank_);
     if (own == ranks.end()) return nullptr;
+    std::vector<Rank> job_ranks;
+    for (const Rank rank : ranks) job_ranks.push_back(job_rank(rank));
     const std::lock_guard guard(room_->mutex);
     auto& room = room_->groups[number];
-    if (room == nullptr) room = std::make_shared<Room>(ranks.size());
+    if (room == nullptr) room = std::make_shared<Room>(std::move(job_ranks));
     return std::make_unique<InProcessBackend>(room, static_cast<int>(own - ranks.begin()));
   }
-  std::unique_ptr<Backend> shrink(const std::vector<Rank>&) override {
-    throw InvalidArgument({StatusCode::invalid_argument, "this backend cannot lose a rank"});
+  std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) override {
+    fail(*room_, status_of(StatusCode::aborted, "rank {} has called shrink", rank_.value()));
+    std::unique_lock held(room_->mutex);
+    const auto shrinking = room_->shrinking;
+    shrinking->come.insert(rank_);
+    shrinking->left_out.insert(excluded.begin(), excluded.end());
+    room_->changed.notify_all();
+    room_->changed.wait(held, [&] { return have_all_come(*shrinking); });
+    const std::vector<Rank>& left = shrinking->room->members;
+    const auto own = std::ranges::find(left, job_rank(rank_));
+    if (own == left.end()) throw Aborted({StatusCode::aborted, "another rank has named this one"});
+    return std::make_unique<InProcessBackend>(shrinking->room,
+                                              static_cast<int>(own - left.begin()));
   }
   void abort(const std::string& reason) override {
     fail(*room_, status_of(StatusCode::aborted, "rank {} aborted: {}", rank_.value(), reason));
@@ -243,8 +324,46 @@ class InProcessBackend final : public Backend {
   }
 
  private:
+  // Ends a message and its other end, if that has come; the first of several counts.
+  void meet(Message message, Due& due) {
+    auto& waiting = room_->messages;
+    const auto found = std::ranges::find_if(waiting, [&](const Message& other) {
+      return message.goes_to(other) || other.goes_to(message);
+    });
+    if (found == waiting.end()) return waiting.push_back(std::move(message));
+    const Message& sent = message.transfer.sends ? message : *found;
+    const Message& received = message.transfer.sends ? *found : message;
+    const ConstView& from = sent.transfer.outgoing;
+    const View& into = received.transfer.incoming;
+    Status status;
+    if (from.count != into.count || from.dtype != into.dtype) {
+      status = {StatusCode::mismatch, "a message is not what its receiver expects"};
+    } else if (from.bytes() > 0) {
+      std::memcpy(into.data, from.data, from.bytes());
+    }
+    received.event->source = sent.self;
+    end(*room_, *sent.event, status, due);
+    end(*room_, *received.event, status, due);
+    waiting.erase(found);
+  }
+
+  // Whoever finds that out makes the room of those who are left.
+  bool have_all_come(Shrinking& shrinking) {
+    if (shrinking.room != nullptr) return true;
+    std::vector<Rank> left;
+    for (Rank r = 0; r < size(); r = r.value() + 1) {
+      if (room_->gone.contains(r) || shrinking.left_out.contains(r)) continue;
+      if (!shrinking.come.contains(r)) return false;
+      left.push_back(job_rank(r));
+    }
+    shrinking.room = std::make_shared<Room>(std::move(left));
+    room_->shrinking = std::make_shared<Shrinking>();
+    room_->changed.notify_all();
+    return true;
+  }
+
   std::shared_ptr<group::Operation> visit(CollectiveCall& call) {
-    std::vector<Continuation> due;
+    Due due;
     std::shared_ptr<CollectiveCalls> collective;
     {
       const std::lock_guard guard(room_->mutex);
@@ -259,11 +378,12 @@ class InProcessBackend final : public Backend {
         const execution::Shares& kept = collective->shares[self] = call.shares->copy();
         call.shares = {kept.counts, kept.received};
       }
+      collective->info.collective = call.operation.collective;
       collective->calls[self] = std::move(call);
       if (++collective->come == room_->size)
         end(*room_, *collective, Computation(*collective).run(), due);
     }
-    for (const Continuation& continuation : due) continuation(collective->status);
+    run_continuations(due);
     return std::make_shared<Visit>(room_, std::move(collective));
   }
 
@@ -274,7 +394,9 @@ class InProcessBackend final : public Backend {
 }  // namespace
 
 std::vector<std::unique_ptr<Communicator>> make_in_process_ranks(int size) {
-  auto room = std::make_shared<Room>(static_cast<std::size_t>(size));
+  std::vector<Rank> members;
+  for (std::int32_t r = 0; r < size; ++r) members.emplace_back(r);
+  const auto room = std::make_shared<Room>(std::move(members));
   std::vector<std::unique_ptr<Communicator>> ranks;
   for (std::int32_t r = 0; r < size; ++r) {
     ranks.push_back(

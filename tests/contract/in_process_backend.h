@@ -11,8 +11,8 @@
 namespace stretto::testing {
 
 // Communicators on a Backend without schedules, transport or threads: whichever rank comes last to
-// a collective computes it for all. It shows that the Backend is a seam, by passing those tests of
-// the contract that ask for nothing but collectives and groups; messages and shrink() it refuses.
+// a collective computes it for all, and whoever comes second to a message copies it. It shows that
+// the Backend is a seam, by passing those tests of the contract that ask what is computed.
 std::vector<std::unique_ptr<Communicator>> make_in_process_ranks(int size);
 
 }  // namespace stretto::testing

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/contract/program_run.h"
+#include "tests/contract/rank_communicators.h"
 
 namespace stretto::testing {
 namespace {
@@ -38,31 +39,37 @@ rc::Gen<ProgramStep> step_generator() {
                                      rc::gen::set(&ProgramStep::flag));
 }
 
-class RandomPrograms : public ::testing::TestWithParam<std::tuple<int, bool, ProgressThread>> {};
+class RandomPrograms : public ::testing::TestWithParam<std::tuple<int, RankMaker>> {};
 
 TEST_P(RandomPrograms, EqualTheSerialOracle) {
-  const int size = std::get<0>(GetParam());
-  const bool shared_memory = std::get<1>(GetParam());
-  const ProgressThread progress_thread = std::get<2>(GetParam());
-  EXPECT_TRUE(rc::check([&] {
+  const auto& [size, maker] = GetParam();
+  EXPECT_TRUE(rc::check([&, size = size, &make = maker.make] {
     const auto program = *rc::gen::container<std::vector<ProgramStep>>(step_generator());
-    ProgramRun run(size, shared_memory, progress_thread);
+    ProgramRun run(make(size));
     RC_ASSERT(run.run(program) == "");
   })) << size
-      << (shared_memory ? " ranks with" : " ranks without") << " shared memory";
+      << " ranks, " << maker.name;
 }
 
 std::string name_of(const ::testing::TestParamInfo<RandomPrograms::ParamType>& tested) {
-  return "ranks" + std::to_string(std::get<0>(tested.param)) +
-         (std::get<1>(tested.param) ? "_mapped" : "_messages");
+  return "ranks" + std::to_string(std::get<0>(tested.param)) + "_" + std::get<1>(tested.param).name;
+}
+// Those on which this thread does all there is to do; or the others.
+std::vector<RankMaker> makers(bool alone) {
+  std::vector<RankMaker> makers = RankMaker::all();
+  std::erase_if(makers, [&](const RankMaker& maker) {
+    const bool has_threads = maker.name == "library" || maker.name.ends_with("_progress_thread");
+    return has_threads == alone;
+  });
+  return makers;
 }
 INSTANTIATE_TEST_SUITE_P(, RandomPrograms,
-                         ::testing::Combine(::testing::Range(1, 6), ::testing::Bool(),
-                                            ::testing::Values(ProgressThread::never)),
+                         ::testing::Combine(::testing::Range(1, 6),
+                                            ::testing::ValuesIn(makers(true))),
                          name_of);
-INSTANTIATE_TEST_SUITE_P(WithProgressThread, RandomPrograms,
-                         ::testing::Combine(::testing::Values(2, 3), ::testing::Bool(),
-                                            ::testing::Values(ProgressThread::always)),
+INSTANTIATE_TEST_SUITE_P(WithOtherThreads, RandomPrograms,
+                         ::testing::Combine(::testing::Values(2, 3),
+                                            ::testing::ValuesIn(makers(false))),
                          name_of);
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <utility>
 
 #include "stretto/base/rank_vector.h"
 #include "tests/support/on_threads.h"
@@ -74,12 +75,10 @@ std::ostream& operator<<(std::ostream& out, const ProgramStep& step) {
              << step.sleeper << (step.flag ? ", flag)" : ")");
 }
 
-ProgramRun::ProgramRun(int size, bool shared_memory, ProgressThread progress_thread)
-    : to_do_(static_cast<std::size_t>(size)) {
+ProgramRun::ProgramRun(std::vector<std::unique_ptr<Communicator>> ranks) : to_do_(ranks.size()) {
   auto& world = *teams_.emplace_back(std::make_unique<Team>());
-  for (int rank = 0; rank < size; ++rank) world.members.push_back(rank);
-  world.comms = make_thread_ranks(
-      {.size = size, .shared_memory = shared_memory, .progress_thread = progress_thread});
+  for (int rank = 0; std::cmp_less(rank, ranks.size()); ++rank) world.members.push_back(rank);
+  world.comms = std::move(ranks);
 }
 
 // Operations that are stuck end with their communicators; only then may their buffers go.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "stretto/base/rank_vector.h"
-#include "stretto/job/threads.h"
+#include "stretto/communicator/communicator.h"
 #include "tests/support/problem.h"
 
 namespace stretto::testing {
@@ -41,10 +41,11 @@ struct ProgramStep {
 };
 std::ostream& operator<<(std::ostream& out, const ProgramStep& step);
 
-// Runs a program on thread ranks, all of them from this one thread, with many operations in flight.
+// Runs a program on ranks of this process, all of them from this one thread, with many operations
+// in flight.
 class ProgramRun {
  public:
-  ProgramRun(int size, bool shared_memory, ProgressThread progress_thread);
+  explicit ProgramRun(std::vector<std::unique_ptr<Communicator>> ranks);
   ~ProgramRun();
   ProgramRun(const ProgramRun&) = delete;
   ProgramRun& operator=(const ProgramRun&) = delete;

@@ -20,6 +20,8 @@ using std::chrono::milliseconds;
 
 class Works : public OnBoth {};
 INSTANTIATE_TEST_SUITE_P(, Works, OnBoth::both(), OnBoth::name);
+class WorksOfAny : public OnEveryBackend {};
+INSTANTIATE_TEST_SUITE_P(, WorksOfAny, OnEveryBackend::all(), OnEveryBackend::name);
 
 // Counts how often it was called, and with what.
 struct Told {
@@ -39,7 +41,7 @@ struct Told {
   }
 };
 
-TEST_P(Works, ContinueAfterSuccess) {
+TEST_P(WorksOfAny, ContinueAfterSuccess) {
   on_all(make(2), [](Communicator& comm) {
     std::vector<std::int32_t> data(1000, 1);
     Told first, second, late;
@@ -60,7 +62,7 @@ TEST_P(Works, ContinueAfterSuccess) {
   });
 }
 
-TEST_P(Works, ContinueAfterFailure) {
+TEST_P(WorksOfAny, ContinueAfterFailure) {
   on_all(make(2), [](Communicator& comm) {
     std::vector<float> data(comm.rank() == 0 ? 10 : 11);
     Told before, after;
@@ -95,7 +97,7 @@ TEST_P(Works, ContinueWhenTheirCommunicatorIsDestroyed) {
   EXPECT_EQ(listed.times, 1);
 }
 
-TEST_P(Works, ContinueWhenTheyAreAborted) {
+TEST_P(WorksOfAny, ContinueWhenTheyAreAborted) {
   auto ranks = make(2);
   std::vector<float> data(10);
   Told told;
@@ -106,7 +108,7 @@ TEST_P(Works, ContinueWhenTheyAreAborted) {
   EXPECT_EQ(told.code, StatusCode::aborted);
 }
 
-TEST_P(Works, TakeContinuationsFromSeveralThreads) {
+TEST_P(WorksOfAny, TakeContinuationsFromSeveralThreads) {
   on_all(make(2), [](Communicator& comm) {
     constexpr int kThreads = 4;
     constexpr int kEach = 50;
@@ -124,7 +126,7 @@ TEST_P(Works, TakeContinuationsFromSeveralThreads) {
   });
 }
 
-TEST_P(Works, MayBeSubmittedByAContinuation) {
+TEST_P(WorksOfAny, MayBeSubmittedByAContinuation) {
   on_all(make(2), [](Communicator& comm) {
     std::vector<std::int32_t> data(100, 1);
     std::atomic<int> steps{0};
@@ -144,7 +146,7 @@ TEST_P(Works, MayBeSubmittedByAContinuation) {
   });
 }
 
-TEST_P(Works, AreContinuedByOthersAsOneWork) {
+TEST_P(WorksOfAny, AreContinuedByOthersAsOneWork) {
   on_all(make(2), [](Communicator& comm) {
     std::vector<std::int32_t> sum(3, 1);
     std::vector<std::int32_t> all(6);
@@ -194,7 +196,7 @@ TEST_P(Works, EndAsTheFirstFailureOfAChain) {
   EXPECT_EQ(told.code, StatusCode::aborted);
 }
 
-TEST_P(Works, MayBeOneForAll) {
+TEST_P(WorksOfAny, MayBeOneForAll) {
   on_all(make(2), [](Communicator& comm) {
     std::vector<std::int32_t> a(3, 1);
     std::vector<std::int32_t> b(70000, 1);
@@ -280,7 +282,7 @@ TEST_P(Works, AReceiveFromAnyRankFailsWhenAllOthersHaveLeft) {
   });
 }
 
-TEST_P(Works, SayWhoseMessageItWas) {
+TEST_P(WorksOfAny, SayWhoseMessageItWas) {
   on_all(make(3), [](Communicator& comm) {
     std::vector<std::int32_t> data(10, comm.rank().value());
     if (comm.rank() != 0) return comm.send(data, {.to = 0, .tag = 4}).wait();
@@ -298,7 +300,7 @@ TEST_P(Works, SayWhoseMessageItWas) {
 
 // MPI 4.1, 3.5: receives of a tag take messages of one sender in the order in which both were
 // posted, those from any rank included.
-TEST_P(Works, ReceivesFromAnyRankKeepTheOrder) {
+TEST_P(WorksOfAny, ReceivesFromAnyRankKeepTheOrder) {
   on_all(make(2), [](Communicator& comm) {
     constexpr std::size_t kMessages = 30;
     const std::size_t sizes[] = {1, 200000, 0, 70000, 5};
@@ -321,7 +323,7 @@ TEST_P(Works, ReceivesFromAnyRankKeepTheOrder) {
   });
 }
 
-TEST_P(Works, BatchesMayWaitForEachOtherInAnyOrder) {
+TEST_P(WorksOfAny, BatchesMayWaitForEachOtherInAnyOrder) {
   constexpr int kSize = 4;
   on_all(make(kSize), [](Communicator& comm) {
     const int self = comm.rank().value();
@@ -377,7 +379,7 @@ TEST_P(Works, AMonitoredBarrierNamesAllWhoAreMissing) {
   }
 }
 
-TEST_P(Works, AMonitoredBarrierEndsWhenAllHaveCome) {
+TEST_P(WorksOfAny, AMonitoredBarrierEndsWhenAllHaveCome) {
   on_all(make(5), [](Communicator& comm) {
     for (int i = 0; i < 10; ++i) comm.monitored_barrier();
     comm.barrier().wait();
