@@ -365,7 +365,7 @@ class WorkTest(unittest.TestCase):
         for text in ranks.run(body, 2):
             self.assertIn("First difference", text)
 
-    def test_a_group_is_made_that_another_rank_gives_up_at_once(self) -> None:
+    def test_a_group_is_made_that_another_rank_abandons_at_once(self) -> None:
         """Whoever is slower has it as well, and hears why when he uses it."""
 
         def body(rank: int, size: int, path: str) -> list[str]:
@@ -376,7 +376,7 @@ class WorkTest(unittest.TestCase):
             for turn in range(20):
                 group = dist.new_group()
                 if turn == 0 and rank == 1:
-                    time.sleep(0.2)  # Once rank 0 gives up for certain.
+                    time.sleep(0.2)  # Once rank 0 has abandoned the first one.
                 try:
                     timeout = datetime.timedelta(seconds=ranks.TIMEOUT_SECONDS if rank else 0)
                     stretto.monitored_barrier(group, timeout)
@@ -388,5 +388,5 @@ class WorkTest(unittest.TestCase):
         self.assertGreater(len(results[0]), 0, "rank 0 has always found the others there")
         self.assertTrue(all("timed out" in text for text in results[0]), results[0])
         for heard in results[1:]:
-            self.assertTrue(all("rank 0 gave up" in text for text in heard), heard)
+            self.assertTrue(all("rank 0 abandoned the group" in text for text in heard), heard)
             self.assertEqual(len(heard), len(results[0]))

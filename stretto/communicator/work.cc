@@ -253,7 +253,7 @@ void ChainedOperation::resume(const Status& status, const std::function<Work()>&
   }
   Work second(status);
   if (status.ok() && abandoned) {
-    second = Work(Status(StatusCode::aborted, "given up before its second part had begun"));
+    second = Work(Status(StatusCode::aborted, "abandoned before its second part had begun"));
   } else if (status.ok()) {
     try {
       second = next();

@@ -14,7 +14,7 @@
 namespace stretto::group {
 namespace {
 
-// Rank 0 of two, as it hears of a group that rank 1 has given up before rank 0 has made it.
+// Rank 0 of two, as it hears of a group that rank 1 has abandoned before rank 0 has made it.
 Status failure_of(const std::shared_ptr<Engine>& engine, std::uint64_t group) {
   const EngineLock held(*engine);
   Group made(engine, {.group = group, .rank = 0, .members = {0, 1}}, {});
@@ -22,7 +22,7 @@ Status failure_of(const std::shared_ptr<Engine>& engine, std::uint64_t group) {
 }
 
 // Each is a number and a text that a peer chooses, for a group that may never come.
-TEST(Engine, RemembersTheLastOfTheGroupsThatWereGivenUpEarly) {
+TEST(Engine, RemembersTheLastOfTheGroupsThatWereAbandonedEarly) {
   auto world = transport::loopback::make_world({.ranks = 2}).or_throw();
   const auto engine =
       Engine::create(std::move(world[0]), {.heartbeat = Duration::zero()}).or_throw();
@@ -86,7 +86,7 @@ Heard hear(transport::GroupStage stage) {
   return heard;
 }
 
-TEST(Engine, AGroupIsMadeThatOthersHaveMadeAndGivenUp) {
+TEST(Engine, AGroupIsMadeThatOthersHaveMadeAndAbandoned) {
   const Heard heard = hear(transport::GroupStage::in_use);
   EXPECT_TRUE(heard.while_set_up.ok()) << heard.while_set_up.message();
   EXPECT_EQ(heard.when_made.message(), "rank 2 is late");

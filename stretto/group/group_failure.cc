@@ -17,7 +17,7 @@ void Group::fail(const Status& reason, bool announce) {
   if (!told_in_set_up_.ok()) return fail_telling(told_in_set_up_, &told_in_set_up_, true);
   const Rank self = membership_.job_rank(membership_.rank);
   const Status told(reason.code(),
-                    fmt::format("rank {} gave up: {}", self.value(), reason.message()),
+                    fmt::format("rank {} abandoned the group: {}", self.value(), reason.message()),
                     reason.rank());
   fail_telling(reason, announce ? &told : nullptr);
 }

@@ -173,7 +173,7 @@ TEST_P(WithProgressThread, CommunicatorsAreDestroyedUnderIt) {
   }
 }
 
-// A rank that gives up an operation may free its buffers at once, while others still work on them.
+// A rank that abandons an operation may free its buffers at once, while others still work on them.
 
 // Threads that leave others of their processor little of it.
 class Burners {
@@ -213,23 +213,23 @@ TEST_P(FreedMemory, StaysWhereAnotherRankStillWorksOnIt) {
   auto ranks = make_world_ranks(GetParam(), 2, milliseconds(1));
   std::optional<Burners> burners;
   on_all(ranks, [&](Communicator& comm) {
-    const bool gives_up = comm.rank() == 1;
+    const bool abandons = comm.rank() == 1;
     auto buffer = std::make_optional(comm.allocate<std::int64_t>(kCount));
     const auto mean = [&](Duration timeout) {
       comm.all_reduce(*buffer, {.op = ReduceOp::mean, .timeout = timeout}).wait();
     };
     for (int round = 0; round < 3; ++round) mean(std::chrono::seconds(10));
-    if (!gives_up) {
+    if (!abandons) {
       Burners::pin_to_first_processor();
       burners.emplace();
     }
     try {
-      mean(gives_up ? Duration(milliseconds(5)) : Duration(std::chrono::seconds(10)));
+      mean(abandons ? Duration(milliseconds(5)) : Duration(std::chrono::seconds(10)));
     } catch (const Error&) {
       // Whether it ends in time is not the question.
     }
-    if (gives_up) buffer.reset();
-    if (!gives_up) burners.reset();
+    if (abandons) buffer.reset();
+    if (!abandons) burners.reset();
   });
 }
 

@@ -287,14 +287,14 @@ TEST_F(SingleCopyTest, AFailedCopyFailsTheGroup) {
       EXPECT_EQ(status.code(), StatusCode::system);
       EXPECT_EQ(text, "all_reduce(sum f32 [1048576]) #1 on rank 1: the memory is broken");
     } else {  // It hears of that, not of what its own copies ran into.
-      expect_contains(text, "rank 1 gave up");
+      expect_contains(text, "rank 1 abandoned the group");
     }
     EXPECT_THROW(comm.barrier().wait(), Error);
   });
 }
 
-// Rank 1 gives up while rank 0 has its data, and its owner takes the buffer back.
-TEST_F(SingleCopyTest, WhoHasGivenUpIsNotWrittenTo) {
+// Rank 1 abandons the operation while rank 0 has its data, and its owner takes the buffer back.
+TEST_F(SingleCopyTest, WhoHasAbandonedItIsNotWrittenTo) {
   make({kAlways, kAlways});
   std::atomic<bool> is_abandoned{false};
   memories_[0]->after_get = [&] {
@@ -310,9 +310,9 @@ TEST_F(SingleCopyTest, WhoHasGivenUpIsNotWrittenTo) {
   EXPECT_EQ(memories_[0]->puts, 0);
 }
 
-// Rank 1 gives up while rank 0 writes to its buffer: it does not get it back before that is over,
-// but whoever holds its lock does not wait for that.
-TEST_F(SingleCopyTest, WhoGivesUpWaitsForTheLastWrite) {
+// Rank 1 abandons the operation while rank 0 writes to its buffer: it does not get it back before
+// that is over, but whoever holds its lock does not wait for that.
+TEST_F(SingleCopyTest, WhoAbandonsItWaitsForTheLastWrite) {
   make({kAlways, kAlways});
   std::atomic<bool> is_aborted{false};
   std::atomic<bool> has_returned{false};
@@ -339,8 +339,8 @@ TEST_F(SingleCopyTest, WhoGivesUpWaitsForTheLastWrite) {
   aborts.join();
 }
 
-// Of three ranks, 0 gives up when it has done its part, as has 2, but not 1. So 1 will not do the
-// rest, and 2 must not believe that it has.
+// Of three ranks, 0 abandons the operation when it has done its part, as has 2, but not 1. So 1
+// will not do the rest, and 2 must not believe that it has.
 TEST_F(SingleCopyTest, NobodyEndsWellWithoutTheRest) {
   make({kAlways, kAlways, kAlways});
   std::atomic<int> waiting{0};
@@ -399,8 +399,9 @@ TEST_F(SingleCopyTest, ADestroyedCommunicatorIsNoticedByWhoCopiesOfIt) {
   });
 }
 
-// A rank that is slow to read finds that the others have given up, and leaves their memory alone.
-TEST_F(SingleCopyTest, WhoHasGivenUpIsNotReadFrom) {
+// A rank that is slow to read finds that the others have abandoned the operation, and leaves their
+// memory alone.
+TEST_F(SingleCopyTest, WhoHasAbandonedItIsNotReadFrom) {
   make({kAlways, kAlways});
   on_each(ranks_, [&](std::unique_ptr<Communicator>& comm) {
     auto data = std::make_unique<Floats>(kCount, false);

@@ -149,7 +149,7 @@ TEST(ShrinkProcesses, AllHearWhyTheGroupCannotBeSetUp) {
     const std::string output = job.rank(r).output().finish();
     expect_contains(output, "failed ");
     expect_contains(output, "Too many open files");
-    EXPECT_EQ(output.find("rank 2 gave up: ") == std::string::npos, r == 2) << output;
+    EXPECT_EQ(output.find("rank 2 abandoned the group: ") == std::string::npos, r == 2) << output;
   }
 }
 
