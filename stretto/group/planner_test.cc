@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/execution/window.h"
+#include "tests/support/expect_contains.h"
 
 namespace stretto::group {
 namespace {
@@ -110,6 +111,21 @@ TEST(Planner, ForAFastNetworkLittleIsStagedAtATime) {
   EXPECT_GE(slow->lanes() * slow->segment_bytes(), 4 * fast->lanes() * fast->segment_bytes());
   const auto distant = plan_over(kGigabit / 10, 5e-3);
   EXPECT_GE(distant->lanes() * distant->segment_bytes(), 8 * fast->lanes() * fast->segment_bytes());
+}
+
+// Of more ranks than it proves for, it says so: no schedule of them has a proof.
+TEST(Planner, HasSchedulesProvedBeforeTheyRun) {
+  const OperationDescriptor operation{
+      .collective = Collective::all_reduce, .dtype = DType::f32, .count = 1};
+  const auto said_of = [&](int ranks, schedule::Verification verification) {
+    const Planner planner({.selector = {.rank_count = ranks}, .verification = verification});
+    ::testing::internal::CaptureStderr();
+    EXPECT_TRUE(planner.plan(operation, std::nullopt, "textbook_ring").ok());
+    return ::testing::internal::GetCapturedStderr();
+  };
+  EXPECT_EQ(said_of(200, schedule::Verification::never), "");
+  expect_contains(said_of(200, schedule::Verification::automatic),
+                  "all_reduce by textbook_ring runs on 200 ranks without a proof");
 }
 
 }  // namespace
