@@ -326,7 +326,15 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
   std::size_t bytes = 0;
   group::EngineLock held(*engine_);
   for (CollectiveCall& call : calls) {
-    auto part = submit_locked(call, algorithm, ends, bytes, held);
+    group::Group::Submission submission{.operation = call.operation,
+                                        .input = call.input,
+                                        .output = call.output,
+                                        .shares = call.shares,
+                                        .algorithm = algorithm,
+                                        .deadline = ends,
+                                        .packing = std::move(call.packing)};
+    auto part = submit_locked(submission, held);
+    bytes += std::max(submission.input.size(), submission.output.size());
     // Those before it are on the caller's buffers already, and the others wait for all of them.
     if (!part.ok() && !parts.empty()) group_->fail(part.status(), true);
     // The call works once, behind the last operation: each of a list may be short, and all long.
@@ -340,18 +348,11 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
 }
 
 Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
-    CollectiveCall& call, const std::string& algorithm, const Deadline& until, std::size_t& bytes,
-    group::EngineLock& held) {
-  group::Group::Submission submission{.operation = call.operation,
-                                      .input = call.input,
-                                      .output = call.output,
-                                      .shares = call.shares,
-                                      .algorithm = algorithm,
-                                      .deadline = until,
-                                      .packing = std::move(call.packing)};
+    group::Group::Submission& submission, group::EngineLock& held) {
   // A default algorithm that does not exist for this collective is no error; a named one is.
-  const bool by_default = algorithm.empty() && call.operation.layout != kSetUpLayout &&
-                          call.operation.algorithm != kDeviceAlgorithm;
+  const bool by_default = submission.algorithm.empty() &&
+                          submission.operation.layout != kSetUpLayout &&
+                          submission.operation.algorithm != kDeviceAlgorithm;
   if (by_default) submission.algorithm = options_.algorithm;
   Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
   const bool refused = operation.status().code() == StatusCode::invalid_argument;
@@ -359,7 +360,6 @@ Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
     submission.algorithm = {};
     operation = group_->submit(submission, held);
   }
-  bytes += std::max(submission.input.size(), submission.output.size());
   if (operation.ok()) return std::shared_ptr<group::Operation>(std::move(*operation));
   return operation.status().code() == StatusCode::invalid_argument
              ? operation.status().with_context(fmt::format("rank {}", rank().value()))

@@ -119,10 +119,8 @@ class ScheduledBackend final : public Backend {
   // The ordinary way, with the lock of the engine.
   Work submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
                      const std::optional<Duration>& timeout);
-  // Lets go of the engine's lock for a while, perhaps. Adds the length of the buffers to `bytes`.
-  Result<std::shared_ptr<group::Operation>> submit_locked(CollectiveCall& call,
-                                                          const std::string& algorithm,
-                                                          const Deadline& until, std::size_t& bytes,
+  // Lets go of the engine's lock for a while, perhaps.
+  Result<std::shared_ptr<group::Operation>> submit_locked(group::Group::Submission& submission,
                                                           group::EngineLock& held)
       STRETTO_REQUIRES(group::engine_held);
   Deadline deadline(const std::optional<Duration>& timeout) const;
