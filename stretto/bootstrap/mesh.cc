@@ -131,9 +131,14 @@ Status Joiner::exchange_cards() {
     card.streams = std::max(card.streams, provider->streams());
   }
   if (auto store = parse_host_port(notes_.store().server()); store.ok()) {
-    if (auto route = route_to(store->host, store->port, limit_); route.ok()) {
+    auto route = route_to(store->host, store->port, limit_);
+    if (route.ok()) {
       card.address = std::move(route->own);
       card.store = std::move(route->other);
+    } else {
+      log(LogLevel::warning,
+          "rank {} tells the others no address of its own, since it finds no way to the store: {}",
+          options_.rank, route.status().message());
     }
   }
   STRETTO_RETURN_IF_ERROR(set(fmt::format("card/{}", options_.rank), print(card)));

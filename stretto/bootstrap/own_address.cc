@@ -64,18 +64,18 @@ std::optional<Subnet> parse_subnet(std::string_view text) {
   return subnet;
 }
 
-struct OwnAddress {
+struct InterfaceAddress {
   std::string interface;
   std::string text;
   AddressBytes bytes;
 };
 
 // Those that others could connect to: of interfaces that are up, and valid beyond one link.
-Result<std::vector<OwnAddress>> own_addresses() {
+Result<std::vector<InterfaceAddress>> interface_addresses() {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return system_status("getifaddrs");
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owned(list, ::freeifaddrs);
-  std::vector<OwnAddress> found;
+  std::vector<InterfaceAddress> found;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
     const int family = entry->ifa_addr->sa_family;
@@ -89,7 +89,7 @@ Result<std::vector<OwnAddress>> own_addresses() {
     if (::inet_ntop(family, address, text.data(), text.size()) == nullptr) continue;
     found.push_back({entry->ifa_name, text.data(), bytes_of(text.data())});
   }
-  std::ranges::stable_sort(found, {}, [](const OwnAddress& own) { return own.bytes.size(); });
+  std::ranges::stable_sort(found, {}, [](const InterfaceAddress& own) { return own.bytes.size(); });
   return found;
 }
 
@@ -113,9 +113,9 @@ Result<Route> route_to(const std::string& host, int port, const WaitLimit& limit
 
 Result<std::string> address_in(std::string_view network) {
   const std::optional<Subnet> subnet = parse_subnet(network);
-  STRETTO_ASSIGN_OR_RETURN(const std::vector<OwnAddress> addresses, own_addresses());
+  STRETTO_ASSIGN_OR_RETURN(const auto addresses, interface_addresses());
   std::string others;
-  for (const OwnAddress& own : addresses) {
+  for (const InterfaceAddress& own : addresses) {
     if (subnet ? subnet->contains(own.bytes) : own.interface == network) return own.text;
     others += fmt::format("{}{} {}", others.empty() ? "" : ", ", own.interface, own.text);
   }
@@ -161,10 +161,14 @@ bool is_loopback(std::string_view address) {
   return Subnet{{127, 0, 0, 0}, 8}.contains(bytes) || Subnet{bytes_of("::1"), 128}.contains(bytes);
 }
 
-bool is_own_address(std::string_view address) {
-  const Result<std::vector<OwnAddress>> own = own_addresses();
-  return own.ok() && !is_loopback(address) &&
-         std::ranges::find(own.value(), address, &OwnAddress::text) != own.value().end();
+std::vector<std::string> own_addresses() {
+  std::vector<std::string> found;
+  const auto addresses = interface_addresses();
+  if (!addresses.ok()) return found;
+  for (const InterfaceAddress& own : addresses.value()) {
+    if (!is_loopback(own.text)) found.push_back(own.text);
+  }
+  return found;
 }
 
 }  // namespace stretto::bootstrap

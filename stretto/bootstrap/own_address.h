@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "stretto/base/status.h"
 #include "stretto/base/wait_limit.h"
@@ -33,7 +34,7 @@ Result<std::string> address_to_bind(const std::string& host, int port, const Wai
 // Whether only this host itself gets there.
 bool is_loopback(std::string_view address);
 
-// Whether others could connect to this host by it.
-bool is_own_address(std::string_view address);
+// Those by which others could connect to this host; none if the system does not tell.
+std::vector<std::string> own_addresses();
 
 }  // namespace stretto::bootstrap

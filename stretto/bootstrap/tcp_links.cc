@@ -123,8 +123,9 @@ class TcpLinks final : public LinkProvider {
     if (!own.address.empty() && (one_host || !is_loopback(own.address))) return own.address;
     if (one_host) return std::string("127.0.0.1");
     // The store is on this host, whose own name leads nowhere else on many systems.
+    const std::vector<std::string> addresses = own_addresses();
     const auto reached = std::ranges::find_if(cards, [&](const RankCard& card) {
-      return !on_this_host(card) && is_own_address(card.store);
+      return !on_this_host(card) && std::ranges::count(addresses, card.store) > 0;
     });
     if (reached != cards.end()) return reached->store;
     // An address that nobody has (RFC 5737, RFC 3849) is reached through the network that leads
