@@ -63,12 +63,10 @@ inline std::vector<Choice> all() {
 // The bytes that this rank has sent of `gradient_bytes` in the last step.
 inline double sent_bytes(const Choice& choice, const stretto::CommunicationHook& hook,
                          double gradient_bytes) {
-  if (const auto* const one = dynamic_cast<const stretto::CompressedReduction*>(&hook)) {
-    const stretto::CompressionStatistics& step = one->last_step();
-    return gradient_bytes - static_cast<double>(step.gradient_bytes) +
-           static_cast<double>(step.message_bytes);
-  }
-  return choice.share * gradient_bytes;
+  const stretto::CompressionStatistics* const step = hook.last_compression();
+  if (step == nullptr) return choice.share * gradient_bytes;
+  return gradient_bytes - static_cast<double>(step->gradient_bytes) +
+         static_cast<double>(step->message_bytes);
 }
 
 inline Choice named(const std::string& name) {

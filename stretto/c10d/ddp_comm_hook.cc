@@ -29,9 +29,11 @@ void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
   }
   const auto communicator = group->communicator();
   for_torch([&] {
-    // Hooks that remember nothing compare nothing in attach(), so ranks with others are found here.
-    (void)reducer::take_over_together(*communicator, hook_->name(),
-                                      [] { return reducer::ResumePoint(); }, {});
+    // Hooks that compress agree on their names in attach(), and would not meet others there.
+    if (hook_->last_compression() == nullptr) {
+      (void)reducer::take_over_together(*communicator, hook_->name(),
+                                        [] { return reducer::ResumePoint(); }, {});
+    }
     hook_->attach(*communicator, gradients);
   });
   group_ = std::move(group);
@@ -75,11 +77,6 @@ void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buff
     }
     buckets_.clear();
   });
-}
-
-const CompressionStatistics* DdpCommHook::last_step() const {
-  const auto* const compressed = dynamic_cast<const CompressedReduction*>(hook_.get());
-  return compressed == nullptr ? nullptr : &compressed->last_step();
 }
 
 void DdpCommHook::load(std::span<const std::byte> state) {

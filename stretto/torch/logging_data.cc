@@ -168,10 +168,4 @@ LoggingData Replica::logging_data() const {
   return data;
 }
 
-const CompressionStatistics* Replica::last_compression() const {
-  const auto* const hook =
-      dynamic_cast<const CompressedReduction*>(options_.communication_hook.get());
-  return hook != nullptr ? &hook->last_step() : nullptr;
-}
-
 }  // namespace stretto::ddp

@@ -134,8 +134,9 @@ std::vector<NamedTensor> without_batch_norm(const MixedPrecision& options,
 std::shared_ptr<CommunicationHook> with_reduce_dtype(const MixedPrecision& options,
                                                      std::shared_ptr<CommunicationHook> hook) {
   // Codecs take gradients of f32, whatever parameters are computed in.
-  const bool compresses = dynamic_cast<CompressedReduction*>(hook.get()) != nullptr;
-  const DType own = compresses ? DType::f32 : options.parameter_dtype.value_or(DType::f32);
+  const DType own = hook->last_compression() != nullptr
+                        ? DType::f32
+                        : options.parameter_dtype.value_or(DType::f32);
   const DType dtype = options.reduce_dtype.value_or(own);
   switch (dtype) {
     case DType::f16:

@@ -22,6 +22,8 @@
 
 namespace stretto {
 
+struct CompressionStatistics;  // compressed_reduction.h
+
 // One gradient that the reducer keeps equal on all ranks. The list must be the same on every rank.
 struct GradientDescription {
   std::string name;  // For error messages, and for what a hook keeps of it from step to step.
@@ -94,6 +96,10 @@ class CommunicationHook {
 
   // The hook that this one hands buckets to, if there is one; lives as long as this.
   virtual CommunicationHook* inner() const { return nullptr; }
+  // What the last step has cost a hook that compresses gradients; null if it never does.
+  virtual const CompressionStatistics* last_compression() const {
+    return inner() == nullptr ? nullptr : inner()->last_compression();
+  }
   // Whether it remembers nothing, so that several Reducers may use one object at a time.
   virtual bool is_shareable() const { return false; }
 

@@ -187,6 +187,7 @@ class CompressedReduction : public CommunicationHook {
       ReduceOp op = ReduceOp::mean);
 
   const CompressionStatistics& last_step() const { return last_step_; }
+  const CompressionStatistics* last_compression() const override { return &last_step_; }
   // "divided: the model of the links predicts ...": which exchange, and why. Since attach().
   const std::string& exchange_reason() const { return exchange_reason_; }
   // The same on all ranks, since attach(); of CompressedExchange::automatic only.

@@ -84,7 +84,9 @@ class Replica {
   // Where no backward pass is to follow the last forward pass any more.
   void put_parameters_back();
   const StepStatistics& last_step() const { return last_step_; }
-  const CompressionStatistics* last_compression() const;
+  const CompressionStatistics* last_compression() const {
+    return options_.communication_hook->last_compression();
+  }
   const reducer::BucketPlan& bucket_plan() const { return reducer_->plan(); }
   const std::vector<NamedTensor>& trained() const { return trained_; }
   const torch::nn::Module& module() const { return *module_; }
