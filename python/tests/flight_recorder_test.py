@@ -132,6 +132,20 @@ class FlightRecorderTest(unittest.TestCase):
         first, second = ranks.with_group(body)
         self.assertEqual(first, second)
 
+    def test_groups_that_are_gone_do_not_mix_with_those_of_their_names(self) -> None:
+        def body(rank: int, size: int, path: str) -> list[int]:
+            import stretto
+
+            for turn in range(2):
+                ranks.start(f"{path}{turn}", rank, size)
+                dist.all_reduce(torch.ones(2))
+                entries = pickle.loads(stretto._module().flight_record())["entries"]
+                dist.destroy_process_group()
+            return [each["collective_seq_id"] for each in entries]
+
+        for numbers in ranks.run(body):
+            self.assertEqual(numbers, sorted(set(numbers)))
+
     def test_time_is_up(self) -> None:
         def body(rank: int, size: int, path: str) -> None:
             start_recording(prefix, rank, size, path)

@@ -200,6 +200,14 @@ std::string FlightRecorder::dump() const {
   }
   std::sort(entries.begin(), entries.end(),
             [](const auto& a, const auto& b) { return a.record_number < b.record_number; });
+  // PyTorch names groups anew, from the first name on, when all have been destroyed, and its tool
+  // knows a group by its name: of those that are gone nothing is told beside those that are there.
+  std::map<std::string, std::size_t> newest;
+  for (const FlightEntry& entry : entries) newest[entry.group->name] = entry.group->number;
+  std::erase_if(entries, [&](const FlightEntry& entry) {
+    const std::string& name = entry.group->name;
+    return !name.empty() && entry.group->number != newest.at(name);
+  });
   c10::List<IValue> records = new_list();
   std::map<std::size_t, LastNumbers> last;
   Record groups = new_record();
