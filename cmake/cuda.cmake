@@ -1,9 +1,10 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# stretto_cuda_device, for GPUs: built where nvcc is found, of which STRETTO_NVCC says which one.
-# Nothing else needs CUDA. The compiler is called as it is, because CMake's own support tries to
-# link a program first, for which Python's packages of it lack the folders.
+# libstretto_cuda_kernels.so, for GPUs: built where nvcc is found, of which STRETTO_NVCC says which
+# one, and loaded by who asks for it. Nothing else needs CUDA. The compiler is called as it is,
+# because CMake's own support tries to link a program first, for which Python's packages of it lack
+# the folders.
 
 set(STRETTO_CUDA AUTO CACHE STRING "AUTO, ON or OFF: build the kernels for GPUs with nvcc")
 set_property(CACHE STRETTO_CUDA PROPERTY STRINGS AUTO ON OFF)
@@ -52,13 +53,15 @@ function(stretto_add_cuda)
       -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -MD -MF ${kernels}.d
       -c ${runtime}/kernels.cu -o ${kernels}
     DEPENDS ${runtime}/kernels.cu DEPFILE ${kernels}.d COMMENT "Building kernels for GPUs")
-  add_library(stretto_cuda_device STATIC ${runtime}/cuda_device.cc ${kernels})
-  target_include_directories(stretto_cuda_device SYSTEM PRIVATE ${folder}/include)
-  target_link_libraries(stretto_cuda_device PRIVATE stretto_build
-    PUBLIC stretto_cuda ${STRETTO_CUDART} ${CMAKE_DL_LIBS} rt)
+  add_library(stretto_cuda_kernels MODULE ${kernels})
+  set_target_properties(stretto_cuda_kernels PROPERTIES LINKER_LANGUAGE CXX
+    LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  target_link_libraries(stretto_cuda_kernels PRIVATE stretto_build stretto_base ${STRETTO_CUDART}
+    ${CMAKE_DL_LIBS} rt -Wl,--exclude-libs,ALL)
+  install(TARGETS stretto_cuda_kernels LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
   if(STRETTO_TESTS)
     stretto_add_test_program(stretto_cuda_device_test stretto_test_support OFF
       ${runtime}/device_test.cc)
-    target_link_libraries(stretto_cuda_device_test PRIVATE stretto_cuda_device)
+    add_dependencies(stretto_cuda_device_test stretto_cuda_kernels)
   endif()
 endfunction()

@@ -220,7 +220,7 @@ def refuses_what_nccl_does_not_reach(one: Rank) -> None:
         f"process; put the tensor there, or start this rank with STRETTO_DEVICE={one.rank + 2}": (
             lambda: one.backend.allreduce([other])
         ),
-        "this tensor is on meta, which is no memory that NCCL reaches": (
+        "this tensor is on meta, which is no memory that this group reaches": (
             lambda: one.backend.allreduce([torch.ones(2, device="meta")])
         ),
         "some buffers lie in memory of a device and some in memory of the host": (

@@ -42,20 +42,36 @@ struct LibraryCall {
   int mark = -1;
 };
 
-// The half of a library that is for memory of devices, which no schedule reaches.
-class DeviceLibrary {
+// A rank's device, as far as operations on its memory need it, whoever runs them: a library or our
+// schedules. Any thread.
+class DeviceOperations {
  public:
-  // Its number among those that this process sees. Any thread.
+  // Of who runs them: "NCCL 2.27.3".
+  virtual const char* name() const = 0;
+  // Its number among those that this process sees.
   virtual int device() const = 0;
   // The number of the device in whose memory that is; this one's, if the driver moves it between
-  // devices and the host by itself. -1: the host's. Any thread.
+  // devices and the host by itself. -1: the host's.
   virtual int device_of(const void* data) const = 0;
-  // Why it does not do that, in a sentence that goes on after the name of the library; "" if it
-  // does. By what all ranks know. Any thread.
-  virtual const char* refusal(const OperationDescriptor& operation, double factor) const = 0;
+  // Whether operations take what lies there, on this device or, on theirs, those of other ranks.
+  virtual bool takes(const void* data) const = 0;
+  // Whether gather, scatter and all_to_all with unequal shares take buffers of the host, too.
+  virtual bool takes_host_memory() const = 0;
+  // Why it does not do that, in a sentence that goes on after the name; "" if it does. By what all
+  // ranks know.
+  virtual const char* refusal(const OperationDescriptor& operation,
+                              const BufferParts& parts) const = 0;
   // A moment: what the calling thread's program has begun on the device until now is to be done
-  // before the call that gets this number starts there. Any thread; -1: the device says no.
+  // before the call that gets this number starts there. -1: the device says no.
   virtual int mark() = 0;
+
+ protected:
+  ~DeviceOperations() = default;
+};
+
+// The half of a library that is for memory of devices.
+class DeviceLibrary : public DeviceOperations {
+ public:
   // Of one that start() has begun and that has not ended. Whether all of it is on the device, so
   // that it ends there without this process, unless ranks fail.
   virtual bool is_launched(int operation) = 0;

@@ -67,7 +67,7 @@ class Backend {
   virtual Work exchange(std::span<const Transfer> messages,
                         const std::optional<Duration>& timeout) = 0;
 
-  virtual Memory allocate(std::size_t bytes) = 0;
+  virtual Memory allocate(std::size_t bytes, std::optional<int> device) = 0;
 
   // A group of some of these ranks; all of them make it, in the same order. Null if this rank is
   // not in the list. `number` is the same on all ranks, and another for each group made of this
@@ -81,7 +81,7 @@ class Backend {
   virtual void poll() = 0;
   virtual bool has_progress_thread() const = 0;
   // Null: its buffers are in memory of the host.
-  virtual const DeviceLibrary* devices() const { return nullptr; }
+  virtual const DeviceOperations* devices() const { return nullptr; }
   virtual std::string link_name(Rank rank) const = 0;  // Of another rank, or of this one.
   virtual Explanation explain(const OperationDescriptor& operation) const = 0;
 };

@@ -297,7 +297,9 @@ void Communicator::monitored_barrier(const BarrierOptions& options) {
       .wait();
 }
 
-Memory Communicator::allocate_bytes(std::size_t bytes) { return backend_->allocate(bytes); }
+Memory Communicator::allocate_bytes(std::size_t bytes, std::optional<int> device) {
+  return backend_->allocate(bytes, device);
+}
 
 void Communicator::note(std::string_view activity) { backend_->note(activity); }
 
@@ -306,13 +308,13 @@ void Communicator::poll() { backend_->poll(); }
 bool Communicator::has_progress_thread() const { return backend_->has_progress_thread(); }
 
 std::optional<int> Communicator::device() const {
-  const DeviceLibrary* const devices = backend_->devices();
+  const DeviceOperations* const devices = backend_->devices();
   return devices == nullptr ? std::nullopt : std::optional(devices->device());
 }
 
 bool Communicator::is_device_memory(const void* data) const {
-  const DeviceLibrary* const devices = backend_->devices();
-  return devices != nullptr && devices->device_of(data) >= 0;
+  const DeviceOperations* const devices = backend_->devices();
+  return devices != nullptr && devices->takes(data);
 }
 
 void Communicator::abort(const std::string& reason) { backend_->abort(reason); }

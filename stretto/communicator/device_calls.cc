@@ -17,7 +17,7 @@ struct Kinds {
   int elsewhere = -1;  // The number of a device that is not this rank's.
 };
 
-Kinds kinds_of(const CollectiveCall& call, const DeviceLibrary& devices) {
+Kinds kinds_of(const CollectiveCall& call, const DeviceOperations& devices) {
   Kinds kinds;
   const auto look = [&](const void* data, std::size_t bytes) {
     if (bytes == 0) return;
@@ -35,28 +35,30 @@ Kinds kinds_of(const CollectiveCall& call, const DeviceLibrary& devices) {
   return kinds;
 }
 
-bool may_be_empty_here(const CollectiveCall& call) {
+// Whether a library has it wherever this rank's buffers lie, which may be empty.
+bool is_on_either(const CollectiveCall& call, const DeviceOperations& devices) {
   const Collective collective = call.operation.collective;
-  return call.shares && (collective == Collective::gather || collective == Collective::scatter ||
-                         collective == Collective::all_to_all);
+  return devices.takes_host_memory() && call.shares &&
+         (collective == Collective::gather || collective == Collective::scatter ||
+          collective == Collective::all_to_all);
 }
 
 void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCaller& caller) {
   const Caller who{.rank = caller.rank, .operation = name(call.operation.collective)};
   check(who, caller.algorithm.empty(),
-        "the buffers lie in memory of a device, where no algorithm of stretto's runs; name none");
-  check(who, !(kinds.host && kinds.device) || may_be_empty_here(call),
+        "the buffers lie in memory of a device, where no algorithm can be named");
+  check(who, !(kinds.host && kinds.device) || is_on_either(call, caller.devices),
         "some buffers lie in memory of a device and some in memory of the host");
   if (kinds.elsewhere >= 0) {
     refuse(who, fmt::format("a buffer lies in memory of device {0}, and {1} works on device {2} of "
                             "this process; allocate it there, or start this rank with "
                             "STRETTO_DEVICE={0}",
-                            kinds.elsewhere, caller.library.name(),
-                            caller.library.for_devices()->device()));
+                            kinds.elsewhere, caller.devices.name(), caller.devices.device()));
   }
-  const double factor = call.packing ? call.packing->parts.factor : 1;
-  const std::string_view why = caller.library.for_devices()->refusal(call.operation, factor);
-  if (!why.empty()) refuse(who, fmt::format("{} {}", caller.library.name(), why));
+  static const BufferParts kWhole;
+  const std::string_view why =
+      caller.devices.refusal(call.operation, call.packing ? call.packing->parts : kWhole);
+  if (!why.empty()) refuse(who, fmt::format("{} {}", caller.devices.name(), why));
 }
 
 void take_to_device(CollectiveCall& call) {
@@ -68,12 +70,12 @@ void take_to_device(CollectiveCall& call) {
 }  // namespace
 
 void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller) {
-  DeviceLibrary& devices = *caller.library.for_devices();
+  DeviceOperations& devices = caller.devices;
   bool any = false;
   for (CollectiveCall& call : calls) {
     if (call.operation.layout == kSetUpLayout) continue;
     const Kinds kinds = kinds_of(call, devices);
-    if (!kinds.device && !(may_be_empty_here(call) && caller.algorithm.empty())) continue;
+    if (!kinds.device && !(is_on_either(call, devices) && caller.algorithm.empty())) continue;
     check_call(call, kinds, caller);
     take_to_device(call);
     any = true;
@@ -91,10 +93,9 @@ void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller) {
 }
 
 void refuse_device_memory(std::span<const Transfer> messages, const DeviceCaller& caller) {
-  const DeviceLibrary& devices = *caller.library.for_devices();
   for (const Transfer& message : messages) {
     const ConstView view = message.sends ? message.outgoing : ConstView(message.incoming);
-    if (view.bytes() == 0 || devices.device_of(view.data) < 0) continue;
+    if (view.bytes() == 0 || caller.devices.device_of(view.data) < 0) continue;
     refuse({.rank = caller.rank, .operation = message.sends ? "send" : "recv"},
            "messages are not moved to or from memory of a device; copy them to memory of the host, "
            "or use all_to_all");

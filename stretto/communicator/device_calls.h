@@ -10,20 +10,20 @@
 
 namespace stretto::communicator {
 
-// Who asks for operations in a group with a library for memory of devices.
+// Who asks for operations in a group whose ranks have devices.
 struct DeviceCaller {
   Rank rank;
   const std::string& algorithm;  // That was named; may be empty.
-  CollectiveLibrary& library;
+  DeviceOperations& devices;
 };
 
-// Finds out where the buffers lie. Calls on memory of a device become the library's: their
-// algorithm and the kind of their parts say so. What lies in memory of the host is left as it is,
-// but for gather, scatter and all_to_all with unequal shares: a rank whose own are empty cannot see
-// where those of others lie, so the library has them all, and copies what lies in memory of the
-// host. Throws InvalidArgument if one is on both kinds of memory, if the library does not do it, or
-// if an algorithm was named, since algorithms are for memory of the host. Then no call has been
-// changed that could not still be made.
+// Finds out where the buffers lie. The algorithm of calls on memory of a device, and the kind of
+// their parts, say so. What lies in memory of the host is left as it is, but for gather, scatter
+// and all_to_all with unequal shares: a rank whose own are empty cannot see where those of others
+// lie, so a library has them all, and copies what lies in memory of the host. Throws
+// InvalidArgument if one is on both kinds of memory, if whoever runs operations on devices does not
+// do it, or if an algorithm was named, since names are of what is for memory of the host. Then no
+// call has been changed that could not still be made.
 void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller);
 
 // Throws InvalidArgument if a message is in memory of a device: those are not moved.

@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "stretto/base/memory_limit.h"
 #include "stretto/communicator/device_calls.h"
 #include "stretto/communicator/memory_probe.h"
 #include "stretto/transport/shortage.h"
@@ -68,6 +67,7 @@ Result<std::unique_ptr<Communicator>> ScheduledBackend::make_world(
   ScheduledBackend& own = *backend;
   auto world = std::make_unique<Communicator>(std::move(backend));
   try {
+    STRETTO_RETURN_IF_ERROR(own.use_device());
     STRETTO_RETURN_IF_ERROR(own.share_windows(own.deadline(std::nullopt)));
     STRETTO_RETURN_IF_ERROR(own.measure_links(*world));
     STRETTO_RETURN_IF_ERROR(own.use_library(own.deadline(std::nullopt)));
@@ -114,9 +114,27 @@ Status ScheduledBackend::use_library(const Deadline& until) {
   RankVector<std::byte> all_made(size());
   const Status met = set_up_all_gather({&made, 1}, all_made, until);
   if (!met.ok()) return fail_set_up(met);
-  if (factory.for_devices) library_ = library->get();
+  devices_ = (*library)->for_devices();
   const group::EngineLock held(*engine_);
   group_->use_library(std::move(*library));
+  return {};
+}
+
+// Before all ranks meet: then what a peer allocates finds it.
+Status ScheduledBackend::use_device() {
+  if (!options_.open_device) return {};
+  if (options_.device == nullptr) {
+    auto opened = options_.open_device(local_rank());
+    if (!opened.ok()) return fail_set_up(opened.status());
+    options_.device = std::move(*opened);
+    const group::EngineLock held(*engine_);
+    engine_->transport().memory().use_device(options_.device);
+  }
+  auto queue = options_.device->make_queue();
+  if (!queue.ok()) return fail_set_up(queue.status());
+  devices_ = options_.device.get();
+  const group::EngineLock held(*engine_);
+  group_->use_device(std::move(*queue));
   return {};
 }
 
@@ -232,7 +250,8 @@ Status ScheduledBackend::map_windows(execution::Windows& windows,
 // Lets the ranks of the group map each other's windows: all of them, if they can; else those of
 // each host, if they can on every host. Collective.
 Status ScheduledBackend::exchange_windows(const Deadline& until) {
-  if (size() == 1 || !options_.share_windows) return {};
+  // On a device, a rank that is alone runs what all others run.
+  if ((size() == 1 && !options_.open_device) || !options_.share_windows) return {};
   execution::Windows windows;
   STRETTO_ASSIGN_OR_RETURN(WindowNotice notice, make_window(windows));
   RankVector<WindowNotice> notices(size());
@@ -247,7 +266,9 @@ Status ScheduledBackend::exchange_windows(const Deadline& until) {
   }
   windows.oversubscribed = std::ranges::any_of(notices, &WindowNotice::lacks_cores);
   windows.single_copy = std::ranges::min(notices, {}, &WindowNotice::single_copy).single_copy;
-  if (windows.team.size() > 1) STRETTO_RETURN_IF_ERROR(map_windows(windows, notices, until));
+  if (windows.team.size() > 1 || size() == 1) {
+    STRETTO_RETURN_IF_ERROR(map_windows(windows, notices, until));
+  }
   // A rank may leave the group at once; its window must not go before everybody has mapped it.
   const std::byte mapped{};
   std::vector<std::byte> all_mapped(notices.size());
@@ -295,7 +316,7 @@ Deadline ScheduledBackend::deadline(const std::optional<Duration>& timeout) cons
 
 Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string& algorithm,
                               const std::optional<Duration>& timeout) {
-  if (library_ != nullptr) go_by_memory(calls, {rank(), algorithm, *library_});
+  if (devices_ != nullptr) go_by_memory(calls, {rank(), algorithm, *devices_});
   const CollectiveCall& call = calls.front();
   const bool plain = calls.size() == 1 && !call.shares && !call.packing && algorithm.empty() &&
                      options_.algorithm.empty();
@@ -368,7 +389,7 @@ Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
 
 Work ScheduledBackend::exchange(std::span<const Transfer> messages,
                                 const std::optional<Duration>& timeout) {
-  if (library_ != nullptr) refuse_device_memory(messages, {rank(), {}, *library_});
+  if (devices_ != nullptr) refuse_device_memory(messages, {rank(), {}, *devices_});
   const Deadline ends = deadline(timeout);
   const auto post = [&](const Transfer& message) STRETTO_REQUIRES(group::engine_held) {
     const View& in = message.incoming;
@@ -399,36 +420,6 @@ Work ScheduledBackend::exchange(std::span<const Transfer> messages,
   }
   engine_->run_continuations(held);
   return Work::all(std::move(parts));
-}
-
-// What others have freed is there again when they have heard of it; what this process lacks for a
-// moment comes back, too.
-Result<transport::Region> ScheduledBackend::allocate_region(std::size_t bytes) {
-  const auto allocate_now = [&] {
-    const group::EngineLock held(*engine_);
-    return engine_->transport().allocate(bytes);
-  };
-  Result<transport::Region> region = allocate_now();
-  const auto may_fit_soon = [&] {
-    if (region.status().code() == StatusCode::system) return true;
-    if (region.status().code() != StatusCode::out_of_memory) return false;
-    const auto left = find_memory_left();
-    return !left || bytes <= left->limit_bytes;
-  };
-  // What a rank has freed is there again when the others have heard of it, by the next turn of
-  // their heartbeat.
-  constexpr int kAttempts = 20;
-  const Duration pause = engine_->options().heartbeat / (kAttempts / 2);
-  for (int i = 0; i < kAttempts && may_fit_soon(); ++i) {
-    (void)engine_->drive([] { return false; }, Deadline::after(pause));
-    region = allocate_now();
-  }
-  return region;
-}
-
-Memory ScheduledBackend::allocate(std::size_t bytes) {
-  transport::Region region = allocate_region(bytes).or_throw();
-  return Memory(std::move(region.owner), region.bytes);
 }
 
 void ScheduledBackend::abort(const std::string& reason) { end("aborted: " + reason, true); }

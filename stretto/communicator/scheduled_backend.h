@@ -53,6 +53,11 @@ class ScheduledBackend final : public Backend {
     // Where set, links are measured, or remembered, before the first operation.
     std::optional<LinkCacheOptions> measure_links = std::nullopt;
     LibraryFactory library = {};
+    // Where set, each rank has a device whose memory the others map; called once, with this rank's
+    // number among those of its host. Not together with `library`.
+    std::function<Result<std::shared_ptr<execution::SharedDevice>>(int local_rank)> open_device =
+        {};
+    std::shared_ptr<execution::SharedDevice> device = nullptr;  // What that has returned.
   };
 
   // A communicator of all ranks of the job. Blocks until all have made theirs.
@@ -67,7 +72,7 @@ class ScheduledBackend final : public Backend {
               const std::optional<Duration>& timeout) override;
   Work exchange(std::span<const Transfer> messages,
                 const std::optional<Duration>& timeout) override;
-  Memory allocate(std::size_t bytes) override;
+  Memory allocate(std::size_t bytes, std::optional<int> device) override;
   std::unique_ptr<Backend> make_group(std::uint64_t number,
                                       const std::vector<Rank>& ranks) override;
   std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) override;
@@ -75,9 +80,7 @@ class ScheduledBackend final : public Backend {
   void note(std::string_view activity) override { engine_->note(activity); }
   void poll() override { engine_->turn(); }
   bool has_progress_thread() const override { return engine_->has_progress_thread(); }
-  const DeviceLibrary* devices() const override {
-    return library_ == nullptr ? nullptr : library_->for_devices();
-  }
+  const DeviceOperations* devices() const override { return devices_; }
   std::string link_name(Rank rank) const override;
   Explanation explain(const OperationDescriptor& operation) const override;
 
@@ -90,6 +93,7 @@ class ScheduledBackend final : public Backend {
   Status share_windows(const Deadline& until);
   int local_rank() const;
   Status use_library(const Deadline& until);
+  Status use_device();
   Status wait_in_meeting(const std::function<bool()>& done, const Deadline& until);
   Status fail_set_up(const Status& why);
   Status exchange_windows(const Deadline& until);
@@ -100,7 +104,8 @@ class ScheduledBackend final : public Backend {
   Result<WindowNotice> make_window(execution::Windows& windows);
   Status map_windows(execution::Windows& windows, const RankVector<WindowNotice>& notices,
                      const Deadline& until);
-  Result<transport::Region> allocate_region(std::size_t bytes);
+  Result<transport::Region> allocate_region(
+      std::size_t bytes, transport::MemoryKind kind = transport::MemoryKind::registered);
   Status measure_links(Communicator& world);
   void begin_numbering();
   std::unique_ptr<ScheduledBackend> enter_group(std::uint64_t number,
@@ -130,7 +135,7 @@ class ScheduledBackend final : public Backend {
   std::unique_ptr<group::Group> group_;
   const int exceptions_when_made_;  // That unwound the stack then.
   std::optional<Candidate> candidate_;
-  CollectiveLibrary* library_ = nullptr;  // The group's, where it is for memory of devices.
+  DeviceOperations* devices_ = nullptr;  // Where there are any: the library's, or the device's own.
 };
 
 }  // namespace stretto::communicator

@@ -8,6 +8,7 @@
 #include <optional>
 #include <vector>
 
+#include "stretto/base/collective_library.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
 #include "stretto/execution/stream.h"
@@ -45,6 +46,9 @@ class KernelQueue : public Stream {
   virtual Status run(const BoundStep& step, std::size_t count) = 0;
   // Turns cut steps into pieces; of no fewer bytes of an operand than this.
   virtual std::size_t piece_bytes_min() const { return 0; }
+  // What is begun here from now on begins behind that mark of its device
+  // (DeviceOperations::mark()).
+  virtual void begin_behind(int /*mark*/) {}
 };
 
 // For memory that this process has mapped: everything is done when run() returns. Any thread.
@@ -60,5 +64,8 @@ class Device {
   // the thread that asks for it, until the result and its copies are gone.
   virtual Result<std::shared_ptr<void>> pin(ByteSpan bytes) = 0;
 };
+
+// One whose memory the ranks of a host map, to run schedules on it. Any thread.
+class SharedDevice : public Device, public transport::MappableMemory, public DeviceOperations {};
 
 }  // namespace stretto::execution

@@ -34,7 +34,7 @@ bool are_same(const OperationDescriptor& a, const OperationDescriptor& b) {
 Status needs_registered_buffers() {
   return {StatusCode::invalid_argument,
           "algorithm direct_mapped needs registered buffers on all ranks: Communicator::allocate "
-          "makes them"};
+          "makes them, in memory of a device if it is told which"};
 }
 
 }  // namespace
@@ -65,6 +65,7 @@ void MappedExecution::start(const Call& call, Turn& turn) {
   if (buffers_ && !buffers_->is_own_known(call.input.data, call.output.data)) {
     buffers_->find_own(call.input.data, call.output.data);
   }
+  if (call.mark >= 0) host_->begin_behind(call.mark);
   enter(turn);
 }
 
@@ -92,7 +93,9 @@ inline void MappedExecution::enter(Turn& turn) {
   if (!abandoned_.ok()) abandoned_ = Status();
   ++windows_->entered;
   if (direct_ != nullptr && (staged_ == nullptr || buffers_->is_own_reachable())) {
-    return post(turn);
+    if (call_.mark < 0) return post(turn);
+    phase_ = Phase::staging;
+    return;
   }
   runner_ = staged_.get();
   phase_ = Phase::staging;
@@ -105,7 +108,7 @@ inline void MappedExecution::enter(Turn& turn) {
 // more: it has ended the operation before, so all have entered that one, hence ended those that
 // used these slots (see staged_mapped.cc, Note [one sync fewer]).
 bool MappedExecution::run_staging(Turn& turn) {
-  const Stop stop = run_steps(turn);
+  const Stop stop = runner_ == nullptr ? stop_when_done(Stop::at_sync) : run_steps(turn);
   if (stop == Stop::at_sync) post(turn);
   return stop != Stop::queue_works;
 }
@@ -267,6 +270,13 @@ BufferRef MappedExecution::locate(const schedule::Place& place) const {
   }
 }
 
+// What a queue has failed to do is told to nobody as done.
+MappedExecution::Stop MappedExecution::stop_when_done(Stop stop) {
+  if (!queue_->is_done()) return Stop::queue_works;
+  status_ = queue_->status();
+  return status_.ok() ? stop : Stop::failed;
+}
+
 // Runs steps up to the next sync, at which the cursor then is, to the end of the segment, or to
 // that of the turn.
 MappedExecution::Stop MappedExecution::run_steps(Turn& turn) {
@@ -274,9 +284,7 @@ MappedExecution::Stop MappedExecution::run_steps(Turn& turn) {
   const auto& steps = runner_->plan->schedule().steps;
   while (cursor_.step < steps.size()) {
     const schedule::Step& step = steps[cursor_.step];
-    if (step.kind == schedule::StepKind::sync) {
-      return queue_->is_done() ? Stop::at_sync : Stop::queue_works;
-    }
+    if (step.kind == schedule::StepKind::sync) return stop_when_done(Stop::at_sync);
     if (turn.is_over()) return Stop::turn_is_over;
     if (!abandoned_.ok()) {
       cursor_ = {.step = cursor_.step + 1};
@@ -290,7 +298,7 @@ MappedExecution::Stop MappedExecution::run_steps(Turn& turn) {
     if (!is_over) return Stop::failed;
     abandoned_at_ = Clock::now();
   }
-  return queue_->is_done() ? Stop::at_end : Stop::queue_works;
+  return stop_when_done(Stop::at_end);
 }
 
 // False: the queue has to come to its end first.
@@ -342,6 +350,12 @@ bool MappedExecution::end_without_transport() {
   Turn turn(*transport_, kUnlimited);
   advance(turn);
   return ended() && status_.ok();
+}
+
+bool MappedExecution::must_be_asked() const {
+  const bool may_work =
+      phase_ == Phase::staging || phase_ == Phase::running || phase_ == Phase::releasing;
+  return may_work && !queue_->is_done();
 }
 
 std::vector<Rank> MappedExecution::waiting_for() const {

@@ -33,7 +33,8 @@ class MappedExecution final : public Execution {
     std::shared_ptr<const Plan> staged;        // Null: buffers must be registered.
     SingleCopy single_copy = SingleCopy::off;  // Of private buffers, by the direct plan.
   };
-  // `queue` works on what lies in mapped memory.
+  // `queue` works on what lies in mapped memory; of kind device, if that is a device's, whose plans
+  // are direct only.
   MappedExecution(Plans plans, const Membership& membership, Windows& windows,
                   transport::Endpoint& transport, KernelQueue& queue = host_queue());
 
@@ -52,11 +53,13 @@ class MappedExecution final : public Execution {
   bool try_start(const OperationDescriptor& operation, const std::byte* input, std::byte* output,
                  std::uint32_t sequence, Turn& turn);
   bool end_without_transport() override;
+  bool must_be_asked() const override;
   bool release_mappings() override;
 
  private:
   enum class Phase {
-    staging,   // What others need of this rank's private input, before it posts.
+    staging,   // What others need of this rank's private input, before it posts; on a device, what
+               // the program has begun there.
     entering,  // Until all have posted.
     running,
     syncing,
@@ -82,6 +85,7 @@ class MappedExecution final : public Execution {
   bool choose(const Turn& turn);
   BufferRef locate(const schedule::Place& place) const;
   Stop run_steps(Turn& turn);
+  Stop stop_when_done(Stop stop);
   void release_buffers(bool has_lock);
   bool is_reason_overdue();
   bool run_to_sync(Turn& turn);

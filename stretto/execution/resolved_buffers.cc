@@ -68,7 +68,8 @@ bool ResolvedBuffers::could_reach(const std::byte* input, const std::byte* outpu
 }
 
 bool ResolvedBuffers::is_reachable(transport::RemoteAddress address) const {
-  return address.kind() == MemoryKind::registered ||
+  const bool is_on_device = plan_->operation().algorithm == kDeviceAlgorithm;
+  return address.kind() == (is_on_device ? MemoryKind::device : MemoryKind::registered) ||
          (address.kind() == MemoryKind::process && single_copy_ != SingleCopy::off);
 }
 

@@ -92,10 +92,14 @@ void Group::use_library(std::unique_ptr<CollectiveLibrary> library) {
   shrink_cache();  // What has been planned without it.
 }
 
+void Group::use_device(std::unique_ptr<execution::KernelQueue> queue) {
+  cache_.use_device(std::move(queue));
+}
+
 bool Group::must_be_asked() const {
-  return failure_.ok() && std::ranges::any_of(operations_.running(), [](const auto& item) {
-           return item.execution->must_be_asked();
-         });
+  return std::ranges::any_of(operations_.running(), [](const auto& item) {
+    return !item.collective->done() && item.execution->must_be_asked();
+  });
 }
 
 void Group::shrink_cache() {

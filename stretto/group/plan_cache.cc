@@ -67,6 +67,13 @@ void PlanCache::use_library(std::unique_ptr<CollectiveLibrary> library) {
   replace_planner(std::move(setting));
 }
 
+void PlanCache::use_device(std::unique_ptr<execution::KernelQueue> queue) {
+  device_ = std::move(queue);
+  Planner::Setting setting = planner_->setting();
+  setting.maps_devices = true;
+  replace_planner(std::move(setting));
+}
+
 PlanCache::Entry* PlanCache::find(const OperationDescriptor& operation,
                                   const std::optional<execution::SharesView>& shares) {
   const auto [first, last] = entries_.equal_range({operation, hash_of(shares)});
@@ -85,7 +92,8 @@ PlanCache::Entry& PlanCache::add(const OperationDescriptor& operation,
   auto mapped = std::make_unique<execution::MappedExecution>(
       execution::MappedExecution::Plans{
           .direct = made.direct, .staged = made.staged, .single_copy = made.single_copy},
-      *membership_, *windows_, *transport_);
+      *membership_, *windows_, *transport_,
+      operation.algorithm == kDeviceAlgorithm ? *device_ : execution::host_queue());
   entry.mapped = mapped.get();
   entry.idle.push_back(std::move(mapped));
   return entry;

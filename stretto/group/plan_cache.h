@@ -43,6 +43,7 @@ class PlanCache {
   void use_links(const LinkModel& links) STRETTO_REQUIRES(engine_held);
   void use_windows(execution::Windows windows) STRETTO_REQUIRES(engine_held);
   void use_library(std::unique_ptr<CollectiveLibrary> library) STRETTO_REQUIRES(engine_held);
+  void use_device(std::unique_ptr<execution::KernelQueue> queue) STRETTO_REQUIRES(engine_held);
   // Whether all ranks are one team.
   bool is_one_team() const STRETTO_REQUIRES(engine_held) {
     return windows_ && windows_->is_whole_group();
@@ -84,6 +85,8 @@ class PlanCache {
   // In windows_, where those are not everybody's.
   std::optional<execution::TeamLanes> team_lanes_ STRETTO_GUARDED_BY(engine_held);
   execution::SharedLibrary library_ STRETTO_GUARDED_BY(engine_held);  // None: null.
+  // Of what is in memory of the rank's device; null: none is.
+  std::unique_ptr<execution::KernelQueue> device_ STRETTO_GUARDED_BY(engine_held);
   // Lists may differ although their hashes agree.
   std::multimap<Key, Entry> entries_ STRETTO_GUARDED_BY(engine_held);
   std::size_t idle_bytes_ STRETTO_GUARDED_BY(engine_held) = 0;

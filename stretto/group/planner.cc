@@ -19,6 +19,8 @@ constexpr std::size_t kWhole = std::size_t{1} << 62;
 constexpr std::size_t kStagedBytes = 512 * 1024;
 // Where some ranks only stage and others only copy, the latter begin when they have this much.
 constexpr std::size_t kStreamedBytes = 64 * 1024;
+// A kernel has so many inputs and outputs (cuda/reduction.h).
+constexpr int kDeviceRanksMax = 16;
 
 }  // namespace
 
@@ -26,6 +28,9 @@ Result<Plans> Planner::plan(const OperationDescriptor& operation,
                             const std::optional<execution::SharesView>& shares,
                             std::string_view algorithm) const {
   if (runs_in_library(operation, algorithm)) return plan_library(operation, shares);
+  if (setting_.maps_devices && operation.algorithm == kDeviceAlgorithm) {
+    return plan_on_device(operation, shares);
+  }
   STRETTO_ASSIGN_OR_RETURN(auto choice, selector_.choose(operation, algorithm, setting_.is_one_team,
                                                          !shares.has_value()));
   const auto make = [&](const schedule::Algorithm* chosen, Cut cut) {
@@ -49,6 +54,21 @@ bool Planner::runs_in_library(const OperationDescriptor& operation,
   OperationDescriptor sum = operation;
   if (sum.op == ReduceOp::mean) sum.op = ReduceOp::sum;
   return setting_.library->can_run(operation) || setting_.library->can_run(sum);
+}
+
+Result<Plans> Planner::plan_on_device(const OperationDescriptor& operation,
+                                      const std::optional<execution::SharesView>& shares) const {
+  const schedule::Algorithm* const algorithm =
+      schedule::find_algorithm(operation.collective, schedule::Access::mapped, "direct_mapped");
+  const int ranks = setting_.selector.rank_count;
+  if (!setting_.is_one_team || ranks > kDeviceRanksMax || algorithm == nullptr) {
+    return status_of(StatusCode::invalid_argument,
+                     "memory of devices can be mapped by up to {} ranks, which are all on one host "
+                     "and share its memory; others can use the backend \"nccl\"",
+                     kDeviceRanksMax);
+  }
+  STRETTO_ASSIGN_OR_RETURN(auto direct, make_plan(algorithm, operation, shares, Cut::whole));
+  return Plans{.messages = nullptr, .direct = std::move(direct)};
 }
 
 Result<Plans> Planner::plan_library(const OperationDescriptor& operation,

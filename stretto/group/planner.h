@@ -42,6 +42,7 @@ class Planner {
     // Runs what no algorithm is named for, as far as it can; null: there is none. Outlives this.
     const CollectiveLibrary* library = nullptr;
     bool serves_devices = false;  // Whether it runs what is in memory of devices, and only that.
+    bool maps_devices = false;    // Whether our schedules do.
   };
   explicit Planner(Setting setting) : setting_(std::move(setting)), selector_(setting_.selector) {}
   const Setting& setting() const { return setting_; }
@@ -65,6 +66,8 @@ class Planner {
       const std::optional<execution::SharesView>& shares, Cut cut) const;
   std::size_t staged_segment_bytes(const schedule::Schedule& steps) const;
   bool runs_in_library(const OperationDescriptor& operation, std::string_view algorithm) const;
+  Result<Plans> plan_on_device(const OperationDescriptor& operation,
+                               const std::optional<execution::SharesView>& shares) const;
   Result<Plans> plan_library(const OperationDescriptor& operation,
                              const std::optional<execution::SharesView>& shares) const;
   SingleCopy single_copy_of(const OperationDescriptor& operation, const Choice& choice) const;

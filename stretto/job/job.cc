@@ -188,7 +188,7 @@ Result<Sourced<std::string>> resolve_choice(const std::string& option, std::stri
 
 Status resolve_transport(const JoinOptions& options, const Environment& environment, Job& job) {
   constexpr std::array<std::string_view, 5> kTransports = {"auto", "shm", "tcp", "mpi", "ucx"};
-  constexpr std::array<std::string_view, 3> kBackends = {"stretto", "mpi", "nccl"};
+  constexpr std::array<std::string_view, 4> kBackends = {"stretto", "mpi", "nccl", "cuda"};
   STRETTO_ASSIGN_OR_RETURN(const auto transport,
                            resolve_choice(options.transport, "transport", environment,
                                           "STRETTO_TRANSPORT", kTransports));

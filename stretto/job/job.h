@@ -50,7 +50,7 @@ struct Job {
   int streams = 1;                         // Between two ranks of different hosts.
   std::chrono::microseconds busy_poll{0};
   std::string engine = {};          // "mpi" or "ucx", which moves all messages; or empty.
-  std::string backend = "stretto";  // Whose collectives run: also "mpi" or "nccl".
+  std::string backend = "stretto";  // Whose collectives run.
   std::string plugin = {};          // The file of what they need; empty: where it is found.
   bool encrypted = false;           // What goes between ranks that share no memory.
   Duration network_timeout = kNetworkTimeout;
@@ -64,7 +64,7 @@ struct Job {
 // the job, if all its ranks are on one host. The job key from STRETTO_JOB_KEY, the transport from
 // JoinOptions::transport or STRETTO_TRANSPORT (auto, shm, tcp, mpi, ucx), whether it is encrypted
 // from JoinOptions::encryption or STRETTO_ENCRYPTION (off, tls), whose collectives run from
-// JoinOptions::backend or STRETTO_BACKEND (stretto, mpi, nccl), where to listen from
+// JoinOptions::backend or STRETTO_BACKEND (stretto, mpi, nccl, cuda), where to listen from
 // STRETTO_NETWORK and STRETTO_PORTS, how to use sockets from STRETTO_STREAMS and
 // STRETTO_BUSY_POLL, for how long the network may be silent from JoinOptions::network_timeout or
 // STRETTO_NETWORK_TIMEOUT.

@@ -21,8 +21,8 @@
 #include "stretto/bootstrap/shm_links.h"
 #include "stretto/bootstrap/tcp_links.h"
 #include "stretto/communicator/scheduled_backend.h"
+#include "stretto/job/device_factory.h"
 #include "stretto/job/job.h"
-#include "stretto/job/nccl_factory.h"
 #include "stretto/job/plugin_factory.h"
 #include "stretto/job/rendezvous.h"
 #include "stretto/job/sourced.h"
@@ -139,12 +139,18 @@ Result<Settings> read_settings(const JoinOptions& options, const Environment& en
   return Settings{thread, checks_memory, copies, proofs, algorithm, warning};
 }
 
+// Who runs collectives besides schedules on memory of the host. Empty: nobody.
+struct Collectives {
+  communicator::LibraryFactory library = {};
+  job::OpenDevice open_device = {};
+};
+
 // A rank that is connected to all others, but for what only all ranks together can do.
 struct Joined {
   Settings settings;
   std::shared_ptr<group::Engine> engine;
   std::vector<std::int32_t> hosts;
-  communicator::LibraryFactory library = {};
+  Collectives collectives = {};
 };
 
 Result<Joined> make_engine(bootstrap::Mesh mesh, const Settings& settings,
@@ -179,17 +185,22 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job,
   return links;
 }
 
-// The library whose collectives run. Empty: none.
-Result<communicator::LibraryFactory> library_of(const Job& job, const Environment& environment) {
-  using communicator::LibraryFactory;
-  if (job.backend == "nccl") return job::nccl_factory(environment);
-  if (job.backend == "stretto" || job.size == 1) return LibraryFactory();
+Result<Collectives> collectives_of(const Job& job, const Environment& environment) {
+  if (job.backend == "nccl") {
+    STRETTO_ASSIGN_OR_RETURN(auto library, job::nccl_factory(environment));
+    return Collectives{.library = std::move(library)};
+  }
+  if (job.backend == "cuda") {
+    STRETTO_ASSIGN_OR_RETURN(auto open_device, job::device_opener(environment));
+    return Collectives{.open_device = std::move(open_device)};
+  }
+  if (job.backend == "stretto" || job.size == 1) return Collectives();
   // Where something else moves the messages, STRETTO_PLUGIN is that.
   const bool is_named = job.engine.empty() || job.engine == job.backend;
   STRETTO_ASSIGN_OR_RETURN(
       const auto plugin,
       transport::packets::load_plugin(job.backend, is_named ? job.plugin : std::string()));
-  return job::plugin_factory(plugin, job.size);
+  return Collectives{.library = job::plugin_factory(plugin, job.size)};
 }
 
 using MakeDataPlane = std::function<Result<std::unique_ptr<transport::DataPlane>>()>;
@@ -218,7 +229,7 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
                            const Environment& environment) {
   STRETTO_ASSIGN_OR_RETURN(const Settings settings, read_settings(options, environment));
   STRETTO_ASSIGN_OR_RETURN(MakeDataPlane engine, engine_of(job, rendezvous.notes()));
-  STRETTO_ASSIGN_OR_RETURN(auto library, library_of(job, environment));
+  STRETTO_ASSIGN_OR_RETURN(auto collectives, collectives_of(job, environment));
   const bootstrap::MeshOptions mesh_options{
       .rank = job.rank,
       .size = job.size,
@@ -230,7 +241,7 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
   STRETTO_ASSIGN_OR_RETURN(auto mesh, bootstrap::connect_mesh(rendezvous.notes(), mesh_options));
   Result<Joined> joined = make_engine(std::move(mesh), settings, environment);
   if (!joined.ok()) return joined;
-  joined->library = std::move(library);
+  joined->collectives = std::move(collectives);
   STRETTO_RETURN_IF_ERROR(rendezvous.finish());
   return joined;
 }
@@ -238,10 +249,10 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
 Result<Joined> join_alone(const Job& job, const JoinOptions& options,
                           const Environment& environment) {
   STRETTO_ASSIGN_OR_RETURN(const Settings settings, read_settings(options, environment));
-  STRETTO_ASSIGN_OR_RETURN(auto library, library_of(job, environment));
+  STRETTO_ASSIGN_OR_RETURN(auto collectives, collectives_of(job, environment));
   STRETTO_ASSIGN_OR_RETURN(auto world, transport::loopback::make_world({.ranks = 1}));
   auto joined = make_engine({.endpoint = std::move(world.front())}, settings, environment);
-  if (joined.ok()) joined->library = std::move(library);
+  if (joined.ok()) joined->collectives = std::move(collectives);
   return joined;
 }
 
@@ -281,7 +292,8 @@ Result<std::unique_ptr<Communicator>> join_job(const Result<Job>& resolved,
        .single_copy = joined->settings.single_copy,
        .group = {.hosts = std::move(joined->hosts), .verification = joined->settings.verification},
        .measure_links = communicator::link_cache_options(environment),
-       .library = std::move(joined->library)});
+       .library = std::move(joined->collectives.library),
+       .open_device = std::move(joined->collectives.open_device)});
 }
 
 template <class Resolve>

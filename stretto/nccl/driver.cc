@@ -16,8 +16,7 @@ Result<std::shared_ptr<Driver>> Driver::load(const std::string& path) {
   const std::string file = path.empty() ? "libcuda.so.1" : path;
   Result<SymbolTable> symbols = SymbolTable::open({file});
   if (!symbols.ok()) {
-    return status_of(StatusCode::invalid_argument,
-                     "NCCL needs a GPU, and there is no driver of one here: {}",
+    return status_of(StatusCode::invalid_argument, "there is no driver of a GPU here: {}",
                      symbols.status().message());
   }
   DriverInterface call{};
@@ -43,6 +42,20 @@ Result<std::shared_ptr<Driver>> Driver::load(const std::string& path) {
       {"cuMemAlloc_v2", &call.allocate},
       {"cuMemFree_v2", &call.free},
       {"cuMemcpyAsync", &call.copy},
+      {"cuCtxSynchronize", &call.context_synchronize},
+      {"cuMemsetD8_v2", &call.clear},
+      {"cuMemHostRegister_v2", &call.pin},
+      {"cuMemHostUnregister", &call.unpin},
+      {"cuMemGetAllocationGranularity", &call.memory_granularity},
+      {"cuMemCreate", &call.memory_create},
+      {"cuMemRelease", &call.memory_release},
+      {"cuMemExportToShareableHandle", &call.memory_export},
+      {"cuMemImportFromShareableHandle", &call.memory_import},
+      {"cuMemAddressReserve", &call.address_reserve},
+      {"cuMemAddressFree", &call.address_free},
+      {"cuMemMap", &call.memory_map},
+      {"cuMemUnmap", &call.memory_unmap},
+      {"cuMemSetAccess", &call.memory_set_access},
   });
   STRETTO_RETURN_IF_ERROR(found);
   std::shared_ptr<Driver> driver(new Driver(call));

@@ -13,9 +13,28 @@
 
 namespace stretto::nccl {
 
-// The part of CUDA's driver that is used beside NCCL, in declarations of our own, for the same
-// reasons. The driver is there wherever a device is, and its streams and memory are those of
-// whatever CUDA runtime the program has.
+// Where memory is (CUmemLocation); who may do what with it (CUmemAccessDesc); what memory is to be
+// like (CUmemAllocationProp).
+struct MemoryLocation {
+  int type = 1;  // A device,
+  int number = 0;
+};
+struct MemoryAccess {
+  MemoryLocation location;
+  int flags = 3;  // Reads and writes.
+};
+struct MemoryProperties {
+  int type = 1;          // Pinned: it stays there.
+  int handle_types = 1;  // It is exported as a file descriptor.
+  MemoryLocation location;
+  void* of_windows = nullptr;
+  unsigned char flags[8] = {};
+};
+static_assert(sizeof(MemoryProperties) == 32, "as in cuda.h");
+
+// The part of CUDA's driver that is used, in declarations of our own: of NCCL, and of this, none
+// need be there when we are built. The driver is there wherever a device is, and its streams and
+// memory are those of whatever CUDA runtime the program has.
 struct DriverInterface {
   int (*init)(unsigned flags);
   int (*get_error_string)(int error, const char** text);
@@ -38,7 +57,28 @@ struct DriverInterface {
   int (*allocate)(std::uint64_t* pointer, std::size_t bytes);
   int (*free)(std::uint64_t pointer);
   int (*copy)(std::uint64_t to, std::uint64_t from, std::size_t bytes, Stream stream);
+  int (*context_synchronize)();
+  int (*clear)(std::uint64_t pointer, unsigned char value, std::size_t bytes);
+  int (*pin)(void* data, std::size_t bytes, unsigned flags);
+  int (*unpin)(void* data);
+  // Memory, the places where it can be seen, and what brings the two together.
+  int (*memory_granularity)(std::size_t* bytes, const MemoryProperties* like, int option);
+  int (*memory_create)(std::uint64_t* handle, std::size_t bytes, const MemoryProperties* like,
+                       unsigned long long flags);
+  int (*memory_release)(std::uint64_t handle);
+  int (*memory_export)(void* descriptor, std::uint64_t handle, int type, unsigned long long flags);
+  int (*memory_import)(std::uint64_t* handle, void* descriptor, int type);
+  int (*address_reserve)(std::uint64_t* pointer, std::size_t bytes, std::size_t alignment,
+                         std::uint64_t wanted, unsigned long long flags);
+  int (*address_free)(std::uint64_t pointer, std::size_t bytes);
+  int (*memory_map)(std::uint64_t pointer, std::size_t bytes, std::size_t offset,
+                    std::uint64_t handle, unsigned long long flags);
+  int (*memory_unmap)(std::uint64_t pointer, std::size_t bytes);
+  int (*memory_set_access)(std::uint64_t pointer, std::size_t bytes, const MemoryAccess* access,
+                           std::size_t count);
 };
+
+inline std::uint64_t address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
 
 // A device of this process, by its driver. Any thread; nothing waits but what is said to.
 class Driver {
@@ -56,6 +96,8 @@ class Driver {
 
   const DriverInterface& call() const { return call_; }
   int number() const { return number_; }
+  // As the driver counts, in places of memory.
+  int device() const { return device_; }
   // Ok, or what the driver says.
   Status status_of_call(const char* what, int error) const;
   // The number of the device in whose memory that is; this one's, if the driver moves it between

@@ -41,7 +41,7 @@ struct Launch {
   std::optional<double> factor = std::nullopt;
 };
 
-// What NCCL cannot do, as DeviceLibrary::refusal() says it.
+// What NCCL cannot do, as DeviceOperations::refusal() says it.
 const char* refusal(const OperationDescriptor& operation, double factor);
 
 // Where things lie, and memory of the device that belongs to the launch until it has ended, or

@@ -41,8 +41,6 @@ Scalar scalar_of(double factor, Type type) {
   return scalar;
 }
 
-std::uint64_t address_of(const std::byte* data) { return reinterpret_cast<std::uintptr_t>(data); }
-
 }  // namespace
 
 Result<std::unique_ptr<NcclLibrary>> NcclLibrary::make(std::shared_ptr<const Nccl> nccl,

@@ -77,8 +77,11 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
 
   int device() const override { return driver_->number(); }
   int device_of(const void* data) const override { return driver_->device_of(data); }
-  const char* refusal(const OperationDescriptor& operation, double factor) const override {
-    return nccl::refusal(operation, factor);
+  bool takes(const void* data) const override { return device_of(data) >= 0; }
+  bool takes_host_memory() const override { return true; }
+  const char* refusal(const OperationDescriptor& operation,
+                      const BufferParts& parts) const override {
+    return nccl::refusal(operation, parts.factor);
   }
   int mark() override;
   bool is_launched(int operation) override;

@@ -23,6 +23,11 @@ Status SharedMemory::put(Rank peer, ConstByteSpan, RemoteAddress) const {
   return unreachable(peer);
 }
 
+Region SharedMemory::share_on_device(MappableMemory::Mapping mapping, std::size_t bytes) {
+  std::byte* const data = mapping.data.get();
+  return Region{.address = {}, .bytes = {data, bytes}, .owner = std::move(mapping.data)};
+}
+
 Result<Region> PrivateMemory::allocate(std::size_t bytes) {
   // Length 0 is an error to mmap, not to callers.
   const std::size_t mapped_bytes = std::max<std::size_t>(bytes, 1);
@@ -71,7 +76,9 @@ RemoteAddress RegionTable::locate(const void* data, std::size_t bytes) const {
 
 std::size_t RegionTable::total_bytes() const {
   std::size_t bytes = 0;
-  for (const Entry& entry : entries_) bytes += entry.bytes.size();
+  for (const Entry& entry : entries_) {
+    if (RemoteAddress{entry.region}.kind() != MemoryKind::device) bytes += entry.bytes.size();
+  }
   return bytes;
 }
 

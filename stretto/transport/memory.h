@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
+#include "stretto/base/file_descriptor.h"
 #include "stretto/base/id.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
@@ -18,7 +20,7 @@ enum class MemoryKind : std::uint8_t {
   host,        // Others do not: it is its process' alone.
   registered,  // It lies in a region, which they have mapped.
   process,     // As host, but they copy from and to it, by get() and put().
-  device,      // A device's: only its library does (base/collective_library.h).
+  device,      // A device's: only what runs there does, of others in a region or by a library.
 };
 
 // Where bytes begin, in what kind of memory, and whose they are.
@@ -36,19 +38,23 @@ struct BufferRef {
 
 // Bytes of a rank, as other ranks are told of them.
 struct RemoteAddress {
-  std::uint32_t region = 0;        // Of its owner; or what stands for the other kinds.
+  std::uint32_t region = 0;        // Of its owner, device() of it; or what stands for a process.
   std::uint64_t offset_bytes = 0;  // In the region. Of kind process: the address there.
 
   static RemoteAddress in_process(const void* data) {
     return {kProcess, reinterpret_cast<std::uintptr_t>(data)};
   }
+  // The number of a region in memory of a device, made of one that is as small as numbers are.
+  static constexpr std::uint32_t on_device(std::uint32_t region) { return region | kDevice; }
   bool valid() const { return region != 0; }
   MemoryKind kind() const {
     if (!valid()) return MemoryKind::host;
-    return region == kProcess ? MemoryKind::process : MemoryKind::registered;
+    if (region == kProcess) return MemoryKind::process;
+    return (region & kDevice) != 0 ? MemoryKind::device : MemoryKind::registered;
   }
 
  private:
+  static constexpr std::uint32_t kDevice = 0x80000000;
   static constexpr std::uint32_t kProcess = 0xffffffff;
 };
 
@@ -57,6 +63,23 @@ struct Region {
   RemoteAddress address;
   ByteSpan bytes;
   std::shared_ptr<void> owner;  // Unmaps when the last copy goes; any thread.
+};
+
+// Memory of one kind that other processes of the host map by a descriptor. Any thread.
+class MappableMemory {
+ public:
+  // Unmaps when the last copy of `data` goes.
+  struct Mapping {
+    FileDescriptor descriptor;
+    std::shared_ptr<std::byte> data;
+    std::size_t bytes = 0;
+  };
+  virtual ~MappableMemory() = default;
+  // Zeroed. At least so many bytes, to which the descriptor leads.
+  virtual Result<Mapping> create(std::size_t bytes) = 0;
+  // Maps what a peer has sent; the descriptor is not needed any more, nor kept. Fails with protocol
+  // if it is of another kind or shorter; else for what may be over soon, or for good.
+  virtual Result<Mapping> open(const FileDescriptor& descriptor, std::size_t bytes) = 0;
 };
 
 // The one-sided half of a transport: memory that several ranks have mapped, or reach in another
@@ -71,6 +94,10 @@ class SharedMemory {
   // Zeroed, page aligned, and reachable by the ranks for which reaches() holds, soon after this
   // returns (resolve() says when).
   virtual Result<Region> allocate(std::size_t bytes) = 0;
+  // What maps memory of kind device, before this rank or a peer shares any.
+  void use_device(std::shared_ptr<MappableMemory> device) { device_ = std::move(device); }
+  // What that has created for this rank, `bytes` of it: reachable as what allocate() returns.
+  virtual Region share_on_device(MappableMemory::Mapping mapping, std::size_t bytes);
   // The address of bytes of this rank that lie inside one region, or none.
   virtual RemoteAddress locate(const void* data, std::size_t bytes) const = 0;
   // Bytes of `peer` (or of this rank) in this process; null if the region is not known (yet) or the
@@ -95,12 +122,18 @@ class SharedMemory {
   virtual Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const;
   // Grows whenever locate() or resolve() may answer otherwise than before.
   virtual std::uint64_t generation() const = 0;
-  // Of all regions that are mapped here, those of peers included. None of memory that is not shared
-  // between processes.
+  // Of all regions of hosts that are mapped here, those of peers included. None of memory that is
+  // not shared between processes.
   virtual std::size_t mapped_bytes() const { return 0; }
   // Tells peers what they have not been told yet, such as the end of a region that another thread
   // has freed. Called now and then, and before sleeping.
   virtual void service() {}
+
+ protected:
+  MappableMemory* device() const { return device_.get(); }
+
+ private:
+  std::shared_ptr<MappableMemory> device_;
 };
 
 // Page-aligned memory that no other rank can reach.
@@ -125,7 +158,7 @@ class RegionTable {
   // from a peer: checked without overflow.
   std::byte* find(RemoteAddress address, std::size_t bytes) const;
   RemoteAddress locate(const void* data, std::size_t bytes) const;
-  // How long all regions are together.
+  // How long all regions in memory of the host are together.
   std::size_t total_bytes() const;
 
  private:

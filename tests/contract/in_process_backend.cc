@@ -282,7 +282,7 @@ class InProcessBackend final : public Backend {
     run_continuations(due);
     return works.size() == 1 ? std::move(works.front()) : Work::all(std::move(works));
   }
-  Memory allocate(std::size_t bytes) override {
+  Memory allocate(std::size_t bytes, std::optional<int>) override {
     auto owned = std::make_shared<std::vector<std::byte>>(bytes);
     const std::span<std::byte> span = *owned;
     return {std::move(owned), span};

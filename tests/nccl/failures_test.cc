@@ -83,7 +83,7 @@ TEST_F(NcclDoubleFails, RanksOnDifferentKindsOfMemoryFindOut) {
     std::vector<float> host(8);
     const View data = rank.rank() == 0 ? on_device(rank, 8) : as_output(host);
     const std::string text = error_of<Mismatch>([&] { rank.all_reduce(data).wait(); });
-    expect_contains(text, "a library for memory of devices");
+    expect_contains(text, "what is for memory of devices");
   });
   EXPECT_EQ(Double::get().control().launches, 0);
 }
@@ -195,7 +195,7 @@ TEST_F(NcclDoubleFails, RefusesWhatNcclHasNot) {
                     "multiplies by a factor in sums and means only");
     expect_contains(
         error_of<InvalidArgument>([&] { rank.all_reduce(data, {.algorithm = "ring"}).wait(); }),
-        "where no algorithm of stretto's runs");
+        "where no algorithm can be named");
     std::vector<float> host(8);
     expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(host, data).wait(); }),
                     "some buffers lie in memory of a device and some in memory of the host");

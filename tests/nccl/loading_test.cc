@@ -39,7 +39,7 @@ TEST(NcclLoading, SaysWhereItCouldBe) {
   const auto other = load_nccl({"libm.so.6"});
   expect_contains(other.status().message(), "libm.so.6 has no function ncclGetVersion");
   const auto driver = Driver::open("/nowhere/libcuda.so.1", 0);
-  expect_contains(driver.status().message(), "NCCL needs a GPU");
+  expect_contains(driver.status().message(), "there is no driver of a GPU here");
 }
 
 TEST(NcclLoading, DeviceThatIsNotThereIsNamed) {
@@ -80,7 +80,7 @@ TEST(NcclLoading, JobsNameItAsTheirBackend) {
       stretto::testing::error_of([&] {
         (void)join({.rank = 0, .size = 1, .backend = "nccl", .environment = &no_device});
       }),
-      "rank 0 of 1 could not join: NCCL needs a GPU");
+      "rank 0 of 1 could not join: the backend \"nccl\" needs a GPU, and there is no driver");
 }
 
 }  // namespace

@@ -8,9 +8,10 @@
 #include <linux/filter.h>
 #include <sys/socket.h>
 
-#include "stretto/job/nccl_factory.h"
+#include "stretto/job/device_factory.h"
 #include "stretto/nccl/driver.h"
 #include "stretto/transport/endpoint.h"
+#include "stretto/transport/shm/host.h"
 #include "stretto/transport/tcp/link.h"
 #include "tests/contract/rank_communicators.h"
 #include "tests/support/connect_pairs.h"
@@ -66,23 +67,43 @@ Result<communicator::LibraryFactory> double_factory() {
   return job::nccl_factory(nccl_variables());
 }
 
+namespace {
+
+transport::Endpoint::Parts connect_by_tcp(int rank, std::vector<FileDescriptor> sockets) {
+  transport::Endpoint::Parts parts{.rank = rank};
+  for (FileDescriptor& socket : sockets) {
+    parts.links.push_back(nullptr);
+    if (!socket.valid()) continue;
+    parts.links.back() = transport::tcp::TcpLink::create(std::move(socket)).or_throw();
+  }
+  return parts;
+}
+
+}  // namespace
+
 DoubleRanks::DoubleRanks(const Options& options)
     : sockets_(options.size), statuses_(options.size), ranks_(options.size) {
-  auto sockets = connect_pairs(options.size, [](int, int) { return make_tcp_pair(); });
+  const bool by_memory = options.maps_devices && options.shares_memory;
+  auto sockets = connect_pairs(options.size, [&](int, int) {
+    return by_memory ? make_unix_pair(SOCK_STREAM) : make_tcp_pair();
+  });
   on_threads(options.size, [&](int rank) {
-    transport::Endpoint::Parts parts{.rank = rank};
-    for (FileDescriptor& socket : sockets[rank]) {
-      sockets_[rank].push_back(socket.get());
-      parts.links.push_back(nullptr);
-      if (!socket.valid()) continue;
-      parts.links.back() = transport::tcp::TcpLink::create(std::move(socket)).or_throw();
-    }
+    for (const FileDescriptor& socket : sockets[rank]) sockets_[rank].push_back(socket.get());
+    auto parts = by_memory ? transport::shm::attach(rank, std::move(sockets[rank]),
+                                                    Deadline::after(std::chrono::seconds(10)))
+                                 .or_throw()
+                           : connect_by_tcp(rank, std::move(sockets[rank]));
     auto engine =
         group::Engine::create(transport::Endpoint::create(std::move(parts)).or_throw(),
                               {.local_ranks = options.size, .heartbeat = options.heartbeat})
             .or_throw();
-    auto made = communicator::ScheduledBackend::make_world(
-        std::move(engine), {.timeout = options.timeout, .library = double_factory().or_throw()});
+    communicator::ScheduledBackend::Options own{.timeout = options.timeout};
+    if (options.maps_devices) {
+      own.open_device = job::device_opener(nccl_variables()).or_throw();
+    } else {
+      own.library = double_factory().or_throw();
+    }
+    auto made = communicator::ScheduledBackend::make_world(std::move(engine), std::move(own));
     statuses_[rank] = made.status();
     if (made.ok()) ranks_[rank] = std::move(*made);
   });

@@ -35,20 +35,24 @@ class Double {
   std::byte* (*reach_)(const void*);
 };
 
-// Names the double as NCCL, and as the driver, or another file.
+// Names the double as NCCL, as our kernels, and as the driver, or another file.
 inline FakeEnvironment nccl_variables(const std::string& driver = Double::file()) {
-  return FakeEnvironment(
-      {{"STRETTO_NCCL_LIBRARY", Double::file()}, {"STRETTO_CUDA_DRIVER", driver}});
+  return FakeEnvironment({{"STRETTO_NCCL_LIBRARY", Double::file()},
+                          {"STRETTO_CUDA_KERNELS", Double::file()},
+                          {"STRETTO_CUDA_DRIVER", driver}});
 }
 
 // What the backend "nccl" of a job uses, with the double in NCCL's place.
 Result<communicator::LibraryFactory> double_factory();
 
-// Ranks that are threads, connected by TCP, so that they can die.
+// Ranks that are threads, connected by TCP, so that they can die, with NCCL; or, with the backend
+// "cuda", by shared memory, as processes are.
 class DoubleRanks {
  public:
   struct Options {
     int size = 2;
+    bool maps_devices = false;
+    bool shares_memory = true;  // Of the host, if devices are mapped.
     Duration timeout = std::chrono::seconds(30);
     std::chrono::milliseconds heartbeat{50};
   };

@@ -40,8 +40,8 @@ inline constexpr std::uint64_t kSetUpLayout = 0x75706f7267776e65;
 // That of a barrier which names who is missing.
 inline constexpr std::uint64_t kMonitoredLayout = 0x6f74696e6f6d;
 
-// The algorithm of operations on memory of devices, which a library runs
-// (base/collective_library.h), so that a rank whose buffers lie elsewhere is found out.
+// The algorithm of operations on memory of devices, so that a rank whose buffers lie elsewhere is
+// found out.
 inline constexpr std::uint8_t kDeviceAlgorithm = 255;
 
 // What a rank believes it is doing. Travels with the data, so that ranks which disagree find out at

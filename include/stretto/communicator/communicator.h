@@ -205,15 +205,20 @@ class Communicator final {
   // the communicator. Where no other rank can reach it, it is ordinary memory. Throws
   // OutOfMemory if it does not fit into what the machine and the limits of this process' container
   // have left, not even a second later; the communicator goes on.
-  Memory allocate_bytes(std::size_t bytes);
+  //
+  // With a device, which must be device(): memory there, which the devices of the other ranks of
+  // this host have mapped, and the host cannot touch. It is freed when all that this process has
+  // begun on the device has ended, for which the host waits. Throws InvalidArgument unless the
+  // backend is "cuda" (JoinOptions::backend), and Error with what the device's driver says.
+  Memory allocate_bytes(std::size_t bytes, std::optional<int> device = std::nullopt);
   template <class T>
-  Buffer<T> allocate(std::size_t count) {
+  Buffer<T> allocate(std::size_t count, std::optional<int> device = std::nullopt) {
     if (count > std::numeric_limits<std::size_t>::max() / sizeof(T)) {
       throw InvalidArgument(status_of(StatusCode::invalid_argument,
                                       "rank {}: allocate: too many elements: {} of {} bytes",
                                       rank().value(), count, sizeof(T)));
     }
-    return Buffer<T>(allocate_bytes(count * sizeof(T)), count);
+    return Buffer<T>(allocate_bytes(count * sizeof(T), device), count);
   }
 
   // What this rank does between operations ("loading data"), for the messages of others that wait
@@ -229,7 +234,8 @@ class Communicator final {
   // The device in whose memory buffers may lie, too, by its number in this process; none if they
   // must lie in memory of the host. See JoinOptions::backend. Any thread.
   std::optional<int> device() const;
-  // Whether that lies in memory of a device, as far as the driver of device() knows. Any thread.
+  // Whether operations take what lies there, in memory of a device: of any, as far as the driver of
+  // device() knows, or with the backend "cuda" what allocate() has made. Any thread.
   bool is_device_memory(const void* data) const;
 
   // Ends the communicator on all ranks that can be reached: their operations fail with Aborted and

@@ -46,7 +46,8 @@ struct JoinOptions {
   std::string transport = {};
   // Whose collectives run, the same on all ranks: "stretto", its own schedules; "mpi", those of an
   // MPI library, as far as it does what is asked (docs/engines.md); "nccl" likewise, on memory of
-  // GPUs. Empty: what STRETTO_BACKEND says, or "stretto".
+  // GPUs; "cuda", its own there, too, where all ranks are on one host (docs/gpu.md). Empty: what
+  // STRETTO_BACKEND says, or "stretto".
   std::string backend = {};
   // "tls": connections between hosts are encrypted with keys that both ends take from the job's
   // key, which must then be in STRETTO_JOB_KEY or in a file; "off". The same on all ranks; shared

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/cuda/runtime/kernels.h"
+#include "stretto/cuda/kernels.h"
 
 #include <cuda_runtime.h>
 
@@ -36,20 +36,17 @@ __global__ void reduce(const Operands operands) {
 }
 
 }  // namespace
+}  // namespace stretto::cuda
 
-bool has_reduction_kernel(DType dtype, DType output, ReduceOp op) {
-  return visit_reduction(dtype, output, op, [](auto, auto, int) {});
-}
-
-int launch_reduction(DType dtype, DType output, ReduceOp op, const Operands& operands,
-                     void* stream) {
-  visit_reduction(dtype, output, op, [&]<class Format, class Op>(Format, Op, int parts) {
-    Operands own = operands;
+extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_REDUCE(
+    stretto::DType dtype, stretto::DType output, stretto::ReduceOp op,
+    const stretto::cuda::Operands* operands, void* stream) {
+  using namespace stretto::cuda;
+  const auto launch = [&]<class Format, class Op>(Format, Op, int parts) {
+    Operands own = *operands;
     own.count *= static_cast<std::size_t>(parts);
     reduce<Format, Op>
         <<<blocks_for(own.count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(own);
-  });
-  return cudaGetLastError();
+  };
+  return visit_reduction(dtype, output, op, launch) ? cudaGetLastError() : kNoKernel;
 }
-
-}  // namespace stretto::cuda

@@ -8,17 +8,25 @@
 namespace stretto::transport::loopback {
 
 Result<Region> LoopbackMemory::allocate(std::size_t bytes) {
-  Result<Region> region = PrivateMemory().allocate(bytes);
-  if (!region.ok()) return region;
+  STRETTO_ASSIGN_OR_RETURN(Region region, PrivateMemory().allocate(bytes));
+  return share(std::move(region), MemoryKind::registered);
+}
+
+Region LoopbackMemory::share_on_device(MappableMemory::Mapping mapping, std::size_t bytes) {
+  return share(SharedMemory::share_on_device(std::move(mapping), bytes), MemoryKind::device);
+}
+
+Region LoopbackMemory::share(Region region, MemoryKind kind) {
   const MutexLock lock(regions_->mutex);
-  const std::uint32_t number = regions_->next++;
-  regions_->tables[self_].insert(number, region->bytes);
+  std::uint32_t number = regions_->next++;
+  if (kind == MemoryKind::device) number = RemoteAddress::on_device(number);
+  regions_->tables[self_].insert(number, region.bytes);
   regions_->generation.fetch_add(1, std::memory_order_release);
-  regions_->owners[number] = region->owner;
-  region->address = {.region = number, .offset_bytes = 0};
+  regions_->owners[number] = region.owner;
+  region.address = {.region = number, .offset_bytes = 0};
   // The table forgets the region before the memory goes.
-  region->owner = std::shared_ptr<void>(
-      region->bytes.data(), [regions = regions_, self = self_, number](void*) {
+  region.owner =
+      std::shared_ptr<void>(region.bytes.data(), [regions = regions_, self = self_, number](void*) {
         const MutexLock guard(regions->mutex);
         regions->tables[self].erase(number);
         regions->generation.fetch_add(1, std::memory_order_release);

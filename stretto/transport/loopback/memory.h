@@ -31,13 +31,14 @@ struct Regions {
 };
 
 // Memory between ranks that are threads: every region is reachable by all of its host, at the same
-// address.
+// address; on a device, if that is the device of all of them.
 class LoopbackMemory : public SharedMemory {
  public:
   LoopbackMemory(Rank self, std::shared_ptr<Regions> regions)
       : self_(self), regions_(std::move(regions)) {}
 
   Result<Region> allocate(std::size_t bytes) override;
+  Region share_on_device(MappableMemory::Mapping mapping, std::size_t bytes) override;
   RemoteAddress locate(const void* data, std::size_t bytes) const override;
   std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override;
   std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override;
@@ -51,6 +52,8 @@ class LoopbackMemory : public SharedMemory {
   }
 
  private:
+  Region share(Region region, MemoryKind kind);
+
   Rank self_;
   std::shared_ptr<Regions> regions_;
 };

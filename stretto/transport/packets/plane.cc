@@ -10,18 +10,10 @@
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
+#include "stretto/base/own_folder.h"
 
 namespace stretto::transport::packets {
 namespace {
-
-// Where this code lies: in a library, or in the program.
-std::string own_folder() {
-  Dl_info info{};
-  if (::dladdr(reinterpret_cast<const void*>(&load_plugin), &info) == 0) return "";
-  const std::string_view path = info.dli_fname;
-  const std::size_t slash = path.rfind('/');
-  return slash == std::string_view::npos ? "" : std::string(path.substr(0, slash + 1));
-}
 
 // These libraries load parts of themselves, which look for symbols among those of the process.
 void* open_library(const std::string& path) {

@@ -20,14 +20,15 @@ constexpr double kMib = 1024.0 * 1024.0;
 
 }  // namespace
 
-Result<Mapping> Mapping::create(std::size_t bytes) {
+Result<MappableMemory::Mapping> FileMemory::create(std::size_t bytes) {
   bytes = std::max<std::size_t>(bytes, 1);
   STRETTO_ASSIGN_OR_RETURN(FileDescriptor descriptor, make_sealed_memory("stretto", bytes));
   STRETTO_ASSIGN_OR_RETURN(auto data, map_shared_memory(descriptor.get(), bytes));
   return Mapping{std::move(descriptor), std::move(data), bytes};
 }
 
-Result<Mapping> Mapping::open(const FileDescriptor& descriptor, std::size_t bytes) {
+Result<MappableMemory::Mapping> FileMemory::open(const FileDescriptor& descriptor,
+                                                 std::size_t bytes) {
   struct stat info {};
   if (!descriptor.valid() || ::fstat(descriptor.get(), &info) != 0) {
     return status_of(StatusCode::protocol, "a region came without its file");
@@ -49,11 +50,24 @@ ShmMemory::ShmMemory(Rank self, std::vector<std::shared_ptr<Channel>> channels)
 
 Result<Region> ShmMemory::allocate(std::size_t bytes) {
   service();
-  STRETTO_ASSIGN_OR_RETURN(Mapping mapping, Mapping::create(bytes));
-  std::uint32_t number = 0;
+  STRETTO_ASSIGN_OR_RETURN(auto mapping, FileMemory().create(bytes));
+  return share(next_number(), std::move(mapping), bytes);
+}
+
+Region ShmMemory::share_on_device(MappableMemory::Mapping mapping, std::size_t bytes) {
+  service();
+  return share(RemoteAddress::on_device(next_number()), std::move(mapping), bytes);
+}
+
+std::uint32_t ShmMemory::next_number() {
+  const MutexLock lock(mutex_);
+  return next_++;
+}
+
+// Tells the peers of it.
+Region ShmMemory::share(std::uint32_t number, MappableMemory::Mapping mapping, std::size_t bytes) {
   {
     const MutexLock lock(mutex_);
-    number = next_++;
     own_.insert(number, {mapping.data.get(), mapping.bytes});
     generation_.fetch_add(1, std::memory_order_release);
   }
@@ -156,11 +170,18 @@ void ShmMemory::receive(Rank peer, Channel::Received received) {
   map_region(peer, notice.region, std::move(received.descriptor), notice.bytes);
 }
 
+Result<MappableMemory::Mapping> ShmMemory::open(std::uint32_t number, const FileDescriptor& file,
+                                                std::size_t bytes) {
+  if (RemoteAddress{number}.kind() != MemoryKind::device) return FileMemory().open(file, bytes);
+  if (device() != nullptr) return device()->open(file, bytes);
+  return status_of(StatusCode::protocol, "it lies on a device, and this rank has none");
+}
+
 void ShmMemory::map_region(Rank peer, std::uint32_t number, FileDescriptor file,
                            std::size_t bytes) {
   PeerRegions& regions = peers_[peer];
-  Result<Mapping> mapping = Mapping::open(file, bytes);
-  if (mapping.status().code() == StatusCode::system) {
+  Result<MappableMemory::Mapping> mapping = open(number, file, bytes);
+  if (!mapping.ok() && mapping.status().code() != StatusCode::protocol) {
     regions.unmapped.insert_or_assign(number, Unmapped{std::move(file), bytes, mapping.status()});
     any_unmapped_ = true;
     return;

@@ -16,22 +16,19 @@
 
 namespace stretto::transport::shm {
 
-// An unnamed file in memory (memfd), mapped. It has no name, no limit but memory, and is gone with
-// the last process that maps it, however that process ends.
-struct Mapping {
-  FileDescriptor descriptor;
-  std::shared_ptr<std::byte> data;
-  std::size_t bytes = 0;
-
-  // Zeroed. Sealed against shrinking, so that peers can trust its size.
-  static Result<Mapping> create(std::size_t bytes);
-  // Maps what a peer has sent; the descriptor is not needed any more, nor kept. Refuses, with
-  // protocol, a file that could shrink (its pages would turn into SIGBUS) or that is smaller than
-  // the peer says. Fails with system if this process has no room for it.
-  static Result<Mapping> open(const FileDescriptor& descriptor, std::size_t bytes);
+// Unnamed files in memory (memfd). They have no name, no limit but memory, and are gone with the
+// last process that maps them, however that process ends.
+class FileMemory final : public MappableMemory {
+ public:
+  // Sealed against shrinking, so that peers can trust its size.
+  Result<Mapping> create(std::size_t bytes) override;
+  // Refuses, with protocol, a file that could shrink (its pages would turn into SIGBUS) or that is
+  // smaller than the peer says. Fails with system if this process has no room for it.
+  Result<Mapping> open(const FileDescriptor& descriptor, std::size_t bytes) override;
 };
 
-// Memory between processes of a host. Allocating sends the file to every peer on its channel;
+// Memory between processes of a host, and of their devices. Allocating sends the file to every peer
+// on its channel;
 // freeing tells them to unmap. What a peer cannot map for lack of something is tried again as long
 // as the region is there.
 class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMemory> {
@@ -40,6 +37,7 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   ShmMemory(Rank self, std::vector<std::shared_ptr<Channel>> channels);
 
   Result<Region> allocate(std::size_t bytes) override;
+  Region share_on_device(MappableMemory::Mapping mapping, std::size_t bytes) override;
   RemoteAddress locate(const void* data, std::size_t bytes) const override;
   std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override;
   std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override;
@@ -68,7 +66,8 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   void service() override;
 
  private:
-  // A region whose file is here, but for which there is no room in this process' address space.
+  // A region whose file is here, but for which there is no room in this process' address space, or
+  // which its device does not map.
   struct Unmapped {
     FileDescriptor file;
     std::size_t bytes = 0;
@@ -76,12 +75,16 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   };
   struct PeerRegions {
     RegionTable table;
-    std::map<std::uint32_t, Mapping> mappings;
+    std::map<std::uint32_t, MappableMemory::Mapping> mappings;
     std::map<std::uint32_t, Unmapped> unmapped;
     PeerProcess process;
     bool is_proved = false;
   };
   const PeerProcess& process(Rank peer) const { return peers_[peer].process; }
+  Region share(std::uint32_t number, MappableMemory::Mapping mapping, std::size_t bytes);
+  std::uint32_t next_number();
+  Result<MappableMemory::Mapping> open(std::uint32_t number, const FileDescriptor& file,
+                                       std::size_t bytes);
   void map_region(Rank peer, std::uint32_t number, FileDescriptor file, std::size_t bytes);
   void map_unmapped();
 

@@ -27,32 +27,37 @@ FileDescriptor make_file(std::size_t bytes, int seals) {
 }
 
 TEST(MappingTest, IsSharedSealedAndZeroed) {
-  Mapping own = Mapping::create(5000).or_throw();
+  MappableMemory::Mapping own = FileMemory().create(5000).or_throw();
   EXPECT_EQ(own.bytes, 5000u);
   EXPECT_EQ(own.data.get()[4999], std::byte{0});
   EXPECT_NE(::ftruncate(own.descriptor.get(), 100), 0) << "it could shrink";
-  const Mapping other = Mapping::open(FileDescriptor(::dup(own.descriptor.get())), 5000).or_throw();
+  const MappableMemory::Mapping other =
+      FileMemory().open(FileDescriptor(::dup(own.descriptor.get())), 5000).or_throw();
   other.data.get()[4999] = std::byte{7};
   EXPECT_EQ(own.data.get()[4999], std::byte{7});
 }
 
 TEST(MappingTest, RefusesWhatCouldTakeItsPagesAway) {
-  EXPECT_EQ(Mapping::open(make_file(4096, F_SEAL_GROW), 4096).status().code(),
+  EXPECT_EQ(FileMemory().open(make_file(4096, F_SEAL_GROW), 4096).status().code(),
             StatusCode::protocol);
-  EXPECT_TRUE(Mapping::open(make_file(4096, F_SEAL_SHRINK), 4096).ok());
+  EXPECT_TRUE(FileMemory().open(make_file(4096, F_SEAL_SHRINK), 4096).ok());
   // Something that has no seals at all.
-  EXPECT_EQ(Mapping::open(FileDescriptor(::open("/proc/self/exe", O_RDONLY)), 100).status().code(),
-            StatusCode::protocol);
+  EXPECT_EQ(
+      FileMemory().open(FileDescriptor(::open("/proc/self/exe", O_RDONLY)), 100).status().code(),
+      StatusCode::protocol);
 }
 
 TEST(MappingTest, RefusesAFileThatIsTooSmall) {
-  EXPECT_EQ(Mapping::open(make_file(4096, F_SEAL_SHRINK), 4097).status().code(),
+  EXPECT_EQ(FileMemory().open(make_file(4096, F_SEAL_SHRINK), 4097).status().code(),
             StatusCode::protocol);
-  EXPECT_EQ(Mapping::open(make_file(0, F_SEAL_SHRINK), 0).status().code(), StatusCode::protocol);
-  EXPECT_EQ(
-      Mapping::open(make_file(4096, F_SEAL_SHRINK), static_cast<std::size_t>(-1)).status().code(),
-      StatusCode::protocol);
-  EXPECT_EQ(Mapping::open(FileDescriptor(), 4096).status().code(), StatusCode::protocol);
+  EXPECT_EQ(FileMemory().open(make_file(0, F_SEAL_SHRINK), 0).status().code(),
+            StatusCode::protocol);
+  EXPECT_EQ(FileMemory()
+                .open(make_file(4096, F_SEAL_SHRINK), static_cast<std::size_t>(-1))
+                .status()
+                .code(),
+            StatusCode::protocol);
+  EXPECT_EQ(FileMemory().open(FileDescriptor(), 4096).status().code(), StatusCode::protocol);
 }
 
 // Rank 0's memory, and the bare end of the socket on which rank 1 would be.

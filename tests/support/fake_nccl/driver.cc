@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <vector>
@@ -54,13 +55,18 @@ Shared& shared() {
   return *made;
 }
 
-bool is_device_memory(const void* data) {
+bool is_in_pages(const void* data) {
   const auto* at = static_cast<const std::byte*>(data);
   return at >= pages().known && at < pages().known + kDeviceBytes;
 }
 
+bool is_device_memory(const void* data) {
+  return is_in_pages(data) || device_of_exported(data) >= 0;
+}
+
 std::byte* reach(const void* data) {
-  if (!is_device_memory(data)) return static_cast<std::byte*>(const_cast<void*>(data));
+  if (std::byte* const exported = reach_exported(data)) return exported;
+  if (!is_in_pages(data)) return static_cast<std::byte*>(const_cast<void*>(data));
   return pages().reached + (static_cast<const std::byte*>(data) - pages().known);
 }
 
@@ -103,10 +109,14 @@ struct OpaqueStream {
 namespace stretto::fake_nccl {
 namespace {
 
-nccl::OpaqueStream* make_stream() {
+auto& all_streams() {
   static auto* const all = new std::vector<std::unique_ptr<nccl::OpaqueStream>>;
+  return *all;
+}
+
+nccl::OpaqueStream* make_stream() {
   const std::lock_guard held(shared().mutex);
-  auto* const stream = all->emplace_back(std::make_unique<nccl::OpaqueStream>()).get();
+  auto* const stream = all_streams().emplace_back(std::make_unique<nccl::OpaqueStream>()).get();
   stream->thread = std::thread([stream] { stream->run(); });
   return stream;
 }
@@ -209,7 +219,7 @@ int cuStreamQuery(Stream stream) {
   if (!has_context()) return kInvalidContext;
   const auto* const of = stream_of(stream);
   const std::lock_guard held(shared().mutex);
-  return of->ended == of->begun ? kSuccess : kNotReady;
+  return of->ended == of->begun ? shared().control.stream_error : kNotReady;
 }
 int cuStreamWaitEvent(Stream stream, void* event, unsigned) {
   if (!has_context()) return kInvalidContext;
@@ -248,6 +258,10 @@ int cuEventDestroy_v2(void* event) {
 }
 int cuPointerGetAttribute(void* value, int attribute, std::uint64_t pointer) {
   if (!is_device_memory(reinterpret_cast<const void*>(pointer))) return kInvalidValue;
+  if (attribute == 9 && !is_in_pages(reinterpret_cast<const void*>(pointer))) {
+    *static_cast<int*>(value) = device_of_exported(reinterpret_cast<const void*>(pointer));
+    return kSuccess;
+  }
   const std::lock_guard held(shared().mutex);
   const auto at =
       static_cast<std::size_t>(reinterpret_cast<const std::byte*>(pointer) - pages().known);
@@ -276,4 +290,20 @@ int cuMemcpyAsync(std::uint64_t to, std::uint64_t from, std::size_t bytes, Strea
   enqueue(stream, [=] { std::copy_n(source, bytes, target); });
   return kSuccess;
 }
+int cuMemsetD8_v2(std::uint64_t to, unsigned char value, std::size_t bytes) {
+  if (!has_context()) return kInvalidContext;
+  std::byte* const target = reach(reinterpret_cast<void*>(to));
+  enqueue(nullptr, [=] { std::fill_n(target, bytes, std::byte{value}); });
+  return kSuccess;
+}
+int cuCtxSynchronize() {
+  if (!has_context()) return kInvalidContext;
+  std::unique_lock held(shared().mutex);
+  shared().changed.wait(held, [] {
+    return std::ranges::all_of(all_streams(), [](const auto& s) { return s->ended == s->begun; });
+  });
+  return kSuccess;
+}
+int cuMemHostRegister_v2(void*, std::size_t, unsigned) { return kSuccess; }
+int cuMemHostUnregister(void*) { return kSuccess; }
 }

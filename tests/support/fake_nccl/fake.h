@@ -16,13 +16,14 @@
 
 #include "stretto/nccl/interface.h"
 
-// A double of NCCL and of a device's driver, in memory of the host: it has their C interface, and
-// none of their code. What tests show with it is what stretto does with those, not what they do.
-// It is strict where a device would only be unlucky: memory of the "device" cannot be touched by
-// the host, streams run late, launches without blocking reach the stream later than they return,
-// and calls that NCCL forbids are remembered as misuse.
+// A double of NCCL, of a device's driver and of our kernels, in memory of the host: it has their C
+// interface, and none of their code. What tests show with it is what stretto does with those, not
+// what they do. It is strict where a device would only be unlucky: memory of the "device" cannot be
+// touched by the host, streams run late, launches without blocking reach the stream later than they
+// return, and calls that NCCL forbids are remembered as misuse.
 //
-// The ranks are threads of one process.
+// The ranks are threads of one process; only memory that is exported, and our kernels, are those of
+// several, too.
 namespace stretto::fake_nccl {
 
 using nccl::Comm;
@@ -41,6 +42,14 @@ struct Control {
   bool stalls_connecting = false;
   // A graph is being captured, for whose sake the default streams record nothing.
   bool captures = false;
+  // Our kernels wait until they are let go; or are refused with this error, if it is not 0.
+  bool holds_kernels = false;
+  int kernel_error = 0;
+  // Streams that are done say this; devices get no access to memory of others.
+  int stream_error = 0;
+  bool refuses_peers = false;
+  // What memory for export there is.
+  std::size_t exportable_bytes = std::size_t{1} << 30;
   // This rank's communicators have this error from their next call on; -1: none.
   int failing_rank = -1;
   ResultCode error = 6;
@@ -49,6 +58,11 @@ struct Control {
   int calls = 0;     // Collectives in them.
   int aborts = 0;
   int destroyed = 0;
+  int kernels = 0;  // Of ours that have run.
+  // Of memory for export, that are there: its bytes, and places that are reserved or hold it.
+  std::size_t exported_bytes = 0;
+  int reserved_places = 0;
+  int mapped_places = 0;
   std::string misuse;  // The first.
 };
 
@@ -68,10 +82,15 @@ struct Shared {
 };
 Shared& shared();
 
-// Of the device.
+// Of a device.
 bool is_device_memory(const void* data);
-// Where the double itself, and a test, reaches such memory.
+// Where the double itself, and a test, reaches such memory; where nobody does, if the calling
+// thread's device has no access to it.
 std::byte* reach(const void* data);
+// The part of those two for exported memory: where it is reached, and on which device it is; null
+// and -1 if it is none.
+std::byte* reach_exported(const void* data);
+int device_of_exported(const void* data);
 // Whether the calling thread has made a device its current one.
 bool has_context();
 // Of the calling thread's current device.

@@ -3,6 +3,9 @@
 
 #pragma once
 
+#include <functional>
+#include <memory>
+
 #include "stretto/base/environment.h"
 #include "stretto/base/status.h"
 #include "stretto/communicator/scheduled_backend.h"
@@ -12,7 +15,13 @@ namespace stretto::job {
 // NCCL, for the backend "nccl" of a job. Loads it now, and the driver of the devices: fails with
 // invalid_argument if one of them is not there. Reads STRETTO_NCCL_LIBRARY (nccl/load.h) and
 // STRETTO_DEVICE, the number of this process' device; without that, the ranks of a host take the
-// devices that they see in their order.
+// devices that they see in their order, by turns.
 Result<communicator::LibraryFactory> nccl_factory(const Environment& environment);
+
+// The device of a rank, for the backend "cuda": with the number of the rank among those of its
+// host. Loads the driver now, and our kernels (cuda/load_kernels.h): fails as nccl_factory() does.
+// Reads STRETTO_DEVICE likewise.
+using OpenDevice = std::function<Result<std::shared_ptr<execution::SharedDevice>>(int local_rank)>;
+Result<OpenDevice> device_opener(const Environment& environment);
 
 }  // namespace stretto::job

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/job/nccl_factory.h"
+#include "stretto/job/device_factory.h"
 
 #include <optional>
 #include <vector>
@@ -9,10 +9,20 @@
 #include <fmt/format.h>
 
 #include "stretto/base/parse_number.h"
+#include "stretto/cuda/cuda_device.h"
+#include "stretto/cuda/load_kernels.h"
 #include "stretto/nccl/nccl_library.h"
 
 namespace stretto::job {
 namespace {
+
+// At least one.
+Result<int> count_devices(std::string_view backend, const std::string& driver_file) {
+  Result<int> devices = nccl::Driver::count(driver_file);
+  if (devices.ok() && *devices > 0) return devices;
+  return status_of(StatusCode::invalid_argument, "the backend \"{}\" needs a GPU, and {}", backend,
+                   devices.ok() ? "this process sees none" : devices.status().message());
+}
 
 Result<std::optional<int>> named_device(const Environment& environment) {
   const std::optional<std::string> text = environment.get("STRETTO_DEVICE");
@@ -29,11 +39,7 @@ Result<communicator::LibraryFactory> nccl_factory(const Environment& environment
   STRETTO_ASSIGN_OR_RETURN(const auto nccl, nccl::load_nccl(nccl::nccl_files(environment)));
   STRETTO_ASSIGN_OR_RETURN(const std::optional<int> named, named_device(environment));
   const std::string driver_file = environment.get("STRETTO_CUDA_DRIVER").value_or("");
-  STRETTO_ASSIGN_OR_RETURN(const int devices, nccl::Driver::count(driver_file));
-  if (devices == 0) {
-    return Status(StatusCode::invalid_argument,
-                  "the backend \"nccl\" needs a GPU, and this process sees none");
-  }
+  STRETTO_ASSIGN_OR_RETURN(const int devices, count_devices("nccl", driver_file));
   const auto make = [=](const execution::Membership& group,
                         const communicator::LibraryMeeting& meeting)
       -> Result<std::unique_ptr<CollectiveLibrary>> {
@@ -56,6 +62,19 @@ Result<communicator::LibraryFactory> nccl_factory(const Environment& environment
     return std::unique_ptr<CollectiveLibrary>(std::move(*library));
   };
   return communicator::LibraryFactory{.make = make, .for_devices = true};
+}
+
+Result<OpenDevice> device_opener(const Environment& environment) {
+  STRETTO_ASSIGN_OR_RETURN(const std::optional<int> named, named_device(environment));
+  const std::string driver_file = environment.get("STRETTO_CUDA_DRIVER").value_or("");
+  STRETTO_ASSIGN_OR_RETURN(const int devices, count_devices("cuda", driver_file));
+  STRETTO_ASSIGN_OR_RETURN(const cuda::Kernels kernels, cuda::load_kernels(environment));
+  return OpenDevice([=](int local_rank) -> Result<std::shared_ptr<execution::SharedDevice>> {
+    const int number = named.value_or(local_rank % devices);
+    STRETTO_ASSIGN_OR_RETURN(auto driver, nccl::Driver::open(driver_file, number));
+    return std::shared_ptr<execution::SharedDevice>(
+        std::make_shared<cuda::CudaDevice>(std::move(driver), kernels));
+  });
 }
 
 }  // namespace stretto::job

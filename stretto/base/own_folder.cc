@@ -1,0 +1,20 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/base/own_folder.h"
+
+#include <dlfcn.h>
+
+#include <string_view>
+
+namespace stretto {
+
+std::string own_folder() {
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0) return "";
+  const std::string_view path = info.dli_fname;
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? "" : std::string(path.substr(0, slash + 1));
+}
+
+}  // namespace stretto

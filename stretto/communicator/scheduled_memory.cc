@@ -1,0 +1,71 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Memory that scheduled backends give.
+
+#include <fmt/format.h>
+
+#include "stretto/base/memory_limit.h"
+#include "stretto/communicator/arguments.h"
+#include "stretto/communicator/scheduled_backend.h"
+
+namespace stretto::communicator {
+namespace {
+
+Memory memory_of(transport::Region region) { return {std::move(region.owner), region.bytes}; }
+
+}  // namespace
+
+// What others have freed is there again when they have heard of it; what this process lacks for a
+// moment comes back, too.
+Result<transport::Region> ScheduledBackend::allocate_region(std::size_t bytes,
+                                                            transport::MemoryKind kind) {
+  const bool is_on_device = kind == transport::MemoryKind::device;
+  const auto allocate_now = [&]() -> Result<transport::Region> {
+    transport::MappableMemory::Mapping made;
+    // Waits for the device, and so not with the lock.
+    if (is_on_device) {
+      STRETTO_ASSIGN_OR_RETURN(made, options_.device->create(bytes));
+    }
+    const group::EngineLock held(*engine_);
+    transport::Endpoint& transport = engine_->transport();
+    if (is_on_device) return transport.memory().share_on_device(std::move(made), bytes);
+    return transport.allocate(bytes);
+  };
+  Result<transport::Region> region = allocate_now();
+  const auto may_fit_soon = [&] {
+    if (region.status().code() == StatusCode::system) return true;
+    if (region.status().code() != StatusCode::out_of_memory) return false;
+    const auto left = find_memory_left();
+    return is_on_device || !left || bytes <= left->limit_bytes;
+  };
+  // What a rank has freed is there again when the others have heard of it, by the next turn of
+  // their heartbeat.
+  constexpr int kAttempts = 20;
+  const Duration pause = engine_->options().heartbeat / (kAttempts / 2);
+  for (int i = 0; i < kAttempts && may_fit_soon(); ++i) {
+    (void)engine_->drive([] { return false; }, Deadline::after(pause));
+    region = allocate_now();
+  }
+  return region;
+}
+
+Memory ScheduledBackend::allocate(std::size_t bytes, std::optional<int> device) {
+  const Caller who{.rank = rank(), .operation = "allocate"};
+  check(who, !device || options_.device != nullptr,
+        "only a job with the backend \"cuda\" gives memory of devices");
+  if (device && *device != devices_->device()) {
+    refuse(who, fmt::format("device {} of this process is not the one that this rank works on, "
+                            "which is {}",
+                            *device, devices_->device()));
+  }
+  if (!device) return memory_of(allocate_region(bytes).or_throw());
+  auto region = allocate_region(bytes, transport::MemoryKind::device);
+  region.status()
+      .with_context(
+          fmt::format("rank {}: allocate {} bytes on device {}", rank().value(), bytes, *device))
+      .or_throw();
+  return memory_of(std::move(*region));
+}
+
+}  // namespace stretto::communicator

@@ -1,0 +1,158 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/cuda/cuda_device.h"
+
+#include <algorithm>
+
+#include "stretto/base/round_up.h"
+#include "stretto/cuda/visit_reduction.h"
+
+namespace stretto::cuda {
+namespace {
+
+using nccl::address_of;
+
+constexpr int kFileDescriptor = 1;  // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
+constexpr unsigned kPinForAllContexts = 1;
+constexpr unsigned kStreamNonBlocking = 1;
+
+bool has_kernel(const OperationDescriptor& operation) {
+  return visit_reduction(operation.dtype, operation.dtype, operation.op, [](auto, auto, int) {});
+}
+
+}  // namespace
+
+Result<std::unique_ptr<execution::KernelQueue>> CudaDevice::make_queue() {
+  const nccl::Driver::Current current(*driver_);
+  int least = 0;
+  int greatest = 0;
+  STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
+      "cuCtxGetStreamPriorityRange", driver_->call().stream_priority_range(&least, &greatest)));
+  nccl::Stream stream = nullptr;
+  STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
+      "cuStreamCreateWithPriority",
+      driver_->call().stream_create(&stream, kStreamNonBlocking, greatest)));
+  return std::unique_ptr<execution::KernelQueue>(
+      std::make_unique<CudaQueue>(driver_, stream, kernels_.reduce, marks_));
+}
+
+Result<std::shared_ptr<void>> CudaDevice::pin(ByteSpan bytes) {
+  const nccl::Driver::Current current(*driver_);
+  STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
+      "cuMemHostRegister", driver_->call().pin(bytes.data(), bytes.size(), kPinForAllContexts)));
+  return std::shared_ptr<void>(bytes.data(), [driver = driver_](void* data) {
+    const nccl::Driver::Current there(*driver);
+    (void)driver->call().unpin(data);
+  });
+}
+
+// The handle is not needed any more: what is mapped stays.
+Result<std::shared_ptr<std::byte>> CudaDevice::map(std::uint64_t handle, std::size_t bytes) const {
+  const nccl::DriverInterface& call = driver_->call();
+  std::uint64_t place = 0;
+  Status status =
+      driver_->status_of_call("cuMemAddressReserve", call.address_reserve(&place, bytes, 0, 0, 0));
+  if (status.ok()) {
+    status = driver_->status_of_call("cuMemMap", call.memory_map(place, bytes, 0, handle, 0));
+    if (!status.ok()) (void)call.address_free(place, bytes);
+  }
+  (void)call.memory_release(handle);
+  STRETTO_RETURN_IF_ERROR(status);
+  const std::shared_ptr<std::byte> data(
+      reinterpret_cast<std::byte*>(place), [driver = driver_, bytes](std::byte* mapped) {
+        const nccl::Driver::Current there(*driver);
+        (void)driver->call().memory_unmap(address_of(mapped), bytes);
+        (void)driver->call().address_free(address_of(mapped), bytes);
+      });
+  const nccl::MemoryAccess access{.location = {.number = driver_->device()}};
+  STRETTO_RETURN_IF_ERROR(
+      driver_->status_of_call("cuMemSetAccess", call.memory_set_access(place, bytes, &access, 1)));
+  return data;
+}
+
+Result<transport::MappableMemory::Mapping> CudaDevice::create(std::size_t bytes) {
+  const nccl::Driver::Current current(*driver_);
+  const nccl::DriverInterface& call = driver_->call();
+  const nccl::MemoryProperties like{.location = {.number = driver_->device()}};
+  std::size_t unit = 1;
+  STRETTO_RETURN_IF_ERROR(driver_->status_of_call("cuMemGetAllocationGranularity",
+                                                  call.memory_granularity(&unit, &like, 0)));
+  const std::size_t whole = round_up(std::max<std::size_t>(bytes, 1), unit);
+  std::uint64_t handle = 0;
+  STRETTO_RETURN_IF_ERROR(
+      driver_->status_of_call("cuMemCreate", call.memory_create(&handle, whole, &like, 0)));
+  int descriptor = -1;
+  const Status exported = driver_->status_of_call(
+      "cuMemExportToShareableHandle", call.memory_export(&descriptor, handle, kFileDescriptor, 0));
+  Mapping mapping{.descriptor = FileDescriptor(descriptor), .data = nullptr, .bytes = whole};
+  STRETTO_ASSIGN_OR_RETURN(auto data, map(handle, whole));
+  STRETTO_RETURN_IF_ERROR(exported);
+  STRETTO_RETURN_IF_ERROR(
+      driver_->status_of_call("cuMemsetD8", call.clear(address_of(data.get()), 0, whole)));
+  STRETTO_RETURN_IF_ERROR(driver_->status_of_call("cuCtxSynchronize", call.context_synchronize()));
+  mapping.data = own(std::move(data), whole);
+  return mapping;
+}
+
+// As long as it is there, operations take it.
+std::shared_ptr<std::byte> CudaDevice::own(std::shared_ptr<std::byte> data,
+                                           std::size_t bytes) const {
+  std::uint32_t number = 0;
+  {
+    const MutexLock held(allocations_->mutex);
+    number = allocations_->next++;
+    allocations_->table.insert(number, {data.get(), bytes});
+  }
+  std::byte* const begin = data.get();
+  return {begin, [driver = driver_, allocations = allocations_, number,
+                  mapped = std::move(data)](std::byte*) mutable {
+            {
+              const MutexLock held(allocations->mutex);
+              allocations->table.erase(number);
+            }
+            const nccl::Driver::Current there(*driver);
+            (void)driver->call().context_synchronize();
+            mapped.reset();
+          }};
+}
+
+Result<transport::MappableMemory::Mapping> CudaDevice::open(const FileDescriptor& descriptor,
+                                                            std::size_t bytes) {
+  if (!descriptor.valid()) {
+    return status_of(StatusCode::protocol, "memory of a device came without its descriptor");
+  }
+  const nccl::Driver::Current current(*driver_);
+  std::uint64_t handle = 0;
+  void* const number = reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor.get()));
+  STRETTO_RETURN_IF_ERROR(
+      driver_->status_of_call("cuMemImportFromShareableHandle",
+                              driver_->call().memory_import(&handle, number, kFileDescriptor)));
+  STRETTO_ASSIGN_OR_RETURN(auto data, map(handle, bytes));
+  return Mapping{.descriptor = FileDescriptor(), .data = std::move(data), .bytes = bytes};
+}
+
+bool CudaDevice::takes(const void* data) const {
+  const MutexLock held(allocations_->mutex);
+  return allocations_->table.locate(data, 0).valid();
+}
+
+const char* CudaDevice::refusal(const OperationDescriptor& operation,
+                                const BufferParts& parts) const {
+  if (parts.has_sources() || !parts.targets.empty()) {
+    return "takes buffers as they are: no lists, no factor, no all_to_all in place; call it for "
+           "each buffer, multiply on the device before, use another buffer";
+  }
+  const Collective collective = operation.collective;
+  const bool is_unequal = operation.layout != 0 &&
+                          (collective == Collective::gather || collective == Collective::scatter ||
+                           collective == Collective::all_to_all);
+  if (is_unequal) {
+    return "moves equal shares only, since ranks whose own are empty cannot see where those of "
+           "others lie";
+  }
+  if (!reduces(collective) || has_kernel(operation)) return "";
+  return "has no kernel for such a reduction of this dtype; copy the data to memory of the host";
+}
+
+}  // namespace stretto::cuda

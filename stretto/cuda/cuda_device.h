@@ -1,0 +1,57 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+
+#include "stretto/base/mutex.h"
+#include "stretto/cuda/cuda_queue.h"
+#include "stretto/cuda/load_kernels.h"
+#include "stretto/execution/kernel_queue.h"
+#include "stretto/nccl/driver.h"
+#include "stretto/transport/memory.h"
+
+namespace stretto::cuda {
+
+// A GPU, by its driver and our kernels. Its memory is exported as file descriptors, so the other
+// processes of the host map it, for their own GPU or for the same.
+class CudaDevice final : public execution::SharedDevice {
+ public:
+  CudaDevice(std::shared_ptr<const nccl::Driver> driver, const Kernels& kernels)
+      : driver_(std::move(driver)), kernels_(kernels), marks_(std::make_shared<Marks>(driver_)) {}
+
+  Result<std::unique_ptr<execution::KernelQueue>> make_queue() override;
+  Result<std::shared_ptr<void>> pin(ByteSpan bytes) override;
+
+  // Waits, as freeing it does, for all that this process has begun on the device: unmapping would
+  // not, and take memory away from under a kernel.
+  Result<Mapping> create(std::size_t bytes) override;
+  Result<Mapping> open(const FileDescriptor& descriptor, std::size_t bytes) override;
+
+  const char* name() const override { return "the backend \"cuda\""; }
+  int device() const override { return driver_->number(); }
+  int device_of(const void* data) const override { return driver_->device_of(data); }
+  bool takes(const void* data) const override;
+  bool takes_host_memory() const override { return false; }
+  const char* refusal(const OperationDescriptor& operation,
+                      const BufferParts& parts) const override;
+  int mark() override { return marks_->add(); }
+
+ private:
+  // What create() has made and nobody has freed.
+  struct Allocations {
+    Mutex mutex;
+    transport::RegionTable table STRETTO_GUARDED_BY(mutex);
+    std::uint32_t next STRETTO_GUARDED_BY(mutex) = 1;
+  };
+  Result<std::shared_ptr<std::byte>> map(std::uint64_t handle, std::size_t bytes) const;
+  std::shared_ptr<std::byte> own(std::shared_ptr<std::byte> data, std::size_t bytes) const;
+
+  std::shared_ptr<const nccl::Driver> driver_;
+  Kernels kernels_;
+  std::shared_ptr<Marks> marks_;
+  std::shared_ptr<Allocations> allocations_ = std::make_shared<Allocations>();
+};
+
+}  // namespace stretto::cuda

@@ -1,0 +1,75 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <limits>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "stretto/base/mutex.h"
+#include "stretto/cuda/kernels.h"
+#include "stretto/execution/kernel_queue.h"
+#include "stretto/nccl/driver.h"
+
+namespace stretto::cuda {
+
+// Moments in what a program has begun on a device. Any thread.
+class Marks {
+ public:
+  explicit Marks(std::shared_ptr<const nccl::Driver> driver) : driver_(std::move(driver)) {}
+  ~Marks();
+  // What is on the default stream, or on one that the default stream waits for. -1: the device says
+  // no.
+  int add();
+  // What the stream gets from now on comes behind it; the mark is gone. Returns what the driver
+  // says.
+  int let_wait(nccl::Stream stream, int mark);
+
+ private:
+  std::shared_ptr<const nccl::Driver> driver_;
+  Mutex mutex_;
+  std::map<int, void*> events_ STRETTO_GUARDED_BY(mutex_);
+  int next_ STRETTO_GUARDED_BY(mutex_) = 0;
+};
+
+// A stream of a device. It copies between any memory that the device reaches, reduces up to 16
+// inputs into up to 16 outputs of its own, of what it has mapped, or of pinned memory of the host,
+// and fails with invalid_argument beyond that.
+class CudaQueue final : public execution::KernelQueue {
+ public:
+  // Owns the stream.
+  CudaQueue(std::shared_ptr<const nccl::Driver> driver, nccl::Stream stream, Reduce kernel,
+            std::shared_ptr<Marks> marks)
+      : driver_(std::move(driver)), stream_(stream), kernel_(kernel), marks_(std::move(marks)) {}
+  // What has been begun still runs.
+  ~CudaQueue() override;
+
+  Result<std::unique_ptr<execution::StreamEvent>> make_event() override;
+  void record(execution::StreamEvent& event) override;
+  bool wait(execution::StreamEvent& event) override;
+  bool is_done() override;
+  // A failure on the device is told by whatever asks next.
+  Status status() override;
+  void* native_handle() override { return stream_; }
+  Status run(const execution::BoundStep& step, std::size_t count) override;
+  // A step is one kernel: whoever begins it does not wait for it.
+  std::size_t piece_bytes_min() const override { return std::numeric_limits<std::size_t>::max(); }
+  void begin_behind(int mark) override;
+
+ private:
+  void keep(const char* call, int error);
+  Status copy(const execution::BoundStep& step, std::size_t count) const;
+  Status reduce(const execution::BoundStep& step, std::size_t count) const;
+
+  std::shared_ptr<const nccl::Driver> driver_;
+  nccl::Stream stream_;
+  Reduce kernel_;
+  std::shared_ptr<Marks> marks_;
+  Status status_;
+};
+
+}  // namespace stretto::cuda

@@ -1,0 +1,31 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/cuda/load_kernels.h"
+
+#include <string>
+#include <vector>
+
+#include "stretto/base/own_folder.h"
+#include "stretto/nccl/load.h"
+
+namespace stretto::cuda {
+
+Result<Kernels> load_kernels(const Environment& environment) {
+  const std::string file = "libstretto_cuda_kernels.so";
+  std::vector<std::string> files = {own_folder() + file, file};
+  if (const auto named = environment.get("STRETTO_CUDA_KERNELS")) files = {*named};
+  Result<nccl::SymbolTable> symbols = nccl::SymbolTable::open(files);
+  if (!symbols.ok()) {
+    return status_of(StatusCode::invalid_argument,
+                     "the backend \"cuda\" needs stretto's kernels for GPUs, which cannot be "
+                     "loaded ({}): {} is built where CMake finds nvcc, and STRETTO_CUDA_KERNELS "
+                     "says where it is",
+                     symbols.status().message(), file);
+  }
+  Kernels kernels;
+  STRETTO_RETURN_IF_ERROR(symbols->find_all({{kReduce, &kernels.reduce}}));
+  return kernels;
+}
+
+}  // namespace stretto::cuda

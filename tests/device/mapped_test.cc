@@ -1,0 +1,277 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Our schedules on memory of a device that all ranks of the host have mapped. The device is a
+// double's (tests/support/fake_nccl): nothing here has run on one.
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "stretto/base/error.h"
+#include "stretto/job/join.h"
+#include "stretto/nccl/driver.h"
+#include "tests/support/device_trial.h"
+#include "tests/support/double_ranks.h"
+#include "tests/support/failures.h"
+#include "tests/support/run_ranks.h"
+
+namespace stretto::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using Control = fake_nccl::Control;
+
+class DeviceMemory : public ::testing::Test {
+ protected:
+  void SetUp() override { Double::get().reset(); }
+  void TearDown() override {
+    const Control control = Double::get().control();
+    EXPECT_EQ(control.misuse, "");
+    EXPECT_EQ(control.mapped_places, 0);
+    EXPECT_EQ(control.reserved_places, 0);
+    EXPECT_EQ(control.exported_bytes, 0u);
+    Double::get().reset();
+  }
+  static DoubleRanks make(int size, Duration timeout = std::chrono::seconds(30)) {
+    return DoubleRanks({.size = size, .maps_devices = true, .timeout = timeout});
+  }
+};
+// So many ranks on so many devices.
+class DeviceMemoryOf : public DeviceMemory,
+                       public ::testing::WithParamInterface<std::tuple<int, int>> {};
+INSTANTIATE_TEST_SUITE_P(, DeviceMemoryOf,
+                         ::testing::Combine(::testing::Values(2, 3, 4), ::testing::Values(1, 8)));
+
+float* reach(const Buffer<float>& buffer) {
+  return reinterpret_cast<float*>(Double::get().reach(buffer.data()));
+}
+
+TEST_P(DeviceMemoryOf, CollectivesHaveTheBitsOfTheHost) {
+  const auto [size, devices] = GetParam();
+  Double::get().reset([d = devices](Control& control) { control.devices = d; });
+  DoubleRanks ranks = make(size);
+  ranks.on_all([&, d = devices](Communicator& rank) {
+    EXPECT_EQ(rank.device(), rank.rank().value() % d);
+    EXPECT_EQ(difference_on_device(rank), "");
+  });
+  EXPECT_GT(Double::get().control().kernels, 0);
+}
+
+TEST_F(DeviceMemory, RankThatIsAloneReducesThereToo) {
+  const FakeEnvironment environment = nccl_variables();
+  const auto alone = join({.rank = 0, .size = 1, .backend = "cuda", .environment = &environment});
+  EXPECT_EQ(difference_on_device(*alone), "");
+  EXPECT_EQ(alone->device(), 0);
+}
+
+TEST_F(DeviceMemory, GroupsOfRanksUseIt) {
+  DoubleRanks ranks = make(4);
+  ranks.on_all([](Communicator& rank) {
+    const auto half = rank.split({.color = rank.rank().value() % 2});
+    EXPECT_EQ(difference_on_device(*half), "");
+    EXPECT_EQ(difference_on_device(rank), "");
+  });
+}
+
+TEST_F(DeviceMemory, IsZeroedAndKnown) {
+  DoubleRanks ranks = make(2);
+  ranks.on_all([](Communicator& rank) {
+    const auto data = rank.allocate<float>(100'000, rank.device());
+    const std::vector<float> zeros(data.size());
+    EXPECT_EQ(std::memcmp(reach(data), zeros.data(), data.size() * sizeof(float)), 0);
+    EXPECT_TRUE(rank.is_device_memory(data.data()));
+    EXPECT_FALSE(rank.is_device_memory(zeros.data()));
+    EXPECT_FALSE(rank.is_device_memory(Double::get().allocate(8, *rank.device())));
+  });
+}
+
+TEST_F(DeviceMemory, WhatTheProgramHasBegunIsWaitedFor) {
+  DoubleRanks ranks = make(2);
+  Double::get().change([](Control& control) { control.longest_delay_us = 100'000; });
+  ranks.on_all([](Communicator& rank) {
+    const auto driver = nccl::Driver::open(Double::file(), *rank.device()).or_throw();
+    const auto from = rank.allocate<float>(8, rank.device());
+    const auto data = rank.allocate<float>(8, rank.device());
+    reach(from)[3] = 1;
+    {
+      const nccl::Driver::Current current(*driver);
+      EXPECT_EQ(driver->call().copy(reinterpret_cast<std::uintptr_t>(data.data()),
+                                    reinterpret_cast<std::uintptr_t>(from.data()), 32, nullptr),
+                0);
+    }
+    rank.all_reduce(data.span()).wait();
+    EXPECT_EQ(reach(data)[3], 2);
+  });
+}
+
+// Nothing is told to others as done that a kernel has still to do.
+TEST_F(DeviceMemory, LateKernelsAreWaitedForByAllRanks) {
+  DoubleRanks ranks = make(3);
+  std::atomic<int> ended{0};
+  Double::get().change([](Control& control) { control.holds_kernels = true; });
+  std::thread lets_go([&] {
+    std::this_thread::sleep_for(milliseconds(300));
+    EXPECT_EQ(ended, 0);
+    Double::get().change([](Control& control) { control.holds_kernels = false; });
+  });
+  ranks.on_all([&](Communicator& rank) {
+    const auto data = rank.allocate<float>(3, rank.device());
+    reach(data)[1] = 1;
+    rank.all_reduce(data.span()).wait();
+    ++ended;
+    EXPECT_EQ(reach(data)[1], 3);
+  });
+  lets_go.join();
+}
+
+TEST_F(DeviceMemory, KernelsThatFailFailTheGroupWithWhatTheDriverSays) {
+  DoubleRanks ranks = make(2);
+  ranks.on_all([](Communicator& rank) {
+    const auto data = rank.allocate<float>(8, rank.device());
+    rank.barrier().wait();
+    Double::get().change([](Control& control) { control.kernel_error = 700; });
+    const std::string said = error_of<Error>([&] { rank.all_reduce(data.span()).wait(); });
+    expect_contains(said, "the reduction's kernel: an error of the double's device (700)");
+    expect_contains(said, "all_reduce(sum f32 [8]) #2");
+    expect_contains(said, "rank ");
+  });
+}
+
+TEST_F(DeviceMemory, NobodyIsToldOfWhatAStreamHasFailedToDo) {
+  DoubleRanks ranks = make(2);
+  ranks.on_all([](Communicator& rank) {
+    const auto data = rank.allocate<float>(8, rank.device());
+    rank.barrier().wait();
+    Double::get().change([](Control& control) { control.stream_error = 700; });
+    expect_contains(error_of<Error>([&] { rank.all_reduce(data.span()).wait(); }),
+                    "the stream: an error of the double's device (700)");
+  });
+  EXPECT_EQ(Double::get().control().kernels, 0);
+}
+
+TEST_F(DeviceMemory, DevicesWithoutAWayToEachOtherAreNamed) {
+  DoubleRanks ranks = make(2);
+  Double::get().change([](Control& control) { control.refuses_peers = true; });
+  ranks.on_all([](Communicator& rank) {
+    const auto data = rank.allocate<float>(8, rank.device());
+    const std::string said = error_of<Error>([&] { rank.all_reduce(data.span()).wait(); });
+    expect_contains(said, "cannot map 0.1 MiB of shared memory of rank ");
+    expect_contains(said, "cuMemSetAccess: an error of the double's device (217)");
+  });
+}
+
+TEST_F(DeviceMemory, TimeIsUpForThoseWhoWaitAndKernelsGoOn) {
+  DoubleRanks ranks = make(2);
+  std::atomic<bool> told{false};
+  ranks.on_all([&](Communicator& rank) {
+    const auto data = rank.allocate<float>(8, rank.device());
+    if (rank.rank() == 1) {
+      while (!told) std::this_thread::sleep_for(milliseconds(5));
+      return;
+    }
+    expect_contains(error_of<Timeout>([&] {
+                      rank.all_reduce(data.span(), {.timeout = milliseconds(300)}).wait();
+                    }),
+                    "rank 1");
+    told = true;
+  });
+}
+
+TEST_F(DeviceMemory, WhatCannotBeIsRefusedWithASentence) {
+  DoubleRanks ranks = make(2);
+  ranks.on_all([](Communicator& rank) {
+    const auto refused = [](const auto& call) { return error_of<InvalidArgument>(call); };
+    const auto data = rank.allocate<float>(8, rank.device());
+    std::vector<float> host(8);
+    const int other = 1 - *rank.device();
+    expect_contains(refused([&] { (void)rank.allocate<float>(8, other); }),
+                    fmt::format("rank {}: allocate: device {} of this process is not the one",
+                                rank.rank().value(), other));
+    expect_contains(refused([&] { rank.all_reduce(host, data.span()).wait(); }),
+                    "some buffers lie in memory of a device and some in memory of the host");
+    expect_contains(refused([&] { rank.all_reduce(data.span(), {.factor = 2}).wait(); }),
+                    "all_reduce: the backend \"cuda\" takes buffers as they are");
+    expect_contains(refused([&] { rank.all_reduce(data.span(), {.algorithm = "ring"}).wait(); }),
+                    "where no algorithm can be named");
+    expect_contains(refused([&] { rank.send(data.span(), {.to = other}).wait(); }),
+                    "messages are not moved to or from memory of a device");
+    const View foreign(Double::get().allocate(32, *rank.device()), 8, DType::f32);
+    expect_contains(refused([&] { rank.all_reduce(foreign).wait(); }),
+                    "Communicator::allocate makes them, in memory of a device if it is told which");
+    // Nothing has begun, so the group goes on.
+    rank.all_reduce(data.span()).wait();
+    rank.all_reduce(host).wait();
+  });
+}
+
+TEST_F(DeviceMemory, RanksOnOtherMemoryAreFoundOut) {
+  DoubleRanks ranks = make(2);
+  ranks.on_all([](Communicator& rank) {
+    const auto data = rank.allocate<float>(8, rank.device());
+    std::vector<float> host(8);
+    const View view = rank.rank() == 0 ? as_output(host) : as_output(data.span());
+    expect_contains(error_of<Mismatch>([&] { rank.all_reduce(view).wait(); }),
+                    "what is for memory of devices");
+  });
+}
+
+TEST_F(DeviceMemory, RanksWithoutSharedMemoryAreToldWhatTheyLack) {
+  DoubleRanks ranks({.size = 2, .maps_devices = true, .shares_memory = false});
+  ranks.on_all([](Communicator& rank) {
+    const auto data = rank.allocate<float>(8, rank.device());
+    expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(data.span()).wait(); }),
+                    "which are all on one host and share its memory");
+  });
+}
+
+TEST_F(DeviceMemory, WithoutADeviceThereIsNone) {
+  run_ranks(2, [](Communicator& rank) {
+    expect_contains(error_of<InvalidArgument>([&] { (void)rank.allocate<float>(8, 0); }),
+                    "allocate: only a job with the backend \"cuda\" gives memory of devices");
+  });
+  const auto join_error = [](const FakeEnvironment& environment) {
+    return error_of([&] {
+      (void)join({.rank = 0, .size = 1, .backend = "cuda", .environment = &environment});
+    });
+  };
+  expect_contains(join_error(nccl_variables("/nowhere/libcuda.so.1")),
+                  "rank 0 of 1 could not join: the backend \"cuda\" needs a GPU, and there is no "
+                  "driver of a GPU here: /nowhere/libcuda.so.1");
+  expect_contains(join_error(FakeEnvironment({{"STRETTO_CUDA_DRIVER", Double::file()},
+                                              {"STRETTO_CUDA_KERNELS", "/nowhere/kernels.so"}})),
+                  "needs stretto's kernels for GPUs, which cannot be loaded (/nowhere/kernels.so");
+}
+
+TEST_F(DeviceMemory, TooMuchIsToldWithRankAndCause) {
+  DoubleRanks ranks = make(2);
+  Double::get().change([](Control& control) { control.exportable_bytes = 1 << 20; });
+  ranks.on_all([](Communicator& rank) {
+    if (rank.rank() == 1) return;
+    expect_contains(
+        error_of<OutOfMemory>([&] { (void)rank.allocate<float>(1 << 20, rank.device()); }),
+        "rank 0: allocate 4194304 bytes on device 0: cuMemCreate: ");
+  });
+}
+
+// The owner may free it when its operation has ended; others let it go when they hear of it.
+TEST_F(DeviceMemory, IsFreedWhileOthersGoOn) {
+  DoubleRanks ranks = make(2);
+  ranks.on_all([](Communicator& rank) {
+    for (int i = 0; i < 20; ++i) {
+      const auto data = rank.allocate<float>(50'000, rank.device());
+      reach(data)[49'999] = static_cast<float>(i);
+      rank.all_reduce(data.span()).wait();
+      EXPECT_EQ(reach(data)[49'999], static_cast<float>(2 * i));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace stretto::testing

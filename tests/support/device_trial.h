@@ -1,0 +1,18 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <string>
+
+#include "stretto/communicator/communicator.h"
+
+namespace stretto::testing {
+
+// Runs every collective on memory of this rank's device, which the communicator gives, and on
+// memory of the host, and returns what has other bits, or nothing. The device is the double's
+// (double_ranks.h). Of f32, f64, bf16 and i32, in place and not, with a few and with many elements;
+// all ranks together.
+std::string difference_on_device(Communicator& ranks);
+
+}  // namespace stretto::testing
