@@ -208,7 +208,8 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(const Mailbox::Message& 
 
 bool Group::advance(execution::Turn turn) {
   if (is_one_team()) release_mappings();
-  if (!failure_.ok()) return operations_.release_buffers(failure_, turn);
+  // A device may take its time, in which whoever waits sleeps, and may give up waiting.
+  if (!failure_.ok()) return operations_.release_buffers(failure_, turn) && !must_be_asked();
   lane_.adopt_parked();
   bool moved = operations_.start_ready(turn);
   moved = mailbox_.advance() || moved;

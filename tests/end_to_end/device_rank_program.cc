@@ -9,9 +9,10 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <string>
 #include <string_view>
-#include <thread>
 
+#include "stretto/base/error.h"
 #include "stretto/job/join.h"
 #include "tests/end_to_end/rank_program.h"
 #include "tests/support/device_trial.h"
@@ -26,14 +27,14 @@ void hold_kernels(bool wanted) {
   Double::get().change([&](auto& control) { control.holds_kernels = wanted; });
 }
 
-// Lets the operation go on for a while; whether it has ended.
+// Whether it has ended, however, when that time is over.
 bool has_ended_within(Work& work, Duration time) {
-  const Deadline until = Deadline::after(time);
-  while (!until.passed()) {
-    if (work.done()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  try {
+    work.wait_for(time);
+  } catch (const Error&) {
+    return work.done();
   }
-  return false;
+  return true;
 }
 
 void be_late(Communicator& ranks) {
@@ -46,7 +47,7 @@ void be_late(Communicator& ranks) {
     ::raise(SIGKILL);
   }
   if (ranks.rank() == 0) {
-    const bool was_early = has_ended_within(work, std::chrono::milliseconds(1500));
+    const bool was_early = has_ended_within(work, std::chrono::milliseconds(1000));
     std::printf("%s\n", was_early ? "early" : "waits for its kernel");
     hold_kernels(false);
   }

@@ -136,6 +136,12 @@ TEST_F(OnDevice, MemoryIsSharedByItsDescriptor) {
   EXPECT_EQ(seen, values);
 }
 
+// Not skipped: it needs no driver.
+TEST(WithoutADevice, KernelsAreLoaded) {
+  const auto kernels = load_kernels(process_environment());
+  EXPECT_TRUE(kernels.ok()) << kernels.status().message();
+}
+
 // Not skipped: what a machine without a device says.
 TEST(WithoutADevice, NoneIsOpened) {
   if (device_count() > 0) return;
