@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "stretto/base/refuse.h"
-#include "stretto/codec/arithmetic.h"
 
 namespace stretto {
 
@@ -46,7 +45,7 @@ template <class Number>
 FullBucket HalvedReduction<Number>::halved(const FullBucket& bucket) const {
   const Halved& state = buckets_[bucket.index];
   FullBucket result = bucket;
-  result.view = view_of(state.numbers.span());
+  result.view = state.view;
   result.gradient_views = state.gradient_views;
   return result;
 }
@@ -56,16 +55,18 @@ Work HalvedReduction<Number>::start(Communicator& communicator, const FullBucket
   if (bucket.view.dtype != DType::f32) return inner_->start(communicator, bucket);
   if (buckets_.size() <= bucket.index) buckets_.resize(bucket.index + 1);
   Halved& state = buckets_[bucket.index];
-  if (state.numbers.size() != bucket.view.count) {
-    state.numbers = communicator.allocate<Number>(bucket.view.count);
+  if (state.view.count != bucket.view.count) {
+    const std::size_t bytes = bucket.view.count * sizeof(Number);
+    state.numbers = bucket.memory->allocate(communicator, bytes);
+    state.view = View(state.numbers.bytes().data(), bucket.view.count, dtype_of<Number>);
   }
   state.gradient_views.clear();
   for (const View& view : bucket.gradient_views) {
     const auto first = static_cast<std::size_t>(view.data - bucket.view.data) / sizeof(float);
-    state.gradient_views.push_back(view_of(state.numbers.span().subspan(first, view.count)));
+    state.gradient_views.push_back(state.view.slice(first, view.count));
   }
-  const auto* const from = reinterpret_cast<const float*>(bucket.view.data);
-  codec::narrow(std::span(from, bucket.view.count), state.numbers.span());
+  bucket.memory->convert(state.view, bucket.view);
+  bucket.memory->written();
   return inner_->start(communicator, halved(bucket));
 }
 
@@ -73,9 +74,7 @@ template <class Number>
 void HalvedReduction<Number>::finish(const FullBucket& bucket) {
   if (bucket.view.dtype != DType::f32) return inner_->finish(bucket);
   inner_->finish(halved(bucket));
-  const Halved& state = buckets_[bucket.index];
-  auto* const to = reinterpret_cast<float*>(bucket.view.data);
-  codec::widen(std::span<const Number>(state.numbers.span()), std::span(to, bucket.view.count));
+  bucket.memory->convert(bucket.view, buckets_[bucket.index].view);
 }
 
 template class HalvedReduction<Half>;

@@ -91,7 +91,8 @@ FullBucket Reducer::full(std::size_t bucket) const {
           .gradient_views = buckets_[bucket].gradient_views,
           .silent = buckets_[bucket].silent,
           .op = options_.op,
-          .timeout = options_.timeout};
+          .timeout = options_.timeout,
+          .memory = options_.memory.get()};
 }
 
 void Reducer::mark_ready(std::size_t index) {

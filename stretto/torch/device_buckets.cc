@@ -10,35 +10,10 @@
 #include <torch/torch.h>
 
 #include "stretto/base/log.h"
+#include "stretto/torch/device_tensors.h"
 #include "stretto/torch/streams.h"
 
 namespace stretto::ddp {
-namespace {
-
-torch::TensorOptions bytes_on(c10::Device device) {
-  return torch::TensorOptions().dtype(torch::kByte).device(device);
-}
-
-// What lies there, as a tensor that does not keep it alive.
-torch::Tensor tensor_at(const std::byte* data, std::size_t bytes, c10::Device device) {
-  return at::for_blob(const_cast<std::byte*>(data), {static_cast<std::int64_t>(bytes)})
-      .options(bytes_on(device))
-      .target_device(device)
-      .make_tensor();
-}
-
-// Its failures are told as stretto's, which end the step on all ranks.
-template <class Act>
-void on_device(const Act& act) {
-  try {
-    act();
-  } catch (const c10::Error& error) {
-    status_of(StatusCode::system, "a bucket on a device: {}", error.what_without_backtrace())
-        .or_throw();
-  }
-}
-
-}  // namespace
 
 // The calling thread's current stream, which uses the memory from now on.
 c10::Stream DeviceBuckets::use() const {
@@ -69,19 +44,23 @@ Memory DeviceBuckets::allocate_copy(std::size_t bytes) {
     const c10::StreamGuard on_stream(owning);
     const torch::NoGradGuard no_grad;
     const auto size = static_cast<std::int64_t>(bytes);
-    made = {new torch::Tensor(torch::zeros({size}, bytes_on(device_))), free};
+    const auto options = torch::TensorOptions().dtype(torch::kByte).device(device_);
+    made = {new torch::Tensor(torch::zeros({size}, options)), free};
   }
   let_wait(use(), owning);
   return {made, {static_cast<std::byte*>(made->data_ptr()), bytes}};
 }
 
 void DeviceBuckets::copy(ByteSpan to, ConstByteSpan from) {
-  if (from.empty()) return;
+  convert({to.data(), to.size(), DType::u8}, {from.data(), from.size(), DType::u8});
+}
+
+void DeviceBuckets::convert(const View& to, const ConstView& from) {
+  if (from.count == 0) return;
   on_device([&] {
     (void)use();
     const torch::NoGradGuard no_grad;
-    tensor_at(to.data(), to.size(), device_)
-        .copy_(tensor_at(from.data(), from.size(), device_), /*non_blocking=*/true);
+    tensor_of(to, device_).copy_(tensor_of(from, device_), /*non_blocking=*/true);
   });
 }
 
@@ -90,7 +69,7 @@ void DeviceBuckets::clear(ByteSpan bytes) {
   on_device([&] {
     (void)use();
     const torch::NoGradGuard no_grad;
-    tensor_at(bytes.data(), bytes.size(), device_).zero_();
+    tensor_of(bytes, device_).zero_();
   });
 }
 

@@ -18,13 +18,14 @@ namespace stretto::ddp {
 // Buckets in memory of the device of a communicator, which reduces them there. The host waits for
 // nothing that the device does: streams wait, for each other's events, and the default stream
 // stands between the program's and the communicator's.
-class DeviceBuckets final : public BucketMemory {
+class DeviceBuckets : public BucketMemory {
  public:
   explicit DeviceBuckets(c10::Device device) : device_(device) {}
 
   Memory allocate(Communicator&, std::size_t bytes) override { return allocate_copy(bytes); }
   Memory allocate_copy(std::size_t bytes) override;
   void copy(ByteSpan to, ConstByteSpan from) override;
+  void convert(const View& to, const ConstView& from) override;
   void clear(ByteSpan bytes) override;
   bool is_zero(ConstByteSpan) const override { return false; }
   void written() override;

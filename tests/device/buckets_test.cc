@@ -153,13 +153,44 @@ class ReadingReduction : public PlainReduction {
   }
 };
 
-// Codecs and divisions read bytes on the host, as may any hook that a program derives.
+// Of 16 bits, made and read by the device.
+TEST_F(DeviceBucketsDouble, HalvesAreReducedOnTheDevice) {
+  DoubleRanks ranks({.size = kRanks});
+  ranks.on_all([](Communicator& communicator) {
+    const torch::Device device = device_of(communicator);
+    const std::vector<DistributedDataParallelOptions> all = {
+        {.communication_hook = std::make_shared<F16Reduction>()},
+        {.communication_hook = std::make_shared<Bf16Reduction>()},
+        {.mixed_precision = {.reduce_dtype = DType::bf16}}};
+    for (const DistributedDataParallelOptions& options : all) {
+      Placed reference(torch::kCPU, 1);
+      Placed model(device, 1);
+      (void)model->second.cpu();  // Made on the default stream.
+      use_new_stream(device);
+      DistributedDataParallel ddp(model, communicator, options);
+      for (int step = 0; step < 3; ++step) {
+        reference->zero_grad();
+        reference->forward(global_batch(step).data, true).backward();
+        ddp.zero_grad();
+        ddp.forward(share_of(step, communicator.rank().value(), device), true).backward();
+        const torch::Tensor result = model->first.grad().cpu();
+        EXPECT_TRUE(torch::allclose(result, reference->first.grad(), 2e-2, 2e-3));
+        EXPECT_FALSE(torch::equal(result, reference->first.grad()));
+      }
+      use_default_stream(device);
+    }
+  });
+  EXPECT_GT(Double::get().control().launches, 0);
+}
+
+// Hooks that are handed over and divisions read bytes on the host, as may any that a program
+// derives.
 TEST_F(DeviceBucketsDouble, WhatTheHostReadsIsStagedThere) {
   DoubleRanks ranks({.size = kRanks});
   ranks.on_all([](Communicator& communicator) {
     const torch::Device device = device_of(communicator);
     const std::vector<DistributedDataParallelOptions> readers = {
-        {.communication_hook = std::make_shared<Bf16Reduction>()},
+        {.communication_hook = std::make_shared<CompressedReduction>()},
         {.communication_hook = std::make_shared<ReadingReduction>()},
         {.mean_division = MeanDivision::before_sum}};
     for (const DistributedDataParallelOptions& options : readers) {

@@ -25,6 +25,8 @@ class BucketMemory {
   virtual Memory allocate_copy(std::size_t bytes) = 0;
   // Of equally many bytes, which do not overlap.
   virtual void copy(ByteSpan to, ConstByteSpan from) = 0;
+  // Of equally many numbers, of f32 on one side and f16 or bf16 on the other: the nearest.
+  virtual void convert(const View& to, const ConstView& from) = 0;
   virtual void clear(ByteSpan bytes) = 0;
   // False also where only waiting could tell.
   virtual bool is_zero(ConstByteSpan bytes) const = 0;
@@ -41,10 +43,14 @@ class HostBuckets final : public BucketMemory {
   Memory allocate(Communicator& communicator, std::size_t bytes) override;
   Memory allocate_copy(std::size_t bytes) override;
   void copy(ByteSpan to, ConstByteSpan from) override;
+  void convert(const View& to, const ConstView& from) override;
   void clear(ByteSpan bytes) override;
   bool is_zero(ConstByteSpan bytes) const override;
   void written() override {}
   Status end(Work& work) override;
 };
+
+// One for all, since they keep nothing.
+BucketMemory& host_buckets();
 
 }  // namespace stretto

@@ -19,6 +19,7 @@
 #include "stretto/base/reduce_op.h"
 #include "stretto/base/view.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/reducer/bucket_memory.h"
 
 namespace stretto {
 
@@ -49,6 +50,7 @@ struct FullBucket {
   std::span<const std::uint8_t> silent = {};
   ReduceOp op = ReduceOp::mean;  // What the step is to compute.
   std::optional<Duration> timeout = std::nullopt;
+  BucketMemory* memory = &host_buckets();  // Where it lies.
 
   bool is_last() const { return index + 1 == of_count; }
   bool is_silent(std::size_t i) const { return !silent.empty() && silent[i] != 0; }
@@ -103,8 +105,8 @@ class CommunicationHook {
   // Whether it remembers nothing, so that several Reducers may use one object at a time.
   virtual bool is_shareable() const { return false; }
 
-  // Whether it reads and writes buckets by operations of the communicator alone, so that they may
-  // lie in memory that the host does not reach.
+  // Whether it reads and writes buckets by operations of the communicator and by
+  // FullBucket::memory alone, so that they may lie in memory that the host does not reach.
   virtual bool leaves_bytes_alone() const { return false; }
 
   // What has to be kept to go on training bit by bit where it was saved; empty: nothing.
@@ -152,12 +154,17 @@ class HalvedReduction : public CommunicationHook {
   void finish(const FullBucket& bucket) override;
   bool finishes_early() const override { return inner_->finishes_early(); }
   CommunicationHook* inner() const override { return inner_.get(); }
+  // Of one derived from this nobody knows.
+  bool leaves_bytes_alone() const override {
+    return typeid(*this) == typeid(HalvedReduction) && inner_->leaves_bytes_alone();
+  }
   std::vector<std::byte> save() const override { return inner_->save(); }
   void load(std::span<const std::byte> state) override { inner_->load(state); }
 
  private:
   struct Halved {
-    Buffer<Number> numbers;
+    Memory numbers;
+    View view;
     std::vector<View> gradient_views;
   };
   FullBucket halved(const FullBucket& bucket) const;

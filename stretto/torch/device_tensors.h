@@ -1,0 +1,39 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <torch/torch.h>
+
+#include "stretto/base/status.h"
+#include "stretto/base/view.h"
+#include "stretto/torch/scalar_type.h"
+
+namespace stretto::ddp {
+
+// What lies there, as a vector that does not keep it alive.
+inline torch::Tensor tensor_of(const ConstView& view, c10::Device device) {
+  return at::for_blob(const_cast<std::byte*>(view.data), {static_cast<std::int64_t>(view.count)})
+      .options(torch::TensorOptions().dtype(scalar_type_of(view.dtype)).device(device))
+      .target_device(device)
+      .make_tensor();
+}
+inline torch::Tensor tensor_of(ConstByteSpan bytes, c10::Device device) {
+  return tensor_of({bytes.data(), bytes.size(), DType::u8}, device);
+}
+
+// PyTorch's failures are told as stretto's, which end the step on all ranks.
+template <class Act>
+void on_device(const Act& act) {
+  try {
+    act();
+  } catch (const c10::Error& error) {
+    status_of(StatusCode::system, "a bucket on a device: {}", error.what_without_backtrace())
+        .or_throw();
+  }
+}
+
+}  // namespace stretto::ddp
