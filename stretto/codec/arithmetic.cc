@@ -13,12 +13,6 @@
 namespace stretto::codec {
 namespace {
 
-template <class Number>
-float greatest() {
-  const Number infinity(std::numeric_limits<float>::infinity());
-  return static_cast<float>(Number::from_bits(static_cast<std::uint16_t>(infinity.bits - 1)));
-}
-
 // A reduction of one input, which cannot fail, is a cast.
 template <class Number, class From, class To>
 void cast(std::span<const From> from, std::span<To> to) {
@@ -45,7 +39,7 @@ void widen(std::span<const Number> from, std::span<float> to) {
 template <class Number>
 void narrow_and_keep_rest(std::span<float> values, float limit, std::span<std::byte> to) {
   const std::span codes(reinterpret_cast<std::uint16_t*>(to.data()), values.size());
-  const float most = std::min(limit, greatest<Number>());
+  const float most = std::min(limit, greatest_number<Number>());
   if constexpr (dtype_of<Number> == DType::f16) {
     kernel::quantize_f16(values, most, codes);
   } else {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <span>
 
@@ -11,8 +12,15 @@
 
 namespace stretto::codec {
 
-// Casts of whole vectors at the speed of memory; Number is Half or BFloat16. To nearest, ties to
-// even; NaN stays NaN. Spans of one call have the same length and do not overlap.
+// The greatest that is finite. Number is Half or BFloat16, here and below.
+template <class Number>
+float greatest_number() {
+  const Number infinity(std::numeric_limits<float>::infinity());
+  return static_cast<float>(Number::from_bits(static_cast<std::uint16_t>(infinity.bits - 1)));
+}
+
+// Casts of whole vectors at the speed of memory. To nearest, ties to even; NaN stays NaN. Spans of
+// one call have the same length and do not overlap.
 template <class Number>
 void narrow(std::span<const float> from, std::span<Number> to);
 template <class Number>

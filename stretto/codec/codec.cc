@@ -14,6 +14,10 @@ namespace stretto {
 
 using codec::Header;
 
+namespace {
+constexpr const char* kNoMessage = "a compressed message that no codec makes";
+}  // namespace
+
 std::optional<std::size_t> Codec::message_bytes(std::size_t count, std::uint64_t step) const {
   const auto values = values_of(count, step);
   if (!values) return std::nullopt;
@@ -23,6 +27,15 @@ std::optional<std::size_t> Codec::message_bytes(std::size_t count, std::uint64_t
 std::size_t Codec::max_message_bytes(std::size_t count) const {
   // Indices take most space where they are half of all; values where all are sent.
   return sizeof(Header) + payload_bytes(count, count) + payload_bytes(count, count / 2);
+}
+
+Header Codec::header_of(std::size_t count, const codec::Position& position) const {
+  Header header;
+  header.kind = static_cast<std::uint8_t>(kind_);
+  header.settings = codec::settings_of(name()) ^ position.context_hash;
+  header.step = static_cast<std::uint32_t>(position.step);
+  header.count = count;
+  return header;
 }
 
 std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scratch,
@@ -45,11 +58,7 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
     kernel::clear_non_finite(carry);
     found = kernel::take_at_least(carry, wanted.limit, indices, values);
   }
-  Header header;
-  header.kind = static_cast<std::uint8_t>(kind_);
-  header.settings = codec::settings_of(name()) ^ encoding.position.context_hash;
-  header.step = static_cast<std::uint32_t>(encoding.position.step);
-  header.count = carry.size();
+  Header header = header_of(carry.size(), encoding.position);
   const std::size_t begin = out.size();
   out.resize(begin + sizeof(Header));
   if (!is_finite && encoding.non_finite == NonFinite::stop) {
@@ -75,10 +84,10 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
   return header.values;
 }
 
-Result<std::size_t> Codec::decode_add(std::span<const std::byte> bytes,
-                                      const codec::Position& position, codec::Scratch& scratch,
-                                      std::span<float> sums) const {
-  const std::size_t count = sums.size();
+// Of whatever bytes.
+Result<Codec::Payload> Codec::open(std::span<const std::byte> bytes,
+                                   const codec::Position& position, codec::Scratch& scratch,
+                                   std::size_t count) const {
   STRETTO_ASSIGN_OR_RETURN(const Header header,
                            codec::read_header(bytes, {.kind = static_cast<std::uint8_t>(kind_),
                                                       .name = name(),
@@ -99,11 +108,40 @@ Result<std::size_t> Codec::decode_add(std::span<const std::byte> bytes,
                   "the gradient holds infinity or NaN, and NonFinite::stop is set",
                   codec::named_rank(bytes.subspan(sizeof(Header), length)));
   }
-  const Payload payload{bytes.subspan(sizeof(Header), length), header.values, position, scratch};
-  if (!read(payload, sums)) {
-    return Status(StatusCode::protocol, "a compressed message that no codec makes");
-  }
-  return sizeof(Header) + length;
+  return Payload{bytes.subspan(sizeof(Header), length), count, header.values, position, scratch};
 }
+
+Result<std::size_t> Codec::decode_add(std::span<const std::byte> bytes,
+                                      const codec::Position& position, codec::Scratch& scratch,
+                                      std::span<float> sums) const {
+  STRETTO_ASSIGN_OR_RETURN(const Payload payload, open(bytes, position, scratch, sums.size()));
+  if (!read(payload, sums)) return Status(StatusCode::protocol, kNoMessage);
+  return sizeof(Header) + payload.bytes.size();
+}
+
+void Codec::encode_extract(const codec::Extract& extract, std::size_t count,
+                           const codec::Position& position, std::vector<std::byte>& out) const {
+  Header header = header_of(count, position);
+  header.values = values_of(count, position.step).value_or(0);
+  const std::size_t begin = out.size();
+  out.resize(begin + sizeof(Header) + payload_bytes(count, header.values));
+  write_extract(extract, count, std::span(out).subspan(begin + sizeof(Header)));
+  codec::seal(header, std::span(out).subspan(begin));
+}
+
+Result<codec::Extract> Codec::decode_extract(std::span<const std::byte> bytes,
+                                             const codec::Position& position,
+                                             codec::Scratch& scratch, std::size_t count) const {
+  STRETTO_ASSIGN_OR_RETURN(const Payload payload, open(bytes, position, scratch, count));
+  codec::Extract extract;
+  if (!read_extract(payload, extract)) return Status(StatusCode::protocol, kNoMessage);
+  return extract;
+}
+
+void Codec::write_extract(const codec::Extract&, std::size_t, std::span<std::byte>) const {
+  STRETTO_CHECK(false, "'{}' has no extraction", name());
+}
+
+bool Codec::read_extract(const Payload&, codec::Extract&) const { return false; }
 
 }  // namespace stretto

@@ -1,6 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
 #include <limits>
 #include <string_view>
 
@@ -56,6 +57,14 @@ class Halved final : public WholeCodec {
   }
   bool read(const Payload& payload, std::span<float> sums) const override {
     widen_and_add<Number>(payload.bytes.first(sums.size() * sizeof(Number)), sums);
+    return true;
+  }
+  std::optional<Extraction> extraction(std::size_t, std::uint64_t) const override {
+    return Extraction{.rounded = dtype_of<Number>,
+                      .limit = std::min(clip_, greatest_number<Number>())};
+  }
+  bool read_extract(const Payload& payload, Extract& extract) const override {
+    extract.numbers = payload.bytes.first(payload.count * sizeof(Number));
     return true;
   }
 

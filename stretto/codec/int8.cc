@@ -36,6 +36,15 @@ class Int8 final : public WholeCodec {
     return true;
   }
 
+  std::optional<Extraction> extraction(std::size_t, std::uint64_t) const override {
+    if (stochastic_) return std::nullopt;
+    return Extraction{.rounded = DType::i8, .block = kernel::kInt8Block};
+  }
+  bool read_extract(const Payload& payload, Extract& extract) const override {
+    extract.numbers = payload.bytes.first(payload.count + kernel::int8_blocks(payload.count));
+    return true;
+  }
+
   const bool stochastic_;
 };
 

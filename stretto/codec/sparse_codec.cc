@@ -171,6 +171,34 @@ bool SparseCodec::read(const Payload& payload, std::span<float> sums) const {
   return add_read<float>(payload, from, sums);
 }
 
+// Of codecs that send the index of each element.
+void SparseCodec::write_extract(const Extract& extract, std::size_t count,
+                                std::span<std::byte> payload) const {
+  const std::size_t bytes = index_bytes(count, extract.values.size());
+  write_values(format_, extract.values, payload.subspan(bytes));
+  if (format_ == ValueFormat::f32) std::ranges::fill(extract.values, 0.0f);
+  write_index_set(extract.indices, count, payload.first(bytes));
+}
+
+bool SparseCodec::read_extract(const Payload& payload, Extract& extract) const {
+  const std::size_t bytes = index_bytes(payload.count, payload.values);
+  const std::span<const std::byte> from = payload.bytes.subspan(bytes);
+  const std::span<float> values = room(payload.scratch.values, payload.values);
+  if (format_ == ValueFormat::int8) {
+    (void)decoded(from, values);
+  } else {
+    std::ranges::fill(values, 0.0f);
+    if (format_ == ValueFormat::bf16) {
+      widen_and_add<BFloat16>(from.first(values.size() * sizeof(BFloat16)), values);
+    } else if (!values.empty()) {
+      std::memcpy(values.data(), from.data(), values.size_bytes());
+    }
+  }
+  const std::span<std::uint32_t> indices = room(payload.scratch.indices, payload.values);
+  extract = {.indices = indices, .values = values};
+  return read_index_set(payload.bytes.first(bytes), payload.count, indices);
+}
+
 template <class Number>
 bool SparseCodec::add_read(const Payload& payload, std::span<const std::byte> from,
                            std::span<float> sums) const {

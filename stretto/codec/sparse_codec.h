@@ -36,6 +36,9 @@ class SparseCodec : public Codec {
   std::size_t payload_bytes(std::size_t count, std::size_t values) const override;
   std::size_t write(const Task& task, std::vector<std::byte>& out) const override;
   bool read(const Payload& payload, std::span<float> sums) const override;
+  void write_extract(const Extract& extract, std::size_t count,
+                     std::span<std::byte> payload) const override;
+  bool read_extract(const Payload& payload, Extract& extract) const override;
 
  private:
   std::size_t index_bytes(std::size_t count, std::size_t values) const;

@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <algorithm>
+
 #include "stretto/base/random.h"
 #include "stretto/codec/codec.h"
 #include "stretto/kernel/quantize.h"
@@ -18,6 +20,10 @@ class WholeCodec : public Codec {
     return count;
   }
   Search search(std::size_t, const Position&, std::uint32_t) const override { return {}; }
+  void write_extract(const Extract& extract, std::size_t,
+                     std::span<std::byte> payload) const override {
+    std::ranges::copy(extract.numbers, payload.begin());
+  }
 };
 
 inline kernel::Rounding rounding_at(bool stochastic, const Position& position) {

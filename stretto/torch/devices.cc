@@ -4,8 +4,10 @@
 #include "stretto/torch/devices.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "stretto/torch/device_buckets.h"
+#include "stretto/torch/device_compression.h"
 #include "stretto/torch/refuse.h"
 
 namespace stretto::ddp {
@@ -17,22 +19,34 @@ std::string place_of(const NamedTensor& item) {
 
 }  // namespace
 
-// Types of one byte can be moved there, and not added.
 BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters,
                                       const Communicator& communicator,
-                                      const ReducerOptions& options) {
-  if (parameters.empty()) return {};
+                                      const CommunicationHook& hook,
+                                      const DistributedDataParallelOptions& options) {
+  if (parameters.empty() || options.mean_division != MeanDivision::after_sum) return {};
   const torch::Device device = parameters.front().tensor.device();
-  const bool moves_only =
-      options.hook->leaves_bytes_alone() && options.mean_division == MeanDivision::after_sum;
-  if (device.is_cpu() || !moves_only || communicator.device() != device.index()) return {};
-  const auto is_reached = [&](const NamedTensor& parameter) {
-    const torch::Tensor& tensor = parameter.tensor;
-    return tensor.device() == device && tensor.element_size() > 1 &&
-           (tensor.numel() == 0 || communicator.is_device_memory(tensor.const_data_ptr()));
-  };
-  if (!std::ranges::all_of(parameters, is_reached)) return {};
-  return {device, std::make_shared<DeviceBuckets>(device)};
+  const auto is_there = [&](const NamedTensor& each) { return each.tensor.device() == device; };
+  if (device.is_cpu() || !std::ranges::all_of(parameters, is_there)) return {};
+  if (hook.leaves_bytes_alone()) {
+    if (communicator.device() != device.index()) return {};
+    // Types of one byte can be moved there, and not added.
+    const auto is_reached = [&](const NamedTensor& parameter) {
+      const torch::Tensor& tensor = parameter.tensor;
+      return tensor.element_size() > 1 &&
+             (tensor.numel() == 0 || communicator.is_device_memory(tensor.const_data_ptr()));
+    };
+    if (!std::ranges::all_of(parameters, is_reached)) return {};
+    return {device, std::make_shared<DeviceBuckets>(device)};
+  }
+  // Where tensors are at addresses, and in no handles.
+  const bool has_addresses = device.is_cuda() || device.is_privateuseone();
+  const bool is_plain_codec = options.codec != nullptr &&
+                              options.exchange == CompressedExchange::gather &&
+                              options.compression == Compression::always;
+  if (!has_addresses || !is_plain_codec) return {};
+  auto compression = DeviceCompression::create(options.codec, parameters, communicator.size());
+  if (compression == nullptr) return {};
+  return {device, std::make_shared<CompressedDeviceBuckets>(device), std::move(compression)};
 }
 
 torch::Tensor view_like(const torch::Tensor& parameter, const GradientStorage& storage,

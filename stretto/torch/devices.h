@@ -12,15 +12,18 @@
 #include "stretto/torch/sparse_gradients.h"
 
 // Models on devices, of whatever kind. Where the communicator reduces what is in memory of the one
-// device, buckets are there, and gradients are parts of them. Else buckets are in memory of the
-// host: a gradient is copied there when autograd has made it, on the stream that it was made on,
-// and its reduction back at the end of backward, on the stream of who called that.
+// device, or DeviceCompression does, buckets are there, and gradients are parts of them. Else
+// buckets are in memory of the host: a gradient is copied there when autograd has made it, on the
+// stream that it was made on, and its reduction back at the end of backward, on the stream of who
+// called that.
 namespace stretto::ddp {
 
-// Says where gradients of `parameters` lie that a reducer with `options` reduces.
+// Says where gradients of `parameters` lie that a reducer of a replica with `options` reduces, by
+// `hook`, unless it says by which.
 BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters,
                                       const Communicator& communicator,
-                                      const ReducerOptions& options);
+                                      const CommunicationHook& hook,
+                                      const DistributedDataParallelOptions& options);
 
 // A tensor on a gradient's storage on `device`, with its parameter's strides where these fill a
 // block of memory: so gradient and parameter meet element by element in the optimizer (libtorch's

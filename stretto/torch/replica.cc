@@ -99,7 +99,8 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     options_.communication_hook->claim(self_, options_.timeout);
     refuse_assigned_weights();
     check_tensors();
-    location_ = choose_bucket_location(parameters_, communicator_, reducer_options());
+    location_ =
+        choose_bucket_location(parameters_, communicator_, *reducer_options().hook, options_);
   } catch (const Error& error) {
     refusal_ = error.status();
   }

@@ -98,7 +98,9 @@ ReducerOptions Replica::reducer_options() const {
           .pass_waits = has_sync_batch_norm_ && may_differ,
           .mean_division = options_.mean_division,
           .number = number_,
-          .hook = with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
+          .hook = location_.hook != nullptr
+                      ? location_.hook
+                      : with_reduce_dtype(options_.mixed_precision, options_.communication_hook),
           .hook_owner = self_,
           .memory = location_.memory,
           .timeout = options_.timeout};

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/dtype.h"
 #include "stretto/base/status.h"
 #include "stretto/codec/compressor.h"
 
@@ -29,6 +30,8 @@ enum class NonFinite : std::uint8_t {
 enum class ValueFormat : std::uint8_t { f32, bf16, int8 };
 
 namespace codec {
+
+struct Header;
 
 // Room that encoders and decoders use one after the other; grows to what was needed most. One
 // thread at a time.
@@ -62,6 +65,27 @@ struct Encoding {
   // Of a sum: the rank whose message has stopped it, by NonFinite::stop. This message says so, too,
   // if it stops.
   std::optional<Rank> stopped_by = std::nullopt;
+};
+
+// What of the encoding of a vector takes a look at every element, for whoever does that in memory
+// of a device; NonFinite::stop is not known there.
+struct Extraction {
+  // So many elements, those of the greatest magnitudes as Codec has them, are taken out; zero
+  // stands in their places.
+  std::size_t greatest = 0;
+  // Or all elements are rounded to the nearest number of this type, and become what is left: f16 or
+  // bf16, finite ones to the limit at most, or i8, codes and then scales as int8() has them. What
+  // is left of infinity and NaN is zero.
+  std::optional<DType> rounded = std::nullopt;
+  float limit = 0;
+  std::size_t block = 0;  // So many i8 share a scale.
+};
+
+// What comes of it, and of which a message is made.
+struct Extract {
+  std::span<const std::uint32_t> indices = {};  // Of what has been taken out, ascending.
+  std::span<float> values = {};                 // It.
+  std::span<const std::byte> numbers = {};      // Rounded.
 };
 
 }  // namespace codec
@@ -100,6 +124,20 @@ class Codec : public Compressor {
   Result<std::size_t> decode_add(std::span<const std::byte> bytes, const codec::Position& position,
                                  codec::Scratch& scratch, std::span<float> sums) const;
 
+  // Of a vector in memory that the host cannot read, what is to be done there. Nothing: it is to be
+  // encoded on the host. Messages have a fixed length where there is something.
+  virtual std::optional<codec::Extraction> extraction(std::size_t count, std::uint64_t step) const {
+    return (void)count, (void)step, std::nullopt;
+  }
+  // Appends the message that encode() makes of `count` elements. What it does not say of the values
+  // is left in them, and belongs in their places.
+  void encode_extract(const codec::Extract& extract, std::size_t count,
+                      const codec::Position& position, std::vector<std::byte>& out) const;
+  // What decode_add() would add, which is in `bytes` and in the scratch. Fails as that does.
+  Result<codec::Extract> decode_extract(std::span<const std::byte> bytes,
+                                        const codec::Position& position, codec::Scratch& scratch,
+                                        std::size_t count) const;
+
  protected:
   // The number of each stands in messages, so their order must stay.
   enum class Kind : std::uint8_t {
@@ -133,6 +171,7 @@ class Codec : public Compressor {
   // A payload of the right length for `values` values.
   struct Payload {
     std::span<const std::byte> bytes;
+    std::size_t count;  // Of the vector.
     std::size_t values;
     const codec::Position& position;
     codec::Scratch& scratch;
@@ -155,8 +194,16 @@ class Codec : public Compressor {
   virtual std::size_t write(const Task& task, std::vector<std::byte>& out) const = 0;
   // False if no codec makes such bytes.
   virtual bool read(const Payload& payload, std::span<float> sums) const = 0;
+  // The same of codecs that have an extraction.
+  virtual void write_extract(const codec::Extract& extract, std::size_t count,
+                             std::span<std::byte> payload) const;
+  virtual bool read_extract(const Payload& payload, codec::Extract& extract) const;
 
  private:
+  codec::Header header_of(std::size_t count, const codec::Position& position) const;
+  Result<Payload> open(std::span<const std::byte> bytes, const codec::Position& position,
+                       codec::Scratch& scratch, std::size_t count) const;
+
   const Kind kind_;
 };
 

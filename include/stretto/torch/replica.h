@@ -35,6 +35,8 @@ namespace stretto::ddp {
 struct BucketLocation {
   torch::Device device = torch::kCPU;
   std::shared_ptr<BucketMemory> memory = std::make_shared<HostBuckets>();
+  // In the place of the options' one, which does the same on the host. Null: none.
+  std::shared_ptr<CommunicationHook> hook = nullptr;
 };
 
 class Replica;
@@ -85,7 +87,8 @@ class Replica {
   void put_parameters_back();
   const StepStatistics& last_step() const { return last_step_; }
   const CompressionStatistics* last_compression() const {
-    return options_.communication_hook->last_compression();
+    const auto& hook = location_.hook ? location_.hook : options_.communication_hook;
+    return hook->last_compression();
   }
   const reducer::BucketPlan& bucket_plan() const { return reducer_->plan(); }
   const std::vector<NamedTensor>& trained() const { return trained_; }

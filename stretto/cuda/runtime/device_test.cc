@@ -5,8 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdio>
+#include <limits>
 #include <vector>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/random.h"
 #include "stretto/cuda/cuda_device.h"
 #include "stretto/cuda/load_kernels.h"
@@ -95,6 +99,46 @@ TEST_F(OnDevice, ReductionsHaveTheBitsOfTheHost) {
   }
 }
 
+// Every byte that is read or written counts. Half of a copy's speed is what no kernel should miss.
+TEST_F(OnDevice, ReductionsAreAboutAsFastAsCopies) {
+  constexpr std::size_t kCount = std::size_t{64} << 20;
+  constexpr std::size_t kBytes = kCount * sizeof(float);
+  const auto memory = device_->create(5 * kBytes).or_throw();
+  const auto bytes_per_second = [&](const execution::BoundStep& step, std::size_t bytes) {
+    constexpr int kRuns = 20;
+    TimePoint begin;
+    for (int run = -1; run < kRuns; ++run) {
+      if (run == 0) {
+        finish();
+        begin = Clock::now();
+      }
+      (void)queue().run(step, kCount);
+    }
+    finish();
+    return static_cast<double>(bytes) * kRuns / seconds(Clock::now() - begin);
+  };
+  execution::BoundStep copies;
+  copies.inputs = {{.data = memory.data.get(), .dtype = DType::f32}};
+  copies.outputs = {memory.data.get() + 4 * kBytes};
+  copies.output_element_bytes = sizeof(float);
+  const double of_copy = bytes_per_second(copies, 2 * kBytes);
+  for (const int inputs : {2, 4}) {
+    execution::BoundStep step = copies;
+    for (int i = 1; i < inputs; ++i) {
+      step.inputs.push_back({.data = memory.data.get() + static_cast<std::size_t>(i) * kBytes,
+                             .dtype = DType::f32});
+    }
+    step.reduction = kernel::PreparedReduction::create(
+                         {.dtype = DType::f32, .inputs = step.inputs, .outputs = step.outputs})
+                         .or_throw();
+    const auto buffers = static_cast<std::size_t>(inputs) + 1;
+    const double speed = bytes_per_second(step, buffers * kBytes);
+    std::printf("{\"what\": \"sum of %d f32\", \"gb_per_s\": %.0f, \"of_a_copy\": %.2f}\n", inputs,
+                speed / 1e9, speed / of_copy);
+    EXPECT_GT(speed, of_copy / 2);
+  }
+}
+
 TEST_F(OnDevice, StagedAllReduceHasTheBitsOfTheCommunicator) {
   run_ranks(2, [](Communicator& comm) {
     const auto device = open_device();
@@ -140,6 +184,50 @@ TEST_F(OnDevice, MemoryIsSharedByItsDescriptor) {
 TEST(WithoutADevice, KernelsAreLoaded) {
   const auto kernels = load_kernels(process_environment());
   EXPECT_TRUE(kernels.ok()) << kernels.status().message();
+}
+
+// The floor is what it cannot do without: to copy everything to the host, and back.
+TEST_F(OnDevice, StagedAllReduceAgainstItsCopies) {
+  run_ranks(2, [](Communicator& comm) {
+    const auto device = open_device();
+    constexpr std::size_t kBytes = std::size_t{64} << 20;
+    const auto memory = device->create(kBytes).or_throw();
+    const Memory host = comm.allocate_bytes(kBytes);
+    const auto pinned = device->pin(host.bytes()).or_throw();
+    const auto queue = device->make_queue().or_throw();
+    const auto copy = [&](const std::byte* from, std::byte* to) {
+      execution::BoundStep step;
+      step.inputs = {{.data = from, .dtype = DType::u8}};
+      step.outputs = {to};
+      ASSERT_TRUE(queue->run(step, kBytes).ok());
+    };
+    auto staged = StagedAllReduce::create(comm, *device, {}).or_throw();
+    const auto best_of = [&](const auto& act) {
+      double best = std::numeric_limits<double>::infinity();
+      for (int run = 0; run < 5; ++run) {
+        comm.barrier().wait();
+        const TimePoint begin = Clock::now();
+        act();
+        best = std::min(best, seconds(Clock::now() - begin));
+      }
+      return best;
+    };
+    const double floor = best_of([&] {
+      copy(memory.data.get(), host.bytes().data());
+      copy(host.bytes().data(), memory.data.get());
+      while (!queue->is_done()) continue;
+    });
+    const double whole = best_of([&] {
+      const View data(memory.data.get(), kBytes / sizeof(float), DType::f32);
+      EXPECT_TRUE(staged->wait(staged->begin(data)).ok());
+    });
+    EXPECT_LT(whole, 20 * floor);
+    if (comm.rank() != Rank(0)) return;
+    std::printf(
+        "{\"what\": \"staged all_reduce of 64 MiB, 2 ranks\", \"ms\": %.2f, \"copies_ms\": "
+        "%.2f}\n",
+        whole * 1e3, floor * 1e3);
+  });
 }
 
 // Not skipped: what a machine without a device says.

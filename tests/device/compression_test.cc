@@ -1,0 +1,197 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Gradients on a device, which is a double's, compressed by the codecs: against the same model on
+// the CPU, whose gradients are compressed by the host.
+
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/device/placed_model.h"
+#include "tests/support/double_ranks.h"
+
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support.
+
+constexpr int kHidden = 256;
+
+// Two weights that are large enough for a codec, and a bias that is not.
+struct WideImpl : torch::nn::Module {
+  WideImpl(torch::Device device, std::uint64_t seed)
+      : first(register_parameter("first", random(seed, {kHidden, kInputs}, device))),
+        second(register_parameter("second", random(seed + 1, {4, kHidden}, device))),
+        bias(register_parameter("bias", random(seed + 2, {4}, device))) {}
+  torch::Tensor forward(const torch::Tensor& x, bool both) {
+    hidden = torch::tanh(torch::mm(x, first.t()));
+    return (both ? torch::mm(hidden, second.t()) + bias : hidden).pow(2).mean();
+  }
+  torch::Tensor first, second, bias, hidden;
+};
+TORCH_MODULE(Wide);
+
+torch::Tensor batch_of(int step, int rank, torch::Device device) {
+  return random(static_cast<std::uint64_t>(step) * 10 + static_cast<std::uint64_t>(rank), {4, 6},
+                device);
+}
+
+// With NCCL in the communicator, which is not asked, and without.
+class DeviceCodecs : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    Double::get().reset();
+    load_fake_device();
+  }
+  void TearDown() override { EXPECT_EQ(Double::get().control().misuse, ""); }
+  static void on_ranks(int size, const std::function<void(Communicator&)>& body) {
+    if (!GetParam()) return run_ranks(size, body);
+    DoubleRanks ranks({.size = size});
+    ranks.on_all(body);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(With, DeviceCodecs, ::testing::Bool(),
+                         [](const auto& with) { return with.param ? "nccl" : "schedules"; });
+
+// The same model on the device and on the CPU, in steps that are compared bit by bit.
+class Twins {
+ public:
+  Twins(Communicator& communicator, const DistributedDataParallelOptions& options)
+      : rank_(communicator.rank().value()),
+        device_(device_of(communicator)),
+        here_(torch::kCPU, 1),
+        there_(device_, 1),
+        on_host_(here_, communicator, options),
+        on_device_(there_, communicator, options) {}
+
+  void step(int number, bool both = true, float factor = 1) {
+    const torch::Tensor batch = batch_of(number, rank_, torch::kCPU) * factor;
+    on_host_.zero_grad();
+    on_host_.forward(batch, both).backward();
+    on_device_.zero_grad();
+    on_device_.forward(batch.to(device_), both).backward();
+    ++steps_;
+    places_.insert(there_->first.grad().data_ptr());
+    const auto here = here_->parameters(), there = there_->parameters();
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      const torch::Tensor& expected = here[i].grad();
+      ASSERT_EQ(there[i].grad().defined(), expected.defined()) << i;
+      if (!expected.defined()) continue;
+      EXPECT_EQ(there[i].grad().device(), device_);
+      const torch::Tensor result = there[i].grad().cpu();
+      EXPECT_TRUE(torch::allclose(result, expected, 0, 0, /*equal_nan=*/true))
+          << "step " << number << ", parameter " << i;
+    }
+  }
+  // Gradients that are parts of buckets come back to their places; memory of the double never does.
+  bool are_in_buckets() const { return places_.size() < steps_; }
+  const CompressionStatistics& here() const { return *on_host_.last_compression(); }
+  const CompressionStatistics& there() const { return *on_device_.last_compression(); }
+
+ private:
+  int rank_;
+  torch::Device device_;
+  Wide here_, there_;
+  DistributedDataParallel<Wide> on_host_, on_device_;
+  std::size_t steps_ = 0;
+  std::set<const void*> places_;
+};
+
+TEST_P(DeviceCodecs, HaveTheBitsOfTheHost) {
+  const std::vector<std::shared_ptr<const Compressor>> codecs = {
+      f16(),
+      bf16({.clip = 0.01f}),
+      int8(),
+      top_k(),
+      top_k({.density = 0.1, .values = ValueFormat::bf16}),
+      top_k({.density = 0.1, .values = ValueFormat::int8})};
+  for (const auto& codec : codecs) {
+    for (const std::size_t bytes : {64, 1 << 20}) {
+      if (bytes == 64 && codec != codecs.back()) continue;  // With so many buckets it takes long.
+      on_ranks(kRanks, [&](Communicator& communicator) {
+        Twins twins(communicator, {.bucket_bytes = {bytes}, .codec = codec});
+        for (int step = 0; step < 3; ++step) twins.step(step);
+        EXPECT_TRUE(twins.are_in_buckets()) << codec->name();
+        EXPECT_EQ(twins.there().message_bytes, twins.here().message_bytes);
+        EXPECT_EQ(twins.there().received_bytes, twins.here().received_bytes);
+        EXPECT_EQ(twins.there().sent_values, twins.here().sent_values);
+        EXPECT_EQ(twins.there().buckets, twins.here().buckets);
+        EXPECT_EQ(twins.there().step, 3);
+      });
+    }
+  }
+  EXPECT_EQ(Double::get().control().launches, 0);
+}
+
+TEST_P(DeviceCodecs, OfThreeRanksAreAddedInTheirOrder) {
+  on_ranks(3, [](Communicator& communicator) {
+    Twins twins(communicator, {.codec = top_k({.density = 0.2})});
+    for (int step = 0; step < 4; ++step) twins.step(step);
+    EXPECT_TRUE(twins.are_in_buckets());
+  });
+}
+
+// What is not gathered, or needs the host's look at every element.
+TEST_P(DeviceCodecs, OthersFindTheirBucketsOnTheHost) {
+  const std::vector<std::pair<int, DistributedDataParallelOptions>> all = {
+      {2, {.codec = one_bit()}},
+      {4, {.codec = f16()}},
+      {2, {.codec = power_sgd()}},
+      {2, {.codec = top_k({.warm_up_steps = 2})}},
+      {2, {.codec = top_k(), .exchange = CompressedExchange::divide}}};
+  for (const auto& [size, options] : all) {
+    const std::string name = options.codec->name();
+    on_ranks(size, [&options = options, &name](Communicator& communicator) {
+      Twins twins(communicator, options);
+      for (int step = 0; step < 3; ++step) twins.step(step);
+      EXPECT_FALSE(twins.are_in_buckets()) << name;
+    });
+  }
+}
+
+TEST_P(DeviceCodecs, InfinityIsSentAndNotKept) {
+  for (const auto& codec : {f16(), int8(), top_k({.density = 0.01, .values = ValueFormat::bf16})}) {
+    on_ranks(kRanks, [&](Communicator& communicator) {
+      Twins twins(communicator, {.codec = codec});
+      const bool spoils = communicator.rank() == Rank(1);
+      twins.step(0);
+      twins.step(1, true, spoils ? std::numeric_limits<float>::infinity() : 1);
+      twins.step(2);
+    });
+  }
+}
+
+// What it has not sent yet waits for a step that uses the gradient.
+TEST_P(DeviceCodecs, WhatARankDoesNotUseKeepsItsResidual) {
+  on_ranks(kRanks, [](Communicator& communicator) {
+    Twins twins(communicator, {.find_unused_parameters = true, .codec = top_k()});
+    for (int step = 0; step < 6; ++step) {
+      twins.step(step, step != 2 && (step % 2 == 0 || communicator.rank() == Rank(0)));
+    }
+  });
+}
+
+TEST(DeviceCodec, ADeathIsToldByTheOthers) {
+  Double::get().reset();
+  load_fake_device();
+  DoubleRanks ranks({.size = kRanks});
+  ranks.on_all([&](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const torch::Device device = device_of(communicator);
+    Wide model(device, 1);
+    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {64}, .codec = top_k()});
+    const auto loss = ddp.forward(batch_of(0, rank, device), true);
+    if (rank == 1) model->hidden.register_hook([&](const torch::Tensor&) { ranks.kill(1); });
+    const auto text = message_of<Error>([&] { loss.backward(); });
+    if (rank == 0) expect_contains(text, "rank 1");
+  });
+}
+
+}  // namespace
+}  // namespace stretto
