@@ -1,0 +1,237 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Runs on a GPU what tests and doubles cannot show, within minutes, and says what came of it.
+
+Builds what that needs (nothing is fetched), or takes a folder of programs that are built. Ends with
+0 if all parts have passed, 1 if not, 2 if it was called wrongly, 77 if there is no GPU.
+
+    python3 scripts/gpu_check.py                         build in build/gpu, and run
+    python3 scripts/gpu_check.py --bin build/check/bin   run what is there
+"""
+
+import argparse
+import ctypes
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+NO_GPU = 77
+LAST_LINES = 12
+
+
+@dataclasses.dataclass
+class Part:
+    """A command and how long it may take; `needs` are programs without which it is left out."""
+    name: str
+    command: list
+    seconds: float
+    environment: dict = dataclasses.field(default_factory=dict)
+    needs: list = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass
+class Outcome:
+    name: str
+    result: str  # "passed", "failed", "timed out", "left out"
+    seconds: float = 0.0
+    detail: str = ""
+    facts: list = dataclasses.field(default_factory=list)  # The lines of JSON that it has printed.
+
+
+def find_gpus(driver="libcuda.so.1"):
+    """The names of the GPUs, or why there are none."""
+    try:
+        cuda = ctypes.CDLL(driver)
+    except OSError as error:
+        return [], f"no driver ({error})"
+    count = ctypes.c_int()
+    error = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+    if error:
+        return [], f"the driver answers with error {error}"
+    names = []
+    for number in range(count.value):
+        name = ctypes.create_string_buffer(256)
+        cuda.cuDeviceGetName(name, len(name), number)
+        names.append(name.value.decode())
+    return names, "the driver knows no device"
+
+
+def run(part, seconds):
+    """Runs a part, and ends all that it has started after that time."""
+    missing = [program for program in part.needs if shutil.which(program) is None]
+    if missing:
+        return Outcome(part.name, "left out", detail=f"there is no {missing[0]}")
+    begin = time.monotonic()
+    process = subprocess.Popen(
+        [str(word) for word in part.command], cwd=SOURCE, env={**os.environ, **part.environment},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace", start_new_session=True)
+    timed_out = False
+    try:
+        output, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        timed_out = True
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+    outcome = Outcome(part.name, "passed", time.monotonic() - begin, facts=facts_of(output))
+    if timed_out:
+        outcome.result = "timed out"
+    elif process.returncode != 0 or says_skipped(output):
+        outcome.result = "failed"
+    if outcome.result != "passed":
+        outcome.detail = "\n".join(output.strip().splitlines()[-LAST_LINES:])
+    return outcome
+
+
+def facts_of(output):
+    facts = []
+    for line in output.splitlines():
+        # Ranks' lines begin with their numbers.
+        match = re.search(r"\{\".*\}$", line)
+        try:
+            facts += [json.loads(match.group())] if match else []
+        except json.JSONDecodeError:
+            pass
+    return facts
+
+
+def says_skipped(output):
+    """Where there is a GPU, nothing has a reason to be."""
+    return re.search(r"^\[  SKIPPED \]", output, re.MULTILINE) is not None
+
+
+def unpack(packages, build):
+    """Unpacks Debian packages that the machine lacks, and tells programs where they are."""
+    root = (build / "packages").resolve()
+    for package in sorted(packages.glob("*.deb")):
+        subprocess.run(["dpkg", "-x", package, root], check=True)
+    usr = root / "usr"
+    for variable, value in (("CMAKE_PREFIX_PATH", usr),
+                            ("LD_LIBRARY_PATH", usr / "lib" / f"{os.uname().machine}-linux-gnu")):
+        os.environ[variable] = f"{value}:{os.environ.get(variable, '')}".rstrip(":")
+
+
+def torch_folder():
+    found = subprocess.run(
+        [sys.executable, "-c", "import torch; print(torch.utils.cmake_prefix_path)"],
+        capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
+def building(name, folder, jobs, *targets):
+    return Part(name, ["cmake", "--build", folder, "--parallel", jobs, "--target", *targets], 150,
+                needs=["cmake", "ninja"])
+
+
+def configuring(folder, torch):
+    with_torch = ["-DSTRETTO_TORCH=ON", f"-DTorch_DIR={torch}/Torch"] if torch else []
+    return Part("configuring", ["cmake", "-S", SOURCE, "-B", folder, "-G", "Ninja",
+                                "-DSTRETTO_UNITY=ON", "-DSTRETTO_CUDA=ON",
+                                *(with_torch or ["-DSTRETTO_TORCH=OFF"])],
+                60, needs=["cmake", "ninja", "nvcc"])
+
+
+def kernel_parts(folder):
+    kernels, nccl = str(folder / "stretto_cuda_device_test"), str(folder / "nccl_test")
+    parts = [Part("kernels and streams", [kernels], 60, needs=[kernels]),
+             Part("NCCL is found", [nccl, "--gtest_filter=NcclLoading.RealNccl*"], 30,
+                  needs=[nccl])]
+    for tool in ("memcheck", "racecheck"):
+        # Kernels with a tenth of their speed: those of one test are enough.
+        command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1", kernels,
+                   "--gtest_filter=OnDevice.ReductionsHave*"]
+        parts.append(Part(f"compute-sanitizer {tool}", command, 45,
+                          needs=["compute-sanitizer", kernels]))
+    return parts
+
+
+def training_parts(folder):
+    launcher, program = str(folder / "stretto"), str(folder / "gpu_rank_program")
+
+    def ranks(name, count, **environment):
+        return Part(name, [launcher, "run", "-n", count, "--", program, "cuda"], 45, environment,
+                    needs=[launcher, program])
+
+    # NCCL takes one rank for a GPU.
+    return [ranks("NCCL and training, 1 rank", 1, STRETTO_BACKEND="nccl"),
+            ranks("training, 2 ranks on one GPU", 2),
+            ranks("training, 4 ranks on one GPU", 4)]
+
+
+def run_all(parts, seconds):
+    """Runs parts while there is time; the rest counts as failed."""
+    deadline = time.monotonic() + seconds
+    outcomes = []
+    for part in parts:
+        left = deadline - time.monotonic()
+        if left < 1:
+            outcomes.append(Outcome(part.name, "failed", detail="there was no time left for it"))
+        else:
+            outcomes.append(run(part, min(part.seconds, left)))
+        print(f"  {part.name:32}{outcomes[-1].result:12}{outcomes[-1].seconds:6.1f} s",
+              flush=True)
+    return outcomes
+
+
+def show(outcomes):
+    print(f"\n{'part':34}{'result':12}{'time':>8}")
+    for outcome in outcomes:
+        print(f"{outcome.name:34}{outcome.result:12}{outcome.seconds:6.1f} s")
+        for line in outcome.detail.splitlines():
+            print(f"    {line}")
+        for fact in outcome.facts:
+            print("    " + ", ".join(f"{key} {value}" for key, value in fact.items()))
+
+
+def main(arguments, driver="libcuda.so.1"):
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=SOURCE / "build" / "gpu",
+                        help="the folder to build in")
+    parser.add_argument("--bin", type=pathlib.Path, help="programs that are built: builds nothing")
+    parser.add_argument("--packages", type=pathlib.Path,
+                        help="a folder of Debian packages (*.deb) that the machine lacks")
+    parser.add_argument("--seconds", type=float, default=360, help="for everything")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--json", type=pathlib.Path, help="the file to write results to")
+    options = parser.parse_args(arguments)
+    gpus, reason = find_gpus(driver)
+    if not gpus:
+        print(f"no GPU: {reason}; nothing was run.")
+        return NO_GPU
+    begin = time.monotonic()
+    print(f"on {', '.join(gpus)}:")
+    if options.packages:
+        unpack(options.packages, options.build)
+    folder = (options.bin or options.build / "bin").resolve()
+    parts = kernel_parts(folder) + training_parts(folder)
+    if not options.bin:
+        torch = torch_folder()
+        parts = [configuring(options.build, torch),
+                 building("building", options.build, options.jobs, "stretto_cuda_device_test",
+                          "nccl_test", "stretto_tool")] + kernel_parts(folder)
+        if torch:
+            parts += [building("building with torch", options.build, options.jobs,
+                               "gpu_rank_program")]
+        parts += training_parts(folder)
+    outcomes = run_all(parts, options.seconds)
+    show(outcomes)
+    if options.json:
+        options.json.write_text(json.dumps(
+            {"gpus": gpus, "seconds": round(time.monotonic() - begin, 1),
+             "parts": [dataclasses.asdict(outcome) for outcome in outcomes]}, indent=1) + "\n")
+    return int(any(outcome.result in ("failed", "timed out") for outcome in outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

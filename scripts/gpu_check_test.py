@@ -1,0 +1,119 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Tests of what gpu_check.py says where something is missing, fails or hangs."""
+
+import contextlib
+import io
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import gpu_check
+
+# A driver of one GPU, as far as it is asked.
+DRIVER = """
+int cuInit(unsigned flags) { return (int)flags; }
+int cuDeviceGetCount(int* count) { *count = 1; return 0; }
+int cuDeviceGetName(char* name, int room, int number) { name[0] = 'X'; name[1] = 0;
+                                                        return room + number < 0; }
+"""
+
+
+class GpuCheckTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def program(self, name, *lines):
+        path = self.folder / name
+        path.write_text("\n".join(["#!/bin/sh", *lines]) + "\n")
+        path.chmod(0o755)
+
+    def driver(self):
+        library = self.folder / "driver.so"
+        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=DRIVER,
+                       text=True, check=True)
+        return str(library)
+
+    def check(self, *arguments, driver=None):
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            status = gpu_check.main(["--bin", str(self.folder), *arguments],
+                                    driver or self.driver())
+        return status, shown.getvalue()
+
+    def programs(self):
+        self.program("stretto_cuda_device_test", "echo '{\"what\": \"copy\", \"gb_per_s\": 1}'")
+        self.program("nccl_test")
+        self.program("gpu_rank_program")
+        self.program("stretto", "echo '[1] {\"check\": \"f16\", \"ranks\": 2}'")
+
+    def test_without_a_gpu_one_sentence_says_so(self):
+        status, shown = self.check(driver="/nowhere/libcuda.so.1")
+        self.assertEqual(status, 77)
+        self.assertEqual(len(shown.splitlines()), 1)
+        self.assertIn("no GPU: no driver (/nowhere/libcuda.so.1", shown)
+
+    def test_results_are_written(self):
+        self.programs()
+        status, shown = self.check("--json", str(self.folder / "out.json"))
+        self.assertEqual(status, 0, shown)
+        out = json.loads((self.folder / "out.json").read_text())
+        self.assertEqual(out["gpus"], ["X"])
+        parts = {part["name"]: part for part in out["parts"]}
+        self.assertEqual(parts["kernels and streams"]["facts"], [{"what": "copy", "gb_per_s": 1}])
+        self.assertEqual(parts["training, 2 ranks on one GPU"]["facts"],
+                         [{"check": "f16", "ranks": 2}])
+        self.assertIn("check f16, ranks 2", shown)
+
+    def test_what_fails_is_shown_and_the_rest_still_runs(self):
+        self.programs()
+        self.program("nccl_test", "echo no such function", "exit 3")
+        status, shown = self.check()
+        self.assertEqual(status, 1)
+        self.assertIn("no such function", shown)
+        self.assertRegex(shown, "training, 4 ranks on one GPU *passed")
+
+    def test_a_test_that_skips_itself_has_failed(self):
+        self.programs()
+        self.program("stretto_cuda_device_test", "echo '[  SKIPPED ] OnDevice.All (0 ms)'")
+        status, shown = self.check()
+        self.assertEqual(status, 1)
+        self.assertRegex(shown, "kernels and streams *failed")
+
+    def test_what_is_not_there_is_left_out(self):
+        self.programs()
+        (self.folder / "gpu_rank_program").unlink()
+        status, shown = self.check()
+        self.assertEqual(status, 0)
+        self.assertIn("gpu_rank_program", shown)
+        self.assertRegex(shown, "training, 4 ranks on one GPU *left out")
+
+    def test_what_hangs_is_ended_with_all_that_it_has_started(self):
+        self.programs()
+        left = self.folder / "left"
+        self.program("stretto_cuda_device_test", f"(sleep 4; touch {left}) & sleep 100")
+        begin = time.monotonic()
+        status, shown = self.check("--seconds", "2")
+        self.assertLess(time.monotonic() - begin, 20)
+        self.assertEqual(status, 1)
+        self.assertRegex(shown, "kernels and streams *timed out")
+        self.assertIn("there was no time left for it", shown)
+        time.sleep(3)
+        self.assertFalse(left.exists())
+
+    def test_it_is_a_program(self):
+        script = pathlib.Path(gpu_check.__file__)
+        result = subprocess.run([sys.executable, script, "--unknown"], capture_output=True,
+                                check=False)
+        self.assertEqual(result.returncode, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
