@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -103,17 +104,15 @@ TEST_F(DeviceMemory, IsZeroedAndKnown) {
 
 TEST_F(DeviceMemory, WhatTheProgramHasBegunIsWaitedFor) {
   DoubleRanks ranks = make(2);
-  Double::get().change([](Control& control) { control.longest_delay_us = 100'000; });
   ranks.on_all([](Communicator& rank) {
-    const auto from = rank.allocate<float>(8, rank.device());
-    const auto data = rank.allocate<float>(8, rank.device());
-    reach(from)[3] = 1;
-    // Once it might be done in time by chance.
-    for (int i = 0; i < 4; ++i) {
-      begin_copy(rank, from, data);
-      rank.all_reduce(data.span()).wait();
-      EXPECT_EQ(reach(data)[3], 2);
-    }
+    const auto from = rank.allocate<float>(1000, rank.device());
+    const auto data = rank.allocate<float>(1000, rank.device());
+    std::fill_n(reach(from), 1000, 1.0f);
+    if (rank.rank() == 1) Double::get().delay_program(*rank.device(), milliseconds(200));
+    begin_copy(rank, from, data);
+    rank.all_reduce(data.span()).wait();
+    // Each rank reduces a half of what both have.
+    EXPECT_EQ(std::vector<float>(reach(data), reach(data) + 1000), std::vector<float>(1000, 2.0f));
   });
 }
 
@@ -124,8 +123,7 @@ TEST_F(DeviceMemory, IsNotFreedBeforeTheProgramIsDoneWithIt) {
     {
       const auto from = rank.allocate<float>(8, rank.device());
       reach(from)[3] = 1;
-      rank.barrier().wait();
-      Double::get().change([](Control& control) { control.longest_delay_us = 100'000; });
+      Double::get().delay_program(*rank.device(), milliseconds(50));
       begin_copy(rank, from, data);
     }
     EXPECT_EQ(reach(data)[3], 1);
@@ -138,16 +136,17 @@ TEST_F(DeviceMemory, LateKernelsAreWaitedForByAllRanks) {
   std::atomic<int> ended{0};
   Double::get().change([](Control& control) { control.holds_kernels = true; });
   std::thread lets_go([&] {
-    std::this_thread::sleep_for(milliseconds(300));
+    while (Double::get().control().kernels < 3) std::this_thread::sleep_for(milliseconds(1));
+    std::this_thread::sleep_for(milliseconds(100));
     EXPECT_EQ(ended, 0);
     Double::get().change([](Control& control) { control.holds_kernels = false; });
   });
   ranks.on_all([&](Communicator& rank) {
-    const auto data = rank.allocate<float>(3, rank.device());
-    reach(data)[1] = 1;
+    const auto data = rank.allocate<float>(3000, rank.device());
+    reach(data)[2000] = 1;
     rank.all_reduce(data.span()).wait();
     ++ended;
-    EXPECT_EQ(reach(data)[1], 3);
+    EXPECT_EQ(reach(data)[2000], 3);
   });
   lets_go.join();
 }
@@ -167,14 +166,21 @@ TEST_F(DeviceMemory, KernelsThatFailFailTheGroupWithWhatTheDriverSays) {
 
 TEST_F(DeviceMemory, NobodyIsToldOfWhatAStreamHasFailedToDo) {
   DoubleRanks ranks = make(2);
+  Double::get().change([](Control& control) { control.holds_kernels = true; });
+  // When all have begun their kernels, which are their last.
+  std::thread breaks([&] {
+    while (Double::get().control().kernels < 2) std::this_thread::sleep_for(milliseconds(1));
+    Double::get().change([](Control& control) {
+      control.stream_error = 700;
+      control.holds_kernels = false;
+    });
+  });
   ranks.on_all([](Communicator& rank) {
-    const auto data = rank.allocate<float>(8, rank.device());
-    rank.barrier().wait();
-    Double::get().change([](Control& control) { control.stream_error = 700; });
+    const auto data = rank.allocate<float>(1000, rank.device());
     expect_contains(error_of<Error>([&] { rank.all_reduce(data.span()).wait(); }),
                     "the stream: an error of the double's device (700)");
   });
-  EXPECT_EQ(Double::get().control().kernels, 0);
+  breaks.join();
 }
 
 TEST_F(DeviceMemory, DevicesWithoutAWayToEachOtherAreNamed) {

@@ -8,6 +8,8 @@
 #include <linux/filter.h>
 #include <sys/socket.h>
 
+#include <thread>
+
 #include "stretto/job/device_factory.h"
 #include "stretto/nccl/driver.h"
 #include "stretto/transport/endpoint.h"
@@ -34,6 +36,7 @@ Double::Double() {
   };
   find("fake_nccl_change", change_);
   find("fake_nccl_reach", reach_);
+  find("fake_nccl_enqueue", enqueue_);
 }
 
 void Double::change(const std::function<void(fake_nccl::Control&)>& change) {
@@ -61,6 +64,16 @@ std::byte* Double::allocate(std::size_t bytes, int device) const {
   std::uint64_t pointer = 0;
   driver->status_of_call("cuMemAlloc", driver->call().allocate(&pointer, bytes)).or_throw();
   return reinterpret_cast<std::byte*>(pointer);
+}
+
+void Double::delay_program(int device, Duration time) const {
+  const auto driver = nccl::Driver::open(file(), device).or_throw();
+  const nccl::Driver::Current current(*driver);
+  const auto wait = [](void* what) {
+    const std::unique_ptr<Duration> delay(static_cast<Duration*>(what));
+    std::this_thread::sleep_for(*delay);
+  };
+  enqueue_(nullptr, wait, new Duration(time));
 }
 
 Result<communicator::LibraryFactory> double_factory() {

@@ -28,11 +28,14 @@ class Double {
   // Memory of a device, never freed; and where a test may look into it.
   std::byte* allocate(std::size_t bytes, int device) const;
   std::byte* reach(const void* data) const { return reach_(data); }
+  // What comes behind this on the default stream of that device waits so long.
+  void delay_program(int device, Duration time) const;
 
  private:
   Double();
   void (*change_)(void (*)(fake_nccl::Control&, void*), void*);
   std::byte* (*reach_)(const void*);
+  void (*enqueue_)(nccl::Stream, void (*)(void*), void*);
 };
 
 // Names the double as NCCL, as our kernels, and as the driver, or another file.

@@ -58,7 +58,7 @@ struct Control {
   int calls = 0;     // Collectives in them.
   int aborts = 0;
   int destroyed = 0;
-  int kernels = 0;  // Of ours that have run.
+  int kernels = 0;  // Of ours that have begun.
   // Of memory for export, that are there: its bytes, and places that are reserved or hold it.
   std::size_t exported_bytes = 0;
   int reserved_places = 0;

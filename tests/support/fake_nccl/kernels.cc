@@ -17,8 +17,8 @@ constexpr int kInvalidContext = 201;
 
 void begin_kernel() {
   std::unique_lock held(shared().mutex);
-  shared().changed.wait(held, [] { return !shared().control.holds_kernels; });
   ++shared().control.kernels;
+  shared().changed.wait(held, [] { return !shared().control.holds_kernels; });
 }
 
 }  // namespace
