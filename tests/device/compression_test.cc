@@ -4,6 +4,7 @@
 // Gradients on a device, which is a double's, compressed by the codecs: against the same model on
 // the CPU, whose gradients are compressed by the host.
 
+#include <cstdio>
 #include <limits>
 #include <set>
 #include <string>
@@ -191,6 +192,22 @@ TEST(DeviceCodec, ADeathIsToldByTheOthers) {
     const auto text = message_of<Error>([&] { loss.backward(); });
     if (rank == 0) expect_contains(text, "rank 1");
   });
+}
+
+// What scripts/gpu_check.py starts, in two processes.
+TEST(GpuRankProgram, FindsNoDifferenceOnTheDouble) {
+  const std::string bin = STRETTO_BIN_DIR;
+  const std::string command = "STRETTO_CUDA_DRIVER=" + bin + "/libfake_nccl.so LD_PRELOAD=" + bin +
+                              "/libfake_device.so " STRETTO_TOOL " run -n 2 -- " + bin +
+                              "/gpu_rank_program fake_device 64 2>&1";
+  std::FILE* const output = ::popen(command.c_str(), "r");
+  ASSERT_NE(output, nullptr);
+  std::string text;
+  for (int c = std::fgetc(output); c != EOF; c = std::fgetc(output)) {
+    text.push_back(static_cast<char>(c));
+  }
+  EXPECT_EQ(::pclose(output), 0) << text;
+  expect_contains(text, "\"codec int8\", \"rank\": 1, \"ranks\": 2, \"largest_difference\": 0");
 }
 
 }  // namespace

@@ -2,38 +2,58 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A rank of a job on a device, for scripts/gpu_check.py:
-//   gpu_rank_program DEVICE
-// DEVICE is "cuda", or another that PyTorch knows. Prints a line of JSON for each check, and ends
-// with 1 and a line that begins with "wrong" if one has failed. What is compared is computed on the
-// device twice: by gradients that are reduced there, and by others that are reduced on the host.
+//   gpu_rank_program DEVICE [FEATURES]
+// DEVICE is "cuda", or another that PyTorch knows; a layer of the model has so many features.
+// Prints a line of JSON for each check, and ends with 1 and a line that begins with "wrong" if one
+// has failed. What is compared is computed on the device twice: by gradients that are reduced
+// there, and by others that are reduced on the host.
 
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "stretto/torch.h"
 #include "tests/end_to_end/rank_program.h"
 
 namespace {
 
-constexpr int kFeatures = 512;
 constexpr int kSteps = 8;
 
-torch::nn::Sequential make_model(torch::Device device) {
-  torch::manual_seed(1);
-  torch::nn::Sequential model;
-  for (int layer = 0; layer < 4; ++layer) {
-    model->push_back(torch::nn::Linear(kFeatures, kFeatures));
-    model->push_back(torch::nn::Tanh());
+struct Where {
+  torch::Device device;
+  std::int64_t features;  // Of each layer, whose weight has so many times so many numbers.
+};
+
+// Its parameters are made on the device, since not all have Module::to().
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(const Where& where) {
+    torch::manual_seed(1);
+    for (int layer = 0; layer < 4; ++layer) {
+      const auto random = [&](at::IntArrayRef sizes) {
+        return (torch::randn(sizes) / 16).to(where.device);
+      };
+      const std::string number = std::to_string(layer);
+      weights.push_back(
+          register_parameter("weight" + number, random({where.features, where.features})));
+      biases.push_back(register_parameter("bias" + number, random({where.features})));
+    }
   }
-  model->to(device);
-  return model;
-}
+  torch::Tensor forward(torch::Tensor x) {
+    for (std::size_t layer = 0; layer < weights.size(); ++layer) {
+      x = torch::tanh(torch::mm(x, weights[layer]) + biases[layer]);
+    }
+    return x.square().mean();
+  }
+  std::vector<torch::Tensor> weights, biases;
+};
+TORCH_MODULE(Net);
 
 // The only wait for a device that all of PyTorch's have.
 void wait_for(const torch::Tensor& tensor) { (void)tensor.flatten()[0].item<float>(); }
@@ -41,14 +61,14 @@ void wait_for(const torch::Tensor& tensor) { (void)tensor.flatten()[0].item<floa
 // A model and what reduces its gradients.
 class Trained {
  public:
-  Trained(stretto::Communicator& communicator, torch::Device device,
+  Trained(stretto::Communicator& communicator, const Where& where,
           stretto::DistributedDataParallelOptions options)
-      : model_(make_model(device)), ddp_(model_, communicator, std::move(options)) {}
+      : model_(where), ddp_(model_, communicator, std::move(options)) {}
 
   // Returns the milliseconds of the backward pass, to the end of what the device does.
   double step(const torch::Tensor& batch) {
     ddp_.zero_grad();
-    const torch::Tensor loss = ddp_.forward(batch).square().mean();
+    const torch::Tensor loss = ddp_.forward(batch);
     wait_for(loss);
     const stretto::TimePoint begin = stretto::Clock::now();
     loss.backward();
@@ -66,8 +86,8 @@ class Trained {
   }
 
  private:
-  torch::nn::Sequential model_;
-  stretto::DistributedDataParallel<torch::nn::Sequential> ddp_;
+  Net model_;
+  stretto::DistributedDataParallel<Net> ddp_;
 };
 
 struct Comparison {
@@ -77,13 +97,13 @@ struct Comparison {
   double allowed;  // Between gradients, which are about 1e-4.
 };
 
-void compare(stretto::Communicator& communicator, torch::Device device, const Comparison& what) {
-  Trained on_device(communicator, device, what.on_device);
-  Trained on_host(communicator, device, what.on_host);
+void compare(stretto::Communicator& communicator, const Where& where, const Comparison& what) {
+  Trained on_device(communicator, where, what.on_device);
+  Trained on_host(communicator, where, what.on_host);
   double device_ms = 1e9, host_ms = 1e9, distance = 0;
   for (int step = 0; step < kSteps; ++step) {
     torch::manual_seed(static_cast<std::uint64_t>(100 * step + communicator.rank().value()));
-    const torch::Tensor batch = torch::randn({64, kFeatures}).to(device);
+    const torch::Tensor batch = torch::randn({64, where.features}).to(where.device);
     device_ms = std::min(device_ms, on_device.step(batch));
     host_ms = std::min(host_ms, on_host.step(batch));
     distance = std::max(distance, on_device.distance_to(on_host));
@@ -97,14 +117,14 @@ void compare(stretto::Communicator& communicator, torch::Device device, const Co
 }
 
 // A hook is handed over where the host is to do the same as the option codec does on the device.
-void compare_all(stretto::Communicator& communicator, torch::Device device) {
+void compare_all(stretto::Communicator& communicator, const Where& where) {
   using namespace stretto;  // NOLINT: options.
   const auto by_host = [](std::shared_ptr<const Codec> codec) {
     return std::make_shared<CompressedReduction>(CompressionOptions{.codec = std::move(codec)});
   };
-  compare(communicator, device,
+  compare(communicator, where,
           {"gradients as they are", {}, {.mean_division = MeanDivision::before_sum}, 1e-7});
-  compare(communicator, device,
+  compare(communicator, where,
           {"bf16 hook",
            {.communication_hook = std::make_shared<Bf16Reduction>()},
            {.mean_division = MeanDivision::before_sum,
@@ -117,7 +137,7 @@ void compare_all(stretto::Communicator& communicator, torch::Device device) {
       {"codec bf16", bf16()},
       {"codec int8", int8()}};
   for (const auto& [name, codec] : codecs) {
-    compare(communicator, device,
+    compare(communicator, where,
             {name, {.codec = codec}, {.communication_hook = by_host(codec)}, 0});
   }
 }
@@ -157,7 +177,7 @@ void try_collectives(stretto::Communicator& communicator, torch::Device device, 
   std::printf("{\"check\": \"%s\", \"rank\": %d, \"ranks\": %d}\n", name, rank, ranks);
 }
 
-void run(const std::string& name) {
+void run(const std::string& name, std::int64_t features) {
   // The linker leaves out what no function is called of.
   if (name == "cuda") (void)::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   const auto communicator = stretto::join();
@@ -169,12 +189,14 @@ void run(const std::string& name) {
     try_collectives(*part, device, "collectives by NCCL in a part");
     part->abort("a check of abort()");
   }
-  compare_all(*communicator, device);
+  compare_all(*communicator, {device, features});
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) return std::fputs("usage: gpu_rank_program DEVICE\n", stderr), 2;
-  return stretto::testing::run_or_explain([&] { run(argv[1]); });
+  if (argc < 2 || argc > 3)
+    return std::fputs("usage: gpu_rank_program DEVICE [FEATURES]\n", stderr), 2;
+  const std::int64_t features = argc > 2 ? std::atoll(argv[2]) : 1024;
+  return stretto::testing::run_or_explain([&] { run(argv[1], features); });
 }
