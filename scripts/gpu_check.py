@@ -113,6 +113,7 @@ def says_skipped(output):
 def unpack(packages, build):
     """Unpacks Debian packages that the machine lacks, and tells programs where they are."""
     root = (build / "packages").resolve()
+    root.mkdir(parents=True, exist_ok=True)
     for package in sorted(packages.glob("*.deb")):
         subprocess.run(["dpkg", "-x", package, root], check=True)
     usr = root / "usr"

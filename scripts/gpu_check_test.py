@@ -6,12 +6,14 @@
 import contextlib
 import io
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 import gpu_check
 
@@ -107,6 +109,24 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("there was no time left for it", shown)
         time.sleep(3)
         self.assertFalse(left.exists())
+
+    def test_packages_are_unpacked_where_programs_look(self):
+        content = self.folder / "tree" / "usr" / "include" / "here.h"
+        control = self.folder / "tree" / "DEBIAN" / "control"
+        for path in (content, control):
+            path.parent.mkdir(parents=True)
+        content.touch()
+        control.write_text("Package: here\nVersion: 1\nArchitecture: all\nMaintainer: none\n"
+                           "Description: none\n")
+        packages = self.folder / "packages"
+        packages.mkdir()
+        subprocess.run(["dpkg-deb", "--build", self.folder / "tree", packages / "here.deb"],
+                       check=True, capture_output=True)
+        with unittest.mock.patch.dict("os.environ", CMAKE_PREFIX_PATH="/other"):
+            gpu_check.unpack(packages, self.folder / "new" / "build")
+            first, other = os.environ["CMAKE_PREFIX_PATH"].split(":")
+        self.assertEqual(other, "/other")
+        self.assertTrue((pathlib.Path(first) / "include" / "here.h").exists())
 
     def test_it_is_a_program(self):
         script = pathlib.Path(gpu_check.__file__)

@@ -14,8 +14,8 @@
 #include "stretto/base/view.h"
 #include "stretto/codec/codec.h"
 
-// What codecs leave to devices, by PyTorch's operators: so every device has it that PyTorch has, and
-// on each with the bits of the host's codecs, but for those of a NaN.
+// What codecs leave to devices, by PyTorch's operators: so every device has it that PyTorch has,
+// and on each with the bits of the host's codecs, but for those of a NaN.
 namespace stretto::ddp {
 
 // Does what `how` says with a vector of f32, and returns the bytes that come of it: indices of 32
