@@ -189,6 +189,10 @@ Status let_mpirun_start_ranks(const CLI::App& app, CommandLine& line) {
   int most = 1;
   std::vector<std::string> shares;
   for (const launch::HostShare& host : options.hosts) {
+    if (host.name.find('@') != std::string::npos) {
+      return status_of(StatusCode::invalid_argument,
+                       "{} names a user, but mpirun reaches hosts in its own way", host.name);
+    }
     most = std::max(most, host.ranks);
     shares.push_back(fmt::format("{}:{}", host.name, host.ranks));
   }
@@ -199,7 +203,7 @@ Status let_mpirun_start_ranks(const CLI::App& app, CommandLine& line) {
   if (!is_here) {
     const std::string place =
         options.rendezvous.empty()
-            ? bootstrap::format_host_port(options.hosts.front().address(), launch::kDefaultPort)
+            ? bootstrap::format_host_port(options.hosts.front().name, launch::kDefaultPort)
             : std::exchange(options.rendezvous, {});
     command.insert(command.end(),
                    {"STRETTO_RENDEZVOUS=tcp://" + place,

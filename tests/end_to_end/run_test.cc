@@ -147,13 +147,15 @@ TEST(Run, AnMpirunIsToldWhereTheFirstHostIsReached) {
   write_file(mpirun, "#!/bin/sh\necho $STRETTO_RENDEZVOUS $*\n");
   std::filesystem::permissions(mpirun, std::filesystem::perms::owner_all);
   const std::string path = folder.path() + ":/usr/bin:/bin";
-  for (const auto& [hosts, place] : {std::pair("me@node0,node1", "node0:29600"),
-                                     std::pair("fd77::1,fd77::2", "[fd77::1]:29600")}) {
+  for (const auto& [hosts, place] :
+       {std::pair("node0,node1", "node0:29600"), std::pair("fd77::1,fd77::2", "[fd77::1]:29600")}) {
     const Ended ended =
         run({"run", "--hosts", hosts, "--transport", "mpi", "--", "train"}, {{"PATH", path}});
     EXPECT_EQ(ended.status, 0) << ended.errors;
     expect_contains(ended.output, fmt::format("tcp://{} -n 2 -host ", place));
   }
+  expect_contains(run({"run", "--hosts", "me@node0", "--transport", "mpi", "--", "train"}).errors,
+                  "me@node0 names a user, but mpirun reaches hosts in its own way");
 }
 
 TEST(Run, RanksOfTwoLaunchersMeetAlthoughThoseAtTheStoreEndFirst) {

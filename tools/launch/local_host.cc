@@ -26,7 +26,8 @@ Result<bootstrap::HostPort> meeting_place(const LaunchOptions& options) {
     return parsed.ok() ? parsed : parsed.status().with_context("--rendezvous");
   }
   if (options.hosts.size() == 1) return bootstrap::HostPort{"127.0.0.1", 0};
-  return bootstrap::HostPort{options.hosts.front().address(), kDefaultPort};
+  const std::string& name = options.hosts.front().name;  // Or "user@name".
+  return bootstrap::HostPort{name.substr(name.find('@') + 1), kDefaultPort};
 }
 
 }  // namespace

@@ -14,10 +14,8 @@ namespace stretto::launch {
 
 // How many ranks of a job run on a host.
 struct HostShare {
-  std::string name = "127.0.0.1";  // As the remote shell takes it: perhaps "user@name".
+  std::string name = "127.0.0.1";
   int ranks = 1;
-
-  std::string address() const { return name.substr(name.find('@') + 1); }
 };
 
 // One launcher's part of a job: the ranks of this host, or, with a remote shell, of all hosts.
