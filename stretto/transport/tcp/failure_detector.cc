@@ -36,7 +36,7 @@ bool acknowledgement_due(const ConnectionState& state) {
 }  // namespace
 
 bool FailureDetector::due(TimePoint now) const {
-  return limit_ > Duration::zero() && now - looked_at_ >= limit_ / 20;
+  return gives_up() && now - looked_at_ >= limit_ / 20;
 }
 
 Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state) {
@@ -51,7 +51,7 @@ Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state)
   // A look may come late, and the limit is what users wait at most.
   return {.silence = silence_,
           .wants_sign = idle && silence_ >= sign_interval(),
-          .lost = silence_ >= limit_ - sign_interval(),
+          .lost = has_given_up(),
           .heard = state.since_acknowledgement < silence_ / 2};
 }
 

@@ -26,6 +26,9 @@ class FailureDetector {
   bool due(TimePoint now) const;
   Link::Contact look(TimePoint now, const ConnectionState& state);
   Duration silence() const { return silence_; }
+  // Whether it may find, and whether it has found, that the peer is to be given up.
+  bool gives_up() const { return limit_ > Duration::zero(); }
+  bool has_given_up() const { return gives_up() && silence_ >= limit_ - sign_interval(); }
 
  private:
   Duration limit_;

@@ -59,15 +59,16 @@ TcpLink::~TcpLink() {
 
 // A socket that is closed with bytes unread, or that receives more later, resets the connection,
 // and what its kernel has not sent yet is lost. So the end is announced first, and what comes is
-// taken away until the peer's kernel has everything, the peer is gone, or it takes nothing for a
-// second. Where the network was found silent nobody takes anything.
+// taken away until the peer's kernel has everything, or the peer is gone, or its process takes
+// nothing for a second. A network that is silent may come back, until the peer is given up.
 bool TcpLink::finish() {
   const TimePoint now = Clock::now();
   if (!last_progress_) {
     (void)::shutdown(socket(), SHUT_WR);
     last_progress_ = now;
   }
-  if (is_silent()) return true;
+  (void)check_contact(now);
+  if (detector_.has_given_up()) return true;
   std::array<std::byte, 64 * 1024> ignored;
   const ssize_t given = ::recv(socket(), ignored.data(), ignored.size(), 0);
   if (given == 0 || (given < 0 && !would_block(errno))) return true;
@@ -75,7 +76,9 @@ bool TcpLink::finish() {
   if (::ioctl(socket(), SIOCOUTQ, &left) != 0 || left == 0) return true;
   if (left < unsent_bytes_) last_progress_ = now;
   unsent_bytes_ = left;
-  return now - *last_progress_ >= std::chrono::seconds(1);
+  if (now - *last_progress_ < std::chrono::seconds(1)) return false;
+  const auto state = read_connection_state(socket());
+  return !detector_.gives_up() || !state || !state->window_open;
 }
 
 Result<std::size_t> TcpLink::write(std::span<const ConstByteSpan> pieces) {

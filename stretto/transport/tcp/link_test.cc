@@ -96,6 +96,36 @@ TEST(TcpLink, ASilentNetworkDoesNotHoldTheEndUp) {
   EXPECT_LE(Clock::now() - begin, std::chrono::milliseconds(500));
 }
 
+TEST(TcpLink, WhatHasBeenWrittenArrivesAfterAnOutageThatHeals) {
+  auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
+  auto link = TcpLink::create(std::move(mine), std::chrono::seconds(5)).or_throw();
+  cut_off(theirs);
+  const std::array<std::byte, 100> piece{};
+  const std::array<ConstByteSpan, 1> pieces{piece};
+  ASSERT_EQ(link->write(pieces).or_throw(), piece.size());
+  const Deadline deadline = Deadline::after(std::chrono::seconds(4));
+  while (link->check_contact(Clock::now()).silence < std::chrono::milliseconds(1200)) {
+    ASSERT_FALSE(deadline.passed());
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  std::thread leaving([&] { link.reset(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const int unused = 0;
+  ASSERT_EQ(::setsockopt(theirs.get(), SOL_SOCKET, SO_DETACH_FILTER, &unused, sizeof(unused)), 0);
+  // To which a socket that is closed answers by an end of all.
+  EXPECT_EQ(::send(theirs.get(), piece.data(), 1, MSG_NOSIGNAL), 1);
+  std::array<std::byte, 200> buffer;
+  std::size_t arrived = 0;
+  ssize_t given = 0;
+  do {
+    given = ::recv(theirs.get(), buffer.data(), buffer.size(), 0);
+    if (given > 0) arrived += static_cast<std::size_t>(given);
+  } while (given > 0);
+  EXPECT_EQ(given, 0);
+  EXPECT_EQ(arrived, piece.size());
+  leaving.join();
+}
+
 TEST(StripedLink, APeerThatSendsOnlySignsOfLifeKeepsNobodyWaiting) {
   std::vector<std::unique_ptr<TcpLink>> stripes;
   std::vector<FileDescriptor> peers;
