@@ -23,6 +23,7 @@ import concurrent.futures
 import dataclasses
 import itertools
 import json
+import os
 import pathlib
 import shutil
 import subprocess
@@ -127,7 +128,7 @@ def cases(names, seed):
 
 def usable_worlds():
     """Every world that this machine has, and a sentence about the one it has not."""
-    network = namespaces.Network("chaosprobe")
+    network = namespaces.Network(f"probe{os.getpid()}")
     try:
         network.make()
         return chaos_plan.WORLDS, ""
@@ -143,8 +144,11 @@ def run_all(runner, options, report):
     if sentence:
         print(sentence)
     worlds = set(worlds) & set(options.world or worlds)
+    names = options.only or list(KINDS)
+    if not any(set(KINDS[name].worlds) & worlds for name in names):
+        sys.exit("./dev chaos: no such kind of case is for such a world")
     deadline = time.monotonic() + options.minutes * 60
-    source = (case for case in cases(options.only or list(KINDS), options.seed))
+    source = (case for case in cases(names, options.seed))
     lock = threading.Lock()
     started = itertools.count()
 
@@ -245,9 +249,6 @@ def main(arguments=None):
             print(f"{kind.name:<14} {kind.__doc__.splitlines()[0]}")
         return 0
     report = Report(options.json, options.rate)
-    if options.only and not any(set(KINDS[name].worlds) & set(options.world or chaos_plan.WORLDS)
-                                for name in options.only):
-        sys.exit("./dev chaos: no such kind of case is for such a world")
     runner = Runner(options.bin.resolve(), options.failures.resolve(), options.patience,
                     options.rate)
     try:
