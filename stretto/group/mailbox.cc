@@ -3,8 +3,6 @@
 
 #include "stretto/group/mailbox.h"
 
-#include <algorithm>
-
 namespace stretto::group {
 namespace {
 

@@ -4,7 +4,6 @@
 #include "stretto/group/planner.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include <fmt/format.h>
 

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <functional>
 
 #include "stretto/base/error.h"
 #include "stretto/bootstrap/memory_store.h"

@@ -10,7 +10,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
-#include <string>
 #include <thread>
 
 #include "stretto/transport/loopback/world.h"

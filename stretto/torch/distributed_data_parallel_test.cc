@@ -294,8 +294,7 @@ TEST(DistributedDataParallel, APassThatThrowsIsExplainedByTheNextForward) {
 TEST(DistributedDataParallel, ReentrantBackwardIsOneStep) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto build = [] { return with_seed(3, [] { return Checkpointed(); }); };
-    Checkpointed reference = build();
-    Checkpointed model = build();
+    Checkpointed reference = build(), model = build();
     DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {1}});
     for (int step = 0; step < 3; ++step) {
       const auto data = global_batch(step).data;

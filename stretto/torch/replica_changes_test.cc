@@ -37,8 +37,7 @@ constexpr const char* kFix =
 
 TEST(ReplicaChanges, AParameterUnfrozenOnOneRankOnlyIsNamedOnAllAndTheNextStepMayFollow) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    Net reference = net();
-    Net model = net();
+    Net reference = net(), model = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
     reference->scale.set_requires_grad(true);
     if (rank == 1) model->scale.set_requires_grad(true);
@@ -56,8 +55,7 @@ TEST(ReplicaChanges, AParameterUnfrozenOnOneRankOnlyIsNamedOnAllAndTheNextStepMa
 
 TEST(ReplicaChanges, ThatARankTakesBackAreForgotten) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    Net reference = net();
-    Net model = net();
+    Net reference = net(), model = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
     const auto step = [&] { loss_of(ddp, global_batch(0)).backward(); };
     if (rank == 1) model->scale.set_requires_grad(true);
@@ -212,8 +210,7 @@ TEST(ReplicaChanges, AllParametersFrozenOnOneRankOnlyAreNamedInTheSameStep) {
 // Steps in which the scale is unfrozen after the first one, of the replicas and of the reference.
 void expect_unfreezing_works(const DistributedDataParallelOptions& options, double tolerance) {
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
-    Net reference = net();
-    Net model = net();
+    Net reference = net(), model = net();
     DistributedDataParallelOptions own = options;
     if (own.codec == nullptr) own.communication_hook = std::make_shared<Bf16Reduction>();
     DistributedDataParallel ddp(model, communicator, own);
@@ -398,8 +395,7 @@ TEST(ReplicaChanges, TheFirstStepOfAStaticGraphIsThatInWhichATableIsUnfrozen) {
 
 TEST(ReplicaChanges, GradientsAccumulatedInNoSyncBelongToTheStep) {
   run_ranks(kRanks, [](Communicator& communicator) {
-    Net reference = net();
-    Net model = net();
+    Net reference = net(), model = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
     expect_step_like_one_process(ddp, reference, communicator.rank().value(), 0);
     reference->scale.set_requires_grad(true);

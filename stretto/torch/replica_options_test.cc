@@ -29,8 +29,7 @@ TEST(ReplicaOptions, TheMeanMayBeDividedBeforeTheSum) {
     run_ranks(kRanks, [&](Communicator& communicator) {
       DistributedDataParallelOptions options = small_buckets();
       options.mean_division = division;
-      Net reference = net();
-      Net model = net();
+      Net reference = net(), model = net();
       DistributedDataParallel ddp(model, communicator, options);
       for (int step = 0; step < 3; ++step) {
         expect_step_like_one_process(ddp, reference, communicator.rank().value(), step);
@@ -41,8 +40,7 @@ TEST(ReplicaOptions, TheMeanMayBeDividedBeforeTheSum) {
 
 TEST(ReplicaOptions, ItMayBePartOfASequential) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    Net reference = net();
-    Net model = net();
+    Net reference = net(), model = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
     torch::nn::Sequential inner(torch::nn::Linear(3, 3), torch::nn::ReLU());
     DistributedDataParallel inner_ddp(inner, communicator);
@@ -91,8 +89,7 @@ TEST(ReplicaOptions, DelayedParametersTravelLastAndGetTheSameGradients) {
   run_ranks(kRanks, [](Communicator& communicator) {
     DistributedDataParallelOptions options = small_buckets();
     options.delayed_parameters = {"last.weight", "last.bias"};
-    Net reference = net();
-    Net model = net();
+    Net reference = net(), model = net();
     DistributedDataParallel ddp(model, communicator, options);
     for (int step = 0; step < 3; ++step) {
       expect_step_like_one_process(ddp, reference, communicator.rank().value(), step);

@@ -100,8 +100,7 @@ TORCH_MODULE(Reversed);
 TEST(ReplicaSteps, BucketsAreRebuiltWithUnusedParameters) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto build = [] { return with_seed(6, [] { return Reversed(); }); };
-    Reversed reference = build();
-    Reversed model = build();
+    Reversed reference = build(), model = build();
     DistributedDataParallel ddp(model, communicator,
                                 {.bucket_bytes = {1}, .find_unused_parameters = true});
     const auto first_to_leave = [&] {
@@ -143,8 +142,7 @@ TORCH_MODULE(CheckpointedBranch);
 TEST(ReplicaSteps, CheckpointsMayStandBesideUnusedParameters) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto build = [] { return with_seed(7, [] { return CheckpointedBranch(); }); };
-    CheckpointedBranch reference = build();
-    CheckpointedBranch model = build();
+    CheckpointedBranch reference = build(), model = build();
     DistributedDataParallel ddp(model, communicator,
                                 {.bucket_bytes = {1}, .find_unused_parameters = true});
     for (int step = 0; step < 3; ++step) {
@@ -217,8 +215,7 @@ TORCH_MODULE(Mixture);
 TEST(ReplicaSteps, LayersMayBeSharedAndTypesMixed) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto build = [] { return with_seed(8, [] { return Mixture(); }); };
-    Mixture reference = build();
-    Mixture model = build();
+    Mixture reference = build(), model = build();
     DistributedDataParallel ddp(model, communicator);
     EXPECT_EQ(ddp.trained_parameters().size(), 4u);
     EXPECT_EQ(ddp.bucket_plan().size(), 3u);

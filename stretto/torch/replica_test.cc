@@ -27,8 +27,7 @@ using Change = std::function<void(Net&)>;
 // Steps before and after `change`, of the replicas and of the reference.
 void expect_works_after(const Change& change, torch::ScalarType dtype = torch::kFloat) {
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
-    Net reference = net();
-    Net model = net();
+    Net reference = net(), model = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
     expect_step_like_one_process(ddp, reference, rank, 0);
     change(reference);
@@ -66,8 +65,7 @@ TEST(Replica, UnfrozenParametersAreReduced) {
 TEST(Replica, FrozenParametersAreLeftOutAndComeBack) {
   expect_works_after([](Net& model) { model->shared->weight.set_requires_grad(false); });
   run_ranks(kRanks, [](Communicator& communicator) {
-    Net reference = net();
-    Net model = net();
+    Net reference = net(), model = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
     for (int step = 0; step < 4; ++step) {
       reference->last->weight.set_requires_grad(step % 2 == 0);
@@ -398,8 +396,7 @@ TEST(Replica, GradientsTravelAsTheHookSays) {
 
 TEST(Replica, TheNormOfAllGradientsIsThatOfOneProcess) {
   run_ranks(kRanks, [](Communicator& communicator) {
-    Net reference = net();
-    Net model = net();
+    Net reference = net(), model = net();
     DistributedDataParallel ddp(model, communicator, small_buckets());
     expect_step_like_one_process(ddp, reference, communicator.rank().value(), 0);
     const double norm = torch::nn::utils::clip_grad_norm_(ddp.parameters(), 0.1);

@@ -193,6 +193,10 @@ TEST(ParameterAveraging, AllParametersEverySoManySteps) {
     EXPECT_EQ(averaged, "00001001");
     EXPECT_EQ(values(parameters), (std::vector<float>{0.5F, 0.5F, 0.5F, 0.5F}));
     EXPECT_EQ(averaging.steps(), 8u);
+    ParameterAveraging resumed(parameters, communicator, {.period = 3, .warm_up_steps = 2});
+    resumed.set_steps(averaging.steps());
+    for (int step = 9; step <= 11; ++step) averaged += resumed.after_step() ? '1' : '0';
+    EXPECT_EQ(averaged, "00001001001");
   });
 }
 

@@ -1,7 +1,6 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include <exception>
 #include <future>
 #include <memory>
 #include <mutex>

@@ -8,9 +8,7 @@
 #include <torch/torch.h>
 
 #include <atomic>
-#include <chrono>
 #include <cmath>
-#include <thread>
 
 #include "tests/device/placed_model.h"
 #include "tests/support/double_ranks.h"

@@ -13,6 +13,7 @@ namespace stretto::bench {
 namespace {
 
 constexpr int kRanks = 4;
+constexpr int kRoot = 1;
 constexpr std::size_t kShare = 256;  // A power of two, like most that are measured.
 constexpr std::uint64_t kIteration = 5;
 
@@ -27,7 +28,7 @@ class PatternTest : public ::testing::TestWithParam<Collective> {
   // The operation, written down once more.
   std::vector<float> output_of(int rank) const {
     const std::size_t own = static_cast<std::size_t>(rank) * kShare;
-    if (GetParam() == Collective::scatter) return input_of(0, own, kShare);
+    if (GetParam() == Collective::scatter) return input_of(kRoot, own, kShare);
     std::vector<float> output;
     for (int source = 0; source < kRanks; ++source) {
       const std::vector<float> values = input_of(source, own, kShare);
@@ -48,7 +49,7 @@ TEST_P(PatternTest, AcceptsTheResultOfTheRankAndOfNoOther) {
   for (int rank = 0; rank < kRanks; ++rank) {
     const std::vector<float> output = output_of(rank);
     for (int other = 0; other < kRanks; ++other) {
-      EXPECT_EQ(pattern_.is_output(GetParam(), as_input(output), kShare, other, kIteration),
+      EXPECT_EQ(pattern_.is_output(GetParam(), as_input(output), kShare, other, kIteration, kRoot),
                 rank == other)
           << rank << " " << other;
     }

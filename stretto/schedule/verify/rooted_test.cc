@@ -1,7 +1,6 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include <algorithm>
 #include <utility>
 
 #include <gtest/gtest.h>

@@ -4,8 +4,6 @@
 // What operators of the device are made of: tensors, views of them, and copies. All others are
 // PyTorch's for the CPU, on copies: they wait for the current stream to read, and write later.
 
-#include <utility>
-
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/CPUFallback.h>
