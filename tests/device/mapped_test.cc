@@ -86,7 +86,8 @@ TEST_F(DeviceMemory, GroupsOfRanksUseIt) {
   ranks.on_all([](Communicator& rank) {
     const auto half = rank.split({.color = rank.rank().value() % 2});
     EXPECT_EQ(difference_on_device(*half), "");
-    EXPECT_EQ(difference_on_device(rank), "");
+    const auto again = rank.shrink();
+    EXPECT_EQ(difference_on_device(*again), "");
   });
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <vector>
 
 #include <fmt/format.h>
@@ -77,6 +78,22 @@ std::vector<Operation> operations(int root) {
   };
 }
 
+// Of a list with a share for each rank.
+std::string difference_of_unequal_shares(Communicator& ranks) {
+  std::vector<std::size_t> counts;
+  for (int r = 0; r < ranks.size(); ++r) counts.push_back(500u * static_cast<std::size_t>(r % 3));
+  const std::size_t own = counts[static_cast<std::size_t>(ranks.rank().value())];
+  const auto all = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  const auto seed = static_cast<std::uint64_t>(ranks.rank().value());
+  Twin share(ranks, DType::f32, own, seed);
+  Twin whole(ranks, DType::f32, all, seed + 100);
+  for (const bool on_device : {false, true}) {
+    ranks.all_gather(share.view(on_device), whole.view(on_device), {.counts = counts}).wait();
+    ranks.reduce_scatter(whole.view(on_device), share.view(on_device), {.counts = counts}).wait();
+  }
+  return share.are_same() && whole.are_same() ? "" : "unequal shares";
+}
+
 }  // namespace
 
 std::string difference_on_device(Communicator& ranks) {
@@ -96,7 +113,7 @@ std::string difference_on_device(Communicator& ranks) {
       }
     }
   }
-  return {};
+  return difference_of_unequal_shares(ranks);
 }
 
 }  // namespace stretto::testing
