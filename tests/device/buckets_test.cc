@@ -89,6 +89,29 @@ TEST_F(DeviceBucketsDouble, BackwardDoesNotWaitForTheDevice) {
   });
 }
 
+// In a job that maps memory of devices, PyTorch's is not among it.
+TEST_F(DeviceBucketsDouble, AreOnTheHostWhereOperationsDoNotTakeParameters) {
+  DoubleRanks ranks({.size = kRanks, .maps_devices = true});
+  ranks.on_all([](Communicator& communicator) {
+    const torch::Device device = device_of(communicator);
+    Placed reference(torch::kCPU, 1);
+    Placed model(device, 1);
+    DistributedDataParallel ddp(model, communicator);
+    torch::optim::SGD alone(reference->parameters(), 0.1);
+    torch::optim::SGD together(model->parameters(), 0.1);
+    for (int step = 0; step < 3; ++step) {
+      alone.zero_grad();
+      reference->forward(global_batch(step).data, true).backward();
+      together.zero_grad();
+      ddp.forward(share_of(step, communicator.rank().value(), device), true).backward();
+      alone.step();
+      together.step();
+    }
+    expect_same_parameters(model, reference);
+  });
+  EXPECT_EQ(Double::get().control().kernels, 0);
+}
+
 TEST_F(DeviceBucketsDouble, DeathInTheMiddleOfBackwardIsTold) {
   DoubleRanks ranks({.size = kRanks});
   ranks.on_all([&](Communicator& communicator) {
