@@ -88,7 +88,7 @@ class LaunchersTest(unittest.TestCase):
     def start_slurm(self):
         slurmctld, slurmd, sinfo = find("slurmctld", "slurmd", "sinfo")
         path = self.folder / "slurm.conf"
-        path.write_text(SLURM.format(folder=self.folder, host=socket.gethostname(),
+        path.write_text(SLURM.format(folder=self.folder, host=socket.gethostname().split(".")[0],
                                      address=self.network.address(0)))
         # Else slurmd looks for a mounted control group, which it has none of in a namespace.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
