@@ -55,7 +55,8 @@ class Result:
 class Runner:
     """Runs cases, a few at a time; keeps what failing ones have said."""
 
-    def __init__(self, bin_dir, failures, patience, megabits_per_second=0):
+    def __init__(self, bin_dir, failures, patience, megabits_per_second=0, congestion_control="cubic"):
+        self._congestion_control = congestion_control
         self._megabits_per_second = megabits_per_second
         self._bin = bin_dir
         self._failures = failures
@@ -98,6 +99,7 @@ class Runner:
             self._local.network = namespaces.Network(name)
             self._networks.append(self._local.network)
             self._local.network.make()
+            self._local.network.use_congestion_control(self._congestion_control)
             if self._megabits_per_second:
                 self._local.network.shape(1e6 * self._megabits_per_second)
         return self._local.network
@@ -228,6 +230,9 @@ def parse(arguments):
                         help="this kind; may be given several times [all]")
     parser.add_argument("--world", action="append", choices=sorted(chaos_plan.WORLDS),
                         help="this world; may be given several times [all]")
+    parser.add_argument("--congestion-control", default="cubic", metavar="NAME",
+                        help="of two hosts (default: %(default)s); with bbr large messages may "
+                        "crawl after an outage, see docs/thread_model.md")
     parser.add_argument("--rate", type=float, default=0, metavar="MBIT/S",
                         help="of the links between hosts [not shaped]")
     parser.add_argument("--list", action="store_true", help="the kinds, and nothing else")
@@ -250,7 +255,7 @@ def main(arguments=None):
         return 0
     report = Report(options.json, options.rate)
     runner = Runner(options.bin.resolve(), options.failures.resolve(), options.patience,
-                    options.rate)
+                    options.rate, options.congestion_control)
     try:
         run_all(runner, options, report)
     finally:

@@ -32,6 +32,7 @@ class Network:
         self._hosts = [f"{name}h{host}" for host in range(hosts)]
         self._switch = f"{name}s"
         self._bits_per_second = None
+        self._congestion_control = None
         self._folders = []
 
     def make(self):
@@ -50,6 +51,14 @@ class Network:
             self._ip(f"-n {self._switch} link set to{host} up")
             self._ip(f"-n {space} addr add {self.address(host)}/24 dev eth")
             self._ip(f"-n {space} link set eth up")
+
+    def use_congestion_control(self, name):
+        """Of connections that hosts make to each other from now on, instead of the default."""
+        self._congestion_control = name
+        for host, space in enumerate(self._hosts):
+            address = self.address(host)
+            self._ip(f"-n {space} route replace {address.rpartition('.')[0]}.0/24 "
+                     f"dev {self.device} src {address} congctl {name}")
 
     def remove(self):
         for space in (*self._hosts, self._switch):
@@ -113,6 +122,8 @@ class Network:
             subprocess.run(f"tc -n {self._switch} qdisc del dev to{host} root".split(),
                            stderr=subprocess.DEVNULL, check=False)
             self._ip(f"-n {space} link set eth up")
+        if self._congestion_control:
+            self.use_congestion_control(self._congestion_control)  # The route has gone with it.
         if self._bits_per_second:
             self.shape(self._bits_per_second)
 
