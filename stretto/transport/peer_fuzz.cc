@@ -4,8 +4,8 @@
 // What a peer may do to this rank with the bytes it sends: arbitrary ones, and frames that are good
 // by themselves but come at any time, while requests are posted and groups are forgotten. A request
 // must end once, nothing may be written to its bytes afterwards, and all end when the peer is lost.
-// Sources: peer.cc matcher.cc output_queue.cc transport.cc
-// Sources: frame.cc frame_messages.cc frame_reader.cc
+// Sources: peer.cc matcher.cc frame_stream.cc transport.cc
+// Sources: frame.cc frame_messages.cc
 
 #include <cstdlib>
 #include <list>
