@@ -272,9 +272,12 @@ BufferRef MappedExecution::locate(const schedule::Place& place) const {
 
 // What a queue has failed to do is told to nobody as done.
 MappedExecution::Stop MappedExecution::stop_when_done(Stop stop) {
+  if (queue_ == at_once_) return stop;
   if (!queue_->is_done()) return Stop::queue_works;
-  status_ = queue_->status();
-  return status_.ok() ? stop : Stop::failed;
+  Status status = queue_->status();
+  if (status.ok()) return stop;
+  status_ = std::move(status);
+  return Stop::failed;
 }
 
 // Runs steps up to the next sync, at which the cursor then is, to the end of the segment, or to

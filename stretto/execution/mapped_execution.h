@@ -101,8 +101,9 @@ class MappedExecution final : public Execution {
   Windows* windows_;
   transport::Endpoint* transport_;
   KernelQueue* host_;
-  std::optional<ProcessQueue> process_;  // For private memory, where it is copied once.
-  std::vector<Rank> others_;             // In the job.
+  const KernelQueue* at_once_ = &host_queue();  // Never has anything left to do.
+  std::optional<ProcessQueue> process_;         // For private memory, where it is copied once.
+  std::vector<Rank> others_;                    // In the job.
   std::unique_ptr<Runner> direct_;
   std::unique_ptr<Runner> staged_;
   Runner* runner_ = nullptr;      // The one in use.
