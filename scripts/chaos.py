@@ -55,8 +55,8 @@ class Result:
 class Runner:
     """Runs cases, a few at a time; keeps what failing ones have said."""
 
-    def __init__(self, bin_dir, failures, patience, megabits_per_second=0,
-                 congestion_control="cubic"):
+    def __init__(self, bin_dir, failures, patience, megabits_per_second,
+                 congestion_control):
         self._congestion_control = congestion_control
         self._megabits_per_second = megabits_per_second
         self._bin = bin_dir

@@ -215,16 +215,16 @@ def main(arguments, driver="libcuda.so.1"):
     if options.packages:
         unpack(options.packages, options.build)
     folder = (options.bin or options.build / "bin").resolve()
-    parts = kernel_parts(folder) + training_parts(folder)
+    before_kernels, before_training = [], []
     if not options.bin:
         torch = torch_folder()
-        parts = [configuring(options.build, torch),
-                 building("building", options.build, options.jobs, "stretto_cuda_device_test",
-                          "nccl_test", "stretto_tool")] + kernel_parts(folder)
+        before_kernels = [configuring(options.build, torch),
+                          building("building", options.build, options.jobs,
+                                   "stretto_cuda_device_test", "nccl_test", "stretto_tool")]
         if torch:
-            parts += [building("building with torch", options.build, options.jobs,
-                               "gpu_rank_program")]
-        parts += training_parts(folder)
+            before_training = [building("building with torch", options.build, options.jobs,
+                                        "gpu_rank_program")]
+    parts = before_kernels + kernel_parts(folder) + before_training + training_parts(folder)
     outcomes = run_all(parts, options.seconds)
     show(outcomes)
     if options.json:

@@ -15,6 +15,7 @@ namespace {
 constexpr std::size_t kHostsMax = 4;
 constexpr std::size_t kRanksMax = 4;  // Of a host.
 constexpr double kLeastLatencySeconds = 1e-7;
+constexpr double kLeastMessageSeconds = 20e-9;
 constexpr std::size_t kTurns = 5;
 
 double median(std::array<double, kTurns> values) {
@@ -147,11 +148,12 @@ ContentionProbe::Times ContentionProbe::run(int rounds) {
 void set_message_costs(const ContentionProbe::Times& times, schedule::LinkCost& cost) {
   const double message_max = (times.pair_seconds - kLeastLatencySeconds) / 2;
   if (times.peers_max > 1) {
-    cost.further_message_seconds =
-        std::max(20e-9, (times.all_seconds - times.pair_seconds) / (times.peers_max - 1));
+    cost.further_message_seconds = std::max(
+        kLeastMessageSeconds, (times.all_seconds - times.pair_seconds) / (times.peers_max - 1));
     cost.message_seconds = cost.further_message_seconds;
   }
-  cost.message_seconds = std::max(20e-9, std::min(cost.message_seconds, message_max));
+  cost.message_seconds =
+      std::max(kLeastMessageSeconds, std::min(cost.message_seconds, message_max));
   cost.latency_seconds =
       std::max(kLeastLatencySeconds, times.pair_seconds - 2 * cost.message_seconds);
 }

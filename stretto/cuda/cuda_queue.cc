@@ -14,8 +14,8 @@ using execution::BoundStep;
 using execution::StreamEvent;
 using nccl::address_of;
 using nccl::Driver;
+using nccl::DriverInterface;
 
-constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY.
 constexpr unsigned kEventDisableTiming = 2;
 
 class CudaEvent final : public StreamEvent {
@@ -25,7 +25,7 @@ class CudaEvent final : public StreamEvent {
   ~CudaEvent() override { (void)driver_->call().event_destroy(event_); }
   bool is_done() override {
     const Driver::Current current(*driver_);
-    return driver_->call().event_query(event_) != kNotReady;
+    return driver_->call().event_query(event_) != DriverInterface::kNotReady;
   }
   void* handle() const { return event_; }
 
@@ -97,7 +97,7 @@ bool CudaQueue::wait(StreamEvent& event) {
 bool CudaQueue::is_done() {
   const Driver::Current current(*driver_);
   const int state = driver_->call().stream_query(stream_);
-  if (state == kNotReady) return false;
+  if (state == DriverInterface::kNotReady) return false;
   keep("the stream", state);
   return true;
 }

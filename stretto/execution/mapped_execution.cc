@@ -41,10 +41,10 @@ Status needs_registered_buffers() {
 
 MappedExecution::MappedExecution(Plans plans, const Membership& membership, Windows& windows,
                                  transport::Endpoint& transport, KernelQueue& queue)
-    : membership_(&membership), windows_(&windows), transport_(&transport), host_(&queue) {
+    : membership_(&membership), windows_(&windows), transport_(&transport), mapped_queue_(&queue) {
   if (plans.direct != nullptr) direct_ = std::make_unique<Runner>(std::move(plans.direct));
   if (plans.staged != nullptr) staged_ = std::make_unique<Runner>(std::move(plans.staged));
-  if (direct_ == nullptr && host_ == &host_queue()) {
+  if (direct_ == nullptr && mapped_queue_ == at_once_) {
     staged_->in_posts = InlineSteps::create(*staged_->plan, windows);
   }
   transport::SharedMemory& memory = transport.memory();
@@ -65,7 +65,7 @@ void MappedExecution::start(const Call& call, Turn& turn) {
   if (buffers_ && !buffers_->is_own_known(call.input.data, call.output.data)) {
     buffers_->find_own(call.input.data, call.output.data);
   }
-  if (call.mark >= 0) host_->begin_behind(call.mark);
+  if (call.mark >= 0) mapped_queue_->begin_behind(call.mark);
   enter(turn);
 }
 
@@ -85,7 +85,7 @@ bool MappedExecution::try_start(const OperationDescriptor& operation, const std:
 inline void MappedExecution::enter(Turn& turn) {
   status_ = Status();
   runner_ = nullptr;
-  queue_ = host_;
+  queue_ = mapped_queue_;
   arrived_ = 0;
   reachable_ = 0;
   segment_ = 0;

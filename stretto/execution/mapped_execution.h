@@ -100,7 +100,7 @@ class MappedExecution final : public Execution {
   const Membership* membership_;
   Windows* windows_;
   transport::Endpoint* transport_;
-  KernelQueue* host_;
+  KernelQueue* mapped_queue_;  // For memory that this process, or its device, has mapped.
   const KernelQueue* at_once_ = &host_queue();  // Never has anything left to do.
   std::optional<ProcessQueue> process_;         // For private memory, where it is copied once.
   std::vector<Rank> others_;                    // In the job.

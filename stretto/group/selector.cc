@@ -144,10 +144,14 @@ std::size_t Selector::team_lanes() const {
   return stages_in_caches() ? kLanesOfMessages : kLanesMax;
 }
 
+std::size_t Selector::lanes_max(const Algorithm& algorithm) const {
+  return algorithm.access == Access::both ? team_lanes() : kLanesMax;
+}
+
 std::size_t Selector::lanes(const Algorithm& algorithm, std::size_t segment_bytes) const {
-  const std::size_t all = algorithm.access == Access::both ? team_lanes() : kLanesMax;
+  const std::size_t all = lanes_max(algorithm);
   const std::size_t least =
-      algorithm.access == Access::both ? std::min(all, kLanesOfTeams) : kLanesOfMessages;
+      std::min(all, algorithm.access == Access::both ? kLanesOfTeams : kLanesOfMessages);
   const double more =
       std::ceil(bytes_under_way() / static_cast<double>(std::max<std::size_t>(1, segment_bytes)));
   const auto most = static_cast<double>(all - least);
@@ -161,7 +165,7 @@ double Selector::estimate(const Algorithm& algorithm, const OperationDescriptor&
   return schedule::estimate(algorithm, summary_,
                             {.bytes = std::bit_ceil(operation.count * element_bytes),
                              .segment_bytes = segment_bytes(algorithm, operation),
-                             .lanes = algorithm.access == Access::both ? team_lanes() : kLanesMax,
+                             .lanes = lanes_max(algorithm),
                              .partial_scale = static_cast<int>(partial_bytes / element_bytes),
                              .link = link,
                              .local_link = setting_.links.local});

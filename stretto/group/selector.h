@@ -83,6 +83,7 @@ class Selector {
  private:
   const schedule::LinkCost& link() const;  // Between hosts, if there are several.
   double bytes_under_way() const;
+  std::size_t lanes_max(const schedule::Algorithm& algorithm) const;
   bool stages_in_caches() const;  // Rather than keeping a slow network busy.
   bool is_usable(const schedule::Algorithm& algorithm, bool mapped, bool equal_chunks) const;
   const schedule::Algorithm* find(Collective collective, std::string_view called, bool mapped,

@@ -6,11 +6,6 @@
 #include "stretto/nccl/load.h"
 
 namespace stretto::nccl {
-namespace {
-
-constexpr int kOutOfMemory = 2;
-
-}  // namespace
 
 Result<std::shared_ptr<Driver>> Driver::load(const std::string& path) {
   const std::string file = path.empty() ? "libcuda.so.1" : path;
@@ -97,8 +92,9 @@ Status Driver::status_of_call(const char* what, int error) const {
   if (error == 0) return {};
   const char* text = nullptr;
   (void)call_.get_error_string(error, &text);
-  return status_of(error == kOutOfMemory ? StatusCode::out_of_memory : StatusCode::system,
-                   "{}: {} ({})", what, text == nullptr ? "an unknown error" : text, error);
+  return status_of(
+      error == DriverInterface::kOutOfMemory ? StatusCode::out_of_memory : StatusCode::system,
+      "{}: {} ({})", what, text == nullptr ? "an unknown error" : text, error);
 }
 
 int Driver::device_of(const void* data) const {

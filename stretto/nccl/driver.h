@@ -36,6 +36,9 @@ static_assert(sizeof(MemoryProperties) == 32, "as in cuda.h");
 // need be there when we are built. The driver is there wherever a device is, and its streams and
 // memory are those of whatever CUDA runtime the program has.
 struct DriverInterface {
+  static constexpr int kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY.
+  static constexpr int kNotReady = 600;   // CUDA_ERROR_NOT_READY.
+
   int (*init)(unsigned flags);
   int (*get_error_string)(int error, const char** text);
   int (*device_get_count)(int* count);

@@ -16,7 +16,6 @@
 namespace stretto::nccl {
 namespace {
 
-constexpr int kNotReady = 600;  // CUDA_ERROR_NOT_READY.
 constexpr unsigned kEventDisableTiming = 2;
 constexpr unsigned kStreamNonBlocking = 1;
 // What NCCL says of a peer counts when the group has had time to hear who has died.
@@ -323,7 +322,8 @@ void NcclLibrary::record_end(Running& running) {
 
 bool NcclLibrary::is_done(Event event) {
   const int result = driver_->call().event_query(event);
-  if (result != 0 && result != kNotReady) fail(driver_->status_of_call("cuEventQuery", result));
+  if (result != 0 && result != DriverInterface::kNotReady)
+    fail(driver_->status_of_call("cuEventQuery", result));
   return result == 0;
 }
 
@@ -379,7 +379,7 @@ void NcclLibrary::abandon() {
 bool NcclLibrary::has_given_back() {
   const Driver::Current current(*driver_);
   const int result = driver_->call().stream_query(stream_);
-  if (result != kNotReady) return true;
+  if (result != DriverInterface::kNotReady) return true;
   if (Clock::now() - abandoned_at_ < kGiveBackTime) return false;
   log(LogLevel::warning, "{} has been aborted, but the device has not ended its work in {:g} s",
       nccl_->name, seconds(kGiveBackTime));

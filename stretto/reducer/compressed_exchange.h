@@ -26,6 +26,13 @@ inline constexpr std::size_t kCompressedWays = 4;
 // Parts of fewer elements are not worth a message each.
 inline constexpr std::size_t kLeastPart = 512;
 
+// Whether to gather messages of so many bytes is to receive as much as an all_reduce of the
+// gradients does, which is 2 / ranks of them from each other rank.
+constexpr bool gathers_as_much(std::size_t message_bytes, std::size_t gradient_bytes,
+                               std::size_t ranks) {
+  return message_bytes * ranks >= 2 * gradient_bytes;
+}
+
 // The matrices whose product stands for a gradient.
 struct Factors {
   // Whether the sum of all ranks' left factors is zero: then there is no product.

@@ -198,9 +198,8 @@ bool CompressedReduction::is_worth_parts(std::size_t bytes) const {
 }
 
 // Where that was not asked for, too, if gathering receives as much as an all_reduce without a
-// codec, which is 2 / p of the gradients from each other rank, and the model of the links has not
-// said what is faster for these messages. Told for all buckets together, so that results do not
-// depend on which gradient is in which.
+// codec, and the model of the links has not said what is faster for these messages. Told for all
+// buckets together, so that results do not depend on which gradient is in which.
 bool CompressedReduction::divides_in_step(std::uint64_t step) const {
   if (options_.exchange == CompressedExchange::combine) return false;
   const auto ranks = static_cast<std::size_t>(ranks_);
@@ -208,9 +207,8 @@ bool CompressedReduction::divides_in_step(std::uint64_t step) const {
   const bool is_predicted = options_.exchange == CompressedExchange::automatic &&
                             prediction_.is_known() &&
                             bytes.of_messages == prediction_.message_bytes;
-  const bool gathers_as_much = bytes.of_messages * ranks >= 2 * bytes.of_gradients;
-  return divides_ ||
-         (gathers_as_much && is_worth_parts(bytes.of_gradients) && ranks > 2 && !is_predicted);
+  return divides_ || (gathers_as_much(bytes.of_messages, bytes.of_gradients, ranks) &&
+                      is_worth_parts(bytes.of_gradients) && ranks > 2 && !is_predicted);
 }
 
 // Says how a gradient travels in this step. All ranks find the same, since they know of each other

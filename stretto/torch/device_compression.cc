@@ -15,6 +15,7 @@
 #include "stretto/base/refuse.h"
 #include "stretto/codec/header.h"
 #include "stretto/reducer/agreement.h"
+#include "stretto/reducer/compressed_exchange.h"
 #include "stretto/torch/device_extraction.h"
 #include "stretto/torch/device_tensors.h"
 #include "stretto/torch/streams.h"
@@ -99,7 +100,8 @@ std::shared_ptr<DeviceCompression> DeviceCompression::create(
     of_gradients += count * sizeof(float);
   }
   const auto size = static_cast<std::size_t>(ranks);
-  if (of_gradients == 0 || (ranks > 2 && of_messages * size >= 2 * of_gradients)) return nullptr;
+  const bool is_divided = ranks > 2 && gathers_as_much(of_messages, of_gradients, size);
+  if (of_gradients == 0 || is_divided) return nullptr;
   return std::make_shared<DeviceCompression>(codec, parameters.front().tensor.device());
 }
 

@@ -17,9 +17,6 @@ namespace stretto::fake_nccl {
 namespace {
 
 constexpr int kSuccess = 0;
-constexpr int kInvalidValue = 1;
-constexpr int kOutOfMemory = 2;
-constexpr int kInvalidContext = 201;
 constexpr int kNotReady = 600;
 constexpr int kStreamCaptureImplicit = 906;
 constexpr std::size_t kMostDevices = 8;

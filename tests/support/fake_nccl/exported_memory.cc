@@ -20,9 +20,6 @@ namespace stretto::fake_nccl {
 namespace {
 
 constexpr int kSuccess = 0;
-constexpr int kInvalidValue = 1;
-constexpr int kOutOfMemory = 2;
-constexpr int kInvalidContext = 201;
 constexpr int kPeerAccessUnsupported = 217;
 constexpr std::size_t kUnitBytes = 64 * 1024;
 constexpr int kReadWrite = 3;

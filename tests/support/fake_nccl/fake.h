@@ -26,6 +26,11 @@
 // several, too.
 namespace stretto::fake_nccl {
 
+// What the driver says to calls that it does not take.
+inline constexpr int kInvalidValue = 1;
+inline constexpr int kOutOfMemory = 2;
+inline constexpr int kInvalidContext = 201;
+
 using nccl::Comm;
 using nccl::ResultCode;
 using nccl::Stream;

@@ -13,8 +13,6 @@ using namespace stretto::cuda;
 
 namespace {
 
-constexpr int kInvalidContext = 201;
-
 void begin_kernel() {
   std::unique_lock held(shared().mutex);
   ++shared().control.kernels;
