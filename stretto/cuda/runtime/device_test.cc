@@ -125,8 +125,8 @@ TEST_F(OnDevice, ReductionsAreAboutAsFastAsCopies) {
   for (const int inputs : {2, 4}) {
     execution::BoundStep step = copies;
     for (int i = 1; i < inputs; ++i) {
-      step.inputs.push_back({.data = memory.data.get() + static_cast<std::size_t>(i) * kBytes,
-                             .dtype = DType::f32});
+      step.inputs.push_back(
+          {.data = memory.data.get() + static_cast<std::size_t>(i) * kBytes, .dtype = DType::f32});
     }
     step.reduction = kernel::PreparedReduction::create(
                          {.dtype = DType::f32, .inputs = step.inputs, .outputs = step.outputs})
