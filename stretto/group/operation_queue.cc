@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/compile.h>
 #include <fmt/format.h>
 
 namespace stretto::group {
@@ -44,7 +45,7 @@ void OperationQueue::adopt(std::shared_ptr<PendingCollective> collective, PlanCa
   for (const Rank member : membership_->members) {
     if (member != engine_->transport().rank()) engine_->transport().notify(member);
   }
-  report(*running_.back().collective);
+  report(running_.back());
 }
 
 bool OperationQueue::may_start(const Item& item) const {
@@ -70,7 +71,7 @@ bool OperationQueue::start_ready(execution::Turn& turn) {
     queue_.pop();
     item.execution = cache_->take(*item.entry);
     moved = true;
-    report(*item.collective);
+    report(item);
     if (packed.ok()) {
       item.execution->start(item.collective->call, turn);
     } else {
@@ -237,11 +238,15 @@ std::string OperationQueue::between_operations() const {
 
 // For the launcher: "all_reduce(sum f32 [1024]) #7" is the last thing it knows of a rank that is
 // killed.
-void OperationQueue::report(const PendingCollective& collective) {
+void OperationQueue::report(const Item& item) {
   const auto& report_activity = engine_->options().report_activity;
   if (!report_activity) return;
-  reported_ = collective.sequence();
-  report_activity(name_of(collective));
+  reported_ = item.collective->sequence();
+  if (!is_set_up_) return report_activity(name_of(*item.collective));
+  // Not name_of(), which describes the operation anew: that takes longer than to start it.
+  fmt::memory_buffer text;
+  fmt::format_to(std::back_inserter(text), FMT_COMPILE("{} #{}"), item.entry->name, reported_);
+  report_activity({text.data(), text.size()});
 }
 
 // What takes the fast path is reported here, now and then only.

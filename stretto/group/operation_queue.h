@@ -109,7 +109,7 @@ class OperationQueue {
  private:
   bool may_start(const Item& item) const STRETTO_REQUIRES(engine_held);
   void retire(std::size_t index) STRETTO_REQUIRES(engine_held);
-  void report(const PendingCollective& collective) STRETTO_REQUIRES(engine_held);
+  void report(const Item& item) STRETTO_REQUIRES(engine_held);
   const OperationDescriptor* find_running(std::uint32_t sequence) const;
 
   std::shared_ptr<Engine> engine_;

@@ -85,6 +85,7 @@ PlanCache::Entry* PlanCache::find(const OperationDescriptor& operation,
 PlanCache::Entry& PlanCache::add(const OperationDescriptor& operation,
                                  const std::optional<execution::SharesView>& shares, Plans plans) {
   Entry& entry = entries_.emplace(Key{operation, hash_of(shares)}, Entry())->second;
+  entry.name = describe(operation);
   if (shares) entry.shares = shares->copy();
   entry.plans = std::move(plans);
   const Plans& made = entry.plans;

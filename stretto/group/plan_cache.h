@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "stretto/execution/mapped_execution.h"
@@ -22,6 +23,7 @@ class PlanCache {
  public:
   // One kind. Stays where it is until shrink().
   struct Entry {
+    std::string name;  // "all_reduce(sum f32 [4])".
     Plans plans;
     execution::Shares shares;
     // On the windows, whose counters are of one operation at a time: the only execution, whether it
