@@ -20,8 +20,8 @@ namespace stretto::execution {
 // where nothing else of this rank is in flight, and otherwise. About three milliseconds, and 0.4.
 inline constexpr std::size_t kLoneTurnBytes = 32 * 1024 * 1024;
 inline constexpr std::size_t kTurnBytes = 4 * 1024 * 1024;
-// Before it is seen whether others wait for the lock: about 0.2 ms.
-inline constexpr std::size_t kPieceBytes = 2 * 1024 * 1024;
+// Before it is seen whether others wait for the lock: about 0.4 ms.
+inline constexpr std::size_t kPieceBytes = 4 * 1024 * 1024;
 inline constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
 // One turn of work: how many bytes may be read and written in it, and what may be used.
