@@ -32,7 +32,7 @@ struct Field {
   bool may_be_zero = false;
 };
 
-std::array<Field, 10> fields_of(CachedLink& link) {
+std::array<Field, 11> fields_of(CachedLink& link) {
   constexpr double kSecondsMax = 10;
   constexpr double kBytesMax = 1e9;
   return {{{"latency_seconds", &link.cost.latency_seconds, kSecondsMax},
@@ -40,6 +40,7 @@ std::array<Field, 10> fields_of(CachedLink& link) {
            {"further_message_seconds", &link.cost.further_message_seconds, kSecondsMax, true},
            {"seconds_per_byte", &link.cost.seconds_per_byte, kSecondsMax},
            {"burst_bytes", &link.cost.burst_bytes, kBytesMax, true},
+           {"burst_seconds_per_byte", &link.cost.burst_seconds_per_byte, kSecondsMax, true},
            {"reduce_seconds_per_byte", &link.cost.reduce_seconds_per_byte, kSecondsMax},
            {"one_sync_reduced_bytes", &link.one_sync.reduced, kBytesMax},
            {"one_sync_moved_bytes", &link.one_sync.moved, kBytesMax},

@@ -23,6 +23,7 @@ class LinkCache : public ::testing::Test {
                      .seconds_per_byte = 1.5e-10,
                      .further_message_seconds = 5e-7,
                      .burst_bytes = 125000,
+                     .burst_seconds_per_byte = 1e-9,
                      .reduce_seconds_per_byte = 2e-11},
             .one_sync = {.reduced = 16384, .moved = 2048},
             .measured_at = std::chrono::system_clock::now()};
@@ -43,6 +44,7 @@ TEST_F(LinkCache, GivesBackWhatWasSaved) {
   EXPECT_DOUBLE_EQ(link->cost.further_message_seconds, 5e-7);
   EXPECT_DOUBLE_EQ(link->cost.seconds_per_byte, 1.5e-10);
   EXPECT_DOUBLE_EQ(link->cost.burst_bytes, 125000);
+  EXPECT_DOUBLE_EQ(link->cost.burst_seconds_per_byte, 1e-9);
   EXPECT_DOUBLE_EQ(link->cost.reduce_seconds_per_byte, 2e-11);
   EXPECT_EQ(link->one_sync.reduced, 16384);
   EXPECT_EQ(link->one_sync.moved, 2048);

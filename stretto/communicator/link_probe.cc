@@ -34,8 +34,6 @@ constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
 // time: a long link is not full sooner.
 constexpr unsigned kFactorMax = 8;
 constexpr std::size_t kNetworkBytesMax = kFactorMax * kLargeBytes;
-constexpr std::chrono::milliseconds kRest(2);  // In which a shaper saves up what it lets through.
-constexpr std::chrono::milliseconds kContentionTime(20);
 constexpr std::chrono::milliseconds kSmallTime(20);
 constexpr std::chrono::milliseconds kLargeTime(40);
 constexpr std::chrono::milliseconds kNetworkTime(100);  // Of those by which its speed is known.
@@ -272,7 +270,7 @@ Finding probe(Communicator& world, const Pair& pair, std::string_view where,
     if (measure[0] != 0) Probe(world, pair.leader, contention != nullptr).follow();
   }
   if (world.rank() != pair.leader) {
-    if (contention != nullptr && contention->takes_part()) (void)contention->run(0);
+    if (contention != nullptr && contention->takes_part()) (void)contention->run({});
     return finding;
   }
   std::string text = link_text(world, pair, where);
@@ -284,7 +282,7 @@ Finding probe(Communicator& world, const Pair& pair, std::string_view where,
   const std::array<std::uint8_t, 1> measure = {known ? std::uint8_t{0} : std::uint8_t{1}};
   world.send(measure, {.to = pair.partner, .tag = kProbeTag}).wait();
   if (known) {
-    if (contention != nullptr) (void)contention->run(0);
+    if (contention != nullptr) (void)contention->run({});
     finding.cost = known->cost;
     finding.age_seconds = age_seconds(*known);
     return finding;
@@ -292,10 +290,8 @@ Finding probe(Communicator& world, const Pair& pair, std::string_view where,
   Probe lead(world, pair.partner, contention != nullptr);
   finding.cost = lead.lead();
   if (contention != nullptr) {
-    const double rounds = seconds(kContentionTime) / lead.small_round();
-    set_message_costs(contention->run(static_cast<int>(
-                          std::clamp<double>(rounds, 5, ContentionProbe::kRoundsMax))),
-                      finding.cost);
+    const auto rounds = contention->rounds_for(finding.cost, lead.small_round());
+    set_shared_costs(contention->run(rounds), finding.cost);
   }
   if (!path.empty()) {
     save_link(path, text, {.cost = finding.cost, .measured_at = std::chrono::system_clock::now()});
@@ -319,8 +315,10 @@ std::string describe(std::string_view what, const Finding& finding) {
           ? ""
           : fmt::format(" and {:.2f} us each further", cost.further_message_seconds * 1e6),
       1e-9 / cost.seconds_per_byte,
-      cost.burst_bytes < 1024 ? ""
-                              : fmt::format(" after {:.0f} KiB at once", cost.burst_bytes / 1024),
+      cost.burst_bytes < 1024
+          ? ""
+          : fmt::format(" after {:.0f} KiB at once ({:.2f} ns a byte)", cost.burst_bytes / 1024,
+                        1e9 * cost.burst_seconds_per_byte),
       describe_age(finding.age_seconds));
 }
 

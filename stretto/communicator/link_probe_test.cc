@@ -109,7 +109,9 @@ TEST(ContentionProbe, LeavesNoTwoRanksOfAHostWithoutAPartner) {
     on_threads(size, [&](int rank) {
       const auto at = static_cast<std::size_t>(rank);
       ContentionProbe contention(*ranks[at], hosts);
-      const ContentionProbe::Times times = contention.run(rank == 0 ? 5 : 0);
+      const ContentionProbe::Rounds told{
+          .of_byte = 5, .of_load = 2, .load_messages = 3, .load_bytes = 4096};
+      const auto times = contention.run(rank == 0 ? told : ContentionProbe::Rounds());
       EXPECT_GT(times.all_seconds, 0);
       busy[at] = times.pair_seconds > 2e-7 ? 1 : 0;
     });
@@ -120,18 +122,47 @@ TEST(ContentionProbe, LeavesNoTwoRanksOfAHostWithoutAPartner) {
 
 TEST(MessageCosts, FollowFromOneMessageAndFromSeveral) {
   schedule::LinkCost cost;
-  set_message_costs({.pair_seconds = 40e-6, .all_seconds = 60e-6, .peers_max = 3}, cost);
+  set_shared_costs({.pair_seconds = 40e-6, .all_seconds = 60e-6, .peers_max = 3}, cost);
   EXPECT_NEAR(cost.message_seconds, 10e-6, 1e-12);
   EXPECT_NEAR(cost.latency_seconds, 20e-6, 1e-12);
   // One peer tells nothing: what the burst has said stays.
-  set_message_costs({.pair_seconds = 30e-6, .all_seconds = 90e-6, .peers_max = 1}, cost);
+  set_shared_costs({.pair_seconds = 30e-6, .all_seconds = 90e-6, .peers_max = 1}, cost);
   EXPECT_NEAR(cost.message_seconds, 10e-6, 1e-12);
   EXPECT_NEAR(cost.latency_seconds, 10e-6, 1e-12);
   // Of cores that are shared, several take longer than a message's part of one.
-  set_message_costs({.pair_seconds = 35e-6, .all_seconds = 93e-6, .peers_max = 3}, cost);
+  set_shared_costs({.pair_seconds = 35e-6, .all_seconds = 93e-6, .peers_max = 3}, cost);
   EXPECT_NEAR(2 * cost.message_seconds + cost.latency_seconds, 35e-6, 1e-12);
   EXPECT_NEAR(cost.further_message_seconds, 29e-6, 1e-12);
   EXPECT_GT(cost.latency_seconds, 0);
+}
+
+// Bytes that pass at once are not the link's; where none do, all ranks say what it carries.
+TEST(MessageCosts, OfBytesAreThoseOfAllRanksAtOnce) {
+  schedule::LinkCost shaped{.seconds_per_byte = 8e-9, .burst_bytes = 1e5};
+  set_shared_costs({.pair_seconds = 30e-6, .seconds_per_byte = 1e-9}, shaped);
+  EXPECT_EQ(shaped.seconds_per_byte, 8e-9);
+  EXPECT_EQ(shaped.burst_seconds_per_byte, 1e-9);
+  set_shared_costs({.pair_seconds = 30e-6, .seconds_per_byte = 9e-9}, shaped);
+  EXPECT_EQ(shaped.burst_seconds_per_byte, 8e-9);
+  schedule::LinkCost fast{.seconds_per_byte = 1e-9};
+  set_shared_costs({.pair_seconds = 30e-6}, fast);
+  EXPECT_EQ(fast.seconds_per_byte, 1e-9) << "not measured";
+  set_shared_costs({.pair_seconds = 30e-6, .seconds_per_byte = 2e-9}, fast);
+  EXPECT_EQ(fast.seconds_per_byte, 2e-9);
+  EXPECT_EQ(fast.burst_seconds_per_byte, 0);
+}
+
+TEST(ContentionProbe, SendsFewBytesWhereSomePassAtOnceAndManyWhereTheLinkIsFast) {
+  auto ranks = make_thread_ranks({.size = 1});
+  const ContentionProbe contention(*ranks[0], {0, 0, 1, 1});
+  const auto shaped = contention.rounds_for({.seconds_per_byte = 8e-9, .burst_bytes = 1e5}, 1e-4);
+  EXPECT_GT(shaped.of_load, 1);
+  EXPECT_LE(2.0 * shaped.of_load * shaped.load_messages * shaped.load_bytes, 1e5 / 2);
+  EXPECT_EQ(contention.rounds_for({.seconds_per_byte = 8e-9, .burst_bytes = 1e4}, 1e-4).of_load, 0);
+  EXPECT_EQ(contention.rounds_for({.seconds_per_byte = 8e-9}, 1e-4).of_load, 0);
+  const auto fast = contention.rounds_for({.seconds_per_byte = 1e-9}, 1e-4);
+  EXPECT_GT(fast.of_load, 1);
+  EXPECT_GE(fast.load_messages * fast.load_bytes, 1 << 20);
 }
 
 // The one who leads a measurement decides: the others' caches are not looked at.

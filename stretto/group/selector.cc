@@ -187,7 +187,7 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
   });
   if (near_end - candidates.begin() < 2) return candidates;
   schedule::LinkCost instant = link();
-  instant.seconds_per_byte = instant.burst_bytes = 0;
+  instant.seconds_per_byte = instant.burst_bytes = instant.burst_seconds_per_byte = 0;
   for (auto near = candidates.begin(); near != near_end; ++near) {
     near->seconds_beside_wire = estimate(*near->algorithm, operation, instant);
   }

@@ -23,6 +23,8 @@ struct LinkCost {
   // For estimate(): so many bytes, saved up while nobody sends, pass at once, as they do where a
   // token bucket shapes a link.
   double burst_bytes = 0;
+  // For estimate(): of those bytes. It is processors that carry them.
+  double burst_seconds_per_byte = 0;
   // gamma: per byte that a reduce or copy reads, and per byte it writes to targets after the first.
   double reduce_seconds_per_byte = 1.0 / 10e9;
   double sync_seconds = 0.3e-6;  // One sync of a team, per log2 of its ranks.

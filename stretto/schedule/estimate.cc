@@ -332,7 +332,7 @@ double estimate(const Algorithm& algorithm, const HostSummary& hosts, const Cost
   if (link.burst_bytes == 0) return seconds;
   // What passes at once has been saved up while messages and their processing took time.
   CostQuery free = query;
-  free.link.seconds_per_byte = 0;
+  free.link.seconds_per_byte = link.burst_seconds_per_byte;
   // A port that waits saves up what its next bytes need, as if all phases overlapped.
   CostQuery wire = query;
   wire.segment_bytes = 1;

@@ -192,6 +192,10 @@ TEST(Estimate, LetsWhatPassesAtOnceSaveTheTimeOfTheWay) {
   EXPECT_LT(rest, 5e-6);
   query.link.burst_bytes = 128 << 10;
   EXPECT_NEAR(estimate(algorithm, summary, query), std::max(wire, ways + rest), 1e-9);
+  query.link.burst_seconds_per_byte = 1e-8;
+  EXPECT_NEAR(estimate(algorithm, summary, query), std::max(wire, ways + rest + 2 * 4096 * 1e-8),
+              1e-9);
+  query.link.burst_seconds_per_byte = 0;
   // Of uneven hosts: who waits in one phase sends at once in the other.
   const Hosts uneven{0, 0, 0, 1};
   query.bytes = 64 << 10;
