@@ -22,6 +22,7 @@ examples:
 """
 
 import argparse
+import collections
 import contextlib
 import copy
 import dataclasses
@@ -191,17 +192,12 @@ def plain_link(network):
     return float(words[0]), float(words[1])
 
 
-def predictions(arguments, network, placement, cache):
-    """What the library says that it would choose, and expect: (operation, bytes) -> an object."""
-    sizes = sorted({size for _, size in peers.plan_of(arguments) if size}) or [8]
+def prediction(arguments, network, placement, operation, size):
+    """What the library says that it would choose, and expect, by links that it measures anew."""
     command = [str(arguments.build / "bin" / "stretto"), "bench", "--explain", "--json",
-               "--bytes", ",".join(map(str, sizes)), "--collective",
-               arguments.operations[0] if len(arguments.operations) == 1 else "all"]
-    objects = [json.loads(line)
-               for line in outputs_of(command, network, placement, cache)[0].splitlines()]
-    # A barrier has no size.
-    return {(entry["collective"], 0 if entry["collective"] == "barrier" else entry["bytes_max"]):
-            entry for entry in objects}
+               "--bytes", str(size or 8), "--collective", operation]
+    text = outputs_of(command, network, placement, "off")[0]
+    return json.loads(text) if text else {"algorithm": "", "predicted": []}  # Of two ranks alone.
 
 
 def outputs_of(command, network, placement, cache, encryption="off"):
@@ -227,18 +223,18 @@ def outputs_of(command, network, placement, cache, encryption="off"):
 
 
 def add_expectations(lines, link, placement, explained):
-    """Each line's floor, and what the library has predicted for it."""
+    """Each line's floor, and what the library has predicted for it: the median of its answers."""
     for line in lines:
         line["floor_us"] = 1e6 * hosts_floor.floor_s(line["operation"], line["bytes"], placement,
                                                      link)
         if line["system"] != "stretto":
             continue
-        entry = explained.get((line["operation"], line["bytes"]), {})
-        line["chosen"] = entry.get("algorithm", "")
-        expected = {one["algorithm"]: one["seconds"] for one in entry.get("predicted", [])}
-        seconds = expected.get(line["algorithm"] or line["chosen"])
-        if seconds is not None:
-            line["predicted_us"] = 1e6 * seconds
+        entries = explained[line["operation"], line["bytes"]]
+        line["chosen"] = statistics.mode(entry["algorithm"] for entry in entries)
+        seconds = [one["seconds"] for entry in entries for one in entry["predicted"]
+                   if one["algorithm"] == (line["algorithm"] or line["chosen"])]
+        if seconds:
+            line["predicted_us"] = 1e6 * statistics.median(seconds)
 
 
 def plot(arguments, words, load):
@@ -287,9 +283,12 @@ def measure_shape(arguments, shape):
         reasons = {name: every[name].missing(place) for name in arguments.systems}
         chosen = [every[name] for name, reason in reasons.items() if not reason]
         missing = {name: reason for name, reason in reasons.items() if reason}
+        # Beside each round: the machine has times in which its cores are far from each other, and
+        # small messages take half as long again.
+        explained = collections.defaultdict(list)
         with contextlib.closing(peers.Contest(arguments, chosen, place)) as contest:
-            contest.run()
-        explained = predictions(arguments, network, placement, cache)
+            contest.run(lambda operation, size: explained[operation, size].append(
+                prediction(arguments, network, placement, operation, size)))
     add_expectations(contest.lines, link, placement, explained)
     facts = {"shape": shape, "rate": arguments.rate, "delay_ms": arguments.delay,
              "loss_permille": arguments.loss, "round_trip_us": 1e6 * round_trip_s,
