@@ -22,9 +22,9 @@ inline constexpr std::chrono::milliseconds kRest(2);
 // nothing. At least one round.
 double mean_of_faster(std::vector<double> seconds_of_rounds);
 
-// What messages between hosts take where all ranks send them at once, as they do in
-// collectives: ranks that share a host's cores wait for them, and each peer has a socket of its
-// own. Up to four ranks of each of the first four hosts take part. Not thread safe.
+// What messages between hosts take where all ranks send them at once, as they do in collectives:
+// ranks that share a host's cores wait for them, and each peer has a socket of its own. Up to four
+// ranks of each of the first four hosts take part. Not thread safe.
 class ContentionProbe {
  public:
   // `hosts`: of all ranks of `world`, which outlives this; two at least.
@@ -42,8 +42,8 @@ class ContentionProbe {
     // Per byte that all pairs of two hosts together send one way. 0: not measured.
     double seconds_per_byte = 0;
   };
-  // What is measured: by rounds of messages of a byte, of which there may be none, and by some of
-  // larger messages.
+  // Of messages of a byte, by which messages are measured (none: nothing is), and of several longer
+  // ones at a time, by which their bytes are.
   struct Rounds {
     std::int32_t of_byte = 0;
     std::int32_t of_load = 0;
@@ -51,7 +51,7 @@ class ContentionProbe {
     std::int32_t load_bytes = 1;     // Of each.
   };
   static constexpr int kRoundsMax = 200;
-  // For rank 0: within which one side of `cost` has been measured by a pair of ranks, alone.
+  // For rank 0, whose pair has measured `cost` while the others waited.
   Rounds rounds_for(const schedule::LinkCost& cost, double small_round_seconds) const;
   // By all that take part. Rank 0, which is in a pair, says what is measured, and tells the others.
   // Blocks until all have done it.
