@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stretto/transport/fake_link.h"
+#include "tests/support/fake_link.h"
 #include "tests/support/tracked_request.h"
 
 namespace stretto::transport {

@@ -8,10 +8,10 @@
 #include <gtest/gtest.h>
 
 #include "stretto/transport/endpoint.h"
-#include "stretto/transport/fake_link.h"
 #include "stretto/transport/frame.h"
 #include "stretto/transport/memory.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/fake_link.h"
 
 namespace stretto::transport {
 namespace {

@@ -10,8 +10,8 @@
 #include <cstdlib>
 #include <list>
 
-#include "stretto/transport/fake_link.h"
 #include "stretto/transport/peer.h"
+#include "tests/support/fake_link.h"
 
 using namespace stretto::transport;
 

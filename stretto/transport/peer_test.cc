@@ -9,8 +9,8 @@
 #include <list>
 #include <string>
 
-#include "stretto/transport/fake_link.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/fake_link.h"
 #include "tests/support/tracked_request.h"
 
 namespace stretto::transport {

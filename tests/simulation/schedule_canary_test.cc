@@ -10,8 +10,8 @@
 
 #include "stretto/execution/message_execution.h"
 #include "stretto/schedule/algorithms.h"
-#include "stretto/transport/sim/world.h"
 #include "tests/support/problem.h"
+#include "tests/support/simulated_world.h"
 
 namespace stretto::simulation {
 namespace {

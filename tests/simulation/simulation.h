@@ -13,7 +13,7 @@
 
 #include "stretto/communicator/communicator.h"
 #include "stretto/group/engine.h"
-#include "stretto/transport/sim/world.h"
+#include "tests/support/simulated_world.h"
 
 namespace stretto::simulation {
 

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/transport/sim/world.h"
+#include "tests/support/simulated_world.h"
 #include "tests/support/tracked_request.h"
 
 #include <gtest/gtest.h>

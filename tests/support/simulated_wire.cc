@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/transport/sim/wire.h"
+#include "tests/support/simulated_wire.h"
 
 #include <algorithm>
 

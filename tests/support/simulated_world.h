@@ -10,7 +10,7 @@
 
 #include "stretto/base/rank_vector.h"
 #include "stretto/transport/endpoint.h"
-#include "stretto/transport/sim/wire.h"
+#include "tests/support/simulated_wire.h"
 
 namespace stretto::transport::sim {
 
