@@ -11,7 +11,7 @@
 #include "stretto/base/id.h"
 #include "stretto/base/wait_limit.h"
 #include "stretto/bootstrap/handshake.h"
-#include "stretto/transport/tcp/byte_stream.h"
+#include "stretto/transport/tcp/link.h"
 
 namespace stretto::bootstrap {
 

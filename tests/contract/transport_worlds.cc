@@ -82,7 +82,9 @@ World make_by_pairs(const WorldOptions& options, LocalPairs local) {
     Endpoint::Parts parts = shm::attach(r, std::move(of_host), deadline).or_throw();
     for (std::size_t p = 0; p < parts.links.size(); ++p) {
       if (!sockets[r][p].valid()) continue;
-      parts.links[p] = tcp::TcpLink::create(std::move(sockets[r][p])).or_throw();
+      parts.links[p] =
+          tcp::TcpLink::create(std::make_unique<tcp::SocketStream>(std::move(sockets[r][p])))
+              .or_throw();
     }
     world.endpoints[r] = Endpoint::create(std::move(parts)).or_throw();
   });

@@ -87,7 +87,9 @@ transport::Endpoint::Parts connect_by_tcp(int rank, std::vector<FileDescriptor> 
   for (FileDescriptor& socket : sockets) {
     parts.links.push_back(nullptr);
     if (!socket.valid()) continue;
-    parts.links.back() = transport::tcp::TcpLink::create(std::move(socket)).or_throw();
+    parts.links.back() = transport::tcp::TcpLink::create(
+                             std::make_unique<transport::tcp::SocketStream>(std::move(socket)))
+                             .or_throw();
   }
   return parts;
 }

@@ -21,7 +21,7 @@ namespace {
 // The peer answers what it reads, as credits do, and begins long after the link has been given up.
 TEST(TcpLink, WhatHasBeenWrittenArrivesAlthoughThePeerAnswersLate) {
   auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
-  auto link = TcpLink::create(std::move(mine)).or_throw();
+  auto link = TcpLink::create(std::make_unique<SocketStream>(std::move(mine))).or_throw();
   const std::vector<std::byte> piece(4096);
   const std::array<ConstByteSpan, 1> pieces{piece};
   std::size_t written = 0;
@@ -59,7 +59,7 @@ TEST(TcpLink, PeersThatTakeNothingHoldTheEndUpForASecondTogether) {
   for (int i = 0; i < 4; ++i) {
     auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
     peers.push_back(std::move(theirs));
-    links.push_back(TcpLink::create(std::move(mine)).or_throw());
+    links.push_back(TcpLink::create(std::make_unique<SocketStream>(std::move(mine))).or_throw());
     fill(*links.back());
   }
   const TimePoint begin = Clock::now();
@@ -83,7 +83,9 @@ void cut_off(const FileDescriptor& socket) {
 
 TEST(TcpLink, ASilentNetworkDoesNotHoldTheEndUp) {
   auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
-  auto link = TcpLink::create(std::move(mine), std::chrono::seconds(1)).or_throw();
+  auto link =
+      TcpLink::create(std::make_unique<SocketStream>(std::move(mine)), std::chrono::seconds(1))
+          .or_throw();
   cut_off(theirs);
   fill(*link);
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));
@@ -98,7 +100,9 @@ TEST(TcpLink, ASilentNetworkDoesNotHoldTheEndUp) {
 
 TEST(TcpLink, WhatHasBeenWrittenArrivesAfterAnOutageThatHeals) {
   auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
-  auto link = TcpLink::create(std::move(mine), std::chrono::seconds(5)).or_throw();
+  auto link =
+      TcpLink::create(std::make_unique<SocketStream>(std::move(mine)), std::chrono::seconds(5))
+          .or_throw();
   cut_off(theirs);
   const std::array<std::byte, 100> piece{};
   const std::array<ConstByteSpan, 1> pieces{piece};
@@ -131,7 +135,7 @@ TEST(StripedLink, APeerThatSendsOnlySignsOfLifeKeepsNobodyWaiting) {
   std::vector<FileDescriptor> peers;
   for (int stripe = 0; stripe < 2; ++stripe) {
     auto [mine, theirs] = testing::make_tcp_pair(0);
-    stripes.push_back(TcpLink::create(std::move(mine)).or_throw());
+    stripes.push_back(TcpLink::create(std::make_unique<SocketStream>(std::move(mine))).or_throw());
     peers.push_back(std::move(theirs));
   }
   const auto link = StripedLink::create(std::move(stripes)).or_throw();
