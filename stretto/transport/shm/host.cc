@@ -8,7 +8,9 @@
 #include <algorithm>
 #include <thread>
 
-#include "stretto/transport/shm/link.h"
+#include "stretto/transport/ring_link.h"
+#include "stretto/transport/shm/channel.h"
+#include "stretto/transport/shm/memory.h"
 #include "stretto/transport/shortage.h"
 
 namespace stretto::transport::shm {
@@ -18,6 +20,29 @@ constexpr std::chrono::milliseconds kPause(20);
 
 // The inbox of every rank is its first region.
 constexpr RemoteAddress kInbox{.region = 1, .offset_bytes = 0};
+
+// Wakes a rank of this host through the Unix socket between the two, which also carries the files
+// of regions and ends when the peer does.
+class ChannelDoorbell final : public Doorbell {
+ public:
+  ChannelDoorbell(Rank peer, std::shared_ptr<Channel> channel, std::shared_ptr<ShmMemory> memory)
+      : peer_(peer), channel_(std::move(channel)), memory_(std::move(memory)) {}
+
+  void ring() override { channel_->ring(); }
+  int descriptor() const override { return channel_->descriptor(); }
+  void service() override {
+    while (std::optional<Channel::Received> received = channel_->receive()) {
+      memory_->receive(peer_, std::move(*received));
+    }
+  }
+  bool closed() const override { return channel_->closed(); }
+  void close() override { channel_->shut_down(); }
+
+ private:
+  Rank peer_;
+  std::shared_ptr<Channel> channel_;
+  std::shared_ptr<ShmMemory> memory_;
+};
 
 // Keeps two inboxes mapped.
 struct Inboxes {
