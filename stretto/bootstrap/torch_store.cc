@@ -4,7 +4,9 @@
 #include "stretto/bootstrap/torch_store.h"
 
 #include <array>
+#include <optional>
 #include <span>
+#include <string>
 
 #include "stretto/bootstrap/little_endian.h"
 #include "stretto/bootstrap/socket.h"
@@ -103,8 +105,7 @@ Result<StoreReply> wait(int fd, const StoreRequest& request, const WaitLimit& li
 }
 
 Result<StoreReply> get(int fd, const StoreRequest& request, const WaitLimit& limit) {
-  const Result<StoreReply> woken = wait(fd, request, limit);
-  if (!woken.ok()) return woken;
+  STRETTO_RETURN_IF_ERROR(wait(fd, request, limit).status());
   STRETTO_RETURN_IF_ERROR(RequestFrame(TorchRequest::get).text(request.key).send(fd, limit));
   return read_text(fd, limit);
 }
@@ -125,33 +126,32 @@ Result<StoreReply> compare_set(int fd, const StoreRequest& request, const WaitLi
   Result<StoreReply> reply = read_text(fd, limit);
   // For an absent key TCPStore answers with what was expected, as if that were there.
   if (!reply.ok() || request.expected.empty() || reply->value != request.expected) return reply;
-  const Result<StoreReply> present = check(fd, request, limit);
-  if (!present.ok()) return present;
-  return present.value().number == 0 ? StoreReply{} : std::move(*reply);
+  STRETTO_ASSIGN_OR_RETURN(const StoreReply present, check(fd, request, limit));
+  return present.number == 0 ? StoreReply{} : std::move(*reply);
+}
+
+// The value of a key; nothing if it is absent.
+Result<std::optional<std::string>> look_up(int fd, const StoreRequest& request,
+                                           const WaitLimit& limit) {
+  STRETTO_ASSIGN_OR_RETURN(const StoreReply present, check(fd, request, limit));
+  if (present.number == 0) return std::optional<std::string>();
+  STRETTO_ASSIGN_OR_RETURN(StoreReply old, get(fd, request, limit));
+  return std::optional(std::move(old.value));
 }
 
 // TCPStore ends the connection, or itself, over what is no number: look first.
 Result<StoreReply> add(int fd, const StoreRequest& request, const WaitLimit& limit) {
-  const Result<StoreReply> present = check(fd, request, limit);
-  if (!present.ok()) return present;
-  if (present.value().number != 0) {
-    const Result<StoreReply> old = get(fd, request, limit);
-    if (!old.ok()) return old;
-    STRETTO_RETURN_IF_ERROR(checked_sum(old.value().value, request.amount).status());
-  }
+  STRETTO_ASSIGN_OR_RETURN(const auto old, look_up(fd, request, limit));
+  if (old) STRETTO_RETURN_IF_ERROR(checked_sum(*old, request.amount).status());
   STRETTO_RETURN_IF_ERROR(
       RequestFrame(TorchRequest::add).text(request.key).number(request.amount).send(fd, limit));
   return read_number(fd, limit);
 }
 
 Result<StoreReply> append(int fd, const StoreRequest& request, const WaitLimit& limit) {
-  const Result<StoreReply> present = check(fd, request, limit);
-  if (!present.ok()) return present;
-  if (present.value().number != 0) {
-    const Result<StoreReply> old = get(fd, request, limit);
-    if (!old.ok()) return old;
-    STRETTO_RETURN_IF_ERROR(check_appended_bytes(old.value().value.size() + request.value.size()));
-  }
+  STRETTO_ASSIGN_OR_RETURN(const auto old, look_up(fd, request, limit));
+  const std::size_t old_bytes = old ? old->size() : 0;
+  STRETTO_RETURN_IF_ERROR(check_appended_bytes(old_bytes + request.value.size()));
   STRETTO_RETURN_IF_ERROR(RequestFrame(TorchRequest::append)
                               .text(request.key)
                               .text(request.value)
