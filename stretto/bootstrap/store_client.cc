@@ -27,10 +27,27 @@ std::string StoreClient::describe() const {
 }
 
 Status StoreClient::open(const WaitLimit& limit) {
-  Result<FileDescriptor> first = pool_.take(limit);
+  Result<FileDescriptor> first = take_connection(limit);
   if (!first.ok()) return first.status().with_context(describe());
-  pool_.give_back(std::move(*first));
+  give_back(std::move(*first));
   return {};
+}
+
+Result<FileDescriptor> StoreClient::take_connection(const WaitLimit& limit) {
+  {
+    const MutexLock lock(mutex_);
+    if (!idle_.empty()) {
+      FileDescriptor connection = std::move(idle_.back());
+      idle_.pop_back();
+      return connection;
+    }
+  }
+  return connect(limit);
+}
+
+void StoreClient::give_back(FileDescriptor connection) {
+  const MutexLock lock(mutex_);
+  idle_.push_back(std::move(connection));
 }
 
 Result<FileDescriptor> StoreClient::connect(const WaitLimit& limit) {
@@ -47,12 +64,12 @@ Result<FileDescriptor> StoreClient::connect(const WaitLimit& limit) {
 }
 
 Result<StoreReply> StoreClient::answer(const StoreRequest& request, const WaitLimit& limit) {
-  STRETTO_ASSIGN_OR_RETURN(FileDescriptor connection, pool_.take(limit));
+  STRETTO_ASSIGN_OR_RETURN(FileDescriptor connection, take_connection(limit));
   Result<StoreReply> reply = exchange(connection.get(), request, limit);
   const StatusCode code = reply.status().code();
   if (code == StatusCode::ok || code == StatusCode::refused ||
       code == StatusCode::invalid_argument) {
-    pool_.give_back(std::move(connection));
+    give_back(std::move(connection));
   }
   return reply;
 }

@@ -5,14 +5,17 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "stretto/base/file_descriptor.h"
 #include "stretto/base/mutex.h"
-#include "stretto/bootstrap/connection_pool.h"
 #include "stretto/bootstrap/store.h"
 
 namespace stretto::bootstrap {
 
-// What the clients of store servers have in common: a pool of connections, and their place.
+// What the clients of store servers have in common: their place, and connections to it, each used
+// by one call at a time. So a thread that waits for a key keeps no other from setting it, and a
+// request that was given up costs its connection and nothing else.
 class StoreClient : public Store {
  public:
   struct Address {
@@ -33,10 +36,11 @@ class StoreClient : public Store {
  protected:
   // A new connection, greeted.
   Result<FileDescriptor> connect(const WaitLimit& limit);
-  ConnectionPool& pool() { return pool_; }
-  explicit StoreClient(Address address)
-      : address_(std::move(address)),
-        pool_([this](const WaitLimit& limit) { return connect(limit); }) {}
+  // One that is idle, or a new one.
+  Result<FileDescriptor> take_connection(const WaitLimit& limit);
+  // To be called only after a complete exchange; otherwise let the connection close.
+  void give_back(FileDescriptor connection);
+  explicit StoreClient(Address address) : address_(std::move(address)) {}
 
  private:
   // Makes a connection over `fd` ready for requests.
@@ -47,8 +51,8 @@ class StoreClient : public Store {
                                       const WaitLimit& limit) = 0;
 
   const Address address_;
-  ConnectionPool pool_;
   mutable Mutex mutex_;
+  std::vector<FileDescriptor> idle_ STRETTO_GUARDED_BY(mutex_);
   // "10.0.4.7:29500"; empty before the first connection.
   std::string resolved_ STRETTO_GUARDED_BY(mutex_);
 };

@@ -12,7 +12,6 @@
 #include <string_view>
 
 #include "stretto/base/status.h"
-#include "stretto/bootstrap/byte_budget.h"
 #include "stretto/bootstrap/store_request.h"
 
 namespace stretto::bootstrap {
@@ -21,6 +20,27 @@ namespace stretto::bootstrap {
 Result<std::int64_t> checked_sum(std::string_view text, std::int64_t amount);
 // Whether `append` may make a value of so many bytes (invalid_argument).
 Status check_appended_bytes(std::size_t bytes);
+
+// How many bytes a server holds for its clients, of all kinds, and how many it may. Not thread
+// safe.
+class ByteBudget {
+ public:
+  explicit ByteBudget(std::size_t limit_bytes) : limit_bytes_(limit_bytes) {}
+
+  // Changes an account of `before` bytes to `after`. False, and nothing has changed, if that would
+  // exceed the limit; an account that shrinks always may.
+  bool change(std::size_t before, std::size_t after) {
+    if (after > before && after - before > limit_bytes_ - used_bytes_) return false;
+    used_bytes_ += after - before;
+    return true;
+  }
+  std::size_t used_bytes() const { return used_bytes_; }
+  std::size_t limit_bytes() const { return limit_bytes_; }
+
+ private:
+  std::size_t limit_bytes_;
+  std::size_t used_bytes_ = 0;
+};
 
 // What a store holds, and what each request means: the one place that knows. Knows nothing of
 // waiting, files or sockets. Not thread safe.

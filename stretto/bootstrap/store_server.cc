@@ -19,7 +19,6 @@
 #include "stretto/base/thread.h"
 #include "stretto/base/would_block.h"
 #include "stretto/bootstrap/authenticating_listener.h"
-#include "stretto/bootstrap/byte_budget.h"
 #include "stretto/bootstrap/join_failure.h"
 #include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/socket.h"

@@ -119,7 +119,7 @@ Result<std::vector<std::string>> TcpStore::multi_get(std::span<const std::string
     const Status fits = check_store_limits({.operation = StoreOperation::get, .key = key});
     if (!fits.ok()) return fits.with_context(getting(key));
   }
-  STRETTO_ASSIGN_OR_RETURN(FileDescriptor connection, pool().take(limit));
+  STRETTO_ASSIGN_OR_RETURN(FileDescriptor connection, take_connection(limit));
   std::vector<std::string> values;
   while (values.size() < keys.size()) {
     const std::size_t end = std::min(keys.size(), values.size() + kRequestsAtOnce);
@@ -135,7 +135,7 @@ Result<std::vector<std::string>> TcpStore::multi_get(std::span<const std::string
     }
     if (!got.ok()) return got.with_context(getting(keys[values.size()]));
   }
-  pool().give_back(std::move(connection));
+  give_back(std::move(connection));
   return values;
 }
 
