@@ -41,62 +41,30 @@ Status make_private_folder(const std::string& path) {
                    path);
 }
 
-class OpenRendezvous : public Rendezvous {
- public:
-  explicit OpenRendezvous(const Job& job) : job_(job) {}
-  // Where rank 0 gives up the others learn of it.
-  ~OpenRendezvous() override {
-    const bool gives_up = server_ != nullptr || owns_file_;
-    if (gives_up && notes_ != nullptr) notes_->wait_for_late_ranks();
-    notes_.reset();
-    store_.reset();
-    if (server_ != nullptr) wait_for_clients_to_leave();
-    (void)end_place().ok();
-  }
+}  // namespace
 
-  Status open(Deadline deadline);
-  bootstrap::JoinNotes& notes() override { return *notes_; }
-  const bootstrap::JobKey& key() const override { return key_; }
-  Status finish() override;
-
- private:
-  // Whether the place belongs to this job alone and ends with its start.
-  bool passing() const {
-    return job_.rendezvous_kind == RendezvousKind::file ||
-           job_.rendezvous_kind == RendezvousKind::rank_0_store;
-  }
-  Status open_store(Deadline deadline);
-  Status connect(const std::string& owner, Deadline deadline);
-  Status serve(Deadline deadline);
-  Status open_file(Deadline deadline);
-  Status arrive();
-  Status agree_on_size();
-  Status agree_on_key();
-  void wait_for_clients_to_leave();
-  Status end_place();
-
-  const Job job_;
-  // What a client has to prove to the server. A server that has no secret yet hands it out to
-  // everybody, as torchrun's does; its handshake only tells versions and strangers apart.
-  bootstrap::JobKey job_key_ = job_.key.value_or(bootstrap::JobKey());
-  std::unique_ptr<bootstrap::StoreServer> server_;
-  bool owns_file_ = false;
-  std::shared_ptr<bootstrap::Store> store_;
-  std::unique_ptr<bootstrap::JoinNotes> notes_;
-  bootstrap::JobKey key_;
-};
-
-Status OpenRendezvous::open(Deadline deadline) {
-  STRETTO_RETURN_IF_ERROR(open_store(deadline));
-  notes_ = std::make_unique<bootstrap::JoinNotes>(
-      store_,
-      bootstrap::JoinNotes::Options{.rank = job_.rank, .size = job_.size, .deadline = deadline});
-  Status status = arrive();
-  if (status.ok()) status = agree_on_key();
-  return status.ok() ? status : notes_->abandon(status);
+Result<std::unique_ptr<Rendezvous>> Rendezvous::open(const Job& job, Deadline deadline) {
+  std::unique_ptr<Rendezvous> made(new Rendezvous(job));
+  STRETTO_RETURN_IF_ERROR(made->open_store(deadline));
+  made->notes_ = std::make_unique<bootstrap::JoinNotes>(
+      made->store_,
+      bootstrap::JoinNotes::Options{.rank = job.rank, .size = job.size, .deadline = deadline});
+  Status status = made->arrive();
+  if (status.ok()) status = made->agree_on_key();
+  if (!status.ok()) return made->notes_->abandon(status);
+  return made;
 }
 
-Status OpenRendezvous::open_store(Deadline deadline) {
+Rendezvous::~Rendezvous() {
+  const bool gives_up = server_ != nullptr || owns_file_;
+  if (gives_up && notes_ != nullptr) notes_->wait_for_late_ranks();
+  notes_.reset();
+  store_.reset();
+  if (server_ != nullptr) wait_for_clients_to_leave();
+  (void)end_place().ok();
+}
+
+Status Rendezvous::open_store(Deadline deadline) {
   switch (job_.rendezvous_kind) {
     case RendezvousKind::none:
       return status_of(StatusCode::internal, "a job of one rank meets nobody");
@@ -125,7 +93,7 @@ Status OpenRendezvous::open_store(Deadline deadline) {
   return status_of(StatusCode::internal, "no such kind of meeting place");
 }
 
-Status OpenRendezvous::connect(const std::string& owner, Deadline deadline) {
+Status Rendezvous::connect(const std::string& owner, Deadline deadline) {
   STRETTO_ASSIGN_OR_RETURN(store_, bootstrap::connect_tcp_store({.host = job_.rendezvous_host,
                                                                  .port = job_.rendezvous_port,
                                                                  .key = job_key_,
@@ -135,7 +103,7 @@ Status OpenRendezvous::connect(const std::string& owner, Deadline deadline) {
   return {};
 }
 
-Status OpenRendezvous::serve(Deadline deadline) {
+Status Rendezvous::serve(Deadline deadline) {
   STRETTO_ASSIGN_OR_RETURN(
       const auto host,
       bootstrap::address_to_bind(job_.rendezvous_host, job_.rendezvous_port, deadline));
@@ -154,7 +122,7 @@ Status OpenRendezvous::serve(Deadline deadline) {
   return {};
 }
 
-Status OpenRendezvous::open_file(Deadline deadline) {
+Status Rendezvous::open_file(Deadline deadline) {
   const std::string& path = job_.rendezvous_path;
   if (job_.makes_folder) {
     STRETTO_RETURN_IF_ERROR(make_private_folder(path.substr(0, path.rfind('/'))));
@@ -163,7 +131,7 @@ Status OpenRendezvous::open_file(Deadline deadline) {
   return {};
 }
 
-Status OpenRendezvous::arrive() {
+Status Rendezvous::arrive() {
   const Status arrived = notes_->arrive();
   if (arrived.ok()) {
     owns_file_ = job_.rendezvous_kind == RendezvousKind::file && job_.rank == 0;
@@ -186,7 +154,7 @@ Status OpenRendezvous::arrive() {
                                                                 : kOfLauncher);
 }
 
-Status OpenRendezvous::agree_on_size() {
+Status Rendezvous::agree_on_size() {
   const std::string size = std::to_string(job_.size);
   STRETTO_ASSIGN_OR_RETURN(const auto agreed,
                            store_->compare_set("size", "", size, notes_->limit().deadline()));
@@ -201,7 +169,7 @@ Status OpenRendezvous::agree_on_size() {
 
 // The launcher's key, or, where it made none, one that rank 0 makes and the store hands out. The
 // latter keeps strangers out who cannot read the store.
-Status OpenRendezvous::agree_on_key() {
+Status Rendezvous::agree_on_key() {
   if (job_.key) {
     key_ = *job_.key;
     return {};
@@ -218,7 +186,7 @@ Status OpenRendezvous::agree_on_key() {
   return {};
 }
 
-Status OpenRendezvous::finish() {
+Status Rendezvous::finish() {
   STRETTO_RETURN_IF_ERROR(notes_->finish());
   if (job_.rank == 0) {
     STRETTO_RETURN_IF_ERROR(notes_->end_join());
@@ -228,26 +196,18 @@ Status OpenRendezvous::finish() {
 }
 
 // The last words of rank 0 reach the others through its own store.
-void OpenRendezvous::wait_for_clients_to_leave() {
+void Rendezvous::wait_for_clients_to_leave() {
   const Deadline deadline = Deadline::after(std::chrono::seconds(1));
   while (server_->client_count() > 0 && !deadline.passed()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
 }
 
-Status OpenRendezvous::end_place() {
+Status Rendezvous::end_place() {
   server_.reset();
   if (!std::exchange(owns_file_, false)) return {};
   if (::unlink(job_.rendezvous_path.c_str()) == 0) return {};
   return system_status("removing the file " + job_.rendezvous_path);
-}
-
-}  // namespace
-
-Result<std::unique_ptr<Rendezvous>> Rendezvous::open(const Job& job, Deadline deadline) {
-  auto rendezvous = std::make_unique<OpenRendezvous>(job);
-  STRETTO_RETURN_IF_ERROR(rendezvous->open(deadline));
-  return std::unique_ptr<Rendezvous>(std::move(rendezvous));
 }
 
 }  // namespace stretto::job

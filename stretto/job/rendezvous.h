@@ -4,11 +4,13 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "stretto/base/clock.h"
 #include "stretto/base/status.h"
 #include "stretto/bootstrap/handshake.h"
 #include "stretto/bootstrap/join_notes.h"
+#include "stretto/bootstrap/store_server.h"
 #include "stretto/job/job.h"
 
 namespace stretto::job {
@@ -25,14 +27,44 @@ class Rendezvous {
   // process has come as the same rank: two jobs use one place, or an earlier one has left its file;
   // with peer_lost if that one is gone; with mismatch if ranks disagree on the size.
   static Result<std::unique_ptr<Rendezvous>> open(const Job& job, Deadline deadline);
-  virtual ~Rendezvous() = default;
+  // Where rank 0 gives up the others learn of it.
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
 
-  virtual bootstrap::JoinNotes& notes() = 0;
-  virtual const bootstrap::JobKey& key() const = 0;
+  bootstrap::JoinNotes& notes() { return *notes_; }
+  const bootstrap::JobKey& key() const { return key_; }
   // To be called when this rank is connected. Blocks until all ranks have called it and, where rank
   // 0 provides the place, the place is gone: then the next job can use it. Fails with timeout,
   // naming the ranks that have not come so far; with another rank's failure.
-  virtual Status finish() = 0;
+  Status finish();
+
+ private:
+  explicit Rendezvous(const Job& job) : job_(job) {}
+  // Whether the place belongs to this job alone and ends with its start.
+  bool passing() const {
+    return job_.rendezvous_kind == RendezvousKind::file ||
+           job_.rendezvous_kind == RendezvousKind::rank_0_store;
+  }
+  Status open_store(Deadline deadline);
+  Status connect(const std::string& owner, Deadline deadline);
+  Status serve(Deadline deadline);
+  Status open_file(Deadline deadline);
+  Status arrive();
+  Status agree_on_size();
+  Status agree_on_key();
+  void wait_for_clients_to_leave();
+  Status end_place();
+
+  const Job job_;
+  // What a client has to prove to the server. A server that has no secret yet hands it out to
+  // everybody, as torchrun's does; its handshake only tells versions and strangers apart.
+  bootstrap::JobKey job_key_ = job_.key.value_or(bootstrap::JobKey());
+  std::unique_ptr<bootstrap::StoreServer> server_;
+  bool owns_file_ = false;
+  std::shared_ptr<bootstrap::Store> store_;
+  std::unique_ptr<bootstrap::JoinNotes> notes_;
+  bootstrap::JobKey key_;
 };
 
 }  // namespace stretto::job
