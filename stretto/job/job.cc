@@ -174,27 +174,31 @@ Status resolve_key(const Environment& environment, Job& job) {
 
 // An option or its variable, which must be one of these; without either, the first.
 template <std::size_t kCount>
-Result<Sourced<std::string>> resolve_choice(const std::string& option, std::string_view option_name,
+Result<Sourced<std::string>> resolve_choice(Job& job, std::string_view name,
+                                            const std::string& option,
                                             const Environment& environment, const char* variable,
                                             const std::array<std::string_view, kCount>& choices) {
   MaybeSourced<std::string> from_options;
-  if (!option.empty()) from_options = {option, fmt::format("option {}", option_name)};
+  if (!option.empty()) from_options = {option, fmt::format("option {}", name)};
   STRETTO_ASSIGN_OR_RETURN(const auto given, agree(from_options, read_text(environment, variable)));
   if (!given) return Sourced<std::string>{std::string(choices.front()), ""};
-  if (std::ranges::find(choices, given->value) != choices.end()) return *given;
-  return status_of(StatusCode::invalid_argument, "{}=\"{}\" is not one of {}", given->source,
-                   given->value, fmt::join(choices, ", "));
+  if (std::ranges::find(choices, given->value) == choices.end()) {
+    return status_of(StatusCode::invalid_argument, "{}=\"{}\" is not one of {}", given->source,
+                     given->value, fmt::join(choices, ", "));
+  }
+  note(job, name, *given);
+  return *given;
 }
 
 Status resolve_transport(const JoinOptions& options, const Environment& environment, Job& job) {
   constexpr std::array<std::string_view, 5> kTransports = {"auto", "shm", "tcp", "mpi", "ucx"};
   constexpr std::array<std::string_view, 4> kBackends = {"stretto", "mpi", "nccl", "cuda"};
   STRETTO_ASSIGN_OR_RETURN(const auto transport,
-                           resolve_choice(options.transport, "transport", environment,
+                           resolve_choice(job, "transport", options.transport, environment,
                                           "STRETTO_TRANSPORT", kTransports));
   STRETTO_ASSIGN_OR_RETURN(
       const auto backend,
-      resolve_choice(options.backend, "backend", environment, "STRETTO_BACKEND", kBackends));
+      resolve_choice(job, "backend", options.backend, environment, "STRETTO_BACKEND", kBackends));
   if (options.disable_shared_memory && transport.value == "shm") {
     return status_of(StatusCode::invalid_argument,
                      "option disable_shared_memory is set, but {} says shm", transport.source);
@@ -203,8 +207,6 @@ Status resolve_transport(const JoinOptions& options, const Environment& environm
   if (transport.value == "mpi" || transport.value == "ucx") job.engine = transport.value;
   job.backend = backend.value;
   job.plugin = environment.get("STRETTO_PLUGIN").value_or("");
-  if (!transport.source.empty()) note(job, "transport", transport);
-  if (!backend.source.empty()) note(job, "backend", backend);
   if (options.disable_shared_memory) {
     job.sources += "no shared memory, from option disable_shared_memory\n";
   }
@@ -223,34 +225,28 @@ Status check_key_is_secret(const Job& job, const std::string& source) {
 
 // To be called when the key and the transport are known.
 Status resolve_encryption(const JoinOptions& options, const Environment& environment, Job& job) {
-  MaybeSourced<std::string> from_options;
-  if (!options.encryption.empty()) from_options = {options.encryption, "option encryption"};
+  constexpr std::array<std::string_view, 2> kEncryptions = {"off", "tls"};
   STRETTO_ASSIGN_OR_RETURN(const auto given,
-                           agree(from_options, read_text(environment, "STRETTO_ENCRYPTION")));
-  if (!given) return {};
-  if (given->value != "off" && given->value != "tls") {
-    return status_of(StatusCode::invalid_argument, "{}=\"{}\" is not one of off, tls",
-                     given->source, given->value);
-  }
-  note(job, "encryption", *given);
-  job.encrypted = given->value == "tls";
+                           resolve_choice(job, "encryption", options.encryption, environment,
+                                          "STRETTO_ENCRYPTION", kEncryptions));
+  job.encrypted = given.value == "tls";
   if (!job.encrypted) return {};
   if (!job.engine.empty()) {
     return status_of(StatusCode::invalid_argument,
                      "{} wants encryption, but the transport is {}, whose messages only {} itself "
                      "could encrypt",
-                     given->source, job.engine, job.engine);
+                     given.source, job.engine, job.engine);
   }
   if (job.backend != "stretto") {
     return status_of(StatusCode::invalid_argument,
                      "{} wants encryption, but the backend is {}, whose collectives only {} itself "
                      "could encrypt",
-                     given->source, job.backend, job.backend);
+                     given.source, job.backend, job.backend);
   }
   if (job.rendezvous_kind == RendezvousKind::given_store && environment.get("STRETTO_JOB_KEY")) {
     STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
   }
-  return check_key_is_secret(job, given->source);
+  return check_key_is_secret(job, given.source);
 }
 
 // Leaves `value` as it is where the variable is not set.

@@ -48,33 +48,30 @@ Result<RankAndSize> read_slurm(const Environment& environment) {
 
 // What the launchers say, the innermost first.
 Result<RankAndSize> read_launchers(const Environment& environment) {
-  Result<RankAndSize> stretto_run =
-      read_rank_and_size(environment, Launcher::stretto_run, "STRETTO_RANK", "STRETTO_SIZE");
-  if (!stretto_run.ok()) return stretto_run;
+  STRETTO_ASSIGN_OR_RETURN(
+      const RankAndSize stretto_run,
+      read_rank_and_size(environment, Launcher::stretto_run, "STRETTO_RANK", "STRETTO_SIZE"));
   const Launcher sets_rank =
       agent_hosts_a_store(environment) ? Launcher::torchrun : Launcher::variables;
-  const Result<RankAndSize> torch =
-      read_rank_and_size(environment, sets_rank, "RANK", "WORLD_SIZE");
-  if (!torch.ok()) return torch;
-  Result<RankAndSize> inner = agree(*stretto_run, torch.value());
-  if (!inner.ok()) return inner;
+  STRETTO_ASSIGN_OR_RETURN(const RankAndSize torch,
+                           read_rank_and_size(environment, sets_rank, "RANK", "WORLD_SIZE"));
+  STRETTO_ASSIGN_OR_RETURN(RankAndSize inner, agree(stretto_run, torch));
 
-  Result<RankAndSize> mpi = read_mpi(environment);
-  if (!mpi.ok()) return mpi;
-  const bool job_of_one = mpi->size && mpi->size->value == 1;
-  if (inner->empty() || !job_of_one) inner = agree(*inner, *mpi);
-  if (!inner.ok()) return inner;
+  STRETTO_ASSIGN_OR_RETURN(const RankAndSize mpi, read_mpi(environment));
+  const bool job_of_one = mpi.size && mpi.size->value == 1;
+  if (inner.empty() || !job_of_one) {
+    STRETTO_ASSIGN_OR_RETURN(inner, agree(inner, mpi));
+  }
 
-  Result<RankAndSize> slurm = read_slurm(environment);
-  if (!slurm.ok()) return slurm;
+  STRETTO_ASSIGN_OR_RETURN(const RankAndSize slurm, read_slurm(environment));
   // srun can also start MPI programs: then both speak of the same tasks, and Slurm knows the hosts.
-  const bool same_tasks = inner->launcher == Launcher::mpi &&
-                          !environment.get("OMPI_UNIVERSE_SIZE") && inner->size && slurm->size &&
-                          inner->size->value == slurm->size->value;
-  if (slurm->empty() || (!inner->empty() && !same_tasks)) return inner;
+  const bool same_tasks = inner.launcher == Launcher::mpi &&
+                          !environment.get("OMPI_UNIVERSE_SIZE") && inner.size && slurm.size &&
+                          inner.size->value == slurm.size->value;
+  if (slurm.empty() || (!inner.empty() && !same_tasks)) return inner;
   STRETTO_ASSIGN_OR_RETURN(const auto pmix_rank, read_number(environment, "PMIX_RANK"));
-  const Result<RankAndSize> tasks = agree(*slurm, RankAndSize{.rank = pmix_rank});
-  return tasks.ok() ? agree(tasks.value(), *inner) : tasks;
+  STRETTO_ASSIGN_OR_RETURN(const RankAndSize tasks, agree(slurm, RankAndSize{.rank = pmix_rank}));
+  return agree(tasks, inner);
 }
 
 Status check(const RankAndSize& own) {
@@ -105,15 +102,13 @@ Result<RankAndSize> resolve_rank_and_size(const JoinOptions& options,
   RankAndSize from_options{.launcher = Launcher::options};
   if (options.rank) from_options.rank = {*options.rank, "option rank"};
   if (options.size) from_options.size = {*options.size, "option size"};
-  const Result<RankAndSize> launched = read_launchers(environment);
-  if (!launched.ok()) return launched;
-  Result<RankAndSize> own = agree(from_options, launched.value());
-  if (!own.ok()) return own;
-  STRETTO_RETURN_IF_ERROR(check(*own));
+  STRETTO_ASSIGN_OR_RETURN(const RankAndSize launched, read_launchers(environment));
+  STRETTO_ASSIGN_OR_RETURN(RankAndSize own, agree(from_options, launched));
+  STRETTO_RETURN_IF_ERROR(check(own));
   // Options that only repeat what a launcher said do not replace the launcher; another meeting
   // place does.
-  if (!launched.value().empty()) own->launcher = launched.value().launcher;
-  if (!options.rendezvous.empty()) own->launcher = Launcher::options;
+  if (!launched.empty()) own.launcher = launched.launcher;
+  if (!options.rendezvous.empty()) own.launcher = Launcher::options;
   return own;
 }
 
