@@ -7,13 +7,15 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "tools/launch/local_host.h"
 #include "tools/launch/outcome.h"
 #include "tools/launch/output_relay.h"
-#include "tools/launch/rank_processes.h"
 #include "tools/launch/remote_host.h"
 #include "tools/launch/signals.h"
 
@@ -43,6 +45,76 @@ Status told_to_end() {
 // A second request to end that comes so soon is the same, told twice: by timeout(1), to the
 // launcher and to its group, or by a service manager.
 constexpr Duration kSameRequest = std::chrono::milliseconds(100);
+
+// The ranks that a launcher looks after: who runs, who has ended and how.
+class RankProcesses {
+ public:
+  // Who it is, and where. In the order of their numbers, which follow each other.
+  void add(RankOutcome rank);
+  void note_start(int rank, pid_t pid);
+  const RankOutcome& note_end(int rank, const RankEvent& event);
+  // What the launcher sends to all of them. `told_to_end`: it ends the job by that.
+  void note_signal(int signal, bool told_to_end);
+  bool all_started() const;
+  bool all_ended() const;
+  std::vector<RankOutcome> outcomes() const;
+
+ private:
+  enum class Stage { awaited, running, ended };
+  struct Process {
+    RankOutcome outcome;
+    Stage stage = Stage::awaited;
+  };
+
+  Process& at(int rank) {
+    return processes_[static_cast<std::size_t>(rank - processes_.front().outcome.rank)];
+  }
+
+  std::vector<Process> processes_;
+};
+
+void RankProcesses::add(RankOutcome rank) {
+  rank.started = Clock::now();
+  processes_.push_back({.outcome = std::move(rank)});
+}
+
+void RankProcesses::note_start(int rank, pid_t pid) {
+  Process& process = at(rank);
+  process.stage = Stage::running;
+  process.outcome.pid = pid;
+  process.outcome.started = Clock::now();
+}
+
+const RankOutcome& RankProcesses::note_end(int rank, const RankEvent& event) {
+  Process& process = at(rank);
+  process.stage = Stage::ended;
+  process.outcome.note_end(event);
+  return process.outcome;
+}
+
+void RankProcesses::note_signal(int signal, bool told_to_end) {
+  for (auto& [outcome, stage] : processes_) {
+    if (stage == Stage::ended) continue;
+    outcome.signals_sent.push_back(signal);
+    outcome.told_to_end |= told_to_end;
+  }
+}
+
+bool RankProcesses::all_started() const {
+  return std::none_of(processes_.begin(), processes_.end(),
+                      [](const Process& process) { return process.stage == Stage::awaited; });
+}
+
+bool RankProcesses::all_ended() const {
+  return std::all_of(processes_.begin(), processes_.end(),
+                     [](const Process& process) { return process.stage == Stage::ended; });
+}
+
+std::vector<RankOutcome> RankProcesses::outcomes() const {
+  std::vector<RankOutcome> outcomes;
+  for (const Process& process : processes_) outcomes.push_back(process.outcome);
+  return outcomes;
+}
 
 using Hosts = std::vector<std::unique_ptr<Host>>;
 
