@@ -13,13 +13,15 @@
 
 #include "stretto/base/check.h"
 #include "stretto/base/content_hash.h"
+#include "stretto/communicator/all_gather_value.h"
+#include "stretto/communicator/byte_exchange.h"
 #include "stretto/reducer/step_report.h"
 
 namespace stretto::reducer {
 namespace {
 
 // What one rank may send to be compared: a model of a million tensors needs less.
-constexpr std::uint64_t kLongestDescription = std::uint64_t{256} << 20;
+constexpr std::size_t kLongestDescription = std::size_t{256} << 20;
 
 // One line per item, tabs between fields. Names with line breaks or tabs cannot break the format.
 std::string clean(std::string_view text) {
@@ -76,6 +78,11 @@ std::string identity(const std::vector<std::string_view>& fields) {
   return fields.empty() ? "nothing" : fmt::format("{} '{}'", fields[0], field(fields, 1));
 }
 
+template <class Values>
+bool all_equal(const Values& values) {
+  return std::ranges::all_of(values, [&](const auto& each) { return each == values.front(); });
+}
+
 // How the ranks' fields of item `index` differ; empty if they do not.
 std::optional<std::string> explain_item(const Lines& ranks, std::size_t index) {
   std::vector<std::string> values;
@@ -84,16 +91,11 @@ std::optional<std::string> explain_item(const Lines& ranks, std::size_t index) {
     values.push_back(identity(rank));
     fields = std::max(fields, rank.size());
   }
-  if (std::count(values.begin(), values.end(), values[0]) <
-      static_cast<std::ptrdiff_t>(values.size())) {
-    return fmt::format("entry {} is {}", index, values_by_rank(values));
-  }
+  if (!all_equal(values)) return fmt::format("entry {} is {}", index, values_by_rank(values));
   for (std::size_t f = 3; f < fields; f += 2) {
     values.clear();
     for (const auto& rank : ranks) values.push_back(field(rank, f));
-    if (std::all_of(values.begin(), values.end(), [&](const auto& v) { return v == values[0]; })) {
-      continue;
-    }
+    if (all_equal(values)) continue;
     return fmt::format("{} has {} {}", identity(ranks[0]), field(ranks[0], f - 1),
                        values_by_rank(values));
   }
@@ -117,60 +119,22 @@ std::string explain(const std::vector<std::string>& texts) {
   return "their descriptions differ";
 }
 
-// Every rank's bytes, which need not be equally long.
-std::vector<std::string> gather_texts(Communicator& communicator, const std::string& own,
-                                      std::uint64_t longest,
-                                      const std::optional<Duration>& timeout) {
-  std::vector<std::uint8_t> input(longest, 0);
-  std::copy(own.begin(), own.end(), input.begin());
-  std::vector<std::uint8_t> output(longest * static_cast<std::size_t>(communicator.size()));
-  communicator
-      .all_gather(std::span<const std::uint8_t>(input), std::span<std::uint8_t>(output),
-                  {.timeout = timeout})
-      .wait();
-  std::vector<std::string> texts;
-  for (std::size_t at = 0; at < output.size(); at += longest) {
-    texts.emplace_back(output.begin() + static_cast<std::ptrdiff_t>(at),
-                       output.begin() + static_cast<std::ptrdiff_t>(at + longest));
-    texts.back().resize(std::min(texts.back().find('\0'), texts.back().size()));
-  }
-  return texts;
-}
-
-std::vector<std::int64_t> gather_numbers(Communicator& communicator,
-                                         const std::vector<std::int64_t>& own,
-                                         const std::optional<Duration>& timeout) {
-  std::vector<std::int64_t> all(own.size() * static_cast<std::size_t>(communicator.size()));
-  communicator
-      .all_gather(std::span<const std::int64_t>(own), std::span<std::int64_t>(all),
-                  {.timeout = timeout})
-      .wait();
-  return all;
-}
-
 }  // namespace
 
 void check_replicas_described_alike(Communicator& communicator,
                                     const std::vector<ReplicaItem>& items,
                                     const std::optional<Duration>& timeout) {
   const std::string own = encode(items);
-  const auto hash = content_hash(std::as_bytes(std::span(own)));
-  const std::vector<std::int64_t> all = gather_numbers(
-      communicator, {static_cast<std::int64_t>(hash), static_cast<std::int64_t>(own.size())},
-      timeout);
-  bool equal = true;
-  std::uint64_t longest = 1;
-  for (std::size_t at = 0; at < all.size(); at += 2) {
-    equal = equal && all[at] == all[0] && all[at + 1] == all[1];
-    longest = std::max(longest, static_cast<std::uint64_t>(all[at + 1]));
-  }
-  if (equal) return;
-  if (longest > kLongestDescription) {
-    throw ProtocolError(
-        status_of(StatusCode::protocol, "a rank announces a description of {} bytes", longest));
+  const std::uint64_t hash = content_hash(std::as_bytes(std::span(own)));
+  if (all_equal(communicator::all_gather_value(communicator, hash, timeout))) return;
+  std::vector<std::string> texts;
+  for (const ByteVector& bytes :
+       all_gather_bytes(communicator, std::as_bytes(std::span(own)),
+                        {.limit_bytes = kLongestDescription, .timeout = timeout})) {
+    texts.emplace_back(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
   throw Mismatch(status_of(StatusCode::mismatch, "the model is not the same on all ranks: {}",
-                           explain(gather_texts(communicator, own, longest, timeout))));
+                           explain(texts)));
 }
 
 void check_replicas_hash_alike(Communicator& communicator, const std::vector<std::string>& names,
@@ -178,17 +142,13 @@ void check_replicas_hash_alike(Communicator& communicator, const std::vector<std
                                const std::optional<Duration>& timeout) {
   STRETTO_CHECK(names.size() == hashes.size(), "{} names, {} hashes", names.size(), hashes.size());
   const std::uint64_t summary = content_hash(std::as_bytes(hashes));
-  const auto summaries =
-      gather_numbers(communicator, {static_cast<std::int64_t>(summary)}, timeout);
-  if (std::all_of(summaries.begin(), summaries.end(), [&](auto s) { return s == summaries[0]; })) {
-    return;
-  }
-  const std::vector<std::int64_t> own(hashes.begin(), hashes.end());
-  const std::vector<std::int64_t> all = gather_numbers(communicator, own, timeout);
-  for (std::size_t i = 0; i < own.size(); ++i) {
+  if (all_equal(communicator::all_gather_value(communicator, summary, timeout))) return;
+  std::vector<std::uint64_t> all(hashes.size() * static_cast<std::size_t>(communicator.size()));
+  communicator.all_gather(hashes, all, {.timeout = timeout}).wait();
+  for (std::size_t i = 0; i < hashes.size(); ++i) {
     std::vector<std::size_t> different;
-    for (std::size_t at = i; at < all.size(); at += own.size()) {
-      if (all[at] != all[i]) different.push_back(at / own.size());
+    for (std::size_t at = i; at < all.size(); at += hashes.size()) {
+      if (all[at] != all[i]) different.push_back(at / hashes.size());
     }
     if (different.empty()) continue;
     throw Mismatch(Status(StatusCode::mismatch,

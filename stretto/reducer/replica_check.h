@@ -26,7 +26,7 @@ struct ReplicaItem {
 
 // Throws Mismatch, on all ranks and with the same sentence, unless all ranks pass equal lists; the
 // sentence says which item differs, on which ranks, and how. Collective: blocks until all ranks
-// have called. Cheap where all is well: 16 bytes per rank travel. `timeout` is that of each
+// have called. Cheap where all is well: 8 bytes per rank travel. `timeout` is that of each
 // operation; default: the communicator's.
 void check_replicas_described_alike(Communicator& communicator,
                                     const std::vector<ReplicaItem>& items,
