@@ -64,6 +64,19 @@ class Reader {
   std::span<const std::byte> bytes_;
 };
 
+// What is between `magic` and the checksum.
+Reader content_of(std::span<const std::byte> bytes, std::uint64_t magic) {
+  if (bytes.size() < sizeof(std::uint64_t)) refuse_state("it is too short");
+  const auto content = bytes.first(bytes.size() - sizeof(std::uint64_t));
+  Reader reader(content);
+  // Before the checksum, which another version may make otherwise.
+  if (reader.number() != magic) refuse_state("it begins with something else");
+  if (Reader(bytes.subspan(content.size())).number() != content_hash(content)) {
+    refuse_state("its checksum is wrong");
+  }
+  return reader;
+}
+
 void add(SavedState::Values& sums, const SavedState::Values& values) {
   for (const auto& [name, from] : values) {
     std::vector<float>& into = sums[name];
@@ -100,14 +113,7 @@ std::vector<std::byte> print(const SavedState& state) {
 }
 
 SavedState parse(std::span<const std::byte> bytes, const std::string& hook) {
-  if (bytes.size() < sizeof(std::uint64_t)) refuse_state("it is too short");
-  const auto body = bytes.first(bytes.size() - sizeof(std::uint64_t));
-  Reader reader(body);
-  // Before the checksum, which another version may make otherwise.
-  if (reader.number() != kMagic) refuse_state("it begins with something else");
-  if (Reader(bytes.subspan(body.size())).number() != content_hash(body)) {
-    refuse_state("its checksum is wrong");
-  }
+  Reader reader = content_of(bytes, kMagic);
   SavedState state;
   state.hook = reader.text();
   if (state.hook != hook) refuse_state("it is of '" + state.hook + "', and this is '" + hook + "'");
@@ -133,14 +139,7 @@ std::vector<std::byte> print(const SavedStates& states) {
 }
 
 SavedStates parse_states(std::span<const std::byte> bytes) {
-  constexpr std::size_t kSumBytes = sizeof(std::uint64_t);
-  if (bytes.size() < kSumBytes) refuse_state("it ends too early");
-  const auto content = bytes.first(bytes.size() - kSumBytes);
-  Reader reader(content);
-  if (reader.number() != kListMagic) refuse_state("it begins with something else");
-  if (Reader(bytes.last(kSumBytes)).number() != content_hash(content)) {
-    refuse_state("its checksum is wrong");
-  }
+  Reader reader = content_of(bytes, kListMagic);
   SavedStates states;
   for (std::uint64_t left = reader.number(); left > 0; --left) {
     const std::string name = reader.text();

@@ -9,35 +9,56 @@
 
 #include "stretto/base/check.h"
 #include "stretto/base/rank_vector.h"
+#include "stretto/reducer/state_broadcast.h"
 
 namespace stretto::reducer {
 namespace {
 
-// The parts of one rank, seen as one sequence of bytes, and a place in it.
-struct Share {
-  std::vector<ByteSpan> parts;
+// A place in parts that are seen as one sequence of bytes.
+struct Place {
   std::size_t left = 0;
   std::size_t part = 0;
   std::size_t offset = 0;
 };
 
-// Copies the next bytes of a share into `staging`, or back, and moves on.
-void copy(Share& share, std::span<std::uint8_t> staging, bool into_staging) {
-  share.left -= staging.size();
+// What one rank owns.
+struct Share {
+  std::vector<ByteSpan> parts;
+  Place at;
+};
+
+// Copies the next bytes of `parts` into `staging`, or back, and moves on.
+void copy(std::span<const ByteSpan> parts, Place& at, std::span<std::uint8_t> staging,
+          bool into_staging) {
+  at.left -= staging.size();
   while (!staging.empty()) {
-    const ByteSpan rest = share.parts[share.part].subspan(share.offset);
+    const ByteSpan rest = parts[at.part].subspan(at.offset);
     const std::size_t bytes = std::min(rest.size(), staging.size());
     if (into_staging && bytes > 0) std::memcpy(staging.data(), rest.data(), bytes);
     if (!into_staging && bytes > 0) std::memcpy(rest.data(), staging.data(), bytes);
     staging = staging.subspan(bytes);
-    share.offset += bytes;
+    at.offset += bytes;
     if (bytes < rest.size()) continue;
-    ++share.part;
-    share.offset = 0;
+    ++at.part;
+    at.offset = 0;
   }
 }
 
 }  // namespace
+
+void StateBroadcast::run(std::span<const ByteSpan> parts, Rank root) {
+  Place at;
+  for (const ByteSpan part : parts) at.left += part.size();
+  const std::size_t needed = std::min(at.left, staging_bytes_);
+  if (staging_.size() < needed) staging_ = communicator_.allocate<std::uint8_t>(needed);
+  const bool is_root = communicator_.rank() == root;
+  while (at.left > 0) {
+    const auto message = staging_.span().first(std::min(at.left, staging_.size()));
+    if (is_root) copy(parts, at, message, true);
+    communicator_.broadcast(message, {.root = root, .timeout = timeout_}).wait();
+    if (!is_root) copy(parts, at, message, false);
+  }
+}
 
 std::vector<Rank> share_out(std::span<const std::size_t> bytes, int ranks) {
   std::vector<std::size_t> order(bytes.size());
@@ -67,14 +88,14 @@ void StateExchange::run(std::span<const ByteSpan> parts, std::span<const Rank> o
   for (std::size_t i = 0; i < parts.size(); ++i) {
     Share& share = shares[owners[i]];
     share.parts.push_back(parts[i]);
-    share.left += parts[i].size();
+    share.at.left += parts[i].size();
   }
   const std::size_t most = staging_bytes_ / shares.size();  // Of a rank, in one message.
   std::vector<std::size_t> counts(shares.size());
   while (true) {
     std::size_t all = 0;
     for (std::size_t r = 0; r < shares.size(); ++r) {
-      all += counts[r] = std::min(shares[r].left, most);
+      all += counts[r] = std::min(shares[r].at.left, most);
     }
     if (all == 0) return;
     if (staging_.size() < all) staging_ = communicator_.allocate<std::uint8_t>(all);
@@ -83,13 +104,13 @@ void StateExchange::run(std::span<const ByteSpan> parts, std::span<const Rank> o
       places.push_back(staging_.span().subspan(begin, counts[r]));
     }
     const auto self = static_cast<std::size_t>(communicator_.rank().value());
-    copy(shares[self], places[self], true);
+    copy(shares[self].parts, shares[self].at, places[self], true);
     communicator_
         .all_gather(places[self], staging_.span().first(all),
                     {.counts = counts, .timeout = timeout_})
         .wait();
     for (std::size_t r = 0; r < shares.size(); ++r) {
-      if (r != self) copy(shares[r], places[r], false);
+      if (r != self) copy(shares[r].parts, shares[r].at, places[r], false);
     }
   }
 }
