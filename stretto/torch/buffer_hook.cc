@@ -8,34 +8,22 @@
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto {
-namespace {
-
-std::vector<torch::Tensor> tensors_of(const std::vector<ddp::NamedTensor>& buffers) {
-  std::vector<torch::Tensor> tensors;
-  for (const ddp::NamedTensor& buffer : buffers) tensors.push_back(buffer.tensor);
-  return tensors;
-}
-
-}  // namespace
-
 std::string BuffersOfRank::name() const { return "rank " + std::to_string(root_.value()); }
 
 void BuffersOfRank::run(const BufferCall& call) {
-  ddp::TensorBytes bytes(tensors_of(call.buffers));
+  ddp::TensorBytes bytes(ddp::tensors_of(call.buffers));
   call.broadcast.run(bytes.spans(), call.leader.value_or(root_));
   bytes.write_back();
 }
 
 void MeanOfBuffers::run(const BufferCall& call) {
-  ddp::TensorBytes bytes(tensors_of(call.buffers));
+  ddp::TensorBytes bytes(ddp::tensors_of(call.buffers));
   std::vector<View> averaged;
   std::vector<View> copied;
   for (std::size_t i = 0; i < call.buffers.size(); ++i) {
     const torch::Tensor& buffer = call.buffers[i].tensor;
     const bool has_mean = buffer.is_floating_point() || buffer.is_complex();
-    (has_mean ? averaged : copied)
-        .emplace_back(bytes.spans()[i].data(), static_cast<std::size_t>(buffer.numel()),
-                      ddp::dtype_of_tensor(buffer).or_throw());
+    (has_mean ? averaged : copied).push_back(bytes.view(i));
   }
   const Rank root = call.leader.value_or(0);
   if (!averaged.empty()) {

@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
 #include "stretto/torch/sync_batch_norm.h"
 
@@ -23,16 +24,6 @@ std::int64_t nanoseconds(Duration duration) {
 TimePoint after(TimePoint begin, double offset_seconds) {
   return begin +
          std::chrono::duration_cast<Duration>(std::chrono::duration<double>(offset_seconds));
-}
-
-// Text of numbers, as PyTorch joins them.
-template <class Numbers>
-std::string joined(const Numbers& numbers, const char* separator) {
-  std::string text;
-  for (const auto number : numbers) {
-    text += (text.empty() ? "" : separator) + std::to_string(number);
-  }
-  return text;
 }
 
 // Gradients in the order in which they became ready in the last step.
@@ -58,8 +49,8 @@ void describe_buckets(const reducer::BucketPlan& plan, const std::vector<NamedTe
     }
     limits.push_back(bucket.limit_bytes);
   }
-  data.strs_map[sizes_key] = joined(sizes, ", ");
-  data.strs_map[limits_key] = joined(limits, ", ");
+  data.strs_map[sizes_key] = joined(sizes);
+  data.strs_map[limits_key] = joined(limits);
 }
 
 std::string dtypes_of(const std::vector<NamedTensor>& parameters) {
@@ -156,8 +147,7 @@ LoggingData Replica::logging_data() const {
       std::ranges::count_if(step.end_seconds, [](double end) { return end >= 0; });
   ints["has_rebuilt_buckets"] = has_rebuilt_buckets_;
   if (step.step > 1) ints["can_set_static_graph"] = same_graph_;
-  strings["prev_iteration_grad_ready_order_indices"] =
-      joined(ready_order(step.ready_seconds), ", ");
+  strings["prev_iteration_grad_ready_order_indices"] = joined(ready_order(step.ready_seconds));
   if (!has_rebuilt_buckets_) return data;
   describe_buckets(reducer_->plan(), trained_, "rebuilt_bucket_sizes", "rebuilt_bucket_size_limits",
                    data);

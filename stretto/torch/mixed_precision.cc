@@ -14,9 +14,8 @@ namespace stretto::ddp {
 namespace {
 
 [[noreturn]] void refuse_dtype(const char* option, DType dtype, const char* supported) {
-  throw InvalidArgument(Status(StatusCode::invalid_argument,
-                               std::string("mixed_precision.") + option + " is " +
-                                   std::string(name(dtype)) + "; supported are " + supported));
+  refuse(std::string("mixed_precision.") + option + " is " + std::string(name(dtype)) +
+         "; supported are " + supported);
 }
 
 torch::ScalarType scalar_type(const char* option, DType dtype) {

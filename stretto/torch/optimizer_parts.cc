@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
-#include "stretto/base/error.h"
 #include "stretto/torch/distinct.h"
+#include "stretto/torch/refuse.h"
 
 namespace stretto::ddp {
 namespace {
@@ -55,9 +55,9 @@ bool is_among(const torch::Tensor& parameter, const std::vector<const void*>& or
 
 void check_steps_in_parts(const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr) return;
-  throw InvalidArgument(Status(StatusCode::invalid_argument,
-                               "LBFGS looks at all parameters at once and calls the model again in "
-                               "a step, so it cannot be stepped in parts"));
+  refuse(
+      "LBFGS looks at all parameters at once and calls the model again in a step, so it cannot be "
+      "stepped in parts");
 }
 
 std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {

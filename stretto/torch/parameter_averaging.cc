@@ -81,10 +81,7 @@ void ParameterAveraging::average(const std::vector<torch::Tensor>& parameters) {
   if (parameters.empty()) return;
   ddp::TensorBytes bytes(parameters);
   std::vector<View> views;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    views.emplace_back(bytes.spans()[i].data(), static_cast<std::size_t>(parameters[i].numel()),
-                       ddp::dtype_of_tensor(parameters[i]).or_throw());
-  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) views.push_back(bytes.view(i));
   communicator_.all_reduce_coalesced(views, {.op = ReduceOp::mean, .timeout = options_.timeout})
       .wait();
   bytes.write_back();

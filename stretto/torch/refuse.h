@@ -16,4 +16,14 @@ namespace stretto::ddp {
   throw InvalidArgument(Status(StatusCode::invalid_argument, std::move(text)));
 }
 
+// Numbers, as PyTorch joins them.
+template <class Numbers>
+std::string joined(const Numbers& numbers, const char* separator = ", ") {
+  std::string text;
+  for (const auto number : numbers) {
+    text += (text.empty() ? "" : separator) + std::to_string(number);
+  }
+  return text;
+}
+
 }  // namespace stretto::ddp

@@ -39,12 +39,6 @@ std::vector<NamedTensor> without_repetition(
   return result;
 }
 
-std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
-  std::vector<torch::Tensor> result;
-  for (const NamedTensor& item : named) result.push_back(item.tensor);
-  return result;
-}
-
 DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options) {
   if (options.codec == nullptr) return options;
   if (dynamic_cast<PlainReduction*>(options.communication_hook.get()) == nullptr) {
@@ -115,13 +109,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   if (bucket_bytes_ == kAutomaticBucketBytes) {
     bucket_bytes_ = measured_bucket_bytes(communicator_, options_.timeout);
   }
-  if (options_.broadcast_parameters) {
-    std::vector<torch::Tensor> state = tensors_of(parameters_);
-    for (const NamedTensor& buffer : buffers_) state.push_back(buffer.tensor);
-    TensorBytes bytes(std::move(state));
-    reducer::StateBroadcast(communicator_, options_.timeout).run(bytes.spans());
-    bytes.write_back();
-  }
+  if (options_.broadcast_parameters) broadcast_state(0);
   convert_buffers(options_.mixed_precision,
                   without_batch_norm(options_.mixed_precision, *module_, buffers_));
   for (SyncBatchNormImpl* const layer : sync_batch_norms_of(*module_)) {
@@ -129,6 +117,15 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     if (options_.timeout) layer->set_timeout(options_.timeout);
   }
   connect(make_reducer(trained_, options_of_all()));
+}
+
+// Parameters and buffers.
+void Replica::broadcast_state(Rank root) {
+  std::vector<torch::Tensor> state = tensors_of(parameters_);
+  for (const NamedTensor& buffer : buffers_) state.push_back(buffer.tensor);
+  TensorBytes bytes(std::move(state));
+  reducer::StateBroadcast(communicator_, options_.timeout).run(bytes.spans(), root);
+  bytes.write_back();
 }
 
 std::vector<std::string> Replica::sparse_names() const {
@@ -351,12 +348,8 @@ void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions&
   loop();
   follow_others();
   put_parameters_back();
-  std::vector<torch::Tensor> state = tensors_of(parameters_);
-  for (const NamedTensor& buffer : buffers_) state.push_back(buffer.tensor);
-  TensorBytes bytes(std::move(state));
   const Rank leader = uneven_->leader();
-  reducer::StateBroadcast(communicator_, options_.timeout).run(bytes.spans(), leader);
-  bytes.write_back();
+  broadcast_state(leader);
   for (torch::optim::Optimizer* const optimizer : options.optimizers) {
     broadcast_optimizer(*optimizer, communicator_, leader, options_.timeout);
   }

@@ -9,6 +9,7 @@
 #include "stretto/reducer/bucket_size.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/torch/devices.h"
+#include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
 
 namespace stretto::ddp {
@@ -18,14 +19,6 @@ std::string text_of(at::IntArrayRef numbers) {
   std::ostringstream text;
   text << numbers;
   return text.str();
-}
-
-std::string text_of(const std::vector<std::size_t>& numbers) {
-  std::string text;
-  for (const std::size_t number : numbers) {
-    text += (text.empty() ? "" : ", ") + std::to_string(number);
-  }
-  return text;
 }
 
 std::string text_of(const MixedPrecision& precision) {
@@ -48,22 +41,22 @@ reducer::ReplicaItem describe(const char* kind, const NamedTensor& item) {
 
 reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
   const auto yes_or_no = [](bool value) { return value ? "true" : "false"; };
-  return {"options",
-          "DistributedDataParallel",
-          {{"bucket_bytes", options.bucket_bytes == kAutomaticBucketBytes
-                                ? "automatic"
-                                : text_of(options.bucket_bytes)},
-           {"last_bucket_small", yes_or_no(options.last_bucket_small)},
-           {"rebuild_buckets", yes_or_no(options.rebuild_buckets)},
-           {"broadcast_buffers", yes_or_no(options.broadcast_buffers)},
-           {"broadcast_parameters", yes_or_no(options.broadcast_parameters)},
-           {"find_unused_parameters", yes_or_no(options.find_unused_parameters)},
-           {"static_graph", yes_or_no(options.static_graph)},
-           {"buffer_hook", options.buffer_hook == nullptr ? "rank 0" : options.buffer_hook->name()},
-           {"mixed_precision", text_of(options.mixed_precision)},
-           {"verify_every_steps", std::to_string(options.verify_every_steps)},
-           {"mean_division", std::string(name(options.mean_division))},
-           {"communication_hook", options.communication_hook->name()}}};
+  return {
+      "options",
+      "DistributedDataParallel",
+      {{"bucket_bytes",
+        options.bucket_bytes == kAutomaticBucketBytes ? "automatic" : joined(options.bucket_bytes)},
+       {"last_bucket_small", yes_or_no(options.last_bucket_small)},
+       {"rebuild_buckets", yes_or_no(options.rebuild_buckets)},
+       {"broadcast_buffers", yes_or_no(options.broadcast_buffers)},
+       {"broadcast_parameters", yes_or_no(options.broadcast_parameters)},
+       {"find_unused_parameters", yes_or_no(options.find_unused_parameters)},
+       {"static_graph", yes_or_no(options.static_graph)},
+       {"buffer_hook", options.buffer_hook == nullptr ? "rank 0" : options.buffer_hook->name()},
+       {"mixed_precision", text_of(options.mixed_precision)},
+       {"verify_every_steps", std::to_string(options.verify_every_steps)},
+       {"mean_division", std::string(name(options.mean_division))},
+       {"communication_hook", options.communication_hook->name()}}};
 }
 
 }  // namespace

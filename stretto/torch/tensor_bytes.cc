@@ -20,6 +20,12 @@ Result<DType> dtype_of_tensor(const torch::Tensor& tensor) {
       std::string("tensors of type ") + c10::toString(type) + " cannot be moved or reduced");
 }
 
+std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
+  std::vector<torch::Tensor> tensors;
+  for (const NamedTensor& item : named) tensors.push_back(item.tensor);
+  return tensors;
+}
+
 namespace {
 
 // Whether the bytes of the tensor's memory are its elements, in some order, and can be read here.
@@ -39,6 +45,12 @@ TensorBytes::TensorBytes(std::vector<torch::Tensor> tensors) : tensors_(std::mov
     spans_.emplace_back(static_cast<std::byte*>(blocks_.back().data_ptr()),
                         blocks_.back().nbytes());
   }
+}
+
+View TensorBytes::view(std::size_t index) const {
+  const torch::Tensor& tensor = tensors_[index];
+  return {spans_[index].data(), static_cast<std::size_t>(tensor.numel()),
+          dtype_of_tensor(tensor).or_throw()};
 }
 
 void TensorBytes::write_back() {

@@ -10,12 +10,15 @@
 #include "stretto/base/dtype.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
+#include "stretto/torch/sparse_gradients.h"
 
 namespace stretto::ddp {
 
 // The stretto type of a tensor's elements; invalid_argument for those it cannot move (quantized,
 // complex of half precision, ...). docs/dtypes.md has the table.
 Result<DType> dtype_of_tensor(const torch::Tensor& tensor);
+
+std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 
 // The bytes of tensors, for code that knows no strides. A tensor whose elements fill a block of
 // memory in whatever order (contiguous, channels-last, transposed) is that block; any other, and
@@ -27,6 +30,8 @@ class TensorBytes {
 
   // One span per tensor, valid as long as this object.
   const std::vector<ByteSpan>& spans() const { return spans_; }
+  // The elements of one of them.
+  View view(std::size_t index) const;
   // Takes what was written to copies over into their tensors.
   void write_back();
 

@@ -5,14 +5,13 @@
 
 #include <string>
 
+#include "stretto/torch/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto {
 
 View view_of(const torch::Tensor& tensor) {
-  const auto refuse = [](const std::string& text) {
-    throw InvalidArgument(Status(StatusCode::invalid_argument, text));
-  };
+  using ddp::refuse;
   if (!tensor.defined()) refuse("the tensor is undefined");
   if (!tensor.device().is_cpu())
     refuse("the tensor is on " + tensor.device().str() + ", not on the CPU");

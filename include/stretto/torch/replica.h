@@ -148,6 +148,7 @@ class Replica {
   void look_for_new_parameters();
   void agree_on_refusal();
   void verify_descriptions();
+  void broadcast_state(Rank root);
   void agree_on_number();
   std::unique_ptr<Reducer> make_reducer(const std::vector<NamedTensor>& parameters,
                                         ReducerOptions options) const;
