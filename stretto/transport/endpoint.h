@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,21 +14,10 @@
 #include "stretto/transport/memory.h"
 #include "stretto/transport/peer.h"
 #include "stretto/transport/process_handle.h"
+#include "stretto/transport/ring_link.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::transport {
-
-// What a rank that waits tells the ranks that share memory with it: on which core, and, before it
-// sleeps, "wake me". Null where every event arrives through a descriptor anyway.
-class SleepFlag {
- public:
-  virtual ~SleepFlag() = default;
-  // Ordered before all later reads of memory that peers write (sequentially consistent).
-  virtual void raise() = 0;
-  virtual void lower() = 0;
-  // On which core this rank waits. A hint. Any thread.
-  virtual void note_core(std::uint32_t core) = 0;
-};
 
 // One rank's end of the transport: a link to each other rank, of whatever kind, and the memory it
 // shares with some of them. Moves bytes between the ranks of a job: messages (two-sided) and,
@@ -44,8 +32,9 @@ class Endpoint {
     Rank rank = 0;
     // links[r] leads to rank r; null for the rank itself.
     RankVector<std::unique_ptr<Link>> links = {};
-    std::shared_ptr<SharedMemory> memory = nullptr;   // Null: PrivateMemory.
-    std::unique_ptr<SleepFlag> sleep_flag = nullptr;  // May be null.
+    std::shared_ptr<SharedMemory> memory = nullptr;  // Null: PrivateMemory.
+    // Null where every event arrives through a descriptor anyway.
+    std::unique_ptr<SleepFlag> sleep_flag = nullptr;
     // What moves all messages; the links then carry only what ranks say about each other. Null: the
     // links carry both.
     std::unique_ptr<DataPlane> data_plane = nullptr;

@@ -46,10 +46,7 @@ class Link {
   // Whether notify() would have somebody to wake. Any thread.
   virtual bool peer_sleeps() const { return false; }
   // Whether the peer has waited on this core last: SleepFlag::note_core() there. Any thread.
-  virtual bool peer_waits_on(std::uint32_t core) const {
-    (void)core;
-    return false;
-  }
+  virtual bool peer_waits_on(std::uint32_t /*core*/) const { return false; }
 
   // How well a peer on another host is within reach.
   struct Contact {
@@ -59,10 +56,7 @@ class Link {
     bool heard = false;       // Something comes from the peer: packets are lost one way.
   };
   // To be called a few times a second.
-  virtual Contact check_contact(TimePoint now) {
-    (void)now;
-    return {};
-  }
+  virtual Contact check_contact(TimePoint /*now*/) { return {}; }
   // Nothing more will be written or read. Returns whether the destructor would not wait until the
   // peer has taken what has been written. Whoever has several links asks all of them, until all
   // say so: then peers that take nothing are waited for together.

@@ -123,22 +123,22 @@ void RingLink::ring_if_asleep() {
   if (sleeping.exchange(0, std::memory_order_relaxed) != 0) doorbell_->ring();
 }
 
-InboxSleepFlag::InboxSleepFlag(Inbox inbox, std::shared_ptr<void> memory)
+SleepFlag::SleepFlag(Inbox inbox, std::shared_ptr<void> memory)
     : inbox_(inbox), memory_(std::move(memory)) {
   // Release: who sees it may rely on the registration.
   inbox_.expedited().store(register_expedited_barrier() ? 1 : 0, std::memory_order_release);
 }
 
-void InboxSleepFlag::raise() {
+void SleepFlag::raise() {
   inbox_.sleeping().store(1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (inbox_.expedited().load(std::memory_order_relaxed) != 0) expedited_barrier();
 }
 
-void InboxSleepFlag::lower() { inbox_.sleeping().store(0, std::memory_order_relaxed); }
+void SleepFlag::lower() { inbox_.sleeping().store(0, std::memory_order_relaxed); }
 
 // Only what has changed is stored: the line is in the caches of all who look at it.
-void InboxSleepFlag::note_core(std::uint32_t core) {
+void SleepFlag::note_core(std::uint32_t core) {
   std::atomic<std::uint32_t>& noted = inbox_.core();
   if (noted.load(std::memory_order_relaxed) == core + 1) return;
   noted.store(core + 1, std::memory_order_relaxed);

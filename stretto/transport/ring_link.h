@@ -7,7 +7,6 @@
 #include <memory>
 #include <string_view>
 
-#include "stretto/transport/endpoint.h"
 #include "stretto/transport/link.h"
 #include "stretto/transport/ring.h"
 
@@ -68,13 +67,16 @@ class RingLink : public Link {
   std::shared_ptr<void> memory_;
 };
 
-// The sleep flag in a rank's inbox.
-class InboxSleepFlag : public SleepFlag {
+// What a rank that waits tells the ranks that share memory with it, in its inbox: on which core,
+// and, before it sleeps, "wake me".
+class SleepFlag {
  public:
-  InboxSleepFlag(Inbox inbox, std::shared_ptr<void> memory);
-  void raise() override;
-  void lower() override;
-  void note_core(std::uint32_t core) override;
+  SleepFlag(Inbox inbox, std::shared_ptr<void> memory);
+  // Ordered before all later reads of memory that peers write (sequentially consistent).
+  void raise();
+  void lower();
+  // On which core this rank waits. A hint. Any thread.
+  void note_core(std::uint32_t core);
 
  private:
   Inbox inbox_;

@@ -75,7 +75,7 @@ void notify(State& state, const Protocol& protocol) {
   if (self.at == At::end && self.value < kMessages) self.at = At::begin;
 }
 
-// Until all have been seen: Engine::sleep() with InboxSleepFlag. False: it is asleep.
+// Until all have been seen: Engine::sleep() with SleepFlag. False: it is asleep.
 bool wait(State& state, const Protocol& protocol) {
   Thread& self = state.sleeper;
   switch (self.at) {

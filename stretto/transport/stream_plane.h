@@ -25,8 +25,6 @@ class Streams {
   virtual bool progress() = 0;
   // Whether something that has been written to a peer that is there has not reached it.
   virtual bool has_output(Rank peer) const = 0;
-  // See DataPlane.
-  virtual int descriptor() const { return -1; }
 };
 
 // The data plane whose messages are frames on streams of their own: FrameMessages for each peer.
@@ -46,7 +44,6 @@ class StreamPlane final : public DataPlane {
   void lose(Rank peer, const Status& reason) override;
   bool progress(UnexpectedQueue& unexpected) override;
   bool has_output(Rank peer) const override;
-  int descriptor() const override { return streams_->descriptor(); }
 
  private:
   class Way;

@@ -91,28 +91,24 @@ class TransportListener {
   virtual void group_aborted(std::uint64_t group, Rank from, const Status& reason,
                              GroupStage stage) = 0;
   // `from` has forgotten a group that this rank has not forgotten: nothing of it follows.
-  virtual void group_left(std::uint64_t group, Rank from, Farewell farewell) {
-    (void)group, (void)from, (void)farewell;
-  }
+  virtual void group_left(std::uint64_t /*group*/, Rank /*from*/, Farewell /*farewell*/) {}
   // What `from` has passed to send_agreement(). Fails if no correct peer says so: then the peer is
   // lost.
-  virtual Status agreement_arrived(Rank from, const MessageKey& key, ConstByteSpan payload) {
-    (void)from, (void)key, (void)payload;
+  virtual Status agreement_arrived(Rank /*from*/, const MessageKey& /*key*/,
+                                   ConstByteSpan /*payload*/) {
     return {};
   }
   // `from` waits in an operation of a group, which it believes to be `operation`, and wants to know
   // where this rank is, seen from there: a text for the listener of `from`, of which at most
   // kReportTextBytes of printable ASCII arrive.
-  virtual std::string describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
-                                     const OperationDescriptor& operation) {
-    (void)from, (void)group, (void)sequence, (void)operation;
+  virtual std::string describe_state(Rank /*from*/, std::uint64_t /*group*/,
+                                     std::uint32_t /*sequence*/,
+                                     const OperationDescriptor& /*operation*/) {
     return {};
   }
   // The answer of `peer` to inquire(). What is not printable has become '?'.
-  virtual void state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
-                              const std::string& text) {
-    (void)peer, (void)group, (void)sequence, (void)text;
-  }
+  virtual void state_reported(Rank /*peer*/, std::uint64_t /*group*/, std::uint32_t /*sequence*/,
+                              const std::string& /*text*/) {}
 
  protected:
   ~TransportListener() = default;

@@ -61,7 +61,7 @@ Result<std::vector<std::unique_ptr<Endpoint>>> make_world(const WorldOptions& op
     }
     if (options.shared_memory) parts.memory = std::make_shared<LoopbackMemory>(r, world.regions);
     const auto& inbox = world.inboxes[r];
-    parts.sleep_flag = std::make_unique<InboxSleepFlag>(Inbox(inbox.bytes.data()), inbox.owner);
+    parts.sleep_flag = std::make_unique<SleepFlag>(Inbox(inbox.bytes.data()), inbox.owner);
     STRETTO_ASSIGN_OR_RETURN(auto endpoint, Endpoint::create(std::move(parts)));
     endpoints.push_back(std::move(endpoint));
   }

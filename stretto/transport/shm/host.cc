@@ -168,7 +168,7 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
         .doorbell = std::make_unique<ChannelDoorbell>(r, channel, memory),
         .memory = std::make_shared<Inboxes>(Inboxes{own.owner, memory->hold(r, kInbox)})});
   }
-  parts.sleep_flag = std::make_unique<InboxSleepFlag>(Inbox(own.bytes.data()), own.owner);
+  parts.sleep_flag = std::make_unique<SleepFlag>(Inbox(own.bytes.data()), own.owner);
   return parts;
 }
 
