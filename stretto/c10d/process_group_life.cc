@@ -16,9 +16,9 @@
 
 #include "stretto/bootstrap/prefix_store.h"
 #include "stretto/bootstrap/socket.h"
+#include "stretto/bootstrap/store.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/process_group.h"
-#include "stretto/c10d/store.h"
 #include "stretto/c10d/without_gil.h"
 #include "stretto/job/join.h"
 
@@ -93,7 +93,24 @@ std::string note_of(const std::vector<int>& named, const std::vector<uint64_t>& 
   return fmt::format("(The ranks of this group are, in the job: {}.)", fmt::join(global, ", "));
 }
 
-}  // namespace
+// A store of PyTorch's as one of ours, so that ranks meet where torch.distributed has met, and no
+// second port is needed. Waits by looking, up to fifty times a second: all of PyTorch's stores can
+// be asked, and a wait of theirs cannot be interrupted.
+class Store final : public bootstrap::Store {
+ public:
+  explicit Store(c10::intrusive_ptr<::c10d::Store> store) : store_(std::move(store)) {}
+
+  std::string describe() const override { return "the store of torch.distributed"; }
+  std::string server() const override;
+  Result<bootstrap::StoreReply> answer(const bootstrap::StoreRequest& request,
+                                       const WaitLimit& limit) override;
+
+ private:
+  bootstrap::StoreReply ask(const bootstrap::StoreRequest& request);
+  Status wait(const std::string& key, const WaitLimit& limit);
+
+  const c10::intrusive_ptr<::c10d::Store> store_;
+};
 
 std::string Store::server() const {
   c10::intrusive_ptr<::c10d::Store> whole = store_;
@@ -162,6 +179,8 @@ Result<StoreReply> Store::answer(const StoreRequest& request, const WaitLimit& l
     return Status(StatusCode::peer_lost, error.what());
   }
 }
+
+}  // namespace
 
 c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
     const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
