@@ -6,10 +6,50 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <atomic>
+
+#include "stretto/base/file_descriptor.h"
 #include "stretto/transport/loopback/memory.h"
+#include "stretto/transport/ring_link.h"
 
 namespace stretto::transport::loopback {
 namespace {
+
+// What the ranks of one process share about each rank: its bell, and whether it is gone.
+struct Bell {
+  void ring() {
+    const std::uint64_t one = 1;
+    (void)!::write(event.get(), &one, sizeof(one));
+  }
+
+  FileDescriptor event;
+  std::atomic<bool> closed{false};
+};
+
+// Rings another rank's bell through its eventfd.
+class EventDoorbell final : public Doorbell {
+ public:
+  // A rank has one bell but many doorbells: only the one that `watches` gives it to the endpoint.
+  EventDoorbell(std::shared_ptr<Bell> own, std::shared_ptr<Bell> peer, bool watches)
+      : own_(std::move(own)), peer_(std::move(peer)), watches_(watches) {}
+  ~EventDoorbell() override {
+    own_->closed.store(true, std::memory_order_release);
+    peer_->ring();
+  }
+
+  void ring() override { peer_->ring(); }
+  int descriptor() const override { return watches_ ? own_->event.get() : -1; }
+  void service() override {
+    std::uint64_t count = 0;
+    (void)!::read(own_->event.get(), &count, sizeof(count));
+  }
+  bool closed() const override { return peer_->closed.load(std::memory_order_acquire); }
+
+ private:
+  std::shared_ptr<Bell> own_;
+  std::shared_ptr<Bell> peer_;
+  bool watches_;
+};
 
 struct World {
   RankVector<std::shared_ptr<Bell>> bells;
@@ -66,21 +106,6 @@ Result<std::vector<std::unique_ptr<Endpoint>>> make_world(const WorldOptions& op
     endpoints.push_back(std::move(endpoint));
   }
   return endpoints;
-}
-
-void Bell::ring() {
-  const std::uint64_t one = 1;
-  (void)!::write(event.get(), &one, sizeof(one));
-}
-
-EventDoorbell::~EventDoorbell() {
-  own_->closed.store(true, std::memory_order_release);
-  peer_->ring();
-}
-
-void EventDoorbell::service() {
-  std::uint64_t count = 0;
-  (void)!::read(own_->event.get(), &count, sizeof(count));
 }
 
 }  // namespace stretto::transport::loopback
