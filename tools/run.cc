@@ -16,7 +16,6 @@
 #include "stretto/base/log.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/job/sourced.h"
-#include "tools/launch/agent.h"
 #include "tools/launch/host_list.h"
 #include "tools/launch/launcher.h"
 #include "tools/launch/rank_environment.h"

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tools/launch/agent.h"
+#include "tools/launch/launcher.h"
 
 #include <fcntl.h>
 #include <poll.h>
