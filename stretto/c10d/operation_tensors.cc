@@ -36,8 +36,7 @@ std::string problem_with_device(const at::Tensor& tensor, const Communicator* co
   if (tensor.numel() > 0 && !communicator->is_device_memory(tensor.const_data_ptr())) {
     return fmt::format(
         "this tensor is on {}, which is no memory that this group reaches; copy it to the CPU, or "
-        "to "
-        "a GPU if the group has NCCL",
+        "to a GPU if the group has NCCL",
         place);
   }
   if (tensor.device().index() != *device) {

@@ -377,8 +377,7 @@ int run_compressing_rank(const BenchOptions& options) {
   if (comm->rank() == 0 && !options.json) {
     fmt::print(
         "{} ranks: {}. Steps of one gradient, by the slowest rank. \"times as fast\": the median "
-        "of "
-        "pairs of a step as it is and one with the codec, and where it lies with odds of 95 %; "
+        "of pairs of a step as it is and one with the codec, and where it lies with odds of 95 %; "
         "\"pays below\": Gbit/s that a rank receives.\n",
         comm->size(), comm->describe_links());
   }
