@@ -71,6 +71,13 @@ struct CommandLine {
   bool json = false;
 };
 
+// "staged, singa, fairring".
+std::string pipeline_names() {
+  std::vector<std::string_view> names;
+  for (const auto& design : execution::pipelines()) names.push_back(design.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 void describe(CLI::App& app, CommandLine& line) {
   app.footer(kExamples);
   app.add_option("collective", line.collective, "all_reduce, reduce_scatter, all_gather, ...");
@@ -224,13 +231,6 @@ std::string describe_pipeline(const std::string& name, int slots, int slices) {
     text += fmt::format("{:<15}{}\n", design->streams[stream], lines[stream]);
   }
   return text;
-}
-
-// "staged, singa, fairring".
-std::string pipeline_names() {
-  std::vector<std::string_view> names;
-  for (const auto& design : execution::pipelines()) names.push_back(design.name);
-  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 int report_pipeline(const CommandLine& line) {
