@@ -103,8 +103,8 @@ class Runs:
         return self.curves[key]
 
 
-def shown(sent):
-    return f"{sent / 1e6:.3g} MB"
+def megabytes(sent):
+    return f"{sent / 1e6:.3g}"
 
 
 def mean_of_last(curve):
@@ -113,35 +113,26 @@ def mean_of_last(curve):
     return sum(loss for _, loss, _ in last) / len(last)
 
 
-def by_steps(title, found):
-    steps = [step for step, _, _ in next(iter(found.values()))]
-    columns = [len(steps) * quarter // 4 - 1 for quarter in (1, 2, 3, 4)]
-    dense = mean_of_last(found[DENSE])
-    rows = [f"| {title}, loss after step | "
-            + " | ".join(str(steps[column]) for column in columns) + " | end, of dense | sent |",
-            "|" + "---|" * (len(columns) + 3)]
-    for hook, curve in found.items():
-        losses = " | ".join(f"{curve[column][1]:.4f}" for column in columns)
-        rows.append(f"| {hook} | {losses} | {100 * (mean_of_last(curve) / dense - 1):+.1f} % "
-                    f"| {shown(curve[-1][2])} |")
-    return "\n".join(rows)
-
-
-def by_bytes(title, found):
-    """How much each has sent when the loss has come down to that of dense at some steps."""
+def table(title, found):
+    """A row for each hook: its losses, what it has sent, and what until its loss had come down to
+    that of dense at some steps."""
     dense = found[DENSE]
+    columns = [len(dense) * quarter // 4 - 1 for quarter in (1, 2, 3, 4)]
     goals = [dense[len(dense) * eighth // 8 - 1][1] for eighth in (1, 2, 4, 8)]
-    rows = [f"| {title}, sent until the loss is | " + " | ".join(f"{goal:.4f}" for goal in goals)
-            + " |", "|" + "---|" * (len(goals) + 1)]
+    header = [title, *(f"loss at {dense[column][0]}" for column in columns), "end, of dense",
+              "MB sent", *(f"MB to {goal:.4f}" for goal in goals)]
+    rows = [header, ["---"] * len(header)]
     for hook, curve in found.items():
-        sent = [next((shown(sent) for _, loss, sent in curve if loss <= goal), "-")
-                for goal in goals]
-        rows.append(f"| {hook} | " + " | ".join(sent) + " |")
-    return "\n".join(rows)
+        end = 100 * (mean_of_last(curve) / mean_of_last(dense) - 1)
+        rows.append([hook, *(f"{curve[column][1]:.4f}" for column in columns), f"{end:+.1f} %",
+                     megabytes(curve[-1][2]),
+                     *(next((megabytes(sent) for _, loss, sent in curve if loss <= goal), "-")
+                       for goal in goals)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def tables(arguments, hooks):
-    """The tables of each model and number of ranks, one after the other."""
+    """The table of each model and number of ranks, one after the other."""
     runs = Runs(arguments.json)
     of_gpt = [hook for hook in hooks
               if not arguments.gpt_hooks or hook in arguments.gpt_hooks.split(";")]
@@ -152,18 +143,17 @@ def tables(arguments, hooks):
         for ranks in map(int, numbers.split(",")):
             found = {hook: runs.curve(arguments, model, ranks, steps, hook)
                      for hook in (of_gpt if is_gpt else hooks)}
-            title = f"{model}, {ranks} ranks"
-            yield by_steps(title, found) + "\n\n" + by_bytes(title, found)
+            yield table(f"{model}, {ranks} ranks", found)
 
 
 def main(words):
     arguments = parse_arguments(words)
     hooks = output_of([arguments.build / "bin" / "12_compressed_digits", "hooks"]).splitlines()
     made = []
-    for table in tables(arguments, hooks):
-        made.append(table)
+    for text in tables(arguments, hooks):
+        made.append(text)
         if not arguments.document:
-            print(table + "\n", flush=True)
+            print(text + "\n", flush=True)
     if arguments.document:
         words = [word for word in words if word != "--document"]
         command = f"python3 bench/convergence.py {shlex.join(words)} --document"
