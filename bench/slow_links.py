@@ -127,46 +127,50 @@ def measure(arguments, rate):
     return lines
 
 
-def table(lines, rate, megabytes):
-    """Of each system and codec the median of all rounds."""
-    of_codec = {}
-    for line in lines:
-        of_codec.setdefault((line["system"], line["codec"]), []).append(line)
-    dense = statistics.median(line["step_s"] for line in of_codec["stretto", "as they are"])
-    rows = [f"| {megabytes} MB at {rate / 1e6:.0f} Mbit/s | codec | step, ms | alone, ms "
-            "| dense f32 / step |", "|---|---|---|---|---|"]
-    for (system, codec), found in of_codec.items():
-        step = statistics.median(line["step_s"] for line in found)
-        alone = [line["alone_s"] for line in found if "alone_s" in line]
-        text = f"{1e3 * statistics.median(alone):.1f}" if alone else ""
-        rows.append(f"| {system} | {codec} | {1e3 * step:.1f} | {text} | {dense / step:.2f} |")
-    return "\n".join(rows)
+def table(lines, megabytes):
+    """Of each system and codec the medians of all rounds, at each rate."""
+    rates = list(dict.fromkeys(line["rate"] for line in lines))
+
+    def median(codec, rate, key):
+        found = [line[key] for line in lines
+                 if (line["system"], line["codec"], line["rate"]) == (*codec, rate) and key in line]
+        return statistics.median(found) if found else None
+
+    head = [f"{megabytes} MB", "codec"]
+    for rate in rates:
+        head += [f"step at {rate / 1e6:.0f} Mbit/s, ms", "alone, ms", "dense f32 / step"]
+    rows = [head, ["---"] * len(head)]
+    for codec in dict.fromkeys((line["system"], line["codec"]) for line in lines):
+        rows.append(list(codec))
+        for rate in rates:
+            dense = median(("stretto", "as they are"), rate, "step_s")
+            step, alone = median(codec, rate, "step_s"), median(codec, rate, "alone_s")
+            rows[-1] += [f"{1e3 * step:.1f}", f"{1e3 * alone:.1f}" if alone else "",
+                         f"{dense / step:.2f}"]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def section(tables, words, arguments, load):
+def section(text, words, arguments, load):
     """What stands in the document between the two comments."""
     command = shlex.join(["python3", "bench/slow_links.py", *peers.without_files(words)])
-    return "\n\n".join([f"`{command}`, commit {peers.commit_of()}, while others used {load:.1f} of "
-                        f"the cores: medians of {arguments.rounds} rounds.", *tables])
+    return (f"`{command}`, commit {peers.commit_of()}, while others used {load:.1f} of the cores: "
+            f"medians of {arguments.rounds} rounds.\n\n{text}")
 
 
 def main(words):
     arguments = parse_arguments(words)
     load = peers.cores_in_use()
-    every, tables = [], []
     try:
-        for rate in arguments.rates:
-            lines = measure(arguments, rate)
-            every += lines
-            tables.append(table(lines, rate, arguments.megabytes))
-            print(tables[-1] + "\n", flush=True)
+        lines = [line for rate in arguments.rates for line in measure(arguments, rate)]
     except (namespaces.NetworkError, RuntimeError) as error:
         print(f"bench/slow_links.py: {error}", file=sys.stderr)
         return 2
+    text = table(lines, arguments.megabytes)
+    print(text)
     if arguments.json:
-        arguments.json.write_text("".join(json.dumps(line) + "\n" for line in every))
+        arguments.json.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if arguments.document:
-        peers.put_into(arguments.document, BEGIN, END, section(tables, words, arguments, load))
+        peers.put_into(arguments.document, BEGIN, END, section(text, words, arguments, load))
     return 0
 
 
