@@ -172,14 +172,13 @@ def run_all(runner, options, report):
 class Report:
     """Counts results, and says at once what has failed."""
 
-    def __init__(self, quiet, rate=0):
+    def __init__(self, rate=0):
         self.results = []
-        self._quiet = quiet
         self._rate = rate
 
     def add(self, result):
         self.results.append(result)
-        if result.verdict.problems and not self._quiet:
+        if result.verdict.problems:
             print(f"FAILED {result.plan.kind}: {result.plan.describe()}\n"
                   f"  {result.plan.replay_command(self._rate)}")
             for problem in result.verdict.problems:
@@ -189,36 +188,22 @@ class Report:
     def failed(self):
         return [result for result in self.results if result.verdict.problems]
 
-    def rows(self):
-        for name in KINDS:
-            of_kind = [result for result in self.results if result.plan.kind == name]
-            if of_kind:
-                yield {"kind": name, "cases": len(of_kind),
-                       "bound_s": max(result.verdict.bound_s for result in of_kind),
-                       "failed": sum(bool(result.verdict.problems) for result in of_kind),
-                       "worst_s": round(max(result.verdict.worst_s for result in of_kind), 3),
-                       "failed_seeds": [result.plan.seed for result in of_kind
-                                        if result.verdict.problems]}
-
     def table(self):
         lines = [f"{'kind':<14} {'cases':>6} {'failed':>6} {'worst s':>8} {'bound s':>8}"
                  "  seeds that failed"]
-        for row in self.rows():
-            seeds = " ".join(map(str, row["failed_seeds"][:8]))
-            more = len(row["failed_seeds"]) - 8
-            bound = f"{row['bound_s']:.1f}" if row["bound_s"] else ""
-            lines.append(f"{row['kind']:<14} {row['cases']:>6} {row['failed']:>6} "
-                         f"{row['worst_s']:>8.3f} {bound:>8}  {seeds}"
-                         f"{f' and {more} more' * (more > 0)}".rstrip())
+        for name in KINDS:
+            of_kind = [result for result in self.results if result.plan.kind == name]
+            if not of_kind:
+                continue
+            failed = [result.plan.seed for result in of_kind if result.verdict.problems]
+            seeds, more = " ".join(map(str, failed[:8])), len(failed) - 8
+            bound_s = max(result.verdict.bound_s for result in of_kind)
+            bound = f"{bound_s:.1f}" if bound_s else ""
+            worst_s = max(result.verdict.worst_s for result in of_kind)
+            lines.append(f"{name:<14} {len(of_kind):>6} {len(failed):>6} {worst_s:>8.3f} "
+                         f"{bound:>8}  {seeds}{f' and {more} more' * (more > 0)}".rstrip())
         lines.append(f"{'all':<14} {len(self.results):>6} {len(self.failed()):>6}")
         return "\n".join(lines)
-
-    def as_json(self):
-        return json.dumps({"rows": list(self.rows()), "failures": [
-            {"kind": result.plan.kind, "seed": result.plan.seed, "plan": result.plan.describe(),
-             "replay": result.plan.replay_command(self._rate),
-             "problems": result.verdict.problems}
-            for result in self.failed()]}, indent=1)
 
 
 def parse(arguments):
@@ -240,7 +225,6 @@ def parse(arguments):
     parser.add_argument("--jobs", type=int, default=2, help="cases at a time [2]")
     parser.add_argument("--patience", type=float, default=1.0,
                         help="factor on all bounds, for a machine that is busy [1]")
-    parser.add_argument("--json", action="store_true", help="the results as JSON")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin",
                         help="the folder of stretto and chaos_rank_program")
     parser.add_argument("--failures", type=pathlib.Path, default=ROOT / "build/chaos",
@@ -254,14 +238,14 @@ def main(arguments=None):
         for kind in KINDS.values():
             print(f"{kind.name:<14} {kind.__doc__.splitlines()[0]}")
         return 0
-    report = Report(options.json, options.rate)
+    report = Report(options.rate)
     runner = Runner(options.bin.resolve(), options.failures.resolve(), options.patience,
                     options.rate, options.congestion_control)
     try:
         run_all(runner, options, report)
     finally:
         runner.close()
-    print(report.as_json() if options.json else report.table())
+    print(report.table())
     return 1 if report.failed() else 0
 
 

@@ -3,8 +3,10 @@
 
 """Tests of scripts/chaos.py: plans follow from seeds, and every broken promise is reported."""
 
+import contextlib
 import copy
 import dataclasses
+import io
 import unittest
 
 import chaos
@@ -234,18 +236,20 @@ class JudgeTest(unittest.TestCase):
 
 class ReportTest(unittest.TestCase):
     def setUp(self):
-        self.report = chaos.Report(quiet=True)
-        for seed, problems in ((1, []), (2, ["hang"]), (3, [])):
-            plan = chaos_plan.draw(chaos_kinds.Kill(), seed)
-            self.report.add(chaos.Result(plan, chaos_judge.Verdict(problems, seed / 10, 2.0), 1.0))
+        self.report = chaos.Report()
+        with contextlib.redirect_stdout(io.StringIO()) as self.said:
+            for seed, problems in ((1, []), (2, ["hang"]), (3, [])):
+                verdict = chaos_judge.Verdict(problems, seed / 10, 2.0)
+                plan = chaos_plan.draw(chaos_kinds.Kill(), seed)
+                self.report.add(chaos.Result(plan, verdict, 1.0))
 
     def test_the_table_counts_and_names_seeds(self):
         lines = self.report.table().splitlines()
         self.assertEqual(lines[1].split(), ["kill", "3", "1", "0.300", "2.0", "2"])
         self.assertEqual(lines[2].split(), ["all", "3", "1"])
 
-    def test_json_says_how_to_do_it_again(self):
-        self.assertIn("./dev chaos --only kill --seed 2 --cases 1", self.report.as_json())
+    def test_a_failure_says_how_to_do_it_again(self):
+        self.assertIn("./dev chaos --only kill --seed 2 --cases 1", self.said.getvalue())
 
     def test_patience_stretches_bounds_only(self):
         row = chaos.patient(KILLED, 2.0)
