@@ -75,11 +75,10 @@ class Progress:
 
 
 def find_program(build_dir, name):
-    for folder in ("bin", "tools", "examples", "."):
-        path = build_dir / folder / name
-        if path.is_file():
-            return path
-    raise DemoError(f"{build_dir} has no program {name}; ./dev demo builds it")
+    path = build_dir / "bin" / name
+    if not path.is_file():
+        raise DemoError(f"{build_dir} has no program {name}; ./dev demo builds it")
+    return path
 
 
 def shown_path(path):

@@ -39,10 +39,8 @@ EXTERNAL_INCLUDES = [
     (r"openssl/", ["stretto/bootstrap"]),
     (r"spdlog/", ["stretto/base"]),
     (r"(CLI|nlohmann)/", ["tools", "tests", "examples"]),
-    (r"mpi\.h", ["stretto/transport/mpi", "stretto/communicator/mpi", "tests/differential",
-                 "bench/drivers"]),
+    (r"mpi\.h", ["stretto/transport/mpi", "tests/differential", "bench/drivers"]),
     (r"(ucp|uct|ucs)/", ["stretto/transport/ucx"]),
-    (r"nccl\.h", ["stretto/communicator/nccl"]),
     (r"cuda", ["stretto/cuda"]),
     (r"gtest/|rapidcheck", ["tests"]),
 ]
