@@ -18,51 +18,6 @@ namespace {
 
 INSTANTIATE_TEST_SUITE_P(, OnBoth, OnBoth::both(), OnBoth::name);
 
-TEST_P(OnBoth, SeveralOperationsInFlightEndInOrderOfSubmission) {
-  on_all(make(3), [](Communicator& comm) {
-    std::vector<std::vector<float>> buffers;
-    std::vector<Work> works;
-    for (int i = 0; i < 20; ++i) {
-      buffers.emplace_back(static_cast<std::size_t>(1 + 5000 * (i % 4)), static_cast<float>(i));
-    }
-    for (auto& buffer : buffers) works.push_back(comm.all_reduce(std::span(buffer)));
-    for (std::size_t i = works.size(); i-- > 0;) works[i].wait();
-    for (std::size_t i = 0; i < buffers.size(); ++i) {
-      EXPECT_EQ(buffers[i].back(), static_cast<float>(3 * i));
-    }
-  });
-}
-
-TEST_P(OnBoth, AWorkThatIsDroppedWaits) {
-  on_all(make(2), [](Communicator& comm) {
-    std::vector<int> data(1000, 1);
-    { Work dropped = comm.all_reduce(std::span(data)); }
-    EXPECT_EQ(data[999], 2);
-  });
-}
-
-TEST_P(OnBoth, MessagesOfATagKeepTheirOrderWhateverTheirSize) {
-  on_all(make(2), [](Communicator& comm) {
-    const std::vector<std::size_t> sizes = {200000, 1, 70000, 0, 3};
-    std::vector<Work> works;
-    std::vector<std::vector<std::uint8_t>> buffers;
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      buffers.emplace_back(sizes[i], comm.rank() == 0 ? static_cast<std::uint8_t>(i + 1) : 0);
-    }
-    for (auto& buffer : buffers) {
-      works.push_back(comm.rank() == 0
-                          ? comm.send(std::span<const std::uint8_t>(buffer), {.to = 1, .tag = 5})
-                          : comm.recv(std::span(buffer), {.from = 0, .tag = 5}));
-    }
-    for (Work& work : works) work.wait();
-    for (std::size_t i = 0; i < sizes.size(); ++i) {
-      if (sizes[i] > 0) {
-        EXPECT_EQ(buffers[i].back(), i + 1);
-      }
-    }
-  });
-}
-
 TEST_P(OnBoth, TagsMayBeReceivedInAnotherOrder) {
   on_all(make(2), [](Communicator& comm) {
     std::vector<std::int32_t> first(100000, 1), second(100000, 2);
@@ -151,17 +106,6 @@ TEST_P(OnBoth, ADestroyedGroupIsToldToThoseWhoStillWaitInIt) {
     if (comm.rank() == 1) other.reset();
     comm.barrier().wait();  // The group they were made of lives on.
   });
-}
-
-TEST_P(OnBoth, WorkOutlivesItsCommunicator) {
-  auto ranks = make(2);
-  Work orphan;
-  std::vector<float> data(10);
-  std::thread other([&] { ranks[1].reset(); });
-  orphan = ranks[0]->all_reduce(std::span(data));
-  other.join();
-  ranks[0].reset();
-  EXPECT_FALSE(orphan.wait_status().ok());
 }
 
 }  // namespace
