@@ -212,22 +212,6 @@ TEST(FrameTest, RefusesOperationsThatDoNotExist) {
   }
 }
 
-TEST(RegionTableTest, FindsOnlyWhatLiesInside) {
-  std::vector<std::byte> memory(100);
-  RegionTable table;
-  table.insert(3, memory);
-  constexpr auto kHuge = std::numeric_limits<std::uint64_t>::max();
-  EXPECT_EQ(table.find({3, 0}, 100), memory.data());
-  EXPECT_EQ(table.find({3, 100}, 0), memory.data() + 100);
-  EXPECT_EQ(table.find({3, 0}, 101), nullptr);
-  EXPECT_EQ(table.find({3, 101}, 0), nullptr);
-  EXPECT_EQ(table.find({3, 99}, 2), nullptr);
-  EXPECT_EQ(table.find({3, kHuge}, 1), nullptr);
-  EXPECT_EQ(table.find({3, kHuge - 50}, 100), nullptr);
-  EXPECT_EQ(table.find({3, 1}, kHuge), nullptr);
-  EXPECT_EQ(table.find({4, 0}, 1), nullptr);
-}
-
 TEST(RegionTableTest, LocatesOnlyWhatLiesInside) {
   std::vector<std::byte> memory(100);
   RegionTable table;

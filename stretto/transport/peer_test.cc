@@ -206,15 +206,6 @@ TEST_F(PeerTest, GivesCreditForWhatIsTaken) {
   EXPECT_LT(frames.size(), 40u);
 }
 
-TEST_F(PeerTest, MessagesOfForgottenGroupsAreCreditedToo) {
-  peer_->forget(1, Status(StatusCode::aborted, "enough"));
-  for (std::uint32_t i = 0; i < 3000; ++i) {
-    feed_message({.group = 1, .message = i}, kEagerBytes);
-    progress();
-  }
-  EXPECT_TRUE(peer_->status().ok()) << peer_->status().message();
-}
-
 TEST_F(PeerTest, KeepsToTheLimitAsASender) {
   const std::vector<std::byte> bytes(kEagerBytes);
   std::list<TrackedRequest> requests;
