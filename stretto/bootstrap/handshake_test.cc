@@ -101,10 +101,13 @@ void say(int fd, std::string_view text) {
   (void)write_all(fd, std::as_bytes(std::span(text)), soon()).ok();
 }
 
-std::vector<std::byte> genuine_hello(const JobKey& key) {
-  auto machine =
-      HandshakeMachine::start(HandshakeRole::client, key, Purpose::mesh_tcp, side(1).identity);
-  return machine->take_output();
+HandshakeMachine machine_of(HandshakeRole role, int rank, char digit_of_key = '1') {
+  return HandshakeMachine::start(role, key_of(digit_of_key), Purpose::mesh_tcp, side(rank).identity)
+      .or_throw();
+}
+
+std::vector<std::byte> genuine_hello() {
+  return machine_of(HandshakeRole::client, 1).take_output();
 }
 
 TEST(JobKey, IsWrittenAndReadAsHexadecimalDigits) {
@@ -169,9 +172,7 @@ TEST(Handshake, RefusesAnotherKeyOnBothSides) {
 TEST(Handshake, AServerWithAnotherKeyCannotPretend) {
   // It answers although it cannot check the client's hello.
   const auto result = client_meets([](int fd) {
-    auto pretender = HandshakeMachine::start(HandshakeRole::client, key_of('2'), Purpose::mesh_tcp,
-                                             side(0).identity);
-    auto hello = pretender->take_output();
+    auto hello = machine_of(HandshakeRole::client, 0, '2').take_output();
     hello[12] = std::byte{2};  // The role of a server.
     std::array<std::byte, kHelloBytes> ignored{};
     EXPECT_TRUE(read_exactly(fd, ignored, soon()).ok());
@@ -243,7 +244,7 @@ TEST(Handshake, NamesAVisitorThatSaysNothing) {
 }
 
 TEST(Handshake, RefusesATruncatedHello) {
-  const auto hello = genuine_hello(key_of('1'));
+  const auto hello = genuine_hello();
   for (std::size_t length : {std::size_t{1}, std::size_t{8}, std::size_t{64}, hello.size() - 1}) {
     const auto result = server_meets([&](int fd) {
       EXPECT_TRUE(write_all(fd, ConstByteSpan(hello).first(length), soon()).ok());
@@ -255,7 +256,7 @@ TEST(Handshake, RefusesATruncatedHello) {
 }
 
 TEST(Handshake, DoesNotWaitForAPeerThatTrickles) {
-  const auto hello = genuine_hello(key_of('1'));
+  const auto hello = genuine_hello();
   const TimePoint start = Clock::now();
   const auto result = server_meets(
       [&](int fd) {
@@ -270,35 +271,27 @@ TEST(Handshake, DoesNotWaitForAPeerThatTrickles) {
   EXPECT_LT(Clock::now() - start, milliseconds(500));
 }
 
-TEST(Handshake, APeerThatEchoesIsRefused) {
-  const auto result = client_meets([](int fd) {
-    std::array<std::byte, kHelloBytes> hello{};
-    EXPECT_TRUE(read_exactly(fd, hello, soon()).ok());
-    EXPECT_TRUE(write_all(fd, hello, soon()).ok());
-  });
-  expect_refused(result, "not a stretto server: a hello with role 1");
-}
-
-TEST(Handshake, APeerThatEchoesInTheOtherRoleIsRefused) {
-  const auto result = client_meets([](int fd) {
-    std::array<std::byte, kHelloBytes> hello{};
-    EXPECT_TRUE(read_exactly(fd, hello, soon()).ok());
-    hello[12] = std::byte{2};
-    EXPECT_TRUE(write_all(fd, hello, soon()).ok());
-  });
-  expect_refused(result, "does not hold this job's key");
+TEST(Handshake, APeerThatEchoesIsRefusedInEitherRole) {
+  for (const auto& [role, why] : {std::pair(1, "not a stretto server: a hello with role 1"),
+                                  std::pair(2, "does not hold this job's key")}) {
+    const auto result = client_meets([role = role](int fd) {
+      std::array<std::byte, kHelloBytes> hello{};
+      EXPECT_TRUE(read_exactly(fd, hello, soon()).ok());
+      hello[12] = static_cast<std::byte>(role);
+      EXPECT_TRUE(write_all(fd, hello, soon()).ok());
+    });
+    expect_refused(result, why);
+  }
 }
 
 TEST(Handshake, ARepeatedHelloDoesNotPass) {
   // What an eavesdropper can replay: everything the client of an earlier handshake sent.
-  auto client = HandshakeMachine::start(HandshakeRole::client, key_of('1'), Purpose::mesh_tcp,
-                                        side(1).identity);
-  auto server = HandshakeMachine::start(HandshakeRole::server, key_of('1'), Purpose::mesh_tcp,
-                                        side(0).identity);
-  const auto hello = client->take_output();
-  ASSERT_TRUE(server->receive(hello).ok());
-  ASSERT_TRUE(client->receive(server->take_output()).ok());
-  const auto proof = client->take_output();
+  auto client = machine_of(HandshakeRole::client, 1);
+  auto server = machine_of(HandshakeRole::server, 0);
+  const auto hello = client.take_output();
+  ASSERT_TRUE(server.receive(hello).ok());
+  ASSERT_TRUE(client.receive(server.take_output()).ok());
+  const auto proof = client.take_output();
   const auto result = server_meets([&](int fd) {
     EXPECT_TRUE(write_all(fd, hello, soon()).ok());
     EXPECT_TRUE(write_all(fd, proof, soon()).ok());
@@ -308,22 +301,19 @@ TEST(Handshake, ARepeatedHelloDoesNotPass) {
 
 TEST(Handshake, ABitThatFlipsAnywhereIsNoticed) {
   for (std::size_t at = 0; at < kHelloBytes; ++at) {
-    auto hello = genuine_hello(key_of('1'));
+    auto hello = genuine_hello();
     hello[at] ^= std::byte{0x40};
-    auto server = HandshakeMachine::start(HandshakeRole::server, key_of('1'), Purpose::mesh_tcp,
-                                          side(0).identity);
-    EXPECT_FALSE(server->receive(hello).ok()) << "byte " << at;
-    EXPECT_EQ(server->wanted_bytes(), 0u);
+    auto server = machine_of(HandshakeRole::server, 0);
+    EXPECT_FALSE(server.receive(hello).ok()) << "byte " << at;
+    EXPECT_EQ(server.wanted_bytes(), 0u);
   }
 }
 
 TEST(Handshake, AStrangersNameCannotSteerATerminal) {
-  auto hello = genuine_hello(key_of('1'));
+  auto hello = genuine_hello();
   hello[8] = std::byte{99};     // Another version, so that the build name is printed.
   hello[32] = std::byte{0x1b};  // Its first character: escape.
-  auto server = HandshakeMachine::start(HandshakeRole::server, key_of('1'), Purpose::mesh_tcp,
-                                        side(0).identity);
-  const Status status = server->receive(hello);
+  const Status status = machine_of(HandshakeRole::server, 0).receive(hello);
   expect_contains(status.message(), "protocol 99 (build ?.1.0)");
 }
 

@@ -50,6 +50,11 @@ bool contains(const Bytes& text, ConstByteSpan part) {
   return std::search(text.begin(), text.end(), part.begin(), part.end()) != text.end();
 }
 
+ByteStream::Moved write(ByteStream& stream, const Bytes& bytes) {
+  const std::array<ConstByteSpan, 1> piece{bytes};
+  return stream.write(piece);
+}
+
 void send_raw(const ByteStream& stream, ConstByteSpan bytes) {
   write_all(stream.socket(), bytes, soon()).or_throw();
 }
@@ -104,32 +109,20 @@ TEST(TlsStream, CarriesBytesAsTheyWereWritten) {
 }
 
 TEST(TlsStream, GoesOnWithNewKeysAgainAndAgain) {
-  auto sockets = make_tcp_pair(8 * 1024);
-  TlsStream::Options one = options(1, 0);
-  one.records_per_key = 2;
-  auto first = TlsStream::create(std::move(sockets.first), one).or_throw();
-  auto second = TlsStream::create(std::move(sockets.second), options(0, 1)).or_throw();
-  const std::array<TlsStream*, 2> both{first.get(), second.get()};
-  finish_handshakes(both, soon()).or_throw();
-  expect_carries(*first, *second, random_bytes(2'000'000, 1), 1);
-  expect_carries(*second, *first, random_bytes(200'000, 2), 2);
+  TlsPair pair = make_tls_pair(make_tcp_pair(8 * 1024), 1, 0, 2);
+  expect_carries(*pair.first, *pair.second, random_bytes(2'000'000, 1), 1);
+  expect_carries(*pair.second, *pair.first, random_bytes(200'000, 2), 2);
 }
 
 // While both sockets are full: neither waits with reading until its new keys have been sent.
 TEST(TlsStream, BothSidesTakeNewKeysWhileNeitherHasRoom) {
-  auto sockets = make_tcp_pair(8 * 1024);
-  std::array<TlsStream::Options, 2> each{options(1, 0), options(0, 1)};
-  for (auto& one : each) one.records_per_key = 1;
-  auto first = TlsStream::create(std::move(sockets.first), each[0]).or_throw();
-  auto second = TlsStream::create(std::move(sockets.second), each[1]).or_throw();
-  const std::array<TlsStream*, 2> both{first.get(), second.get()};
-  finish_handshakes(both, soon()).or_throw();
+  TlsPair pair = make_tls_pair(make_tcp_pair(8 * 1024), 1, 0, 1);
+  const std::array<TlsStream*, 2> both{pair.first.get(), pair.second.get()};
   const Bytes byte(1);
-  const std::array<ConstByteSpan, 1> piece{byte};
   for (int round = 0; round < 20; ++round) {
     std::array<std::size_t, 2> sent{}, given{};
     for (std::size_t side : {0, 1}) {
-      while (both[side]->write(piece).bytes > 0) ++sent[side];
+      while (write(*both[side], byte).bytes > 0) ++sent[side];
     }
     const Deadline until = soon();
     while (given[1] < sent[0] || given[0] < sent[1]) {
@@ -146,7 +139,7 @@ TEST(TlsStream, BothSidesTakeNewKeysWhileNeitherHasRoom) {
     for (std::size_t side : {0, 1}) {
       while (both[side]->held_bytes() > 0) {
         ASSERT_FALSE(until.passed());
-        if (both[side]->write(piece).bytes == 0) continue;
+        if (write(*both[side], byte).bytes == 0) continue;
         Bytes room(1);
         while (both[1 - side]->read(room).bytes == 0) ASSERT_FALSE(until.passed());
         break;
@@ -158,8 +151,7 @@ TEST(TlsStream, BothSidesTakeNewKeysWhileNeitherHasRoom) {
 TEST(TlsStream, CountsWhatTheSocketHasNotTakenAsHeld) {
   TlsPair pair = make_tls_pair(make_tcp_pair(8 * 1024), 1, 0);
   const Bytes bytes = random_bytes(4'000'000, 3);
-  const std::array<ConstByteSpan, 1> pieces{bytes};
-  const ByteStream::Moved moved = pair.first->write(pieces);
+  const ByteStream::Moved moved = write(*pair.first, bytes);
   EXPECT_EQ(moved.error_number, EAGAIN);
   EXPECT_EQ(pair.first->held_bytes(), kRecordBytes);
   Bytes arrived(moved.bytes);
@@ -180,21 +172,17 @@ TEST(TlsStream, TakesAFewRecordsAtATime) {
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
   TlsPair pair = make_tls_pair({FileDescriptor(ends[0]), FileDescriptor(ends[1])}, 1, 0);
   const Bytes bytes(6 * kRecordBytes);
-  const std::array<ConstByteSpan, 1> pieces{bytes};
-  const ByteStream::Moved moved = pair.first->write(pieces);
+  const ByteStream::Moved moved = write(*pair.first, bytes);
   EXPECT_EQ(moved.bytes, 4 * kRecordBytes);
   EXPECT_EQ(moved.error_number, 0) << "there is room";
-  const std::array<ConstByteSpan, 1> rest{ConstByteSpan(bytes).subspan(moved.bytes)};
-  EXPECT_EQ(pair.first->write(rest).bytes, 2 * kRecordBytes);
+  EXPECT_EQ(write(*pair.first, Bytes(2 * kRecordBytes)).bytes, 2 * kRecordBytes);
 }
 
 TEST(TlsStream, DoesNotRaiseASignalWhenThePeerHasGone) {
   TlsPair pair = make_tls_pair(make_tcp_pair(), 1, 0);
   pair.second.reset();
-  const Bytes bytes(1000);
-  const std::array<ConstByteSpan, 1> pieces{bytes};
   ByteStream::Moved moved;
-  while (moved.error_number == 0) moved = pair.first->write(pieces);
+  while (moved.error_number == 0) moved = write(*pair.first, Bytes(1000));
   EXPECT_TRUE(moved.error_number == EPIPE || moved.error_number == ECONNRESET);
 }
 
@@ -283,8 +271,7 @@ TEST(TlsStream, LeavesNothingOfWhatIsWrittenOnTheWire) {
   auto ends = plain.ends();
   transport::tcp::SocketStream from(std::move(ends.first));
   transport::tcp::SocketStream to(std::move(ends.second));
-  const std::array<ConstByteSpan, 1> pieces{text};
-  (void)from.write(pieces);
+  (void)write(from, text);
   std::array<std::byte, 100> buffer;
   EXPECT_GT(to.read(buffer).bytes, 0u);
   EXPECT_TRUE(contains(plain.seen(), ConstByteSpan(secret).first(8)));
@@ -295,13 +282,12 @@ TEST(TlsStream, NoticesAChangedBit) {
   TlsPair pair = make_tls_pair(relay.ends(), 1, 0);
   relay.change([](Bytes& bytes) { bytes[bytes.size() / 2] ^= std::byte{1}; });
   const Bytes bytes(1000);
-  const std::array<ConstByteSpan, 1> pieces{bytes};
-  ASSERT_EQ(pair.first->write(pieces).bytes, bytes.size());
+  ASSERT_EQ(write(*pair.first, bytes).bytes, bytes.size());
   const Status violation = read_to_end(*pair.second).violation;
   expect_failure(violation, StatusCode::protocol, "bad record mac");
   // It stays so, and the other side learns of it.
   EXPECT_FALSE(read_to_end(*pair.second).violation.ok());
-  EXPECT_FALSE(pair.second->write(pieces).violation.ok());
+  EXPECT_FALSE(write(*pair.second, bytes).violation.ok());
   EXPECT_FALSE(read_to_end(*pair.first).violation.ok());
 }
 
@@ -310,8 +296,7 @@ TEST(TlsStream, TakesNothingTwiceAndNothingOutOfOrder) {
   TlsPair pair = make_tls_pair(relay.ends(), 1, 0);
   relay.change([](Bytes& bytes) { bytes.insert(bytes.end(), bytes.begin(), bytes.end()); });
   const Bytes bytes(1000);
-  const std::array<ConstByteSpan, 1> pieces{bytes};
-  ASSERT_EQ(pair.first->write(pieces).bytes, bytes.size());
+  ASSERT_EQ(write(*pair.first, bytes).bytes, bytes.size());
   Bytes arrived;
   EXPECT_EQ(read_to_end(*pair.second, &arrived).violation.code(), StatusCode::protocol);
   EXPECT_EQ(arrived, bytes);
@@ -322,9 +307,7 @@ TEST(TlsStream, EndsWithTheSocketAlsoInTheMiddleOfARecord) {
     Relay relay;
     TlsPair pair = make_tls_pair(relay.ends(), 1, 0);
     relay.change([kept](Bytes& bytes) { bytes.resize(kept); });
-    const Bytes bytes(1000);
-    const std::array<ConstByteSpan, 1> pieces{bytes};
-    ASSERT_EQ(pair.first->write(pieces).bytes, bytes.size());
+    ASSERT_EQ(write(*pair.first, Bytes(1000)).bytes, 1000u);
     pair.first.reset();
     Bytes arrived;
     const ByteStream::Moved end = read_to_end(*pair.second, &arrived);
