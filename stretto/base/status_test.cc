@@ -12,6 +12,7 @@
 #include "stretto/base/check.h"
 #include "stretto/base/error.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/failures.h"
 
 namespace stretto {
 namespace {
@@ -105,14 +106,10 @@ TEST(ResultTest, HoldsAFailureThatIsThrown) {
 
 TEST(CheckTest, AFailedCheckNamesExpressionDetailsAndPlace) {
   const int chunk = 5;
-  try {
-    STRETTO_CHECK(chunk < 4, "chunk {} of {}", chunk, 4);
-    ADD_FAILURE() << "the check did not throw";
-  } catch (const InternalError& error) {
-    const std::string text = error.what();
-    expect_contains(text, "chunk < 4 does not hold (chunk 5 of 4) at ");
-    expect_contains(text, "status_test.cc:");
-  }
+  const std::string text = testing::error_of<InternalError>(
+      [&] { STRETTO_CHECK(chunk < 4, "chunk {} of {}", chunk, 4); });
+  expect_contains(text, "chunk < 4 does not hold (chunk 5 of 4) at ");
+  expect_contains(text, "status_test.cc:");
 }
 
 TEST(CheckTest, ACheckThatHoldsDoesNotFormatItsDetails) {
