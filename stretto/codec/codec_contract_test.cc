@@ -60,6 +60,13 @@ std::vector<Subject> subjects() {
 
 class CodecContract : public ::testing::TestWithParam<std::size_t> {
  protected:
+  void expect_sum(float sent, float left, float whole, std::size_t i) const {
+    const double sum = double{sent} + double{left};
+    const double bound =
+        subject_.is_exact ? 0 : 0x1p-24 * (std::abs(double{sent}) + std::abs(double{left}));
+    ASSERT_LE(std::abs(sum - double{whole}), bound) << codec_.name() << ": element " << i;
+  }
+
   const Subject subject_ = subjects()[GetParam()];
   const Codec& codec_ = *subject_.codec;
 };
@@ -126,11 +133,7 @@ TEST_P(CodecContract, SentAndLeftAreTheWhole) {
     const Floats sent = decoded(codec_, message, count);
     for (std::size_t i = 0; i < count; ++i) {
       ASSERT_TRUE(std::isfinite(sent[i]) && std::isfinite(carry[i])) << i;
-      const double sum = static_cast<double>(sent[i]) + static_cast<double>(carry[i]);
-      const double bound =
-          subject_.is_exact ? 0 : 0x1p-24 * (std::abs(sent[i]) + std::abs(double{carry[i]}));
-      ASSERT_LE(std::abs(sum - static_cast<double>(whole[i])), bound)
-          << codec_.name() << ": element " << i << " of " << count;
+      ASSERT_NO_FATAL_FAILURE(expect_sum(sent[i], carry[i], whole[i], i));
     }
   }
 }
@@ -228,10 +231,7 @@ TEST_P(CodecContract, FiniteElementsBesideOthersAreSentOrLeft) {
       ASSERT_TRUE(std::isfinite(carry[i])) << i;
       if (!std::isfinite(sent[i])) ++lost;
       if (!std::isfinite(sent[i]) || i == 300) continue;
-      const double sum = static_cast<double>(sent[i]) + static_cast<double>(carry[i]);
-      const double bound =
-          subject_.is_exact ? 0 : 0x1p-24 * (std::abs(sent[i]) + std::abs(double{carry[i]}));
-      ASSERT_LE(std::abs(sum - static_cast<double>(whole[i])), bound) << codec_.name() << ", " << i;
+      ASSERT_NO_FATAL_FAILURE(expect_sum(sent[i], carry[i], whole[i], i));
     }
     EXPECT_LE(lost, codec_.name().starts_with("one_bit") ? 512u : 1u) << codec_.name();
   }

@@ -39,13 +39,14 @@ Floats normal(std::size_t count, double sigma, Random& random) {
 }
 
 // What a message holds that is not zero.
-Floats sent(const Codec& codec, const Floats& gradient, std::uint32_t* hint = nullptr) {
+Floats sent(const Codec& codec, const Floats& gradient, std::uint32_t* hint = nullptr,
+            const codec::Position& position = {}) {
   codec::Scratch scratch;
   std::vector<std::byte> message;
   Floats carry(gradient.size()), values(gradient.size());
-  codec.encode({.carry = carry, .gradient = gradient, .position = {}, .hint = hint}, scratch,
+  codec.encode({.carry = carry, .gradient = gradient, .position = position, .hint = hint}, scratch,
                message);
-  EXPECT_TRUE(codec.decode_add(message, {}, scratch, values).ok());
+  EXPECT_TRUE(codec.decode_add(message, position, scratch, values).ok());
   return values;
 }
 
@@ -261,23 +262,6 @@ TEST(Threshold, GrowsBeyondTheRoomOfTheLastStep) {
   }
 }
 
-TEST(RandomK, DrawsAreEqualOnAllRanksAndOthersInEveryStep) {
-  const auto codec = random_k({.density = 0.1});
-  const Floats gradient(1000, 1.0f);
-  const auto chosen = [&](std::uint64_t step, std::uint64_t shared, std::uint64_t own) {
-    const codec::Position position{step, shared, own};
-    codec::Scratch scratch;
-    std::vector<std::byte> message;
-    Floats carry(1000);
-    codec->encode({carry, gradient, position}, scratch, message);
-    return carry;
-  };
-  EXPECT_EQ(chosen(1, 2, 3), chosen(1, 2, 4));
-  EXPECT_NE(chosen(1, 2, 3), chosen(2, 2, 3));
-  EXPECT_NE(chosen(1, 2, 3), chosen(1, 3, 3));
-  EXPECT_EQ(std::ranges::count(chosen(1, 2, 3), 0.0f), 100);
-}
-
 // The indices that a vector of the numbers 1, 2, 3, ... was drawn at.
 std::vector<std::size_t> drawn(const Codec& codec, std::size_t count,
                                const codec::Position& position) {
@@ -293,6 +277,15 @@ std::vector<std::size_t> drawn(const Codec& codec, std::size_t count,
     if (sums[i] != 0) indices.push_back(i);
   }
   return indices;
+}
+
+TEST(RandomK, DrawsAreEqualOnAllRanksAndOthersInEveryStep) {
+  const auto codec = random_k({.density = 0.1});
+  const auto chosen = drawn(*codec, 1000, {1, 2, 3});
+  EXPECT_EQ(chosen.size(), 100u);
+  EXPECT_EQ(chosen, drawn(*codec, 1000, {1, 2, 4}));
+  EXPECT_NE(chosen, drawn(*codec, 1000, {2, 2, 3}));
+  EXPECT_NE(chosen, drawn(*codec, 1000, {1, 3, 3}));
 }
 
 // As docs/wire_format.md has it.
@@ -354,12 +347,7 @@ TEST(Int8, StochasticRoundingIsRightOnAverage) {
   gradient[256] = 64;
   double sum = 0;
   for (std::uint64_t step = 0; step < 200; ++step) {
-    const codec::Position position{.step = step, .shared_key = 0, .own_key = 5};
-    codec::Scratch scratch;
-    std::vector<std::byte> message;
-    Floats carry(512), values(512);
-    codec->encode({carry, gradient, position}, scratch, message);
-    ASSERT_TRUE(codec->decode_add(message, position, scratch, values).ok());
+    const Floats values = sent(*codec, gradient, nullptr, {.step = step, .own_key = 5});
     for (std::size_t i = 1; i < 256; ++i) sum += values[i];
   }
   EXPECT_NEAR(sum / (200 * 255), 0.3, 0.01);
