@@ -27,14 +27,15 @@ void expect_refused(const Schedules& schedules, const std::string& reason) {
   EXPECT_EQ(status.message(), reason);
 }
 
-// Two ranks of an all-reduce in one chunk; `fill` adds the steps of one.
+constexpr ScheduleBuilder::Options kAllReduce{
+    .algorithm = "pair", .collective = Collective::all_reduce, .order = Order::canonical};
+
+// Two ranks; `fill` adds the steps of one.
 template <class Fill>
-Schedules pair(Fill fill, Order order = Order::canonical) {
+Schedules pair(Fill fill, const ScheduleBuilder::Options& options = kAllReduce) {
   Schedules schedules;
   for (int rank = 0; rank < 2; ++rank) {
-    ScheduleBuilder builder(
-        {.rank = rank, .rank_count = 2},
-        {.algorithm = "pair", .collective = Collective::all_reduce, .order = order});
+    ScheduleBuilder builder({.rank = rank, .rank_count = 2}, options);
     fill(builder, rank);
     schedules.push_back(std::move(builder).build());
   }
@@ -88,8 +89,10 @@ TEST(Verify, AnOrderThatDiffersBetweenRanks) {
     schedule.recv(1 - rank, raw(0, 0));
     schedule.reduce({input(0), raw(0, 0)}, {output(0)}).completes();
   };
+  ScheduleBuilder::Options fixed = kAllReduce;
+  fixed.order = Order::fixed;
   expect_refused(
-      pair(own_first, Order::fixed),
+      pair(own_first, fixed),
       "all_reduce by pair on 2 ranks: output chunk 0 on rank 1 is combined as (1 0), but "
       "on rank 0 as (0 1)");
 }
@@ -101,11 +104,10 @@ TEST(Verify, AnOrderThatDoesNotFitTheCollective) {
 }
 
 TEST(Verify, AMeanThatIsNeverDivided) {
-  ScheduleBuilder builder(
-      {}, {.algorithm = "alone", .collective = Collective::all_reduce, .order = Order::canonical});
+  ScheduleBuilder builder({}, kAllReduce);
   builder.copy(input(0), output(0));
   expect_refused({std::move(builder).build()},
-                 "all_reduce by alone on 1 rank: output chunk 0 on rank 0 is not divided: no step "
+                 "all_reduce by pair on 1 rank: output chunk 0 on rank 0 is not divided: no step "
                  "completes it");
 }
 
@@ -288,25 +290,21 @@ TEST(Verify, ARaceBecauseASyncIsMissing) {
 }
 
 TEST(Verify, ASlotOverwrittenBeforeAnotherRankReadsIt) {
-  Schedules schedules;
-  for (int rank = 0; rank < 2; ++rank) {
-    ScheduleBuilder builder({.rank = rank, .rank_count = 2}, {.algorithm = "hasty",
-                                                              .collective = Collective::broadcast,
-                                                              .access = Access::mapped,
-                                                              .chunk_count = 2});
+  const auto hasty = [](ScheduleBuilder& schedule, int rank) {
     for (const int chunk : {0, 1}) {
-      if (rank == 0) builder.copy(input(chunk), raw(0, chunk));
+      if (rank == 0) schedule.copy(input(chunk), raw(0, chunk));
     }
-    builder.sync();
+    schedule.sync();
     for (const int chunk : {0, 1}) {
-      builder.copy(Place{0, rank == 0 ? input(chunk) : raw(0, chunk)}, output(chunk));
+      schedule.copy(Place{0, rank == 0 ? input(chunk) : raw(0, chunk)}, output(chunk));
     }
-    schedules.push_back(std::move(builder).build());
-  }
-  expect_refused(
-      schedules,
-      "broadcast by hasty on 2 ranks: rank 1 step 1 (copy raw 0 (c0) of 0 > output c0 of "
-      "1) finds chunk 1");
+  };
+  expect_refused(pair(hasty, {.algorithm = "pair",
+                              .collective = Collective::broadcast,
+                              .access = Access::mapped,
+                              .chunk_count = 2}),
+                 "broadcast by pair on 2 ranks: rank 1 step 1 (copy raw 0 (c0) of 0 > output c0 of "
+                 "1) finds chunk 1");
 }
 
 TEST(Verify, AStepThatMixesChunks) {
@@ -317,19 +315,15 @@ TEST(Verify, AStepThatMixesChunks) {
 }
 
 TEST(Verify, AnInputOverwrittenInPlaceWhileAnotherRankReadsIt) {
-  Schedules schedules;
-  for (int rank = 0; rank < 2; ++rank) {
-    ScheduleBuilder builder({.rank = rank, .rank_count = 2}, {.algorithm = "selfish",
-                                                              .collective = Collective::all_reduce,
-                                                              .access = Access::mapped,
-                                                              .order = Order::canonical});
-    builder.sync();
-    builder.reduce({{0, input(0)}, {1, input(0)}}, {{rank, output(0)}}).completes();
-    builder.sync();
-    schedules.push_back(std::move(builder).build());
-  }
-  expect_refused(schedules,
-                 "all_reduce by selfish on 2 ranks: race: rank 1 reads input chunk 0 of rank 0 "
+  const auto selfish = [](ScheduleBuilder& schedule, int rank) {
+    schedule.sync();
+    schedule.reduce({{0, input(0)}, {1, input(0)}}, {{rank, output(0)}}).completes();
+    schedule.sync();
+  };
+  ScheduleBuilder::Options mapped = kAllReduce;
+  mapped.access = Access::mapped;
+  expect_refused(pair(selfish, mapped),
+                 "all_reduce by pair on 2 ranks: race: rank 1 reads input chunk 0 of rank 0 "
                  "while rank 0 writes it, after sync 1");
 }
 
