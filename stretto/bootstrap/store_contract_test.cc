@@ -4,9 +4,15 @@
 // What every store must do, on each of them.
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <string>
 #include <thread>
 
 #include "stretto/bootstrap/file_store.h"
@@ -18,7 +24,6 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/soon.h"
-#include "tests/support/torch_server.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -345,9 +350,54 @@ INSTANTIATE_TEST_SUITE_P(Stores, StoreContract,
                                   std::get<1>(parameter.param).name;
                          });
 
+// A TCPStore in a Python process, as torchrun's agent hosts one.
+class TorchServer {
+ public:
+  TorchServer() {
+    const std::string program = python();
+    int ends[2];
+    if (program.empty() || ::pipe(ends) != 0) return;
+    process_ = ::fork();
+    if (process_ == 0) {
+      ::dup2(ends[1], STDOUT_FILENO);
+      ::execl(program.c_str(), program.c_str(), "-c", kProgram, nullptr);
+      ::_exit(127);
+    }
+    ::close(ends[1]);
+    FILE* lines = ::fdopen(ends[0], "r");
+    if (std::fscanf(lines, "port %d", &port_) != 1) port_ = 0;
+    (void)std::fclose(lines);
+  }
+  TorchServer(const TorchServer&) = delete;
+  TorchServer& operator=(const TorchServer&) = delete;
+  ~TorchServer() {
+    if (process_ <= 0) return;
+    ::kill(process_, SIGKILL);
+    ::waitpid(process_, nullptr, 0);
+  }
+  // 0 if it did not start: no torch there, say.
+  int port() const { return port_; }
+
+ private:
+  // The Python that has torch, or "": STRETTO_TORCH_PYTHON, or the one that ./dev has set up.
+  static std::string python() {
+    if (const char* chosen = std::getenv("STRETTO_TORCH_PYTHON")) return chosen;
+    const std::string usual = STRETTO_SOURCE_DIR "/build/venv/bin/python";
+    return std::filesystem::exists(usual) ? usual : "";
+  }
+  static constexpr const char* kProgram =
+      "import time\n"
+      "from torch.distributed import TCPStore\n"
+      "store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\n"
+      "print('port', store.port, flush=True)\n"
+      "time.sleep(120)\n";
+  pid_t process_ = -1;
+  int port_ = 0;
+};
+
 // In one test, for importing torch takes seconds; each part has keys of its own.
 TEST(TorchStore, KeepsTheContractWithARealServer) {
-  const TorchServer server(STRETTO_SOURCE_DIR);
+  const TorchServer server;
   if (server.port() == 0) {
     GTEST_SKIP() << "no Python with torch: set STRETTO_TORCH_PYTHON to one, or run ./dev demo";
   }

@@ -323,20 +323,6 @@ TEST_F(StoreServerTest, ExecutesTheWillsOfThoseWhoAreGone) {
             StatusCode::timeout);
 }
 
-TEST_F(StoreServerTest, AWaiterThatLeavesIsForgotten) {
-  start();
-  const auto store = client();
-  for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(store->get("later", Deadline::after(milliseconds(5))).status().code(),
-              StatusCode::timeout);
-  }
-  EXPECT_TRUE(store->set("later", "now", soon()).ok());
-  EXPECT_EQ(store->get("later", soon()).or_throw(), "now");
-  // A reply to a waiter that has left would now be taken for the next one's.
-  EXPECT_TRUE(store->set("other", "x", soon()).ok());
-  EXPECT_EQ(store->get("other", soon()).or_throw(), "x");
-}
-
 TEST_F(StoreServerTest, ClientsLearnThatTheServerHasEnded) {
   start();
   const auto store = client();
