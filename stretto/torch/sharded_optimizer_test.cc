@@ -3,18 +3,17 @@
 
 #include "stretto/torch/sharded_optimizer.h"
 
-#include <atomic>
 #include <functional>
 #include <memory>
 #include <sstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "stretto/torch/parameter_averaging.h"
+#include "tests/support/own_timeout.h"
 #include "tests/support/torch_models.h"
 
 // Optimizer state that is shared out, and parameters that are averaged now and then.
@@ -152,20 +151,12 @@ TEST(ShardedOptimizer, WhatCannotBeSharedOutIsRefused) {
 }
 
 TEST(ShardedOptimizer, TheTimeoutHoldsForTheConstructor) {
-  std::atomic<bool> failed{false};
-  run_ranks(2, [&](Communicator& communicator) {
+  OwnTimeout timeout;
+  run_ranks(kRanks, [&](Communicator& communicator) {
     Net model = net();
     torch::optim::SGD optimizer(model->parameters(), 0.1);
-    if (communicator.rank() == Rank(1)) {
-      const auto build = [&] {
-        ShardedOptimizer(optimizer, communicator, std::chrono::milliseconds(300));
-      };
-      const TimePoint begin = Clock::now();
-      expect_contains(message_of<Timeout>(build), "waiting for rank 0");
-      EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10)) << "the communicator has 20 s";
-      failed = true;
-    }
-    while (!failed) std::this_thread::yield();
+    timeout.expect_of(communicator,
+                      [&] { ShardedOptimizer(optimizer, communicator, OwnTimeout::kTimeout); });
   });
 }
 
