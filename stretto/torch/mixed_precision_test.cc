@@ -23,13 +23,16 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
+DistributedDataParallelOptions in_bf16(std::optional<DType> reduce_dtype = {}) {
+  return {.bucket_bytes = small_buckets().bucket_bytes,
+          .mixed_precision = {.parameter_dtype = DType::bf16, .reduce_dtype = reduce_dtype}};
+}
+
 // What one process computes whose parameters are bf16 and whose gradients are kept in f32.
 TEST(MixedPrecision, GradientsAreThoseOfParametersInTheOtherType) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net model = net();
-    DistributedDataParallelOptions options = small_buckets();
-    options.mixed_precision = {.parameter_dtype = DType::bf16, .reduce_dtype = DType::f32};
-    DistributedDataParallel ddp(model, communicator, options);
+    DistributedDataParallel ddp(model, communicator, in_bf16(DType::f32));
     for (int step = 0; step < 3; ++step) {
       const Batch batch = global_batch(step);
       std::map<std::string, torch::Tensor> expected;
@@ -91,9 +94,7 @@ TEST(MixedPrecision, ParametersComeBackWhateverFollowsForward) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net model = net();
     torch::Tensor before = model->first->weight.detach().clone();
-    DistributedDataParallelOptions options = small_buckets();
-    options.mixed_precision.parameter_dtype = DType::bf16;
-    DistributedDataParallel ddp(model, communicator, options);
+    DistributedDataParallel ddp(model, communicator, in_bf16());
     const auto is_back = [&] { return torch::equal(model->first->weight.detach(), before); };
     const Batch batch = global_batch(0);
     {
@@ -121,10 +122,8 @@ TEST(MixedPrecision, ParametersComeBackWhateverFollowsForward) {
 TEST(MixedPrecision, WhatIsSavedAndComparedIsWhatTheOptimizerSteps) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net model = net(), other = net();
-    DistributedDataParallelOptions options = small_buckets();
-    options.mixed_precision.parameter_dtype = DType::bf16;
-    DistributedDataParallel ddp(model, communicator, options);
-    DistributedDataParallel undisturbed(other, communicator, options);
+    DistributedDataParallel ddp(model, communicator, in_bf16());
+    DistributedDataParallel undisturbed(other, communicator, in_bf16());
     const std::uint64_t hash = ddp.parameter_hash();
     const auto batch = part(global_batch(0), communicator.rank().value());
     const auto loss = loss_of(ddp, batch);
@@ -153,9 +152,7 @@ TEST(MixedPrecision, WhatIsSavedAndComparedIsWhatTheOptimizerSteps) {
 TEST(MixedPrecision, AnOptimizerThatStepsTheCopiesIsRefused) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net model = net();
-    DistributedDataParallelOptions options = small_buckets();
-    options.mixed_precision.parameter_dtype = DType::bf16;
-    DistributedDataParallel ddp(model, communicator, options);
+    DistributedDataParallel ddp(model, communicator, in_bf16());
     torch::optim::SGD optimizer(ddp.parameters(), 0.1);
     const Batch batch = global_batch(0);
     loss_of(ddp, batch).backward();
@@ -274,9 +271,7 @@ TEST(MixedPrecision, WithoutConversionArgumentsOfAnotherTypeAreTheModulesBusines
 TEST(MixedPrecision, EvaluationInInferenceModeMayComeFirst) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net model = net();
-    DistributedDataParallelOptions options = small_buckets();
-    options.mixed_precision.parameter_dtype = DType::bf16;
-    DistributedDataParallel ddp(model, communicator, options);
+    DistributedDataParallel ddp(model, communicator, in_bf16());
     torch::optim::SGD optimizer(ddp.parameters(), 0.1);
     for (int step = 0; step < 3; ++step) {
       {
