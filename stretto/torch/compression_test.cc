@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "stretto/reducer/compressed_reduction.h"
+#include "tests/support/failures.h"
 #include "tests/support/torch_models.h"
 
 // Training with compressed gradients.
@@ -97,18 +98,15 @@ void expect_refused(const DistributedDataParallelOptions& own, const std::string
                     const std::string& own_text) {
   run_ranks(3, [&](Communicator& communicator) {
     const bool is_other = communicator.rank() == Rank(2);
-    try {
+    const std::string text = error_of<Mismatch>([&] {
       const DistributedDataParallel ddp(
           torch::nn::Linear(64, 64), communicator,
           is_other ? own : DistributedDataParallelOptions{.codec = top_k()});
-      FAIL() << "not refused: " << own_text;
-    } catch (const Mismatch& error) {
-      const std::string text = error.what();
-      const std::size_t at = text.find(others_text);
-      ASSERT_NE(at, std::string::npos) << text;
-      EXPECT_LT(text.find("on ranks 0, 1; ", at), text.find(own_text, at)) << text;
-      EXPECT_LT(text.find(own_text, at), text.find("on rank 2", at)) << text;
-    }
+    });
+    const std::size_t at = text.find(others_text);
+    ASSERT_NE(at, std::string::npos) << text;
+    EXPECT_LT(text.find("on ranks 0, 1; ", at), text.find(own_text, at)) << text;
+    EXPECT_LT(text.find(own_text, at), text.find("on rank 2", at)) << text;
   });
 }
 
