@@ -4,7 +4,6 @@
 #include "stretto/torch/replica.h"
 
 #include <future>
-#include <memory>
 #include <sstream>
 #include <string>
 
@@ -92,12 +91,6 @@ void expect_found_out(const Change& change, const std::string& text) {
 
 TEST(Replica, LoadingOnOneRankOnlyIsFoundOutInTheSameStep) {
   expect_found_out(load_other_values, "by the same values on all: do it on all ranks, or before");
-}
-
-TEST(Replica, FreezingOnOneRankOnlyIsFoundOutInTheSameStep) {
-  expect_found_out([](Net& model) { model->last->bias.set_requires_grad(false); },
-                   "1 parameter is frozen (requires_grad = false) on rank 1 and not on the "
-                   "others: last.bias");
 }
 
 TEST(Replica, TwoUsedInAnotherOrderAreFoundOutInTheSameStep) {
@@ -367,41 +360,6 @@ TEST(Replica, AMisspeltNameOfAnIgnoredParameterIsRefused) {
     EXPECT_NO_THROW(wrap("running_mean"));
     expect_contains(message_of<InvalidArgument>([&] { wrap("runing_mean"); }),
                     "names 'runing_mean', which is neither a parameter nor a buffer");
-  });
-}
-
-TEST(Replica, ComplexGradientsAreAveraged) {
-  struct PhasesImpl : torch::nn::Module {
-    torch::Tensor forward(const torch::Tensor& x) { return torch::abs(phases * x).pow(2).sum(); }
-    torch::Tensor phases = register_parameter("phases", torch::ones({3}, torch::kComplexFloat));
-  };
-  run_ranks(kRanks, [](Communicator& communicator) {
-    const auto model = std::make_shared<PhasesImpl>();
-    DistributedDataParallel ddp(model, communicator);
-    ddp.forward(torch::full({3}, static_cast<float>(communicator.rank().value()))).backward();
-    expect_close(torch::real(model->phases.grad()), torch::ones({3}), "real part");
-  });
-}
-
-TEST(Replica, GradientsTravelAsTheHookSays) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    Branches model;
-    DistributedDataParallel ddp(model, communicator,
-                                {.communication_hook = std::make_shared<Bf16Reduction>()});
-    const float value = communicator.rank() == Rank(0) ? 1.001f : 1.0f;
-    ddp.forward(torch::full({1, kInputs}, value), true).sum().backward();
-    EXPECT_EQ(model->a->weight.grad()[0][0].item<float>(), 1.0f) << "eight binary digits";
-  });
-}
-
-TEST(Replica, TheNormOfAllGradientsIsThatOfOneProcess) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    Net reference = net(), model = net();
-    DistributedDataParallel ddp(model, communicator, small_buckets());
-    expect_step_like_one_process(ddp, reference, communicator.rank().value(), 0);
-    const double norm = torch::nn::utils::clip_grad_norm_(ddp.parameters(), 0.1);
-    EXPECT_NEAR(norm, torch::nn::utils::clip_grad_norm_(reference->parameters(), 0.1), 1e-5);
-    expect_close(model->last->bias.grad(), reference->last->bias.grad(), "clipped");
   });
 }
 
