@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tests/support/own_timeout.h"
 #include "tests/support/torch_models.h"
 
 namespace stretto {
@@ -83,26 +84,6 @@ TEST(DistributedDataParallel, GradientsLiveInTheBuckets) {
   });
 }
 
-TEST(DistributedDataParallel, NoSyncAccumulatesLocallyAndTheNextPassReducesTheSum) {
-  run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    Net reference = net();
-    loss_of(*reference, global_batch(0)).backward();
-    loss_of(*reference, global_batch(1)).backward();
-
-    Net model = net();
-    DistributedDataParallel ddp(model, communicator, small_buckets());
-    {
-      auto guard = ddp.no_sync();
-      loss_of(ddp, part(global_batch(0), rank)).backward();
-    }
-    Net local = net();
-    loss_of(*local, part(global_batch(0), rank)).backward();
-    expect_close(model->last->weight.grad(), local->last->weight.grad(), "local gradient");
-    loss_of(ddp, part(global_batch(1), rank)).backward();
-    expect_gradients_of(*reference, *model);
-  });
-}
-
 TEST(DistributedDataParallel, GradientsFollowTheStridesOfChannelsLastParameters) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto build = [] {
@@ -144,11 +125,12 @@ TEST(DistributedDataParallel, BuffersOfRankZeroAreEveryones) {
   });
 }
 
-// Builds a model per rank and expects on all ranks a Mismatch with `text`.
-void expect_refused(const std::function<Net(int rank)>& build, const std::string& text,
+// Changes rank 1's model, and expects on all ranks a Mismatch with `text`.
+void expect_refused(const std::function<void(Net&)>& change, const std::string& text,
                     DistributedDataParallelOptions rank_one = {}) {
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
-    const Net model = build(rank);
+    Net model = net();
+    if (rank == 1) change(model);
     const auto construct = [&] {
       DistributedDataParallel ddp(model, communicator,
                                   rank == 1 ? rank_one : DistributedDataParallelOptions());
@@ -158,52 +140,33 @@ void expect_refused(const std::function<Net(int rank)>& build, const std::string
 }
 
 TEST(DistributedDataParallel, RefusesOtherShapesOnOtherRanks) {
-  expect_refused([](int rank) { return Net(8 + rank); },
+  expect_refused([](Net& model) { model = Net(9); },
                  "parameter 'first.weight' has shape [8, 6] on rank 0; [9, 6] on rank 1");
 }
 
 TEST(DistributedDataParallel, RefusesOtherDTypes) {
-  expect_refused(
-      [](int rank) {
-        Net model = net();
-        if (rank == 1) model->to(torch::kDouble);
-        return model;
-      },
-      "parameter 'scale' has dtype Float on rank 0; Double on rank 1");
+  expect_refused([](Net& model) { model->to(torch::kDouble); },
+                 "parameter 'scale' has dtype Float on rank 0; Double on rank 1");
 }
 
 TEST(DistributedDataParallel, RefusesOtherFrozenParameters) {
-  expect_refused(
-      [](int rank) {
-        Net model = net();
-        if (rank == 1) model->last->bias.set_requires_grad(false);
-        return model;
-      },
-      "parameter 'last.bias' has requires_grad true on rank 0; false on rank 1");
+  expect_refused([](Net& model) { model->last->bias.set_requires_grad(false); },
+                 "parameter 'last.bias' has requires_grad true on rank 0; false on rank 1");
 }
 
 TEST(DistributedDataParallel, RefusesOtherLayouts) {
   expect_refused(
-      [](int rank) {
-        Net model = net();
-        if (rank == 1) model->last->weight.set_data(model->last->weight.t().contiguous().t());
-        return model;
-      },
+      [](Net& model) { model->last->weight.set_data(model->last->weight.t().contiguous().t()); },
       "parameter 'last.weight' has strides [8, 1] on rank 0; [1, 3] on rank 1");
 }
 
 TEST(DistributedDataParallel, RefusesMoreParametersAndBuffers) {
-  expect_refused(
-      [](int rank) {
-        Net model = net();
-        if (rank == 1) model->register_buffer("extra", torch::zeros({2}));
-        return model;
-      },
-      "is nothing on rank 0; buffer 'extra' on rank 1");
+  expect_refused([](Net& model) { model->register_buffer("extra", torch::zeros({2})); },
+                 "is nothing on rank 0; buffer 'extra' on rank 1");
 }
 
 TEST(DistributedDataParallel, RefusesOtherOptions) {
-  expect_refused([](int) { return net(); }, "has bucket_bytes 1048576, 26214400 on rank 0; 64, 256",
+  expect_refused([](Net&) {}, "has bucket_bytes 1048576, 26214400 on rank 0; 64, 256",
                  small_buckets());
 }
 
@@ -238,17 +201,11 @@ TEST(DistributedDataParallel, AnUnusedParameterIsNamedByBackwardOnAllRanks) {
 }
 
 TEST(DistributedDataParallel, ItsTimeoutHoldsForBuffers) {
-  std::atomic<bool> failed{false};
-  run_ranks(2, [&](Communicator& communicator) {
+  OwnTimeout timeout;
+  run_ranks(kRanks, [&](Communicator& communicator) {
     torch::nn::BatchNorm1d model(kInputs);
-    DistributedDataParallel ddp(model, communicator, {.timeout = std::chrono::milliseconds(300)});
-    if (communicator.rank() == Rank(1)) {
-      while (!failed) std::this_thread::yield();
-      return;
-    }
-    const auto forward = [&] { ddp.forward(torch::ones({4, kInputs})); };
-    expect_contains(message_of<Timeout>(forward), "timed out waiting for rank 1");
-    failed = true;
+    DistributedDataParallel ddp(model, communicator, {.timeout = OwnTimeout::kTimeout});
+    timeout.expect_of(communicator, [&] { ddp.forward(torch::ones({4, kInputs})); });
   });
 }
 

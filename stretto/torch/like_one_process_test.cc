@@ -71,6 +71,7 @@ void expect_same_gradients(const torch::nn::Module& model, const torch::nn::Modu
     const auto& gradient = parameters[item.key()].grad();
     ASSERT_EQ(gradient.defined(), item.value().grad().defined()) << item.key();
     if (!gradient.defined()) continue;
+    EXPECT_EQ(gradient.sizes(), item.value().sizes()) << item.key();
     // After a few steps, in which errors of rounding add up.
     EXPECT_TRUE(torch::allclose(gradient, item.value().grad(), 1e-4, 1e-5)) << item.key();
   }
@@ -333,6 +334,7 @@ TEST(LikeOneProcess, AGraphThatIsKeptMayBeUsedAgain) {
     loss.backward();
     (2 * loss_of(*reference, global_batch(0))).backward();
     expect_same_gradients(*model, *reference);
+    EXPECT_EQ(ddp.last_step().step, 2u);
   });
 }
 
@@ -384,6 +386,7 @@ TEST(LikeOneProcess, WhatHappensBetweenSteps) {
       loss_of(*reference, global_batch(step)).backward();
       expect_same_gradients(*model, *reference);
     }
+    EXPECT_EQ(ddp.last_step().step, 3u);
   });
 }
 

@@ -1,7 +1,6 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -18,6 +17,8 @@
 #include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/distributed_data_parallel.h"
 #include "stretto/torch/parameter_hook.h"
+#include "tests/support/failures.h"
+#include "tests/support/own_timeout.h"
 #include "tests/support/torch_models.h"
 
 // Steps of the kinds that programs take, and what they are said to have cost.
@@ -38,6 +39,9 @@ TEST(ReplicaSteps, GradientsInsideNoSyncStayWhereAutogradPutsThem) {
     };
     accumulate(0);
     const torch::Tensor first = model->first->weight.grad();
+    Net local = net();
+    loss_of(*local, part(global_batch(0), rank)).backward();
+    expect_close(first, local->first->weight.grad(), "that of this rank");
     accumulate(1);
     EXPECT_TRUE(first.is_same(model->first->weight.grad())) << "nothing is copied";
     loss_of(ddp, part(global_batch(2), rank)).backward();
@@ -70,17 +74,11 @@ TEST(ReplicaSteps, WhatBuffersTakeIsExposed) {
 }
 
 TEST(ReplicaSteps, TheTimeoutHoldsForVerification) {
-  std::atomic<bool> failed{false};
+  OwnTimeout timeout;
   run_ranks(kRanks, [&](Communicator& communicator) {
     Net model = net();
-    DistributedDataParallel ddp(model, communicator, {.timeout = std::chrono::milliseconds(300)});
-    if (communicator.rank() == Rank(1)) {
-      while (!failed) std::this_thread::yield();
-      return;
-    }
-    expect_contains(message_of<Timeout>([&] { ddp.verify_replicas(); }),
-                    "timed out waiting for rank 1");
-    failed = true;
+    DistributedDataParallel ddp(model, communicator, {.timeout = OwnTimeout::kTimeout});
+    timeout.expect_of(communicator, [&] { ddp.verify_replicas(); });
   });
 }
 
@@ -155,30 +153,6 @@ TEST(ReplicaSteps, CheckpointsMayStandBesideUnusedParameters) {
       ddp.forward(data.narrow(0, rank * 4, 4), rank == 0).backward();
       expect_gradients_of(*reference, ddp);
     }
-  });
-}
-
-TEST(ReplicaSteps, ASecondPassThroughTheSameGraphIsAStep) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    Net reference = net();
-    loss_of(*reference, global_batch(0)).backward();
-    Net model = net();
-    DistributedDataParallel ddp(model, communicator, small_buckets());
-    const auto loss = loss_of(ddp, part(global_batch(0), communicator.rank().value()));
-    loss.backward({}, /*retain_graph=*/true);
-    loss.backward();
-    expect_close(model->first->weight.grad(), 2 * reference->first->weight.grad(), "twice");
-    EXPECT_EQ(ddp.last_step().step, 2u);
-  });
-}
-
-TEST(ReplicaSteps, ARankMayHaveAnEmptyBatch) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    Branches model;
-    DistributedDataParallel ddp(model, communicator);
-    const std::int64_t rows = communicator.rank() == Rank(0) ? 3 : 0;
-    ddp.forward(torch::ones({rows, kInputs}), true).sum().backward();
-    expect_close(model->a->weight.grad(), torch::full({2, kInputs}, 1.5), "a.weight");
   });
 }
 
@@ -292,12 +266,8 @@ TEST(ReplicaSteps, ASparseGradientThatIsNotNamedIsToldToAllRanksAsWhatItIs) {
     SparseInSecret model;
     DistributedDataParallel ddp(model, communicator);
     const auto words = torch::tensor({communicator.rank().value()});
-    try {
-      ddp.forward(words).backward();
-      ADD_FAILURE() << "the gradient was reduced";
-    } catch (const std::exception& error) {
-      expect_contains(error.what(), "the gradient of 'table' is sparse; name it in the option");
-    }
+    expect_contains(message_of<std::exception>([&] { ddp.forward(words).backward(); }),
+                    "the gradient of 'table' is sparse; name it in the option");
   });
 }
 

@@ -33,26 +33,6 @@ struct HollowImpl : torch::nn::Module {
 };
 TORCH_MODULE(Hollow);
 
-TEST(UnusualPrograms, ParametersMayHaveNoElements) {
-  run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    const auto build = [] { return with_seed(2, [] { return Hollow(); }); };
-    Hollow reference = build(), model = build();
-    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {16}});
-    for (int step = 0; step < 4; ++step) {
-      const auto data = global_batch(step).data;
-      reference->zero_grad(step % 2 == 0);
-      ddp.zero_grad(step % 2 == 0);
-      for (int r = 0; r < kRanks; ++r) {
-        (reference->forward(data.narrow(0, r * 4, 4)) / kRanks).backward();
-      }
-      ddp.forward(data.narrow(0, rank * 4, 4)).backward();
-      expect_gradients_of(*reference, ddp);
-      EXPECT_EQ(model->flat.grad().sizes(), model->flat.sizes());
-    }
-    ddp.verify_replicas();
-  });
-}
-
 // One backward pass through two models, of which each rank uses another part: their buckets are
 // not full in the same order on all ranks.
 TEST(UnusualPrograms, ModelsThatRanksUseDifferentlyInOnePassNeedCommunicatorsOfTheirOwn) {
@@ -215,18 +195,6 @@ TEST(UnusualPrograms, ArgumentsThatNeedNoConversionAreThoseOfTheCaller) {
     std::pair<torch::Tensor, int> parts(torch::ones({1, kInputs}), 0);
     for (int step = 0; step < 3; ++step) ddp.forward(parts).backward();
     EXPECT_EQ(parts.second, 3);
-  });
-}
-
-TEST(UnusualPrograms, AnExceptionInForwardIsNoStep) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    Net reference = net(), model = net();
-    DistributedDataParallel ddp(model, communicator, small_buckets());
-    for (int step = 0; step < 3; ++step) {
-      EXPECT_ANY_THROW((void)ddp.forward(torch::ones({1, kInputs + 1})));
-      expect_step_like_one_process(ddp, reference, communicator.rank().value(), step);
-    }
-    EXPECT_EQ(ddp.last_step().step, 3u);
   });
 }
 
