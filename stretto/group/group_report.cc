@@ -111,6 +111,12 @@ StateReport Group::state_in(std::string_view group, std::string_view activity) c
   StateReport report{.waits_for = in_job(waiting_for(*operation))};
   report.text = fmt::format("is in {}{}", operations_.name_of(*operation), group);
   if (!report.waits_for.empty()) report.text += ", waiting for " + list_ranks(report.waits_for);
+  for (const Rank awaited : report.waits_for) {
+    const std::string sending = inquiry_.describe_sending(awaited);
+    if (sending.empty()) continue;
+    report.text += sending;
+    break;
+  }
   return report;
 }
 

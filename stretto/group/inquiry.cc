@@ -129,13 +129,39 @@ std::vector<Rank> Inquiry::roots_of(std::vector<Rank> waited_for) const {
   return roots.empty() ? begin : roots;
 }
 
+std::string Inquiry::describe_sending(Rank job_rank) const {
+  const transport::Link::Contact contact = engine_->transport().contact(job_rank);
+  if (contact.waiting_bytes == 0) return {};
+  return fmt::format(
+      ", and {:.1f} KiB for rank {} are still under way, of late at {:.1f} KiB/s: the network is "
+      "slow, not the rank",
+      static_cast<double>(contact.waiting_bytes) / 1024, job_rank.value(),
+      contact.sent_rate / 1024);
+}
+
+// A question waits behind what is sent to the rank that is asked, its answer behind what that rank
+// sends.
+std::string Inquiry::describe_traffic(Rank job_rank) const {
+  const double rate = engine_->transport().contact(job_rank).received_rate;
+  std::string text = describe_sending(job_rank);
+  if (rate == 0) return text;
+  return text +
+         fmt::format(", and a message of it still arrives, of late at {:.1f} KiB/s", rate / 1024);
+}
+
 std::string Inquiry::describe_late(std::uint32_t sequence, const std::vector<Rank>& late) const {
   std::string list;
   for (const Rank member : late) {
-    list += (list.empty() ? "" : "; ") + engine_->name_of(membership_->job_rank(member));
-    if (!is_about(sequence)) continue;
-    const auto& answer = answers_[member];
-    list += ", which " + (answer ? answer->text : silence(Clock::now() - at_));
+    const Rank job_rank = membership_->job_rank(member);
+    const std::string traffic = describe_traffic(job_rank);
+    list += (list.empty() ? "" : "; ") + engine_->name_of(job_rank);
+    if (is_about(sequence)) {
+      const std::string unheard =
+          traffic.empty() ? silence(Clock::now() - at_) : "has not answered";
+      const auto& answer = answers_[member];
+      list += ", which " + (answer ? answer->text : unheard);
+    }
+    list += traffic;
   }
   return list.empty() ? "an earlier operation of the group" : list;
 }

@@ -294,6 +294,11 @@ void Endpoint::check_contacts(TimePoint now) {
   }
 }
 
+Link::Contact Endpoint::contact(Rank rank) const {
+  const auto& peer = peers_[rank];
+  return peer == nullptr ? Link::Contact() : peer->contact();
+}
+
 // One cable or one host takes several ranks away, though not all are noticed in the same turn.
 Status Endpoint::silence_of(const Peer& silent) const {
   const Duration silence = silent.contact().silence;

@@ -104,6 +104,8 @@ class Endpoint {
   // Gives up peers on other hosts from which nothing comes back: their host is gone, or the network
   // to it. To be called a few times a second, whatever else is called; looks no more often.
   void check_contacts(TimePoint now);
+  // What that has found last.
+  Link::Contact contact(Rank peer) const;
 
   // Sleeping in three steps, so that no event is lost: begin_sleep(); look once more with
   // progress(); sleep() if there was nothing; end_sleep(). Only sleep() may run beside other calls.

@@ -82,6 +82,8 @@ class FrameReader {
 
   // Reads once. Returns whether anything has come; fails as the link or the sink do.
   Result<bool> read_some(Link& link, Sink& sink);
+  // Whether a frame has begun to come and not ended.
+  bool is_within_payload() const { return payload_left_bytes_ > 0; }
   // The rest of the payload that is coming has nowhere to go any more.
   void drop_payload() { target_ = {}; }
 

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string_view>
 
@@ -54,6 +55,11 @@ class Link {
     bool wants_sign = false;  // Nothing is under way that would tell: a small frame, please.
     bool lost = false;        // The network may not be silent for so long.
     bool heard = false;       // Something comes from the peer: packets are lost one way.
+    // What has waited for the network for a second at least: the peer has had room for it.
+    std::uint64_t waiting_bytes = 0;
+    // How fast bytes have arrived there, and here, in the last few seconds: per second.
+    double sent_rate = 0;
+    double received_rate = 0;
   };
   // To be called a few times a second.
   virtual Contact check_contact(TimePoint /*now*/) { return {}; }

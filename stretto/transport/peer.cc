@@ -127,6 +127,8 @@ void Peer::leave() {
 void Peer::check_contact(TimePoint now) {
   if (!status_.ok()) return;
   contact_ = link_->check_contact(now);
+  // Signs of life are no news of a message.
+  if (!reader_.is_within_payload()) contact_.received_rate = 0;
   if (!contact_.wants_sign || !output_.empty()) return;
   // Credit may be repeated: it is news that is never wrong. Without messages, there is none of it.
   if (messages_ != nullptr) {

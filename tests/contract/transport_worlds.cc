@@ -101,7 +101,7 @@ World make_connected(const WorldOptions& options, Connect connect, int stripes =
   const auto open = [&](int rank, int peer, std::unique_ptr<tcp::ByteStream> stream) {
     world.sockets[rank][peer] = stream->socket();
     world.sockets[rank].push_back(stream->socket());
-    return tcp::TcpLink::create(std::move(stream)).or_throw();
+    return tcp::TcpLink::create(std::move(stream), options.network_timeout).or_throw();
   };
   auto links = testing::connect_pairs(options.ranks, [&](int rank, int peer) {
     std::pair<Stripes, Stripes> ends;

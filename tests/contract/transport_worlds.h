@@ -37,6 +37,7 @@ struct World {
 struct WorldOptions {
   int ranks = 2;
   int socket_buffer_bytes = 0;  // Of tcp connections, each way; 0: as the system likes it.
+  Duration network_timeout = Duration::zero();  // Of those where nothing but them connects ranks.
 };
 
 // One way to connect ranks. A new transport joins the suite with one more of these in

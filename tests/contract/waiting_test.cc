@@ -4,6 +4,7 @@
 // Operations that wait for others: what is said meanwhile, and who is named in the end.
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <future>
@@ -150,6 +151,51 @@ TEST(Waiting, WhoOnlySendsWaitsForThoseWhoDoNotTakeIt) {
   expect_failure(status, StatusCode::timeout, "timed out waiting for rank 1, which");
   expect_contains(status.message(), "; rank 2, which");
 }
+
+// So many bytes a second go out of the socket.
+void limit_rate(int socket, unsigned bytes) {
+  ASSERT_EQ(::setsockopt(socket, SOL_SOCKET, SO_MAX_PACING_RATE, &bytes, sizeof(bytes)), 0);
+}
+
+class CrawlingNetwork : public ::testing::TestWithParam<bool> {};
+
+// Questions and answers crawl behind a message that its operation does not wait for to the end.
+TEST_P(CrawlingNetwork, IsToldFromARankThatDoesNotAnswer) {
+  const int impatient = GetParam() ? 0 : 1;
+  transport::World world = kind_named("tcp").make(
+      {.ranks = 2, .socket_buffer_bytes = 16 * 1024, .network_timeout = seconds(2)});
+  const int socket = world.sockets[0][1];
+  RankList ranks = make_ranks(world, {.heartbeat = milliseconds(100)}, kTimeout);
+  limit_rate(socket, 20'000);
+  on_all(ranks, [&](Communicator& comm) {
+    const bool is_impatient = comm.rank() == impatient;
+    const Duration timeout = is_impatient ? Duration(seconds(4)) : kTimeout;
+    std::vector<float> data(250'000);
+    const auto pass = [&] {
+      if (comm.rank() == 0) comm.send(data, {.to = 1, .timeout = timeout}).wait();
+      if (comm.rank() == 1) comm.recv(data, {.from = 0, .timeout = timeout}).wait();
+    };
+    // The message may yet arrive before the news.
+    if (!is_impatient) return (void)message_of<Error>(pass);
+    const Status status = failure_of(pass);
+    limit_rate(socket, ~0u);
+    EXPECT_EQ(status.code(), StatusCode::timeout) << status.message();
+    expect_lacks(status.message(), "stopped");
+    if (impatient == 0) {
+      expect_contains(status.message(),
+                      "timed out waiting for rank 1, which has not answered, and ");
+      expect_contains(status.message(), " KiB for rank 1 are still under way, of late at ");
+      expect_contains(status.message(), " KiB/s: the network is slow, not the rank; waited 4.");
+    } else {
+      expect_contains(status.message(),
+                      "timed out waiting for rank 0, which has not answered, and a message of it "
+                      "still arrives, of late at ");
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(, CrawlingNetwork, ::testing::Bool(), [](const auto& tested) {
+  return tested.param ? "SaysTheSender" : "SaysTheReceiver";
+});
 
 TEST(Waiting, ALossBetweenOperationsSaysAfterWhich) {
   transport::World world = kind_named("tcp").make({.ranks = 2});

@@ -4,8 +4,10 @@
 #include "stretto/transport/tcp/connection_state.h"
 
 // Of the kernel and not of the C library, whose tcp_info ends before what is needed here.
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -28,12 +30,17 @@ std::optional<ConnectionState> read_connection_state(int socket) {
       size < offsetof(tcp_info, tcpi_min_rtt) || info.tcpi_state == kClosed) {
     return std::nullopt;
   }
+  int waiting_bytes = 0;
+  (void)::ioctl(socket, SIOCOUTQ, &waiting_bytes);
   return ConnectionState{
       .acknowledged_bytes = info.tcpi_bytes_acked,
+      .waiting_bytes = static_cast<std::uint64_t>(waiting_bytes),
+      .received_bytes = info.tcpi_bytes_received,
       .in_flight = info.tcpi_unacked > 0,
       .unsent = info.tcpi_notsent_bytes > 0,
       .window_open = info.tcpi_snd_wnd > 0,
       .probe_unanswered = info.tcpi_probes > 0,
+      .without_room = std::chrono::microseconds(info.tcpi_rwnd_limited),
       .since_acknowledgement = std::chrono::milliseconds(info.tcpi_last_ack_recv),
       .retransmission_pause = std::chrono::microseconds(info.tcpi_rto)};
 }

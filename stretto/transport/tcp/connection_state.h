@@ -14,10 +14,13 @@ namespace stretto::transport::tcp {
 // peer's kernel acknowledges, whatever its process does or does not do.
 struct ConnectionState {
   std::uint64_t acknowledged_bytes = 0;  // Of all that has ever been sent.
+  std::uint64_t waiting_bytes = 0;       // Written and not acknowledged, sent or not.
+  std::uint64_t received_bytes = 0;      // Ever.
   bool in_flight = false;                // Whether something is sent and not acknowledged.
   bool unsent = false;                   // Whether something has not been sent even once.
   bool window_open = true;               // Whether the peer has room to receive.
   bool probe_unanswered = false;         // Whether it has not yet said again that it has none.
+  Duration without_room{};               // For how long, ever, the peer had no room for more.
   Duration since_acknowledgement{};      // Of any kind, also of what was acknowledged before.
   Duration retransmission_pause{};       // Until what is in flight is sent again.
 };

@@ -4,6 +4,7 @@
 #include "stretto/transport/tcp/failure_detector.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace stretto::transport::tcp {
 namespace {
@@ -24,6 +25,9 @@ namespace {
 
 // Longer than the pauses between two looks of a process that runs.
 constexpr Duration kLookMax = std::chrono::seconds(1);
+// Longer than a frame is on its way where all is well.
+constexpr Duration kWaitsMin = std::chrono::seconds(1);
+constexpr Duration kLately = std::chrono::seconds(2);
 
 bool acknowledgement_due(const ConnectionState& state) {
   if (state.window_open) return state.in_flight || state.unsent;
@@ -36,23 +40,47 @@ bool acknowledgement_due(const ConnectionState& state) {
 }  // namespace
 
 bool FailureDetector::due(TimePoint now) const {
-  return gives_up() && now - looked_at_ >= limit_ / 20;
+  return gives_up() && (!last_ || now - last_->at >= limit_ / 20);
 }
 
 Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state) {
-  const bool first = looked_at_ == TimePoint{};
-  const bool progress = first || state.acknowledged_bytes != acknowledged_bytes_;
-  const Duration elapsed = std::min(now - looked_at_, std::max(kLookMax, sign_interval()));
-  silence_ = progress ? Duration::zero() : silence_ + elapsed;
-  if (!acknowledgement_due(state)) silence_ = std::min(silence_, sign_interval());
-  looked_at_ = now;
-  acknowledged_bytes_ = state.acknowledged_bytes;
-  const bool idle = !state.in_flight && !state.unsent;
+  const bool progress = !last_ || state.acknowledged_bytes != last_->acknowledged_bytes;
+  if (progress) {
+    contact_.silence = Duration::zero();
+  } else {
+    contact_.silence += std::min(now - last_->at, std::max(kLookMax, sign_interval()));
+  }
+  if (!acknowledgement_due(state)) contact_.silence = std::min(contact_.silence, sign_interval());
   // A look may come late, and the limit is what users wait at most.
-  return {.silence = silence_,
-          .wants_sign = idle && silence_ >= sign_interval(),
-          .lost = has_given_up(),
-          .heard = state.since_acknowledgement < silence_ / 2};
+  contact_.lost = has_given_up();
+  contact_.heard = state.since_acknowledgement < contact_.silence / 2;
+  measure(now, state, progress);
+  Link::Contact found = contact_;
+  const bool idle = !state.in_flight && !state.unsent;
+  found.wants_sign = idle && contact_.silence >= sign_interval();
+  return found;
+}
+
+// A peer that reads too slowly keeps bytes waiting as the network does; but most of the time it has
+// no room for them then, though each look may find a little, and its kernel has acknowledged what
+// it had room for.
+void FailureDetector::measure(TimePoint at, const ConnectionState& state, bool progress) {
+  const bool first = !last_;
+  const Seen now{at, state.acknowledged_bytes, state.received_bytes, state.without_room};
+  if (first) past_ = less_past_ = last_.emplace(now);
+  const bool has_room = 2 * (now.without_room - last_->without_room) <= at - last_->at;
+  const bool waits =
+      state.waiting_bytes > 0 && state.window_open && (has_room || (state.in_flight && !progress));
+  if (first || !waits) moving_at_ = at;
+  contact_.waiting_bytes = at - moving_at_ >= kWaitsMin ? state.waiting_bytes : 0;
+  const double time = std::max(seconds(at - past_.at), 1e-3);
+  const auto rate = [&](std::uint64_t Seen::*bytes) {
+    return static_cast<double>(now.*bytes - past_.*bytes) / time;
+  };
+  contact_.sent_rate = rate(&Seen::acknowledged_bytes);
+  contact_.received_rate = rate(&Seen::received_bytes);
+  if (at - less_past_.at >= kLately) past_ = std::exchange(less_past_, now);
+  last_ = now;
 }
 
 }  // namespace stretto::transport::tcp

@@ -117,6 +117,46 @@ TEST_F(FailureDetectorTest, AnIdleConnectionAsksForASignAndIsNeverGivenUp) {
   EXPECT_LT(signs_, 210);
 }
 
+TEST_F(FailureDetectorTest, WhatWaitsForTheNetworkIsToldWithItsRateOfLate) {
+  ConnectionState state{.waiting_bytes = 1'000'000, .in_flight = true};
+  EXPECT_FALSE(watch(state, milliseconds(1000)));
+  EXPECT_EQ(contact_.waiting_bytes, 0u) << "anything is under way for a moment";
+  for (int look = 0; look < 20; ++look) {
+    state.acknowledged_bytes += 700;
+    state.received_bytes += 200;
+    EXPECT_FALSE(watch(state, kHeartbeat));
+  }
+  EXPECT_EQ(contact_.waiting_bytes, 1'000'000u);
+  EXPECT_DOUBLE_EQ(contact_.sent_rate, 1400);
+  EXPECT_DOUBLE_EQ(contact_.received_rate, 400);
+  EXPECT_FALSE(watch(state, seconds(5)));
+  EXPECT_EQ(contact_.sent_rate, 0);
+  EXPECT_EQ(contact_.waiting_bytes, 1'000'000u);
+  EXPECT_FALSE(watch({.acknowledged_bytes = state.acknowledged_bytes + 1'000'000}, kHeartbeat));
+  EXPECT_EQ(contact_.waiting_bytes, 0u);
+}
+
+TEST_F(FailureDetectorTest, WhatWaitsForThePeerToMakeRoomDoesNotWaitForTheNetwork) {
+  ConnectionState state{.waiting_bytes = 9000, .unsent = true, .window_open = false};
+  EXPECT_FALSE(watch(state, seconds(5)));
+  EXPECT_EQ(contact_.waiting_bytes, 0u);
+  // It reads now and then, and has a little room whenever somebody looks.
+  state.window_open = true;
+  for (int look = 0; look < 20; ++look) {
+    state.acknowledged_bytes += 4096;
+    state.without_room += milliseconds(400);
+    EXPECT_FALSE(watch(state, kHeartbeat));
+    EXPECT_EQ(contact_.waiting_bytes, 0u);
+  }
+  // An outage that begins when its room has just been used up.
+  state.in_flight = true;
+  for (int look = 0; look < 4; ++look) {
+    state.without_room += kHeartbeat;
+    EXPECT_FALSE(watch(state, kHeartbeat));
+  }
+  EXPECT_EQ(contact_.waiting_bytes, 9000u);
+}
+
 TEST_F(FailureDetectorTest, TimeInWhichThisProcessWasStoppedDoesNotCount) {
   EXPECT_FALSE(watch({.in_flight = true}, seconds(4)));
   pause(std::chrono::minutes(10));

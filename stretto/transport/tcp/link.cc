@@ -154,7 +154,7 @@ Status TcpLink::failure(std::string_view call, int error_number) const {
       return status_of(StatusCode::peer_lost,
                        "{}; nothing had come back for {:.1f} s: the network to it, or its host, "
                        "was down",
-                       cause.message(), seconds(detector_.silence()));
+                       cause.message(), seconds(detector_.contact().silence));
     default:
       break;
   }
@@ -173,7 +173,7 @@ Link::Contact TcpLink::check_contact(TimePoint now) {
       return detector_.look(now, *state);
     }
   }
-  return {.silence = detector_.silence()};
+  return detector_.contact();
 }
 
 void TcpLink::disconnect() {

@@ -220,6 +220,9 @@ Link::Contact StripedLink::check_contact(TimePoint now) {
     contact.silence = std::max(contact.silence, of_stripe.silence);
     contact.lost = contact.lost || of_stripe.lost;
     contact.heard = contact.heard || of_stripe.heard;
+    contact.waiting_bytes += of_stripe.waiting_bytes;
+    contact.sent_rate += of_stripe.sent_rate;
+    contact.received_rate += of_stripe.received_rate;
     if (!stripe.ended.ok() && !first_end_) first_end_ = now;
     if (!of_stripe.wants_sign) continue;
     if (output_.stripe == &stripe) contact.wants_sign = true;
