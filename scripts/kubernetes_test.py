@@ -34,9 +34,55 @@ case $1 in
 esac
 """
 
+# The fields of JobSet, MPIJob, Job and Pod that the manifests use, and what may stand there. One
+# that Kubernetes does not know is refused, or dropped without a word.
+POD = {"spec": {
+    "restartPolicy": {"Never"},
+    "containers": [{
+        "name": str, "image": str, "command": [str],
+        "env": [{"name": str, "valueFrom": {
+            "secretKeyRef": {"name": str, "key": str},
+            "fieldRef": {"fieldPath": {
+                "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}}}],
+        "resources": {"limits": {"cpu": str, "memory": str}}}]}}
+FIELDS = {
+    "jobset.yaml": {
+        "apiVersion": {"jobset.x-k8s.io/v1alpha2"}, "kind": {"JobSet"}, "metadata": {"name": str},
+        "spec": {
+            "network": {"enableDNSHostnames": {True}, "publishNotReadyAddresses": {True}},
+            "failurePolicy": {"maxRestarts": int},
+            "replicatedJobs": [{"name": str, "replicas": int, "template": {"spec": {
+                "completionMode": {"Indexed"}, "completions": int, "parallelism": int,
+                "backoffLimit": int, "template": POD}}}]}},
+    "mpijob.yaml": {
+        "apiVersion": {"kubeflow.org/v2beta1"}, "kind": {"MPIJob"}, "metadata": {"name": str},
+        "spec": {
+            "mpiImplementation": {"OpenMPI", "Intel", "MPICH"}, "slotsPerWorker": int,
+            "runPolicy": {"backoffLimit": int},
+            "mpiReplicaSpecs": dict.fromkeys(("Launcher", "Worker"),
+                                             {"replicas": int, "template": POD})}}}
+
+
+def misfits(value, shape, place):
+    """What in a manifest does not have the shape of FIELDS."""
+    if isinstance(shape, dict) and isinstance(value, dict):
+        for field, part in value.items():
+            if field in shape:
+                yield from misfits(part, shape[field], f"{place}.{field}")
+            else:
+                yield f"{place} has no field {field}"
+    elif isinstance(shape, list) and isinstance(value, list):
+        for part in value:
+            yield from misfits(part, shape[0], f"{place}[]")
+    elif not (value in shape if isinstance(shape, set) else type(value) is shape):
+        yield f"{place} is {value!r}"
+
 
 def manifest(name):
-    return yaml.safe_load((SOURCE / "examples/kubernetes" / name).read_text())
+    found = yaml.safe_load((SOURCE / "examples/kubernetes" / name).read_text())
+    problems = list(misfits(found, FIELDS[name], name))
+    assert not problems, problems
+    return found
 
 
 @unittest.skipIf(yaml is None, "python3 has no yaml (Debian's python3-yaml)")
@@ -88,8 +134,8 @@ class KubernetesTest(unittest.TestCase):
         job = workers["template"]["spec"]
         pods = job["completions"]
         self.assertEqual((pods, job["parallelism"], job["completionMode"]), (2, 2, "Indexed"))
-        network = jobset["spec"]["network"]
-        self.assertTrue(network["enableDNSHostnames"] and network["publishNotReadyAddresses"])
+        self.assertEqual(job["template"]["spec"]["restartPolicy"], "Never")
+        self.assertEqual(len(jobset["spec"]["network"]), 2)
         name = jobset["metadata"]["name"]
         names = [f"{name}-{workers['name']}-0-{pod}.{name}" for pod in range(pods)]
         (container,) = job["template"]["spec"]["containers"]
@@ -117,6 +163,7 @@ class KubernetesTest(unittest.TestCase):
         ssh = self.image / "ssh"
         ssh.write_text(SSH.format(*map(self.network.space, range(2)), self.image))
         ssh.chmod(0o755)
+        self.assertEqual(roles["Launcher"]["template"]["spec"]["restartPolicy"], "Never")
         (launcher,) = roles["Launcher"]["template"]["spec"]["containers"]
         self.assertIn("/etc/mpi/hostfile", launcher["command"])
         process = self.start([str(hostfile) if word == "/etc/mpi/hostfile" else word

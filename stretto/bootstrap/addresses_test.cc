@@ -28,11 +28,12 @@ TEST(OwnAddress, IsThatOfAnInterfaceOrInASubnet) {
   EXPECT_EQ(address_in("lo").or_throw(), "127.0.0.1");
   EXPECT_EQ(address_in("127.0.0.0/8").or_throw(), "127.0.0.1");
   EXPECT_EQ(address_in("127.0.0.1/32").or_throw(), "127.0.0.1");
+  EXPECT_EQ(address_in("126.0.0.0/7").or_throw(), "127.0.0.1");
 }
 
 TEST(OwnAddress, ThatThereIsNotIsAnErrorThatNamesTheOthers) {
   for (const char* nowhere :
-       {"nothing0", "198.51.100.0/24", "127.0.0.0/33", "lo/8", "127.0.0.1", ""}) {
+       {"nothing0", "198.51.100.0/24", "127.64.0.0/10", "127.0.0.0/33", "lo/8", "127.0.0.1", ""}) {
     const Status status = address_in(nowhere).status();
     expect_failure(status, StatusCode::invalid_argument, "lo 127.0.0.1");
   }
@@ -209,6 +210,19 @@ TEST(Socket, ListensOnTheFirstFreePortOfARange) {
     return;
   }
   FAIL() << "no two ports next to each other are free";
+}
+
+// So that a firewall has one to let through.
+TEST(Socket, AllNetworksOfAHostHaveOnePortWhereItIsFree) {
+  const auto links = tcp_links({});
+  const auto port_in = [&](const LinkProvider::Listener& listener) {
+    return local_port(listener.socket.get()).or_throw();
+  };
+  const auto first = links->listen("127.0.0.1", soon()).or_throw();
+  const auto second = links->listen("127.0.0.2", soon()).or_throw();
+  const auto third = links->listen("127.0.0.1", soon()).or_throw();
+  EXPECT_EQ(port_in(second), port_in(first));
+  EXPECT_NE(port_in(third), port_in(first));
 }
 
 TEST(Socket, PortsHaveAForm) {

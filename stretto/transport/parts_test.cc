@@ -1,6 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <sys/socket.h>
+
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -12,6 +14,8 @@
 #include "stretto/transport/memory.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/fake_link.h"
+#include "tests/support/socket_pairs.h"
+#include "tests/support/socket_plane.h"
 
 namespace stretto::transport {
 namespace {
@@ -68,6 +72,30 @@ TEST_F(EndpointTest, GivesAQuietPeerSomethingToAcknowledge) {
   for (int i = 0; i < 3; ++i) links[2]->feed(header);
   endpoint->progress();
   EXPECT_TRUE(endpoint->peer_status(2).status.ok());
+}
+
+// Messages go elsewhere: the link still says that this rank is there, and carries none.
+TEST(Endpoint, ALinkWithoutMessagesGivesSignsOfLifeAndTakesNothingElse) {
+  auto [mine, theirs] = testing::make_unix_pair(SOCK_SEQPACKET);
+  std::vector<FileDescriptor> sockets(2);
+  sockets[1] = std::move(mine);
+  Endpoint::Parts parts{.rank = 0, .data_plane = make_socket_plane(0, std::move(sockets))};
+  auto owned = std::make_unique<FakeLink>();
+  FakeLink* const link = owned.get();
+  parts.links.push_back(nullptr);
+  parts.links.push_back(std::move(owned));
+  const auto endpoint = Endpoint::create(std::move(parts)).or_throw();
+  link->contact.wants_sign = true;
+  endpoint->check_contacts(Clock::now());
+  ASSERT_EQ(link->written.size(), kFrameHeaderBytes);
+  // By the other end of such a link, too.
+  link->feed(link->written);
+  endpoint->progress();
+  EXPECT_TRUE(endpoint->peer_status(1).status.ok());
+  link->feed(encode({.kind = FrameKind::message, .message_bytes = 10}));
+  endpoint->progress();
+  expect_failure(endpoint->peer_status(1).status, StatusCode::protocol,
+                 "the ranks have been set up with different data planes");
 }
 
 TEST_F(EndpointTest, NamesAllFromWhomNothingComesBack) {

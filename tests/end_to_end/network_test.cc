@@ -4,13 +4,18 @@
 // What becomes of a job when the network between its hosts, or one of the hosts, is no more; and
 // when it only looks like that.
 
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <sstream>
 
+#include "stretto/base/file_descriptor.h"
 #include "stretto/base/rank_vector.h"
+#include "stretto/bootstrap/socket.h"
 #include "tests/end_to_end/hosts.h"
 #include "tests/support/expect_contains.h"
 
@@ -152,6 +157,41 @@ TEST_F(Network, ProcessesOfAnotherHostAreNotWatched) {
     if (std::filesystem::read_symlink(entry, gone) == "anon_inode:[pidfd]") ++watched;
   }
   EXPECT_EQ(watched, 1) << "rank 1 is on the same host";
+}
+
+// Copies of the connections that a process has by TCP over IPv4.
+std::vector<FileDescriptor> connections_of(pid_t pid) {
+  std::vector<FileDescriptor> connections;
+  const FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  for (int number = 0; number < 256; ++number) {
+    FileDescriptor copy(static_cast<int>(::syscall(SYS_pidfd_getfd, process.get(), number, 0)));
+    sockaddr_storage peer{};
+    socklen_t length = sizeof(peer);
+    auto* const address = reinterpret_cast<sockaddr*>(&peer);
+    if (!copy.valid() || ::getpeername(copy.get(), address, &length) != 0) continue;
+    if (peer.ss_family == AF_INET) connections.push_back(std::move(copy));
+  }
+  return connections;
+}
+
+// The port is what a firewall lets through.
+TEST_F(Network, ConnectionsAreAsTheVariablesSay) {
+  start(2, {0, 0, 1, 1}, {"fault_rank_program", "idle"},
+        {{"STRETTO_PORTS", "29701"}, {"STRETTO_BUSY_POLL", "50"}});
+  if (HasFatalFailure() || IsSkipped()) return;
+  int listening = 0;
+  for (const int number : {0, 2}) {
+    const auto connections = connections_of(rank(number).pid());
+    EXPECT_EQ(connections.size(), 2u) << "to each rank of the other host";
+    for (const FileDescriptor& connection : connections) {
+      if (bootstrap::local_port(connection.get()).or_throw() == 29701) ++listening;
+      int microseconds = 0;
+      socklen_t length = sizeof(microseconds);
+      ::getsockopt(connection.get(), SOL_SOCKET, SO_BUSY_POLL, &microseconds, &length);
+      EXPECT_EQ(microseconds, 50);
+    }
+  }
+  EXPECT_EQ(listening, 2) << "of each connection one end";
 }
 
 TEST_F(Network, ItIsNoticedWhileTheProgramComputes) {

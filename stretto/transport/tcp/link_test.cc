@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 #include <linux/filter.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -128,6 +130,46 @@ TEST(TcpLink, WhatHasBeenWrittenArrivesAfterAnOutageThatHeals) {
   EXPECT_EQ(given, 0);
   EXPECT_EQ(arrived, piece.size());
   leaving.join();
+}
+
+// Joining has the kernel end connections whose peer takes nothing for so long.
+TEST(TcpLink, OutlivesAPeerThatTakesNothingForLonger) {
+  auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
+  const int milliseconds = 300;
+  ASSERT_EQ(
+      ::setsockopt(mine.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds)),
+      0);
+  auto link = TcpLink::create(std::move(mine)).or_throw();
+  fill(*link);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  link->service();
+  std::array<std::byte, 1> buffer;
+  EXPECT_EQ(link->read(buffer).or_throw(), 0u);
+}
+
+TEST(StripedLink, ASilentNetworkOfTwoLosesThePeer) {
+  std::vector<std::unique_ptr<TcpLink>> stripes;
+  std::vector<FileDescriptor> peers;
+  for (int stripe = 0; stripe < 2; ++stripe) {
+    auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
+    stripes.push_back(TcpLink::create(std::move(mine), std::chrono::seconds(3)).or_throw());
+    peers.push_back(std::move(theirs));
+  }
+  const auto link = StripedLink::create(std::move(stripes)).or_throw();
+  cut_off(peers[0]);
+  const std::vector<std::byte> piece(1024 * 1024);
+  const std::array<ConstByteSpan, 1> pieces{piece};
+  while (link->write(pieces).or_throw() > 0) {
+  }
+  const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  Link::Contact contact;
+  while (!contact.lost && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    contact = link->check_contact(Clock::now());
+  }
+  EXPECT_TRUE(contact.lost);
+  EXPECT_GT(contact.waiting_bytes, 0u);
+  EXPECT_LT(contact.sent_rate, 100'000);
 }
 
 TEST(StripedLink, APeerThatSendsOnlySignsOfLifeKeepsNobodyWaiting) {
