@@ -10,6 +10,7 @@
 
 #include "stretto/communicator/device_calls.h"
 #include "stretto/communicator/memory_probe.h"
+#include "stretto/kernel/copy.h"
 #include "stretto/transport/shortage.h"
 
 namespace stretto::communicator {
@@ -21,9 +22,10 @@ struct WindowNotice {
   std::uint8_t reaches_all = 0;   // Whether it shares memory with all ranks of the group...
   std::uint8_t reaches_host = 0;  // ...or with those of its host.
   SingleCopy single_copy = SingleCopy::off;
-  std::uint8_t lacks_cores = 0;  // Fewer than there are ranks on this host, as far as it knows.
+  std::uint8_t lacks_cores = 0;   // Fewer than there are ranks on this host, as far as it knows.
+  std::uint64_t cache_bytes = 0;  // Of the last level, as far as it knows.
 };
-static_assert(sizeof(WindowNotice) == 16, "travels as it lies in memory");
+static_assert(sizeof(WindowNotice) == 24, "travels as it lies in memory");
 
 namespace {
 
@@ -215,7 +217,8 @@ Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) 
                       .reaches_all = reaches_all,
                       .reaches_host = reaches_host,
                       .single_copy = reaches_all_private ? options_.single_copy : SingleCopy::off,
-                      .lacks_cores = !engine_->has_core_for_each_rank()};
+                      .lacks_cores = !engine_->has_core_for_each_rank(),
+                      .cache_bytes = kernel::last_level_cache_bytes()};
 }
 
 // Maps the windows of the team. The regions arrive on another way than the notices.
@@ -266,6 +269,7 @@ Status ScheduledBackend::exchange_windows(const Deadline& until) {
   }
   windows.oversubscribed = std::ranges::any_of(notices, &WindowNotice::lacks_cores);
   windows.single_copy = std::ranges::min(notices, {}, &WindowNotice::single_copy).single_copy;
+  windows.cache_bytes = std::ranges::min(notices, {}, &WindowNotice::cache_bytes).cache_bytes;
   if (windows.team.size() > 1 || size() == 1) {
     STRETTO_RETURN_IF_ERROR(map_windows(windows, notices, until));
   }

@@ -54,6 +54,7 @@ void PlanCache::use_windows(execution::Windows windows) {
   Planner::Setting setting = planner_->setting();
   setting.selector.has_core_for_each_rank = !windows_->oversubscribed;
   setting.selector.has_teams = !is_one_team();
+  setting.selector.cache_bytes = windows_->cache_bytes;
   setting.is_one_team = is_one_team();
   setting.single_copy = windows_->single_copy;
   replace_planner(std::move(setting));

@@ -23,11 +23,9 @@ using schedule::Algorithm;
 // Where ranks wait for each other's cores a sync takes a microsecond and more: one saves time up to
 // here, by all ranks together.
 constexpr double kOneSyncOversubscribedBytes = 64 * 1024;
-// From here on, by each rank, copying once takes less time than staging...
+// From here on, by each rank, copying once takes less time than staging; for some reductions see
+// prefers_single_copy().
 constexpr std::size_t kSingleCopyBytes = 256 * 1024;
-// ...but where only one rank, or each a part, takes the results: then staging is done by those who
-// would otherwise wait, in the cache, as fast as others can read it.
-constexpr std::size_t kSingleCopyReduceScatterBytes = 16 * 1024 * 1024;
 // Of a reduction by more ranks, the pieces that fit into the scratch are too small to pay.
 constexpr int kSingleCopyReducers = 16;
 constexpr double kRounding = 1e-6;
@@ -225,10 +223,12 @@ bool Selector::prefers_single_copy(const OperationDescriptor& operation) const {
   const std::size_t bytes_of_rank = bytes / static_cast<std::size_t>(setting_.rank_count);
   if (reduces(operation.collective) && setting_.rank_count > kSingleCopyReducers) return false;
   switch (operation.collective) {
+    // Where only one rank, or each a part, takes the results, staging is done by those who would
+    // otherwise wait, as fast as others can read it, as long as it stays in the cache.
     case Collective::reduce:
       return false;
     case Collective::reduce_scatter:
-      return bytes_of_rank >= kSingleCopyReduceScatterBytes;
+      return bytes_of_rank >= setting_.cache_bytes / 2;
     default:
       return bytes_of_rank >= kSingleCopyBytes;
   }

@@ -16,6 +16,7 @@
 #include "stretto/base/huge_pages.h"
 #include "stretto/communicator/scheduled_backend.h"
 #include "stretto/group/engine.h"
+#include "stretto/kernel/copy.h"
 #include "stretto/transport/shm/host.h"
 #include "tests/contract/rank_communicators.h"
 #include "tests/support/connect_pairs.h"
@@ -184,6 +185,19 @@ TEST_F(SingleCopyTest, AutomaticallyOfMuchMemoryInHugePages) {
   EXPECT_EQ(copies_of_all_reduce(1000, true), 0) << "little memory";
   if (!has_huge_pages()) GTEST_SKIP() << "there are no huge pages here, or the kernel is silent";
   EXPECT_GT(copies_of_all_reduce(kCount, true), 0);
+}
+
+// What each of two ranks takes is half of the buffer.
+TEST_F(SingleCopyTest, AReduceScatterIsStagedWhileItStaysInTheCacheOfThisMachine) {
+  make({kAutomatic, kAutomatic});
+  on_all(ranks_, [](Communicator& comm) {
+    const auto runs_on_huge_pages = [&](std::size_t bytes) {
+      return comm.explain(Collective::reduce_scatter, DType::u8, bytes).algorithm_huge_pages;
+    };
+    const std::size_t cache_bytes = kernel::last_level_cache_bytes();
+    EXPECT_EQ(runs_on_huge_pages(cache_bytes - 2), "staged_mapped");
+    EXPECT_EQ(runs_on_huge_pages(cache_bytes), "direct_mapped");
+  });
 }
 
 TEST_F(SingleCopyTest, AlwaysWherePossible) {
