@@ -1,6 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -8,6 +9,7 @@
 #include "stretto/schedule/algorithms/all.h"
 #include "stretto/schedule/builder.h"
 #include "stretto/schedule/canonical_tree.h"
+#include "stretto/schedule/print.h"
 #include "stretto/schedule/verify/expression.h"
 #include "stretto/schedule/verify/proof.h"
 #include "tests/support/expect_contains.h"
@@ -143,6 +145,20 @@ TEST(Proof, TestsProveRegularLayouts) {
   const Algorithm& tree = *find_algorithm(Collective::reduce, Access::messages, "binomial_tree");
   EXPECT_TRUE(is_proved_by_tests(tree, {.rank_count = 17, .root = 3}));
   EXPECT_FALSE(is_proved_by_tests(tree, {.rank_count = 18, .root = 3}));
+}
+
+// The tests prove two levels on hosts, and all others without.
+TEST(Proof, WhatTestsProveWithoutHostsDoesNotDependOnThem) {
+  const std::vector<std::int32_t> one = {0, 0, 0, 0, 0, 0}, equal = {0, 0, 1, 1, 2, 2},
+                                  unequal = {0, 0, 1, 0, 2, 2};
+  for (const Algorithm& algorithm : algorithms()) {
+    if (algorithm.name.starts_with("two_level")) continue;
+    const std::string without = print(algorithm.build_all(6, 0, {}));
+    for (const auto& hosts : {one, equal, unequal}) {
+      if (!is_proved_by_tests(algorithm, {.rank_count = 6, .hosts = hosts})) continue;
+      EXPECT_EQ(print(algorithm.build_all(6, 0, hosts)), without) << algorithm.name;
+    }
+  }
 }
 
 TEST(Proof, WhatIsRightRuns) {
