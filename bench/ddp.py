@@ -84,12 +84,12 @@ class Rank:
 class Job:
     """The ranks of one system, which sleep in reading their input while others work."""
 
-    def __init__(self, system, ranks, build, python, small=False):
+    def __init__(self, system, ranks, build, python, small=False, device="cpu"):
         self.system = system
         self.folder = tempfile.TemporaryDirectory(prefix="stretto_bench_ddp_")
         meet = pathlib.Path(self.folder.name)
         environment = systems.clean_environment(meet) | {"OMP_NUM_THREADS": "1"} | KEPT_MEMORY
-        more = ["--small"] if small else []
+        more = ["--device", device, *(["--small"] if small else [])]
         self.ranks = []
         for rank in range(ranks):
             if system == "stretto":
@@ -200,8 +200,8 @@ def added(figures, system, mode, to="none"):
 def line_of(model, ranks, arguments, figures):
     """What was measured of a model, as JSON; times of steps are medians over rounds."""
     parameters = CRUMBS if model == "crumbs" else 0
-    line = {"model": model, "ranks": ranks, "zero_grad": arguments.zero, "clock": arguments.clock,
-            "step": arguments.step,
+    line = {"model": model, "ranks": ranks, "device": arguments.device,
+            "zero_grad": arguments.zero, "clock": arguments.clock, "step": arguments.step,
             "step_us": {f"{system} {mode}": round(statistics.median(values), 1)
                         for (system, mode), values in figures.items()},
             "added": {f"{system} {mode}": spread(added(figures, system, mode))
@@ -281,6 +281,8 @@ def parse_arguments(words):
                         "their gradients with plain loops, and meet; ddp; measured: with buckets "
                         "of measured_bucket_bytes(); no_sync. Gloo has none, ddp and no_sync. "
                         "Default: all")
+    parser.add_argument("--device", default="cpu", metavar="NAME",
+                        help="where the models are; all ranks share it [cpu]")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each [5]")
     parser.add_argument("--seconds", type=float, default=0.7, help="of each turn [0.7]")
     parser.add_argument("--zero", choices=["none", "zero"], default="none",
@@ -312,7 +314,7 @@ def measure(arguments, ranks, python):
     jobs = {}
     try:
         for system in arguments.systems:
-            jobs[system] = Job(system, ranks, arguments.build, python)
+            jobs[system] = Job(system, ranks, arguments.build, python, device=arguments.device)
         lines = []
         for model in arguments.models:
             figures = measure_model(jobs, model, arguments)

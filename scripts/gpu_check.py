@@ -165,8 +165,16 @@ def training_parts(folder):
 
     # NCCL takes one rank for a GPU.
     return [ranks("NCCL and training, 1 rank", 1, STRETTO_BACKEND="nccl"),
+            ranks("collectives, 2 ranks on one GPU", 2, STRETTO_BACKEND="cuda"),
+            ranks("collectives, 4 ranks on one GPU", 4, STRETTO_BACKEND="cuda"),
             ranks("training, 2 ranks on one GPU", 2),
-            ranks("training, 4 ranks on one GPU", 4)]
+            ranks("training, 4 ranks on one GPU", 4),
+            # Against the same step without communication, and PyTorch's DDP over Gloo.
+            Part("steps of three models, 2 ranks",
+                 [sys.executable, SOURCE / "bench" / "ddp.py", "--device", "cuda", "--modes",
+                  "none,ddp", "--rounds", "3", "--seconds", "0.3", "--build", folder.parent,
+                  "--json", "/dev/stdout"],
+                 90, {"STRETTO_TORCH_PYTHON": sys.executable}, needs=[str(folder / "ddp_driver")])]
 
 
 def run_all(parts, seconds):
@@ -223,7 +231,7 @@ def main(arguments, driver="libcuda.so.1"):
                                    "stretto_cuda_device_test", "nccl_test", "stretto_tool")]
         if torch:
             before_training = [building("building with torch", options.build, options.jobs,
-                                        "gpu_rank_program")]
+                                        "gpu_rank_program", "ddp_driver")]
     parts = before_kernels + kernel_parts(folder) + before_training + training_parts(folder)
     outcomes = run_all(parts, options.seconds)
     show(outcomes)

@@ -6,12 +6,14 @@
 //                                  wall and of all threads of this process together
 //   fingerprint MODEL MODE         prints a number that depends on every bit of the parameters
 //   floor MODEL floor              prints a number of what the ranks have added up in mode floor
+// The models are on the device that --device says, a name that PyTorch knows: cpu without it.
 // MODE is none (without communication), meet (the ranks meet once a step, and that is all), floor
 // (they meet, add up as many bytes as the gradients have, and meet), ddp, measured (with buckets of
 // measured size), or no_sync (wrapped, but without communication); ZERO is what becomes of
 // gradients between steps: none or zero. Answers are lines of JSON. Where the ranks meet is in
 // STRETTO_*, as always.
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -116,11 +118,15 @@ class Floor {
 // A model that is trained, wrapped or not, with its optimizer.
 class Trainee {
  public:
-  Trainee(const std::string& name, bool small, Communicator& communicator, const std::string& mode)
+  Trainee(const std::string& name, bool small, torch::Device device, Communicator& communicator,
+          const std::string& mode)
       : communicator_(communicator),
+        device_(device),
         model_(make_model(name, small)),
         batch_(make_batch(name, small, communicator.rank().value())),
         optimizer_(model_->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9)) {
+    model_->to(device_);
+    batch_ = {batch_.input.to(device_), batch_.target.to(device_)};
     DistributedDataParallelOptions options;
     if (mode == "measured") options.bucket_bytes = measured_bucket_bytes(communicator);
     if (mode != "none") ddp_.emplace(model_, communicator, options);
@@ -133,6 +139,8 @@ class Trainee {
     if (mode == "meet") communicator_.barrier().wait();
     if (mode == "floor") floor().run();
     optimizer_.step();
+    // A step has ended when the device has nothing left to do.
+    if (!device_.is_cpu()) (void)model_->parameters().back().flatten()[0].item<float>();
   }
   Floor& floor() {
     if (floor_ == nullptr) {
@@ -151,7 +159,7 @@ class Trainee {
     std::uint64_t sum = 0;
     for (const torch::Tensor& parameter : model_->parameters()) {
       const auto bits = parameter.detach().flatten().view(torch::kInt).to(torch::kLong);
-      const auto weighted = (bits * torch::arange(1, bits.numel() + 1)).sum();
+      const auto weighted = (bits * torch::arange(1, bits.numel() + 1, bits.options())).sum();
       sum = sum * 31 + static_cast<std::uint64_t>(weighted.item<std::int64_t>());
     }
     return static_cast<std::int64_t>(sum);
@@ -159,6 +167,7 @@ class Trainee {
 
  private:
   Communicator& communicator_;
+  const torch::Device device_;
   std::shared_ptr<TrainedModel> model_;
   Batch batch_;
   torch::optim::SGD optimizer_;
@@ -168,7 +177,7 @@ class Trainee {
 
 class Driver {
  public:
-  explicit Driver(bool small) : small_(small) {}
+  Driver(bool small, torch::Device device) : small_(small), device_(device) {}
 
   std::string answer(const std::string& order) {
     std::istringstream words(order);
@@ -208,11 +217,12 @@ class Driver {
                              : mode == "ddp" || mode == "no_sync" ? "ddp"
                                                                   : "none";
     auto& trainee = trainees_[model + " " + kind];
-    if (!trainee) trainee = std::make_unique<Trainee>(model, small_, *communicator_, kind);
+    if (!trainee) trainee = std::make_unique<Trainee>(model, small_, device_, *communicator_, kind);
     return *trainee;
   }
 
   bool small_;
+  torch::Device device_;
   std::unique_ptr<Communicator> communicator_ = join();
   std::map<std::string, std::unique_ptr<Trainee>> trainees_;
 };
@@ -222,8 +232,17 @@ class Driver {
 
 int main(int argc, char** argv) {
   torch::set_num_threads(1);
+  bool small = false;
+  std::string device = "cpu";
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    small = small || word == "--small";
+    if (word == "--device" && i + 1 < argc) device = argv[++i];
+  }
+  // The linker leaves out what no function is called of.
+  if (device.starts_with("cuda")) (void)::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   try {
-    stretto::bench::Driver driver(argc > 1 && std::string(argv[1]) == "--small");
+    stretto::bench::Driver driver(small, torch::Device(device));
     std::cout << "{\"version\": \"stretto, libtorch " << TORCH_VERSION << "\"}" << std::endl;
     for (std::string order; std::getline(std::cin, order);) {
       std::cout << driver.answer(order) << std::endl;

@@ -24,9 +24,11 @@ import ddp_models
 
 
 class Trainee:
-    def __init__(self, name, small, rank, wrapped):
-        self.module = ddp_models.make_model(name, small)
-        self.input, self.target = ddp_models.make_batch(name, small, rank)
+    def __init__(self, name, small, device, rank, wrapped):
+        self.device = device
+        self.module = ddp_models.make_model(name, small).to(device)
+        self.input, self.target = (part.to(device)
+                                   for part in ddp_models.make_batch(name, small, rank))
         self.optimizer = torch.optim.SGD(self.module.parameters(), lr=0.01, momentum=0.9)
         self.model = (DistributedDataParallel(self.module, gradient_as_bucket_view=True)
                       if wrapped else self.module)
@@ -36,25 +38,29 @@ class Trainee:
         output = self.model(self.input)
         torch.nn.functional.cross_entropy(output, self.target).backward()
         self.optimizer.step()
+        if self.device != "cpu":  # A step has ended when the device has nothing left to do.
+            list(self.module.parameters())[-1].flatten()[0].item()
 
     def fingerprint(self):
         """A sum that wraps around at 64 bits, so its order does not matter."""
         total = 0
         for parameter in self.module.parameters():
             bits = parameter.detach().flatten().view(torch.int32).to(torch.int64)
-            total = total * 31 + (bits * torch.arange(1, bits.numel() + 1)).sum().item()
+            total = total * 31 + (bits * torch.arange(1, bits.numel() + 1, device=bits.device)).sum().item()
         return (total + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 class Driver:
-    def __init__(self, small, rank):
+    def __init__(self, small, device, rank):
         self.small = small
+        self.device = device
         self.rank = rank
         self.trainees = {}
 
     def trainee(self, model, wrapped):
         if (model, wrapped) not in self.trainees:
-            self.trainees[(model, wrapped)] = Trainee(model, self.small, self.rank, wrapped)
+            self.trainees[(model, wrapped)] = Trainee(model, self.small, self.device, self.rank,
+                                                      wrapped)
         return self.trainees[(model, wrapped)]
 
     def answer(self, command, model, mode, zero="none", steps="0"):
@@ -78,13 +84,14 @@ def main():
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--small", action="store_true")
+    parser.add_argument("--device", default="cpu", help="where the models are")
     arguments = parser.parse_args()
 
     torch.set_num_threads(1)
     store = dist.FileStore(os.path.join(arguments.meet, "store"), arguments.ranks)
     dist.init_process_group("gloo", store=store, rank=arguments.rank, world_size=arguments.ranks,
                             timeout=datetime.timedelta(seconds=120))
-    driver = Driver(arguments.small, arguments.rank)
+    driver = Driver(arguments.small, arguments.device, arguments.rank)
     print(json.dumps({"version": f"torch {torch.__version__}"}), flush=True)
     for order in sys.stdin:
         print(json.dumps(driver.answer(*order.split())), flush=True)

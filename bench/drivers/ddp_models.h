@@ -120,7 +120,7 @@ class BlockImpl : public torch::nn::Module {
     const auto parts = qkv_(norm1_(x)).chunk(3, -1);
     auto scores = split(parts[0]).matmul(split(parts[1]).transpose(-2, -1)) /
                   std::sqrt(static_cast<double>(width / heads_));
-    const auto future = torch::ones({length, length}, torch::kBool).triu(1);
+    const auto future = torch::ones({length, length}, x.options().dtype(torch::kBool)).triu(1);
     scores = torch::softmax(scores.masked_fill(future, -1e9), -1);
     const auto seen = scores.matmul(split(parts[2])).transpose(1, 2);
     x = x + projection_(seen.reshape({batch, length, width}));
@@ -150,7 +150,7 @@ class Transformer : public TrainedModel {
                             torch::nn::Linear(torch::nn::LinearOptions(width, words).bias(false)));
   }
   torch::Tensor forward(const torch::Tensor& input) override {
-    const auto x = words_(input) + places_(torch::arange(input.size(1)));
+    const auto x = words_(input) + places_(torch::arange(input.size(1), input.options()));
     return last_(blocks_->forward(x)).flatten(0, 1);
   }
 

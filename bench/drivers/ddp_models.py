@@ -82,7 +82,7 @@ class Block(nn.Module):
         queries, keys, values = self.qkv(self.norm1(x)).chunk(3, -1)
         scores = split(queries).matmul(split(keys).transpose(-2, -1))
         scores = scores / math.sqrt(width // self.heads)
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        future = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
         scores = torch.softmax(scores.masked_fill(future, -1e9), -1)
         seen = scores.matmul(split(values)).transpose(1, 2)
         x = x + self.projection(seen.reshape(batch, length, width))
@@ -98,7 +98,7 @@ class Transformer(nn.Module):
         self.last = nn.Linear(width, words, bias=False)
 
     def forward(self, text):
-        x = self.words(text) + self.places(torch.arange(text.shape[1]))
+        x = self.words(text) + self.places(torch.arange(text.shape[1], device=text.device))
         return self.last(self.blocks(x)).flatten(0, 1)
 
 

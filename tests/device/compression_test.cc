@@ -194,11 +194,18 @@ TEST(DeviceCodec, ADeathIsToldByTheOthers) {
   });
 }
 
-// What scripts/gpu_check.py starts, in two processes.
-TEST(GpuRankProgram, FindsNoDifferenceOnTheDouble) {
-  const std::string bin = STRETTO_BIN_DIR;
-  const std::string command = "STRETTO_CUDA_DRIVER=" + bin + "/libfake_nccl.so LD_PRELOAD=" + bin +
-                              "/libfake_device.so " STRETTO_TOOL " run -n 2 -- " + bin +
+// What scripts/gpu_check.py starts, in two processes; with NCCL in one, as there: its double knows
+// no other processes.
+class GpuRankProgram : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(, GpuRankProgram, ::testing::Values("stretto", "cuda", "nccl"));
+
+TEST_P(GpuRankProgram, FindsNoDifferenceOnTheDouble) {
+  const std::string bin = STRETTO_BIN_DIR, fake = bin + "/libfake_nccl.so";
+  const bool is_alone = GetParam() == "nccl";
+  const std::string command = "STRETTO_CUDA_DRIVER=" + fake + " STRETTO_CUDA_KERNELS=" + fake +
+                              " STRETTO_NCCL_LIBRARY=" + fake + " STRETTO_BACKEND=" + GetParam() +
+                              " LD_PRELOAD=" + bin + "/libfake_device.so " STRETTO_TOOL " run -n " +
+                              (is_alone ? "1" : "2") + " -- " + bin +
                               "/gpu_rank_program fake_device 64 2>&1";
   std::FILE* const output = ::popen(command.c_str(), "r");
   ASSERT_NE(output, nullptr);
@@ -207,7 +214,16 @@ TEST(GpuRankProgram, FindsNoDifferenceOnTheDouble) {
     text.push_back(static_cast<char>(c));
   }
   EXPECT_EQ(::pclose(output), 0) << text;
-  expect_contains(text, "\"codec int8\", \"rank\": 1, \"ranks\": 2, \"largest_difference\": 0");
+  const std::string last = is_alone ? "\"rank\": 0, \"ranks\": 1" : "\"rank\": 1, \"ranks\": 2";
+  if (GetParam() != "stretto") {
+    expect_contains(text, "\"collectives on memory of the communicator\", " + last);
+    expect_contains(text, "\"all_reduce of 256 KiB\", " + last);
+  }
+  if (GetParam() == "cuda") {
+    expect_contains(text, "\"bits of the host, all dtypes\", " + last);
+  } else {
+    expect_contains(text, "\"codec int8\", " + last + ", \"largest_difference\": 0");
+  }
 }
 
 }  // namespace

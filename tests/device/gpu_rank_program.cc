@@ -5,14 +5,16 @@
 //   gpu_rank_program DEVICE [FEATURES]
 // DEVICE is "cuda", or another that PyTorch knows; a layer of the model has so many features.
 // Prints a line of JSON for each check, and ends with 1 and a line that begins with "wrong" if one
-// has failed. What is compared is computed on the device twice: by gradients that are reduced
-// there, and by others that are reduced on the host.
+// has failed. With the backend "nccl" or "cuda" it runs collectives, also on memory that the
+// communicator has made. Gradients, where the backend does not keep to such memory, are computed on
+// the device twice: some are reduced there, the others on the host.
 
 #include <dlfcn.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include "stretto/torch.h"
+#include "stretto/torch/scalar_type.h"
 #include "tests/end_to_end/rank_program.h"
 
 namespace {
@@ -142,9 +145,32 @@ void compare_all(stretto::Communicator& communicator, const Where& where) {
   }
 }
 
-stretto::View view_of(torch::Tensor& tensor) {
+stretto::View view_of(const torch::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.numel()),
-          stretto::DType::f32};
+          stretto::dtype_of_scalar_type(tensor.scalar_type()).value()};
+}
+
+// Where tensors of the device lie, for collectives.
+using MakeTensor = std::function<torch::Tensor(std::int64_t count, torch::ScalarType type)>;
+
+MakeTensor of_torch(torch::Device device) {
+  return [=](std::int64_t count, torch::ScalarType type) {
+    return torch::zeros({count}, torch::TensorOptions().dtype(type).device(device));
+  };
+}
+
+// In memory that the communicator makes.
+MakeTensor of_communicator(stretto::Communicator& communicator, torch::Device device) {
+  return [&communicator, device](std::int64_t count, torch::ScalarType type) {
+    const auto bytes = static_cast<std::size_t>(count) * c10::elementSize(type);
+    auto memory = std::make_shared<stretto::Memory>(
+        communicator.allocate_bytes(bytes, communicator.device()));
+    return at::for_blob(memory->bytes().data(), {count})
+        .options(torch::TensorOptions().dtype(type).device(device))
+        .target_device(device)
+        .deleter([memory](void*) mutable { memory.reset(); })
+        .make_tensor();
+  };
 }
 
 void expect(const char* what, const torch::Tensor& result, double value) {
@@ -152,11 +178,11 @@ void expect(const char* what, const torch::Tensor& result, double value) {
   throw std::runtime_error(std::string(what) + " is not " + std::to_string(value));
 }
 
-// By NCCL, in the communicator and in a part of it.
-void try_collectives(stretto::Communicator& communicator, torch::Device device, const char* name) {
+void try_collectives(stretto::Communicator& communicator, const MakeTensor& make,
+                     const char* name) {
   const int ranks = communicator.size(), rank = communicator.rank().value();
   const auto filled = [&](std::int64_t count, double value) {
-    return torch::full({count}, value, torch::TensorOptions().device(device));
+    return make(count, torch::kFloat).fill_(value);
   };
   constexpr std::int64_t kCount = 1024;
   torch::Tensor own = filled(kCount, rank + 1), part = filled(kCount, 0);
@@ -177,19 +203,77 @@ void try_collectives(stretto::Communicator& communicator, torch::Device device, 
   std::printf("{\"check\": \"%s\", \"rank\": %d, \"ranks\": %d}\n", name, rank, ranks);
 }
 
+// Sums and maxima of what is the same on the device and on the host, of every dtype that PyTorch
+// has random numbers of. Those of our own schedules have the same bits.
+void compare_with_host(stretto::Communicator& communicator, const MakeTensor& make) {
+  for (const torch::ScalarType type :
+       {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kChar, torch::kByte,
+        torch::kShort, torch::kInt, torch::kLong, torch::kComplexFloat, torch::kComplexDouble}) {
+    for (const auto op : {stretto::ReduceOp::sum, stretto::ReduceOp::max}) {
+      if (op == stretto::ReduceOp::max && c10::isComplexType(type)) continue;
+      torch::manual_seed(static_cast<std::uint64_t>(communicator.rank().value()));
+      torch::Tensor on_host = (torch::randn({100'003}).abs() * 30).to(type);
+      torch::Tensor on_device = make(on_host.numel(), type).copy_(on_host);
+      communicator.all_reduce(view_of(on_device), {.op = op}).wait();
+      communicator.all_reduce(view_of(on_host), {.op = op}).wait();
+      if (torch::equal(on_device.cpu(), on_host)) continue;
+      throw std::runtime_error(std::string("an all_reduce of ") + c10::toString(type) +
+                               " on the device has not the bits of the host's");
+    }
+  }
+  std::printf("{\"check\": \"bits of the host, all dtypes\", \"rank\": %d, \"ranks\": %d}\n",
+              communicator.rank().value(), communicator.size());
+}
+
+// The floor of an all_reduce is a copy of as much on the device.
+void time_all_reduce(stretto::Communicator& communicator, const MakeTensor& make,
+                     std::int64_t count) {
+  const torch::Tensor data = make(count, torch::kFloat), copy = make(count, torch::kFloat);
+  const auto best_of = [&](const auto& act) {
+    double best_ms = 1e9;
+    for (int step = 0; step < kSteps; ++step) {
+      communicator.barrier().wait();
+      const stretto::TimePoint begin = stretto::Clock::now();
+      act();
+      best_ms = std::min(best_ms, stretto::seconds(stretto::Clock::now() - begin) * 1e3);
+    }
+    return best_ms;
+  };
+  const double all_reduce_ms = best_of([&] { communicator.all_reduce(view_of(data)).wait(); });
+  const double copy_ms = best_of([&] {
+    copy.copy_(data);
+    wait_for(copy);
+  });
+  std::printf(
+      "{\"check\": \"all_reduce of %.0f KiB\", \"rank\": %d, \"ranks\": %d, \"ms\": %.3f, "
+      "\"copy_ms\": %.3f}\n",
+      static_cast<double>(count) / 256, communicator.rank().value(), communicator.size(),
+      all_reduce_ms, copy_ms);
+}
+
 void run(const std::string& name, std::int64_t features) {
   // The linker leaves out what no function is called of.
   if (name == "cuda") (void)::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   const auto communicator = stretto::join();
   const auto number = communicator->device().value_or(0);
   const torch::Device device(name + ":" + std::to_string(number));
+  bool keeps_to_own_memory = false;
   if (communicator->device()) {
-    try_collectives(*communicator, device, "collectives by NCCL");
+    keeps_to_own_memory =
+        !communicator->is_device_memory(of_torch(device)(1, torch::kFloat).data_ptr());
+    const MakeTensor make = of_communicator(*communicator, device);
+    try_collectives(*communicator, make, "collectives on memory of the communicator");
     const auto part = communicator->split({.color = 0});
-    try_collectives(*part, device, "collectives by NCCL in a part");
+    try_collectives(*part, make, "collectives in a part");
     part->abort("a check of abort()");
+    if (keeps_to_own_memory) {
+      compare_with_host(*communicator, make);
+    } else {
+      try_collectives(*communicator, of_torch(device), "collectives on memory of PyTorch");
+    }
+    time_all_reduce(*communicator, make, 16 * features * features);
   }
-  compare_all(*communicator, {device, features});
+  if (!keeps_to_own_memory) compare_all(*communicator, {device, features});
 }
 
 }  // namespace

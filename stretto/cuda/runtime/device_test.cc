@@ -142,27 +142,32 @@ TEST_F(OnDevice, ReductionsAreAboutAsFastAsCopies) {
 TEST_F(OnDevice, StagedAllReduceHasTheBitsOfTheCommunicator) {
   run_ranks(2, [](Communicator& comm) {
     const auto device = open_device();
-    constexpr std::size_t kCount = 1'000'003;
-    std::vector<float> values(kCount, 0.1f + static_cast<float>(comm.rank().value()));
-    const ByteSpan bytes = as_output(values).span();
-    const auto memory = device->create(bytes.size()).or_throw();
     const auto queue = device->make_queue().or_throw();
     const auto ready = queue->make_event().or_throw();
-    execution::BoundStep step;
-    step.inputs = {{.data = bytes.data(), .dtype = DType::u8}};
-    step.outputs = {memory.data.get()};
-    ASSERT_TRUE(queue->run(step, bytes.size()).ok());
-    queue->record(*ready);
     auto staged = StagedAllReduce::create(comm, *device, {}).or_throw();
-    const View data(memory.data.get(), kCount, DType::f32);
-    ASSERT_TRUE(staged->wait(staged->begin(data, {}, ready.get())).ok());
-    comm.all_reduce(values).wait();
-    std::vector<float> result(kCount);
-    step.inputs = {{.data = memory.data.get(), .dtype = DType::u8}};
-    step.outputs = {result.data()};
-    ASSERT_TRUE(queue->run(step, bytes.size()).ok());
-    while (!queue->is_done()) continue;
-    EXPECT_EQ(result, values);
+    Random random(static_cast<std::uint64_t>(comm.rank().value()));
+    for (int d = 0; d < kDTypeCount; ++d) {
+      const auto dtype = static_cast<DType>(d);
+      if (!supports(ReduceOp::sum, dtype)) continue;
+      constexpr std::size_t kCount = 300'007;
+      std::vector<std::byte> values(kCount * size_bytes(dtype));
+      for (std::byte& byte : values) byte = static_cast<std::byte>(random.next());
+      const auto memory = device->create(values.size()).or_throw();
+      execution::BoundStep step;
+      step.inputs = {{.data = values.data(), .dtype = DType::u8}};
+      step.outputs = {memory.data.get()};
+      ASSERT_TRUE(queue->run(step, values.size()).ok());
+      queue->record(*ready);
+      const View data(memory.data.get(), kCount, dtype);
+      ASSERT_TRUE(staged->wait(staged->begin(data, {}, ready.get())).ok());
+      comm.all_reduce(View(values.data(), kCount, dtype)).wait();
+      std::vector<std::byte> result(values.size());
+      step.inputs = {{.data = memory.data.get(), .dtype = DType::u8}};
+      step.outputs = {result.data()};
+      ASSERT_TRUE(queue->run(step, values.size()).ok());
+      while (!queue->is_done()) continue;
+      EXPECT_EQ(result, values) << name(dtype);
+    }
   });
 }
 
