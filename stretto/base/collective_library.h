@@ -4,10 +4,11 @@
 #pragma once
 
 #include <cstddef>
-
+#include <memory>
 #include <vector>
 
 #include "stretto/base/operation.h"
+#include "stretto/base/status.h"
 #include "stretto/base/view.h"
 
 namespace stretto {
@@ -57,6 +58,8 @@ class DeviceOperations {
   virtual bool takes(const void* data) const = 0;
   // Whether gather, scatter and all_to_all with unequal shares take buffers of the host, too.
   virtual bool takes_host_memory() const = 0;
+  // Whether that has been registered: then all buffers of an operation, of all ranks, have to be.
+  virtual bool is_registered(const void*) const { return false; }
   // Why it does not do that, in a sentence that goes on after the name; "" if it does. By what all
   // ranks know.
   virtual const char* refusal(const OperationDescriptor& operation,
@@ -72,6 +75,10 @@ class DeviceOperations {
 // The half of a library that is for memory of devices.
 class DeviceLibrary : public DeviceOperations {
  public:
+  // Memory of the device that is registered. Zeroed; it may outlive the library, and goes with the
+  // last copy, which waits, as this does, for all that the process has begun on the device. Any
+  // thread.
+  virtual Result<std::shared_ptr<std::byte>> allocate(std::size_t bytes) = 0;
   // Of one that start() has begun and that has not ended. Whether all of it is on the device, so
   // that it ends there without this process, unless ranks fail.
   virtual bool is_launched(int operation) = 0;
@@ -137,7 +144,7 @@ struct LibraryGroup {
 // the library is part of, such as MPI, which wants that done by a thread of the program.
 using MakeLibrary = CollectiveLibrary* (*)(const LibraryGroup& group, char* text,
                                            std::size_t text_bytes);
-#define STRETTO_MAKE_LIBRARY stretto_collectives_6
+#define STRETTO_MAKE_LIBRARY stretto_collectives_7
 #define STRETTO_TEXT_OF(name) #name
 #define STRETTO_TEXT(name) STRETTO_TEXT_OF(name)
 inline constexpr const char* kMakeLibrary = STRETTO_TEXT(STRETTO_MAKE_LIBRARY);

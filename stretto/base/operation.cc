@@ -53,6 +53,9 @@ std::string describe(const OperationDescriptor& operation) {
 
 std::string algorithm_name(std::uint8_t algorithm) {
   if (algorithm == kDeviceAlgorithm) return "what is for memory of devices";
+  if (algorithm == kRegisteredDeviceAlgorithm) {
+    return "what is for memory of devices that allocate() has made";
+  }
   const std::string_view known =
       name_in({"the chosen algorithm", "ring", "direct", "recursive_doubling", "binomial_tree",
                "direct_mapped", "staged_mapped", "pairwise", "bruck", "knomial",

@@ -14,6 +14,8 @@ namespace {
 struct Kinds {
   bool host = false;
   bool device = false;
+  bool registered = false;  // Of a device, by whoever runs operations there.
+  bool unregistered = false;
   int elsewhere = -1;  // The number of a device that is not this rank's.
 };
 
@@ -24,6 +26,7 @@ Kinds kinds_of(const CollectiveCall& call, const DeviceOperations& devices) {
     const int device = devices.device_of(data);
     (device >= 0 ? kinds.device : kinds.host) = true;
     if (device >= 0 && device != devices.device()) kinds.elsewhere = device;
+    if (device >= 0) (devices.is_registered(data) ? kinds.registered : kinds.unregistered) = true;
   };
   look(call.input.data(), call.input.size());
   look(call.output.data(), call.output.size());
@@ -43,6 +46,14 @@ bool is_on_either(const CollectiveCall& call, const DeviceOperations& devices) {
           collective == Collective::all_to_all);
 }
 
+// Ranks whose shares are empty cannot see where those of others lie, and what is copied before it
+// is sent is sent from other memory.
+bool can_be_registered(const CollectiveCall& call, const DeviceOperations& devices) {
+  const bool is_copied = call.operation.collective == Collective::all_to_all && call.packing &&
+                         call.packing->parts.has_sources();
+  return !is_on_either(call, devices) && !is_copied;
+}
+
 void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCaller& caller) {
   const Caller who{.rank = caller.rank, .operation = name(call.operation.collective)};
   check(who, caller.algorithm.empty(),
@@ -55,14 +66,20 @@ void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCall
                             "STRETTO_DEVICE={0}",
                             kinds.elsewhere, caller.devices.name(), caller.devices.device()));
   }
+  check(who, !(kinds.registered && kinds.unregistered),
+        "some buffers lie in memory that allocate() has made and some in other memory of the "
+        "device: all of them have to, on all ranks, or none");
+  check(who, !kinds.registered || can_be_registered(call, caller.devices),
+        "memory that allocate() has made is neither for unequal shares nor for all_to_all in place "
+        "or on lists; use other memory of the device");
   static const BufferParts kWhole;
   const std::string_view why =
       caller.devices.refusal(call.operation, call.packing ? call.packing->parts : kWhole);
   if (!why.empty()) refuse(who, fmt::format("{} {}", caller.devices.name(), why));
 }
 
-void take_to_device(CollectiveCall& call) {
-  call.operation.algorithm = kDeviceAlgorithm;
+void take_to_device(CollectiveCall& call, const Kinds& kinds) {
+  call.operation.algorithm = kinds.registered ? kRegisteredDeviceAlgorithm : kDeviceAlgorithm;
   if (!call.packing) call.packing.emplace();
   call.packing->kind = transport::MemoryKind::device;
 }
@@ -77,7 +94,7 @@ void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller) {
     const Kinds kinds = kinds_of(call, devices);
     if (!kinds.device && !(is_on_either(call, devices) && caller.algorithm.empty())) continue;
     check_call(call, kinds, caller);
-    take_to_device(call);
+    take_to_device(call, kinds);
     any = true;
   }
   if (!any) return;

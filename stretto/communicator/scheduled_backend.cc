@@ -116,7 +116,8 @@ Status ScheduledBackend::use_library(const Deadline& until) {
   RankVector<std::byte> all_made(size());
   const Status met = set_up_all_gather({&made, 1}, all_made, until);
   if (!met.ok()) return fail_set_up(met);
-  devices_ = (*library)->for_devices();
+  device_library_ = (*library)->for_devices();
+  devices_ = device_library_;
   const group::EngineLock held(*engine_);
   group_->use_library(std::move(*library));
   return {};
@@ -377,7 +378,7 @@ Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
   // A default algorithm that does not exist for this collective is no error; a named one is.
   const bool by_default = submission.algorithm.empty() &&
                           submission.operation.layout != kSetUpLayout &&
-                          submission.operation.algorithm != kDeviceAlgorithm;
+                          !is_on_device(submission.operation.algorithm);
   if (by_default) submission.algorithm = options_.algorithm;
   Result<std::shared_ptr<group::PendingOperation>> operation = group_->submit(submission, held);
   const bool refused = operation.status().code() == StatusCode::invalid_argument;

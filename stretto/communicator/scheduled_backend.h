@@ -136,6 +136,7 @@ class ScheduledBackend final : public Backend {
   const int exceptions_when_made_;  // That unwound the stack then.
   std::optional<Candidate> candidate_;
   DeviceOperations* devices_ = nullptr;  // Where there are any: the library's, or the device's own.
+  DeviceLibrary* device_library_ = nullptr;  // The first.
 };
 
 }  // namespace stretto::communicator

@@ -52,20 +52,27 @@ Result<transport::Region> ScheduledBackend::allocate_region(std::size_t bytes,
 
 Memory ScheduledBackend::allocate(std::size_t bytes, std::optional<int> device) {
   const Caller who{.rank = rank(), .operation = "allocate"};
-  check(who, !device || options_.device != nullptr,
-        "only a job with the backend \"cuda\" gives memory of devices");
+  check(who, !device || devices_ != nullptr,
+        "only a job with the backend \"cuda\" or \"nccl\" gives memory of devices");
   if (device && *device != devices_->device()) {
     refuse(who, fmt::format("device {} of this process is not the one that this rank works on, "
                             "which is {}",
                             *device, devices_->device()));
   }
   if (!device) return memory_of(allocate_region(bytes).or_throw());
-  auto region = allocate_region(bytes, transport::MemoryKind::device);
-  region.status()
-      .with_context(
-          fmt::format("rank {}: allocate {} bytes on device {}", rank().value(), bytes, *device))
-      .or_throw();
-  return memory_of(std::move(*region));
+  const auto give = [&](auto made) {
+    made.status()
+        .with_context(
+            fmt::format("rank {}: allocate {} bytes on device {}", rank().value(), bytes, *device))
+        .or_throw();
+    return std::move(*made);
+  };
+  if (device_library_ == nullptr) {
+    return memory_of(give(allocate_region(bytes, transport::MemoryKind::device)));
+  }
+  auto data = give(device_library_->allocate(bytes));
+  std::byte* const begin = data.get();
+  return {std::move(data), {begin, bytes}};
 }
 
 }  // namespace stretto::communicator

@@ -88,9 +88,7 @@ Result<transport::MappableMemory::Mapping> CudaDevice::create(std::size_t bytes)
   Mapping mapping{.descriptor = FileDescriptor(descriptor), .data = nullptr, .bytes = whole};
   STRETTO_ASSIGN_OR_RETURN(auto data, map(handle, whole));
   STRETTO_RETURN_IF_ERROR(exported);
-  STRETTO_RETURN_IF_ERROR(
-      driver_->status_of_call("cuMemsetD8", call.clear(address_of(data.get()), 0, whole)));
-  STRETTO_RETURN_IF_ERROR(driver_->status_of_call("cuCtxSynchronize", call.context_synchronize()));
+  STRETTO_RETURN_IF_ERROR(driver_->clear(data.get(), whole));
   mapping.data = own(std::move(data), whole);
   return mapping;
 }

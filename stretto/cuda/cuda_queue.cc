@@ -41,6 +41,7 @@ Marks::~Marks() {
 }
 
 int Marks::add() {
+  if (driver_->captures_default_stream()) return -1;
   const Driver::Current current(*driver_);
   void* event = nullptr;
   if (driver_->call().event_create(&event, kEventDisableTiming) != 0) return -1;

@@ -49,7 +49,7 @@ bool Planner::runs_in_library(const OperationDescriptor& operation,
                               std::string_view algorithm) const {
   const bool is_set_up = operation.layout == kSetUpLayout || operation.layout == kMonitoredLayout;
   if (setting_.library == nullptr || !algorithm.empty() || is_set_up) return false;
-  if (setting_.serves_devices) return operation.algorithm == kDeviceAlgorithm;
+  if (setting_.serves_devices) return is_on_device(operation.algorithm);
   OperationDescriptor sum = operation;
   if (sum.op == ReduceOp::mean) sum.op = ReduceOp::sum;
   return setting_.library->can_run(operation) || setting_.library->can_run(sum);

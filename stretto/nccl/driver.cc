@@ -29,6 +29,8 @@ Result<std::shared_ptr<Driver>> Driver::load(const std::string& path) {
       {"cuStreamDestroy_v2", &call.stream_destroy},
       {"cuStreamQuery", &call.stream_query},
       {"cuStreamWaitEvent", &call.stream_wait_event},
+      {"cuStreamIsCapturing", &call.stream_is_capturing},
+      {"cuThreadExchangeStreamCaptureMode", &call.exchange_capture_mode},
       {"cuEventCreate", &call.event_create},
       {"cuEventRecord", &call.event_record},
       {"cuEventQuery", &call.event_query},
@@ -114,6 +116,24 @@ int Driver::device_of(const void* data) const {
   int device = number_;
   if (type == kUnified || !ask(kIsManaged, &is_managed) || is_managed != 0) return number_;
   return ask(kOrdinal, &device) ? device : number_;
+}
+
+// The only question about the default stream that a capture survives.
+bool Driver::captures_default_stream() const {
+  const Current current(*this);
+  int status = 0;
+  return call_.stream_is_capturing(nullptr, &status) != 0 || status != 0;
+}
+
+Status Driver::clear(void* data, std::size_t bytes) const {
+  if (captures_default_stream()) {
+    return status_of(StatusCode::invalid_argument,
+                     "a CUDA graph is being captured, and memory is cleared on the default stream, "
+                     "which it would hold; allocate before the capture or after it");
+  }
+  const Current current(*this);
+  STRETTO_RETURN_IF_ERROR(status_of_call("cuMemsetD8", call_.clear(address_of(data), 0, bytes)));
+  return status_of_call("cuCtxSynchronize", call_.context_synchronize());
 }
 
 }  // namespace stretto::nccl

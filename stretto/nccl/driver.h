@@ -52,6 +52,8 @@ struct DriverInterface {
   int (*stream_destroy)(Stream stream);
   int (*stream_query)(Stream stream);
   int (*stream_wait_event)(Stream stream, void* event, unsigned flags);
+  int (*stream_is_capturing)(Stream stream, int* status);
+  int (*exchange_capture_mode)(int* mode);
   int (*event_create)(void** event, unsigned flags);
   int (*event_record)(void* event, Stream stream);
   int (*event_query)(void* event);
@@ -106,14 +108,23 @@ class Driver {
   // The number of the device in whose memory that is; this one's, if the driver moves it between
   // devices and the host by itself. -1: the host's.
   int device_of(const void* data) const;
+  // Whether a CUDA graph captures a stream that waits for the default one by itself. What is begun
+  // on the default stream then fails, and spoils the graph.
+  bool captures_default_stream() const;
+  // Zeroes memory of this device, and waits for all that the process has begun there.
+  Status clear(void* data, std::size_t bytes) const;
 
-  // Makes the device the thread's current one for a while, as its user has it.
+  // Makes the device the thread's current one for a while, as its user has it. A graph that a
+  // thread captures meanwhile is not ours to spoil: without this, CUDA takes every question after
+  // an event for a part of it that cannot be captured.
   class Current {
    public:
     explicit Current(const Driver& driver) : driver_(driver) {
       (void)driver_.call_.context_push(driver_.context_);
+      (void)driver_.call_.exchange_capture_mode(&capture_mode_);
     }
     ~Current() {
+      (void)driver_.call_.exchange_capture_mode(&capture_mode_);
       void* before = nullptr;
       (void)driver_.call_.context_pop(&before);
     }
@@ -122,6 +133,7 @@ class Driver {
 
    private:
     const Driver& driver_;
+    int capture_mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then what the thread had before.
   };
 
  private:

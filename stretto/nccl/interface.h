@@ -46,6 +46,10 @@ struct Interface {
   ResultCode (*comm_finalize)(Comm comm);
   ResultCode (*comm_destroy)(Comm comm);
   ResultCode (*comm_abort)(Comm comm);
+  ResultCode (*mem_alloc)(void** data, std::size_t bytes);
+  ResultCode (*mem_free)(void* data);
+  ResultCode (*comm_register)(Comm comm, void* data, std::size_t bytes, void** handle);
+  ResultCode (*comm_deregister)(Comm comm, void* handle);
   ResultCode (*red_op_create_pre_mul_sum)(RedOp* op, void* scalar, Type type, int residence,
                                           Comm comm);
   ResultCode (*red_op_destroy)(RedOp op, Comm comm);

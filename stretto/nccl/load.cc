@@ -67,6 +67,10 @@ Result<std::shared_ptr<const Nccl>> load_nccl(const std::vector<std::string>& fi
       {"ncclCommFinalize", &call.comm_finalize},
       {"ncclCommDestroy", &call.comm_destroy},
       {"ncclCommAbort", &call.comm_abort},
+      {"ncclMemAlloc", &call.mem_alloc},
+      {"ncclMemFree", &call.mem_free},
+      {"ncclCommRegister", &call.comm_register},
+      {"ncclCommDeregister", &call.comm_deregister},
       {"ncclRedOpCreatePreMulSum", &call.red_op_create_pre_mul_sum},
       {"ncclRedOpDestroy", &call.red_op_destroy},
       {"ncclGroupStart", &call.group_start},
@@ -87,6 +91,15 @@ Result<std::shared_ptr<const Nccl>> load_nccl(const std::vector<std::string>& fi
   nccl->name = "NCCL " + version_text(nccl->version);
   nccl->file = symbols->file();
   return std::shared_ptr<const Nccl>(std::move(nccl));
+}
+
+Status Nccl::status_of_call(const char* what, ResultCode result, Comm comm) const {
+  if (result == kSuccess || result == kInProgress) return {};
+  const char* const error = call.get_error_string(result);
+  const char* const last = call.get_last_error(comm);
+  const bool has_more = last != nullptr && *last != '\0';
+  return status_of(StatusCode::system, "{}: {}{}{}", what, error == nullptr ? "an error" : error,
+                   has_more ? "; " : "", has_more ? last : "");
 }
 
 }  // namespace stretto::nccl

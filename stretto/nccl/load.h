@@ -43,6 +43,9 @@ class SymbolTable {
 
 // NCCL as it was found. Stays loaded as long as the process lives, for NCCL's threads do.
 struct Nccl {
+  // Ok, also of what NCCL has begun; or what it says.
+  Status status_of_call(const char* what, ResultCode result, Comm comm = nullptr) const;
+
   Interface call;
   int version = 0;   // 22007: 2.20.7.
   std::string name;  // "NCCL 2.20.7".

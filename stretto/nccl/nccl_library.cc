@@ -70,33 +70,37 @@ Status NcclLibrary::set_up_stream() {
 }
 
 Status NcclLibrary::set_up_communicator(const Meeting& meeting) {
-  const auto failed = [this](const char* call, ResultCode result) {
-    return Status(StatusCode::system, nccl_->name + ": " + text_of(call, result));
-  };
   UniqueId id{};
   if (rank_ == 0) {
     const ResultCode made = nccl_->call.get_unique_id(&id);
-    if (made != kSuccess) return failed("ncclGetUniqueId", made);
+    STRETTO_RETURN_IF_ERROR(nccl_->status_of_call("ncclGetUniqueId", made));
   }
   STRETTO_RETURN_IF_ERROR(meeting.share_id(id));
   comm_name_ = fmt::format("stretto, {} ranks", size_);
   config_ = make_config(nccl_->version, comm_name_.c_str());
   {
     const Driver::Current current(*driver_);
-    const ResultCode begun = nccl_->call.comm_init_rank_config(&comm_, size_, id, rank_, &config_);
-    if (begun != kSuccess && begun != kInProgress) return failed("ncclCommInitRankConfig", begun);
+    const MutexLock held(shared_->mutex);
+    const ResultCode begun =
+        nccl_->call.comm_init_rank_config(&shared_->comm, size_, id, rank_, &config_);
+    STRETTO_RETURN_IF_ERROR(nccl_->status_of_call("ncclCommInitRankConfig", begun, shared_->comm));
   }
   ResultCode result = kInProgress;
   STRETTO_RETURN_IF_ERROR(meeting.wait([&] {
+    const MutexLock held(shared_->mutex);
     result = state();
     return result != kInProgress;
   }));
-  return result == kSuccess ? Status() : failed("ncclCommInitRankConfig", result);
+  const MutexLock held(shared_->mutex);
+  return nccl_->status_of_call("ncclCommInitRankConfig", result, shared_->comm);
 }
 
 NcclLibrary::~NcclLibrary() {
   const Driver::Current current(*driver_);
-  if (!abandoned_) end_well();
+  {
+    const MutexLock held_comm(shared_->mutex);
+    if (!abandoned_) end_well();
+  }
   for (const Running& running : running_) give_back(running.ended);
   const DriverInterface& call = driver_->call();
   const MutexLock held(marks_mutex_);
@@ -114,18 +118,18 @@ void NcclLibrary::end_well() {
   const auto may_wait = [&] { return failure_.empty() && !until.passed(); };
   while (!running_.empty() && may_wait()) {
     move();
-    while (!running_.empty() && has_ended(running_.front().number)) continue;
+    while (!running_.empty() && find_end(running_.front().number)) continue;
     ::sched_yield();
   }
-  ResultCode result = failure_.empty() ? nccl_->call.comm_finalize(comm_) : kInProgress;
+  ResultCode result = failure_.empty() ? nccl_->call.comm_finalize(shared_->comm) : kInProgress;
   while (result == kInProgress && may_wait()) {
     result = state();
     ::sched_yield();
   }
   if (result == kSuccess) {
-    (void)nccl_->call.comm_destroy(comm_);
+    (void)nccl_->call.comm_destroy(std::exchange(shared_->comm, nullptr));
   } else {
-    abandon();
+    abort();
   }
 }
 
@@ -142,6 +146,7 @@ bool NcclLibrary::can_run(const OperationDescriptor& operation) const {
 
 // What the program has begun is on the default stream, or on one that the default stream waits for.
 int NcclLibrary::mark() {
+  if (driver_->captures_default_stream()) return -1;
   const Driver::Current current(*driver_);
   Event event = take_event();
   if (event == nullptr || driver_->call().event_record(event, nullptr) != 0) {
@@ -173,7 +178,7 @@ bool NcclLibrary::is_launched(int operation) {
 
 bool NcclLibrary::let_default_stream_wait(int operation) {
   const Running* const running = find(operation);
-  if (running == nullptr) return false;
+  if (running == nullptr || driver_->captures_default_stream()) return false;
   const Driver::Current current(*driver_);
   const int result = driver_->call().stream_wait_event(nullptr, running->ended, 0);
   if (result != 0) fail(driver_->status_of_call("cuStreamWaitEvent", result));
@@ -193,6 +198,7 @@ void NcclLibrary::wait_for_mark(int mark) {
 
 int NcclLibrary::start(const LibraryCall& call) {
   const Driver::Current current(*driver_);
+  const MutexLock held(shared_->mutex);
   Running& running = running_.emplace_back();
   running.number = next_number_++;
   const DeviceMemory memory{
@@ -211,6 +217,11 @@ int NcclLibrary::start(const LibraryCall& call) {
 
 bool NcclLibrary::has_ended(int operation) {
   const Driver::Current current(*driver_);
+  const MutexLock held(shared_->mutex);
+  return find_end(operation);
+}
+
+bool NcclLibrary::find_end(int operation) {
   move();
   const auto found = std::ranges::find(running_, operation, &Running::number);
   if (found == running_.end() || !failure_.empty()) return false;
@@ -282,33 +293,35 @@ ResultCode NcclLibrary::begin_steps(const Launch& launch) {
     if (!is_good("a collective", begin_step(step, op))) break;
   }
   const ResultCode ended = nccl_->call.group_end();
-  if (launch.factor) (void)nccl_->call.red_op_destroy(op, comm_);
+  if (launch.factor) (void)nccl_->call.red_op_destroy(op, shared_->comm);
   return ended;
 }
 
 ResultCode NcclLibrary::make_operation(const Launch& launch, RedOp& op) {
   const Type type = launch.steps.front().type;
   Scalar scalar = scalar_of(*launch.factor, type);
-  return nccl_->call.red_op_create_pre_mul_sum(&op, &scalar, type, kScalarHostImmediate, comm_);
+  return nccl_->call.red_op_create_pre_mul_sum(&op, &scalar, type, kScalarHostImmediate,
+                                               shared_->comm);
 }
 
 ResultCode NcclLibrary::begin_step(const Step& step, RedOp op) {
   const Interface& call = nccl_->call;
+  Comm const comm = shared_->comm;
   switch (step.kind) {
     case Step::Kind::all_reduce:
-      return call.all_reduce(step.from, step.to, step.count, step.type, op, comm_, stream_);
+      return call.all_reduce(step.from, step.to, step.count, step.type, op, comm, stream_);
     case Step::Kind::reduce:
-      return call.reduce(step.from, step.to, step.count, step.type, op, step.peer, comm_, stream_);
+      return call.reduce(step.from, step.to, step.count, step.type, op, step.peer, comm, stream_);
     case Step::Kind::reduce_scatter:
-      return call.reduce_scatter(step.from, step.to, step.count, step.type, op, comm_, stream_);
+      return call.reduce_scatter(step.from, step.to, step.count, step.type, op, comm, stream_);
     case Step::Kind::all_gather:
-      return call.all_gather(step.from, step.to, step.count, step.type, comm_, stream_);
+      return call.all_gather(step.from, step.to, step.count, step.type, comm, stream_);
     case Step::Kind::broadcast:
-      return call.broadcast(step.from, step.to, step.count, step.type, step.peer, comm_, stream_);
+      return call.broadcast(step.from, step.to, step.count, step.type, step.peer, comm, stream_);
     case Step::Kind::send:
-      return call.send(step.from, step.count, step.type, step.peer, comm_, stream_);
+      return call.send(step.from, step.count, step.type, step.peer, comm, stream_);
     case Step::Kind::receive:
-      return call.receive(step.to, step.count, step.type, step.peer, comm_, stream_);
+      return call.receive(step.to, step.count, step.type, step.peer, comm, stream_);
   }
   return kSuccess;
 }
@@ -369,11 +382,16 @@ void NcclLibrary::give_back(Event event) {
 
 // NCCL's kernels end by this, whoever they wait for.
 void NcclLibrary::abandon() {
+  const Driver::Current current(*driver_);
+  const MutexLock held(shared_->mutex);
+  abort();
+}
+
+void NcclLibrary::abort() {
   if (std::exchange(abandoned_, true)) return;
   abandoned_at_ = Clock::now();
-  const Driver::Current current(*driver_);
-  if (comm_ != nullptr) (void)nccl_->call.comm_abort(comm_);
-  comm_ = nullptr;
+  if (shared_->comm != nullptr) (void)nccl_->call.comm_abort(shared_->comm);
+  shared_->comm = nullptr;
 }
 
 bool NcclLibrary::has_given_back() {
@@ -393,23 +411,15 @@ void NcclLibrary::fail(const Status& status) {
 }
 
 bool NcclLibrary::is_good(const char* call, ResultCode result) {
-  if (result == kSuccess || result == kInProgress) return true;
-  fail(Status(StatusCode::system, text_of(call, result)));
-  return false;
+  const Status status = nccl_->status_of_call(call, result, shared_->comm);
+  if (!status.ok()) fail(status);
+  return status.ok();
 }
 
 ResultCode NcclLibrary::state() const {
   ResultCode now = kSuccess;
-  const ResultCode asked = nccl_->call.comm_get_async_error(comm_, &now);
+  const ResultCode asked = nccl_->call.comm_get_async_error(shared_->comm, &now);
   return asked == kSuccess ? now : asked;
-}
-
-std::string NcclLibrary::text_of(const char* call, ResultCode result) const {
-  const char* const error = nccl_->call.get_error_string(result);
-  const char* const last = nccl_->call.get_last_error(comm_);
-  const bool has_more = last != nullptr && *last != '\0';
-  return fmt::format("{}: {}{}{}", call, error == nullptr ? "an error" : error,
-                     has_more ? "; " : "", has_more ? last : "");
 }
 
 }  // namespace stretto::nccl

@@ -17,6 +17,7 @@
 #include "stretto/nccl/driver.h"
 #include "stretto/nccl/launch.h"
 #include "stretto/nccl/load.h"
+#include "stretto/nccl/registered_memory.h"
 #include "stretto/nccl/versions.h"
 
 namespace stretto::nccl {
@@ -73,12 +74,20 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
 
   NcclLibrary(std::shared_ptr<const Nccl> nccl, std::shared_ptr<const Driver> driver, int rank,
               int size)
-      : nccl_(std::move(nccl)), driver_(std::move(driver)), rank_(rank), size_(size) {}
+      : nccl_(std::move(nccl)),
+        driver_(std::move(driver)),
+        rank_(rank),
+        size_(size),
+        memory_(std::make_shared<RegisteredMemory>(nccl_, driver_, shared_)) {}
 
   int device() const override { return driver_->number(); }
   int device_of(const void* data) const override { return driver_->device_of(data); }
   bool takes(const void* data) const override { return device_of(data) >= 0; }
   bool takes_host_memory() const override { return true; }
+  bool is_registered(const void* data) const override { return memory_->contains(data); }
+  Result<std::shared_ptr<std::byte>> allocate(std::size_t bytes) override {
+    return memory_->allocate(bytes);
+  }
   const char* refusal(const OperationDescriptor& operation,
                       const BufferParts& parts) const override {
     return nccl::refusal(operation, parts.factor);
@@ -92,11 +101,18 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   Status set_up_communicator(const Meeting& meeting);
   const Running* find(int operation) const;
   void wait_for_mark(int mark);
-  void move();
-  void begin(Running& running);
-  ResultCode begin_steps(const Launch& launch);
-  ResultCode begin_step(const Step& step, RedOp op);
-  ResultCode make_operation(const Launch& launch, RedOp& op);
+  // Below, with the communicator.
+  void move() STRETTO_REQUIRES(shared_->mutex);
+  bool find_end(int operation) STRETTO_REQUIRES(shared_->mutex);
+  void abort() STRETTO_REQUIRES(shared_->mutex);
+  void begin(Running& running) STRETTO_REQUIRES(shared_->mutex);
+  ResultCode begin_steps(const Launch& launch) STRETTO_REQUIRES(shared_->mutex);
+  ResultCode begin_step(const Step& step, RedOp op) STRETTO_REQUIRES(shared_->mutex);
+  ResultCode make_operation(const Launch& launch, RedOp& op) STRETTO_REQUIRES(shared_->mutex);
+  bool is_good(const char* call, ResultCode result) STRETTO_REQUIRES(shared_->mutex);
+  ResultCode state() const STRETTO_REQUIRES(shared_->mutex);
+  void end_well() STRETTO_REQUIRES(shared_->mutex);
+
   void record_end(Running& running);
   bool is_done(Event event);
   void retire(std::size_t index);
@@ -105,18 +121,15 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   void give_back(Event event);
   // Keeps the first failure.
   void fail(const Status& status);
-  bool is_good(const char* call, ResultCode result);
-  ResultCode state() const;
-  std::string text_of(const char* call, ResultCode result) const;
-  void end_well();
 
   std::shared_ptr<const Nccl> nccl_;
   std::shared_ptr<const Driver> driver_;
   int rank_;
   int size_;
+  std::shared_ptr<SharedComm> shared_ = std::make_shared<SharedComm>();
+  std::shared_ptr<RegisteredMemory> memory_;
   std::string comm_name_;
   Config config_;
-  Comm comm_ = nullptr;
   Stream stream_ = nullptr;
   std::deque<Running> running_;
   int next_number_ = 0;

@@ -152,6 +152,32 @@ TEST_F(DeviceMemory, LateKernelsAreWaitedForByAllRanks) {
   lets_go.join();
 }
 
+TEST_F(DeviceMemory, GraphThatIsCapturedIsNotSpoiledByOperations) {
+  DoubleRanks ranks = make(2);
+  Double::get().change([](Control& control) { control.holds_kernels = true; });
+  std::thread captures([] {
+    while (Double::get().control().kernels < 2) std::this_thread::sleep_for(milliseconds(1));
+    Double::get().change([](Control& control) { control.captures = true; });
+    std::this_thread::sleep_for(milliseconds(20));
+    Double::get().change([](Control& control) { control.holds_kernels = false; });
+  });
+  ranks.on_all([](Communicator& rank) {
+    const auto data = rank.allocate<float>(1000, rank.device());
+    rank.all_reduce(data.span()).wait();
+    EXPECT_TRUE(Double::get().control().captures);
+    expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(data.span()).wait(); }),
+                    "if a CUDA graph is being captured, end that before");
+    expect_contains(
+        error_of<InvalidArgument>([&] { (void)rank.allocate<float>(8, rank.device()); }),
+        "allocate before the capture or after it");
+    rank.barrier().wait();
+    // Freeing memory waits for the device.
+    Double::get().change([](Control& control) { control.captures = false; });
+  });
+  captures.join();
+  EXPECT_FALSE(Double::get().control().has_spoiled_capture);
+}
+
 TEST_F(DeviceMemory, KernelsThatFailFailTheGroupWithWhatTheDriverSays) {
   DoubleRanks ranks = make(2);
   ranks.on_all([](Communicator& rank) {
@@ -262,7 +288,8 @@ TEST_F(DeviceMemory, RanksWithoutSharedMemoryAreToldWhatTheyLack) {
 TEST_F(DeviceMemory, WithoutADeviceThereIsNone) {
   run_ranks(2, [](Communicator& rank) {
     expect_contains(error_of<InvalidArgument>([&] { (void)rank.allocate<float>(8, 0); }),
-                    "allocate: only a job with the backend \"cuda\" gives memory of devices");
+                    "allocate: only a job with the backend \"cuda\" or \"nccl\" gives memory of "
+                    "devices");
   });
   const auto join_error = [](const FakeEnvironment& environment) {
     return error_of([&] {

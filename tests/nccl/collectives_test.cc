@@ -21,7 +21,8 @@ namespace {
 // Buffers on one kind of memory, and what a program has left in them.
 class Buffers {
  public:
-  explicit Buffers(std::optional<int> device) : device_(device) {}
+  explicit Buffers(std::optional<int> device, Communicator* maker = nullptr)
+      : device_(device), maker_(maker) {}
 
   template <class T>
   View make(const std::vector<T>& values) {
@@ -30,6 +31,9 @@ class Buffers {
     if (!device_) {
       host_.push_back(std::make_unique<std::byte[]>(bytes + 1));
       data = host_.back().get();
+    } else if (bytes > 0 && maker_ != nullptr) {
+      made_.push_back(maker_->allocate_bytes(bytes, device_));
+      data = made_.back().bytes().data();
     } else if (bytes > 0) {  // Nothing is nowhere.
       data = Double::get().allocate(bytes, *device_);
     }
@@ -57,14 +61,18 @@ class Buffers {
  private:
   std::byte* reach(std::byte* data) const { return device_ ? Double::get().reach(data) : data; }
   std::optional<int> device_;  // Nothing: the host.
+  Communicator* maker_;        // Of memory of the device; null: the program.
+  std::vector<Memory> made_;
   std::vector<std::unique_ptr<std::byte[]>> host_;
   std::vector<View> views_;
 };
 
 using Program = void (*)(Communicator&, Buffers&);
 
+enum class MadeBy { program, communicator };
+
 // Runs a program on both kinds of memory and compares what it leaves.
-void expect_same(Program program, int size = 3) {
+void expect_same(Program program, int size = 3, MadeBy made_by = MadeBy::program) {
   RankVector<std::vector<std::string>> on_host(size);
   RankVector<std::vector<std::string>> on_device(size);
   run_ranks(size, [&](Communicator& ranks) {
@@ -77,7 +85,7 @@ void expect_same(Program program, int size = 3) {
     DoubleRanks ranks({.size = size});
     for (const Status& status : ranks.statuses()) ASSERT_TRUE(status.ok()) << status.message();
     ranks.on_all([&](Communicator& rank) {
-      Buffers buffers(rank.device());
+      Buffers buffers(rank.device(), made_by == MadeBy::communicator ? &rank : nullptr);
       program(rank, buffers);
       on_device[rank.rank()] = buffers.contents();
     });
@@ -245,6 +253,31 @@ TEST(NcclDouble, TakesListsWithoutPackingThem) {
     }
     ranks.all_to_all_list(sent, received).wait();
   });
+}
+
+TEST(NcclDouble, RunsOnMemoryThatItHasMade) {
+  expect_same(
+      [](Communicator& ranks, Buffers& buffers) {
+        const int rank = ranks.rank().value();
+        const RankVector<std::size_t> counts = {4, 0, 3};
+        ranks.all_reduce(buffers.numbers(40, rank), {.factor = 2}).wait();
+        ranks.all_reduce(buffers.numbers(40, rank), buffers.zeros(40)).wait();
+        ranks.reduce(buffers.numbers(9, rank), {.op = ReduceOp::max, .root = 1}).wait();
+        ranks.broadcast(buffers.numbers(9, rank), {.root = 1}).wait();
+        ranks.all_gather(buffers.numbers(counts[rank], rank), buffers.zeros(7), {.counts = counts})
+            .wait();
+        ranks.reduce_scatter(buffers.numbers(6, rank), buffers.zeros(2)).wait();
+        ranks.gather(buffers.numbers(2, rank), buffers.zeros(rank == 2 ? 6 : 0), {.root = 2})
+            .wait();
+        ranks.scatter(buffers.numbers(rank == 2 ? 6 : 0, rank), buffers.zeros(2), {.root = 2})
+            .wait();
+        ranks.all_to_all(buffers.numbers(6, rank), buffers.zeros(6)).wait();
+        const std::array list = {buffers.numbers(3, rank), buffers.make(std::vector<double>(4, 1))};
+        ranks.all_reduce_coalesced(list).wait();
+      },
+      3, MadeBy::communicator);
+  EXPECT_EQ(Double::get().control().registrations, 0);
+  EXPECT_EQ(Double::get().control().made_blocks, 0);
 }
 
 TEST(NcclDouble, RunsForARankThatIsAlone) {

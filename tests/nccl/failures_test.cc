@@ -6,8 +6,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "stretto/base/error.h"
@@ -222,17 +224,101 @@ TEST_F(NcclDoubleFails, MemoryOfAnotherDeviceIsRefused) {
   EXPECT_EQ(Double::get().control().launches, 2);
 }
 
-TEST_F(NcclDoubleFails, NothingBeginsWhileAGraphIsCaptured) {
+// The program may capture what it computes while operations are in flight, and goes on after one
+// that was refused.
+TEST_F(NcclDoubleFails, GraphThatIsCapturedIsNotSpoiledByOperations) {
+  Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 2});
-  Double::get().change([](auto& control) { control.captures = true; });
+  std::atomic<int> submitted{0};
+  std::thread captures([&] {
+    while (submitted < 2 || Double::get().control().launches < 2) {
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    Double::get().change([](auto& control) { control.captures = true; });
+    std::this_thread::sleep_for(milliseconds(20));
+    Double::get().change([](auto& control) { control.stalls = false; });
+  });
   ranks.on_all([&](Communicator& rank) {
+    Work work = rank.all_reduce(on_device(rank, 8));
+    ++submitted;
+    work.wait();
+    EXPECT_TRUE(Double::get().control().captures);
     expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(on_device(rank, 8)).wait(); }),
                     "if a CUDA graph is being captured, end that before");
+    expect_contains(
+        error_of<InvalidArgument>([&] { (void)rank.allocate<float>(8, rank.device()); }),
+        "allocate before the capture or after it");
     rank.barrier().wait();
   });
-  EXPECT_EQ(Double::get().control().launches, 0);
+  captures.join();
+  EXPECT_EQ(Double::get().control().launches, 2);
+  EXPECT_FALSE(Double::get().control().has_spoiled_capture);
   Double::get().change([](auto& control) { control.captures = false; });
   ranks.on_all([&](Communicator& rank) { rank.all_reduce(on_device(rank, 8)).wait(); });
+}
+
+// NCCL says that what happens then is undefined.
+TEST_F(NcclDoubleFails, RegisteredMemoryAndOtherAreNotMixed) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const auto refused = [](const auto& call) { return error_of<InvalidArgument>(call); };
+    const auto made = rank.allocate<float>(8, rank.device());
+    const View data = as_output(made.span());
+    const View other = on_device(rank, 8);
+    expect_contains(refused([&] { rank.all_reduce(data, other).wait(); }),
+                    "some buffers lie in memory that allocate() has made and some in other memory");
+    const std::vector<std::size_t> counts = {3, 5};
+    const View share{data.data, counts[static_cast<std::size_t>(rank.rank().value())], DType::f32};
+    expect_contains(refused([&] { rank.gather(share, data, {.counts = counts}).wait(); }),
+                    "memory that allocate() has made is neither for unequal shares");
+    expect_contains(refused([&] { rank.all_to_all(data, data).wait(); }), "in place");
+    expect_contains(refused([&] { (void)rank.allocate<float>(8, 7); }),
+                    "device 7 of this process is not the one that this rank works on");
+    rank.all_reduce(data).wait();
+    const View mine = rank.rank() == 0 ? data : other;
+    expect_contains(error_of<Mismatch>([&] { rank.all_reduce(mine).wait(); }),
+                    "what is for memory of devices that allocate() has made");
+  });
+  EXPECT_EQ(Double::get().control().launches, 2);
+}
+
+TEST_F(NcclDoubleFails, RegisteredMemoryIsZeroedAndOutlivesItsCommunicator) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    auto made = std::make_optional(rank.allocate<float>(8, rank.device()));
+    EXPECT_TRUE(rank.is_device_memory(made->data()));
+    const std::byte* const bytes = Double::get().reach(made->span().data());
+    EXPECT_TRUE(std::all_of(bytes, bytes + 32, [](std::byte b) { return b == std::byte{0}; }));
+    rank.all_reduce(made->span()).wait();
+    // To another communicator it is memory like any other.
+    const auto half = rank.split({.color = 0});
+    half->all_reduce(made->span()).wait();
+    half->all_reduce(on_device(rank, 8)).wait();
+    const auto more = rank.allocate<float>(8, rank.device());
+    rank.barrier().wait();
+    EXPECT_EQ(Double::get().control().registrations, 4);
+    rank.barrier().wait();
+    ranks[rank.rank().value()].reset();
+    EXPECT_GT(Double::get().control().made_blocks, 0);
+  });
+  EXPECT_EQ(Double::get().control().registrations, 0);
+  EXPECT_EQ(Double::get().control().made_blocks, 0);
+}
+
+// While NCCL takes an operation, it takes nothing else.
+TEST_F(NcclDoubleFails, RegisteredMemoryComesAndGoesWhileOperationsAreInFlight) {
+  DoubleRanks ranks({.size = 2});
+  Double::get().change([](auto& control) { control.longest_delay_us = 5'000; });
+  ranks.on_all([&](Communicator& rank) {
+    std::vector<Work> works;
+    for (int i = 0; i < 10; ++i) {
+      works.push_back(rank.all_reduce(on_device(rank, 8)));
+      const auto made = rank.allocate<float>(8, rank.device());
+      rank.all_reduce(made.span()).wait();
+    }
+    for (Work& work : works) work.wait();
+  });
+  EXPECT_EQ(Double::get().control().registrations, 0);
 }
 
 // Groups have communicators of their own.

@@ -43,6 +43,11 @@ inline constexpr std::uint64_t kMonitoredLayout = 0x6f74696e6f6d;
 // The algorithm of operations on memory of devices, so that a rank whose buffers lie elsewhere is
 // found out.
 inline constexpr std::uint8_t kDeviceAlgorithm = 255;
+// Of those on memory of devices that a library has registered.
+inline constexpr std::uint8_t kRegisteredDeviceAlgorithm = 254;
+inline constexpr bool is_on_device(std::uint8_t algorithm) {
+  return algorithm >= kRegisteredDeviceAlgorithm;
+}
 
 // What a rank believes it is doing. Travels with the data, so that ranks which disagree find out at
 // once and can say how (see docs/wire_format.md). Equal on all ranks of one operation.

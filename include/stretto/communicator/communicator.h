@@ -206,10 +206,12 @@ class Communicator final {
   // OutOfMemory if it does not fit into what the machine and the limits of this process' container
   // have left, not even a second later; the communicator goes on.
   //
-  // With a device, which must be device(): memory there, which the devices of the other ranks of
-  // this host have mapped, and the host cannot touch. It is freed when all that this process has
-  // begun on the device has ended, for which the host waits. Throws InvalidArgument unless the
-  // backend is "cuda" (JoinOptions::backend), and Error with what the device's driver says.
+  // With a device, which must be device(): memory there, which the host cannot touch; with the
+  // backend "cuda" (JoinOptions::backend) the devices of the other ranks of this host have mapped
+  // it, with "nccl" this communicator's NCCL knows it, and takes in one operation only such memory
+  // or none, on all ranks. It is freed when all that this process has begun on the device has
+  // ended, for which the host waits. Throws InvalidArgument with another backend, or while a CUDA
+  // graph is captured, and Error with what NCCL or the device's driver says.
   Memory allocate_bytes(std::size_t bytes, std::optional<int> device = std::nullopt);
   template <class T>
   Buffer<T> allocate(std::size_t count, std::optional<int> device = std::nullopt) {

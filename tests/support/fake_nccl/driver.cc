@@ -18,11 +18,14 @@ namespace {
 
 constexpr int kSuccess = 0;
 constexpr int kNotReady = 600;
+constexpr int kStreamCaptureUnsupported = 900;
 constexpr int kStreamCaptureImplicit = 906;
+constexpr int kRelaxed = 2;
 constexpr std::size_t kMostDevices = 8;
 constexpr std::size_t kDeviceBytes = std::size_t{256} * 1024 * 1024;
 
 thread_local std::vector<int> contexts;
+thread_local int capture_mode = 0;
 
 // The same pages twice: where the program knows them nobody may touch them.
 struct Pages {
@@ -50,6 +53,18 @@ Pages& pages() {
 Shared& shared() {
   static auto* const made = new Shared;
   return *made;
+}
+
+int Shared::refusal_on(Stream stream) {
+  if (!control.captures || stream != nullptr) return kSuccess;
+  control.has_spoiled_capture = true;
+  return kStreamCaptureImplicit;
+}
+
+int Shared::refusal_of_question() {
+  if (!control.captures || capture_mode == kRelaxed) return kSuccess;
+  control.has_spoiled_capture = true;
+  return kStreamCaptureUnsupported;
 }
 
 bool is_in_pages(const void* data) {
@@ -216,13 +231,25 @@ int cuStreamQuery(Stream stream) {
   if (!has_context()) return kInvalidContext;
   const auto* const of = stream_of(stream);
   const std::lock_guard held(shared().mutex);
+  if (const int refusal = shared().refusal_of_question()) return refusal;
   return of->ended == of->begun ? shared().control.stream_error : kNotReady;
+}
+int cuStreamIsCapturing(Stream stream, int* status) {
+  if (!has_context()) return kInvalidContext;
+  const std::lock_guard held(shared().mutex);
+  *status = 0;
+  return stream == nullptr && shared().control.captures ? kStreamCaptureImplicit : kSuccess;
+}
+int cuThreadExchangeStreamCaptureMode(int* mode) {
+  std::swap(*mode, capture_mode);
+  return kSuccess;
 }
 int cuStreamWaitEvent(Stream stream, void* event, unsigned) {
   if (!has_context()) return kInvalidContext;
   Event at;
   {
     const std::lock_guard held(shared().mutex);
+    if (const int refusal = shared().refusal_on(stream)) return refusal;
     at = *static_cast<Event*>(event);
   }
   enqueue(stream, [at] {
@@ -240,13 +267,14 @@ int cuEventRecord(void* event, Stream stream) {
   if (!has_context()) return kInvalidContext;
   auto* const of = stream_of(stream);
   const std::lock_guard held(shared().mutex);
-  if (stream == nullptr && shared().control.captures) return kStreamCaptureImplicit;
+  if (const int refusal = shared().refusal_on(stream)) return refusal;
   *static_cast<Event*>(event) = {of, of->begun};
   return kSuccess;
 }
 int cuEventQuery(void* event) {
   if (!has_context()) return kInvalidContext;
   const std::lock_guard held(shared().mutex);
+  if (const int refusal = shared().refusal_of_question()) return refusal;
   return static_cast<Event*>(event)->is_done() ? kSuccess : kNotReady;
 }
 int cuEventDestroy_v2(void* event) {
@@ -289,6 +317,10 @@ int cuMemcpyAsync(std::uint64_t to, std::uint64_t from, std::size_t bytes, Strea
 }
 int cuMemsetD8_v2(std::uint64_t to, unsigned char value, std::size_t bytes) {
   if (!has_context()) return kInvalidContext;
+  {
+    const std::lock_guard held(shared().mutex);
+    if (const int refusal = shared().refusal_on(nullptr)) return refusal;
+  }
   std::byte* const target = reach(reinterpret_cast<void*>(to));
   enqueue(nullptr, [=] { std::fill_n(target, bytes, std::byte{value}); });
   return kSuccess;
@@ -296,6 +328,7 @@ int cuMemsetD8_v2(std::uint64_t to, unsigned char value, std::size_t bytes) {
 int cuCtxSynchronize() {
   if (!has_context()) return kInvalidContext;
   std::unique_lock held(shared().mutex);
+  if (const int refusal = shared().refusal_on(nullptr)) return refusal;
   shared().changed.wait(held, [] {
     return std::ranges::all_of(all_streams(), [](const auto& s) { return s->ended == s->begun; });
   });

@@ -45,8 +45,11 @@ struct Control {
   bool stalls = false;
   // Connecting never ends, until it is aborted.
   bool stalls_connecting = false;
-  // A graph is being captured, for whose sake the default streams record nothing.
+  // A graph captures, on a thread of the program, a stream that the default ones wait for. It is
+  // spoiled by what goes to those, and by what a thread asks the device without being told to
+  // respect no graph.
   bool captures = false;
+  bool has_spoiled_capture = false;
   // Our kernels wait until they are let go; or are refused with this error, if it is not 0.
   bool holds_kernels = false;
   int kernel_error = 0;
@@ -68,6 +71,9 @@ struct Control {
   std::size_t exported_bytes = 0;
   int reserved_places = 0;
   int mapped_places = 0;
+  // Of memory that NCCL has made: blocks that are there, and those that communicators know.
+  int made_blocks = 0;
+  int registrations = 0;
   std::string misuse;  // The first.
 };
 
@@ -80,6 +86,10 @@ struct Shared {
   void misused(const std::string& what) {
     if (control.misuse.empty()) control.misuse = what;
   }
+  // The lock is held. What the device says, while a graph is captured, to what would go to the
+  // default stream, and to a question; 0: nothing against it.
+  int refusal_on(Stream stream);
+  int refusal_of_question();
   std::chrono::microseconds delay() {
     const auto most = static_cast<std::uint64_t>(control.longest_delay_us) + 1;
     return std::chrono::microseconds(random() % most);
@@ -96,6 +106,9 @@ std::byte* reach(const void* data);
 // and -1 if it is none.
 std::byte* reach_exported(const void* data);
 int device_of_exported(const void* data);
+// Whether a communicator knows the memory there, and the end of all that it knows: with the lock.
+bool is_registered(Comm comm, const void* data);
+void forget_registrations(Comm comm);
 // Whether the calling thread has made a device its current one.
 bool has_context();
 // Of the calling thread's current device.

@@ -54,12 +54,13 @@ struct Call {
   RedOp op = 0;
   int peer = 0;
   double factor = 1;  // Of an operation that has been made.
+  bool is_registered = false;
   std::string what() const {
     // The two ends of a message have different names.
     const int number =
         kind == Kind::receive ? static_cast<int>(Kind::send) : static_cast<int>(kind);
     return std::to_string(number) + " of " + std::to_string(count) + " of type " +
-           std::to_string(static_cast<int>(type));
+           std::to_string(static_cast<int>(type)) + (is_registered ? ", registered" : "");
   }
 };
 
@@ -320,6 +321,10 @@ ResultCode add(Call call, Comm comm, Stream stream) {
   }
   group.comm = comm;
   group.stream = stream;
+  const auto is_registered = [&](const void* data) {
+    return data == nullptr || stretto::fake_nccl::is_registered(comm, data);
+  };
+  call.is_registered = is_registered(call.from) && is_registered(call.to);
   if (call.op >= kFirstMadeOp) call.factor = comm->factors[call.op];
   group.calls.push_back(call);
   return kSuccess;
@@ -388,12 +393,14 @@ ResultCode ncclCommFinalize(Comm comm) {
 ResultCode ncclCommDestroy(Comm comm) {
   const std::lock_guard held(shared().mutex);
   if (!comm->is_finalized || comm->running > 0) shared().misused("destroyed while it runs");
+  forget_registrations(comm);
   ++shared().control.destroyed;
   return kSuccess;  // Stays, so that a use of it is found out.
 }
 ResultCode ncclCommAbort(Comm comm) {
   const std::lock_guard held(shared().mutex);
   comm->is_aborted = true;
+  forget_registrations(comm);
   ++shared().control.aborts;
   shared().changed.notify_all();
   return kSuccess;

@@ -1,0 +1,102 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/nccl/registered_memory.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/log.h"
+
+namespace stretto::nccl {
+namespace {
+
+// For how long a communicator may be busy with a call that other ranks are late for.
+constexpr Duration kBusyTime = std::chrono::seconds(10);
+
+}  // namespace
+
+// While NCCL is still taking a call, it takes no other.
+template <class Use>
+bool RegisteredMemory::when_ready(const Use& use) {
+  const Deadline until = Deadline::after(kBusyTime);
+  while (true) {
+    {
+      const MutexLock held(comm_->mutex);
+      if (comm_->comm == nullptr) return true;
+      ResultCode state = kSuccess;
+      (void)nccl_->call.comm_get_async_error(comm_->comm, &state);
+      if (state != kInProgress) {
+        use(comm_->comm);
+        return true;
+      }
+    }
+    if (until.passed()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+Result<std::shared_ptr<std::byte>> RegisteredMemory::allocate(std::size_t bytes) {
+  const Driver::Current current(*driver_);
+  void* made = nullptr;
+  const std::size_t whole = std::max<std::size_t>(bytes, 1);
+  const ResultCode result = nccl_->call.mem_alloc(&made, whole);
+  STRETTO_RETURN_IF_ERROR(nccl_->status_of_call("ncclMemAlloc", result));
+  std::shared_ptr<std::byte> data(
+      static_cast<std::byte*>(made),
+      [self = shared_from_this()](std::byte* begin) { self->free(begin); });
+  STRETTO_RETURN_IF_ERROR(driver_->clear(made, whole));
+  STRETTO_RETURN_IF_ERROR(register_with_comm(data.get(), whole));
+  return data;
+}
+
+Status RegisteredMemory::register_with_comm(std::byte* data, std::size_t bytes) {
+  Block block{.bytes = bytes};
+  ResultCode result = kSuccess;
+  const bool was_ready = when_ready(
+      [&](Comm comm) { result = nccl_->call.comm_register(comm, data, bytes, &block.handle); });
+  if (!was_ready) {
+    return Status(StatusCode::timeout,
+                  "NCCL is busy with an operation that other ranks are late for");
+  }
+  STRETTO_RETURN_IF_ERROR(nccl_->status_of_call("ncclCommRegister", result));
+  const MutexLock held(mutex_);
+  blocks_.emplace(data, block);
+  return {};
+}
+
+bool RegisteredMemory::contains(const void* data) const {
+  const auto* const at = static_cast<const std::byte*>(data);
+  const MutexLock held(mutex_);
+  const auto behind = blocks_.upper_bound(at);
+  if (behind == blocks_.begin()) return false;
+  const auto& [begin, block] = *std::prev(behind);
+  return at < begin + block.bytes;
+}
+
+// The communicator forgets all when it ends.
+void RegisteredMemory::free(std::byte* data) {
+  const Driver::Current current(*driver_);
+  (void)driver_->call().context_synchronize();
+  Block block;
+  {
+    const MutexLock held(mutex_);
+    const auto found = blocks_.find(data);
+    if (found != blocks_.end()) {
+      block = found->second;
+      blocks_.erase(found);
+    }
+  }
+  const bool is_forgotten = block.handle == nullptr || when_ready([&](Comm comm) {
+                              (void)nccl_->call.comm_deregister(comm, block.handle);
+                            });
+  if (is_forgotten) {
+    (void)nccl_->call.mem_free(data);
+  } else {
+    log(LogLevel::warning, "{} bytes of a device are not freed: NCCL is busy", block.bytes);
+  }
+}
+
+}  // namespace stretto::nccl
