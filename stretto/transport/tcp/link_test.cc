@@ -139,7 +139,7 @@ TEST(TcpLink, OutlivesAPeerThatTakesNothingForLonger) {
   ASSERT_EQ(
       ::setsockopt(mine.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds)),
       0);
-  auto link = TcpLink::create(std::move(mine)).or_throw();
+  auto link = TcpLink::create(std::make_unique<SocketStream>(std::move(mine))).or_throw();
   fill(*link);
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   link->service();
@@ -152,7 +152,9 @@ TEST(StripedLink, ASilentNetworkOfTwoLosesThePeer) {
   std::vector<FileDescriptor> peers;
   for (int stripe = 0; stripe < 2; ++stripe) {
     auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
-    stripes.push_back(TcpLink::create(std::move(mine), std::chrono::seconds(3)).or_throw());
+    stripes.push_back(
+        TcpLink::create(std::make_unique<SocketStream>(std::move(mine)), std::chrono::seconds(3))
+            .or_throw());
     peers.push_back(std::move(theirs));
   }
   const auto link = StripedLink::create(std::move(stripes)).or_throw();
