@@ -10,8 +10,6 @@ import os
 import pathlib
 import pickle
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 import unittest
@@ -76,10 +74,9 @@ class FlightRecorderTest(unittest.TestCase):
             self.assertEqual(first["pg_config"][name]["ranks"], "[0, 1]")
             self.assertNotEqual(gathered["pg_id"], reduced["pg_id"])
             self.assertIn(str(gathered["pg_id"]), first["pg_status"])
-            tool = [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace", folder]
+            tool = "torch.distributed.flight_recorder.fr_trace"
             told = os.path.join(folder, "told.db")
-            run = subprocess.run([*tool, "-o", told], capture_output=True, text=True)
-            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            ranks.output_of("-m", tool, folder, "-o", told)
             _, database = pickle.loads(pathlib.Path(told).read_bytes())
             matched = [each.collective_name for each in database.collectives if each.pass_check]
             name = f"{LIBRARY}:all_reduce"

@@ -9,13 +9,11 @@ import json
 import os
 import pathlib
 import re
-import socket
-import subprocess
-import sys
 import tempfile
 import unittest
 
 import ranks
+from process_group_test import free_port
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 PAGE = SOURCE / "docs/pytorch_backend.md"
@@ -25,9 +23,7 @@ class GuideTest(unittest.TestCase):
     def test_blocks(self) -> None:
         blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
         for number, block in enumerate(blocks, 1):
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
+            port = free_port()
 
             def body(rank: int, size: int, path: str) -> None:
                 os.environ.update(
@@ -46,14 +42,9 @@ class GuideTest(unittest.TestCase):
         """A GPT learns the same with both backends."""
         with tempfile.TemporaryDirectory() as folder:
             answer = pathlib.Path(folder) / "answer.json"
-            command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-            run = subprocess.run(
-                [*command, "--nproc-per-node=2", SOURCE / "python/examples/train_gpt.py"]
-                + ["--steps", "20", "--json", answer],
-                capture_output=True,
-                text=True,
-            )
-            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+            program = SOURCE / "python/examples/train_gpt.py"
+            ranks.output_of(*command, program, "--steps", "20", "--json", answer)
             told = json.loads(answer.read_text())["backends"]
         losses = told["stretto"]["losses"]
         self.assertLess(losses[-1], 0.8 * losses[0])

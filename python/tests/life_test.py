@@ -264,10 +264,7 @@ dist.all_reduce(torch.ones(1))
             "dist.init_process_group('stretto', store=dist.HashStore(), rank=0, world_size=1)"
         )
         environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
-        run = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True
-        )
-        self.assertEqual(run.returncode, 0, run.stderr)
+        ranks.output_of("-c", program, env=environment)
 
 
 DTYPES = [torch.float32, torch.complex64, torch.bool, torch.float8_e5m2, torch.int16]
@@ -320,6 +317,9 @@ class TensorsTest(unittest.TestCase):
                     moved(rank, size, dtype, shape)
                     if dtype != torch.float8_e5m2:
                         reduced(rank, size, dtype, shape)
+            own = torch.full((2,), float(rank))
+            for most in functional.all_reduce_coalesced([own, own], "max", dist.group.WORLD):
+                equal(most, torch.full((2,), size - 1.0))
             told = refusal(lambda: equal(functional.all_reduce(
                 torch.ones(2, dtype=torch.float8_e5m2), "sum", dist.group.WORLD), torch.ones(2)))
             assert "f8_e5m2" in told, told

@@ -15,6 +15,8 @@ import tempfile
 import unittest
 import venv
 
+import ranks
+
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(os.environ["STRETTO_BUILD_DIR"])
 
@@ -49,11 +51,7 @@ class PackageTest(unittest.TestCase):
         environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
         taken: list[float] = []
         while len(taken) < 5 and min(taken, default=1e9) > 100:
-            run = subprocess.run(
-                [sys.executable, program], env=environment, capture_output=True, text=True
-            )
-            self.assertEqual(run.returncode, 0, run.stderr)
-            taken.append(float(run.stdout))
+            taken.append(float(ranks.output_of(program, env=environment)))
         self.assertLess(min(taken), 100, f"milliseconds beyond torch: {taken}")
 
     @unittest.skipUnless(
@@ -67,17 +65,12 @@ class PackageTest(unittest.TestCase):
             project.mkdir()
             (project / "CMakeLists.txt").write_text(BUILT.replace("@BUILD@", str(BUILD)))
             chosen = [f"cmake.source-dir={project}", f"build-dir={folder}/build"]
-            pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
+            pip = ["-m", "pip", "wheel", "--no-deps", "--no-build-isolation"]
             pip += [f"--wheel-dir={folder}", *(f"--config-settings={each}" for each in chosen)]
-            run = subprocess.run([*pip, SOURCE], capture_output=True, text=True)
-            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            ranks.output_of(*pip, SOURCE)
             (wheel,) = pathlib.Path(folder).glob("stretto-*.whl")
             self.assertRegex(wheel.name, r"^stretto-0\.1\.0-cp3\d+-cp3\d+-linux_")
-            tried = subprocess.run(
-                [sys.executable, SOURCE / "python/commands/try_wheel.py", wheel],
-                capture_output=True, text=True,
-            )
-            self.assertEqual(tried.returncode, 0, tried.stdout + tried.stderr)
+            ranks.output_of(SOURCE / "python/commands/try_wheel.py", wheel)
 
     def test_is_configured_for_the_torch_beside_pip(self) -> None:
         """Of one environment, and then of another in the same folder. The package file of a torch
@@ -129,18 +122,9 @@ class PackageTest(unittest.TestCase):
                 shutil.copytree(metadata, pathlib.Path(site) / metadata.name)
             environment = {**os.environ, "PYTHONPATH": site}
             environment.pop("STRETTO_PROGRAM")
-            run = subprocess.run(
-                [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True
-            )
-            self.assertEqual(run.returncode, 0, run.stderr)
-            self.assertIn(f"works, 0.1.0 {package}", run.stdout)
-            tool = subprocess.run(
-                [sys.executable, "-m", "stretto", "--help"],
-                env=environment,
-                capture_output=True,
-                text=True,
-            )
-            self.assertIn("bench", tool.stdout, tool.stderr)
+            said = ranks.output_of("-c", PROGRAM, env=environment)
+            self.assertIn(f"works, 0.1.0 {package}", said)
+            self.assertIn("bench", ranks.output_of("-m", "stretto", "--help", env=environment))
             module = next(package.glob("_c.*.so"))
             shown = subprocess.run(
                 ["nm", "-D", "--defined-only", "--format=posix", module],

@@ -38,17 +38,27 @@ def flat(model: nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
-def trained_alone(steps: int = 2) -> torch.Tensor:
-    """What the parameters are to be: those of one process with the data of all ranks."""
-    model = model_of()
+def train(model: nn.Module, data: torch.Tensor, steps: int = 2) -> torch.Tensor:
+    """The parameters after some steps."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     for _ in range(steps):
-        step(model, optimizer, torch.cat([data_of(r) for r in range(SIZE)]))
+        step(model, optimizer, data)
     return flat(model)
+
+
+def trained_alone() -> torch.Tensor:
+    """What the parameters are to be: those of one process with the data of all ranks."""
+    return train(model_of(), torch.cat([data_of(r) for r in range(SIZE)]))
 
 
 def close(found: torch.Tensor, wanted: torch.Tensor, tolerance: float = 1e-5) -> None:
     assert torch.allclose(found, wanted, atol=tolerance), (found - wanted).abs().max()
+
+
+def expect_same_on_all(model: nn.Module) -> None:
+    outputs = [torch.empty_like(flat(model)) for _ in range(SIZE)]
+    dist.all_gather(outputs, flat(model))
+    assert torch.equal(outputs[0], outputs[1])
 
 
 @contextlib.contextmanager
@@ -58,20 +68,6 @@ def shared_folder() -> Iterator[str]:
         dist.broadcast_object_list(folder, src=0)
         yield folder[0]
         dist.barrier()
-
-
-def functional_collectives(rank: int) -> None:
-    from torch.distributed import _functional_collectives as functional
-
-    own = torch.ones(4) * (rank + 1)
-    assert functional.all_reduce(own, "sum", dist.group.WORLD).sum() == 12
-    gathered = functional.all_gather_tensor(own, 0, dist.group.WORLD)
-    assert gathered.shape == (8,) and gathered.sum() == 12
-    scattered = functional.reduce_scatter_tensor(own, "avg", 0, dist.group.WORLD)
-    assert torch.equal(scattered + 0, torch.full((2,), 1.5))
-    pair = functional.all_reduce_coalesced([own, own * 2], "max", dist.group.WORLD)
-    assert torch.equal(pair[1] + 0, torch.full((4,), 4.0))
-    assert torch.equal(own, torch.ones(4) * (rank + 1))
 
 
 def device_mesh_and_dtensor(rank: int) -> None:
@@ -96,9 +92,7 @@ def fully_sharded(rank: int) -> None:
     for layer in model:
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for _ in range(2):
-        step(model, optimizer, data_of(rank))
+    train(model, data_of(rank))
     found = torch.cat([p.full_tensor().detach().flatten() for p in model.parameters()])
     close(found, trained_alone())
 
@@ -130,25 +124,15 @@ def communication_hooks(rank: int) -> None:
 
     model = nn.parallel.DistributedDataParallel(model_of())
     model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for _ in range(2):
-        step(model, optimizer, data_of(rank))
-    close(flat(model), trained_alone(), 1e-2)
+    close(train(model, data_of(rank)), trained_alone(), 1e-2)
     model = nn.parallel.DistributedDataParallel(model_of())
     state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
     model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for _ in range(4):
-        step(model, optimizer, data_of(rank))
-    outputs = [torch.empty_like(flat(model)) for _ in range(SIZE)]
-    dist.all_gather(outputs, flat(model))
-    assert torch.equal(outputs[0], outputs[1])
+    train(model, data_of(rank), steps=4)
+    expect_same_on_all(model)
     model = nn.parallel.DistributedDataParallel(model_of())
     model.register_comm_hook(None, in_larger_bucket)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for _ in range(2):
-        step(model, optimizer, data_of(rank))
-    close(flat(model), trained_alone())
+    close(train(model, data_of(rank)), trained_alone())
 
 
 def distributed_optimizer(rank: int) -> None:
@@ -175,13 +159,9 @@ def uneven_inputs(rank: int) -> None:
     from torch.distributed.algorithms.join import Join
 
     model = nn.parallel.DistributedDataParallel(model_of())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with Join([model]):
-        for _ in range(rank + 1):
-            step(model, optimizer, data_of(rank))
-    outputs = [torch.empty_like(flat(model)) for _ in range(SIZE)]
-    dist.all_gather(outputs, flat(model))
-    assert torch.equal(outputs[0], outputs[1])
+        train(model, data_of(rank), steps=rank + 1)
+    expect_same_on_all(model)
 
 
 def synchronized_buffers(rank: int) -> None:
@@ -191,9 +171,7 @@ def synchronized_buffers(rank: int) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     step(model, optimizer, torch.ones(2, 1, 8, 8).to(memory_format=torch.channels_last) * rank)
     step(model, optimizer, torch.ones(2, 1, 8, 8) * rank)
-    outputs = [torch.empty_like(flat(model)) for _ in range(SIZE)]
-    dist.all_gather(outputs, flat(model))
-    assert torch.equal(outputs[0], outputs[1])
+    expect_same_on_all(model)
 
 
 def objects(rank: int) -> None:
@@ -257,11 +235,7 @@ def compiled(rank: int) -> None:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
         for backend in ("aot_eager", "inductor"):
             model = nn.parallel.DistributedDataParallel(model_of())
-            optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-            fast = torch.compile(model, backend=backend)
-            for _ in range(2):
-                step(fast, optimizer, data_of(rank))
-            close(flat(model), trained_alone())
+            close(train(torch.compile(model, backend=backend), data_of(rank)), trained_alone())
 
     @torch.compile(backend="aot_eager", fullgraph=True)
     def twice_the_sum(tensor: torch.Tensor) -> torch.Tensor:
@@ -273,7 +247,6 @@ def compiled(rank: int) -> None:
 class ProgramsTest(unittest.TestCase):
     def test_programs(self) -> None:
         programs = [
-            functional_collectives,
             device_mesh_and_dtensor,
             fully_sharded,
             sharded_optimizer,

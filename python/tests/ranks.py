@@ -9,6 +9,7 @@ import datetime
 import os
 import pickle
 import select
+import subprocess
 import sys
 import tempfile
 import time
@@ -41,6 +42,13 @@ def failure(call: Callable[[], object]) -> str:
     except dist.DistBackendError as error:
         return str(error)
     raise AssertionError("it did not fail")
+
+
+def output_of(*words: object, **options: Any) -> str:
+    """What `python WORDS` says on its way to a good end."""
+    run = subprocess.run([sys.executable, *words], capture_output=True, text=True, **options)
+    assert run.returncode == 0, run.stdout + run.stderr
+    return run.stdout
 
 
 def start(path: str, rank: int, size: int, backend: str = "stretto", **options: Any) -> None:

@@ -10,8 +10,6 @@ import os
 import pathlib
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import unittest
@@ -116,14 +114,10 @@ class SurvivorsTest(unittest.TestCase):
         delay = draw.uniform(0, 0.003)
         print(f"seed {seed}: rank {victim} is killed {delay * 1e3:.1f} ms into step {step}")
         with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+            command = ["-m", "torch.distributed.run", "--standalone"]
             options = [f"--nproc-per-node={SIZE}", "--max-restarts=1", "--monitor-interval=0.1"]
             death = [str(each) for each in (victim, step, delay)]
-            run = subprocess.run(
-                [*command, *options, program, folder, *death],
-                capture_output=True, text=True, timeout=200,
-            )
-            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            ranks.output_of(*command, *options, program, folder, *death, timeout=200)
             told = json.loads((pathlib.Path(folder) / "result.json").read_text())
         self.assertEqual(told["restarts"], 1)
         # Where it had saved last; the signal may come some steps later.

@@ -8,10 +8,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import pathlib
-import subprocess
-import sys
 import tempfile
 import unittest
+
+import ranks
 
 SUITE = pathlib.Path(__file__).resolve().parents[1] / "commands/torch_suite.py"
 SAMPLE = [
@@ -44,11 +44,8 @@ class TorchSuiteTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             answer = pathlib.Path(folder) / "outcomes.json"
             only = f"^test_({'|'.join(SAMPLE)})$"
-            command = [sys.executable, SUITE, "--backends", "stretto", "--worlds", "2"]
-            run = subprocess.run(
-                [*command, "--only", only, "--json", answer], capture_output=True, text=True
-            )
-            self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+            chosen = ["--backends", "stretto", "--worlds", "2", "--only", only]
+            ranks.output_of(SUITE, *chosen, "--json", answer)
             outcomes = json.loads(answer.read_text())["2"]["stretto"]
         passed = [name for name, (outcome, _) in outcomes.items() if outcome == "pass"]
         self.assertGreaterEqual(len(passed), 16, outcomes)
