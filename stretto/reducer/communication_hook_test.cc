@@ -3,12 +3,9 @@
 
 #include "stretto/reducer/communication_hook.h"
 
-#include <atomic>
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -19,13 +16,16 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
 #include "tests/support/gradients.h"
+#include "tests/support/own_timeout.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto {
 namespace {
 
+using testing::compressing;
 using testing::floats;
 using testing::message_of;
+using testing::OwnTimeout;
 using testing::three_gradients;
 
 // A step in which every element of rank r is value + r.
@@ -140,22 +140,13 @@ TEST(CommunicationHook, AnObjectReducesForOneAtATime) {
 }
 
 TEST(CommunicationHook, TheTimeoutHoldsForWhatHooksCompareWhenTheyAreAttached) {
-  std::atomic<bool> failed{false};
+  OwnTimeout timeout;
   run_ranks(2, [&](Communicator& communicator) {
-    if (communicator.rank() == Rank(0)) {  // Comes too late.
-      while (!failed) std::this_thread::yield();
-      return;
-    }
-    const TimePoint begin = Clock::now();
-    expect_contains(
-        message_of<Timeout>([&] {
-          Reducer(communicator, three_gradients(),
-                  {.hook = std::make_shared<Bf16Reduction>(std::make_shared<CompressedReduction>()),
-                   .timeout = std::chrono::milliseconds(300)});
-        }),
-        "timed out waiting for rank 0");
-    EXPECT_LT(Clock::now() - begin, std::chrono::seconds(10)) << "the communicator has 20 s";
-    failed = true;
+    timeout.expect_of(communicator, [&] {
+      Reducer(communicator, three_gradients(),
+              {.hook = std::make_shared<Bf16Reduction>(compressing()),
+               .timeout = OwnTimeout::kTimeout});
+    });
   });
 }
 

@@ -24,6 +24,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
+using testing::compressing;
 using testing::floats;
 using testing::message_of;
 
@@ -47,10 +48,6 @@ void make_gradients(Reducer& reducer, int rank, int step) {
   }
 }
 
-std::shared_ptr<CompressedReduction> hook(CompressionOptions options) {
-  return std::make_shared<CompressedReduction>(std::move(options));
-}
-
 Floats all_of(const Reducer& reducer) {
   Floats values;
   for (std::size_t i = 0; i < 3; ++i) {
@@ -66,8 +63,9 @@ std::vector<Floats> results(int ranks, int steps, const CompressionOptions& opti
                             std::size_t bucket_bytes = 6000) {
   RankVector<std::vector<Floats>> of_rank(ranks);
   run_ranks(ranks, [&](Communicator& communicator, int rank) {
-    Reducer reducer(communicator, model(),
-                    {.op = ReduceOp::sum, .bucket_bytes = {bucket_bytes}, .hook = hook(options)});
+    Reducer reducer(
+        communicator, model(),
+        {.op = ReduceOp::sum, .bucket_bytes = {bucket_bytes}, .hook = compressing(options)});
     for (int step = 0; step < steps; ++step) {
       make_gradients(reducer, rank, step);
       reducer.finalize();
@@ -125,7 +123,7 @@ TEST(CompressedReduction, StepsThatGatherAsMuchAsDenseAreDividedWhateverTheBucke
   const CompressionOptions options{.codec = top_k({.density = 0.01, .warm_up_steps = 3})};
   EXPECT_EQ(results(4, 5, options, 1), results(4, 5, options));
   run_ranks(4, [&](Communicator& communicator) {
-    const auto compressed = hook(options);
+    const auto compressed = compressing(options);
     Reducer reducer(communicator, {{"w", DType::f32, 8000}}, {.hook = compressed});
     Random random(static_cast<std::uint64_t>(communicator.rank().value()));
     std::vector<double> received;  // In gradients.
@@ -143,12 +141,12 @@ TEST(CompressedReduction, StepsThatGatherAsMuchAsDenseAreDividedWhateverTheBucke
 }
 
 // What all ranks have sent so far, and what they still hold, is what they had.
-void expect_nothing_is_lost(CompressedExchange exchange) {
+void expect_nothing_is_lost(CompressedExchange exchange, int ranks) {
   for (const auto& codec : codecs()) {
     std::mutex mutex;
     std::vector<double> had(3510), left(3510), sent(3510);
-    run_ranks(2, [&](Communicator& communicator, int rank) {
-      const auto compressed = hook({.codec = codec, .exchange = exchange});
+    run_ranks(ranks, [&](Communicator& communicator, int rank) {
+      const auto compressed = compressing({.codec = codec, .exchange = exchange});
       Reducer reducer(communicator, model(),
                       {.op = ReduceOp::sum, .bucket_bytes = {6000}, .hook = compressed});
       for (int step = 0; step < 5; ++step) {
@@ -188,14 +186,9 @@ void expect_nothing_is_lost(CompressedExchange exchange) {
   }
 }
 
-TEST(CompressedReduction, NothingIsLost) { expect_nothing_is_lost(CompressedExchange::gather); }
-
-TEST(CompressedReduction, NothingIsLostWhereRanksAddUpParts) {
-  expect_nothing_is_lost(CompressedExchange::divide);
-}
-
-TEST(CompressedReduction, NothingIsLostWhereRanksSendWholeSums) {
-  expect_nothing_is_lost(CompressedExchange::combine);
+TEST(CompressedReduction, NothingIsLost) {
+  for (const CompressedExchange exchange : kExchanges) expect_nothing_is_lost(exchange, 2);
+  expect_nothing_is_lost(CompressedExchange::combine, 3);
 }
 
 // There is no model of memory that is shared. Of few bytes it is the latency that counts.
@@ -205,7 +198,7 @@ TEST(CompressedReduction, WhichExchangeIsFasterIsAgreedAndSaid) {
         4,
         [&](Communicator& communicator) {
           const auto compressed =
-              hook({.codec = int8(), .exchange = CompressedExchange::automatic});
+              compressing({.codec = int8(), .exchange = CompressedExchange::automatic});
           const Reducer reducer(communicator, {{"w", DType::f32, elements}}, {.hook = compressed});
           EXPECT_TRUE(compressed->exchange_reason().starts_with(expected))
               << compressed->exchange_reason();
@@ -216,7 +209,7 @@ TEST(CompressedReduction, WhichExchangeIsFasterIsAgreedAndSaid) {
   expect("gathered: the model of the links predicts", 2000, false);
   expect("divided: the model of the links predicts", 1 << 20, false);
   run_ranks(4, [](Communicator& communicator) {
-    const auto halved = hook({.codec = f16()});
+    const auto halved = compressing({.codec = f16()});
     const Reducer reducer(communicator, {{"w", DType::f32, 4000}}, {.hook = halved});
     EXPECT_EQ(halved->exchange_reason(),
               "divided: gathered, they are as many bytes as an all_reduce without them");
@@ -231,20 +224,20 @@ TEST(CompressedReduction, AllOfThemAreTheMean) {
       reducer.finalize();
       return all_of(reducer);
     };
-    EXPECT_EQ(reduced(hook({.codec = top_k({.density = 1})})),
+    EXPECT_EQ(reduced(compressing({.codec = top_k({.density = 1})})),
               reduced(std::make_shared<PlainReduction>()));
-    EXPECT_EQ(
-        reduced(hook({.codec = top_k({.density = 1}), .exchange = CompressedExchange::divide})),
-        reduced(std::make_shared<PlainReduction>()));
-    EXPECT_EQ(reduced(hook({.compression = Compression::never})),
+    EXPECT_EQ(reduced(compressing(
+                  {.codec = top_k({.density = 1}), .exchange = CompressedExchange::divide})),
+              reduced(std::make_shared<PlainReduction>()));
+    EXPECT_EQ(reduced(compressing({.compression = Compression::never})),
               reduced(std::make_shared<PlainReduction>()));
   });
 }
 
 TEST(CompressedReduction, RulesChooseByNameAndSmallOnesTravelAsTheyAre) {
   run_ranks(2, [](Communicator& communicator) {
-    const auto compressed =
-        hook({.codec = top_k({.density = 0.01}), .rules = {{"b.*", int8()}, {"*.bias", dense()}}});
+    const auto compressed = compressing(
+        {.codec = top_k({.density = 0.01}), .rules = {{"b.*", int8()}, {"*.bias", dense()}}});
     Reducer reducer(communicator, model(), {.hook = compressed});
     make_gradients(reducer, communicator.rank().value(), 0);
     reducer.finalize();
@@ -258,7 +251,7 @@ TEST(CompressedReduction, RulesChooseByNameAndSmallOnesTravelAsTheyAre) {
 
 TEST(CompressedReduction, WithoutFeedbackNothingIsKept) {
   run_ranks(2, [](Communicator& communicator) {
-    const auto compressed = hook({.error_feedback = false});
+    const auto compressed = compressing({.error_feedback = false});
     Reducer reducer(communicator, {{"w", DType::f32, 2000}}, {.hook = compressed});
     for (int step = 0; step < 2; ++step) {
       for (float& value : floats(reducer, 0)) value = step == 0 ? 1.0f : 0.0f;
@@ -281,7 +274,7 @@ TEST(CompressedReduction, GoesOnBitForBitWhereItWasSaved) {
     run_ranks(2, [&](Communicator& communicator, int rank) {
       std::vector<std::byte> state;
       for (int begin = 0; begin < 6; begin += 3) {
-        const auto compressed = hook(options);
+        const auto compressed = compressing(options);
         if (begin > 0) compressed->load(state);
         Reducer reducer(communicator, model(),
                         {.op = ReduceOp::sum, .bucket_bytes = {3000}, .hook = compressed});
@@ -301,7 +294,7 @@ TEST(CompressedReduction, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
   Floats sum(2000);
   std::mutex mutex;
   run_ranks(3, [&](Communicator& communicator) {
-    const auto compressed = hook({});
+    const auto compressed = compressing({});
     Reducer reducer(communicator, model(), {.hook = compressed});
     make_gradients(reducer, communicator.rank().value(), 0);
     reducer.finalize();
@@ -314,10 +307,10 @@ TEST(CompressedReduction, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
   const RankVector<std::vector<std::byte>> made = CompressedReduction::redistribute(states, 2);
   ASSERT_EQ(made.size(), 2u);
   run_ranks(2, [&](Communicator& communicator, int rank) {
-    const auto of_three = hook({});
+    const auto of_three = compressing({});
     of_three->load(states[rank]);
     EXPECT_THROW(Reducer(communicator, model(), {.hook = of_three}), InvalidArgument);
-    const auto compressed = hook({.codec = top_k({.density = 1})});
+    const auto compressed = compressing({.codec = top_k({.density = 1})});
     compressed->load(made[rank]);
     Reducer reducer(communicator, model(), {.hook = compressed});
     const auto residual = compressed->residual("a.weight");
@@ -350,7 +343,7 @@ TEST(CompressedReduction, AnotherCodecIsRefusedAndBothAreNamed) {
     const bool first = communicator.rank() == Rank(0);
     const std::string text = message_of<Mismatch>([&] {
       Reducer reducer(communicator, model(),
-                      {.hook = hook({.codec = top_k({.density = first ? 0.01 : 0.02})})});
+                      {.hook = compressing({.codec = top_k({.density = first ? 0.01 : 0.02})})});
     });
     expect_contains(text, "top_k(0.01) from 1024 elements on");
     expect_contains(text,
@@ -371,15 +364,16 @@ TEST(CompressedReduction, OptionsWithoutMeaningAreRefused) {
 TEST(CompressedReduction, GradientsAsLongAsNoMessageMayBeAreRefused) {
   run_ranks(1, [](Communicator& communicator) {
     const GradientDescription huge[] = {{"table", DType::f32, std::size_t{1} << 32}};
-    expect_contains(message_of<InvalidArgument>([&] { hook({})->attach(communicator, huge); }),
-                    "gradient table has 4294967296 elements; codecs take fewer than 2^32");
+    expect_contains(
+        message_of<InvalidArgument>([&] { compressing({})->attach(communicator, huge); }),
+        "gradient table has 4294967296 elements; codecs take fewer than 2^32");
   });
 }
 
 TEST(CompressedReduction, WhatAnotherHookHasConvertedIsRefused) {
   run_ranks(2, [](Communicator& communicator) {
-    const std::shared_ptr<CommunicationHook> hooks[] = {hook({.min_elements = 1}),
-                                                        hook({.codec = power_sgd()})};
+    const std::shared_ptr<CommunicationHook> hooks[] = {compressing({.min_elements = 1}),
+                                                        compressing({.codec = power_sgd()})};
     for (const auto& inner : hooks) {
       Reducer reducer(communicator, {{.name = "weight", .count = 4096}},
                       {.hook = std::make_shared<Bf16Reduction>(inner)});
@@ -397,9 +391,9 @@ double distance_after(int steps, bool error_feedback) {
   double distance = 0;
   run_ranks(2, [&](Communicator& communicator, int rank) {
     constexpr std::size_t kCount = 2000;
-    Reducer reducer(
-        communicator, {{"x", DType::f32, kCount}},
-        {.hook = hook({.codec = random_k({.density = 0.01}), .error_feedback = error_feedback})});
+    Reducer reducer(communicator, {{"x", DType::f32, kCount}},
+                    {.hook = compressing({.codec = random_k({.density = 0.01}),
+                                          .error_feedback = error_feedback})});
     Floats x(kCount);
     for (int step = 0; step < steps; ++step) {
       const auto gradient = floats(reducer, 0);

@@ -27,6 +27,7 @@ namespace {
 // What CompressionOptions do to gradients before they are encoded, on a few elements: what becomes
 // of each can be told.
 
+using testing::compressing;
 using testing::floats;
 using testing::message_of;
 using Floats = std::vector<float>;
@@ -36,7 +37,7 @@ class Steps {
  public:
   Steps(Communicator& communicator, const CompressionOptions& options, std::size_t count)
       : reducer_(communicator, {{.name = "x", .count = count}},
-                 {.op = ReduceOp::sum, .hook = std::make_shared<CompressedReduction>(options)}) {}
+                 {.op = ReduceOp::sum, .hook = compressing(options)}) {}
 
   Floats sum_of(const Floats& own) {
     auto* const values = reinterpret_cast<float*>(reducer_.gradient_bytes(0).data());
@@ -113,7 +114,7 @@ std::string warning_of(const std::shared_ptr<CompressedReduction>& hook,
 
 std::string warning_of(CompressionOptions options,
                        const std::vector<GradientDescription>& gradients) {
-  return warning_of(std::make_shared<CompressedReduction>(std::move(options)), gradients);
+  return warning_of(compressing(std::move(options)), gradients);
 }
 
 TEST(CompressionOptions, WhatHasNoEffectIsSaid) {
@@ -130,7 +131,7 @@ TEST(CompressionOptions, WhatHasNoEffectIsSaid) {
 TEST(CompressionOptions, TwoGradientsOfOneNameAreRefused) {
   run_ranks(2, [](Communicator& communicator) {
     const std::vector<GradientDescription> model = {{"w", DType::f32, 2000}, {"w", DType::f32, 9}};
-    const auto compressed = std::make_shared<CompressedReduction>();
+    const auto compressed = compressing();
     expect_contains(
         message_of<InvalidArgument>([&] { Reducer(communicator, model, {.hook = compressed}); }),
         "two gradients are named 'w'");
@@ -146,9 +147,9 @@ TEST(CompressionOptions, AStateOfAnotherModelIsRefused) {
       for (const std::string& name : names) gradients.push_back({.name = name, .count = 2000});
       return std::make_unique<Reducer>(communicator, gradients, ReducerOptions{.hook = hook});
     };
-    const auto saved = std::make_shared<CompressedReduction>();
+    const auto saved = compressing();
     (void)reducer_of({"head", "tail"}, saved);
-    const auto hook = std::make_shared<CompressedReduction>();
+    const auto hook = compressing();
     hook->load(saved->save());
     expect_contains(message_of<InvalidArgument>([&] { (void)reducer_of({"body"}, hook); }),
                     "is of another model: of 'head' for one, and there is no such gradient");
@@ -165,7 +166,7 @@ TEST(CompressionOptions, WhatAStateHasOfOtherGradientsIsSaidToBeLost) {
     saved.attach(communicator, model);
     state = saved.save();
   });
-  const auto hook = std::make_shared<CompressedReduction>();
+  const auto hook = compressing();
   hook->load(state);
   expect_contains(
       warning_of(hook, {{.name = "body", .count = 2000}, {.name = "tail", .count = 2000}}),
@@ -211,10 +212,6 @@ TEST(CompressionOptions, GradientsThatWereMadeFloatsAreRefused) {
 
 constexpr CompressedExchange kEveryExchange[] = {
     CompressedExchange::gather, CompressedExchange::divide, CompressedExchange::combine};
-
-std::shared_ptr<CompressedReduction> compressing(CompressionOptions options) {
-  return std::make_shared<CompressedReduction>(std::move(options));
-}
 
 void expect_nan_is_seen(NonFinite policy) {
   for (const CompressedExchange exchange : kEveryExchange) {

@@ -10,6 +10,7 @@
 #include "stretto/reducer/timeline.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
+#include "tests/support/gradients.h"
 #include "tests/support/run_ranks.h"
 
 // Buckets that no rank uses are not reduced, until a rank uses one again.
@@ -55,14 +56,10 @@ class Training {
     for (std::size_t i = 0; i < reducer.gradient_count(); ++i) reducer.set_frozen(i, frozen);
   }
   void fill(std::size_t index, float value) {
-    for (float& element : floats(index)) element = value;
-  }
-  std::span<float> floats(std::size_t index) {
-    const auto bytes = reducer.gradient_bytes(index);
-    return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};
+    for (float& element : testing::floats(reducer, index)) element = value;
   }
   void expect(std::size_t index, float value) {
-    for (const float element : floats(index)) ASSERT_EQ(element, value) << index;
+    for (const float element : testing::floats(reducer, index)) ASSERT_EQ(element, value) << index;
   }
 
   std::shared_ptr<RecordedStarts> hook;

@@ -26,12 +26,14 @@ namespace {
 constexpr std::size_t kRows = 60;
 constexpr std::size_t kColumns = 50;
 
+using testing::compressing;
+using testing::copy_of;
 using testing::floats;
 using testing::message_of;
 
 std::shared_ptr<CompressedReduction> factoring(CompressionOptions options = {
                                                    .codec = power_sgd()}) {
-  return std::make_shared<CompressedReduction>(std::move(options));
+  return compressing(std::move(options));
 }
 
 std::vector<GradientDescription> model() {
@@ -190,9 +192,8 @@ TEST(PowerSgd, NumbersTooGreatToBeMultipliedAreSeen) {
 // In one bucket: of another rank, of a sparse codec, and as they are.
 TEST(PowerSgd, RulesChooseRanksAndCodecsOfGradients) {
   run_ranks(2, [](Communicator& communicator) {
-    const auto hook = std::make_shared<CompressedReduction>(
-        CompressionOptions{.codec = power_sgd({.rank = 1}),
-                           .rules = {{"w*", power_sgd({.rank = 3})}, {"v", top_k()}}});
+    const auto hook = compressing({.codec = power_sgd({.rank = 1}),
+                                   .rules = {{"w*", power_sgd({.rank = 3})}, {"v", top_k()}}});
     Reducer reducer(communicator,
                     {{"w", DType::f32, kRows * kColumns, kRows},
                      {"bias", DType::f32, 7},
@@ -334,8 +335,7 @@ TEST(PowerSgd, GoesOnBitForBitWhereItWasSaved) {
     const auto seed = static_cast<std::uint64_t>(10 * communicator.rank().value());
     const auto values_after = [&](Reducer& reducer, std::uint64_t first, std::uint64_t last) {
       for (std::uint64_t step = first; step < last; ++step) run_step(reducer, 1, seed + step);
-      const auto values = floats(reducer, 0);
-      return std::vector<float>(values.begin(), values.end());
+      return copy_of(floats(reducer, 0));
     };
     const auto through = factoring();
     Reducer reducer(communicator, model(), {.hook = through});
@@ -346,7 +346,7 @@ TEST(PowerSgd, GoesOnBitForBitWhereItWasSaved) {
     EXPECT_EQ(resumed->save(), state);
     Reducer other(communicator, model(), {.hook = resumed});
     EXPECT_EQ(values_after(reducer, 3, 5), values_after(other, 3, 5));
-    const auto of_others = std::make_shared<CompressedReduction>();
+    const auto of_others = compressing();
     { Reducer sparse(communicator, model(), {.hook = of_others}); }
     EXPECT_THROW(through->load(of_others->save()), InvalidArgument);
     const std::vector<std::vector<std::byte>> both(2, state);
@@ -382,8 +382,7 @@ TEST(PowerSgd, AnotherNumberOfRanksGoesOnWithAllThatWasNotSent) {
       EXPECT_FLOAT_EQ(residual[i], rank == 0 ? left[i] * 3 / 2 : 0) << "of a mean of three";
     }
     run_step(reducer, 1, rank);
-    const auto values = floats(reducer, 0);
-    reduced[rank].assign(values.begin(), values.end());
+    reduced[rank] = copy_of(floats(reducer, 0));
   });
   EXPECT_EQ(reduced[0], reduced[1]);
   EXPECT_EQ(reduced[0], reduced[2]);
@@ -400,14 +399,10 @@ TEST(PowerSgd, AStateThatOneRankCannotUseIsRefusedOnAllUntilAnotherIsLoaded) {
     const auto hook = factoring();
     hook->load(is_last ? of_rank_0 : saved->save());
     for (int attempt = 0; attempt < 2; ++attempt) {
-      try {
-        Reducer reducer(communicator, model(), {.hook = hook});
-        ADD_FAILURE() << "the state of another rank was taken over";
-      } catch (const InvalidArgument& error) {
-        const std::string text = error.what();
-        expect_contains(text, is_last ? "was saved by rank 0 of 3, and this is rank 2 of 3"
-                                      : "rank 2 cannot use the state that it has loaded");
-      }
+      const std::string text = testing::error_of<InvalidArgument>(
+          [&] { Reducer reducer(communicator, model(), {.hook = hook}); });
+      expect_contains(text, is_last ? "was saved by rank 0 of 3, and this is rank 2 of 3"
+                                    : "rank 2 cannot use the state that it has loaded");
     }
     hook->load(saved->save());
     Reducer reducer(communicator, model(), {.hook = hook});

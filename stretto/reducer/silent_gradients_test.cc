@@ -21,13 +21,11 @@ namespace {
 
 using Floats = std::vector<float>;
 
+using testing::compressing;
+using testing::copy_of;
 using testing::floats;
 
-template <class Hook>
-Floats residual_of(const Hook& hook) {
-  const auto values = hook.residual("branch");
-  return {values.begin(), values.end()};
-}
+Floats residual_of(const CompressedReduction& hook) { return copy_of(hook.residual("branch")); }
 
 // A gradient that ranks use now and then, and one that they always do.
 std::unique_ptr<Reducer> reducer_with(Communicator& communicator,
@@ -52,9 +50,8 @@ void make_residual(Reducer& reducer, Rank rank) {
 }
 
 // What a step that only rank 1 uses leaves in the gradient.
-template <class Hook>
-Floats expect_residuals_wait(const std::shared_ptr<Hook>& hook, Communicator& communicator,
-                             bool is_divided = false) {
+Floats expect_residuals_wait(const std::shared_ptr<CompressedReduction>& hook,
+                             Communicator& communicator, bool is_divided = false) {
   const bool is_second = communicator.rank() == Rank(1);
   const auto reducer = reducer_with(communicator, hook);
   make_residual(*reducer, communicator.rank());
@@ -76,8 +73,7 @@ Floats expect_residuals_wait(const std::shared_ptr<Hook>& hook, Communicator& co
   if (!is_divided) {
     EXPECT_EQ(residual_of(*hook) == before, !is_second) << "used on rank 1";
   }
-  const auto values = floats(*reducer, 0);
-  return {values.begin(), values.end()};
+  return copy_of(floats(*reducer, 0));
 }
 
 TEST(SilentGradients, KeepTheirResiduals) {
@@ -85,10 +81,10 @@ TEST(SilentGradients, KeepTheirResiduals) {
     for (const bool is_divided : {false, true}) {
       RankVector<Floats> reduced(3);
       run_ranks(3, [&](Communicator& communicator) {
-        const auto hook = std::make_shared<CompressedReduction>(CompressionOptions{
-            .codec = top_k({.density = 0.1}),
-            .momentum = momentum,
-            .exchange = is_divided ? CompressedExchange::divide : CompressedExchange::gather});
+        const auto hook = compressing(
+            {.codec = top_k({.density = 0.1}),
+             .momentum = momentum,
+             .exchange = is_divided ? CompressedExchange::divide : CompressedExchange::gather});
         reduced[communicator.rank()] = expect_residuals_wait(hook, communicator, is_divided);
       });
       EXPECT_EQ(reduced[0], reduced[1]);
@@ -100,9 +96,7 @@ TEST(SilentGradients, KeepTheirResiduals) {
 
 TEST(SilentGradients, KeepWhatTheirFactorsLack) {
   run_ranks(3, [](Communicator& communicator) {
-    expect_residuals_wait(
-        std::make_shared<CompressedReduction>(CompressionOptions{.codec = power_sgd()}),
-        communicator);
+    expect_residuals_wait(compressing({.codec = power_sgd()}), communicator);
   });
 }
 
@@ -110,8 +104,7 @@ TEST(SilentGradients, KeepWhatTheirFactorsLack) {
 TEST(SilentGradients, FactorsGoOnAsIfTheStepHadNotBeen) {
   run_ranks(2, [](Communicator& communicator) {
     const auto after = [&](int idle_steps) {
-      const auto hook =
-          std::make_shared<CompressedReduction>(CompressionOptions{.codec = power_sgd()});
+      const auto hook = compressing({.codec = power_sgd()});
       const auto reducer = reducer_with(communicator, hook);
       make_residual(*reducer, communicator.rank());
       for (int step = 0; step < idle_steps; ++step) {
@@ -119,8 +112,7 @@ TEST(SilentGradients, FactorsGoOnAsIfTheStepHadNotBeen) {
         run_step(*reducer, false);
       }
       make_residual(*reducer, communicator.rank());
-      const auto values = floats(*reducer, 0);
-      return Floats(values.begin(), values.end());
+      return copy_of(floats(*reducer, 0));
     };
     EXPECT_EQ(after(2), after(0));
   });
@@ -130,11 +122,11 @@ TEST(SilentGradients, FactorsGoOnAsIfTheStepHadNotBeen) {
 TEST(SilentGradients, KeepTheirResidualsInStepsThatAreNotCompressed) {
   run_ranks(2, [](Communicator& communicator) {
     const CompressionOptions options{.codec = top_k({.density = 0.1})};
-    const auto compressed = std::make_shared<CompressedReduction>(options);
+    const auto compressed = compressing(options);
     make_residual(*reducer_with(communicator, compressed), communicator.rank());
     CompressionOptions other = options;
     other.compression = Compression::never;
-    const auto hook = std::make_shared<CompressedReduction>(other);
+    const auto hook = compressing(other);
     hook->load(compressed->save());
     const auto reducer = reducer_with(communicator, hook);
     const Floats before = residual_of(*hook);
