@@ -104,6 +104,84 @@ std::vector<Problem> sizes_of(const Problem& problem) {
   return problems;
 }
 
+using Ranks = std::vector<std::unique_ptr<Communicator>>;
+
+// What ranks of both kinds below are asked to do.
+class CollectivesOfAny : public ::testing::Test {
+ protected:
+  virtual int size() const = 0;
+  virtual Ranks make_ranks(std::size_t segment_bytes) const = 0;
+  // Those that make a difference.
+  virtual std::vector<std::string> algorithms(Collective collective) const = 0;
+  virtual bool registered() const { return false; }
+  virtual std::vector<Rank> roots() const {
+    std::vector<Rank> all;
+    for (int root = 0; root < size(); ++root) all.push_back(root);
+    return all;
+  }
+
+  void expect_the_serial_oracle() const {
+    const Ranks ranks = make_ranks(0);
+    for (const Collective collective : kCollectives) {
+      for (const std::string& algorithm : algorithms(collective)) {
+        for (const auto& [dtype, op] : types_of(collective, size())) {
+          for (const Problem& problem : sizes_of({.collective = collective,
+                                        .dtype = dtype,
+                                        .op = op,
+                                        .ranks = size(),
+                                        .algorithm = algorithm,
+                                        .registered = registered()})) {
+            ASSERT_EQ(try_on_all(ranks, problem), "");
+          }
+        }
+      }
+    }
+  }
+
+  void expect_it_in_place_and_from_every_root() const {
+    const Ranks ranks = make_ranks(0);
+    for (const Collective collective : kCollectives) {
+      for (const std::string& algorithm : algorithms(collective)) {
+        for (const Rank root : has_root(collective) ? roots() : std::vector<Rank>{0}) {
+          for (const bool in_place : {false, true}) {
+            for (const Problem& problem : sizes_of({.collective = collective,
+                                          .dtype = DType::f16,
+                                          .ranks = size(),
+                                          .root = root,
+                                          .algorithm = algorithm,
+                                          .registered = registered(),
+                                          .in_place = in_place})) {
+              ASSERT_EQ(try_on_all(ranks, problem), "");
+            }
+          }
+        }
+      }
+    }
+  }
+
+  void expect_it_by_any_segments() const {
+    for (const std::size_t segment_bytes : {64, 200, 4096}) {
+      const Ranks ranks = make_ranks(segment_bytes);
+      for (const Collective collective : kCollectives) {
+        for (const std::string& algorithm : algorithms(collective)) {
+          Problem problem{.collective = collective,
+                          .dtype = DType::bf16,
+                          .ranks = size(),
+                          .root = size() / 2,
+                          .count = 1009,
+                          .algorithm = algorithm,
+                          .registered = registered()};
+          if (has_shares(collective)) problem = with_equal_shares(problem, 211);
+          ASSERT_EQ(try_on_all(ranks, problem), "");
+          if (!has_shares(collective) || needs_equal_shares(problem)) continue;
+          for (std::size_t i = 0; i < problem.shares.size(); ++i) problem.shares[i] = i * 389 % 997;
+          ASSERT_EQ(try_on_all(ranks, problem), "");
+        }
+      }
+    }
+  }
+};
+
 struct Case {
   int ranks;
   bool shared_memory = false;
@@ -112,95 +190,40 @@ struct Case {
   bool in_process = false;  // On a Backend without schedules.
 };
 
-class Collectives : public ::testing::TestWithParam<Case> {
+class Collectives : public CollectivesOfAny, public ::testing::WithParamInterface<Case> {
  protected:
-  std::vector<std::unique_ptr<Communicator>> make_ranks(std::size_t segment_bytes = 0) const {
-    if (GetParam().in_process) return make_in_process_ranks(GetParam().ranks);
+  int size() const override { return GetParam().ranks; }
+  bool registered() const override { return GetParam().registered; }
+  Ranks make_ranks(std::size_t segment_bytes) const override {
+    if (GetParam().in_process) return make_in_process_ranks(size());
     return make_thread_ranks(
-        {.size = GetParam().ranks,
+        {.size = size(),
          .shared_memory = GetParam().shared_memory,
          .single_copy = GetParam().single_copy ? SingleCopy::always : SingleCopy::off,
          .segment_bytes = segment_bytes});
   }
-  // Those that make a difference: the others do not reach callers' buffers, or cannot.
-  std::vector<std::string> algorithms(Collective collective) const {
+  // The others do not reach callers' buffers, or cannot.
+  std::vector<std::string> algorithms(Collective collective) const override {
     if (GetParam().in_process) return {""};
     if (GetParam().single_copy) return {"", "direct_mapped"};
     const bool mapped = GetParam().shared_memory;
     auto names =
         algorithms_of(collective, mapped ? schedule::Access::mapped : schedule::Access::messages);
-    if (!GetParam().registered) std::erase(names, "direct_mapped");
+    if (!registered()) std::erase(names, "direct_mapped");
     return names;
   }
-  std::vector<Rank> roots(Collective collective) const {
-    if (!has_root(collective)) return {0};
-    const int ranks = GetParam().ranks;
-    if (ranks > 5) return {0, ranks / 2, ranks - 1};
-    std::vector<Rank> all;
-    for (int root = 0; root < ranks; ++root) all.push_back(root);
-    return all;
+  std::vector<Rank> roots() const override {
+    return size() > 5 ? std::vector<Rank>{0, size() / 2, size() - 1} : CollectivesOfAny::roots();
   }
 };
 
-TEST_P(Collectives, EqualTheSerialOracle) {
-  const auto ranks = make_ranks();
-  for (const Collective collective : kCollectives) {
-    for (const std::string& algorithm : algorithms(collective)) {
-      for (const auto& [dtype, op] : types_of(collective, GetParam().ranks)) {
-        for (const Problem& problem : sizes_of({.collective = collective,
-                                      .dtype = dtype,
-                                      .op = op,
-                                      .ranks = GetParam().ranks,
-                                      .algorithm = algorithm,
-                                      .registered = GetParam().registered})) {
-          ASSERT_EQ(try_on_all(ranks, problem), "");
-        }
-      }
-    }
-  }
-}
+TEST_P(Collectives, EqualTheSerialOracle) { expect_the_serial_oracle(); }
 
-TEST_P(Collectives, InPlaceAndFromEveryRoot) {
-  const auto ranks = make_ranks();
-  for (const Collective collective : kCollectives) {
-    for (const std::string& algorithm : algorithms(collective)) {
-      for (const Rank root : roots(collective)) {
-        for (const bool in_place : {false, true}) {
-          for (const Problem& problem : sizes_of({.collective = collective,
-                                        .dtype = DType::f16,
-                                        .ranks = GetParam().ranks,
-                                        .root = root,
-                                        .algorithm = algorithm,
-                                        .registered = GetParam().registered,
-                                        .in_place = in_place})) {
-            ASSERT_EQ(try_on_all(ranks, problem), "");
-          }
-        }
-      }
-    }
-  }
-}
+TEST_P(Collectives, InPlaceAndFromEveryRoot) { expect_it_in_place_and_from_every_root(); }
 
 TEST_P(Collectives, AnySegmentsGiveTheSameBits) {
-  if (GetParam().ranks > 9) GTEST_SKIP() << "more ranks cut no other way";
-  for (const std::size_t segment_bytes : {64, 200, 4096}) {
-    const auto ranks = make_ranks(segment_bytes);
-    for (const Collective collective : kCollectives) {
-      for (const std::string& algorithm : algorithms(collective)) {
-        Problem problem{.collective = collective,
-                        .dtype = DType::bf16,
-                        .ranks = GetParam().ranks,
-                        .count = 1009,
-                        .algorithm = algorithm,
-                        .registered = GetParam().registered};
-        if (has_shares(collective)) problem = with_equal_shares(problem, 211);
-        ASSERT_EQ(try_on_all(ranks, problem), "");
-        if (!has_shares(collective) || needs_equal_shares(problem)) continue;
-        for (std::size_t i = 0; i < problem.shares.size(); ++i) problem.shares[i] = i * 389 % 997;
-        ASSERT_EQ(try_on_all(ranks, problem), "");
-      }
-    }
-  }
+  if (size() > 9) GTEST_SKIP() << "more ranks cut no other way";
+  expect_it_by_any_segments();
 }
 
 // What is larger than a segment, of the size of an element and of the kind of arithmetic.
@@ -215,19 +238,19 @@ std::vector<std::pair<DType, ReduceOp>> long_types_of(Collective collective, int
 }
 
 TEST_P(Collectives, LargerThanASegment) {
-  if (GetParam().ranks > 5) GTEST_SKIP() << "segments are the same for more ranks";
-  const auto ranks = make_ranks();
+  if (size() > 5) GTEST_SKIP() << "segments are the same for more ranks";
+  const Ranks ranks = make_ranks(0);
   for (const Collective collective : kCollectives) {
     for (const std::string& algorithm : algorithms(collective)) {
-      for (const auto& [dtype, op] : long_types_of(collective, GetParam().ranks)) {
+      for (const auto& [dtype, op] : long_types_of(collective, size())) {
         const std::size_t elements = 1400002 / size_bytes(dtype);
         Problem problem{.collective = collective,
                         .dtype = dtype,
                         .op = op,
-                        .ranks = GetParam().ranks,
+                        .ranks = size(),
                         .count = elements,
                         .algorithm = algorithm,
-                        .registered = GetParam().registered};
+                        .registered = registered()};
         if (has_shares(collective)) problem = with_equal_shares(problem, elements * 3 / 7);
         ASSERT_EQ(try_on_all(ranks, problem), "");
       }
@@ -236,10 +259,10 @@ TEST_P(Collectives, LargerThanASegment) {
 }
 
 TEST_P(Collectives, BarriersByEveryAlgorithm) {
-  const auto ranks = make_ranks();
+  const Ranks ranks = make_ranks(0);
   for (const std::string& algorithm : algorithms(Collective::barrier)) {
-    Problem problem{
-        .collective = Collective::barrier, .ranks = GetParam().ranks, .algorithm = algorithm};
+    const Problem problem{
+        .collective = Collective::barrier, .ranks = size(), .algorithm = algorithm};
     ASSERT_EQ(try_on_all(ranks, problem), "");
   }
 }
@@ -269,17 +292,18 @@ INSTANTIATE_TEST_SUITE_P(, Collectives, ::testing::ValuesIn(cases()), [](const a
 // Ranks on several hosts, which is what two-level algorithms and the choice go by; with memory that
 // the ranks of a host share, and without.
 using HostsCase = std::tuple<std::vector<std::int32_t>, bool>;
-class CollectivesOnHosts : public ::testing::TestWithParam<HostsCase> {
+class CollectivesOnHosts : public CollectivesOfAny,
+                           public ::testing::WithParamInterface<HostsCase> {
  protected:
-  int size() const { return static_cast<int>(std::get<0>(GetParam()).size()); }
+  int size() const override { return static_cast<int>(std::get<0>(GetParam()).size()); }
   bool shares_memory() const { return std::get<1>(GetParam()); }
-  std::vector<std::unique_ptr<Communicator>> make_ranks(std::size_t segment_bytes = 0) const {
+  Ranks make_ranks(std::size_t segment_bytes) const override {
     return make_thread_ranks({.size = size(),
                               .shared_memory = shares_memory(),
                               .hosts = std::get<0>(GetParam()),
                               .segment_bytes = segment_bytes});
   }
-  std::vector<std::string> algorithms_on_hosts(Collective collective) const {
+  std::vector<std::string> algorithms(Collective collective) const override {
     std::vector<std::string> names = {""};
     for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
       const bool is_meant = algorithm.access == schedule::Access::both
@@ -291,58 +315,11 @@ class CollectivesOnHosts : public ::testing::TestWithParam<HostsCase> {
   }
 };
 
-TEST_P(CollectivesOnHosts, EqualTheSerialOracle) {
-  const auto ranks = make_ranks();
-  for (const Collective collective : kCollectives) {
-    for (const std::string& algorithm : algorithms_on_hosts(collective)) {
-      for (const auto& [dtype, op] : types_of(collective, size())) {
-        for (const Problem& problem : sizes_of({.collective = collective,
-                                      .dtype = dtype,
-                                      .op = op,
-                                      .ranks = size(),
-                                      .algorithm = algorithm})) {
-          ASSERT_EQ(try_on_all(ranks, problem), "");
-        }
-      }
-    }
-  }
-}
+TEST_P(CollectivesOnHosts, EqualTheSerialOracle) { expect_the_serial_oracle(); }
 
-TEST_P(CollectivesOnHosts, InPlaceAndFromEveryRoot) {
-  const auto ranks = make_ranks();
-  for (const Collective collective : kCollectives) {
-    for (const std::string& algorithm : algorithms_on_hosts(collective)) {
-      for (int root = 0; root < (has_root(collective) ? size() : 1); ++root) {
-        for (const Problem& problem : sizes_of({.collective = collective,
-                                      .dtype = DType::f16,
-                                      .ranks = size(),
-                                      .root = root,
-                                      .algorithm = algorithm,
-                                      .in_place = true})) {
-          ASSERT_EQ(try_on_all(ranks, problem), "");
-        }
-      }
-    }
-  }
-}
+TEST_P(CollectivesOnHosts, InPlaceAndFromEveryRoot) { expect_it_in_place_and_from_every_root(); }
 
-TEST_P(CollectivesOnHosts, AnySegmentsGiveTheSameBits) {
-  for (const std::size_t segment_bytes : {64, 200, 4096}) {
-    const auto ranks = make_ranks(segment_bytes);
-    for (const Collective collective : kCollectives) {
-      for (const std::string& algorithm : algorithms_on_hosts(collective)) {
-        Problem problem{.collective = collective,
-                        .dtype = DType::bf16,
-                        .ranks = size(),
-                        .root = size() / 2,
-                        .count = 1009,
-                        .algorithm = algorithm};
-        if (has_shares(collective)) problem = with_equal_shares(problem, 211);
-        ASSERT_EQ(try_on_all(ranks, problem), "");
-      }
-    }
-  }
-}
+TEST_P(CollectivesOnHosts, AnySegmentsGiveTheSameBits) { expect_it_by_any_segments(); }
 
 // Operations of different kinds follow each other through the same lanes, some before others end.
 TEST_P(CollectivesOnHosts, ManyMayBeUnderWay) {
