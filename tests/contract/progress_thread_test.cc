@@ -29,7 +29,7 @@ class WithProgressThread : public ::testing::TestWithParam<transport::WorldKind>
   }
 };
 INSTANTIATE_TEST_SUITE_P(, WithProgressThread, ::testing::ValuesIn(transport::world_kinds()),
-                         [](const auto& tested) { return tested.param.name; });
+                         ::testing::PrintToStringParamName());
 
 // An operation of which nothing is asked but to tell when it has ended.
 struct Watched {
@@ -234,7 +234,7 @@ TEST_P(FreedMemory, StaysWhereAnotherRankStillWorksOnIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, FreedMemory, ::testing::ValuesIn(transport::world_kinds()),
-                         [](const auto& tested) { return tested.param.name; });
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace stretto::testing

@@ -348,7 +348,7 @@ TEST_P(TransportFailureTest, NonsenseLosesTheOneWhoSendsIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TransportFailureTest, ::testing::ValuesIn(world_kinds()),
-                         world_name);
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace stretto::transport

@@ -258,7 +258,7 @@ TEST_P(TransportLeavingTest, MessagesBeyondTheLimitArriveInTheirOrder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TransportLeavingTest, ::testing::ValuesIn(world_kinds()),
-                         world_name);
+                         ::testing::PrintToStringParamName());
 
 // Sleeping and being woken, on every transport.
 
@@ -405,7 +405,7 @@ TEST_P(TransportSleepTest, SleepKeepsItsDeadline) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TransportSleepTest, ::testing::ValuesIn(world_kinds()),
-                         world_name);
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace stretto::transport

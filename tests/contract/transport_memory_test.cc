@@ -287,7 +287,7 @@ TEST_P(TransportMemoryTest, WorldsLeaveNothingBehind) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TransportMemoryTest, ::testing::ValuesIn(world_kinds()),
-                         world_name);
+                         ::testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace stretto::transport

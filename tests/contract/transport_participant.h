@@ -179,8 +179,4 @@ class TransportTest : public ::testing::TestWithParam<WorldKind> {
   }
 };
 
-inline std::string world_name(const ::testing::TestParamInfo<WorldKind>& info) {
-  return info.param.name;
-}
-
 }  // namespace stretto::transport

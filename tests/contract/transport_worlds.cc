@@ -212,7 +212,6 @@ World make_by_engine(const char* name, const WorldOptions& options) {
 }
 
 bool always(int, int) { return true; }
-bool never(int, int) { return false; }
 // Hosts of two ranks each.
 bool same_host(int rank, int peer) { return rank / 2 == peer / 2; }
 
@@ -228,87 +227,47 @@ std::ostream& operator<<(std::ostream& out, const WorldKind& kind) { return out 
 
 namespace {
 
-// No two ranks share memory.
-std::vector<WorldKind> kinds_by_sockets() {
-  const auto of = [](const char* name, World (*make)(const WorldOptions&),
-                     std::string (*link_name)(int, int)) {
-    return WorldKind{.name = name,
-                     .can_kill = true,
-                     .make = make,
-                     .link_name = link_name,
-                     .shares_memory = never};
-  };
-  using Options = WorldOptions;
-  return {
-      of(
-          "tcp", [](const Options& options) { return make_connected(options, connect_plainly); },
-          [](int, int) { return std::string("tcp"); }),
-      of(
-          "tcp_striped",
-          [](const Options& options) { return make_connected(options, connect_plainly, 3); },
-          [](int, int) { return std::string("tcp by 3 connections"); }),
-      of(
-          "tls", [](const Options& options) { return make_connected(options, connect_by_tls); },
-          [](int, int) { return std::string("tcp with TLS"); }),
-      of(
-          "tls_striped",
-          [](const Options& options) { return make_connected(options, connect_by_tls, 3); },
-          [](int, int) { return std::string("tcp with TLS by 3 connections"); }),
-  };
-}
-
 std::vector<WorldKind> find_world_kinds() {
+  using Options = WorldOptions;
   std::vector<WorldKind> kinds = {
       {.name = "loopback",
-       .can_kill = false,
        .make = make_loopback,
-       .link_name = [](int, int) { return std::string("loopback"); },
-       .shares_memory = always},
+       .link = "loopback",
+       .shares_memory = always,
+       .can_kill = false},
       {.name = "loopback_without_memory",
-       .can_kill = false,
        .make = make_loopback_without_memory,
-       .link_name = [](int, int) { return std::string("loopback"); },
-       .shares_memory = never},
+       .link = "loopback",
+       .can_kill = false},
       {.name = "shm",
-       .can_kill = true,
-       .make = [](const WorldOptions& options) { return make_by_pairs(options, always); },
-       .link_name = [](int, int) { return std::string("shm"); },
+       .make = [](const Options& options) { return make_by_pairs(options, always); },
        .shares_memory = always},
       {.name = "mixed",
-       .can_kill = true,
-       .make = [](const WorldOptions& options) { return make_by_pairs(options, same_host); },
-       .link_name = [](int rank,
-                       int peer) { return std::string(same_host(rank, peer) ? "shm" : "tcp"); },
+       .make = [](const Options& options) { return make_by_pairs(options, same_host); },
        .shares_memory = same_host},
-      {.name = "socket_plane",
-       .can_kill = true,
-       .make = make_by_socket_plane,
-       .link_name = [](int, int) { return std::string("tcp"); },
-       .shares_memory = never,
-       .must_be_asked = true},
-      {.name = "stream_plane",
-       .can_kill = true,
-       .make = make_by_stream_plane,
-       .link_name = [](int, int) { return std::string("tcp"); },
-       .shares_memory = never,
-       .must_be_asked = true},
+      {.name = "socket_plane", .make = make_by_socket_plane, .must_be_asked = true},
+      {.name = "stream_plane", .make = make_by_stream_plane, .must_be_asked = true},
+      {.name = "tcp",
+       .make = [](const Options& options) { return make_connected(options, connect_plainly); }},
+      {.name = "tcp_striped",
+       .make = [](const Options& options) { return make_connected(options, connect_plainly, 3); },
+       .link = "tcp by 3 connections"},
+      {.name = "tls",
+       .make = [](const Options& options) { return make_connected(options, connect_by_tls); },
+       .link = "tcp with TLS"},
+      {.name = "tls_striped",
+       .make = [](const Options& options) { return make_connected(options, connect_by_tls, 3); },
+       .link = "tcp with TLS by 3 connections"},
   };
-  for (WorldKind& kind : kinds_by_sockets()) kinds.push_back(std::move(kind));
   // Built where CMake has found them; another MPI is there, or its tests fail.
   const auto add_engine = [&](const char* name, World (*make)(const WorldOptions&)) {
-    if (::access(plugin_of(name).c_str(), F_OK) != 0 &&
-        !(std::string_view(name) == "mpi" && testing::has_chosen_mpi())) {
-      return;
+    if (::access(plugin_of(name).c_str(), F_OK) == 0 ||
+        (std::string_view(name) == "mpi" && testing::has_chosen_mpi())) {
+      kinds.push_back({.name = name, .make = make, .must_be_asked = true});
     }
-    kinds.push_back({.name = name,
-                     .can_kill = true,
-                     .make = make,
-                     .link_name = [](int, int) { return std::string("tcp"); },
-                     .shares_memory = never,
-                     .must_be_asked = true});
   };
-  add_engine("mpi", [](const WorldOptions& options) { return make_by_engine("mpi", options); });
-  add_engine("ucx", [](const WorldOptions& options) { return make_by_engine("ucx", options); });
+  add_engine("mpi", [](const Options& options) { return make_by_engine("mpi", options); });
+  add_engine("ucx", [](const Options& options) { return make_by_engine("ucx", options); });
   return kinds;
 }
 

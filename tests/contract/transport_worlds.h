@@ -44,13 +44,17 @@ struct WorldOptions {
 // world_kinds().
 struct WorldKind {
   std::string name;
-  bool can_kill = false;  // Whether World::kill() works.
   World (*make)(const WorldOptions& options) = nullptr;
-  // Of two different ranks.
-  std::string (*link_name)(int rank, int peer) = nullptr;
-  bool (*shares_memory)(int rank, int peer) = nullptr;
+  std::string link = "tcp";  // Between ranks that share no memory.
+  bool (*shares_memory)(int rank, int peer) = [](int, int) { return false; };
+  bool can_kill = true;  // Whether World::kill() works.
   // Whether no descriptor tells of messages, so that a rank wakes every millisecond to look.
   bool must_be_asked = false;
+
+  // Of two different ranks.
+  std::string link_name(int rank, int peer) const {
+    return shares_memory(rank, peer) && link != "loopback" ? "shm" : link;
+  }
 };
 std::ostream& operator<<(std::ostream& out, const WorldKind& kind);
 
