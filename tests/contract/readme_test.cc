@@ -15,6 +15,7 @@
 #include "stretto/base/error.h"
 #include "stretto/job/threads.h"
 #include "tests/contract/rank_communicators.h"
+#include "tests/support/failures.h"
 #include "tests/support/files.h"
 
 namespace stretto::testing {
@@ -44,14 +45,10 @@ TEST(Readme, TellsWhatALateRankDoesAsTheErrorDoes) {
       while (failed < 2) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       return;
     }
-    std::string text;
     // Rank 1 hears of it from rank 0, and not the other way round.
     const std::chrono::seconds patience(comm.rank() == 0 ? 2 : 60);
-    try {
-      comm.all_reduce(data, {.timeout = patience}).wait();
-    } catch (const Timeout& timeout) {
-      text = timeout.what();
-    }
+    const std::string text =
+        error_of<Timeout>([&] { comm.all_reduce(data, {.timeout = patience}).wait(); });
     ++failed;
     if (comm.rank() == 0) shown = text;
   });
@@ -63,11 +60,8 @@ TEST(Readme, TellsOfADisagreementAsTheErrorDoes) {
   std::array<std::string, 2> texts;
   on_all(ranks, [&](Communicator& comm) {
     std::vector<float> data(12);
-    try {
-      comm.broadcast(data, {.root = comm.rank() == 1 ? 1 : 0}).wait();
-    } catch (const Mismatch& mismatch) {
-      texts[static_cast<std::size_t>(comm.rank())] = mismatch.what();
-    }
+    texts[static_cast<std::size_t>(comm.rank())] = error_of<Mismatch>(
+        [&] { comm.broadcast(data, {.root = comm.rank() == 1 ? 1 : 0}).wait(); });
   });
   // Who notices first is named first.
   const std::regex calls("rank (.) called ([^.]*) as operation #1, rank (.) called ([^.]*)\\.");

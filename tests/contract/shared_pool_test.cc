@@ -17,6 +17,7 @@
 #include "tests/contract/process_resources.h"
 #include "tests/contract/world_ranks.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/failures.h"
 #include "tests/support/fake_environment.h"
 
 namespace stretto::testing {
@@ -29,14 +30,9 @@ RankList make(const WorldKind& kind, int size, Duration heartbeat = milliseconds
   return make_world_ranks(kind, size, heartbeat);
 }
 
-class SharedPool : public ::testing::TestWithParam<WorldKind> {
- public:
-  static std::string name(const ::testing::TestParamInfo<WorldKind>& tested) {
-    return tested.param.name;
-  }
-};
+class SharedPool : public ::testing::TestWithParam<WorldKind> {};
 INSTANTIATE_TEST_SUITE_P(, SharedPool, ::testing::ValuesIn(transport::world_kinds()),
-                         SharedPool::name);
+                         ::testing::PrintToStringParamName());
 
 // Small whole numbers: every sum is exact.
 float value(Rank job_rank, int round, std::size_t i) {
@@ -191,17 +187,13 @@ TEST_P(SharedPool, WhatCannotFitIsRefusedAndTheRestGoesOn) {
     const auto region = comm.allocate<float>(100);
     expect_sums(comm, comm.rank(), kAll, region.span(), 1);
     if (comm.rank() != 0) {
-      try {
-        (void)comm.allocate_bytes(std::size_t{1} << 50);
-        ADD_FAILURE() << "a pebibyte";
-      } catch (const OutOfMemory& failure) {
-        const std::string text = failure.what();
-        const std::string begin = "rank " + std::to_string(comm.rank().value()) +
-                                  ": 1125899906842624 bytes (1.0 PiB) of memory do not fit: ";
-        EXPECT_TRUE(text.starts_with(begin)) << text;
-        expect_contains(text, " grants");
-        EXPECT_EQ(failure.status().rank(), comm.rank());
-      }
+      const Status refused =
+          failure_of<OutOfMemory>([&] { (void)comm.allocate_bytes(std::size_t{1} << 50); });
+      const std::string begin = "rank " + std::to_string(comm.rank().value()) +
+                                ": 1125899906842624 bytes (1.0 PiB) of memory do not fit: ";
+      EXPECT_TRUE(refused.message().starts_with(begin)) << refused.message();
+      expect_contains(refused.message(), " grants");
+      EXPECT_EQ(refused.rank(), comm.rank());
     }
     expect_sums(comm, comm.rank(), kAll, region.span(), 2);
     const auto more = comm.allocate<float>(100000);

@@ -11,6 +11,7 @@
 #include "stretto/base/rank_vector.h"
 #include "tests/contract/rank_communicators.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/failures.h"
 #include "tests/support/on_threads.h"
 
 namespace stretto::testing {
@@ -362,18 +363,12 @@ TEST_P(Works, AMonitoredBarrierNamesAllWhoAreMissing) {
       }
       // Rank 0, who knows, may come last and have the longest time left.
       if (root_is_late && comm.rank() == 0) std::this_thread::sleep_for(milliseconds(100));
-      try {
-        comm.monitored_barrier({.timeout = milliseconds(300)});
-        ADD_FAILURE() << "it ended";
-      } catch (const Timeout& error) {
-        // "rank 2 ...; rank 4 ..." by those who know it, "rank 0 waits for rank 2, 4" by others.
-        const std::string text = error.what();
-        const auto names = [&](const char* rank) { return text.find(rank) != std::string::npos; };
-        EXPECT_TRUE(names("rank 2") && (names("rank 4") || names(", 4")))
-            << comm.rank().value() << (root_is_late ? " (late root) " : "") << ": " << text;
-      } catch (const std::exception& error) {
-        ADD_FAILURE() << comm.rank().value() << ": another exception: " << error.what();
-      }
+      // "rank 2 ...; rank 4 ..." by those who know it, "rank 0 waits for rank 2, 4" by others.
+      const std::string text =
+          error_of<Timeout>([&] { comm.monitored_barrier({.timeout = milliseconds(300)}); });
+      const auto names = [&](const char* rank) { return text.find(rank) != std::string::npos; };
+      EXPECT_TRUE(names("rank 2") && (names("rank 4") || names(", 4")))
+          << comm.rank().value() << (root_is_late ? " (late root) " : "") << ": " << text;
       ++told;
     });
   }
