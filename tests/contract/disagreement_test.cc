@@ -158,44 +158,6 @@ class Lateness : public ::testing::TestWithParam<bool> {
   }
 };
 
-// Another order of the same operations is a disagreement about the first of them.
-TEST_P(Lateness, AnotherOrderIsAMismatch) {
-  on_all(make(2), [&](Communicator& comm) {
-    std::vector<float> data(12);
-    const std::string text = error_of<Mismatch>([&] {
-      if (comm.rank() == 0) comm.all_reduce(data).wait();
-      comm.broadcast(data).wait();
-      if (comm.rank() == 1) comm.all_reduce(data).wait();
-      comm.barrier().wait();
-    });
-    expect_contains(text, "all_reduce(sum f32 [12])");
-    expect_contains(text, "broadcast(f32 [12] root 0)");
-  });
-}
-
-TEST_P(Lateness, IsExplainedByTheLateRankItself) {
-  auto ranks = make(3);
-  std::atomic<int> failed{0};
-  on_all(ranks, [&](Communicator& comm) {
-    std::vector<float> data(12);
-    comm.all_reduce(data).wait();
-    if (comm.rank() == 2) {
-      comm.note("loading data");
-      while (failed < 2) std::this_thread::sleep_for(milliseconds(5));
-      return;
-    }
-    const std::string text =
-        error_of<Timeout>([&] { comm.all_reduce(data, {.timeout = milliseconds(2000)}).wait(); });
-    ++failed;
-    expect_contains(text, "all_reduce(sum f32 [12]) #2");
-    expect_contains(text, "timed out waiting for rank 2 (");
-    expect_contains(text, "), which ended all_reduce(sum f32 [12]) #1");
-    expect_contains(text, "in its own code: loading data");
-    expect_lacks(text, "waiting for rank 0");
-    expect_lacks(text, "waiting for rank 1");
-  });
-}
-
 // Along a chain, each rank waits for another one that waits as well; the root of it is named.
 TEST_P(Lateness, NamesTheRootOfAChain) {
   if (GetParam()) GTEST_SKIP() << "on mapped memory everybody sees everybody";

@@ -198,19 +198,6 @@ TEST(ErrorTexts, ListsOfANewGroupThatDifferAreBothShown) {
   });
 }
 
-TEST(ErrorTexts, DisagreementsAreToldInWords) {
-  auto ranks = make_thread_ranks({.size = 2, .timeout = std::chrono::seconds(20)});
-  on_all(ranks, [](Communicator& comm) {
-    std::vector<float> data(8);
-    const std::string text = error_of<Mismatch>([&] {
-      comm.all_reduce(data, {.algorithm = comm.rank() == 0 ? "ring" : "recursive_doubling"}).wait();
-      comm.barrier().wait();
-    });
-    expect_contains(text, "all_reduce(sum f32 [8]) by ring");
-    expect_contains(text, "all_reduce(sum f32 [8]) by recursive_doubling");
-  });
-}
-
 class WhoIsLate : public OnBoth {};
 INSTANTIATE_TEST_SUITE_P(, WhoIsLate, OnBoth::both(), OnBoth::name);
 
@@ -233,21 +220,29 @@ TEST_P(WhoIsLate, AShortSilenceIsNotTakenForDeath) {
   });
 }
 
-TEST_P(WhoIsLate, HowLongAndHowManyHaveCome) {
+TEST_P(WhoIsLate, SaysWhatItDoesAndOthersHowLongTheyHaveWaited) {
   auto ranks = make(3);
   std::atomic<int> failed{0};
   on_all(ranks, [&](Communicator& comm) {
-    std::vector<float> data(10);
-    if (comm.rank() == 1) {
+    std::vector<float> data(12);
+    comm.all_reduce(data).wait();
+    if (comm.rank() == 2) {
+      comm.note("loading data");
       while (failed < 2) std::this_thread::sleep_for(milliseconds(1));
       return;
     }
-    const std::string text =
-        error_of<Timeout>([&] { comm.all_reduce(data, {.timeout = milliseconds(2400)}).wait(); });
+    const Status status =
+        failure_of<Timeout>([&] { comm.all_reduce(data, {.timeout = milliseconds(2400)}).wait(); });
     ++failed;
-    expect_contains(text, "timed out waiting for rank 1");
-    expect_contains(text, "; 1 of 2 others has arrived");
-    expect_contains(text, "; waited 2.");
+    EXPECT_EQ(status.rank(), Rank(2));
+    for (const char* text :
+         {"all_reduce(sum f32 [12]) #2", "timed out waiting for rank 2 (",
+          "), which ended all_reduce(sum f32 [12]) #1", "in its own code: loading data",
+          "; 1 of 2 others has arrived", "; waited 2."}) {
+      expect_contains(status.message(), text);
+    }
+    expect_lacks(status.message(), "waiting for rank 0");
+    expect_lacks(status.message(), "waiting for rank 1");
   });
 }
 

@@ -178,15 +178,5 @@ TEST_P(Groups, WorksMayBeWaitedForOnOtherThreads) {
   });
 }
 
-TEST_P(Groups, AFewHundredLeaveNoMessageBehind) {
-  on_all(make(3), [](Communicator& comm) {
-    for (int i = 0; i < 200; ++i) {
-      auto group = comm.split({.color = (comm.rank().value() + i) % 2, .key = i});
-      if (i % 20 == 0) group->barrier().wait();
-    }
-    expect_sums(comm, comm.rank(), 6);
-  });
-}
-
 }  // namespace
 }  // namespace stretto::testing
