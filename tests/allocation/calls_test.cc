@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <filesystem>
 #include <functional>
 #include <string>
 #include <thread>
@@ -18,6 +17,7 @@
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/allocation/counter.h"
+#include "tests/contract/process_resources.h"
 
 namespace stretto::testing {
 namespace {
@@ -223,25 +223,7 @@ constexpr int kGroups = 1000;
 // What a thousand groups may leave, for queues that have grown: a few bytes each would be more.
 constexpr long kBytesLeftMax = 16 * 1024;
 // Files of the last regions, of which the other rank has not said yet that it has them.
-constexpr long kDescriptorsLeftMax = 4;
-
-long descriptors() {
-  long count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    (void)entry;
-    ++count;
-  }
-  return count;
-}
-
-// Mappings of this process: a region that nobody unmaps would show here.
-long mappings() {
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/self/maps", "r"),
-                                                       &std::fclose);
-  long count = 0;
-  for (int c = 0; (c = std::fgetc(file.get())) != EOF;) count += c == '\n';
-  return count;
-}
+constexpr int kDescriptorsLeftMax = 4;
 
 void make_groups(Communicator& comm, int count) {
   for (int i = 0; i < count; ++i) {
@@ -264,10 +246,10 @@ TEST(AThousandGroups, OfThreadsLeaveNothing) {
     };
     on_both(100);
     const long bytes = bytes_in_use();
-    const long open = descriptors();
+    const int open = transport::open_descriptors();
     on_both(kGroups);
     EXPECT_LE(bytes_in_use() - bytes, kBytesLeftMax) << "shared memory: " << shared_memory;
-    EXPECT_EQ(descriptors(), open) << "shared memory: " << shared_memory;
+    EXPECT_EQ(transport::open_descriptors(), open) << "shared memory: " << shared_memory;
   }
 }
 
@@ -276,16 +258,16 @@ bool process_rank(int rank, const std::string& place, bool tcp) {
   auto comm = join({.rank = rank, .size = 2, .rendezvous = place, .disable_shared_memory = tcp});
   make_groups(*comm, 100);
   const long bytes = bytes_in_use();
-  const long open = descriptors();
-  const long mapped = mappings();
+  const int open = transport::open_descriptors();
+  const int mapped = transport::shared_mappings();
   make_groups(*comm, kGroups);
   const long bytes_left = bytes_in_use() - bytes;
-  const long open_left = descriptors() - open;
-  const long mapped_left = mappings() - mapped;
+  const int open_left = transport::open_descriptors() - open;
+  const int mapped_left = transport::shared_mappings() - mapped;
   comm->barrier().wait();
   if (bytes_left <= kBytesLeftMax && open_left <= kDescriptorsLeftMax && mapped_left <= 10)
     return true;
-  std::fprintf(stderr, "rank %d, %s: %ld bytes, %ld descriptors, %ld mappings are left\n", rank,
+  std::fprintf(stderr, "rank %d, %s: %ld bytes, %d descriptors, %d mappings are left\n", rank,
                tcp ? "tcp" : "shared memory", bytes_left, open_left, mapped_left);
   return false;
 }
