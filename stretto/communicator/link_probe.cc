@@ -65,11 +65,11 @@ Pair network_pair(const group::HostList& hosts) {
 }
 
 // One side of a measurement.
-class Probe {
+class LinkProbe {
  public:
   // `between_hosts`: of a network, which carries both ways at once, as collectives use it, and may
   // be shaped. Inside a host it is processors that carry.
-  Probe(Communicator& world, Rank other, bool between_hosts)
+  LinkProbe(Communicator& world, Rank other, bool between_hosts)
       : world_(world),
         other_(other),
         between_hosts_(between_hosts),
@@ -267,7 +267,7 @@ Finding probe(Communicator& world, const Pair& pair, std::string_view where,
   if (world.rank() == pair.partner) {
     std::array<std::uint8_t, 1> measure{};
     world.recv(measure, {.from = pair.leader, .tag = kProbeTag}).wait();
-    if (measure[0] != 0) Probe(world, pair.leader, contention != nullptr).follow();
+    if (measure[0] != 0) LinkProbe(world, pair.leader, contention != nullptr).follow();
   }
   if (world.rank() != pair.leader) {
     if (contention != nullptr && contention->takes_part()) (void)contention->run({});
@@ -287,7 +287,7 @@ Finding probe(Communicator& world, const Pair& pair, std::string_view where,
     finding.age_seconds = age_seconds(*known);
     return finding;
   }
-  Probe lead(world, pair.partner, contention != nullptr);
+  LinkProbe lead(world, pair.partner, contention != nullptr);
   finding.cost = lead.lead();
   if (contention != nullptr) {
     const auto rounds = contention->rounds_for(finding.cost, lead.small_round());

@@ -41,9 +41,10 @@ struct Case {
   std::array<double, kSizes> one, two;  // Seconds, with one sync and with two.
 };
 
-class Probe {
+class OneSyncProbe {
  public:
-  Probe(Communicator& world, const ChooseBy& choose_by) : world_(world), choose_by_(choose_by) {}
+  OneSyncProbe(Communicator& world, const ChooseBy& choose_by)
+      : world_(world), choose_by_(choose_by) {}
 
   // All ranks run the same; what rank 0 returns counts. Nothing: the machine was busy.
   std::optional<group::OneSyncBytes> measure() {
@@ -133,14 +134,14 @@ class Probe {
 };
 
 // What rank 0 has to say.
-struct Finding {
+struct FoundBytes {
   group::OneSyncBytes bytes = {};
   std::int64_t age_seconds = 0;
   std::int64_t found = 0;
 };
 
-Finding agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
-  Finding finding;
+FoundBytes agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
+  FoundBytes finding;
   const std::string text = fmt::format("mapped memory of {}: {} ranks, {} usable cores",
                                        host_name(), world.size(), usable_cores());
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
@@ -154,7 +155,7 @@ Finding agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy
   };
   share();
   if (finding.found != 0) return finding;
-  const auto measured = Probe(world, choose_by).measure();
+  const auto measured = OneSyncProbe(world, choose_by).measure();
   if (measured) finding = {.bytes = *measured, .found = 1};
   if (measured && world.rank() == 0 && !path.empty()) {
     save_link(path, text,
@@ -169,7 +170,7 @@ Finding agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy
 Status agree_on_one_sync(Communicator& world, const LinkCacheOptions& cache,
                          const ChooseBy& choose_by, group::LinkModel& model) {
   try {
-    const Finding finding = agree(world, cache, choose_by);
+    const FoundBytes finding = agree(world, cache, choose_by);
     model.one_sync = finding.bytes;
     const std::string source =
         "mapped memory " + (finding.found != 0 ? describe_age(finding.age_seconds)
