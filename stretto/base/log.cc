@@ -53,8 +53,8 @@ struct Log {
 };
 
 Log& instance() {
-  static Log log;
-  return log;
+  static Log* const log = new Log;  // Outlives what has a last word behind main().
+  return *log;
 }
 
 spdlog::level::level_enum level_of(LogLevel level) {

@@ -3,6 +3,7 @@
 
 #include "stretto/base/log.h"
 
+#include <cstdlib>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -89,6 +90,23 @@ TEST_F(LogTest, ALineForWhichThereIsNoMemoryIsLeftOut) {
   log(LogLevel::error, "{}", TooLargeToPrint());
   log(LogLevel::error, "the next");
   EXPECT_EQ(::testing::internal::GetCapturedStderr(), "stretto error: the next\n");
+}
+
+// As a communicator in a variable of a program's.
+struct LastWords {
+  ~LastWords() {
+    if (speaks) log(LogLevel::error, "goodbye");
+  }
+  bool speaks = false;
+} last_words;
+
+TEST_F(LogTest, IsThereForWhatEndsBehindMain) {
+  EXPECT_EXIT(
+      {
+        last_words.speaks = log_enabled(LogLevel::error);
+        std::exit(0);
+      },
+      ::testing::ExitedWithCode(0), "stretto error: goodbye\n");
 }
 
 }  // namespace
