@@ -58,7 +58,8 @@ endfunction()
 # With STRETTO_UNITY, what cannot share a translation unit with others of its target, which have a
 # name of its own a second time or another header of the system for the same.
 set_source_files_properties(
-  stretto/bootstrap/file_store.cc stretto/schedule/estimate.cc stretto/schedule/estimate_two_level.cc
+  stretto/bootstrap/file_store.cc
+  stretto/schedule/estimate.cc stretto/schedule/estimate_two_level.cc
   stretto/transport/stream_plane.cc stretto/transport/tcp/connection_state.cc tools/plan.cc
   tests/allocation/second_call_test.cc tests/contract/transport_leaving_test.cc
   tests/contract/transport_test.cc tests/contract/waiting_test.cc
