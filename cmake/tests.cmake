@@ -161,7 +161,7 @@ function(stretto_add_cross_layer_tests)
   if(STRETTO_HAVE_TORCH)  # A device of PyTorch's on that driver.
     file(GLOB device CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/fake_device/*.cc)
     add_library(fake_device MODULE ${device})
-    target_link_libraries(fake_device PRIVATE stretto_build stretto_nccl stretto_libtorch)
+    target_link_libraries(fake_device PRIVATE stretto_build stretto_cuda_driver stretto_libtorch)
     set_target_properties(fake_device PROPERTIES
       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
   endif()

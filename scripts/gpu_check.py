@@ -210,7 +210,7 @@ def main(arguments, driver="libcuda.so.1"):
     parser.add_argument("--bin", type=pathlib.Path, help="programs that are built: builds nothing")
     parser.add_argument("--packages", type=pathlib.Path,
                         help="a folder of Debian packages (*.deb) that the machine lacks")
-    parser.add_argument("--seconds", type=float, default=360, help="for everything")
+    parser.add_argument("--seconds", type=float, default=480, help="for everything")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=pathlib.Path, help="the file to write results to")
     options = parser.parse_args(arguments)

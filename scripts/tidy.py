@@ -157,7 +157,7 @@ def check_layers_file(layers: dict[str, list[str]]) -> Iterator[Finding]:
 
 def check_layers_table(layers: dict[str, list[str]], document: str) -> Iterator[Finding]:
     """ARCHITECTURE.md says of each layer what stretto/layers.txt says, in the same order."""
-    rows = re.findall(r"^\| ([a-z]\w*) \| ([a-z0-9 ]*)\| [^|]+ \|$", document, re.MULTILINE)
+    rows = re.findall(r"^\| ([a-z]\w*) \| ([a-z0-9_ ]*)\| [^|]+ \|$", document, re.MULTILINE)
     shown = [(layer, used.split()) for layer, used in rows if layer in layers]
     for layer, used in layers.items():
         if (layer, used) not in shown:

@@ -46,7 +46,8 @@ class Trainee:
         total = 0
         for parameter in self.module.parameters():
             bits = parameter.detach().flatten().view(torch.int32).to(torch.int64)
-            total = total * 31 + (bits * torch.arange(1, bits.numel() + 1, device=bits.device)).sum().item()
+            places = torch.arange(1, bits.numel() + 1, device=bits.device)
+            total = total * 31 + (bits * places).sum().item()
         return (total + (1 << 63)) % (1 << 64) - (1 << 63)
 
 

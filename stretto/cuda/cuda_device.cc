@@ -11,8 +11,6 @@
 namespace stretto::cuda {
 namespace {
 
-using nccl::address_of;
-
 constexpr int kFileDescriptor = 1;  // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
 constexpr unsigned kPinForAllContexts = 1;
 constexpr unsigned kStreamNonBlocking = 1;
@@ -24,12 +22,12 @@ bool has_kernel(const OperationDescriptor& operation) {
 }  // namespace
 
 Result<std::unique_ptr<execution::KernelQueue>> CudaDevice::make_queue() {
-  const nccl::Driver::Current current(*driver_);
+  const Driver::Current current(*driver_);
   int least = 0;
   int greatest = 0;
   STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
       "cuCtxGetStreamPriorityRange", driver_->call().stream_priority_range(&least, &greatest)));
-  nccl::Stream stream = nullptr;
+  StreamHandle stream = nullptr;
   STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
       "cuStreamCreateWithPriority",
       driver_->call().stream_create(&stream, kStreamNonBlocking, greatest)));
@@ -38,18 +36,18 @@ Result<std::unique_ptr<execution::KernelQueue>> CudaDevice::make_queue() {
 }
 
 Result<std::shared_ptr<void>> CudaDevice::pin(ByteSpan bytes) {
-  const nccl::Driver::Current current(*driver_);
+  const Driver::Current current(*driver_);
   STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
       "cuMemHostRegister", driver_->call().pin(bytes.data(), bytes.size(), kPinForAllContexts)));
   return std::shared_ptr<void>(bytes.data(), [driver = driver_](void* data) {
-    const nccl::Driver::Current there(*driver);
+    const Driver::Current there(*driver);
     (void)driver->call().unpin(data);
   });
 }
 
 // The handle is not needed any more: what is mapped stays.
 Result<std::shared_ptr<std::byte>> CudaDevice::map(std::uint64_t handle, std::size_t bytes) const {
-  const nccl::DriverInterface& call = driver_->call();
+  const DriverInterface& call = driver_->call();
   std::uint64_t place = 0;
   Status status =
       driver_->status_of_call("cuMemAddressReserve", call.address_reserve(&place, bytes, 0, 0, 0));
@@ -61,20 +59,21 @@ Result<std::shared_ptr<std::byte>> CudaDevice::map(std::uint64_t handle, std::si
   STRETTO_RETURN_IF_ERROR(status);
   const std::shared_ptr<std::byte> data(
       reinterpret_cast<std::byte*>(place), [driver = driver_, bytes](std::byte* mapped) {
-        const nccl::Driver::Current there(*driver);
+        const Driver::Current there(*driver);
         (void)driver->call().memory_unmap(address_of(mapped), bytes);
         (void)driver->call().address_free(address_of(mapped), bytes);
       });
-  const nccl::MemoryAccess access{.location = {.number = driver_->device()}};
+  const MemoryAccess access{.location = {.number = driver_->device()}};
   STRETTO_RETURN_IF_ERROR(
       driver_->status_of_call("cuMemSetAccess", call.memory_set_access(place, bytes, &access, 1)));
   return data;
 }
 
 Result<transport::MappableMemory::Mapping> CudaDevice::create(std::size_t bytes) {
-  const nccl::Driver::Current current(*driver_);
-  const nccl::DriverInterface& call = driver_->call();
-  const nccl::MemoryProperties like{.location = {.number = driver_->device()}};
+  STRETTO_RETURN_IF_ERROR(driver_->check_no_capture());
+  const Driver::Current current(*driver_);
+  const DriverInterface& call = driver_->call();
+  const MemoryProperties like{.location = {.number = driver_->device()}};
   std::size_t unit = 1;
   STRETTO_RETURN_IF_ERROR(driver_->status_of_call("cuMemGetAllocationGranularity",
                                                   call.memory_granularity(&unit, &like, 0)));
@@ -109,7 +108,7 @@ std::shared_ptr<std::byte> CudaDevice::own(std::shared_ptr<std::byte> data,
               const MutexLock held(allocations->mutex);
               allocations->table.erase(number);
             }
-            const nccl::Driver::Current there(*driver);
+            const Driver::Current there(*driver);
             (void)driver->call().context_synchronize();
             mapped.reset();
           }};
@@ -120,7 +119,7 @@ Result<transport::MappableMemory::Mapping> CudaDevice::open(const FileDescriptor
   if (!descriptor.valid()) {
     return status_of(StatusCode::protocol, "memory of a device came without its descriptor");
   }
-  const nccl::Driver::Current current(*driver_);
+  const Driver::Current current(*driver_);
   std::uint64_t handle = 0;
   void* const number = reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor.get()));
   STRETTO_RETURN_IF_ERROR(

@@ -8,8 +8,8 @@
 #include "stretto/base/mutex.h"
 #include "stretto/cuda/cuda_queue.h"
 #include "stretto/cuda/load_kernels.h"
+#include "stretto/cuda_driver/driver.h"
 #include "stretto/execution/kernel_queue.h"
-#include "stretto/nccl/driver.h"
 #include "stretto/transport/memory.h"
 
 namespace stretto::cuda {
@@ -18,7 +18,7 @@ namespace stretto::cuda {
 // processes of the host map it, for their own GPU or for the same.
 class CudaDevice final : public execution::SharedDevice {
  public:
-  CudaDevice(std::shared_ptr<const nccl::Driver> driver, const Kernels& kernels)
+  CudaDevice(std::shared_ptr<const Driver> driver, const Kernels& kernels)
       : driver_(std::move(driver)), kernels_(kernels), marks_(std::make_shared<Marks>(driver_)) {}
 
   Result<std::unique_ptr<execution::KernelQueue>> make_queue() override;
@@ -48,7 +48,7 @@ class CudaDevice final : public execution::SharedDevice {
   Result<std::shared_ptr<std::byte>> map(std::uint64_t handle, std::size_t bytes) const;
   std::shared_ptr<std::byte> own(std::shared_ptr<std::byte> data, std::size_t bytes) const;
 
-  std::shared_ptr<const nccl::Driver> driver_;
+  std::shared_ptr<const Driver> driver_;
   Kernels kernels_;
   std::shared_ptr<Marks> marks_;
   std::shared_ptr<Allocations> allocations_ = std::make_shared<Allocations>();

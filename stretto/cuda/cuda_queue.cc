@@ -12,9 +12,6 @@ namespace {
 
 using execution::BoundStep;
 using execution::StreamEvent;
-using nccl::address_of;
-using nccl::Driver;
-using nccl::DriverInterface;
 
 constexpr unsigned kEventDisableTiming = 2;
 
@@ -54,7 +51,7 @@ int Marks::add() {
   return next_++;
 }
 
-int Marks::let_wait(nccl::Stream stream, int mark) {
+int Marks::let_wait(StreamHandle stream, int mark) {
   void* event = nullptr;
   {
     const MutexLock held(mutex_);

@@ -12,25 +12,25 @@
 
 #include "stretto/base/mutex.h"
 #include "stretto/cuda/kernels.h"
+#include "stretto/cuda_driver/driver.h"
 #include "stretto/execution/kernel_queue.h"
-#include "stretto/nccl/driver.h"
 
 namespace stretto::cuda {
 
 // Moments in what a program has begun on a device. Any thread.
 class Marks {
  public:
-  explicit Marks(std::shared_ptr<const nccl::Driver> driver) : driver_(std::move(driver)) {}
+  explicit Marks(std::shared_ptr<const Driver> driver) : driver_(std::move(driver)) {}
   ~Marks();
   // What is on the default stream, or on one that the default stream waits for. -1: the device says
   // no.
   int add();
   // What the stream gets from now on comes behind it; the mark is gone. Returns what the driver
   // says.
-  int let_wait(nccl::Stream stream, int mark);
+  int let_wait(StreamHandle stream, int mark);
 
  private:
-  std::shared_ptr<const nccl::Driver> driver_;
+  std::shared_ptr<const Driver> driver_;
   Mutex mutex_;
   std::map<int, void*> events_ STRETTO_GUARDED_BY(mutex_);
   int next_ STRETTO_GUARDED_BY(mutex_) = 0;
@@ -42,7 +42,7 @@ class Marks {
 class CudaQueue final : public execution::KernelQueue {
  public:
   // Owns the stream.
-  CudaQueue(std::shared_ptr<const nccl::Driver> driver, nccl::Stream stream, Reduce kernel,
+  CudaQueue(std::shared_ptr<const Driver> driver, StreamHandle stream, Reduce kernel,
             std::shared_ptr<Marks> marks)
       : driver_(std::move(driver)), stream_(stream), kernel_(kernel), marks_(std::move(marks)) {}
   // What has been begun still runs.
@@ -65,8 +65,8 @@ class CudaQueue final : public execution::KernelQueue {
   Status copy(const execution::BoundStep& step, std::size_t count) const;
   Status reduce(const execution::BoundStep& step, std::size_t count) const;
 
-  std::shared_ptr<const nccl::Driver> driver_;
-  nccl::Stream stream_;
+  std::shared_ptr<const Driver> driver_;
+  StreamHandle stream_;
   Reduce kernel_;
   std::shared_ptr<Marks> marks_;
   Status status_;

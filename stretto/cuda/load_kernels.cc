@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "stretto/base/own_folder.h"
-#include "stretto/nccl/load.h"
+#include "stretto/cuda_driver/symbol_table.h"
 
 namespace stretto::cuda {
 
@@ -15,7 +15,7 @@ Result<Kernels> load_kernels(const Environment& environment) {
   const std::string file = "libstretto_cuda_kernels.so";
   std::vector<std::string> files = {own_folder() + file, file};
   if (const auto named = environment.get("STRETTO_CUDA_KERNELS")) files = {*named};
-  Result<nccl::SymbolTable> symbols = nccl::SymbolTable::open(files);
+  Result<SymbolTable> symbols = SymbolTable::open(files);
   if (!symbols.ok()) {
     return status_of(StatusCode::invalid_argument,
                      "the backend \"cuda\" needs stretto's kernels for GPUs, which cannot be "

@@ -18,7 +18,7 @@ namespace {
 
 // At least one.
 Result<int> count_devices(std::string_view backend, const std::string& driver_file) {
-  Result<int> devices = nccl::Driver::count(driver_file);
+  Result<int> devices = cuda::Driver::count(driver_file);
   if (devices.ok() && *devices > 0) return devices;
   return status_of(StatusCode::invalid_argument, "the backend \"{}\" needs a GPU, and {}", backend,
                    devices.ok() ? "this process sees none" : devices.status().message());
@@ -44,7 +44,7 @@ Result<communicator::LibraryFactory> nccl_factory(const Environment& environment
                         const communicator::LibraryMeeting& meeting)
       -> Result<std::unique_ptr<CollectiveLibrary>> {
     const int number = named.value_or(meeting.local_rank % devices);
-    STRETTO_ASSIGN_OR_RETURN(auto driver, nccl::Driver::open(driver_file, number));
+    STRETTO_ASSIGN_OR_RETURN(auto driver, cuda::Driver::open(driver_file, number));
     const std::size_t ranks = group.members.size();
     const auto share_id = [&](nccl::UniqueId& id) -> Status {
       std::vector<nccl::UniqueId> ids(ranks);
@@ -71,7 +71,7 @@ Result<OpenDevice> device_opener(const Environment& environment) {
   STRETTO_ASSIGN_OR_RETURN(const cuda::Kernels kernels, cuda::load_kernels(environment));
   return OpenDevice([=](int local_rank) -> Result<std::shared_ptr<execution::SharedDevice>> {
     const int number = named.value_or(local_rank % devices);
-    STRETTO_ASSIGN_OR_RETURN(auto driver, nccl::Driver::open(driver_file, number));
+    STRETTO_ASSIGN_OR_RETURN(auto driver, cuda::Driver::open(driver_file, number));
     return std::shared_ptr<execution::SharedDevice>(
         std::make_shared<cuda::CudaDevice>(std::move(driver), kernels));
   });

@@ -5,13 +5,18 @@
 
 #include <cstddef>
 
+#include "stretto/cuda_driver/driver.h"
+
 // The part of NCCL's C interface that is used, in declarations of our own: so nothing needs NCCL's
 // headers to be built, and one stretto runs with whatever version is found where it runs. Numbers
 // and layouts are those of NCCL 2.20 and later; what differs between those is in versions.h.
 namespace stretto::nccl {
 
 using Comm = struct OpaqueComm*;
-using Stream = struct OpaqueStream*;  // A CUstream, which is a cudaStream_t.
+using cuda::address_of;
+using cuda::Driver;
+using cuda::DriverInterface;
+using cuda::StreamHandle;
 
 // ncclResult_t.
 using ResultCode = int;
@@ -56,18 +61,19 @@ struct Interface {
   ResultCode (*group_start)();
   ResultCode (*group_end)();
   ResultCode (*all_reduce)(const void* from, void* to, std::size_t count, Type type, RedOp op,
-                           Comm comm, Stream stream);
+                           Comm comm, StreamHandle stream);
   ResultCode (*reduce)(const void* from, void* to, std::size_t count, Type type, RedOp op, int root,
-                       Comm comm, Stream stream);
+                       Comm comm, StreamHandle stream);
   ResultCode (*reduce_scatter)(const void* from, void* to, std::size_t count, Type type, RedOp op,
-                               Comm comm, Stream stream);
+                               Comm comm, StreamHandle stream);
   ResultCode (*broadcast)(const void* from, void* to, std::size_t count, Type type, int root,
-                          Comm comm, Stream stream);
+                          Comm comm, StreamHandle stream);
   ResultCode (*all_gather)(const void* from, void* to, std::size_t count, Type type, Comm comm,
-                           Stream stream);
+                           StreamHandle stream);
   ResultCode (*send)(const void* from, std::size_t count, Type type, int peer, Comm comm,
-                     Stream stream);
-  ResultCode (*receive)(void* to, std::size_t count, Type type, int peer, Comm comm, Stream stream);
+                     StreamHandle stream);
+  ResultCode (*receive)(void* to, std::size_t count, Type type, int peer, Comm comm,
+                        StreamHandle stream);
 };
 
 }  // namespace stretto::nccl

@@ -3,35 +3,14 @@
 
 #include "stretto/nccl/load.h"
 
-#include <dlfcn.h>
-
 #include <filesystem>
 
 #include <fmt/format.h>
 
+#include "stretto/cuda_driver/symbol_table.h"
 #include "stretto/nccl/versions.h"
 
 namespace stretto::nccl {
-
-Result<SymbolTable> SymbolTable::open(const std::vector<std::string>& files) {
-  std::string said;
-  for (const std::string& file : files) {
-    void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr) return SymbolTable(file, library);
-    said += (said.empty() ? "" : "; ") + std::string(::dlerror());
-  }
-  return Status(StatusCode::invalid_argument, said);
-}
-
-Status SymbolTable::find_all(std::initializer_list<Symbol> symbols) const {
-  for (const Symbol& symbol : symbols) {
-    *symbol.address = ::dlsym(library_, symbol.name);
-    if (*symbol.address == nullptr) {
-      return status_of(StatusCode::invalid_argument, "{} has no function {}", file_, symbol.name);
-    }
-  }
-  return {};
-}
 
 std::vector<std::string> nccl_files(const Environment& environment) {
   if (const auto named = environment.get("STRETTO_NCCL_LIBRARY")) return {*named};
@@ -48,7 +27,7 @@ std::vector<std::string> nccl_files(const Environment& environment) {
 }
 
 Result<std::shared_ptr<const Nccl>> load_nccl(const std::vector<std::string>& files) {
-  Result<SymbolTable> symbols = SymbolTable::open(files);
+  Result<cuda::SymbolTable> symbols = cuda::SymbolTable::open(files);
   if (!symbols.ok()) {
     return status_of(StatusCode::invalid_argument,
                      "NCCL cannot be loaded ({}): Python's package nvidia-nccl-cu13 has it, and "

@@ -129,7 +129,7 @@ void NcclLibrary::end_well() {
   if (result == kSuccess) {
     (void)nccl_->call.comm_destroy(std::exchange(shared_->comm, nullptr));
   } else {
-    abort();
+    abort_comm();
   }
 }
 
@@ -384,10 +384,10 @@ void NcclLibrary::give_back(Event event) {
 void NcclLibrary::abandon() {
   const Driver::Current current(*driver_);
   const MutexLock held(shared_->mutex);
-  abort();
+  abort_comm();
 }
 
-void NcclLibrary::abort() {
+void NcclLibrary::abort_comm() {
   if (std::exchange(abandoned_, true)) return;
   abandoned_at_ = Clock::now();
   if (shared_->comm != nullptr) (void)nccl_->call.comm_abort(shared_->comm);

@@ -14,7 +14,6 @@
 #include "stretto/base/collective_library.h"
 #include "stretto/base/mutex.h"
 #include "stretto/base/status.h"
-#include "stretto/nccl/driver.h"
 #include "stretto/nccl/launch.h"
 #include "stretto/nccl/load.h"
 #include "stretto/nccl/registered_memory.h"
@@ -104,7 +103,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   // Below, with the communicator.
   void move() STRETTO_REQUIRES(shared_->mutex);
   bool find_end(int operation) STRETTO_REQUIRES(shared_->mutex);
-  void abort() STRETTO_REQUIRES(shared_->mutex);
+  void abort_comm() STRETTO_REQUIRES(shared_->mutex);
   void begin(Running& running) STRETTO_REQUIRES(shared_->mutex);
   ResultCode begin_steps(const Launch& launch) STRETTO_REQUIRES(shared_->mutex);
   ResultCode begin_step(const Step& step, RedOp op) STRETTO_REQUIRES(shared_->mutex);
@@ -130,7 +129,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   std::shared_ptr<RegisteredMemory> memory_;
   std::string comm_name_;
   Config config_;
-  Stream stream_ = nullptr;
+  StreamHandle stream_ = nullptr;
   std::deque<Running> running_;
   int next_number_ = 0;
   std::vector<Scratch> scratch_;

@@ -39,6 +39,7 @@ bool RegisteredMemory::when_ready(const Use& use) {
 }
 
 Result<std::shared_ptr<std::byte>> RegisteredMemory::allocate(std::size_t bytes) {
+  STRETTO_RETURN_IF_ERROR(driver_->check_no_capture());
   const Driver::Current current(*driver_);
   void* made = nullptr;
   const std::size_t whole = std::max<std::size_t>(bytes, 1);

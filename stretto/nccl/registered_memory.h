@@ -9,7 +9,6 @@
 
 #include "stretto/base/mutex.h"
 #include "stretto/base/status.h"
-#include "stretto/nccl/driver.h"
 #include "stretto/nccl/load.h"
 
 namespace stretto::nccl {

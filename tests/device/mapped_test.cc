@@ -16,8 +16,8 @@
 #include <fmt/format.h>
 
 #include "stretto/base/error.h"
+#include "stretto/cuda_driver/driver.h"
 #include "stretto/job/join.h"
-#include "stretto/nccl/driver.h"
 #include "tests/support/device_trial.h"
 #include "tests/support/double_ranks.h"
 #include "tests/support/failures.h"
@@ -46,9 +46,9 @@ class DeviceMemory : public ::testing::Test {
 };
 // As a program does, on the default stream.
 void begin_copy(const Communicator& rank, const Buffer<float>& from, const Buffer<float>& to) {
-  const auto driver = nccl::Driver::open(Double::file(), *rank.device()).or_throw();
-  const nccl::Driver::Current current(*driver);
-  const int said = driver->call().copy(nccl::address_of(to.data()), nccl::address_of(from.data()),
+  const auto driver = cuda::Driver::open(Double::file(), *rank.device()).or_throw();
+  const cuda::Driver::Current current(*driver);
+  const int said = driver->call().copy(cuda::address_of(to.data()), cuda::address_of(from.data()),
                                        from.size() * sizeof(float), nullptr);
   EXPECT_EQ(said, 0);
 }

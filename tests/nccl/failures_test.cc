@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "stretto/base/error.h"
-#include "stretto/nccl/driver.h"
+#include "stretto/cuda_driver/driver.h"
 #include "tests/support/double_ranks.h"
 #include "tests/support/failures.h"
 
@@ -285,15 +285,13 @@ TEST_F(NcclDoubleFails, RegisteredMemoryAndOtherAreNotMixed) {
 TEST_F(NcclDoubleFails, RegisteredMemoryIsZeroedAndOutlivesItsCommunicator) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {
-    auto made = std::make_optional(rank.allocate<float>(8, rank.device()));
-    EXPECT_TRUE(rank.is_device_memory(made->data()));
-    const std::byte* const bytes = Double::get().reach(made->span().data());
+    const auto made = rank.allocate<float>(8, rank.device());
+    EXPECT_TRUE(rank.is_device_memory(made.data()));
+    const std::byte* const bytes = Double::get().reach(made.data());
     EXPECT_TRUE(std::all_of(bytes, bytes + 32, [](std::byte b) { return b == std::byte{0}; }));
-    rank.all_reduce(made->span()).wait();
+    rank.all_reduce(made.span()).wait();
     // To another communicator it is memory like any other.
-    const auto half = rank.split({.color = 0});
-    half->all_reduce(made->span()).wait();
-    half->all_reduce(on_device(rank, 8)).wait();
+    rank.split({.color = 0})->all_reduce(made.span()).wait();
     const auto more = rank.allocate<float>(8, rank.device());
     rank.barrier().wait();
     EXPECT_EQ(Double::get().control().registrations, 4);
@@ -306,18 +304,28 @@ TEST_F(NcclDoubleFails, RegisteredMemoryIsZeroedAndOutlivesItsCommunicator) {
 }
 
 // While NCCL takes an operation, it takes nothing else.
-TEST_F(NcclDoubleFails, RegisteredMemoryComesAndGoesWhileOperationsAreInFlight) {
+TEST_F(NcclDoubleFails, RegisteredMemoryComesAndGoesWhenNcclIsNotBusy) {
   DoubleRanks ranks({.size = 2});
-  Double::get().change([](auto& control) { control.longest_delay_us = 5'000; });
+  std::optional<Buffer<float>> old[2];
   ranks.on_all([&](Communicator& rank) {
-    std::vector<Work> works;
-    for (int i = 0; i < 10; ++i) {
-      works.push_back(rank.all_reduce(on_device(rank, 8)));
-      const auto made = rank.allocate<float>(8, rank.device());
-      rank.all_reduce(made.span()).wait();
-    }
-    for (Work& work : works) work.wait();
+    old[rank.rank().value()] = rank.allocate<float>(8, rank.device());
   });
+  Double::get().change([](auto& control) { control.holds_launches = true; });
+  std::thread lets_go([] {
+    while (Double::get().control().launches < 2) std::this_thread::sleep_for(milliseconds(1));
+    std::this_thread::sleep_for(milliseconds(50));
+    Double::get().change([](auto& control) { control.holds_launches = false; });
+  });
+  ranks.on_all([&](Communicator& rank) {
+    Work work = rank.all_reduce(on_device(rank, 8));
+    while (Double::get().control().launches < 2) rank.poll();
+    if (rank.rank() == 0) old[0].reset();
+    const auto made = rank.allocate<float>(8, rank.device());
+    EXPECT_FALSE(Double::get().control().holds_launches);
+    old[rank.rank().value()].reset();
+    work.wait();
+  });
+  lets_go.join();
   EXPECT_EQ(Double::get().control().registrations, 0);
 }
 
@@ -349,12 +357,12 @@ TEST_F(NcclDoubleFails, WhatTheProgramHasBegunIsWaitedFor) {
   DoubleRanks ranks({.size = 2});
   Double::get().change([](auto& control) { control.longest_delay_us = 100'000; });
   ranks.on_all([&](Communicator& rank) {
-    const auto driver = nccl::Driver::open(Double::file(), *rank.device()).or_throw();
+    const auto driver = cuda::Driver::open(Double::file(), *rank.device()).or_throw();
     const View from = on_device(rank, 8);
     const View data = on_device(rank, 8);
     reinterpret_cast<float*>(Double::get().reach(from.data))[3] = 1;
     {
-      const nccl::Driver::Current current(*driver);
+      const cuda::Driver::Current current(*driver);
       EXPECT_EQ(driver->call().copy(reinterpret_cast<std::uintptr_t>(data.data),
                                     reinterpret_cast<std::uintptr_t>(from.data), 32, nullptr),
                 0);

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "stretto/cuda_driver/driver.h"
 #include "stretto/job/join.h"
-#include "stretto/nccl/driver.h"
 #include "stretto/nccl/load.h"
 #include "stretto/nccl/versions.h"
 #include "tests/support/double_ranks.h"

@@ -10,8 +10,8 @@
 
 #include <thread>
 
+#include "stretto/cuda_driver/driver.h"
 #include "stretto/job/device_factory.h"
-#include "stretto/nccl/driver.h"
 #include "stretto/transport/endpoint.h"
 #include "stretto/transport/shm/host.h"
 #include "stretto/transport/tcp/link.h"
@@ -59,16 +59,16 @@ void Double::reset(const std::function<void(fake_nccl::Control&)>& then) {
 }
 
 std::byte* Double::allocate(std::size_t bytes, int device) const {
-  const auto driver = nccl::Driver::open(file(), device).or_throw();
-  const nccl::Driver::Current current(*driver);
+  const auto driver = cuda::Driver::open(file(), device).or_throw();
+  const cuda::Driver::Current current(*driver);
   std::uint64_t pointer = 0;
   driver->status_of_call("cuMemAlloc", driver->call().allocate(&pointer, bytes)).or_throw();
   return reinterpret_cast<std::byte*>(pointer);
 }
 
 void Double::delay_program(int device, Duration time) const {
-  const auto driver = nccl::Driver::open(file(), device).or_throw();
-  const nccl::Driver::Current current(*driver);
+  const auto driver = cuda::Driver::open(file(), device).or_throw();
+  const cuda::Driver::Current current(*driver);
   const auto wait = [](void* what) {
     const std::unique_ptr<Duration> delay(static_cast<Duration*>(what));
     std::this_thread::sleep_for(*delay);

@@ -35,7 +35,7 @@ class Double {
   Double();
   void (*change_)(void (*)(fake_nccl::Control&, void*), void*);
   std::byte* (*reach_)(const void*);
-  void (*enqueue_)(nccl::Stream, void (*)(void*), void*);
+  void (*enqueue_)(nccl::StreamHandle, void (*)(void*), void*);
 };
 
 // Names the double as NCCL, as our kernels, and as the driver, or another file.

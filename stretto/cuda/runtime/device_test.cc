@@ -22,12 +22,12 @@ namespace stretto::cuda {
 namespace {
 
 int device_count() {
-  Result<int> count = nccl::Driver::count("");
+  Result<int> count = Driver::count("");
   return count.ok() ? *count : 0;
 }
 
 std::unique_ptr<CudaDevice> open_device() {
-  return std::make_unique<CudaDevice>(nccl::Driver::open("", 0).or_throw(),
+  return std::make_unique<CudaDevice>(Driver::open("", 0).or_throw(),
                                       load_kernels(process_environment()).or_throw());
 }
 
@@ -238,7 +238,7 @@ TEST_F(OnDevice, StagedAllReduceAgainstItsCopies) {
 // Not skipped: what a machine without a device says.
 TEST(WithoutADevice, NoneIsOpened) {
   if (device_count() > 0) return;
-  EXPECT_EQ(nccl::Driver::open("", 0).status().code(), StatusCode::invalid_argument);
+  EXPECT_EQ(Driver::open("", 0).status().code(), StatusCode::invalid_argument);
 }
 
 }  // namespace

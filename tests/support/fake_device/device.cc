@@ -21,14 +21,14 @@
 #include <torch/headeronly/version.h>
 
 #include "stretto/base/environment.h"
-#include "stretto/nccl/driver.h"
-#include "stretto/nccl/load.h"
+#include "stretto/cuda_driver/driver.h"
+#include "stretto/cuda_driver/symbol_table.h"
 #include "tests/support/fake_nccl/fake.h"
 
 namespace stretto::fake_device {
 namespace {
 
-using nccl::Driver;
+using cuda::Driver;
 
 constexpr int kDevices = 8;
 constexpr int kNotReady = 600;
@@ -41,7 +41,7 @@ struct Double {
     for (int number = 0; number < kDevices; ++number) {
       drivers.at(static_cast<std::size_t>(number)) = Driver::open(file, number).or_throw();
     }
-    nccl::SymbolTable::open({file})
+    cuda::SymbolTable::open({file})
         .or_throw()
         .find_all({{"fake_nccl_reach", &reach},
                    {"fake_nccl_enqueue", &enqueue},
@@ -53,17 +53,17 @@ struct Double {
     return *drivers.at(static_cast<std::size_t>(index));
   }
   // Stream 0 is the device's default one.
-  nccl::Stream stream(const c10::Stream& of) {
+  cuda::StreamHandle stream(const c10::Stream& of) {
     const std::lock_guard held(mutex);
     return of.id() == 0 ? nullptr : streams.at(static_cast<std::size_t>(of.id() - 1));
   }
 
   std::array<std::shared_ptr<const Driver>, kDevices> drivers;
   std::byte* (*reach)(const void*) = nullptr;
-  void (*enqueue)(nccl::Stream, void (*)(void*), void*) = nullptr;
+  void (*enqueue)(cuda::StreamHandle, void (*)(void*), void*) = nullptr;
   void (*change)(void (*)(fake_nccl::Control&, void*), void*) = nullptr;
   std::mutex mutex;
-  std::deque<nccl::Stream> streams;
+  std::deque<cuda::StreamHandle> streams;
 };
 
 Double& the_double() {
@@ -86,7 +86,7 @@ c10::Stream make_stream(c10::Device device) {
   const Driver::Current current(driver);
   constexpr unsigned kNonBlocking = 1;
   constexpr int kGreatest = -5;
-  nccl::Stream made = nullptr;
+  cuda::StreamHandle made = nullptr;
   driver
       .status_of_call("cuStreamCreateWithPriority",
                       driver.call().stream_create(&made, kNonBlocking, kGreatest))

@@ -55,7 +55,7 @@ Shared& shared() {
   return *made;
 }
 
-int Shared::refusal_on(Stream stream) {
+int Shared::refusal_on(StreamHandle stream) {
   if (!control.captures || stream != nullptr) return kSuccess;
   control.has_spoiled_capture = true;
   return kStreamCaptureImplicit;
@@ -87,7 +87,7 @@ int current_device() { return contexts.empty() ? -1 : contexts.back(); }
 
 }  // namespace stretto::fake_nccl
 
-namespace stretto::nccl {
+namespace stretto::cuda {
 
 // What a stream is here: a thread that does what comes, one after the other.
 struct OpaqueStream {
@@ -116,28 +116,28 @@ struct OpaqueStream {
   }
 };
 
-}  // namespace stretto::nccl
+}  // namespace stretto::cuda
 
 namespace stretto::fake_nccl {
 namespace {
 
 auto& all_streams() {
-  static auto* const all = new std::vector<std::unique_ptr<nccl::OpaqueStream>>;
+  static auto* const all = new std::vector<std::unique_ptr<cuda::OpaqueStream>>;
   return *all;
 }
 
-nccl::OpaqueStream* make_stream() {
+cuda::OpaqueStream* make_stream() {
   const std::lock_guard held(shared().mutex);
-  auto* const stream = all_streams().emplace_back(std::make_unique<nccl::OpaqueStream>()).get();
+  auto* const stream = all_streams().emplace_back(std::make_unique<cuda::OpaqueStream>()).get();
   stream->thread = std::thread([stream] { stream->run(); });
   return stream;
 }
 
 // Each device has a default one.
-nccl::OpaqueStream* stream_of(Stream stream) {
+cuda::OpaqueStream* stream_of(StreamHandle stream) {
   static auto* const defaults = [] {
-    auto* const made = new std::array<nccl::OpaqueStream*, kMostDevices>;
-    for (nccl::OpaqueStream*& each : *made) {
+    auto* const made = new std::array<cuda::OpaqueStream*, kMostDevices>;
+    for (cuda::OpaqueStream*& each : *made) {
       each = make_stream();
       each->thread.detach();
     }
@@ -147,15 +147,15 @@ nccl::OpaqueStream* stream_of(Stream stream) {
 }
 
 struct Event {
-  nccl::OpaqueStream* stream = nullptr;
+  cuda::OpaqueStream* stream = nullptr;
   std::uint64_t after = 0;
   bool is_done() const { return stream == nullptr || stream->ended >= after; }
 };
 
 }  // namespace
 
-void enqueue(Stream stream, std::function<void()> work) {
-  nccl::OpaqueStream* const to = stream_of(stream);
+void enqueue(StreamHandle stream, std::function<void()> work) {
+  cuda::OpaqueStream* const to = stream_of(stream);
   const std::lock_guard held(shared().mutex);
   to->work.push_back(std::move(work));
   ++to->begun;
@@ -176,7 +176,7 @@ void fake_nccl_change(void (*change)(Control&, void*), void* what) {
 
 std::byte* fake_nccl_reach(const void* data) { return reach(data); }
 
-void fake_nccl_enqueue(Stream stream, void (*work)(void*), void* what) {
+void fake_nccl_enqueue(StreamHandle stream, void (*work)(void*), void* what) {
   enqueue(stream, [work, what] { work(what); });
 }
 
@@ -212,13 +212,13 @@ int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
   *greatest = -5;
   return has_context() ? kSuccess : kInvalidContext;
 }
-int cuStreamCreateWithPriority(Stream* stream, unsigned flags, int priority) {
+int cuStreamCreateWithPriority(StreamHandle* stream, unsigned flags, int priority) {
   if (!has_context()) return kInvalidContext;
   if (flags != 1 || priority != -5) return kInvalidValue;  // It is to be of high priority.
   *stream = make_stream();
   return kSuccess;
 }
-int cuStreamDestroy_v2(Stream stream) {
+int cuStreamDestroy_v2(StreamHandle stream) {
   {
     const std::lock_guard held(shared().mutex);
     stream->stops = true;
@@ -227,14 +227,14 @@ int cuStreamDestroy_v2(Stream stream) {
   stream->thread.join();
   return kSuccess;  // Events may still know it.
 }
-int cuStreamQuery(Stream stream) {
+int cuStreamQuery(StreamHandle stream) {
   if (!has_context()) return kInvalidContext;
   const auto* const of = stream_of(stream);
   const std::lock_guard held(shared().mutex);
   if (const int refusal = shared().refusal_of_question()) return refusal;
   return of->ended == of->begun ? shared().control.stream_error : kNotReady;
 }
-int cuStreamIsCapturing(Stream stream, int* status) {
+int cuStreamIsCapturing(StreamHandle stream, int* status) {
   if (!has_context()) return kInvalidContext;
   const std::lock_guard held(shared().mutex);
   *status = 0;
@@ -244,7 +244,7 @@ int cuThreadExchangeStreamCaptureMode(int* mode) {
   std::swap(*mode, capture_mode);
   return kSuccess;
 }
-int cuStreamWaitEvent(Stream stream, void* event, unsigned) {
+int cuStreamWaitEvent(StreamHandle stream, void* event, unsigned) {
   if (!has_context()) return kInvalidContext;
   Event at;
   {
@@ -263,7 +263,7 @@ int cuEventCreate(void** event, unsigned) {
   *event = new Event;
   return kSuccess;
 }
-int cuEventRecord(void* event, Stream stream) {
+int cuEventRecord(void* event, StreamHandle stream) {
   if (!has_context()) return kInvalidContext;
   auto* const of = stream_of(stream);
   const std::lock_guard held(shared().mutex);
@@ -308,7 +308,7 @@ int cuMemAlloc_v2(std::uint64_t* pointer, std::size_t bytes) {
   return kSuccess;
 }
 int cuMemFree_v2(std::uint64_t) { return has_context() ? kSuccess : kInvalidContext; }
-int cuMemcpyAsync(std::uint64_t to, std::uint64_t from, std::size_t bytes, Stream stream) {
+int cuMemcpyAsync(std::uint64_t to, std::uint64_t from, std::size_t bytes, StreamHandle stream) {
   if (!has_context()) return kInvalidContext;
   std::byte* const target = reach(reinterpret_cast<void*>(to));
   const std::byte* const source = reach(reinterpret_cast<const void*>(from));

@@ -13,7 +13,7 @@
 #include <set>
 #include <utility>
 
-#include "stretto/nccl/driver.h"
+#include "stretto/cuda_driver/driver.h"
 #include "tests/support/fake_nccl/fake.h"
 
 namespace stretto::fake_nccl {
@@ -89,8 +89,8 @@ int device_of_exported(const void* data) {
 }  // namespace stretto::fake_nccl
 
 using namespace stretto::fake_nccl;
-using stretto::nccl::MemoryAccess;
-using stretto::nccl::MemoryProperties;
+using stretto::cuda::MemoryAccess;
+using stretto::cuda::MemoryProperties;
 
 extern "C" {
 

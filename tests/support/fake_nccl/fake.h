@@ -33,7 +33,7 @@ inline constexpr int kInvalidContext = 201;
 
 using nccl::Comm;
 using nccl::ResultCode;
-using nccl::Stream;
+using nccl::StreamHandle;
 using nccl::Type;
 
 // What tests tell the double, and ask it. By fake_nccl_change(), since it is loaded.
@@ -43,6 +43,8 @@ struct Control {
   int longest_delay_us = 200;
   // Kernels wait for ever, until they are aborted.
   bool stalls = false;
+  // NCCL goes on taking calls that it has begun to take.
+  bool holds_launches = false;
   // Connecting never ends, until it is aborted.
   bool stalls_connecting = false;
   // A graph captures, on a thread of the program, a stream that the default ones wait for. It is
@@ -88,7 +90,7 @@ struct Shared {
   }
   // The lock is held. What the device says, while a graph is captured, to what would go to the
   // default stream, and to a question; 0: nothing against it.
-  int refusal_on(Stream stream);
+  int refusal_on(StreamHandle stream);
   int refusal_of_question();
   std::chrono::microseconds delay() {
     const auto most = static_cast<std::uint64_t>(control.longest_delay_us) + 1;
@@ -114,7 +116,7 @@ bool has_context();
 // Of the calling thread's current device.
 int current_device();
 // To be run on a stream, behind what is there already.
-void enqueue(Stream stream, std::function<void()> work);
+void enqueue(StreamHandle stream, std::function<void()> work);
 
 }  // namespace stretto::fake_nccl
 
@@ -123,5 +125,5 @@ extern "C" {
 void fake_nccl_change(void (*change)(stretto::fake_nccl::Control&, void*), void* what);
 std::byte* fake_nccl_reach(const void* data);
 // Runs `work` on a stream of the calling thread's device, behind what is there already.
-void fake_nccl_enqueue(stretto::nccl::Stream stream, void (*work)(void*), void* what);
+void fake_nccl_enqueue(stretto::nccl::StreamHandle stream, void (*work)(void*), void* what);
 }

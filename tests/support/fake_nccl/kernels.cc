@@ -30,7 +30,7 @@ extern "C" int STRETTO_CUDA_REDUCE(stretto::DType dtype, stretto::DType output,
   for (int i = 0; i < reached.output_count; ++i) reached.outputs[i] = reach(reached.outputs[i]);
   const auto launch = [&]<class Format, class Op>(Format, Op, int parts) {
     reached.count *= static_cast<std::size_t>(parts);
-    enqueue(static_cast<Stream>(stream), [reached] {
+    enqueue(static_cast<StreamHandle>(stream), [reached] {
       begin_kernel();
       for (std::size_t i = 0; i < reached.count; ++i) {
         const auto result = reduce_element<Format, Op>(reached, i);

@@ -131,7 +131,7 @@ struct OpaqueComm {
   RedOp made = 5;
   // A group of calls that has returned, and has not reached the stream yet.
   std::vector<fake_nccl::Call> launching;
-  Stream launching_on = nullptr;
+  StreamHandle launching_on = nullptr;
   fake_nccl::Clock::time_point launched_at;
   int running = 0;  // Groups on the stream.
 };
@@ -144,7 +144,7 @@ namespace {
 struct Group {
   int depth = 0;
   Comm comm = nullptr;
-  Stream stream = nullptr;
+  StreamHandle stream = nullptr;
   std::vector<Call> calls;
 };
 thread_local Group group;
@@ -287,7 +287,7 @@ ResultCode state_of(Comm comm) {
   if (comm->error != kSuccess) return comm->error;
   if (comm->world->arrived < comm->size || control.stalls_connecting) return kInProgress;
   if (!comm->launching.empty()) {
-    if (Clock::now() < comm->launched_at) return kInProgress;
+    if (Clock::now() < comm->launched_at || control.holds_launches) return kInProgress;
     ++comm->running;
     const std::vector<Call> calls = std::exchange(comm->launching, {});
     shared().mutex.unlock();
@@ -306,7 +306,7 @@ bool overlap(const Call& sent, const Call& received) {
          to < from + sent.count * bytes_of(sent.type);
 }
 
-ResultCode add(Call call, Comm comm, Stream stream) {
+ResultCode add(Call call, Comm comm, StreamHandle stream) {
   const auto is_there = [&](const void* data) { return is_device_memory(data); };
   const std::lock_guard held(shared().mutex);
   ++shared().control.calls;
@@ -439,13 +439,13 @@ ResultCode ncclGroupEnd() {
   return kInProgress;
 }
 ResultCode ncclAllReduce(const void* from, void* to, std::size_t count, Type type, RedOp op,
-                         Comm comm, Stream stream) {
+                         Comm comm, StreamHandle stream) {
   return add(
       {.kind = Kind::all_reduce, .from = from, .to = to, .count = count, .type = type, .op = op},
       comm, stream);
 }
 ResultCode ncclReduce(const void* from, void* to, std::size_t count, Type type, RedOp op, int root,
-                      Comm comm, Stream stream) {
+                      Comm comm, StreamHandle stream) {
   return add({.kind = Kind::reduce,
               .from = from,
               .to = to,
@@ -456,7 +456,7 @@ ResultCode ncclReduce(const void* from, void* to, std::size_t count, Type type, 
              comm, stream);
 }
 ResultCode ncclReduceScatter(const void* from, void* to, std::size_t count, Type type, RedOp op,
-                             Comm comm, Stream stream) {
+                             Comm comm, StreamHandle stream) {
   return add({.kind = Kind::reduce_scatter,
               .from = from,
               .to = to,
@@ -466,22 +466,23 @@ ResultCode ncclReduceScatter(const void* from, void* to, std::size_t count, Type
              comm, stream);
 }
 ResultCode ncclBroadcast(const void* from, void* to, std::size_t count, Type type, int root,
-                         Comm comm, Stream stream) {
+                         Comm comm, StreamHandle stream) {
   return add(
       {.kind = Kind::broadcast, .from = from, .to = to, .count = count, .type = type, .peer = root},
       comm, stream);
 }
 ResultCode ncclAllGather(const void* from, void* to, std::size_t count, Type type, Comm comm,
-                         Stream stream) {
+                         StreamHandle stream) {
   return add({.kind = Kind::all_gather, .from = from, .to = to, .count = count, .type = type}, comm,
              stream);
 }
 ResultCode ncclSend(const void* from, std::size_t count, Type type, int peer, Comm comm,
-                    Stream stream) {
+                    StreamHandle stream) {
   return add({.kind = Kind::send, .from = from, .count = count, .type = type, .peer = peer}, comm,
              stream);
 }
-ResultCode ncclRecv(void* to, std::size_t count, Type type, int peer, Comm comm, Stream stream) {
+ResultCode ncclRecv(void* to, std::size_t count, Type type, int peer, Comm comm,
+                    StreamHandle stream) {
   return add({.kind = Kind::receive, .to = to, .count = count, .type = type, .peer = peer}, comm,
              stream);
 }

@@ -9,6 +9,9 @@
 
 #include "tests/support/fake_nccl/fake.h"
 
+extern "C" stretto::nccl::ResultCode ncclCommGetAsyncError(stretto::nccl::Comm comm,
+                                                           stretto::nccl::ResultCode* state);
+
 namespace stretto::fake_nccl {
 namespace {
 
@@ -25,6 +28,11 @@ struct Registration {
 std::map<std::uintptr_t, Registration>& registrations() {
   static auto* const all = new std::map<std::uintptr_t, Registration>;
   return *all;
+}
+
+bool is_in_progress(Comm comm) {
+  ResultCode state = nccl::kSuccess;
+  return ncclCommGetAsyncError(comm, &state) != 0 || state == nccl::kInProgress;
 }
 
 template <class Which>
@@ -57,7 +65,6 @@ using namespace stretto::fake_nccl;
 extern "C" {
 
 int cuMemAlloc_v2(std::uint64_t* pointer, std::size_t bytes);
-ResultCode ncclCommGetAsyncError(Comm comm, ResultCode* state);
 
 ResultCode ncclMemAlloc(void** data, std::size_t bytes) {
   std::uint64_t pointer = 0;
@@ -78,10 +85,10 @@ ResultCode ncclMemFree(void* data) {
   return stretto::nccl::kSuccess;
 }
 ResultCode ncclCommRegister(Comm comm, void* data, std::size_t bytes, void** handle) {
-  ResultCode state = stretto::nccl::kSuccess;
   if (!has_context()) return kInvalidArgument;
-  if (ncclCommGetAsyncError(comm, &state) != 0 || state != stretto::nccl::kSuccess) return state;
+  const bool is_busy = is_in_progress(comm);
   const std::lock_guard held(shared().mutex);
+  if (is_busy) shared().misused("memory is registered while a launch is under way");
   static std::uintptr_t last = 0;
   *handle = reinterpret_cast<void*>(++last);
   registrations()[last] = {comm, static_cast<const std::byte*>(data), bytes};
@@ -89,7 +96,9 @@ ResultCode ncclCommRegister(Comm comm, void* data, std::size_t bytes, void** han
   return stretto::nccl::kSuccess;
 }
 ResultCode ncclCommDeregister(Comm comm, void* handle) {
+  const bool is_busy = is_in_progress(comm);
   const std::lock_guard held(shared().mutex);
+  if (is_busy) shared().misused("memory is forgotten while a launch is under way");
   const auto found = registrations().find(reinterpret_cast<std::uintptr_t>(handle));
   if (found == registrations().end() || found->second.comm != comm) {
     shared().misused("a registration is ended that is none of the communicator's");

@@ -9,9 +9,11 @@
 #include <string>
 
 #include "stretto/base/status.h"
-#include "stretto/nccl/interface.h"
 
-namespace stretto::nccl {
+// CUDA's driver, in declarations of our own.
+namespace stretto::cuda {
+
+using StreamHandle = struct OpaqueStream*;  // A CUstream, which is a cudaStream_t.
 
 // Where memory is (CUmemLocation); who may do what with it (CUmemAccessDesc); what memory is to be
 // like (CUmemAllocationProp).
@@ -48,20 +50,20 @@ struct DriverInterface {
   int (*context_push)(void* context);
   int (*context_pop)(void** context);
   int (*stream_priority_range)(int* least, int* greatest);
-  int (*stream_create)(Stream* stream, unsigned flags, int priority);
-  int (*stream_destroy)(Stream stream);
-  int (*stream_query)(Stream stream);
-  int (*stream_wait_event)(Stream stream, void* event, unsigned flags);
-  int (*stream_is_capturing)(Stream stream, int* status);
+  int (*stream_create)(StreamHandle* stream, unsigned flags, int priority);
+  int (*stream_destroy)(StreamHandle stream);
+  int (*stream_query)(StreamHandle stream);
+  int (*stream_wait_event)(StreamHandle stream, void* event, unsigned flags);
+  int (*stream_is_capturing)(StreamHandle stream, int* status);
   int (*exchange_capture_mode)(int* mode);
   int (*event_create)(void** event, unsigned flags);
-  int (*event_record)(void* event, Stream stream);
+  int (*event_record)(void* event, StreamHandle stream);
   int (*event_query)(void* event);
   int (*event_destroy)(void* event);
   int (*pointer_attribute)(void* value, int attribute, std::uint64_t pointer);
   int (*allocate)(std::uint64_t* pointer, std::size_t bytes);
   int (*free)(std::uint64_t pointer);
-  int (*copy)(std::uint64_t to, std::uint64_t from, std::size_t bytes, Stream stream);
+  int (*copy)(std::uint64_t to, std::uint64_t from, std::size_t bytes, StreamHandle stream);
   int (*context_synchronize)();
   int (*clear)(std::uint64_t pointer, unsigned char value, std::size_t bytes);
   int (*pin)(void* data, std::size_t bytes, unsigned flags);
@@ -111,12 +113,14 @@ class Driver {
   // Whether a CUDA graph captures a stream that waits for the default one by itself. What is begun
   // on the default stream then fails, and spoils the graph.
   bool captures_default_stream() const;
+  // Fails with invalid_argument if so: then memory can be neither cleared nor freed.
+  Status check_no_capture() const;
   // Zeroes memory of this device, and waits for all that the process has begun there.
   Status clear(void* data, std::size_t bytes) const;
 
-  // Makes the device the thread's current one for a while, as its user has it. A graph that a
-  // thread captures meanwhile is not ours to spoil: without this, CUDA takes every question after
-  // an event for a part of it that cannot be captured.
+  // Makes the device the thread's current one for a while, as its user has it. What the thread asks
+  // the device meanwhile does not spoil a CUDA graph that another one is capturing, as it would in
+  // the mode that threads begin with.
   class Current {
    public:
     explicit Current(const Driver& driver) : driver_(driver) {
@@ -146,4 +150,4 @@ class Driver {
   void* context_ = nullptr;  // The device's primary one, which CUDA's runtime uses as well.
 };
 
-}  // namespace stretto::nccl
+}  // namespace stretto::cuda

@@ -1,11 +1,11 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/nccl/driver.h"
+#include "stretto/cuda_driver/driver.h"
 
-#include "stretto/nccl/load.h"
+#include "stretto/cuda_driver/symbol_table.h"
 
-namespace stretto::nccl {
+namespace stretto::cuda {
 
 Result<std::shared_ptr<Driver>> Driver::load(const std::string& path) {
   const std::string file = path.empty() ? "libcuda.so.1" : path;
@@ -125,15 +125,17 @@ bool Driver::captures_default_stream() const {
   return call_.stream_is_capturing(nullptr, &status) != 0 || status != 0;
 }
 
+Status Driver::check_no_capture() const {
+  if (!captures_default_stream()) return {};
+  return status_of(StatusCode::invalid_argument,
+                   "a CUDA graph is being captured, and memory is cleared on the default stream, "
+                   "which it would hold; allocate before the capture or after it");
+}
+
 Status Driver::clear(void* data, std::size_t bytes) const {
-  if (captures_default_stream()) {
-    return status_of(StatusCode::invalid_argument,
-                     "a CUDA graph is being captured, and memory is cleared on the default stream, "
-                     "which it would hold; allocate before the capture or after it");
-  }
   const Current current(*this);
   STRETTO_RETURN_IF_ERROR(status_of_call("cuMemsetD8", call_.clear(address_of(data), 0, bytes)));
   return status_of_call("cuCtxSynchronize", call_.context_synchronize());
 }
 
-}  // namespace stretto::nccl
+}  // namespace stretto::cuda
