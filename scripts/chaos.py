@@ -172,15 +172,15 @@ def run_all(runner, options, report):
 class Report:
     """Counts results, and says at once what has failed."""
 
-    def __init__(self, rate=0):
+    def __init__(self, rate=0, congestion_control="cubic"):
         self.results = []
-        self._rate = rate
+        self._links = (rate, congestion_control)
 
     def add(self, result):
         self.results.append(result)
         if result.verdict.problems:
             print(f"FAILED {result.plan.kind}: {result.plan.describe()}\n"
-                  f"  {result.plan.replay_command(self._rate)}")
+                  f"  {result.plan.replay_command(*self._links)}")
             for problem in result.verdict.problems:
                 print(f"  - {problem}")
             sys.stdout.flush()
@@ -238,7 +238,7 @@ def main(arguments=None):
         for kind in KINDS.values():
             print(f"{kind.name:<14} {kind.__doc__.splitlines()[0]}")
         return 0
-    report = Report(options.rate)
+    report = Report(options.rate, options.congestion_control)
     runner = Runner(options.bin.resolve(), options.failures.resolve(), options.patience,
                     options.rate, options.congestion_control)
     try:

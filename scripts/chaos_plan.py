@@ -36,9 +36,11 @@ class Plan:
     def host_of(self, rank):
         return rank * 2 // self.ranks if self.world == "two_hosts" else 0
 
-    def replay_command(self, rate=0):
-        """`rate`: of the links between hosts, as --rate says it."""
+    def replay_command(self, rate=0, congestion_control="cubic"):
+        """`rate` and congestion control: of the links between hosts, as the options say them."""
         shaped = f" --rate {rate:g}" if rate and self.world == "two_hosts" else ""
+        if congestion_control != "cubic" and self.world == "two_hosts":
+            shaped += f" --congestion-control {congestion_control}"
         return f"./dev chaos --only {self.kind} --seed {self.seed} --cases 1{shaped}"
 
     def describe(self):

@@ -84,11 +84,13 @@ class DrawTest(unittest.TestCase):
 
     def test_a_replayed_case_is_the_same(self):
         for number, (kind, plan) in zip(range(60), chaos.cases(list(chaos.KINDS), 100)):
-            options = chaos.parse(plan.replay_command(100).split()[2:])
+            options = chaos.parse(plan.replay_command(100, "bbr").split()[2:])
             again_kind, again = next(chaos.cases(options.only, options.seed))
             self.assertEqual((again_kind, again), (kind, plan), number)
             self.assertEqual(options.cases, 1)
-            self.assertEqual(options.rate, 100 if plan.world == "two_hosts" else 0)
+            is_shaped = plan.world == "two_hosts"
+            self.assertEqual(options.rate, 100 if is_shaped else 0)
+            self.assertEqual(options.congestion_control, "bbr" if is_shaped else "cubic")
 
     def test_kinds_come_in_turn(self):
         names = list(chaos.KINDS)

@@ -212,19 +212,6 @@ TEST(Socket, ListensOnTheFirstFreePortOfARange) {
   FAIL() << "no two ports next to each other are free";
 }
 
-// So that a firewall has one to let through.
-TEST(Socket, AllNetworksOfAHostHaveOnePortWhereItIsFree) {
-  const auto links = tcp_links({});
-  const auto port_in = [&](const LinkProvider::Listener& listener) {
-    return local_port(listener.socket.get()).or_throw();
-  };
-  const auto first = links->listen("127.0.0.1", soon()).or_throw();
-  const auto second = links->listen("127.0.0.2", soon()).or_throw();
-  const auto third = links->listen("127.0.0.1", soon()).or_throw();
-  EXPECT_EQ(port_in(second), port_in(first));
-  EXPECT_NE(port_in(third), port_in(first));
-}
-
 TEST(Socket, PortsHaveAForm) {
   EXPECT_EQ(parse_port_range("29600-29631").or_throw(), (PortRange{29600, 29631}));
   EXPECT_EQ(parse_port_range("29600").or_throw(), (PortRange{29600, 29600}));

@@ -112,9 +112,9 @@ StateReport Group::state_in(std::string_view group, std::string_view activity) c
   report.text = fmt::format("is in {}{}", operations_.name_of(*operation), group);
   if (!report.waits_for.empty()) report.text += ", waiting for " + list_ranks(report.waits_for);
   for (const Rank awaited : report.waits_for) {
-    const std::string sending = inquiry_.describe_sending(awaited);
-    if (sending.empty()) continue;
-    report.text += sending;
+    const std::string traffic = inquiry_.describe_traffic(awaited);
+    if (traffic.empty()) continue;
+    report.text += traffic;
     break;
   }
   return report;

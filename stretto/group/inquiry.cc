@@ -129,24 +129,23 @@ std::vector<Rank> Inquiry::roots_of(std::vector<Rank> waited_for) const {
   return roots.empty() ? begin : roots;
 }
 
-std::string Inquiry::describe_sending(Rank job_rank) const {
-  const transport::Link::Contact contact = engine_->transport().contact(job_rank);
-  if (contact.waiting_bytes == 0) return {};
-  return fmt::format(
-      ", and {:.1f} KiB for rank {} are still under way, of late at {:.1f} KiB/s: the network is "
-      "slow, not the rank",
-      static_cast<double>(contact.waiting_bytes) / 1024, job_rank.value(),
-      contact.sent_rate / 1024);
-}
-
 // A question waits behind what is sent to the rank that is asked, its answer behind what that rank
 // sends.
 std::string Inquiry::describe_traffic(Rank job_rank) const {
-  const double rate = engine_->transport().contact(job_rank).received_rate;
-  std::string text = describe_sending(job_rank);
-  if (rate == 0) return text;
-  return text +
-         fmt::format(", and a message of it still arrives, of late at {:.1f} KiB/s", rate / 1024);
+  const transport::Link::Contact contact = engine_->transport().contact(job_rank);
+  std::string text;
+  if (contact.waiting_bytes > 0) {
+    text = fmt::format(
+        ", and {:.1f} KiB for rank {} are still under way, of late at {:.1f} KiB/s: the network is "
+        "slow, not the rank",
+        static_cast<double>(contact.waiting_bytes) / 1024, job_rank.value(),
+        contact.sent_rate / 1024);
+  }
+  if (contact.received_rate > 0) {
+    text += fmt::format(", and a message of rank {} still arrives, of late at {:.1f} KiB/s",
+                        job_rank.value(), contact.received_rate / 1024);
+  }
+  return text;
 }
 
 std::string Inquiry::describe_late(std::uint32_t sequence, const std::vector<Rank>& late) const {

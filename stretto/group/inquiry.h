@@ -56,15 +56,14 @@ class Inquiry {
   std::vector<Rank> roots_of(std::vector<Rank> waited_for) const;
   // In their own words, if they have been asked about this operation last.
   std::string describe_late(std::uint32_t sequence, const std::vector<Rank>& late) const;
-  // ", and 900.0 KiB for rank 3 are still under way, ...", where the network keeps that rank of the
-  // job waiting, as far as is known here; else empty.
-  std::string describe_sending(Rank job_rank) const;
+  // ", and 900.0 KiB for rank 3 are still under way, ...": what moves between this rank and that
+  // one of the job, or waits for the network; empty if that is nothing, or not known.
+  std::string describe_traffic(Rank job_rank) const;
   // "; 30 of 31 others have arrived", where that is known.
   std::string describe_arrived(std::uint32_t sequence) const;
 
  private:
   int size() const { return static_cast<int>(membership_->members.size()); }
-  std::string describe_traffic(Rank job_rank) const;
 
   Engine* engine_;
   const execution::Membership* membership_;

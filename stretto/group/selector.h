@@ -37,7 +37,7 @@ class Selector {
     bool has_core_for_each_rank = true;
     // Whether the ranks of each host have mapped each other's windows, though not all ranks have.
     bool has_teams = false;
-    std::size_t cache_bytes = std::size_t{32} << 20;  // The least of all ranks' last-level caches.
+    std::size_t cache_bytes = 0;    // The least of all ranks' last-level caches.
     std::size_t segment_bytes = 0;  // At most so many of a chunk travel at a time; 0: chosen.
   };
   explicit Selector(Setting setting);

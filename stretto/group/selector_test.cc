@@ -62,13 +62,14 @@ TEST(Selector, SingleCopyIsForWhatEverybodyTakesMuchOf) {
     EXPECT_FALSE(prefers(8, collective, 512 * kKiB));
     EXPECT_TRUE(prefers(8, collective, 2048 * kKiB));
   }
-  // As long as what is staged stays in the cache.
-  EXPECT_FALSE(prefers(2, Collective::reduce_scatter, 32768 * kKiB - 4));
-  EXPECT_TRUE(prefers(2, Collective::reduce_scatter, 32768 * kKiB));
-  const Selector small({.rank_count = 2, .cache_bytes = 4096 * kKiB});
-  EXPECT_FALSE(
-      small.prefers_single_copy(operation_of(Collective::reduce_scatter, 4096 * kKiB - 4)));
-  EXPECT_TRUE(small.prefers_single_copy(operation_of(Collective::reduce_scatter, 4096 * kKiB)));
+  for (const std::size_t cache_bytes : {4096 * kKiB, 32768 * kKiB}) {
+    const Selector selector({.rank_count = 2, .cache_bytes = cache_bytes});
+    const auto scattered = [](std::size_t bytes) {
+      return operation_of(Collective::reduce_scatter, bytes);
+    };
+    EXPECT_FALSE(selector.prefers_single_copy(scattered(cache_bytes - 4)));
+    EXPECT_TRUE(selector.prefers_single_copy(scattered(cache_bytes)));
+  }
   EXPECT_FALSE(prefers(2, Collective::reduce, std::size_t{1} << 30));
   // Their scratch would be in crumbs.
   EXPECT_FALSE(prefers(17, Collective::all_reduce, std::size_t{1} << 30));

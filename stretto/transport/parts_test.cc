@@ -74,6 +74,18 @@ TEST_F(EndpointTest, GivesAQuietPeerSomethingToAcknowledge) {
   EXPECT_TRUE(endpoint->peer_status(2).status.ok());
 }
 
+TEST_F(EndpointTest, SignsOfLifeAreNoMessageThatArrives) {
+  const TimePoint now = Clock::now();
+  links[1]->contact.received_rate = 64;
+  endpoint->check_contacts(now);
+  EXPECT_EQ(endpoint->contact(1).received_rate, 0);
+  links[1]->feed(encode({.kind = FrameKind::message, .message_bytes = 10}));
+  endpoint->progress();
+  endpoint->check_contacts(now + seconds(1));
+  EXPECT_EQ(endpoint->contact(1).received_rate, 64);
+  EXPECT_EQ(endpoint->contact(0).received_rate, 0) << "of this rank itself there is nothing to say";
+}
+
 // Messages go elsewhere: the link still says that this rank is there, and carries none.
 TEST(Endpoint, ALinkWithoutMessagesGivesSignsOfLifeAndTakesNothingElse) {
   auto [mine, theirs] = testing::make_unix_pair(SOCK_SEQPACKET);

@@ -114,15 +114,13 @@ TEST(Explain, MeasuresTheLinksOnceAndThenRemembersThem) {
 TEST(Explain, TellsProgramsAnObjectALine) {
   const Ended ended = run({"bench", "--explain", "-n", "2", "--json"});
   EXPECT_EQ(ended.status, 0) << ended.errors;
-  std::istringstream stream(ended.output);
-  int lines = 0;
-  for (std::string line; std::getline(stream, line); ++lines) {
-    const auto object = nlohmann::json::parse(line);
+  const auto objects = objects_of(ended.output);
+  EXPECT_GE(objects.size(), 9u);
+  for (const auto& object : objects) {
     EXPECT_EQ(object.at("ranks"), 2);
     EXPECT_FALSE(object.at("algorithm").get<std::string>().empty());
     EXPECT_FALSE(object.at("algorithm_huge_pages").get<std::string>().empty());
   }
-  EXPECT_GE(lines, 9);
 }
 
 // Which way private buffers go, as it is asked for.

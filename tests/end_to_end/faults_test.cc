@@ -29,20 +29,8 @@ class Job {
       const Arguments& more = {})
       : ranks_(ranks),
         tool_(Arguments{"run", "-n", std::to_string(ranks), "--", kProgram, mode, elements} + more,
-              variables) {
-    for (int r = 0; r < ranks; ++r) {
-      EXPECT_TRUE(tool_.output().wait_for(fmt::format("[{}] ready ", r))) << "rank " << r;
-    }
-    pids_.resize(static_cast<std::size_t>(ranks));
-    std::istringstream words(tool_.output().so_far());
-    // "[2] ready 4711": the rank and its process.
-    std::string rank;
-    std::string word;
-    while (words >> rank >> word) {
-      if (word != "ready") continue;
-      words >> pids_[std::stoul(rank.substr(1))];
-    }
-  }
+              variables),
+        pids_(testing::ready_ranks(tool_, ranks)) {}
 
   pid_t pid(int rank) const { return pids_[rank]; }
   Tool& tool() { return tool_; }

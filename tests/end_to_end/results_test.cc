@@ -23,6 +23,7 @@ namespace {
 
 using testing::Arguments;
 using testing::Ended;
+using testing::occurrences;
 using testing::Variables;
 
 // The different hashes that a job of processes prints.
@@ -82,12 +83,6 @@ Ended values_of(int ranks, const Variables& variables, const Arguments& argument
                                 STRETTO_BIN_DIR "/values_rank_program"} +
                           arguments,
                       variables);
-}
-
-std::size_t occurrences(const std::string& text, const std::string& part) {
-  std::size_t found = 0;
-  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
 }
 
 struct Case {

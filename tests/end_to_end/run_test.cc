@@ -15,7 +15,6 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "stretto/base/clock.h"
 #include "tests/end_to_end/tool.h"
@@ -193,17 +192,6 @@ TEST(Run, AStrangerOnThePortIsRefusedAndTheJobUnharmed) {
   EXPECT_EQ(lines(ended.output), (std::multiset<std::string>{"[0] met 2", "[1] met 2"}));
   expect_contains(ended.errors, "refused a connection from 127.0.0.1:");
   expect_contains(ended.errors, "not a stretto peer: the first bytes were 72 61 6e");
-}
-
-TEST(Run, ReportsInJson) {
-  const Ended ended =
-      run(shell(2, "echo text; exit $STRETTO_RANK", {"--json", "--settle", "0.05"}));
-  const std::size_t begin = ended.output.rfind("\n{");
-  ASSERT_NE(begin, std::string::npos) << ended.output;
-  const auto json = nlohmann::json::parse(ended.output.substr(begin));
-  EXPECT_EQ(json["exit_status"], 1);
-  EXPECT_EQ(json["first_failure"], 1);
-  EXPECT_EQ(json["ranks"].size(), 2u);
 }
 
 TEST(Run, SurvivesThatNobodyReadsItsOutput) {

@@ -32,14 +32,8 @@ class Fork : public ::testing::TestWithParam<const char*> {
 
 TEST_P(Fork, TheDeathOfARankIsNoticedThoughAChildOfItLives) {
   Tool tool = start(3, "works");
-  for (int r = 0; r < 3; ++r) {
-    ASSERT_TRUE(tool.output().wait_for(fmt::format("[{}] ready ", r))) << "rank " << r;
-  }
-  std::istringstream words(
-      tool.output().so_far().substr(tool.output().so_far().find("[1] ready ")));
-  std::string word;
-  pid_t victim = 0;
-  words >> word >> word >> victim;
+  const pid_t victim = testing::ready_ranks(tool, 3)[1];
+  ASSERT_GT(victim, 0);
   const TimePoint begin = Clock::now();
   ASSERT_EQ(::kill(victim, SIGKILL), 0);
   for (const char* rank : {"[0]", "[2]"}) {
@@ -111,12 +105,7 @@ TEST_P(Shortage, IsTheCauseThatAllRanksHearOfIfItLasts) {
   for (const char* rank : {"[0]", "[1]", "[2]"}) {
     expect_contains(ended.output, fmt::format("{} failed 2: ", rank));
   }
-  std::size_t causes = 0;
-  for (std::size_t at = 0; (at = ended.output.find(GetParam().remedy, at)) != std::string::npos;
-       ++at) {
-    ++causes;
-  }
-  EXPECT_EQ(causes, 3u) << ended.output;
+  EXPECT_EQ(testing::occurrences(ended.output, GetParam().remedy), 3u) << ended.output;
 }
 
 INSTANTIATE_TEST_SUITE_P(, Shortage,
@@ -143,11 +132,8 @@ class Pause : public ::testing::TestWithParam<Setting> {
   Pause()
       : tool_(Arguments{"run", "-n", std::to_string(GetParam().ranks), "--",
                         STRETTO_BIN_DIR "/pause_rank_program"},
-              GetParam().variables) {
-    for (int r = 0; r < GetParam().ranks; ++r) {
-      pids_.push_back(static_cast<pid_t>(number_behind(r, "ready")));
-    }
-  }
+              GetParam().variables),
+        pids_(testing::ready_ranks(tool_, GetParam().ranks)) {}
 
   void stop(int rank, milliseconds time) {
     ASSERT_GT(pid(rank), 0);
@@ -162,8 +148,9 @@ class Pause : public ::testing::TestWithParam<Setting> {
   milliseconds longest_round() {
     if (pid(0) > 0) ::kill(pid(0), SIGUSR1);
     long longest = 0;
-    for (int r = 0; r < GetParam().ranks; ++r)
-      longest = std::max(longest, number_behind(r, "right"));
+    for (int r = 0; r < GetParam().ranks; ++r) {
+      longest = std::max(longest, testing::number_behind(tool_, r, "right"));
+    }
     EXPECT_EQ(tool_.status(), 0);
     EXPECT_EQ(tool_.errors().finish(), "");
     return milliseconds(longest);
@@ -171,22 +158,6 @@ class Pause : public ::testing::TestWithParam<Setting> {
 
  private:
   pid_t pid(int rank) const { return pids_[rank]; }
-
-  // The number in a line "[1] ready 4711" of a rank, once it is there; 0 if it never comes.
-  long number_behind(int rank, const std::string& word) {
-    const std::string begin = fmt::format("[{}] {} ", rank, word);
-    const Deadline deadline = Deadline::after(std::chrono::seconds(20));
-    while (!deadline.passed()) {
-      const std::string output = tool_.output().so_far();
-      const std::size_t at = output.find(begin);
-      if (at != std::string::npos && output.find('\n', at) != std::string::npos) {
-        return std::stol(output.substr(at + begin.size()));
-      }
-      std::this_thread::sleep_for(milliseconds(2));
-    }
-    ADD_FAILURE() << "no \"" << begin << "\" in: " << tool_.output().so_far();
-    return 0;
-  }
 
   Tool tool_;
   RankVector<pid_t> pids_;

@@ -21,6 +21,7 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/base/file_descriptor.h"
+#include "stretto/base/rank_vector.h"
 #include "tests/support/files.h"
 
 // Starts the built `stretto` program, or another, and watches it, as a person at a terminal would.
@@ -163,6 +164,37 @@ inline Ended end_of(Process& process) {
 inline Ended run(const Arguments& arguments, const Variables& variables = {}) {
   Tool tool(arguments, variables);
   return end_of(tool);
+}
+
+inline std::size_t occurrences(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+// The number in a line "[1] ready 4711" of a rank, once it is there; 0 if it never comes.
+inline long number_behind(Tool& job, int rank, const std::string& word) {
+  const std::string begin = "[" + std::to_string(rank) + "] " + word + " ";
+  const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+  while (!deadline.passed()) {
+    const std::string output = job.output().so_far();
+    const std::size_t at = output.find(begin);
+    if (at != std::string::npos && output.find('\n', at) != std::string::npos) {
+      return std::stol(output.substr(at + begin.size()));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  ADD_FAILURE() << "no \"" << begin << "\" in: " << job.output().so_far();
+  return 0;
+}
+
+// The processes of the ranks of a job, once they have all said "ready" and which they are.
+inline RankVector<pid_t> ready_ranks(Tool& job, int ranks) {
+  RankVector<pid_t> pids;
+  for (int rank = 0; rank < ranks; ++rank) {
+    pids.push_back(static_cast<pid_t>(number_behind(job, rank, "ready")));
+  }
+  return pids;
 }
 
 // For mpirun. Open MPI refuses to be root and to start more ranks than there are cores; idle ranks

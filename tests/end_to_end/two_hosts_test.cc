@@ -39,6 +39,15 @@ class TwoHosts : public ::testing::Test {
                     program,
                 variables, hosts_.on(host));
   }
+  // Of the launchers of both hosts, whose ranks end well.
+  std::array<Ended, 2> run_on_both(const Arguments& program, const Variables& variables = {},
+                                   int ranks = 2) {
+    Tool second = launch(1, program, variables, ranks);
+    Tool first = launch(0, program, variables, ranks);
+    const std::array<Ended, 2> ended{testing::end_of(first), testing::end_of(second)};
+    for (const Ended& each : ended) EXPECT_EQ(each.status, 0) << each.errors;
+    return ended;
+  }
 
   void run_on(int host, const Arguments& command) {
     testing::Process process(hosts_.on(host) + command, {});
@@ -115,13 +124,9 @@ TEST_F(TwoHosts, FindTheirNetworkWhereThereIsOnlyIpv6) {
 TEST_F(TwoHosts, NeedOnePortForAllRanksOfAHost) {
   for (const std::string transport : {"auto", "tcp"}) {
     const Variables variables{{"STRETTO_PORTS", "29700"}, {"STRETTO_TRANSPORT", transport}};
-    Tool second = launch(1, {STRETTO_BIN_DIR "/join_rank_program"}, variables, 3);
-    Tool first = launch(0, {STRETTO_BIN_DIR "/join_rank_program"}, variables, 3);
-    EXPECT_EQ(first.status(), 0) << first.errors().finish();
-    EXPECT_EQ(second.status(), 0) << second.errors().finish();
-    expect_contains(first.output().finish(), "rank 0 of 6: sum 15\n");
-    const std::string errors = first.errors().finish() + second.errors().finish();
-    expect_lacks(errors, "a port of its own");
+    const auto ended = run_on_both({STRETTO_BIN_DIR "/join_rank_program"}, variables, 3);
+    expect_contains(ended[0].output, "rank 0 of 6: sum 15\n");
+    expect_lacks(ended[0].errors + ended[1].errors, "a port of its own");
   }
 }
 
@@ -164,11 +169,7 @@ TEST_F(TwoHosts, UseTwoNetworksAlsoBetweenASinglePairOfRanks) {
   const auto send_with = [&](const std::string& networks, const std::string& streams = "2",
                              int ranks = 1) {
     const std::array<long, 2> before{sent_bytes(0, "eth"), sent_bytes(0, "eth1")};
-    const Variables variables{{"STRETTO_NETWORK", networks}, {"STRETTO_STREAMS", streams}};
-    Tool second = launch(1, bench, variables, ranks);
-    Tool first = launch(0, bench, variables, ranks);
-    EXPECT_EQ(first.status(), 0) << first.errors().finish();
-    EXPECT_EQ(second.status(), 0) << second.errors().finish();
+    run_on_both(bench, {{"STRETTO_NETWORK", networks}, {"STRETTO_STREAMS", streams}}, ranks);
     return std::array{sent_bytes(0, "eth") - before[0], sent_bytes(0, "eth1") - before[1]};
   };
   for (const auto& one : {send_with("eth"), send_with("eth,eth1", "1")}) {
@@ -199,18 +200,11 @@ void expect_bits_of_one_host(const std::string& output, std::size_t ranks) {
 }
 
 TEST_F(TwoHosts, GiveTheBitsOfOne) {
-  Tool second = launch(1, kBits);
-  Tool first = launch(0, kBits);
-  EXPECT_EQ(first.status(), 0) << first.errors().finish();
-  EXPECT_EQ(second.status(), 0) << second.errors().finish();
-  expect_bits_of_one_host(first.output().finish(), 2);
-  const std::string errors = first.errors().finish();
-  const std::string warning = "different network namespaces";
-  std::size_t warnings = 0;
-  for (auto at = errors.find(warning); at != std::string::npos; at = errors.find(warning, at + 1)) {
-    ++warnings;
-  }
-  EXPECT_EQ(warnings, 2u) << "each rank says so once\n" << errors;
+  const Ended first = run_on_both(kBits)[0];
+  expect_bits_of_one_host(first.output, 2);
+  EXPECT_EQ(testing::occurrences(first.errors, "different network namespaces"), 2u)
+      << "each rank says so once\n"
+      << first.errors;
 }
 
 // By two_level_mapped where no other algorithm is named, as in the next test.
@@ -223,12 +217,9 @@ TEST_F(TwoHosts, GiveTheBitsOfOneByUcx) {
                             {"STRETTO_ALGORITHM", "two_level_mapped"},
                             {"UCX_TLS", "tcp"},
                             {"UCX_NET_DEVICES", "eth"}};
-  Tool second = launch(1, kBits, variables);
-  Tool first = launch(0, kBits, variables);
-  EXPECT_EQ(first.status(), 0) << first.errors().finish();
-  EXPECT_EQ(second.status(), 0) << second.errors().finish();
-  expect_bits_of_one_host(first.output().finish(), 2);
-  expect_contains(first.errors().finish(), "messages are moved by UCX");
+  const Ended first = run_on_both(kBits, variables)[0];
+  expect_bits_of_one_host(first.output, 2);
+  expect_contains(first.errors, "messages are moved by UCX");
 }
 
 // Whose daemon on the other host is started there by a stand-in for ssh, with an environment of its
@@ -274,14 +265,10 @@ TEST_F(TwoHosts, SendEachOtherWhatTheScheduleSaysAndNothingInside) {
   constexpr int kTimes = 4;
   const Arguments program{STRETTO_BIN_DIR "/traffic_rank_program", std::to_string(kCount),
                           std::to_string(kTimes)};
-  Tool second = launch(1, program);
-  Tool first = launch(0, program);
-  EXPECT_EQ(second.status(), 0) << second.errors().finish();
-  EXPECT_EQ(first.status(), 0) << first.errors().finish();
+  std::istringstream lines(run_on_both(program)[0].output);
   // Besides, headers and acknowledgements.
   constexpr double kScheduled = 1.0 * kTimes * kCount * sizeof(float);
   constexpr double kHeaders = 0.06 * kScheduled;
-  std::istringstream lines(first.output().finish());
   int ranks = 0;
   for (std::string line; std::getline(lines, line);) {
     long out = 0;

@@ -185,24 +185,6 @@ TEST(TwoLevel, HostsThatAreSubtreesSendEachPartOfTheBufferOnce) {
   }
 }
 
-// As many streams between two hosts as each has ranks.
-TEST(TwoLevel, EachRankOfAHostSendsItsShare) {
-  for (const auto& sizes : std::vector<std::vector<int>>{{2, 2}, {4, 4, 4}, {8, 8}}) {
-    const Hosts hosts = contiguous(sizes);
-    for (const Collective collective :
-         {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
-      for (const Algorithm* algorithm : two_level_algorithms(collective)) {
-        const Schedules schedules = build(*algorithm, hosts);
-        const double share = network_buffers(schedules, hosts)[0] / sizes[0];
-        for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-          EXPECT_NEAR(network_buffers({schedules[rank]}, hosts)[hosts[rank]], share, 1e-9)
-              << name(collective) << " by " << algorithm->name << ", rank " << rank;
-        }
-      }
-    }
-  }
-}
-
 TEST(TwoLevel, HostsThatAreNoSubtreeSendWhatTheyAreMadeOf) {
   // Ranks 0 to 2 are two subtrees, (0 1) and 2; ranks 3 to 7 are 3 and ((4 5)(6 7)).
   const Hosts hosts = contiguous({3, 5, 1});

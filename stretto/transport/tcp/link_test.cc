@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -132,19 +131,32 @@ TEST(TcpLink, WhatHasBeenWrittenArrivesAfterAnOutageThatHeals) {
   leaving.join();
 }
 
-// Joining has the kernel end connections whose peer takes nothing for so long.
-TEST(TcpLink, OutlivesAPeerThatTakesNothingForLonger) {
+TEST(ConnectionState, SaysForHowLongThePeerHadNoRoom) {
   auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
-  const int milliseconds = 300;
-  ASSERT_EQ(
-      ::setsockopt(mine.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof(milliseconds)),
-      0);
-  auto link = TcpLink::create(std::make_unique<SocketStream>(std::move(mine))).or_throw();
+  const auto link = TcpLink::create(std::make_unique<SocketStream>(std::move(mine))).or_throw();
   fill(*link);
-  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
-  link->service();
-  std::array<std::byte, 1> buffer;
-  EXPECT_EQ(link->read(buffer).or_throw(), 0u);
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  const auto state = read_connection_state(link->descriptor());
+  ASSERT_TRUE(state);
+  EXPECT_GE(state->without_room, std::chrono::milliseconds(200));
+  EXPECT_GT(state->waiting_bytes, 0u);
+}
+
+// Else it would find out too late that an outage is over.
+TEST(TcpLink, TheKernelTriesAgainEightTimesWithinTheLimit) {
+  auto [mine, theirs] = testing::make_tcp_pair();
+  constexpr int kRetransmissionPauseMax = 44;  // TCP_RTO_MAX_MS
+  int milliseconds = 0;
+  socklen_t length = sizeof(milliseconds);
+  const auto read = [&](int socket) {
+    return ::getsockopt(socket, IPPROTO_TCP, kRetransmissionPauseMax, &milliseconds, &length);
+  };
+  if (read(mine.get()) != 0) GTEST_SKIP() << "needs Linux 6.15";
+  const auto link =
+      TcpLink::create(std::make_unique<SocketStream>(std::move(mine)), std::chrono::seconds(10))
+          .or_throw();
+  ASSERT_EQ(read(link->descriptor()), 0);
+  EXPECT_NEAR(milliseconds, 1250, 10) << "in ticks of the kernel";
 }
 
 TEST(StripedLink, ASilentNetworkOfTwoLosesThePeer) {
