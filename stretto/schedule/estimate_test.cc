@@ -192,8 +192,8 @@ TEST(Estimate, LetsWhatPassesAtOnceSaveTheTimeOfTheWay) {
   EXPECT_LT(rest, 5e-6);
   query.link.burst_bytes = 128 << 10;
   EXPECT_NEAR(estimate(algorithm, summary, query), std::max(wire, ways + rest), 1e-9);
-  query.link.burst_seconds_per_byte = 1e-8;
-  EXPECT_NEAR(estimate(algorithm, summary, query), std::max(wire, ways + rest + 2 * 4096 * 1e-8),
+  query.link.burst_seconds_per_byte = 2e-9;
+  EXPECT_NEAR(estimate(algorithm, summary, query), std::max(wire, ways + rest + 2 * 4096 * 2e-9),
               1e-9);
   query.link.burst_seconds_per_byte = 0;
   // Of uneven hosts: who waits in one phase sends at once in the other.
