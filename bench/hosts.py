@@ -58,6 +58,7 @@ PLAIN_BYTES = 16 << 20
 # What bench/drivers/wire_driver.cc is told.
 TRAINING = types.SimpleNamespace(steps=10, total=20 << 20, bucket=1 << 20, backward_ms=40)
 START_SECONDS = 60
+PREDICTION_SECONDS = 5  # Between two questions for what is expected.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,12 +193,31 @@ def plain_link(network):
     return float(words[0]), float(words[1])
 
 
-def prediction(arguments, network, placement, operation, size):
-    """What the library says that it would choose, and expect, by links that it measures anew."""
-    command = [str(arguments.build / "bin" / "stretto"), "bench", "--explain", "--json",
-               "--bytes", str(size or 8), "--collective", operation]
-    text = outputs_of(command, network, placement, "off")[0]
-    return json.loads(text) if text else {"algorithm": "", "predicted": []}  # Of two ranks alone.
+class Predictions:
+    """What the library says that it would choose, and expect, by links that it measures anew each
+    time: the machine's cores are near or far from each other for seconds at a time, and small
+    messages take half as long again where they are far."""
+
+    def __init__(self, arguments, network, placement):
+        sizes = sorted({size for _, size in peers.plan_of(arguments) if size}) or [8]
+        self._command = [str(arguments.build / "bin" / "stretto"), "bench", "--explain", "--json",
+                         "--bytes", ",".join(map(str, sizes)), "--collective",
+                         arguments.operations[0] if len(arguments.operations) == 1 else "all"]
+        self._network = network
+        self._placement = placement
+        self._asked_at = float("-inf")
+        self.answers = collections.defaultdict(list)  # (operation, bytes) -> objects
+
+    def ask(self):
+        """Unless that has been done a few seconds ago."""
+        if time.monotonic() - self._asked_at < PREDICTION_SECONDS:
+            return
+        answer = outputs_of(self._command, self._network, self._placement, "off")[0]
+        for entry in map(json.loads, answer.splitlines()):
+            # A barrier has no size.
+            size = 0 if entry["collective"] == "barrier" else entry["bytes_max"]
+            self.answers[entry["collective"], size].append(entry)
+        self._asked_at = time.monotonic()
 
 
 def outputs_of(command, network, placement, cache, encryption="off"):
@@ -229,8 +249,8 @@ def add_expectations(lines, link, placement, explained):
                                                      link)
         if line["system"] != "stretto":
             continue
-        entries = explained[line["operation"], line["bytes"]]
-        line["chosen"] = statistics.mode(entry["algorithm"] for entry in entries)
+        entries = explained.get((line["operation"], line["bytes"]), [])
+        line["chosen"] = statistics.mode(entry["algorithm"] for entry in entries) if entries else ""
         seconds = [one["seconds"] for entry in entries for one in entry["predicted"]
                    if one["algorithm"] == (line["algorithm"] or line["chosen"])]
         if seconds:
@@ -283,13 +303,10 @@ def measure_shape(arguments, shape):
         reasons = {name: every[name].missing(place) for name in arguments.systems}
         chosen = [every[name] for name, reason in reasons.items() if not reason]
         missing = {name: reason for name, reason in reasons.items() if reason}
-        # Beside each round: the machine has times in which its cores are far from each other, and
-        # small messages take half as long again.
-        explained = collections.defaultdict(list)
+        predictions = Predictions(arguments, network, placement)
         with contextlib.closing(peers.Contest(arguments, chosen, place)) as contest:
-            contest.run(lambda operation, size: explained[operation, size].append(
-                prediction(arguments, network, placement, operation, size)))
-    add_expectations(contest.lines, link, placement, explained)
+            contest.run(predictions.ask)
+    add_expectations(contest.lines, link, placement, predictions.answers)
     facts = {"shape": shape, "rate": arguments.rate, "delay_ms": arguments.delay,
              "loss_permille": arguments.loss, "round_trip_us": 1e6 * round_trip_s,
              "plain_16mib_ms": 1e3 * plain_s, "missing": missing, "notes": contest.notes,
