@@ -57,35 +57,47 @@ TEST_F(DeviceBucketsDouble, GradientsArePartsOfThem) {
   });
 }
 
+// Trains replicas on devices for three steps, and beside them one model on the host, which gets all
+// data. `backward` takes the output of the replicas' forward, and both models.
+template <class Backward>
+void expect_like_one_process(Communicator& communicator,
+                             const DistributedDataParallelOptions& options,
+                             const Backward& backward) {
+  const torch::Device device = device_of(communicator);
+  Placed reference(torch::kCPU, 1);
+  Placed model(device, 1);
+  DistributedDataParallel ddp(model, communicator, options);
+  torch::optim::SGD alone(reference->parameters(), 0.1);
+  torch::optim::SGD together(model->parameters(), 0.1);
+  for (int step = 0; step < 3; ++step) {
+    alone.zero_grad();
+    reference->forward(global_batch(step).data, true).backward();
+    together.zero_grad();
+    backward(ddp.forward(share_of(step, communicator.rank().value(), device), true), model,
+             reference);
+    alone.step();
+    together.step();
+  }
+  expect_same_parameters(model, reference);
+}
+
 // No kernel of NCCL has ended, and all ranks are out of backward. What comes next waits for them.
 TEST_F(DeviceBucketsDouble, BackwardDoesNotWaitForTheDevice) {
   DoubleRanks ranks({.size = kRanks});
   ranks.on_all([](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    const torch::Device device = device_of(communicator);
-    Placed reference(torch::kCPU, 1);
-    Placed model(device, 1);
-    DistributedDataParallelOptions options{.bucket_bytes = {64}, .rebuild_buckets = false};
-    DistributedDataParallel ddp(model, communicator, options);
-    torch::optim::SGD alone(reference->parameters(), 0.1);
-    torch::optim::SGD together(model->parameters(), 0.1);
-    for (int step = 0; step < 3; ++step) {
-      alone.zero_grad();
-      reference->forward(global_batch(step).data, true).backward();
-      together.zero_grad();
-      const auto loss = ddp.forward(share_of(step, rank, device), true);
+    const bool is_first = communicator.rank() == Rank(0);
+    const auto backward = [&](const torch::Tensor& loss, Placed& model, Placed& reference) {
       communicator.barrier().wait();
-      if (rank == 0) stall(true);
+      if (is_first) stall(true);
       communicator.barrier().wait();
       loss.backward();
       const torch::Tensor kept = model->first.grad().clone();  // By the device, when it can.
       communicator.barrier().wait();
-      if (rank == 0) stall(false);
+      if (is_first) stall(false);
       expect_close(kept.cpu(), reference->first.grad(), "first");
-      alone.step();
-      together.step();
-    }
-    expect_same_parameters(model, reference);
+    };
+    expect_like_one_process(communicator, {.bucket_bytes = {64}, .rebuild_buckets = false},
+                            backward);
   });
 }
 
@@ -93,21 +105,8 @@ TEST_F(DeviceBucketsDouble, BackwardDoesNotWaitForTheDevice) {
 TEST_F(DeviceBucketsDouble, AreOnTheHostWhereOperationsDoNotTakeParameters) {
   DoubleRanks ranks({.size = kRanks, .maps_devices = true});
   ranks.on_all([](Communicator& communicator) {
-    const torch::Device device = device_of(communicator);
-    Placed reference(torch::kCPU, 1);
-    Placed model(device, 1);
-    DistributedDataParallel ddp(model, communicator);
-    torch::optim::SGD alone(reference->parameters(), 0.1);
-    torch::optim::SGD together(model->parameters(), 0.1);
-    for (int step = 0; step < 3; ++step) {
-      alone.zero_grad();
-      reference->forward(global_batch(step).data, true).backward();
-      together.zero_grad();
-      ddp.forward(share_of(step, communicator.rank().value(), device), true).backward();
-      alone.step();
-      together.step();
-    }
-    expect_same_parameters(model, reference);
+    const auto backward = [](const torch::Tensor& loss, Placed&, Placed&) { loss.backward(); };
+    expect_like_one_process(communicator, {}, backward);
   });
   EXPECT_EQ(Double::get().control().kernels, 0);
 }

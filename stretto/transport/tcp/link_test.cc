@@ -19,10 +19,16 @@
 namespace stretto::transport::tcp {
 namespace {
 
+std::unique_ptr<TcpLink> link_of(FileDescriptor socket,
+                                 Duration network_timeout = Duration::zero()) {
+  return TcpLink::create(std::make_unique<SocketStream>(std::move(socket)), network_timeout)
+      .or_throw();
+}
+
 // The peer answers what it reads, as credits do, and begins long after the link has been given up.
 TEST(TcpLink, WhatHasBeenWrittenArrivesAlthoughThePeerAnswersLate) {
   auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
-  auto link = TcpLink::create(std::make_unique<SocketStream>(std::move(mine))).or_throw();
+  auto link = link_of(std::move(mine));
   const std::vector<std::byte> piece(4096);
   const std::array<ConstByteSpan, 1> pieces{piece};
   std::size_t written = 0;
@@ -60,7 +66,7 @@ TEST(TcpLink, PeersThatTakeNothingHoldTheEndUpForASecondTogether) {
   for (int i = 0; i < 4; ++i) {
     auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
     peers.push_back(std::move(theirs));
-    links.push_back(TcpLink::create(std::make_unique<SocketStream>(std::move(mine))).or_throw());
+    links.push_back(link_of(std::move(mine)));
     fill(*links.back());
   }
   const TimePoint begin = Clock::now();
@@ -84,9 +90,7 @@ void cut_off(const FileDescriptor& socket) {
 
 TEST(TcpLink, ASilentNetworkDoesNotHoldTheEndUp) {
   auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
-  auto link =
-      TcpLink::create(std::make_unique<SocketStream>(std::move(mine)), std::chrono::seconds(1))
-          .or_throw();
+  auto link = link_of(std::move(mine), std::chrono::seconds(1));
   cut_off(theirs);
   fill(*link);
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));
@@ -101,9 +105,7 @@ TEST(TcpLink, ASilentNetworkDoesNotHoldTheEndUp) {
 
 TEST(TcpLink, WhatHasBeenWrittenArrivesAfterAnOutageThatHeals) {
   auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
-  auto link =
-      TcpLink::create(std::make_unique<SocketStream>(std::move(mine)), std::chrono::seconds(5))
-          .or_throw();
+  auto link = link_of(std::move(mine), std::chrono::seconds(5));
   cut_off(theirs);
   const std::array<std::byte, 100> piece{};
   const std::array<ConstByteSpan, 1> pieces{piece};
@@ -133,7 +135,7 @@ TEST(TcpLink, WhatHasBeenWrittenArrivesAfterAnOutageThatHeals) {
 
 TEST(ConnectionState, SaysForHowLongThePeerHadNoRoom) {
   auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
-  const auto link = TcpLink::create(std::make_unique<SocketStream>(std::move(mine))).or_throw();
+  const auto link = link_of(std::move(mine));
   fill(*link);
   std::this_thread::sleep_for(std::chrono::milliseconds(400));
   const auto state = read_connection_state(link->descriptor());
@@ -152,9 +154,7 @@ TEST(TcpLink, TheKernelTriesAgainEightTimesWithinTheLimit) {
     return ::getsockopt(socket, IPPROTO_TCP, kRetransmissionPauseMax, &milliseconds, &length);
   };
   if (read(mine.get()) != 0) GTEST_SKIP() << "needs Linux 6.15";
-  const auto link =
-      TcpLink::create(std::make_unique<SocketStream>(std::move(mine)), std::chrono::seconds(10))
-          .or_throw();
+  const auto link = link_of(std::move(mine), std::chrono::seconds(10));
   ASSERT_EQ(read(link->descriptor()), 0);
   EXPECT_NEAR(milliseconds, 1250, 10) << "in ticks of the kernel";
 }
@@ -164,9 +164,7 @@ TEST(StripedLink, ASilentNetworkOfTwoLosesThePeer) {
   std::vector<FileDescriptor> peers;
   for (int stripe = 0; stripe < 2; ++stripe) {
     auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
-    stripes.push_back(
-        TcpLink::create(std::make_unique<SocketStream>(std::move(mine)), std::chrono::seconds(3))
-            .or_throw());
+    stripes.push_back(link_of(std::move(mine), std::chrono::seconds(3)));
     peers.push_back(std::move(theirs));
   }
   const auto link = StripedLink::create(std::move(stripes)).or_throw();
@@ -191,7 +189,7 @@ TEST(StripedLink, APeerThatSendsOnlySignsOfLifeKeepsNobodyWaiting) {
   std::vector<FileDescriptor> peers;
   for (int stripe = 0; stripe < 2; ++stripe) {
     auto [mine, theirs] = testing::make_tcp_pair(0);
-    stripes.push_back(TcpLink::create(std::make_unique<SocketStream>(std::move(mine))).or_throw());
+    stripes.push_back(link_of(std::move(mine)));
     peers.push_back(std::move(theirs));
   }
   const auto link = StripedLink::create(std::move(stripes)).or_throw();
