@@ -23,7 +23,7 @@ constexpr double kLeastMessageSeconds = 20e-9;
 constexpr std::size_t kTurns = 5;
 constexpr std::chrono::milliseconds kContentionTime(20);
 constexpr std::chrono::milliseconds kLoadTime(4);  // Of a round: longer ones wait for the link.
-constexpr std::int32_t kBurstMessageBytes = 4096;
+constexpr std::int32_t kBurstMessageBytes = 4096;  // Takes microseconds more than one byte.
 constexpr std::int32_t kLoadMessages = 16;
 constexpr std::int32_t kBurstRoundsMax = 8;
 constexpr std::int32_t kLoadRounds = 3;
@@ -101,17 +101,18 @@ ContentionProbe::Rounds ContentionProbe::rounds_for(const schedule::LinkCost& co
                                                     double small_round_seconds) const {
   const double rounds = seconds(kContentionTime) / small_round_seconds;
   Rounds result{.of_byte = static_cast<std::int32_t>(std::clamp<double>(rounds, 5, kRoundsMax))};
-  const auto of_all = static_cast<double>(pairs());
+  const auto pair_count = static_cast<double>(pairs());
   if (cost.burst_bytes > 0) {
     // Half of them, as a rank may be ahead of others.
-    const double fit = cost.burst_bytes / 2 / (of_all * kBurstMessageBytes);
+    const double fit = cost.burst_bytes / 2 / (pair_count * kBurstMessageBytes);
     result.of_load = std::min(kBurstRoundsMax, static_cast<std::int32_t>(fit));
     result.load_bytes = kBurstMessageBytes;
     return result;
   }
   result.load_bytes = transport::kEagerBytes;
   result.load_messages = kLoadMessages;
-  const double load_bytes = of_all * kLoadMessages * static_cast<double>(transport::kEagerBytes);
+  const double load_bytes =
+      pair_count * kLoadMessages * static_cast<double>(transport::kEagerBytes);
   result.of_load = load_bytes * cost.seconds_per_byte < seconds(kLoadTime) ? kLoadRounds : 0;
   return result;
 }

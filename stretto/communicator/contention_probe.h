@@ -42,11 +42,10 @@ class ContentionProbe {
     // Per byte that all pairs of two hosts together send one way. 0: not measured.
     double seconds_per_byte = 0;
   };
-  // Of messages of a byte, by which messages are measured (none: nothing is), and of several longer
-  // ones at a time, by which their bytes are.
+  // How often ranks send each other messages to measure what those take.
   struct Rounds {
-    std::int32_t of_byte = 0;
-    std::int32_t of_load = 0;
+    std::int32_t of_byte = 0;        // One message of one byte; 0: nothing is measured.
+    std::int32_t of_load = 0;        // Several longer messages; 0: their bytes are not measured.
     std::int32_t load_messages = 1;  // Between two ranks, each way.
     std::int32_t load_bytes = 1;     // Of each.
   };

@@ -60,20 +60,21 @@ Result<std::shared_ptr<Driver>> Driver::load(const std::string& path) {
   return driver;
 }
 
+Result<int> Driver::count_devices() const {
+  int count = 0;
+  STRETTO_RETURN_IF_ERROR(status_of_call("cuDeviceGetCount", call_.device_get_count(&count)));
+  return count;
+}
+
 Result<int> Driver::count(const std::string& path) {
   STRETTO_ASSIGN_OR_RETURN(const auto driver, load(path));
-  int count = 0;
-  STRETTO_RETURN_IF_ERROR(
-      driver->status_of_call("cuDeviceGetCount", driver->call_.device_get_count(&count)));
-  return count;
+  return driver->count_devices();
 }
 
 Result<std::shared_ptr<const Driver>> Driver::open(const std::string& path, int number) {
   STRETTO_ASSIGN_OR_RETURN(auto driver, load(path));
   const DriverInterface& call = driver->call_;
-  int count = 0;
-  STRETTO_RETURN_IF_ERROR(
-      driver->status_of_call("cuDeviceGetCount", call.device_get_count(&count)));
+  STRETTO_ASSIGN_OR_RETURN(const int count, driver->count_devices());
   if (number < 0 || number >= count) {
     return status_of(StatusCode::invalid_argument,
                      "device {} is not one of the {} that this process sees", number, count);
@@ -107,7 +108,7 @@ int Driver::device_of(const void* data) const {
   constexpr unsigned kUnified = 4;
   const Current current(*this);
   const auto ask = [&](int attribute, void* answer) {
-    return call_.pointer_attribute(answer, attribute, reinterpret_cast<std::uintptr_t>(data)) == 0;
+    return call_.pointer_attribute(answer, attribute, address_of(data)) == 0;
   };
   // Memory that the driver does not know is the host's, which it calls an error.
   unsigned type = 0;

@@ -34,9 +34,9 @@ struct MemoryProperties {
 };
 static_assert(sizeof(MemoryProperties) == 32, "as in cuda.h");
 
-// The part of CUDA's driver that is used, in declarations of our own: of NCCL, and of this, none
-// need be there when we are built. The driver is there wherever a device is, and its streams and
-// memory are those of whatever CUDA runtime the program has.
+// The part that is used. Neither the driver nor its header need be there when we are built. The
+// driver is there wherever a device is, and its streams and memory are those of whatever CUDA
+// runtime the program has.
 struct DriverInterface {
   static constexpr int kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY.
   static constexpr int kNotReady = 600;   // CUDA_ERROR_NOT_READY.
@@ -143,6 +143,7 @@ class Driver {
  private:
   explicit Driver(const DriverInterface& call) : call_(call) {}
   static Result<std::shared_ptr<Driver>> load(const std::string& path);
+  Result<int> count_devices() const;
 
   DriverInterface call_;
   int number_ = 0;

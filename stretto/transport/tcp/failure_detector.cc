@@ -67,7 +67,7 @@ Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state)
 void FailureDetector::measure(TimePoint at, const ConnectionState& state, bool progress) {
   const bool first = !last_;
   const Seen now{at, state.acknowledged_bytes, state.received_bytes, state.without_room};
-  if (first) past_ = less_past_ = last_.emplace(now);
+  if (first) past_ = next_past_ = last_.emplace(now);
   const bool has_room = 2 * (now.without_room - last_->without_room) <= at - last_->at;
   const bool waits =
       state.waiting_bytes > 0 && state.window_open && (has_room || (state.in_flight && !progress));
@@ -79,7 +79,7 @@ void FailureDetector::measure(TimePoint at, const ConnectionState& state, bool p
   };
   contact_.sent_rate = rate(&Seen::acknowledged_bytes);
   contact_.received_rate = rate(&Seen::received_bytes);
-  if (at - less_past_.at >= kLately) past_ = std::exchange(less_past_, now);
+  if (at - next_past_.at >= kLately) past_ = std::exchange(next_past_, now);
   last_ = now;
 }
 

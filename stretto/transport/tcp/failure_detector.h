@@ -48,7 +48,7 @@ class FailureDetector {
   std::optional<Seen> last_;
   // Two to four seconds ago, and the one to take its place.
   Seen past_;
-  Seen less_past_;
+  Seen next_past_;
   TimePoint moving_at_{};  // When nothing waited for the network last.
   Link::Contact contact_;
 };
