@@ -81,4 +81,10 @@ Status Nccl::status_of_call(const char* what, ResultCode result, Comm comm) cons
                    has_more ? "; " : "", has_more ? last : "");
 }
 
+ResultCode Nccl::state_of(Comm comm) const {
+  ResultCode state = kSuccess;
+  const ResultCode asked = call.comm_get_async_error(comm, &state);
+  return asked == kSuccess ? state : asked;
+}
+
 }  // namespace stretto::nccl

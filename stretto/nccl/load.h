@@ -17,6 +17,8 @@ namespace stretto::nccl {
 struct Nccl {
   // Ok, also of what NCCL has begun; or what it says.
   Status status_of_call(const char* what, ResultCode result, Comm comm = nullptr) const;
+  // Of what has been begun on it: kInProgress while NCCL is still taking a call.
+  ResultCode state_of(Comm comm) const;
 
   Interface call;
   int version = 0;   // 22007: 2.20.7.

@@ -88,7 +88,7 @@ Status NcclLibrary::set_up_communicator(const Meeting& meeting) {
   ResultCode result = kInProgress;
   STRETTO_RETURN_IF_ERROR(meeting.wait([&] {
     const MutexLock held(shared_->mutex);
-    result = state();
+    result = nccl_->state_of(shared_->comm);
     return result != kInProgress;
   }));
   const MutexLock held(shared_->mutex);
@@ -123,7 +123,7 @@ void NcclLibrary::end_well() {
   }
   ResultCode result = failure_.empty() ? nccl_->call.comm_finalize(shared_->comm) : kInProgress;
   while (result == kInProgress && may_wait()) {
-    result = state();
+    result = nccl_->state_of(shared_->comm);
     ::sched_yield();
   }
   if (result == kSuccess) {
@@ -245,7 +245,7 @@ bool NcclLibrary::find_end(int operation) {
 // Begins what can be begun: while NCCL is still taking a call, it takes no other.
 void NcclLibrary::move() {
   if (!failure_.empty() || abandoned_) return;
-  const ResultCode now = state();
+  const ResultCode now = nccl_->state_of(shared_->comm);
   if (now == kInProgress) return;
   if (!is_good("ncclCommGetAsyncError", now)) return;
   for (Running& running : running_) {
@@ -414,12 +414,6 @@ bool NcclLibrary::is_good(const char* call, ResultCode result) {
   const Status status = nccl_->status_of_call(call, result, shared_->comm);
   if (!status.ok()) fail(status);
   return status.ok();
-}
-
-ResultCode NcclLibrary::state() const {
-  ResultCode now = kSuccess;
-  const ResultCode asked = nccl_->call.comm_get_async_error(shared_->comm, &now);
-  return asked == kSuccess ? now : asked;
 }
 
 }  // namespace stretto::nccl

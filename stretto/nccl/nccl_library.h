@@ -109,7 +109,6 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   ResultCode begin_step(const Step& step, RedOp op) STRETTO_REQUIRES(shared_->mutex);
   ResultCode make_operation(const Launch& launch, RedOp& op) STRETTO_REQUIRES(shared_->mutex);
   bool is_good(const char* call, ResultCode result) STRETTO_REQUIRES(shared_->mutex);
-  ResultCode state() const STRETTO_REQUIRES(shared_->mutex);
   void end_well() STRETTO_REQUIRES(shared_->mutex);
 
   void record_end(Running& running);

@@ -26,9 +26,7 @@ bool RegisteredMemory::when_ready(const Use& use) {
     {
       const MutexLock held(comm_->mutex);
       if (comm_->comm == nullptr) return true;
-      ResultCode state = kSuccess;
-      (void)nccl_->call.comm_get_async_error(comm_->comm, &state);
-      if (state != kInProgress) {
+      if (nccl_->state_of(comm_->comm) != kInProgress) {
         use(comm_->comm);
         return true;
       }
