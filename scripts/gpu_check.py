@@ -22,6 +22,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
@@ -107,7 +108,7 @@ def facts_of(output):
 
 def says_skipped(output):
     """Where there is a GPU, nothing has a reason to be."""
-    return re.search(r"^\[  SKIPPED \]", output, re.MULTILINE) is not None
+    return re.search(r"^\[  SKIPPED \]| \.\.\. skipped ", output, re.MULTILINE) is not None
 
 
 def unpack(packages, build):
@@ -129,6 +130,10 @@ def torch_folder():
     return found.stdout.strip()
 
 
+def has_headers_of_python():
+    return pathlib.Path(sysconfig.get_path("include"), "Python.h").exists()
+
+
 def building(name, folder, jobs, *targets):
     return Part(name, ["cmake", "--build", folder, "--parallel", jobs, "--target", *targets], 150,
                 needs=["cmake", "ninja"])
@@ -148,20 +153,21 @@ def kernel_parts(folder):
              Part("NCCL is found", [nccl, "--gtest_filter=NcclLoading.RealNccl*"], 30,
                   needs=[nccl])]
     for tool in ("memcheck", "racecheck"):
-        # Kernels with a tenth of their speed: those of one test are enough.
+        # Kernels with a tenth of their speed: those tests that measure none are enough.
         command = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "1", kernels,
-                   "--gtest_filter=OnDevice.ReductionsHave*"]
-        parts.append(Part(f"compute-sanitizer {tool}", command, 45,
+                   "--gtest_filter=OnDevice.*Bits*:OnDevice.MemoryIs*"]
+        parts.append(Part(f"compute-sanitizer {tool}", command, 60,
                           needs=["compute-sanitizer", kernels]))
     return parts
 
 
 def training_parts(folder):
-    launcher, program = str(folder / "stretto"), str(folder / "gpu_rank_program")
+    launcher = str(folder / "stretto")
 
-    def ranks(name, count, **environment):
-        return Part(name, [launcher, "run", "-n", count, "--", program, "cuda"], 45, environment,
-                    needs=[launcher, program])
+    def ranks(name, count, program="gpu_rank_program", **environment):
+        path = str(folder / program)
+        return Part(name, [launcher, "run", "-n", count, "--", path, "cuda"], 45, environment,
+                    needs=[launcher, path])
 
     # NCCL takes one rank for a GPU.
     return [ranks("NCCL and training, 1 rank", 1, STRETTO_BACKEND="nccl"),
@@ -169,12 +175,23 @@ def training_parts(folder):
             ranks("collectives, 4 ranks on one GPU", 4, STRETTO_BACKEND="cuda"),
             ranks("training, 2 ranks on one GPU", 2),
             ranks("training, 4 ranks on one GPU", 4),
+            ranks("losses of three models, 2 ranks", 2, "loss_curves_rank_program"),
             # Against the same step without communication, and PyTorch's DDP over Gloo.
             Part("steps of three models, 2 ranks",
                  [sys.executable, SOURCE / "bench" / "ddp.py", "--device", "cuda", "--modes",
                   "none,ddp", "--rounds", "3", "--seconds", "0.3", "--build", folder.parent,
                   "--json", "/dev/stdout"],
-                 90, {"STRETTO_TORCH_PYTHON": sys.executable}, needs=[str(folder / "ddp_driver")])]
+                 90, {"STRETTO_TORCH_PYTHON": sys.executable}, needs=[str(folder / "ddp_driver")]),
+            backend_part(folder.parent)]
+
+
+def backend_part(build):
+    """PyTorch's backend, where it is built for this Python."""
+    module = build / "python" / "stretto" / ("_c" + sysconfig.get_config_var("EXT_SUFFIX"))
+    return Part("PyTorch's backend, 1 rank",
+                [sys.executable, "-m", "unittest", "-v", "device_test.GpuTest"], 60,
+                {"PYTHONPATH": f"{build / 'python'}:{SOURCE / 'python' / 'tests'}",
+                 "STRETTO_BUILD_DIR": str(build)}, needs=[str(module)])
 
 
 def run_all(parts, seconds):
@@ -230,8 +247,10 @@ def main(arguments, driver="libcuda.so.1"):
                           building("building", options.build, options.jobs,
                                    "stretto_cuda_device_test", "nccl_test", "stretto_tool")]
         if torch:
+            backend = ["stretto_python"] if has_headers_of_python() else []
             before_training = [building("building with torch", options.build, options.jobs,
-                                        "gpu_rank_program", "ddp_driver")]
+                                        "gpu_rank_program", "loss_curves_rank_program",
+                                        "ddp_driver", *backend)]
     parts = before_kernels + kernel_parts(folder) + before_training + training_parts(folder)
     outcomes = run_all(parts, options.seconds)
     show(outcomes)

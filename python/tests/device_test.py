@@ -40,13 +40,17 @@ def load_double() -> ctypes.CDLL:
 
 
 class Rank:
-    """What a test has on each rank."""
+    """What a test has on each rank, on the double of a device."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, double: ctypes.CDLL) -> None:
         self.rank, self.size = rank, size
         self.device = torch.device(DOUBLE, rank)
         self.double = double
         double.fake_device_use_device(rank)
+        self.start(store)
+
+    def start(self, store: dist.Store) -> None:
+        rank, size = self.rank, self.size
         options = stretto._module().JoinOptions(None, None, False, "nccl")
         self.backend = stretto._module().create(
             store, rank, size, 60.0, "doubles", list(range(size)), options
@@ -58,12 +62,39 @@ class Rank:
             self.group._register_backend(device, kind, self.backend)
 
     def use_stream(self, number: int = -1) -> int:
-        """As this thread's current one; -1: a new one."""
+        """As this thread's current one; -1: a new one, 0: the default one. Returns the last one."""
         return self.double.fake_device_use_stream(self.rank, ctypes.c_int64(number))
+
+    def be_busy(self) -> None:
+        """The double's streams are late without it."""
 
     def value(self, device: torch.device, *shape: int) -> torch.Tensor:
         count = torch.Size(shape).numel()
         return ((torch.arange(count) * 7 + self.rank) % 11).float().reshape(shape).to(device)
+
+    def sum_over_ranks(self) -> float:
+        """Of what is one more than a rank."""
+        return self.size * (self.size + 1) / 2
+
+
+class GpuRank(Rank):
+    """On a GPU, by NCCL, which takes one rank for each."""
+
+    def __init__(self, store: dist.Store) -> None:
+        self.rank, self.size = 0, 1
+        self.device = torch.device("cuda", 0)
+        self.streams = [torch.cuda.default_stream()]
+        self.start(store)
+
+    def use_stream(self, number: int = -1) -> int:
+        before = self.streams.index(torch.cuda.current_stream())
+        if number < 0:
+            self.streams.append(torch.cuda.Stream())
+        torch.cuda.set_stream(self.streams[number])
+        return before
+
+    def be_busy(self) -> None:
+        torch.cuda._sleep(20_000_000)  # Cycles: some 10 ms.
 
 
 def on_ranks(function: Callable[[Rank], Any], size: int = 2, delay_us: int = 500) -> None:
@@ -109,18 +140,19 @@ def collectives(one: Rank, device: torch.device) -> list[torch.Tensor]:
     def several(*shape: int) -> list[torch.Tensor]:
         return [made(*shape) for _ in range(size)]
 
+    last = size - 1
     for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX):
         dist.all_reduce(made(5, 3), op, group=group)
     dist.all_reduce(made(4), dist._make_nccl_premul_sum(0.5), group=group)
     dist.all_reduce(made(0), group=group)
     dist.all_reduce(made(3, 4, 2).permute(2, 0, 1), group=group)
-    dist.broadcast(made(7), group_src=1, group=group)
-    dist.broadcast(made(6, 4)[:, 1:3], group_src=1, group=group)
-    dist.reduce(made(4), group_dst=1, group=group)
+    dist.broadcast(made(7), group_src=last, group=group)
+    dist.broadcast(made(6, 4)[:, 1:3], group_src=last, group=group)
+    dist.reduce(made(4), group_dst=last, group=group)
     dist.all_gather(several(3), made(3), group=group)
     dist.all_gather([output.t() for output in several(3, 2)], made(2, 3), group=group)
     dist.all_gather_into_tensor(made(3 * size), made(3), group=group)
-    dist.gather(made(3), several(3) if one.rank == 1 else None, group_dst=1, group=group)
+    dist.gather(made(3), several(3) if one.rank == last else None, group_dst=last, group=group)
     dist.scatter(made(3), several(3) if one.rank == 0 else None, group_src=0, group=group)
     dist.reduce_scatter(made(3), several(3), group=group)
     dist.reduce_scatter_tensor(made(3), made(3 * size), group=group)
@@ -134,20 +166,25 @@ def collectives(one: Rank, device: torch.device) -> list[torch.Tensor]:
 
 def equals_the_cpu(one: Rank) -> None:
     wanted = collectives(one, torch.device("cpu"))
-    before = one.double.fake_device_launches()
     found = collectives(one, one.device)
-    assert one.double.fake_device_launches() - before >= 17
     for number, (a, b) in enumerate(zip(found, wanted, strict=True)):
         assert torch.equal(a, b), (number, a, b)
+
+
+def reaches_the_device(one: Rank) -> None:
+    before = one.double.fake_device_launches()
+    equals_the_cpu(one)
+    assert one.double.fake_device_launches() - before >= 17
 
 
 def waits_for_the_current_stream(one: Rank) -> None:
     for _ in range(5):
         one.use_stream()
         tensor = torch.zeros(1000, device=one.device)
+        one.be_busy()
         tensor.fill_(one.rank + 1)  # Reaches its place late.
         dist.all_reduce(tensor, group=one.group)
-        assert torch.equal(tensor.cpu(), torch.full((1000,), 3.0)), tensor.cpu()
+        assert torch.equal(tensor.cpu(), torch.full((1000,), one.sum_over_ranks())), tensor.cpu()
 
 
 def copied_results_reach_other_streams(one: Rank) -> None:
@@ -155,26 +192,33 @@ def copied_results_reach_other_streams(one: Rank) -> None:
     for _ in range(5):
         before = one.use_stream(0)
         one.use_stream()
+        one.be_busy()
         tensor = one.value(one.device, 40, 30)
         work = dist.all_reduce(tensor.t(), group=one.group, async_op=True)
         one.use_stream(before)
         work.wait()
-        other = Rank.value(types.SimpleNamespace(rank=1 - one.rank), torch.device("cpu"), 40, 30)
-        wanted = one.value(torch.device("cpu"), 40, 30) + other
+        parts = (
+            Rank.value(types.SimpleNamespace(rank=rank), torch.device("cpu"), 40, 30)
+            for rank in range(one.size)
+        )
+        wanted = torch.stack(list(parts)).sum(0)
         assert torch.equal(tensor.cpu(), wanted), (tensor.cpu(), wanted)
 
 
 def futures_wait_too(one: Rank) -> None:
+    one.be_busy()
     tensor = torch.full((8, 4), one.rank + 1.0, device=one.device)
     work = dist.all_reduce(tensor.t(), group=one.group, async_op=True)
     doubled = work.get_future().then(lambda future: future.value()[0] * 2)
     doubled.wait()
-    assert torch.equal(doubled.value().cpu(), torch.full((4, 8), 6.0)), doubled.value().cpu()
+    wanted = torch.full((4, 8), 2 * one.sum_over_ranks())
+    assert torch.equal(doubled.value().cpu(), wanted), doubled.value().cpu()
 
 
 def inputs_may_be_dropped(one: Rank) -> None:
     for shape in ((500,), (25, 20)):
-        output = torch.empty(2 * 500, device=one.device)
+        output = torch.empty(one.size * 500, device=one.device)
+        one.be_busy()
         work = dist.all_gather_into_tensor(
             output,
             torch.full(shape, one.rank + 1.0, device=one.device).t(),
@@ -182,7 +226,7 @@ def inputs_may_be_dropped(one: Rank) -> None:
             async_op=True,
         )
         work.wait()
-        wanted = torch.tensor([1.0, 2.0]).repeat_interleave(500)
+        wanted = torch.arange(1.0, one.size + 1).repeat_interleave(500)
         assert torch.equal(output.cpu(), wanted), output.cpu()
 
 
@@ -199,7 +243,7 @@ def trains(one: Rank) -> None:
     steps = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (alone, replica)]
     for number in range(4):
         batch = torch.linspace(-1, 1, 8 * 6).reshape(8, 6) * (number + 1)
-        share = batch[one.rank :: 2].to(one.device)
+        share = batch[one.rank :: one.size].to(one.device)
         for step in steps:
             step.zero_grad()
         alone(batch).square().mean().backward()
@@ -211,6 +255,30 @@ def trains(one: Rank) -> None:
 
 
 SEED_LOCK = threading.Lock()
+
+
+def on_a_gpu(rank: int, size: int, path: str) -> None:
+    """All that a GPU can be asked by one rank."""
+    one = GpuRank(dist.HashStore())
+    for function in (
+        equals_the_cpu,
+        waits_for_the_current_stream,
+        copied_results_reach_other_streams,
+        futures_wait_too,
+        inputs_may_be_dropped,
+        trains,
+    ):
+        one.use_stream(0)
+        function(one)
+    one.backend.shutdown()
+    one.use_stream(0)
+    ranks.start(path, rank, size, pg_options=stretto.Options(backend="nccl"))
+    tensor = torch.full((4,), 2.0, device="cuda")
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor.cpu(), torch.full((4,), 2.0))
+    assert stretto.explain("all_reduce", tensor) == "nccl: the tensor is on cuda:0"
+    dist.all_reduce(torch.ones(2))
+    dist.destroy_process_group()
 
 
 def refuses_what_nccl_does_not_reach(one: Rank) -> None:
@@ -321,11 +389,18 @@ def says_what_is_missing(rank: int, size: int, path: str) -> None:
     assert "NCCL cannot be loaded (/nowhere/libnccl.so.2" in said, said
 
 
+class GpuTest(unittest.TestCase):
+    # Asks the driver's management library: processes are forked from this one.
+    @unittest.skipIf(torch.cuda.device_count() == 0, "skipped: no GPU")
+    def test_one_rank(self) -> None:
+        ranks.run(on_a_gpu, size=1)
+
+
 class DeviceTest(unittest.TestCase):
     def test_collectives(self) -> None:
         for size in (2, 3):
             with self.subTest(size=size):
-                on_ranks(equals_the_cpu, size)
+                on_ranks(reaches_the_device, size)
 
     def test_late_streams(self) -> None:
         for function in (

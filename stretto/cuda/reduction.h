@@ -150,9 +150,11 @@ STRETTO_ON_DEVICE T divide(T value, int divisor) {
   if constexpr (std::is_floating_point_v<T>) {
     return is_nan(value) ? quiet(value) : value / static_cast<T>(divisor);
   } else if constexpr (std::is_unsigned_v<T>) {
-    return static_cast<T>(std::uint64_t{value} / static_cast<std::uint64_t>(divisor));
+    using Wide = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+    return static_cast<T>(Wide{value} / static_cast<Wide>(divisor));
   } else {
-    return static_cast<T>(std::int64_t{value} / divisor);
+    using Wide = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
+    return static_cast<T>(Wide{value} / divisor);
   }
 }
 template <class Float>
@@ -160,57 +162,92 @@ STRETTO_ON_DEVICE ComplexNumber<Float> divide(ComplexNumber<Float> value, int di
   return {divide(value.real, divisor), divide(value.imaginary, divisor)};
 }
 
+// Elements that a thread takes at once: at most 16 bytes of them are one access to memory.
+template <class T, int kCount>
+struct alignas(kCount == 1               ? alignof(T)
+               : kCount * sizeof(T) < 16 ? kCount * sizeof(T)
+                                         : 16) Pack {
+  T values[kCount];
+};
+
+// Pack i of a buffer.
+template <class T, int kCount>
+STRETTO_ON_DEVICE Pack<T, kCount> pack_of(const void* buffer, std::size_t i) {
+  return static_cast<const Pack<T, kCount>*>(buffer)[i];
+}
+
+// What a function gives for each element.
+template <int kCount, class Function>
+STRETTO_ON_DEVICE auto for_each(const Function& function) {
+  Pack<decltype(function(0)), kCount> result;
+  for (int k = 0; k < kCount; ++k) result.values[k] = function(k);
+  return result;
+}
+
 // Formats: how elements lie in memory, and the values that are combined.
 
 template <class T>
 struct Plain {
+  using In = T;
   using Out = T;
-  static STRETTO_ON_DEVICE T load(const Operands& operands, int input, std::size_t i) {
-    return static_cast<const T*>(operands.inputs[input])[i];
+  template <int kCount>
+  static STRETTO_ON_DEVICE Pack<T, kCount> load(const Operands& operands, int input,
+                                                std::size_t i) {
+    return pack_of<T, kCount>(operands.inputs[input], i);
   }
-  static STRETTO_ON_DEVICE Out pack(T value) { return value; }
+  static STRETTO_ON_DEVICE Out narrowed(T value) { return value; }
 };
 
 // Whatever is not zero is true, and is written as one.
 struct Boolean : Plain<std::uint8_t> {
-  static STRETTO_ON_DEVICE std::uint8_t load(const Operands& operands, int input, std::size_t i) {
-    return Plain<std::uint8_t>::load(operands, input, i) != 0 ? 1 : 0;
+  template <int kCount>
+  static STRETTO_ON_DEVICE auto load(const Operands& operands, int input, std::size_t i) {
+    const auto bytes = Plain::load<kCount>(operands, input, i);
+    return for_each<kCount>([&](int k) { return std::uint8_t{bytes.values[k] != 0}; });
   }
 };
 
 // Numbers of 16 bits, combined in f32; inputs may be partial results, and so may the output.
 template <class Narrow, class OutType>
 struct Widened {
+  using In = Narrow;
   using Out = OutType;
-  static STRETTO_ON_DEVICE float load(const Operands& operands, int input, std::size_t i) {
+  template <int kCount>
+  static STRETTO_ON_DEVICE Pack<float, kCount> load(const Operands& operands, int input,
+                                                    std::size_t i) {
     if ((operands.partial_inputs >> input & 1) != 0) {
-      return static_cast<const float*>(operands.inputs[input])[i];
+      return pack_of<float, kCount>(operands.inputs[input], i);
     }
-    const auto value = static_cast<float>(static_cast<const Narrow*>(operands.inputs[input])[i]);
-    // As the host's conversions of the two types do.
-    return std::is_same_v<Narrow, Half> && is_nan(value) ? quiet(value) : value;
+    const auto narrow = pack_of<Narrow, kCount>(operands.inputs[input], i);
+    return for_each<kCount>([&](int k) {
+      const auto value = static_cast<float>(narrow.values[k]);
+      // As the host's conversions of the two types do.
+      return std::is_same_v<Narrow, Half> && is_nan(value) ? quiet(value) : value;
+    });
   }
-  static STRETTO_ON_DEVICE Out pack(float value) { return static_cast<Out>(value); }
+  static STRETTO_ON_DEVICE Out narrowed(float value) { return static_cast<Out>(value); }
 };
 
 // The canonical tree over inputs [kFirst, kFirst + kWidth) of those that there are.
-template <class Format, class Op, int kFirst, int kWidth>
+template <class Format, class Op, int kCount, int kFirst, int kWidth>
 STRETTO_ON_DEVICE auto subtree(const Operands& operands, std::size_t i) {
   if constexpr (kWidth == 1) {
-    return Format::load(operands, kFirst, i);
+    return Format::template load<kCount>(operands, kFirst, i);
   } else {
     constexpr int kHalf = kWidth / 2;
-    const auto left = subtree<Format, Op, kFirst, kHalf>(operands, i);
+    const auto left = subtree<Format, Op, kCount, kFirst, kHalf>(operands, i);
     if (operands.input_count <= kFirst + kHalf) return left;
-    return Op::combine(left, subtree<Format, Op, kFirst + kHalf, kHalf>(operands, i));
+    const auto right = subtree<Format, Op, kCount, kFirst + kHalf, kHalf>(operands, i);
+    return for_each<kCount>([&](int k) { return Op::combine(left.values[k], right.values[k]); });
   }
 }
 
-// Element i of the result.
-template <class Format, class Op>
-STRETTO_ON_DEVICE typename Format::Out reduce_element(const Operands& operands, std::size_t i) {
-  const auto value = subtree<Format, Op, 0, kInputsMax>(operands, i);
-  return Format::pack(divide(value, operands.divisor));
+// Pack i of the result.
+template <class Format, class Op, int kCount = 1>
+STRETTO_ON_DEVICE auto reduce_pack(const Operands& operands, std::size_t i) {
+  const auto sums = subtree<Format, Op, kCount, 0, kInputsMax>(operands, i);
+  return for_each<kCount>(
+      [&](int k) { return Format::narrowed(divide(sums.values[k], operands.divisor)); });
 }
 
 }  // namespace stretto::cuda

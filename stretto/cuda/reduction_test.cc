@@ -43,7 +43,7 @@ struct Case {
   int divisor;
 };
 
-// Whether element by element has the bits of the host's kernel.
+// Whether packs of elements, and those left over one by one, have the bits of the host's kernel.
 void compare(const Case& problem, Random& random) {
   constexpr std::size_t kCount = 67;
   std::vector<std::vector<std::byte>> buffers;
@@ -72,14 +72,20 @@ void compare(const Case& problem, Random& random) {
   operands.input_count = problem.inputs;
   operands.divisor = problem.divisor;
   std::vector<std::byte> result(expected.size());
-  const bool known =
-      visit_reduction(problem.dtype, problem.output, problem.op,
-                      [&]<class Format, class Op>(Format, Op, int parts) {
-                        auto* const to = reinterpret_cast<typename Format::Out*>(result.data());
-                        for (std::size_t i = 0; i < kCount * static_cast<std::size_t>(parts); ++i) {
-                          to[i] = reduce_element<Format, Op>(operands, i);
-                        }
-                      });
+  const bool known = visit_reduction(problem.dtype, problem.output, problem.op,
+                                     [&]<class Format, class Op>(Format, Op, int parts) {
+                                       using Out = typename Format::Out;
+                                       constexpr int kPack = 16 / sizeof(typename Format::In);
+                                       const auto count = kCount * static_cast<std::size_t>(parts);
+                                       for (std::size_t i = 0; i < count / kPack; ++i) {
+                                         reinterpret_cast<Pack<Out, kPack>*>(result.data())[i] =
+                                             reduce_pack<Format, Op, kPack>(operands, i);
+                                       }
+                                       for (std::size_t i = count / kPack * kPack; i < count; ++i) {
+                                         reinterpret_cast<Pack<Out, 1>*>(result.data())[i] =
+                                             reduce_pack<Format, Op>(operands, i);
+                                       }
+                                     });
   ASSERT_TRUE(known);
   EXPECT_EQ(result, expected) << name(problem.op) << " of " << problem.inputs << " "
                               << name(problem.dtype) << " into " << name(problem.output)
@@ -117,9 +123,9 @@ TEST(DeviceReduction, ComparesWithAHostThatCanDiffer) {
   operands.inputs[0] = &left;
   operands.inputs[1] = &right;
   operands.input_count = 2;
-  const float sum = reduce_element<Plain<float>, Sum>(operands, 0);
+  const float sum = reduce_pack<Plain<float>, Sum>(operands, 0).values[0];
   EXPECT_EQ(std::bit_cast<std::uint32_t>(sum), 0x7fe00000u);
-  const float least = reduce_element<Plain<float>, Min>(operands, 0);
+  const float least = reduce_pack<Plain<float>, Min>(operands, 0).values[0];
   EXPECT_EQ(std::bit_cast<std::uint32_t>(least), left);
 }
 

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "stretto/base/clock.h"
@@ -48,6 +49,43 @@ class OnDevice : public ::testing::Test {
     while (!queue().is_done()) continue;
     ASSERT_TRUE(queue().status().ok()) << queue().status().message();
   }
+  struct Case {
+    DType dtype;
+    ReduceOp op;
+    std::size_t inputs;
+    std::size_t apart;  // Elements from the begin of an input to that of the next one.
+  };
+  void compare_with_host(const Case& problem, Random& random) {
+    const auto& [dtype, op, inputs, apart] = problem;
+    const std::size_t count = apart - 3, apart_bytes = apart * size_bytes(dtype);
+    const auto memory = device_->create((inputs + 1) * apart_bytes).or_throw();
+    std::vector<std::byte> values(inputs * apart_bytes);
+    for (std::byte& byte : values) byte = static_cast<std::byte>(random.next());
+    copy(values.data(), memory.data.get(), values.size());
+    execution::BoundStep step;
+    std::vector<kernel::Input> own;
+    for (std::size_t i = 0; i < inputs; ++i) {
+      own.push_back({.data = values.data() + i * apart_bytes, .dtype = dtype});
+      step.inputs.push_back({.data = memory.data.get() + i * apart_bytes, .dtype = dtype});
+    }
+    step.outputs = {memory.data.get() + inputs * apart_bytes};
+    step.output_element_bytes = size_bytes(dtype);
+    step.reduction = kernel::PreparedReduction::create({.dtype = dtype,
+                                                        .output_dtype = dtype,
+                                                        .op = op,
+                                                        .divisor = op == ReduceOp::mean ? 3 : 1,
+                                                        .inputs = step.inputs,
+                                                        .outputs = step.outputs})
+                         .or_throw();
+    ASSERT_TRUE(queue().run(step, count).ok()) << queue().status().message();
+    std::vector<std::byte> result(count * size_bytes(dtype)), expected(result.size());
+    copy(step.outputs.front(), result.data(), result.size());
+    finish();
+    void* const output = expected.data();
+    step.reduction->run(count, own, {&output, 1});
+    EXPECT_EQ(result, expected) << name(op) << " of " << inputs << " " << name(dtype) << ", "
+                                << apart << " apart";
+  }
   execution::KernelQueue& queue() {
     if (queue_ == nullptr) queue_ = device_->make_queue().or_throw();
     return *queue_;
@@ -57,8 +95,9 @@ class OnDevice : public ::testing::Test {
   std::unique_ptr<execution::KernelQueue> queue_;
 };
 
+// Where buffers begin 16 bytes apart, threads take packs of elements, and the last ones one by one;
+// where they do not, all of them.
 TEST_F(OnDevice, ReductionsHaveTheBitsOfTheHost) {
-  constexpr std::size_t kCount = 10'007;
   Random random(18);
   for (int d = 0; d < kDTypeCount; ++d) {
     for (int o = 0; o < kReduceOpCount; ++o) {
@@ -66,34 +105,9 @@ TEST_F(OnDevice, ReductionsHaveTheBitsOfTheHost) {
       const auto op = static_cast<ReduceOp>(o);
       if (!supports(op, dtype)) continue;
       for (const std::size_t inputs : {2, 3, 7, 16}) {
-        const std::size_t bytes = kCount * size_bytes(dtype);
-        const auto memory = device_->create((inputs + 1) * bytes).or_throw();
-        std::vector<std::byte> values(inputs * bytes);
-        for (std::byte& byte : values) byte = static_cast<std::byte>(random.next());
-        copy(values.data(), memory.data.get(), values.size());
-        execution::BoundStep step;
-        std::vector<kernel::Input> own;
-        for (std::size_t i = 0; i < inputs; ++i) {
-          own.push_back({.data = values.data() + i * bytes, .dtype = dtype});
-          step.inputs.push_back({.data = memory.data.get() + i * bytes, .dtype = dtype});
+        for (const std::size_t apart : {10'007, 10'016}) {
+          compare_with_host({dtype, op, inputs, apart}, random);
         }
-        step.outputs = {memory.data.get() + inputs * bytes};
-        step.output_element_bytes = size_bytes(dtype);
-        step.reduction = kernel::PreparedReduction::create({.dtype = dtype,
-                                                            .output_dtype = dtype,
-                                                            .op = op,
-                                                            .divisor = op == ReduceOp::mean ? 3 : 1,
-                                                            .inputs = step.inputs,
-                                                            .outputs = step.outputs})
-                             .or_throw();
-        ASSERT_TRUE(queue().run(step, kCount).ok()) << queue().status().message();
-        std::vector<std::byte> result(bytes);
-        copy(step.outputs.front(), result.data(), bytes);
-        finish();
-        std::vector<std::byte> expected(bytes);
-        void* const output = expected.data();
-        step.reduction->run(kCount, own, {&output, 1});
-        EXPECT_EQ(result, expected) << name(op) << " of " << inputs << " " << name(dtype);
       }
     }
   }
@@ -101,10 +115,10 @@ TEST_F(OnDevice, ReductionsHaveTheBitsOfTheHost) {
 
 // Every byte that is read or written counts. Half of a copy's speed is what no kernel should miss.
 TEST_F(OnDevice, ReductionsAreAboutAsFastAsCopies) {
-  constexpr std::size_t kCount = std::size_t{64} << 20;
-  constexpr std::size_t kBytes = kCount * sizeof(float);
+  constexpr std::size_t kBytes = std::size_t{256} << 20;
   const auto memory = device_->create(5 * kBytes).or_throw();
-  const auto bytes_per_second = [&](const execution::BoundStep& step, std::size_t bytes) {
+  const auto bytes_per_second = [&](const execution::BoundStep& step, std::size_t count,
+                                    std::size_t bytes) {
     constexpr int kRuns = 20;
     TimePoint begin;
     for (int run = -1; run < kRuns; ++run) {
@@ -112,30 +126,33 @@ TEST_F(OnDevice, ReductionsAreAboutAsFastAsCopies) {
         finish();
         begin = Clock::now();
       }
-      (void)queue().run(step, kCount);
+      (void)queue().run(step, count);
     }
     finish();
     return static_cast<double>(bytes) * kRuns / seconds(Clock::now() - begin);
   };
   execution::BoundStep copies;
-  copies.inputs = {{.data = memory.data.get(), .dtype = DType::f32}};
+  copies.inputs = {{.data = memory.data.get(), .dtype = DType::u8}};
   copies.outputs = {memory.data.get() + 4 * kBytes};
-  copies.output_element_bytes = sizeof(float);
-  const double of_copy = bytes_per_second(copies, 2 * kBytes);
-  for (const int inputs : {2, 4}) {
-    execution::BoundStep step = copies;
-    for (int i = 1; i < inputs; ++i) {
-      step.inputs.push_back(
-          {.data = memory.data.get() + static_cast<std::size_t>(i) * kBytes, .dtype = DType::f32});
+  const double of_copy = bytes_per_second(copies, kBytes, 2 * kBytes);
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::u8}) {
+    for (const std::size_t inputs : {2, 4}) {
+      execution::BoundStep step;
+      for (std::size_t i = 0; i < inputs; ++i) {
+        step.inputs.push_back({.data = memory.data.get() + i * kBytes, .dtype = dtype});
+      }
+      step.outputs = copies.outputs;
+      step.reduction = kernel::PreparedReduction::create({.dtype = dtype,
+                                                          .output_dtype = dtype,
+                                                          .inputs = step.inputs,
+                                                          .outputs = step.outputs})
+                           .or_throw();
+      const double speed =
+          bytes_per_second(step, kBytes / size_bytes(dtype), (inputs + 1) * kBytes);
+      std::printf("{\"what\": \"sum of %zu %s\", \"gb_per_s\": %.0f, \"of_a_copy\": %.2f}\n",
+                  inputs, std::string(name(dtype)).c_str(), speed / 1e9, speed / of_copy);
+      EXPECT_GT(speed, of_copy / 2);
     }
-    step.reduction = kernel::PreparedReduction::create(
-                         {.dtype = DType::f32, .inputs = step.inputs, .outputs = step.outputs})
-                         .or_throw();
-    const auto buffers = static_cast<std::size_t>(inputs) + 1;
-    const double speed = bytes_per_second(step, buffers * kBytes);
-    std::printf("{\"what\": \"sum of %d f32\", \"gb_per_s\": %.0f, \"of_a_copy\": %.2f}\n", inputs,
-                speed / 1e9, speed / of_copy);
-    EXPECT_GT(speed, of_copy / 2);
   }
 }
 

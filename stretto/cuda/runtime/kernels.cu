@@ -15,9 +15,11 @@ namespace {
 constexpr unsigned kThreads = 256;
 // Enough to fill any device; threads take several elements where there are more.
 constexpr std::size_t kBlocksMax = 8192;
+// The longest access to memory that a thread has.
+constexpr std::size_t kPackBytes = 16;
 
-unsigned blocks_for(std::size_t elements) {
-  return static_cast<unsigned>(std::min(kBlocksMax, (elements + kThreads - 1) / kThreads));
+unsigned blocks_for(std::size_t packs) {
+  return static_cast<unsigned>(std::min(kBlocksMax, (packs + kThreads - 1) / kThreads));
 }
 
 __device__ std::size_t first_element() {
@@ -25,14 +27,29 @@ __device__ std::size_t first_element() {
 }
 __device__ std::size_t stride() { return std::size_t{gridDim.x} * blockDim.x; }
 
-template <class Format, class Op>
-__global__ void reduce(const Operands operands) {
-  for (std::size_t i = first_element(); i < operands.count; i += stride()) {
-    const typename Format::Out result = reduce_element<Format, Op>(operands, i);
-    for (int k = 0; k < operands.output_count; ++k) {
-      static_cast<typename Format::Out*>(operands.outputs[k])[i] = result;
-    }
+template <class Format, class Op, int kCount>
+__device__ void reduce_to_all(const Operands& operands, std::size_t i) {
+  const auto result = reduce_pack<Format, Op, kCount>(operands, i);
+  for (int k = 0; k < operands.output_count; ++k) {
+    static_cast<Pack<typename Format::Out, kCount>*>(operands.outputs[k])[i] = result;
   }
+}
+
+// The first elements by packs, the others one by one.
+template <class Format, class Op, int kCount>
+__global__ void reduce(const Operands operands, std::size_t packs) {
+  for (std::size_t i = first_element(); i < packs; i += stride()) {
+    reduce_to_all<Format, Op, kCount>(operands, i);
+  }
+  for (std::size_t i = packs * kCount + first_element(); i < operands.count; i += stride()) {
+    reduce_to_all<Format, Op, 1>(operands, i);
+  }
+}
+
+bool are_aligned(const void* const* buffers, int count) {
+  return std::all_of(buffers, buffers + count, [](const void* buffer) {
+    return reinterpret_cast<std::uintptr_t>(buffer) % kPackBytes == 0;
+  });
 }
 
 }  // namespace
@@ -45,8 +62,13 @@ extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_REDUCE(
   const auto launch = [&]<class Format, class Op>(Format, Op, int parts) {
     Operands own = *operands;
     own.count *= static_cast<std::size_t>(parts);
-    reduce<Format, Op>
-        <<<blocks_for(own.count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(own);
+    constexpr int kCount = kPackBytes / sizeof(typename Format::In);
+    const bool aligned =
+        are_aligned(own.inputs, own.input_count) && are_aligned(own.outputs, own.output_count);
+    const std::size_t packs = aligned ? own.count / kCount : 0;
+    const unsigned blocks = blocks_for(packs != 0 ? packs : own.count);
+    reduce<Format, Op, kCount>
+        <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(own, packs);
   };
   return visit_reduction(dtype, output, op, launch) ? cudaGetLastError() : kNoKernel;
 }
