@@ -173,6 +173,7 @@ def training_parts(folder):
     return [ranks("NCCL and training, 1 rank", 1, STRETTO_BACKEND="nccl"),
             ranks("collectives, 2 ranks on one GPU", 2, STRETTO_BACKEND="cuda"),
             ranks("collectives, 4 ranks on one GPU", 4, STRETTO_BACKEND="cuda"),
+            sanitized_collectives(launcher, str(folder / "gpu_rank_program")),
             ranks("training, 2 ranks on one GPU", 2),
             ranks("training, 4 ranks on one GPU", 4),
             ranks("losses of three models, 2 ranks", 2, "loss_curves_rank_program"),
@@ -183,6 +184,13 @@ def training_parts(folder):
                   "--json", "/dev/stdout"],
                  90, {"STRETTO_TORCH_PYTHON": sys.executable}, needs=[str(folder / "ddp_driver")]),
             backend_part(folder.parent)]
+
+
+def sanitized_collectives(launcher, program):
+    command = ["compute-sanitizer", "--tool", "memcheck", "--target-processes", "all",
+               "--error-exitcode", "1", launcher, "run", "-n", "2", "--", program, "cuda", "64"]
+    return Part("compute-sanitizer memcheck, 2 ranks", command, 90, {"STRETTO_BACKEND": "cuda"},
+                needs=["compute-sanitizer", launcher, program])
 
 
 def backend_part(build):

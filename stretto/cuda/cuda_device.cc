@@ -6,13 +6,13 @@
 #include <algorithm>
 
 #include "stretto/base/round_up.h"
+#include "stretto/cuda/pin.h"
 #include "stretto/cuda/visit_reduction.h"
 
 namespace stretto::cuda {
 namespace {
 
 constexpr int kFileDescriptor = 1;  // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
-constexpr unsigned kPinForAllContexts = 1;
 constexpr unsigned kStreamNonBlocking = 1;
 
 bool has_kernel(const OperationDescriptor& operation) {
@@ -35,15 +35,7 @@ Result<std::unique_ptr<execution::KernelQueue>> CudaDevice::make_queue() {
       std::make_unique<CudaQueue>(driver_, stream, kernels_.reduce, marks_));
 }
 
-Result<std::shared_ptr<void>> CudaDevice::pin(ByteSpan bytes) {
-  const Driver::Current current(*driver_);
-  STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
-      "cuMemHostRegister", driver_->call().pin(bytes.data(), bytes.size(), kPinForAllContexts)));
-  return std::shared_ptr<void>(bytes.data(), [driver = driver_](void* data) {
-    const Driver::Current there(*driver);
-    (void)driver->call().unpin(data);
-  });
-}
+Result<std::shared_ptr<void>> CudaDevice::pin(ByteSpan bytes) { return cuda::pin(driver_, bytes); }
 
 // The handle is not needed any more: what is mapped stays.
 Result<std::shared_ptr<std::byte>> CudaDevice::map(std::uint64_t handle, std::size_t bytes) const {

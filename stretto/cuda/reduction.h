@@ -14,8 +14,10 @@
 
 #ifdef __CUDACC__
 #define STRETTO_ON_DEVICE __host__ __device__ __forceinline__
+#define STRETTO_ON_DEVICE_RARELY __host__ __device__ __noinline__
 #else
 #define STRETTO_ON_DEVICE inline
+#define STRETTO_ON_DEVICE_RARELY inline
 #endif
 
 // What a thread of a device does in a reduction: the same bits as kernel/reduce.h has, NaN
@@ -52,23 +54,33 @@ STRETTO_ON_DEVICE Float quiet(Float value) {
   return std::bit_cast<Float>(std::bit_cast<BitsOf<Float>>(value) | quiet_bit);
 }
 
-// What an operation on numbers has given; on a device a NaN of it has other bits.
+// `result` of an operation on two numbers; a NaN is the first of theirs, or one that was made of
+// two numbers, which has other bits on a device.
 template <class Float>
-STRETTO_ON_DEVICE Float settled(Float value) {
+STRETTO_ON_DEVICE Float settled(Float result, Float left, Float right) {
+  if (!is_nan(result)) return result;
   constexpr int kShift = std::numeric_limits<Float>::digits - 2;
   constexpr auto kMade = static_cast<BitsOf<Float>>(~BitsOf<Float>{0} << kShift);
-  return is_nan(value) ? std::bit_cast<Float>(kMade) : value;
+  if (is_nan(left)) return quiet(left);
+  return is_nan(right) ? quiet(right) : std::bit_cast<Float>(kMade);
 }
 
+// In which integers are added and multiplied, as they wrap around; a device has none shorter.
+template <class T>
+using Wrapping = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
+
 struct Sum {
+  // Of two floats whose sum is no NaN.
+  template <class Float>
+  static STRETTO_ON_DEVICE Float of_numbers(Float left, Float right) {
+    return left + right;
+  }
   template <class T>
   static STRETTO_ON_DEVICE T combine(T left, T right) {
     if constexpr (std::is_floating_point_v<T>) {
-      if (is_nan(left)) return quiet(left);
-      if (is_nan(right)) return quiet(right);
-      return settled(left + right);
+      return settled(of_numbers(left, right), left, right);
     } else {
-      return static_cast<T>(std::uint64_t(left) + std::uint64_t(right));
+      return static_cast<T>(Wrapping<T>(left) + Wrapping<T>(right));
     }
   }
 };
@@ -81,14 +93,16 @@ struct ComplexNumber {
 };
 
 struct Product {
+  template <class Float>
+  static STRETTO_ON_DEVICE Float of_numbers(Float left, Float right) {
+    return left * right;
+  }
   template <class T>
   static STRETTO_ON_DEVICE T combine(T left, T right) {
     if constexpr (std::is_floating_point_v<T>) {
-      if (is_nan(left)) return quiet(left);
-      if (is_nan(right)) return quiet(right);
-      return settled(left * right);
+      return settled(of_numbers(left, right), left, right);
     } else {
-      return static_cast<T>(std::uint64_t(left) * std::uint64_t(right));
+      return static_cast<T>(Wrapping<T>(left) * Wrapping<T>(right));
     }
   }
   template <class Float>
@@ -146,15 +160,12 @@ struct BitXor {
 
 template <class T>
 STRETTO_ON_DEVICE T divide(T value, int divisor) {
-  if (divisor == 1) return value;
   if constexpr (std::is_floating_point_v<T>) {
     return is_nan(value) ? quiet(value) : value / static_cast<T>(divisor);
   } else if constexpr (std::is_unsigned_v<T>) {
-    using Wide = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
-    return static_cast<T>(Wide{value} / static_cast<Wide>(divisor));
+    return static_cast<T>(Wrapping<T>{value} / static_cast<Wrapping<T>>(divisor));
   } else {
-    using Wide = std::conditional_t<sizeof(T) == 8, std::int64_t, std::int32_t>;
-    return static_cast<T>(Wide{value} / divisor);
+    return static_cast<T>(std::make_signed_t<Wrapping<T>>{value} / divisor);
   }
 }
 template <class Float>
@@ -184,35 +195,70 @@ STRETTO_ON_DEVICE auto for_each(const Function& function) {
   return result;
 }
 
-// Formats: how elements lie in memory, and the values that are combined.
+// Formats: how elements lie in memory, and the values that are combined. Where a load or what is
+// stored says kOfNumbers, no value is a NaN, or nobody looks at what comes of it.
 
 template <class T>
 struct Plain {
   using In = T;
   using Out = T;
-  template <int kCount>
+  template <int kCount, bool kOfNumbers>
   static STRETTO_ON_DEVICE Pack<T, kCount> load(const Operands& operands, int input,
                                                 std::size_t i) {
     return pack_of<T, kCount>(operands.inputs[input], i);
   }
-  static STRETTO_ON_DEVICE Out narrowed(T value) { return value; }
+  template <bool kOfNumbers>
+  static STRETTO_ON_DEVICE Out stored(T value) {
+    return value;
+  }
 };
 
 // Whatever is not zero is true, and is written as one.
 struct Boolean : Plain<std::uint8_t> {
-  template <int kCount>
+  template <int kCount, bool kOfNumbers>
   static STRETTO_ON_DEVICE auto load(const Operands& operands, int input, std::size_t i) {
-    const auto bytes = Plain::load<kCount>(operands, input, i);
+    const auto bytes = Plain::load<kCount, kOfNumbers>(operands, input, i);
     return for_each<kCount>([&](int k) { return std::uint8_t{bytes.values[k] != 0}; });
   }
 };
+
+// Conversions of numbers, as the host's. A device has instructions for them, whose NaN have other
+// bits than the host's.
+STRETTO_ON_DEVICE float widened_number(Half value) {
+#ifdef __CUDA_ARCH__
+  float result;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(result) : "h"(value.bits));
+  return result;
+#else
+  return static_cast<float>(value);
+#endif
+}
+STRETTO_ON_DEVICE float widened_number(BFloat16 value) { return static_cast<float>(value); }
+
+template <class Out>
+STRETTO_ON_DEVICE Out narrowed_number(float value) {
+#ifdef __CUDA_ARCH__
+  std::uint16_t bits;
+  if constexpr (std::is_same_v<Out, Half>) {
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return Half::from_bits(bits);
+  }
+#if __CUDA_ARCH__ >= 800
+  if constexpr (std::is_same_v<Out, BFloat16>) {
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+    return BFloat16::from_bits(bits);
+  }
+#endif
+#endif
+  return static_cast<Out>(value);
+}
 
 // Numbers of 16 bits, combined in f32; inputs may be partial results, and so may the output.
 template <class Narrow, class OutType>
 struct Widened {
   using In = Narrow;
   using Out = OutType;
-  template <int kCount>
+  template <int kCount, bool kOfNumbers>
   static STRETTO_ON_DEVICE Pack<float, kCount> load(const Operands& operands, int input,
                                                     std::size_t i) {
     if ((operands.partial_inputs >> input & 1) != 0) {
@@ -220,34 +266,94 @@ struct Widened {
     }
     const auto narrow = pack_of<Narrow, kCount>(operands.inputs[input], i);
     return for_each<kCount>([&](int k) {
+      if constexpr (kOfNumbers) return widened_number(narrow.values[k]);
       const auto value = static_cast<float>(narrow.values[k]);
       // As the host's conversions of the two types do.
       return std::is_same_v<Narrow, Half> && is_nan(value) ? quiet(value) : value;
     });
   }
-  static STRETTO_ON_DEVICE Out narrowed(float value) { return static_cast<Out>(value); }
+  template <bool kOfNumbers>
+  static STRETTO_ON_DEVICE Out stored(float value) {
+    if constexpr (kOfNumbers) return narrowed_number<Out>(value);
+    return static_cast<Out>(value);
+  }
 };
 
-// The canonical tree over inputs [kFirst, kFirst + kWidth) of those that there are.
-template <class Format, class Op, int kCount, int kFirst, int kWidth>
-STRETTO_ON_DEVICE auto subtree(const Operands& operands, std::size_t i) {
+template <class Op, bool kOfNumbers, class T, int kCount>
+STRETTO_ON_DEVICE Pack<T, kCount> combined(const Pack<T, kCount>& left,
+                                           const Pack<T, kCount>& right) {
+  return for_each<kCount>([&](int k) {
+    if constexpr (kOfNumbers) return Op::of_numbers(left.values[k], right.values[k]);
+    if constexpr (!kOfNumbers) return Op::combine(left.values[k], right.values[k]);
+  });
+}
+
+// The canonical tree over inputs [first, first + kWidth) of those that there are.
+template <class Format, class Op, int kCount, bool kOfNumbers, int kWidth>
+STRETTO_ON_DEVICE auto subtree(const Operands& operands, int first, std::size_t i) {
   if constexpr (kWidth == 1) {
-    return Format::template load<kCount>(operands, kFirst, i);
+    return Format::template load<kCount, kOfNumbers>(operands, first, i);
   } else {
     constexpr int kHalf = kWidth / 2;
-    const auto left = subtree<Format, Op, kCount, kFirst, kHalf>(operands, i);
-    if (operands.input_count <= kFirst + kHalf) return left;
-    const auto right = subtree<Format, Op, kCount, kFirst + kHalf, kHalf>(operands, i);
-    return for_each<kCount>([&](int k) { return Op::combine(left.values[k], right.values[k]); });
+    const auto left = subtree<Format, Op, kCount, kOfNumbers, kHalf>(operands, first, i);
+    if (operands.input_count <= first + kHalf) return left;
+    return combined<Op, kOfNumbers>(
+        left, subtree<Format, Op, kCount, kOfNumbers, kHalf>(operands, first + kHalf, i));
   }
 }
 
-// Pack i of the result.
+// That over all inputs, by fours: with code for sixteen, a compiler takes three times as long.
+template <class Format, class Op, int kCount, bool kOfNumbers>
+STRETTO_ON_DEVICE auto tree(const Operands& operands, std::size_t i) {
+  static_assert(kInputsMax == 16);
+  auto left = subtree<Format, Op, kCount, kOfNumbers, 4>(operands, 0, i);
+  auto right = left;
+  for (int first = 4; first < operands.input_count; first += 4) {
+    const auto four = subtree<Format, Op, kCount, kOfNumbers, 4>(operands, first, i);
+    if (first == 4) left = combined<Op, kOfNumbers>(left, four);
+    if (first == 8) right = four;
+    if (first == 12) right = combined<Op, kOfNumbers>(right, four);
+  }
+  return operands.input_count <= 8 ? left : combined<Op, kOfNumbers>(left, right);
+}
+
+// Pack i of what is combined, divided.
+template <class Format, class Op, int kCount, bool kOfNumbers>
+STRETTO_ON_DEVICE auto quotients(const Operands& operands, std::size_t i) {
+  const auto sums = tree<Format, Op, kCount, kOfNumbers>(operands, i);
+  if (operands.divisor == 1) return sums;
+  return for_each<kCount>([&](int k) { return divide(sums.values[k], operands.divisor); });
+}
+
+// Element i of the result, whatever the inputs hold.
+template <class Format, class Op>
+STRETTO_ON_DEVICE_RARELY typename Format::Out exact_element(const Operands& operands,
+                                                            std::size_t i) {
+  const auto result = quotients<Format, Op, 1, false>(operands, i);
+  return Format::template stored<false>(result.values[0]);
+}
+
+// Pack i of the result. Floats are combined as if no NaN came of them, by the device's own
+// instructions; a NaN in an input, or one that is made on the way, shows in the result, and then
+// the pack is made once more.
 template <class Format, class Op, int kCount = 1>
 STRETTO_ON_DEVICE auto reduce_pack(const Operands& operands, std::size_t i) {
-  const auto sums = subtree<Format, Op, kCount, 0, kInputsMax>(operands, i);
+  using Value = decltype(Format::template load<1, false>(operands, 0, i).values[0]);
+  constexpr bool kMayMakeNan =
+      std::is_floating_point_v<std::remove_reference_t<Value>> && requires(float number) {
+    Op::of_numbers(number, number);
+  };
+  const auto results = quotients<Format, Op, kCount, kMayMakeNan>(operands, i);
+  if constexpr (kMayMakeNan) {
+    bool has_nan = false;
+    for (int k = 0; k < kCount; ++k) has_nan |= is_nan(results.values[k]);
+    if (has_nan) {
+      return for_each<kCount>(
+          [&](int k) { return exact_element<Format, Op>(operands, i * kCount + k); });
+    }
+  }
   return for_each<kCount>(
-      [&](int k) { return Format::narrowed(divide(sums.values[k], operands.divisor)); });
+      [&](int k) { return Format::template stored<kMayMakeNan>(results.values[k]); });
 }
 
 }  // namespace stretto::cuda

@@ -9,6 +9,7 @@
 #include "stretto/torch/device_buckets.h"
 #include "stretto/torch/device_compression.h"
 #include "stretto/torch/refuse.h"
+#include "stretto/torch/staged_reduction.h"
 
 namespace stretto::ddp {
 namespace {
@@ -27,8 +28,15 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
   const torch::Device device = parameters.front().tensor.device();
   const auto is_there = [&](const NamedTensor& each) { return each.tensor.device() == device; };
   if (device.is_cpu() || !std::ranges::all_of(parameters, is_there)) return {};
+  // Where tensors are at addresses, and in no handles.
+  const bool has_addresses = device.is_cuda() || device.is_privateuseone();
   if (hook.leaves_bytes_alone()) {
-    if (communicator.device() != device.index()) return {};
+    if (!has_addresses) return {};
+    if (communicator.device() != device.index()) {
+      auto staged = hook.ending_in(std::make_shared<StagedReduction>(device));
+      if (staged == nullptr) return {};
+      return {device, std::make_shared<DeviceBuckets>(device), std::move(staged)};
+    }
     // Types of one byte can be moved there, and not added.
     const auto is_reached = [&](const NamedTensor& parameter) {
       const torch::Tensor& tensor = parameter.tensor;
@@ -38,8 +46,6 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
     if (!std::ranges::all_of(parameters, is_reached)) return {};
     return {device, std::make_shared<DeviceBuckets>(device)};
   }
-  // Where tensors are at addresses, and in no handles.
-  const bool has_addresses = device.is_cuda() || device.is_privateuseone();
   const bool is_plain_codec = options.codec != nullptr &&
                               options.exchange == CompressedExchange::gather &&
                               options.compression == Compression::always;

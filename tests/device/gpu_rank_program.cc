@@ -245,10 +245,31 @@ void time_all_reduce(stretto::Communicator& communicator, const MakeTensor& make
     wait_for(copy);
   });
   std::printf(
-      "{\"check\": \"all_reduce of %.0f KiB\", \"rank\": %d, \"ranks\": %d, \"ms\": %.3f, "
+      "{\"check\": \"all_reduce of %g KiB\", \"rank\": %d, \"ranks\": %d, \"ms\": %.3f, "
       "\"copy_ms\": %.3f}\n",
       static_cast<double>(count) / 256, communicator.rank().value(), communicator.size(),
       all_reduce_ms, copy_ms);
+}
+
+// The last rank ends without a word, as if it had been killed.
+void survive_a_death(stretto::Communicator& communicator, const MakeTensor& make) {
+  const torch::Tensor data = make(1 << 20, torch::kFloat);
+  const int last = communicator.size() - 1;
+  communicator.barrier().wait();
+  if (communicator.rank().value() == last) {
+    std::fflush(stdout);
+    std::_Exit(0);
+  }
+  const stretto::TimePoint begin = stretto::Clock::now();
+  try {
+    for (;;) communicator.all_reduce(view_of(data)).wait();
+  } catch (const stretto::PeerLost& error) {
+    std::printf("{\"check\": \"a death\", \"rank\": %d, \"ms\": %.1f, \"text\": \"%s\"}\n",
+                communicator.rank().value(), stretto::seconds(stretto::Clock::now() - begin) * 1e3,
+                error.what());
+    if (std::string(error.what()).find("rank " + std::to_string(last)) != std::string::npos) return;
+    throw;
+  }
 }
 
 void run(const std::string& name, std::int64_t features) {
@@ -271,9 +292,15 @@ void run(const std::string& name, std::int64_t features) {
     } else {
       try_collectives(*communicator, of_torch(device), "collectives on memory of PyTorch");
     }
-    time_all_reduce(*communicator, make, 16 * features * features);
+    const std::int64_t whole = 16 * features * features;
+    for (const std::int64_t count : {std::int64_t{1}, whole / 256, whole, 4 * whole}) {
+      time_all_reduce(*communicator, make, count);
+    }
   }
   if (!keeps_to_own_memory) compare_all(*communicator, {device, features});
+  if (keeps_to_own_memory && communicator->size() > 1) {
+    survive_a_death(*communicator, of_communicator(*communicator, device));
+  }
 }
 
 }  // namespace

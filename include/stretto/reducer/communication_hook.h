@@ -108,6 +108,12 @@ class CommunicationHook {
   // Whether it reads and writes buckets by operations of the communicator and by
   // FullBucket::memory alone, so that they may lie in memory that the host does not reach.
   virtual bool leaves_bytes_alone() const { return false; }
+  // The same with `last` in the place of the PlainReduction that it hands its buckets to in the
+  // end. Null where it does not, or does more than what it was written for.
+  virtual std::shared_ptr<CommunicationHook> ending_in(
+      const std::shared_ptr<CommunicationHook>& last) const {
+    return (void)last, nullptr;
+  }
 
   // What has to be kept to go on training bit by bit where it was saved; empty: nothing.
   virtual std::vector<std::byte> save() const { return {}; }
@@ -132,6 +138,10 @@ class PlainReduction : public CommunicationHook {
   bool finishes_early() const override { return true; }
   // Of one derived from this nobody knows.
   bool leaves_bytes_alone() const override { return is_shareable(); }
+  std::shared_ptr<CommunicationHook> ending_in(
+      const std::shared_ptr<CommunicationHook>& last) const override {
+    return is_shareable() ? last : nullptr;
+  }
   bool is_shareable() const override { return typeid(*this) == typeid(PlainReduction); }
 };
 
@@ -157,6 +167,12 @@ class HalvedReduction : public CommunicationHook {
   // Of one derived from this nobody knows.
   bool leaves_bytes_alone() const override {
     return typeid(*this) == typeid(HalvedReduction) && inner_->leaves_bytes_alone();
+  }
+  std::shared_ptr<CommunicationHook> ending_in(
+      const std::shared_ptr<CommunicationHook>& last) const override {
+    if (typeid(*this) != typeid(HalvedReduction)) return nullptr;
+    auto inner = inner_->ending_in(last);
+    return inner == nullptr ? nullptr : std::make_shared<HalvedReduction>(std::move(inner));
   }
   std::vector<std::byte> save() const override { return inner_->save(); }
   void load(std::span<const std::byte> state) override { inner_->load(state); }

@@ -27,22 +27,21 @@ __device__ std::size_t first_element() {
 }
 __device__ std::size_t stride() { return std::size_t{gridDim.x} * blockDim.x; }
 
-template <class Format, class Op, int kCount>
-__device__ void reduce_to_all(const Operands& operands, std::size_t i) {
-  const auto result = reduce_pack<Format, Op, kCount>(operands, i);
-  for (int k = 0; k < operands.output_count; ++k) {
-    static_cast<Pack<typename Format::Out, kCount>*>(operands.outputs[k])[i] = result;
-  }
+template <class T>
+__device__ void write_to_all(const Operands& operands, std::size_t i, const T& result) {
+  for (int k = 0; k < operands.output_count; ++k) static_cast<T*>(operands.outputs[k])[i] = result;
 }
 
-// The first elements by packs, the others one by one.
+// The first elements by packs, the others one by one, for which no code is made but what packs with
+// a NaN need, too. A multiprocessor that has fewer threads waits for memory.
 template <class Format, class Op, int kCount>
-__global__ void reduce(const Operands operands, std::size_t packs) {
+__global__ __launch_bounds__(kThreads, 4) void reduce(const __grid_constant__ Operands operands,
+                                                      std::size_t packs) {
   for (std::size_t i = first_element(); i < packs; i += stride()) {
-    reduce_to_all<Format, Op, kCount>(operands, i);
+    write_to_all(operands, i, reduce_pack<Format, Op, kCount>(operands, i));
   }
   for (std::size_t i = packs * kCount + first_element(); i < operands.count; i += stride()) {
-    reduce_to_all<Format, Op, 1>(operands, i);
+    write_to_all(operands, i, exact_element<Format, Op>(operands, i));
   }
 }
 
@@ -62,7 +61,8 @@ extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_REDUCE(
   const auto launch = [&]<class Format, class Op>(Format, Op, int parts) {
     Operands own = *operands;
     own.count *= static_cast<std::size_t>(parts);
-    constexpr int kCount = kPackBytes / sizeof(typename Format::In);
+    // Bytes are computed in registers of 32 bits: with 16 of them, threads would be few.
+    constexpr int kCount = std::min<int>(kPackBytes / sizeof(typename Format::In), 8);
     const bool aligned =
         are_aligned(own.inputs, own.input_count) && are_aligned(own.outputs, own.output_count);
     const std::size_t packs = aligned ? own.count / kCount : 0;

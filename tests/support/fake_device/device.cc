@@ -190,6 +190,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     const Driver::Current current(driver);
     return event == nullptr || driver.call().event_query(event) != kNotReady;
   }
+  void synchronizeEvent(void* event) const override {
+    while (!queryEvent(event)) std::this_thread::yield();
+  }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
     if (event != nullptr) (void)the_double().driver(0).call().event_destroy(event);
   }

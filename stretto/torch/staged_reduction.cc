@@ -1,0 +1,140 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/staged_reduction.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+
+#include "stretto/base/check.h"
+#include "stretto/base/log.h"
+#include "stretto/communicator/page_locked.h"
+#include "stretto/torch/device_tensors.h"
+#include "stretto/torch/streams.h"
+
+namespace stretto::ddp {
+namespace {
+
+// Long enough for the speed of a copy and of a reduction, short enough for those to overlap.
+constexpr std::size_t kSliceBytes = std::size_t{4} << 20;
+
+c10::Stream new_stream(torch::Device device) {
+  return c10::impl::getDeviceGuardImpl(device.type())->getStreamFromGlobalPool(device);
+}
+
+}  // namespace
+
+struct StagedReduction::Slice {
+  View on_device;
+  View on_host;
+  AllReduceOptions options;
+  c10::Event copied;
+  Work work;
+};
+
+struct StagedReduction::Bucket {
+  Memory host;
+  std::vector<Slice> slices;
+};
+
+// The device may be copying to and from memory that goes now.
+StagedReduction::~StagedReduction() {
+  try {
+    wait_for_copies();
+  } catch (const std::exception& error) {  // It has failed, and does nothing any more.
+    log(LogLevel::warning, "page-locked memory is freed behind a failure: {}", error.what());
+  }
+}
+
+void StagedReduction::wait_for_copies() const {
+  on_device([&] {
+    for (const auto& stream : {to_host_, to_device_}) {
+      if (stream) stream->synchronize();
+    }
+  });
+}
+
+void StagedReduction::attach(Communicator& communicator, std::span<const GradientDescription>) {
+  wait_for_copies();
+  communicator_ = &communicator;
+  copied_.clear();
+  buckets_.clear();
+}
+
+Work StagedReduction::start(Communicator& communicator, const FullBucket& full) {
+  STRETTO_CHECK(communicator_ == &communicator, "attach() with this communicator comes first");
+  // A step that has failed leaves slices behind.
+  if (std::exchange(step_, full.step) != full.step) copied_.clear();
+  while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<Bucket>());
+  on_device([&] { copy_to_host(full, *buckets_[full.index]); });
+  reduce_what_is_there(full.is_last());
+  return {};
+}
+
+// Behind what the calling thread has begun, and the default stream.
+void StagedReduction::copy_to_host(const FullBucket& full, Bucket& bucket) {
+  const torch::NoGradGuard no_grad;
+  if (!to_host_) {
+    to_host_ = new_stream(device_);
+    to_device_ = new_stream(device_);
+  }
+  if (bucket.host.bytes().size() < full.view.bytes()) {
+    bucket.host = {};
+    bucket.host = page_locked(communicator_->allocate_bytes(full.view.bytes()), device_.index());
+  }
+  let_wait(*to_host_, current_stream(device_));
+  let_wait(*to_host_, default_stream(device_));
+  let_wait(*to_host_, *to_device_);  // Which may still read what the last step has left there.
+  const c10::StreamGuard reading(*to_host_);
+  const std::size_t element_bytes = size_bytes(full.view.dtype);
+  const std::size_t slice = kSliceBytes / element_bytes;
+  bucket.slices.clear();
+  for (std::size_t begin = 0; begin < full.view.count; begin += slice) {
+    const std::size_t count = std::min(slice, full.view.count - begin);
+    const std::size_t offset = begin * element_bytes;
+    bucket.slices.push_back({{full.view.data + offset, count, full.view.dtype},
+                             {bucket.host.bytes().data() + offset, count, full.view.dtype},
+                             {.op = full.op, .timeout = full.timeout},
+                             c10::Event(device_.type()),
+                             {}});
+    Slice& made = bucket.slices.back();
+    tensor_of(made.on_host, torch::kCPU)
+        .copy_(tensor_of(made.on_device, device_), /*non_blocking=*/true);
+    made.copied.record(*to_host_);
+  }
+  for (Slice& made : bucket.slices) copied_.push_back(&made);
+}
+
+void StagedReduction::reduce_what_is_there(bool waits) {
+  for (; !copied_.empty(); copied_.pop_front()) {
+    Slice& slice = *copied_.front();
+    bool is_there = false;
+    on_device([&] {
+      is_there = slice.copied.query();
+      if (is_there || !waits) return;
+      slice.copied.synchronize();
+      is_there = true;
+    });
+    if (!is_there) return;
+    slice.work = communicator_->all_reduce(slice.on_host, slice.options);
+  }
+}
+
+void StagedReduction::finish(const FullBucket& full) {
+  for (Slice& slice : buckets_[full.index]->slices) {
+    slice.work.wait();
+    on_device([&] {
+      const torch::NoGradGuard no_grad;
+      const c10::StreamGuard writing(*to_device_);
+      tensor_of(slice.on_device, device_)
+          .copy_(tensor_of(slice.on_host, torch::kCPU), /*non_blocking=*/true);
+    });
+  }
+  on_device([&] { let_wait(current_stream(device_), *to_device_); });
+  full.memory->written();
+}
+
+}  // namespace stretto::ddp
