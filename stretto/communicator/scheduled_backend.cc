@@ -69,7 +69,7 @@ Result<std::unique_ptr<Communicator>> ScheduledBackend::make_world(
   ScheduledBackend& own = *backend;
   auto world = std::make_unique<Communicator>(std::move(backend));
   try {
-    STRETTO_RETURN_IF_ERROR(own.use_device());
+    STRETTO_RETURN_IF_ERROR(own.use_device(own.deadline(std::nullopt)));
     STRETTO_RETURN_IF_ERROR(own.share_windows(own.deadline(std::nullopt)));
     STRETTO_RETURN_IF_ERROR(own.measure_links(*world));
     STRETTO_RETURN_IF_ERROR(own.use_library(own.deadline(std::nullopt)));
@@ -124,7 +124,7 @@ Status ScheduledBackend::use_library(const Deadline& until) {
 }
 
 // Before all ranks meet: then what a peer allocates finds it.
-Status ScheduledBackend::use_device() {
+Status ScheduledBackend::use_device(const Deadline& until) {
   if (!options_.open_device) return {};
   if (options_.device == nullptr) {
     auto opened = options_.open_device(local_rank());
@@ -135,10 +135,27 @@ Status ScheduledBackend::use_device() {
   }
   auto queue = options_.device->make_queue();
   if (!queue.ok()) return fail_set_up(queue.status());
+  auto devices = number_devices(until);
+  if (!devices.ok()) return fail_set_up(devices.status());
   devices_ = options_.device.get();
   const group::EngineLock held(*engine_);
-  group_->use_device(std::move(*queue));
+  group_->use_device(std::move(*queue), std::move(*devices));
   return {};
+}
+
+// Of all ranks, in their order: 0, 1, ..., ranks that share one the same.
+Result<std::vector<std::int32_t>> ScheduledBackend::number_devices(const Deadline& until) {
+  STRETTO_ASSIGN_OR_RETURN(const auto own, options_.device->id());
+  std::vector<std::decay_t<decltype(own)>> seen(static_cast<std::size_t>(size()));
+  STRETTO_RETURN_IF_ERROR(set_up_all_gather(own, std::as_writable_bytes(std::span(seen)), until));
+  std::vector<std::int32_t> numbers;
+  for (std::size_t rank = 0; rank < seen.size(); ++rank) {
+    const auto first = static_cast<std::size_t>(std::ranges::find(seen, seen[rank]) - seen.begin());
+    const bool is_new = first == rank;
+    numbers.push_back(is_new ? numbers.empty() ? 0 : *std::ranges::max_element(numbers) + 1
+                             : numbers[first]);
+  }
+  return numbers;
 }
 
 int ScheduledBackend::local_rank() const {

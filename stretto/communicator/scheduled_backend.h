@@ -93,7 +93,8 @@ class ScheduledBackend final : public Backend {
   Status share_windows(const Deadline& until);
   int local_rank() const;
   Status use_library(const Deadline& until);
-  Status use_device();
+  Status use_device(const Deadline& until);
+  Result<std::vector<std::int32_t>> number_devices(const Deadline& until);
   Status wait_in_meeting(const std::function<bool()>& done, const Deadline& until);
   Status fail_set_up(const Status& why);
   Status exchange_windows(const Deadline& until);

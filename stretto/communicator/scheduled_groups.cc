@@ -102,7 +102,7 @@ std::unique_ptr<ScheduledBackend> ScheduledBackend::enter_group(std::uint64_t nu
 
 // With the others, who are told if it fails.
 Status ScheduledBackend::set_up(Deadline until) {
-  Status status = use_device();
+  Status status = use_device(until);
   if (status.ok()) status = share_windows(until);
   if (status.ok()) status = use_library(until);
   group::EngineLock held(*engine_);

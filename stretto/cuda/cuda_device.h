@@ -23,6 +23,7 @@ class CudaDevice final : public execution::SharedDevice {
 
   Result<std::unique_ptr<execution::KernelQueue>> make_queue() override;
   Result<std::shared_ptr<void>> pin(ByteSpan bytes) override;
+  Result<std::array<std::byte, 16>> id() const override { return driver_->id(); }
 
   // Waits, as freeing it does, for all that this process has begun on the device: unmapping would
   // not, and take memory away from under a kernel.

@@ -20,6 +20,7 @@ Result<std::shared_ptr<Driver>> Driver::load(const std::string& path) {
       {"cuGetErrorString", &call.get_error_string},
       {"cuDeviceGetCount", &call.device_get_count},
       {"cuDeviceGet", &call.device_get},
+      {"cuDeviceGetUuid_v2", &call.device_get_uuid},
       {"cuDevicePrimaryCtxRetain", &call.primary_context_retain},
       {"cuDevicePrimaryCtxRelease_v2", &call.primary_context_release},
       {"cuCtxPushCurrent_v2", &call.context_push},
@@ -89,6 +90,13 @@ Result<std::shared_ptr<const Driver>> Driver::open(const std::string& path, int 
 
 Driver::~Driver() {
   if (context_ != nullptr) (void)call_.primary_context_release(device_);
+}
+
+Result<std::array<std::byte, 16>> Driver::id() const {
+  std::array<std::byte, 16> uuid{};
+  STRETTO_RETURN_IF_ERROR(
+      status_of_call("cuDeviceGetUuid", call_.device_get_uuid(uuid.data(), device_)));
+  return uuid;
 }
 
 Status Driver::status_of_call(const char* what, int error) const {

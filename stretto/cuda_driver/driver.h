@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -45,6 +46,7 @@ struct DriverInterface {
   int (*get_error_string)(int error, const char** text);
   int (*device_get_count)(int* count);
   int (*device_get)(int* device, int number);
+  int (*device_get_uuid)(void* uuid, int device);  // 16 bytes.
   int (*primary_context_retain)(void** context, int device);
   int (*primary_context_release)(int device);
   int (*context_push)(void* context);
@@ -105,6 +107,8 @@ class Driver {
   int number() const { return number_; }
   // As the driver counts, in places of memory.
   int device() const { return device_; }
+  // The same in every process that has this device, whatever number it has there.
+  Result<std::array<std::byte, 16>> id() const;
   // Ok, or what the driver says.
   Status status_of_call(const char* what, int error) const;
   // The number of the device in whose memory that is; this one's, if the driver moves it between

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -66,6 +67,10 @@ class Device {
 };
 
 // One whose memory the ranks of a host map, to run schedules on it. Any thread.
-class SharedDevice : public Device, public transport::MappableMemory, public DeviceOperations {};
+class SharedDevice : public Device, public transport::MappableMemory, public DeviceOperations {
+ public:
+  // The same in every process that has this device.
+  virtual Result<std::array<std::byte, 16>> id() const = 0;
+};
 
 }  // namespace stretto::execution

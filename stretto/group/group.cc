@@ -92,8 +92,9 @@ void Group::use_library(std::unique_ptr<CollectiveLibrary> library) {
   shrink_cache();  // What has been planned without it.
 }
 
-void Group::use_device(std::unique_ptr<execution::KernelQueue> queue) {
-  cache_.use_device(std::move(queue));
+void Group::use_device(std::unique_ptr<execution::KernelQueue> queue,
+                       std::vector<std::int32_t> devices) {
+  cache_.use_device(std::move(queue), std::move(devices));
 }
 
 bool Group::must_be_asked() const {

@@ -68,10 +68,11 @@ void PlanCache::use_library(std::unique_ptr<CollectiveLibrary> library) {
   replace_planner(std::move(setting));
 }
 
-void PlanCache::use_device(std::unique_ptr<execution::KernelQueue> queue) {
+void PlanCache::use_device(std::unique_ptr<execution::KernelQueue> queue,
+                           std::vector<std::int32_t> devices) {
   device_ = std::move(queue);
   Planner::Setting setting = planner_->setting();
-  setting.maps_devices = true;
+  setting.devices = std::move(devices);
   replace_planner(std::move(setting));
 }
 

@@ -45,7 +45,8 @@ class PlanCache {
   void use_links(const LinkModel& links) STRETTO_REQUIRES(engine_held);
   void use_windows(execution::Windows windows) STRETTO_REQUIRES(engine_held);
   void use_library(std::unique_ptr<CollectiveLibrary> library) STRETTO_REQUIRES(engine_held);
-  void use_device(std::unique_ptr<execution::KernelQueue> queue) STRETTO_REQUIRES(engine_held);
+  void use_device(std::unique_ptr<execution::KernelQueue> queue, std::vector<std::int32_t> devices)
+      STRETTO_REQUIRES(engine_held);
   // Whether all ranks are one team.
   bool is_one_team() const STRETTO_REQUIRES(engine_held) {
     return windows_ && windows_->is_whole_group();

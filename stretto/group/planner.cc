@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "stretto/execution/window.h"
+#include "stretto/schedule/processors.h"
 
 namespace stretto::group {
 namespace {
@@ -27,7 +28,7 @@ Result<Plans> Planner::plan(const OperationDescriptor& operation,
                             const std::optional<execution::SharesView>& shares,
                             std::string_view algorithm) const {
   if (runs_in_library(operation, algorithm)) return plan_library(operation, shares);
-  if (setting_.maps_devices && operation.algorithm == kDeviceAlgorithm) {
+  if (is_mapped_on_devices(operation)) {
     return plan_on_device(operation, shares);
   }
   STRETTO_ASSIGN_OR_RETURN(auto choice, selector_.choose(operation, algorithm, setting_.is_one_team,
@@ -42,6 +43,10 @@ Result<Plans> Planner::plan(const OperationDescriptor& operation,
                .direct = std::move(direct),
                .staged = std::move(staged),
                .single_copy = single_copy_of(operation, choice)};
+}
+
+bool Planner::is_mapped_on_devices(const OperationDescriptor& operation) const {
+  return !setting_.devices.empty() && operation.algorithm == kDeviceAlgorithm;
 }
 
 // The same on all ranks.
@@ -132,7 +137,10 @@ Result<std::shared_ptr<const execution::Plan>> Planner::make_plan(
                               .root = operation.root < 0 ? Rank(0) : Rank(operation.root),
                               .hosts = setting_.selector.hosts};
   STRETTO_RETURN_IF_ERROR(schedule::prove(*algorithm, shape, setting_.verification));
-  schedule::Schedule steps = algorithm->build(shape);
+  schedule::Schedule steps =
+      is_mapped_on_devices(operation)
+          ? schedule::build_for_processors(*algorithm, shape, setting_.devices)
+          : algorithm->build(shape);
   const std::size_t segment_bytes = cut == Cut::whole ? kWhole
                                     : algorithm->access == schedule::Access::mapped
                                         ? staged_segment_bytes(steps)

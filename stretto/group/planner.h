@@ -42,7 +42,9 @@ class Planner {
     // Runs what no algorithm is named for, as far as it can; null: there is none. Outlives this.
     const CollectiveLibrary* library = nullptr;
     bool serves_devices = false;  // Whether it runs what is in memory of devices, and only that.
-    bool maps_devices = false;    // Whether our schedules do.
+    // Of ranks whose devices our schedules reach, the number of each one's (processors.h); else
+    // empty.
+    std::vector<std::int32_t> devices = {};
   };
   explicit Planner(Setting setting) : setting_(std::move(setting)), selector_(setting_.selector) {}
   const Setting& setting() const { return setting_; }
@@ -66,6 +68,7 @@ class Planner {
       const std::optional<execution::SharesView>& shares, Cut cut) const;
   std::size_t staged_segment_bytes(const schedule::Schedule& steps) const;
   bool runs_in_library(const OperationDescriptor& operation, std::string_view algorithm) const;
+  bool is_mapped_on_devices(const OperationDescriptor& operation) const;
   Result<Plans> plan_on_device(const OperationDescriptor& operation,
                                const std::optional<execution::SharesView>& shares) const;
   Result<Plans> plan_library(const OperationDescriptor& operation,

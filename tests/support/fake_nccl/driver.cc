@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <map>
 #include <vector>
 
@@ -191,6 +192,10 @@ int cuDeviceGetCount(int* count) {
 }
 int cuDeviceGet(int* device, int number) {
   *device = number;
+  return kSuccess;
+}
+int cuDeviceGetUuid_v2(void* uuid, int device) {
+  std::memset(uuid, device, 16);
   return kSuccess;
 }
 int cuDevicePrimaryCtxRetain(void** context, int device) {
