@@ -65,8 +65,8 @@ class DeviceOperations {
   virtual const char* refusal(const OperationDescriptor& operation,
                               const BufferParts& parts) const = 0;
   // A moment: what the calling thread's program has begun on the device until now is to be done
-  // before the call that gets this number starts there. -1: the device says no.
-  virtual int mark() = 0;
+  // before the call that gets this number starts there. Fails if the device says no.
+  virtual Result<int> mark() = 0;
 
  protected:
   ~DeviceOperations() = default;
@@ -144,7 +144,7 @@ struct LibraryGroup {
 // the library is part of, such as MPI, which wants that done by a thread of the program.
 using MakeLibrary = CollectiveLibrary* (*)(const LibraryGroup& group, char* text,
                                            std::size_t text_bytes);
-#define STRETTO_MAKE_LIBRARY stretto_collectives_7
+#define STRETTO_MAKE_LIBRARY stretto_collectives_8
 #define STRETTO_TEXT_OF(name) #name
 #define STRETTO_TEXT(name) STRETTO_TEXT_OF(name)
 inline constexpr const char* kMakeLibrary = STRETTO_TEXT(STRETTO_MAKE_LIBRARY);

@@ -100,12 +100,12 @@ void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller) {
   if (!any) return;
   for (CollectiveCall& call : calls) {
     if (!call.packing || !call.packing->is_on_device()) continue;
-    call.packing->mark = devices.mark();
-    if (call.packing->mark >= 0) continue;
-    refuse(
-        {.rank = caller.rank, .operation = name(call.operation.collective)},
-        "the device records no event on its default stream, behind which the operation would "
-        "begin; if a CUDA graph is being captured, end that before: it cannot hold an operation");
+    Result<int> mark = devices.mark();
+    if (!mark.ok()) {
+      const auto what = name(call.operation.collective);
+      mark.status().with_context(fmt::format("rank {}: {}", caller.rank.value(), what)).or_throw();
+    }
+    call.packing->mark = *mark;
   }
 }
 

@@ -19,7 +19,10 @@ class CudaEvent final : public StreamEvent {
  public:
   CudaEvent(std::shared_ptr<const Driver> driver, void* event)
       : driver_(std::move(driver)), event_(event) {}
-  ~CudaEvent() override { (void)driver_->call().event_destroy(event_); }
+  ~CudaEvent() override {
+    const Driver::Current current(*driver_);
+    (void)driver_->call().event_destroy(event_);
+  }
   bool is_done() override {
     const Driver::Current current(*driver_);
     return driver_->call().event_query(event_) != DriverInterface::kNotReady;
@@ -34,21 +37,22 @@ class CudaEvent final : public StreamEvent {
 }  // namespace
 
 Marks::~Marks() {
+  const Driver::Current current(*driver_);
   for (const auto& [number, event] : events_) (void)driver_->call().event_destroy(event);
 }
 
-int Marks::add() {
-  if (driver_->captures_default_stream()) return -1;
+Result<int> Marks::add() {
+  STRETTO_RETURN_IF_ERROR(driver_->check_no_capture());
   const Driver::Current current(*driver_);
   void* event = nullptr;
-  if (driver_->call().event_create(&event, kEventDisableTiming) != 0) return -1;
-  if (driver_->call().event_record(event, nullptr) != 0) {
-    (void)driver_->call().event_destroy(event);
-    return -1;
-  }
+  STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
+      "cuEventCreate", driver_->call().event_create(&event, kEventDisableTiming)));
   const MutexLock held(mutex_);
-  events_.emplace(next_, event);
-  return next_++;
+  const int number = next_++;
+  events_.emplace(number, event);
+  STRETTO_RETURN_IF_ERROR(
+      driver_->status_of_call("cuEventRecord", driver_->call().event_record(event, nullptr)));
+  return number;
 }
 
 int Marks::let_wait(StreamHandle stream, int mark) {

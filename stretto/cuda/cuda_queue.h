@@ -22,9 +22,8 @@ class Marks {
  public:
   explicit Marks(std::shared_ptr<const Driver> driver) : driver_(std::move(driver)) {}
   ~Marks();
-  // What is on the default stream, or on one that the default stream waits for. -1: the device says
-  // no.
-  int add();
+  // What is on the default stream, or on one that the default stream waits for.
+  Result<int> add();
   // What the stream gets from now on comes behind it; the mark is gone. Returns what the driver
   // says.
   int let_wait(StreamHandle stream, int mark);

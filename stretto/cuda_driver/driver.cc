@@ -127,18 +127,18 @@ int Driver::device_of(const void* data) const {
   return ask(kOrdinal, &device) ? device : number_;
 }
 
-// The only question about the default stream that a capture survives.
-bool Driver::captures_default_stream() const {
+// By the only question about the default stream that a capture survives.
+Status Driver::check_no_capture() const {
+  constexpr int kCapturesImplicitly = 906;  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT.
   const Current current(*this);
   int status = 0;
-  return call_.stream_is_capturing(nullptr, &status) != 0 || status != 0;
-}
-
-Status Driver::check_no_capture() const {
-  if (!captures_default_stream()) return {};
-  return status_of(StatusCode::invalid_argument,
-                   "a CUDA graph is being captured, and memory is cleared on the default stream, "
-                   "which it would hold; allocate before the capture or after it");
+  const int error = call_.stream_is_capturing(nullptr, &status);
+  if (error != kCapturesImplicitly && status == 0) {
+    return status_of_call("the default stream", error);
+  }
+  return Status(StatusCode::invalid_argument,
+                "a CUDA graph is being captured, which can hold neither operations nor memory that "
+                "is made meanwhile; call this before the capture or after it");
 }
 
 Status Driver::clear(void* data, std::size_t bytes) const {

@@ -114,10 +114,9 @@ class Driver {
   // The number of the device in whose memory that is; this one's, if the driver moves it between
   // devices and the host by itself. -1: the host's.
   int device_of(const void* data) const;
-  // Whether a CUDA graph captures a stream that waits for the default one by itself. What is begun
-  // on the default stream then fails, and spoils the graph.
-  bool captures_default_stream() const;
-  // Fails with invalid_argument if so: then memory can be neither cleared nor freed.
+  // Fails with invalid_argument if a CUDA graph captures a stream that waits for the default one by
+  // itself: what is begun on the default stream then fails, and spoils the graph. Fails with system
+  // if the device has failed, which it says to everything from then on.
   Status check_no_capture() const;
   // Zeroes memory of this device, and waits for all that the process has begun there.
   Status clear(void* data, std::size_t bytes) const;
@@ -127,20 +126,22 @@ class Driver {
   // the mode that threads begin with.
   class Current {
    public:
-    explicit Current(const Driver& driver) : driver_(driver) {
-      (void)driver_.call_.context_push(driver_.context_);
+    explicit Current(const Driver& driver)
+        : driver_(driver), is_pushed_(driver.call_.context_push(driver.context_) == 0) {
       (void)driver_.call_.exchange_capture_mode(&capture_mode_);
     }
     ~Current() {
       (void)driver_.call_.exchange_capture_mode(&capture_mode_);
       void* before = nullptr;
-      (void)driver_.call_.context_pop(&before);
+      // The program's own, where this one could not be pushed.
+      if (is_pushed_) (void)driver_.call_.context_pop(&before);
     }
     Current(const Current&) = delete;
     Current& operator=(const Current&) = delete;
 
    private:
     const Driver& driver_;
+    bool is_pushed_;
     int capture_mode_ = 2;  // CU_STREAM_CAPTURE_MODE_RELAXED; then what the thread had before.
   };
 

@@ -145,13 +145,15 @@ bool NcclLibrary::can_run(const OperationDescriptor& operation) const {
 }
 
 // What the program has begun is on the default stream, or on one that the default stream waits for.
-int NcclLibrary::mark() {
-  if (driver_->captures_default_stream()) return -1;
+Result<int> NcclLibrary::mark() {
+  STRETTO_RETURN_IF_ERROR(driver_->check_no_capture());
   const Driver::Current current(*driver_);
-  Event event = take_event();
-  if (event == nullptr || driver_->call().event_record(event, nullptr) != 0) {
+  STRETTO_ASSIGN_OR_RETURN(Event event, take_event());
+  const Status recorded =
+      driver_->status_of_call("cuEventRecord", driver_->call().event_record(event, nullptr));
+  if (!recorded.ok()) {
     give_back(event);
-    return -1;
+    return recorded;
   }
   const MutexLock held(marks_mutex_);
   const auto free = std::ranges::find(marks_, nullptr);
@@ -178,7 +180,7 @@ bool NcclLibrary::is_launched(int operation) {
 
 bool NcclLibrary::let_default_stream_wait(int operation) {
   const Running* const running = find(operation);
-  if (running == nullptr || driver_->captures_default_stream()) return false;
+  if (running == nullptr || !driver_->check_no_capture().ok()) return false;
   const Driver::Current current(*driver_);
   const int result = driver_->call().stream_wait_event(nullptr, running->ended, 0);
   if (result != 0) fail(driver_->status_of_call("cuStreamWaitEvent", result));
@@ -327,9 +329,12 @@ ResultCode NcclLibrary::begin_step(const Step& step, RedOp op) {
 }
 
 void NcclLibrary::record_end(Running& running) {
-  if (running.ended == nullptr) running.ended = take_event();
-  const int result =
-      running.ended == nullptr ? -1 : driver_->call().event_record(running.ended, stream_);
+  if (running.ended == nullptr) {
+    Result<Event> event = take_event();
+    if (!event.ok()) return fail(event.status());
+    running.ended = *event;
+  }
+  const int result = driver_->call().event_record(running.ended, stream_);
   if (result != 0) fail(driver_->status_of_call("cuEventRecord", result));
 }
 
@@ -361,7 +366,7 @@ std::byte* NcclLibrary::take_scratch(Running& running, std::size_t bytes) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(found->data));
 }
 
-NcclLibrary::Event NcclLibrary::take_event() {
+Result<NcclLibrary::Event> NcclLibrary::take_event() {
   {
     const MutexLock held(marks_mutex_);
     if (!events_.empty()) {
@@ -371,7 +376,9 @@ NcclLibrary::Event NcclLibrary::take_event() {
     }
   }
   Event event = nullptr;
-  return driver_->call().event_create(&event, kEventDisableTiming) == 0 ? event : nullptr;
+  STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
+      "cuEventCreate", driver_->call().event_create(&event, kEventDisableTiming)));
+  return event;
 }
 
 void NcclLibrary::give_back(Event event) {

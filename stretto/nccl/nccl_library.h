@@ -91,7 +91,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
                       const BufferParts& parts) const override {
     return nccl::refusal(operation, parts.factor);
   }
-  int mark() override;
+  Result<int> mark() override;
   bool is_launched(int operation) override;
   bool let_default_stream_wait(int operation) override;
   bool has_given_back() override;
@@ -115,7 +115,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   bool is_done(Event event);
   void retire(std::size_t index);
   std::byte* take_scratch(Running& running, std::size_t bytes);
-  Event take_event();
+  Result<Event> take_event();
   void give_back(Event event);
   // Keeps the first failure.
   void fail(const Status& status);

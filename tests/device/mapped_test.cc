@@ -166,10 +166,10 @@ TEST_F(DeviceMemory, GraphThatIsCapturedIsNotSpoiledByOperations) {
     rank.all_reduce(data.span()).wait();
     EXPECT_TRUE(Double::get().control().captures);
     expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(data.span()).wait(); }),
-                    "if a CUDA graph is being captured, end that before");
+                    "all_reduce: a CUDA graph is being captured");
     expect_contains(
         error_of<InvalidArgument>([&] { (void)rank.allocate<float>(8, rank.device()); }),
-        "allocate before the capture or after it");
+        "call this before the capture or after it");
     rank.barrier().wait();
     // Freeing memory waits for the device.
     Double::get().change([](Control& control) { control.captures = false; });
@@ -208,6 +208,21 @@ TEST_F(DeviceMemory, NobodyIsToldOfWhatAStreamHasFailedToDo) {
                     "the stream: an error of the double's device (700)");
   });
   breaks.join();
+}
+
+// A kernel of the program that has failed, say: the device then says so to everything.
+TEST_F(DeviceMemory, ADeviceThatHasFailedIsToldInItsWords) {
+  DoubleRanks ranks = make(2);
+  ranks.on_all([](Communicator& rank) {
+    const auto data = rank.allocate<float>(8, rank.device());
+    rank.barrier().wait();
+    Double::get().change([](Control& control) { control.stream_error = 700; });
+    const std::string said = "the default stream: an error of the double's device (700)";
+    expect_contains(error_of<SystemError>([&] { rank.all_reduce(data.span()).wait(); }),
+                    fmt::format("rank {}: all_reduce: {}", rank.rank().value(), said));
+    expect_contains(error_of<SystemError>([&] { (void)rank.allocate<float>(8, rank.device()); }),
+                    said);
+  });
 }
 
 TEST_F(DeviceMemory, DevicesWithoutAWayToEachOtherAreNamed) {

@@ -244,10 +244,10 @@ TEST_F(NcclDoubleFails, GraphThatIsCapturedIsNotSpoiledByOperations) {
     work.wait();
     EXPECT_TRUE(Double::get().control().captures);
     expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(on_device(rank, 8)).wait(); }),
-                    "if a CUDA graph is being captured, end that before");
+                    "all_reduce: a CUDA graph is being captured");
     expect_contains(
         error_of<InvalidArgument>([&] { (void)rank.allocate<float>(8, rank.device()); }),
-        "allocate before the capture or after it");
+        "call this before the capture or after it");
     rank.barrier().wait();
   });
   captures.join();

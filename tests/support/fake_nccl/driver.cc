@@ -243,7 +243,8 @@ int cuStreamIsCapturing(StreamHandle stream, int* status) {
   if (!has_context()) return kInvalidContext;
   const std::lock_guard held(shared().mutex);
   *status = 0;
-  return stream == nullptr && shared().control.captures ? kStreamCaptureImplicit : kSuccess;
+  if (stream == nullptr && shared().control.captures) return kStreamCaptureImplicit;
+  return shared().control.stream_error;
 }
 int cuThreadExchangeStreamCaptureMode(int* mode) {
   std::swap(*mode, capture_mode);
