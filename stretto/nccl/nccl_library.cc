@@ -76,8 +76,8 @@ Status NcclLibrary::set_up_communicator(const Meeting& meeting) {
     STRETTO_RETURN_IF_ERROR(nccl_->status_of_call("ncclGetUniqueId", made));
   }
   STRETTO_RETURN_IF_ERROR(meeting.share_id(id));
-  comm_name_ = fmt::format("stretto, {} ranks", size_);
-  config_ = make_config(nccl_->version, comm_name_.c_str());
+  shared_->name = fmt::format("stretto, {} ranks", size_);
+  config_ = make_config(nccl_->version, shared_->name.c_str());
   {
     const Driver::Current current(*driver_);
     const MutexLock held(shared_->mutex);
@@ -97,10 +97,14 @@ Status NcclLibrary::set_up_communicator(const Meeting& meeting) {
 
 NcclLibrary::~NcclLibrary() {
   const Driver::Current current(*driver_);
-  {
-    const MutexLock held_comm(shared_->mutex);
-    if (!abandoned_) end_well();
+  if (!abandoned_) end_well();
+  if (ended_.wait_for(kGiveBackTime) != std::future_status::ready) {
+    log(LogLevel::warning, "{} does not end: it is left what it uses on device {}", nccl_->name,
+        driver_->number());
+    ending_.detach();
+    return;
   }
+  ending_.join();
   for (const Running& running : running_) give_back(running.ended);
   const DriverInterface& call = driver_->call();
   const MutexLock held(marks_mutex_);
@@ -114,6 +118,7 @@ NcclLibrary::~NcclLibrary() {
 
 // The last messages of a collective may still be under way to others when it has ended here.
 void NcclLibrary::end_well() {
+  const MutexLock held(shared_->mutex);
   const Deadline until = Deadline::after(kEndWell);
   const auto may_wait = [&] { return failure_.empty() && !until.passed(); };
   while (!running_.empty() && may_wait()) {
@@ -126,11 +131,22 @@ void NcclLibrary::end_well() {
     result = nccl_->state_of(shared_->comm);
     ::sched_yield();
   }
-  if (result == kSuccess) {
-    (void)nccl_->call.comm_destroy(std::exchange(shared_->comm, nullptr));
-  } else {
-    abort_comm();
-  }
+  end_comm(result == kSuccess ? nccl_->call.comm_destroy : nccl_->call.comm_abort);
+}
+
+// NCCL then frees memory of the device, which waits for all kernels there, those of communicators
+// that are still to be aborted, too; and it may wait for other ranks of the host to do the same. So
+// a thread of its own does it.
+void NcclLibrary::end_comm(ResultCode (*end)(Comm)) {
+  std::promise<void> ended;
+  ended_ = ended.get_future();
+  ending_ =
+      std::thread([end, driver = driver_, shared = shared_, told = std::move(ended)]() mutable {
+        const Driver::Current current(*driver);
+        const MutexLock held(shared->mutex);
+        if (shared->comm != nullptr) (void)end(std::exchange(shared->comm, nullptr));
+        told.set_value();
+      });
 }
 
 const char* NcclLibrary::failure() const {
@@ -389,22 +405,17 @@ void NcclLibrary::give_back(Event event) {
 
 // NCCL's kernels end by this, whoever they wait for.
 void NcclLibrary::abandon() {
-  const Driver::Current current(*driver_);
-  const MutexLock held(shared_->mutex);
-  abort_comm();
-}
-
-void NcclLibrary::abort_comm() {
-  if (std::exchange(abandoned_, true)) return;
+  abandoned_ = true;
   abandoned_at_ = Clock::now();
-  if (shared_->comm != nullptr) (void)nccl_->call.comm_abort(shared_->comm);
-  shared_->comm = nullptr;
+  end_comm(nccl_->call.comm_abort);
 }
 
+// What NCCL was still launching when it was aborted may come to the stream before that has ended.
 bool NcclLibrary::has_given_back() {
   const Driver::Current current(*driver_);
-  const int result = driver_->call().stream_query(stream_);
-  if (result != DriverInterface::kNotReady) return true;
+  const bool is_aborted = ended_.wait_for(Duration::zero()) == std::future_status::ready;
+  if (is_aborted && driver_->call().stream_query(stream_) != DriverInterface::kNotReady)
+    return true;
   if (Clock::now() - abandoned_at_ < kGiveBackTime) return false;
   log(LogLevel::warning, "{} has been aborted, but the device has not ended its work in {:g} s",
       nccl_->name, seconds(kGiveBackTime));

@@ -5,9 +5,11 @@
 
 #include <deque>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "stretto/base/clock.h"
@@ -96,6 +98,8 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   bool let_default_stream_wait(int operation) override;
   bool has_given_back() override;
 
+  void end_well();
+  void end_comm(ResultCode (*end)(Comm));
   Status set_up_stream();
   Status set_up_communicator(const Meeting& meeting);
   const Running* find(int operation) const;
@@ -103,13 +107,11 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   // Below, with the communicator.
   void move() STRETTO_REQUIRES(shared_->mutex);
   bool find_end(int operation) STRETTO_REQUIRES(shared_->mutex);
-  void abort_comm() STRETTO_REQUIRES(shared_->mutex);
   void begin(Running& running) STRETTO_REQUIRES(shared_->mutex);
   ResultCode begin_steps(const Launch& launch) STRETTO_REQUIRES(shared_->mutex);
   ResultCode begin_step(const Step& step, RedOp op) STRETTO_REQUIRES(shared_->mutex);
   ResultCode make_operation(const Launch& launch, RedOp& op) STRETTO_REQUIRES(shared_->mutex);
   bool is_good(const char* call, ResultCode result) STRETTO_REQUIRES(shared_->mutex);
-  void end_well() STRETTO_REQUIRES(shared_->mutex);
 
   void record_end(Running& running);
   bool is_done(Event event);
@@ -126,7 +128,6 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   int size_;
   std::shared_ptr<SharedComm> shared_ = std::make_shared<SharedComm>();
   std::shared_ptr<RegisteredMemory> memory_;
-  std::string comm_name_;
   Config config_;
   StreamHandle stream_ = nullptr;
   std::deque<Running> running_;
@@ -136,6 +137,8 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   TimePoint failed_at_{};
   bool abandoned_ = false;
   TimePoint abandoned_at_{};
+  std::thread ending_;  // Of the communicator.
+  std::future<void> ended_;
   Mutex marks_mutex_;                                           // Any thread may mark.
   std::vector<Event> marks_ STRETTO_GUARDED_BY(marks_mutex_);   // By number; null: taken.
   std::vector<Event> events_ STRETTO_GUARDED_BY(marks_mutex_);  // Idle.

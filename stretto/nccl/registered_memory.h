@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <string>
 
 #include "stretto/base/mutex.h"
 #include "stretto/base/status.h"
@@ -17,6 +18,7 @@ namespace stretto::nccl {
 struct SharedComm {
   Mutex mutex;
   Comm comm STRETTO_GUARDED_BY(mutex) = nullptr;  // Null: there is none, not yet or not any more.
+  std::string name;                               // NCCL may look at it as long as there is one.
 };
 
 // Memory that NCCL has made and a communicator knows, so that it reaches it without copies of its

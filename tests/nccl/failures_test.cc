@@ -128,6 +128,25 @@ TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDevice) {
   });
 }
 
+// An abort waits for what else runs on the device, so that of one group must not hold up another's.
+TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDeviceInSeveralGroups) {
+  Double::get().reset([](auto& control) { control.stalls = true; });
+  DoubleRanks ranks({.size = 2});
+  std::thread death([&] {
+    while (Double::get().control().launches < 4) std::this_thread::sleep_for(milliseconds(5));
+    ranks.kill(1);
+  });
+  ranks.on_all([&](Communicator& rank) {
+    const auto part = rank.split({.color = 0});
+    Work first = rank.all_reduce(on_device(rank, 8));
+    Work second = part->all_reduce(on_device(rank, 8));
+    EXPECT_EQ(first.wait_status().code(), StatusCode::peer_lost);
+    EXPECT_EQ(second.wait_status().code(), StatusCode::peer_lost);
+  });
+  death.join();
+  EXPECT_EQ(Double::get().control().aborts, 4);
+}
+
 // NCCL's own error often is the echo of a death, and comes first. Who has died is what is told.
 TEST_F(NcclDoubleFails, EchoOfADeathDoesNotHideWhoHasDied) {
   Double::get().reset([](auto& control) { control.stalls = true; });

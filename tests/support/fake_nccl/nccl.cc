@@ -3,6 +3,7 @@
 
 // The half of the double that is NCCL: see fake.h.
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -41,6 +42,12 @@ struct World {
 
 std::map<std::string, std::shared_ptr<World>>& worlds() {
   static auto* const all = new std::map<std::string, std::shared_ptr<World>>;
+  return *all;
+}
+
+// That there have ever been.
+std::vector<std::unique_ptr<nccl::OpaqueComm>>& comms() {
+  static auto* const all = new std::vector<std::unique_ptr<nccl::OpaqueComm>>;
   return *all;
 }
 
@@ -372,8 +379,7 @@ ResultCode ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, 
   auto& world = worlds()[std::string(id.bytes, sizeof(id.bytes))];
   if (world == nullptr) world = std::make_shared<World>();
   ++world->arrived;
-  static auto* const all = new std::vector<std::unique_ptr<stretto::nccl::OpaqueComm>>;
-  *comm = all->emplace_back(std::make_unique<stretto::nccl::OpaqueComm>()).get();
+  *comm = comms().emplace_back(std::make_unique<stretto::nccl::OpaqueComm>()).get();
   (*comm)->world = world;
   (*comm)->rank = rank;
   (*comm)->size = ranks;
@@ -398,11 +404,20 @@ ResultCode ncclCommDestroy(Comm comm) {
   return kSuccess;  // Stays, so that a use of it is found out.
 }
 ResultCode ncclCommAbort(Comm comm) {
-  const std::lock_guard held(shared().mutex);
+  std::unique_lock held(shared().mutex);
   comm->is_aborted = true;
   forget_registrations(comm);
   ++shared().control.aborts;
   shared().changed.notify_all();
+  // Memory of the device is freed, which waits for all kernels there, whoever has launched them.
+  const auto is_idle = [&] {
+    return std::ranges::all_of(comms(), [&](const auto& other) {
+      return other->device != comm->device || other->running == 0;
+    });
+  };
+  if (!shared().changed.wait_for(held, std::chrono::seconds(5), is_idle)) {
+    shared().misused("an abort waited in vain for kernels of another communicator");
+  }
   return kSuccess;
 }
 ResultCode ncclRedOpCreatePreMulSum(RedOp* op, void* scalar, Type type, int residence, Comm comm) {
