@@ -7,8 +7,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -225,6 +228,53 @@ TEST_F(OnDevice, AGraphThatIsCapturedIsSeenAndStaysGood) {
   EXPECT_NE(graph, nullptr);
   EXPECT_FALSE(driver->captures_default_stream());
   EXPECT_EQ(driver->call().stream_destroy(stream), 0);
+}
+
+// As of a program that reads where nothing is: the device then refuses everything else that the
+// process asks. So that process is one of its own, and has to end well.
+TEST_F(OnDevice, AFailureIsToldInTheWordsOfTheDriver) {
+  const auto fail_and_end = [&] {
+    const auto* const nowhere = reinterpret_cast<const void*>(std::uintptr_t{4096});
+    auto memory = device_->create(1 << 20).or_throw();
+    execution::BoundStep step;
+    step.inputs = {{.data = nowhere, .dtype = DType::f32}, {.data = nowhere, .dtype = DType::f32}};
+    step.outputs = {memory.data.get()};
+    step.reduction = kernel::PreparedReduction::create({.dtype = DType::f32,
+                                                        .output_dtype = DType::f32,
+                                                        .inputs = step.inputs,
+                                                        .outputs = step.outputs})
+                         .or_throw();
+    (void)queue().run(step, 1000);
+    while (!queue().is_done()) continue;
+    for (const Status& status :
+         {queue().status(), device_->mark().status(), device_->create(8).status()}) {
+      std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+      if (status.code() != StatusCode::system) std::exit(1);
+    }
+    memory.data.reset();
+    queue_.reset();
+    device_.reset();
+    std::exit(0);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(fail_and_end(), ::testing::ExitedWithCode(0), "illegal memory access");
+}
+
+// Variables of a program may outlive the driver, which ends behind main().
+std::vector<std::shared_ptr<void>> until_the_end;
+
+TEST_F(OnDevice, IsLetGoOfWhenTheProgramHasEnded) {
+  const auto end = [&] {
+    const auto memory = device_->create(64 << 20).or_throw();
+    const auto host = std::make_shared<std::vector<std::byte>>(64 << 20);
+    auto pinned = device_->pin(*host).or_throw();
+    copy(memory.data.get(), host->data(), host->size());
+    (void)device_->mark().or_throw();
+    until_the_end = {memory.data, std::move(pinned), host, std::move(queue_), std::move(device_)};
+    std::exit(0);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(end(), ::testing::ExitedWithCode(0), "");
 }
 
 // Not skipped: it needs no driver.
