@@ -221,6 +221,7 @@ TEST_P(GpuRankProgram, FindsNoDifferenceOnTheDouble) {
   }
   if (GetParam() == "cuda") {
     expect_contains(text, "\"bits of the host, all dtypes\", " + last);
+    expect_contains(text, "\"memory that comes and goes\", " + last);
   } else {
     expect_contains(text, "\"codec int8\", " + last + ", \"largest_difference\": 0");
   }

@@ -225,6 +225,23 @@ void compare_with_host(stretto::Communicator& communicator, const MakeTensor& ma
               communicator.rank().value(), communicator.size());
 }
 
+// What ranks have freed is there again, though others had mapped it: two of them take more of it,
+// one buffer after the other, than a GPU has.
+void use_much_memory(stretto::Communicator& communicator, const MakeTensor& make,
+                     std::int64_t features) {
+  constexpr int kTimes = 8;
+  const std::int64_t count = 3 * 1024 * features * features;
+  for (int i = 0; i < kTimes; ++i) {
+    const torch::Tensor data = make(count, torch::kFloat);
+    communicator.all_reduce(view_of(data)).wait();
+    expect("memory that has just been made", data.slice(0, count - 1), 0);
+  }
+  std::printf(
+      "{\"check\": \"memory that comes and goes\", \"rank\": %d, \"ranks\": %d, \"gib\": %g}\n",
+      communicator.rank().value(), communicator.size(),
+      static_cast<double>(kTimes * count) * sizeof(float) / (1 << 30));
+}
+
 // The floor of an all_reduce is a copy of as much on the device.
 void time_all_reduce(stretto::Communicator& communicator, const MakeTensor& make,
                      std::int64_t count) {
@@ -296,6 +313,7 @@ void run(const std::string& name, std::int64_t features) {
     for (const std::int64_t count : {std::int64_t{1}, whole / 256, whole, 4 * whole}) {
       time_all_reduce(*communicator, make, count);
     }
+    if (keeps_to_own_memory) use_much_memory(*communicator, make, features);
   }
   if (!keeps_to_own_memory) compare_all(*communicator, {device, features});
   if (keeps_to_own_memory && communicator->size() > 1) {
