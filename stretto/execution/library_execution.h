@@ -52,7 +52,9 @@ class LibraryExecution final : public Execution {
   std::size_t idle_bytes() const override { return copies_bytes_; }
   // All, once it is the library's, which does not say.
   std::vector<Rank> waiting_for() const override;
-  bool must_be_asked() const override { return phase_ == Phase::running; }
+  bool must_be_asked() const override {
+    return phase_ == Phase::running || phase_ == Phase::giving_back;
+  }
   bool is_on_device() const override;
   bool let_default_stream_wait() override {
     return shared_->library->for_devices()->let_default_stream_wait(operation_);

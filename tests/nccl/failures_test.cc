@@ -147,6 +147,24 @@ TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDeviceInSeveralGroups) {
   EXPECT_EQ(Double::get().control().aborts, 4);
 }
 
+// So a group whose time is up may have its buffers back only when another's is.
+TEST_F(NcclDoubleFails, WhoWaitsForAnAbortMayGiveUpAndAbortWhatItWaitsFor) {
+  Double::get().reset([](auto& control) { control.stalls = true; });
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const auto part = rank.split({.color = 0});
+    Work first = rank.all_reduce(on_device(rank, 8), {.timeout = milliseconds(300)});
+    Work second = part->all_reduce(on_device(rank, 8));
+    while (Double::get().control().launches < 4) rank.poll();
+    const double gave_up =
+        seconds_of([&] { error_of<Timeout>([&] { first.wait_for(seconds(1)); }); });
+    EXPECT_LT(gave_up, 3);
+    part->abort("enough");
+    EXPECT_EQ(second.wait_status().code(), StatusCode::aborted);
+    EXPECT_EQ(first.wait_status().code(), StatusCode::timeout);
+  });
+}
+
 // NCCL's own error often is the echo of a death, and comes first. Who has died is what is told.
 TEST_F(NcclDoubleFails, EchoOfADeathDoesNotHideWhoHasDied) {
   Double::get().reset([](auto& control) { control.stalls = true; });
