@@ -116,15 +116,19 @@ int Driver::device_of(const void* data) const {
   constexpr unsigned kUnified = 4;
   const Current current(*this);
   const auto ask = [&](int attribute, void* answer) {
-    return call_.pointer_attribute(answer, attribute, address_of(data)) == 0;
+    return call_.pointer_attribute(answer, attribute, address_of(data));
   };
-  // Memory that the driver does not know is the host's, which it calls an error.
+  // Memory that the driver does not know is the host's, which it calls an invalid value. A device
+  // that has failed says so instead, as it will to whoever uses it for what might be its memory.
+  constexpr int kUnknown = 1;
   unsigned type = 0;
-  if (!ask(kMemoryType, &type) || (type != kOfDevice && type != kUnified)) return -1;
+  const int error = ask(kMemoryType, &type);
+  if (error != 0) return error == kUnknown ? -1 : number_;
+  if (type != kOfDevice && type != kUnified) return -1;
   unsigned is_managed = 0;
   int device = number_;
-  if (type == kUnified || !ask(kIsManaged, &is_managed) || is_managed != 0) return number_;
-  return ask(kOrdinal, &device) ? device : number_;
+  if (type == kUnified || ask(kIsManaged, &is_managed) != 0 || is_managed != 0) return number_;
+  return ask(kOrdinal, &device) == 0 ? device : number_;
 }
 
 // By the only question about the default stream that a capture survives.

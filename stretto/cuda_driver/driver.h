@@ -112,7 +112,7 @@ class Driver {
   // Ok, or what the driver says.
   Status status_of_call(const char* what, int error) const;
   // The number of the device in whose memory that is; this one's, if the driver moves it between
-  // devices and the host by itself. -1: the host's.
+  // devices and the host by itself, or if it has failed. -1: the host's.
   int device_of(const void* data) const;
   // Fails with invalid_argument if a CUDA graph captures a stream that waits for the default one by
   // itself: what is begun on the default stream then fails, and spoils the graph. Fails with system

@@ -294,6 +294,18 @@ TEST_F(NcclDoubleFails, GraphThatIsCapturedIsNotSpoiledByOperations) {
   ranks.on_all([&](Communicator& rank) { rank.all_reduce(on_device(rank, 8)).wait(); });
 }
 
+// Nor is its memory taken for the host's, which the host would touch.
+TEST_F(NcclDoubleFails, ADeviceThatHasFailedIsToldInItsWords) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const View data = on_device(rank, 8);
+    rank.barrier().wait();
+    Double::get().change([](auto& control) { control.stream_error = 700; });
+    expect_contains(error_of<SystemError>([&] { rank.all_reduce(data).wait(); }),
+                    "all_reduce: the default stream: an error of the double's device (700)");
+  });
+}
+
 // NCCL says that what happens then is undefined.
 TEST_F(NcclDoubleFails, RegisteredMemoryAndOtherAreNotMixed) {
   DoubleRanks ranks({.size = 2});

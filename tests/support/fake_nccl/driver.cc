@@ -288,12 +288,13 @@ int cuEventDestroy_v2(void* event) {
   return kSuccess;
 }
 int cuPointerGetAttribute(void* value, int attribute, std::uint64_t pointer) {
+  const std::lock_guard held(shared().mutex);
+  if (const int error = shared().control.stream_error) return error;
   if (!is_device_memory(reinterpret_cast<const void*>(pointer))) return kInvalidValue;
   if (attribute == 9 && !is_in_pages(reinterpret_cast<const void*>(pointer))) {
     *static_cast<int*>(value) = device_of_exported(reinterpret_cast<const void*>(pointer));
     return kSuccess;
   }
-  const std::lock_guard held(shared().mutex);
   const auto at =
       static_cast<std::size_t>(reinterpret_cast<const std::byte*>(pointer) - pages().known);
   if (attribute == 2) *static_cast<unsigned*>(value) = 2;

@@ -55,8 +55,8 @@ struct Control {
   // Our kernels wait until they are let go; or are refused with this error, if it is not 0.
   bool holds_kernels = false;
   int kernel_error = 0;
-  // Streams that are done say this, and the default one says it always; devices get no access to
-  // memory of others.
+  // Streams that are done say this, and the default one and memory say it always; devices get no
+  // access to memory of others.
   int stream_error = 0;
   bool refuses_peers = false;
   // What memory for export there is.
