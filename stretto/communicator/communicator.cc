@@ -312,6 +312,12 @@ std::optional<int> Communicator::device() const {
   return devices == nullptr ? std::nullopt : std::optional(devices->device());
 }
 
+std::optional<int> Communicator::device_of(const void* data) const {
+  const DeviceOperations* const devices = backend_->devices();
+  const int number = devices == nullptr ? -1 : devices->device_of(data);
+  return number < 0 ? std::nullopt : std::optional(number);
+}
+
 bool Communicator::is_device_memory(const void* data) const {
   const DeviceOperations* const devices = backend_->devices();
   return devices != nullptr && devices->takes(data);

@@ -98,7 +98,10 @@ Status ScheduledBackend::set_up_all_gather(std::span<const std::byte> own, std::
 
 Status ScheduledBackend::share_windows(const Deadline& until) {
   const Status status = exchange_windows(until);
-  return status.ok() ? status : fail_set_up(status);
+  if (!status.ok()) return fail_set_up(status);
+  const group::EngineLock held(*engine_);
+  reaches_devices_ = !options_.open_device || group_->planner()->maps_all_devices();
+  return {};
 }
 
 Status ScheduledBackend::use_library(const Deadline& until) {

@@ -80,7 +80,9 @@ class ScheduledBackend final : public Backend {
   void note(std::string_view activity) override { engine_->note(activity); }
   void poll() override { engine_->turn(); }
   bool has_progress_thread() const override { return engine_->has_progress_thread(); }
-  const DeviceOperations* devices() const override { return devices_; }
+  const DeviceOperations* devices() const override {
+    return reaches_devices_ ? devices_ : nullptr;
+  }
   std::string link_name(Rank rank) const override;
   Explanation explain(const OperationDescriptor& operation) const override;
 
@@ -138,6 +140,7 @@ class ScheduledBackend final : public Backend {
   std::optional<Candidate> candidate_;
   DeviceOperations* devices_ = nullptr;  // Where there are any: the library's, or the device's own.
   DeviceLibrary* device_library_ = nullptr;  // The first.
+  bool reaches_devices_ = true;              // Of all ranks.
 };
 
 }  // namespace stretto::communicator

@@ -60,12 +60,16 @@ bool Planner::runs_in_library(const OperationDescriptor& operation,
   return setting_.library->can_run(operation) || setting_.library->can_run(sum);
 }
 
+bool Planner::maps_all_devices() const {
+  return setting_.maps_devices && setting_.is_one_team &&
+         setting_.selector.rank_count <= kDeviceRanksMax;
+}
+
 Result<Plans> Planner::plan_on_device(const OperationDescriptor& operation,
                                       const std::optional<execution::SharesView>& shares) const {
   const schedule::Algorithm* const algorithm =
       schedule::find_algorithm(operation.collective, schedule::Access::mapped, "direct_mapped");
-  const int ranks = setting_.selector.rank_count;
-  if (!setting_.is_one_team || ranks > kDeviceRanksMax || algorithm == nullptr) {
+  if (!maps_all_devices() || algorithm == nullptr) {
     return status_of(StatusCode::invalid_argument,
                      "memory of devices can be mapped by up to {} ranks, which are all on one host "
                      "and share its memory; others can use the backend \"nccl\"",

@@ -48,6 +48,8 @@ class Planner {
   };
   explicit Planner(Setting setting) : setting_(std::move(setting)), selector_(setting_.selector) {}
   const Setting& setting() const { return setting_; }
+  // Whether our schedules reach the devices of all ranks.
+  bool maps_all_devices() const;
 
   // `algorithm`: a name, or empty. `shares`: nothing where ranks have equal ones. Fails if the
   // algorithm cannot be used here (invalid_argument), or if its schedule is wrong (internal).

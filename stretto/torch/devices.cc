@@ -31,20 +31,19 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
   // Where tensors are at addresses, and in no handles.
   const bool has_addresses = device.is_cuda() || device.is_privateuseone();
   if (hook.leaves_bytes_alone()) {
-    if (!has_addresses) return {};
-    if (communicator.device() != device.index()) {
-      auto staged = hook.ending_in(std::make_shared<StagedReduction>(device));
-      if (staged == nullptr) return {};
-      return {device, std::make_shared<DeviceBuckets>(device), std::move(staged)};
-    }
-    // Types of one byte can be moved there, and not added.
-    const auto is_reached = [&](const NamedTensor& parameter) {
+    // The kind of a device is told by where its memory is. Types of one byte can be moved there, and
+    // not added.
+    const auto is_on_it = [&](const NamedTensor& parameter) {
       const torch::Tensor& tensor = parameter.tensor;
       return tensor.element_size() > 1 &&
-             (tensor.numel() == 0 || communicator.is_device_memory(tensor.const_data_ptr()));
+             (tensor.numel() == 0 || communicator.device_of(tensor.const_data_ptr()));
     };
-    if (!std::ranges::all_of(parameters, is_reached)) return {};
-    return {device, std::make_shared<DeviceBuckets>(device)};
+    if (communicator.device() == device.index() && std::ranges::all_of(parameters, is_on_it)) {
+      return {device, std::make_shared<DeviceBuckets>(device)};
+    }
+    auto staged = hook.ending_in(std::make_shared<StagedReduction>(device));
+    if (!has_addresses || staged == nullptr) return {};
+    return {device, std::make_shared<DeviceBuckets>(device), std::move(staged)};
   }
   const bool is_plain_codec = options.codec != nullptr &&
                               options.exchange == CompressedExchange::gather &&

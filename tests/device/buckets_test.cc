@@ -1,8 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Buckets of DistributedDataParallel in memory of a device, reduced there by NCCL: for what the
-// host waits, and what it is told when something goes wrong. With doubles of all three.
+// Buckets of DistributedDataParallel in memory of a device that the communicator has made, reduced
+// there by NCCL or our kernels: for what the host waits, and what it is told when something goes
+// wrong. With doubles of all.
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -25,7 +26,10 @@ class DeviceBucketsDouble : public ::testing::Test {
     load_fake_device();
   }
   void TearDown() override {
-    EXPECT_EQ(Double::get().control().misuse, "");
+    const fake_nccl::Control control = Double::get().control();
+    EXPECT_EQ(control.misuse, "");
+    EXPECT_EQ(control.made_blocks, 0);
+    EXPECT_EQ(control.exported_bytes, 0u);
     Double::get().reset();
   }
   static void stall(bool stalls) {
@@ -33,8 +37,22 @@ class DeviceBucketsDouble : public ::testing::Test {
   }
 };
 
-TEST_F(DeviceBucketsDouble, GradientsArePartsOfThem) {
-  DoubleRanks ranks({.size = kRanks});
+// By NCCL, or by our kernels on memory that the ranks have mapped.
+class DeviceBucketsBy : public DeviceBucketsDouble,
+                        public ::testing::WithParamInterface<std::string> {
+ protected:
+  static bool is_nccl() { return GetParam() == "nccl"; }
+  static DoubleRanks make() { return DoubleRanks({.size = kRanks, .maps_devices = !is_nccl()}); }
+  static int reductions() {
+    const fake_nccl::Control control = Double::get().control();
+    return is_nccl() ? control.launches : control.kernels;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, DeviceBucketsBy, ::testing::Values("nccl", "cuda"),
+                         [](const auto& by) { return by.param; });
+
+TEST_P(DeviceBucketsBy, GradientsArePartsOfThem) {
+  DoubleRanks ranks = make();
   ranks.on_all([](Communicator& communicator) {
     const torch::Device device = device_of(communicator);
     Placed model(device, 1);
@@ -45,6 +63,9 @@ TEST_F(DeviceBucketsDouble, GradientsArePartsOfThem) {
     step();
     const torch::Tensor first = model->first.grad();
     EXPECT_EQ(first.device(), device);
+    EXPECT_TRUE(communicator.is_device_memory(first.data_ptr()));
+    const fake_nccl::Control control = Double::get().control();
+    EXPECT_GT(is_nccl() ? control.registrations : control.mapped_places, 0);
     const auto* const second = static_cast<const std::byte*>(model->second.grad().data_ptr());
     EXPECT_EQ(std::abs(static_cast<const std::byte*>(first.data_ptr()) - second),
               second < first.data_ptr() ? 64 : 128);  // Their bytes, on whole cache lines.
@@ -101,9 +122,8 @@ TEST_F(DeviceBucketsDouble, BackwardDoesNotWaitForTheDevice) {
   });
 }
 
-// In a job that maps memory of devices, PyTorch's is not among it.
-TEST_F(DeviceBucketsDouble, AreOnTheHostWhereOperationsDoNotTakeParameters) {
-  DoubleRanks ranks({.size = kRanks, .maps_devices = true});
+TEST_F(DeviceBucketsDouble, AreOnTheHostWhereRanksCannotMapMemoryOfDevices) {
+  DoubleRanks ranks({.size = kRanks, .maps_devices = true, .shares_memory = false});
   ranks.on_all([](Communicator& communicator) {
     const auto backward = [](const torch::Tensor& loss, Placed&, Placed&) { loss.backward(); };
     expect_like_one_process(communicator, {}, backward);
@@ -111,8 +131,8 @@ TEST_F(DeviceBucketsDouble, AreOnTheHostWhereOperationsDoNotTakeParameters) {
   EXPECT_EQ(Double::get().control().kernels, 0);
 }
 
-TEST_F(DeviceBucketsDouble, DeathInTheMiddleOfBackwardIsTold) {
-  DoubleRanks ranks({.size = kRanks});
+TEST_P(DeviceBucketsBy, DeathInTheMiddleOfBackwardIsTold) {
+  DoubleRanks ranks = make();
   ranks.on_all([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     const torch::Device device = device_of(communicator);
@@ -120,7 +140,10 @@ TEST_F(DeviceBucketsDouble, DeathInTheMiddleOfBackwardIsTold) {
     DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {64}});
     const auto loss = ddp.forward(share_of(0, rank, device), true);
     if (rank == 1) {  // When the gradient of the second layer is under way.
-      model->hidden.register_hook([&](const torch::Tensor&) { ranks.kill(1); });
+      model->hidden.register_hook([&](const torch::Tensor&) -> torch::Tensor {
+        ranks.kill(1);
+        throw Aborted(Status(StatusCode::aborted, "dead"));
+      });
     }
     const auto text = message_of<Error>([&] { loss.backward(); });
     if (rank == 0) expect_contains(text, "rank 1");
@@ -128,8 +151,9 @@ TEST_F(DeviceBucketsDouble, DeathInTheMiddleOfBackwardIsTold) {
 }
 
 // The optimizer would step with what is in the buckets; the next step says why it must not go on.
-TEST_F(DeviceBucketsDouble, DeathBehindBackwardEndsWhatStreamsWaitForAndTheNextStepSaysIt) {
-  DoubleRanks ranks({.size = kRanks});
+// Kernels of ours have ended by then.
+TEST_P(DeviceBucketsBy, DeathBehindBackwardEndsWhatStreamsWaitForAndTheNextStepSaysIt) {
+  DoubleRanks ranks = make();
   std::atomic<int> returned{0};
   ranks.on_all([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
@@ -146,12 +170,12 @@ TEST_F(DeviceBucketsDouble, DeathBehindBackwardEndsWhatStreamsWaitForAndTheNextS
     const auto step = [&] { ddp.forward(share_of(1, rank, device), true).backward(); };
     if (rank == 0) expect_contains(message_of<PeerLost>(step), "rank 1");
   });
-  EXPECT_EQ(Double::get().control().aborts, kRanks);
+  EXPECT_EQ(Double::get().control().aborts, is_nccl() ? kRanks : 0);
 }
 
 // An exception that has nothing to do with a step, between two.
-TEST_F(DeviceBucketsDouble, StepsThatHaveEndedAreNotCutOffByALaterException) {
-  DoubleRanks ranks({.size = kRanks});
+TEST_P(DeviceBucketsBy, StepsThatHaveEndedAreNotCutOffByALaterException) {
+  DoubleRanks ranks = make();
   ranks.on_all([](Communicator& communicator) {
     const torch::Device device = device_of(communicator);
     const auto train = [&] {
@@ -174,8 +198,8 @@ class ReadingReduction : public PlainReduction {
 };
 
 // Of 16 bits, made and read by the device.
-TEST_F(DeviceBucketsDouble, HalvesAreReducedOnTheDevice) {
-  DoubleRanks ranks({.size = kRanks});
+TEST_P(DeviceBucketsBy, HalvesAreReducedOnTheDevice) {
+  DoubleRanks ranks = make();
   ranks.on_all([](Communicator& communicator) {
     const torch::Device device = device_of(communicator);
     const std::vector<DistributedDataParallelOptions> all = {
@@ -200,13 +224,13 @@ TEST_F(DeviceBucketsDouble, HalvesAreReducedOnTheDevice) {
       use_default_stream(device);
     }
   });
-  EXPECT_GT(Double::get().control().launches, 0);
+  EXPECT_GT(reductions(), 0);
 }
 
 // Hooks that are handed over and divisions read bytes on the host, as may any that a program
 // derives.
-TEST_F(DeviceBucketsDouble, WhatTheHostReadsIsStagedThere) {
-  DoubleRanks ranks({.size = kRanks});
+TEST_P(DeviceBucketsBy, WhatTheHostReadsIsStagedThere) {
+  DoubleRanks ranks = make();
   ranks.on_all([](Communicator& communicator) {
     const torch::Device device = device_of(communicator);
     const std::vector<DistributedDataParallelOptions> readers = {
@@ -219,12 +243,12 @@ TEST_F(DeviceBucketsDouble, WhatTheHostReadsIsStagedThere) {
       ddp.forward(share_of(0, communicator.rank().value(), device), true).backward();
     }
   });
-  EXPECT_EQ(Double::get().control().launches, 0);
+  EXPECT_EQ(reductions(), 0);
 }
 
 // One rank's module on a device and another's on the CPU.
-TEST_F(DeviceBucketsDouble, RanksWithBucketsElsewhereAreTold) {
-  DoubleRanks ranks({.size = kRanks});
+TEST_P(DeviceBucketsBy, RanksWithBucketsElsewhereAreTold) {
+  DoubleRanks ranks = make();
   ranks.on_all([](Communicator& communicator) {
     const torch::Device device = device_of(communicator);
     Placed model(communicator.rank() == Rank(0) ? device : torch::Device(torch::kCPU), 1);

@@ -6,8 +6,8 @@
 // DEVICE is "cuda", or another that PyTorch knows; a layer of the model has so many features.
 // Prints a line of JSON for each check, and ends with 1 and a line that begins with "wrong" if one
 // has failed. With the backend "nccl" or "cuda" it runs collectives, also on memory that the
-// communicator has made. Gradients, where the backend does not keep to such memory, are computed on
-// the device twice: some are reduced there, the others on the host.
+// communicator has made. Gradients are computed on the device twice: some are reduced there, where
+// the backend does that, the others on the host.
 
 #include <dlfcn.h>
 
@@ -295,9 +295,8 @@ void run(const std::string& name, std::int64_t features) {
   const auto communicator = stretto::join();
   const auto number = communicator->device().value_or(0);
   const torch::Device device(name + ":" + std::to_string(number));
-  bool keeps_to_own_memory = false;
   if (communicator->device()) {
-    keeps_to_own_memory =
+    const bool keeps_to_own_memory =
         !communicator->is_device_memory(of_torch(device)(1, torch::kFloat).data_ptr());
     const MakeTensor make = of_communicator(*communicator, device);
     try_collectives(*communicator, make, "collectives on memory of the communicator");
@@ -315,7 +314,7 @@ void run(const std::string& name, std::int64_t features) {
     }
     if (keeps_to_own_memory) use_much_memory(*communicator, make, features);
   }
-  if (!keeps_to_own_memory) compare_all(*communicator, {device, features});
+  compare_all(*communicator, {device, features});
   if (keeps_to_own_memory && communicator->size() > 1) {
     survive_a_death(*communicator, of_communicator(*communicator, device));
   }

@@ -97,9 +97,13 @@ TEST_F(DeviceMemory, IsZeroedAndKnown) {
     const auto data = rank.allocate<float>(100'000, rank.device());
     const std::vector<float> zeros(data.size());
     EXPECT_EQ(std::memcmp(reach(data), zeros.data(), data.size() * sizeof(float)), 0);
+    const std::byte* const foreign = Double::get().allocate(8, *rank.device());
     EXPECT_TRUE(rank.is_device_memory(data.data()));
     EXPECT_FALSE(rank.is_device_memory(zeros.data()));
-    EXPECT_FALSE(rank.is_device_memory(Double::get().allocate(8, *rank.device())));
+    EXPECT_FALSE(rank.is_device_memory(foreign));
+    EXPECT_EQ(rank.device_of(data.data()), rank.device());
+    EXPECT_EQ(rank.device_of(zeros.data()), std::nullopt);
+    EXPECT_EQ(rank.device_of(foreign), rank.device());
   });
 }
 
@@ -291,13 +295,19 @@ TEST_F(DeviceMemory, RanksOnOtherMemoryAreFoundOut) {
   });
 }
 
-TEST_F(DeviceMemory, RanksWithoutSharedMemoryAreToldWhatTheyLack) {
-  DoubleRanks ranks({.size = 2, .maps_devices = true, .shares_memory = false});
-  ranks.on_all([](Communicator& rank) {
-    const auto data = rank.allocate<float>(8, rank.device());
-    expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(data.span()).wait(); }),
-                    "which are all on one host and share its memory");
-  });
+TEST_F(DeviceMemory, RanksThatCannotMapItAllAreToldWhatTheyLack) {
+  for (const bool shares_memory : {false, true}) {
+    DoubleRanks ranks({.size = shares_memory ? 17 : 2,
+                       .maps_devices = true,
+                       .shares_memory = shares_memory});
+    ranks.on_all([](Communicator& rank) {
+      EXPECT_EQ(rank.device(), std::nullopt);
+      const auto data = rank.allocate<float>(8, rank.rank().value() % 8);
+      EXPECT_FALSE(rank.is_device_memory(data.data()));
+      expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(data.span()).wait(); }),
+                      "up to 16 ranks, which are all on one host and share its memory");
+    });
+  }
 }
 
 TEST_F(DeviceMemory, WithoutADeviceThereIsNone) {

@@ -20,9 +20,9 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support.
 
-// By what gradients are reduced: stretto's schedules, in buckets of the host, or the double of
-// NCCL, in buckets of the device.
-enum class By { schedules, nccl };
+// By what gradients are reduced: stretto's schedules, in buckets of the host, or on the device, in
+// buckets there, by the double of NCCL or our kernels.
+enum class By { schedules, nccl, kernels };
 class DeviceDouble : public ::testing::TestWithParam<By> {
  protected:
   void SetUp() override {
@@ -30,18 +30,24 @@ class DeviceDouble : public ::testing::TestWithParam<By> {
     load_fake_device();
   }
   void TearDown() override {
-    EXPECT_EQ(Double::get().control().launches > 0, GetParam() == By::nccl);
-    EXPECT_EQ(Double::get().control().misuse, "");
+    const fake_nccl::Control control = Double::get().control();
+    EXPECT_EQ(control.launches > 0, GetParam() == By::nccl);
+    EXPECT_EQ(control.kernels > 0, GetParam() == By::kernels);
+    EXPECT_EQ(control.made_blocks, 0);
+    EXPECT_EQ(control.mapped_places, 0);
+    EXPECT_EQ(control.misuse, "");
   }
   static void on_ranks(const std::function<void(Communicator&)>& body) {
     if (GetParam() == By::schedules) return run_ranks(kRanks, body);
-    DoubleRanks ranks({.size = kRanks});
+    DoubleRanks ranks({.size = kRanks, .maps_devices = GetParam() == By::kernels});
     ranks.on_all(body);
   }
 };
-INSTANTIATE_TEST_SUITE_P(By, DeviceDouble, ::testing::Values(By::schedules, By::nccl),
-                         [](const auto& by) {
-                           return by.param == By::nccl ? "nccl" : "schedules";
+INSTANTIATE_TEST_SUITE_P(By, DeviceDouble,
+                         ::testing::Values(By::schedules, By::nccl, By::kernels),
+                         [](const auto& by) -> std::string {
+                           if (by.param == By::schedules) return "schedules";
+                           return by.param == By::nccl ? "nccl" : "kernels";
                          });
 
 TEST_P(DeviceDouble, ReplicasStepLikeOneProcess) {
@@ -182,13 +188,14 @@ TEST_P(DeviceDouble, StreamsOfTheProgramAreWaitedForAndWait) {
   });
 }
 
-TEST(DeviceReplica, BuffersAreThoseOfRankZero) {
-  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+TEST_P(DeviceDouble, BuffersAreThoseOfRankZero) {
+  on_ranks([](Communicator& communicator) {
+    const int rank = communicator.rank().value();
     const torch::Device device = device_of(communicator);
     Placed model(device, 1);
     DistributedDataParallel ddp(model, communicator);
     model->factor.fill_(rank + 3);
-    ddp.forward(share_of(0, rank, device), true);
+    ddp.forward(share_of(0, rank, device), true).backward();
     expect_close(model->factor.cpu(), torch::full({4}, 3.0), "factor");
   });
 }

@@ -236,6 +236,9 @@ class Communicator final {
   // The device in whose memory buffers may lie, too, by its number in this process; none if they
   // must lie in memory of the host. See JoinOptions::backend. Any thread.
   std::optional<int> device() const;
+  // The device in whose memory that lies, whoever has made it; none if it is memory of the host, or
+  // device() is none. Any thread.
+  std::optional<int> device_of(const void* data) const;
   // Whether operations take what lies there, in memory of a device: of any, as far as the driver of
   // device() knows, or with the backend "cuda" what allocate() has made. Any thread.
   bool is_device_memory(const void* data) const;
