@@ -80,9 +80,7 @@ class ScheduledBackend final : public Backend {
   void note(std::string_view activity) override { engine_->note(activity); }
   void poll() override { engine_->turn(); }
   bool has_progress_thread() const override { return engine_->has_progress_thread(); }
-  const DeviceOperations* devices() const override {
-    return reaches_devices_ ? devices_ : nullptr;
-  }
+  const DeviceOperations* devices() const override { return reaches_devices_ ? devices_ : nullptr; }
   std::string link_name(Rank rank) const override;
   Explanation explain(const OperationDescriptor& operation) const override;
 

@@ -15,10 +15,10 @@
 
 namespace stretto::ddp {
 
-// Buckets in memory of the device of a communicator, which makes it and reduces them there. The host
-// waits for the device where that is made or freed, and where the communicator's operations do. All
-// else streams wait for, by each other's events, and the default stream stands between the program's
-// and the communicator's.
+// Buckets in memory of the device of a communicator, which makes it and reduces them there. The
+// host waits for the device where that is made or freed, and where the communicator's operations
+// do. All else streams wait for, by each other's events, and the default stream stands between the
+// program's and the communicator's.
 class DeviceBuckets : public BucketMemory {
  public:
   explicit DeviceBuckets(c10::Device device) : device_(device) {}
@@ -32,7 +32,7 @@ class DeviceBuckets : public BucketMemory {
   void clear(ByteSpan bytes) override;
   bool is_zero(ConstByteSpan) const override { return false; }
   void written() override;
-  // Once all ranks have begun it on their devices.
+  // By NCCL once all ranks have begun it on their devices; by our kernels when it has ended.
   Status end(Work& work) override;
 
  private:

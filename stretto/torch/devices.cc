@@ -31,8 +31,8 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
   // Where tensors are at addresses, and in no handles.
   const bool has_addresses = device.is_cuda() || device.is_privateuseone();
   if (hook.leaves_bytes_alone()) {
-    // The kind of a device is told by where its memory is. Types of one byte can be moved there, and
-    // not added.
+    // The kind of a device is told by where its memory is. Types of one byte can be moved there,
+    // and not added.
     const auto is_on_it = [&](const NamedTensor& parameter) {
       const torch::Tensor& tensor = parameter.tensor;
       return tensor.element_size() > 1 &&

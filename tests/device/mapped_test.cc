@@ -297,9 +297,8 @@ TEST_F(DeviceMemory, RanksOnOtherMemoryAreFoundOut) {
 
 TEST_F(DeviceMemory, RanksThatCannotMapItAllAreToldWhatTheyLack) {
   for (const bool shares_memory : {false, true}) {
-    DoubleRanks ranks({.size = shares_memory ? 17 : 2,
-                       .maps_devices = true,
-                       .shares_memory = shares_memory});
+    DoubleRanks ranks(
+        {.size = shares_memory ? 17 : 2, .maps_devices = true, .shares_memory = shares_memory});
     ranks.on_all([](Communicator& rank) {
       EXPECT_EQ(rank.device(), std::nullopt);
       const auto data = rank.allocate<float>(8, rank.rank().value() % 8);

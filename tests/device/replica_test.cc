@@ -43,8 +43,7 @@ class DeviceDouble : public ::testing::TestWithParam<By> {
     ranks.on_all(body);
   }
 };
-INSTANTIATE_TEST_SUITE_P(By, DeviceDouble,
-                         ::testing::Values(By::schedules, By::nccl, By::kernels),
+INSTANTIATE_TEST_SUITE_P(By, DeviceDouble, ::testing::Values(By::schedules, By::nccl, By::kernels),
                          [](const auto& by) -> std::string {
                            if (by.param == By::schedules) return "schedules";
                            return by.param == By::nccl ? "nccl" : "kernels";

@@ -59,10 +59,10 @@ class [[nodiscard]] Work {
   }
   // The same, as a value.
   Status wait_status();
-  // Of an operation on memory of a device: blocks until all ranks have entered it and this one has
-  // begun it there, and has the default stream of this rank's device wait for its end; the host
-  // does not, and the operation is still in flight. Fails as wait_status() with what happens before
-  // that; what happens later, wait() says, and the communicator's next call. Of all others,
+  // Of an operation by NCCL on memory of a device: blocks until all ranks have entered it and this
+  // one has begun it there, and has the default stream of this rank's device wait for its end; the
+  // host does not, and the operation is still in flight. Fails as wait_status() with what happens
+  // before that; what happens later, wait() says, and the communicator's next call. Of all others,
   // wait_status().
   Status wait_on_device();
   // Gives up waiting after `timeout` and throws Timeout; the operation goes on.
