@@ -233,6 +233,38 @@ TEST_P(DeviceBucketsBy, HalvesAreReducedOnTheDevice) {
   EXPECT_GT(reductions(), 0);
 }
 
+struct OfAllTypesImpl : torch::nn::Module {
+  explicit OfAllTypesImpl(torch::Device device) {
+    for (const auto type : {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16,
+                            torch::kComplexFloat, torch::kComplexDouble}) {
+      register_parameter(c10::toString(type), torch::ones({3}, type).to(device));
+    }
+  }
+  torch::Tensor forward(double factor) {
+    torch::Tensor sum;
+    for (const torch::Tensor& each : parameters()) {
+      const torch::Tensor own = (each * factor).abs().sum().to(torch::kDouble);
+      sum = sum.defined() ? sum + own : own;
+    }
+    return sum;
+  }
+};
+TORCH_MODULE(OfAllTypes);
+
+TEST_P(DeviceBucketsBy, HoldGradientsOfAllTypes) {
+  DoubleRanks ranks = make();
+  ranks.on_all([](Communicator& communicator) {
+    OfAllTypes model(device_of(communicator));
+    DistributedDataParallel ddp(model, communicator);
+    ddp.forward(communicator.rank().value() + 1.0).backward();
+    for (const auto& item : model->named_parameters()) {
+      const torch::Tensor gradient = item.value().grad();
+      EXPECT_TRUE(communicator.is_device_memory(gradient.data_ptr())) << item.key();
+      EXPECT_TRUE(torch::all(gradient.cpu() == (kRanks + 1) / 2.0).item<bool>()) << item.key();
+    }
+  });
+}
+
 // Hooks that are handed over and divisions read bytes on the host, as may any that a program
 // derives.
 TEST_P(DeviceBucketsBy, WhatTheHostReadsIsStagedThere) {
