@@ -15,17 +15,14 @@
 
 namespace stretto::ddp {
 
-// Buckets in memory of the device of a communicator, which makes it and reduces them there. The
-// host waits for the device where that is made or freed, and where the communicator's operations
-// do. All else streams wait for, by each other's events, and the default stream stands between the
-// program's and the communicator's.
+// Buckets in memory of a device. The host waits for nothing that is done there but, as they do, for
+// operations of a communicator: streams wait, for each other's events, and the default stream
+// stands between the program's and the communicator's.
 class DeviceBuckets : public BucketMemory {
  public:
   explicit DeviceBuckets(c10::Device device) : device_(device) {}
 
-  Memory allocate(Communicator& communicator, std::size_t bytes) override {
-    return communicator.allocate_bytes(bytes, device_.index());
-  }
+  Memory allocate(Communicator&, std::size_t bytes) override { return allocate_copy(bytes); }
   Memory allocate_copy(std::size_t bytes) override;
   void copy(ByteSpan to, ConstByteSpan from) override;
   void convert(const View& to, const ConstView& from) override;
@@ -45,6 +42,16 @@ class DeviceBuckets : public BucketMemory {
 
   c10::Device device_;
   std::shared_ptr<Users> users_ = std::make_shared<Users>();
+};
+
+// In memory that the communicator makes, where its operations reduce them: some take no other. The
+// host waits for the device when that is made or freed.
+class CommunicatorBuckets final : public DeviceBuckets {
+ public:
+  using DeviceBuckets::DeviceBuckets;
+  Memory allocate(Communicator& communicator, std::size_t bytes) override {
+    return communicator.allocate_bytes(bytes, communicator.device());
+  }
 };
 
 }  // namespace stretto::ddp

@@ -24,12 +24,11 @@
 
 namespace stretto::ddp {
 
-// Buckets of gradients that are compressed, which no operation of a communicator touches. One that
-// a rank has not computed is to keep its residual: the host waits to see whether it holds zeros.
+// Buckets of gradients that are compressed, where one that a rank has not computed is to keep its
+// residual: the host waits to see whether it holds zeros.
 class CompressedDeviceBuckets final : public DeviceBuckets {
  public:
   explicit CompressedDeviceBuckets(torch::Device device) : DeviceBuckets(device), device_(device) {}
-  Memory allocate(Communicator&, std::size_t bytes) override { return allocate_copy(bytes); }
   bool is_zero(ConstByteSpan bytes) const override;
 
  private:

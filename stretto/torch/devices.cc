@@ -39,7 +39,7 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
              (tensor.numel() == 0 || communicator.device_of(tensor.const_data_ptr()));
     };
     if (communicator.device() == device.index() && std::ranges::all_of(parameters, is_on_it)) {
-      return {device, std::make_shared<DeviceBuckets>(device)};
+      return {device, std::make_shared<CommunicatorBuckets>(device)};
     }
     auto staged = hook.ending_in(std::make_shared<StagedReduction>(device));
     if (!has_addresses || staged == nullptr) return {};

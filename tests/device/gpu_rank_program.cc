@@ -295,8 +295,9 @@ void run(const std::string& name, std::int64_t features) {
   const auto communicator = stretto::join();
   const auto number = communicator->device().value_or(0);
   const torch::Device device(name + ":" + std::to_string(number));
+  bool keeps_to_own_memory = false;
   if (communicator->device()) {
-    const bool keeps_to_own_memory =
+    keeps_to_own_memory =
         !communicator->is_device_memory(of_torch(device)(1, torch::kFloat).data_ptr());
     const MakeTensor make = of_communicator(*communicator, device);
     try_collectives(*communicator, make, "collectives on memory of the communicator");
