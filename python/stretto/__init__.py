@@ -52,8 +52,8 @@ class Options:
     warn_after: an operation that has waited so long for others says so in the log; 0: never. None:
         STRETTO_WARN_AFTER, or 60.
     disable_shared_memory: for tests and measurements: TCP between the ranks of one host too.
-    backend: "nccl" for tensors on GPUs, too, on all ranks alike (docs/gpu.md). None:
-        STRETTO_BACKEND, or "stretto".
+    backend: for tensors on GPUs, too, on all ranks alike: "nccl", or "cuda" where all ranks are on
+        one host and may share GPUs (docs/gpu.md). None: STRETTO_BACKEND, or "stretto".
     """
 
     network_timeout: float | None = None
@@ -188,15 +188,19 @@ def monitored_barrier(
 
 
 def empty(
-    *size: Any, dtype: torch.dtype | None = None, group: dist.ProcessGroup | None = None
+    *size: Any,
+    dtype: torch.dtype | None = None,
+    group: dist.ProcessGroup | None = None,
+    device: torch.device | str = "cpu",
 ) -> torch.Tensor:
     """An uninitialised tensor, of a size as torch.empty takes it, in memory that the other ranks of
-    this host have mapped: collectives on it copy nothing. Not collective; may outlive the group."""
+    this host have mapped: collectives on it copy nothing. Not collective; may outlive the group.
+    A device other than the CPU is the one on which this rank's group works (docs/gpu.md)."""
     import torch
 
     shape = torch.empty(*size or ((),), device="meta").shape
     dtype = dtype or torch.get_default_dtype()
-    flat = _backend(group).allocate_tensor(shape.numel(), dtype=dtype, device=torch.device("cpu"))
+    flat = _backend(group).allocate_tensor(shape.numel(), dtype=dtype, device=torch.device(device))
     return flat.view(dtype).view(shape)  # Real numbers, if it is for complex ones.
 
 

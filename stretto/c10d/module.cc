@@ -74,8 +74,14 @@ std::string explain(const BackendPtr& backend, const std::string& collective,
     known.append(number == 0 ? "" : ", ").append(name(each));
     if (name(each) != collective) continue;
     const auto communicator = communicator_of(backend);
-    const ConstView view = OperationTensors(communicator).input(tensor);
-    if (!tensor.device().is_cpu()) return "nccl: the tensor is on " + tensor.device().str();
+    OperationTensors tensors = group_of(backend)->tensors_of_operation();
+    const ConstView view = tensors.describe(tensor);
+    if (!tensor.device().is_cpu()) {
+      const char* const copies = ", and copied to memory that the ranks map, and back";
+      return fmt::format("{}: the tensor is on {}{}",
+                         communicator->maps_devices() ? "cuda" : "nccl", tensor.device().str(),
+                         tensors.are_mapped() && !tensors.is_taken_as_it_is(tensor) ? copies : "");
+    }
     const Explanation found = communicator->explain(each, view.dtype, view.count);
     return found.algorithm + ": " + found.reason;
   }
@@ -87,7 +93,7 @@ std::string explain(const BackendPtr& backend, const std::string& collective,
 std::vector<double> time_all_reduces(const BackendPtr& backend, const Tensors& tensors, int repeat,
                                      int clock) {
   const std::shared_ptr<Communicator> communicator = communicator_of(backend);
-  OperationTensors held(communicator);
+  OperationTensors held = group_of(backend)->tensors_of_operation();
   const std::vector<View> views = held.outputs(tensors, OperationTensors::kReduced);
   const auto now = [clock] {
     timespec time{};

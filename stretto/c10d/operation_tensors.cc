@@ -12,6 +12,7 @@
 #include <c10/core/StreamGuard.h>
 #include <fmt/format.h>
 
+#include "stretto/base/round_up.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/torch_version.h"
 #include "stretto/torch/scalar_type.h"
@@ -26,22 +27,25 @@ std::string problem_with_device(const at::Tensor& tensor, const Communicator* co
   const std::optional<int> device = communicator == nullptr ? std::nullopt : communicator->device();
   if (!device) {
     return fmt::format(
-        "this tensor is on {0}, and this group moves tensors of the CPU: it was not started with "
-        "NCCL, by STRETTO_BACKEND=nccl in the environment of all ranks or by "
-        "pg_options=stretto.Options(backend=\"nccl\"). Or give {0} a backend of its own: "
+        "this tensor is on {0}, and this group moves tensors of the CPU: it was started neither "
+        "with NCCL, by STRETTO_BACKEND=nccl in the environment of all ranks or by "
+        "pg_options=stretto.Options(backend=\"nccl\"), nor, for ranks of one host, with \"cuda\" "
+        "in the place of \"nccl\". Or give {0} a backend of its own: "
         "init_process_group(\"cpu:stretto,cuda:nccl\")",
         place);
   }
   // Of no elements there may be no memory at all.
-  if (tensor.numel() > 0 && !communicator->is_device_memory(tensor.const_data_ptr())) {
+  const bool is_copied = communicator->maps_devices() && has_addresses(tensor.device());
+  if (tensor.numel() > 0 && !is_copied &&
+      !communicator->is_device_memory(tensor.const_data_ptr())) {
     return fmt::format(
         "this tensor is on {}, which is no memory that this group reaches; copy it to the CPU, or "
-        "to a GPU if the group has NCCL",
+        "to the GPU of this rank",
         place);
   }
   if (tensor.device().index() != *device) {
     return fmt::format(
-        "this tensor is on {0}, and NCCL works on device {1} of this process; put the tensor "
+        "this tensor is on {0}, and this group works on device {1} of this process; put the tensor "
         "there, or start this rank with STRETTO_DEVICE={2}",
         place, *device, static_cast<int>(tensor.device().index()));
   }
@@ -87,16 +91,21 @@ ConstView OperationTensors::input(const at::Tensor& tensor, bool is_reduced) {
   return source(tensor, is_reduced);
 }
 
+ConstView OperationTensors::describe(const at::Tensor& tensor) {
+  check(tensor);
+  return view_of(tensor, false);
+}
+
 View OperationTensors::source(const at::Tensor& tensor, bool is_reduced) {
   check(tensor);
   const at::NoGradGuard no_grad;
-  kept_.push_back(tensor.resolve_conj().resolve_neg().contiguous());
+  kept_.push_back(is_taken_as_it_is(tensor) ? tensor : make_block(tensor).copy_(tensor));
   return view_of(kept_.back(), is_reduced);
 }
 
 View OperationTensors::writable(const at::Tensor& tensor, bool is_read, bool is_reduced) {
   check(tensor);
-  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) {
+  if (is_taken_as_it_is(tensor)) {
     kept_.push_back(tensor);
     return view_of(tensor, is_reduced);
   }
@@ -106,10 +115,53 @@ View OperationTensors::writable(const at::Tensor& tensor, bool is_read, bool is_
                      "them; use clone() of it"});
   }
   const at::NoGradGuard no_grad;
-  const at::Tensor block = at::empty(tensor.sizes(), tensor.options());
+  const at::Tensor block = make_block(tensor);
   if (is_read) block.copy_(tensor);
   copies_.push_back({tensor, block});
   return view_of(block, is_reduced);
+}
+
+bool OperationTensors::is_mapped_device(const at::Tensor& tensor) const {
+  return blocks_ != nullptr && !tensor.device().is_cpu() && tensor.numel() > 0;
+}
+
+bool OperationTensors::is_taken_as_it_is(const at::Tensor& tensor) const {
+  if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) return false;
+  if (!is_mapped_device(tensor)) return true;
+  const std::shared_ptr<const Communicator> alive = communicator_.lock();
+  return list_block_ == nullptr && alive != nullptr &&
+         alive->is_device_memory(tensor.const_data_ptr());
+}
+
+at::Tensor OperationTensors::make_block(const at::Tensor& tensor) {
+  if (!is_mapped_device(tensor)) return at::empty(tensor.sizes(), tensor.options());
+  std::shared_ptr<std::byte> block = list_block_;
+  std::size_t first = 0;
+  if (block != nullptr) {
+    first = round_up(list_bytes_, tensor.element_size());
+    list_bytes_ = first + tensor.nbytes();
+  } else {
+    block = for_torch([&] { return blocks_->take(tensor.nbytes(), tensor.device()); });
+  }
+  return at::for_blob(block.get() + first, tensor.sizes())
+      .deleter([block](void*) {})
+      .options(tensor.options())
+      .target_device(tensor.device())
+      .make_tensor();
+}
+
+void OperationTensors::begin_list(const std::vector<at::Tensor>& tensors) {
+  const at::Tensor* copied = nullptr;
+  std::size_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    check(tensor);
+    if (!is_mapped_device(tensor)) continue;
+    if (!is_taken_as_it_is(tensor)) copied = &tensor;
+    bytes = round_up(bytes, tensor.element_size()) + tensor.nbytes();
+  }
+  if (copied == nullptr) return;
+  list_block_ = for_torch([&] { return blocks_->take(bytes, copied->device()); });
+  list_bytes_ = 0;
 }
 
 View OperationTensors::output(const at::Tensor& tensor, bool is_reduced) {
@@ -123,14 +175,18 @@ View OperationTensors::in_place(const at::Tensor& tensor, bool is_reduced) {
 std::vector<ConstView> OperationTensors::inputs(const std::vector<at::Tensor>& tensors,
                                                 bool is_reduced) {
   std::vector<ConstView> views;
+  begin_list(tensors);
   for (const at::Tensor& tensor : tensors) views.push_back(input(tensor, is_reduced));
+  end_list();
   return views;
 }
 
 std::vector<View> OperationTensors::outputs(const std::vector<at::Tensor>& tensors,
                                             bool is_reduced) {
   std::vector<View> views;
+  begin_list(tensors);
   for (const at::Tensor& tensor : tensors) views.push_back(output(tensor, is_reduced));
+  end_list();
   return views;
 }
 

@@ -13,6 +13,7 @@
 #include <c10/util/SmallVector.h>
 
 #include "stretto/base/view.h"
+#include "stretto/c10d/device_blocks.h"
 #include "stretto/communicator/communicator.h"
 
 namespace stretto::c10d_backend {
@@ -20,7 +21,9 @@ namespace stretto::c10d_backend {
 // The tensors of one operation as the buffers that the library works on, and what keeps them alive.
 // Elements are taken in the order of their indices, whatever the strides: a tensor that is not
 // contiguous is worked on as a contiguous copy, and an output of that kind is copied back at the
-// end, so that ranks with other strides get the same.
+// end, so that ranks with other strides get the same. So it is with a tensor on the communicator's
+// device if the ranks map memory there and this is other memory: its copy lies in such a block, and
+// those of a list lie in one block, one behind the other, so that they are one buffer.
 //
 // Of a type that the library does not know, the bytes: enough for what is moved, while kReduced is
 // for what is reduced. All functions throw ValueError for a tensor that the communicator cannot
@@ -35,9 +38,11 @@ class OperationTensors {
 
   // Takes tensors of the CPU only.
   OperationTensors() = default;
-  // Takes those of the device of `communicator`, too, if it has one.
-  explicit OperationTensors(std::weak_ptr<const Communicator> communicator)
-      : communicator_(std::move(communicator)) {}
+  // Takes those of the device of `communicator`, too, if it has one. `blocks`, if the ranks map
+  // memory there, is for copies.
+  OperationTensors(std::weak_ptr<const Communicator> communicator,
+                   std::shared_ptr<DeviceBlocks> blocks)
+      : communicator_(std::move(communicator)), blocks_(std::move(blocks)) {}
 
   ConstView input(const at::Tensor& tensor, bool is_reduced = false);
   // The same, for an operation whose one buffer is written to on the other ranks only.
@@ -47,6 +52,13 @@ class OperationTensors {
   std::vector<ConstView> inputs(const std::vector<at::Tensor>& tensors, bool is_reduced = false);
   std::vector<View> outputs(const std::vector<at::Tensor>& tensors, bool is_reduced = false);
 
+  // What operations would be told of the tensor, which is not copied.
+  ConstView describe(const at::Tensor& tensor);
+  // Whether operations work on the memory of that tensor itself.
+  bool is_taken_as_it_is(const at::Tensor& tensor) const;
+
+  // Whether tensors have come that lie on a device whose memory the ranks map.
+  bool are_mapped() const { return stream_ && blocks_ != nullptr; }
   bool has_copies() const { return !copies_.empty(); }
   // Before the operation is submitted, which waits for the default stream: has that one wait for
   // what the caller's has now.
@@ -63,11 +75,21 @@ class OperationTensors {
   };
   void check(const at::Tensor& tensor);
   View writable(const at::Tensor& tensor, bool is_read, bool is_reduced);
+  bool is_mapped_device(const at::Tensor& tensor) const;
+  // A contiguous tensor of its kind, where operations work on it.
+  at::Tensor make_block(const at::Tensor& tensor);
+  // Where a tensor of a list has to be copied to a block, all are, to the same.
+  void begin_list(const std::vector<at::Tensor>& tensors);
+  void end_list() { list_block_.reset(); }
 
   c10::SmallVector<at::Tensor, 2> kept_;
   std::vector<Copy> copies_;
   std::weak_ptr<const Communicator> communicator_;  // Whose end ends its operations.
+  std::shared_ptr<DeviceBlocks> blocks_;
   std::optional<c10::Stream> stream_;  // The caller's, of the device that tensors are on.
+  // The block of the list that is being taken, and how much of it is.
+  std::shared_ptr<std::byte> list_block_;
+  std::size_t list_bytes_ = 0;
 };
 
 }  // namespace stretto::c10d_backend

@@ -113,10 +113,6 @@ std::vector<std::size_t> split_counts(const at::Tensor& tensor, std::size_t coun
 
 }  // namespace
 
-OperationTensors ProcessGroupStretto::tensors_of_operation() const {
-  return OperationTensors(shared_->communicator);
-}
-
 stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& record_number,
                                                    Submit submit) {
   FlightEntry entry = make_entry(what);
@@ -229,11 +225,16 @@ WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
   std::vector<View> views;
   for (const at::Tensor& tensor : tensors) views.push_back(held.in_place(tensor, kReduced));
   const Reduction reduction = reduction_of(options.reduceOp);
+  const bool is_each_alone = held.are_mapped();
   return start({OpType::ALLREDUCE_COALESCED, "stretto:all_reduce_coalesced", options.timeout, held,
                 tensors, tensors},
                [&](Communicator& comm, Duration timeout) {
-                 return comm.all_reduce_coalesced(
-                     views, {.op = reduction.op, .factor = reduction.factor, .timeout = timeout});
+                 const stretto::AllReduceOptions ours = {
+                     .op = reduction.op, .factor = reduction.factor, .timeout = timeout};
+                 if (!is_each_alone) return comm.all_reduce_coalesced(views, ours);
+                 std::vector<stretto::Work> works;
+                 for (const View& view : views) works.push_back(comm.all_reduce(view, ours));
+                 return stretto::Work::all(std::move(works));
                });
 }
 
@@ -286,15 +287,17 @@ WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& 
            outputs.size());
   }
   Tensors results;
-  std::vector<std::vector<View>> views(inputs.size());
+  std::vector<Tensors> lists(inputs.size());
   for (const Tensors& of_rank : outputs) {
     if (of_rank.size() != inputs.size()) {
       refuse("all_gather_coalesced: {} inputs, but {} outputs from a rank", inputs.size(),
              of_rank.size());
     }
-    for (std::size_t i = 0; i < inputs.size(); ++i) views[i].push_back(held.output(of_rank[i]));
+    for (std::size_t i = 0; i < inputs.size(); ++i) lists[i].push_back(of_rank[i]);
     results.insert(results.end(), of_rank.begin(), of_rank.end());
   }
+  std::vector<std::vector<View>> views;
+  for (const Tensors& list : lists) views.push_back(held.outputs(list));
   const std::vector<ConstView> sources = held.inputs(inputs);
   return start(
       {OpType::ALLGATHER_COALESCED, "stretto:all_gather_coalesced", options.timeout, held, inputs,

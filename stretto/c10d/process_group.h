@@ -31,8 +31,8 @@ using TensorLists = std::vector<std::vector<at::Tensor>>;
 using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
 
 // The backend "stretto" of torch.distributed: collectives of tensors on the CPU, and on a device if
-// it was started with NCCL, by a Communicator of its own. All functions throw ValueError or
-// DistBackendError. Any thread; the order of the group is the order of the calls.
+// it was started with NCCL or "cuda", by a Communicator of its own. All functions throw ValueError
+// or DistBackendError. Any thread; the order of the group is the order of the calls.
 //
 // `override` is missing where not every version of PyTorch from 2.11 on has the function.
 class ProcessGroupStretto final : public ::c10d::Backend {
@@ -128,15 +128,17 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   void shutdown() override;
 
   // Memory that the other ranks of this host have mapped.
-  bool supportsTensorAlloc(c10::DeviceIndex device) override { return device < 0; }
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;  // NOLINT: as declared.
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
   std::unordered_map<std::string, uint64_t> getMemoryStats();
   void suspend();
   void resume();
 
-  // The communicator, for what PyTorch has no word for. Throws after shutdown().
+  // For what PyTorch has no word for: the communicator, which throws after shutdown(), and what
+  // operations of it are called with.
   std::shared_ptr<Communicator> communicator() const;
+  OperationTensors tensors_of_operation() const { return {shared_->communicator, blocks_}; }
 
  private:
   struct Start {
@@ -149,7 +151,6 @@ class ProcessGroupStretto final : public ::c10d::Backend {
     int peer = -1;        // Of a send or receive; -1: any.
     bool blocks = false;  // It has ended when it has been submitted.
   };
-  OperationTensors tensors_of_operation() const;
   // Submits by `submit`, and makes a Work of what it returns.
   using Submit = c10::function_ref<stretto::Work(Communicator&, Duration timeout)>;
   WorkPtr start(const Start& what, Submit submit);
@@ -184,6 +185,7 @@ class ProcessGroupStretto final : public ::c10d::Backend {
 
   mutable Mutex mutex_;
   std::shared_ptr<Communicator> communicator_ STRETTO_GUARDED_BY(mutex_);
+  const std::shared_ptr<DeviceBlocks> blocks_;  // Null where no devices are mapped.
   // The batches of threads that are between startCoalescing() and endCoalescing().
   std::unordered_map<std::thread::id, c10::intrusive_ptr<CoalescedWork>> batches_
       STRETTO_GUARDED_BY(mutex_);

@@ -212,7 +212,9 @@ ProcessGroupStretto::ProcessGroupStretto(std::unique_ptr<Communicator> communica
       timeout_(options->timeout),
       join_options_(std::move(join_options)),
       shared_(std::make_shared<Shared>()),
-      communicator_(std::move(communicator)) {
+      communicator_(std::move(communicator)),
+      blocks_(communicator_->maps_devices() ? std::make_shared<DeviceBlocks>(communicator_)
+                                            : nullptr) {
   shared_->communicator = communicator_;
   const auto own = static_cast<std::size_t>(getRank());
   shared_->job_rank = static_cast<int>(global_ranks_[own]);
@@ -261,6 +263,7 @@ void ProcessGroupStretto::close() {
   }
   batches.clear();
   last.reset();  // Operations in flight end with it.
+  if (blocks_ != nullptr) blocks_->close();
   shared_->driver.stop();
 }
 

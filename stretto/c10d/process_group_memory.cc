@@ -10,7 +10,8 @@
 #include <utility>
 
 #include <ATen/ATen.h>
-#include <c10/core/CPUAllocator.h>
+#include <c10/core/Allocator.h>
+#include <fmt/format.h>
 
 #include "stretto/base/environment.h"
 #include "stretto/c10d/errors.h"
@@ -46,14 +47,17 @@ void keep_freed_memory([[maybe_unused]] uint64_t bytes) {
 
 std::atomic<uint64_t> registered_bytes = 0;
 
-// Registered memory that tells the statistics when it goes.
+// Registered memory, of the host or a device, that tells the statistics when it goes.
 struct Registered {
-  explicit Registered(Memory taken) : memory(std::move(taken)) {
-    keep_freed_memory(registered_bytes += memory.bytes().size());
+  Registered(Communicator& communicator, std::size_t bytes, std::optional<int> device = {})
+      : memory(for_torch([&] { return communicator.allocate_bytes(bytes, device); })) {
+    const uint64_t all = registered_bytes += bytes;
+    if (!device) keep_freed_memory(all);
   }
   ~Registered() { registered_bytes -= memory.bytes().size(); }
   Registered(const Registered&) = delete;
   Registered& operator=(const Registered&) = delete;
+  static void free(void* owned) { delete static_cast<Registered*>(owned); }
 
   const Memory memory;
 };
@@ -66,10 +70,9 @@ class RegisteredAllocator final : public c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     const std::shared_ptr<Communicator> alive = communicator_.lock();
     TORCH_CHECK(alive != nullptr, "the process group of this allocator has been shut down");
-    auto owned =
-        for_torch([&] { return std::make_unique<Registered>(alive->allocate_bytes(bytes)); });
+    auto owned = std::make_unique<Registered>(*alive, bytes);
     void* const data = owned->memory.bytes().data();
-    return {data, owned.release(), &free, c10::Device(c10::kCPU)};
+    return {data, owned.release(), &Registered::free, c10::Device(c10::kCPU)};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
@@ -77,16 +80,16 @@ class RegisteredAllocator final : public c10::Allocator {
   }
 
  private:
-  static void free(void* owned) { delete static_cast<Registered*>(owned); }
-
   const std::weak_ptr<Communicator> communicator_;
 };
 
 }  // namespace
 
+bool ProcessGroupStretto::supportsTensorAlloc(c10::DeviceIndex device) {
+  return device < 0 || communicator()->device() == device;
+}
+
 at::Tensor ProcessGroupStretto::allocateTensor(long size, at::TensorOptions options) {  // NOLINT
-  TORCH_CHECK(options.device().is_cpu(), "stretto allocates memory of the CPU, not of ",
-              options.device());
   TORCH_CHECK_VALUE(size >= 0, "a tensor of ", size, " elements");
   // A bucket of complex parameters is one of real numbers, twice as many: PyTorch's reducer makes
   // it that where it allocates the bucket itself, asks here for complex ones, and takes what comes.
@@ -94,11 +97,27 @@ at::Tensor ProcessGroupStretto::allocateTensor(long size, at::TensorOptions opti
   if (c10::isComplexType(type)) {
     return allocateTensor(2 * size, options.dtype(toRealValueType(type)));
   }
+  const std::shared_ptr<Communicator> alive = communicator();
+  c10::Device device = options.device();
+  std::optional<int> number;
+  if (!device.is_cpu()) {
+    number = alive->device();
+    TORCH_CHECK(number && has_addresses(device), "stretto allocates memory of the CPU",
+                number ? fmt::format(" and of device {}", *number) : "", ", not of ", device);
+    if (device.has_index()) number = device.index();
+    device.set_index(static_cast<c10::DeviceIndex>(*number));
+  }
   const std::size_t bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
-  // Some communication hooks make their bucket larger; it then moves to the heap.
-  c10::Storage storage(c10::Storage::use_byte_size_t(), static_cast<int64_t>(bytes),
-                       getMemAllocator()->allocate(bytes), c10::GetCPUAllocator(), true);
-  return at::empty({0}, options).set_(std::move(storage), 0, {size}, {1});
+  auto owned = std::make_unique<Registered>(*alive, bytes, number);
+  void* const data = owned->memory.bytes().data();
+  // Some communication hooks make their bucket larger; it then moves to where others are.
+  return at::for_blob(data, {size})
+      .context(owned.release(), &Registered::free)
+      .options(options.device(device))
+      .target_device(device)
+      .resizeable_storage()
+      .allocator(c10::GetAllocator(device.type()))
+      .make_tensor();
 }
 
 std::shared_ptr<c10::Allocator> ProcessGroupStretto::getMemAllocator() {
@@ -111,8 +130,8 @@ std::unordered_map<std::string, uint64_t> ProcessGroupStretto::getMemoryStats() 
 
 void ProcessGroupStretto::suspend() {
   TORCH_CHECK(false,
-              "stretto has no memory on a device that could be given back meanwhile; to free "
-              "everything, call destroy_process_group() and init_process_group() again");
+              "stretto cannot give memory of a device back meanwhile; to free everything, call "
+              "destroy_process_group() and init_process_group() again");
 }
 
 void ProcessGroupStretto::resume() { suspend(); }

@@ -82,6 +82,8 @@ class Backend {
   virtual bool has_progress_thread() const = 0;
   // Null: its buffers are in memory of the host.
   virtual const DeviceOperations* devices() const { return nullptr; }
+  // Whether those work on what allocate() has made there, and on nothing else.
+  virtual bool maps_devices() const { return false; }
   virtual std::string link_name(Rank rank) const = 0;  // Of another rank, or of this one.
   virtual Explanation explain(const OperationDescriptor& operation) const = 0;
 };

@@ -323,6 +323,8 @@ bool Communicator::is_device_memory(const void* data) const {
   return devices != nullptr && devices->takes(data);
 }
 
+bool Communicator::maps_devices() const { return backend_->maps_devices(); }
+
 void Communicator::abort(const std::string& reason) { backend_->abort(reason); }
 
 std::string Communicator::describe_links() const {

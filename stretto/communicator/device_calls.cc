@@ -3,6 +3,9 @@
 
 #include "stretto/communicator/device_calls.h"
 
+#include <optional>
+#include <vector>
+
 #include <fmt/format.h>
 
 #include "stretto/communicator/arguments.h"
@@ -78,6 +81,47 @@ void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCall
   if (!why.empty()) refuse(who, fmt::format("{} {}", caller.devices.name(), why));
 }
 
+// The parts as one buffer, if each begins where the one before it ends.
+template <class AnyView>
+std::optional<AnyView> as_one(const std::vector<AnyView>& parts) {
+  AnyView whole;
+  for (const AnyView& part : parts) {
+    if (part.count == 0) continue;
+    if (whole.count == 0) {
+      whole = part;
+    } else if (part.data == whole.data + whole.bytes() && part.dtype == whole.dtype) {
+      whole.count += part.count;
+    } else {
+      return std::nullopt;
+    }
+  }
+  return whole;
+}
+
+bool can_share_memory(ConstByteSpan input, ConstByteSpan output) {
+  const bool is_apart =
+      input.data() + input.size() <= output.data() || output.data() + output.size() <= input.data();
+  return is_apart || (input.data() == output.data() && input.size() == output.size());
+}
+
+// A list of buffers that lie one behind the other is one buffer, for who takes no lists.
+void join_lists(CollectiveCall& call, const DeviceOperations& devices) {
+  if (!call.packing || call.operation.collective == Collective::all_to_all) return;
+  const BufferParts& parts = call.packing->parts;
+  if (parts.factor != 1 || *devices.refusal(call.operation, parts) == '\0') return;
+  std::vector<ConstView> sources{parts.source};
+  sources.insert(sources.end(), parts.more.begin(), parts.more.end());
+  const auto source = as_one(sources);
+  const auto target = as_one(parts.targets);
+  if (!source || !target) return;
+  const ConstByteSpan input = source->count > 0 ? source->span() : call.input;
+  const ByteSpan output = target->count > 0 ? target->span() : call.output;
+  if (!can_share_memory(input, output)) return;
+  call.input = input;
+  call.output = output;
+  call.packing.reset();
+}
+
 void take_to_device(CollectiveCall& call, const Kinds& kinds) {
   call.operation.algorithm = kinds.registered ? kRegisteredDeviceAlgorithm : kDeviceAlgorithm;
   if (!call.packing) call.packing.emplace();
@@ -93,6 +137,7 @@ void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller) {
     if (call.operation.layout == kSetUpLayout) continue;
     const Kinds kinds = kinds_of(call, devices);
     if (!kinds.device && !(is_on_either(call, devices) && caller.algorithm.empty())) continue;
+    join_lists(call, devices);
     check_call(call, kinds, caller);
     take_to_device(call, kinds);
     any = true;

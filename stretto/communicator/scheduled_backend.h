@@ -81,6 +81,7 @@ class ScheduledBackend final : public Backend {
   void poll() override { engine_->turn(); }
   bool has_progress_thread() const override { return engine_->has_progress_thread(); }
   const DeviceOperations* devices() const override { return reaches_devices_ ? devices_ : nullptr; }
+  bool maps_devices() const override { return options_.device != nullptr; }
   std::string link_name(Rank rank) const override;
   Explanation explain(const OperationDescriptor& operation) const override;
 

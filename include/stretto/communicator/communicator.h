@@ -242,6 +242,8 @@ class Communicator final {
   // Whether operations take what lies there, in memory of a device: of any, as far as the driver of
   // device() knows, or with the backend "cuda" what allocate() has made. Any thread.
   bool is_device_memory(const void* data) const;
+  // Whether those are of the second kind, with the backend "cuda".
+  bool maps_devices() const;
 
   // Ends the communicator on all ranks that can be reached: their operations fail with Aborted and
   // `reason`. Local and immediate; waits for nobody. Any thread.

@@ -1,0 +1,354 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Ranks on a device, and what tests have them do there.
+
+No GPU is needed, and none is shown to work, but by GpuRank: NCCL, its driver, our kernels and
+PyTorch's device are doubles (tests/support/fake_nccl, fake_device), whose memory the host cannot
+touch and whose streams are late. That NCCL knows only ranks that are threads of one process."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import pathlib
+import threading
+import traceback
+import types
+from typing import Any, Callable
+
+import ranks
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import stretto
+
+BIN = pathlib.Path(os.environ["STRETTO_BUILD_DIR"]) / "bin"
+DOUBLE = "fake_device"
+COPIED = ", and copied to memory that the ranks map, and back"  # As explain() says.
+
+
+def load_double() -> ctypes.CDLL:
+    os.environ["STRETTO_NCCL_LIBRARY"] = str(BIN / "libfake_nccl.so")
+    os.environ["STRETTO_CUDA_DRIVER"] = str(BIN / "libfake_nccl.so")
+    os.environ["STRETTO_CUDA_KERNELS"] = str(BIN / "libfake_nccl.so")
+    library = ctypes.CDLL(str(BIN / "libfake_device.so"))
+    library.fake_device_use_stream.restype = ctypes.c_int64
+    library.fake_device_misuse.restype = ctypes.c_char_p
+    torch._register_device_module(DOUBLE, types.ModuleType(f"torch.{DOUBLE}"))
+    return library
+
+
+class Rank:
+    """What a test has on each rank, on the double of a device."""
+
+    def __init__(
+        self, store: dist.Store, rank: int, size: int, double: ctypes.CDLL, kind: str
+    ) -> None:
+        self.rank, self.size, self.kind = rank, size, kind
+        self.device = torch.device(DOUBLE, rank)
+        self.double = double
+        double.fake_device_use_device(rank)
+        self.start(store)
+
+    def start(self, store: dist.Store) -> None:
+        rank, size = self.rank, self.size
+        options = stretto._module().JoinOptions(None, None, False, self.kind)
+        self.backend = stretto._module().create(
+            store, rank, size, 60.0, "doubles", list(range(size)), options
+        )
+        self.group = dist.ProcessGroup(dist.PrefixStore("group", store), rank, size)
+        kind = dist.ProcessGroup.BackendType.CUSTOM
+        self.group._set_default_backend(kind)
+        for device in (torch.device("cpu"), self.device):
+            self.group._register_backend(device, kind, self.backend)
+
+    def use_stream(self, number: int = -1) -> int:
+        """As this thread's current one; -1: a new one, 0: the default one. Returns its number."""
+        return self.double.fake_device_use_stream(self.rank, ctypes.c_int64(number))
+
+    def be_busy(self) -> None:
+        """The double's streams are late without it."""
+
+    def value(self, device: torch.device, *shape: int) -> torch.Tensor:
+        count = torch.Size(shape).numel()
+        return ((torch.arange(count) * 7 + self.rank) % 11).float().reshape(shape).to(device)
+
+    def sum_over_ranks(self) -> float:
+        """Of what is one more than a rank."""
+        return self.size * (self.size + 1) / 2
+
+
+class GpuRank(Rank):
+    """On a GPU, which all ranks share. NCCL takes one rank for each."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, kind: str) -> None:
+        self.rank, self.size, self.kind = rank, size, kind
+        self.device = torch.device("cuda", 0)
+        self.streams = [torch.cuda.default_stream()]
+        self.start(store)
+
+    def use_stream(self, number: int = -1) -> int:
+        if number < 0:
+            self.streams.append(torch.cuda.Stream())
+        torch.cuda.set_stream(self.streams[number])
+        return number % len(self.streams)
+
+    def be_busy(self) -> None:
+        torch.cuda._sleep(20_000_000)  # Cycles: some 10 ms.
+
+
+def on_ranks(
+    function: Callable[[Rank], Any], size: int = 2, delay_us: int = 500, kind: str = "nccl"
+) -> None:
+    """In a process of its own, so that no other test has the device."""
+
+    def all_ranks(_rank: int, _size: int, _path: str) -> None:
+        double = load_double()
+        double.fake_device_set_delay(delay_us)
+        store = dist.HashStore()
+        problems = []
+
+        def be(rank: int) -> None:
+            try:
+                one = Rank(store, rank, size, double, kind)
+                try:
+                    function(one)
+                except BaseException:
+                    one.backend.abort()
+                    raise
+                one.backend.shutdown()
+            except BaseException:
+                problems.append(f"rank {rank}:\n{traceback.format_exc()}")
+
+        threads = [threading.Thread(target=be, args=(rank,)) for rank in range(size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not problems, "\n".join(problems)
+        assert double.fake_device_misuse() == b"", double.fake_device_misuse()
+
+    ranks.run(all_ranks, size=1)
+
+
+def collectives(one: Rank, device: torch.device) -> list[torch.Tensor]:
+    """All of them, and what they leave."""
+    group, size, left = one.group, one.size, []
+
+    def made(*shape: int) -> torch.Tensor:
+        left.append(one.value(device, *shape))
+        return left[-1]
+
+    def several(*shape: int) -> list[torch.Tensor]:
+        return [made(*shape) for _ in range(size)]
+
+    def mixed() -> list[torch.Tensor]:
+        doubles = made(2).double()
+        left.append(doubles)
+        return [made(3), doubles, made(5, 2).t()]
+
+    last = size - 1
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX):
+        dist.all_reduce(made(5, 3), op, group=group)
+    dist.all_reduce(made(0), group=group)
+    dist.all_reduce(made(3, 4, 2).permute(2, 0, 1), group=group)
+    dist.broadcast(made(7), group_src=last, group=group)
+    dist.broadcast(made(6, 4)[:, 1:3], group_src=last, group=group)
+    dist.reduce(made(4), group_dst=last, group=group)
+    dist.all_gather(several(3), made(3), group=group)
+    dist.all_gather([output.t() for output in several(3, 2)], made(2, 3), group=group)
+    dist.all_gather_into_tensor(made(3 * size), made(3), group=group)
+    dist.gather(made(3), several(3) if one.rank == last else None, group_dst=last, group=group)
+    dist.scatter(made(3), several(3) if one.rank == 0 else None, group_src=0, group=group)
+    dist.reduce_scatter(made(3), several(3), group=group)
+    dist.reduce_scatter_tensor(made(3), made(3 * size), group=group)
+    dist.all_to_all_single(made(2 * size), made(2 * size), group=group)
+    one.backend.allreduce_coalesced(mixed()).wait()
+    one.backend.allgather_coalesced([mixed() for _ in range(size)], mixed()).wait()
+    if one.kind == "nccl":
+        dist.all_reduce(made(4), dist._make_nccl_premul_sum(0.5), group=group)
+        splits = [r + one.rank + 1 for r in range(size)]
+        dist.all_to_all_single(made(sum(splits)), made(sum(splits)), splits, splits, group=group)
+        dist.all_to_all(several(2), several(2), group=group)
+    dist.barrier(group=group)
+    return [tensor.cpu() for tensor in left]
+
+
+def equals_the_cpu(one: Rank) -> None:
+    wanted = collectives(one, torch.device("cpu"))
+    found = collectives(one, one.device)
+    for number, (a, b) in enumerate(zip(found, wanted, strict=True)):
+        assert torch.equal(a, b), (number, a, b)
+
+
+def reaches_the_device(one: Rank) -> None:
+    before = one.double.fake_device_launches()
+    equals_the_cpu(one)
+    least = 17 if one.kind == "nccl" else 10  # What reduces nothing needs no kernel of ours.
+    assert one.double.fake_device_launches() - before >= least
+
+
+def waits_for_the_current_stream(one: Rank) -> None:
+    for _ in range(5):
+        one.use_stream()
+        tensor = torch.zeros(1000, device=one.device)
+        one.be_busy()
+        tensor.fill_(one.rank + 1)  # Reaches its place late.
+        dist.all_reduce(tensor, group=one.group)
+        assert torch.equal(tensor.cpu(), torch.full((1000,), one.sum_over_ranks())), tensor.cpu()
+
+
+def copied_results_reach_other_streams(one: Rank) -> None:
+    """A result that is not contiguous is copied, on the stream that was current at the call."""
+    for _ in range(5):
+        before = one.use_stream(0)
+        one.use_stream()
+        one.be_busy()
+        tensor = one.value(one.device, 40, 30)
+        work = dist.all_reduce(tensor.t(), group=one.group, async_op=True)
+        one.use_stream(before)
+        work.wait()
+        parts = (
+            Rank.value(types.SimpleNamespace(rank=rank), torch.device("cpu"), 40, 30)
+            for rank in range(one.size)
+        )
+        wanted = torch.stack(list(parts)).sum(0)
+        assert torch.equal(tensor.cpu(), wanted), (tensor.cpu(), wanted)
+
+
+def futures_wait_too(one: Rank) -> None:
+    one.be_busy()
+    tensor = torch.full((8, 4), one.rank + 1.0, device=one.device)
+    work = dist.all_reduce(tensor.t(), group=one.group, async_op=True)
+    doubled = work.get_future().then(lambda future: future.value()[0] * 2)
+    doubled.wait()
+    wanted = torch.full((4, 8), 2 * one.sum_over_ranks())
+    assert torch.equal(doubled.value().cpu(), wanted), doubled.value().cpu()
+
+
+def inputs_may_be_dropped(one: Rank) -> None:
+    for shape in ((500,), (25, 20)):
+        output = torch.empty(one.size * 500, device=one.device)
+        one.be_busy()
+        work = dist.all_gather_into_tensor(
+            output,
+            torch.full(shape, one.rank + 1.0, device=one.device).t(),
+            group=one.group,
+            async_op=True,
+        )
+        work.wait()
+        wanted = torch.arange(1.0, one.size + 1).repeat_interleave(500)
+        assert torch.equal(output.cpu(), wanted), output.cpu()
+
+
+def trains(one: Rank) -> list[torch.nn.Parameter]:
+    """PyTorch's DistributedDataParallel on the device, beside one process on the whole batch. The
+    gradients of the parameters lie in its buckets."""
+
+    def model() -> torch.nn.Module:
+        torch.manual_seed(3)
+        return torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.ReLU(), torch.nn.Linear(5, 2))
+
+    with SEED_LOCK:
+        alone, module = model(), model()
+    replica = DistributedDataParallel(
+        module.to(one.device), process_group=one.group, gradient_as_bucket_view=True
+    )
+    steps = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (alone, replica)]
+    for number in range(4):
+        batch = torch.linspace(-1, 1, 12 * 6).reshape(12, 6) * (number + 1)
+        share = batch[one.rank :: one.size].to(one.device)
+        for step in steps:
+            step.zero_grad()
+        alone(batch).square().mean().backward()
+        replica(share).square().mean().backward()
+        for step in steps:
+            step.step()
+    for a, b in zip(replica.parameters(), alone.parameters(), strict=True):
+        assert torch.allclose(a.cpu(), b, atol=1e-6), (a.cpu(), b)
+    return list(replica.parameters())
+
+
+SEED_LOCK = threading.Lock()
+
+
+def has_memory_without_copies(one: Rank) -> None:
+    """What the group allocates is worked on where it lies, in between what the stream does."""
+    tensor = one.backend.allocate_tensor(6, dtype=torch.float32, device=one.device)
+    tensor.fill_(one.rank + 1)
+    dist.all_reduce(tensor, group=one.group)
+    assert torch.equal(tensor.cpu(), torch.full((6,), one.sum_over_ranks())), tensor.cpu()
+    parts = one.backend.allocate_tensor(4 * one.size, dtype=torch.int64, device=one.device)
+    dist.all_gather(list(parts.chunk(one.size)), one.value(one.device, 4).long(), group=one.group)
+    wanted = torch.empty(4 * one.size, dtype=torch.int64)
+    own = one.value(torch.device("cpu"), 4).long()
+    dist.all_gather_into_tensor(wanted, own, group=one.group)
+    assert torch.equal(parts.cpu(), wanted), (parts.cpu(), wanted)
+    # Of which a part is not contiguous.
+    table = one.backend.allocate_tensor(12, dtype=torch.float32, device=one.device).view(4, 3)
+    table.fill_(one.rank + 1)
+    dist.all_reduce(table[:, 1], group=one.group)
+    wanted = torch.full((4, 3), one.rank + 1.0)
+    wanted[:, 1] = one.sum_over_ranks()
+    assert torch.equal(table.cpu(), wanted), table.cpu()
+
+
+def blocks_are_not_shared(one: Rank) -> None:
+    """Of copies that are in flight at once, on several streams."""
+    streams = [one.use_stream() for _ in range(3)]
+    sizes = (7, 1000, 300_000, 1_100_000, 12, 1_000_000)
+    for _ in range(2):
+        tensors, works = [], []
+        for number, size in enumerate(sizes):
+            one.use_stream(streams[number % 3])
+            one.be_busy()
+            tensors.append(torch.full((size,), one.rank + float(number), device=one.device))
+            works.append(dist.all_reduce(tensors[-1], group=one.group, async_op=True))
+        for work in works:
+            work.wait()
+        for number, tensor in enumerate(tensors):
+            wanted = one.sum_over_ranks() + one.size * (number - 1)
+            assert torch.equal(tensor.cpu(), torch.full(tensor.shape, wanted)), (number, tensor)
+
+
+def blocks_go_from_stream_to_stream(one: Rank) -> None:
+    """A result may still be on its way out of a block when another stream gets that."""
+    first, second, third = (one.use_stream() for _ in range(3))
+    for _ in range(5):
+        one.use_stream(first)
+        tensor = torch.full((600_000,), one.rank + 1.0, device=one.device)
+        work = dist.all_reduce(tensor, group=one.group, async_op=True)
+        one.use_stream(third)
+        work.wait()
+        one.use_stream(second)
+        dist.all_reduce(torch.zeros(600_000, device=one.device), group=one.group)
+        one.use_stream(third)
+        assert torch.equal(tensor.cpu(), torch.full((600_000,), one.sum_over_ranks())), tensor
+
+
+def trains_with_buckets(one: Rank, are_mapped: bool) -> None:
+    """PyTorch asks the group for memory of its buckets where this variable says so."""
+    os.environ["DDP_DISABLE_COMM_MEM"] = "0" if are_mapped else "1"
+    for parameter in trains(one):
+        said = stretto._module().explain(one.backend, "all_reduce", parameter.grad)
+        assert said.endswith(COPIED) == (one.kind == "cuda" and not are_mapped), said
+
+
+EVERYWHERE = (
+    equals_the_cpu,
+    waits_for_the_current_stream,
+    copied_results_reach_other_streams,
+    futures_wait_too,
+    inputs_may_be_dropped,
+    trains,
+)
+WHERE_RANKS_MAP_DEVICES = (
+    *EVERYWHERE,
+    functools.partial(trains_with_buckets, are_mapped=True),
+    has_memory_without_copies,
+    blocks_are_not_shared,
+    blocks_go_from_stream_to_stream,
+)

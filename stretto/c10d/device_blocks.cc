@@ -1,0 +1,109 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/c10d/device_blocks.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "stretto/base/round_up.h"
+#include "stretto/torch/streams.h"
+
+namespace stretto::c10d_backend {
+namespace {
+
+// Drivers give memory that is exported in such pieces.
+constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
+constexpr std::size_t kLeastBytes = 512;
+
+bool is_large(std::size_t bytes) { return bytes >= kPieceBytes; }
+
+std::size_t size_class(std::size_t bytes) {
+  if (bytes > kPieceBytes / 2) return round_up(bytes, kPieceBytes);
+  return std::bit_ceil(std::max(bytes, kLeastBytes));
+}
+
+}  // namespace
+
+std::shared_ptr<std::byte> DeviceBlocks::take(std::size_t bytes, c10::Device device) {
+  const c10::Stream stream = current_stream(device);
+  Block block = find_or_make(size_class(bytes), stream);
+  let_wait(stream, std::exchange(block.stream, stream));
+  std::byte* const data = block.data;
+  return {data, [pool = shared_from_this(), block = std::move(block)](std::byte*) mutable {
+            pool->give_back(std::move(block));
+          }};
+}
+
+// Of those that are not too large the one that was used last, on the same stream if there is one:
+// another stream waits for all that this one has to do.
+DeviceBlocks::Block DeviceBlocks::find_or_make(std::size_t bytes, const c10::Stream& stream) {
+  const auto fits = [&](const Block& each) {
+    return bytes <= each.bytes && each.bytes < 2 * bytes;
+  };
+  const auto is_at_hand = [&](const Block& each) { return fits(each) && each.stream == stream; };
+  std::list<Block> made;
+  while (true) {
+    {
+      const MutexLock held(mutex_);
+      idle_.splice(idle_.end(), made);
+      auto found = std::find_if(idle_.rbegin(), idle_.rend(), is_at_hand);
+      if (found == idle_.rend()) found = std::find_if(idle_.rbegin(), idle_.rend(), fits);
+      if (found != idle_.rend()) {
+        Block block = std::move(*found);
+        idle_.erase(std::next(found).base());
+        if (is_large(block.bytes)) bytes_in_use_ += block.bytes;
+        most_in_use_ = std::max(most_in_use_, bytes_in_use_);
+        return block;
+      }
+    }
+    made = make(bytes, stream);
+  }
+}
+
+// Without the lock, as what is freed waits for the device.
+std::list<DeviceBlocks::Block> DeviceBlocks::make(std::size_t bytes, const c10::Stream& stream) {
+  std::list<Block> freed;
+  {
+    const MutexLock held(mutex_);
+    const std::size_t in_use = bytes_in_use_ + bytes;
+    std::size_t all = in_use;
+    for (const Block& each : idle_) all += is_large(each.bytes) ? each.bytes : 0;
+    for (auto each = idle_.begin(); each != idle_.end();) {
+      const auto next = std::next(each);
+      if (is_large(each->bytes) && all > 2 * std::max(most_in_use_, in_use)) {
+        all -= each->bytes;
+        freed.splice(freed.end(), idle_, each);
+      }
+      each = next;
+    }
+  }
+  freed.clear();
+  const std::shared_ptr<Communicator> alive = communicator_.lock();
+  if (alive == nullptr) {
+    throw Aborted(status_of(StatusCode::aborted, "this process group has been shut down"));
+  }
+  const auto memory = std::make_shared<const Memory>(
+      alive->allocate_bytes(std::max(bytes, kPieceBytes), stream.device_index()));
+  std::list<Block> blocks;
+  for (std::size_t first = 0; first + bytes <= memory->bytes().size(); first += bytes) {
+    blocks.push_back({memory, memory->bytes().data() + first, bytes, stream});
+  }
+  return blocks;
+}
+
+void DeviceBlocks::give_back(Block block) {
+  const MutexLock held(mutex_);
+  if (is_large(block.bytes)) bytes_in_use_ -= block.bytes;
+  if (!is_closed_) idle_.push_back(std::move(block));
+}
+
+void DeviceBlocks::close() {
+  std::list<Block> freed;
+  const MutexLock held(mutex_);
+  is_closed_ = true;
+  freed.swap(idle_);
+}
+
+}  // namespace stretto::c10d_backend

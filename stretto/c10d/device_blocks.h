@@ -1,0 +1,59 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <memory>
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include "stretto/base/mutex.h"
+#include "stretto/communicator/communicator.h"
+
+namespace stretto::c10d_backend {
+
+// Of a device that has addresses, and no handles.
+inline bool has_addresses(c10::Device device) {
+  return device.is_cuda() || device.is_privateuseone();
+}
+
+// Memory that the ranks' devices map, for copies of tensors that lie elsewhere on the device. To
+// make it takes calls of the driver, for which the host waits, so it is kept and used again: at
+// most twice as much as was ever in use at once, and what small blocks are cut from. Any thread.
+class DeviceBlocks : public std::enable_shared_from_this<DeviceBlocks> {
+ public:
+  // The memory is that of `communicator`.
+  explicit DeviceBlocks(std::weak_ptr<Communicator> communicator)
+      : communicator_(std::move(communicator)) {}
+  // Uninitialised, for the calling thread's current stream of that device. The last copy gives the
+  // block back, which must happen when operations on it have ended; copies to and from it on that
+  // stream may be under way. Throws what Communicator::allocate_bytes() does.
+  std::shared_ptr<std::byte> take(std::size_t bytes, c10::Device device);
+  // From now on what comes back is freed, as all is that lies here.
+  void close();
+
+ private:
+  struct Block {
+    std::shared_ptr<const Memory> memory;  // Which small blocks share.
+    std::byte* data = nullptr;
+    std::size_t bytes = 0;
+    c10::Stream stream;  // Of who had it.
+  };
+  Block find_or_make(std::size_t bytes, const c10::Stream& stream);
+  std::list<Block> make(std::size_t bytes, const c10::Stream& stream);
+  void give_back(Block block);
+
+  const std::weak_ptr<Communicator> communicator_;
+  Mutex mutex_;
+  bool is_closed_ STRETTO_GUARDED_BY(mutex_) = false;
+  // What is not in use; first what has not been used for longest.
+  std::list<Block> idle_ STRETTO_GUARDED_BY(mutex_);
+  // Of large blocks:
+  std::size_t bytes_in_use_ STRETTO_GUARDED_BY(mutex_) = 0;
+  std::size_t most_in_use_ STRETTO_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace stretto::c10d_backend
