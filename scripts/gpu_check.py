@@ -196,8 +196,8 @@ def sanitized_collectives(launcher, program):
 def backend_part(build):
     """PyTorch's backend, where it is built for this Python."""
     module = build / "python" / "stretto" / ("_c" + sysconfig.get_config_var("EXT_SUFFIX"))
-    return Part("PyTorch's backend, 1 rank",
-                [sys.executable, "-m", "unittest", "-v", "device_test.GpuTest"], 60,
+    return Part("PyTorch's backend, 1 and 2 ranks",
+                [sys.executable, "-m", "unittest", "-v", "device_test.GpuTest"], 90,
                 {"PYTHONPATH": f"{build / 'python'}:{SOURCE / 'python' / 'tests'}",
                  "STRETTO_BUILD_DIR": str(build)}, needs=[str(module)])
 

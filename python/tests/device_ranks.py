@@ -14,6 +14,7 @@ import functools
 import os
 import pathlib
 import threading
+import time
 import traceback
 import types
 from typing import Any, Callable
@@ -36,6 +37,7 @@ def load_double() -> ctypes.CDLL:
     os.environ["STRETTO_CUDA_KERNELS"] = str(BIN / "libfake_nccl.so")
     library = ctypes.CDLL(str(BIN / "libfake_device.so"))
     library.fake_device_use_stream.restype = ctypes.c_int64
+    library.fake_device_exported_bytes.restype = ctypes.c_size_t
     library.fake_device_misuse.restype = ctypes.c_char_p
     torch._register_device_module(DOUBLE, types.ModuleType(f"torch.{DOUBLE}"))
     return library
@@ -327,6 +329,22 @@ def blocks_go_from_stream_to_stream(one: Rank) -> None:
         dist.all_reduce(torch.zeros(600_000, device=one.device), group=one.group)
         one.use_stream(third)
         assert torch.equal(tensor.cpu(), torch.full((600_000,), one.sum_over_ranks())), tensor
+
+
+def blocks_are_bounded(one: Rank) -> None:
+    """All that is kept of them is twice as much as was in use at once, whatever comes, and nothing
+    when the groups of all ranks have ended."""
+    piece = 1 << 19  # Elements of 4 bytes, of the least large block.
+    tensor = torch.zeros(11 * piece, device=one.device)
+    for pieces in (*range(1, 12), *range(11, 0, -1)):
+        dist.all_reduce(tensor[: pieces * piece], group=one.group)
+        kept = one.double.fake_device_exported_bytes()
+        assert kept <= one.size * 2 * tensor.nbytes, (pieces, kept)
+    one.backend.shutdown()
+    deadline = time.monotonic() + ranks.TIMEOUT_SECONDS
+    while one.double.fake_device_exported_bytes() > 0:
+        assert time.monotonic() < deadline, one.double.fake_device_exported_bytes()
+        time.sleep(0.01)
 
 
 def trains_with_buckets(one: Rank, are_mapped: bool) -> None:

@@ -9,18 +9,21 @@ from __future__ import annotations
 import functools
 import os
 import unittest
+import unittest.mock
 from typing import Callable
 
 import ranks
 import torch
 import torch.distributed as dist
 from device_ranks import (
+    BIN,
     COPIED,
     DOUBLE,
     EVERYWHERE,
     WHERE_RANKS_MAP_DEVICES,
     GpuRank,
     Rank,
+    blocks_are_bounded,
     blocks_are_not_shared,
     blocks_go_from_stream_to_stream,
     copied_results_reach_other_streams,
@@ -244,9 +247,10 @@ class GpuTest(unittest.TestCase):
         ranks.run(on_a_gpu, size=1)
 
     def test_ranks_on_one_gpu(self) -> None:
-        os.environ["STRETTO_DEVICE"] = "0"
-        self.addCleanup(os.environ.pop, "STRETTO_DEVICE")
-        ranks.run(on_a_shared_gpu, size=2)
+        kernels = str(BIN / "libstretto_cuda_kernels.so")
+        variables = {"STRETTO_DEVICE": "0", "STRETTO_CUDA_KERNELS": kernels}
+        with unittest.mock.patch.dict(os.environ, variables):
+            ranks.run(on_a_shared_gpu, size=2)
 
 
 class DeviceTest(unittest.TestCase):
@@ -269,6 +273,7 @@ class DeviceTest(unittest.TestCase):
     def test_blocks(self) -> None:
         for size in (2, 3):
             on_ranks(has_memory_without_copies, size, kind="cuda")
+            on_ranks(blocks_are_bounded, size, delay_us=0, kind="cuda")
             on_ranks(blocks_are_not_shared, size, delay_us=5_000, kind="cuda")
             on_ranks(blocks_go_from_stream_to_stream, size, delay_us=10_000, kind="cuda")
 

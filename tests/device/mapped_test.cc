@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -281,6 +282,34 @@ TEST_F(DeviceMemory, WhatCannotBeIsRefusedWithASentence) {
     // Nothing has begun, so the group goes on.
     rank.all_reduce(data.span()).wait();
     rank.all_reduce(host).wait();
+  });
+}
+
+TEST_F(DeviceMemory, ListsThatLieOneBehindTheOtherAreOneBuffer) {
+  DoubleRanks ranks = make(2);
+  ranks.on_all([](Communicator& rank) {
+    const auto own = rank.allocate<float>(2, rank.device());
+    const auto all = rank.allocate<float>(6, rank.device());
+    const auto part = [&](std::size_t first) { return view_of(all.span().subspan(first, 2)); };
+    std::fill_n(reach(own), 2, rank.rank() == 0 ? 1.0f : 2.0f);
+    const auto gather = [&](std::size_t first, std::size_t second) {
+      return rank.all_gather_list(view_of(own.span()), std::array{part(first), part(second)});
+    };
+    gather(1, 3).wait();
+    EXPECT_EQ(std::vector<float>(reach(all), reach(all) + 6),
+              (std::vector<float>{0, 1, 1, 2, 2, 0}));
+    rank.reduce_scatter_list(std::array<ConstView, 2>{part(0), part(2)}, view_of(own.span()))
+        .wait();
+    EXPECT_EQ(reach(own)[1], rank.rank() == 0 ? 2 : 4);
+    rank.all_reduce_coalesced(std::array{part(2), part(4)}).wait();
+    EXPECT_EQ(reach(all)[4], 4);
+    const auto refused = [](const auto& call) { return error_of<InvalidArgument>(call); };
+    expect_contains(refused([&] { gather(0, 4).wait(); }), "no lists of buffers that lie apart");
+    // A rank's own input would be written to before the other has read it.
+    expect_contains(refused([&] {
+                      rank.all_gather_list(part(1), std::array{part(0), part(2)}).wait();
+                    }),
+                    "no lists of buffers that lie apart");
   });
 }
 

@@ -293,6 +293,12 @@ int fake_device_launches() {
       [&](const auto& control) { launches = control.launches + control.kernels; });
   return launches;
 }
+// How much memory is there that others can map.
+std::size_t fake_device_exported_bytes() {
+  std::size_t bytes = 0;
+  stretto::fake_device::change([&](const auto& control) { bytes = control.exported_bytes; });
+  return bytes;
+}
 const char* fake_device_misuse() {
   static std::string misuse;
   stretto::fake_device::change([](const auto& control) { misuse = control.misuse; });
