@@ -84,7 +84,7 @@ class Rank:
 class Job:
     """The ranks of one system, which sleep in reading their input while others work."""
 
-    def __init__(self, system, ranks, build, python, small=False, device="cpu"):
+    def __init__(self, system, ranks, build, python, small=False, device="cpu", backend=""):
         self.system = system
         self.folder = tempfile.TemporaryDirectory(prefix="stretto_bench_ddp_")
         meet = pathlib.Path(self.folder.name)
@@ -96,6 +96,8 @@ class Job:
                 command = [str(build / "bin" / "ddp_driver"), *more]
                 own = {"STRETTO_RANK": str(rank), "STRETTO_SIZE": str(ranks),
                        "STRETTO_RENDEZVOUS": f"file://{meet}/rendezvous"}
+                # The models are on device 0.
+                own |= {"STRETTO_BACKEND": backend, "STRETTO_DEVICE": "0"} if backend else {}
             else:
                 command = [python, str(DRIVERS / "ddp_driver.py"), "--meet", str(meet), "--rank",
                            str(rank), "--ranks", str(ranks), *more]
@@ -283,6 +285,8 @@ def parse_arguments(words):
                         "Default: all")
     parser.add_argument("--device", default="cpu", metavar="NAME",
                         help="where the models are; all ranks share it [cpu]")
+    parser.add_argument("--backend", default="", metavar="NAME",
+                        help="of stretto's communicator, for a device: nccl or cuda [stretto]")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each [5]")
     parser.add_argument("--seconds", type=float, default=0.7, help="of each turn [0.7]")
     parser.add_argument("--zero", choices=["none", "zero"], default="none",
@@ -314,7 +318,8 @@ def measure(arguments, ranks, python):
     jobs = {}
     try:
         for system in arguments.systems:
-            jobs[system] = Job(system, ranks, arguments.build, python, device=arguments.device)
+            jobs[system] = Job(system, ranks, arguments.build, python, device=arguments.device,
+                               backend=arguments.backend)
         lines = []
         for model in arguments.models:
             figures = measure_model(jobs, model, arguments)

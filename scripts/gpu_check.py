@@ -177,18 +177,24 @@ def training_parts(folder):
             ranks("training, 2 ranks on one GPU", 2),
             ranks("training, 4 ranks on one GPU", 4),
             ranks("losses of three models, 2 ranks", 2, "loss_curves_rank_program"),
+            ranks("losses, by our kernels", 2, "loss_curves_rank_program", STRETTO_BACKEND="cuda"),
             # Against the same step without communication, and PyTorch's DDP over Gloo.
-            Part("steps of three models, 2 ranks",
-                 [sys.executable, SOURCE / "bench" / "ddp.py", "--device", "cuda", "--modes",
-                  "none,ddp", "--rounds", "3", "--seconds", "0.3", "--build", folder.parent,
-                  "--json", "/dev/stdout"],
-                 90, {"STRETTO_TORCH_PYTHON": sys.executable}, needs=[str(folder / "ddp_driver")]),
+            steps("steps of three models, 2 ranks", folder),
+            steps("steps, by our kernels", folder, "--systems", "stretto", "--backend", "cuda"),
             backend_part(folder.parent)]
 
 
+def steps(name, folder, *options):
+    command = [sys.executable, SOURCE / "bench" / "ddp.py", "--device", "cuda", "--modes",
+               "none,ddp", "--rounds", "3", "--seconds", "0.3", "--build", folder.parent,
+               "--json", "/dev/stdout", *options]
+    return Part(name, command, 90, {"STRETTO_TORCH_PYTHON": sys.executable},
+                needs=[str(folder / "ddp_driver")])
+
+
 def sanitized_collectives(launcher, program):
-    command = ["compute-sanitizer", "--tool", "memcheck", "--target-processes", "all",
-               "--error-exitcode", "1", launcher, "run", "-n", "2", "--", program, "cuda", "64"]
+    command = [launcher, "run", "-n", "2", "--", "compute-sanitizer", "--tool", "memcheck",
+               "--report-api-errors", "no", "--error-exitcode", "1", program, "cuda", "64"]
     return Part("compute-sanitizer memcheck, 2 ranks", command, 90, {"STRETTO_BACKEND": "cuda"},
                 needs=["compute-sanitizer", launcher, program])
 

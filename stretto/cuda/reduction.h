@@ -195,8 +195,8 @@ STRETTO_ON_DEVICE auto for_each(const Function& function) {
   return result;
 }
 
-// Formats: how elements lie in memory, and the values that are combined. Where a load or what is
-// stored says kOfNumbers, no value is a NaN, or nobody looks at what comes of it.
+// Formats: how elements lie in memory, and the values that are combined. What is kOfNumbers may
+// take it that no value is a NaN, and no input a partial result.
 
 template <class T>
 struct Plain {
@@ -207,6 +207,7 @@ struct Plain {
                                                 std::size_t i) {
     return pack_of<T, kCount>(operands.inputs[input], i);
   }
+  static STRETTO_ON_DEVICE T value(T loaded) { return loaded; }
   template <bool kOfNumbers>
   static STRETTO_ON_DEVICE Out stored(T value) {
     return value;
@@ -215,11 +216,7 @@ struct Plain {
 
 // Whatever is not zero is true, and is written as one.
 struct Boolean : Plain<std::uint8_t> {
-  template <int kCount, bool kOfNumbers>
-  static STRETTO_ON_DEVICE auto load(const Operands& operands, int input, std::size_t i) {
-    const auto bytes = Plain::load<kCount, kOfNumbers>(operands, input, i);
-    return for_each<kCount>([&](int k) { return std::uint8_t{bytes.values[k] != 0}; });
-  }
+  static STRETTO_ON_DEVICE std::uint8_t value(std::uint8_t loaded) { return loaded != 0 ? 1 : 0; }
 };
 
 // Conversions of numbers, as the host's. A device has instructions for them, whose NaN have other
@@ -259,19 +256,23 @@ struct Widened {
   using In = Narrow;
   using Out = OutType;
   template <int kCount, bool kOfNumbers>
-  static STRETTO_ON_DEVICE Pack<float, kCount> load(const Operands& operands, int input,
-                                                    std::size_t i) {
-    if ((operands.partial_inputs >> input & 1) != 0) {
-      return pack_of<float, kCount>(operands.inputs[input], i);
+  static STRETTO_ON_DEVICE auto load(const Operands& operands, int input, std::size_t i) {
+    if constexpr (kOfNumbers) {
+      return pack_of<Narrow, kCount>(operands.inputs[input], i);
+    } else {
+      if ((operands.partial_inputs >> input & 1) != 0) {
+        return pack_of<float, kCount>(operands.inputs[input], i);
+      }
+      const auto narrow = pack_of<Narrow, kCount>(operands.inputs[input], i);
+      return for_each<kCount>([&](int k) {
+        const auto value = static_cast<float>(narrow.values[k]);
+        // As the host's conversions of the two types do.
+        return std::is_same_v<Narrow, Half> && is_nan(value) ? quiet(value) : value;
+      });
     }
-    const auto narrow = pack_of<Narrow, kCount>(operands.inputs[input], i);
-    return for_each<kCount>([&](int k) {
-      if constexpr (kOfNumbers) return widened_number(narrow.values[k]);
-      const auto value = static_cast<float>(narrow.values[k]);
-      // As the host's conversions of the two types do.
-      return std::is_same_v<Narrow, Half> && is_nan(value) ? quiet(value) : value;
-    });
   }
+  static STRETTO_ON_DEVICE float value(float loaded) { return loaded; }
+  static STRETTO_ON_DEVICE float value(Narrow loaded) { return widened_number(loaded); }
   template <bool kOfNumbers>
   static STRETTO_ON_DEVICE Out stored(float value) {
     if constexpr (kOfNumbers) return narrowed_number<Out>(value);
@@ -279,81 +280,92 @@ struct Widened {
   }
 };
 
+template <class Op, bool kOfNumbers, class T>
+STRETTO_ON_DEVICE T combined(T left, T right) {
+  if constexpr (kOfNumbers) return Op::of_numbers(left, right);
+  if constexpr (!kOfNumbers) return Op::combine(left, right);
+}
 template <class Op, bool kOfNumbers, class T, int kCount>
 STRETTO_ON_DEVICE Pack<T, kCount> combined(const Pack<T, kCount>& left,
                                            const Pack<T, kCount>& right) {
-  return for_each<kCount>([&](int k) {
-    if constexpr (kOfNumbers) return Op::of_numbers(left.values[k], right.values[k]);
-    if constexpr (!kOfNumbers) return Op::combine(left.values[k], right.values[k]);
-  });
+  return for_each<kCount>(
+      [&](int k) { return combined<Op, kOfNumbers>(left.values[k], right.values[k]); });
 }
 
-// The canonical tree over inputs [first, first + kWidth) of those that there are.
-template <class Format, class Op, int kCount, bool kOfNumbers, int kWidth>
-STRETTO_ON_DEVICE auto subtree(const Operands& operands, int first, std::size_t i) {
-  if constexpr (kWidth == 1) {
-    return Format::template load<kCount, kOfNumbers>(operands, first, i);
-  } else {
-    constexpr int kHalf = kWidth / 2;
-    const auto left = subtree<Format, Op, kCount, kOfNumbers, kHalf>(operands, first, i);
-    if (operands.input_count <= first + kHalf) return left;
-    return combined<Op, kOfNumbers>(
-        left, subtree<Format, Op, kCount, kOfNumbers, kHalf>(operands, first + kHalf, i));
-  }
-}
-
-// That over all inputs, by fours: with code for sixteen, a compiler takes three times as long.
+// The canonical tree over inputs [first, first + 4) of those that there are. All are loaded before
+// any is looked at, as they lie in memory: so more is under way, in fewer registers.
 template <class Format, class Op, int kCount, bool kOfNumbers>
+STRETTO_ON_DEVICE auto tree_of_four(const Operands& operands, int first, std::size_t i) {
+  using Loaded = decltype(Format::template load<kCount, kOfNumbers>(operands, 0, i));
+  const int count = operands.input_count - first;
+  Loaded loaded[4];
+  for (int j = 0; j < 4; ++j) {
+    if (j < count) loaded[j] = Format::template load<kCount, kOfNumbers>(operands, first + j, i);
+  }
+  const auto pair = [&](const Loaded& left, const Loaded& right, bool has_right) {
+    return for_each<kCount>([&](int k) {
+      const auto value = Format::value(left.values[k]);
+      if (!has_right) return value;
+      return combined<Op, kOfNumbers>(value, Format::value(right.values[k]));
+    });
+  };
+  const auto left = pair(loaded[0], loaded[1], count > 1);
+  if (count <= 2) return left;
+  return combined<Op, kOfNumbers>(left, pair(loaded[2], loaded[3], count > 3));
+}
+
+// That over all inputs.
+template <class Format, class Op>
 STRETTO_ON_DEVICE auto tree(const Operands& operands, std::size_t i) {
   static_assert(kInputsMax == 16);
-  auto left = subtree<Format, Op, kCount, kOfNumbers, 4>(operands, 0, i);
+  auto left = tree_of_four<Format, Op, 1, false>(operands, 0, i);
   auto right = left;
   for (int first = 4; first < operands.input_count; first += 4) {
-    const auto four = subtree<Format, Op, kCount, kOfNumbers, 4>(operands, first, i);
-    if (first == 4) left = combined<Op, kOfNumbers>(left, four);
+    const auto four = tree_of_four<Format, Op, 1, false>(operands, first, i);
+    if (first == 4) left = combined<Op, false>(left, four);
     if (first == 8) right = four;
-    if (first == 12) right = combined<Op, kOfNumbers>(right, four);
+    if (first == 12) right = combined<Op, false>(right, four);
   }
-  return operands.input_count <= 8 ? left : combined<Op, kOfNumbers>(left, right);
+  return operands.input_count <= 8 ? left : combined<Op, false>(left, right);
 }
 
-// Pack i of what is combined, divided.
-template <class Format, class Op, int kCount, bool kOfNumbers>
-STRETTO_ON_DEVICE auto quotients(const Operands& operands, std::size_t i) {
-  const auto sums = tree<Format, Op, kCount, kOfNumbers>(operands, i);
-  if (operands.divisor == 1) return sums;
-  return for_each<kCount>([&](int k) { return divide(sums.values[k], operands.divisor); });
+template <class T, int kCount>
+STRETTO_ON_DEVICE Pack<T, kCount> divided(const Pack<T, kCount>& sums, int divisor) {
+  if (divisor == 1) return sums;
+  return for_each<kCount>([&](int k) { return divide(sums.values[k], divisor); });
 }
 
-// Element i of the result, whatever the inputs hold.
+// Element i of the result, whatever the inputs hold, and however many they are.
 template <class Format, class Op>
-STRETTO_ON_DEVICE_RARELY typename Format::Out exact_element(const Operands& operands,
-                                                            std::size_t i) {
-  const auto result = quotients<Format, Op, 1, false>(operands, i);
-  return Format::template stored<false>(result.values[0]);
+STRETTO_ON_DEVICE_RARELY Pack<typename Format::Out, 1> exact_element(const Operands& operands,
+                                                                     std::size_t i) {
+  const auto result = divided(tree<Format, Op>(operands, i), operands.divisor);
+  return {Format::template stored<false>(result.values[0])};
 }
 
-// Pack i of the result. Floats are combined as if no NaN came of them, by the device's own
-// instructions; a NaN in an input, or one that is made on the way, shows in the result, and then
-// the pack is made once more.
+// Pack i of the result. Up to four inputs are combined pack by pack, and floats as if no NaN came
+// of them, by the device's own instructions; a NaN in an input, or one that is made on the way,
+// shows in the result, and then the pack is made once more, element by element. Code for more at
+// once would take registers that threads then lack.
 template <class Format, class Op, int kCount = 1>
 STRETTO_ON_DEVICE auto reduce_pack(const Operands& operands, std::size_t i) {
-  using Value = decltype(Format::template load<1, false>(operands, 0, i).values[0]);
-  constexpr bool kMayMakeNan =
-      std::is_floating_point_v<std::remove_reference_t<Value>> && requires(float number) {
+  using Value = decltype(Format::value(typename Format::In()));
+  constexpr bool kMayMakeNan = std::is_floating_point_v<Value> && requires(float number) {
     Op::of_numbers(number, number);
   };
-  const auto results = quotients<Format, Op, kCount, kMayMakeNan>(operands, i);
-  if constexpr (kMayMakeNan) {
-    bool has_nan = false;
-    for (int k = 0; k < kCount; ++k) has_nan |= is_nan(results.values[k]);
-    if (has_nan) {
-      return for_each<kCount>(
-          [&](int k) { return exact_element<Format, Op>(operands, i * kCount + k); });
-    }
+  Pack<Value, kCount> results;
+  bool is_quick = operands.input_count <= 4 && operands.partial_inputs == 0;
+  if (is_quick) {
+    results =
+        divided(tree_of_four<Format, Op, kCount, kMayMakeNan>(operands, 0, i), operands.divisor);
   }
-  return for_each<kCount>(
-      [&](int k) { return Format::template stored<kMayMakeNan>(results.values[k]); });
+  if constexpr (kMayMakeNan) {
+    for (int k = 0; k < kCount && is_quick; ++k) is_quick = !is_nan(results.values[k]);
+  }
+  return for_each<kCount>([&](int k) {
+    if (!is_quick) return exact_element<Format, Op>(operands, i * kCount + k).values[0];
+    return Format::template stored<kMayMakeNan>(results.values[k]);
+  });
 }
 
 }  // namespace stretto::cuda

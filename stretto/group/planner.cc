@@ -61,7 +61,7 @@ bool Planner::runs_in_library(const OperationDescriptor& operation,
 }
 
 bool Planner::maps_all_devices() const {
-  return setting_.maps_devices && setting_.is_one_team &&
+  return !setting_.devices.empty() && setting_.is_one_team &&
          setting_.selector.rank_count <= kDeviceRanksMax;
 }
 
