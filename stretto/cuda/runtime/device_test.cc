@@ -3,7 +3,6 @@
 
 // What only a device shows. Without one, every test here says that it was skipped.
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -20,6 +19,7 @@
 #include "stretto/cuda/cuda_device.h"
 #include "stretto/cuda/load_kernels.h"
 #include "stretto/cuda/staged_all_reduce.h"
+#include "stretto/cuda_driver/symbol_table.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/run_ranks.h"
 
@@ -206,27 +206,39 @@ TEST_F(OnDevice, MemoryIsSharedByItsDescriptor) {
   EXPECT_EQ(seen, values);
 }
 
-// The driver's functions for graphs, of which nothing but tests captures any.
-template <class Function>
-Function driver_function(const char* name) {
-  return reinterpret_cast<Function>(::dlsym(::dlopen("libcuda.so.1", RTLD_NOW), name));
-}
-
-TEST_F(OnDevice, AGraphThatIsCapturedIsSeenAndStaysGood) {
-  const auto begin = driver_function<int (*)(StreamHandle, int)>("cuStreamBeginCapture_v2");
-  const auto end = driver_function<int (*)(StreamHandle, void**)>("cuStreamEndCapture");
+TEST_F(OnDevice, AGraphThatIsCapturedIsNotSpoiled) {
+  int (*make_stream)(StreamHandle*, unsigned) = nullptr;
+  int (*begin_capture)(StreamHandle, int) = nullptr;
+  int (*end_capture)(StreamHandle, void**) = nullptr;
+  const auto symbols = SymbolTable::open({"libcuda.so.1"}).or_throw();
+  ASSERT_TRUE(symbols
+                  .find_all({{"cuStreamCreate", &make_stream},
+                             {"cuStreamBeginCapture_v2", &begin_capture},
+                             {"cuStreamEndCapture", &end_capture}})
+                  .ok());
+  const auto memory = device_->create(1 << 20).or_throw();
+  ASSERT_TRUE(queue().is_done());
   const auto driver = Driver::open("", 0).or_throw();
-  const Driver::Current current(*driver);
   StreamHandle stream = nullptr;
-  ASSERT_EQ(driver->call().stream_create(&stream, 0, 0), 0);  // It waits for the default one.
-  EXPECT_TRUE(driver->check_no_capture().ok());
-  ASSERT_EQ(begin(stream, 0), 0);  // CU_STREAM_CAPTURE_MODE_GLOBAL, as PyTorch's.
-  EXPECT_EQ(driver->check_no_capture().code(), StatusCode::invalid_argument);
+  {
+    const Driver::Current current(*driver);
+    ASSERT_EQ(make_stream(&stream, 0), 0);
+    ASSERT_EQ(begin_capture(stream, 0), 0);
+  }
+  for (const Status& refused : {device_->mark().status(), device_->create(8).status()}) {
+    expect_contains(refused.message(), "a CUDA graph is being captured");
+  }
+  EXPECT_EQ(device_->device_of(memory.data.get()), 0);
+  copy(memory.data.get(), memory.data.get() + 4096, 4096);
+  finish();
   void* graph = nullptr;
-  EXPECT_EQ(end(stream, &graph), 0);
+  {
+    const Driver::Current current(*driver);
+    EXPECT_EQ(end_capture(stream, &graph), 0);
+    (void)driver->call().stream_destroy(stream);
+  }
   EXPECT_NE(graph, nullptr);
-  EXPECT_TRUE(driver->check_no_capture().ok());
-  EXPECT_EQ(driver->call().stream_destroy(stream), 0);
+  EXPECT_TRUE(device_->mark().ok());
 }
 
 // As of a program that reads where nothing is: the device then refuses everything else that the
