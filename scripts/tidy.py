@@ -68,8 +68,9 @@ FORBIDDEN_IN_LIBRARY = [
         "take an Environment (stretto/base/environment.h)", ("stretto/base",)),
     Forbidden(
         re.compile(r"std::j?thread\b(?!::)|(?<!\w)pthread_create\b|std::async\b"),
-        "threads belong to group/, bootstrap/, job/, transport/ and c10d/",
-        ("stretto/group", "stretto/job", "stretto/bootstrap", "stretto/transport", "stretto/c10d",
+        "threads belong to group/, bootstrap/, job/, transport/, nccl/ and c10d/",
+        ("stretto/group", "stretto/job", "stretto/bootstrap", "stretto/transport", "stretto/nccl",
+         "stretto/c10d",
          "stretto/base/thread.h", "stretto/base/thread.cc")),
     Forbidden(
         re.compile(r"std::j?thread\s*[({]"),

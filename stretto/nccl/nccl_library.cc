@@ -12,6 +12,7 @@
 
 #include "stretto/base/half.h"
 #include "stretto/base/log.h"
+#include "stretto/base/thread.h"
 
 namespace stretto::nccl {
 namespace {
@@ -97,14 +98,14 @@ Status NcclLibrary::set_up_communicator(const Meeting& meeting) {
 
 NcclLibrary::~NcclLibrary() {
   const Driver::Current current(*driver_);
-  if (!abandoned_) end_well();
+  if (!abandoned_) end_comm(end_well() ? nccl_->call.comm_destroy : nccl_->call.comm_abort);
   if (ended_.wait_for(kGiveBackTime) != std::future_status::ready) {
     log(LogLevel::warning, "{} does not end: it is left what it uses on device {}", nccl_->name,
         driver_->number());
     ending_.detach();
     return;
   }
-  ending_.join();
+  if (ending_.joinable()) ending_.join();
   for (const Running& running : running_) give_back(running.ended);
   const DriverInterface& call = driver_->call();
   const MutexLock held(marks_mutex_);
@@ -117,7 +118,7 @@ NcclLibrary::~NcclLibrary() {
 }
 
 // The last messages of a collective may still be under way to others when it has ended here.
-void NcclLibrary::end_well() {
+bool NcclLibrary::end_well() {
   const MutexLock held(shared_->mutex);
   const Deadline until = Deadline::after(kEndWell);
   const auto may_wait = [&] { return failure_.empty() && !until.passed(); };
@@ -131,22 +132,24 @@ void NcclLibrary::end_well() {
     result = nccl_->state_of(shared_->comm);
     ::sched_yield();
   }
-  end_comm(result == kSuccess ? nccl_->call.comm_destroy : nccl_->call.comm_abort);
+  return result == kSuccess;
 }
 
 // NCCL then frees memory of the device, which waits for all kernels there, those of communicators
 // that are still to be aborted, too; and it may wait for other ranks of the host to do the same. So
 // a thread of its own does it.
 void NcclLibrary::end_comm(ResultCode (*end)(Comm)) {
-  std::promise<void> ended;
-  ended_ = ended.get_future();
-  ending_ =
-      std::thread([end, driver = driver_, shared = shared_, told = std::move(ended)]() mutable {
-        const Driver::Current current(*driver);
-        const MutexLock held(shared->mutex);
-        if (shared->comm != nullptr) (void)end(std::exchange(shared->comm, nullptr));
-        told.set_value();
-      });
+  const auto told = std::make_shared<std::promise<void>>();
+  ended_ = told->get_future();
+  const auto act = [end, told, driver = driver_, shared = shared_] {
+    const Driver::Current current(*driver);
+    const MutexLock held(shared->mutex);
+    if (shared->comm != nullptr) (void)end(std::exchange(shared->comm, nullptr));
+    told->set_value();
+  };
+  Result<std::thread> started = start_thread("stretto-nccl", act);
+  if (!started.ok()) return act();
+  ending_ = std::move(*started);
 }
 
 const char* NcclLibrary::failure() const {

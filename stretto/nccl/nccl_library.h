@@ -98,7 +98,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   bool let_default_stream_wait(int operation) override;
   bool has_given_back() override;
 
-  void end_well();
+  bool end_well();
   void end_comm(ResultCode (*end)(Comm));
   Status set_up_stream();
   Status set_up_communicator(const Meeting& meeting);

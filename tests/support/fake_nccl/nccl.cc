@@ -168,11 +168,10 @@ Bytes contribution(const Call& call, std::size_t begin, std::size_t count) {
   const std::byte* const from = reach(call.from) + begin * width;
   Bytes bytes(from, from + count * width);
   if (call.op < kFirstMadeOp) return bytes;
-  const double factor = call.factor;
   with_type(call.type, [&](auto zero) {
     using T = decltype(zero);
     for (std::size_t i = 0; i < count; ++i) {
-      write<T>(bytes.data() + i * width, factor * read<T>(bytes.data() + i * width));
+      write<T>(bytes.data() + i * width, call.factor * read<T>(bytes.data() + i * width));
     }
   });
   return bytes;
@@ -314,15 +313,14 @@ bool overlap(const Call& sent, const Call& received) {
 }
 
 ResultCode add(Call call, Comm comm, StreamHandle stream) {
-  const auto is_there = [&](const void* data) { return is_device_memory(data); };
   const std::lock_guard held(shared().mutex);
   ++shared().control.calls;
   if (group.depth == 0) shared().misused("a collective outside of a group");
-  if (!has_context() || current_device() != comm->device) {
+  if (current_device() != comm->device) {
     shared().misused("a collective on another device than its communicator's");
   }
-  if ((call.from != nullptr && !is_there(call.from)) ||
-      (call.to != nullptr && !is_there(call.to))) {
+  if ((call.from != nullptr && !is_device_memory(call.from)) ||
+      (call.to != nullptr && !is_device_memory(call.to))) {
     shared().misused("a collective on memory of the host");
     return kInvalidArgument;
   }
@@ -410,11 +408,8 @@ ResultCode ncclCommAbort(Comm comm) {
   ++shared().control.aborts;
   shared().changed.notify_all();
   // Memory of the device is freed, which waits for all kernels there, whoever has launched them.
-  const auto is_idle = [&] {
-    return std::ranges::all_of(comms(), [&](const auto& other) {
-      return other->device != comm->device || other->running == 0;
-    });
-  };
+  const auto runs = [&](const auto& c) { return c->device == comm->device && c->running > 0; };
+  const auto is_idle = [&] { return std::ranges::none_of(comms(), runs); };
   if (!shared().changed.wait_for(held, std::chrono::seconds(5), is_idle)) {
     shared().misused("an abort waited in vain for kernels of another communicator");
   }
