@@ -60,16 +60,23 @@ def on_a_gpu(rank: int, size: int, path: str) -> None:
 
 def on_a_shared_gpu(rank: int, size: int, path: str) -> None:
     """The same by several ranks, of which each is a process, with the backend "cuda"."""
-    one = GpuRank(dist.FileStore(f"{path}.backend", size), rank, size, "cuda")
+    map_devices(GpuRank(dist.FileStore(f"{path}.backend", size), rank, size, "cuda"), path)
+
+
+def on_doubles_of_a_host(rank: int, size: int, path: str) -> None:
+    double = load_double()
+    store = dist.FileStore(f"{path}.backend", size)
+    map_devices(Rank(store, rank, size, double, "cuda"), path)
+    assert double.fake_device_misuse() == b""
+
+
+def map_devices(one: Rank, path: str) -> None:
     for function in WHERE_RANKS_MAP_DEVICES:
         one.use_stream(0)
         function(one)
     one.backend.shutdown()
     one.use_stream(0)
-    comes_by_init_process_group(rank, size, path, one.device)
-
-
-def comes_by_init_process_group(rank: int, size: int, path: str, there: torch.device) -> None:
+    rank, size, there = one.rank, one.size, one.device
     both = f"cpu:stretto,{there.type}:stretto"
     ranks.start(path, rank, size, both, pg_options=stretto.Options(backend="cuda"))
     how = f"cuda: the tensor is on {there}"
@@ -225,14 +232,6 @@ def a_user_comes_to_it(rank: int, size: int, path: str) -> None:
     assert double.fake_device_misuse() == b""
 
 
-def users_share_a_host(rank: int, size: int, path: str) -> None:
-    """The same with the backend "cuda", by ranks that are processes."""
-    double = load_double()
-    double.fake_device_use_device(rank)
-    comes_by_init_process_group(rank, size, path, torch.device(DOUBLE, rank))
-    assert double.fake_device_misuse() == b""
-
-
 def says_what_is_missing(rank: int, size: int, path: str) -> None:
     os.environ["STRETTO_NCCL_LIBRARY"] = "/nowhere/libnccl.so.2"
     options = stretto.Options(backend="nccl")
@@ -284,6 +283,9 @@ class DeviceTest(unittest.TestCase):
                     train = functools.partial(trains_with_buckets, are_mapped=are_mapped)
                     on_ranks(train, size, kind=kind)
 
+    def test_processes(self) -> None:
+        ranks.run(on_doubles_of_a_host, size=2)
+
     def test_refusals(self) -> None:
         on_ranks(refuses_what_nccl_does_not_reach)
         on_ranks(refuses_what_kernels_do_not_do, kind="cuda")
@@ -292,7 +294,6 @@ class DeviceTest(unittest.TestCase):
 
     def test_from_init_process_group(self) -> None:
         ranks.run(a_user_comes_to_it, size=1)
-        ranks.run(users_share_a_host, size=2)
 
     def test_devices_are_declared(self) -> None:
         self.assertEqual(dist.Backend.backend_capability["stretto"], ["cpu", "cuda"])

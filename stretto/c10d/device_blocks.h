@@ -15,11 +15,6 @@
 
 namespace stretto::c10d_backend {
 
-// Of a device that has addresses, and no handles.
-inline bool has_addresses(c10::Device device) {
-  return device.is_cuda() || device.is_privateuseone();
-}
-
 // Memory that the ranks' devices map, for copies of tensors that lie elsewhere on the device. To
 // make it takes calls of the driver, for which the host waits, so it is kept and used again: at
 // most twice as much as was ever in use at once, and what small blocks are cut from. Any thread.

@@ -35,9 +35,7 @@ std::string problem_with_device(const at::Tensor& tensor, const Communicator* co
         place);
   }
   // Of no elements there may be no memory at all.
-  const bool is_copied = communicator->maps_devices() && has_addresses(tensor.device());
-  if (tensor.numel() > 0 && !is_copied &&
-      !communicator->is_device_memory(tensor.const_data_ptr())) {
+  if (tensor.numel() > 0 && !communicator->device_of(tensor.const_data_ptr())) {
     return fmt::format(
         "this tensor is on {}, which is no memory that this group reaches; copy it to the CPU, or "
         "to the GPU of this rank",

@@ -102,7 +102,8 @@ at::Tensor ProcessGroupStretto::allocateTensor(long size, at::TensorOptions opti
   std::optional<int> number;
   if (!device.is_cpu()) {
     number = alive->device();
-    TORCH_CHECK(number && has_addresses(device), "stretto allocates memory of the CPU",
+    const bool has_addresses = device.is_cuda() || device.is_privateuseone();  // And no handles.
+    TORCH_CHECK(number && has_addresses, "stretto allocates memory of the CPU",
                 number ? fmt::format(" and of device {}", *number) : "", ", not of ", device);
     if (device.has_index()) number = device.index();
     device.set_index(static_cast<c10::DeviceIndex>(*number));
