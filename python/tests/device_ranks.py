@@ -289,6 +289,9 @@ def has_memory_without_copies(one: Rank) -> None:
     own = one.value(torch.device("cpu"), 4).long()
     dist.all_gather_into_tensor(wanted, own, group=one.group)
     assert torch.equal(parts.cpu(), wanted), (parts.cpu(), wanted)
+    # Where a list lies apart, it is copied.
+    dist.all_gather(list(parts.chunk(one.size))[::-1], own.to(one.device), group=one.group)
+    assert torch.equal(parts.cpu(), torch.cat(wanted.chunk(one.size)[::-1])), parts.cpu()
     # Of which a part is not contiguous.
     table = one.backend.allocate_tensor(12, dtype=torch.float32, device=one.device).view(4, 3)
     table.fill_(one.rank + 1)

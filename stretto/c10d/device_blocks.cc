@@ -7,6 +7,7 @@
 #include <bit>
 #include <utility>
 
+#include "stretto/base/error.h"
 #include "stretto/base/round_up.h"
 #include "stretto/torch/streams.h"
 
@@ -15,7 +16,8 @@ namespace {
 
 // Drivers give memory that is exported in such pieces.
 constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
-constexpr std::size_t kLeastBytes = 512;
+constexpr std::size_t kLeastBytes = std::size_t{16}
+                                    << 10;  // So that there are few to look through.
 
 bool is_large(std::size_t bytes) { return bytes >= kPieceBytes; }
 
@@ -67,7 +69,7 @@ std::list<DeviceBlocks::Block> DeviceBlocks::make(std::size_t bytes, const c10::
   std::list<Block> freed;
   {
     const MutexLock held(mutex_);
-    const std::size_t in_use = bytes_in_use_ + bytes;
+    const std::size_t in_use = bytes_in_use_ + (is_large(bytes) ? bytes : 0);
     std::size_t all = in_use;
     for (const Block& each : idle_) all += is_large(each.bytes) ? each.bytes : 0;
     for (auto each = idle_.begin(); each != idle_.end();) {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <list>
 #include <memory>
+#include <utility>
 
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
@@ -23,6 +24,7 @@ class DeviceBlocks : public std::enable_shared_from_this<DeviceBlocks> {
   // The memory is that of `communicator`.
   explicit DeviceBlocks(std::weak_ptr<Communicator> communicator)
       : communicator_(std::move(communicator)) {}
+
   // Uninitialised, for the calling thread's current stream of that device. The last copy gives the
   // block back, which must happen when operations on it have ended; copies to and from it on that
   // stream may be under way. Throws what Communicator::allocate_bytes() does.

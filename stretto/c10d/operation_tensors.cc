@@ -149,12 +149,16 @@ at::Tensor OperationTensors::make_block(const at::Tensor& tensor) {
 }
 
 void OperationTensors::begin_list(const std::vector<at::Tensor>& tensors) {
+  if (blocks_ == nullptr) return;
   const at::Tensor* copied = nullptr;
+  const std::byte* end = nullptr;
   std::size_t bytes = 0;
   for (const at::Tensor& tensor : tensors) {
     check(tensor);
     if (!is_mapped_device(tensor)) continue;
-    if (!is_taken_as_it_is(tensor)) copied = &tensor;
+    const auto* const data = static_cast<const std::byte*>(tensor.const_data_ptr());
+    if (!is_taken_as_it_is(tensor) || (end != nullptr && data != end)) copied = &tensor;
+    end = data + tensor.nbytes();
     bytes = round_up(bytes, tensor.element_size()) + tensor.nbytes();
   }
   if (copied == nullptr) return;

@@ -78,7 +78,7 @@ class OperationTensors {
   bool is_mapped_device(const at::Tensor& tensor) const;
   // A contiguous tensor of its kind, where operations work on it.
   at::Tensor make_block(const at::Tensor& tensor);
-  // Where a tensor of a list has to be copied to a block, all are, to the same.
+  // Where tensors of a list lie apart, or one has to be copied to a block, all are, to the same.
   void begin_list(const std::vector<at::Tensor>& tensors);
   void end_list() { list_block_.reset(); }
 
