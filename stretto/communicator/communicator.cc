@@ -325,12 +325,6 @@ bool Communicator::is_device_memory(const void* data) const {
 
 bool Communicator::maps_devices() const { return backend_->maps_devices(); }
 
-std::optional<int> Communicator::device_of(const void* data) const {
-  const DeviceOperations* const devices = backend_->devices();
-  const int number = devices == nullptr ? -1 : devices->device_of(data);
-  return number < 0 ? std::nullopt : std::optional(number);
-}
-
 void Communicator::abort(const std::string& reason) { backend_->abort(reason); }
 
 std::string Communicator::describe_links() const {

@@ -123,7 +123,8 @@ Result<transport::MappableMemory::Mapping> CudaDevice::open(const FileDescriptor
 
 bool CudaDevice::takes(const void* data) const {
   const MutexLock held(allocations_->mutex);
-  return allocations_->table.locate(data, 0).valid();
+  // One byte of it: what begins where an allocation ends is another's.
+  return allocations_->table.locate(data, 1).valid();
 }
 
 const char* CudaDevice::refusal(const OperationDescriptor& operation,

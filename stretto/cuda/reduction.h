@@ -292,41 +292,46 @@ STRETTO_ON_DEVICE Pack<T, kCount> combined(const Pack<T, kCount>& left,
       [&](int k) { return combined<Op, kOfNumbers>(left.values[k], right.values[k]); });
 }
 
-// The canonical tree over inputs [first, first + 4) of those that there are. All are loaded before
-// any is looked at, as they lie in memory: so more is under way, in fewer registers.
+// The canonical tree over inputs [first, first + kWidth) of those that there are.
+template <class Format, class Op, int kCount, bool kOfNumbers, int kWidth>
+STRETTO_ON_DEVICE auto subtree(const Operands& operands, int first, std::size_t i) {
+  if constexpr (kWidth == 1) {
+    const auto loaded = Format::template load<kCount, kOfNumbers>(operands, first, i);
+    return for_each<kCount>([&](int k) { return Format::value(loaded.values[k]); });
+  } else {
+    constexpr int kHalf = kWidth / 2;
+    const auto left = subtree<Format, Op, kCount, kOfNumbers, kHalf>(operands, first, i);
+    if (operands.input_count <= first + kHalf) return left;
+    return combined<Op, kOfNumbers>(
+        left, subtree<Format, Op, kCount, kOfNumbers, kHalf>(operands, first + kHalf, i));
+  }
+}
+
+// That over four. Numbers of 16 bits are all loaded before any is widened: so more is under way, in
+// fewer registers.
 template <class Format, class Op, int kCount, bool kOfNumbers>
 STRETTO_ON_DEVICE auto tree_of_four(const Operands& operands, int first, std::size_t i) {
   using Loaded = decltype(Format::template load<kCount, kOfNumbers>(operands, 0, i));
-  const int count = operands.input_count - first;
-  Loaded loaded[4];
-  for (int j = 0; j < 4; ++j) {
-    if (j < count) loaded[j] = Format::template load<kCount, kOfNumbers>(operands, first + j, i);
+  using Value = decltype(Format::value(Loaded().values[0]));
+  if constexpr (sizeof(Value) * kCount == sizeof(Loaded)) {
+    return subtree<Format, Op, kCount, kOfNumbers, 4>(operands, first, i);
+  } else {
+    const int count = operands.input_count - first;
+    Loaded loaded[4];
+    for (int j = 0; j < 4; ++j) {
+      if (j < count) loaded[j] = Format::template load<kCount, kOfNumbers>(operands, first + j, i);
+    }
+    const auto pair = [&](const Loaded& left, const Loaded& right, bool has_right) {
+      return for_each<kCount>([&](int k) {
+        const auto value = Format::value(left.values[k]);
+        if (!has_right) return value;
+        return combined<Op, kOfNumbers>(value, Format::value(right.values[k]));
+      });
+    };
+    const auto left = pair(loaded[0], loaded[1], count > 1);
+    if (count <= 2) return left;
+    return combined<Op, kOfNumbers>(left, pair(loaded[2], loaded[3], count > 3));
   }
-  const auto pair = [&](const Loaded& left, const Loaded& right, bool has_right) {
-    return for_each<kCount>([&](int k) {
-      const auto value = Format::value(left.values[k]);
-      if (!has_right) return value;
-      return combined<Op, kOfNumbers>(value, Format::value(right.values[k]));
-    });
-  };
-  const auto left = pair(loaded[0], loaded[1], count > 1);
-  if (count <= 2) return left;
-  return combined<Op, kOfNumbers>(left, pair(loaded[2], loaded[3], count > 3));
-}
-
-// That over all inputs.
-template <class Format, class Op>
-STRETTO_ON_DEVICE auto tree(const Operands& operands, std::size_t i) {
-  static_assert(kInputsMax == 16);
-  auto left = tree_of_four<Format, Op, 1, false>(operands, 0, i);
-  auto right = left;
-  for (int first = 4; first < operands.input_count; first += 4) {
-    const auto four = tree_of_four<Format, Op, 1, false>(operands, first, i);
-    if (first == 4) left = combined<Op, false>(left, four);
-    if (first == 8) right = four;
-    if (first == 12) right = combined<Op, false>(right, four);
-  }
-  return operands.input_count <= 8 ? left : combined<Op, false>(left, right);
 }
 
 template <class T, int kCount>
@@ -335,37 +340,70 @@ STRETTO_ON_DEVICE Pack<T, kCount> divided(const Pack<T, kCount>& sums, int divis
   return for_each<kCount>([&](int k) { return divide(sums.values[k], divisor); });
 }
 
-// Element i of the result, whatever the inputs hold, and however many they are.
+// Pack i of what is combined over all inputs and divided, by fours: with code for sixteen, a
+// compiler takes three times as long.
+template <class Format, class Op, int kCount, bool kOfNumbers>
+STRETTO_ON_DEVICE auto quotients(const Operands& operands, std::size_t i) {
+  static_assert(kInputsMax == 16);
+  auto left = tree_of_four<Format, Op, kCount, kOfNumbers>(operands, 0, i);
+  auto right = left;
+  for (int first = 4; first < operands.input_count; first += 4) {
+    const auto four = tree_of_four<Format, Op, kCount, kOfNumbers>(operands, first, i);
+    if (first == 4) left = combined<Op, kOfNumbers>(left, four);
+    if (first == 8) right = four;
+    if (first == 12) right = combined<Op, kOfNumbers>(right, four);
+  }
+  if (operands.input_count > 8) left = combined<Op, kOfNumbers>(left, right);
+  return divided(left, operands.divisor);
+}
+template <class Format, class Op, int kCount>
+STRETTO_ON_DEVICE_RARELY auto quotients_of_many(const Operands& operands, std::size_t i) {
+  return quotients<Format, Op, kCount, true>(operands, i);
+}
+
+// Element i of the result, whatever the inputs hold.
 template <class Format, class Op>
 STRETTO_ON_DEVICE_RARELY Pack<typename Format::Out, 1> exact_element(const Operands& operands,
                                                                      std::size_t i) {
-  const auto result = divided(tree<Format, Op>(operands, i), operands.divisor);
+  const auto result = quotients<Format, Op, 1, false>(operands, i);
   return {Format::template stored<false>(result.values[0])};
 }
 
-// Pack i of the result. Up to four inputs are combined pack by pack, and floats as if no NaN came
-// of them, by the device's own instructions; a NaN in an input, or one that is made on the way,
-// shows in the result, and then the pack is made once more, element by element. Code for more at
-// once would take registers that threads then lack.
+// The same of pack i, as if no NaN came of numbers, by the device's own instructions. Of 16 bits,
+// code for more than four inputs would take the registers that many threads need.
+template <class Format, class Op, int kCount>
+STRETTO_ON_DEVICE auto quick_quotients(const Operands& operands, std::size_t i) {
+  if constexpr (sizeof(typename Format::In) ==
+                sizeof(decltype(Format::value(typename Format::In())))) {
+    return quotients<Format, Op, kCount, true>(operands, i);
+  } else {
+    if (operands.input_count > 4) return quotients_of_many<Format, Op, kCount>(operands, i);
+    return divided(tree_of_four<Format, Op, kCount, true>(operands, 0, i), operands.divisor);
+  }
+}
+
+// Pack i of the result. A NaN in an input, or one that is made on the way, shows in a quick result,
+// and then the pack is made once more, element by element.
 template <class Format, class Op, int kCount = 1>
 STRETTO_ON_DEVICE auto reduce_pack(const Operands& operands, std::size_t i) {
   using Value = decltype(Format::value(typename Format::In()));
   constexpr bool kMayMakeNan = std::is_floating_point_v<Value> && requires(float number) {
     Op::of_numbers(number, number);
   };
-  Pack<Value, kCount> results;
-  bool is_quick = operands.input_count <= 4 && operands.partial_inputs == 0;
-  if (is_quick) {
-    results =
-        divided(tree_of_four<Format, Op, kCount, kMayMakeNan>(operands, 0, i), operands.divisor);
-  }
   if constexpr (kMayMakeNan) {
+    bool is_quick = operands.partial_inputs == 0;
+    Pack<Value, kCount> results;
+    if (is_quick) results = quick_quotients<Format, Op, kCount>(operands, i);
     for (int k = 0; k < kCount && is_quick; ++k) is_quick = !is_nan(results.values[k]);
+    return for_each<kCount>([&](int k) {
+      if (!is_quick) return exact_element<Format, Op>(operands, i * kCount + k).values[0];
+      return Format::template stored<true>(results.values[k]);
+    });
+  } else {
+    const auto results = quotients<Format, Op, kCount, false>(operands, i);
+    return for_each<kCount>(
+        [&](int k) { return Format::template stored<false>(results.values[k]); });
   }
-  return for_each<kCount>([&](int k) {
-    if (!is_quick) return exact_element<Format, Op>(operands, i * kCount + k).values[0];
-    return Format::template stored<kMayMakeNan>(results.values[k]);
-  });
 }
 
 }  // namespace stretto::cuda

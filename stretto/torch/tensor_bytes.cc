@@ -3,6 +3,7 @@
 
 #include "stretto/torch/tensor_bytes.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -28,22 +29,55 @@ std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
 
 namespace {
 
-// Whether the bytes of the tensor's memory are its elements, in some order, and can be read here.
-// A lazy conjugate or negative is not what its memory says.
+// Whether the bytes of the tensor's memory are its elements, in some order, and are what is read of
+// it. A lazy conjugate or negative is not what its memory says.
 bool is_block(const torch::Tensor& tensor) {
-  return tensor.device().is_cpu() && tensor.is_non_overlapping_and_dense() && !tensor.is_conj() &&
-         !tensor.is_neg();
+  return tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 }  // namespace
 
-TensorBytes::TensorBytes(std::vector<torch::Tensor> tensors) : tensors_(std::move(tensors)) {
-  for (torch::Tensor& tensor : tensors_) {
+TensorBytes::TensorBytes(std::vector<torch::Tensor> tensors)
+    : tensors_(std::move(tensors)), blocks_(tensors_.size()) {
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    torch::Tensor& tensor = tensors_[i];
     tensor = tensor.detach();
-    blocks_.push_back(is_block(tensor) ? tensor
-                                       : tensor.cpu().resolve_conj().resolve_neg().contiguous());
-    spans_.emplace_back(static_cast<std::byte*>(blocks_.back().data_ptr()),
-                        blocks_.back().nbytes());
+    if (!tensor.device().is_cpu()) {
+      gather(i);
+    } else {
+      blocks_[i] = is_block(tensor) ? tensor : tensor.resolve_conj().resolve_neg().contiguous();
+    }
+  }
+  for (Gathered& gathered : gathered_) copy_to_host(gathered);
+  for (const torch::Tensor& block : blocks_) {
+    spans_.emplace_back(static_cast<std::byte*>(block.data_ptr()), block.nbytes());
+  }
+}
+
+void TensorBytes::gather(std::size_t index) {
+  const auto is_like_it = [&](const Gathered& gathered) {
+    const torch::Tensor& first = tensors_[gathered.indices.front()];
+    return first.device() == tensors_[index].device() &&
+           first.scalar_type() == tensors_[index].scalar_type();
+  };
+  const auto found = std::ranges::find_if(gathered_, is_like_it);
+  if (found == gathered_.end()) {
+    gathered_.push_back({{index}, {}});
+  } else {
+    found->indices.push_back(index);
+  }
+}
+
+void TensorBytes::copy_to_host(Gathered& gathered) {
+  std::vector<torch::Tensor> parts;
+  for (const std::size_t i : gathered.indices) {
+    parts.push_back(tensors_[i].resolve_conj().resolve_neg().reshape(-1));
+  }
+  gathered.block = torch::cat(parts).cpu();
+  std::int64_t at = 0;
+  for (const std::size_t i : gathered.indices) {
+    blocks_[i] = gathered.block.narrow(0, at, tensors_[i].numel()).view(tensors_[i].sizes());
+    at += tensors_[i].numel();
   }
 }
 
@@ -54,8 +88,19 @@ View TensorBytes::view(std::size_t index) const {
 }
 
 void TensorBytes::write_back() {
+  for (const Gathered& gathered : gathered_) {
+    const torch::Tensor there = gathered.block.to(tensors_[gathered.indices.front()].device());
+    std::vector<torch::Tensor> targets, parts;
+    for (const std::size_t i : gathered.indices) {
+      const auto at = blocks_[i].storage_offset() - gathered.block.storage_offset();
+      targets.push_back(tensors_[i]);
+      parts.push_back(there.narrow(0, at, tensors_[i].numel()).view(tensors_[i].sizes()));
+    }
+    at::_foreach_copy_(targets, parts);
+  }
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (!tensors_[i].is_same(blocks_[i])) tensors_[i].copy_(blocks_[i]);
+    const bool is_copy = tensors_[i].device().is_cpu() && !tensors_[i].is_same(blocks_[i]);
+    if (is_copy) tensors_[i].copy_(blocks_[i]);
   }
 }
 

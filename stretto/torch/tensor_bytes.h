@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include <torch/torch.h>
@@ -23,7 +24,8 @@ std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 // The bytes of tensors, for code that knows no strides. A tensor whose elements fill a block of
 // memory in whatever order (contiguous, channels-last, transposed) is that block; any other, and
 // one that is conjugated or negated only when it is read, or is on a device, is a contiguous copy
-// on the CPU. All tensors are strided.
+// on the CPU. All tensors are strided. Those of one type on one device come and go in one copy: of
+// the buffers of a model there are dozens, and each copy would wait for the device.
 class TensorBytes {
  public:
   explicit TensorBytes(std::vector<torch::Tensor> tensors);
@@ -36,8 +38,16 @@ class TensorBytes {
   void write_back();
 
  private:
+  struct Gathered {
+    std::vector<std::size_t> indices;
+    torch::Tensor block;  // Their copies, one behind the other.
+  };
+  void gather(std::size_t index);
+  void copy_to_host(Gathered& gathered);
+
   std::vector<torch::Tensor> tensors_;
   std::vector<torch::Tensor> blocks_;  // tensors_[i] itself, or its contiguous copy.
+  std::vector<Gathered> gathered_;
   std::vector<ByteSpan> spans_;
 };
 

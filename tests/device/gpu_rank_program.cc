@@ -272,13 +272,16 @@ void time_all_reduce(stretto::Communicator& communicator, const MakeTensor& make
 void survive_a_death(stretto::Communicator& communicator, const MakeTensor& make) {
   const torch::Tensor data = make(1 << 20, torch::kFloat);
   const int last = communicator.size() - 1;
-  communicator.barrier().wait();
+  // Others may still be in it when the last rank is gone.
+  stretto::Work met = communicator.barrier();
   if (communicator.rank().value() == last) {
+    met.wait();
     std::fflush(stdout);
     std::_Exit(0);
   }
   const stretto::TimePoint begin = stretto::Clock::now();
   try {
+    met.wait();
     for (;;) communicator.all_reduce(view_of(data)).wait();
   } catch (const stretto::PeerLost& error) {
     std::printf("{\"check\": \"a death\", \"rank\": %d, \"ms\": %.1f, \"text\": \"%s\"}\n",

@@ -102,6 +102,9 @@ TEST_F(DeviceMemory, IsZeroedAndKnown) {
     EXPECT_TRUE(rank.is_device_memory(data.data()));
     EXPECT_FALSE(rank.is_device_memory(zeros.data()));
     EXPECT_FALSE(rank.is_device_memory(foreign));
+    const Memory whole = rank.allocate_bytes(2 << 20, rank.device());
+    EXPECT_TRUE(rank.is_device_memory(whole.bytes().data() + whole.bytes().size() - 1));
+    EXPECT_FALSE(rank.is_device_memory(whole.bytes().data() + whole.bytes().size()));
     EXPECT_EQ(rank.device_of(data.data()), rank.device());
     EXPECT_EQ(rank.device_of(zeros.data()), std::nullopt);
     EXPECT_EQ(rank.device_of(foreign), rank.device());

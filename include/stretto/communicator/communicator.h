@@ -242,11 +242,8 @@ class Communicator final {
   // Whether operations take what lies there, in memory of a device: of any, as far as the driver of
   // device() knows, or with the backend "cuda" what allocate() has made. Any thread.
   bool is_device_memory(const void* data) const;
-  // Whether that is so: with the backend "cuda".
+  // Whether it has to be what allocate() has made: with the backend "cuda". Any thread.
   bool maps_devices() const;
-  // The device in whose memory that lies, whoever has made it; none: in memory of the host, as far
-  // as the driver of device() knows. Any thread.
-  std::optional<int> device_of(const void* data) const;
 
   // Ends the communicator on all ranks that can be reached: their operations fail with Aborted and
   // `reason`. Local and immediate; waits for nobody. Any thread.
