@@ -162,22 +162,21 @@ def kernel_parts(folder):
 
 
 def training_parts(folder):
-    launcher = str(folder / "stretto")
+    launcher, program = str(folder / "stretto"), str(folder / "gpu_rank_program")
 
-    def ranks(name, count, program="gpu_rank_program", **environment):
-        path = str(folder / program)
-        return Part(name, [launcher, "run", "-n", count, "--", path, "cuda"], 45, environment,
-                    needs=[launcher, path])
+    def ranks(name, count, *arguments, **environment):
+        return Part(name, [launcher, "run", "-n", count, "--", program, "cuda", *arguments], 45,
+                    environment, needs=[launcher, program])
 
     # NCCL takes one rank for a GPU.
     return [ranks("NCCL and training, 1 rank", 1, STRETTO_BACKEND="nccl"),
             ranks("collectives, 2 ranks on one GPU", 2, STRETTO_BACKEND="cuda"),
             ranks("collectives, 4 ranks on one GPU", 4, STRETTO_BACKEND="cuda"),
-            sanitized_collectives(launcher, str(folder / "gpu_rank_program")),
+            sanitized_collectives(launcher, program),
             ranks("training, 2 ranks on one GPU", 2),
             ranks("training, 4 ranks on one GPU", 4),
-            ranks("losses of three models, 2 ranks", 2, "loss_curves_rank_program"),
-            ranks("losses, by our kernels", 2, "loss_curves_rank_program", STRETTO_BACKEND="cuda"),
+            ranks("losses of three models, 2 ranks", 2, "losses"),
+            ranks("losses, by our kernels", 2, "losses", STRETTO_BACKEND="cuda"),
             # Against the same step without communication, and PyTorch's DDP over Gloo.
             steps("steps of three models, 2 ranks", folder),
             steps("steps, by our kernels", folder, "--systems", "stretto", "--backend", "cuda"),
@@ -263,8 +262,7 @@ def main(arguments, driver="libcuda.so.1"):
         if torch:
             backend = ["stretto_python"] if has_headers_of_python() else []
             before_training = [building("building with torch", options.build, options.jobs,
-                                        "gpu_rank_program", "loss_curves_rank_program",
-                                        "ddp_driver", *backend)]
+                                        "gpu_rank_program", "ddp_driver", *backend)]
     parts = before_kernels + kernel_parts(folder) + before_training + training_parts(folder)
     outcomes = run_all(parts, options.seconds)
     show(outcomes)

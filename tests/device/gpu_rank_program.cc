@@ -2,8 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A rank of a job on a device, for scripts/gpu_check.py:
-//   gpu_rank_program DEVICE [FEATURES]
-// DEVICE is "cuda", or another that PyTorch knows; a layer of the model has so many features.
+//   gpu_rank_program DEVICE [FEATURES|losses]
+// DEVICE is "cuda", or another that PyTorch knows; a layer of the model has so many features; with
+// "losses" it trains the models of ./dev bench ddp instead (loss_curves.h).
 // Prints a line of JSON for each check, and ends with 1 and a line that begins with "wrong" if one
 // has failed. With the backend "nccl" or "cuda" it runs collectives, also on memory that the
 // communicator has made. Gradients are computed on the device twice: some are reduced there, where
@@ -23,6 +24,7 @@
 
 #include "stretto/torch.h"
 #include "stretto/torch/scalar_type.h"
+#include "tests/device/loss_curves.h"
 #include "tests/end_to_end/rank_program.h"
 
 namespace {
@@ -292,12 +294,7 @@ void survive_a_death(stretto::Communicator& communicator, const MakeTensor& make
   }
 }
 
-void run(const std::string& name, std::int64_t features) {
-  // The linker leaves out what no function is called of.
-  if (name == "cuda") (void)::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
-  const auto communicator = stretto::join();
-  const auto number = communicator->device().value_or(0);
-  const torch::Device device(name + ":" + std::to_string(number));
+void check_all(stretto::Communicator* communicator, torch::Device device, std::int64_t features) {
   bool keeps_to_own_memory = false;
   if (communicator->device()) {
     keeps_to_own_memory =
@@ -324,11 +321,23 @@ void run(const std::string& name, std::int64_t features) {
   }
 }
 
+void run(const std::string& name, const std::string& what) {
+  // The linker leaves out what no function is called of.
+  if (name == "cuda") (void)::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
+  const auto communicator = stretto::join();
+  const auto number = communicator->device().value_or(0);
+  const torch::Device device(name + ":" + std::to_string(number));
+  if (what == "losses") {
+    stretto::testing::compare_all_losses(*communicator, device);
+  } else {
+    check_all(communicator.get(), device, std::atoll(what.c_str()));
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 2 || argc > 3)
-    return std::fputs("usage: gpu_rank_program DEVICE [FEATURES]\n", stderr), 2;
-  const std::int64_t features = argc > 2 ? std::atoll(argv[2]) : 1024;
-  return stretto::testing::run_or_explain([&] { run(argv[1], features); });
+    return std::fputs("usage: gpu_rank_program DEVICE [FEATURES|losses]\n", stderr), 2;
+  return stretto::testing::run_or_explain([&] { run(argv[1], argc > 2 ? argv[2] : "1024"); });
 }
