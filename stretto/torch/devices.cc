@@ -30,7 +30,7 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
   if (device.is_cpu() || !std::ranges::all_of(parameters, is_there)) return {};
   // Where tensors are at addresses, and in no handles.
   const bool has_addresses = device.is_cuda() || device.is_privateuseone();
-  if (hook.leaves_bytes_alone()) {
+  if (auto staged = hook.ending_in(std::make_shared<StagedReduction>(device))) {
     // The kind of a device is told by where its memory is. Types of one byte can be moved there,
     // and not added.
     const auto is_on_it = [&](const NamedTensor& parameter) {
@@ -41,8 +41,7 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
     if (communicator.device() == device.index() && std::ranges::all_of(parameters, is_on_it)) {
       return {device, std::make_shared<CommunicatorBuckets>(device)};
     }
-    auto staged = hook.ending_in(std::make_shared<StagedReduction>(device));
-    if (!has_addresses || staged == nullptr) return {};
+    if (!has_addresses) return {};
     return {device, std::make_shared<DeviceBuckets>(device), std::move(staged)};
   }
   const bool is_plain_codec = options.codec != nullptr &&

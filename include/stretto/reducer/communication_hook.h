@@ -105,11 +105,10 @@ class CommunicationHook {
   // Whether it remembers nothing, so that several Reducers may use one object at a time.
   virtual bool is_shareable() const { return false; }
 
-  // Whether it reads and writes buckets by operations of the communicator and by
-  // FullBucket::memory alone, so that they may lie in memory that the host does not reach.
-  virtual bool leaves_bytes_alone() const { return false; }
   // The same with `last` in the place of the PlainReduction that it hands its buckets to in the
-  // end. Null where it does not, or does more than what it was written for.
+  // end. Null where it does not, or does more than what it was written for. If not null, it reads
+  // and writes buckets by operations of the communicator and by FullBucket::memory alone, so that
+  // they may lie in memory that the host does not reach.
   virtual std::shared_ptr<CommunicationHook> ending_in(
       const std::shared_ptr<CommunicationHook>& last) const {
     return (void)last, nullptr;
@@ -137,7 +136,6 @@ class PlainReduction : public CommunicationHook {
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   bool finishes_early() const override { return true; }
   // Of one derived from this nobody knows.
-  bool leaves_bytes_alone() const override { return is_shareable(); }
   std::shared_ptr<CommunicationHook> ending_in(
       const std::shared_ptr<CommunicationHook>& last) const override {
     return is_shareable() ? last : nullptr;
@@ -165,9 +163,6 @@ class HalvedReduction : public CommunicationHook {
   bool finishes_early() const override { return inner_->finishes_early(); }
   CommunicationHook* inner() const override { return inner_.get(); }
   // Of one derived from this nobody knows.
-  bool leaves_bytes_alone() const override {
-    return typeid(*this) == typeid(HalvedReduction) && inner_->leaves_bytes_alone();
-  }
   std::shared_ptr<CommunicationHook> ending_in(
       const std::shared_ptr<CommunicationHook>& last) const override {
     if (typeid(*this) != typeid(HalvedReduction)) return nullptr;

@@ -54,7 +54,7 @@ struct ReducerOptions {
   std::shared_ptr<CommunicationHook> hook = std::make_shared<PlainReduction>();
   // Whose the hook is, see CommunicationHook::claim(). Default: this reducer's.
   std::shared_ptr<const void> hook_owner = nullptr;
-  // Where they lie: not on the host only with a hook that leaves_bytes_alone(), or knows the place.
+  // Where they lie: not on the host only with a hook that can end in another, or knows the place.
   std::shared_ptr<BucketMemory> memory = std::make_shared<HostBuckets>();
   // Called for each bucket behind finish() of the hook, on the same thread: for what can be done
   // with gradients while backward goes on. What it throws fails the step.
