@@ -29,6 +29,9 @@ std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
 
 namespace {
 
+// That are gathered: so much memory of the device is taken for it.
+constexpr std::size_t kGatheredBytes = std::size_t{64} << 20;
+
 // Whether the bytes of the tensor's memory are its elements, in some order, and are what is read of
 // it. A lazy conjugate or negative is not what its memory says.
 bool is_block(const torch::Tensor& tensor) {
@@ -58,14 +61,13 @@ void TensorBytes::gather(std::size_t index) {
   const auto is_like_it = [&](const Gathered& gathered) {
     const torch::Tensor& first = tensors_[gathered.indices.front()];
     return first.device() == tensors_[index].device() &&
-           first.scalar_type() == tensors_[index].scalar_type();
+           first.scalar_type() == tensors_[index].scalar_type() &&
+           gathered.bytes + tensors_[index].nbytes() <= kGatheredBytes;
   };
-  const auto found = std::ranges::find_if(gathered_, is_like_it);
-  if (found == gathered_.end()) {
-    gathered_.push_back({{index}, {}});
-  } else {
-    found->indices.push_back(index);
-  }
+  auto found = std::ranges::find_if(gathered_, is_like_it);
+  if (found == gathered_.end()) found = gathered_.insert(found, Gathered());
+  found->indices.push_back(index);
+  found->bytes += tensors_[index].nbytes();
 }
 
 void TensorBytes::copy_to_host(Gathered& gathered) {
@@ -73,7 +75,7 @@ void TensorBytes::copy_to_host(Gathered& gathered) {
   for (const std::size_t i : gathered.indices) {
     parts.push_back(tensors_[i].resolve_conj().resolve_neg().reshape(-1));
   }
-  gathered.block = torch::cat(parts).cpu();
+  gathered.block = (parts.size() == 1 ? parts.front() : torch::cat(parts)).cpu();
   std::int64_t at = 0;
   for (const std::size_t i : gathered.indices) {
     blocks_[i] = gathered.block.narrow(0, at, tensors_[i].numel()).view(tensors_[i].sizes());
@@ -89,7 +91,9 @@ View TensorBytes::view(std::size_t index) const {
 
 void TensorBytes::write_back() {
   for (const Gathered& gathered : gathered_) {
-    const torch::Tensor there = gathered.block.to(tensors_[gathered.indices.front()].device());
+    const bool is_alone = gathered.indices.size() == 1;
+    const torch::Tensor there =
+        is_alone ? gathered.block : gathered.block.to(tensors_[gathered.indices.front()].device());
     std::vector<torch::Tensor> targets, parts;
     for (const std::size_t i : gathered.indices) {
       const auto at = blocks_[i].storage_offset() - gathered.block.storage_offset();

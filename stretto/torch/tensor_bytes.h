@@ -24,8 +24,8 @@ std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 // The bytes of tensors, for code that knows no strides. A tensor whose elements fill a block of
 // memory in whatever order (contiguous, channels-last, transposed) is that block; any other, and
 // one that is conjugated or negated only when it is read, or is on a device, is a contiguous copy
-// on the CPU. All tensors are strided. Those of one type on one device come and go in one copy: of
-// the buffers of a model there are dozens, and each copy would wait for the device.
+// on the CPU. All tensors are strided. Short ones of one type on one device come and go
+// together: of the buffers of a model there are dozens, and each copy would wait for the device.
 class TensorBytes {
  public:
   explicit TensorBytes(std::vector<torch::Tensor> tensors);
@@ -40,7 +40,8 @@ class TensorBytes {
  private:
   struct Gathered {
     std::vector<std::size_t> indices;
-    torch::Tensor block;  // Their copies, one behind the other.
+    std::size_t bytes = 0;  // Of all of them.
+    torch::Tensor block;    // Their copies, one behind the other.
   };
   void gather(std::size_t index);
   void copy_to_host(Gathered& gathered);
