@@ -146,17 +146,14 @@ Status ScheduledBackend::use_device(const Deadline& until) {
   return {};
 }
 
-// Of all ranks, in their order: 0, 1, ..., ranks that share one the same.
+// Of each rank the first that has the same.
 Result<std::vector<std::int32_t>> ScheduledBackend::number_devices(const Deadline& until) {
   STRETTO_ASSIGN_OR_RETURN(const auto own, options_.device->id());
   std::vector<std::decay_t<decltype(own)>> seen(static_cast<std::size_t>(size()));
   STRETTO_RETURN_IF_ERROR(set_up_all_gather(own, std::as_writable_bytes(std::span(seen)), until));
   std::vector<std::int32_t> numbers;
-  for (std::size_t rank = 0; rank < seen.size(); ++rank) {
-    const auto first = static_cast<std::size_t>(std::ranges::find(seen, seen[rank]) - seen.begin());
-    const bool is_new = first == rank;
-    numbers.push_back(is_new ? numbers.empty() ? 0 : *std::ranges::max_element(numbers) + 1
-                             : numbers[first]);
+  for (const auto& device : seen) {
+    numbers.push_back(static_cast<std::int32_t>(std::ranges::find(seen, device) - seen.begin()));
   }
   return numbers;
 }

@@ -82,9 +82,8 @@ class Group final : public Client {
   void use_windows(execution::Windows windows) STRETTO_REQUIRES(engine_held);
   // Lets a library run, from now on, what it can. On all ranks before the same operation.
   void use_library(std::unique_ptr<CollectiveLibrary> library) STRETTO_REQUIRES(engine_held);
-  // Lets `queue` run, from now on, what is in memory of the ranks' devices, which `devices` numbers,
-  // 0, 1, ... in the order of ranks. On all ranks before the same operation, and not where a library
-  // has that.
+  // Lets `queue` run, from now on, what is in memory of the ranks' devices, which `devices` numbers
+  // (processors.h). On all ranks before the same operation, and not where a library has that.
   void use_device(std::unique_ptr<execution::KernelQueue> queue, std::vector<std::int32_t> devices)
       STRETTO_REQUIRES(engine_held);
   // Whether all ranks are one team.

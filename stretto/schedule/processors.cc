@@ -36,16 +36,19 @@ std::size_t append_until_sync(const Schedule& from, std::size_t begin, Schedule&
 Schedule build_for_processors(const Algorithm& algorithm, const Shape& shape,
                               std::span<const std::int32_t> processors) {
   const auto own = static_cast<std::size_t>(shape.rank.value());
-  const auto first = std::ranges::find(processors, processors[own]) - processors.begin();
+  const bool is_first =
+      std::ranges::find(processors, processors[own]) == processors.begin() + shape.rank.value();
   std::vector<Schedule> parts;
-  for (std::size_t rank = 0; rank < processors.size(); ++rank) {
-    if (processors[rank] != processors[own] || own != static_cast<std::size_t>(first)) continue;
+  for (std::size_t rank = own; is_first && rank < processors.size(); ++rank) {
+    if (processors[rank] != processors[own]) continue;
     Shape its = shape;
     its.rank = static_cast<std::int32_t>(rank);
     parts.push_back(algorithm.build(its));
   }
   Schedule merged = algorithm.build(shape);
   STRETTO_CHECK(merged.raw_slots == 0 && merged.partial_slots == 0, "scratch slots are a rank's");
+  STRETTO_CHECK(merged.steps.empty() || merged.steps.front().kind == StepKind::sync,
+                "what ranks have is there when they have met");
   const std::size_t syncs = merged.sync_count();
   merged.steps.clear();
   merged.places.clear();
