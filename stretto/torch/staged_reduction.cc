@@ -69,8 +69,9 @@ Work StagedReduction::start(Communicator& communicator, const FullBucket& full) 
   // A step that has failed leaves slices behind.
   if (std::exchange(step_, full.step) != full.step) copied_.clear();
   while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<Bucket>());
-  on_device([&] { copy_to_host(full, *buckets_[full.index]); });
-  reduce_what_is_there(full.is_last());
+  Bucket& bucket = *buckets_[full.index];
+  on_device([&] { copy_to_host(full, bucket); });
+  reduce_copied(full.is_last() ? 0 : bucket.slices.size());
   return {};
 }
 
@@ -82,6 +83,7 @@ void StagedReduction::copy_to_host(const FullBucket& full, Bucket& bucket) {
     to_device_ = new_stream(device_);
   }
   if (bucket.host.bytes().size() < full.view.bytes()) {
+    wait_for_copies();  // The device may still read what goes.
     bucket.host = {};
     bucket.host = page_locked(communicator_->allocate_bytes(full.view.bytes()), device_.index());
   }
@@ -108,24 +110,23 @@ void StagedReduction::copy_to_host(const FullBucket& full, Bucket& bucket) {
   for (Slice& made : bucket.slices) copied_.push_back(&made);
 }
 
-void StagedReduction::reduce_what_is_there(bool waits) {
-  for (; !copied_.empty(); copied_.pop_front()) {
+// All slices but the last `left`.
+void StagedReduction::reduce_copied(std::size_t left) {
+  for (; copied_.size() > left; copied_.pop_front()) {
     Slice& slice = *copied_.front();
-    bool is_there = false;
-    on_device([&] {
-      is_there = slice.copied.query();
-      if (is_there || !waits) return;
-      slice.copied.synchronize();
-      is_there = true;
-    });
-    if (!is_there) return;
+    on_device([&] { slice.copied.synchronize(); });
     slice.work = communicator_->all_reduce(slice.on_host, slice.options);
   }
 }
 
+// Behind a failure the caller's stream waits, too, for what is still copied to the bucket, whose
+// memory may then be another's.
 void StagedReduction::finish(const FullBucket& full) {
+  STRETTO_CHECK(copied_.empty(), "bucket {} ends before the last one has begun", full.index);
+  Status status;
   for (Slice& slice : buckets_[full.index]->slices) {
-    slice.work.wait();
+    status = slice.work.wait_status();
+    if (!status.ok()) break;
     on_device([&] {
       const torch::NoGradGuard no_grad;
       const c10::StreamGuard writing(*to_device_);
@@ -135,6 +136,7 @@ void StagedReduction::finish(const FullBucket& full) {
   }
   on_device([&] { let_wait(current_stream(device_), *to_device_); });
   full.memory->written();
+  status.or_throw();
 }
 
 }  // namespace stretto::ddp

@@ -24,8 +24,9 @@ namespace stretto::ddp {
 // other slices are in the other two stages. Each direction has a stream of its own. So results have
 // the bits of a PlainReduction on the host.
 //
-// The device waits for nobody while gradients are computed, and the host for the device only when
-// the last bucket is full: slices that have got to the host are reduced from start() on.
+// The slices of a bucket are reduced when the next one is full, or the last: there the host waits
+// for their copies, and the device for nobody. To begin each as soon as it has been copied would
+// have ranks begin them in different orders, where other operations come in between.
 class StagedReduction final : public CommunicationHook {
  public:
   explicit StagedReduction(torch::Device device) : device_(device) {}
@@ -41,7 +42,7 @@ class StagedReduction final : public CommunicationHook {
   struct Bucket;
 
   void copy_to_host(const FullBucket& full, Bucket& bucket);
-  void reduce_what_is_there(bool waits);
+  void reduce_copied(std::size_t left);
   void wait_for_copies() const;
 
   const torch::Device device_;
