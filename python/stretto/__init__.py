@@ -52,8 +52,9 @@ class Options:
     warn_after: an operation that has waited so long for others says so in the log; 0: never. None:
         STRETTO_WARN_AFTER, or 60.
     disable_shared_memory: for tests and measurements: TCP between the ranks of one host too.
-    backend: for tensors on GPUs, too, on all ranks alike: "nccl", or "cuda" where all ranks are on
-        one host and may share GPUs (docs/gpu.md). None: STRETTO_BACKEND, or "stretto".
+    backend: for tensors on GPUs, on all ranks alike: "nccl", or "cuda" where all ranks are on one
+        host and may share GPUs; else they are copied to the host and back (docs/gpu.md). None:
+        STRETTO_BACKEND, or "stretto".
     """
 
     network_timeout: float | None = None

@@ -28,7 +28,10 @@ import stretto
 
 BIN = pathlib.Path(os.environ["STRETTO_BUILD_DIR"]) / "bin"
 DOUBLE = "fake_device"
-COPIED = ", and copied to memory that the ranks map, and back"  # As explain() says.
+COPIED = {  # As explain() says.
+    "cuda": ", and copied to memory that the ranks map, and back",
+    "stretto": ", copied to the host and back",
+}
 
 
 def load_double() -> ctypes.CDLL:
@@ -170,11 +173,18 @@ def collectives(one: Rank, device: torch.device) -> list[torch.Tensor]:
     dist.all_to_all_single(made(2 * size), made(2 * size), group=group)
     one.backend.allreduce_coalesced(mixed()).wait()
     one.backend.allgather_coalesced([mixed() for _ in range(size)], mixed()).wait()
-    if one.kind == "nccl":
+    if one.kind != "cuda":
         dist.all_reduce(made(4), dist._make_nccl_premul_sum(0.5), group=group)
         splits = [r + one.rank + 1 for r in range(size)]
         dist.all_to_all_single(made(sum(splits)), made(sum(splits)), splits, splits, group=group)
         dist.all_to_all(several(2), several(2), group=group)
+    if one.kind == "stretto":
+        after, before = (one.rank + 1) % size, (one.rank - 1) % size
+        sent = [one.backend.send([made(4, 3).t()], after, tag) for tag in (0, 1)]
+        one.backend.recv([made(3, 4)], before, 1).wait()
+        one.backend.recv_anysource([made(4, 3).t()], 0).wait()
+        for work in sent:
+            work.wait()
     dist.barrier(group=group)
     return [tensor.cpu() for tensor in left]
 
@@ -189,7 +199,8 @@ def equals_the_cpu(one: Rank) -> None:
 def reaches_the_device(one: Rank) -> None:
     before = one.double.fake_device_launches()
     equals_the_cpu(one)
-    least = 17 if one.kind == "nccl" else 10  # What reduces nothing needs no kernel of ours.
+    # What reduces nothing needs no kernel of ours, and nothing does on the host.
+    least = {"nccl": 17, "cuda": 10, "stretto": 0}[one.kind]
     assert one.double.fake_device_launches() - before >= least
 
 
@@ -334,6 +345,32 @@ def blocks_go_from_stream_to_stream(one: Rank) -> None:
         assert torch.equal(tensor.cpu(), torch.full((600_000,), one.sum_over_ranks())), tensor
 
 
+def blocks_are_read_before_the_host_writes(one: Rank) -> None:
+    """A result on its way out of one, when an operation that only writes gets it. What comes is on
+    the CPU of the first rank, which is never late."""
+    place = torch.device("cpu") if one.rank == 0 else one.device
+    options = dist.BroadcastOptions()
+    options.rootRank = 0
+    one.use_stream()
+    tensors = [torch.full((300_000,), number + one.rank * 0.5, device=place) for number in range(6)]
+    for tensor in tensors:
+        one.be_busy()
+        one.backend.broadcast([tensor], options).wait()
+    for number, tensor in enumerate(tensors):
+        assert torch.equal(tensor.cpu(), torch.full(tensor.shape, float(number))), (number, tensor)
+
+
+def results_outlive_the_group(one: Rank) -> None:
+    """They may still be on their way when it ends."""
+    one.use_stream()
+    tensor = torch.full((600_000,), one.rank + 1.0, device=one.device)
+    work = dist.all_reduce(tensor, group=one.group, async_op=True)
+    one.be_busy()
+    work.wait()
+    one.backend.shutdown()
+    assert torch.equal(tensor.cpu(), torch.full((600_000,), one.sum_over_ranks())), tensor.cpu()
+
+
 def blocks_are_bounded(one: Rank) -> None:
     """All that is kept of them is twice as much as was in use at once, whatever comes, and nothing
     when the groups of all ranks have ended."""
@@ -355,7 +392,8 @@ def trains_with_buckets(one: Rank, are_mapped: bool) -> None:
     os.environ["DDP_DISABLE_COMM_MEM"] = "0" if are_mapped else "1"
     for parameter in trains(one):
         said = stretto._module().explain(one.backend, "all_reduce", parameter.grad)
-        assert said.endswith(COPIED) == (one.kind == "cuda" and not are_mapped), said
+        is_copied = one.kind == "stretto" or (one.kind == "cuda" and not are_mapped)
+        assert said.endswith(tuple(COPIED.values())) == is_copied, said
 
 
 EVERYWHERE = (
@@ -365,6 +403,13 @@ EVERYWHERE = (
     futures_wait_too,
     inputs_may_be_dropped,
     trains,
+)
+BY_THE_HOST = (
+    *EVERYWHERE,
+    blocks_are_not_shared,
+    blocks_go_from_stream_to_stream,
+    blocks_are_read_before_the_host_writes,
+    results_outlive_the_group,  # Which ends here.
 )
 WHERE_RANKS_MAP_DEVICES = (
     *EVERYWHERE,

@@ -1,22 +1,24 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tensors on a device: served where the group has NCCL or the backend "cuda", and refused with a
-sentence where not. But for GpuTest all runs on doubles: see device_ranks.py."""
+"""Tensors on a device: by NCCL, by the backend "cuda", or by way of the host; what is refused is
+with a sentence. But for GpuTest all runs on doubles: see device_ranks.py."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import unittest
 import unittest.mock
-from typing import Callable
+from typing import Any, Callable
 
 import ranks
 import torch
 import torch.distributed as dist
 from device_ranks import (
     BIN,
+    BY_THE_HOST,
     COPIED,
     DOUBLE,
     EVERYWHERE,
@@ -25,6 +27,7 @@ from device_ranks import (
     Rank,
     blocks_are_bounded,
     blocks_are_not_shared,
+    blocks_are_read_before_the_host_writes,
     blocks_go_from_stream_to_stream,
     copied_results_reach_other_streams,
     equals_the_cpu,
@@ -34,11 +37,14 @@ from device_ranks import (
     load_double,
     on_ranks,
     reaches_the_device,
+    results_outlive_the_group,
     trains_with_buckets,
     waits_for_the_current_stream,
 )
 
 import stretto
+
+MIXED = "some tensors of this operation are on {} and some on cpu"
 
 
 def on_a_gpu(rank: int, size: int, path: str) -> None:
@@ -63,6 +69,55 @@ def on_a_shared_gpu(rank: int, size: int, path: str) -> None:
     map_devices(GpuRank(dist.FileStore(f"{path}.backend", size), rank, size, "cuda"), path)
 
 
+def on_a_gpu_by_the_host(rank: int, size: int, path: str) -> None:
+    one = GpuRank(dist.FileStore(f"{path}.backend", size), rank, size, "stretto")
+    for function in (conjugates_are_copied, *BY_THE_HOST):
+        one.use_stream(0)
+        function(one)
+    one.use_stream(0)
+    copies_by_the_host(rank, size, path, one.device, "stretto")
+    ranks.start(f"{path}.sparse", rank, size)
+    numbers = torch.tensor([[0, rank + 1]], device=one.device)
+    values = torch.tensor([1.0, 2.0], device=one.device)
+    sparse = torch.sparse_coo_tensor(numbers, values, (size + 1,), check_invariants=True)
+    wanted = sparse.cpu()
+    dist.all_reduce(sparse)
+    dist.all_reduce(wanted)
+    assert sparse.device == one.device and sparse.is_sparse, sparse
+    assert torch.equal(sparse.cpu().to_dense(), wanted.to_dense()), (sparse, wanted)
+    dist.destroy_process_group()
+
+
+def conjugates_are_copied(one: Rank) -> None:
+    """Which a device makes when somebody looks; the double has none."""
+    places = torch.zeros(one.size, 3, dtype=torch.complex64, device=one.device)
+    ours = torch.full((3,), complex(1, one.rank), device=one.device)
+    one.backend.allgather([[each.conj() for each in places]], [ours.conj()]).wait()
+    for number, place in enumerate(places):
+        assert torch.equal(place.cpu(), torch.full((3,), complex(1, number))), places.cpu()
+
+
+def on_doubles_by_the_host(rank: int, size: int, path: str) -> None:
+    double = load_double()
+    both = f"cpu:stretto,{DOUBLE}:stretto"
+    options = stretto.Options(backend="cuda", disable_shared_memory=True)  # As on several hosts.
+    copies_by_the_host(rank, size, path, torch.device(DOUBLE, 0), both)
+    copies_by_the_host(rank, size, f"{path}.tcp", torch.device(DOUBLE, 0), both, options)
+    assert double.fake_device_misuse() == b""
+
+
+def copies_by_the_host(
+    rank: int, size: int, path: str, there: torch.device, backends: str, options: Any = None
+) -> None:
+    ranks.start(path, rank, size, backends, pg_options=options)
+    tensor = torch.full((4,), 2.0, device=there)
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor.cpu(), torch.full((4,), 2.0 * size)), tensor.cpu()
+    on_host = stretto.explain("all_reduce", tensor.cpu())
+    assert stretto.explain("all_reduce", tensor) == on_host + COPIED["stretto"]
+    dist.destroy_process_group()
+
+
 def on_doubles_of_a_host(rank: int, size: int, path: str) -> None:
     double = load_double()
     store = dist.FileStore(f"{path}.backend", size)
@@ -81,7 +136,7 @@ def map_devices(one: Rank, path: str) -> None:
     ranks.start(path, rank, size, both, pg_options=stretto.Options(backend="cuda"))
     how = f"cuda: the tensor is on {there}"
     for tensor, more in (
-        (torch.full((4,), 2.0, device=there), COPIED),
+        (torch.full((4,), 2.0, device=there), COPIED["cuda"]),
         (stretto.empty(4, device=there).fill_(2), ""),
     ):
         dist.all_reduce(tensor)
@@ -100,10 +155,8 @@ def refuses_what_nccl_does_not_reach(one: Rank) -> None:
         "this tensor is on meta, which is no memory that this group reaches": (
             lambda: one.backend.allreduce([torch.ones(2, device="meta")])
         ),
-        "some buffers lie in memory of a device and some in memory of the host": (
-            lambda: one.backend._allgather_base(
-                torch.ones(2 * one.size), torch.ones(2, device=one.device)
-            )
+        MIXED.format(one.device): lambda: one.backend._allgather_base(
+            torch.ones(2 * one.size), torch.ones(2, device=one.device)
         ),
         "NCCL": lambda: one.backend.allreduce(
             [torch.ones(2, device=one.device).short()], dist.AllreduceOptions()
@@ -115,16 +168,39 @@ def refuses_what_nccl_does_not_reach(one: Rank) -> None:
     for text, call in calls.items():
         said = ranks.refusal(call)
         assert text in said, said
-    if torch.__version__ >= "2.13":  # Older ones cannot be asked.
-        one.double.fake_device_capture(True)
-        said = ranks.refusal(lambda: one.backend.allreduce([torch.ones(2, device=one.device)]))
-        one.double.fake_device_capture(False)
-        assert "captured by a graph of the device, which cannot hold collectives" in said, said
+    refuses_captures(one)
     hook = stretto.hooks.top_k()._hook
     said = ranks.refusal(
         lambda: hook.attach(one.backend, ["weight"], [torch.ones(2, device=one.device)])
     )
     assert f"parameter 'weight' is on {DOUBLE}:{one.rank}, and stretto.hooks" in said, said
+
+
+def refuses_captures(one: Rank) -> None:
+    if torch.__version__ < "2.13":  # Which cannot be asked.
+        return
+    one.double.fake_device_capture(True)
+    said = ranks.refusal(lambda: one.backend.allreduce([torch.ones(2, device=one.device)]))
+    one.double.fake_device_capture(False)
+    assert "captured by a graph of the device, which cannot hold collectives" in said, said
+
+
+def refuses_what_the_host_does_not_copy(one: Rank) -> None:
+    refuses_captures(one)
+    here, there = torch.ones(2), torch.ones(2, device=one.device)
+    inputs = [here] * one.size
+    inputs[-1] = there
+    for call in (
+        lambda: one.backend._allgather_base(torch.ones(2 * one.size), there),
+        lambda: one.backend.reduce_scatter([here], [inputs]),
+    ):
+        said = ranks.refusal(call)
+        assert MIXED.format(one.device) in said or f"on cpu and some on {one.device}" in said, said
+    said = ranks.refusal(
+        lambda: one.backend.allocate_tensor(2, dtype=torch.float32, device=one.device)
+    )
+    assert f"memory of the CPU, not of {DOUBLE}" in said, said
+    equals_the_cpu(one)  # And all goes on.
 
 
 def refuses_what_kernels_do_not_do(one: Rank) -> None:
@@ -168,8 +244,8 @@ def refuses_what_kernels_do_not_do(one: Rank) -> None:
     equals_the_cpu(one)  # And all goes on.
 
 
-def refuses_all_devices_without_nccl(rank: int, size: int) -> None:
-    """Every function that Python reaches. The device "meta" stands for all others."""
+def refuses_devices_without_addresses(rank: int, size: int) -> None:
+    """Every function that Python reaches. The device "meta" stands for all of them."""
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
 
     def one() -> torch.Tensor:
@@ -202,14 +278,11 @@ def refuses_all_devices_without_nccl(rank: int, size: int) -> None:
     }
     for name, call in calls.items():
         said = ranks.refusal(call)
-        assert "this tensor is on meta, and this group moves tensors of the CPU" in said, (
-            name,
-            said,
-        )
-        assert "STRETTO_BACKEND=nccl" in said and 'backend="nccl"' in said, (name, said)
+        for part in ("on meta, where this group neither works", "give meta a backend of its own"):
+            assert part in said, (name, said)
     sparse = torch.sparse_coo_tensor([[0]], [1.0], (2,), device="meta")
     said = ranks.refusal(lambda: backend.allreduce([sparse]))
-    assert "only those on the CPU are reduced" in said, said
+    assert "this one is on meta; copy it to the CPU" in said, said
     there = {"dtype": torch.float, "device": torch.device("meta")}
     said = ranks.refusal(lambda: backend.allocate_tensor(2, **there))
     assert "memory of the CPU, not of meta" in said, said
@@ -250,21 +323,23 @@ class GpuTest(unittest.TestCase):
         variables = {"STRETTO_DEVICE": "0", "STRETTO_CUDA_KERNELS": kernels}
         with unittest.mock.patch.dict(os.environ, variables):
             ranks.run(on_a_shared_gpu, size=2)
+            ranks.run(on_a_gpu_by_the_host, size=2)
 
 
 class DeviceTest(unittest.TestCase):
     def test_collectives(self) -> None:
-        for size, kind in ((2, "nccl"), (3, "nccl"), (2, "cuda"), (3, "cuda")):
+        for size, kind in itertools.product((2, 3), ("nccl", "cuda", "stretto")):
             with self.subTest(size=size, kind=kind):
                 on_ranks(reaches_the_device, size, kind=kind)
 
     def test_late_streams(self) -> None:
-        for kind in ("nccl", "cuda"):
+        for kind in ("nccl", "cuda", "stretto"):
             for function in (
                 waits_for_the_current_stream,
                 copied_results_reach_other_streams,
                 futures_wait_too,
                 inputs_may_be_dropped,
+                results_outlive_the_group,
             ):
                 with self.subTest(function.__name__, kind=kind):
                     on_ranks(function, delay_us=20_000, kind=kind)
@@ -273,11 +348,13 @@ class DeviceTest(unittest.TestCase):
         for size in (2, 3):
             on_ranks(has_memory_without_copies, size, kind="cuda")
             on_ranks(blocks_are_bounded, size, delay_us=0, kind="cuda")
-            on_ranks(blocks_are_not_shared, size, delay_us=5_000, kind="cuda")
-            on_ranks(blocks_go_from_stream_to_stream, size, delay_us=10_000, kind="cuda")
+            for kind in ("cuda", "stretto"):
+                on_ranks(blocks_are_not_shared, size, delay_us=5_000, kind=kind)
+                on_ranks(blocks_go_from_stream_to_stream, size, delay_us=10_000, kind=kind)
+            on_ranks(blocks_are_read_before_the_host_writes, size, delay_us=20_000, kind="stretto")
 
     def test_training(self) -> None:
-        for size, kind in ((2, "nccl"), (2, "cuda"), (3, "cuda")):
+        for size, kind in ((2, "nccl"), *itertools.product((2, 3), ("cuda", "stretto"))):
             for are_mapped in (False, True):
                 with self.subTest(size=size, kind=kind, are_mapped=are_mapped):
                     train = functools.partial(trains_with_buckets, are_mapped=are_mapped)
@@ -285,11 +362,13 @@ class DeviceTest(unittest.TestCase):
 
     def test_processes(self) -> None:
         ranks.run(on_doubles_of_a_host, size=2)
+        ranks.run(on_doubles_by_the_host, size=2)
 
     def test_refusals(self) -> None:
         on_ranks(refuses_what_nccl_does_not_reach)
         on_ranks(refuses_what_kernels_do_not_do, kind="cuda")
-        ranks.with_group(refuses_all_devices_without_nccl)
+        on_ranks(refuses_what_the_host_does_not_copy, kind="stretto")
+        ranks.with_group(refuses_devices_without_addresses)
         ranks.run(says_what_is_missing, size=1)
 
     def test_from_init_process_group(self) -> None:

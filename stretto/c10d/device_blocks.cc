@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "stretto/base/error.h"
+#include "stretto/base/log.h"
 #include "stretto/base/round_up.h"
+#include "stretto/communicator/page_locked.h"
 #include "stretto/torch/streams.h"
 
 namespace stretto::c10d_backend {
@@ -81,13 +83,16 @@ std::list<DeviceBlocks::Block> DeviceBlocks::make(std::size_t bytes, const c10::
       each = next;
     }
   }
-  freed.clear();
+  free(std::exchange(freed, {}));
   const std::shared_ptr<Communicator> alive = communicator_.lock();
   if (alive == nullptr) {
     throw Aborted(status_of(StatusCode::aborted, "this process group has been shut down"));
   }
-  const auto memory = std::make_shared<const Memory>(
-      alive->allocate_bytes(std::max(bytes, kPieceBytes), stream.device_index()));
+  const std::size_t all = std::max(bytes, kPieceBytes);
+  const int device = stream.device_index();
+  const auto memory =
+      std::make_shared<const Memory>(are_on_host_ ? page_locked(alive->allocate_bytes(all), device)
+                                                  : alive->allocate_bytes(all, device));
   std::list<Block> blocks;
   for (std::size_t first = 0; first + bytes <= memory->bytes().size(); first += bytes) {
     blocks.push_back({memory, memory->bytes().data() + first, bytes, stream});
@@ -96,16 +101,30 @@ std::list<DeviceBlocks::Block> DeviceBlocks::make(std::size_t bytes, const c10::
 }
 
 void DeviceBlocks::give_back(Block block) {
-  const MutexLock held(mutex_);
-  if (is_large(block.bytes)) bytes_in_use_ -= block.bytes;
-  if (!is_closed_) idle_.push_back(std::move(block));
+  {
+    const MutexLock held(mutex_);
+    if (is_large(block.bytes)) bytes_in_use_ -= block.bytes;
+    if (!is_closed_) return idle_.push_back(std::move(block));
+  }
+  free({std::move(block)});
+}
+
+// Memory of a device waits for the device by itself. A device that has failed copies nothing.
+void DeviceBlocks::free(const std::list<Block>& blocks) const try {
+  if (!are_on_host_) return;
+  for (const Block& each : blocks) wait_for(each.stream);
+} catch (const c10::Error& error) {
+  log(LogLevel::warning, "copies to the host and back: {}", error.what_without_backtrace());
 }
 
 void DeviceBlocks::close() {
   std::list<Block> freed;
-  const MutexLock held(mutex_);
-  is_closed_ = true;
-  freed.swap(idle_);
+  {
+    const MutexLock held(mutex_);
+    is_closed_ = true;
+    freed.swap(idle_);
+  }
+  free(freed);
 }
 
 }  // namespace stretto::c10d_backend

@@ -16,18 +16,22 @@
 
 namespace stretto::c10d_backend {
 
-// Memory that the ranks' devices map, for copies of tensors that lie elsewhere on the device. To
-// make it takes calls of the driver, for which the host waits, so it is kept and used again: at
-// most twice as much as was ever in use at once, and what small blocks are cut from. Any thread.
+// Memory for copies of tensors on a device: of that device, which the ranks' devices map; or, where
+// the communicator works on none, of the host, page-locked. To make it takes calls of the driver,
+// for which the host waits, so it is kept and used again: at most twice as much as was ever in use
+// at once, and what small blocks are cut from. Any thread.
 class DeviceBlocks : public std::enable_shared_from_this<DeviceBlocks> {
  public:
   // The memory is that of `communicator`.
-  explicit DeviceBlocks(std::weak_ptr<Communicator> communicator)
-      : communicator_(std::move(communicator)) {}
+  explicit DeviceBlocks(const std::shared_ptr<Communicator>& communicator)
+      : communicator_(communicator), are_on_host_(!communicator->device()) {}
+
+  bool are_on_host() const { return are_on_host_; }
 
   // Uninitialised, for the calling thread's current stream of that device. The last copy gives the
   // block back, which must happen when operations on it have ended; copies to and from it on that
-  // stream may be under way. Throws what Communicator::allocate_bytes() does.
+  // stream may be under way, so the host touches a block only when that stream has come to where it
+  // was when the block was taken. Throws what Communicator::allocate_bytes() does.
   std::shared_ptr<std::byte> take(std::size_t bytes, c10::Device device);
   // From now on what comes back is freed, as all is that lies here.
   void close();
@@ -42,8 +46,10 @@ class DeviceBlocks : public std::enable_shared_from_this<DeviceBlocks> {
   Block find_or_make(std::size_t bytes, const c10::Stream& stream);
   std::list<Block> make(std::size_t bytes, const c10::Stream& stream);
   void give_back(Block block);
+  void free(const std::list<Block>& blocks) const;
 
   const std::weak_ptr<Communicator> communicator_;
+  const bool are_on_host_;
   Mutex mutex_;
   bool is_closed_ STRETTO_GUARDED_BY(mutex_) = false;
   // What is not in use; first what has not been used for longest.

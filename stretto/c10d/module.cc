@@ -76,14 +76,16 @@ std::string explain(const BackendPtr& backend, const std::string& collective,
     const auto communicator = communicator_of(backend);
     OperationTensors tensors = group_of(backend)->tensors_of_operation();
     const ConstView view = tensors.describe(tensor);
-    if (!tensor.device().is_cpu()) {
+    const bool is_on_cpu = tensor.device().is_cpu();
+    if (!is_on_cpu && communicator->device()) {
       const char* const copies = ", and copied to memory that the ranks map, and back";
       return fmt::format("{}: the tensor is on {}{}",
                          communicator->maps_devices() ? "cuda" : "nccl", tensor.device().str(),
                          tensors.are_mapped() && !tensors.is_taken_as_it_is(tensor) ? copies : "");
     }
     const Explanation found = communicator->explain(each, view.dtype, view.count);
-    return found.algorithm + ": " + found.reason;
+    return fmt::format("{}: {}{}", found.algorithm, found.reason,
+                       is_on_cpu ? "" : ", copied to the host and back");
   }
   TORCH_CHECK_VALUE(false, "\"", collective, "\" is none of: ", known);
 }

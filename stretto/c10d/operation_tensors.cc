@@ -27,12 +27,9 @@ std::string problem_with_device(const at::Tensor& tensor, const Communicator* co
   const std::optional<int> device = communicator == nullptr ? std::nullopt : communicator->device();
   if (!device) {
     return fmt::format(
-        "this tensor is on {0}, and this group moves tensors of the CPU: it was started neither "
-        "with NCCL, by STRETTO_BACKEND=nccl in the environment of all ranks or by "
-        "pg_options=stretto.Options(backend=\"nccl\"), nor, for ranks of one host, with \"cuda\" "
-        "in the place of \"nccl\". Or give {0} a backend of its own: "
-        "init_process_group(\"cpu:stretto,cuda:nccl\")",
-        place);
+        "this tensor is on {}, where this group neither works nor copies from; copy it to the CPU, "
+        "or give {} a backend of its own, as in init_process_group(\"cpu:stretto,cuda:nccl\")",
+        place, c10::DeviceTypeName(tensor.device().type(), true));
   }
   // Of no elements there may be no memory at all.
   if (tensor.numel() > 0 && !communicator->device_of(tensor.const_data_ptr())) {
@@ -64,6 +61,11 @@ View view_of(const at::Tensor& block, bool is_reduced) {
   return {data, count * block.element_size(), DType::u8};
 }
 
+// The host would conjugate or negate what a device has not copied yet.
+at::Tensor begin_copy(const at::Tensor& block, const at::Tensor& tensor) {
+  return block.copy_(tensor.resolve_conj().resolve_neg(), /*non_blocking=*/true);
+}
+
 }  // namespace
 
 void OperationTensors::check(const at::Tensor& tensor) {
@@ -72,10 +74,15 @@ void OperationTensors::check(const at::Tensor& tensor) {
     problem = "a tensor is undefined";
   } else if (tensor.layout() != at::kStrided) {
     problem = "only all_reduce takes sparse tensors; make this one dense: to_dense()";
-  } else if (!tensor.device().is_cpu()) {
+  } else if (!tensor.device().is_cpu() && !(are_by_host() && has_addresses(tensor.device()))) {
     problem = problem_with_device(tensor, communicator_.lock().get());
   }
+  if (problem.empty() && device_.value_or(tensor.device()) != tensor.device()) {
+    problem = fmt::format("some tensors of this operation are on {} and some on {}", device_->str(),
+                          tensor.device().str());
+  }
   if (!problem.empty()) throw_for_torch({StatusCode::invalid_argument, problem});
+  device_ = tensor.device();
   if (tensor.device().is_cpu() || stream_) return;
   stream_ = current_stream(tensor.device());
   if (!is_captured(*stream_)) return;
@@ -97,7 +104,7 @@ ConstView OperationTensors::describe(const at::Tensor& tensor) {
 View OperationTensors::source(const at::Tensor& tensor, bool is_reduced) {
   check(tensor);
   const at::NoGradGuard no_grad;
-  kept_.push_back(is_taken_as_it_is(tensor) ? tensor : make_block(tensor).copy_(tensor));
+  kept_.push_back(is_taken_as_it_is(tensor) ? tensor : begin_copy(make_block(tensor), tensor));
   return view_of(kept_.back(), is_reduced);
 }
 
@@ -114,25 +121,25 @@ View OperationTensors::writable(const at::Tensor& tensor, bool is_read, bool is_
   }
   const at::NoGradGuard no_grad;
   const at::Tensor block = make_block(tensor);
-  if (is_read) block.copy_(tensor);
+  if (is_read) begin_copy(block, tensor);
   copies_.push_back({tensor, block});
   return view_of(block, is_reduced);
 }
 
-bool OperationTensors::is_mapped_device(const at::Tensor& tensor) const {
+bool OperationTensors::is_of_blocks(const at::Tensor& tensor) const {
   return blocks_ != nullptr && !tensor.device().is_cpu() && tensor.numel() > 0;
 }
 
 bool OperationTensors::is_taken_as_it_is(const at::Tensor& tensor) const {
   if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) return false;
-  if (!is_mapped_device(tensor)) return true;
+  if (!is_of_blocks(tensor)) return true;
   const std::shared_ptr<const Communicator> alive = communicator_.lock();
   return list_block_ == nullptr && alive != nullptr &&
          alive->is_device_memory(tensor.const_data_ptr());
 }
 
 at::Tensor OperationTensors::make_block(const at::Tensor& tensor) {
-  if (!is_mapped_device(tensor)) return at::empty(tensor.sizes(), tensor.options());
+  if (!is_of_blocks(tensor)) return at::empty(tensor.sizes(), tensor.options());
   std::shared_ptr<std::byte> block = list_block_;
   std::size_t first = 0;
   if (block != nullptr) {
@@ -141,10 +148,11 @@ at::Tensor OperationTensors::make_block(const at::Tensor& tensor) {
   } else {
     block = for_torch([&] { return blocks_->take(tensor.nbytes(), tensor.device()); });
   }
+  const c10::Device place = are_by_host() ? c10::Device(c10::kCPU) : tensor.device();
   return at::for_blob(block.get() + first, tensor.sizes())
       .deleter([block](void*) {})
-      .options(tensor.options())
-      .target_device(tensor.device())
+      .options(tensor.options().device(place))
+      .target_device(place)
       .make_tensor();
 }
 
@@ -155,7 +163,7 @@ void OperationTensors::begin_list(const std::vector<at::Tensor>& tensors) {
   std::size_t bytes = 0;
   for (const at::Tensor& tensor : tensors) {
     check(tensor);
-    if (!is_mapped_device(tensor)) continue;
+    if (!is_of_blocks(tensor)) continue;
     const auto* const data = static_cast<const std::byte*>(tensor.const_data_ptr());
     if (!is_taken_as_it_is(tensor) || (end != nullptr && data != end)) copied = &tensor;
     end = data + tensor.nbytes();
@@ -194,6 +202,7 @@ std::vector<View> OperationTensors::outputs(const std::vector<at::Tensor>& tenso
 
 void OperationTensors::wait_for_caller() {
   if (!stream_) return;
+  if (are_by_host()) return wait_for(*stream_);
   let_wait(default_stream(stream_->device()), *stream_);
 }
 
@@ -207,7 +216,7 @@ void OperationTensors::write_back() {
     // This may be another thread than the one that is in torch.inference_mode().
     const c10::InferenceMode mode(copy.target.is_inference());
     const at::NoGradGuard no_grad;
-    copy.target.copy_(copy.block);
+    copy.target.copy_(copy.block, /*non_blocking=*/true);
   }
   copies_.clear();
 }

@@ -22,24 +22,25 @@ namespace stretto::c10d_backend {
 // Elements are taken in the order of their indices, whatever the strides: a tensor that is not
 // contiguous is worked on as a contiguous copy, and an output of that kind is copied back at the
 // end, so that ranks with other strides get the same. So it is with a tensor on the communicator's
-// device if the ranks map memory there and this is other memory: its copy lies in such a block, and
-// those of a list lie in one block, one behind the other, so that they are one buffer.
+// device if the ranks map memory there and this is other memory, and with one on a device where the
+// communicator has none: its copy lies in a block that is mapped, or of the host, and those of a
+// list lie in one block, one behind the other, so that they are one buffer.
 //
 // Of a type that the library does not know, the bytes: enough for what is moved, while kReduced is
 // for what is reduced. All functions throw ValueError for a tensor that the communicator cannot
-// reach, is sparse, of a type that cannot be reduced, or (of outputs) has several elements in one
-// place.
+// reach, is sparse, of a type that cannot be reduced, on another device than the others, or (of
+// outputs) has several elements in one place.
 //
 // On a device, what the tensors hold is what the stream makes that is the calling thread's current
-// one. It waits for nothing: copies go there, and wait_for_caller() has the operation wait for it.
+// one. Copies go there, and wait_for_caller() has the operation wait for it.
 class OperationTensors {
  public:
   static constexpr bool kReduced = true;
 
   // Takes tensors of the CPU only.
   OperationTensors() = default;
-  // Takes those of the device of `communicator`, too, if it has one. `blocks`, if the ranks map
-  // memory there, is for copies.
+  // Takes those of the device of `communicator`, too, if it has one, or of any. `blocks`, unless
+  // the communicator takes all memory of its device, is for copies.
   OperationTensors(std::weak_ptr<const Communicator> communicator,
                    std::shared_ptr<DeviceBlocks> blocks)
       : communicator_(std::move(communicator)), blocks_(std::move(blocks)) {}
@@ -58,10 +59,10 @@ class OperationTensors {
   bool is_taken_as_it_is(const at::Tensor& tensor) const;
 
   // Whether tensors have come that lie on a device whose memory the ranks map.
-  bool are_mapped() const { return stream_ && blocks_ != nullptr; }
+  bool are_mapped() const { return stream_ && blocks_ != nullptr && !are_by_host(); }
   bool has_copies() const { return !copies_.empty(); }
   // Before the operation is submitted, which waits for the default stream: has that one wait for
-  // what the caller's has now.
+  // what the caller's has now. Where copies are on the host, the calling thread waits for it.
   void wait_for_caller();
   // Brings results from copies to where they belong; on a device, on the caller's stream.
   void write_back();
@@ -75,7 +76,8 @@ class OperationTensors {
   };
   void check(const at::Tensor& tensor);
   View writable(const at::Tensor& tensor, bool is_read, bool is_reduced);
-  bool is_mapped_device(const at::Tensor& tensor) const;
+  bool are_by_host() const { return blocks_ != nullptr && blocks_->are_on_host(); }
+  bool is_of_blocks(const at::Tensor& tensor) const;
   // A contiguous tensor of its kind, where operations work on it.
   at::Tensor make_block(const at::Tensor& tensor);
   // Where tensors of a list lie apart, or one has to be copied to a block, all are, to the same.
@@ -86,7 +88,8 @@ class OperationTensors {
   std::vector<Copy> copies_;
   std::weak_ptr<const Communicator> communicator_;  // Whose end ends its operations.
   std::shared_ptr<DeviceBlocks> blocks_;
-  std::optional<c10::Stream> stream_;  // The caller's, of the device that tensors are on.
+  std::optional<c10::Device> device_;  // That all tensors are on.
+  std::optional<c10::Stream> stream_;  // The caller's, unless that is the CPU.
   // The block of the list that is being taken, and how much of it is.
   std::shared_ptr<std::byte> list_block_;
   std::size_t list_bytes_ = 0;

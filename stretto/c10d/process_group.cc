@@ -9,6 +9,7 @@
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/sparse_tensors.h"
 #include "stretto/c10d/torch_version.h"
+#include "stretto/torch/streams.h"
 
 namespace stretto::c10d_backend {
 namespace {
@@ -191,11 +192,9 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
                                               const ::c10d::AllreduceOptions& options) {
   const at::NoGradGuard no_grad;
   at::Tensor& tensor = only(tensors, "all_reduce of sparse tensors");
-  if (!tensor.device().is_cpu()) {
-    refuse(
-        "all_reduce of sparse tensors: this one is on {}, and only those on the CPU are reduced; "
-        "copy it there, or make it dense: to_dense()",
-        tensor.device().str());
+  if (!tensor.device().is_cpu() && !has_addresses(tensor.device())) {
+    refuse("all_reduce of sparse tensors: this one is on {}; copy it to the CPU",
+           tensor.device().str());
   }
   const Reduction reduction = reduction_of(options.reduceOp);
   const bool is_sum = reduction.op == ReduceOp::sum || reduction.op == ReduceOp::mean;
@@ -214,7 +213,9 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
                 .results = tensors,
                 .blocks = true},
                [&](Communicator& comm, Duration timeout) {
-                 all_reduce_sparse(comm, tensor, reduction.op, timeout);
+                 at::Tensor on_host = tensor.cpu();  // Itself, if it is there.
+                 all_reduce_sparse(comm, on_host, reduction.op, timeout);
+                 if (!on_host.is_same(tensor)) tensor.copy_(on_host);
                  return stretto::Work();
                });
 }

@@ -30,9 +30,10 @@ using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
 
-// The backend "stretto" of torch.distributed: collectives of tensors on the CPU, and on a device if
-// it was started with NCCL or "cuda", by a Communicator of its own. All functions throw ValueError
-// or DistBackendError. Any thread; the order of the group is the order of the calls.
+// The backend "stretto" of torch.distributed: collectives of tensors on the CPU and on devices, by
+// way of the host unless it was started with NCCL or "cuda", by a Communicator of its own. All
+// functions throw ValueError or DistBackendError. Any thread; the order of the group is the order
+// of the calls.
 //
 // `override` is missing where not every version of PyTorch from 2.11 on has the function.
 class ProcessGroupStretto final : public ::c10d::Backend {
@@ -185,7 +186,7 @@ class ProcessGroupStretto final : public ::c10d::Backend {
 
   mutable Mutex mutex_;
   std::shared_ptr<Communicator> communicator_ STRETTO_GUARDED_BY(mutex_);
-  const std::shared_ptr<DeviceBlocks> blocks_;  // Null where no devices are mapped.
+  const std::shared_ptr<DeviceBlocks> blocks_;  // Null with NCCL, which takes all memory.
   // The batches of threads that are between startCoalescing() and endCoalescing().
   std::unordered_map<std::thread::id, c10::intrusive_ptr<CoalescedWork>> batches_
       STRETTO_GUARDED_BY(mutex_);

@@ -213,8 +213,9 @@ ProcessGroupStretto::ProcessGroupStretto(std::unique_ptr<Communicator> communica
       join_options_(std::move(join_options)),
       shared_(std::make_shared<Shared>()),
       communicator_(std::move(communicator)),
-      blocks_(communicator_->maps_devices() ? std::make_shared<DeviceBlocks>(communicator_)
-                                            : nullptr) {
+      blocks_(communicator_->device() && !communicator_->maps_devices()
+                  ? nullptr
+                  : std::make_shared<DeviceBlocks>(communicator_)) {
   shared_->communicator = communicator_;
   const auto own = static_cast<std::size_t>(getRank());
   shared_->job_rank = static_cast<int>(global_ranks_[own]);

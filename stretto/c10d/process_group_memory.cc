@@ -17,6 +17,7 @@
 #include "stretto/base/environment.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/process_group.h"
+#include "stretto/torch/streams.h"
 
 namespace stretto::c10d_backend {
 namespace {
@@ -103,8 +104,7 @@ at::Tensor ProcessGroupStretto::allocateTensor(long size, at::TensorOptions opti
   std::optional<int> number;
   if (!device.is_cpu()) {
     number = alive->device();
-    const bool has_addresses = device.is_cuda() || device.is_privateuseone();  // And no handles.
-    TORCH_CHECK(number && has_addresses, "stretto allocates memory of the CPU",
+    TORCH_CHECK(number && has_addresses(device), "stretto allocates memory of the CPU",
                 number ? fmt::format(" and of device {}", *number) : "", ", not of ", device);
     if (device.has_index()) number = device.index();
     device.set_index(static_cast<c10::DeviceIndex>(*number));

@@ -28,8 +28,6 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
   const torch::Device device = parameters.front().tensor.device();
   const auto is_there = [&](const NamedTensor& each) { return each.tensor.device() == device; };
   if (device.is_cpu() || !std::ranges::all_of(parameters, is_there)) return {};
-  // Where tensors are at addresses, and in no handles.
-  const bool has_addresses = device.is_cuda() || device.is_privateuseone();
   if (auto staged = hook.ending_in(std::make_shared<StagedReduction>(device))) {
     // The kind of a device is told by where its memory is. Types of one byte can be moved there,
     // and not added.
@@ -41,13 +39,13 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
     if (communicator.device() == device.index() && std::ranges::all_of(parameters, is_on_it)) {
       return {device, std::make_shared<CommunicatorBuckets>(device)};
     }
-    if (!has_addresses) return {};
+    if (!has_addresses(device)) return {};
     return {device, std::make_shared<DeviceBuckets>(device), std::move(staged)};
   }
   const bool is_plain_codec = options.codec != nullptr &&
                               options.exchange == CompressedExchange::gather &&
                               options.compression == Compression::always;
-  if (!has_addresses || !is_plain_codec) return {};
+  if (!has_addresses(device) || !is_plain_codec) return {};
   auto compression = DeviceCompression::create(options.codec, parameters, communicator.size());
   if (compression == nullptr) return {};
   return {device, std::make_shared<CompressedDeviceBuckets>(device), std::move(compression)};

@@ -11,6 +11,11 @@
 // Order on a device of whatever kind, by PyTorch's generic streams and events.
 namespace stretto {
 
+// Whether tensors there are at addresses, and in no handles.
+inline bool has_addresses(c10::Device device) {
+  return device.is_cuda() || device.is_privateuseone();
+}
+
 inline c10::Stream default_stream(c10::Device device) {
   return c10::impl::getDeviceGuardImpl(device.type())->getDefaultStream(device);
 }
@@ -26,6 +31,13 @@ inline void let_wait(const c10::Stream& waiting, const c10::Stream& stream) {
   c10::Event event(stream.device_type());
   event.record(stream);
   waiting.wait(event);
+}
+
+// The thread waits for what is on `stream` now.
+inline void wait_for(const c10::Stream& stream) {
+  c10::Event event(stream.device_type());
+  event.record(stream);
+  event.synchronize();
 }
 
 }  // namespace stretto
