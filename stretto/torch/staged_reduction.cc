@@ -40,6 +40,8 @@ struct StagedReduction::Bucket {
   std::vector<Slice> slices;
 };
 
+StagedReduction::StagedReduction(torch::Device device) : device_(device) {}
+
 // The device may be copying to and from memory that goes now.
 StagedReduction::~StagedReduction() {
   try {

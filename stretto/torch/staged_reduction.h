@@ -29,7 +29,7 @@ namespace stretto::ddp {
 // have ranks begin them in different orders, where other operations come in between.
 class StagedReduction final : public CommunicationHook {
  public:
-  explicit StagedReduction(torch::Device device) : device_(device) {}
+  explicit StagedReduction(torch::Device device);
   ~StagedReduction() override;
 
   std::string name() const override { return "plain, by way of the host"; }
