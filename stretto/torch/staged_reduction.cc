@@ -68,6 +68,7 @@ void StagedReduction::attach(Communicator& communicator, std::span<const Gradien
 
 Work StagedReduction::start(Communicator& communicator, const FullBucket& full) {
   STRETTO_CHECK(communicator_ == &communicator, "attach() with this communicator comes first");
+  if (communicator.size() == 1) return {};  // Sums and means of one are there already.
   // A step that has failed leaves slices behind.
   if (std::exchange(step_, full.step) != full.step) copied_.clear();
   while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<Bucket>());
@@ -124,6 +125,7 @@ void StagedReduction::reduce_copied(std::size_t left) {
 // Behind a failure the caller's stream waits, too, for what is still copied to the bucket, whose
 // memory may then be another's.
 void StagedReduction::finish(const FullBucket& full) {
+  if (communicator_->size() == 1) return;
   STRETTO_CHECK(copied_.empty(), "bucket {} ends before the last one has begun", full.index);
   Status status;
   for (Slice& slice : buckets_[full.index]->slices) {
