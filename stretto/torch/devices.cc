@@ -10,6 +10,7 @@
 #include "stretto/torch/device_compression.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/staged_reduction.h"
+#include "stretto/torch/streams.h"
 
 namespace stretto::ddp {
 namespace {
