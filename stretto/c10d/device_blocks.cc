@@ -89,7 +89,7 @@ std::list<DeviceBlocks::Block> DeviceBlocks::make(std::size_t bytes, const c10::
     throw Aborted(status_of(StatusCode::aborted, "this process group has been shut down"));
   }
   const std::size_t all = std::max(bytes, kPieceBytes);
-  const int device = stream.device_index();
+  const c10::DeviceIndex device = stream.device_index();
   const auto memory =
       std::make_shared<const Memory>(are_on_host_ ? page_locked(alive->allocate_bytes(all), device)
                                                   : alive->allocate_bytes(all, device));
