@@ -18,8 +18,8 @@ namespace {
 
 // Drivers give memory that is exported in such pieces.
 constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
-constexpr std::size_t kLeastBytes = std::size_t{16}
-                                    << 10;  // So that there are few to look through.
+// So that there are few to look through.
+constexpr std::size_t kLeastBytes = std::size_t{16} << 10;
 
 bool is_large(std::size_t bytes) { return bytes >= kPieceBytes; }
 

@@ -98,7 +98,7 @@ std::optional<AnyView> as_one(const std::vector<AnyView>& parts) {
   return whole;
 }
 
-bool can_share_memory(ConstByteSpan input, ConstByteSpan output) {
+bool are_apart_or_the_same(ConstByteSpan input, ConstByteSpan output) {
   const bool is_apart =
       input.data() + input.size() <= output.data() || output.data() + output.size() <= input.data();
   return is_apart || (input.data() == output.data() && input.size() == output.size());
@@ -116,7 +116,7 @@ void join_lists(CollectiveCall& call, const DeviceOperations& devices) {
   if (!source || !target) return;
   const ConstByteSpan input = source->count > 0 ? source->span() : call.input;
   const ByteSpan output = target->count > 0 ? target->span() : call.output;
-  if (!can_share_memory(input, output)) return;
+  if (!are_apart_or_the_same(input, output)) return;
   call.input = input;
   call.output = output;
   call.packing.reset();

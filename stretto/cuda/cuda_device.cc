@@ -131,9 +131,8 @@ const char* CudaDevice::refusal(const OperationDescriptor& operation,
                                 const BufferParts& parts) const {
   if (parts.has_sources() || !parts.targets.empty()) {
     return "takes buffers as they are: no factor, no lists of buffers that lie apart, no "
-           "all_to_all "
-           "in place or on lists; multiply on the device before, call it for each buffer, or use "
-           "one other for all";
+           "all_to_all in place or on lists; multiply on the device before, call it for each "
+           "buffer, or use one other for all";
   }
   const Collective collective = operation.collective;
   const bool is_unequal = operation.layout != 0 &&

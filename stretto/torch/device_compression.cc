@@ -219,9 +219,7 @@ Work DeviceCompression::start(Communicator& communicator, const FullBucket& full
 void DeviceCompression::send(Bucket& bucket) {
   on_device([&] {
     const torch::NoGradGuard no_grad;
-    if (!to_host_) {
-      to_host_ = c10::impl::getDeviceGuardImpl(device_.type())->getStreamFromGlobalPool(device_);
-    }
+    if (!to_host_) to_host_ = new_stream(device_);
     to_host_->wait(*bucket.encoded);
     const c10::StreamGuard reading(*to_host_);
     const ConstByteSpan to = bucket.host.bytes().first(bucket.extracts.nbytes());

@@ -21,10 +21,6 @@ namespace {
 // Long enough for the speed of a copy and of a reduction, short enough for those to overlap.
 constexpr std::size_t kSliceBytes = std::size_t{4} << 20;
 
-c10::Stream new_stream(torch::Device device) {
-  return c10::impl::getDeviceGuardImpl(device.type())->getStreamFromGlobalPool(device);
-}
-
 }  // namespace
 
 struct StagedReduction::Slice {

@@ -25,6 +25,11 @@ inline c10::Stream current_stream(c10::Device device) {
   return c10::impl::getDeviceGuardImpl(device.type())->getStream(device);
 }
 
+// One that does not wait for the default stream by itself; of the few that the process shares.
+inline c10::Stream new_stream(c10::Device device) {
+  return c10::impl::getDeviceGuardImpl(device.type())->getStreamFromGlobalPool(device);
+}
+
 // What comes to `waiting` from now on waits for what is on `stream` now; the thread does not.
 inline void let_wait(const c10::Stream& waiting, const c10::Stream& stream) {
   if (waiting == stream) return;

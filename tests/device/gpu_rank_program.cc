@@ -294,30 +294,28 @@ void survive_a_death(stretto::Communicator& communicator, const MakeTensor& make
   }
 }
 
-void check_all(stretto::Communicator* communicator, torch::Device device, std::int64_t features) {
-  bool keeps_to_own_memory = false;
-  if (communicator->device()) {
-    keeps_to_own_memory =
-        !communicator->is_device_memory(of_torch(device)(1, torch::kFloat).data_ptr());
-    const MakeTensor make = of_communicator(*communicator, device);
-    try_collectives(*communicator, make, "collectives on memory of the communicator");
-    const auto part = communicator->split({.color = 0});
+void check_all(stretto::Communicator& communicator, torch::Device device, std::int64_t features) {
+  const bool maps_devices = communicator.device() && communicator.maps_devices();
+  if (communicator.device()) {
+    const MakeTensor make = of_communicator(communicator, device);
+    try_collectives(communicator, make, "collectives on memory of the communicator");
+    const auto part = communicator.split({.color = 0});
     try_collectives(*part, make, "collectives in a part");
     part->abort("a check of abort()");
-    if (keeps_to_own_memory) {
-      compare_with_host(*communicator, make);
+    if (maps_devices) {
+      compare_with_host(communicator, make);
     } else {
-      try_collectives(*communicator, of_torch(device), "collectives on memory of PyTorch");
+      try_collectives(communicator, of_torch(device), "collectives on memory of PyTorch");
     }
     const std::int64_t whole = 16 * features * features;
     for (const std::int64_t count : {std::int64_t{1}, whole / 256, whole, 4 * whole}) {
-      time_all_reduce(*communicator, make, count);
+      time_all_reduce(communicator, make, count);
     }
-    if (keeps_to_own_memory) use_much_memory(*communicator, make, features);
+    if (maps_devices) use_much_memory(communicator, make, features);
   }
-  compare_all(*communicator, {device, features});
-  if (keeps_to_own_memory && communicator->size() > 1) {
-    survive_a_death(*communicator, of_communicator(*communicator, device));
+  compare_all(communicator, {device, features});
+  if (maps_devices && communicator.size() > 1) {
+    survive_a_death(communicator, of_communicator(communicator, device));
   }
 }
 
@@ -330,7 +328,7 @@ void run(const std::string& name, const std::string& what) {
   if (what == "losses") {
     stretto::testing::compare_all_losses(*communicator, device);
   } else {
-    check_all(communicator.get(), device, std::atoll(what.c_str()));
+    check_all(*communicator, device, std::atoll(what.c_str()));
   }
 }
 
