@@ -11,6 +11,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/kernel/reduce.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::communicator {
@@ -20,18 +21,27 @@ constexpr std::size_t kHostsMax = 4;
 constexpr std::size_t kRanksMax = 4;  // Of a host.
 constexpr double kLeastLatencySeconds = 1e-7;
 constexpr double kLeastMessageSeconds = 20e-9;
-constexpr std::size_t kTurns = 5;
-constexpr std::chrono::milliseconds kContentionTime(20);
-constexpr std::chrono::milliseconds kLoadTime(4);  // Of a round: longer ones wait for the link.
-constexpr std::int32_t kBurstMessageBytes = 4096;  // Takes microseconds more than one byte.
-constexpr std::int32_t kLoadMessages = 16;
-constexpr std::int32_t kBurstRoundsMax = 8;
-constexpr std::int32_t kLoadRounds = 3;
+constexpr double kLeastReduceSecondsPerByte = 1e-13;
+constexpr double kAtOnce = 0.8;  // Of the time that as many bytes take in a long row.
+constexpr int kTurns = 16;
+constexpr int kLongTurns = 8;                            // Of what takes longer than a message.
+constexpr std::chrono::milliseconds kContentionTime(3);  // Of the messages of a turn.
+constexpr std::chrono::milliseconds kLoadTime(30);  // More would wait for the link, not for cores.
+constexpr std::int32_t kManyMessages = 16;
+constexpr std::int32_t kManyRounds = 6;
+constexpr std::int32_t kFewRounds = 4;
 constexpr int kWakingRounds = 3;
+// Reduced so often: more than the caches of a core hold, and for longer than ranks that share a
+// core are let run.
+constexpr std::size_t kReducedBytes = std::size_t{1} << 20;
+constexpr int kReductions = 32;
 
-double median(std::array<double, kTurns> values) {
-  std::ranges::nth_element(values, values.begin() + kTurns / 2);
-  return values[kTurns / 2];
+// What such a share of them is below.
+double quantile(std::vector<double> values, double share) {
+  const auto at =
+      values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(std::ssize(values)));
+  std::ranges::nth_element(values, at);
+  return *at;
 }
 
 }  // namespace
@@ -47,6 +57,7 @@ ContentionProbe::ContentionProbe(Communicator& world, const group::HostList& hos
     : world_(world) {
   std::vector<std::int32_t> taken;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    if (hosts[rank] < 0) continue;
     const auto host =
         static_cast<std::size_t>(std::ranges::find(taken, hosts[rank]) - taken.begin());
     if (host == kHostsMax) continue;
@@ -95,25 +106,27 @@ std::size_t ContentionProbe::pairs() const {
   return ranks_.size() < 2 ? 1 : std::min(ranks_[0].size(), ranks_[1].size());
 }
 
-// Where bytes pass at once, few of them, which the link does not delay; where it is fast, as many
-// as collectives send, which the cores may delay more.
+// All bytes that a host's pairs send one way.
+double ContentionProbe::bytes_of(const Load& load) const {
+  return static_cast<double>(pairs()) * load.rounds * load.messages *
+         static_cast<double>(load.bytes);
+}
+
+// Where the link is fast, as many bytes as collectives send, which the cores may delay more than
+// the link; and where some pass at once, few of them, which the link does not delay.
 ContentionProbe::Rounds ContentionProbe::rounds_for(const schedule::LinkCost& cost,
                                                     double small_round_seconds) const {
-  const double rounds = seconds(kContentionTime) / small_round_seconds;
-  Rounds result{.of_byte = static_cast<std::int32_t>(std::clamp<double>(rounds, 5, kRoundsMax))};
-  const auto pair_count = static_cast<double>(pairs());
-  if (cost.burst_bytes > 0) {
-    // Half of them, as a rank may be ahead of others.
-    const double fit = cost.burst_bytes / 2 / (pair_count * kBurstMessageBytes);
-    result.of_load = std::min(kBurstRoundsMax, static_cast<std::int32_t>(fit));
-    result.load_bytes = kBurstMessageBytes;
-    return result;
+  const auto messages = static_cast<double>(2 * others_.size() + 1);
+  const double rounds = seconds(kContentionTime) / (small_round_seconds * messages);
+  Rounds result{.of_byte = static_cast<std::int32_t>(std::clamp<double>(rounds, 1, kRoundsMax))};
+  const Load many = {kManyRounds, kManyMessages, transport::kEagerBytes};
+  if (bytes_of(many) * cost.seconds_per_byte < seconds(kLoadTime)) result.many = many;
+  // Half of them, as a rank may be ahead of others.
+  const double each = cost.burst_bytes / 2 / (static_cast<double>(pairs()) * kFewRounds);
+  if (each >= 1) {
+    result.few = {kFewRounds, 1,
+                  static_cast<std::int32_t>(std::min<double>(each, transport::kEagerBytes))};
   }
-  result.load_bytes = transport::kEagerBytes;
-  result.load_messages = kLoadMessages;
-  const double load_bytes =
-      pair_count * kLoadMessages * static_cast<double>(transport::kEagerBytes);
-  result.of_load = load_bytes * cost.seconds_per_byte < seconds(kLoadTime) ? kLoadRounds : 0;
   return result;
 }
 
@@ -125,16 +138,19 @@ void ContentionProbe::tell(Rounds& rounds) {
     const auto is_within = [](std::int32_t value, std::int32_t least, std::size_t most) {
       return value >= least && std::cmp_less_equal(value, most);
     };
-    if (is_within(rounds.of_byte, 0, kRoundsMax) && is_within(rounds.of_load, 0, kRoundsMax) &&
-        is_within(rounds.load_messages, 1, kLoadMessages) &&
-        is_within(rounds.load_bytes, 1, transport::kEagerBytes)) {
+    const auto is_usual = [&](const Load& load) {
+      return is_within(load.rounds, 0, kRoundsMax) && is_within(load.messages, 1, kManyMessages) &&
+             is_within(load.bytes, 1, transport::kEagerBytes);
+    };
+    if (is_within(rounds.of_byte, 0, kRoundsMax) && is_usual(rounds.many) && is_usual(rounds.few)) {
       return;
     }
-    throw ProtocolError(status_of(StatusCode::protocol,
-                                  "rank {} asks for {} and {} rounds of {} messages of {} bytes to "
-                                  "measure links, which is more than any rank asks for",
-                                  first.value(), rounds.of_byte, rounds.of_load,
-                                  rounds.load_messages, rounds.load_bytes));
+    throw ProtocolError(status_of(
+        StatusCode::protocol,
+        "rank {} asks for {} rounds of messages to measure links, and for {} of {} messages of {} "
+        "bytes, which is more than any rank asks for",
+        first.value(), rounds.of_byte, rounds.many.rounds, rounds.many.messages,
+        rounds.many.bytes));
   }
   for (const auto& of_host : ranks_) {
     for (const Rank rank : of_host) {
@@ -144,53 +160,112 @@ void ContentionProbe::tell(Rounds& rounds) {
   }
 }
 
-double ContentionProbe::mean_round(const std::vector<Rank>& peers, int rounds,
-                                   std::size_t message_bytes) {
-  std::vector<double> seconds_of_rounds(static_cast<std::size_t>(rounds));
-  std::vector<std::uint8_t> bytes(2 * peers.size() * message_bytes);
-  for (double& seconds_of_round : seconds_of_rounds) {
-    const TimePoint begin = Clock::now();
-    std::vector<Work> works;
-    for (std::size_t i = 0; i < peers.size(); ++i) {
-      const auto message = std::span(bytes).subspan(i * message_bytes, message_bytes);
-      works.push_back(world_.recv(message, {.from = peers[i], .tag = kProbeTag}));
-    }
-    for (std::size_t i = 0; i < peers.size(); ++i) {
-      const auto message = std::span<const std::uint8_t>(bytes).subspan(
-          (peers.size() + i) * message_bytes, message_bytes);
-      works.push_back(world_.send(message, {.to = peers[i], .tag = kProbeTag}));
-    }
-    for (Work& work : works) work.wait();
-    seconds_of_round = seconds(Clock::now() - begin);
+void ContentionProbe::exchange(const std::vector<Rank>& peers, std::size_t bytes) {
+  buffer_.resize(std::max(buffer_.size(), 2 * peers.size() * bytes));
+  std::vector<Work> works;
+  std::span<std::uint8_t> left = buffer_;
+  const auto next = [&] { return std::exchange(left, left.subspan(bytes)).first(bytes); };
+  for (const Rank peer : peers) {
+    works.push_back(world_.recv(next(), {.from = peer, .tag = kProbeTag}));
   }
-  return mean_of_faster(std::move(seconds_of_rounds));
+  for (const Rank peer : peers) {
+    works.push_back(
+        world_.send(std::span<const std::uint8_t>(next()), {.to = peer, .tag = kProbeTag}));
+  }
+  for (Work& work : works) work.wait();
+}
+
+// Pairs that do nothing else fall in step: one finds the other's message there, and sends the next
+// before it has waited. So each round is of both kinds, and those of one kind are taken off.
+void ContentionProbe::small_messages(int rounds, Times& times) {
+  std::vector<double> pair;
+  std::vector<double> all;
+  const auto mean = [&](const auto& round) {
+    std::vector<double> seconds_of_rounds;
+    for (int i = 0; i < rounds; ++i) {
+      const TimePoint begin = Clock::now();
+      round();
+      seconds_of_rounds.push_back(seconds(Clock::now() - begin));
+    }
+    return mean_of_faster(std::move(seconds_of_rounds));
+  };
+  for (int turn = 0; turn < kTurns; ++turn) {
+    all.push_back(mean([&] { exchange(others_, 1); }));
+    const double both = mean([&] {
+      exchange(others_, 1);
+      exchange(partner_, 1);
+    });
+    pair.push_back(both - all.back());
+  }
+  times.pair_seconds = quantile(std::move(pair), 0.5);
+  times.all_seconds = quantile(std::move(all), 0.5);
+}
+
+// Of what all do at once, from the first who begins to the last who ends: whoever is alone has the
+// link or the core for itself. Ranks of one host hear of each other by way of another host.
+template <class Body>
+double ContentionProbe::time_of(const Body& body, const Times& times) {
+  const auto meet = [this] {
+    for (int i = 0; i < 2; ++i) exchange(others_, 1);
+  };
+  std::vector<double> turns;
+  for (int turn = 0; turn < kLongTurns; ++turn) {
+    std::this_thread::sleep_for(kRest);
+    for (int i = 0; i < kWakingRounds; ++i) exchange(others_, 1);
+    const TimePoint begin = Clock::now();
+    meet();
+    body();
+    meet();
+    turns.push_back(seconds(Clock::now() - begin) - 4 * times.all_seconds);
+  }
+  // What else runs on the cores, or has filled the link, makes a turn longer.
+  return std::max(0.0, quantile(std::move(turns), 0.125));
+}
+
+double ContentionProbe::load_seconds(const Load& load, const Times& times) {
+  std::vector<Rank> loaded;
+  for (int i = 0; i < load.messages; ++i) {
+    loaded.insert(loaded.end(), partner_.begin(), partner_.end());
+  }
+  const double all_rounds = time_of(
+      [&] {
+        for (int i = 0; i < load.rounds; ++i) {
+          exchange(loaded, static_cast<std::size_t>(load.bytes));
+        }
+      },
+      times);
+  return std::max(0.0, all_rounds - load.rounds * times.pair_seconds);
+}
+
+double ContentionProbe::reduce_seconds_per_byte(const Times& times) {
+  std::vector<float> a(kReducedBytes / sizeof(float));
+  std::vector<float> b(a.size());
+  const std::array<kernel::Input, 2> inputs = {kernel::Input{a.data(), DType::f32},
+                                               kernel::Input{b.data(), DType::f32}};
+  void* output = a.data();
+  const double reductions = time_of(
+      [&] {
+        for (int i = 0; i < kReductions; ++i) {
+          kernel::reduce({.count = a.size(), .inputs = inputs, .outputs = {&output, 1}}).or_throw();
+        }
+      },
+      times);
+  return reductions / (kReductions * 2 * kReducedBytes);
 }
 
 ContentionProbe::Times ContentionProbe::run(Rounds rounds) {
   tell(rounds);
   if (rounds.of_byte == 0) return {};
   Times times;
-  std::vector<Rank> loaded;
-  for (int i = 0; i < rounds.load_messages; ++i) {
-    loaded.insert(loaded.end(), partner_.begin(), partner_.end());
+  small_messages(rounds.of_byte, times);
+  if (rounds.few.rounds > 0) {
+    times.burst_seconds_per_byte = load_seconds(rounds.few, times) / bytes_of(rounds.few);
   }
-  // In turns: what else runs on the cores for a while makes one of them longer, or shorter, as who
-  // has waited for it has found all messages there.
-  std::array<double, kTurns> pair{};
-  std::array<double, kTurns> all_at_once{};
-  std::array<double, kTurns> load{};
-  for (std::size_t turn = 0; turn < kTurns; ++turn) {
-    pair[turn] = mean_round(partner_, rounds.of_byte, 1);
-    all_at_once[turn] = mean_round(others_, rounds.of_byte, 1);
-    if (rounds.of_load == 0) continue;
-    std::this_thread::sleep_for(kRest);
-    (void)mean_round(partner_, kWakingRounds, 1);
-    load[turn] = mean_round(loaded, rounds.of_load, static_cast<std::size_t>(rounds.load_bytes));
+  if (rounds.many.rounds > 0) {
+    times.many_bytes = bytes_of(rounds.many);
+    times.many_seconds = load_seconds(rounds.many, times);
   }
-  const double load_bytes = static_cast<double>(pairs()) * rounds.load_messages * rounds.load_bytes;
-  times.seconds_per_byte = std::max(0.0, median(load) - median(pair)) / load_bytes;
-  times.pair_seconds = median(pair);
-  times.all_seconds = median(all_at_once);
+  times.reduce_seconds_per_byte = reduce_seconds_per_byte(times);
   std::size_t all = 0;
   std::size_t least = kRanksMax;
   for (const auto& of_host : ranks_) {
@@ -213,12 +288,17 @@ void set_shared_costs(const ContentionProbe::Times& times, schedule::LinkCost& c
       std::max(kLeastMessageSeconds, std::min(cost.message_seconds, message_max));
   cost.latency_seconds =
       std::max(kLeastLatencySeconds, times.pair_seconds - 2 * cost.message_seconds);
-  if (cost.burst_bytes > 0) {
-    cost.burst_seconds_per_byte = std::min(times.seconds_per_byte, cost.seconds_per_byte);
-  } else if (times.seconds_per_byte > 0) {
-    // One pair may lack the processors to fill the link, or have them all for itself.
-    cost.seconds_per_byte = times.seconds_per_byte;
+  cost.reduce_seconds_per_byte =
+      std::max(kLeastReduceSecondsPerByte, times.reduce_seconds_per_byte);
+  // One pair may lack the processors to fill the link, or have them all for itself.
+  const bool is_fast = times.many_bytes > 0;
+  const double all = is_fast ? times.many_seconds / times.many_bytes : cost.seconds_per_byte;
+  cost.burst_seconds_per_byte = times.burst_seconds_per_byte;
+  // It is not the link that delays the others, if they take no longer.
+  if (cost.burst_seconds_per_byte > kAtOnce * all) {
+    cost.burst_bytes = cost.burst_seconds_per_byte = 0;
   }
+  if (is_fast) cost.seconds_per_byte = times.many_seconds / (times.many_bytes - cost.burst_bytes);
 }
 
 }  // namespace stretto::communicator

@@ -39,15 +39,24 @@ class ContentionProbe {
     double pair_seconds = 0;  // Pairs of ranks send each other a message...
     double all_seconds = 0;   // ...or each sends all that are on other hosts one...
     int peers_max = 0;        // ...which are so many for the one who has most.
-    // Per byte that all pairs of two hosts together send one way. 0: not measured.
-    double seconds_per_byte = 0;
+    // All pairs of two hosts together send so many bytes one way. 0: not measured.
+    double many_bytes = 0;
+    double many_seconds = 0;
+    // Per byte of few, which pass at once.
+    double burst_seconds_per_byte = 0;
+    // Per byte that a rank reads while all reduce what their caches do not hold.
+    double reduce_seconds_per_byte = 0;
   };
-  // How often ranks send each other messages to measure what those take.
+  // Longer messages that all pairs send each other at once, each way.
+  struct Load {
+    std::int32_t rounds = 0;  // 0: nothing is measured.
+    std::int32_t messages = 1;
+    std::int32_t bytes = 1;  // Of each.
+  };
   struct Rounds {
-    std::int32_t of_byte = 0;        // One message of one byte; 0: nothing is measured.
-    std::int32_t of_load = 0;        // Several longer messages; 0: their bytes are not measured.
-    std::int32_t load_messages = 1;  // Between two ranks, each way.
-    std::int32_t load_bytes = 1;     // Of each.
+    std::int32_t of_byte = 0;  // Of one message of one byte; 0: nothing is measured.
+    Load many = {};            // Bytes.
+    Load few = {};
   };
   static constexpr int kRoundsMax = 200;
   // For rank 0, whose pair has measured `cost` while the others waited.
@@ -59,12 +68,20 @@ class ContentionProbe {
  private:
   std::size_t pairs() const;
   void tell(Rounds& rounds);
-  double mean_round(const std::vector<Rank>& peers, int rounds, std::size_t message_bytes);
+  // Messages of so many bytes, to and from each of them.
+  void exchange(const std::vector<Rank>& peers, std::size_t bytes);
+  void small_messages(int rounds, Times& times);
+  template <class Body>
+  double time_of(const Body& body, const Times& times);
+  double load_seconds(const Load& load, const Times& times);
+  double bytes_of(const Load& load) const;
+  double reduce_seconds_per_byte(const Times& times);
 
   Communicator& world_;
   std::vector<std::vector<Rank>> ranks_;  // That take part, by host.
   std::vector<Rank> partner_;             // Of this rank: one, on another host if it can; or none.
   std::vector<Rank> others_;              // On other hosts; none where it does not take part.
+  std::vector<std::uint8_t> buffer_;      // Of messages.
 };
 
 // The model's terms, by which a message costs both its ends message_seconds, one after the other,

@@ -56,6 +56,15 @@ Pair local_pair(const group::HostList& hosts) {
   return {};
 }
 
+// The ranks of a host, as if each were a host of its own; others are on none.
+group::HostList ranks_of_host(const group::HostList& hosts, Rank first) {
+  group::HostList result(hosts.size(), -1);
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    if (hosts[rank] == hosts[first]) result[rank] = static_cast<int>(rank);
+  }
+  return result;
+}
+
 // The first rank, and the first one on another host.
 Pair network_pair(const group::HostList& hosts) {
   for (std::size_t b = 1; b < hosts.size(); ++b) {
@@ -87,7 +96,6 @@ class LinkProbe {
     // The model charges a message's time to both its ends and counts the rest as the way.
     cost.message_seconds = std::clamp((burst - small_round_) / (kBurst - 1), 20e-9, one_way / 4);
     cost.latency_seconds = one_way - 2 * cost.message_seconds;
-    cost.reduce_seconds_per_byte = reduction();
     return cost;
   }
   // The time of a message of a byte there and back, once lead() has measured it.
@@ -102,8 +110,8 @@ class LinkProbe {
   }
 
  private:
-  // There and back, the same after a time in which nobody sends, or both ways at once.
-  enum class Way { in_turn, after_rest, at_once };
+  // There and back, or both ways at once.
+  enum class Way { in_turn, at_once };
 
   void lead_memory(schedule::LinkCost& cost) {
     const double medium = rounds(kLargeBytes / 4, Way::in_turn, kLargeRoundsMax, kLargeTime);
@@ -127,13 +135,9 @@ class LinkProbe {
         factor == 1 ? first : rounds(bytes, Way::at_once, kLargeRoundsMax, kNetworkTime);
     const double medium = rounds(bytes / 4, Way::at_once, kLargeRoundsMax, kNetworkTime);
     cost.seconds_per_byte = by_more(medium, large, bytes);
-    // Where most bytes have not waited for their turn, a shaper lets them through at once. Where
-    // half of them seem to, it is processors that cannot send and receive at the same time.
-    const std::size_t few = burst_of(factor);
-    const double apart = rounds(few, Way::after_rest, kLargeRoundsMax, kLargeTime);
-    const double queued = (apart - small_round_) / 2 / cost.seconds_per_byte;
-    const auto sent = static_cast<double>(few);
-    cost.burst_bytes = queued < sent / 3 ? sent - std::max(0.0, queued) : 0;
+    // Shapers let about as much through at once as a link carries in a millisecond. Whether this
+    // one does, ContentionProbe finds out.
+    cost.burst_bytes = std::min<double>(kLargeBytes, 1e-3 / cost.seconds_per_byte);
   }
   void follow_network() {
     follow_rounds(kLargeBytes, Way::at_once);
@@ -146,11 +150,6 @@ class LinkProbe {
     }
     if (factor > 1) follow_rounds(factor * kLargeBytes, Way::at_once);
     follow_rounds(factor * kLargeBytes / 4, Way::at_once);
-    follow_rounds(burst_of(factor), Way::after_rest);
-  }
-  // About what a link that is so fast carries in a millisecond, as much as shapers let through.
-  static std::size_t burst_of(std::size_t factor) {
-    return factor * kLargeBytes == kNetworkBytesMax ? kLargeBytes : kLargeBytes / 8;
   }
   // By what more bytes take: some networks let the first ones through at once.
   static double by_more(double quarter_seconds, double whole_seconds, std::size_t whole_bytes) {
@@ -189,30 +188,29 @@ class LinkProbe {
     const int warm_up = bytes == 1 ? kWarmUpRounds : 1;
     bool more = true;
     for (int i = 0; more; ++i) {
-      if (way == Way::after_rest) std::this_thread::sleep_for(kRest);
       const TimePoint begin = Clock::now();
       more = i < rounds_max + warm_up && (begin < end || i <= warm_up + 2);
       sent_[0] = more ? kGoOn : 0;
-      if (way == Way::at_once) {
-        exchange(bytes);
-      } else {
+      if (way == Way::in_turn) {
         send(bytes);
         recv(bytes);
+      } else {
+        exchange(bytes);
       }
       if (i >= warm_up) seconds_of_rounds.push_back(seconds(Clock::now() - begin));
     }
     if (way == Way::at_once && bytes == 1) return mean_of_faster(std::move(seconds_of_rounds));
     const auto fast =
-        seconds_of_rounds.begin() + std::ssize(seconds_of_rounds) / (way == Way::at_once ? 2 : 10);
+        seconds_of_rounds.begin() + std::ssize(seconds_of_rounds) / (way == Way::in_turn ? 10 : 2);
     std::nth_element(seconds_of_rounds.begin(), fast, seconds_of_rounds.end());
     return *fast;
   }
   void follow_rounds(std::size_t bytes, Way way) {
     bool more = true;
     while (more) {
-      way == Way::at_once ? exchange(bytes) : recv(bytes);
+      way == Way::in_turn ? recv(bytes) : exchange(bytes);
       more = received_[0] == kGoOn;
-      if (way != Way::at_once) send(bytes);
+      if (way == Way::in_turn) send(bytes);
     }
   }
 
@@ -223,21 +221,6 @@ class LinkProbe {
     for (Work& work : works) work.wait();
     recv(1);
     return seconds(Clock::now() - begin);
-  }
-
-  // Per byte that a sum of two buffers in the cache reads.
-  double reduction() {
-    std::vector<float> a(kLargeBytes / 16), b(a.size());
-    const std::array<kernel::Input, 2> inputs = {kernel::Input{a.data(), DType::f32},
-                                                 kernel::Input{b.data(), DType::f32}};
-    void* output = a.data();
-    double best = std::numeric_limits<double>::max();
-    for (int i = 0; i < 10; ++i) {
-      const TimePoint begin = Clock::now();
-      kernel::reduce({.count = a.size(), .inputs = inputs, .outputs = {&output, 1}}).or_throw();
-      best = std::min(best, seconds(Clock::now() - begin));
-    }
-    return std::max(1e-13, best / static_cast<double>(2 * a.size() * sizeof(float)));
   }
 
   Communicator& world_;
@@ -255,44 +238,41 @@ struct Finding {
 };
 
 // What a link is: between which hosts, of what kind, and for how many ranks to a core.
-std::string link_text(const Communicator& world, const Pair& pair, std::string_view where) {
-  return fmt::format("{} from {}: {}; {} usable cores", where, host_name(),
-                     world.describe_link(pair.partner), usable_cores());
+std::string link_text(const Communicator& world, const Pair& pair, std::string_view where,
+                      const ContentionProbe& contention) {
+  return fmt::format("{} from {}: {}; {} usable cores; all of {} ranks at once", where, host_name(),
+                     world.describe_link(pair.partner), usable_cores(), contention.describe());
 }
 
 // The two measure. `contention`: so do all that take part in it; null inside a host.
-Finding probe(Communicator& world, const Pair& pair, std::string_view where,
-              const LinkCacheOptions& cache, ContentionProbe* contention) {
+Finding probe(Communicator& world, const Pair& pair, std::string_view where, bool between_hosts,
+              const LinkCacheOptions& cache, ContentionProbe& contention) {
   Finding finding;
   if (world.rank() == pair.partner) {
     std::array<std::uint8_t, 1> measure{};
     world.recv(measure, {.from = pair.leader, .tag = kProbeTag}).wait();
-    if (measure[0] != 0) LinkProbe(world, pair.leader, contention != nullptr).follow();
+    if (measure[0] != 0) LinkProbe(world, pair.leader, between_hosts).follow();
   }
   if (world.rank() != pair.leader) {
-    if (contention != nullptr && contention->takes_part()) (void)contention->run({});
+    if (contention.takes_part()) (void)contention.run({});
     return finding;
   }
-  std::string text = link_text(world, pair, where);
-  if (contention != nullptr) {
-    text += fmt::format("; all of {} ranks at once", contention->describe());
-  }
+  const std::string text = link_text(world, pair, where, contention);
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
   const auto known = path.empty() || cache.refresh ? std::optional<CachedLink>() : load_link(path);
   const std::array<std::uint8_t, 1> measure = {known ? std::uint8_t{0} : std::uint8_t{1}};
   world.send(measure, {.to = pair.partner, .tag = kProbeTag}).wait();
   if (known) {
-    if (contention != nullptr) (void)contention->run({});
+    (void)contention.run({});
     finding.cost = known->cost;
     finding.age_seconds = age_seconds(*known);
     return finding;
   }
-  LinkProbe lead(world, pair.partner, contention != nullptr);
+  LinkProbe lead(world, pair.partner, between_hosts);
   finding.cost = lead.lead();
-  if (contention != nullptr) {
-    const auto rounds = contention->rounds_for(finding.cost, lead.small_round());
-    set_shared_costs(contention->run(rounds), finding.cost);
-  }
+  auto rounds = contention.rounds_for(finding.cost, lead.small_round());
+  if (!between_hosts) rounds.many = {};
+  set_shared_costs(contention.run(rounds), finding.cost);
   if (!path.empty()) {
     save_link(path, text, {.cost = finding.cost, .measured_at = std::chrono::system_clock::now()});
   }
@@ -309,8 +289,8 @@ Finding share(Communicator& world, const Pair& pair, const Finding& own) {
 std::string describe(std::string_view what, const Finding& finding) {
   const schedule::LinkCost& cost = finding.cost;
   return fmt::format(
-      "{} {:.2f} us + {:.2f} us a message{}, {:.2f} GB/s{} ({})", what, cost.latency_seconds * 1e6,
-      cost.message_seconds * 1e6,
+      "{} {:.2f} us + {:.2f} us a message{}, {:.2f} GB/s{}, {:.1f} GB/s reduced ({})", what,
+      cost.latency_seconds * 1e6, cost.message_seconds * 1e6,
       cost.further_message_seconds <= cost.message_seconds
           ? ""
           : fmt::format(" and {:.2f} us each further", cost.further_message_seconds * 1e6),
@@ -319,7 +299,7 @@ std::string describe(std::string_view what, const Finding& finding) {
           ? ""
           : fmt::format(" after {:.0f} KiB at once ({:.2f} ns a byte)", cost.burst_bytes / 1024,
                         1e9 * cost.burst_seconds_per_byte),
-      describe_age(finding.age_seconds));
+      1e-9 / cost.reduce_seconds_per_byte, describe_age(finding.age_seconds));
 }
 
 }  // namespace
@@ -343,15 +323,14 @@ Result<group::LinkModel> agree_on_links(Communicator& world, const group::HostLi
   group::LinkModel model;
   std::string source;
   const std::array pairs = {local_pair(hosts), network_pair(hosts)};
-  std::optional<ContentionProbe> contention;
-  if (pairs[1].exists()) contention.emplace(world, hosts);
   try {
     for (const bool local : {true, false}) {
       const Pair& pair = pairs[local ? 0 : 1];
       if (!pair.exists()) continue;
       const std::string_view where = local ? "inside a host" : "between hosts";
+      ContentionProbe contention(world, local ? ranks_of_host(hosts, pair.leader) : hosts);
       const Finding finding =
-          share(world, pair, probe(world, pair, where, cache, local ? nullptr : &*contention));
+          share(world, pair, probe(world, pair, where, !local, cache, contention));
       (local ? model.local : model.network) = finding.cost;
       source += (source.empty() ? "" : "; ") + describe(where, finding);
     }

@@ -109,8 +109,7 @@ TEST(ContentionProbe, LeavesNoTwoRanksOfAHostWithoutAPartner) {
     on_threads(size, [&](int rank) {
       const auto at = static_cast<std::size_t>(rank);
       ContentionProbe contention(*ranks[at], hosts);
-      const ContentionProbe::Rounds told{
-          .of_byte = 5, .of_load = 2, .load_messages = 3, .load_bytes = 4096};
+      const ContentionProbe::Rounds told{.of_byte = 5, .many = {2, 3, 4096}, .few = {1, 1, 100}};
       const auto times = contention.run(rank == 0 ? told : ContentionProbe::Rounds());
       EXPECT_GT(times.all_seconds, 0);
       busy[at] = times.pair_seconds > 2e-7 ? 1 : 0;
@@ -136,33 +135,50 @@ TEST(MessageCosts, FollowFromOneMessageAndFromSeveral) {
   EXPECT_GT(cost.latency_seconds, 0);
 }
 
-// Bytes that pass at once are not the link's; where none do, all ranks say what it carries.
+// Bytes that pass at once are not the link's; where it is fast, all ranks say what it carries.
 TEST(MessageCosts, OfBytesAreThoseOfAllRanksAtOnce) {
   schedule::LinkCost shaped{.seconds_per_byte = 8e-9, .burst_bytes = 1e5};
-  set_shared_costs({.pair_seconds = 30e-6, .seconds_per_byte = 1e-9}, shaped);
+  set_shared_costs({.pair_seconds = 30e-6, .burst_seconds_per_byte = 1e-9}, shaped);
   EXPECT_EQ(shaped.seconds_per_byte, 8e-9);
+  EXPECT_EQ(shaped.burst_bytes, 1e5);
   EXPECT_EQ(shaped.burst_seconds_per_byte, 1e-9);
-  set_shared_costs({.pair_seconds = 30e-6, .seconds_per_byte = 9e-9}, shaped);
-  EXPECT_EQ(shaped.burst_seconds_per_byte, 8e-9);
+  set_shared_costs({.pair_seconds = 30e-6, .burst_seconds_per_byte = 7.9e-9}, shaped);
+  EXPECT_EQ(shaped.burst_bytes, 0) << "they have waited for their turn";
+  EXPECT_EQ(shaped.burst_seconds_per_byte, 0);
   schedule::LinkCost fast{.seconds_per_byte = 1e-9};
   set_shared_costs({.pair_seconds = 30e-6}, fast);
   EXPECT_EQ(fast.seconds_per_byte, 1e-9) << "not measured";
-  set_shared_costs({.pair_seconds = 30e-6, .seconds_per_byte = 2e-9}, fast);
+  set_shared_costs({.pair_seconds = 30e-6, .many_bytes = 1e6, .many_seconds = 2e-3}, fast);
   EXPECT_EQ(fast.seconds_per_byte, 2e-9);
-  EXPECT_EQ(fast.burst_seconds_per_byte, 0);
+  // What has passed at once says nothing about the rest.
+  fast.burst_bytes = 5e5;
+  set_shared_costs({.pair_seconds = 30e-6,
+                    .many_bytes = 1e6,
+                    .many_seconds = 2e-3,
+                    .burst_seconds_per_byte = 1e-9},
+                   fast);
+  EXPECT_EQ(fast.seconds_per_byte, 4e-9);
 }
 
 TEST(ContentionProbe, SendsFewBytesWhereSomePassAtOnceAndManyWhereTheLinkIsFast) {
   auto ranks = make_thread_ranks({.size = 1});
   const ContentionProbe contention(*ranks[0], {0, 0, 1, 1});
-  const auto shaped = contention.rounds_for({.seconds_per_byte = 8e-9, .burst_bytes = 1e5}, 1e-4);
-  EXPECT_GT(shaped.of_load, 1);
-  EXPECT_LE(2.0 * shaped.of_load * shaped.load_messages * shaped.load_bytes, 1e5 / 2);
-  EXPECT_EQ(contention.rounds_for({.seconds_per_byte = 8e-9, .burst_bytes = 1e4}, 1e-4).of_load, 0);
-  EXPECT_EQ(contention.rounds_for({.seconds_per_byte = 8e-9}, 1e-4).of_load, 0);
+  const auto slow = contention.rounds_for({.seconds_per_byte = 8e-9, .burst_bytes = 1e5}, 1e-4);
+  EXPECT_GT(slow.few.rounds, 1);
+  EXPECT_LE(2.0 * slow.few.rounds * slow.few.messages * slow.few.bytes, 1e5 / 2);
+  EXPECT_EQ(slow.many.rounds, 0);
+  EXPECT_EQ(contention.rounds_for({.seconds_per_byte = 8e-9, .burst_bytes = 10}, 1e-4).few.rounds,
+            0);
   const auto fast = contention.rounds_for({.seconds_per_byte = 1e-9}, 1e-4);
-  EXPECT_GT(fast.of_load, 1);
-  EXPECT_GE(fast.load_messages * fast.load_bytes, 1 << 20);
+  EXPECT_GT(fast.many.rounds, 1);
+  EXPECT_GE(fast.many.messages * fast.many.bytes, 1 << 20);
+  EXPECT_EQ(fast.few.rounds, 0);
+}
+
+// What ranks of other hosts do is not what is asked about.
+TEST(ContentionProbe, RanksThatAreOnNoHostDoNotTakePart) {
+  auto ranks = make_thread_ranks({.size = 1});
+  EXPECT_EQ(ContentionProbe(*ranks[0], {0, -1, 2, -1, 4}).describe(), "1+1+1");
 }
 
 // The one who leads a measurement decides: the others' caches are not looked at.

@@ -66,14 +66,14 @@ struct Messages {
 double direct_all_gather(const Model& m) { return m.all_to_all(m.bytes / m.n, m.n); }
 double direct_reduce_scatter(const Model& m) { return direct_all_gather(m) + m.process(m.bytes); }
 double direct_all_reduce(const Model& m) { return direct_reduce_scatter(m) + direct_all_gather(m); }
-double direct_gather(const Model& m) { return m.fan_in(m.bytes / m.n); }
-double direct_scatter(const Model& m) { return m.fan_out(m.bytes / m.n); }
-double direct_barrier(const Model& m) { return m.fan_in(0) + m.fan_out(0); }
+double direct_gather(const Model& m) { return m.fan(m.bytes / m.n); }
+double direct_scatter(const Model& m) { return m.fan(m.bytes / m.n); }
+double direct_barrier(const Model& m) { return m.fan(0) + m.fan(0); }
 double direct_reduce(const Model& m) { return direct_reduce_scatter(m) + direct_gather(m); }
 double direct_broadcast(const Model& m) {
   if (m.n < 2) return m.process(m.bytes);
   const double each = m.bytes / (m.n - 1);
-  return m.fan_out(each) + m.all_to_all(each, m.n - 1);
+  return m.fan(each) + m.all_to_all(each, m.n - 1);
 }
 
 double ring_all_gather(const Model& m) {
@@ -343,7 +343,14 @@ double estimate(const Algorithm& algorithm, const HostSummary& hosts, const Cost
   wire.link.seconds_per_byte = link.seconds_per_byte;
   const double on_wire = row->seconds(Model(hosts, wire));
   const double queued = std::max(0.0, on_wire - link.burst_bytes * link.seconds_per_byte);
-  return std::min(seconds, std::max(on_wire, row->seconds(Model(hosts, free)) + queued));
+  // Of several segments one is worked on while another one waits for the wire.
+  const double at_once = row->seconds(Model(hosts, free));
+  const double each = static_cast<double>(query.bytes) / hosts.rank_count();
+  const double segments =
+      query.segment_bytes == 0 ? 1 : std::max(1.0, each / static_cast<double>(query.segment_bytes));
+  const double slower = std::max(at_once, queued);
+  const double overlapped = slower + (at_once + queued - slower) / segments;
+  return std::min(seconds, std::max(on_wire, overlapped));
 }
 
 }  // namespace stretto::schedule

@@ -22,7 +22,7 @@ class EstimateModel {
         lanes(static_cast<double>(query.lanes)),
         link_(query.link),
         local_(query.local_link),
-        further_seconds_(std::max(link_.message_seconds, link_.further_message_seconds)) {}
+        further_seconds_(further(link_)) {}
 
   const HostSummary& hosts;
   int n;
@@ -71,51 +71,48 @@ class EstimateModel {
     const LinkCost& link = hosts.has_hosts() ? local_ : link_;
     return link.message_seconds + each * link.seconds_per_byte;
   }
-  // Rank 0 gets a message of every other rank...
-  double fan_in(double each) const {
-    if (!hosts.has_hosts()) return alone(link_, n - 1, each);
-    const int near = hosts.ranks_of_first_host() - 1;
-    const int far = n - 1 - near;
-    return mixed(near, far, far * each, each);
-  }
-  // ...or sends them one, those of its host first.
-  double fan_out(double each) const {
+  // Rank 0 gets a message of every other rank, or sends them one, those of its host first.
+  double fan(double each) const {
     if (!hosts.has_hosts()) return alone(link_, n - 1, each);
     const int near = hosts.ranks_of_first_host() - 1;
     const int far = n - 1 - near;
     if (far == 0) return inside(near, each);
-    return near * (local_.message_seconds + each * local_.seconds_per_byte) +
-           between(far, far * each);
+    return in_a_row(local_, near, each) + between(far, far * each);
   }
-  // Every rank of `ranks` sends every other a message.
+  // Every rank of `ranks` sends every other a message. Ranks that share cores do what is inside
+  // their hosts in no time of its own.
   double all_to_all(double each, int ranks) const {
     if (ranks < 2) return 0;
     if (!hosts.has_hosts()) return alone(link_, ranks - 1, each);
-    double seconds = 0;
+    double local = 0;
+    double network = 0;
     for (const HostSummary::Kind& kind : hosts.kinds()) {
       const int near = std::min(kind.ranks, ranks) - 1;
       const int far = ranks - 1 - near;
-      seconds = std::max(seconds, mixed(near, far, 1.0 * kind.ranks * far * each, each));
+      if (far == 0) {
+        local = std::max(local, inside(near, each));
+      } else {
+        local = std::max({local, in_a_row(local_, near, each), process(2 * near * each)});
+        network = std::max(network, between(far, 1.0 * kind.ranks * far * each));
+      }
     }
-    return seconds;
+    return local + network;
   }
 
  private:
+  static double further(const LinkCost& link) {
+    return std::max(link.message_seconds, link.further_message_seconds);
+  }
+  // For how long `count` messages keep their sender.
+  static double in_a_row(const LinkCost& link, double count, double each) {
+    if (count <= 0) return 0;
+    return link.message_seconds + (count - 1) * further(link) +
+           count * each * link.seconds_per_byte;
+  }
   static double alone(const LinkCost& link, double count, double each) {
     if (count <= 0) return 0;
-    return count * (link.message_seconds + each * link.seconds_per_byte) + link.message_seconds +
-           link.latency_seconds;
+    return in_a_row(link, count, each) + link.message_seconds + link.latency_seconds;
   }
-  // `near` messages inside a host and `far` ones to others, of one rank.
-  double mixed(double near, double far, double host_bytes, double each) const {
-    if (far <= 0) return inside(near, each);
-    const double port = near * (local_.message_seconds + each * local_.seconds_per_byte) +
-                        link_.message_seconds + (far - 1) * further_seconds_;
-    const double processor = process(2 * near * each);
-    const double host = link_.message_seconds + host_bytes * link_.seconds_per_byte;
-    return std::max({port, host, processor}) + link_.latency_seconds + link_.message_seconds;
-  }
-
   LinkCost link_;
   LinkCost local_;
   double further_seconds_;

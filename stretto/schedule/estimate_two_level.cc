@@ -127,7 +127,7 @@ class TwoLevelPhases {
   }
   // The first rank deals chunks out to the other hosts, which show them to each other.
   double deal_out() const {
-    if (hosts_ < 2) return mapped_ ? m_.process(m_.bytes) : m_.fan_out(each_);
+    if (hosts_ < 2) return mapped_ ? m_.process(m_.bytes) : m_.fan(each_);
     const double others = hosts_ - 1;
     const double near = mapped_ || m_.hosts.ranks_of_first_host() == 1 ? 0 : chunks_;
     const double staged = mapped_ && m_.hosts.ranks_of_first_host() > 1 ? m_.process(m_.bytes) : 0;

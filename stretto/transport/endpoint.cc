@@ -271,13 +271,14 @@ bool Endpoint::poll_descriptors() {
   const int count = ::epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), 0);
   bool served = false;
   for (int i = 0; i < count; ++i) {
-    const std::uint64_t index = events[static_cast<std::size_t>(i)].data.u64;
+    const epoll_event& event = events[static_cast<std::size_t>(i)];
+    const std::uint64_t index = event.data.u64;
     if (index == kWakeEvent || index == kDataPlaneEvent) continue;
     served = true;
     if (index >= kEndEvent) {
       peers_[index - kEndEvent]->process_ended(processes_[index - kEndEvent].number());
     } else {
-      peers_[index]->link().service();
+      peers_[index]->link().service(event.events);
     }
   }
   return served;

@@ -38,9 +38,9 @@ class Link {
   // Whether data arrives behind the descriptor only, so that it must be polled all the time.
   virtual bool needs_poll() const { return false; }
   // A descriptor that becomes readable when there is something to do, or -1. Edge triggered: the
-  // endpoint calls service() for each event.
+  // endpoint calls service() for each event, with what epoll says of it.
   virtual int descriptor() const { return -1; }
-  virtual void service() {}
+  virtual void service(std::uint32_t /*events*/) {}
 
   // Wakes the peer if it sleeps. A no-op where writing does that by itself.
   virtual void notify() {}

@@ -47,7 +47,7 @@ class RingLink : public Link {
   Result<std::size_t> read(ByteSpan into) override;
   bool readable() const override { return !incoming_.empty() || doorbell_->closed(); }
   int descriptor() const override { return doorbell_->descriptor(); }
-  void service() override { doorbell_->service(); }
+  void service(std::uint32_t /*events*/) override { doorbell_->service(); }
   void notify() override;
   bool peer_sleeps() const override;
   bool peer_waits_on(std::uint32_t core) const override;

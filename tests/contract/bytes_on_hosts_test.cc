@@ -60,7 +60,7 @@ class CountingLink final : public transport::Link {
   bool readable() const override { return link_->readable(); }
   bool needs_poll() const override { return link_->needs_poll(); }
   int descriptor() const override { return link_->descriptor(); }
-  void service() override { link_->service(); }
+  void service(std::uint32_t events) override { link_->service(events); }
   void notify() override { link_->notify(); }
   bool peer_sleeps() const override { return link_->peer_sleeps(); }
   Contact check_contact(TimePoint now) override { return link_->check_contact(now); }

@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -56,7 +57,9 @@ ByteStream::Moved SocketStream::write(std::span<const ConstByteSpan> pieces) {
 ByteStream::Moved SocketStream::read(ByteSpan into) {
   const ssize_t given = ::recv(socket(), into.data(), into.size(), 0);
   if (given < 0) return {.error_number = errno};
-  return {.bytes = static_cast<std::size_t>(given)};
+  const auto taken = static_cast<std::size_t>(given);
+  // Not filled: nothing else is there, but perhaps the end.
+  return {.bytes = taken, .error_number = taken > 0 && taken < into.size() ? EAGAIN : 0};
 }
 
 Result<std::unique_ptr<TcpLink>> TcpLink::create(std::unique_ptr<ByteStream> stream,
@@ -123,7 +126,11 @@ Result<std::size_t> TcpLink::write(std::span<const ConstByteSpan> pieces) {
 
 Result<std::size_t> TcpLink::read(ByteSpan into) {
   const ByteStream::Moved moved = stream_->read(into);
-  if (moved.bytes > 0) return moved.bytes;
+  if (moved.bytes > 0) {
+    // What comes from now on makes an event, and so does an end that epoll has not told of yet.
+    if (would_block(moved.error_number) && !ending_) readable_ = false;
+    return moved.bytes;
+  }
   if (!moved.violation.ok()) return moved.violation;
   if (moved.error_number == EINTR) return std::size_t{0};
   if (!would_block(moved.error_number)) {
@@ -182,9 +189,10 @@ void TcpLink::disconnect() {
   (void)::connect(socket(), &nowhere, sizeof(nowhere));
 }
 
-void TcpLink::service() {
+void TcpLink::service(std::uint32_t events) {
   readable_ = true;
   writable_ = true;
+  ending_ = ending_ || (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
 }
 
 }  // namespace stretto::transport::tcp

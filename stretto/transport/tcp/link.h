@@ -80,7 +80,7 @@ class TcpLink : public Link {
   bool writable() const { return writable_; }
   bool needs_poll() const override { return true; }
   int descriptor() const override { return socket(); }
-  void service() override;
+  void service(std::uint32_t events) override;
   Contact check_contact(TimePoint now) override;
   bool finish() override;
   void disconnect() override;
@@ -99,6 +99,7 @@ class TcpLink : public Link {
   // Until the kernel says that it has no more, there may be more (edge triggered).
   bool readable_ = true;
   bool writable_ = true;
+  bool ending_ = false;  // The peer sends no more: behind its last bytes read() finds the end.
   std::optional<TimePoint> last_progress_;  // Of the peer's kernel, since finish().
   int unsent_bytes_ = std::numeric_limits<int>::max();
 };

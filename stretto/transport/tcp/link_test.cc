@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <netinet/in.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "stretto/base/poll.h"
 #include "stretto/transport/tcp/striped_link.h"
 #include "tests/support/socket_pairs.h"
 
@@ -133,6 +135,36 @@ TEST(TcpLink, WhatHasBeenWrittenArrivesAfterAnOutageThatHeals) {
   leaving.join();
 }
 
+// Asking for more would cost each small message a system call.
+TEST(TcpLink, ABufferThatIsNotFilledHasEmptiedTheSocket) {
+  auto [mine, theirs] = testing::make_tcp_pair();
+  const auto link = link_of(std::move(mine));
+  std::array<std::byte, 100> into{};
+  ASSERT_EQ(::send(theirs.get(), into.data(), 10, 0), 10);
+  link->service(EPOLLIN);
+  EXPECT_EQ(link->read(into).or_throw(), 10u);
+  EXPECT_FALSE(link->readable());
+}
+
+// Epoll tells of both at once, and never again.
+TEST(TcpLink, AnEndThatComesWithTheLastBytesIsFound) {
+  auto [mine, theirs] = testing::make_tcp_pair();
+  const auto link = link_of(std::move(mine));
+  const FileDescriptor poll(::epoll_create1(EPOLL_CLOEXEC));
+  ASSERT_TRUE(watch(poll.get(), link->descriptor(), EPOLLIN | EPOLLRDHUP | EPOLLET, 0).ok());
+  std::array<std::byte, 100> into{};
+  ASSERT_EQ(::send(theirs.get(), into.data(), 10, 0), 10);
+  theirs.reset();
+  epoll_event event{};
+  while ((event.events & EPOLLRDHUP) == 0) {
+    ASSERT_EQ(::epoll_wait(poll.get(), &event, 1, 5000), 1);
+  }
+  link->service(event.events);
+  EXPECT_EQ(link->read(into).or_throw(), 10u);
+  ASSERT_TRUE(link->readable());
+  EXPECT_EQ(link->read(into).status().code(), StatusCode::peer_lost);
+}
+
 TEST(ConnectionState, SaysForHowLongThePeerHadNoRoom) {
   auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
   const auto link = link_of(std::move(mine));
@@ -203,7 +235,7 @@ TEST(StripedLink, APeerThatSendsOnlySignsOfLifeKeepsNobodyWaiting) {
   int turns = 0;
   std::size_t given = 0;
   for (; given == 0 && turns < 1000; ++turns) {
-    link->service();
+    link->service(EPOLLIN);
     ASSERT_TRUE(link->readable());
     given = link->read(into).or_throw();
   }

@@ -59,13 +59,14 @@ Status StripedLink::open_poll() {
   return {};
 }
 
-void StripedLink::service() {
+void StripedLink::service(std::uint32_t /*events*/) {
   std::array<epoll_event, 16> events;
   int count = 0;
   do {
     count = ::epoll_wait(poll_.get(), events.data(), static_cast<int>(events.size()), 0);
     for (int i = 0; i < count; ++i) {
-      stripes_[events[static_cast<std::size_t>(i)].data.u64].link->service();
+      const epoll_event& event = events[static_cast<std::size_t>(i)];
+      stripes_[event.data.u64].link->service(event.events);
     }
   } while (count == static_cast<int>(events.size()));
 }

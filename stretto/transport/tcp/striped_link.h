@@ -34,7 +34,7 @@ class StripedLink final : public Link {
   bool readable() const override;
   bool needs_poll() const override { return true; }
   int descriptor() const override { return poll_.get(); }
-  void service() override;
+  void service(std::uint32_t events) override;
   Contact check_contact(TimePoint now) override;
   bool finish() override;
   void disconnect() override;
