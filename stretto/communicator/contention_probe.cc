@@ -23,8 +23,10 @@ constexpr double kLeastLatencySeconds = 1e-7;
 constexpr double kLeastMessageSeconds = 20e-9;
 constexpr double kLeastReduceSecondsPerByte = 1e-13;
 constexpr double kAtOnce = 0.8;  // Of the time that as many bytes take in a long row.
-constexpr int kTurns = 16;
-constexpr int kLongTurns = 8;                            // Of what takes longer than a message.
+// Of everything that is measured, and twice as many of small messages; fewer where they take long.
+constexpr int kTurnsMin = 2;
+constexpr int kTurnsMax = 8;
+constexpr std::chrono::milliseconds kTurnsTime(1);       // Of a message in each turn.
 constexpr std::chrono::milliseconds kContentionTime(3);  // Of the messages of a turn.
 constexpr std::chrono::milliseconds kLoadTime(30);  // More would wait for the link, not for cores.
 constexpr std::int32_t kManyMessages = 16;
@@ -118,7 +120,9 @@ ContentionProbe::Rounds ContentionProbe::rounds_for(const schedule::LinkCost& co
                                                     double small_round_seconds) const {
   const auto messages = static_cast<double>(2 * others_.size() + 1);
   const double rounds = seconds(kContentionTime) / (small_round_seconds * messages);
-  Rounds result{.of_byte = static_cast<std::int32_t>(std::clamp<double>(rounds, 1, kRoundsMax))};
+  const double turns = seconds(kTurnsTime) / small_round_seconds;
+  Rounds result{.turns = static_cast<std::int32_t>(std::clamp<double>(turns, kTurnsMin, kTurnsMax)),
+                .of_byte = static_cast<std::int32_t>(std::clamp<double>(rounds, 1, kRoundsMax))};
   const Load many = {kManyRounds, kManyMessages, transport::kEagerBytes};
   if (bytes_of(many) * cost.seconds_per_byte < seconds(kLoadTime)) result.many = many;
   // Half of them, as a rank may be ahead of others.
@@ -142,7 +146,8 @@ void ContentionProbe::tell(Rounds& rounds) {
       return is_within(load.rounds, 0, kRoundsMax) && is_within(load.messages, 1, kManyMessages) &&
              is_within(load.bytes, 1, transport::kEagerBytes);
     };
-    if (is_within(rounds.of_byte, 0, kRoundsMax) && is_usual(rounds.many) && is_usual(rounds.few)) {
+    if (is_within(rounds.turns, kTurnsMin, kTurnsMax) && is_within(rounds.of_byte, 0, kRoundsMax) &&
+        is_usual(rounds.many) && is_usual(rounds.few)) {
       return;
     }
     throw ProtocolError(status_of(
@@ -177,19 +182,19 @@ void ContentionProbe::exchange(const std::vector<Rank>& peers, std::size_t bytes
 
 // Pairs that do nothing else fall in step: one finds the other's message there, and sends the next
 // before it has waited. So each round is of both kinds, and those of one kind are taken off.
-void ContentionProbe::small_messages(int rounds, Times& times) {
+void ContentionProbe::small_messages(const Rounds& rounds, Times& times) {
   std::vector<double> pair;
   std::vector<double> all;
   const auto mean = [&](const auto& round) {
     std::vector<double> seconds_of_rounds;
-    for (int i = 0; i < rounds; ++i) {
+    for (int i = 0; i < rounds.of_byte; ++i) {
       const TimePoint begin = Clock::now();
       round();
       seconds_of_rounds.push_back(seconds(Clock::now() - begin));
     }
     return mean_of_faster(std::move(seconds_of_rounds));
   };
-  for (int turn = 0; turn < kTurns; ++turn) {
+  for (int turn = 0; turn < 2 * rounds.turns; ++turn) {
     all.push_back(mean([&] { exchange(others_, 1); }));
     const double both = mean([&] {
       exchange(others_, 1);
@@ -204,25 +209,25 @@ void ContentionProbe::small_messages(int rounds, Times& times) {
 // Of what all do at once, from the first who begins to the last who ends: whoever is alone has the
 // link or the core for itself. Ranks of one host hear of each other by way of another host.
 template <class Body>
-double ContentionProbe::time_of(const Body& body, const Times& times) {
+double ContentionProbe::time_of(const Body& body, int turns, const Times& times) {
   const auto meet = [this] {
     for (int i = 0; i < 2; ++i) exchange(others_, 1);
   };
-  std::vector<double> turns;
-  for (int turn = 0; turn < kLongTurns; ++turn) {
+  std::vector<double> seconds_of_turns;
+  for (int turn = 0; turn < turns; ++turn) {
     std::this_thread::sleep_for(kRest);
     for (int i = 0; i < kWakingRounds; ++i) exchange(others_, 1);
     const TimePoint begin = Clock::now();
     meet();
     body();
     meet();
-    turns.push_back(seconds(Clock::now() - begin) - 4 * times.all_seconds);
+    seconds_of_turns.push_back(seconds(Clock::now() - begin) - 4 * times.all_seconds);
   }
   // What else runs on the cores, or has filled the link, makes a turn longer.
-  return std::max(0.0, quantile(std::move(turns), 0.125));
+  return std::max(0.0, quantile(std::move(seconds_of_turns), 0.125));
 }
 
-double ContentionProbe::load_seconds(const Load& load, const Times& times) {
+double ContentionProbe::load_seconds(const Load& load, int turns, const Times& times) {
   std::vector<Rank> loaded;
   for (int i = 0; i < load.messages; ++i) {
     loaded.insert(loaded.end(), partner_.begin(), partner_.end());
@@ -233,11 +238,11 @@ double ContentionProbe::load_seconds(const Load& load, const Times& times) {
           exchange(loaded, static_cast<std::size_t>(load.bytes));
         }
       },
-      times);
+      turns, times);
   return std::max(0.0, all_rounds - load.rounds * times.pair_seconds);
 }
 
-double ContentionProbe::reduce_seconds_per_byte(const Times& times) {
+double ContentionProbe::reduce_seconds_per_byte(int turns, const Times& times) {
   std::vector<float> a(kReducedBytes / sizeof(float));
   std::vector<float> b(a.size());
   const std::array<kernel::Input, 2> inputs = {kernel::Input{a.data(), DType::f32},
@@ -249,7 +254,7 @@ double ContentionProbe::reduce_seconds_per_byte(const Times& times) {
           kernel::reduce({.count = a.size(), .inputs = inputs, .outputs = {&output, 1}}).or_throw();
         }
       },
-      times);
+      turns, times);
   return reductions / (kReductions * 2 * kReducedBytes);
 }
 
@@ -257,15 +262,16 @@ ContentionProbe::Times ContentionProbe::run(Rounds rounds) {
   tell(rounds);
   if (rounds.of_byte == 0) return {};
   Times times;
-  small_messages(rounds.of_byte, times);
+  small_messages(rounds, times);
   if (rounds.few.rounds > 0) {
-    times.burst_seconds_per_byte = load_seconds(rounds.few, times) / bytes_of(rounds.few);
+    times.burst_seconds_per_byte =
+        load_seconds(rounds.few, rounds.turns, times) / bytes_of(rounds.few);
   }
   if (rounds.many.rounds > 0) {
     times.many_bytes = bytes_of(rounds.many);
-    times.many_seconds = load_seconds(rounds.many, times);
+    times.many_seconds = load_seconds(rounds.many, rounds.turns, times);
   }
-  times.reduce_seconds_per_byte = reduce_seconds_per_byte(times);
+  times.reduce_seconds_per_byte = reduce_seconds_per_byte(rounds.turns, times);
   std::size_t all = 0;
   std::size_t least = kRanksMax;
   for (const auto& of_host : ranks_) {

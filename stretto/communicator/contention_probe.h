@@ -54,9 +54,10 @@ class ContentionProbe {
     std::int32_t bytes = 1;  // Of each.
   };
   struct Rounds {
+    std::int32_t turns = 2;    // In which all is measured.
     std::int32_t of_byte = 0;  // Of one message of one byte; 0: nothing is measured.
-    Load many = {};            // Bytes.
-    Load few = {};
+    Load many = {};            // More bytes than pass at once.
+    Load few = {};             // Fewer.
   };
   static constexpr int kRoundsMax = 200;
   // For rank 0, whose pair has measured `cost` while the others waited.
@@ -70,12 +71,12 @@ class ContentionProbe {
   void tell(Rounds& rounds);
   // Messages of so many bytes, to and from each of them.
   void exchange(const std::vector<Rank>& peers, std::size_t bytes);
-  void small_messages(int rounds, Times& times);
+  void small_messages(const Rounds& rounds, Times& times);
   template <class Body>
-  double time_of(const Body& body, const Times& times);
-  double load_seconds(const Load& load, const Times& times);
+  double time_of(const Body& body, int turns, const Times& times);
+  double load_seconds(const Load& load, int turns, const Times& times);
   double bytes_of(const Load& load) const;
-  double reduce_seconds_per_byte(const Times& times);
+  double reduce_seconds_per_byte(int turns, const Times& times);
 
   Communicator& world_;
   std::vector<std::vector<Rank>> ranks_;  // That take part, by host.
