@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -214,6 +215,64 @@ TEST(StripedLink, ASilentNetworkOfTwoLosesThePeer) {
   EXPECT_TRUE(contact.lost);
   EXPECT_GT(contact.waiting_bytes, 0u);
   EXPECT_LT(contact.sent_rate, 100'000);
+}
+
+// Fills the first of two connections in the middle of a block, so that the second one is idle.
+struct StuckStripe {
+  explicit StuckStripe(Duration network_timeout) {
+    std::vector<std::unique_ptr<TcpLink>> stripes;
+    for (int stripe = 0; stripe < 2; ++stripe) {
+      auto [mine, theirs] = testing::make_tcp_pair(4 * 1024);
+      stripes.push_back(link_of(std::move(mine), network_timeout));
+      peers.push_back(std::move(theirs));
+    }
+    link = StripedLink::create(std::move(stripes)).or_throw();
+    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 251);
+    write();
+    EXPECT_LT(written, StripedLink::kBlockBytes);
+  }
+  void write() {
+    std::size_t taken = 0;
+    do {
+      const std::array<ConstByteSpan, 1> rest{std::span(bytes).subspan(written)};
+      taken = link->write(rest).or_throw();
+      written += taken;
+    } while (taken > 0);
+  }
+
+  std::vector<std::byte> bytes = std::vector<std::byte>(3 * StripedLink::kBlockBytes);
+  std::size_t written = 0;
+  std::vector<FileDescriptor> peers;
+  std::unique_ptr<Link> link;
+};
+
+TEST(StripedLink, ASilentNetworkIsNoticedWhileABlockWaitsInAnother) {
+  StuckStripe stuck(std::chrono::seconds(2));
+  cut_off(stuck.peers[1]);
+  const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+  while (!stuck.link->check_contact(Clock::now()).lost && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_FALSE(deadline.passed());
+}
+
+TEST(StripedLink, SignsOfLifeBesideABlockThatWaitsLeaveTheStreamAlone) {
+  StuckStripe stuck(std::chrono::seconds(1));
+  pollfd sign{.fd = stuck.peers[1].get(), .events = POLLIN, .revents = 0};
+  const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+  while (::poll(&sign, 1, 10) == 0 && !deadline.passed()) stuck.link->check_contact(Clock::now());
+  EXPECT_FALSE(deadline.passed());
+  std::vector<std::unique_ptr<TcpLink>> stripes;
+  for (FileDescriptor& peer : stuck.peers) stripes.push_back(link_of(std::move(peer)));
+  const auto reader = StripedLink::create(std::move(stripes)).or_throw();
+  std::vector<std::byte> read(stuck.bytes.size());
+  for (std::size_t got = 0; got < read.size() && !deadline.passed();) {
+    reader->service(EPOLLIN);
+    got += reader->read(std::span(read).subspan(got)).or_throw();
+    stuck.link->service(EPOLLOUT);
+    stuck.write();
+  }
+  EXPECT_EQ(read, stuck.bytes);
 }
 
 TEST(StripedLink, APeerThatSendsOnlySignsOfLifeKeepsNobodyWaiting) {

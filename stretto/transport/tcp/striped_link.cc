@@ -74,15 +74,26 @@ void StripedLink::service(std::uint32_t /*events*/) {
 StripedLink::Stripe* StripedLink::next_writable() {
   for (std::size_t i = 0; i < stripes_.size(); ++i) {
     Stripe& stripe = stripes_[turn_++ % stripes_.size()];
-    if (stripe.link->writable()) return &stripe;
+    if (write_sign(stripe) && stripe.link->writable()) return &stripe;
   }
   return nullptr;
 }
 
 void StripedLink::begin_block(Stripe& stripe, std::size_t bytes) {
   output_ = {.stripe = &stripe, .left_bytes = bytes};
-  store(output_.header.data(), bytes > 0 ? next_output_++ : 0);
+  store(output_.header.data(), next_output_++);
   store(output_.header.data() + 4, static_cast<std::uint32_t>(bytes));
+}
+
+// Goes on with a sign of life. Returns whether none is left. That it fails shows when the stripe is
+// read from.
+bool StripedLink::write_sign(Stripe& stripe) {
+  if (stripe.sign_left_bytes == 0) return true;
+  static constexpr Header kSign{};
+  const std::array<ConstByteSpan, 1> left{std::span(kSign).last(stripe.sign_left_bytes)};
+  const Result<std::size_t> written = stripe.link->write(left);
+  if (written.ok()) stripe.sign_left_bytes -= written.value();
+  return stripe.sign_left_bytes == 0;
 }
 
 // A block's length is a promise of so many bytes, not of which: those that its connection does not
@@ -226,11 +237,13 @@ Link::Contact StripedLink::check_contact(TimePoint now) {
     contact.received_rate += of_stripe.received_rate;
     if (!stripe.ended.ok() && !first_end_) first_end_ = now;
     if (!of_stripe.wants_sign) continue;
-    if (output_.stripe == &stripe) contact.wants_sign = true;
-    if (output_.stripe != nullptr || !stripe.link->writable()) continue;
-    begin_block(stripe, 0);
-    // That it fails shows when it is read from.
-    (void)write_block({}, 0);
+    // A block that has begun goes on by whatever comes next.
+    if (output_.stripe == &stripe) {
+      contact.wants_sign = true;
+      continue;
+    }
+    if (stripe.sign_left_bytes == 0) stripe.sign_left_bytes = sizeof(Header);
+    (void)write_sign(stripe);
   }
   gives_up_ = first_end_ && now - *first_end_ >= kEndsApart;
   return contact;

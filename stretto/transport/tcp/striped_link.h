@@ -49,7 +49,8 @@ class StripedLink final : public Link {
     std::size_t header_bytes = 0;
     std::uint32_t number = 0;
     std::uint32_t left_bytes = 0;
-    Status ended;  // Ok while it has not.
+    Status ended;                     // Ok while it has not.
+    std::size_t sign_left_bytes = 0;  // To be written before the next block.
 
     bool has_header() const { return header_bytes == sizeof(Header); }
     bool can_read_header() const { return ended.ok() && !has_header() && link->readable(); }
@@ -66,6 +67,7 @@ class StripedLink final : public Link {
   Status open_poll();
   void begin_block(Stripe& stripe, std::size_t bytes);
   Result<std::size_t> write_block(std::span<const ConstByteSpan> pieces, std::size_t skip);
+  static bool write_sign(Stripe& stripe);
   Stripe* next_writable();
   Status look_for_next();
   Status read_header(Stripe& stripe);
