@@ -125,11 +125,11 @@ void OutputQueue::clear(const Status& reason) {
   }
 }
 
-FrameReader::FrameReader() : staging_(kStagingBytes) {}
-
+// Staging belongs to the call, which leaves nothing in it: of many peers most are idle.
 Result<bool> FrameReader::read_some(Link& link, Sink& sink) {
-  const bool direct = target_.size() >= kDirectBytes && staged_begin_ == staged_end_;
-  STRETTO_ASSIGN_OR_RETURN(const auto read, direct ? link.read(target_) : link.read(staging_));
+  std::array<std::byte, kStagingBytes> staging;
+  const bool direct = target_.size() >= kDirectBytes;
+  STRETTO_ASSIGN_OR_RETURN(const auto read, link.read(direct ? target_ : ByteSpan(staging)));
   if (read == 0) return false;
   if (direct) {
     target_ = target_.subspan(read);
@@ -137,20 +137,17 @@ Result<bool> FrameReader::read_some(Link& link, Sink& sink) {
     if (payload_left_bytes_ == 0) STRETTO_RETURN_IF_ERROR(end_frame(sink));
     return true;
   }
-  staged_begin_ = 0;
-  staged_end_ = read;
-  while (staged_begin_ < staged_end_) STRETTO_RETURN_IF_ERROR(consume_staged(sink));
+  ConstByteSpan bytes = std::span(staging).first(read);
+  while (!bytes.empty()) STRETTO_RETURN_IF_ERROR(consume(bytes, sink));
   return true;
 }
 
-// Takes at least one byte.
-Status FrameReader::consume_staged(Sink& sink) {
-  const ConstByteSpan bytes =
-      std::span(staging_).subspan(staged_begin_, staged_end_ - staged_begin_);
+// Takes at least one byte of them.
+Status FrameReader::consume(ConstByteSpan& bytes, Sink& sink) {
   if (header_bytes_ < header_.size()) {
     const std::size_t step = std::min(bytes.size(), header_.size() - header_bytes_);
     std::memcpy(header_.data() + header_bytes_, bytes.data(), step);
-    staged_begin_ += step;
+    bytes = bytes.subspan(step);
     header_bytes_ += step;
     if (header_bytes_ < header_.size()) return {};
     STRETTO_ASSIGN_OR_RETURN(frame_, decode(header_));
@@ -164,7 +161,7 @@ Status FrameReader::consume_staged(Sink& sink) {
     std::memcpy(target_.data(), bytes.data(), step);
     target_ = target_.subspan(step);
   }
-  staged_begin_ += step;
+  bytes = bytes.subspan(step);
   payload_left_bytes_ -= step;
   return payload_left_bytes_ == 0 ? end_frame(sink) : Status();
 }

@@ -78,8 +78,6 @@ class FrameReader {
     ~Sink() = default;
   };
 
-  FrameReader();
-
   // Reads once. Returns whether anything has come; fails as the link or the sink do.
   Result<bool> read_some(Link& link, Sink& sink);
   // Whether a frame has begun to come and not ended.
@@ -88,12 +86,9 @@ class FrameReader {
   void drop_payload() { target_ = {}; }
 
  private:
-  Status consume_staged(Sink& sink);
+  Status consume(ConstByteSpan& bytes, Sink& sink);
   Status end_frame(Sink& sink);
 
-  std::vector<std::byte> staging_;  // What has been read ahead of the frames.
-  std::size_t staged_begin_ = 0;
-  std::size_t staged_end_ = 0;
   FrameHeader header_{};
   std::size_t header_bytes_ = 0;
   Frame frame_;
