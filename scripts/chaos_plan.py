@@ -12,7 +12,8 @@ LAUNCHED = ("shm", "tcp", "two_hosts")
 # What may be set for all ranks of a job; mostly nothing.
 SETTINGS = {"STRETTO_PROGRESS_THREAD": (None, None, "always", "never"),
             "STRETTO_SINGLE_COPY": (None, None, None, "always"),
-            "STRETTO_STREAMS": (None, None, "3")}
+            "STRETTO_STREAMS": (None, None, "3"),
+            "STRETTO_ENCRYPTION": (None, None, "tls")}
 
 
 @dataclasses.dataclass
@@ -89,6 +90,8 @@ def draw(kind, seed):
     for name, values in SETTINGS.items():
         if (value := rng.choice(values)) is not None:
             plan.environment[name] = value
+    if world == "bare":  # Where rank 0 makes the key, it has gone through the network.
+        plan.environment.pop("STRETTO_ENCRYPTION", None)
     for name, value in plan.details.items():
         if isinstance(value, float):
             plan.details[name] = round(value, 4)
