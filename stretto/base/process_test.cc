@@ -20,6 +20,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/base/cores.h"
+#include "stretto/base/descriptor_limit.h"
 #include "stretto/base/environment.h"
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/file_size_signal.h"
@@ -31,6 +32,7 @@
 #include "tests/support/files.h"
 #include "tests/support/forbid.h"
 #include "tests/support/in_child.h"
+#include "tests/support/shortage.h"
 
 namespace stretto {
 namespace {
@@ -173,6 +175,28 @@ TEST_F(FileSizeSignal, BecomesAnErrorThatSaysWhichLimit) {
 TEST_F(FileSizeSignal, EndsTheProcessAgainAfterwards) {
   { const FileSizeSignalBlocked blocked; }
   EXPECT_EXIT(exceed_limit(), ::testing::KilledBySignal(SIGXFSZ), "");
+}
+
+TEST(AllowDescriptors, RaisesTheSoftLimitAsFarAsTheHardOne) {
+  const auto soft_limit = [] {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    return limit.rlim_cur;
+  };
+  // In a child, since what is taken from the hard limit does not come back.
+  EXPECT_EQ(stretto::testing::exit_code_in_child([&] {
+              const rlimit few{.rlim_cur = 100, .rlim_max = 1100};
+              if (::setrlimit(RLIMIT_NOFILE, &few) != 0) return 1;
+              allow_descriptors(1024);
+              if (soft_limit() != 100) return 2;
+              allow_descriptors(1050);
+              if (soft_limit() != 1050) return 3;
+              allow_descriptors(1025);
+              if (soft_limit() != 1050) return 4;
+              allow_descriptors(5000);
+              return soft_limit() == 1100 ? 0 : 5;
+            }),
+            0);
 }
 
 TEST(OwnerProcessTest, AForkedChildIsElsewhere) {

@@ -146,8 +146,8 @@ class TcpLinks final : public LinkProvider {
     }
     return system_status("STRETTO_BUSY_POLL")
         .with_context(
-            "a process that polls for longer than net.core.busy_read says needs "
-            "CAP_NET_ADMIN");
+            "before Linux 6.7 a process needs CAP_NET_ADMIN to poll for longer than "
+            "net.core.busy_read says");
   }
 
   TcpLinkOptions options_;

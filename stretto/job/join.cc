@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/descriptor_limit.h"
 #include "stretto/base/error.h"
 #include "stretto/base/fnv1a.h"
 #include "stretto/base/log.h"
@@ -256,8 +257,15 @@ Result<Joined> join_alone(const Job& job, const JoinOptions& options,
   return joined;
 }
 
+// Twice what being connected to a rank takes at most, so that the program keeps as many: its
+// streams and what these are polled by, and, where it stands, the connection to rank 0's store.
+std::size_t descriptors_for(const Job& job) {
+  return 2 * static_cast<std::size_t>(job.size) * static_cast<std::size_t>(job.streams + 2);
+}
+
 Result<Joined> connect(const Job& job, const JoinOptions& options, const Environment& environment) {
   if (job.size == 1) return join_alone(job, options, environment);
+  allow_descriptors(descriptors_for(job));
   const Deadline deadline = Deadline::after(options.join_timeout);
   STRETTO_ASSIGN_OR_RETURN(auto rendezvous, job::Rendezvous::open(job, deadline));
   Result<Joined> joined = join_others(job, *rendezvous, options, environment);

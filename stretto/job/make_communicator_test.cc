@@ -15,6 +15,7 @@
 #include "tests/support/failures.h"
 #include "tests/support/fake_environment.h"
 #include "tests/support/on_threads.h"
+#include "tests/support/shortage.h"
 
 namespace stretto {
 namespace {
@@ -61,6 +62,22 @@ TEST(MakeCommunicator, SaysWhoIsMissing) {
       testing::error_of<Timeout>([&] { make_communicator(store, 1, 2, options); });
   expect_contains(text, "rank 0");
   expect_contains(text, "the store of this test");
+}
+
+// Most shells give 1024, and allow more to who asks.
+TEST(MakeCommunicator, AsksForTheDescriptorsThatManyRanksTake) {
+  const testing::LowLimit usual(RLIMIT_NOFILE, 1024);
+  const JoinOptions options{.join_timeout = std::chrono::milliseconds(1),
+                            .environment = &kNoVariables};
+  const auto limit_after = [&](int size) {
+    EXPECT_THROW(make_communicator(std::make_shared<OwnStore>(), 1, size, options), Timeout);
+    rlimit limit{};
+    ::getrlimit(RLIMIT_NOFILE, &limit);
+    return limit.rlim_cur;
+  };
+  EXPECT_EQ(limit_after(100), 1024u);
+  EXPECT_EQ(limit_after(300), 1800u) << "twice 300 links, epolls and connections to a store";
+  EXPECT_EQ(limit_after(200), 1800u);
 }
 
 TEST(MakeCommunicator, RefusesWhatMakesNoSense) {

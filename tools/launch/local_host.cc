@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "stretto/base/descriptor_limit.h"
 #include "stretto/bootstrap/join_notes.h"
 #include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/socket.h"
@@ -56,6 +57,8 @@ Result<std::unique_ptr<LocalHost>> LocalHost::create(const LaunchOptions& option
 Status LocalHost::start() {
   STRETTO_ASSIGN_OR_RETURN(bootstrap::HostPort where, meeting_place(options_));
   if (options_.host_index == 0) {
+    // All ranks come to the store.
+    allow_descriptors(2 * static_cast<std::size_t>(options_.size()));
     STRETTO_ASSIGN_OR_RETURN(
         const auto host, bootstrap::address_to_bind(where.host, where.port,
                                                     {Deadline::after(kNameTime), told_to_end_}));

@@ -19,6 +19,10 @@ class Store;
 // that the options describe. docs/starting_a_job.md lists all ways; threads of one process
 // need none of them (threads.h).
 //
+// A rank is connected to each other one. Where that could take more than half of the usual 1024
+// descriptors (from 171 ranks on, or fewer with several streams), the call raises the soft limit
+// (`ulimit -n`) of this process, and so of its later children, as far as the hard one lets it.
+//
 // Blocks until all ranks are connected. STRETTO_LOG=info prints each value with its source. Throws
 // Refused (wrong job key, other version, a place where another job meets, another process that has
 // come as this rank), Mismatch (ranks disagree on the size or the settings), Timeout (and who is
