@@ -16,15 +16,16 @@
 
 namespace stretto::c10d_backend {
 
-// Memory for copies of tensors on a device: of that device, which the ranks' devices map; or, where
-// the communicator works on none, of the host, page-locked. To make it takes calls of the driver,
+// Memory for copies of tensors on a device: of that device, which the ranks' devices map; or of the
+// host, page-locked. To make it takes calls of the driver,
 // for which the host waits, so it is kept and used again: at most twice as much as was ever in use
 // at once, and what small blocks are cut from. Any thread.
 class DeviceBlocks : public std::enable_shared_from_this<DeviceBlocks> {
  public:
+  enum class Place { device, host };
   // The memory is that of `communicator`.
-  explicit DeviceBlocks(const std::shared_ptr<Communicator>& communicator)
-      : communicator_(communicator), are_on_host_(!communicator->device()) {}
+  DeviceBlocks(const std::shared_ptr<Communicator>& communicator, Place place)
+      : communicator_(communicator), are_on_host_(place == Place::host) {}
 
   bool are_on_host() const { return are_on_host_; }
 

@@ -105,14 +105,20 @@ View OperationTensors::source(const at::Tensor& tensor, bool is_reduced) {
   check(tensor);
   const at::NoGradGuard no_grad;
   kept_.push_back(is_taken_as_it_is(tensor) ? tensor : begin_copy(make_block(tensor), tensor));
-  return view_of(kept_.back(), is_reduced);
+  return view(kept_.back(), is_reduced);
+}
+
+View OperationTensors::view(const at::Tensor& block, bool is_reduced) const {
+  View found = view_of(block, is_reduced);
+  if (found.count == 0 && are_mapped()) found.data = blocks_->take(1, *device_).get();
+  return found;
 }
 
 View OperationTensors::writable(const at::Tensor& tensor, bool is_read, bool is_reduced) {
   check(tensor);
   if (is_taken_as_it_is(tensor)) {
     kept_.push_back(tensor);
-    return view_of(tensor, is_reduced);
+    return view(tensor, is_reduced);
   }
   if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
     throw_for_torch({StatusCode::invalid_argument,
@@ -123,7 +129,7 @@ View OperationTensors::writable(const at::Tensor& tensor, bool is_read, bool is_
   const at::Tensor block = make_block(tensor);
   if (is_read) begin_copy(block, tensor);
   copies_.push_back({tensor, block});
-  return view_of(block, is_reduced);
+  return view(block, is_reduced);
 }
 
 bool OperationTensors::is_of_blocks(const at::Tensor& tensor) const {
@@ -134,7 +140,7 @@ bool OperationTensors::is_taken_as_it_is(const at::Tensor& tensor) const {
   if (!tensor.is_contiguous() || tensor.is_conj() || tensor.is_neg()) return false;
   if (!is_of_blocks(tensor)) return true;
   const std::shared_ptr<const Communicator> alive = communicator_.lock();
-  return list_block_ == nullptr && alive != nullptr &&
+  return list_block_ == nullptr && !are_by_host() && alive != nullptr &&
          alive->is_device_memory(tensor.const_data_ptr());
 }
 

@@ -22,9 +22,10 @@ namespace stretto::c10d_backend {
 // Elements are taken in the order of their indices, whatever the strides: a tensor that is not
 // contiguous is worked on as a contiguous copy, and an output of that kind is copied back at the
 // end, so that ranks with other strides get the same. So it is with a tensor on the communicator's
-// device if the ranks map memory there and this is other memory, and with one on a device where the
-// communicator has none: its copy lies in a block that is mapped, or of the host, and those of a
-// list lie in one block, one behind the other, so that they are one buffer.
+// device if the ranks map memory there and this is other memory, with one on a device where the
+// communicator has none, and with what messages are made of: its copy lies in a block that is
+// mapped, or of the host, and those of a list lie in one block, one behind the other, so that they
+// are one buffer.
 //
 // Of a type that the library does not know, the bytes: enough for what is moved, while kReduced is
 // for what is reduced. All functions throw ValueError for a tensor that the communicator cannot
@@ -78,6 +79,9 @@ class OperationTensors {
   View writable(const at::Tensor& tensor, bool is_read, bool is_reduced);
   bool are_by_host() const { return blocks_ != nullptr && blocks_->are_on_host(); }
   bool is_of_blocks(const at::Tensor& tensor) const;
+  // That of what operations work on. Where ranks map devices, what has no elements begins there,
+  // too: by that, a rank that has nothing tells where the others have something.
+  View view(const at::Tensor& block, bool is_reduced) const;
   // A contiguous tensor of its kind, where operations work on it.
   at::Tensor make_block(const at::Tensor& tensor);
   // Where tensors of a list lie apart, or one has to be copied to a block, all are, to the same.

@@ -448,7 +448,7 @@ WorkPtr ProcessGroupStretto::alltoall(Tensors& outputs, Tensors& inputs,
 }
 
 WorkPtr ProcessGroupStretto::send(Tensors& tensors, int destination, int tag) {
-  OperationTensors held = tensors_of_operation();
+  OperationTensors held = tensors_of_message();
   const ConstView data = held.input(only(tensors, "send"));
   const Rank to = rank_of(destination, getSize(), "send: destination");
   return start(
@@ -459,7 +459,7 @@ WorkPtr ProcessGroupStretto::send(Tensors& tensors, int destination, int tag) {
 }
 
 WorkPtr ProcessGroupStretto::receive(Tensors& tensors, Rank source, int tag, OpType type) {
-  OperationTensors held = tensors_of_operation();
+  OperationTensors held = tensors_of_message();
   const View data = held.output(only(tensors, "recv"));
   const bool from_any = source == kAnyRank;
   return start({type,

@@ -140,6 +140,8 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   // operations of it are called with.
   std::shared_ptr<Communicator> communicator() const;
   OperationTensors tensors_of_operation() const { return {shared_->communicator, blocks_}; }
+  // For messages, which go by way of the host whatever the communicator does on devices.
+  OperationTensors tensors_of_message() const { return {shared_->communicator, host_blocks_}; }
 
  private:
   struct Start {
@@ -186,6 +188,7 @@ class ProcessGroupStretto final : public ::c10d::Backend {
 
   mutable Mutex mutex_;
   std::shared_ptr<Communicator> communicator_ STRETTO_GUARDED_BY(mutex_);
+  const std::shared_ptr<DeviceBlocks> host_blocks_;
   const std::shared_ptr<DeviceBlocks> blocks_;  // Null with NCCL, which takes all memory.
   // The batches of threads that are between startCoalescing() and endCoalescing().
   std::unordered_map<std::thread::id, c10::intrusive_ptr<CoalescedWork>> batches_

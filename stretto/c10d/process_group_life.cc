@@ -64,6 +64,14 @@ c10::intrusive_ptr<ProcessGroupStretto> make_group(Args&&... args) {
   return group;
 }
 
+// Where operations work on copies of tensors on a device; null: on the tensors themselves.
+std::shared_ptr<DeviceBlocks> blocks_for(const std::shared_ptr<Communicator>& communicator,
+                                         const std::shared_ptr<DeviceBlocks>& on_host) {
+  if (!communicator->device()) return on_host;
+  if (!communicator->maps_devices()) return nullptr;
+  return std::make_shared<DeviceBlocks>(communicator, DeviceBlocks::Place::device);
+}
+
 std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
@@ -213,9 +221,8 @@ ProcessGroupStretto::ProcessGroupStretto(std::unique_ptr<Communicator> communica
       join_options_(std::move(join_options)),
       shared_(std::make_shared<Shared>()),
       communicator_(std::move(communicator)),
-      blocks_(communicator_->device() && !communicator_->maps_devices()
-                  ? nullptr
-                  : std::make_shared<DeviceBlocks>(communicator_)) {
+      host_blocks_(std::make_shared<DeviceBlocks>(communicator_, DeviceBlocks::Place::host)),
+      blocks_(blocks_for(communicator_, host_blocks_)) {
   shared_->communicator = communicator_;
   const auto own = static_cast<std::size_t>(getRank());
   shared_->job_rank = static_cast<int>(global_ranks_[own]);
@@ -264,6 +271,7 @@ void ProcessGroupStretto::close() {
   }
   batches.clear();
   last.reset();  // Operations in flight end with it.
+  host_blocks_->close();
   if (blocks_ != nullptr) blocks_->close();
   shared_->driver.stop();
 }
