@@ -128,21 +128,8 @@ bool CudaDevice::takes(const void* data) const {
 }
 
 const char* CudaDevice::refusal(const OperationDescriptor& operation,
-                                const BufferParts& parts) const {
-  if (parts.has_sources() || !parts.targets.empty()) {
-    return "takes buffers as they are: no factor, no lists of buffers that lie apart, no "
-           "all_to_all in place or on lists; multiply on the device before, call it for each "
-           "buffer, or use one other for all";
-  }
-  const Collective collective = operation.collective;
-  const bool is_unequal = operation.layout != 0 &&
-                          (collective == Collective::gather || collective == Collective::scatter ||
-                           collective == Collective::all_to_all);
-  if (is_unequal) {
-    return "moves equal shares only, since ranks whose own are empty cannot see where those of "
-           "others lie";
-  }
-  if (!reduces(collective) || has_kernel(operation)) return "";
+                                const BufferParts& /*parts*/) const {
+  if (!reduces(operation.collective) || has_kernel(operation)) return "";
   return "has no kernel for such a reduction of this dtype; copy the data to memory of the host";
 }
 

@@ -125,6 +125,7 @@ void CudaQueue::keep(const char* call, int error) {
 }
 
 Status CudaQueue::copy(const BoundStep& step, std::size_t count) const {
+  if (step.factor != 1) return scale(step, count);
   const void* const input = step.inputs.front().data;
   const std::size_t bytes = count * step.output_element_bytes;
   for (const void* output : step.outputs) {
@@ -134,6 +135,21 @@ Status CudaQueue::copy(const BoundStep& step, std::size_t count) const {
         driver_->call().copy(address_of(output), address_of(input), bytes, stream_)));
   }
   return {};
+}
+
+Status CudaQueue::scale(const BoundStep& step, std::size_t count) const {
+  if (count == 0) return {};
+  const DType dtype = step.inputs.front().dtype;
+  Operands operands{};
+  operands.inputs[0] = step.inputs.front().data;
+  operands.outputs[0] = step.outputs.front();
+  operands.input_count = operands.output_count = 1;
+  operands.count = count;
+  operands.factor = step.factor;
+  const int error = kernel_(dtype, dtype, ReduceOp::product, &operands, stream_);
+  if (error != kNoKernel) return driver_->status_of_call("the kernel of a product", error);
+  return status_of(StatusCode::invalid_argument, "a device has no products of {} with a factor",
+                   name(dtype));
 }
 
 Status CudaQueue::reduce(const BoundStep& step, std::size_t count) const {

@@ -62,6 +62,7 @@ class CudaQueue final : public execution::KernelQueue {
  private:
   void keep(const char* call, int error);
   Status copy(const execution::BoundStep& step, std::size_t count) const;
+  Status scale(const execution::BoundStep& step, std::size_t count) const;
   Status reduce(const execution::BoundStep& step, std::size_t count) const;
 
   std::shared_ptr<const Driver> driver_;

@@ -25,6 +25,7 @@ struct Operands {
   int output_count = 0;
   int divisor = 1;
   std::size_t count = 0;
+  double factor = 1;  // Else: the product of the one input, by itself, with this.
 };
 
 // Elements that a thread takes at once: at most 16 bytes of them are one access to memory.
@@ -258,6 +259,20 @@ STRETTO_ON_DEVICE auto reduce_pack(const Operands& operands, std::size_t i) {
     return for_each<kCount>(
         [&](int k) { return Format::template stored<false>(results.values[k]); });
   }
+}
+
+// Whether elements of that format are multiplied by a factor.
+template <class Format, class Op>
+inline constexpr bool kTakesFactor = std::is_same_v<Op, Product>&&
+    std::is_floating_point_v<decltype(Format::value(typename Format::In()))>;
+
+// Element i of the one input, times the factor, which is not rounded to 16 bits first.
+template <class Format>
+STRETTO_ON_DEVICE Pack<typename Format::Out, 1> scaled_element(const Operands& operands,
+                                                               std::size_t i) {
+  const auto value = Format::value(Format::template load<1, false>(operands, 0, i).values[0]);
+  const auto factor = static_cast<std::remove_const_t<decltype(value)>>(operands.factor);
+  return {Format::template stored<false>(Product::combine(value, factor))};
 }
 
 }  // namespace stretto::cuda

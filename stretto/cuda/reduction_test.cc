@@ -15,6 +15,7 @@
 #include "stretto/base/random.h"
 #include "stretto/cuda/visit_reduction.h"
 #include "stretto/kernel/reduce.h"
+#include "stretto/kernel/scale.h"
 
 namespace stretto::cuda {
 namespace {
@@ -140,6 +141,32 @@ TEST(DeviceReduction, OfOneInputIsACast) {
     compare({narrow, narrow, ReduceOp::sum, 1, 1}, random);      // From f32.
     compare({narrow, DType::f32, ReduceOp::sum, 1, 1}, random);  // To f32.
     compare({narrow, narrow, ReduceOp::mean, 1, 8}, random);
+  }
+}
+
+TEST(DeviceReduction, ProductWithAFactorHasTheBitsOfTheHost) {
+  Random random(20);
+  constexpr std::size_t kCount = 999;
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32, DType::f64}) {
+    const std::size_t bytes = kCount * size_bytes(dtype);
+    const auto source = bytes_of(bytes, dtype, Bits::any, random);
+    std::vector<std::byte> expected(bytes), result(bytes);
+    for (const double factor : {0.1, -1.0 / 3, 70'000.0}) {
+      ASSERT_TRUE(kernel::scale(factor, {source.data(), kCount, dtype}, expected.data()).ok());
+      Operands operands{};
+      operands.inputs[0] = source.data();
+      operands.factor = factor;
+      const auto run = [&]<class Format, class Op>(Format, Op, int) {
+        if constexpr (kTakesFactor<Format, Op>) {
+          using Out = typename Format::Out;
+          for (std::size_t i = 0; i < kCount; ++i) {
+            reinterpret_cast<Pack<Out, 1>*>(result.data())[i] = scaled_element<Format>(operands, i);
+          }
+        }
+      };
+      ASSERT_TRUE(visit_reduction(dtype, dtype, ReduceOp::product, run));
+      EXPECT_EQ(result, expected) << name(dtype) << " times " << factor;
+    }
   }
 }
 

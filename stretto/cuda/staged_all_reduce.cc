@@ -10,20 +10,6 @@
 #include "stretto/base/error.h"
 
 namespace stretto::cuda {
-namespace {
-
-Status copy(execution::KernelQueue& queue, const std::byte* from, std::byte* to,
-            std::size_t bytes) {
-  if (bytes == 0) return {};
-  execution::BoundStep step;
-  step.inputs = {{.data = from, .dtype = DType::u8}};
-  step.outputs = {to};
-  step.whole_count = bytes;
-  return queue.run(step, bytes);
-}
-
-}  // namespace
-
 StagedAllReduce::StagedAllReduce(Communicator& communicator, std::size_t slice_bytes)
     : communicator_(&communicator), slice_bytes_(slice_bytes) {}
 
@@ -81,9 +67,10 @@ Status StagedAllReduce::begin_stage(const execution::Pipeline::Task& task) {
   const Slice& slice = slices_[task.slice - first_];
   std::byte* const slot =
       slots_.bytes().data() + static_cast<std::size_t>(task.slot) * slice_bytes_;
-  if (task.stage == 0) return copy(*out_, slice.data.data, slot, slice.data.bytes());
+  if (task.stage == 0) return copy(*out_, slice.data, slot);
   if (task.stage == 1) return exchange(slice, slot);
-  return copy(*back_, slot, slice.data.data, slice.data.bytes());
+  const ConstView staged(slot, slice.data.count, slice.data.dtype);
+  return copy(*back_, staged, slice.data.data);
 }
 
 Status StagedAllReduce::exchange(const Slice& slice, std::byte* slot) {

@@ -4,6 +4,7 @@
 #include "stretto/execution/kernel_queue.h"
 
 #include "stretto/kernel/copy.h"
+#include "stretto/kernel/scale.h"
 
 namespace stretto::execution {
 namespace {
@@ -15,9 +16,15 @@ class HostQueue final : public KernelQueue {
       step.reduction->run(count, step.inputs, step.outputs, step.whole_count);
       return {};
     }
-    const void* const input = step.inputs.front().data;
+    const kernel::Input& first = step.inputs.front();
+    const auto* const input = static_cast<const std::byte*>(first.data);
     const std::size_t element_bytes = step.output_element_bytes;
     for (void* output : step.outputs) {
+      if (step.factor != 1) {
+        STRETTO_RETURN_IF_ERROR(kernel::scale(step.factor, {input, count, first.dtype},
+                                              static_cast<std::byte*>(output)));
+        continue;
+      }
       if (output == input) continue;  // In place.
       kernel::copy(output, input, count * element_bytes, kernel::Store::automatic,
                    step.whole_count * element_bytes);
@@ -40,6 +47,17 @@ Result<std::unique_ptr<StreamEvent>> Stream::make_event() {
 KernelQueue& host_queue() {
   static HostQueue queue;
   return queue;
+}
+
+Status copy(KernelQueue& queue, const ConstView& from, std::byte* to, double factor) {
+  if (from.count == 0) return {};
+  BoundStep step;
+  step.factor = factor;
+  step.inputs = {{.data = from.data, .dtype = from.dtype}};
+  step.outputs = {to};
+  step.output_element_bytes = size_bytes(from.dtype);
+  step.whole_count = from.count;
+  return queue.run(step, from.count);
 }
 
 }  // namespace stretto::execution

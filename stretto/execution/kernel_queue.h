@@ -29,7 +29,8 @@ struct BoundStep {
     transport::MemoryKind kind = transport::MemoryKind::host;
     Rank owner = 0;
   };
-  std::optional<kernel::PreparedReduction> reduction;  // Nothing: a copy of the one input.
+  std::optional<kernel::PreparedReduction> reduction;  // Nothing: a copy of the one input,
+  double factor = 1;                                   // times this (kernel/scale.h).
   std::vector<kernel::Input> inputs;
   std::vector<void*> outputs;
   std::vector<Operand> sources;
@@ -54,6 +55,9 @@ class KernelQueue : public Stream {
 
 // For memory that this process has mapped: everything is done when run() returns. Any thread.
 KernelQueue& host_queue();
+
+// Runs a step that copies `from`, times `factor`, to `to`.
+Status copy(KernelQueue& queue, const ConstView& from, std::byte* to, double factor = 1);
 
 // What has memory and queues of its own. Any thread.
 class Device {

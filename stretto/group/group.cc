@@ -155,12 +155,14 @@ Result<PlanCache::Entry*> Group::entry_for(Submission& submission, EngineLock& h
 
 // Finds out whether the operation can be begun. The lane is closed.
 Status Group::prepare(PlanCache::Entry& entry, Submission& submission) {
-  if (submission.packing && !submission.packing->is_on_device()) {
+  if (submission.packing) {
     Packing& packing = *submission.packing;
-    STRETTO_RETURN_IF_ERROR(operations_.lend_scratch(packing));
-    const bool apart = packing.destination == nullptr;
-    if (apart && packing.parts.has_sources()) submission.input = packing.input();
-    if (apart && !packing.parts.targets.empty()) submission.output = packing.output();
+    if (!packing.is_on_device()) {
+      STRETTO_RETURN_IF_ERROR(operations_.lend_scratch(packing));
+    }
+    const bool is_lent = !packing.scratch.bytes.empty();
+    if (is_lent && packing.parts.has_sources()) submission.input = packing.input();
+    if (is_lent && !packing.parts.targets.empty()) submission.output = packing.output();
   }
   if (!entry.runs_alone()) return {};  // By messages, any buffers do.
   return entry.mapped->check_buffers(submission.input.data(), submission.output.data());

@@ -4,12 +4,11 @@
 #include "stretto/group/packing.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 
 #include "stretto/base/round_up.h"
 #include "stretto/kernel/copy.h"
-#include "stretto/kernel/reduce.h"
+#include "stretto/kernel/scale.h"
 
 namespace stretto::group {
 namespace {
@@ -17,38 +16,11 @@ namespace {
 constexpr std::size_t kScratchBytesMin = 64 * 1024;
 // What a group keeps when nothing is in flight.
 constexpr std::size_t kIdleMax = 4;
-constexpr std::size_t kBlock = 1024;
-
-// A scaled copy is a product with a block of equal numbers, in the accumulation dtype so that the
-// factor is not rounded to f16 or bf16 first.
-template <class T>
-Status scale_by(double factor, const ConstView& source, std::byte* target) {
-  std::array<T, kBlock> factors;
-  factors.fill(static_cast<T>(factor));
-  for (std::size_t first = 0; first < source.count; first += kBlock) {
-    const ConstView part = source.slice(first, std::min(kBlock, source.count - first));
-    const std::array<kernel::Input, 2> inputs = {
-        kernel::Input{.data = part.data, .dtype = source.dtype},
-        kernel::Input{.data = factors.data(), .dtype = dtype_of<T>}};
-    void* output = target + first * size_bytes(source.dtype);
-    STRETTO_RETURN_IF_ERROR(kernel::reduce({.dtype = source.dtype,
-                                            .output_dtype = source.dtype,
-                                            .op = ReduceOp::product,
-                                            .count = part.count,
-                                            .inputs = inputs,
-                                            .outputs = {&output, 1},
-                                            .store = kernel::Store::cached}));
-  }
-  return {};
-}
 
 // `source` is a part of so many bytes.
 Status copy_scaled(double factor, const ConstView& source, std::byte* target,
                    std::size_t whole_bytes) {
-  if (factor != 1) {
-    return source.dtype == DType::f64 ? scale_by<double>(factor, source, target)
-                                      : scale_by<float>(factor, source, target);
-  }
+  if (factor != 1) return kernel::scale(factor, source, target);
   if (target != source.data) {
     kernel::copy(target, source.data, source.bytes(), kernel::Store::automatic, whole_bytes);
   }
@@ -122,7 +94,7 @@ Result<transport::Region> ScratchPool::take(std::size_t bytes, transport::Endpoi
 }
 
 void ScratchPool::give_back(transport::Region region) {
-  if (region.bytes.empty()) return;
+  if (region.bytes.empty() || region.address.kind() == transport::MemoryKind::device) return;
   if (idle_.size() == kIdleMax) idle_.erase(idle_.begin());
   idle_.push_back(std::move(region));
 }

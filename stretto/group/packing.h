@@ -20,15 +20,15 @@ namespace stretto::group {
 struct Packing {
   // The sources are copied before the operation starts, the targets filled when it has ended well.
   BufferParts parts = {};
-  // Of kind device, nothing is packed: a library takes the parts as they are, when what `mark`
-  // stands for has been done there.
+  // Of kind device, nothing is done here: a library takes the parts as they are, and an execution
+  // on mapped memory copies them there, when what `mark` stands for has been done.
   transport::MemoryKind kind = transport::MemoryKind::host;
   int mark = -1;
   // Whether the result comes behind the sources in the scratch, not in their place.
   bool apart = false;
   // Where the sources go. Null: scratch that the group lends, of their size.
   std::byte* destination = nullptr;
-  transport::Region scratch = {};  // Lent.
+  transport::Region scratch = {};  // Lent; of kind device, by whoever submits the call.
 
   // How long the scratch is, and where its parts lie.
   std::size_t bytes() const;

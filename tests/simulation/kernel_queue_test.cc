@@ -178,6 +178,17 @@ TEST_P(LateKernels, GiveTheSameBits) {
   EXPECT_TRUE(ranks.has_waited());
 }
 
+TEST(HostQueue, CopiesTimesAFactor) {
+  const std::vector<float> from = {1, -2, 3};
+  std::vector<float> to(3), same(3);
+  const ConstView view = const_view_of(std::span(from));
+  KernelQueue& queue = execution::host_queue();
+  ASSERT_TRUE(copy(queue, view, reinterpret_cast<std::byte*>(to.data()), 0.5).ok());
+  EXPECT_EQ(to, (std::vector<float>{0.5, -1, 1.5}));
+  ASSERT_TRUE(copy(queue, view, reinterpret_cast<std::byte*>(same.data())).ok());
+  EXPECT_EQ(same, from);
+}
+
 // 24 bytes of a rank fit into its post; then InlineSteps carry out the plan, and nothing is staged.
 TEST(InlineSteps, AreUsedForWhatFitsIntoThePosts) {
   for (const auto& [count, stages] :

@@ -50,6 +50,13 @@ __global__ __launch_bounds__(kThreads, kBlocksAtOnce<Format>) void reduce(
   }
 }
 
+template <class Format>
+__global__ __launch_bounds__(kThreads) void scale(const __grid_constant__ Operands operands) {
+  for (std::size_t i = first_element(); i < operands.count; i += stride()) {
+    write_to_all(operands, i, scaled_element<Format>(operands, i));
+  }
+}
+
 bool are_aligned(const void* const* buffers, int count) {
   return std::all_of(buffers, buffers + count, [](const void* buffer) {
     return reinterpret_cast<std::uintptr_t>(buffer) % kPackBytes == 0;
@@ -66,6 +73,13 @@ extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_REDUCE(
   const auto launch = [&]<class Format, class Op>(Format, Op, int parts) {
     Operands own = *operands;
     own.count *= static_cast<std::size_t>(parts);
+    if constexpr (kTakesFactor<Format, Op>) {
+      if (own.factor != 1) {
+        scale<Format>
+            <<<blocks_for(own.count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(own);
+        return;
+      }
+    }
     // Bytes are computed in registers of 32 bits: with 16 of them, threads would be few.
     constexpr int kCount = std::min<int>(kPackBytes / sizeof(typename Format::In), 8);
     const bool aligned =
