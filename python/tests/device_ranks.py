@@ -173,12 +173,16 @@ def collectives(one: Rank, device: torch.device) -> list[torch.Tensor]:
     dist.all_to_all_single(made(2 * size), made(2 * size), group=group)
     one.backend.allreduce_coalesced(mixed()).wait()
     one.backend.allgather_coalesced([mixed() for _ in range(size)], mixed()).wait()
-    if one.kind != "cuda":
-        dist.all_reduce(made(4), dist._make_nccl_premul_sum(0.5), group=group)
-        splits = [r + one.rank + 1 for r in range(size)]
-        dist.all_to_all_single(made(sum(splits)), made(sum(splits)), splits, splits, group=group)
-        dist.all_to_all(several(2), several(2), group=group)
-    if one.kind == "stretto":
+    half = dist._make_nccl_premul_sum(0.5)
+    dist.all_reduce(made(4), half, group=group)
+    dist.reduce(made(4), group_dst=last, op=half, group=group)
+    dist.reduce_scatter(made(3), several(3), half, group=group)
+    dist.reduce_scatter_tensor(made(3), made(3 * size), half, group=group)
+    splits = [r + one.rank + 1 for r in range(size)]
+    for sent in (splits, [0 if last in (r, one.rank) else n for r, n in enumerate(splits)]):
+        dist.all_to_all_single(made(sum(sent)), made(sum(sent)), sent, sent, group=group)
+    dist.all_to_all(several(2), several(2), group=group)
+    if size > 1:
         after, before = (one.rank + 1) % size, (one.rank - 1) % size
         sent = [one.backend.send([made(4, 3).t()], after, tag) for tag in (0, 1)]
         one.backend.recv([made(3, 4)], before, 1).wait()

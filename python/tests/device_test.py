@@ -161,9 +161,6 @@ def refuses_what_nccl_does_not_reach(one: Rank) -> None:
         "NCCL": lambda: one.backend.allreduce(
             [torch.ones(2, device=one.device).short()], dist.AllreduceOptions()
         ),
-        "messages are not moved to or from memory of a device": (
-            lambda: one.backend.send([torch.ones(2, device=one.device)], 1 - one.rank, 0)
-        ),
     }
     for text, call in calls.items():
         said = ranks.refusal(call)
@@ -203,32 +200,8 @@ def refuses_what_the_host_does_not_copy(one: Rank) -> None:
     equals_the_cpu(one)  # And all goes on.
 
 
-def refuses_what_kernels_do_not_do(one: Rank) -> None:
-    def there(count: int) -> torch.Tensor:
-        return torch.ones(count, device=one.device)
-
-    def all_ranks() -> list[torch.Tensor]:
-        return [there(2) for _ in range(one.size)]
-
-    options, scaled = dist.AllreduceOptions(), dist._make_nccl_premul_sum(0.5)
-    options.reduceOp = scaled
-    unequal = [1] * (one.size - 1) + [2]
-    moves = "messages are not moved to or from memory of a device"
-    shares = "moves equal shares only, since ranks whose own are empty cannot see where those"
+def refuses_devices_that_ranks_do_not_map(one: Rank) -> None:
     calls: tuple[tuple[str, Callable[[], object]], ...] = (
-        ("as they are: no factor,", lambda: one.backend.allreduce([there(2)], options)),
-        (
-            "no all_to_all in place or on lists",
-            lambda: one.backend.alltoall(all_ranks(), all_ranks(), dist.AllToAllOptions()),
-        ),
-        (
-            shares,
-            lambda: one.backend.alltoall_base(
-                there(sum(unequal)), there(sum(unequal)), unequal, unequal
-            ),
-        ),
-        (moves, lambda: one.backend.send([there(2)], (one.rank + 1) % one.size, 0)),
-        (moves, lambda: one.backend.recv([there(2)], (one.rank + 1) % one.size, 0)),
         (
             "which is no memory that this group reaches",
             lambda: one.backend.allreduce([torch.ones(2, device="meta")]),
@@ -366,7 +339,7 @@ class DeviceTest(unittest.TestCase):
 
     def test_refusals(self) -> None:
         on_ranks(refuses_what_nccl_does_not_reach)
-        on_ranks(refuses_what_kernels_do_not_do, kind="cuda")
+        on_ranks(refuses_devices_that_ranks_do_not_map, kind="cuda")
         on_ranks(refuses_what_the_host_does_not_copy, kind="stretto")
         ranks.with_group(refuses_devices_without_addresses)
         ranks.run(says_what_is_missing, size=1)

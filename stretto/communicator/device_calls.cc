@@ -13,7 +13,14 @@
 namespace stretto::communicator {
 namespace {
 
-// On which kinds of memory a call is, as far as it has bytes there.
+// Whether a rank may have no bytes of a call, of which others have some.
+bool may_be_empty(const CollectiveCall& call) {
+  const Collective collective = call.operation.collective;
+  return call.shares && (collective == Collective::gather || collective == Collective::scatter ||
+                         collective == Collective::all_to_all);
+}
+
+// On which kinds of memory a call is, as far as it has bytes there; or, where it has none, begins.
 struct Kinds {
   bool host = false;
   bool device = false;
@@ -24,8 +31,13 @@ struct Kinds {
 
 Kinds kinds_of(const CollectiveCall& call, const DeviceOperations& devices) {
   Kinds kinds;
+  bool begins_on_device = false;
   const auto look = [&](const void* data, std::size_t bytes) {
-    if (bytes == 0) return;
+    if (bytes == 0) {
+      begins_on_device = begins_on_device ||
+                         (data != nullptr && may_be_empty(call) && devices.device_of(data) >= 0);
+      return;
+    }
     const int device = devices.device_of(data);
     (device >= 0 ? kinds.device : kinds.host) = true;
     if (device >= 0 && device != devices.device()) kinds.elsewhere = device;
@@ -33,20 +45,18 @@ Kinds kinds_of(const CollectiveCall& call, const DeviceOperations& devices) {
   };
   look(call.input.data(), call.input.size());
   look(call.output.data(), call.output.size());
-  if (!call.packing) return kinds;
-  const BufferParts& parts = call.packing->parts;
+  static const BufferParts kWhole;
+  const BufferParts& parts = call.packing ? call.packing->parts : kWhole;
   look(parts.source.data, parts.source.bytes());
   for (const ConstView& view : parts.more) look(view.data, view.bytes());
   for (const View& view : parts.targets) look(view.data, view.bytes());
+  kinds.device = kinds.device || (begins_on_device && !kinds.host);
   return kinds;
 }
 
 // Whether a library has it wherever this rank's buffers lie, which may be empty.
 bool is_on_either(const CollectiveCall& call, const DeviceOperations& devices) {
-  const Collective collective = call.operation.collective;
-  return devices.takes_host_memory() && call.shares &&
-         (collective == Collective::gather || collective == Collective::scatter ||
-          collective == Collective::all_to_all);
+  return devices.takes_host_memory() && may_be_empty(call);
 }
 
 // Ranks whose shares are empty cannot see where those of others lie, and what is copied before it
@@ -98,17 +108,18 @@ std::optional<AnyView> as_one(const std::vector<AnyView>& parts) {
   return whole;
 }
 
-bool are_apart_or_the_same(ConstByteSpan input, ConstByteSpan output) {
+// Whether schedules have it so that no input is written to before it has been read.
+bool are_apart_or_in_place(Collective collective, ConstByteSpan input, ConstByteSpan output) {
   const bool is_apart =
       input.data() + input.size() <= output.data() || output.data() + output.size() <= input.data();
-  return is_apart || (input.data() == output.data() && input.size() == output.size());
+  const bool are_same = input.data() == output.data() && input.size() == output.size();
+  return is_apart || (are_same && collective != Collective::all_to_all);
 }
 
-// A list of buffers that lie one behind the other is one buffer, for who takes no lists.
-void join_lists(CollectiveCall& call, const DeviceOperations& devices) {
-  if (!call.packing || call.operation.collective == Collective::all_to_all) return;
+// A list of buffers that lie one behind the other is one buffer, which needs no packing.
+void join_lists(CollectiveCall& call) {
+  if (!call.packing || call.packing->parts.factor != 1) return;
   const BufferParts& parts = call.packing->parts;
-  if (parts.factor != 1 || *devices.refusal(call.operation, parts) == '\0') return;
   std::vector<ConstView> sources{parts.source};
   sources.insert(sources.end(), parts.more.begin(), parts.more.end());
   const auto source = as_one(sources);
@@ -116,7 +127,7 @@ void join_lists(CollectiveCall& call, const DeviceOperations& devices) {
   if (!source || !target) return;
   const ConstByteSpan input = source->count > 0 ? source->span() : call.input;
   const ByteSpan output = target->count > 0 ? target->span() : call.output;
-  if (!are_apart_or_the_same(input, output)) return;
+  if (!are_apart_or_in_place(call.operation.collective, input, output)) return;
   call.input = input;
   call.output = output;
   call.packing.reset();
@@ -137,7 +148,7 @@ void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller) {
     if (call.operation.layout == kSetUpLayout) continue;
     const Kinds kinds = kinds_of(call, devices);
     if (!kinds.device && !(is_on_either(call, devices) && caller.algorithm.empty())) continue;
-    join_lists(call, devices);
+    if (caller.packs_parts) join_lists(call);
     check_call(call, kinds, caller);
     take_to_device(call, kinds);
     any = true;

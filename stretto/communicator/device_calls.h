@@ -15,12 +15,14 @@ struct DeviceCaller {
   Rank rank;
   const std::string& algorithm;  // That was named; may be empty.
   DeviceOperations& devices;
+  bool packs_parts = false;  // As our schedules do, while a library takes them as they are.
 };
 
 // Finds out where the buffers lie. The algorithm of calls on memory of a device, and the kind of
 // their parts, say so. What lies in memory of the host is left as it is, but for gather, scatter
-// and all_to_all with unequal shares: a rank whose own are empty cannot see where those of others
-// lie, so a library has them all, and copies what lies in memory of the host. Throws
+// and all_to_all with unequal shares: a rank whose own are all empty cannot see where those of
+// others lie, so a library has them all, and copies what lies in memory of the host; and our
+// schedules have those whose empty buffers begin in memory of a device. Throws
 // InvalidArgument if one is on both kinds of memory, if whoever runs operations on devices does not
 // do it, or if an algorithm was named, since names are of what is for memory of the host. Then no
 // call has been changed that could not still be made.

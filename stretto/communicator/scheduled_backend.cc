@@ -47,6 +47,7 @@ ScheduledBackend::ScheduledBackend(std::shared_ptr<group::Engine> engine,
 ScheduledBackend::~ScheduledBackend() {
   if (!engine_->is_owner_process()) {
     (void)group_.release();  // The parent of this process goes on with it.
+    (void)scratch_.release();
     return;
   }
   group::EngineLock held(*engine_);
@@ -338,7 +339,10 @@ Deadline ScheduledBackend::deadline(const std::optional<Duration>& timeout) cons
 
 Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string& algorithm,
                               const std::optional<Duration>& timeout) {
-  if (devices_ != nullptr) go_by_memory(calls, {rank(), algorithm, *devices_});
+  if (devices_ != nullptr) {
+    go_by_memory(calls, {rank(), algorithm, *devices_, maps_devices()});
+    for (CollectiveCall& each : calls) lend_scratch(each);
+  }
   const CollectiveCall& call = calls.front();
   const bool plain = calls.size() == 1 && !call.shares && !call.packing && algorithm.empty() &&
                      options_.algorithm.empty();

@@ -123,6 +123,8 @@ class ScheduledBackend final : public Backend {
   };
   Status why_not_made(const Candidate& candidate) const;
 
+  // For a call on parts of memory of a device, which our schedules have to be brought to one piece.
+  void lend_scratch(CollectiveCall& call);
   // The ordinary way, with the lock of the engine.
   Work submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
                      const std::optional<Duration>& timeout);
@@ -140,6 +142,10 @@ class ScheduledBackend final : public Backend {
   DeviceOperations* devices_ = nullptr;  // Where there are any: the library's, or the device's own.
   DeviceLibrary* device_library_ = nullptr;  // The first.
   bool reaches_devices_ = true;              // Of all ranks.
+  // On the device, of all sizes that were needed so far: what is freed waits for the device, and so
+  // not while others use the group. Operations on devices run one after the other, and share it.
+  std::unique_ptr<std::vector<transport::Region>> scratch_ STRETTO_GUARDED_BY(group::engine_held) =
+      std::make_unique<std::vector<transport::Region>>();
 };
 
 }  // namespace stretto::communicator

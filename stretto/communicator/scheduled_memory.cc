@@ -3,6 +3,9 @@
 
 // Memory that scheduled backends give.
 
+#include <algorithm>
+#include <bit>
+
 #include <fmt/format.h>
 
 #include "stretto/base/memory_limit.h"
@@ -48,6 +51,27 @@ Result<transport::Region> ScheduledBackend::allocate_region(std::size_t bytes,
     region = allocate_now();
   }
   return region;
+}
+
+void ScheduledBackend::lend_scratch(CollectiveCall& call) {
+  if (!call.packing || !call.packing->is_on_device() || !maps_devices()) return;
+  group::Packing& packing = *call.packing;
+  const std::size_t bytes = packing.destination == nullptr ? packing.bytes() : 0;
+  if (bytes == 0 || !reaches_devices_) return;
+  group::EngineLock held(*engine_);
+  const auto fits = [&](const auto& region) { return region.bytes.size() >= bytes; };
+  auto found = std::ranges::find_if(*scratch_, fits);
+  if (found == scratch_->end()) {
+    held.unlock();
+    auto made = allocate_region(std::bit_ceil(bytes), transport::MemoryKind::device);
+    made.status()
+        .with_context(fmt::format("rank {}: {}: {} bytes of scratch on the device", rank().value(),
+                                  name(call.operation.collective), bytes))
+        .or_throw();
+    held.lock();
+    found = scratch_->insert(scratch_->end(), std::move(*made));
+  }
+  packing.scratch = *found;
 }
 
 Memory ScheduledBackend::allocate(std::size_t bytes, std::optional<int> device) {

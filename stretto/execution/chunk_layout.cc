@@ -34,7 +34,9 @@ ChunkLayout::ChunkLayout(const schedule::Schedule& steps, const OperationDescrip
       rank_(steps.rank),
       root_(steps.root),
       rank_count_(static_cast<std::size_t>(steps.rank_count)) {
-  if (!shares.equal()) {
+  if (shares.counts.size() > rank_count_) {
+    parcels_ = shares.counts;
+  } else if (!shares.equal()) {
     begin_ = prefix_sums(shares.counts);
     if (exchanges()) received_begin_ = prefix_sums(shares.received);
   } else if (schedule::has_shares(collective_)) {
@@ -49,6 +51,7 @@ ChunkLayout::ChunkLayout(const schedule::Schedule& steps, const OperationDescrip
 
 std::size_t ChunkLayout::elements(ChunkIndex chunk) const {
   auto index = static_cast<std::size_t>(chunk);
+  if (!parcels_.empty()) return parcels_[index];
   if (exchanges()) {
     const std::size_t from = index / rank_count_;
     index %= rank_count_;
@@ -62,6 +65,10 @@ std::size_t ChunkLayout::elements(ChunkIndex chunk) const {
 std::size_t ChunkLayout::offset(const schedule::Place& place) const {
   const auto index = static_cast<std::size_t>(place.slot.chunk);
   const bool input = place.slot.buffer == schedule::Buffer::input;
+  if (!parcels_.empty()) {
+    return input ? sent_before(place.rank, index % rank_count_)
+                 : received_before(index / rank_count_, place.rank);
+  }
   if (exchanges()) {
     if (input) return begin_[index % rank_count_];
     const auto& begin = received_begin_.empty() ? begin_ : received_begin_;
@@ -74,7 +81,21 @@ std::size_t ChunkLayout::offset(const schedule::Place& place) const {
   return begin_[index] - (is_short ? begin_[static_cast<std::size_t>(place.rank)] : 0);
 }
 
+// What a rank sends to those before `to`.
+std::size_t ChunkLayout::sent_before(Rank from, std::size_t to) const {
+  return total(std::span(parcels_).subspan(static_cast<std::size_t>(from) * rank_count_, to));
+}
+
+std::size_t ChunkLayout::received_before(std::size_t from, Rank by) const {
+  std::size_t sum = 0;
+  for (std::size_t rank = 0; rank < from; ++rank) {
+    sum += parcels_[rank * rank_count_ + static_cast<std::size_t>(by)];
+  }
+  return sum;
+}
+
 std::size_t ChunkLayout::longest() const {
+  if (!parcels_.empty()) return std::ranges::max(parcels_);
   std::size_t longest = 0;
   for (const auto* begin : {&begin_, &received_begin_}) {
     for (std::size_t c = 0; c + 1 < begin->size(); ++c) {
@@ -85,6 +106,7 @@ std::size_t ChunkLayout::longest() const {
 }
 
 std::size_t ChunkLayout::input_elements(Rank rank) const {
+  if (!parcels_.empty()) return sent_before(rank, rank_count_);
   switch (collective_) {
     case Collective::all_gather:
     case Collective::gather:
@@ -98,6 +120,7 @@ std::size_t ChunkLayout::input_elements(Rank rank) const {
 }
 
 std::size_t ChunkLayout::output_elements(Rank rank) const {
+  if (!parcels_.empty()) return received_before(rank_count_, rank);
   switch (collective_) {
     case Collective::reduce_scatter:
     case Collective::scatter:

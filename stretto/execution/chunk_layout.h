@@ -21,7 +21,7 @@ class ChunkLayout {
 
   std::size_t elements(ChunkIndex chunk) const;
   // Where a chunk of input or output begins in the buffer of `place.rank`. Of an all_to_all with
-  // unequal shares only this rank's own are known.
+  // unequal shares only this rank's own are known, unless these are all ranks'.
   std::size_t offset(const schedule::Place& place) const;
   // The longest chunk of those that this rank knows.
   std::size_t longest() const;
@@ -32,6 +32,8 @@ class ChunkLayout {
 
  private:
   bool exchanges() const { return collective_ == Collective::all_to_all; }
+  std::size_t sent_before(Rank from, std::size_t to) const;
+  std::size_t received_before(std::size_t from, Rank by) const;
 
   Collective collective_;
   Rank rank_;
@@ -40,6 +42,7 @@ class ChunkLayout {
   // Where chunks begin, and the end: of the whole buffer, or of what this rank sends.
   std::vector<std::size_t> begin_;
   std::vector<std::size_t> received_begin_;  // Of an all_to_all with unequal shares.
+  std::vector<std::size_t> parcels_;         // Instead: what each rank sends to each.
 };
 
 }  // namespace stretto::execution

@@ -6,10 +6,9 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "stretto/base/mutex.h"
 #include "stretto/base/round_up.h"
+#include "stretto/execution/told_shares.h"
 #include "stretto/kernel/copy.h"
 #include "stretto/kernel/reduce.h"
 
@@ -116,10 +115,7 @@ Status LibraryExecution::compare_counts() const {
   if (!counts_by_message(call_.operation) || told_ == plan_->received) return {};
   const auto differs = std::ranges::mismatch(told_, plan_->received);
   const Rank peer = membership_->job_rank(static_cast<int>(differs.in1 - told_.begin()));
-  return {StatusCode::mismatch,
-          fmt::format("rank {} sends {} elements to rank {}, which expects {}", peer.value(),
-                      *differs.in1, membership_->job_rank(membership_->rank).value(), *differs.in2),
-          peer};
+  return counts_differ(peer, *differs.in1, membership_->job_rank(membership_->rank), *differs.in2);
 }
 
 void LibraryExecution::hand_over() {

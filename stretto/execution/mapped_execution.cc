@@ -14,6 +14,7 @@
 
 #include "stretto/base/fetch_to_write.h"
 #include "stretto/base/log.h"
+#include "stretto/execution/told_shares.h"
 
 namespace stretto::execution {
 namespace {
@@ -50,6 +51,7 @@ MappedExecution::MappedExecution(Plans plans, const Membership& membership, Wind
   transport::SharedMemory& memory = transport.memory();
   if (direct_ != nullptr) buffers_.emplace(*direct_->plan, membership, plans.single_copy, memory);
   if (plans.single_copy != SingleCopy::off) process_.emplace(membership, windows, memory);
+  tells_shares_ = staged_ == nullptr && counts_by_message(direct_->plan->operation());
   const Rank self = membership.job_rank(membership.rank);
   std::ranges::copy_if(membership.members, std::back_inserter(others_),
                        [&](Rank member) { return member != self; });
@@ -67,6 +69,32 @@ void MappedExecution::start(const Call& call, Turn& turn) {
   }
   if (call.mark >= 0) mapped_queue_->begin_behind(call.mark);
   enter(turn);
+  if (call.parts != nullptr) status_ = pack_parts();
+}
+
+Status MappedExecution::pack_parts() {
+  has_unpacked_ = false;
+  const BufferParts& parts = *call_.parts;
+  if (!parts.has_sources()) return {};
+  std::byte* to = call_.input.data;
+  STRETTO_RETURN_IF_ERROR(copy(*mapped_queue_, parts.source, to, parts.factor));
+  to += parts.source.bytes();
+  for (const ConstView& part : parts.more) {
+    STRETTO_RETURN_IF_ERROR(copy(*mapped_queue_, part, to, parts.factor));
+    to += part.bytes();
+  }
+  return {};
+}
+
+Status MappedExecution::unpack_parts() {
+  has_unpacked_ = true;
+  const std::byte* from = call_.output.data;
+  for (const View& target : call_.parts->targets) {
+    const ConstView part(from, target.count, target.dtype);
+    STRETTO_RETURN_IF_ERROR(copy(*mapped_queue_, part, target.data));
+    from += target.bytes();
+  }
+  return {};
 }
 
 bool MappedExecution::try_start(const OperationDescriptor& operation, const std::byte* input,
@@ -119,6 +147,7 @@ inline void MappedExecution::post(Turn& turn) {
   post.operation = call_.operation;
   post.sequence = call_.sequence;
   if (buffers_) post.buffers = buffers_->own();
+  if (tells_shares_) tell_shares(*direct_->plan, own().half(windows_->staging_turn));
   // Release: whoever sees the count sees the post, the input that was written before this call, and
   // what has been staged.
   post.entered.store(windows_->entered, std::memory_order_release);
@@ -183,7 +212,30 @@ inline bool MappedExecution::read_posts() {
   // All have read this rank's other post, then, which it writes next: its line is on the way here
   // while this operation ends, instead of when the next one is posted.
   fetch_to_write(&own().posts[windows_->entered % 2]);
+  if (tells_shares_) hear_shares();
   return true;
+}
+
+// Before, only what this rank's buffers hold was known.
+void MappedExecution::hear_shares() {
+  Result<Shares> all = read_shares(*windows_, *membership_);
+  status_ = all.status();
+  if (!all.ok()) return;
+  if (all->counts != parcels_) {
+    parcels_ = all->counts;
+    const Plan& own_only = *direct_->plan;
+    auto planned = std::make_unique<Runner>(std::make_shared<const Plan>(
+        own_only.schedule(), Plan::Options{.operation = call_.operation,
+                                           .shares = std::move(*all),
+                                           .segment_bytes_max = own_only.segment_bytes()}));
+    buffers_.emplace(*planned->plan, *membership_, SingleCopy::off, transport_->memory());
+    buffers_->find_own(call_.input.data, call_.output.data);
+    direct_ = std::move(planned);
+  }
+  reachable_ = 0;
+  for (std::size_t member = 0; member < windows_->of.size(); ++member) {
+    if (buffers_->take(member, posted_by(member)->buffers)) ++reachable_;
+  }
 }
 
 // Picks direct or staged, as every other rank does from the same posts; or ends what is all in the
@@ -300,6 +352,10 @@ MappedExecution::Stop MappedExecution::run_steps(Turn& turn) {
     (is_over ? abandoned_ : status_) = status;
     if (!is_over) return Stop::failed;
     abandoned_at_ = Clock::now();
+  }
+  if (call_.parts != nullptr && !has_unpacked_) {
+    status_ = unpack_parts();
+    if (!status_.ok()) return Stop::failed;
   }
   return stop_when_done(Stop::at_end);
 }

@@ -25,7 +25,11 @@ namespace stretto::execution {
 // windows.
 //
 // Posting is also the first sync of either plan: a rank that can tell by its own buffers, or by the
-// plans, that the staged one will run, stages its part before it posts.
+// plans, that the staged one will run, stages its part before it posts. So it is with the counts of
+// an all_to_all with unequal shares, which is planned anew when all have told theirs.
+//
+// On a device, the parts of a call are brought to its input before its rank posts, and out of its
+// output when all ranks have met for the last time.
 class MappedExecution final : public Execution {
  public:
   struct Plans {
@@ -82,7 +86,10 @@ class MappedExecution final : public Execution {
   void post(Turn& turn);
   bool read_posts();
   void disagree(Rank other, const OperationDescriptor& theirs, std::uint32_t sequence);
+  void hear_shares();
   bool choose(const Turn& turn);
+  Status pack_parts();
+  Status unpack_parts();
   BufferRef locate(const schedule::Place& place) const;
   Stop run_steps(Turn& turn);
   Stop stop_when_done(Stop stop);
@@ -106,8 +113,11 @@ class MappedExecution final : public Execution {
   std::vector<Rank> others_;                    // In the job.
   std::unique_ptr<Runner> direct_;
   std::unique_ptr<Runner> staged_;
-  Runner* runner_ = nullptr;      // The one in use.
-  KernelQueue* queue_ = nullptr;  // Likewise.
+  bool tells_shares_ = false;         // Then the direct plan is made of what all ranks have told.
+  std::vector<std::size_t> parcels_;  // Of which it was made last; empty: of this rank's only.
+  bool has_unpacked_ = false;         // Or begun to.
+  Runner* runner_ = nullptr;          // The one in use.
+  KernelQueue* queue_ = nullptr;      // Likewise.
   Call call_;
   Phase phase_ = Phase::ended;
   Status status_;

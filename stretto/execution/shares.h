@@ -15,9 +15,10 @@ namespace stretto::execution {
 
 // How many elements belong to each rank of a group, where that is not the same for all.
 struct Shares {
-  // Per rank. Of an all_to_all: what this rank sends to it. Empty: equal shares.
+  // Per rank. Of an all_to_all: what this rank sends to it; or, once it knows that, what each rank
+  // sends to each, row by row. Empty: equal shares.
   std::vector<std::size_t> counts;
-  // Of an all_to_all: what this rank receives from each rank.
+  // Of an all_to_all: what this rank receives from each rank, if it knows no more.
   std::vector<std::size_t> received;
 
   bool equal() const { return counts.empty(); }

@@ -205,19 +205,51 @@ void try_collectives(stretto::Communicator& communicator, const MakeTensor& make
   std::printf("{\"check\": \"%s\", \"rank\": %d, \"ranks\": %d}\n", name, rank, ranks);
 }
 
-// Sums and maxima of what is the same on the device and on the host, of every dtype that PyTorch
-// has random numbers of. Those of our own schedules have the same bits.
+// Each rank sends one element more than its number to each but the last, which has nothing.
+void exchange_unequal_shares(stretto::Communicator& communicator, const MakeTensor& make) {
+  const auto size = static_cast<std::size_t>(communicator.size());
+  const auto rank = static_cast<std::size_t>(communicator.rank());
+  stretto::AllToAllOptions shares{.send_counts = std::vector<std::size_t>(size, rank + 1),
+                                  .recv_counts = std::vector<std::size_t>(size, 0)};
+  std::size_t received = 0;
+  for (std::size_t r = 0; r + 1 < size; ++r) received += shares.recv_counts[r] = r + 1;
+  shares.send_counts.back() = 0;
+  if (rank + 1 == size) {
+    shares.send_counts = shares.recv_counts = std::vector<std::size_t>(size, 0);
+    received = 0;
+  }
+  const std::size_t sent = (rank + 1 == size ? 0 : (rank + 1) * (size - 1));
+  const torch::Tensor from = make(100, torch::kFloat).fill_(static_cast<double>(rank) + 1);
+  const torch::Tensor to = make(100, torch::kFloat);
+  communicator.all_to_all(view_of(from).slice(0, sent), view_of(to).slice(0, received), shares)
+      .wait();
+  std::size_t begin = 0;
+  for (std::size_t r = 0; r < size; ++r) {
+    const auto next = static_cast<std::int64_t>(begin + shares.recv_counts[r]);
+    expect("unequal all_to_all", to.slice(0, static_cast<std::int64_t>(begin), next),
+           static_cast<double>(r) + 1);
+    begin += shares.recv_counts[r];
+  }
+  expect("what all_to_all leaves alone", to.slice(0, static_cast<std::int64_t>(begin)), 0);
+}
+
+// Sums, also of products, and maxima of what is the same on the device and on the host, of every
+// dtype that PyTorch has random numbers of. Those of our own schedules have the same bits.
 void compare_with_host(stretto::Communicator& communicator, const MakeTensor& make) {
+  constexpr std::pair<stretto::ReduceOp, double> kReductions[] = {
+      {stretto::ReduceOp::sum, 1}, {stretto::ReduceOp::max, 1}, {stretto::ReduceOp::sum, 0.3}};
   for (const torch::ScalarType type :
        {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kChar, torch::kByte,
         torch::kShort, torch::kInt, torch::kLong, torch::kComplexFloat, torch::kComplexDouble}) {
-    for (const auto op : {stretto::ReduceOp::sum, stretto::ReduceOp::max}) {
+    for (const auto& [op, factor] : kReductions) {
       if (op == stretto::ReduceOp::max && c10::isComplexType(type)) continue;
+      if (factor != 1 && !c10::isFloatingType(type)) continue;
       torch::manual_seed(static_cast<std::uint64_t>(communicator.rank().value()));
       torch::Tensor on_host = (torch::randn({100'003}).abs() * 30).to(type);
       torch::Tensor on_device = make(on_host.numel(), type).copy_(on_host);
-      communicator.all_reduce(view_of(on_device), {.op = op}).wait();
-      communicator.all_reduce(view_of(on_host), {.op = op}).wait();
+      for (const torch::Tensor& data : {on_device, on_host}) {
+        communicator.all_reduce(view_of(data), {.op = op, .factor = factor}).wait();
+      }
       if (torch::equal(on_device.cpu(), on_host)) continue;
       throw std::runtime_error(std::string("an all_reduce of ") + c10::toString(type) +
                                " on the device has not the bits of the host's");
@@ -304,6 +336,7 @@ void check_all(stretto::Communicator& communicator, torch::Device device, std::i
     part->abort("a check of abort()");
     if (maps_devices) {
       compare_with_host(communicator, make);
+      exchange_unequal_shares(communicator, make);
     } else {
       try_collectives(communicator, of_torch(device), "collectives on memory of PyTorch");
     }

@@ -75,7 +75,122 @@ std::vector<Operation> operations(int root) {
        [root](auto& ranks, auto& in, auto& out) { return ranks.scatter(in, out, {.root = root}); }},
       {"all_to_all", true, true,
        [](auto& ranks, auto& in, auto& out) { return ranks.all_to_all(in, out); }},
+      {"all_to_all in place", true, true,
+       [](auto& ranks, auto&, auto& out) { return ranks.all_to_all(out, out); }},
   };
+}
+
+// All that is packed on the device. Each rank has a factor of its own.
+std::vector<Operation> packed_operations(int root) {
+  const auto factor = [](auto& ranks) { return 0.3 + ranks.rank().value(); };
+  return {
+      {"all_reduce of products", true, true,
+       [=](auto& ranks, auto& in, auto& out) {
+         return ranks.all_reduce(in, out, {.factor = factor(ranks)});
+       }},
+      {"all_reduce of products in place", true, true,
+       [=](auto& ranks, auto&, auto& out) {
+         return ranks.all_reduce(out, {.op = ReduceOp::max, .factor = factor(ranks)});
+       }},
+      {"reduce of products", true, true,
+       [=](auto& ranks, auto& in, auto& out) {
+         return ranks.reduce(in, out, {.root = root, .factor = factor(ranks)});
+       }},
+      {"reduce_scatter of products", true, false,
+       [=](auto& ranks, auto& in, auto& out) {
+         return ranks.reduce_scatter(in, out, {.factor = factor(ranks)});
+       }},
+  };
+}
+
+std::string difference_of(Communicator& ranks, const Operation& operation, DType dtype,
+                          std::size_t share) {
+  const auto size = static_cast<std::size_t>(ranks.size());
+  const auto rank = static_cast<std::uint64_t>(ranks.rank().value());
+  Twin in(ranks, dtype, operation.all_in ? size * share : share, 2 * rank);
+  Twin out(ranks, dtype, operation.all_out ? size * share : share, 2 * rank + 1);
+  for (const bool on_device : {false, true}) {
+    operation.begin(ranks, in.view(on_device), out.view(on_device)).wait();
+  }
+  if (in.are_same() && out.are_same()) return "";
+  return fmt::format("{} of {} {} on rank {} of {}", operation.name, share, name(dtype), rank,
+                     size);
+}
+
+// A list with a share for each rank, which lie apart where `apart`, in another order.
+template <class AnyView>
+std::vector<AnyView> parts_of(const View& whole, const std::vector<std::size_t>& counts,
+                              bool apart) {
+  std::vector<AnyView> parts;
+  std::size_t begin = apart ? whole.count : 0;
+  for (const std::size_t count : counts) {
+    if (apart) begin -= count;
+    parts.push_back(whole.slice(begin, count));
+    if (!apart) begin += count;
+  }
+  return parts;
+}
+
+// What a rank sends to each, or receives from each: nobody the same, some nothing, and the last of
+// more than two nothing at all.
+std::vector<std::size_t> parcels_of(int size, int rank, bool sent) {
+  std::vector<std::size_t> counts;
+  for (int other = 0; other < size; ++other) {
+    const bool has_none = size > 2 && (rank == size - 1 || other == size - 1);
+    const int from = sent ? rank : other, to = sent ? other : rank;
+    counts.push_back(has_none ? 0u : 700u * static_cast<std::size_t>((from + 2 * to + 1) % 3));
+  }
+  return counts;
+}
+
+// All_to_all with unequal shares: of one buffer, and of lists that lie one behind the other or not.
+std::string difference_of_parcels(Communicator& ranks) {
+  const auto sent = parcels_of(ranks.size(), ranks.rank().value(), true);
+  const auto received = parcels_of(ranks.size(), ranks.rank().value(), false);
+  const auto sum = [](const auto& counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  };
+  const auto seed = static_cast<std::uint64_t>(ranks.rank().value());
+  for (const DType dtype : {DType::u8, DType::f64}) {
+    Twin from(ranks, dtype, sum(sent), seed);
+    Twin to(ranks, dtype, sum(received), seed + 100);
+    const auto run = [&](const char* what, const auto& begin) {
+      for (const bool on_device : {false, true}) {
+        begin(from.view(on_device), to.view(on_device)).wait();
+      }
+      return from.are_same() && to.are_same() ? std::string() : std::string(what);
+    };
+    std::string found = run("unequal all_to_all", [&](const View& in, const View& out) {
+      return ranks.all_to_all(in, out, {.send_counts = sent, .recv_counts = received});
+    });
+    for (const bool apart : {false, true}) {
+      if (!found.empty()) return found;
+      found = run("all_to_all_list", [&](const View& in, const View& out) {
+        return ranks.all_to_all_list(parts_of<ConstView>(in, sent, apart),
+                                     parts_of<View>(out, received, apart));
+      });
+    }
+    if (!found.empty()) return found;
+  }
+  return "";
+}
+
+// Gathered and scattered with unequal shares, of which some are empty; and lists that lie apart.
+std::string difference_of_rooted_shares(Communicator& ranks, const std::vector<std::size_t>& counts,
+                                        Twin& share, Twin& whole) {
+  for (const bool on_device : {false, true}) {
+    const View own = share.view(on_device), all = whole.view(on_device);
+    ranks.gather(own, all, {.root = 1, .counts = counts}).wait();
+    ranks.scatter(all, own, {.root = 1, .counts = counts}).wait();
+    const auto lists = parts_of<View>(all, counts, true);
+    ranks.all_gather_list(own, lists).wait();
+    ranks
+        .reduce_scatter_list(parts_of<ConstView>(all, counts, true), own,
+                             {.factor = 0.7 + ranks.rank().value()})
+        .wait();
+    ranks.all_reduce_coalesced(lists, {.factor = 0.1}).wait();
+  }
+  return share.are_same() && whole.are_same() ? "" : "shares that a root has, and lists";
 }
 
 // Of a list with a share for each rank.
@@ -91,28 +206,32 @@ std::string difference_of_unequal_shares(Communicator& ranks) {
     ranks.all_gather(share.view(on_device), whole.view(on_device), {.counts = counts}).wait();
     ranks.reduce_scatter(whole.view(on_device), share.view(on_device), {.counts = counts}).wait();
   }
-  return share.are_same() && whole.are_same() ? "" : "unequal shares";
+  if (!share.are_same() || !whole.are_same()) return "unequal shares";
+  if (ranks.size() == 1) return "";
+  const std::string found = difference_of_rooted_shares(ranks, counts, share, whole);
+  return found.empty() ? difference_of_parcels(ranks) : found;
 }
 
 }  // namespace
 
 std::string difference_on_device(Communicator& ranks) {
-  const auto size = static_cast<std::size_t>(ranks.size());
-  const auto rank = static_cast<std::uint64_t>(ranks.rank().value());
-  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::i32}) {
-    for (const std::size_t share : {1u, 7u, 5003u}) {
-      for (const Operation& operation : operations(ranks.size() - 1)) {
-        Twin in(ranks, dtype, operation.all_in ? size * share : share, 2 * rank);
-        Twin out(ranks, dtype, operation.all_out ? size * share : share, 2 * rank + 1);
-        for (const bool on_device : {false, true}) {
-          operation.begin(ranks, in.view(on_device), out.view(on_device)).wait();
+  const auto compare = [&](const std::vector<Operation>& all, std::vector<DType> dtypes) {
+    for (const DType dtype : dtypes) {
+      for (const std::size_t share : {1u, 7u, 5003u}) {
+        for (const Operation& operation : all) {
+          std::string found = difference_of(ranks, operation, dtype, share);
+          if (!found.empty()) return found;
         }
-        if (in.are_same() && out.are_same()) continue;
-        return fmt::format("{} of {} {} on rank {} of {}", operation.name, share, name(dtype), rank,
-                           size);
       }
     }
+    return std::string();
+  };
+  const int root = ranks.size() - 1;
+  std::string found = compare(operations(root), {DType::f32, DType::f64, DType::bf16, DType::i32});
+  if (found.empty()) {
+    found = compare(packed_operations(root), {DType::f32, DType::f64, DType::bf16, DType::f16});
   }
+  if (!found.empty()) return found;
   return difference_of_unequal_shares(ranks);
 }
 
