@@ -134,6 +134,7 @@ void Endpoint::drain_plane() {
   };
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     while (has_output(r) && !deadline.passed()) {
+      check_contacts(Clock::now());  // Who is out of reach takes nothing any more.
       if (!progress()) std::this_thread::sleep_for(kPolledPlaneNap);
     }
   }

@@ -184,6 +184,11 @@ class UcxEngine final : public Engine {
     if (leaves_to_ucx(config, "UCX_RNDV_THRESH")) {
       status = ucp_config_modify(config, "RNDV_THRESH", "inf");
     }
+    // Where the network is silent, a connection that is waited for takes two minutes to fail, in a
+    // call of ours.
+    if (status == UCS_OK && std::getenv("UCX_TCP_CONN_NB") == nullptr) {
+      status = ucp_config_modify(config, "TCP_CONN_NB", "y");
+    }
     ucp_params_t of_context{};
     of_context.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
     of_context.features = UCP_FEATURE_TAG;
