@@ -49,6 +49,7 @@ function(stretto_add_cuda)
   set(kernels ${CMAKE_BINARY_DIR}/stretto_cuda_kernels.o)
   add_custom_command(OUTPUT ${kernels}
     COMMAND ${STRETTO_NVCC} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr ${devices}
+      --threads 0  # A device each: nothing else is left to compile by then.
       -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC -isystem ${folder}/include
       -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -MD -MF ${kernels}.d
       -c ${runtime}/kernels.cu -o ${kernels}

@@ -42,13 +42,10 @@ bool needs_equal_shares(const Problem& problem) {
   return false;
 }
 
-// A sanitizer looks at accesses and makes everything ten times as slow: with it few numbers of
+// AddressSanitizer looks at accesses and makes everything ten times as slow: with it few numbers of
 // ranks are tried, and of types those of gradients and every so many, of which each number of ranks
-// has its own. More ranks are nothing new to ThreadSanitizer, which has one thread to look at here.
-#if defined(__SANITIZE_THREAD__)
-constexpr int kTypeStep = 11;
-bool is_tried(int ranks) { return ranks == 2 || ranks == 3; }
-#elif defined(__SANITIZE_ADDRESS__)
+// has its own.
+#if defined(__SANITIZE_ADDRESS__)
 constexpr int kTypeStep = 11;
 bool is_tried(int ranks) { return ranks <= 4 || ranks == 7 || ranks == 13; }
 #else
@@ -67,18 +64,11 @@ std::vector<std::pair<DType, ReduceOp>> types_of(Collective collective, int rank
   }
   std::vector<std::pair<DType, ReduceOp>> types;
   int number = 0;
-  for (int d = 0; d < kDTypeCount; ++d) {
-    for (int o = 0; o < kReduceOpCount; ++o) {
-      const auto dtype = static_cast<DType>(d);
-      const auto op = static_cast<ReduceOp>(o);
-      if (!supports(op, dtype)) continue;
-      const bool is_of_gradients = (dtype == DType::f32 || dtype == DType::bf16) &&
-                                   (op == ReduceOp::sum || op == ReduceOp::mean);
-      if (is_of_gradients || number % kTypeStep == ranks % kTypeStep) {
-        types.emplace_back(dtype, op);
-      }
-      ++number;
-    }
+  for (const auto& [dtype, op] : reductions()) {
+    const bool is_of_gradients = (dtype == DType::f32 || dtype == DType::bf16) &&
+                                 (op == ReduceOp::sum || op == ReduceOp::mean);
+    const bool is_next = number++ % kTypeStep == ranks % kTypeStep;
+    if (is_of_gradients || is_next) types.emplace_back(dtype, op);
   }
   return types;
 }

@@ -18,18 +18,6 @@ constexpr std::size_t kInFlightMax = 12;
 // So long that only what is stuck needs it, so short that a stuck program can be made shorter.
 constexpr std::chrono::seconds kStuck(3);
 
-std::vector<std::pair<DType, ReduceOp>> reductions() {
-  std::vector<std::pair<DType, ReduceOp>> list;
-  for (int d = 0; d < kDTypeCount; ++d) {
-    for (int o = 0; o < kReduceOpCount; ++o) {
-      const auto dtype = static_cast<DType>(d);
-      const auto op = static_cast<ReduceOp>(o);
-      if (supports(op, dtype)) list.emplace_back(dtype, op);
-    }
-  }
-  return list;
-}
-
 Problem problem_of(const ProgramStep& step, int ranks) {
   static constexpr std::array kCollectives = {
       Collective::all_reduce, Collective::reduce,  Collective::reduce_scatter,

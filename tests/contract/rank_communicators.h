@@ -5,8 +5,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "stretto/job/threads.h"
 #include "tests/contract/in_process_backend.h"
 #include "tests/contract/thread_library.h"
+#include "tests/support/bytes.h"
 #include "tests/support/on_threads.h"
 
 namespace stretto::testing {
@@ -36,6 +39,35 @@ inline void on_each(RankList& ranks,
 // `ranks` may be a temporary list, which then ends with the call.
 inline void on_all(auto&& ranks, const std::function<void(Communicator&)>& body) {
   on_each(ranks, [&](std::unique_ptr<Communicator>& rank) { body(*rank); });
+}
+
+// Small whole numbers, other ones in each round: every sum of them is exact. They repeat, and are
+// copied: a sanitizer looks at each that is written by itself.
+inline std::vector<float> whole_numbers(std::size_t count, int factor, int summands, int round) {
+  std::vector<float> numbers(count);
+  std::size_t made = std::min<std::size_t>(count, 7);
+  for (std::size_t i = 0; i < made; ++i) {
+    numbers[i] = static_cast<float>(factor * (round % 50 + 1) + summands * static_cast<int>(i));
+  }
+  for (; made < count; made *= 2) {
+    const auto begin = numbers.begin();
+    std::copy_n(begin, std::min(made, count - made), begin + static_cast<std::ptrdiff_t>(made));
+  }
+  return numbers;
+}
+
+// Hands in those of rank `self` in the job, and expects the sums over `members` of the group.
+inline void expect_sums(Communicator& group, Rank self, const std::vector<Rank>& members,
+                        std::span<float> data, int round) {
+  std::ranges::copy(whole_numbers(data.size(), self.value() + 1, 1, round), data.begin());
+  group.all_reduce(data).wait();
+  int factor = 0;
+  for (const Rank member : members) factor += member.value() + 1;
+  const std::vector<float> expected =
+      whole_numbers(data.size(), factor, static_cast<int>(members.size()), round);
+  ASSERT_TRUE(same_bytes(std::as_bytes(data), std::as_bytes(std::span(expected))))
+      << "round " << round << " element "
+      << std::ranges::mismatch(data, expected).in1 - data.begin() << " of " << data.size();
 }
 
 // Ranks with mapped memory between them, and ranks that have messages only; each without and with a

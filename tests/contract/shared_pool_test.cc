@@ -34,23 +34,6 @@ class SharedPool : public ::testing::TestWithParam<WorldKind> {};
 INSTANTIATE_TEST_SUITE_P(, SharedPool, ::testing::ValuesIn(transport::world_kinds()),
                          ::testing::PrintToStringParamName());
 
-// Small whole numbers: every sum is exact.
-float value(Rank job_rank, int round, std::size_t i) {
-  return static_cast<float>((job_rank.value() + 1) * (round % 50 + 1)) + static_cast<float>(i % 7);
-}
-
-// A sum over the ranks of the job in `members`.
-void expect_sums(Communicator& group, Rank self, const std::vector<Rank>& members,
-                 std::span<float> data, int round) {
-  for (std::size_t i = 0; i < data.size(); ++i) data[i] = value(self, round, i);
-  group.all_reduce(data).wait();
-  for (std::size_t i = 0; i < data.size(); ++i) {
-    float sum = 0;
-    for (const Rank member : members) sum += value(member, round, i);
-    ASSERT_EQ(data[i], sum) << "round " << round << " element " << i << " of " << data.size();
-  }
-}
-
 const std::vector<Rank> kAll = {0, 1, 2};
 
 TEST_P(SharedPool, GroupsThatOverlapWorkOnSlicesOfOneRegionAtTheSameTime) {

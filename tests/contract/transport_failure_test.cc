@@ -43,7 +43,7 @@ class TransportFailureTest : public TransportTest {
     ASSERT_TRUE(drive({&a.endpoint(), &b.endpoint()}, done));
     for (const auto& [message, bytes] : received) {
       EXPECT_TRUE(message->request.status().ok()) << message->request.status().message();
-      EXPECT_TRUE(message->bytes == bytes);
+      EXPECT_TRUE(same_bytes(message->bytes, bytes));
     }
   }
 };
@@ -95,7 +95,7 @@ TEST_P(TransportFailureTest, DifferentSizesAreAMismatch) {
                           std::to_string(wanted),
                       "as operation #1", "size of a message"});
       EXPECT_EQ(received->request.status().rank(), Rank(0));
-      EXPECT_TRUE(received->bytes == Bytes(wanted, std::byte{0xee})) << "was written to";
+      EXPECT_TRUE(same_bytes(received->bytes, Bytes(wanted, std::byte{0xee}))) << "was written to";
       expect_works(from, to, kOtherGroup);
     }
   }
@@ -149,10 +149,10 @@ TEST_P(TransportFailureTest, ForgettingEndsWhatWaits) {
   EXPECT_EQ(a.send(1, {.group = kGroup}, {}).request.status().code(), StatusCode::aborted);
   settle(world);
   EXPECT_EQ(a.unexpected.size(), 2u);
-  EXPECT_TRUE(large_receive.bytes == Bytes(100000, std::byte{0xee}));
+  EXPECT_TRUE(same_bytes(large_receive.bytes, Bytes(100000, std::byte{0xee})));
   b.send(0, {.group = kOtherGroup}, pattern(3, 10));
   ASSERT_TRUE(drive(world, [&] { return other_receive.request.done(); }));
-  EXPECT_TRUE(other_receive.bytes == pattern(3, 10));
+  EXPECT_TRUE(same_bytes(other_receive.bytes, pattern(3, 10)));
   expect_works(a, b, kOtherGroup);
 }
 
@@ -181,9 +181,10 @@ TEST_P(TransportFailureTest, ForgettingMidwayKeepsTheStreamWhole) {
     if (sender_forgets) {
       // It was on its way, so it arrives, as it was when it left.
       ASSERT_TRUE(drive(world, [&] { return received.request.done(); }));
-      EXPECT_TRUE(received.bytes == pattern(1, kLarge));
+      EXPECT_TRUE(same_bytes(received.bytes, pattern(1, kLarge)));
     } else {
-      EXPECT_TRUE(received.bytes == Bytes(kLarge, std::byte{0xaa})) << "written to when forgotten";
+      EXPECT_TRUE(same_bytes(received.bytes, Bytes(kLarge, std::byte{0xaa})))
+          << "written to when forgotten";
     }
   }
 }

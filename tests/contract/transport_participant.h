@@ -13,18 +13,20 @@
 
 #include "stretto/base/random.h"
 #include "tests/contract/transport_worlds.h"
+#include "tests/support/bytes.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/tracked_request.h"
 
 namespace stretto::transport {
 
-using Bytes = std::vector<std::byte>;
-
 // Bytes that no other (seed, size) has.
 inline Bytes pattern(std::uint64_t seed, std::size_t size) {
   Bytes bytes(size);
   Random random(seed * 1000003 + size);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.next());
+  for (std::size_t i = 0; i < size; i += sizeof(std::uint64_t)) {
+    const std::uint64_t word = random.next();
+    std::memcpy(bytes.data() + i, &word, std::min(sizeof(word), size - i));
+  }
   return bytes;
 }
 

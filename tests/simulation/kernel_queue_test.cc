@@ -110,7 +110,7 @@ class Ranks {
         executions_[r]->advance(turn);
       }
     }
-    const testing::Bytes expected = oracle_.expected_of(0);
+    const Bytes expected = oracle_.expected_of(0);
     for (std::size_t r = 0; r < world_.size(); ++r) {
       ASSERT_TRUE(executions_[r]->ended()) << r;
       ASSERT_TRUE(executions_[r]->status().ok()) << executions_[r]->status().message();
@@ -159,7 +159,7 @@ class Ranks {
   std::vector<execution::Membership> memberships_;
   std::vector<transport::Region> buffers_;  // Input and output.
   std::vector<transport::Region> windows_of_;
-  std::vector<testing::Bytes> private_;
+  std::vector<Bytes> private_;
   std::vector<Windows> windows_;
   std::vector<std::unique_ptr<execution::Execution>> executions_;
 };

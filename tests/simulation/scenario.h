@@ -9,10 +9,9 @@
 
 #include "stretto/base/random.h"
 #include "stretto/communicator/communicator.h"
+#include "tests/support/bytes.h"
 
 namespace stretto::simulation {
-
-using Bytes = std::vector<std::byte>;
 
 // What may be drawn.
 struct ScenarioOptions {

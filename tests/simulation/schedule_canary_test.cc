@@ -64,7 +64,7 @@ class ScheduleRun {
                             turn);
     }
     while (move() || world_.network->skip()) continue;
-    const testing::Bytes expected = oracle_.expected_of(0);
+    const Bytes expected = oracle_.expected_of(0);
     for (std::size_t r = 0; r < kRanks; ++r) {
       const MessageExecution& execution = *executions_[r];
       if (!execution.ended() || !execution.status().ok() || outputs_[r] != expected) return false;
@@ -89,7 +89,7 @@ class ScheduleRun {
   transport::sim::World world_;
   std::vector<Membership> memberships_;
   const testing::Oracle oracle_{{.dtype = DType::i32, .ranks = kRanks, .count = kCount}};
-  std::vector<testing::Bytes> outputs_;
+  std::vector<Bytes> outputs_;
   std::vector<std::unique_ptr<MessageExecution>> executions_;
 };
 

@@ -7,15 +7,18 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/operation.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/schedule/schedule.h"
+#include "tests/support/bytes.h"
 
 namespace stretto::testing {
 
-using Bytes = std::vector<std::byte>;
+// All that there are.
+std::vector<std::pair<DType, ReduceOp>> reductions();
 
 // One collective to be tried, with all that a serial oracle must know to say what comes out.
 struct Problem {
