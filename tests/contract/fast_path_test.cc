@@ -26,7 +26,7 @@ RankList make_mapped(int size) {
 void expect_sums(Communicator& comm, std::span<float> data, int round) {
   std::vector<Rank> everybody;
   for (int rank = 0; rank < comm.size(); ++rank) everybody.push_back(rank);
-  expect_sums(comm, comm.rank(), everybody, data, round);
+  testing::expect_sums(comm, comm.rank(), everybody, data, round);
 }
 
 class FastPath : public ::testing::TestWithParam<std::size_t> {};
