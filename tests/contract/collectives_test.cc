@@ -264,7 +264,10 @@ std::vector<Case> cases() {
     list.push_back({.ranks = ranks});
     if (ranks <= 5) list.push_back({.ranks = ranks, .in_process = true});
     list.push_back({.ranks = ranks, .shared_memory = true});
-    list.push_back({.ranks = ranks, .shared_memory = true, .registered = true});
+    // The slowest by far, as each of its regions that goes is looked for in all that is kept.
+    if (ranks <= 9 || ranks == 13 || ranks >= 16) {
+      list.push_back({.ranks = ranks, .shared_memory = true, .registered = true});
+    }
     list.push_back({.ranks = ranks, .shared_memory = true, .single_copy = true});
   }
   return list;

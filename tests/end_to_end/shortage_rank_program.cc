@@ -59,7 +59,7 @@ void work(const std::string& what, bool passes, bool reduces) {
   if (lacks) {
     buffer = comm->allocate<float>(kCount);
     // Until the others have taken its file, this rank has a descriptor to lose.
-    std::this_thread::sleep_for(2s);
+    std::this_thread::sleep_for(1s);
     if (passes) {
       // Made before: a thread needs what is lacking, too.
       end = std::thread([&] {
