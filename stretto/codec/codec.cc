@@ -120,13 +120,13 @@ Result<std::size_t> Codec::decode_add(std::span<const std::byte> bytes,
 }
 
 void Codec::encode_extract(const codec::Extract& extract, std::size_t count,
-                           const codec::Position& position, std::vector<std::byte>& out) const {
+                           const codec::Position& position, std::span<std::byte> message) const {
   Header header = header_of(count, position);
   header.values = values_of(count, position.step).value_or(0);
-  const std::size_t begin = out.size();
-  out.resize(begin + sizeof(Header) + payload_bytes(count, header.values));
-  write_extract(extract, count, std::span(out).subspan(begin + sizeof(Header)));
-  codec::seal(header, std::span(out).subspan(begin));
+  STRETTO_CHECK(message.size() == sizeof(Header) + payload_bytes(count, header.values),
+                "a message of '{}' has another length than {}", name(), message.size());
+  write_extract(extract, count, message.subspan(sizeof(Header)));
+  codec::seal(header, message);
 }
 
 Result<codec::Extract> Codec::decode_extract(std::span<const std::byte> bytes,

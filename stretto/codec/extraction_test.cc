@@ -99,12 +99,13 @@ TEST_P(Extractions, MakeTheMessageAndTheResidualOfTheVectorItself) {
       Floats carry = expected_carry;
       const Floats gradient = values_of(count, are_finite, random);
       codec::Scratch scratch;
-      std::vector<std::byte> expected(8), message(8);
+      std::vector<std::byte> expected;
       codec.encode({.carry = expected_carry, .gradient = gradient, .position = kExtracted}, scratch,
                    expected);
       const auto how = codec.extraction(count, kExtracted.step);
       ASSERT_TRUE(how.has_value());
       Extracted extracted = extract(*how, carry, gradient);
+      std::vector<std::byte> message(*codec.message_bytes(count, kExtracted.step));
       codec.encode_extract({extracted.indices, extracted.values, extracted.numbers}, count,
                            kExtracted, message);
       for (std::size_t j = 0; j < extracted.indices.size(); ++j) {

@@ -12,8 +12,10 @@
 #include <fmt/format.h>
 
 #include "stretto/base/check.h"
+#include "stretto/base/log.h"
 #include "stretto/base/refuse.h"
 #include "stretto/codec/header.h"
+#include "stretto/communicator/page_locked.h"
 #include "stretto/reducer/agreement.h"
 #include "stretto/reducer/compressed_exchange.h"
 #include "stretto/torch/device_extraction.h"
@@ -29,13 +31,12 @@ bool is_compressed(DType dtype, std::size_t count) {
   return dtype == DType::f32 && count >= least;
 }
 
-// Page-locked where that is known to help: a GPU copies there by itself.
-Memory host_memory(Communicator& communicator, torch::Device device, std::size_t bytes) {
-  if (!device.is_cuda()) return communicator.allocate_bytes(bytes);
-  const auto options = torch::TensorOptions().dtype(torch::kByte).pinned_memory(true);
-  const auto made =
-      std::make_shared<torch::Tensor>(torch::empty({static_cast<std::int64_t>(bytes)}, options));
-  return {made, {static_cast<std::byte*>(made->data_ptr()), bytes}};
+// Of the host, for what goes to the device or comes from there, at least so long.
+void make_room(Memory& memory, std::size_t bytes, Communicator& communicator,
+               torch::Device device) {
+  if (memory.bytes().size() >= bytes) return;
+  memory = {};
+  memory = page_locked(communicator.allocate_bytes(bytes), device.index());
 }
 
 }  // namespace
@@ -60,6 +61,19 @@ struct DeviceCompression::Item {
 };
 
 struct DeviceCompression::Bucket {
+  Bucket() = default;
+  Bucket(const Bucket&) = delete;
+  Bucket& operator=(const Bucket&) = delete;
+  // The device may be reading what goes now.
+  ~Bucket() {
+    try {
+      if (uploaded) uploaded->synchronize();
+    } catch (const c10::Error& error) {  // It has failed, and reads nothing any more.
+      log(LogLevel::warning, "messages are freed behind a failure of their device: {}",
+          error.what_without_backtrace());
+    }
+  }
+
   codec::Extract extract_of(const Item& item) const {
     std::byte* const from = host.bytes().data() + item.at;
     const std::size_t taken = item.taken_out;
@@ -67,15 +81,20 @@ struct DeviceCompression::Bucket {
     return {.indices = {reinterpret_cast<const std::uint32_t*>(from), taken},
             .values = {reinterpret_cast<float*>(from) + taken, taken}};
   }
+  ConstByteSpan messages_of(int ranks) const {
+    return all.bytes().first(own_bytes * static_cast<std::size_t>(ranks));
+  }
 
   std::vector<Item> items;  // Those that travel as they are come first.
   View plain;               // They, in memory of the host.
   torch::Tensor extracts;   // Of the device, until the host has them.
   std::optional<c10::Event> encoded;
   Memory host;
-  std::vector<std::byte> own;  // Messages.
-  std::vector<std::byte> all;
-  std::vector<std::byte> up;  // What the device may still be reading.
+  Memory all;                 // Messages: of rank r, share r.
+  std::size_t own_bytes = 0;  // Of a share.
+  std::vector<std::byte> up;  // What else the device reads.
+  // Before the next step's messages are encoded, as that is behind what this step has written.
+  std::optional<c10::Event> uploaded;
   ReduceOp op = ReduceOp::mean;
   std::optional<Duration> timeout;
   TimePoint sent;
@@ -183,7 +202,7 @@ void DeviceCompression::encode(const FullBucket& full, Bucket& bucket) {
     at += item.bytes;
     if (is_plain) plain_bytes = at;
   }
-  if (bucket.host.bytes().size() < at) bucket.host = host_memory(*communicator_, device_, at);
+  make_room(bucket.host, at, *communicator_, device_);
   bucket.plain =
       View(bucket.host.bytes().data(), plain_bytes / size_bytes(full.view.dtype), full.view.dtype);
   bucket.extracts = torch::cat(parts);
@@ -226,28 +245,48 @@ void DeviceCompression::send(Bucket& bucket) {
     tensor_of(to, torch::kCPU).copy_(bucket.extracts);
     bucket.extracts.reset();
   });
-  bucket.own.clear();
-  for (const Item& item : bucket.items) {
-    if (item.gradient == nullptr) continue;
-    codec_->encode_extract(bucket.extract_of(item), item.view.count, position(), bucket.own);
-  }
+  const ByteSpan own = write_messages(bucket);
   bucket.sent = Clock::now();
   if (bucket.plain.count > 0) {
     bucket.plain_work =
         communicator_->all_reduce(bucket.plain, {.op = bucket.op, .timeout = bucket.timeout});
   }
-  if (bucket.own.empty()) return;
-  bucket.all.resize(bucket.own.size() * static_cast<std::size_t>(communicator_->size()));
-  bucket.work = communicator_->all_gather(bucket.own, bucket.all, {.timeout = bucket.timeout});
+  if (own.empty()) return;
+  const ConstByteSpan all = bucket.messages_of(communicator_->size());
+  bucket.work = communicator_->all_gather(own, bucket.all.bytes().first(all.size()),
+                                          {.timeout = bucket.timeout});
   ++this_step_.buckets;
-  this_step_.message_bytes += bucket.own.size();
-  this_step_.received_bytes += bucket.all.size() - bucket.own.size();
+  this_step_.message_bytes += own.size();
+  this_step_.received_bytes += all.size() - own.size();
+}
+
+// To this rank's share of the messages.
+ByteSpan DeviceCompression::write_messages(Bucket& bucket) {
+  const auto length = [&](const Item& item) {
+    const bool is_plain = item.gradient == nullptr;
+    return is_plain ? 0 : *codec_->message_bytes(item.view.count, position().step);
+  };
+  bucket.own_bytes = 0;
+  for (const Item& item : bucket.items) bucket.own_bytes += length(item);
+  const auto size = static_cast<std::size_t>(communicator_->size());
+  make_room(bucket.all, bucket.own_bytes * size, *communicator_, device_);
+  const auto rank = static_cast<std::size_t>(communicator_->rank().value());
+  const ByteSpan own = bucket.all.bytes().subspan(rank * bucket.own_bytes, bucket.own_bytes);
+  std::size_t at = 0;
+  for (const Item& item : bucket.items) {
+    const std::size_t bytes = length(item);
+    if (bytes == 0) continue;
+    codec_->encode_extract(bucket.extract_of(item), item.view.count, position(),
+                           own.subspan(at, bytes));
+    at += bytes;
+  }
+  return own;
 }
 
 // In the order of ranks, as everywhere.
 void DeviceCompression::add_messages(const FullBucket& full, const Bucket& bucket,
                                      const torch::Tensor& sums, Upload& upload) {
-  ConstByteSpan rest = bucket.all;
+  ConstByteSpan rest = bucket.messages_of(communicator_->size());
   for (int rank = 0; rank < communicator_->size(); ++rank) {
     for (const Item& item : bucket.items) {
       if (item.gradient == nullptr) continue;
@@ -297,7 +336,7 @@ void DeviceCompression::finish(const FullBucket& full) {
   on_device([&] {
     const torch::NoGradGuard no_grad;
     torch::Tensor sums = tensor_of(full.view, device_);
-    Upload upload(bucket.up);
+    Upload upload(bucket.messages_of(communicator_->size()), bucket.up);
     add_messages(full, bucket, sums, upload);
     keep_rests(bucket, upload);
     const std::byte* from = bucket.plain.data;
@@ -307,7 +346,9 @@ void DeviceCompression::finish(const FullBucket& full) {
       from += item.view.bytes();
     }
     upload.copy_to(device_);
-    if (!bucket.own.empty()) {
+    bucket.uploaded.emplace(device_.type());
+    bucket.uploaded->record(current_stream(device_));
+    if (bucket.own_bytes > 0) {
       sums.zero_();
       upload.run_additions();
       // By a number on the device: by one of the host, a GPU would multiply with its inverse.

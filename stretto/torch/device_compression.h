@@ -75,6 +75,7 @@ class DeviceCompression final : public CommunicationHook {
   torch::Tensor extract(const FullBucket& full, Item& item);
   void encode(const FullBucket& full, Bucket& bucket);
   void send(Bucket& bucket);
+  ByteSpan write_messages(Bucket& bucket);
   void add_messages(const FullBucket& full, const Bucket& bucket, const torch::Tensor& sums,
                     Upload& upload);
   void keep_rests(const Bucket& bucket, Upload& upload) const;

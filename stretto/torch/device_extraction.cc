@@ -11,6 +11,8 @@
 namespace stretto::ddp {
 namespace {
 
+constexpr std::size_t kWidest = 16;  // Of an element, which lies on a multiple of its width.
+
 // codec::Extraction::greatest. Keys are magnitudes, and for equal ones how many elements follow: so
 // no two are equal, and the greatest are the same on every device.
 torch::Tensor take_greatest(torch::Tensor& carry, std::size_t greatest) {
@@ -90,7 +92,8 @@ torch::Tensor extract_from(torch::Tensor& carry, const codec::Extraction& how) {
 }
 
 void Upload::add(const torch::Tensor& target, ConstByteSpan numbers, const codec::Extraction& how) {
-  pieces_.push_back({target, true, *how.rounded, numbers.size(), append(numbers)});
+  const auto at = static_cast<std::size_t>(numbers.data() - messages_.data());
+  pieces_.push_back({target, true, *how.rounded, numbers.size(), at});
   pieces_.back().block = static_cast<std::int64_t>(how.block);
 }
 
@@ -115,17 +118,22 @@ void Upload::put_named(const torch::Tensor& target, bool adds) {
 }
 
 std::size_t Upload::append(ConstByteSpan bytes) {
-  constexpr std::size_t kWidest = 16;  // Of an element, which lies on a multiple of its width.
   bytes_.resize(round_up(bytes_.size(), kWidest));
-  const std::size_t at = bytes_.size();
+  const std::size_t at = round_up(messages_.size(), kWidest) + bytes_.size();
   bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
   return at;
 }
 
 void Upload::copy_to(torch::Device device) {
-  const auto size = static_cast<std::int64_t>(bytes_.size());
+  const std::size_t first = round_up(messages_.size(), kWidest);
+  const auto size = static_cast<std::int64_t>(first + bytes_.size());
   there_ = torch::empty({size}, torch::TensorOptions().dtype(torch::kByte).device(device));
-  there_.copy_(tensor_of(ConstByteSpan(bytes_), torch::kCPU), /*non_blocking=*/true);
+  const auto copy = [&](std::size_t at, ConstByteSpan from) {
+    if (from.empty()) return;
+    part(at, from.size()).copy_(tensor_of(from, torch::kCPU), /*non_blocking=*/true);
+  };
+  copy(0, messages_);
+  copy(first, bytes_);
 }
 
 torch::Tensor Upload::part(std::size_t at, std::size_t bytes) const {

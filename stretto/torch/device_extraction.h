@@ -22,13 +22,16 @@ namespace stretto::ddp {
 // bits and then values, or numbers.
 torch::Tensor extract_from(torch::Tensor& carry, const codec::Extraction& how);
 
-// What becomes of vectors on a device by numbers of the host, which go there in one copy.
+// What becomes of vectors on a device by what the host has: messages, which go there as they are,
+// and numbers, which go in one copy.
 class Upload {
  public:
-  // `room` keeps the numbers, until the device has them.
-  explicit Upload(std::vector<std::byte>& room) : bytes_(room) { bytes_.clear(); }
+  // `room` keeps the numbers. It and the messages stay until the device has them.
+  Upload(ConstByteSpan messages, std::vector<std::byte>& room) : messages_(messages), bytes_(room) {
+    bytes_.clear();
+  }
 
-  // Adds what `how` has rounded to `target`.
+  // Adds what `how` has rounded, and stands in the messages, to `target`.
   void add(const torch::Tensor& target, ConstByteSpan numbers, const codec::Extraction& how);
   // Makes `target` what is in `elements`.
   void set(const torch::Tensor& target, ConstByteSpan elements, DType dtype);
@@ -48,7 +51,7 @@ class Upload {
     bool adds = false;
     DType dtype = DType::f32;
     std::size_t bytes = 0;
-    std::size_t at = 0;
+    std::size_t at = 0;  // In the messages, then in the room.
     std::optional<std::size_t> indices_at = std::nullopt;
     std::int64_t block = 0;  // Of numbers with scales.
   };
@@ -58,6 +61,7 @@ class Upload {
   torch::Tensor part(std::size_t at, std::size_t bytes) const;
   void run(bool adds) const;
 
+  ConstByteSpan messages_;
   std::vector<std::byte>& bytes_;
   std::vector<std::int64_t> indices_;
   std::vector<float> values_;

@@ -68,7 +68,7 @@ TEST_P(DeviceExtractions, MakeTheMessageAndTheResidualOfTheHost) {
     Floats carry = expected_carry;
     const bool are_finite = round % 3 != 0;
     Floats gradient = awkward_values(count, are_finite, random);
-    Message expected, message;
+    Message expected, message(*codec_.message_bytes(count, kPosition.step));
     codec_.encode({.carry = expected_carry, .gradient = gradient, .position = kPosition}, scratch_,
                   expected);
     const codec::Extraction how = *codec_.extraction(count, kPosition.step);
@@ -103,23 +103,24 @@ TEST_P(DeviceExtractions, OfMessagesAreAddedAsTheHostAddsThem) {
   for (int round = 0; round < 20; ++round) {
     const std::size_t count = 1 + random.below(3000);
     Floats expected(count), sums(count);
-    Message up;
-    Upload upload(up);
+    Message all, up;
     for (int rank = 0; rank < 3; ++rank) {
       Floats carry(count);
       const Floats gradient = awkward_values(count, true, random);
-      Message message;
-      codec_.encode({.carry = carry, .gradient = gradient, .position = kPosition}, scratch_,
-                    message);
-      ASSERT_TRUE(codec_.decode_add(message, kPosition, scratch_, expected).ok());
+      codec_.encode({.carry = carry, .gradient = gradient, .position = kPosition}, scratch_, all);
+    }
+    Upload upload(all, up);
+    for (ConstByteSpan rest = all; !rest.empty();) {
+      const std::size_t length = codec_.decode_add(rest, kPosition, scratch_, expected).or_throw();
       const codec::Extract said =
-          codec_.decode_extract(message, kPosition, scratch_, count).or_throw();
+          codec_.decode_extract(rest, kPosition, scratch_, count).or_throw();
       if (said.numbers.empty()) {
         upload.name(0, said);
         upload.add_named(tensor_of(sums));
       } else {
         upload.add(tensor_of(sums), said.numbers, *codec_.extraction(count, kPosition.step));
       }
+      rest = rest.subspan(length);
     }
     upload.copy_to(torch::kCPU);
     upload.run_additions();

@@ -50,7 +50,10 @@ class DeviceCodecs : public ::testing::TestWithParam<bool> {
     Double::get().reset();
     load_fake_device();
   }
-  void TearDown() override { EXPECT_EQ(Double::get().control().misuse, ""); }
+  void TearDown() override {
+    EXPECT_EQ(Double::get().control().misuse, "");
+    EXPECT_EQ(Double::get().control().locked_pieces, 0);
+  }
   static void on_ranks(int size, const std::function<void(Communicator&)>& body) {
     if (!GetParam()) return run_ranks(size, body);
     DoubleRanks ranks({.size = size});
@@ -124,6 +127,8 @@ TEST_P(DeviceCodecs, HaveTheBitsOfTheHost) {
         EXPECT_EQ(twins.there().sent_values, twins.here().sent_values);
         EXPECT_EQ(twins.there().buckets, twins.here().buckets);
         EXPECT_EQ(twins.there().step, 3);
+        // What came from the device, and the messages that went there.
+        EXPECT_GE(Double::get().control().locked_pieces, 2);
       });
     }
   }

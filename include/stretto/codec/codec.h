@@ -129,10 +129,10 @@ class Codec : public Compressor {
   virtual std::optional<codec::Extraction> extraction(std::size_t count, std::uint64_t step) const {
     return (void)count, (void)step, std::nullopt;
   }
-  // Appends the message that encode() makes of `count` elements. What it does not say of the values
-  // is left in them, and belongs in their places.
+  // Writes the message that encode() makes of `count` elements to `message`, which is as long. What
+  // it does not say of the values is left in them, and belongs in their places.
   void encode_extract(const codec::Extract& extract, std::size_t count,
-                      const codec::Position& position, std::vector<std::byte>& out) const;
+                      const codec::Position& position, std::span<std::byte> message) const;
   // What decode_add() would add, which is in `bytes` and in the scratch. Fails as that does.
   Result<codec::Extract> decode_extract(std::span<const std::byte> bytes,
                                         const codec::Position& position, codec::Scratch& scratch,

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstring>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "tests/support/fake_nccl/fake.h"
@@ -19,6 +20,7 @@ namespace {
 
 constexpr int kSuccess = 0;
 constexpr int kNotReady = 600;
+constexpr int kAlreadyLocked = 712;
 constexpr int kStreamCaptureUnsupported = 900;
 constexpr int kStreamCaptureImplicit = 906;
 constexpr int kRelaxed = 2;
@@ -46,6 +48,12 @@ struct Pages {
 
 Pages& pages() {
   static auto* const made = new Pages;
+  return *made;
+}
+
+// What the host has locked, by where it begins.
+std::set<void*>& locked() {
+  static auto* const made = new std::set<void*>;
   return *made;
 }
 
@@ -341,6 +349,24 @@ int cuCtxSynchronize() {
   });
   return kSuccess;
 }
-int cuMemHostRegister_v2(void*, std::size_t, unsigned) { return kSuccess; }
-int cuMemHostUnregister(void*) { return kSuccess; }
+int cuMemHostRegister_v2(void* data, std::size_t bytes, unsigned flags) {
+  constexpr unsigned kPortable = 1;
+  if (!has_context()) return kInvalidContext;
+  const std::lock_guard held(shared().mutex);
+  if (shared().control.refuses_locks || bytes == 0) return kInvalidValue;
+  if (flags != kPortable) shared().misused("pages are locked for one device only");
+  if (!locked().insert(data).second) return kAlreadyLocked;
+  ++shared().control.locked_pieces;
+  return kSuccess;
+}
+int cuMemHostUnregister(void* data) {
+  if (!has_context()) return kInvalidContext;
+  const std::lock_guard held(shared().mutex);
+  if (locked().erase(data) == 0) {
+    shared().misused("memory is unlocked that is not locked");
+    return kInvalidValue;
+  }
+  --shared().control.locked_pieces;
+  return kSuccess;
+}
 }

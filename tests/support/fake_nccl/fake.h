@@ -59,6 +59,8 @@ struct Control {
   // access to memory of others.
   int stream_error = 0;
   bool refuses_peers = false;
+  // No page of the host is locked.
+  bool refuses_locks = false;
   // What memory for export there is.
   std::size_t exportable_bytes = std::size_t{1} << 30;
   // This rank's communicators have this error from their next call on; -1: none.
@@ -77,6 +79,7 @@ struct Control {
   // Of memory that NCCL has made: blocks that are there, and those that communicators know.
   int made_blocks = 0;
   int registrations = 0;
+  int locked_pieces = 0;  // Of memory of the host.
   std::string misuse;  // The first.
 };
 
