@@ -24,9 +24,8 @@ void check(const std::vector<torch::Tensor>& parameters, const ParameterAveragin
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const torch::Tensor& parameter = parameters[i];
-    if (!parameter.defined() || !parameter.device().is_cpu() ||
-        parameter.layout() != torch::kStrided) {
-      refuse("parameter " + std::to_string(i) + " is not a dense tensor on the CPU");
+    if (!parameter.defined() || parameter.is_meta() || parameter.layout() != torch::kStrided) {
+      refuse("parameter " + std::to_string(i) + " is not a dense tensor that has memory");
     }
     const auto dtype = ddp::dtype_of_tensor(parameter);
     if (!dtype.ok()) dtype.status().with_context("parameter " + std::to_string(i)).or_throw();

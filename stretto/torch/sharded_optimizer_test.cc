@@ -265,6 +265,7 @@ TEST(ParameterAveraging, WhatHasNoMeanIsRefused) {
     expect_contains(refused({torch::ones({2})}, {.period = 0}), "must be 1 or more");
     expect_contains(refused({torch::ones({2}, torch::kBool)}, {}), "has no mean");
     expect_contains(refused({torch::ones({2}).to_sparse()}, {}), "not a dense tensor");
+    expect_contains(refused({torch::ones({2}, torch::kMeta)}, {}), "that has memory");
   });
 }
 

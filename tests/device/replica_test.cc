@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "stretto/torch/parameter_averaging.h"
 #include "tests/device/placed_model.h"
 #include "tests/support/double_ranks.h"
 
@@ -214,6 +215,23 @@ TEST(DeviceReplica, MayEndRightAfterAPassThatHasFailed) {
       EXPECT_EQ(message_of<std::runtime_error>([&] { loss.backward(); }), "own");
     });
   }
+}
+
+TEST(DeviceReplica, ParametersOnADeviceAreAveragedOnePartitionAfterTheOther) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const auto own = static_cast<float>(communicator.rank().value());
+    const torch::Device device = device_of(communicator);
+    Placed model(device, 1);
+    const torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : model->parameters()) parameter.fill_(own);
+    ParameterAveraging averaging(model->parameters(), communicator, {.partitions = 2});
+    constexpr double kMean = (kRanks - 1) / 2.0;
+    averaging.after_step();
+    EXPECT_TRUE(torch::equal(model->first.cpu(), torch::full({4, kInputs}, kMean)));
+    EXPECT_TRUE(torch::equal(model->second.cpu(), torch::full({4, 4}, own)));
+    averaging.after_step();
+    EXPECT_TRUE(torch::equal(model->second.cpu(), torch::full({4, 4}, kMean)));
+  });
 }
 
 // Three layers, between which activations travel.
