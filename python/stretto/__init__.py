@@ -45,7 +45,8 @@ if importlib.util.find_spec("torch") is None:
 
 @dataclasses.dataclass
 class Options:
-    """For init_process_group(..., pg_options=stretto.Options(...)). Times are in seconds.
+    """For init_process_group(..., pg_options=stretto.Options(...)). Times are in seconds. A
+    new_group() without pg_options has those of the default group.
 
     network_timeout: for how long nothing may come back from the host of another rank before that
         rank counts as lost. None: STRETTO_NETWORK_TIMEOUT, or 10.
@@ -104,6 +105,19 @@ def _end_groups() -> None:
     _loaded.shut_down_all(text[:400])
 
 
+def _of_world() -> Any:
+    """What the default group has of this backend, if there is such a group, and it has it."""
+    import torch.distributed as dist
+
+    world = dist.group.WORLD
+    for device in () if world is None else world._device_types:
+        backend = world._get_backend(device)
+        backend = getattr(backend, "wrapped_pg", backend)  # Of TORCH_DISTRIBUTED_DEBUG=DETAIL.
+        if backend.name() == "stretto":
+            return backend
+    return None
+
+
 def _create_backend(place: Any, options: Any) -> Any:
     """What PyTorch calls to make a group's backend. `place` is a DistributedBackendOptions."""
     module = _module()
@@ -111,13 +125,15 @@ def _create_backend(place: Any, options: Any) -> Any:
 
     # Of "cuda:nccl,cpu:stretto" all backends are given the same, which may be NCCL's.
     if options is None or isinstance(options, Backend.Options):
-        options = Options()
-    if not isinstance(options, Options):
+        world = _of_world()
+        options = Options() if world is None else module.join_options(world)
+    if isinstance(options, Options):
+        options = module.JoinOptions(**dataclasses.asdict(options))
+    if not isinstance(options, module.JoinOptions):
         raise TypeError(
             "pg_options of the backend stretto is a stretto.Options, not a "
             + type(options).__name__
         )
-    join_options = module.JoinOptions(**dataclasses.asdict(options))
     return module.create(
         place.store,
         place.group_rank,
@@ -125,7 +141,7 @@ def _create_backend(place: Any, options: Any) -> Any:
         place.timeout.total_seconds(),
         place.group_id,
         place.global_ranks_in_group,
-        join_options,
+        options,
     )
 
 

@@ -143,6 +143,12 @@ def map_devices(one: Rank, path: str) -> None:
         assert torch.equal(tensor.cpu(), torch.full((4,), 2.0 * size)), tensor.cpu()
         assert stretto.explain("all_reduce", tensor) == how + more
     dist.all_reduce(torch.ones(2))
+    tensor = torch.ones(4, device=there)
+    inherited, own = dist.new_group(), dist.new_group(pg_options=stretto.Options())
+    for group, copied in ((inherited, COPIED["cuda"]), (own, COPIED["stretto"])):
+        dist.all_reduce(tensor, group=group)
+        assert stretto.explain("all_reduce", tensor, group).endswith(copied)
+    assert torch.equal(tensor.cpu(), torch.full((4,), float(size * size))), tensor.cpu()
     dist.destroy_process_group()
 
 

@@ -280,6 +280,8 @@ PYBIND11_MODULE(_c, module) {
       });
   module.def("redistribute", &redistribute);
   module.def("create", &create, Released());
+  module.def("join_options",
+             [](const BackendPtr& backend) { return group_of(backend)->join_options(); });
   module.def("shut_down_all", &ProcessGroupStretto::shut_down_all, Released());
   module.def("note", [](const BackendPtr& backend, const std::string& activity) {
     communicator_of(backend)->note(activity);

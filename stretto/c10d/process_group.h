@@ -139,6 +139,8 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   // For what PyTorch has no word for: the communicator, which throws after shutdown(), and what
   // operations of it are called with.
   std::shared_ptr<Communicator> communicator() const;
+  // What it was made with, which groups of its ranks inherit.
+  const JoinOptions& join_options() const { return join_options_; }
   OperationTensors tensors_of_operation() const { return {shared_->communicator, blocks_}; }
   // For messages, which go by way of the host whatever the communicator does on devices.
   OperationTensors tensors_of_message() const { return {shared_->communicator, host_blocks_}; }
