@@ -60,6 +60,12 @@ function(stretto_add_cuda)
   target_link_libraries(stretto_cuda_kernels PRIVATE stretto_build stretto_base ${STRETTO_CUDART}
     ${CMAKE_DL_LIBS} rt -Wl,--exclude-libs,ALL)
   install(TARGETS stretto_cuda_kernels LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  if(SKBUILD)  # A wheel that is built where nvcc is has them beside its module.
+    set_target_properties(stretto_cuda_kernels PROPERTIES INSTALL_RPATH "$ORIGIN/lib")
+    install(TARGETS stretto_cuda_kernels LIBRARY DESTINATION stretto COMPONENT wheel
+      EXCLUDE_FROM_ALL)
+    add_dependencies(stretto_python stretto_cuda_kernels)
+  endif()
   if(STRETTO_TESTS)
     stretto_add_test_program(stretto_cuda_device_test stretto_test_support OFF
       ${runtime}/device_test.cc)

@@ -50,6 +50,9 @@ def main(wheel: pathlib.Path) -> None:
         version = run(python, "-c", "import stretto; print(stretto.__version__)").strip()
         if version not in wheel.name or "bench" not in run(python, "-m", "stretto", "--help"):
             sys.exit(f"{wheel.name} has version {version}, or its program does not run")
+        kernels = pathlib.Path(site, "stretto/libstretto_cuda_kernels.so")
+        if kernels.exists():  # It was built where nvcc is.
+            run(python, "-c", f"import ctypes; ctypes.CDLL('{kernels}')")
         for _ in range(5):  # The machine may be busy.
             program = PROGRAMS / "loading_program.py"
             milliseconds = float(run(python, program, TORCH_DEVICE_BACKEND_AUTOLOAD="0"))
