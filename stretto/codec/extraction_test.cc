@@ -105,7 +105,8 @@ TEST_P(Extractions, MakeTheMessageAndTheResidualOfTheVectorItself) {
       const auto how = codec.extraction(count, kExtracted.step);
       ASSERT_TRUE(how.has_value());
       Extracted extracted = extract(*how, carry, gradient);
-      std::vector<std::byte> message(*codec.message_bytes(count, kExtracted.step));
+      // Where another message was.
+      std::vector<std::byte> message(*codec.message_bytes(count, kExtracted.step), std::byte{0xFF});
       codec.encode_extract({extracted.indices, extracted.values, extracted.numbers}, count,
                            kExtracted, message);
       for (std::size_t j = 0; j < extracted.indices.size(); ++j) {

@@ -175,6 +175,7 @@ bool SparseCodec::read(const Payload& payload, std::span<float> sums) const {
 void SparseCodec::write_extract(const Extract& extract, std::size_t count,
                                 std::span<std::byte> payload) const {
   const std::size_t bytes = index_bytes(count, extract.values.size());
+  std::ranges::fill(payload, std::byte{});
   write_values(format_, extract.values, payload.subspan(bytes));
   if (format_ == ValueFormat::f32) std::ranges::fill(extract.values, 0.0f);
   write_index_set(extract.indices, count, payload.first(bytes));

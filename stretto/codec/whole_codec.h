@@ -22,7 +22,8 @@ class WholeCodec : public Codec {
   Search search(std::size_t, const Position&, std::uint32_t) const override { return {}; }
   void write_extract(const Extract& extract, std::size_t,
                      std::span<std::byte> payload) const override {
-    std::ranges::copy(extract.numbers, payload.begin());
+    const auto end = std::ranges::copy(extract.numbers, payload.begin()).out;
+    std::fill(end, payload.end(), std::byte{});  // Payloads are whole words.
   }
 };
 

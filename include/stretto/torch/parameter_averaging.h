@@ -41,9 +41,9 @@ struct ParameterAveragingOptions {
 // Threads: one at a time. The communicator must outlive it.
 class ParameterAveraging {
  public:
-  // Dense parameters, the same on all ranks; those on devices are copied to the host for an average,
-  // and back. Not collective. Throws InvalidArgument for others, and for a period or a number of
-  // partitions below 1.
+  // Dense parameters, the same on all ranks; those on devices are copied to the host for an
+  // average, and back. Not collective. Throws InvalidArgument for others, and for a period or a
+  // number of partitions below 1.
   ParameterAveraging(std::vector<torch::Tensor> parameters, Communicator& communicator,
                      ParameterAveragingOptions options = {});
 

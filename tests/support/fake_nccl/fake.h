@@ -80,7 +80,7 @@ struct Control {
   int made_blocks = 0;
   int registrations = 0;
   int locked_pieces = 0;  // Of memory of the host.
-  std::string misuse;  // The first.
+  std::string misuse;     // The first.
 };
 
 struct Shared {
