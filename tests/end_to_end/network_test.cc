@@ -146,6 +146,24 @@ TEST_F(Network, ACableThatIsPulledIsNoticedWithLargeMessagesUnderWay) {
   expect_lost(2, {0, 1});
 }
 
+// Nor who leaves because of that, with messages that the other host will never take.
+TEST_F(Network, AHostThatVanishesHoldsNobodyUpOverUcx) {
+  if (!std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_ucx.so")) {
+    GTEST_SKIP() << "no UCX: CMake found none";
+  }
+  start(2, {0, 0, 1}, {"fault_rank_program", "private"},
+        {{"STRETTO_NETWORK_TIMEOUT", "2"},
+         {"STRETTO_TRANSPORT", "ucx"},
+         {"UCX_TLS", "tcp"},
+         {"UCX_NET_DEVICES", "eth"}});
+  if (HasFatalFailure() || IsSkipped()) return;
+  const TimePoint begin = Clock::now();
+  ASSERT_TRUE(hosts_->silence(1));
+  expect_lost(0, {2});
+  expect_lost(1, {2});
+  EXPECT_LT(Clock::now() - begin, seconds(8));
+}
+
 // What a process has said last may still be on its way when it has ended.
 TEST_F(Network, ProcessesOfAnotherHostAreNotWatched) {
   start(2, {0, 0, 1, 1}, {"fault_rank_program", "idle"}, {});

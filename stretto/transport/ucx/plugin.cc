@@ -70,7 +70,7 @@ class UcxEngine final : public Engine {
     ucp_get_version(&major, &minor, &release);
     library_ = "UCX " + std::to_string(major) + "." + std::to_string(minor) + "." +
                std::to_string(release);
-    check(open());
+    check(open(major == 1 && minor <= 13));
   }
 
   // What has been sent is handed to the network first. Where that takes long, everything stays as
@@ -175,7 +175,7 @@ class UcxEngine final : public Engine {
     return true;
   }
 
-  ucs_status_t open() {
+  ucs_status_t open(bool names_lack_prefixes) {
     ucp_config_t* config = nullptr;
     ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
     if (status != UCS_OK) return status;
@@ -185,9 +185,10 @@ class UcxEngine final : public Engine {
       status = ucp_config_modify(config, "RNDV_THRESH", "inf");
     }
     // Where the network is silent, a connection that is waited for takes two minutes to fail, in a
-    // call of ours.
+    // call of ours. UCX 1.13 knows the setting without the transport's name, later ones with it.
     if (status == UCS_OK && std::getenv("UCX_TCP_CONN_NB") == nullptr) {
-      status = ucp_config_modify(config, "TCP_CONN_NB", "y");
+      const char* const name = names_lack_prefixes ? "CONN_NB" : "TCP_CONN_NB";
+      status = ucp_config_modify(config, name, "y");
     }
     ucp_params_t of_context{};
     of_context.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_ESTIMATED_NUM_EPS;
