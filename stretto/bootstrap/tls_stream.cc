@@ -344,7 +344,7 @@ transport::tcp::ByteStream::Moved TlsStream::write(std::span<const ConstByteSpan
   Moved moved;
   while (violation_.ok() && moved.bytes < kCallBytes) {
     if (staged_bytes_ == 0) {
-      staging_.resize(kRecordBytes);  // By the first write: most pairs of many ranks never talk.
+      staging_.resize(kRecordBytes);
       staged_bytes_ = stage(pieces, moved.bytes);
       if (staged_bytes_ == 0) return moved;
       if (++records_ % options_.records_per_key == 0) {

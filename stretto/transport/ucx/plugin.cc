@@ -186,7 +186,7 @@ class UcxEngine final : public Engine {
     }
     // Where the network is silent, a connection that is waited for takes two minutes to fail, in a
     // call of ours. UCX 1.13 knows the setting without the transport's name, later ones with it.
-    if (status == UCS_OK && std::getenv("UCX_TCP_CONN_NB") == nullptr) {
+    if (status == UCS_OK) {
       const char* const name = names_lack_prefixes ? "CONN_NB" : "TCP_CONN_NB";
       status = ucp_config_modify(config, name, "y");
     }
