@@ -27,7 +27,7 @@ using std::chrono::milliseconds;
 constexpr std::size_t kLarge = 64 * 1024 * 1024 / sizeof(float);
 constexpr int kRounds = 6;
 constexpr int kSubmissionsMax = 40;  // Fewer, once all have been quick.
-// With a progress thread, which does all of it, and which it wakes up: a fifth of that, usually, and
+// With a progress thread, which does all of it, and which it wakes up: a fifth of that, usually, or
 // nearly half where the cores share no cache. Else the call works on a MiB.
 constexpr double kQueuedSeconds = 50e-6;
 constexpr double kSubmissionSeconds = 0.5e-3;
