@@ -215,7 +215,7 @@ std::string difference_of_unequal_shares(Communicator& ranks) {
 }  // namespace
 
 std::string difference_on_device(Communicator& ranks) {
-  const auto compare = [&](const std::vector<Operation>& all, std::vector<DType> dtypes) {
+  const auto compare = [&](const std::vector<Operation>& all, const std::vector<DType>& dtypes) {
     for (const DType dtype : dtypes) {
       for (const std::size_t share : {1u, 7u, 5003u}) {
         for (const Operation& operation : all) {
