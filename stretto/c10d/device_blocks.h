@@ -17,9 +17,9 @@
 namespace stretto::c10d_backend {
 
 // Memory for copies of tensors on a device: of that device, which the ranks' devices map; or of the
-// host, page-locked. To make it takes calls of the driver,
-// for which the host waits, so it is kept and used again: at most twice as much as was ever in use
-// at once, and what small blocks are cut from. Any thread.
+// host, page-locked. To make it takes calls of the driver, for which the host waits, so it is kept
+// and used again: at most twice as much as was ever in use at once, and what small blocks are cut
+// from. Any thread.
 class DeviceBlocks : public std::enable_shared_from_this<DeviceBlocks> {
  public:
   enum class Place { device, host };

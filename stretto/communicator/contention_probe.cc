@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -22,11 +23,14 @@ constexpr std::size_t kRanksMax = 4;  // Of a host.
 constexpr double kLeastLatencySeconds = 1e-7;
 constexpr double kLeastMessageSeconds = 20e-9;
 constexpr double kLeastReduceSecondsPerByte = 1e-13;
-constexpr double kAtOnce = 0.8;  // Of the time that as many bytes take in a long row.
-// Of everything that is measured, and twice as many of small messages; fewer where they take long.
+// Bytes have passed at once if they took less than this share of what they take in a long row.
+constexpr double kAtOnce = 0.8;
+// Everything is measured in so many turns, and small messages in twice as many: in as many as a
+// message can go there and back in kTurnsTime, within these limits.
 constexpr int kTurnsMin = 2;
 constexpr int kTurnsMax = 8;
-constexpr std::chrono::milliseconds kTurnsTime(1);       // Of a message in each turn.
+constexpr std::chrono::milliseconds kTurnsTime(1);
+constexpr std::chrono::milliseconds kRest(2);  // In which a shaper saves up what it lets through.
 constexpr std::chrono::milliseconds kContentionTime(3);  // Of the messages of a turn.
 constexpr std::chrono::milliseconds kLoadTime(30);  // More would wait for the link, not for cores.
 constexpr std::int32_t kManyMessages = 16;
@@ -38,14 +42,6 @@ constexpr int kWakingRounds = 3;
 constexpr std::size_t kReducedBytes = std::size_t{1} << 20;
 constexpr int kReductions = 32;
 
-// What such a share of them is below.
-double quantile(std::vector<double> values, double share) {
-  const auto at =
-      values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(std::ssize(values)));
-  std::ranges::nth_element(values, at);
-  return *at;
-}
-
 }  // namespace
 
 double mean_of_faster(std::vector<double> seconds_of_rounds) {
@@ -53,6 +49,13 @@ double mean_of_faster(std::vector<double> seconds_of_rounds) {
   seconds_of_rounds.resize(seconds_of_rounds.size() - seconds_of_rounds.size() / 10);
   const double all = std::accumulate(seconds_of_rounds.begin(), seconds_of_rounds.end(), 0.0);
   return all / static_cast<double>(seconds_of_rounds.size());
+}
+
+double quantile(std::vector<double> values, double share) {
+  const auto at =
+      values.begin() + static_cast<std::ptrdiff_t>(share * static_cast<double>(std::ssize(values)));
+  std::ranges::nth_element(values, at);
+  return *at;
 }
 
 ContentionProbe::ContentionProbe(Communicator& world, const group::HostList& hosts)

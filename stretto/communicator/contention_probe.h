@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include <chrono>
 #include <limits>
 #include <string>
 #include <vector>
@@ -14,13 +13,13 @@
 namespace stretto::communicator {
 
 inline constexpr int kProbeTag = std::numeric_limits<int>::max();  // Of messages that measure.
-// In which a shaper saves up what it lets through.
-inline constexpr std::chrono::milliseconds kRest(2);
 
 // Of rounds in which all send at once: of all but the slowest tenth, which something else on the
 // cores has made longer. A round may take no time because the peers are ahead, so a quick one says
 // nothing. At least one round.
 double mean_of_faster(std::vector<double> seconds_of_rounds);
+// The value that such a share of them, less than 1, is below. At least one value.
+double quantile(std::vector<double> values, double share);
 
 // What messages between hosts take where all ranks send them at once, as they do in collectives:
 // ranks that share a host's cores wait for them, and each peer has a socket of its own. Up to four

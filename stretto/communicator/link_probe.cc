@@ -6,9 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <limits>
 #include <optional>
-#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -18,7 +16,6 @@
 #include "stretto/base/log.h"
 #include "stretto/communicator/contention_probe.h"
 #include "stretto/communicator/link_cache.h"
-#include "stretto/kernel/reduce.h"
 #include "stretto/transport/transport.h"
 
 namespace stretto::communicator {
@@ -200,10 +197,7 @@ class LinkProbe {
       if (i >= warm_up) seconds_of_rounds.push_back(seconds(Clock::now() - begin));
     }
     if (way == Way::at_once && bytes == 1) return mean_of_faster(std::move(seconds_of_rounds));
-    const auto fast =
-        seconds_of_rounds.begin() + std::ssize(seconds_of_rounds) / (way == Way::in_turn ? 10 : 2);
-    std::nth_element(seconds_of_rounds.begin(), fast, seconds_of_rounds.end());
-    return *fast;
+    return quantile(std::move(seconds_of_rounds), way == Way::in_turn ? 0.1 : 0.5);
   }
   void follow_rounds(std::size_t bytes, Way way) {
     bool more = true;
@@ -244,7 +238,7 @@ std::string link_text(const Communicator& world, const Pair& pair, std::string_v
                      world.describe_link(pair.partner), usable_cores(), contention.describe());
 }
 
-// The two measure. `contention`: so do all that take part in it; null inside a host.
+// The two measure, and then all that take part in `contention`.
 Finding probe(Communicator& world, const Pair& pair, std::string_view where, bool between_hosts,
               const LinkCacheOptions& cache, ContentionProbe& contention) {
   Finding finding;

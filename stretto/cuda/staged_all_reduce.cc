@@ -10,6 +10,7 @@
 #include "stretto/base/error.h"
 
 namespace stretto::cuda {
+
 StagedAllReduce::StagedAllReduce(Communicator& communicator, std::size_t slice_bytes)
     : communicator_(&communicator), slice_bytes_(slice_bytes) {}
 

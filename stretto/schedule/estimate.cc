@@ -68,7 +68,7 @@ double direct_reduce_scatter(const Model& m) { return direct_all_gather(m) + m.p
 double direct_all_reduce(const Model& m) { return direct_reduce_scatter(m) + direct_all_gather(m); }
 double direct_gather(const Model& m) { return m.fan(m.bytes / m.n); }
 double direct_scatter(const Model& m) { return m.fan(m.bytes / m.n); }
-double direct_barrier(const Model& m) { return m.fan(0) + m.fan(0); }
+double direct_barrier(const Model& m) { return 2 * m.fan(0); }
 double direct_reduce(const Model& m) { return direct_reduce_scatter(m) + direct_gather(m); }
 double direct_broadcast(const Model& m) {
   if (m.n < 2) return m.process(m.bytes);

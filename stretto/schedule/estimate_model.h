@@ -79,8 +79,8 @@ class EstimateModel {
     if (far == 0) return inside(near, each);
     return in_a_row(local_, near, each) + between(far, far * each);
   }
-  // Every rank of `ranks` sends every other a message. Ranks that share cores do what is inside
-  // their hosts in no time of its own.
+  // Every rank of `ranks` sends every other a message. The messages inside hosts come on top of
+  // those between them, because ranks of a host may share its cores.
   double all_to_all(double each, int ranks) const {
     if (ranks < 2) return 0;
     if (!hosts.has_hosts()) return alone(link_, ranks - 1, each);
@@ -113,6 +113,7 @@ class EstimateModel {
     if (count <= 0) return 0;
     return in_a_row(link, count, each) + link.message_seconds + link.latency_seconds;
   }
+
   LinkCost link_;
   LinkCost local_;
   double further_seconds_;
