@@ -2,35 +2,54 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-# Compiles what is for GPUs against CUDA 12, for the oldest device that it knows of ours (sm_70) and
-# a newer one, by clang: Python's packages of CUDA 12 have all of it but nvcc itself.
-#   scripts/cuda12_check.sh [FOLDER]     clang++-19 or newer on PATH, or named by CXX
-# Takes Python's packages to FOLDER (build/cuda12) where they are not there yet.
+# Builds what is for GPUs with nvcc 12 and links it: Python's packages have the headers and the
+# library of CUDA 12 but no nvcc, so that comes from Debian 13 (non-free, under NVIDIA's license).
+#   scripts/cuda12_check.sh [FOLDER]
+# Takes all that (110 MB) to FOLDER (build/cuda12) where it is not there yet; installs nothing.
 
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-folder=${1:-build/cuda12}
-cxx=${CXX:-clang++-19}
-command -v "$cxx" > /dev/null || { printf 'cuda12_check: there is no %s\n' "$cxx" >&2; exit 1; }
+folder=$(realpath -m "${1:-build/cuda12}")
+debian=${STRETTO_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 
-if [[ ! -x $folder/cuda/bin/ptxas ]]; then
-  python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder/packages" \
-    nvidia-cuda-nvcc-cu12==12.9.* nvidia-cuda-runtime-cu12==12.9.*
-  mkdir -p "$folder/cuda"
-  for package in cuda_nvcc cuda_runtime; do
-    cp -r "$folder/packages/nvidia/$package/." "$folder/cuda"
+# fetch PATH FILE: from the mirror.
+fetch() { /usr/lib/apt/apt-helper -qq download-file "$debian/$1" "$2"; }
+
+# The folders that an installer of NVIDIA's would make.
+fill_toolkit() {
+  local packages=$folder/packages toolkit=$folder/toolkit path name
+  mkdir -p "$packages" "$toolkit"/{bin,include,nvvm/bin,nvvm/libdevice}
+  python3 -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+    --target "$packages" nvidia-cuda-runtime-cu12==12.4.* nvidia-cuda-nvcc-cu12==12.4.* \
+    nvidia-cuda-cccl-cu12==12.4.*
+  for name in cuda_runtime cuda_nvcc cuda_cccl; do
+    cp -r "$packages/nvidia/$name/include/." "$toolkit/include"
   done
-  chmod +x "$folder/cuda/bin/ptxas"
-  # clang includes it for the sake of one macro, which nothing here uses.
-  touch "$folder/cuda/include/curand_mtgp32_kernel.h"
-fi
+  cp -r "$packages/nvidia/cuda_runtime/lib" "$toolkit"
+  fetch dists/trixie/non-free/binary-amd64/Packages.xz "$packages/index.xz"
+  path=$(xz -dc "$packages/index.xz" | awk '/^Package: / { package = $2 }
+    /^Filename: / && package == "nvidia-cuda-toolkit" { print $2 }')
+  fetch "$path" "$packages/toolkit.deb"
+  dpkg-deb -x "$packages/toolkit.deb" "$packages/debian"
+  cp "$packages"/debian/usr/bin/{cudafe++,fatbinary,ptxas,nvlink,bin2c} "$toolkit/bin"
+  cp -r "$packages"/debian/usr/lib/nvidia-cuda-toolkit/bin/crt "$toolkit/bin"
+  cp "$packages/debian/usr/lib/nvidia-cuda-toolkit/bin/cicc" "$toolkit/nvvm/bin"
+  cp "$packages"/debian/usr/lib/nvidia-cuda-toolkit/libdevice/* "$toolkit/nvvm/libdevice"
+  cat > "$toolkit/bin/nvcc.profile" << 'TEXT'
+TOP = $(_HERE_)/..
+NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice
+PATH += $(TOP)/nvvm/bin:$(_HERE_):
+INCLUDES += "-I$(TOP)/include" $(_SPACE_)
+LIBRARIES =+ $(_SPACE_) "-L$(TOP)/lib"
+TEXT
+  # Last, as it is what is looked for.
+  cp "$packages/debian/usr/lib/nvidia-cuda-toolkit/bin/nvcc" "$toolkit/bin"
+}
 
-for device in sm_70 sm_90; do
-  "$cxx" -x cuda --cuda-path="$folder/cuda" --cuda-gpu-arch=$device --cuda-device-only \
-    -Wno-unknown-cuda-version -std=c++20 -O3 -ffp-contract=off -I. -Iinclude \
-    -c stretto/cuda/runtime/kernels.cu -o "$folder/kernels.$device.cubin"
-  printf 'kernels.cu for %s: %s bytes\n' $device "$(stat -c %s "$folder/kernels.$device.cubin")"
-done
-"$cxx" -x cuda --cuda-path="$folder/cuda" --cuda-host-only -Wno-unknown-cuda-version -std=c++20 \
-  -I. -Iinclude -fsyntax-only stretto/cuda/runtime/kernels.cu
-printf 'kernels.cu for the host\n'
+[[ -x $folder/toolkit/bin/nvcc ]] || fill_toolkit
+"$folder/toolkit/bin/nvcc" --version | tail -n 2
+cmake -S . -B "$folder/build" -G Ninja -DSTRETTO_CUDA=ON -DSTRETTO_TORCH=OFF -DSTRETTO_TESTS=OFF \
+  "-DSTRETTO_NVCC=$folder/toolkit/bin/nvcc" \
+  "-DSTRETTO_CUDART=$folder/toolkit/lib/libcudart.so.12" > "$folder/cmake.log"
+cmake --build "$folder/build" --target stretto_cuda_kernels
+ls -l "$folder"/build/bin/libstretto_cuda_kernels.so

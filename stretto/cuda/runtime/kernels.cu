@@ -33,9 +33,15 @@ __device__ void write_to_all(const Operands& operands, std::size_t i, const T& r
 }
 
 // On a multiprocessor. As measured on an H200: with fewer, memory is waited for, and with more,
-// numbers of 16 bits lack registers.
+// numbers of 16 bits lack registers. Turing (sm_75) has room for four.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+inline constexpr int kBlocksMaxAtOnce = 4;
+#else
+inline constexpr int kBlocksMaxAtOnce = 6;
+#endif
 template <class Format>
-inline constexpr int kBlocksAtOnce = sizeof(typename Format::In) == 2 ? 5 : 6;
+inline constexpr int kBlocksAtOnce =
+    std::min(sizeof(typename Format::In) == 2 ? 5 : 6, kBlocksMaxAtOnce);
 
 // The first elements by packs, the others one by one, for which no code is made but what packs with
 // a NaN need, too.
