@@ -22,7 +22,6 @@ examples:
 """
 
 import argparse
-import collections
 import contextlib
 import copy
 import dataclasses
@@ -58,7 +57,6 @@ PLAIN_BYTES = 16 << 20
 # What bench/drivers/wire_driver.cc is told.
 TRAINING = types.SimpleNamespace(steps=10, total=20 << 20, bucket=1 << 20, backward_ms=40)
 START_SECONDS = 60
-PREDICTION_SECONDS = 5  # Between two questions for what is expected.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -194,8 +192,8 @@ def plain_link(network):
 
 
 class Predictions:
-    """What the library says that it would choose, and expect, by links that it measures anew each
-    time: the machine's cores are near or far from each other for seconds at a time, and small
+    """What the library says that it would choose, and expect, by links that it measures anew before
+    each round: the machine's cores are near or far from each other for seconds at a time, and small
     messages take half as long again where they are far."""
 
     def __init__(self, arguments, network, placement):
@@ -205,19 +203,15 @@ class Predictions:
                          arguments.operations[0] if len(arguments.operations) == 1 else "all"]
         self._network = network
         self._placement = placement
-        self._asked_at = float("-inf")
-        self.answers = collections.defaultdict(list)  # (operation, bytes) -> objects
+        self.answers = {}  # (operation, bytes, repeat) -> object
 
-    def ask(self):
-        """Unless that has been done a few seconds ago."""
-        if time.monotonic() - self._asked_at < PREDICTION_SECONDS:
-            return
+    def ask(self, operation, size, repeat):
         answer = outputs_of(self._command, self._network, self._placement, "off")[0]
         for entry in map(json.loads, answer.splitlines()):
             # A barrier has no size.
-            size = 0 if entry["collective"] == "barrier" else entry["bytes_max"]
-            self.answers[entry["collective"], size].append(entry)
-        self._asked_at = time.monotonic()
+            bytes_max = 0 if entry["collective"] == "barrier" else entry["bytes_max"]
+            if (entry["collective"], bytes_max) == (operation, size):
+                self.answers[operation, size, repeat] = entry
 
 
 def outputs_of(command, network, placement, cache, encryption="off"):
@@ -243,18 +237,17 @@ def outputs_of(command, network, placement, cache, encryption="off"):
 
 
 def add_expectations(lines, link, placement, explained):
-    """Each line's floor, and what the library has predicted for it: the median of its answers."""
+    """Each line's floor, and what the library has predicted for it, just before its round."""
     for line in lines:
         line["floor_us"] = 1e6 * hosts_floor.floor_s(line["operation"], line["bytes"], placement,
                                                      link)
         if line["system"] != "stretto":
             continue
-        entries = explained.get((line["operation"], line["bytes"]), [])
-        line["chosen"] = statistics.mode(entry["algorithm"] for entry in entries) if entries else ""
-        seconds = [one["seconds"] for entry in entries for one in entry["predicted"]
-                   if one["algorithm"] == (line["algorithm"] or line["chosen"])]
-        if seconds:
-            line["predicted_us"] = 1e6 * statistics.median(seconds)
+        entry = explained.get((line["operation"], line["bytes"], line["repeat"]))
+        line["chosen"] = entry["algorithm"] if entry else ""
+        for one in entry["predicted"] if entry else []:
+            if one["algorithm"] == (line["algorithm"] or line["chosen"]):
+                line["predicted_us"] = 1e6 * one["seconds"]
 
 
 def plot(arguments, words, load):

@@ -20,14 +20,24 @@ def time_text(microseconds):
 
 
 def medians(lines):
-    """(operation, bytes, system, algorithm) -> a line whose p50_us is the median of all repeats."""
+    """(operation, bytes, system, algorithm) -> a line whose p50_us is the median of all repeats, as
+    are the choice and, where there are predictions, "predicted": each over what was measured."""
     groups = {}
     for line in lines:
         if "p50_us" in line:
             key = (line["operation"], line["bytes"], line["system"], line["algorithm"])
             groups.setdefault(key, []).append(line)
-    return {key: group[0] | {"p50_us": statistics.median(line["p50_us"] for line in group)}
-            for key, group in groups.items()}
+    return {key: median(group) for key, group in groups.items()}
+
+
+def median(group):
+    line = group[0] | {"p50_us": statistics.median(line["p50_us"] for line in group)}
+    if chosen := [line["chosen"] for line in group if line.get("chosen")]:
+        line["chosen"] = statistics.mode(chosen)
+    if ratios := [line["predicted_us"] / line["p50_us"] for line in group
+                  if "predicted_us" in line]:
+        line["predicted"] = statistics.median(ratios)
+    return line
 
 
 def row_text(words):
@@ -70,8 +80,8 @@ def by_algorithm(found):
         for algorithm in algorithms:
             line = named.get(("all_reduce", size, "stretto", algorithm))
             text = "-" if line is None else time_text(line["p50_us"])
-            if line and "predicted_us" in line:
-                text += f" ({line['predicted_us'] / line['p50_us']:.2f})"
+            if line and "predicted" in line:
+                text += f" ({line['predicted']:.2f})"
             cells.append(text)
         rows.append([figures.size_text(size), *cells])
     return table(["bytes", *algorithms], rows) if rows else []
@@ -88,8 +98,8 @@ def cost_of_encryption(found):
 
 def near_predictions(found):
     """(how many predictions are near what was measured, of how many)."""
-    ratios = [line["predicted_us"] / line["p50_us"] for line in found.values()
-              if "predicted_us" in line and line["algorithm"]]
+    ratios = [line["predicted"] for line in found.values()
+              if "predicted" in line and line["algorithm"]]
     return sum(abs(ratio - 1) <= NEAR_PREDICTION for ratio in ratios), len(ratios)
 
 

@@ -78,6 +78,8 @@ class ReportTest(unittest.TestCase):
     LINES = [line("stretto", 90, chosen="ring"), line("stretto", 110, repeat=1, chosen="ring"),
              line("openmpi", 200),
              line("stretto", 100, algorithm="direct", predicted_us=90.0, chosen="ring"),
+             line("stretto", 200, algorithm="direct", predicted_us=180.0, repeat=1, chosen="ring"),
+             line("stretto", 60, algorithm="direct", predicted_us=90.0, repeat=2, chosen="two"),
              line("stretto", 100, algorithm="two_level", predicted_us=150.0, chosen="ring")]
 
     def test_systems_stand_beside_the_floor(self):

@@ -221,7 +221,7 @@ class Contest:
         same = [line["p50_us"] for line in rounds if line["regime"] == own[0]["regime"]]
         return own[0]["p50_us"] > HOPELESS_FACTOR * min(same)
 
-    def run(self, before_round=lambda: None):
+    def run(self, before_round=lambda operation, size, repeat: None):
         rows = plan_of(self.arguments)
         asked = [(system, operation, variant) for operation, size in rows
                  for system in self.systems
@@ -232,7 +232,7 @@ class Contest:
             self.conversation_with(system)
         for operation, size in rows:
             for repeat in range(self.arguments.repeats):
-                before_round()
+                before_round(operation, size, repeat)
                 self._round(operation, size, repeat, progress)
             progress.row(f"{operation} {figures.size_text(size) if size else ''}".rstrip())
         progress.clear()
