@@ -331,11 +331,13 @@ void Endpoint::sleep(Deadline until) {
   constexpr std::chrono::milliseconds kUndisturbed(100);
   const bool must_look = data_plane_ != nullptr && data_plane_->descriptor() < 0;
   const std::chrono::milliseconds sleep_max = must_look ? kPolledPlaneNap : kUndisturbed;
-  const int left = poll_milliseconds(std::min<Duration>(until.remaining(), sleep_max));
+  const Duration left = std::clamp<Duration>(until.remaining(), Duration::zero(), sleep_max);
+  // Less than a second. Not rounded up to milliseconds: who expects something wakes up before it.
+  const timespec time{.tv_sec = 0, .tv_nsec = left.count()};
   // Waiting on the epoll descriptor tells that there are events without taking them: they are edge
   // triggered, and the next progress() needs them.
   pollfd waiting{.fd = poll_.get(), .events = POLLIN, .revents = 0};
-  ::poll(&waiting, 1, left);
+  ::ppoll(&waiting, 1, &time, nullptr);
 }
 
 void Endpoint::end_sleep() {

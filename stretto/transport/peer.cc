@@ -19,6 +19,10 @@ constexpr std::size_t kFarewellsMax = 1 << 16;
 // Of this rank, unanswered, and of the peer, answered but not sent. Older ones are given up.
 constexpr std::size_t kInquiriesMax = 64;
 
+// How long another plane may take for what has begun to come, which is little, after its sender has
+// left. A network that needs longer is dead.
+constexpr std::chrono::seconds kPlaneTime(10);
+
 // How long a link whose other end has been given up by a process may take to deliver what is in it.
 constexpr std::chrono::milliseconds kLastWordsTime(100);
 
@@ -87,6 +91,34 @@ void Peer::say_farewells() {
   unsaid_farewells_.clear();
 }
 
+void Peer::hear_later(const Frame& frame) {
+  unheard_.push_back({frame, plane_->arrivals(ranks_.peer), Deadline::after(kPlaneTime)});
+  hear();
+}
+
+// Returns whether anything was heard.
+bool Peer::hear() {
+  const std::size_t before = unheard_.size();
+  while (!unheard_.empty()) {
+    const Unheard& next = unheard_.front();
+    const bool may_come = status_.ok() && !next.deadline.passed();
+    if (may_come && !plane_->has_read(ranks_.peer, next.arrivals)) break;
+    const Frame frame = next.frame;
+    unheard_.pop_front();
+    if (frame.kind == FrameKind::farewell) farewell_heard(frame);
+  }
+  return unheard_.size() < before;
+}
+
+void Peer::farewell_heard(const Frame& farewell) {
+  const std::uint64_t group = farewell.key.group;
+  // Nothing that has been forgotten here has a listener any more.
+  if (!farewells_.contains(group) || *listener_ == nullptr) return;
+  const bool unwinding = farewell.key.segment == static_cast<std::uint32_t>(Farewell::unwinding);
+  (*listener_)
+      ->group_left(group, ranks_.peer, unwinding ? Farewell::unwinding : Farewell::in_order);
+}
+
 void Peer::send_agreement(const MessageKey& key, ConstByteSpan payload) {
   if (!status_.ok()) return;
   output_.push(Frame{.kind = FrameKind::agreement, .key = key, .message_bytes = payload.size()},
@@ -147,7 +179,12 @@ bool Peer::progress() {
   if (flushed.status().code() == StatusCode::protocol) lose(flushed.status());
   // A link that refuses bytes may still hold the peer's last words: reading decides what to say.
   bool moved = flushed.ok() && flushed.value();
-  for (int turn = 0; turn < kReadsPerTurn && status_.ok() && link_->readable(); ++turn) {
+  moved = hear() || moved;
+  // Behind a goodbye the link ends.
+  const auto may_read = [&] {
+    return status_.ok() && link_->readable() && (!said_goodbye_ || unheard_.empty());
+  };
+  for (int turn = 0; turn < kReadsPerTurn && may_read(); ++turn) {
     const Result<bool> read = reader_.read_some(*link_, *this);
     if (!read.ok()) {
       lose(read.status());
@@ -230,7 +267,7 @@ Status Peer::farewell_arrived(std::uint64_t group) {
     abandoned_.erase(abandoned);
     return {};
   }
-  if (farewells_.size() >= kFarewellsMax) {
+  if (std::max(farewells_.size(), unheard_.size()) >= kFarewellsMax) {
     return status_of(StatusCode::protocol, "more than {} groups forgotten that are in use here",
                      kFarewellsMax);
   }
@@ -263,15 +300,10 @@ Status Peer::end(const Frame& frame) {
       return (*listener_)->agreement_arrived(ranks_.peer, frame.key, text_);
     case FrameKind::goodbye:
       said_goodbye_ = true;
+      hear_later(frame);
       return {};
     case FrameKind::farewell:
-      // Nothing that has been forgotten here has a listener any more.
-      if (farewells_.contains(frame.key.group) && *listener_ != nullptr) {
-        const bool unwinding = frame.key.segment == static_cast<std::uint32_t>(Farewell::unwinding);
-        (*listener_)
-            ->group_left(frame.key.group, ranks_.peer,
-                         unwinding ? Farewell::unwinding : Farewell::in_order);
-      }
+      hear_later(frame);
       return {};
     default:
       return {};
@@ -327,12 +359,13 @@ void Peer::lose(const Status& reason) {
   // A peer that is given up should not go on waiting.
   if (!said_goodbye_) link_->disconnect();
   reader_.drop_payload();
-  abandoned_.clear();
-  farewells_.clear();
   unsaid_farewells_.clear();
   inquiries_.clear();
   output_.clear(status_);
   plane_->lose(ranks_.peer, status_);
+  hear();
+  abandoned_.clear();
+  farewells_.clear();
   if (*listener_ == nullptr) return;
   if (said_goodbye_) {
     (*listener_)->peer_left(ranks_.peer, status_);

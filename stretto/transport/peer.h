@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -87,6 +88,9 @@ class Peer final : private FrameReader::Sink {
   bool unwanted(const Frame& frame) const;
   bool plane_lags() const;
   void say_farewells();
+  void hear_later(const Frame& frame);
+  bool hear();
+  void farewell_heard(const Frame& farewell);
   void check_process(bool moved);
   bool admits(const Request& request, bool is_here);
 
@@ -107,6 +111,13 @@ class Peer final : private FrameReader::Sink {
   std::map<std::uint64_t, Abandoned> abandoned_;
   std::set<std::uint64_t> farewells_;
   std::vector<Frame> unsaid_farewells_;  // That must not overtake messages.
+  // Farewells and the goodbye of the peer, which its messages by another plane must not follow.
+  struct Unheard {
+    Frame frame;
+    std::uint64_t arrivals = 0;  // Of that plane, when this came.
+    Deadline deadline;           // By which a message that has begun to come has come.
+  };
+  std::deque<Unheard> unheard_;
   std::vector<std::pair<std::uint64_t, std::uint32_t>> inquiries_;  // Not answered yet.
 
   FrameReader reader_;

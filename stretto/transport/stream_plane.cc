@@ -26,7 +26,8 @@ class StreamPlane::Way final : private FrameReader::Sink {
       : peer_(peer), stream_(&stream), messages_(self, peer, output_) {}
 
   const FrameMessages& messages() const { return messages_; }
-  bool has_output() const { return failure_.ok() && !output_.empty(); }
+  bool is_open() const { return failure_.ok(); }
+  bool has_output() const { return is_open() && !output_.empty(); }
 
   void send(Request& request) {
     if (!failure_.ok()) return complete(request, failure_);
@@ -154,6 +155,10 @@ bool StreamPlane::progress(UnexpectedQueue& unexpected) {
     if (way != nullptr) moved = way->progress(unexpected) || moved;
   }
   return moved;
+}
+
+bool StreamPlane::has_read(Rank peer, std::uint64_t arrivals) const {
+  return !way(peer).is_open() || streams_->has_read(peer, arrivals);
 }
 
 bool StreamPlane::has_output(Rank peer) const {

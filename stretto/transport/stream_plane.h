@@ -25,6 +25,9 @@ class Streams {
   virtual bool progress() = 0;
   // Whether something that has been written to a peer that is there has not reached it.
   virtual bool has_output(Rank peer) const = 0;
+  // As of a DataPlane.
+  virtual std::uint64_t arrivals(Rank peer) const = 0;
+  virtual bool has_read(Rank peer, std::uint64_t arrivals) const = 0;
 };
 
 // The data plane whose messages are frames on streams of their own: FrameMessages for each peer.
@@ -44,6 +47,8 @@ class StreamPlane final : public DataPlane {
   void lose(Rank peer, const Status& reason) override;
   bool progress(UnexpectedQueue& unexpected) override;
   bool has_output(Rank peer) const override;
+  std::uint64_t arrivals(Rank peer) const override { return streams_->arrivals(peer); }
+  bool has_read(Rank peer, std::uint64_t arrivals) const override;
 
  private:
   class Way;

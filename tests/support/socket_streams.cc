@@ -46,6 +46,8 @@ class SocketStreams final : public Streams {
   bool progress() override { return false; }
   // What a socket has taken arrives.
   bool has_output(Rank) const override { return false; }
+  std::uint64_t arrivals(Rank) const override { return 0; }
+  bool has_read(Rank, std::uint64_t) const override { return true; }
 
  private:
   RankVector<std::unique_ptr<SocketStream>> streams_;

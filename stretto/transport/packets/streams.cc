@@ -61,6 +61,7 @@ class PacketStreams::Stream final : public Link {
     if (packet.read == packet.count) {
       streams_->give_back(packet);
       arrived_.pop_front();
+      ++read_count_;
     }
     return step;
   }
@@ -90,6 +91,11 @@ class PacketStreams::Stream final : public Link {
   }
 
   bool has_output() const { return is_connected_ && !verdict_ && !sent_.empty(); }
+  // Of packets, which end where they were sent when the first of them is matched here.
+  std::uint64_t arrivals() const { return read_count_ + arrived_.size(); }
+  bool has_read(std::uint64_t arrivals) const {
+    return !is_connected_ || verdict_ || read_count_ >= arrivals;
+  }
 
   // Leaves to the engine, for ever, what it still reads or writes.
   void abandon() {
@@ -117,6 +123,7 @@ class PacketStreams::Stream final : public Link {
   bool is_connected_ = true;
   std::deque<Packet> sent_;
   std::deque<Packet> arrived_;
+  std::uint64_t read_count_ = 0;
 };
 
 PacketStreams::PacketStreams(std::unique_ptr<Engine> engine, Rank self, int ranks,
@@ -164,6 +171,12 @@ bool PacketStreams::take_arrivals() {
 
 bool PacketStreams::has_output(Rank peer) const {
   return failure().ok() && streams_[peer]->has_output();
+}
+
+std::uint64_t PacketStreams::arrivals(Rank peer) const { return streams_[peer]->arrivals(); }
+
+bool PacketStreams::has_read(Rank peer, std::uint64_t arrivals) const {
+  return !failure().ok() || streams_[peer]->has_read(arrivals);
 }
 
 Status PacketStreams::failure() const {

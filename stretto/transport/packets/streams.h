@@ -29,6 +29,8 @@ class PacketStreams final : public Streams {
   Link* to(Rank peer) override;
   bool progress() override;
   bool has_output(Rank peer) const override;
+  std::uint64_t arrivals(Rank peer) const override;
+  bool has_read(Rank peer, std::uint64_t arrivals) const override;
 
  private:
   struct Packet {
