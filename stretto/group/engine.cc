@@ -24,7 +24,8 @@ namespace {
 // on the same core one or two. So: spin about as long as a wake-up costs (waiting twice as long as
 // the best choice at worst, Karlin et al., 1990), but only where every rank has a core to itself,
 // since otherwise the spinner keeps the peer from running; then yield for a while, for a peer that
-// shares the core; then sleep until a doorbell.
+// shares the core; then sleep until a doorbell, or until just before what is awaited is expected
+// (idle_wait.h).
 //
 // The operating system may put two ranks on one core though there is another, for some
 // milliseconds: those whom one event has woken, say. Each rank notes on which core it waits, and
@@ -35,7 +36,6 @@ namespace {
 // So nobody yields for a while then, which bounds what is lost to a tenth.
 constexpr int kSpins = 400;
 constexpr int kSpinsBeforeNote = 10;  // Shorter waits do without.
-constexpr std::chrono::milliseconds kYieldTime(1);
 constexpr std::chrono::microseconds kLongYield(700);
 constexpr int kSleepOnlyTimes = 10;  // As long as that yield.
 constexpr unsigned kTurnsPerDeadlineCheck = 64;
@@ -236,17 +236,18 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   waiters_.fetch_add(1, std::memory_order_relaxed);
   int spins_max = core_for_each_rank_ ? kSpins : 0;
   int idle_turns = 0;
-  TimePoint yield_until{};
+  IdleWait wait;
   bool finished = false;
   EngineLock held(*this);
   while (!(finished = done())) {
     if (turn_locked()) {
+      if (idle_turns > spins_max) wait.end(forecast_);
       run_continuations(held);
       yield_lock(held);
       idle_turns = 0;
-      yield_until = TimePoint{};
       continue;
     }
+    if (idle_turns == 0) wait = IdleWait(forecast_.expected());
     // Between turns other threads may submit.
     held.unlock();
     ++idle_turns;
@@ -260,9 +261,13 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
     }
     const TimePoint now = Clock::now();
     if (now >= deadline.time()) break;
-    const bool yielded = yield(now, yield_until);
+    const bool yielded = yield(now, wait);
     held.lock();
-    if (!yielded && !done()) sleep(held, deadline);
+    if (yielded || done()) continue;
+    if (!sleep(held, std::min(deadline.time(), wait.wake_time(now)))) {
+      wait.end(forecast_);
+      idle_turns = 0;
+    }
   }
   if (!held.owns_lock()) held.lock();
   run_continuations(held);
@@ -275,9 +280,9 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   return finished;
 }
 
-bool Engine::yield(TimePoint now, TimePoint& until) {
-  if (until == TimePoint{}) until = now + kYieldTime;
-  if (now >= until || now < sleep_only_until_.load(std::memory_order_relaxed)) return false;
+bool Engine::yield(TimePoint now, IdleWait& wait) {
+  if (!wait.should_yield(now) || now < sleep_only_until_.load(std::memory_order_relaxed))
+    return false;
   ::sched_yield();
   const Duration taken = Clock::now() - now;
   // Relaxed: a hint, which publishes nothing.
@@ -288,14 +293,14 @@ bool Engine::yield(TimePoint now, TimePoint& until) {
 }
 
 // Returns whether it slept; does not if there was something to do after all.
-bool Engine::sleep(EngineLock& held, Deadline deadline) {
+bool Engine::sleep(EngineLock& held, TimePoint until) {
   transport_->begin_sleep();
   sleepers_.fetch_add(1, std::memory_order_relaxed);
   const bool idle = !turn_locked();
   if (idle) {
-    if (must_be_asked()) deadline = Deadline(std::min(deadline.time(), Clock::now() + kAskedNap));
+    if (must_be_asked()) until = std::min(until, Clock::now() + kAskedNap);
     held.unlock();
-    transport_->sleep(deadline);
+    transport_->sleep(Deadline(until));
     held.lock();
   }
   sleepers_.fetch_sub(1, std::memory_order_relaxed);
@@ -319,7 +324,8 @@ void Engine::run_background_thread() {
   const Duration heartbeat =
       options_.heartbeat > Duration::zero() ? options_.heartbeat : std::chrono::hours(1);
   EngineLock held(*this);
-  TimePoint yield_until{};
+  IdleWait wait;
+  bool is_idle = false;
   while (!stopping_) {
     if (!background_drives()) {
       // A waiter's leaving is not signalled under the lock, so a driver looks more often.
@@ -329,7 +335,7 @@ void Engine::run_background_thread() {
       work_arrived_.wait_for(
           held.native(), soon ? std::chrono::milliseconds(1) : heartbeat,
           [&]() STRETTO_REQUIRES(engine_held) { return stopping_ || background_drives(); });
-      yield_until = TimePoint{};
+      is_idle = false;
       if (stopping_ || soon || background_drives()) continue;
       // Until nothing moves: what has been asked in one turn is answered in the next.
       bool moved = true;
@@ -345,15 +351,20 @@ void Engine::run_background_thread() {
       continue;
     }
     if (turn_locked()) {
+      if (is_idle) wait.end(forecast_);
       run_continuations(held);
       yield_lock(held);
-      yield_until = TimePoint{};
+      is_idle = false;
       continue;
     }
+    if (!std::exchange(is_idle, true)) wait = IdleWait(forecast_.expected());
     held.unlock();
-    const bool yielded = yield(Clock::now(), yield_until);
+    const TimePoint now = Clock::now();
+    const bool yielded = yield(now, wait);
     held.lock();
-    if (!yielded) sleep(held, Deadline());
+    if (yielded || sleep(held, wait.wake_time(now))) continue;
+    wait.end(forecast_);
+    is_idle = false;
   }
 }
 

@@ -18,6 +18,7 @@
 #include "stretto/base/owner_process.h"
 #include "stretto/execution/turn.h"
 #include "stretto/group/client.h"
+#include "stretto/group/idle_wait.h"
 #include "stretto/group/operation.h"
 #include "stretto/group/progress_thread.h"
 #include "stretto/transport/endpoint.h"
@@ -107,9 +108,8 @@ class Engine final : private transport::TransportListener {
   bool turn_locked(std::size_t bytes_of_each_group) STRETTO_REQUIRES(engine_held);
   // Called without the lock. Does nothing, and says so, where it is better to sleep: see Note
   // [waiting].
-  // `until` belongs to one wait, and is zero when that begins.
-  bool yield(TimePoint now, TimePoint& until);
-  bool sleep(EngineLock& held, Deadline deadline)
+  bool yield(TimePoint now, IdleWait& wait);
+  bool sleep(EngineLock& held, TimePoint until)
       STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
   Engine(std::unique_ptr<transport::Endpoint> transport, Options options);
   Status start_background_thread();
@@ -161,6 +161,7 @@ class Engine final : private transport::TransportListener {
   std::atomic<int> waiters_{0};
   std::atomic<int> sleepers_{0};
   std::atomic<TimePoint> sleep_only_until_{};
+  ArrivalForecast forecast_ STRETTO_GUARDED_BY(engine_held);
   unsigned turns_ STRETTO_GUARDED_BY(engine_held) = 0;
   bool stopping_ STRETTO_GUARDED_BY(engine_held) = false;
   bool drives_ = false;    // Whether the background thread is a progress thread.
