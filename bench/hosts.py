@@ -226,6 +226,8 @@ def outputs_of(command, network, placement, cache, encryption="off"):
                  for rank, host in enumerate(placement)]
         try:
             ended = [rank.communicate(timeout=START_SECONDS) for rank in ranks]
+        except subprocess.TimeoutExpired as late:
+            raise conversation.SystemFailed(str(late)) from late
         finally:
             for rank in ranks:
                 rank.kill()

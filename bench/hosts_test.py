@@ -217,3 +217,5 @@ class RunTest(RunsHosts):
         entry, = self.run_hosts("--delay", "20", "--bytes", "8", "--no-algorithms")
         # A message there at least; the ranks of a host need not wait for each other's.
         self.assertGreater(entry["p50_us"], 20_000)
+        self.assertGreater(entry["predicted_us"], 0.6 * entry["p50_us"])
+        self.assertLess(entry["predicted_us"], 1.6 * entry["p50_us"])

@@ -10,14 +10,13 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=$(realpath -m "${1:-build/cuda12}")
-debian=${STRETTO_DEBIAN_MIRROR:-http://deb.debian.org/debian}
-
-# fetch PATH FILE: from the mirror.
-fetch() { /usr/lib/apt/apt-helper -qq download-file "$debian/$1" "$2"; }
+debian_package=http://deb.debian.org/debian/pool/non-free/n/nvidia-cuda-toolkit/\
+nvidia-cuda-toolkit_12.4.131~12.4.1-2_amd64.deb
+debian_sha256=cd5fe85aee38d108b315f408a688641478f2402622a10c677478eb7a6c4e5319
 
 # The folders that an installer of NVIDIA's would make.
 fill_toolkit() {
-  local packages=$folder/packages toolkit=$folder/toolkit path name
+  local packages=$folder/packages toolkit=$folder/toolkit name
   mkdir -p "$packages" "$toolkit"/{bin,include,nvvm/bin,nvvm/libdevice}
   python3 -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
     --target "$packages" nvidia-cuda-runtime-cu12==12.4.* nvidia-cuda-nvcc-cu12==12.4.* \
@@ -26,10 +25,8 @@ fill_toolkit() {
     cp -r "$packages/nvidia/$name/include/." "$toolkit/include"
   done
   cp -r "$packages/nvidia/cuda_runtime/lib" "$toolkit"
-  fetch dists/trixie/non-free/binary-amd64/Packages.xz "$packages/index.xz"
-  path=$(xz -dc "$packages/index.xz" | awk '/^Package: / { package = $2 }
-    /^Filename: / && package == "nvidia-cuda-toolkit" { print $2 }')
-  fetch "$path" "$packages/toolkit.deb"
+  /usr/lib/apt/apt-helper -qq download-file "$debian_package" "$packages/toolkit.deb" \
+    "SHA256:$debian_sha256"
   dpkg-deb -x "$packages/toolkit.deb" "$packages/debian"
   cp "$packages"/debian/usr/bin/{cudafe++,fatbinary,ptxas,nvlink,bin2c} "$toolkit/bin"
   cp -r "$packages"/debian/usr/lib/nvidia-cuda-toolkit/bin/crt "$toolkit/bin"

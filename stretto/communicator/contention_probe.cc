@@ -29,18 +29,25 @@ constexpr double kAtOnce = 0.8;
 // message can go there and back in kTurnsTime, within these limits.
 constexpr int kTurnsMin = 2;
 constexpr int kTurnsMax = 8;
-constexpr std::chrono::milliseconds kTurnsTime(1);
+constexpr std::chrono::milliseconds kTurnsTime(10);
 constexpr std::chrono::milliseconds kRest(2);  // In which a shaper saves up what it lets through.
 constexpr std::chrono::milliseconds kContentionTime(3);  // Of the messages of a turn.
 constexpr std::chrono::milliseconds kLoadTime(30);  // More would wait for the link, not for cores.
 constexpr std::int32_t kManyMessages = 16;
 constexpr std::int32_t kManyRounds = 6;
-constexpr std::int32_t kFewRounds = 4;
+constexpr std::int32_t kFewMessages = 4;
+constexpr double kMiddle = 0.4;  // Of four values, the second.
 constexpr int kWakingRounds = 3;
 // Reduced so often: more than the caches of a core hold, and for longer than ranks that share a
 // core are let run.
 constexpr std::size_t kReducedBytes = std::size_t{1} << 20;
 constexpr int kReductions = 32;
+
+// all = pair + (peers - 1) further.
+double further_seconds(const ContentionProbe::Times& times) {
+  if (times.peers_max < 2) return 0;
+  return std::max(0.0, times.all_seconds - times.pair_seconds) / (times.peers_max - 1);
+}
 
 }  // namespace
 
@@ -122,16 +129,16 @@ double ContentionProbe::bytes_of(const Load& load) const {
 ContentionProbe::Rounds ContentionProbe::rounds_for(const schedule::LinkCost& cost,
                                                     double small_round_seconds) const {
   const auto messages = static_cast<double>(2 * others_.size() + 1);
-  const double rounds = seconds(kContentionTime) / (small_round_seconds * messages);
+  const double rounds = seconds(kContentionTime) / (2 * small_round_seconds * messages);
   const double turns = seconds(kTurnsTime) / small_round_seconds;
   Rounds result{.turns = static_cast<std::int32_t>(std::clamp<double>(turns, kTurnsMin, kTurnsMax)),
                 .of_byte = static_cast<std::int32_t>(std::clamp<double>(rounds, 1, kRoundsMax))};
   const Load many = {kManyRounds, kManyMessages, transport::kEagerBytes};
   if (bytes_of(many) * cost.seconds_per_byte < seconds(kLoadTime)) result.many = many;
   // Half of them, as a rank may be ahead of others.
-  const double each = cost.burst_bytes / 2 / (static_cast<double>(pairs()) * kFewRounds);
+  const double each = cost.burst_bytes / 2 / (static_cast<double>(pairs()) * kFewMessages);
   if (each >= 1) {
-    result.few = {kFewRounds, 1,
+    result.few = {1, kFewMessages,
                   static_cast<std::int32_t>(std::min<double>(each, transport::kEagerBytes))};
   }
   return result;
@@ -184,7 +191,9 @@ void ContentionProbe::exchange(const std::vector<Rank>& peers, std::size_t bytes
 }
 
 // Pairs that do nothing else fall in step: one finds the other's message there, and sends the next
-// before it has waited. So each round is of both kinds, and those of one kind are taken off.
+// before it has waited. So each round is of both kinds, and those of one kind are taken off. And
+// who is ahead by the time of a message waits twice that time in one round and not at all in the
+// next, so two rounds are timed together.
 void ContentionProbe::small_messages(const Rounds& rounds, Times& times) {
   std::vector<double> pair;
   std::vector<double> all;
@@ -193,7 +202,8 @@ void ContentionProbe::small_messages(const Rounds& rounds, Times& times) {
     for (int i = 0; i < rounds.of_byte; ++i) {
       const TimePoint begin = Clock::now();
       round();
-      seconds_of_rounds.push_back(seconds(Clock::now() - begin));
+      round();
+      seconds_of_rounds.push_back(seconds(Clock::now() - begin) / 2);
     }
     return mean_of_faster(std::move(seconds_of_rounds));
   };
@@ -205,8 +215,8 @@ void ContentionProbe::small_messages(const Rounds& rounds, Times& times) {
     });
     pair.push_back(both - all.back());
   }
-  times.pair_seconds = quantile(std::move(pair), 0.5);
-  times.all_seconds = quantile(std::move(all), 0.5);
+  times.pair_seconds = quantile(std::move(pair), kMiddle);
+  times.all_seconds = quantile(std::move(all), kMiddle);
 }
 
 // Of what all do at once, from the first who begins to the last who ends: whoever is alone has the
@@ -265,16 +275,6 @@ ContentionProbe::Times ContentionProbe::run(Rounds rounds) {
   tell(rounds);
   if (rounds.of_byte == 0) return {};
   Times times;
-  small_messages(rounds, times);
-  if (rounds.few.rounds > 0) {
-    times.burst_seconds_per_byte =
-        load_seconds(rounds.few, rounds.turns, times) / bytes_of(rounds.few);
-  }
-  if (rounds.many.rounds > 0) {
-    times.many_bytes = bytes_of(rounds.many);
-    times.many_seconds = load_seconds(rounds.many, rounds.turns, times);
-  }
-  times.reduce_seconds_per_byte = reduce_seconds_per_byte(rounds.turns, times);
   std::size_t all = 0;
   std::size_t least = kRanksMax;
   for (const auto& of_host : ranks_) {
@@ -282,15 +282,26 @@ ContentionProbe::Times ContentionProbe::run(Rounds rounds) {
     least = std::min(least, of_host.size());
   }
   times.peers_max = static_cast<int>(all - least);
+  small_messages(rounds, times);
+  if (rounds.few.rounds > 0) {
+    // Which are so few that the messages themselves count.
+    const double messages = (rounds.few.messages - 1) * further_seconds(times);
+    const double few = load_seconds(rounds.few, rounds.turns, times) - messages;
+    times.burst_seconds_per_byte = std::max(0.0, few) / bytes_of(rounds.few);
+  }
+  if (rounds.many.rounds > 0) {
+    times.many_bytes = bytes_of(rounds.many);
+    times.many_seconds = load_seconds(rounds.many, rounds.turns, times);
+  }
+  times.reduce_seconds_per_byte = reduce_seconds_per_byte(rounds.turns, times);
   return times;
 }
 
-// pair = 2 message + latency, all = pair + (peers - 1) further.
+// pair = 2 message + latency.
 void set_shared_costs(const ContentionProbe::Times& times, schedule::LinkCost& cost) {
   const double message_max = (times.pair_seconds - kLeastLatencySeconds) / 2;
   if (times.peers_max > 1) {
-    cost.further_message_seconds = std::max(
-        kLeastMessageSeconds, (times.all_seconds - times.pair_seconds) / (times.peers_max - 1));
+    cost.further_message_seconds = std::max(kLeastMessageSeconds, further_seconds(times));
     cost.message_seconds = cost.further_message_seconds;
   }
   cost.message_seconds =

@@ -319,6 +319,25 @@ const Row* row_of(const Algorithm& algorithm) {
   return row == kRows.end() ? nullptr : &*row;
 }
 
+// The same where bytes take no time.
+CostQuery without_bytes(const CostQuery& query) {
+  CostQuery result = query;
+  for (LinkCost* cost : {&result.link, &result.local_link}) {
+    cost->seconds_per_byte = cost->burst_seconds_per_byte = cost->reduce_seconds_per_byte = 0;
+  }
+  return result;
+}
+
+// How long the wire would need for what passes at once: what has been saved up at first, and again
+// while each message but the last was on its way. `at_once`: all would take if bytes did not wait
+// for the wire; `ways`: and if they took no time at all.
+double saved_seconds(const LinkCost& link, double at_once, double ways) {
+  const double burst = link.burst_bytes * link.seconds_per_byte;
+  const double one_way = link.latency_seconds + 2 * link.message_seconds;
+  if (one_way <= 0 || ways <= one_way) return burst;
+  return burst + std::min(at_once - one_way, burst * (ways / one_way - 1));
+}
+
 }  // namespace
 
 bool is_estimated(const Algorithm& algorithm) { return row_of(algorithm) != nullptr; }
@@ -334,17 +353,20 @@ double estimate(const Algorithm& algorithm, const HostSummary& hosts, const Cost
   CostQuery free = query;
   free.link.seconds_per_byte = link.burst_seconds_per_byte;
   // A port that waits saves up what its next bytes need, as if all phases overlapped.
-  CostQuery wire = query;
+  CostQuery wire = without_bytes(query);
   wire.segment_bytes = 1;
   wire.lanes = 0;
-  wire.local_link = {.latency_seconds = 0, .message_seconds = 0, .seconds_per_byte = 0};
-  wire.link = wire.local_link;
-  wire.link.reduce_seconds_per_byte = wire.link.sync_seconds = 0;
+  for (LinkCost* cost : {&wire.local_link, &wire.link}) {
+    cost->latency_seconds = cost->message_seconds = cost->further_message_seconds = 0;
+    cost->sync_seconds = cost->burst_bytes = 0;
+  }
   wire.link.seconds_per_byte = link.seconds_per_byte;
   const double on_wire = row->seconds(Model(hosts, wire));
-  const double queued = std::max(0.0, on_wire - link.burst_bytes * link.seconds_per_byte);
-  // Of several segments one is worked on while another one waits for the wire.
   const double at_once = row->seconds(Model(hosts, free));
+  const double saved =
+      saved_seconds(link, at_once, row->seconds(Model(hosts, without_bytes(free))));
+  const double queued = std::max(0.0, on_wire - saved);
+  // Of several segments one is worked on while another one waits for the wire.
   const double each = static_cast<double>(query.bytes) / hosts.rank_count();
   const double segments =
       query.segment_bytes == 0 ? 1 : std::max(1.0, each / static_cast<double>(query.segment_bytes));

@@ -208,6 +208,21 @@ TEST(Estimate, LetsWhatPassesAtOnceSaveTheTimeOfTheWay) {
   EXPECT_NEAR(with_burst / estimate(algorithm, summary, query), 1, 0.01);
 }
 
+// 100 Mbit/s, 1 ms each way: both phases of an all_reduce begin with what has been saved up.
+TEST(Estimate, LetsSomeBytesPassAtOnceInEachPhase) {
+  const Hosts hosts{0, 0, 1, 1};
+  CostQuery query{.bytes = 64 << 10, .link = kGigabit, .local_link = kInside, .hosts = hosts};
+  query.link.latency_seconds = 1e-3;
+  query.link.seconds_per_byte = 80e-9;
+  query.link.burst_bytes = 12'000;
+  const double wire = (64 << 10) * 80e-9;
+  const double at_once = 2 * 12'000 * 80e-9;
+  const double ways = 2 * (1e-3 + 2 * kGigabit.message_seconds);
+  EXPECT_NEAR(estimate(*find_algorithm(Collective::all_reduce, Access::messages, "two_level"),
+                       HostSummary(4, hosts), query),
+              ways + wire - at_once, 0.1e-3);
+}
+
 // 16 segments of 64 KiB by four chunks, 20 ms each way: eight lanes need two turns.
 TEST(Estimate, KnowsThatLanesAreTakenByTurns) {
   const Hosts hosts{0, 0, 1, 1};
