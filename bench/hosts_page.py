@@ -16,7 +16,7 @@ PARTS = {
     "100M": ["--rate 100M --bytes 8,4K,64K,1M"],
     "10G": ["--rate 10G"],
     "operations": ["--operations all --shapes 2x2,3+1,rr2x2 --bytes 64K,1M --no-algorithms"],
-    "delay": [f"--delay {ms} --rate 100M --bytes 8,64K,1M" for ms in (1, 5, 20)],
+    "delay": [f"--delay {ms} --rate 100M --repeats 1 --bytes 8,64K,1M" for ms in (1, 5, 20)],
     "loss": [f"--loss {permille} --delay 1 --rate 100M {FEW}" for permille in (1, 10)],
     "training": ["--training --shapes 2x2,4x1"],
     "joining": ["--joining 64"],

@@ -135,8 +135,8 @@ ContentionProbe::Rounds ContentionProbe::rounds_for(const schedule::LinkCost& co
                 .of_byte = static_cast<std::int32_t>(std::clamp<double>(rounds, 1, kRoundsMax))};
   const Load many = {kManyRounds, kManyMessages, transport::kEagerBytes};
   if (bytes_of(many) * cost.seconds_per_byte < seconds(kLoadTime)) result.many = many;
-  // Half of them, as a rank may be ahead of others.
-  const double each = cost.burst_bytes / 2 / (static_cast<double>(pairs()) * kFewMessages);
+  // Not all of them, as what ranks have met by has passed, too.
+  const double each = 0.75 * cost.burst_bytes / (static_cast<double>(pairs()) * kFewMessages);
   if (each >= 1) {
     result.few = {1, kFewMessages,
                   static_cast<std::int32_t>(std::min<double>(each, transport::kEagerBytes))};
