@@ -90,7 +90,6 @@ class PeerTest : public ::testing::Test, public TransportListener {
   void group_aborted(std::uint64_t, Rank, const Status& reason, GroupStage) override {
     aborted_.push_back(reason);
   }
-  void group_left(std::uint64_t group, Rank, Farewell) override { forgotten_.push_back(group); }
   std::string describe_state(Rank, std::uint64_t group, std::uint32_t sequence,
                              const OperationDescriptor& operation) override {
     asked_about_ = operation;
@@ -110,7 +109,6 @@ class PeerTest : public ::testing::Test, public TransportListener {
   std::vector<Status> left_;
   std::vector<MessageKey> unexpected_;
   std::vector<Status> aborted_;
-  std::vector<std::uint64_t> forgotten_;
   using Inquiry = std::pair<std::uint64_t, std::uint32_t>;
   std::vector<Inquiry> asked_;
   OperationDescriptor asked_about_;
@@ -460,68 +458,6 @@ TEST_F(PeerTest, GoodbyeIsHeardThoughItsGroupIsForgotten) {
   progress();
   EXPECT_TRUE(lost_.empty());
   EXPECT_EQ(left_.size(), 1u);
-}
-
-// Something else moves the messages, and has begun to bring one.
-class SlowPlane final : public DataPlane {
- public:
-  void send(Request&) override {}
-  void recv(Request&) override {}
-  bool has_arrived(Rank, const MessageKey&) const override { return false; }
-  void cancel(Rank, std::uint64_t, const Status&) override {}
-  void lose(Rank, const Status&) override {}
-  bool progress(UnexpectedQueue&) override { return false; }
-  bool has_output(Rank) const override { return false; }
-  std::uint64_t arrivals(Rank) const override { return arrived; }
-  bool has_read(Rank, std::uint64_t arrivals) const override { return read >= arrivals; }
-
-  std::uint64_t arrived = 1;
-  std::uint64_t read = 0;
-};
-
-class PeerOnSlowPlaneTest : public PeerTest {
- protected:
-  PeerOnSlowPlaneTest() {
-    auto link = std::make_unique<FakeLink>();
-    link_ = link.get();
-    peer_ = std::make_unique<Peer>(Peer::Ranks{.self = 0, .peer = 1, .count = 3}, std::move(link),
-                                   &listener_, &plane_);
-  }
-  SlowPlane plane_;
-};
-
-TEST_F(PeerOnSlowPlaneTest, FarewellsAreHeardWhenWhatWasSentBeforeThemIsHere) {
-  feed_farewell(5);
-  feed_farewell(6);
-  progress();
-  plane_.arrived = 3;  // After that.
-  feed_abort(static_cast<std::uint32_t>(StatusCode::timeout), 2, "late");
-  progress();
-  EXPECT_TRUE(forgotten_.empty());
-  EXPECT_EQ(aborted_.size(), 1u) << "bad news does not wait";
-  peer_->forget(6, Status(StatusCode::aborted, "enough"));
-  feed({.kind = FrameKind::goodbye}, 0);
-  link_->ended = true;
-  progress();
-  EXPECT_TRUE(left_.empty());
-  plane_.read = 1;
-  EXPECT_TRUE(peer_->progress());
-  EXPECT_EQ(forgotten_, std::vector<std::uint64_t>{5}) << "6 has been forgotten here";
-  EXPECT_TRUE(left_.empty());
-  plane_.read = 3;
-  progress();
-  EXPECT_EQ(left_.size(), 1u);
-  EXPECT_TRUE(lost_.empty());
-}
-
-TEST_F(PeerOnSlowPlaneTest, FarewellsAreHeardWhenNothingCanComeAnyMore) {
-  feed_farewell(5);
-  progress();
-  EXPECT_TRUE(forgotten_.empty());
-  link_->ended = true;
-  progress();
-  EXPECT_EQ(forgotten_, std::vector<std::uint64_t>{5});
-  EXPECT_EQ(lost_.size(), 1u);
 }
 
 TEST_F(PeerTest, DiesInMidMessage) {
