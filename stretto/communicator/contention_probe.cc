@@ -36,18 +36,11 @@ constexpr std::chrono::milliseconds kLoadTime(30);  // More would wait for the l
 constexpr std::int32_t kManyMessages = 16;
 constexpr std::int32_t kManyRounds = 6;
 constexpr std::int32_t kFewMessages = 4;
-constexpr double kMiddle = 0.4;  // Of four values, the second.
 constexpr int kWakingRounds = 3;
 // Reduced so often: more than the caches of a core hold, and for longer than ranks that share a
 // core are let run.
 constexpr std::size_t kReducedBytes = std::size_t{1} << 20;
 constexpr int kReductions = 32;
-
-// all = pair + (peers - 1) further.
-double further_seconds(const ContentionProbe::Times& times) {
-  if (times.peers_max < 2) return 0;
-  return std::max(0.0, times.all_seconds - times.pair_seconds) / (times.peers_max - 1);
-}
 
 }  // namespace
 
@@ -83,6 +76,8 @@ ContentionProbe::ContentionProbe(Communicator& world, const group::HostList& hos
     const auto own = std::ranges::find(ranks_[host], world.rank());
     if (own == ranks_[host].end()) continue;
     const auto index = static_cast<std::size_t>(own - ranks_[host].begin());
+    std::ranges::copy_if(ranks_[host], std::back_inserter(near_),
+                         [&](Rank rank) { return rank != world.rank(); });
     for (std::size_t other = 0; other < ranks_.size(); ++other) {
       if (other != host) others_.insert(others_.end(), ranks_[other].begin(), ranks_[other].end());
     }
@@ -191,9 +186,10 @@ void ContentionProbe::exchange(const std::vector<Rank>& peers, std::size_t bytes
 }
 
 // Pairs that do nothing else fall in step: one finds the other's message there, and sends the next
-// before it has waited. So each round is of both kinds, and those of one kind are taken off. And
-// who is ahead by the time of a message waits twice that time in one round and not at all in the
-// next, so two rounds are timed together.
+// before it has waited. So ranks of a host send each other a message in between, as they do in
+// collectives, or else all do; and what that takes alone is taken off. And who is ahead by the time
+// of a message waits twice that time in one round and not at all in the next, so two rounds are
+// timed together.
 void ContentionProbe::small_messages(const Rounds& rounds, Times& times) {
   std::vector<double> pair;
   std::vector<double> all;
@@ -207,16 +203,20 @@ void ContentionProbe::small_messages(const Rounds& rounds, Times& times) {
     }
     return mean_of_faster(std::move(seconds_of_rounds));
   };
+  const bool have_neighbours = std::ranges::any_of(
+      ranks_, [](const std::vector<Rank>& of_host) { return of_host.size() > 1; });
+  const std::vector<Rank>& between = have_neighbours ? near_ : others_;
   for (int turn = 0; turn < 2 * rounds.turns; ++turn) {
     all.push_back(mean([&] { exchange(others_, 1); }));
+    const double alone = have_neighbours ? mean([&] { exchange(between, 1); }) : all.back();
     const double both = mean([&] {
-      exchange(others_, 1);
+      exchange(between, 1);
       exchange(partner_, 1);
     });
-    pair.push_back(both - all.back());
+    pair.push_back(both - alone);
   }
-  times.pair_seconds = quantile(std::move(pair), kMiddle);
-  times.all_seconds = quantile(std::move(all), kMiddle);
+  times.pair_seconds = quantile(std::move(pair), 0.5);
+  times.all_seconds = quantile(std::move(all), 0.5);
 }
 
 // Of what all do at once, from the first who begins to the last who ends: whoever is alone has the
@@ -284,10 +284,8 @@ ContentionProbe::Times ContentionProbe::run(Rounds rounds) {
   times.peers_max = static_cast<int>(all - least);
   small_messages(rounds, times);
   if (rounds.few.rounds > 0) {
-    // Which are so few that the messages themselves count.
-    const double messages = (rounds.few.messages - 1) * further_seconds(times);
-    const double few = load_seconds(rounds.few, rounds.turns, times) - messages;
-    times.burst_seconds_per_byte = std::max(0.0, few) / bytes_of(rounds.few);
+    times.burst_seconds_per_byte =
+        load_seconds(rounds.few, rounds.turns, times) / bytes_of(rounds.few);
   }
   if (rounds.many.rounds > 0) {
     times.many_bytes = bytes_of(rounds.many);
@@ -297,11 +295,12 @@ ContentionProbe::Times ContentionProbe::run(Rounds rounds) {
   return times;
 }
 
-// pair = 2 message + latency.
+// pair = 2 message + latency, all = pair + (peers - 1) further.
 void set_shared_costs(const ContentionProbe::Times& times, schedule::LinkCost& cost) {
   const double message_max = (times.pair_seconds - kLeastLatencySeconds) / 2;
   if (times.peers_max > 1) {
-    cost.further_message_seconds = std::max(kLeastMessageSeconds, further_seconds(times));
+    cost.further_message_seconds = std::max(
+        kLeastMessageSeconds, (times.all_seconds - times.pair_seconds) / (times.peers_max - 1));
     cost.message_seconds = cost.further_message_seconds;
   }
   cost.message_seconds =

@@ -80,6 +80,7 @@ class ContentionProbe {
   Communicator& world_;
   std::vector<std::vector<Rank>> ranks_;  // That take part, by host.
   std::vector<Rank> partner_;             // Of this rank: one, on another host if it can; or none.
+  std::vector<Rank> near_;                // On its own host.
   std::vector<Rank> others_;              // On other hosts; none where it does not take part.
   std::vector<std::uint8_t> buffer_;      // Of messages.
 };
