@@ -203,7 +203,7 @@ void ContentionProbe::small_messages(const Rounds& rounds, Times& times) {
     }
     return mean_of_faster(std::move(seconds_of_rounds));
   };
-  const bool have_neighbours = std::ranges::any_of(
+  const bool have_neighbours = std::ranges::all_of(
       ranks_, [](const std::vector<Rank>& of_host) { return of_host.size() > 1; });
   const std::vector<Rank>& between = have_neighbours ? near_ : others_;
   for (int turn = 0; turn < 2 * rounds.turns; ++turn) {

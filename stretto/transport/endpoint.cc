@@ -247,8 +247,8 @@ std::size_t Endpoint::half_forgotten_groups() const {
 bool Endpoint::progress() {
   bool moved = false;
   if (polls_always_ || ++turns_ % kTurnsPerPoll == 0) moved = poll_descriptors();
-  // The links first: what a peer has sent by another plane before it says by its link that it
-  // leaves is then here when that is acted upon.
+  // The links first: of what a peer has sent by another plane before it says by its link that it
+  // leaves, all is counted by then, and Peer::hear() waits until it has been read.
   for (auto& peer : peers_) {
     if (peer != nullptr) moved = peer->progress() || moved;
   }

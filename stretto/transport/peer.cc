@@ -19,9 +19,10 @@ constexpr std::size_t kFarewellsMax = 1 << 16;
 // Of this rank, unanswered, and of the peer, answered but not sent. Older ones are given up.
 constexpr std::size_t kInquiriesMax = 64;
 
-// How long another plane may take for what has begun to come, which is little, after its sender has
-// left. A network that needs longer is dead.
+// How long another plane may take for what has begun to come, which is little, once its sender says
+// that nothing follows; and after how long a pause this process has not been looking.
 constexpr std::chrono::seconds kPlaneTime(10);
+constexpr std::chrono::seconds kPause(1);
 
 // How long a link whose other end has been given up by a process may take to deliver what is in it.
 constexpr std::chrono::milliseconds kLastWordsTime(100);
@@ -92,16 +93,20 @@ void Peer::say_farewells() {
 }
 
 void Peer::hear_later(const Frame& frame) {
-  unheard_.push_back({frame, plane_->arrivals(ranks_.peer), Deadline::after(kPlaneTime)});
+  if (unheard_.empty()) looked_at_ = {};
+  unheard_.push_back({frame, plane_->arrivals(ranks_.peer)});
   hear();
 }
 
 // Returns whether anything was heard.
 bool Peer::hear() {
+  if (unheard_.empty()) return false;
   const std::size_t before = unheard_.size();
+  const TimePoint now = Clock::now();
+  if (now - std::exchange(looked_at_, now) > kPause) plane_end_ = now + kPlaneTime;
+  const bool may_come = status_.ok() && now < plane_end_;
   while (!unheard_.empty()) {
     const Unheard& next = unheard_.front();
-    const bool may_come = status_.ok() && !next.deadline.passed();
     if (may_come && !plane_->has_read(ranks_.peer, next.arrivals)) break;
     const Frame frame = next.frame;
     unheard_.pop_front();
@@ -363,8 +368,8 @@ void Peer::lose(const Status& reason) {
   inquiries_.clear();
   output_.clear(status_);
   plane_->lose(ranks_.peer, status_);
-  hear();
   abandoned_.clear();
+  hear();
   farewells_.clear();
   if (*listener_ == nullptr) return;
   if (said_goodbye_) {

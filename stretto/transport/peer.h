@@ -115,9 +115,10 @@ class Peer final : private FrameReader::Sink {
   struct Unheard {
     Frame frame;
     std::uint64_t arrivals = 0;  // Of that plane, when this came.
-    Deadline deadline;           // By which a message that has begun to come has come.
   };
   std::deque<Unheard> unheard_;
+  TimePoint looked_at_;  // For them, last.
+  TimePoint plane_end_;  // When a message that has begun to come has come.
   std::vector<std::pair<std::uint64_t, std::uint32_t>> inquiries_;  // Not answered yet.
 
   FrameReader reader_;

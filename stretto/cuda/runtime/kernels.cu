@@ -40,8 +40,8 @@ inline constexpr int kBlocksMaxAtOnce = 4;
 inline constexpr int kBlocksMaxAtOnce = 6;
 #endif
 template <class Format>
-inline constexpr int kBlocksAtOnce =
-    std::min(sizeof(typename Format::In) == 2 ? 5 : 6, kBlocksMaxAtOnce);
+inline constexpr int kBlocksAtOnce = std::min(sizeof(typename Format::In) == 2 ? 5 : 6,
+                                              kBlocksMaxAtOnce);
 
 // The first elements by packs, the others one by one, for which no code is made but what packs with
 // a NaN need, too.

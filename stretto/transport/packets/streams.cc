@@ -93,9 +93,7 @@ class PacketStreams::Stream final : public Link {
   bool has_output() const { return is_connected_ && !verdict_ && !sent_.empty(); }
   // Of packets, which end where they were sent when the first of them is matched here.
   std::uint64_t arrivals() const { return read_count_ + arrived_.size(); }
-  bool has_read(std::uint64_t arrivals) const {
-    return !is_connected_ || verdict_ || read_count_ >= arrivals;
-  }
+  bool has_read(std::uint64_t arrivals) const { return !is_connected_ || read_count_ >= arrivals; }
 
   // Leaves to the engine, for ever, what it still reads or writes.
   void abandon() {
