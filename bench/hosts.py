@@ -197,21 +197,17 @@ class Predictions:
     messages take half as long again where they are far."""
 
     def __init__(self, arguments, network, placement):
-        sizes = sorted({size for _, size in peers.plan_of(arguments) if size}) or [8]
-        self._command = [str(arguments.build / "bin" / "stretto"), "bench", "--explain", "--json",
-                         "--bytes", ",".join(map(str, sizes)), "--collective",
-                         arguments.operations[0] if len(arguments.operations) == 1 else "all"]
+        self._program = str(arguments.build / "bin" / "stretto")
         self._network = network
         self._placement = placement
         self.answers = {}  # (operation, bytes, repeat) -> object
 
     def ask(self, operation, size, repeat):
-        answer = outputs_of(self._command, self._network, self._placement, "off")[0]
-        for entry in map(json.loads, answer.splitlines()):
-            # A barrier has no size.
-            bytes_max = 0 if entry["collective"] == "barrier" else entry["bytes_max"]
-            if (entry["collective"], bytes_max) == (operation, size):
-                self.answers[operation, size, repeat] = entry
+        # A barrier has no size, but the program wants one.
+        command = [self._program, "bench", "--explain", "--json", "--collective", operation,
+                   "--bytes", str(size or 8)]
+        answer = outputs_of(command, self._network, self._placement, "off")[0]
+        self.answers[operation, size, repeat] = json.loads(answer)
 
 
 def outputs_of(command, network, placement, cache, encryption="off"):

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <iterator>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -275,13 +276,6 @@ ContentionProbe::Times ContentionProbe::run(Rounds rounds) {
   tell(rounds);
   if (rounds.of_byte == 0) return {};
   Times times;
-  std::size_t all = 0;
-  std::size_t least = kRanksMax;
-  for (const auto& of_host : ranks_) {
-    all += of_host.size();
-    least = std::min(least, of_host.size());
-  }
-  times.peers_max = static_cast<int>(all - least);
   small_messages(rounds, times);
   if (rounds.few.rounds > 0) {
     times.burst_seconds_per_byte =
@@ -292,6 +286,13 @@ ContentionProbe::Times ContentionProbe::run(Rounds rounds) {
     times.many_seconds = load_seconds(rounds.many, rounds.turns, times);
   }
   times.reduce_seconds_per_byte = reduce_seconds_per_byte(rounds.turns, times);
+  std::size_t all = 0;
+  std::size_t least = kRanksMax;
+  for (const auto& of_host : ranks_) {
+    all += of_host.size();
+    least = std::min(least, of_host.size());
+  }
+  times.peers_max = static_cast<int>(all - least);
   return times;
 }
 

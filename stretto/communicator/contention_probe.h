@@ -54,7 +54,7 @@ class ContentionProbe {
   };
   struct Rounds {
     std::int32_t turns = 2;    // In which all is measured.
-    std::int32_t of_byte = 0;  // Twice so many, of one message of one byte; 0: nothing is measured.
+    std::int32_t of_byte = 0;  // Pairs of rounds of a message of a byte; 0: nothing is measured.
     Load many = {};            // More bytes than pass at once.
     Load few = {};             // Fewer.
   };

@@ -331,13 +331,13 @@ void Endpoint::sleep(Deadline until) {
   constexpr std::chrono::milliseconds kUndisturbed(100);
   const bool must_look = data_plane_ != nullptr && data_plane_->descriptor() < 0;
   const std::chrono::milliseconds sleep_max = must_look ? kPolledPlaneNap : kUndisturbed;
-  const Duration left = std::clamp<Duration>(until.remaining(), Duration::zero(), sleep_max);
-  // Less than a second. Not rounded up to milliseconds: who expects something wakes up before it.
-  const timespec time{.tv_sec = 0, .tv_nsec = left.count()};
+  // In nanoseconds, less than a second of them: whoever expects a message wakes up just before it.
+  const timespec left{.tv_sec = 0,
+                      .tv_nsec = std::min<Duration>(until.remaining(), sleep_max).count()};
   // Waiting on the epoll descriptor tells that there are events without taking them: they are edge
   // triggered, and the next progress() needs them.
   pollfd waiting{.fd = poll_.get(), .events = POLLIN, .revents = 0};
-  ::ppoll(&waiting, 1, &time, nullptr);
+  ::ppoll(&waiting, 1, &left, nullptr);
 }
 
 void Endpoint::end_sleep() {

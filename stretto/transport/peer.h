@@ -88,6 +88,7 @@ class Peer final : private FrameReader::Sink {
   bool unwanted(const Frame& frame) const;
   bool plane_lags() const;
   void say_farewells();
+  // Acts upon a farewell or a goodbye when what the peer had sent before it has been read.
   void hear_later(const Frame& frame);
   bool hear();
   void farewell_heard(const Frame& farewell);
@@ -111,14 +112,15 @@ class Peer final : private FrameReader::Sink {
   std::map<std::uint64_t, Abandoned> abandoned_;
   std::set<std::uint64_t> farewells_;
   std::vector<Frame> unsaid_farewells_;  // That must not overtake messages.
-  // Farewells and the goodbye of the peer, which its messages by another plane must not follow.
+  // Farewells and the goodbye of the peer that have come by the link before all of the messages
+  // that it had sent by another plane.
   struct Unheard {
     Frame frame;
-    std::uint64_t arrivals = 0;  // Of that plane, when this came.
+    std::uint64_t arrivals = 0;  // Of the plane, when the frame came (DataPlane::arrivals).
   };
   std::deque<Unheard> unheard_;
-  TimePoint looked_at_;  // For them, last.
-  TimePoint plane_end_;  // When a message that has begun to come has come.
+  TimePoint looked_at_;  // When hear() last asked the plane about them.
+  TimePoint plane_end_;  // Until when they wait for the plane.
   std::vector<std::pair<std::uint64_t, std::uint32_t>> inquiries_;  // Not answered yet.
 
   FrameReader reader_;
