@@ -16,13 +16,15 @@ namespace {
 constexpr int kReadsPerTurn = 16;
 // Groups that a peer has forgotten and this rank has not. Far more than a program has.
 constexpr std::size_t kFarewellsMax = 1 << 16;
+// Of agreements that wait for another plane.
+constexpr std::size_t kUnheardBytesMax = 16 * kAgreementBytes;
 // Of this rank, unanswered, and of the peer, answered but not sent. Older ones are given up.
 constexpr std::size_t kInquiriesMax = 64;
 
 // How long another plane may take for what has begun to come, which is little, once its sender says
-// that nothing follows; and after how long a pause this process has not been looking.
+// that nothing follows; and between two checks of it at most.
 constexpr std::chrono::seconds kPlaneTime(10);
-constexpr std::chrono::seconds kPause(1);
+constexpr std::chrono::seconds kCheckTime(1);
 
 // How long a link whose other end has been given up by a process may take to deliver what is in it.
 constexpr std::chrono::milliseconds kLastWordsTime(100);
@@ -76,10 +78,8 @@ void Peer::forget(std::uint64_t group, const Status& reason, Farewell farewell) 
   const auto abandoned = abandoned_.find(group);
   if (abandoned == abandoned_.end() || abandoned->second.forgotten) return;
   abandoned->second.forgotten = true;
-  unsaid_farewells_.push_back(
-      {.kind = FrameKind::farewell,
-       .key = {.group = group, .segment = static_cast<std::uint32_t>(farewell)}});
-  if (!plane_lags()) say_farewells();
+  say_behind_plane({.kind = FrameKind::farewell,
+                    .key = {.group = group, .segment = static_cast<std::uint32_t>(farewell)}});
   // Nothing of the group can come any more: nothing has to be kept about it.
   if (farewells_.erase(group) > 0) abandoned_.erase(abandoned);
 }
@@ -87,32 +87,47 @@ void Peer::forget(std::uint64_t group, const Status& reason, Farewell farewell) 
 // What has been sent by another plane may still be on its way.
 bool Peer::plane_lags() const { return messages_ == nullptr && plane_->has_output(ranks_.peer); }
 
-void Peer::say_farewells() {
-  for (const Frame& farewell : unsaid_farewells_) output_.push(farewell);
-  unsaid_farewells_.clear();
+void Peer::say_behind_plane(const Frame& frame, ConstByteSpan payload) {
+  unsaid_.push_back({frame, {payload.begin(), payload.end()}});
+  if (!plane_lags()) say_unsaid();
 }
 
-void Peer::hear_later(const Frame& frame) {
-  if (unheard_.empty()) looked_at_ = {};
-  unheard_.push_back({frame, plane_->arrivals(ranks_.peer)});
-  hear();
+void Peer::say_unsaid() {
+  for (const auto& [frame, payload] : unsaid_) output_.push(frame, payload);
+  unsaid_.clear();
+}
+
+Status Peer::hear_later(const Frame& frame) {
+  if (unheard_.empty()) plane_waited_ = {};
+  Unheard& next = unheard_.emplace_back(Unheard{frame, {}, plane_->arrivals(ranks_.peer)});
+  if (frame.kind == FrameKind::agreement) next.payload = text_;
+  unheard_bytes_ += next.payload.size();
+  STRETTO_RETURN_IF_ERROR(hear().status());
+  if (unheard_.size() <= kFarewellsMax && unheard_bytes_ <= kUnheardBytesMax) return {};
+  return status_of(StatusCode::protocol, "{} groups forgotten or agreed upon before their messages",
+                   unheard_.size());
 }
 
 // Returns whether anything was heard.
-bool Peer::hear() {
-  if (unheard_.empty()) return false;
-  const std::size_t before = unheard_.size();
-  const TimePoint now = Clock::now();
-  if (now - std::exchange(looked_at_, now) > kPause) plane_end_ = now + kPlaneTime;
-  const bool may_come = status_.ok() && now < plane_end_;
+Result<bool> Peer::hear() {
+  bool any = false;
+  const bool may_come = status_.ok() && plane_waited_ < kPlaneTime;
   while (!unheard_.empty()) {
-    const Unheard& next = unheard_.front();
-    if (may_come && !plane_->has_read(ranks_.peer, next.arrivals)) break;
-    const Frame frame = next.frame;
+    if (may_come && !plane_->has_read(ranks_.peer, unheard_.front().arrivals)) break;
+    const Unheard next = std::move(unheard_.front());
     unheard_.pop_front();
-    if (frame.kind == FrameKind::farewell) farewell_heard(frame);
+    unheard_bytes_ -= next.payload.size();
+    any = true;
+    STRETTO_RETURN_IF_ERROR(heard(next.frame, next.payload));
   }
-  return unheard_.size() < before;
+  if (any) plane_waited_ = {};
+  return any;
+}
+
+Status Peer::heard(const Frame& frame, ConstByteSpan payload) {
+  if (frame.kind == FrameKind::farewell) farewell_heard(frame);
+  if (frame.kind != FrameKind::agreement || *listener_ == nullptr || unwanted(frame)) return {};
+  return (*listener_)->agreement_arrived(ranks_.peer, frame.key, payload);
 }
 
 void Peer::farewell_heard(const Frame& farewell) {
@@ -126,8 +141,8 @@ void Peer::farewell_heard(const Frame& farewell) {
 
 void Peer::send_agreement(const MessageKey& key, ConstByteSpan payload) {
   if (!status_.ok()) return;
-  output_.push(Frame{.kind = FrameKind::agreement, .key = key, .message_bytes = payload.size()},
-               payload);
+  say_behind_plane({.kind = FrameKind::agreement, .key = key, .message_bytes = payload.size()},
+                   payload);
 }
 
 void Peer::send_abort(std::uint64_t group, const Status& reason, GroupStage stage) {
@@ -157,12 +172,14 @@ void Peer::inquire(std::uint64_t group, std::uint32_t sequence,
 void Peer::leave() {
   leaving_ = true;
   if (!status_.ok()) return;
-  say_farewells();
+  say_unsaid();
   output_.push(Frame{.kind = FrameKind::goodbye});
 }
 
 void Peer::check_contact(TimePoint now) {
   if (!status_.ok()) return;
+  // Time in which this process stood still does not count.
+  plane_waited_ += std::min<Duration>(now - std::exchange(checked_at_, now), kCheckTime);
   contact_ = link_->check_contact(now);
   // Signs of life are no news of a message.
   if (!reader_.is_within_payload()) contact_.received_rate = 0;
@@ -178,13 +195,15 @@ void Peer::check_contact(TimePoint now) {
 
 bool Peer::progress() {
   if (!status_.ok()) return false;
-  if (!unsaid_farewells_.empty() && !plane_lags()) say_farewells();
+  if (!unsaid_.empty() && !plane_lags()) say_unsaid();
   if (messages_ != nullptr) messages_->return_credit(FrameMessages::kCreditStepBytes);
   const Result<bool> flushed = output_.flush(*link_);
   if (flushed.status().code() == StatusCode::protocol) lose(flushed.status());
   // A link that refuses bytes may still hold the peer's last words: reading decides what to say.
   bool moved = flushed.ok() && flushed.value();
-  moved = hear() || moved;
+  const Result<bool> has_heard = hear();
+  if (!has_heard.ok()) lose(has_heard.status());
+  moved = (has_heard.ok() && has_heard.value()) || moved;
   // Behind a goodbye the link ends.
   const auto may_read = [&] {
     return status_.ok() && link_->readable() && (!said_goodbye_ || unheard_.empty());
@@ -208,7 +227,10 @@ void Peer::process_ended(int number) {
 }
 
 void Peer::check_process(bool moved) {
-  if (moved) last_words_ = Deadline::after(kLastWordsTime);
+  // Behind a goodbye it waits for what has come by another plane.
+  if (moved || (said_goodbye_ && !unheard_.empty())) {
+    last_words_ = Deadline::after(kLastWordsTime);
+  }
   if (!status_.ok() || !last_words_.passed()) return;
   lose(status_of(StatusCode::peer_lost, "its process (pid {}) has ended", ended_process_));
 }
@@ -272,7 +294,7 @@ Status Peer::farewell_arrived(std::uint64_t group) {
     abandoned_.erase(abandoned);
     return {};
   }
-  if (std::max(farewells_.size(), unheard_.size()) >= kFarewellsMax) {
+  if (farewells_.size() >= kFarewellsMax) {
     return status_of(StatusCode::protocol, "more than {} groups forgotten that are in use here",
                      kFarewellsMax);
   }
@@ -300,16 +322,12 @@ Status Peer::end(const Frame& frame) {
     case FrameKind::report:
       report_arrived(frame);
       return {};
-    case FrameKind::agreement:
-      if (*listener_ == nullptr) return {};
-      return (*listener_)->agreement_arrived(ranks_.peer, frame.key, text_);
     case FrameKind::goodbye:
       said_goodbye_ = true;
-      hear_later(frame);
-      return {};
+      return hear_later(frame);
+    case FrameKind::agreement:
     case FrameKind::farewell:
-      hear_later(frame);
-      return {};
+      return hear_later(frame);
     default:
       return {};
   }
@@ -364,12 +382,12 @@ void Peer::lose(const Status& reason) {
   // A peer that is given up should not go on waiting.
   if (!said_goodbye_) link_->disconnect();
   reader_.drop_payload();
-  unsaid_farewells_.clear();
+  unsaid_.clear();
   inquiries_.clear();
   output_.clear(status_);
   plane_->lose(ranks_.peer, status_);
   abandoned_.clear();
-  hear();
+  (void)hear();
   farewells_.clear();
   if (*listener_ == nullptr) return;
   if (said_goodbye_) {

@@ -87,10 +87,14 @@ class Peer final : private FrameReader::Sink {
   std::string text() const;
   bool unwanted(const Frame& frame) const;
   bool plane_lags() const;
-  void say_farewells();
-  // Acts upon a farewell or a goodbye when what the peer had sent before it has been read.
-  void hear_later(const Frame& frame);
-  bool hear();
+  // Says it when what has been sent by another plane cannot be overtaken.
+  void say_behind_plane(const Frame& frame, ConstByteSpan payload = {});
+  void say_unsaid();
+  // Acts upon a farewell, an agreement or a goodbye when what the peer had sent before it has been
+  // read. Fails if no correct peer says so.
+  Status hear_later(const Frame& frame);
+  Result<bool> hear();
+  Status heard(const Frame& frame, ConstByteSpan payload);
   void farewell_heard(const Frame& farewell);
   void check_process(bool moved);
   bool admits(const Request& request, bool is_here);
@@ -111,16 +115,23 @@ class Peer final : private FrameReader::Sink {
   };
   std::map<std::uint64_t, Abandoned> abandoned_;
   std::set<std::uint64_t> farewells_;
-  std::vector<Frame> unsaid_farewells_;  // That must not overtake messages.
-  // Farewells and the goodbye of the peer that have come by the link before all of the messages
-  // that it had sent by another plane.
+  // Farewells and agreements that must not overtake messages.
+  struct Unsaid {
+    Frame frame;
+    std::vector<std::byte> payload;
+  };
+  std::vector<Unsaid> unsaid_;
+  // Those, and the goodbye, of the peer that have come by the link before all of the messages that
+  // it had sent by another plane.
   struct Unheard {
     Frame frame;
+    std::vector<std::byte> payload;
     std::uint64_t arrivals = 0;  // Of the plane, when the frame came (DataPlane::arrivals).
   };
   std::deque<Unheard> unheard_;
-  TimePoint looked_at_;  // When hear() last asked the plane about them.
-  TimePoint plane_end_;  // Until when they wait for the plane.
+  std::size_t unheard_bytes_ = 0;  // Of payloads.
+  Duration plane_waited_{};        // For how long they have waited for the plane.
+  TimePoint checked_at_;
   std::vector<std::pair<std::uint64_t, std::uint32_t>> inquiries_;  // Not answered yet.
 
   FrameReader reader_;

@@ -4,14 +4,17 @@
 // What a peer may do to this rank with the bytes it sends: arbitrary ones, and frames that are good
 // by themselves but come at any time, while requests are posted and groups are forgotten. A request
 // must end once, nothing may be written to its bytes afterwards, and all end when the peer is lost.
+// Where another plane moves the messages, farewells wait for it, and are heard in the end.
 // Sources: peer.cc matcher.cc frame_stream.cc transport.cc
 // Sources: frame.cc frame_messages.cc
 
+#include <algorithm>
 #include <cstdlib>
 #include <list>
 
 #include "stretto/transport/peer.h"
 #include "tests/support/fake_link.h"
+#include "tests/support/held_plane.h"
 
 using namespace stretto::transport;
 
@@ -42,11 +45,11 @@ class Input {
 
 class Harness : private TransportListener {
  public:
-  explicit Harness(Input input) : input_(input) {
+  Harness(Input input, bool has_plane) : input_(input), has_plane_(has_plane) {
     auto link = std::make_unique<FakeLink>();
     link_ = link.get();
     peer_ = std::make_unique<Peer>(Peer::Ranks{.self = 0, .peer = 1, .count = 3}, std::move(link),
-                                   &listener_);
+                                   &listener_, has_plane_ ? &plane_ : nullptr);
   }
 
   void run() {
@@ -56,19 +59,18 @@ class Harness : private TransportListener {
     }
     link_->ended = true;
     link_->read_max_bytes = static_cast<std::size_t>(-1);
+    plane_.read = plane_.arrived;
     for (int turn = 0; turn < 10000 && peer_->status().ok(); ++turn) peer_->progress();
     take_completions();
     // However much has come that nobody has asked for, the end of the peer is noticed.
     if (peer_->status().ok() || !open_.empty() || told_lost_ != 1) std::abort();
-    if (peer_->half_forgotten() != 0 ||
-        messages().matcher().unexpected_bytes() > kUnexpectedBytesMax) {
-      std::abort();
-    }
+    if (peer_->half_forgotten() != 0 || unexpected_bytes() > kUnexpectedBytesMax) std::abort();
   }
 
  private:
-  const FrameMessages& messages() const {
-    return static_cast<const FrameMessages&>(peer_->plane());
+  std::uint64_t unexpected_bytes() const {
+    if (has_plane_) return 0;
+    return static_cast<const FrameMessages&>(peer_->plane()).matcher().unexpected_bytes();
   }
   struct Message {
     Request request;
@@ -76,7 +78,7 @@ class Harness : private TransportListener {
   };
 
   void act() {
-    switch (input_.below(10)) {
+    switch (input_.below(has_plane_ ? 11 : 10)) {
       case 0:
         return feed_noise();
       case 1:
@@ -93,11 +95,21 @@ class Harness : private TransportListener {
         return peer_->inquire(input_.below(4), 0, {});
       case 8:
         return peer_->abandon(input_.below(4), {stretto::StatusCode::aborted, "not now"});
+      case 10:
+        return move_plane();
       default:
         link_->read_max_bytes = 1 + input_.byte() * 257u;
         link_->room_bytes = input_.byte() * 1000u;
         peer_->progress();
     }
+  }
+
+  void move_plane() {
+    plane_.arrived += input_.below(4);
+    plane_.read = std::min(plane_.arrived, plane_.read + input_.below(4));
+    plane_.output = input_.below(2) == 0;
+    now_ += std::chrono::seconds(input_.below(8));
+    peer_->check_contact(now_);
   }
 
   void feed_noise() {
@@ -145,6 +157,12 @@ class Harness : private TransportListener {
       }
     }
   }
+  void group_left(std::uint64_t, stretto::Rank, Farewell) override {
+    // At the end of the peer nothing is waited for.
+    if (peer_->status().ok() && input_.below(4) == 0) {
+      peer_->forget(input_.below(4), {stretto::StatusCode::aborted, "enough"});
+    }
+  }
   void peer_lost(stretto::Rank, const stretto::Status&) override { ++told_lost_; }
   void unexpected_message(stretto::Rank, const MessageKey& unexpected,
                           const stretto::OperationDescriptor&) override {
@@ -175,6 +193,9 @@ class Harness : private TransportListener {
   }
 
   Input input_;
+  bool has_plane_;
+  HeldPlane plane_;
+  stretto::TimePoint now_ = stretto::Clock::now();
   TransportListener* listener_ = this;
   FakeLink* link_ = nullptr;
   std::unique_ptr<Peer> peer_;
@@ -187,6 +208,7 @@ class Harness : private TransportListener {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  Harness(Input(data, size)).run();
+  // The last byte, which few other decisions need, says what moves the messages.
+  Harness(Input(data, size), size > 0 && data[size - 1] % 2 == 0).run();
   return 0;
 }

@@ -1,0 +1,47 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "stretto/transport/data_plane.h"
+
+namespace stretto::transport {
+
+// A data plane that moves nothing: requests end when they are cancelled, or with the peer. What is
+// said to have come and to have been read is set by the test.
+class HeldPlane final : public DataPlane {
+ public:
+  void send(Request& request) override { open_.push_back(&request); }
+  void recv(Request& request) override { open_.push_back(&request); }
+  bool has_arrived(Rank, const MessageKey&) const override { return false; }
+  void cancel(Rank, std::uint64_t group, const Status& reason) override {
+    end_if([group](const Request& request) { return request.key.group == group; }, reason);
+  }
+  void lose(Rank, const Status& reason) override {
+    end_if([](const Request&) { return true; }, reason);
+  }
+  bool progress(UnexpectedQueue&) override { return false; }
+  bool has_output(Rank) const override { return output; }
+  std::uint64_t arrivals(Rank) const override { return arrived; }
+  bool has_read(Rank, std::uint64_t arrivals) const override { return read >= arrivals; }
+
+  bool output = false;
+  std::uint64_t arrived = 0;
+  std::uint64_t read = 0;
+
+ private:
+  void end_if(const std::function<bool(const Request&)>& predicate, const Status& reason) {
+    std::erase_if(open_, [&](const Request* request) {
+      if (!predicate(*request)) return false;
+      complete(*request, reason);
+      return true;
+    });
+  }
+
+  std::vector<Request*> open_;
+};
+
+}  // namespace stretto::transport
