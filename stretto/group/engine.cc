@@ -326,6 +326,7 @@ void Engine::run_background_thread() {
   EngineLock held(*this);
   IdleWait wait;
   bool is_idle = false;
+  TimePoint last_beat;
   while (!stopping_) {
     if (!background_drives()) {
       // A waiter's leaving is not signalled under the lock, so a driver looks more often.
@@ -336,7 +337,11 @@ void Engine::run_background_thread() {
           held.native(), soon ? std::chrono::milliseconds(1) : heartbeat,
           [&]() STRETTO_REQUIRES(engine_held) { return stopping_ || background_drives(); });
       is_idle = false;
-      if (stopping_ || soon || background_drives()) continue;
+      if (stopping_ || background_drives()) continue;
+      // A waiter may be busy with what follows an operation.
+      const TimePoint now = Clock::now();
+      if (soon && now - last_beat < heartbeat) continue;
+      last_beat = now;
       // Until nothing moves: what has been asked in one turn is answered in the next.
       bool moved = true;
       for (int turn = 0; moved && turn < kTurnsPerHeartbeat; ++turn) {

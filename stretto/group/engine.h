@@ -82,8 +82,11 @@ class Engine final : private transport::TransportListener {
   // An operation has been submitted: whoever sleeps must know of it, and is woken as soon as the
   // lock is let go of, for which it would only have to wait.
   void submitted() STRETTO_REQUIRES(engine_held);
-  // An operation has ended.
-  void ended() STRETTO_REQUIRES(engine_held) { --in_flight_; }
+  // An operation has ended, and perhaps a sleeper's.
+  void ended() STRETTO_REQUIRES(engine_held) {
+    --in_flight_;
+    if (sleepers_.load(std::memory_order_relaxed) > 0) wake_sleepers_ = true;
+  }
   // Calls `continuation` as soon as a thread that makes progress has let go of the lock.
   void call_later(Continuation continuation, Status status) STRETTO_REQUIRES(engine_held);
   // Does so now, letting go of the lock meanwhile.
