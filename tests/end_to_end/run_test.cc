@@ -201,6 +201,13 @@ TEST(Run, SurvivesThatNobodyReadsItsOutput) {
   EXPECT_EQ(lines(tool.output().finish()).size(), 1u);
 }
 
+// Each has two pipes.
+TEST(Run, RaisesALimitOnDescriptorsThatIsTooLowForItsRanks) {
+  Process tool({"sh", "-c", "ulimit -Sn 1024 && exec \"$0\" run -n 520 -- true", STRETTO_TOOL},
+               Variables{});
+  EXPECT_EQ(tool.status(), 0) << tool.errors().so_far();
+}
+
 TEST(Version, IsTheOneOfTheBuild) {
   const std::string text = read_file(STRETTO_SOURCE_DIR "/CMakeLists.txt");
   const std::string printed = run({"--version"}).output;

@@ -104,16 +104,20 @@ TEST_F(Ssh, RanksFindEnvironmentAndFolderOfTheLauncherAndNobodySeesTheKey) {
   const std::string key(64, 'a');
   Tool tool = launch({"--no-prefix"},
                      {"sh", "-c",
-                      "echo $STRETTO_RANK$STRETTO_LOCAL_RANK $MINE $PWD; "
+                      "echo $STRETTO_RANK$STRETTO_LOCAL_RANK $MINE $PWD $0 ${#LARGE}; "
                       "test $STRETTO_JOB_KEY = $EXPECTED || exit 5; "
                       "test $STRETTO_RANK = 2 || exit 0; "
-                      "cat /proc/[0-9]*/cmdline | tr '\\0' ' '; printf end"},
-                     {{"MINE", "a b\n'c'"}, {"STRETTO_JOB_KEY", key}, {"EXPECTED", key}});
+                      "cat /proc/[0-9]*/cmdline | tr '\\0' ' '; printf end",
+                      "caf\xe9"},
+                     {{"MINE", "a b\n'c'"},
+                      {"LARGE", std::string(100000, 'x')},
+                      {"STRETTO_JOB_KEY", key},
+                      {"EXPECTED", key}});
   const Ended ended = end_of(tool);
   EXPECT_EQ(ended.status, 0) << ended.errors;
   const std::string folder = std::filesystem::current_path();
   for (const char* place : {"00", "11", "20"}) {
-    expect_contains(ended.output, fmt::format("{} a b 'c' {}\n", place, folder));
+    expect_contains(ended.output, fmt::format("{} a b 'c' {} caf\xe9 100000\n", place, folder));
   }
   expect_contains(ended.output, "run --agent");
   expect_lacks(ended.output, key);
@@ -179,6 +183,15 @@ TEST_F(Ssh, TheLossOfAHostEndsTheJob) {
       fmt::format("rank 2 on {} failed first: lost with its host, as \"ssh ", address(1)));
   EXPECT_TRUE(testing::ends_soon(zero));
   EXPECT_TRUE(testing::ends_soon(two));
+}
+
+TEST_F(Ssh, AnAgentSaysWhyItGivesUp) {
+  Tool tool = launch_shell("test $STRETTO_RANK = 2 && echo guardian=$PPID; exec sleep 60",
+                           {"--settle", "0.1"});
+  ::kill(pid_of(tool, "guardian"), SIGKILL);
+  const Ended ended = end_of(tool);
+  EXPECT_EQ(ended.status, 255);
+  expect_contains(ended.errors, "stretto run: the process that looks after the ranks");
 }
 
 TEST_F(Ssh, AProgramThatIsNotThereIsNamedWithItsHost) {

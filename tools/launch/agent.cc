@@ -26,6 +26,11 @@ Status launcher_gone() {
   return status_of(StatusCode::system, "ended by the launcher before any rank had been started");
 }
 
+int say_failure(const Status& status) {
+  write_fully(STDERR_FILENO, fmt::format("stretto run: {}\n", status.message()));
+  return 1;
+}
+
 class Agent {
  public:
   int run();
@@ -41,23 +46,23 @@ class Agent {
   LineReader orders_;
   Order order_;
   OutputRelay relay_;
-  // What is written here goes to standard error, each line behind the marker.
+  // What is written here goes to standard error, each line behind the marker, from the first rank's
+  // start on.
   FileDescriptor events_;
+  OutputRelay events_relay_;
   std::unique_ptr<LocalHost> host_;
+  Status lost_;  // Why nobody looks after the ranks any more.
 };
 
 int Agent::run() {
   Result<Order> order = read_order();
-  if (!order.ok()) {
-    write_fully(STDERR_FILENO, fmt::format("stretto run: {}\n", order.status().message()));
-    return 1;
-  }
+  if (!order.ok()) return say_failure(order.status());
   order_ = std::move(*order);
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return 1;
+  if (::pipe2(ends, O_CLOEXEC) != 0) return say_failure(system_status("pipe2"));
   events_ = FileDescriptor(ends[1]);
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  relay_.add(FileDescriptor(ends[0]), STDERR_FILENO, order_.marker);
+  events_relay_.add(FileDescriptor(ends[0]), STDERR_FILENO, order_.marker);
   const Status status = start();
   if (status.ok()) {
     serve();
@@ -67,6 +72,8 @@ int Agent::run() {
   if (host_ != nullptr) host_->end();
   events_.reset();
   relay_.finish();
+  events_relay_.finish();
+  if (!lost_.ok()) return say_failure(lost_);
   return status.ok() ? 0 : 1;
 }
 
@@ -94,6 +101,7 @@ Status Agent::start() {
     return system_status("the directory " + order_.directory);
   }
   STRETTO_ASSIGN_OR_RETURN(host_, LocalHost::create(order_.options, relay_, launcher_gone));
+  STRETTO_RETURN_IF_ERROR(events_relay_.start());
   return host_->start();
 }
 
@@ -121,7 +129,10 @@ void Agent::follow_orders() {
 bool Agent::forward_events() {
   while (true) {
     const Result<std::optional<RankEvent>> event = host_->next();
-    if (!event.ok()) return false;
+    if (!event.ok()) {
+      lost_ = event.status();
+      return false;
+    }
     if (!event.value()) return true;
     tell(*event.value());
     if (event.value()->kind == RankEvent::Kind::not_started) return false;

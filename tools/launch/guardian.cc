@@ -41,6 +41,7 @@ struct Header {
   std::int32_t local_rank;
   std::int32_t pid;
   std::int32_t number;
+  TimePoint at;
 };
 
 constexpr std::size_t kMaxTextBytes = 4096;
@@ -241,7 +242,7 @@ bool Guard::launcher_gone() const { return is_readable(socket_); }
 // Waits while the launcher is too slow to take it: there is nothing else to do. Should the launcher
 // end meanwhile, this ends, too.
 void Guard::tell(const RankEvent& event) const {
-  Header header{event.kind, event.local_rank, event.pid, event.number};
+  Header header{event.kind, event.local_rank, event.pid, event.number, event.at};
   std::string text = event.text.substr(0, kMaxTextBytes);
   std::array<iovec, 2> parts{{{&header, sizeof(header)}, {text.data(), text.size()}}};
   std::array<int, 2> pipes{event.output.get(), event.errors.get()};
@@ -317,7 +318,8 @@ Result<std::optional<RankEvent>> Guardian::next() const {
                   .local_rank = header.local_rank,
                   .pid = header.pid,
                   .number = header.number,
-                  .text = {text.data(), static_cast<std::size_t>(count) - sizeof(header)}};
+                  .text = {text.data(), static_cast<std::size_t>(count) - sizeof(header)},
+                  .at = header.at};
   if (event.kind == RankEvent::Kind::started) STRETTO_RETURN_IF_ERROR(take_pipes(message, event));
   return std::optional<RankEvent>(std::move(event));
 }

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/status.h"
 #include "stretto/job/status_board.h"
@@ -29,6 +30,8 @@ struct RankEvent {
   // started, from the guardian: the reading ends of pipes, non-blocking.
   FileDescriptor output = {};
   FileDescriptor errors = {};
+  // When that happened, as its host has noticed it.
+  TimePoint at = Clock::now();
   // exited, killed: what it last said it was doing.
   std::optional<job::StatusNote> note = std::nullopt;
 };

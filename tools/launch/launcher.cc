@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/descriptor_limit.h"
 #include "tools/launch/local_host.h"
 #include "tools/launch/outcome.h"
 #include "tools/launch/output_relay.h"
@@ -45,6 +46,9 @@ Status told_to_end() {
 // A second request to end that comes so soon is the same, told twice: by timeout(1), to the
 // launcher and to its group, or by a service manager.
 constexpr Duration kSameRequest = std::chrono::milliseconds(100);
+
+// Of a host that a remote shell leads to, with those that this process has open itself.
+constexpr std::size_t kDescriptorsOfHost = 8;
 
 // The ranks that a launcher looks after: who runs, who has ended and how.
 class RankProcesses {
@@ -311,6 +315,7 @@ int launch(const LaunchOptions& options) {
     local = host->get();
     hosts.push_back(std::move(*host));
   } else {
+    allow_descriptors(kDescriptorsOfHost * options.hosts.size());
     for (int host = 0; host < static_cast<int>(options.hosts.size()); ++host) {
       hosts.push_back(std::make_unique<RemoteHost>(options, host));
     }

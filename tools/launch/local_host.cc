@@ -19,6 +19,8 @@ namespace {
 
 // How long ranks wait for each other, unless told otherwise.
 constexpr Duration kNameTime = std::chrono::seconds(300);
+// What this process has open itself, and connections that are just being made.
+constexpr std::size_t kOwnDescriptors = 64;
 
 // Where the ranks meet. Launcher 0 serves there; the others only know the address.
 Result<bootstrap::HostPort> meeting_place(const LaunchOptions& options) {
@@ -56,9 +58,12 @@ Result<std::unique_ptr<LocalHost>> LocalHost::create(const LaunchOptions& option
 
 Status LocalHost::start() {
   STRETTO_ASSIGN_OR_RETURN(bootstrap::HostPort where, meeting_place(options_));
+  const auto pipes = 2 * static_cast<std::size_t>(options_.local_size());
+  // All ranks come to the store, and watch it.
+  const auto clients =
+      options_.host_index == 0 ? 2 * static_cast<std::size_t>(options_.size()) : std::size_t{0};
+  allow_descriptors(pipes + clients + kOwnDescriptors);
   if (options_.host_index == 0) {
-    // All ranks come to the store.
-    allow_descriptors(2 * static_cast<std::size_t>(options_.size()));
     STRETTO_ASSIGN_OR_RETURN(
         const auto host, bootstrap::address_to_bind(where.host, where.port,
                                                     {Deadline::after(kNameTime), told_to_end_}));
@@ -108,7 +113,10 @@ void LocalHost::tell_joiners(const RankEvent& event) {
   RankOutcome outcome;
   outcome.note_end(event);
   ending_ = outcome.failed();
+  // It takes a second to find out that there is none, for ever if all have joined.
+  if (store_is_missing_ && !outcome.failed()) return;
   const auto store = connect_to_store();
+  store_is_missing_ = store == nullptr;
   // Where there is none, the ranks do not reach it either, and say so.
   if (store == nullptr) return;
   (void)bootstrap::report_end(*store, options_.rank_of(event.local_rank), describe_end(outcome))

@@ -32,19 +32,60 @@ int whole_number(const Json& json) {
   return static_cast<int>(json.get_ref<const Json::number_integer_t&>());
 }
 
+TimePoint time_of_age(const Json& json) {
+  constexpr double kAgeMax = 1e9;
+  const std::chrono::duration<double> age(std::clamp(json.get<double>(), 0.0, kAgeMax));
+  return Clock::now() - std::chrono::duration_cast<Duration>(age);
+}
+
+// Arguments and variables are bytes, of no encoding that is known. JSON has none, so each is the
+// character with its number.
+std::string text_of_bytes(std::string_view bytes) {
+  std::string text;
+  for (const char byte : bytes) {
+    const auto number = static_cast<unsigned char>(byte);
+    if (number >= 0x80) text += static_cast<char>(0xc0 | number >> 6);
+    text += static_cast<char>(number < 0x80 ? number : 0x80 | (number & 0x3f));
+  }
+  return text;
+}
+// Other characters do not come; their bytes stay as they are.
+std::string bytes_of_text(std::string_view text) {
+  std::string bytes;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto first = static_cast<unsigned char>(text[i]);
+    const bool is_byte = (first & 0xfc) == 0xc0 && i + 1 < text.size();
+    bytes += is_byte ? static_cast<char>(first << 6 | (text[++i] & 0x3f)) : text[i];
+  }
+  return bytes;
+}
+
+Json texts_of(const std::vector<std::string>& list) {
+  Json texts = Json::array();
+  for (const std::string& bytes : list) texts.push_back(text_of_bytes(bytes));
+  return texts;
+}
+std::vector<std::string> bytes_of(const Json& texts) {
+  std::vector<std::string> list;
+  for (const Json& text : texts) {
+    list.push_back(bytes_of_text(text.get_ref<const std::string&>()));
+  }
+  return list;
+}
+
 }  // namespace
 
 std::string format_order(const Order& order) {
   Json hosts = Json::array();
   for (const HostShare& share : order.options.hosts) hosts.push_back({share.name, share.ranks});
-  return format({{"command", order.options.command},
+  return format({{"command", texts_of(order.options.command)},
                  {"hosts", hosts},
                  {"host_index", order.options.host_index},
                  {"rendezvous", order.options.rendezvous},
                  {"key", order.options.key.hexadecimal()},
                  {"prefix", order.options.prefix},
-                 {"directory", order.directory},
-                 {"environment", order.environment},
+                 {"directory", text_of_bytes(order.directory)},
+                 {"environment", texts_of(order.environment)},
                  {"marker", order.marker}});
 }
 
@@ -52,10 +93,10 @@ Result<Order> parse_order(std::string_view line) {
   return parse<Order>(line, [](const Json& json) -> Result<Order> {
     STRETTO_ASSIGN_OR_RETURN(const auto key,
                              bootstrap::JobKey::parse(json.at("key").get<std::string>()));
-    Order order{.directory = json.at("directory"),
-                .environment = json.at("environment"),
+    Order order{.directory = bytes_of_text(json.at("directory").get_ref<const std::string&>()),
+                .environment = bytes_of(json.at("environment")),
                 .marker = json.at("marker")};
-    order.options.command = json.at("command").get<std::vector<std::string>>();
+    order.options.command = bytes_of(json.at("command"));
     order.options.hosts.clear();
     for (const Json& share : json.at("hosts")) {
       order.options.hosts.push_back({share.at(0), whole_number(share.at(1))});
@@ -74,12 +115,13 @@ Result<Order> parse_order(std::string_view line) {
 }
 
 std::string format_event(const RankEvent& event) {
+  // Clocks of hosts differ, ages do not.
   Json json{{"kind", static_cast<int>(event.kind)},
             {"rank", event.local_rank},
             {"pid", event.pid},
             {"number", event.number},
-            {"text", event.text}};
-  // Clocks of hosts differ, ages do not.
+            {"text", event.text},
+            {"age", seconds(Clock::now() - event.at)}};
   if (event.note) {
     json["note"] = event.note->text;
     json["note_age"] = seconds(Clock::now() - event.note->written);
@@ -97,13 +139,10 @@ Result<RankEvent> parse_event(std::string_view line) {
                     .local_rank = whole_number(json.at("rank")),
                     .pid = whole_number(json.at("pid")),
                     .number = whole_number(json.at("number")),
-                    .text = json.at("text")};
+                    .text = json.at("text"),
+                    .at = time_of_age(json.at("age"))};
     if (json.contains("note")) {
-      constexpr double kAgeMax = 1e9;
-      const std::chrono::duration<double> age(
-          std::clamp(json.at("note_age").get<double>(), 0.0, kAgeMax));
-      event.note = {.text = json.at("note"),
-                    .written = Clock::now() - std::chrono::duration_cast<Duration>(age)};
+      event.note = {.text = json.at("note"), .written = time_of_age(json.at("note_age"))};
     }
     return event;
   });

@@ -147,7 +147,7 @@ int JobOutcome::exit_status() const {
 
 void RankOutcome::note_end(const RankEvent& event) {
   constexpr int kHostLost = 255;  // As ssh ends then.
-  ended = Clock::now();
+  ended = std::max(event.at, started);
   last_note = event.note;
   (event.kind == RankEvent::Kind::killed ? signal : exit_code) = event.number;
   if (event.kind != RankEvent::Kind::lost) return;

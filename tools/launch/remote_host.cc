@@ -5,6 +5,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +23,7 @@ namespace {
 
 // How ssh ends that could not connect, or has lost the connection.
 constexpr int kShellFailed = 255;
-constexpr int kPipeBytes = 1 << 20;
+constexpr int kOrderBytes = 1 << 20;
 constexpr int kPauseSeconds = 1;
 
 Result<std::string> own_program() {
@@ -49,18 +50,15 @@ Status RemoteHost::start() {
   STRETTO_ASSIGN_OR_RETURN(const bootstrap::JobKey random, bootstrap::JobKey::generate());
   marker_ = "stretto-" + random.hexadecimal().substr(0, 32) + " ";
   STRETTO_ASSIGN_OR_RETURN(const std::string program, own_program());
-  STRETTO_ASSIGN_OR_RETURN(Pipe orders, make_pipe());
+  STRETTO_ASSIGN_OR_RETURN(FileDescriptor orders, make_orders());
   STRETTO_ASSIGN_OR_RETURN(Pipe events, make_pipe());
-  orders_ = std::move(orders.writing);
   events_ = std::move(events.reading);
   ::fcntl(events_.get(), F_SETFL, O_NONBLOCK);
-  // The order is written before anybody reads; it may be longer than a pipe usually holds.
-  ::fcntl(orders_.get(), F_SETPIPE_SZ, kPipeBytes);
   STRETTO_RETURN_IF_ERROR(write_order());
 
   ChildOptions shell{.command = options_.remote_shell,
                      .environment = inherited_environment(),
-                     .input = orders.reading.get()};
+                     .input = orders.get()};
   shell.command.push_back(name());
   shell.command.push_back(fmt::format("exec '{}' run --agent", program));
   StartFailure failure;
@@ -70,6 +68,29 @@ Status RemoteHost::start() {
   relay_->add(std::move(child.output), STDOUT_FILENO, "");
   relay_->add_marked(std::move(child.errors), STDERR_FILENO, marker_, std::move(events.writing));
   return relay_->start();
+}
+
+// The order is written before anybody reads it. A pipe may hold a page of it, if this user has
+// many; a socket holds some hundred KiB.
+Result<FileDescriptor> RemoteHost::make_orders() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    return system_status("socketpair");
+  }
+  orders_ = FileDescriptor(ends[0]);
+  (void)::setsockopt(ends[0], SOL_SOCKET, SO_SNDBUF, &kOrderBytes, sizeof(kOrderBytes));
+  return FileDescriptor(ends[1]);
+}
+
+// False if not all of it has room. Never waits.
+bool RemoteHost::write_line(std::string_view line) const {
+  while (!line.empty()) {
+    const ssize_t count =
+        ::send(orders_.get(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (count < 0 && errno != EINTR) return false;
+    line.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  }
+  return true;
 }
 
 Status RemoteHost::write_order() const {
@@ -82,14 +103,11 @@ Status RemoteHost::write_order() const {
     if (!is_of_this_host(variable)) order.environment.push_back(std::move(variable));
   }
   const std::string line = format_order(order);
-  if (line.size() > kPipeBytes) {
-    return status_of(StatusCode::invalid_argument,
-                     "the program's arguments and the environment are too long for another host: "
-                     "{} bytes of at most {}",
-                     line.size(), kPipeBytes);
-  }
-  write_fully(orders_.get(), line);
-  return {};
+  if (write_line(line)) return {};
+  return status_of(StatusCode::invalid_argument,
+                   "the program's arguments and the environment, {} bytes, are too long for "
+                   "another host; more have room with a larger sysctl net.core.wmem_max",
+                   line.size());
 }
 
 Result<std::optional<RankEvent>> RemoteHost::next() {
@@ -146,7 +164,7 @@ std::optional<RankEvent> RemoteHost::next_lost() {
 
 void RemoteHost::send(int signal) {
   if (heard_) {
-    write_fully(orders_.get(), fmt::format("{}\n", signal));
+    (void)write_line(fmt::format("{}\n", signal));
   } else if (signal != SIGUSR1 && signal != SIGUSR2) {
     ending_ = true;
     if (shell_ > 0) ::kill(-shell_, SIGTERM);

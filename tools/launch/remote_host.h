@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/launch/host.h"
@@ -33,7 +34,9 @@ class RemoteHost final : public Host {
 
  private:
   std::string name() const;
+  Result<FileDescriptor> make_orders();
   Status write_order() const;
+  bool write_line(std::string_view line) const;
   Status after_shell();
   void wait_for_shell();
   std::optional<RankEvent> next_lost();

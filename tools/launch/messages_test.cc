@@ -1,0 +1,40 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "tools/launch/messages.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+namespace stretto::launch {
+namespace {
+
+TEST(LauncherMessages, BytesOfNoEncodingArriveAsTheyAre) {
+  std::string all;
+  for (int byte = 1; byte < 256; ++byte) all += static_cast<char>(byte);
+  Order order{.directory = "/caf\xe9", .environment = {"A=" + all, "B="}, .marker = "x "};
+  order.options.command = {"train", all, "", "na\xc3\xafve"};
+  order.options.hosts = {{"node", 1}};
+  const std::string line = format_order(order);
+  EXPECT_EQ(line.find('\n'), line.size() - 1) << "one line";
+  const Order parsed = parse_order(line).or_throw();
+  EXPECT_EQ(parsed.options.command, order.options.command);
+  EXPECT_EQ(parsed.environment, order.environment);
+  EXPECT_EQ(parsed.directory, order.directory);
+}
+
+TEST(LauncherMessages, AnEventIsAsOldAsItWas) {
+  const RankEvent event{.kind = RankEvent::Kind::killed,
+                        .local_rank = 3,
+                        .number = 9,
+                        .at = Clock::now() - std::chrono::seconds(5)};
+  const RankEvent parsed = parse_event(format_event(event)).or_throw();
+  EXPECT_EQ(parsed.local_rank, 3);
+  EXPECT_EQ(parsed.number, 9);
+  EXPECT_NEAR(seconds(parsed.at - event.at), 0.0, 0.5);
+}
+
+}  // namespace
+}  // namespace stretto::launch
