@@ -53,9 +53,11 @@ class FileLock {
   ~FileLock() {
     if (error_ == 0) (void)lock_byte(fd_, kChangeLock, F_UNLCK);
   }
+  // On a server the file has been removed, and nothing of it can be read any more.
+  bool file_is_gone() const { return error_ == ESTALE; }
   // Timeout: somebody else holds it.
   Status status() const {
-    if (error_ == 0) return {};
+    if (error_ == 0 || file_is_gone()) return {};
     if (error_ != EAGAIN && error_ != EACCES && error_ != EINTR)
       return system_status("locking", error_);
     return status_of(StatusCode::timeout, "another process has kept the file locked");
@@ -84,7 +86,8 @@ class FileStore : public Store {
 
  private:
   Result<std::optional<StoreReply>> try_answer(const StoreRequest& request);
-  Status catch_up() STRETTO_REQUIRES(mutex_);
+  Status catch_up(const FileLock& lock) STRETTO_REQUIRES(mutex_);
+  bool is_removed(const struct stat& state) const;
   Result<std::string> read_new_bytes() STRETTO_REQUIRES(mutex_);
   Status take_head(std::string_view& fresh) STRETTO_REQUIRES(mutex_);
   Status write_change(std::string_view key) STRETTO_REQUIRES(mutex_);
@@ -162,8 +165,7 @@ Result<std::unique_ptr<StoreWatch>> FileStore::watch(const std::string& key, con
 Status FileStore::execute_wills(std::int64_t own) {
   const MutexLock guard(mutex_);
   const FileLock lock(fd_.get());
-  STRETTO_RETURN_IF_ERROR(lock.status());
-  STRETTO_RETURN_IF_ERROR(catch_up());
+  STRETTO_RETURN_IF_ERROR(catch_up(lock));
   const std::string* count = contents_.find(kWillCount);
   const std::int64_t last = count == nullptr ? 0 : std::atoll(count->c_str());
   for (std::int64_t number = 1; number <= last; ++number) {
@@ -204,8 +206,7 @@ Result<StoreReply> FileStore::answer(const StoreRequest& request, const WaitLimi
 Result<std::optional<StoreReply>> FileStore::try_answer(const StoreRequest& request) {
   const MutexLock guard(mutex_);
   const FileLock lock(fd_.get());
-  STRETTO_RETURN_IF_ERROR(lock.status());
-  STRETTO_RETURN_IF_ERROR(catch_up());
+  STRETTO_RETURN_IF_ERROR(catch_up(lock));
   if (removed_ && (contents_.find(request.key) == nullptr || !reads(request.operation))) {
     return status_of(StatusCode::peer_lost, "the file has been removed");
   }
@@ -215,7 +216,10 @@ Result<std::optional<StoreReply>> FileStore::try_answer(const StoreRequest& requ
   return reply;
 }
 
-Status FileStore::catch_up() {
+Status FileStore::catch_up(const FileLock& lock) {
+  STRETTO_RETURN_IF_ERROR(lock.status());
+  removed_ = removed_ || lock.file_is_gone();
+  if (lock.file_is_gone()) return {};
   STRETTO_ASSIGN_OR_RETURN(std::string text, read_new_bytes());
   std::string_view fresh = text;
   if (known_bytes_ == 0) STRETTO_RETURN_IF_ERROR(take_head(fresh));
@@ -233,10 +237,18 @@ Status FileStore::catch_up() {
   }
 }
 
+// NFS gives a file that is removed while somebody on this host has it open another name.
+bool FileStore::is_removed(const struct stat& state) const {
+  struct stat named {};
+  if (state.st_nlink == 0) return true;
+  if (::lstat(path_.c_str(), &named) != 0) return errno == ENOENT;
+  return named.st_dev != state.st_dev || named.st_ino != state.st_ino;
+}
+
 Result<std::string> FileStore::read_new_bytes() {
   struct stat state {};
   if (::fstat(fd_.get(), &state) != 0) return system_status("fstat");
-  removed_ = state.st_nlink == 0;
+  removed_ = is_removed(state);
   const auto file_bytes = static_cast<std::size_t>(state.st_size);
   if (file_bytes < known_bytes_) {
     return status_of(StatusCode::protocol, "the file has become shorter");

@@ -155,6 +155,22 @@ TEST_F(FileStoreTest, EndsAWaitWhenTheFileIsRemoved) {
   expect_failure(status, StatusCode::peer_lost, "the file has been removed");
 }
 
+// As NFS removes a file that somebody has open.
+TEST_F(FileStoreTest, AFileThatHasAnotherNameNowHasBeenRemoved) {
+  const auto store = open();
+  ASSERT_TRUE(store->set("key", "value", soon()).ok());
+  ASSERT_EQ(::rename(path_.c_str(), (path_ + ".other").c_str()), 0);
+  expect_failure(store->get("never", soon()).status(), StatusCode::peer_lost,
+                 "the file has been removed");
+  EXPECT_EQ(store->get("key", soon()).value(), "value") << "what is there can still be read";
+  const auto next = open();
+  expect_failure(store->set("key", "again", soon()), StatusCode::peer_lost,
+                 "the file has been removed");
+  expect_failure(next->get("key", Deadline::after(milliseconds(5))).status(), StatusCode::timeout,
+                 "nobody has set it in time");
+  std::filesystem::remove(path_ + ".other");
+}
+
 TEST_F(FileStoreTest, WaitsForALockNoLongerThanItsDeadline) {
   const auto store = open();
   const FileDescriptor other(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
