@@ -66,11 +66,7 @@ Result<FileDescriptor> StoreClient::connect(const WaitLimit& limit) {
 Result<StoreReply> StoreClient::answer(const StoreRequest& request, const WaitLimit& limit) {
   STRETTO_ASSIGN_OR_RETURN(FileDescriptor connection, take_connection(limit));
   Result<StoreReply> reply = exchange(connection.get(), request, limit);
-  const StatusCode code = reply.status().code();
-  if (code == StatusCode::ok || code == StatusCode::refused ||
-      code == StatusCode::invalid_argument) {
-    give_back(std::move(connection));
-  }
+  if (reply.ok()) give_back(std::move(connection));
   return reply;
 }
 

@@ -45,8 +45,7 @@ class StoreClient : public Store {
  private:
   // Makes a connection over `fd` ready for requests.
   virtual Status greet(int fd, const WaitLimit& limit) = 0;
-  // One request and its reply. A failure that reads like a reply (invalid_argument, refused) leaves
-  // the connection usable; any other closes it.
+  // One request and its reply. After a failure the connection is closed.
   virtual Result<StoreReply> exchange(int fd, const StoreRequest& request,
                                       const WaitLimit& limit) = 0;
 

@@ -4,6 +4,8 @@
 // Collectives whose shares are buffers apart: they pass through scratch in which they lie one
 // behind the other.
 
+#include <type_traits>
+
 #include "stretto/base/rank_vector.h"
 #include "stretto/communicator/arguments.h"
 #include "stretto/communicator/backend.h"
@@ -15,15 +17,17 @@ using namespace communicator;
 
 namespace {
 
-// The lengths of a list that has a buffer of `dtype` for each rank.
+// The lengths of a list that has a buffer for each rank, of the dtype of the other side.
 template <class AnyView>
 RankVector<std::size_t> lengths_of(Caller caller, std::span<const AnyView> list, int size,
-                                   DType dtype) {
+                                   DType other) {
+  constexpr bool kAreInputs = std::is_same_v<AnyView, ConstView>;
   check_count(caller, "list", list.size(), static_cast<std::size_t>(size));
   RankVector<std::size_t> counts;
   for (const AnyView& view : list) {
     caller.entry = counts.size();
-    check_dtypes(caller, ConstView{nullptr, 0, dtype}, View{nullptr, 0, view.dtype});
+    check_dtypes(caller, ConstView{nullptr, 0, kAreInputs ? view.dtype : other},
+                 View{nullptr, 0, kAreInputs ? other : view.dtype});
     counts.push_back(view.count);
   }
   return counts;
@@ -86,8 +90,8 @@ Work Communicator::all_to_all_list(std::span<const ConstView> inputs, std::span<
   const Caller caller{.rank = rank(), .operation = "all_to_all_list"};
   check(caller, !inputs.empty(), "the list of inputs is empty");
   const DType dtype = inputs.front().dtype;
-  const auto counts = lengths_of(caller, inputs, size(), dtype);
   const auto received = lengths_of(caller, outputs, size(), dtype);
+  const auto counts = lengths_of(caller, inputs, size(), dtype);
   check_count(caller, "share sent to oneself", counts[rank()], received[rank()]);
   // Other ranks may have lists that look equal, so equal counts are not looked for.
   (void)shares_of(caller, counts, size());

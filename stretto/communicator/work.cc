@@ -269,9 +269,12 @@ void ChainedOperation::resume(const Status& status, const std::function<Work()>&
     const MutexLock guard(mutex_);
     second_ = operation;
     begun_ = true;
+    abandoned = abandoned_;
   }
   changed_.notify_all();
   if (operation == nullptr) return end(second.result_);
+  // Whoever gave up while it was begun has abandoned the first part only.
+  if (abandoned) operation->abandon();
   operation->then([chain = shared_from_this()](const Status& ended) { chain->end(ended); });
 }
 

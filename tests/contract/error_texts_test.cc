@@ -70,6 +70,17 @@ std::vector<Wrong> wrong_reductions() {
          c.reduce_scatter_coalesced(inputs, outputs).wait();
        },
        "rank 1: reduce_scatter_coalesced, entry 1: the input has 10 elements; it must have 8"},
+      {[](auto& c, auto& b) {
+         const std::array<ConstView, 2> inputs = {as_input(b.f), as_input(b.i)};
+         c.reduce_scatter_list(inputs, as_output(b.g)).wait();
+       },
+       "rank 1: reduce_scatter_list, entry 1: the input is i32, the output f32"},
+      {[](auto& c, auto& b) {
+         const std::array<ConstView, 2> inputs = {as_input(b.f), as_input(b.i)};
+         const std::array outputs = {as_output(b.g), as_output(b.g)};
+         c.all_to_all_list(inputs, outputs).wait();
+       },
+       "rank 1: all_to_all_list, entry 1: the input is i32, the output f32"},
   };
 }
 

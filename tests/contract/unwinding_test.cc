@@ -106,6 +106,29 @@ TEST_P(Unwinding, WorksInContainersAndListsAreAbandonedToo) {
   });
 }
 
+TEST_P(Unwinding, AChainIsAbandonedWhileItsSecondPartIsBegun) {
+  on_all(make(2, kTimeout), [](Communicator& comm) {
+    std::vector<float> data(10), more(10);
+    if (comm.rank() == 0) {
+      comm.barrier().wait();
+      return expect_contains(told<Aborted>([&] { comm.recv(data, {.from = 1}).wait(); }),
+                             "abandoned");
+    }
+    expect_own_exception([&] {
+      std::atomic<bool> begun{false};
+      // This thread ends the barrier, and begins what follows.
+      std::jthread other([&] { (void)comm.recv(more, {.from = 0, .tag = 1}).wait_status(); });
+      Work work = comm.barrier().then([&] {
+        begun = true;
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        return comm.recv(data, {.from = 0});
+      });
+      while (!begun) std::this_thread::yield();
+      fail_on_own();
+    });
+  });
+}
+
 // Its destructor abandons a Work that was made before the exception, as a member function would.
 struct Forgetful {
   Work work;
