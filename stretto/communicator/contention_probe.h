@@ -30,6 +30,8 @@ class ContentionProbe {
   ContentionProbe(Communicator& world, const group::HostList& hosts);
 
   bool takes_part() const { return !others_.empty(); }
+  // Whether it is busy while pairs measure.
+  bool has_partner() const { return !partner_.empty(); }
   // "2+2": those of each host that take part.
   std::string describe() const;
 
