@@ -5,7 +5,7 @@
 """Starts real jobs, harms them, and checks what becomes of every rank; ./dev chaos calls it.
 
 Each case is drawn from a kind and a seed: who is killed, stopped, cut off, flooded, short of
-something or of another opinion, when, and in which world (shared memory, tcp, two network
+something or of another opinion, when, and in which world (shared memory, tcp, UCX, two network
 namespaces, no launcher). Of every survivor the outcome, the error's type, text and time are
 compared with what is promised, and of every job what it leaves behind. Exits 1 if a promise was
 broken.
@@ -129,24 +129,28 @@ def cases(names, seed):
         yield KINDS[name], chaos_plan.draw(KINDS[name], seed + number)
 
 
-def usable_worlds():
-    """Every world that this machine has, and a sentence about the one it has not."""
+def usable_worlds(bin_dir):
+    """Every world that this machine has, and a sentence about each that it has not."""
+    worlds, sentences = set(chaos_plan.WORLDS), []
+    if not (bin_dir / "libstretto_ucx.so").exists():
+        worlds.remove("ucx")
+        sentences.append("cases of UCX are left out: this build has no plug-in for it")
     network = namespaces.Network(f"probe{os.getpid()}")
     try:
         network.make()
-        return chaos_plan.WORLDS, ""
     except namespaces.NetworkError as error:
-        return {"shm", "tcp", "bare"}, f"cases of two hosts are left out: {error}"
+        worlds.remove("two_hosts")
+        sentences.append(f"cases of two hosts are left out: {error}")
     finally:
         network.remove()
+    return worlds, sentences
 
 
 def run_all(runner, options, report):
     """Runs cases until the time is up or their number is reached."""
-    worlds, sentence = usable_worlds()
-    if sentence:
-        print(sentence)
-    worlds = set(worlds) & set(options.world or worlds)
+    worlds, sentences = usable_worlds(options.bin)
+    print(*sentences, sep="\n", end="\n" if sentences else "")
+    worlds &= set(options.world or worlds)
     names = options.only or list(KINDS)
     if not any(set(KINDS[name].worlds) & worlds for name in names):
         sys.exit("./dev chaos: no such kind of case is for such a world")

@@ -111,8 +111,8 @@ class Job:
                 if not name.startswith(("STRETTO_", "XDG_"))}
         name, value = self._mark.split("=")
         kept |= {name: value, "TMPDIR": str(self._temporary), "HOME": str(self.folder.parent)}
-        if self.plan.world == "tcp":
-            kept["STRETTO_TRANSPORT"] = "tcp"
+        if self.plan.world in ("tcp", "ucx"):
+            kept["STRETTO_TRANSPORT"] = self.plan.world
         if self.plan.world == "two_hosts":
             kept["STRETTO_JOB_KEY"] = KEY
         output = self.folder / f"output-{len(self.started)}.txt"

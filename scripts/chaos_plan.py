@@ -7,8 +7,8 @@ import dataclasses
 import random
 
 # "bare": without a launcher; rank 0 hosts the store in which the ranks meet.
-WORLDS = ("shm", "tcp", "two_hosts", "bare")
-LAUNCHED = ("shm", "tcp", "two_hosts")
+WORLDS = ("shm", "tcp", "ucx", "two_hosts", "bare")
+LAUNCHED = ("shm", "tcp", "ucx", "two_hosts")
 # What may be set for all ranks of a job; mostly nothing.
 SETTINGS = {"STRETTO_PROGRESS_THREAD": (None, None, "always", "never"),
             "STRETTO_SINGLE_COPY": (None, None, None, "always"),
@@ -90,7 +90,8 @@ def draw(kind, seed):
     for name, values in SETTINGS.items():
         if (value := rng.choice(values)) is not None:
             plan.environment[name] = value
-    if world == "bare":  # Where rank 0 makes the key, it has gone through the network.
+    # Where rank 0 makes the key, it has gone through the network; and UCX encrypts nothing.
+    if world in ("bare", "ucx"):
         plan.environment.pop("STRETTO_ENCRYPTION", None)
     for name, value in plan.details.items():
         if isinstance(value, float):
