@@ -33,6 +33,9 @@ constexpr std::uint64_t kWakeEvent = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kDataPlaneEvent = kWakeEvent - 1;
 // Between two looks at a data plane that has no descriptor, while this rank sleeps.
 constexpr std::chrono::milliseconds kPolledPlaneNap(1);
+// For how long a rank that an exception ends waits for what it has sent by another plane, as the
+// program hears of the exception after that. A rank that is stopped takes nothing.
+constexpr std::chrono::milliseconds kUnwindingTime(500);
 // No event tells that a peer's kernel has taken something.
 constexpr std::chrono::milliseconds kFinishNap(1);
 // Added to the number of a rank: its process has ended.
@@ -127,7 +130,9 @@ void Endpoint::finish_links() {
 // Waits until the data plane has taken what has been sent: the goodbye goes another way, and must
 // not overtake it.
 void Endpoint::drain_plane() {
-  const Deadline deadline = Deadline::after(farewell_time_);
+  const Deadline deadline =
+      Deadline::after(unwinds_ ? std::min<Duration>(farewell_time_, kUnwindingTime)
+                               : farewell_time_);
   const auto has_output = [&](std::size_t rank) {
     return peers_[rank] != nullptr && peers_[rank]->status().ok() &&
            data_plane_->has_output(static_cast<int>(rank));
@@ -223,6 +228,7 @@ void Endpoint::send_agreement(Rank rank, const MessageKey& key, ConstByteSpan pa
 
 void Endpoint::forget(std::uint64_t group, std::span<const Rank> members, const Status& reason,
                       Farewell farewell) {
+  unwinds_ = unwinds_ || farewell == Farewell::unwinding;
   tell(members, [&](Peer& to) { to.forget(group, reason, farewell); });
 }
 
