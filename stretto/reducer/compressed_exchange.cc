@@ -41,10 +41,11 @@ bool CompressedReduction::has_codec(std::size_t gradient) const {
   return by_index_[gradient] != nullptr && by_index_[gradient]->compressor != nullptr;
 }
 
-void CompressedReduction::begin_step(Communicator& communicator) {
+void CompressedReduction::begin_step(Communicator& communicator,
+                                     const std::optional<Duration>& timeout) {
   if (options_.compression != Compression::never) compresses_ = step_ >= options_.dense_steps;
   if (trial_ != nullptr && compresses_) {
-    compresses_ = step_ >= warm_up_steps_ && trial_->compresses(communicator);
+    compresses_ = step_ >= warm_up_steps_ && trial_->compresses(communicator, timeout);
   }
   divides_step_ = compresses_ && divides_in_step(step_);
   const auto& combines_from = prediction_.combines_from;
@@ -65,7 +66,9 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& fu
     refuse("{} of compressed gradients has no meaning; sum and mean have", stretto::name(full.op));
   }
   STRETTO_CHECK(communicator_ == &communicator, "attach() with this communicator comes first");
-  if (std::exchange(bucket_step_, full.step) != full.step) begin_step(communicator);
+  if (std::exchange(bucket_step_, full.step) != full.step) {
+    begin_step(communicator, full.timeout);
+  }
   advance(communicator);
   while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<Bucket>());
   Bucket& bucket = *buckets_[full.index];
@@ -79,6 +82,7 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& fu
     reducer::refuse_converted(name(), full.view.dtype);
   }
   bucket.is_compressed = compresses_ && has_any;
+  if (is_f32) keep_remembered(full);
   if (is_f32) clip_and_add_momentum(full);
   if (bucket.is_compressed) return start_messages(communicator, full, bucket);
   if (is_f32) add_residuals(full);
@@ -88,6 +92,26 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& fu
   Work work = communicator.all_reduce(full.view, {.op = full.op, .timeout = full.timeout});
   while (full.is_last() && !pending_.empty()) advance(communicator);
   return work;
+}
+
+void CompressedReduction::keep_remembered(const FullBucket& full) {
+  for (std::size_t i = 0; i < full.gradients.size(); ++i) {
+    if (!full.may_be_forgotten(i)) continue;
+    Gradient& gradient = *by_index_[full.gradients[i]];
+    gradient.before = {gradient.residual, gradient.momentum, gradient.factors.right,
+                       gradient.has_residual};
+  }
+}
+
+void CompressedReduction::forget(std::span<const std::size_t> gradients) {
+  for (const std::size_t index : gradients) {
+    if (by_index_[index] == nullptr) continue;
+    Gradient& gradient = *by_index_[index];
+    gradient.residual.swap(gradient.before.residual);
+    gradient.momentum.swap(gradient.before.momentum);
+    gradient.factors.right.swap(gradient.before.right);
+    gradient.has_residual = gradient.before.has_residual;
+  }
 }
 
 // All ranks submit operations in the same order, without a communicator of their own: what comes

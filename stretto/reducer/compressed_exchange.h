@@ -50,6 +50,14 @@ struct Factors {
 
 // What is remembered of a gradient.
 struct CompressedReduction::Gradient {
+  // As it was before a step that may turn out to have been none for this gradient.
+  struct Remembered {
+    std::vector<float> residual;
+    std::vector<float> momentum;
+    std::vector<float> right;
+    bool has_residual = false;
+  };
+
   std::string name;
   std::shared_ptr<const Compressor> compressor;  // Null: it travels as it is.
   const Codec* codec = nullptr;                  // The same, if it makes messages.
@@ -62,6 +70,7 @@ struct CompressedReduction::Gradient {
   std::vector<std::uint32_t> hints;  // Of each part, and of the sum of this rank's part.
   std::uint64_t key = 0;
   std::size_t owner = 0;  // Who adds it up where it is too small to be divided.
+  Remembered before;
 };
 
 // A part of a gradient that travels as one message.

@@ -12,11 +12,12 @@
 
 namespace stretto {
 
-bool CompressedReduction::Trial::compresses(Communicator& communicator) {
+bool CompressedReduction::Trial::compresses(Communicator& communicator,
+                                            const std::optional<Duration>& timeout) {
   if (next_step_ == 0) counted_ = {};
-  if (next_step_ == kEarlySteps && cannot_pay(communicator)) next_step_ = kTrialSteps;
+  if (next_step_ == kEarlySteps && cannot_pay(communicator, timeout)) next_step_ = kTrialSteps;
   const std::size_t step = next_step_;
-  if (step == kTrialSteps && counted_[1] == kCounted) decide(communicator);
+  if (step == kTrialSteps && counted_[1] == kCounted) decide(communicator, timeout);
   next_step_ = (step + 1) % period_;
   is_under_way_ = step < kTrialSteps;
   counts_ = is_under_way_ && step % kBlock != 0;
@@ -42,11 +43,13 @@ void CompressedReduction::Trial::settle(bool decision) {
 
 // Codecs work on the thread that has the gradients, so a compressed step is at least as long as
 // they take. All ranks get the same means.
-bool CompressedReduction::Trial::cannot_pay(Communicator& communicator) {
+bool CompressedReduction::Trial::cannot_pay(Communicator& communicator,
+                                            const std::optional<Duration>& timeout) {
   const auto begin = seconds_[0].begin();
   double means[] = {*std::min_element(begin, begin + static_cast<std::ptrdiff_t>(counted_[0])),
                     codec_seconds_};
-  communicator.all_reduce(std::span<double>(means), {.op = ReduceOp::mean}).wait();
+  communicator.all_reduce(std::span<double>(means), {.op = ReduceOp::mean, .timeout = timeout})
+      .wait();
   const auto [without, codec] = means;
   if (codec + exchange_seconds_ <= without) return false;
   settle(false);
@@ -64,7 +67,8 @@ bool CompressedReduction::Trial::cannot_pay(Communicator& communicator) {
 // All ranks decide the same, since they have the same means of their medians: one step that
 // something else held up decides nothing. Steps are compared with those a block before them, so
 // that what a machine does for longer than that is on both sides.
-void CompressedReduction::Trial::decide(Communicator& communicator) {
+void CompressedReduction::Trial::decide(Communicator& communicator,
+                                        const std::optional<Duration>& timeout) {
   std::array<double, kCounted> saved = {};
   std::ranges::transform(seconds_[0], seconds_[1], saved.begin(), std::minus<>());
   std::ranges::sort(saved);
@@ -73,7 +77,8 @@ void CompressedReduction::Trial::decide(Communicator& communicator) {
     return (sorted[(kCounted - 1) / 2] + sorted[kCounted / 2]) / 2;
   };
   double means[] = {middle(seconds_[0]), middle(saved), saved.front(), saved.back()};
-  communicator.all_reduce(std::span<double>(means), {.op = ReduceOp::mean}).wait();
+  communicator.all_reduce(std::span<double>(means), {.op = ReduceOp::mean, .timeout = timeout})
+      .wait();
   const auto [without, saves, least, most] = means;
   settle(saves > 0);
   if (communicator.rank() != Rank(0)) return;

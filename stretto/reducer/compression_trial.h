@@ -21,7 +21,7 @@ class CompressedReduction::Trial {
   void expect(double exchange_seconds) { exchange_seconds_ = exchange_seconds; }
   // Called when a step begins, on all ranks. Returns whether to compress it. Collective, and
   // blocks, in the steps in which a decision is due.
-  bool compresses(Communicator& communicator);
+  bool compresses(Communicator& communicator, const std::optional<Duration>& timeout);
   // Whether this step is one of those that a decision is made of.
   bool is_under_way() const { return is_under_way_; }
   // Whether its buckets may finish early, if it is not compressed. Not in the first step of a
@@ -39,8 +39,8 @@ class CompressedReduction::Trial {
   static constexpr std::size_t kEarlySteps = kBlock + 2;  // The last two of these are compressed.
   static constexpr std::size_t kCounted = kTrialSteps / 2 / kBlock * (kBlock - 1);  // Each way.
 
-  bool cannot_pay(Communicator& communicator);
-  void decide(Communicator& communicator);
+  bool cannot_pay(Communicator& communicator, const std::optional<Duration>& timeout);
+  void decide(Communicator& communicator, const std::optional<Duration>& timeout);
   void settle(bool decision);
 
   std::array<std::array<double, kCounted>, 2> seconds_ = {};  // Of steps without and with.

@@ -177,6 +177,9 @@ void Reducer::launch(std::size_t index) {
   } catch (const Error& error) {
     fail(explained(error.status()));
     throw_if_failed();
+  } catch (const std::exception& error) {
+    abandon_step(error.what());  // The others wait for this bucket.
+    throw;
   }
   in_flight_.store(true, std::memory_order_relaxed);
 }
@@ -189,23 +192,30 @@ void Reducer::keep_unused_values(std::size_t bucket) {
     BucketMemory& memory = *options_.memory;
     Slot& slot = slots_[index];
     const auto bytes = slot.view.span();
-    if (!without_data_ || options_.find_unused || slot.frozen) {
+    const bool is_kept = !without_data_ || options_.find_unused || slot.frozen;
+    if (is_kept) {
       kept_.push_back(index);
       if (slot.kept.bytes().size() != bytes.size()) slot.kept = memory.allocate_copy(bytes.size());
       memory.copy(slot.kept.bytes(), bytes);
     }
     if (without_data_) memory.clear(bytes);
     const bool is_silent = without_data_ || slot.frozen || memory.is_zero(bytes);
-    buckets_[bucket].silent[place] = is_silent ? 1 : 0;
+    const bool may_be_forgotten = is_kept && !slot.frozen;
+    buckets_[bucket].silent[place] =
+        static_cast<std::uint8_t>((is_silent ? 1 : 0) | (may_be_forgotten ? 2 : 0));
   }
 }
 
 void Reducer::restore_unused_values() {
   const MutexLock lock(launch_mutex_);
+  std::vector<std::size_t> forgotten;
   for (const std::size_t index : kept_) {
     const Slot& slot = slots_[index];
-    if (!was_used(index)) options_.memory->copy(slot.view.span(), slot.kept.bytes());
+    if (was_used(index)) continue;
+    options_.memory->copy(slot.view.span(), slot.kept.bytes());
+    if (!slot.frozen) forgotten.push_back(index);
   }
+  if (!forgotten.empty()) options_.hook->forget(forgotten);
 }
 
 // Of the buckets under way, ends those that are reduced: while backward still runs, so that what a

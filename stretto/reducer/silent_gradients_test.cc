@@ -100,22 +100,36 @@ TEST(SilentGradients, KeepWhatTheirFactorsLack) {
   });
 }
 
-// What they have learned of the matrix does not get lost.
-TEST(SilentGradients, FactorsGoOnAsIfTheStepHadNotBeen) {
-  run_ranks(2, [](Communicator& communicator) {
-    const auto after = [&](int idle_steps) {
-      const auto hook = compressing({.codec = power_sgd()});
-      const auto reducer = reducer_with(communicator, hook);
-      make_residual(*reducer, communicator.rank());
-      for (int step = 0; step < idle_steps; ++step) {
-        std::ranges::fill(floats(*reducer, 0), 0.0f);
-        run_step(*reducer, false);
-      }
-      make_residual(*reducer, communicator.rank());
-      return copy_of(floats(*reducer, 0));
-    };
-    EXPECT_EQ(after(2), after(0));
-  });
+// Residuals, momenta, and what factors have learned of the matrix: also where ranks hold a value of
+// before, which counts as theirs until all have said that they have not computed it.
+TEST(SilentGradients, HooksGoOnAsIfTheStepHadNotBeen) {
+  const std::vector<CompressionOptions> all = {
+      {.codec = power_sgd()},
+      {.codec = top_k({.density = 0.1}), .momentum = 0.9f},
+      {.codec = top_k({.density = 0.1}), .momentum = 0.9f, .exchange = CompressedExchange::divide},
+      {.codec = threshold({.limit = 0.4f})},
+      {.codec = one_bit()}};
+  for (const CompressionOptions& options : all) {
+    run_ranks(2, [&](Communicator& communicator) {
+      const auto after = [&](int idle_steps, float value) {
+        const auto hook = compressing(options);
+        const auto reducer = reducer_with(communicator, hook);
+        make_residual(*reducer, communicator.rank());
+        for (int step = 0; step < idle_steps; ++step) {
+          std::ranges::fill(floats(*reducer, 0), value);
+          run_step(*reducer, false);
+          EXPECT_EQ(floats(*reducer, 0)[0], value);
+        }
+        make_residual(*reducer, communicator.rank());
+        return copy_of(floats(*reducer, 0));
+      };
+      const Floats expected = after(0, 0);
+      EXPECT_EQ(after(2, 0), expected) << options.codec->name();
+      EXPECT_EQ(after(2, 0.3f), expected) << options.codec->name();
+      EXPECT_EQ(after(2, communicator.rank() == Rank(0) ? 0.3f : 0), expected)
+          << options.codec->name();
+    });
+  }
 }
 
 // Steps that are not compressed send residuals as well.

@@ -55,6 +55,7 @@ struct DeviceCompression::Item {
   Gradient* gradient = nullptr;  // Null: it travels as it is.
   View view;
   bool is_silent = false;
+  bool may_be_forgotten = false;
   std::size_t taken_out = 0;  // Elements; of a codec that rounds none.
   std::size_t at = 0;         // Where in Bucket::host that begins which stands for it.
   std::size_t bytes = 0;      // Of that.
@@ -163,6 +164,7 @@ torch::Tensor DeviceCompression::extract(const FullBucket& full, Item& item) {
   if (gradient.residual.bytes().empty()) {
     gradient.residual = full.memory->allocate_copy(item.view.bytes());
   }
+  if (item.may_be_forgotten && !item.is_silent) gradient.before = residual_of(gradient).clone();
   torch::Tensor carry =
       item.is_silent ? torch::zeros_like(values) : residual_of(gradient).add_(values);
   const codec::Extraction how = *codec_->extraction(item.view.count, step_ - 1);
@@ -172,6 +174,20 @@ torch::Tensor DeviceCompression::extract(const FullBucket& full, Item& item) {
   this_step_.gradient_bytes += item.view.bytes();
   this_step_.sent_values += how.rounded ? item.view.count : how.greatest;
   return extracted;
+}
+
+// A residual changes where the gradient was not silent, and nowhere else.
+void DeviceCompression::forget(std::span<const std::size_t> gradients) {
+  on_device([&] {
+    const torch::NoGradGuard no_grad;
+    let_wait(current_stream(device_), default_stream(device_));
+    for (const std::size_t index : gradients) {
+      Gradient* const gradient = by_index_[index];
+      if (gradient == nullptr || !gradient->before.defined()) continue;
+      residual_of(*gradient).copy_(std::exchange(gradient->before, torch::Tensor()));
+    }
+    let_wait(default_stream(device_), current_stream(device_));
+  });
 }
 
 torch::Tensor DeviceCompression::residual_of(const Gradient& gradient) const {
@@ -187,7 +203,8 @@ void DeviceCompression::encode(const FullBucket& full, Bucket& bucket) {
     for (std::size_t i = 0; i < full.gradients.size(); ++i) {
       Gradient* const gradient = by_index_[full.gradients[i]];
       if ((gradient != nullptr) != has_codec) continue;
-      bucket.items.push_back({gradient, full.gradient_views[i], full.is_silent(i)});
+      bucket.items.push_back(
+          {gradient, full.gradient_views[i], full.is_silent(i), full.may_be_forgotten(i)});
     }
   }
   std::vector<torch::Tensor> parts;

@@ -58,6 +58,7 @@ class DeviceCompression final : public CommunicationHook {
   void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override;
   Work start(Communicator& communicator, const FullBucket& full) override;
   void finish(const FullBucket& full) override;
+  void forget(std::span<const std::size_t> gradients) override;
   const CompressionStatistics* last_compression() const override { return &last_step_; }
 
  private:
@@ -66,6 +67,8 @@ class DeviceCompression final : public CommunicationHook {
     std::string name;
     std::size_t count = 0;
     Memory residual;  // Of the device; made in the first step.
+    // As it was before a step that may turn out to have been none for this gradient.
+    torch::Tensor before = {};
   };
   struct Item;
   struct Bucket;

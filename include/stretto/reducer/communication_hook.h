@@ -46,14 +46,18 @@ struct FullBucket {
   std::span<const View> gradient_views;    // Parts of `view`, in the same order.
   // In the same order, 1 where this rank has nothing to say in this step: a gradient that is
   // frozen, or that it has not computed and holds zeros. Perhaps all ranks have not, and what is
-  // reduced of it is forgotten; so what a hook has yet to send of it waits. Empty: none is.
+  // reduced of it is forgotten; so what a hook has yet to send of it waits. 2 where the rank has
+  // not computed it either, and holds a value of before, which counts as its own if others have;
+  // the two bits together where it holds zeros. Empty: all are computed.
   std::span<const std::uint8_t> silent = {};
   ReduceOp op = ReduceOp::mean;  // What the step is to compute.
   std::optional<Duration> timeout = std::nullopt;
   BucketMemory* memory = &host_buckets();  // Where it lies.
 
   bool is_last() const { return index + 1 == of_count; }
-  bool is_silent(std::size_t i) const { return !silent.empty() && silent[i] != 0; }
+  bool is_silent(std::size_t i) const { return !silent.empty() && (silent[i] & 1) != 0; }
+  // Whether the end of the step may tell that no rank has computed it: see forget().
+  bool may_be_forgotten(std::size_t i) const { return !silent.empty() && (silent[i] & 2) != 0; }
 };
 
 // How buckets are reduced: the seat for compression, and for everything else that is not one
@@ -92,6 +96,11 @@ class CommunicationHook {
   // step. It runs on the thread that ends the step, or where finishes_early() on a thread that
   // makes a gradient ready, as soon as that sees that the work has ended.
   virtual void finish(const FullBucket& bucket) { (void)bucket; }
+  // At the end of a step in which no rank has computed these gradients, of those that might be
+  // forgotten: what the hook remembers of them is to be as it was before.
+  virtual void forget(std::span<const std::size_t> gradients) {
+    if (inner() != nullptr) inner()->forget(gradients);
+  }
   // Whether a bucket waits for nothing but the work of start(): then finish() may run before later
   // ones start, and those that no rank uses may be left out, or started behind the others.
   virtual bool finishes_early() const { return false; }

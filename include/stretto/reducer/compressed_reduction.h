@@ -170,6 +170,7 @@ class CompressedReduction : public CommunicationHook {
   // Throws what decoding fails with, and then has aborted the communicator, unless all ranks find
   // the same.
   void finish(const FullBucket& bucket) override;
+  void forget(std::span<const std::size_t> gradients) override;
   // In a step that is not compressed, unless that is measured and the next one may be.
   bool finishes_early() const override { return finishes_early_; }
 
@@ -227,7 +228,8 @@ class CompressedReduction : public CommunicationHook {
   bool divides_in_step(std::uint64_t step) const;
   Way way_of(const Gradient& gradient) const;
   bool has_codec(std::size_t gradient) const;
-  void begin_step(Communicator& communicator);
+  void begin_step(Communicator& communicator, const std::optional<Duration>& timeout);
+  void keep_remembered(const FullBucket& full);
   Work start_messages(Communicator& communicator, const FullBucket& full, Bucket& bucket);
   void sort_gradients(const FullBucket& full, Bucket& bucket);
   void submit_next(Communicator& communicator, Exchange& exchange);
