@@ -3,13 +3,18 @@
 
 #include "stretto/torch/hook.h"
 
+#include <exception>
+#include <map>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
+
+#include "stretto/base/mutex.h"
 
 namespace stretto::ddp {
 namespace {
@@ -74,6 +79,54 @@ class EndOfPass {
   std::promise<void> over_;
 };
 
+// All that the end of a backward pass calls: libtorch stops at the first call that throws, and then
+// the models that come behind would be abandoned with their communicators.
+class EndsOfPass {
+ public:
+  // Those of the backward pass that runs on this thread.
+  static void add_to_current(std::shared_ptr<EndOfPass> end) {
+    static Mutex mutex;
+    static std::map<int, std::weak_ptr<EndsOfPass>> running;
+    const MutexLock lock(mutex);
+    std::erase_if(running, [](const auto& pass) { return pass.second.expired(); });
+    std::weak_ptr<EndsOfPass>& current = running[current_backward()];
+    if (const auto ends = current.lock(); ends != nullptr && ends->add(end)) return;
+    const auto ends = std::make_shared<EndsOfPass>();
+    current = ends;
+    ends->add(std::move(end));
+    autograd::Engine::get_default_engine().queue_callback([ends] { ends->call(); });
+  }
+
+ private:
+  // False if all have been called.
+  bool add(const std::shared_ptr<EndOfPass>& end) {
+    const MutexLock lock(mutex_);
+    if (!are_called_) ends_.push_back(end);
+    return !are_called_;
+  }
+  std::shared_ptr<EndOfPass> next() {
+    const MutexLock lock(mutex_);
+    are_called_ = called_ == ends_.size();
+    return are_called_ ? nullptr : ends_[called_++];
+  }
+  void call() {
+    std::exception_ptr failure;
+    while (const auto end = next()) {
+      try {
+        end->call();
+      } catch (...) {
+        if (failure == nullptr) failure = std::current_exception();
+      }
+    }
+    if (failure != nullptr) std::rethrow_exception(failure);
+  }
+
+  Mutex mutex_;
+  std::vector<std::shared_ptr<EndOfPass>> ends_ STRETTO_GUARDED_BY(mutex_);
+  std::size_t called_ STRETTO_GUARDED_BY(mutex_) = 0;
+  bool are_called_ STRETTO_GUARDED_BY(mutex_) = false;
+};
+
 }  // namespace
 
 GradientHook::GradientHook(const torch::Tensor& parameter, std::function<void()> on_accumulated)
@@ -107,7 +160,7 @@ std::future<void> call_at_end_of_backward(std::function<void()> function,
                                           std::function<void()> abandoned) {
   auto end = std::make_shared<EndOfPass>(std::move(function), std::move(abandoned));
   std::future<void> over = end->over();
-  autograd::Engine::get_default_engine().queue_callback([end = std::move(end)] { end->call(); });
+  EndsOfPass::add_to_current(std::move(end));
   return over;
 }
 

@@ -346,8 +346,8 @@ void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions&
     if (is_outermost) loop_of_thread.reset();
   });
   loop();
+  put_parameters_back();  // Of a forward pass without a backward one.
   follow_others();
-  put_parameters_back();
   const Rank leader = uneven_->leader();
   broadcast_state(leader);
   for (torch::optim::Optimizer* const optimizer : options.optimizers) {

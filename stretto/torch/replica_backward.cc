@@ -281,14 +281,14 @@ void Replica::end_of_backward() {
   const bool knew_graph = graph_known_;
   try {
     complete_gradients();
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     reducer_->abandon_step(error.what());
     throw;
   }
   try {
     finalize(true);
     finish_step();
-  } catch (const Error&) {
+  } catch (...) {  // Also what a hook or an optimizer of the program's throws.
     // The next step begins anew. Of a static graph, a first step that fails has promised nothing.
     forget_progress();
     graph_known_ = graph_known_ && knew_graph;

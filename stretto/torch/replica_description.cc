@@ -88,7 +88,8 @@ ReducerOptions Replica::reducer_options() const {
           .last_bucket_small = options_.last_bucket_small,
           .rebuild_buckets = options_.rebuild_buckets,
           .find_unused = may_differ,
-          .pass_waits = has_sync_batch_norm_ && may_differ,
+          // So they may where one rank keeps a tensor that has been lent the gradient's place.
+          .pass_waits = has_sync_batch_norm_ && (may_differ || options_.allocate_in_buckets),
           .mean_division = options_.mean_division,
           .number = number_,
           .hook = location_.hook != nullptr

@@ -122,6 +122,36 @@ TEST(SyncBatchNorm, HooksThatWaitBeginBehindIt) {
   expect_training_like_one_process(top_k({.density = 1}));
 }
 
+// The tensor that rank 0 keeps has been lent the gradient's place, so its bucket waits for the end
+// of the pass, and that for the other rank.
+TEST(SyncBatchNorm, HooksThatWaitBeginBehindItWhereARankKeepsATensor) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    SyncBatchNorm norm(communicator, kInputs);
+    torch::nn::Sequential model = with_seed(9, [&] {
+      return torch::nn::Sequential(torch::nn::Linear(kInputs, kInputs), norm,
+                                   torch::nn::Linear(kInputs, kInputs),
+                                   torch::nn::Linear(kInputs, kInputs));
+    });
+    const auto hook = std::make_shared<CompressedReduction>(CompressionOptions{
+        .codec = top_k({.density = 1}), .min_elements = 1, .exchange = CompressedExchange::divide});
+    DistributedDataParallel ddp(
+        model, communicator,
+        {.bucket_bytes = {1}, .communication_hook = hook, .timeout = std::chrono::seconds(20)});
+    int step = 0;
+    std::vector<torch::Tensor> kept;
+    model[3]->as<torch::nn::Linear>()->weight.register_hook([&](const torch::Tensor& gradient) {
+      if (rank == 0 && step > 2) kept.push_back(gradient);
+      return gradient;
+    });
+    for (; step < 6; ++step) {
+      ddp.zero_grad();
+      loss_of_output(ddp.forward(part(global_batch(step), rank).data)).backward();
+    }
+    ddp.verify_replicas();
+    EXPECT_EQ(kept.size(), rank == 0 ? 3u : 0u);
+  });
+}
+
 TEST(SyncBatchNorm, LayersMayShareACommunicator) {
   run_ranks(kRanks, [](Communicator& job) {
     const std::shared_ptr<Communicator> group = job.new_group({0, 1});

@@ -60,6 +60,27 @@ TEST(UnusualPrograms, ModelsThatRanksUseDifferentlyInOnePassNeedCommunicatorsOfT
   expect_contains(texts, "give each of them a communicator of its own, by split()");
 }
 
+// What the step of one model is refused for is not the other's.
+TEST(UnusualPrograms, AModelThatIsRefusedLeavesOthersOfThePassAsTheyAre) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    const auto own = communicator.split({.color = 0}), other = communicator.split({.color = 0});
+    Branches one = with_seed(1, [] { return Branches(); });
+    Branches two = with_seed(2, [] { return Branches(); });
+    DistributedDataParallel first(one, *own), second(two, *other);
+    const auto step = [&](bool both) {
+      first.zero_grad();
+      second.zero_grad();
+      const auto x = part(global_batch(0), rank).data;
+      (first.forward(x, true).sum() + second.forward(x, both).sum()).backward();
+    };
+    step(true);
+    expect_contains(message_of<InvalidArgument>([&] { step(rank == 0); }), "b.weight");
+    EXPECT_NO_THROW(step(true));
+    expect_close(one->b->bias.grad(), torch::full({2}, 4.0), "b.bias");
+    expect_close(two->b->bias.grad(), torch::full({2}, 4.0), "b.bias");
+  });
+}
+
 TEST(UnusualPrograms, ParametersWithoutElementsMayBeCompressed) {
   run_ranks(3, [](Communicator& communicator) {
     for (const CompressedExchange exchange :
