@@ -121,6 +121,10 @@ class HandlesTest(unittest.TestCase):
             with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
                 pass
             manager.wait()
+            world = dist.group.WORLD
+            said = ranks.refusal(
+                lambda: world.reduce_scatter_tensor_coalesced([], [torch.ones(2)]))
+            assert "0 elements; it must have 1" in said, said
 
         ranks.with_group(body)
 

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import datetime
+import time
 import unittest
 
 import ranks
@@ -97,6 +99,20 @@ class HooksTest(unittest.TestCase):
                 resumed.steps(3)
                 assert torch.equal(resumed.parameters(), through.parameters()), hook.name
                 assert again.save() == hook.save(), hook.name
+
+        ranks.with_group(body)
+
+    def test_the_timeout_that_the_group_has_now_holds(self) -> None:
+        def body(rank: int, size: int) -> None:
+            training = Training(rank, hooks.top_k(0.05, min_elements=100))
+            training.steps(1)
+            short = datetime.timedelta(seconds=1)
+            dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(short)
+            time.sleep(5 * rank)
+            began = time.monotonic()
+            said = refusal(lambda: training.steps(1))
+            assert rank == 1 or "rank 1" in said, said
+            assert time.monotonic() - began < 4
 
         ranks.with_group(body)
 

@@ -28,11 +28,13 @@ void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
          .rows = parameter.dim() > 1 ? static_cast<std::size_t>(parameter.size(0)) : 0});
   }
   const auto communicator = group->communicator();
+  const Duration timeout = group->timeout();
   for_torch([&] {
+    hook_->claim(owner_, timeout);
     // Hooks that compress agree on their names in attach(), and would not meet others there.
     if (hook_->last_compression() == nullptr) {
-      (void)reducer::take_over_together(*communicator, hook_->name(),
-                                        [] { return reducer::ResumePoint(); }, {});
+      (void)reducer::take_over_together(
+          *communicator, hook_->name(), [] { return reducer::ResumePoint(); }, timeout);
     }
     hook_->attach(*communicator, gradients);
   });
@@ -66,7 +68,8 @@ void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buff
                   .view = whole,
                   .gradients = bucket->numbers,
                   .gradient_views = bucket->views,
-                  .silent = bucket->silent};
+                  .silent = bucket->silent,
+                  .timeout = group_->timeout()};
   for_torch([&] {
     bucket->work = hook_->start(*communicator, bucket->full);
     buckets_.push_back(std::move(bucket));

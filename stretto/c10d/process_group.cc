@@ -402,7 +402,7 @@ WorkPtr ProcessGroupStretto::reduce_scatter_tensor_coalesced(
   const std::vector<ConstView> from = held.inputs(inputs, kReduced);
   const std::vector<View> to = held.outputs(outputs, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
-  const bool single = inputs.size() == 1;
+  const bool single = inputs.size() == 1 && outputs.size() == 1;
   const OpType type = single ? OpType::_REDUCE_SCATTER_BASE : kReduceScatterTensorCoalesced;
   return start({type, "stretto:_reduce_scatter_base", options.timeout, held, inputs, outputs},
                [&](Communicator& comm, Duration timeout) {

@@ -58,6 +58,7 @@ class ProcessGroupStretto final : public ::c10d::Backend {
     return options;
   }
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
+  Duration timeout() const { return duration_of(timeout_); }
   bool supportsSplitting() const override { return true; }
   bool supportsShrinking() const { return true; }
 
@@ -202,6 +203,21 @@ class ProcessGroupStretto final : public ::c10d::Backend {
     std::weak_ptr<InFlight> operation;
     bool is_collective;
   };
+  // Those that have to be called, or are being called.
+  class CompletionHooks {
+   public:
+    void begin();
+    void run(const std::function<void()>& hook);
+    // Until all have returned, but those that this thread is inside of.
+    void wait();
+
+   private:
+    static thread_local std::size_t running_here;
+    Mutex mutex_;
+    std::condition_variable changed_;
+    std::size_t due_ STRETTO_GUARDED_BY(mutex_) = 0;
+  };
+  const std::shared_ptr<CompletionHooks> hooks_ = std::make_shared<CompletionHooks>();
   std::vector<Pending> pending_ STRETTO_GUARDED_BY(mutex_);
   std::size_t pending_limit_ STRETTO_GUARDED_BY(mutex_) = 0;  // Beyond, those that ended go.
 };

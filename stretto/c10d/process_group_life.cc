@@ -11,6 +11,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <c10/util/ScopeExit.h>
+
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -423,12 +425,38 @@ void ProcessGroupStretto::registerOnCompletionHook(
 void ProcessGroupStretto::tell_hook(const std::shared_ptr<InFlight>& operation,
                                     ::c10d::OpType type) {
   const auto started = std::chrono::steady_clock::now();
-  operation->then(
-      [hook = onCompletionHook_, type, number = operation->number, started](const Status&) {
-        const auto ended = std::chrono::steady_clock::now();
-        hook(std::make_shared<::c10d::WorkInfo>(type, number, started, ended, ended - started));
-      });
+  hooks_->begin();
+  operation->then([hooks = hooks_, hook = onCompletionHook_, type, number = operation->number,
+                   started](const Status&) {
+    const auto ended = std::chrono::steady_clock::now();
+    const auto info =
+        std::make_shared<::c10d::WorkInfo>(type, number, started, ended, ended - started);
+    hooks->run([&] { hook(info); });
+  });
 }
+
+void ProcessGroupStretto::CompletionHooks::begin() {
+  const MutexLock lock(mutex_);
+  ++due_;
+}
+
+void ProcessGroupStretto::CompletionHooks::run(const std::function<void()>& hook) {
+  const auto end = c10::make_scope_exit([this] {
+    --running_here;
+    const MutexLock lock(mutex_);
+    --due_;
+    changed_.notify_all();
+  });
+  ++running_here;
+  hook();
+}
+
+void ProcessGroupStretto::CompletionHooks::wait() {
+  MutexLock lock(mutex_);
+  while (due_ > running_here) changed_.wait(lock.native());
+}
+
+thread_local std::size_t ProcessGroupStretto::CompletionHooks::running_here = 0;
 
 void ProcessGroupStretto::note_pending(const std::shared_ptr<InFlight>& operation,
                                        ::c10d::OpType type) {
@@ -460,6 +488,7 @@ void ProcessGroupStretto::end_pending(bool only_collectives) {
 void ProcessGroupStretto::waitForPendingWorks() {
   const WithoutGil without_gil;
   end_pending(false);
+  hooks_->wait();
 }
 
 }  // namespace stretto::c10d_backend

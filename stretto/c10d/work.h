@@ -155,6 +155,9 @@ class WorkStretto final : public ::c10d::Work {
   // thread's current stream: it is begun only when all ranks have come, so there is no event before
   // that a stream could wait for, and no other place where its failure could be told.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  // By the host: what comes back to the current stream is queued there when the operation has
+  // ended, and would wait behind a stream that is blocked.
+  void blockCurrentStream() override { wait(); }
   // The same, until the end of a time for which the caller waits for several.
   void wait_until(const Deadline& deadline, std::chrono::milliseconds timeout);
   void abort() override;
@@ -192,6 +195,7 @@ class CoalescedWork final : public ::c10d::Work {
   std::vector<at::Tensor> result() override;
   void synchronize() override { wait(); }
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void blockCurrentStream() override { wait(); }
   void abort() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override;
