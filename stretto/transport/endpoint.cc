@@ -130,9 +130,8 @@ void Endpoint::finish_links() {
 // Waits until the data plane has taken what has been sent: the goodbye goes another way, and must
 // not overtake it.
 void Endpoint::drain_plane() {
-  const Deadline deadline =
-      Deadline::after(unwinds_ ? std::min<Duration>(farewell_time_, kUnwindingTime)
-                               : farewell_time_);
+  const Deadline deadline = Deadline::after(
+      unwinds_ ? std::min<Duration>(farewell_time_, kUnwindingTime) : farewell_time_);
   const auto has_output = [&](std::size_t rank) {
     return peers_[rank] != nullptr && peers_[rank]->status().ok() &&
            data_plane_->has_output(static_cast<int>(rank));
