@@ -220,14 +220,14 @@ def waits_for_the_current_stream(one: Rank) -> None:
 
 def copied_results_reach_other_streams(one: Rank) -> None:
     """A result that is not contiguous is copied, on the stream that was current at the call."""
-    for _ in range(5):
+    for turn in range(6):
         before = one.use_stream(0)
         one.use_stream()
         one.be_busy()
         tensor = one.value(one.device, 40, 30)
         work = dist.all_reduce(tensor.t(), group=one.group, async_op=True)
         one.use_stream(before)
-        work.wait()
+        work.block_current_stream() if turn % 2 else work.wait()
         parts = (
             Rank.value(types.SimpleNamespace(rank=rank), torch.device("cpu"), 40, 30)
             for rank in range(one.size)

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <thread>
 
 #include "stretto/base/file_descriptor.h"
@@ -247,7 +248,11 @@ bool FileStore::is_removed(const struct stat& state) const {
 
 Result<std::string> FileStore::read_new_bytes() {
   struct stat state {};
-  if (::fstat(fd_.get(), &state) != 0) return system_status("fstat");
+  if (::fstat(fd_.get(), &state) != 0) {
+    if (errno != ESTALE) return system_status("fstat");
+    removed_ = true;
+    return std::string();
+  }
   removed_ = is_removed(state);
   const auto file_bytes = static_cast<std::size_t>(state.st_size);
   if (file_bytes < known_bytes_) {
@@ -328,7 +333,10 @@ Status FileStore::begin(const WaitLimit& limit) {
 
 }  // namespace
 
-Result<std::unique_ptr<Store>> open_file_store(const std::string& path, const WaitLimit& limit) {
+Result<std::unique_ptr<Store>> open_file_store(const std::string& given_path,
+                                               const WaitLimit& limit) {
+  // The program may go to another directory.
+  const std::string path = std::filesystem::absolute(given_path);
   FileDescriptor fd(
       ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   if (!fd.valid()) return system_status("opening the file " + path);

@@ -203,21 +203,19 @@ class ProcessGroupStretto final : public ::c10d::Backend {
     std::weak_ptr<InFlight> operation;
     bool is_collective;
   };
-  // Those that have to be called, or are being called.
-  class CompletionHooks {
+  // Calls of the completion hook that have not returned.
+  class DueHooks : public std::enable_shared_from_this<DueHooks> {
    public:
-    void begin();
-    void run(const std::function<void()>& hook);
-    // Until all have returned, but those that this thread is inside of.
+    // One more, until what is returned is gone.
+    std::shared_ptr<void> add();
     void wait();
 
    private:
-    static thread_local std::size_t running_here;
     Mutex mutex_;
     std::condition_variable changed_;
-    std::size_t due_ STRETTO_GUARDED_BY(mutex_) = 0;
+    std::size_t count_ STRETTO_GUARDED_BY(mutex_) = 0;
   };
-  const std::shared_ptr<CompletionHooks> hooks_ = std::make_shared<CompletionHooks>();
+  const std::shared_ptr<DueHooks> due_hooks_ = std::make_shared<DueHooks>();
   std::vector<Pending> pending_ STRETTO_GUARDED_BY(mutex_);
   std::size_t pending_limit_ STRETTO_GUARDED_BY(mutex_) = 0;  // Beyond, those that ended go.
 };

@@ -31,6 +31,8 @@ using bootstrap::StoreOperation;
 using bootstrap::StoreReply;
 using bootstrap::StoreRequest;
 
+thread_local int hooks_of_thread = 0;  // In which it is at the moment.
+
 // The groups that live.
 class Groups {
  public:
@@ -425,38 +427,29 @@ void ProcessGroupStretto::registerOnCompletionHook(
 void ProcessGroupStretto::tell_hook(const std::shared_ptr<InFlight>& operation,
                                     ::c10d::OpType type) {
   const auto started = std::chrono::steady_clock::now();
-  hooks_->begin();
-  operation->then([hooks = hooks_, hook = onCompletionHook_, type, number = operation->number,
-                   started](const Status&) {
+  operation->then([due = due_hooks_->add(), hook = onCompletionHook_, type,
+                   number = operation->number, started](const Status&) {
     const auto ended = std::chrono::steady_clock::now();
-    const auto info =
-        std::make_shared<::c10d::WorkInfo>(type, number, started, ended, ended - started);
-    hooks->run([&] { hook(info); });
+    const auto leave = c10::make_scope_exit([] { --hooks_of_thread; });
+    ++hooks_of_thread;
+    hook(std::make_shared<::c10d::WorkInfo>(type, number, started, ended, ended - started));
   });
 }
 
-void ProcessGroupStretto::CompletionHooks::begin() {
+std::shared_ptr<void> ProcessGroupStretto::DueHooks::add() {
   const MutexLock lock(mutex_);
-  ++due_;
+  ++count_;
+  return {nullptr, [self = shared_from_this()](void*) {
+            const MutexLock guard(self->mutex_);
+            --self->count_;
+            self->changed_.notify_all();
+          }};
 }
 
-void ProcessGroupStretto::CompletionHooks::run(const std::function<void()>& hook) {
-  const auto end = c10::make_scope_exit([this] {
-    --running_here;
-    const MutexLock lock(mutex_);
-    --due_;
-    changed_.notify_all();
-  });
-  ++running_here;
-  hook();
-}
-
-void ProcessGroupStretto::CompletionHooks::wait() {
+void ProcessGroupStretto::DueHooks::wait() {
   MutexLock lock(mutex_);
-  while (due_ > running_here) changed_.wait(lock.native());
+  while (count_ > 0) changed_.wait(lock.native());
 }
-
-thread_local std::size_t ProcessGroupStretto::CompletionHooks::running_here = 0;
 
 void ProcessGroupStretto::note_pending(const std::shared_ptr<InFlight>& operation,
                                        ::c10d::OpType type) {
@@ -488,7 +481,7 @@ void ProcessGroupStretto::end_pending(bool only_collectives) {
 void ProcessGroupStretto::waitForPendingWorks() {
   const WithoutGil without_gil;
   end_pending(false);
-  hooks_->wait();
+  if (hooks_of_thread == 0) due_hooks_->wait();  // A hook does not wait for itself.
 }
 
 }  // namespace stretto::c10d_backend

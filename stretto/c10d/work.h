@@ -155,8 +155,8 @@ class WorkStretto final : public ::c10d::Work {
   // thread's current stream: it is begun only when all ranks have come, so there is no event before
   // that a stream could wait for, and no other place where its failure could be told.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
-  // By the host: what comes back to the current stream is queued there when the operation has
-  // ended, and would wait behind a stream that is blocked.
+  // Blocks the host: results come to the current stream when the operation has ended, and would
+  // wait there behind what blocks it.
   void blockCurrentStream() override { wait(); }
   // The same, until the end of a time for which the caller waits for several.
   void wait_until(const Deadline& deadline, std::chrono::milliseconds timeout);

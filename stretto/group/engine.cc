@@ -176,7 +176,8 @@ void Engine::take(std::unique_lock<std::mutex>& held) {
 
 void Engine::release(std::unique_lock<std::mutex>& held) {
   const bool wake_background = std::exchange(wake_background_, false) && in_flight_ > 0;
-  const bool wake_sleepers = std::exchange(wake_sleepers_, false);
+  const bool wake_sleepers =
+      std::exchange(wake_sleepers_, false) && sleepers_.load(std::memory_order_relaxed) > 0;
   held.unlock();
   if (wake_background) work_arrived_.notify_one();
   if (wake_sleepers) transport_->wake();
@@ -326,7 +327,7 @@ void Engine::run_background_thread() {
   EngineLock held(*this);
   IdleWait wait;
   bool is_idle = false;
-  TimePoint last_beat;
+  TimePoint last_beat = Clock::now();
   while (!stopping_) {
     if (!background_drives()) {
       // A waiter's leaving is not signalled under the lock, so a driver looks more often.

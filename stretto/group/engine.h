@@ -33,9 +33,9 @@ class EngineLock;
 //
 // Whoever waits drives: a waiting thread takes turns of progress itself, for all operations, so
 // that a blocking call needs no hand-over. The background thread drives while operations are in
-// flight and nobody waits, if it is a progress thread; else it only takes a turn now and then (the
-// heartbeat), so that deadlines hold, a death is noticed, and others who ask what this rank does
-// get an answer while its program is busy elsewhere.
+// flight and nobody waits, if it is a progress thread; else, and while others wait, it only takes a
+// turn now and then (the heartbeat), so that deadlines hold, a death is noticed, and others who ask
+// what this rank does get an answer while its program is busy elsewhere.
 class Engine final : private transport::TransportListener {
  public:
   struct Options {
@@ -82,7 +82,7 @@ class Engine final : private transport::TransportListener {
   // An operation has been submitted: whoever sleeps must know of it, and is woken as soon as the
   // lock is let go of, for which it would only have to wait.
   void submitted() STRETTO_REQUIRES(engine_held);
-  // An operation has ended, and perhaps a sleeper's.
+  // An operation has ended. A thread that sleeps may have waited for it.
   void ended() STRETTO_REQUIRES(engine_held) {
     --in_flight_;
     if (sleepers_.load(std::memory_order_relaxed) > 0) wake_sleepers_ = true;

@@ -96,10 +96,20 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& fu
 
 void CompressedReduction::keep_remembered(const FullBucket& full) {
   for (std::size_t i = 0; i < full.gradients.size(); ++i) {
-    if (!full.may_be_forgotten(i)) continue;
     Gradient& gradient = *by_index_[full.gradients[i]];
-    gradient.before = {gradient.residual, gradient.momentum, gradient.factors.right,
-                       gradient.has_residual};
+    Gradient::Remembered& before = gradient.before;
+    if (!full.is_uncomputed(i)) {
+      before = {};
+      continue;
+    }
+    // Of a silent gradient who adds up parts may keep something.
+    const Way way = gradient.compressor == nullptr ? Way::gathered : way_of(gradient);
+    before.has_all = !full.is_silent(i) || way == Way::divided || way == Way::combined;
+    before.has_residual = gradient.has_residual;
+    before.right.assign(gradient.factors.right.begin(), gradient.factors.right.end());
+    if (!before.has_all) continue;
+    before.residual.assign(gradient.residual.begin(), gradient.residual.end());
+    before.momentum.assign(gradient.momentum.begin(), gradient.momentum.end());
   }
 }
 
@@ -107,10 +117,12 @@ void CompressedReduction::forget(std::span<const std::size_t> gradients) {
   for (const std::size_t index : gradients) {
     if (by_index_[index] == nullptr) continue;
     Gradient& gradient = *by_index_[index];
-    gradient.residual.swap(gradient.before.residual);
-    gradient.momentum.swap(gradient.before.momentum);
-    gradient.factors.right.swap(gradient.before.right);
-    gradient.has_residual = gradient.before.has_residual;
+    Gradient::Remembered& before = gradient.before;
+    gradient.has_residual = before.has_residual;
+    gradient.factors.right.swap(before.right);
+    if (!before.has_all) continue;
+    gradient.residual.swap(before.residual);
+    gradient.momentum.swap(before.momentum);
   }
 }
 

@@ -56,6 +56,7 @@ struct CompressedReduction::Gradient {
     std::vector<float> momentum;
     std::vector<float> right;
     bool has_residual = false;
+    bool has_all = false;  // Else residual and momentum do not change in the step.
   };
 
   std::string name;

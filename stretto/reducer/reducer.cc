@@ -92,7 +92,8 @@ FullBucket Reducer::full(std::size_t bucket) const {
           .silent = buckets_[bucket].silent,
           .op = options_.op,
           .timeout = options_.timeout,
-          .memory = options_.memory.get()};
+          .memory = options_.memory.get(),
+          .uncomputed = buckets_[bucket].uncomputed};
 }
 
 void Reducer::mark_ready(std::size_t index) {
@@ -169,6 +170,7 @@ void Reducer::launch_full_buckets() {
 void Reducer::launch(std::size_t index) {
   Bucket& bucket = buckets_[index];
   std::ranges::fill(bucket.silent, std::uint8_t{0});
+  std::ranges::fill(bucket.uncomputed, std::uint8_t{0});
   if (closing_ || frozen_count_ > 0) keep_unused_values(index);
   bucket.launch = Clock::now();
   try {
@@ -200,9 +202,8 @@ void Reducer::keep_unused_values(std::size_t bucket) {
     }
     if (without_data_) memory.clear(bytes);
     const bool is_silent = without_data_ || slot.frozen || memory.is_zero(bytes);
-    const bool may_be_forgotten = is_kept && !slot.frozen;
-    buckets_[bucket].silent[place] =
-        static_cast<std::uint8_t>((is_silent ? 1 : 0) | (may_be_forgotten ? 2 : 0));
+    buckets_[bucket].silent[place] = is_silent ? 1 : 0;
+    buckets_[bucket].uncomputed[place] = is_kept && !slot.frozen ? 1 : 0;
   }
 }
 
@@ -215,7 +216,13 @@ void Reducer::restore_unused_values() {
     options_.memory->copy(slot.view.span(), slot.kept.bytes());
     if (!slot.frozen) forgotten.push_back(index);
   }
-  if (!forgotten.empty()) options_.hook->forget(forgotten);
+  if (forgotten.empty()) return;
+  try {
+    options_.hook->forget(forgotten);
+  } catch (const std::exception& error) {
+    abandon_step(error.what());  // The others go on.
+    throw;
+  }
 }
 
 // Of the buckets under way, ends those that are reduced: while backward still runs, so that what a
@@ -440,60 +447,6 @@ std::vector<std::string> Reducer::names() const {
   std::vector<std::string> names;
   for (const GradientDescription& gradient : gradients_) names.push_back(gradient.name);
   return names;
-}
-
-// A failure of an operation, with what it means for training.
-Status Reducer::explained(const Status& status) const {
-  if (status.code() == StatusCode::mismatch) {
-    return {StatusCode::mismatch,
-            fmt::format("in step {} of model {}: {}. Perhaps a rank had no batch left. {}. Or all "
-                        "parameters are frozen on one, or only some ranks have loaded a state: do "
-                        "that on all, before the same forward pass. Or one backward pass goes "
-                        "through several models, and not alike on all ranks: give each of them a "
-                        "communicator of its own, by split()",
-                        step_ + 1, options_.number, status.message(), reducer::kEquallyManySteps),
-            status.rank()};
-  }
-  const bool left = status.code() == StatusCode::peer_lost && status.rank() &&
-                    status.message().ends_with("has destroyed its communicator");
-  if (!left) return status;
-  return {StatusCode::peer_lost,
-          fmt::format("{}: it left training after step {}, and rank {} waits in step {}. {}",
-                      status.message(), step_, communicator_.rank().value(), step_ + 1,
-                      reducer::kEquallyManySteps),
-          status.rank()};
-}
-
-void Reducer::abandon_step(const std::string& reason) {
-  if (failed_.load(std::memory_order_acquire)) return;
-  const int rank = communicator_.rank().value();
-  const std::string why =
-      reason.empty()
-          ? fmt::format("what was thrown, only rank {} itself can say: see its output", rank)
-          : reason;
-  give_up(
-      fmt::format("an exception ended the backward pass of rank {} when {} of {} gradients were "
-                  "ready; {}",
-                  rank, ready_count_.load(), gradients_.size(), why));
-}
-
-void Reducer::give_up(const std::string& reason) {
-  if (failed_.load(std::memory_order_acquire)) return;
-  communicator_.abort(reason);
-  fail(Status(StatusCode::aborted, reason));
-}
-
-void Reducer::fail(Status status) {
-  const MutexLock lock(failure_mutex_);
-  if (failure_.ok()) failure_ = std::move(status);
-  failed_.store(true, std::memory_order_release);
-}
-
-void Reducer::throw_if_failed() const {
-  if (!failed_.load(std::memory_order_acquire)) [[likely]]
-    return;
-  const MutexLock lock(failure_mutex_);
-  failure_.or_throw();
 }
 
 }  // namespace stretto

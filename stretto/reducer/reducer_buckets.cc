@@ -65,6 +65,7 @@ void Reducer::build_buckets(reducer::BucketPlan plan) {
     bucket.memory = std::make_shared<Memory>(options_.memory->allocate(communicator_, bytes));
     bucket.view = View(bucket.memory->bytes().data(), bytes / size_bytes(dtype), dtype);
     bucket.silent.resize(plan[b].gradients.size());
+    bucket.uncomputed.resize(plan[b].gradients.size());
     std::size_t offset = 0;
     for (const std::size_t index : plan[b].gradients) {
       slots_[index].bucket = b;

@@ -55,7 +55,7 @@ struct DeviceCompression::Item {
   Gradient* gradient = nullptr;  // Null: it travels as it is.
   View view;
   bool is_silent = false;
-  bool may_be_forgotten = false;
+  bool is_uncomputed = false;
   std::size_t taken_out = 0;  // Elements; of a codec that rounds none.
   std::size_t at = 0;         // Where in Bucket::host that begins which stands for it.
   std::size_t bytes = 0;      // Of that.
@@ -164,7 +164,8 @@ torch::Tensor DeviceCompression::extract(const FullBucket& full, Item& item) {
   if (gradient.residual.bytes().empty()) {
     gradient.residual = full.memory->allocate_copy(item.view.bytes());
   }
-  if (item.may_be_forgotten && !item.is_silent) gradient.before = residual_of(gradient).clone();
+  const bool may_change = item.is_uncomputed && !item.is_silent;
+  gradient.before = may_change ? residual_of(gradient).clone() : torch::Tensor();
   torch::Tensor carry =
       item.is_silent ? torch::zeros_like(values) : residual_of(gradient).add_(values);
   const codec::Extraction how = *codec_->extraction(item.view.count, step_ - 1);
@@ -204,7 +205,7 @@ void DeviceCompression::encode(const FullBucket& full, Bucket& bucket) {
       Gradient* const gradient = by_index_[full.gradients[i]];
       if ((gradient != nullptr) != has_codec) continue;
       bucket.items.push_back(
-          {gradient, full.gradient_views[i], full.is_silent(i), full.may_be_forgotten(i)});
+          {gradient, full.gradient_views[i], full.is_silent(i), full.is_uncomputed(i)});
     }
   }
   std::vector<torch::Tensor> parts;

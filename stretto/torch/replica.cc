@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <unordered_set>
 #include <utility>
 
@@ -257,6 +258,10 @@ std::vector<GradientDescription> Replica::describe_gradients(
   return gradients;
 }
 
+bool Replica::lends_places() const {
+  return options_.allocate_in_buckets && !precision_.is_on() && is_on_cpu_;
+}
+
 void Replica::create_views() {
   std::vector<GradientMemory::Place> places;
   for (std::size_t i = 0; i < trained_.size(); ++i) {
@@ -265,7 +270,7 @@ void Replica::create_views() {
     progress_[i].view_data = storage.view.data;
     places.push_back({storage.view.data, progress_[i].view.nbytes(), storage.owner});
   }
-  if (!options_.allocate_in_buckets || precision_.is_on() || !is_on_cpu_) return;
+  if (!lends_places()) return;
   gradient_memory_.assign(places, [this](std::size_t i) {
     return !trained_[i].tensor.grad().defined() && !reducer_->is_ready(i) &&
            !reducer_->is_frozen(i);
@@ -346,8 +351,15 @@ void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions&
     if (is_outermost) loop_of_thread.reset();
   });
   loop();
-  put_parameters_back();  // Of a forward pass without a backward one.
+  // Of a forward pass without a backward one. If that is refused, the others still wait.
+  std::exception_ptr refusal;
+  try {
+    put_parameters_back();
+  } catch (const Error&) {
+    refusal = std::current_exception();
+  }
   follow_others();
+  if (refusal != nullptr) std::rethrow_exception(refusal);
   const Rank leader = uneven_->leader();
   broadcast_state(leader);
   for (torch::optim::Optimizer* const optimizer : options.optimizers) {

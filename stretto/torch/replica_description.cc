@@ -51,6 +51,7 @@ reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
        {"broadcast_buffers", yes_or_no(options.broadcast_buffers)},
        {"broadcast_parameters", yes_or_no(options.broadcast_parameters)},
        {"find_unused_parameters", yes_or_no(options.find_unused_parameters)},
+       {"allocate_in_buckets", yes_or_no(options.allocate_in_buckets)},
        {"static_graph", yes_or_no(options.static_graph)},
        {"buffer_hook", options.buffer_hook == nullptr ? "rank 0" : options.buffer_hook->name()},
        {"mixed_precision", text_of(options.mixed_precision)},
@@ -88,8 +89,8 @@ ReducerOptions Replica::reducer_options() const {
           .last_bucket_small = options_.last_bucket_small,
           .rebuild_buckets = options_.rebuild_buckets,
           .find_unused = may_differ,
-          // So they may where one rank keeps a tensor that has been lent the gradient's place.
-          .pass_waits = has_sync_batch_norm_ && (may_differ || options_.allocate_in_buckets),
+          // Passes also differ where a rank keeps a tensor that was lent a gradient's place.
+          .pass_waits = has_sync_batch_norm_ && (may_differ || lends_places()),
           .mean_division = options_.mean_division,
           .number = number_,
           .hook = location_.hook != nullptr

@@ -33,8 +33,9 @@ constexpr std::uint64_t kWakeEvent = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint64_t kDataPlaneEvent = kWakeEvent - 1;
 // Between two looks at a data plane that has no descriptor, while this rank sleeps.
 constexpr std::chrono::milliseconds kPolledPlaneNap(1);
-// For how long a rank that an exception ends waits for what it has sent by another plane, as the
-// program hears of the exception after that. A rank that is stopped takes nothing.
+// For how long a rank whose last group an exception has destroyed waits for what it has sent by
+// another plane: the program sees the exception only afterwards, and a rank that is stopped takes
+// nothing.
 constexpr std::chrono::milliseconds kUnwindingTime(500);
 // No event tells that a peer's kernel has taken something.
 constexpr std::chrono::milliseconds kFinishNap(1);
@@ -227,7 +228,7 @@ void Endpoint::send_agreement(Rank rank, const MessageKey& key, ConstByteSpan pa
 
 void Endpoint::forget(std::uint64_t group, std::span<const Rank> members, const Status& reason,
                       Farewell farewell) {
-  unwinds_ = unwinds_ || farewell == Farewell::unwinding;
+  unwinds_ = farewell == Farewell::unwinding;
   tell(members, [&](Peer& to) { to.forget(group, reason, farewell); });
 }
 

@@ -167,7 +167,7 @@ class Endpoint {
   FileDescriptor wake_event_;
   bool polls_always_ = false;  // Whether some link has its data behind a descriptor (tcp).
   Duration farewell_time_;
-  bool unwinds_ = false;  // An exception has destroyed what was there of a group.
+  bool unwinds_ = false;  // Whether an exception has destroyed the group forgotten last.
   bool checks_memory_ = true;
   std::size_t unseen_bytes_ = 0;  // Allocated since the last look at the memory that is left.
   unsigned turns_ = 0;

@@ -21,8 +21,8 @@ constexpr std::size_t kUnheardBytesMax = 16 * kAgreementBytes;
 // Of this rank, unanswered, and of the peer, answered but not sent. Older ones are given up.
 constexpr std::size_t kInquiriesMax = 64;
 
-// How long another plane may take for what has begun to come, which is little, once its sender says
-// that nothing follows; and between two checks of it at most.
+// How long another plane may take for what had begun to come, which is little, before its sender
+// said something by the link; and how much of that the time between two checks counts at most.
 constexpr std::chrono::seconds kPlaneTime(10);
 constexpr std::chrono::seconds kCheckTime(1);
 
@@ -104,7 +104,8 @@ Status Peer::hear_later(const Frame& frame) {
   unheard_bytes_ += next.payload.size();
   STRETTO_RETURN_IF_ERROR(hear().status());
   if (unheard_.size() <= kFarewellsMax && unheard_bytes_ <= kUnheardBytesMax) return {};
-  return status_of(StatusCode::protocol, "{} groups forgotten or agreed upon before their messages",
+  return status_of(StatusCode::protocol,
+                   "it has forgotten {} groups, or agreed on them, whose messages have not come",
                    unheard_.size());
 }
 
@@ -388,6 +389,8 @@ void Peer::lose(const Status& reason) {
   plane_->lose(ranks_.peer, status_);
   abandoned_.clear();
   (void)hear();
+  unheard_.clear();
+  unheard_bytes_ = 0;
   farewells_.clear();
   if (*listener_ == nullptr) return;
   if (said_goodbye_) {

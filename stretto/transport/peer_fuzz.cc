@@ -4,7 +4,7 @@
 // What a peer may do to this rank with the bytes it sends: arbitrary ones, and frames that are good
 // by themselves but come at any time, while requests are posted and groups are forgotten. A request
 // must end once, nothing may be written to its bytes afterwards, and all end when the peer is lost.
-// Where another plane moves the messages, farewells wait for it, and are heard in the end.
+// Another plane may move the messages: then farewells and agreements wait for it.
 // Sources: peer.cc matcher.cc frame_stream.cc transport.cc
 // Sources: frame.cc frame_messages.cc
 

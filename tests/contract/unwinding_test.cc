@@ -107,9 +107,12 @@ TEST_P(Unwinding, WorksInContainersAndListsAreAbandonedToo) {
 }
 
 TEST_P(Unwinding, AChainIsAbandonedWhileItsSecondPartIsBegun) {
-  on_all(make(2, kTimeout), [](Communicator& comm) {
+  auto ranks = make(2, kTimeout);
+  std::atomic<bool> chained{false};
+  on_all(ranks, [&](Communicator& comm) {
     std::vector<float> data(10), more(10);
     if (comm.rank() == 0) {
+      while (!chained) std::this_thread::yield();
       comm.barrier().wait();
       return expect_contains(told<Aborted>([&] { comm.recv(data, {.from = 1}).wait(); }),
                              "abandoned");
@@ -123,6 +126,7 @@ TEST_P(Unwinding, AChainIsAbandonedWhileItsSecondPartIsBegun) {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         return comm.recv(data, {.from = 0});
       });
+      chained = true;
       while (!begun) std::this_thread::yield();
       fail_on_own();
     });

@@ -74,11 +74,11 @@ class Twins {
         on_host_(here_, communicator, options),
         on_device_(there_, communicator, options) {}
 
-  void step(int number, bool both = true, float factor = 1) {
+  void step(int number, bool both = true, float factor = 1, bool begins = true) {
     const torch::Tensor batch = batch_of(number, rank_, torch::kCPU) * factor;
-    on_host_.zero_grad();
+    if (begins) on_host_.zero_grad();
     on_host_.forward(batch, both).backward();
-    on_device_.zero_grad();
+    if (begins) on_device_.zero_grad();
     on_device_.forward(batch.to(device_), both).backward();
     ++steps_;
     places_.insert(there_->first.grad().data_ptr());
@@ -180,6 +180,20 @@ TEST_P(DeviceCodecs, WhatARankDoesNotUseKeepsItsResidual) {
     for (int step = 0; step < 6; ++step) {
       twins.step(step, step != 2 && (step % 2 == 0 || communicator.rank() == Rank(0)));
     }
+  });
+}
+
+// Where it holds a value of before, too, whether another rank uses the gradient or none does.
+TEST_P(DeviceCodecs, AValueOfBeforeThatNobodyAddsToIsForgotten) {
+  on_ranks(kRanks, [](Communicator& communicator) {
+    Twins twins(communicator, {.find_unused_parameters = true, .codec = top_k()});
+    const bool is_first = communicator.rank() == Rank(0);
+    twins.step(0);
+    twins.step(1, is_first, 1, /*begins=*/false);
+    twins.step(2, false);
+    twins.step(3);
+    twins.step(4, false, 1, /*begins=*/false);
+    twins.step(5);
   });
 }
 

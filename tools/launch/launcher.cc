@@ -55,7 +55,7 @@ class RankProcesses {
  public:
   // Who it is, and where. In the order of their numbers, which follow each other.
   void add(RankOutcome rank);
-  void note_start(int rank, pid_t pid);
+  void note_start(int rank, const RankEvent& event);
   const RankOutcome& note_end(int rank, const RankEvent& event);
   // What the launcher sends to all of them. `told_to_end`: it ends the job by that.
   void note_signal(int signal, bool told_to_end);
@@ -82,11 +82,11 @@ void RankProcesses::add(RankOutcome rank) {
   processes_.push_back({.outcome = std::move(rank)});
 }
 
-void RankProcesses::note_start(int rank, pid_t pid) {
+void RankProcesses::note_start(int rank, const RankEvent& event) {
   Process& process = at(rank);
   process.stage = Stage::running;
-  process.outcome.pid = pid;
-  process.outcome.started = Clock::now();
+  process.outcome.pid = event.pid;
+  process.outcome.started = event.at;
 }
 
 const RankOutcome& RankProcesses::note_end(int rank, const RankEvent& event) {
@@ -236,7 +236,7 @@ std::optional<int> LaunchedJob::take_events() {
 std::optional<int> LaunchedJob::take(int first_rank, const RankEvent& event) {
   switch (event.kind) {
     case RankEvent::Kind::started:
-      processes_.note_start(first_rank + event.local_rank, event.pid);
+      processes_.note_start(first_rank + event.local_rank, event);
       return std::nullopt;
     case RankEvent::Kind::not_started:
       say(event.text);

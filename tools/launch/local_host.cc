@@ -21,6 +21,7 @@ namespace {
 constexpr Duration kNameTime = std::chrono::seconds(300);
 // What this process has open itself, and connections that are just being made.
 constexpr std::size_t kOwnDescriptors = 64;
+constexpr Duration kStorePause = std::chrono::seconds(5);
 
 // Where the ranks meet. Launcher 0 serves there; the others only know the address.
 Result<bootstrap::HostPort> meeting_place(const LaunchOptions& options) {
@@ -113,10 +114,11 @@ void LocalHost::tell_joiners(const RankEvent& event) {
   RankOutcome outcome;
   outcome.note_end(event);
   ending_ = outcome.failed();
-  // It takes a second to find out that there is none, for ever if all have joined.
-  if (store_is_missing_ && !outcome.failed()) return;
+  // To find out that there is none takes a second, and once all have joined there may be none for
+  // good: after ranks that have ended well it is not looked for each time.
+  if (!outcome.failed() && Clock::now() < look_for_store_) return;
   const auto store = connect_to_store();
-  store_is_missing_ = store == nullptr;
+  if (store == nullptr) look_for_store_ = Clock::now() + kStorePause;
   // Where there is none, the ranks do not reach it either, and say so.
   if (store == nullptr) return;
   (void)bootstrap::report_end(*store, options_.rank_of(event.local_rank), describe_end(outcome))

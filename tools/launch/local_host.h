@@ -59,7 +59,7 @@ class LocalHost final : public Host {
   std::vector<pid_t> pids_;
   // A rank has failed, or all have been told to end.
   bool ending_ = false;
-  bool store_is_missing_ = false;  // When it was last looked for.
+  TimePoint look_for_store_;  // Not before, as there was none.
 };
 
 }  // namespace stretto::launch

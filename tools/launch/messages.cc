@@ -38,8 +38,8 @@ TimePoint time_of_age(const Json& json) {
   return Clock::now() - std::chrono::duration_cast<Duration>(age);
 }
 
-// Arguments and variables are bytes, of no encoding that is known. JSON has none, so each is the
-// character with its number.
+// Arguments and variables are bytes, of no encoding that is known, and JSON knows characters only:
+// each byte is written as the character with that code.
 std::string text_of_bytes(std::string_view bytes) {
   std::string text;
   for (const char byte : bytes) {

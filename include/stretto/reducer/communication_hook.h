@@ -46,18 +46,19 @@ struct FullBucket {
   std::span<const View> gradient_views;    // Parts of `view`, in the same order.
   // In the same order, 1 where this rank has nothing to say in this step: a gradient that is
   // frozen, or that it has not computed and holds zeros. Perhaps all ranks have not, and what is
-  // reduced of it is forgotten; so what a hook has yet to send of it waits. 2 where the rank has
-  // not computed it either, and holds a value of before, which counts as its own if others have;
-  // the two bits together where it holds zeros. Empty: all are computed.
+  // reduced of it is forgotten; so what a hook has yet to send of it waits. Empty: none is.
   std::span<const std::uint8_t> silent = {};
   ReduceOp op = ReduceOp::mean;  // What the step is to compute.
   std::optional<Duration> timeout = std::nullopt;
   BucketMemory* memory = &host_buckets();  // Where it lies.
+  // In the same order, 1 where this rank has not computed the gradient. It holds zeros, or a value
+  // of before, which counts as this rank's if others have computed it; if no rank has, the end of
+  // the step tells so by CommunicationHook::forget(). Empty: none.
+  std::span<const std::uint8_t> uncomputed = {};
 
   bool is_last() const { return index + 1 == of_count; }
-  bool is_silent(std::size_t i) const { return !silent.empty() && (silent[i] & 1) != 0; }
-  // Whether the end of the step may tell that no rank has computed it: see forget().
-  bool may_be_forgotten(std::size_t i) const { return !silent.empty() && (silent[i] & 2) != 0; }
+  bool is_silent(std::size_t i) const { return !silent.empty() && silent[i] != 0; }
+  bool is_uncomputed(std::size_t i) const { return !uncomputed.empty() && uncomputed[i] != 0; }
 };
 
 // How buckets are reduced: the seat for compression, and for everything else that is not one
@@ -96,8 +97,10 @@ class CommunicationHook {
   // step. It runs on the thread that ends the step, or where finishes_early() on a thread that
   // makes a gradient ready, as soon as that sees that the work has ended.
   virtual void finish(const FullBucket& bucket) { (void)bucket; }
-  // At the end of a step in which no rank has computed these gradients, of those that might be
-  // forgotten: what the hook remembers of them is to be as it was before.
+  // At the end of a step in which no rank has computed these gradients, all of which were
+  // `uncomputed`: what the hook remembers of them is to be as it was before the step. On the thread
+  // that ends the step, behind finish() of all buckets. Must not communicate. What it throws ends
+  // training on all ranks.
   virtual void forget(std::span<const std::size_t> gradients) {
     if (inner() != nullptr) inner()->forget(gradients);
   }

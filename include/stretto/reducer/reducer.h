@@ -207,8 +207,8 @@ class Reducer {
     std::shared_ptr<Memory> memory;
     View view;
     std::vector<View> gradient_views;
-    std::vector<std::uint8_t> silent;      // See FullBucket.
-    std::atomic<std::size_t> pending = 0;  // Gradients that are not ready.
+    std::vector<std::uint8_t> silent, uncomputed;  // See FullBucket.
+    std::atomic<std::size_t> pending = 0;          // Gradients that are not ready.
     Work work;
     TimePoint launch;  // In this step; TimePoint(): not yet.
     TimePoint end;

@@ -175,6 +175,8 @@ class Replica {
   void refuse_unseen_changes() const;
   bool has_converted_buffers() const;
   bool synchronizes_buffers() const;
+  // Whether backward writes gradients straight into their buckets.
+  bool lends_places() const;
   void synchronize_buffers();
   void begin_silent_pass();
   void begin_pass();

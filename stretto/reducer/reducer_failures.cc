@@ -1,0 +1,68 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// How a step fails, and who is told.
+
+#include <fmt/format.h>
+
+#include "stretto/base/mutex.h"
+#include "stretto/reducer/reducer.h"
+#include "stretto/reducer/step_report.h"
+
+namespace stretto {
+
+// A failure of an operation, with what it means for training.
+Status Reducer::explained(const Status& status) const {
+  if (status.code() == StatusCode::mismatch) {
+    return {StatusCode::mismatch,
+            fmt::format("in step {} of model {}: {}. Perhaps a rank had no batch left. {}. Or all "
+                        "parameters are frozen on one, or only some ranks have loaded a state: do "
+                        "that on all, before the same forward pass. Or one backward pass goes "
+                        "through several models, and not alike on all ranks: give each of them a "
+                        "communicator of its own, by split()",
+                        step_ + 1, options_.number, status.message(), reducer::kEquallyManySteps),
+            status.rank()};
+  }
+  const bool left = status.code() == StatusCode::peer_lost && status.rank() &&
+                    status.message().ends_with("has destroyed its communicator");
+  if (!left) return status;
+  return {StatusCode::peer_lost,
+          fmt::format("{}: it left training after step {}, and rank {} waits in step {}. {}",
+                      status.message(), step_, communicator_.rank().value(), step_ + 1,
+                      reducer::kEquallyManySteps),
+          status.rank()};
+}
+
+void Reducer::abandon_step(const std::string& reason) {
+  if (failed_.load(std::memory_order_acquire)) return;
+  const int rank = communicator_.rank().value();
+  const std::string why =
+      reason.empty()
+          ? fmt::format("what was thrown, only rank {} itself can say: see its output", rank)
+          : reason.substr(0, reason.find('\n'));  // Of libtorch's, the rest is a stack.
+  give_up(
+      fmt::format("an exception ended the backward pass of rank {} when {} of {} gradients were "
+                  "ready; {}",
+                  rank, ready_count_.load(), gradients_.size(), why));
+}
+
+void Reducer::give_up(const std::string& reason) {
+  if (failed_.load(std::memory_order_acquire)) return;
+  communicator_.abort(reason);
+  fail(Status(StatusCode::aborted, reason));
+}
+
+void Reducer::fail(Status status) {
+  const MutexLock lock(failure_mutex_);
+  if (failure_.ok()) failure_ = std::move(status);
+  failed_.store(true, std::memory_order_release);
+}
+
+void Reducer::throw_if_failed() const {
+  if (!failed_.load(std::memory_order_acquire)) [[likely]]
+    return;
+  const MutexLock lock(failure_mutex_);
+  failure_.or_throw();
+}
+
+}  // namespace stretto
