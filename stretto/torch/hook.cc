@@ -84,7 +84,7 @@ class EndOfPass {
 class EndsOfPass {
  public:
   // Those of the backward pass that runs on this thread.
-  static void add_to_current(std::shared_ptr<EndOfPass> end) {
+  static void add_to_current(const std::shared_ptr<EndOfPass>& end) {
     static Mutex mutex;
     static std::map<int, std::weak_ptr<EndsOfPass>> running;
     const MutexLock lock(mutex);
@@ -93,7 +93,7 @@ class EndsOfPass {
     if (const auto ends = current.lock(); ends != nullptr && ends->add(end)) return;
     const auto ends = std::make_shared<EndsOfPass>();
     current = ends;
-    ends->add(std::move(end));
+    ends->add(end);
     autograd::Engine::get_default_engine().queue_callback([ends] { ends->call(); });
   }
 
@@ -160,7 +160,7 @@ std::future<void> call_at_end_of_backward(std::function<void()> function,
                                           std::function<void()> abandoned) {
   auto end = std::make_shared<EndOfPass>(std::move(function), std::move(abandoned));
   std::future<void> over = end->over();
-  EndsOfPass::add_to_current(std::move(end));
+  EndsOfPass::add_to_current(end);
   return over;
 }
 
