@@ -219,8 +219,10 @@ Result<std::optional<StoreReply>> FileStore::try_answer(const StoreRequest& requ
 
 Status FileStore::catch_up(const FileLock& lock) {
   STRETTO_RETURN_IF_ERROR(lock.status());
-  removed_ = removed_ || lock.file_is_gone();
-  if (lock.file_is_gone()) return {};
+  if (lock.file_is_gone()) {
+    removed_ = true;
+    return {};
+  }
   STRETTO_ASSIGN_OR_RETURN(std::string text, read_new_bytes());
   std::string_view fresh = text;
   if (known_bytes_ == 0) STRETTO_RETURN_IF_ERROR(take_head(fresh));

@@ -30,7 +30,7 @@ class ContentionProbe {
   ContentionProbe(Communicator& world, const group::HostList& hosts);
 
   bool takes_part() const { return !others_.empty(); }
-  // Whether it is busy while pairs measure.
+  // Whether this rank exchanges messages while pairs measure; one of an odd number may not.
   bool has_partner() const { return !partner_.empty(); }
   // "2+2": those of each host that take part.
   std::string describe() const;

@@ -351,7 +351,8 @@ void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions&
     if (is_outermost) loop_of_thread.reset();
   });
   loop();
-  // Of a forward pass without a backward one. If that is refused, the others still wait.
+  // A forward pass without a backward one has left copies in the place of parameters. The others
+  // wait for this rank even if putting these back is refused.
   std::exception_ptr refusal;
   try {
     put_parameters_back();

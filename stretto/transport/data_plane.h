@@ -58,8 +58,7 @@ class DataPlane {
   // before it says that nothing more of a group follows.
   virtual bool has_output(Rank peer) const = 0;
   // How many pieces have come from the peer, as it counts them: a library may say so of a message
-  //   // when its first bytes are here. That the peer forgets a group, agrees on what becomes of
-  //   one, or
+  // when its first bytes are here. That the peer forgets a group, agrees on what becomes of one, or
   // leaves, is acted upon when as many have been read as had come when it said so.
   virtual std::uint64_t arrivals(Rank) const { return 0; }
   // Whether so many have been read, or no more will be.

@@ -17,8 +17,8 @@ namespace stretto::bootstrap {
 // Makes the file, readable by its owner only, if it is absent. Fails with refused if it belongs to
 // another user, if others may read it (whoever can read it can join the job), or if it holds
 // something else; that stays as it is. Nobody removes the file: who knows that the last process has
-// finished does. Operations on a removed file, or on one
-// that has got another name, fail with peer_lost, also those that wait.
+// finished does. Operations on a removed file, or on one that has got another name, fail with
+// peer_lost, also those that wait.
 //
 // A wait looks at the file some fifty times a second. Any thread; the processes may come and go.
 Result<std::unique_ptr<Store>> open_file_store(const std::string& path, const WaitLimit& limit);

@@ -175,7 +175,7 @@ class Replica {
   void refuse_unseen_changes() const;
   bool has_converted_buffers() const;
   bool synchronizes_buffers() const;
-  // Whether backward writes gradients straight into their buckets.
+  // Whether the places of gradients in buckets are lent to backward, which then writes them there.
   bool lends_places() const;
   void synchronize_buffers();
   void begin_silent_pass();
