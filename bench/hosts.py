@@ -101,6 +101,8 @@ def make_parser():
     parser.add_argument("--delay", type=float, default=0, metavar="MS",
                         help="one way, between two hosts; a process passes packets on then")
     parser.add_argument("--loss", type=int, default=0, metavar="PERMILLE", help="of packets")
+    parser.add_argument("--congestion-control", default="cubic", metavar="NAME",
+                        help="of every connection, such as bbr (default: cubic, as Linux's)")
     parser.add_argument("--streams", type=int, default=1, metavar="COUNT",
                         help="connections of stretto between two ranks (default: 1)")
     parser.add_argument("--encryption", choices=["off", "tls"], default="off",
@@ -172,6 +174,7 @@ def network_of(arguments, placement):
     network.streams = arguments.streams
     with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
         with network.up(arguments.rate):
+            network.use_congestion_control(arguments.congestion_control)
             yield network, cache
 
 

@@ -111,6 +111,7 @@ TEST_P(Unwinding, AChainIsAbandonedWhileItsSecondPartIsBegun) {
   std::atomic<bool> chained{false};
   on_all(ranks, [&](Communicator& comm) {
     std::vector<float> data(10), more(10);
+    std::atomic<bool> begun{false}, ended{false};
     if (comm.rank() == 0) {
       while (!chained) std::this_thread::yield();
       comm.barrier().wait();
@@ -118,18 +119,20 @@ TEST_P(Unwinding, AChainIsAbandonedWhileItsSecondPartIsBegun) {
                              "abandoned");
     }
     expect_own_exception([&] {
-      std::atomic<bool> begun{false};
-      // This thread ends the barrier, and begins what follows.
+      // This thread ends the barrier, and begins what follows; or the background does.
       std::jthread other([&] { (void)comm.recv(more, {.from = 0, .tag = 1}).wait_status(); });
       Work work = comm.barrier().then([&] {
         begun = true;
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
-        return comm.recv(data, {.from = 0});
+        Work second = comm.recv(data, {.from = 0});
+        ended = true;
+        return second;
       });
       chained = true;
       while (!begun) std::this_thread::yield();
       fail_on_own();
     });
+    while (!ended) std::this_thread::yield();
   });
 }
 
