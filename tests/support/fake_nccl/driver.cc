@@ -195,6 +195,7 @@ int cuGetErrorString(int, const char** text) {
   return kSuccess;
 }
 int cuDeviceGetCount(int* count) {
+  const std::lock_guard held(shared().mutex);
   *count = shared().control.devices;
   return kSuccess;
 }

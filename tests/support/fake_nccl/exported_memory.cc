@@ -100,10 +100,10 @@ int cuMemGetAllocationGranularity(std::size_t* bytes, const MemoryProperties* li
 }
 int cuMemCreate(std::uint64_t* handle, std::size_t bytes, const MemoryProperties* like,
                 unsigned long long flags) {
+  const std::lock_guard held(shared().mutex);
   const bool is_right = like->type == 1 && like->handle_types == 1 && like->location.type == 1 &&
                         like->location.number < shared().control.devices && flags == 0;
   if (!is_right || bytes == 0 || bytes % kUnitBytes != 0) return kInvalidValue;
-  const std::lock_guard held(shared().mutex);
   Control& control = shared().control;
   if (bytes > control.exportable_bytes - control.exported_bytes) return kOutOfMemory;
   const int file = ::memfd_create("fake device", MFD_CLOEXEC);

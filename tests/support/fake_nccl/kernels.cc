@@ -13,6 +13,11 @@ using namespace stretto::cuda;
 
 namespace {
 
+int error_of_launch() {
+  const std::lock_guard held(shared().mutex);
+  return shared().control.kernel_error;
+}
+
 void begin_kernel() {
   std::unique_lock held(shared().mutex);
   ++shared().control.kernels;
@@ -24,7 +29,7 @@ void begin_kernel() {
 extern "C" int STRETTO_CUDA_REDUCE(stretto::DType dtype, stretto::DType output,
                                    stretto::ReduceOp op, const Operands* operands, void* stream) {
   if (!has_context()) return kInvalidContext;
-  if (shared().control.kernel_error != 0) return shared().control.kernel_error;
+  if (const int error = error_of_launch()) return error;
   Operands reached = *operands;
   for (int i = 0; i < reached.input_count; ++i) reached.inputs[i] = reach(reached.inputs[i]);
   for (int i = 0; i < reached.output_count; ++i) reached.outputs[i] = reach(reached.outputs[i]);

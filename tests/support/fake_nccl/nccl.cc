@@ -348,6 +348,7 @@ using stretto::nccl::UniqueId;
 extern "C" {
 
 ResultCode ncclGetVersion(int* version) {
+  const std::lock_guard held(shared().mutex);
   *version = shared().control.version;
   return kSuccess;
 }
