@@ -2,10 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <thread>
 #include <vector>
@@ -162,23 +165,43 @@ TEST(Socket, WritingEndsAtTheDeadlineWhenNobodyReads) {
             StatusCode::timeout);
 }
 
-// What is polled for longer than net.core.busy_read says is for those who may.
-TEST(Socket, OfALinkPollsBusilyWhereThatIsAskedFor) {
+// A link made of a new connection, which `socket` is.
+Status make_link(transport::Endpoint::Parts& parts, int& socket, TcpLinkOptions options) {
   const FileDescriptor listener = listen_tcp("127.0.0.1", 0).or_throw();
   FileDescriptor client =
       connect_tcp("127.0.0.1", local_port(listener.get()).or_throw(), soon()).or_throw();
-  const int socket = client.get();
-  transport::Endpoint::Parts parts;
+  socket = client.get();
   parts.links.resize(2);
   LinkProvider::Sockets sockets(2);
   sockets[1].push_back(std::move(client));
-  const auto provider = tcp_links({.busy_poll = std::chrono::microseconds(50)});
-  const Status made = provider->make_links(parts, std::move(sockets), soon());
+  return tcp_links(std::move(options))->make_links(parts, std::move(sockets), soon());
+}
+
+// What is polled for longer than net.core.busy_read says is for those who may.
+TEST(Socket, OfALinkPollsBusilyWhereThatIsAskedFor) {
+  transport::Endpoint::Parts parts;
+  int socket = -1;
+  const Status made = make_link(parts, socket, {.busy_poll = std::chrono::microseconds(50)});
   if (!made.ok()) return expect_failure(made, StatusCode::system, "needs CAP_NET_ADMIN");
   int microseconds = 0;
   socklen_t bytes = sizeof(microseconds);
   ASSERT_EQ(::getsockopt(socket, SOL_SOCKET, SO_BUSY_POLL, &microseconds, &bytes), 0);
   EXPECT_EQ(microseconds, 50);
+}
+
+// Every system has reno, and lets everybody use it.
+TEST(Socket, OfALinkHasTheCongestionControlThatIsAskedFor) {
+  transport::Endpoint::Parts parts;
+  int socket = -1;
+  ASSERT_TRUE(make_link(parts, socket, {.congestion_control = "reno"}).ok());
+  std::array<char, 16> control{};
+  socklen_t bytes = sizeof(control);
+  ASSERT_EQ(::getsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, control.data(), &bytes), 0);
+  EXPECT_STREQ(control.data(), "reno");
+  transport::Endpoint::Parts none;
+  const Status unknown = make_link(none, socket, {.congestion_control = "none such"});
+  expect_failure(unknown, StatusCode::system, "STRETTO_CONGESTION_CONTROL=none such");
+  expect_failure(unknown, StatusCode::system, "tcp_available_congestion_control lists");
 }
 
 TEST(HostPort, ReadsAndWritesAddresses) {

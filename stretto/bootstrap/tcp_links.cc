@@ -3,6 +3,8 @@
 
 #include "stretto/bootstrap/tcp_links.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -70,6 +72,7 @@ class TcpLinks final : public LinkProvider {
       std::vector<std::unique_ptr<TcpLink>> links;
       for (std::unique_ptr<ByteStream>& stream : streams[r]) {
         STRETTO_RETURN_IF_ERROR(poll_busily(stream->socket()));
+        STRETTO_RETURN_IF_ERROR(control_congestion(stream->socket()));
         STRETTO_ASSIGN_OR_RETURN(auto link,
                                  TcpLink::create(std::move(stream), options_.network_timeout));
         links.push_back(std::move(link));
@@ -148,6 +151,19 @@ class TcpLinks final : public LinkProvider {
         .with_context(
             "before Linux 6.7 a process needs CAP_NET_ADMIN to poll for longer than "
             "net.core.busy_read says");
+  }
+
+  // Each end's is that of what it sends.
+  Status control_congestion(int socket) const {
+    const std::string& name = options_.congestion_control;
+    if (name.empty() || ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.c_str(),
+                                     static_cast<socklen_t>(name.size())) == 0) {
+      return {};
+    }
+    return system_status(fmt::format("STRETTO_CONGESTION_CONTROL={}", name))
+        .with_context(
+            "net.ipv4.tcp_available_congestion_control lists what this host has, and "
+            "net.ipv4.tcp_allowed_congestion_control what needs no CAP_NET_ADMIN");
   }
 
   TcpLinkOptions options_;

@@ -177,9 +177,8 @@ class LinkProbe {
   }
 
   // The time of a round: that of the fastest tenth, because what else runs on the cores makes a
-  // round longer, and says nothing about the link. Both ways at once, of the fastest quarter: what
-  // a shaper has queued while nobody ran makes rounds shorter, too; but more than one of the first
-  // few may have lost packets while congestion control found out how much the link holds.
+  // round longer, and says nothing about the link. Both ways at once, the median: what a shaper has
+  // queued while nobody ran makes rounds shorter, too.
   double rounds(std::size_t bytes, Way way, int rounds_max, Duration time) {
     std::vector<double> seconds_of_rounds;
     const TimePoint end = Clock::now() + time;
@@ -198,7 +197,7 @@ class LinkProbe {
       if (i >= warm_up) seconds_of_rounds.push_back(seconds(Clock::now() - begin));
     }
     if (way == Way::at_once && bytes == 1) return mean_of_faster(std::move(seconds_of_rounds));
-    return quantile(std::move(seconds_of_rounds), way == Way::in_turn ? 0.1 : 0.25);
+    return quantile(std::move(seconds_of_rounds), way == Way::in_turn ? 0.1 : 0.5);
   }
   void follow_rounds(std::size_t bytes, Way way) {
     bool more = true;

@@ -51,6 +51,8 @@ class Engine final : private transport::TransportListener {
     Duration warn_after = std::chrono::seconds(60);
     // Told what this rank is doing, for the launcher's report. May be empty.
     std::function<void(std::string_view)> report_activity = {};
+    // The number of a group's first collective; a test may be near the last one.
+    std::uint32_t first_sequence = 1;
   };
   // Fails with system if its background thread cannot be started.
   static Result<std::shared_ptr<Engine>> create(std::unique_ptr<transport::Endpoint> transport,

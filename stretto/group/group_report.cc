@@ -137,7 +137,7 @@ std::string Group::describe_state(std::uint32_t sequence, std::string_view activ
   }
   if (!failure_.ok()) return encode({true, {}, fmt::format("has failed: {}", failure_.message())});
   const bool entered =
-      sequence < operations_.next_sequence() && sequence != transport::kPointToPoint;
+      sequence != transport::kPointToPoint && operations_.has_been_submitted(sequence);
   if (entered && operations_.has_ended(sequence)) return encode({true, {}, "has ended it"});
   StateReport report = state_in({}, activity);
   report.has_entered = entered;

@@ -12,7 +12,7 @@
 namespace stretto::group {
 
 void OperationQueue::begin_numbering() {
-  next_sequence_ = 1;
+  next_sequence_ = engine_->options().first_sequence;
   past_.clear();
   ended_ = 0;
   reported_ = 0;
@@ -117,7 +117,10 @@ void OperationQueue::retire(std::size_t index) {
   }
   past_.add(collective.sequence(), collective.operation(),
             [&](std::uint32_t sequence) { return is_running(sequence); });
-  set_ended(std::max(last_ended(), collective.sequence()));
+  const std::uint32_t last = last_ended();
+  if (last == 0 || transport::precedes(last, collective.sequence())) {
+    set_ended(collective.sequence());
+  }
   collective.finish(Status());
 }
 
@@ -199,9 +202,8 @@ bool OperationQueue::is_of_this_numbering(std::uint32_t sequence) const {
 }
 
 bool OperationQueue::has_ended(std::uint32_t sequence) const {
-  if (!is_of_this_numbering(sequence) || sequence >= next_sequence()) return false;
-  return !is_running(sequence) &&
-         (queue_.empty() || sequence < queue_.front().collective->sequence());
+  if (!has_been_submitted(sequence) || is_running(sequence)) return false;
+  return queue_.empty() || transport::precedes(sequence, queue_.front().collective->sequence());
 }
 
 const OperationDescriptor* OperationQueue::find_running(std::uint32_t sequence) const {
@@ -256,7 +258,8 @@ void OperationQueue::note_ended(TimePoint now) {
   ended_noted_ = ended;
   ended_at_ = now;
   const auto& report_activity = engine_->options().report_activity;
-  if (!report_activity || ended <= reported_ || !is_set_up_) return;
+  if (!report_activity || !is_set_up_) return;
+  if (reported_ != 0 && !transport::precedes(reported_, ended)) return;
   reported_ = ended;
   report_activity(fmt::format("#{} or one soon after it", ended));
 }

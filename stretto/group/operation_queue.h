@@ -43,7 +43,9 @@ class OperationQueue {
   bool is_set_up() const { return is_set_up_; }
   // The number of the next collective.
   std::uint32_t next_sequence() const { return next_sequence_.load(std::memory_order_relaxed); }
-  void take_sequence() { next_sequence_.store(next_sequence() + 1, std::memory_order_relaxed); }
+  void take_sequence() {
+    next_sequence_.store(transport::sequence_after(next_sequence()), std::memory_order_relaxed);
+  }
   // The last that has ended; 0: none.
   std::uint32_t last_ended() const { return ended_.load(std::memory_order_relaxed); }
   void set_ended(std::uint32_t sequence) { ended_.store(sequence, std::memory_order_relaxed); }
@@ -87,6 +89,10 @@ class OperationQueue {
 
   // Whether operation `sequence` can be told apart from those by which the group is set up.
   bool is_of_this_numbering(std::uint32_t sequence) const;
+  // Whether it has been submitted here.
+  bool has_been_submitted(std::uint32_t sequence) const {
+    return is_of_this_numbering(sequence) && transport::precedes(sequence, next_sequence());
+  }
   bool has_ended(std::uint32_t sequence) const STRETTO_REQUIRES(engine_held);
   bool is_running(std::uint32_t sequence) const { return find_running(sequence) != nullptr; }
   // What one was that has ended; null: it did not run here, or it is forgotten.

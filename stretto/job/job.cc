@@ -275,6 +275,7 @@ Status resolve_network(const Environment& environment, Job& job) {
   STRETTO_RETURN_IF_ERROR(
       read_within(environment, "STRETTO_BUSY_POLL", 0, kBusyPollMax, busy_poll));
   job.busy_poll = std::chrono::microseconds(busy_poll);
+  job.congestion_control = environment.get("STRETTO_CONGESTION_CONTROL").value_or("");
   const auto text = environment.get("STRETTO_PORTS");
   if (!text) return {};
   const Result<bootstrap::PortRange> ports = bootstrap::parse_port_range(*text);

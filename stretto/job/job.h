@@ -49,10 +49,11 @@ struct Job {
   bootstrap::PortRange ports = {};         // For connections between ranks.
   int streams = 1;                         // Between two ranks of different hosts.
   std::chrono::microseconds busy_poll{0};
-  std::string engine = {};          // "mpi" or "ucx", which moves all messages; or empty.
-  std::string backend = "stretto";  // Whose collectives run.
-  std::string plugin = {};          // The file of what they need; empty: where it is found.
-  bool encrypted = false;           // What goes between ranks that share no memory.
+  std::string congestion_control = {};  // Of connections between ranks; empty: as the system says.
+  std::string engine = {};              // "mpi" or "ucx", which moves all messages; or empty.
+  std::string backend = "stretto";      // Whose collectives run.
+  std::string plugin = {};              // The file of what they need; empty: where it is found.
+  bool encrypted = false;               // What goes between ranks that share no memory.
   Duration network_timeout = kNetworkTimeout;
   // "rank 3 from STRETTO_RANK": a line for each value, for the log.
   std::string sources = {};
@@ -65,9 +66,9 @@ struct Job {
 // JoinOptions::transport or STRETTO_TRANSPORT (auto, shm, tcp, mpi, ucx), whether it is encrypted
 // from JoinOptions::encryption or STRETTO_ENCRYPTION (off, tls), whose collectives run from
 // JoinOptions::backend or STRETTO_BACKEND (stretto, mpi, nccl, cuda), where to listen from
-// STRETTO_NETWORK and STRETTO_PORTS, how to use sockets from STRETTO_STREAMS and
-// STRETTO_BUSY_POLL, for how long the network may be silent from JoinOptions::network_timeout or
-// STRETTO_NETWORK_TIMEOUT.
+// STRETTO_NETWORK and STRETTO_PORTS, how to use sockets from STRETTO_STREAMS, STRETTO_BUSY_POLL and
+// STRETTO_CONGESTION_CONTROL, for how long the network may be silent from
+// JoinOptions::network_timeout or STRETTO_NETWORK_TIMEOUT.
 //
 // Fails with invalid_argument, naming both sources, if an option and a variable, or two launchers'
 // variables, contradict each other; or saying what is missing or makes no sense. Reads nothing but

@@ -182,6 +182,7 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job,
                             .ports = job.ports,
                             .streams = job.streams,
                             .busy_poll = job.busy_poll,
+                            .congestion_control = job.congestion_control,
                             .tls_key = job.encrypted ? std::optional(key) : std::nullopt}));
   return links;
 }

@@ -35,6 +35,18 @@ inline constexpr std::uint32_t kPointToPoint = 0xffffffff;
 // The operations by which a group is set up have numbers of their own, from here on.
 inline constexpr std::uint32_t kSetUpSequence = 0xf0000000;
 
+// The others go from 1 to these, and then begin at 1 again: a job may run for longer.
+constexpr std::uint32_t sequence_after(std::uint32_t sequence) {
+  return sequence + 1 == kSetUpSequence ? 1 : sequence + 1;
+}
+// Of two operations of one numbering, whether the first comes before the second; they are taken to
+// be less than half of all numbers apart.
+constexpr bool precedes(std::uint32_t first, std::uint32_t second) {
+  const std::uint32_t begun_anew = second < first ? kSetUpSequence - 1 : 0;
+  const std::uint32_t ahead = second + begun_anew - first;
+  return ahead != 0 && ahead < kSetUpSequence / 2;
+}
+
 // How a request has ended.
 struct Completion {
   std::uint64_t cookie = 0;  // Of the request.

@@ -4,10 +4,13 @@
 // What becomes of a job when the network between its hosts, or one of the hosts, is no more; and
 // when it only looks like that.
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -199,7 +202,9 @@ std::vector<FileDescriptor> connections_of(pid_t pid) {
 // The port is what a firewall lets through.
 TEST_F(Network, ConnectionsAreAsTheVariablesSay) {
   start(2, {0, 0, 1, 1}, {"fault_rank_program", "idle"},
-        {{"STRETTO_PORTS", "29701"}, {"STRETTO_BUSY_POLL", "50"}});
+        {{"STRETTO_PORTS", "29701"},
+         {"STRETTO_BUSY_POLL", "50"},
+         {"STRETTO_CONGESTION_CONTROL", "reno"}});
   if (HasFatalFailure() || IsSkipped()) return;
   int listening = 0;
   for (const int number : {0, 2}) {
@@ -211,6 +216,10 @@ TEST_F(Network, ConnectionsAreAsTheVariablesSay) {
       socklen_t length = sizeof(microseconds);
       ::getsockopt(connection.get(), SOL_SOCKET, SO_BUSY_POLL, &microseconds, &length);
       EXPECT_EQ(microseconds, 50);
+      std::array<char, 16> control{};
+      length = sizeof(control);
+      ::getsockopt(connection.get(), IPPROTO_TCP, TCP_CONGESTION, control.data(), &length);
+      EXPECT_STREQ(control.data(), "reno");
     }
   }
   EXPECT_EQ(listening, 2) << "of each connection one end";
