@@ -37,7 +37,7 @@ def host_bytes(operation, size, placement):
         return 0.0
     if operation == "all_reduce":
         return 2 * (hosts - 1) / hosts * size
-    if operation == "broadcast":
+    if operation in ("broadcast", "reduce"):
         return float(size)
     if operation == "all_to_all":
         return max(own * (ranks - own) for own in of_host) / ranks * size

@@ -58,6 +58,7 @@ class FloorTest(unittest.TestCase):
         two, four, uneven = [0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1]
         expected = {("all_reduce", 0): 100, ("all_gather", 0): 50, ("reduce_scatter", 0): 50,
                     ("all_to_all", 0): 100, ("broadcast", 0): 100, ("barrier", 0): 0,
+                    ("reduce", 0): 100,
                     ("all_reduce", 1): 150, ("all_gather", 1): 75, ("all_to_all", 1): 75,
                     ("all_reduce", 2): 100, ("all_gather", 2): 75, ("all_to_all", 2): 75}
         for (operation, place), many in expected.items():

@@ -12,7 +12,8 @@ import os
 import pathlib
 import sys
 
-OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "barrier"]
+OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all",
+              "barrier"]
 ELEMENT_BYTES = 4
 # Huge pages cannot make a difference to smaller buffers.
 HUGE_FROM_BYTES = 1 << 20
@@ -123,7 +124,8 @@ class System:
     def variants(self, operation, size, wanted):
         if operation == "barrier":
             return [Variant(operation, 0)]
-        places = {"all_reduce": [True, False], "broadcast": [True]}.get(operation, [False])
+        places = {"all_reduce": [True, False], "broadcast": [True], "reduce": [True]}.get(
+            operation, [False])
         return [Variant(operation, size, kind, in_place)
                 for kind in self.buffers(wanted, size) for in_place in places]
 

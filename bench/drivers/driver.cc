@@ -171,10 +171,12 @@ void fill_input(const Pattern& pattern, const Job& job, int rank, std::uint64_t 
 const std::map<std::string, Collective> kCollectives = {
     {"all_reduce", Collective::all_reduce}, {"reduce_scatter", Collective::reduce_scatter},
     {"all_gather", Collective::all_gather}, {"all_to_all", Collective::all_to_all},
-    {"broadcast", Collective::broadcast},   {"barrier", Collective::barrier}};
+    {"broadcast", Collective::broadcast},   {"reduce", Collective::reduce},
+    {"barrier", Collective::barrier}};
 
 bool output_is_right(const Pattern& pattern, const Job& job, int rank, std::uint64_t iteration) {
   const std::span output(job.output, job.operation == "reduce_scatter" ? job.share : job.count);
+  if (job.operation == "reduce" && rank != 0) return true;  // Of its root alone.
   if (job.operation == "copy") return pattern.is_input(view_of(output), 0, rank, iteration);
   const Collective operation = kCollectives.at(job.operation);
   return pattern.is_output(operation, view_of(output), job.share, rank, iteration);

@@ -8,6 +8,7 @@
 #include <gloo/barrier.h>
 #include <gloo/broadcast.h>
 #include <gloo/config.h>
+#include <gloo/reduce.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
@@ -62,6 +63,14 @@ class GlooLibrary final : public Library {
       options->setOutput(job.output, job.count);
       options->setRoot(0);
       return [options] { gloo::broadcast(*options); };
+    }
+    if (job.operation == "reduce") {
+      const auto options = std::make_shared<gloo::ReduceOptions>(context_);
+      options->setOutput(job.output, job.count);
+      options->setRoot(0);
+      void (*const sum)(void*, const void*, const void*, std::size_t) = &gloo::sum<float>;
+      options->setReduceFunction(sum);
+      return [options] { gloo::reduce(*options); };
     }
     if (job.operation == "barrier") {
       const auto options = std::make_shared<gloo::BarrierOptions>(context_);

@@ -58,6 +58,9 @@ class Calls:
         if operation == "broadcast":
             tensor = tensor_at(target, count)
             return lambda: backend.broadcast(tensor, 0).wait()
+        if operation == "reduce":
+            tensors = [tensor_at(target, count)]
+            return lambda: backend.reduce(tensors, dist.ReduceOptions()).wait()
         if operation == "all_gather":
             output, share_of_input = tensor_at(target, count), tensor_at(source, share)
             return lambda: backend._allgather_base(output, share_of_input).wait()

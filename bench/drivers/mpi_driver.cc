@@ -77,6 +77,13 @@ class MpiLibrary final : public Library {
     if (job.operation == "broadcast") {
       return [=] { MPI_Bcast(output, count, MPI_FLOAT, 0, MPI_COMM_WORLD); };
     }
+    if (job.operation == "reduce" && rank_ == 0) {
+      return
+          [=] { MPI_Reduce(MPI_IN_PLACE, output, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD); };
+    }
+    if (job.operation == "reduce") {
+      return [=] { MPI_Reduce(output, nullptr, count, MPI_FLOAT, MPI_SUM, 0, MPI_COMM_WORLD); };
+    }
     if (job.operation == "barrier") return [] { MPI_Barrier(MPI_COMM_WORLD); };
     return {};
   }

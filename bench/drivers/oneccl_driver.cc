@@ -79,6 +79,11 @@ class OneCclLibrary final : public Library {
     if (job.operation == "broadcast") {
       return [=, &comm] { ccl::broadcast(job.output, job.count, kType, 0, comm).wait(); };
     }
+    if (job.operation == "reduce") {
+      return [=, &comm] {
+        ccl::reduce(job.output, job.output, job.count, kType, kSum, 0, comm).wait();
+      };
+    }
     if (job.operation == "barrier") return [&comm] { ccl::barrier(comm).wait(); };
     return {};
   }

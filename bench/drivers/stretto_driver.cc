@@ -54,6 +54,7 @@ class StrettoLibrary final : public Library {
       return [&comm, input, whole] { comm.all_to_all(input, whole).wait(); };
     }
     if (job.operation == "broadcast") return [&comm, whole] { comm.broadcast(whole).wait(); };
+    if (job.operation == "reduce") return [&comm, whole] { comm.reduce(whole).wait(); };
     if (job.operation == "barrier") return [&comm] { comm.barrier().wait(); };
     return {};
   }

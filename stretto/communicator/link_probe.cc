@@ -131,7 +131,10 @@ class LinkProbe {
     const double large =
         factor == 1 ? first : rounds(bytes, Way::at_once, kLargeRoundsMax, kNetworkTime);
     const double medium = rounds(bytes / 4, Way::at_once, kLargeRoundsMax, kNetworkTime);
-    cost.seconds_per_byte = by_more(medium, large, bytes);
+    // A byte takes at least its share of the whole, the way left aside. Where the difference says
+    // less, the quarter has waited for congestion control to find the link's speed again.
+    const double least = (large - small_round_ / 2) / static_cast<double>(bytes);
+    cost.seconds_per_byte = std::max(by_more(medium, large, bytes), least);
     // Shapers let about as much through at once as a link carries in a millisecond. Whether this
     // one does, ContentionProbe finds out.
     cost.burst_bytes = std::min<double>(kLargeBytes, 1e-3 / cost.seconds_per_byte);

@@ -220,13 +220,17 @@ bool Engine::turn_locked(std::size_t bytes_of_each_group) {
   return moved;
 }
 
-void Engine::check_deadlines() {
-  const TimePoint now = Clock::now();
+void Engine::note_standstill(TimePoint now) {
   const Duration since_last = now - std::exchange(checked_at_, now);
   if (beats_ && since_last > kBeatsMissed * options_.heartbeat) {
     resumed_at_ = now;
     stood_still_ = since_last;
   }
+}
+
+void Engine::check_deadlines() {
+  const TimePoint now = Clock::now();
+  note_standstill(now);
   // What others have said meanwhile is read before anything is said about them.
   if (beats_ && now - resumed_at_ < options_.heartbeat) return;
   transport_->check_contacts(now);
@@ -375,6 +379,7 @@ void Engine::run_background_thread() {
 }
 
 void Engine::peer_lost(Rank peer, const Status& status) {
+  note_standstill(Clock::now());  // In which it may have been given up.
   for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->member_lost(peer, status);
 }
 

@@ -123,6 +123,8 @@ class Engine final : private transport::TransportListener {
   bool must_be_asked() const STRETTO_REQUIRES(engine_held);
   void run_background_thread() STRETTO_UNCHECKED_LOCKING;
   void check_deadlines() STRETTO_REQUIRES(engine_held);
+  // Whether this process has been stopped since this was called last.
+  void note_standstill(TimePoint now) STRETTO_REQUIRES(engine_held);
 
   // The transport calls these, in a turn of progress.
   void peer_lost(Rank peer, const Status& status) STRETTO_REQUIRES(engine_held) override;

@@ -82,13 +82,17 @@ void Group::member_lost(Rank job_rank, const Status& status) {
   note_departed(*member, status);
   if (!failure_.ok()) return;
   lane_.close();  // What runs on the fast path becomes an operation with a name.
-  if (const PendingOperation* operation = oldest())
-    return fail(in_context(operation, status), true);
-  const Status& said = departed_[*member];
+  const PendingOperation* operation = oldest();
+  const TimePoint since =
+      operation != nullptr ? operation->running_since() : operations_.ended_at();
+  const Status& said = operation != nullptr ? status : departed_[*member];
+  const Status whole(said.code(), fmt::format("{}{}", said.message(), describe_standstill(since)),
+                     said.rank());
+  if (operation != nullptr) return fail(in_context(operation, whole), true);
   const Rank self = membership_.job_rank(membership_.rank);
-  fail(
-      said.with_context(fmt::format("rank {}: {}", self.value(), operations_.between_operations())),
-      true);
+  fail(whole.with_context(
+           fmt::format("rank {}: {}", self.value(), operations_.between_operations())),
+       true);
 }
 
 // A rank that leaves in good order has ended its part of everything; what is in flight may well

@@ -62,7 +62,7 @@ std::string Group::describe_standstill(TimePoint since) const {
   if (still == Duration::zero()) return {};
   return fmt::format(
       "; but this rank itself has stood still for {} (it was stopped, or had no "
-      "core), and others may have waited for it",
+      "core), and others may have waited for it, or given it up",
       in_seconds(still));
 }
 

@@ -213,8 +213,10 @@ Explanation Planner::explain(const OperationDescriptor& operation,
 
 void Planner::explain_messages(const OperationDescriptor& operation, std::string_view algorithm,
                                Explanation& explanation) const {
-  for (const auto& candidate : selector_.candidates(operation, true)) {
-    explanation.candidates.push_back({std::string(candidate.algorithm->name), candidate.seconds});
+  for (const auto& list : {selector_.candidates(operation, true), selector_.others(operation)}) {
+    for (const auto& candidate : list) {
+      explanation.candidates.push_back({std::string(candidate.algorithm->name), candidate.seconds});
+    }
   }
   explanation.reason = "it was asked for";
   if (!algorithm.empty()) return;

@@ -194,6 +194,17 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
   return candidates;
 }
 
+std::vector<Selector::Candidate> Selector::others(const OperationDescriptor& operation) const {
+  std::vector<Candidate> others;
+  for (const Algorithm& algorithm : schedule::algorithms()) {
+    const bool is_meant = algorithm.collective == operation.collective &&
+                          algorithm.order == schedule::Order::fixed && !algorithm.reference;
+    if (!is_meant || !schedule::is_estimated(algorithm)) continue;
+    others.push_back({&algorithm, estimate(algorithm, operation, link())});
+  }
+  return others;
+}
+
 // Up to how many bytes one sync pays for registered buffers.
 std::size_t Selector::one_sync_bytes(Collective collective) const {
   const auto ranks = static_cast<std::size_t>(setting_.rank_count);

@@ -67,6 +67,9 @@ class Selector {
   // The algorithms with messages among which it chooses, the cheapest first: of those that cost the
   // same, that which does least beside what the wire does.
   std::vector<Candidate> candidates(const OperationDescriptor& operation, bool equal_chunks) const;
+  // Those that run only if they are asked for, as far as they have a price: their bits depend on
+  // the layout.
+  std::vector<Candidate> others(const OperationDescriptor& operation) const;
 
   // How the chunks of an algorithm with messages are cut, which is also what it is priced by: the
   // same on all ranks, since both sides of a message must cut alike.

@@ -76,9 +76,9 @@ double direct_broadcast(const Model& m) {
   return m.fan(each) + m.all_to_all(each, m.n - 1);
 }
 
-double ring_all_gather(const Model& m) {
+// Chunks of `each` bytes.
+double ring(const Model& m, double each) {
   if (m.n < 2) return 0;
-  const double each = m.bytes / m.n;
   const Pairs pairs = m.hosts.ring();
   if (pairs.between == 0) return (m.n - 1) * m.exchange(1, each, pairs);
   // A chunk passes all hops but one; and each link passes all chunks but one.
@@ -86,6 +86,12 @@ double ring_all_gather(const Model& m) {
                      std::max(0, m.n - 1 - pairs.between) * m.inside(1, each);
   return std::max(way, (m.n - 2) * m.port(each, pairs) + m.between(1, each));
 }
+double ring_all_gather(const Model& m) { return ring(m, m.bytes / m.n); }
+double ring_reduce_scatter(const Model& m) {
+  const double each = m.bytes * m.scale / m.n;
+  return ring(m, each) + (m.n - 1) * m.process(each + m.bytes / m.n);
+}
+double ring_all_reduce(const Model& m) { return ring_reduce_scatter(m) + ring_all_gather(m); }
 
 // What the smaller right side's ranks have to say, each says to several on the left.
 double repeated(int left, int right) { return std::ceil(1.0 * left / right); }
@@ -262,6 +268,7 @@ struct Row {
 
 using enum Collective;
 constexpr std::array kRows = {
+    Row{all_reduce, "ring", ring_all_reduce},
     Row{all_reduce, "direct", direct_all_reduce},
     Row{all_reduce, "recursive_doubling", doubling_all_reduce},
     Row{all_reduce, "binomial_tree", binomial_all_reduce},
@@ -271,6 +278,7 @@ constexpr std::array kRows = {
     Row{all_reduce, "two_level_mapped",
         [](const Model& m) { return two_level_all_reduce(m, Inside::mapped); }},
     Row{all_reduce, "two_level_eager", two_level_eager_all_reduce},
+    Row{reduce_scatter, "ring", ring_reduce_scatter},
     Row{reduce_scatter, "direct", direct_reduce_scatter},
     Row{reduce_scatter, "recursive_halving", halving_reduce_scatter},
     Row{reduce_scatter, "two_level",

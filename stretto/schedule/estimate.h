@@ -76,8 +76,8 @@ class HostSummary {
 // Where the query says how many segments may be under way at a time, a two-level all_reduce takes
 // no less than each of those lanes needs for its segments, one after the other.
 //
-// Only algorithms that may be chosen have a closed form: of the others, is_estimated() is false and
-// estimate() must not be called.
+// Whatever may be chosen has a closed form, and so has the ring. Of the others is_estimated() is
+// false, and estimate() must not be called.
 bool is_estimated(const Algorithm& algorithm);
 double estimate(const Algorithm& algorithm, const HostSummary& hosts, const CostQuery& query);
 

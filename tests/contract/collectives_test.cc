@@ -13,6 +13,7 @@
 #include "stretto/job/threads.h"
 #include "stretto/schedule/algorithms.h"
 #include "tests/contract/in_process_backend.h"
+#include "tests/contract/world_ranks.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/problem.h"
 
@@ -358,6 +359,39 @@ INSTANTIATE_TEST_SUITE_P(
                                          std::vector<std::int32_t>{4, 4, 4, 4, 2}),
                        ::testing::Bool()),
     hosts_name);
+
+// Ranks that share no memory, on each way that messages have: sockets, encrypted or several for a
+// pair, and the engines of others where they are built.
+using WorldCase = std::tuple<transport::WorldKind, int>;
+class CollectivesByWay : public CollectivesOfAny, public ::testing::WithParamInterface<WorldCase> {
+ protected:
+  int size() const override { return std::get<1>(GetParam()); }
+  Ranks make_ranks(std::size_t /*chosen*/) const override {
+    return make_world_ranks(std::get<0>(GetParam()), size(), std::chrono::milliseconds(500));
+  }
+  std::vector<std::string> algorithms(Collective collective) const override {
+    return algorithms_of(collective, schedule::Access::messages);
+  }
+};
+
+TEST_P(CollectivesByWay, EqualTheSerialOracle) { expect_the_serial_oracle(); }
+
+TEST_P(CollectivesByWay, InPlaceAndFromEveryRoot) { expect_it_in_place_and_from_every_root(); }
+
+std::vector<transport::WorldKind> ways() {
+  std::vector<transport::WorldKind> list = transport::world_kinds();
+  std::erase_if(
+      list, [](const auto& kind) { return kind.link == "loopback" || kind.shares_memory(0, 1); });
+  return list;
+}
+
+std::string way_name(const ::testing::TestParamInfo<WorldCase>& tested) {
+  return std::get<0>(tested.param).name + "_ranks" + std::to_string(std::get<1>(tested.param));
+}
+
+INSTANTIATE_TEST_SUITE_P(, CollectivesByWay,
+                         ::testing::Combine(::testing::ValuesIn(ways()), ::testing::Values(2, 4)),
+                         way_name);
 
 }  // namespace
 }  // namespace stretto::testing

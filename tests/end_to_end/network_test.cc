@@ -296,6 +296,20 @@ TEST_F(Network, WhoIsGivenUpHearsOfItWhenTheNetworkIsBack) {
   EXPECT_TRUE(rank(1).output().wait_for("lost rank 0 (tcp, ")) << rank(1).output().so_far();
 }
 
+// As a virtual machine that is paused: neither its programs nor its kernel answer. Others cannot
+// tell it from one that has vanished; itself it can.
+TEST_F(Network, AHostThatWasPausedSaysSoWhenItGoesOn) {
+  start(2, {0, 1}, {"fault_rank_program", "idle"}, kTwoSeconds);
+  if (HasFatalFailure() || IsSkipped()) return;
+  ASSERT_TRUE(hosts_->silence(1));
+  ::kill(rank(1).pid(), SIGSTOP);
+  expect_lost(0, {1});
+  ASSERT_TRUE(hosts_->heal(1));
+  ::kill(rank(1).pid(), SIGCONT);
+  EXPECT_TRUE(rank(1).output().wait_for("this rank itself has stood still for "))
+      << rank(1).output().so_far();
+}
+
 TEST_F(Network, AStoreWhoseHostVanishesIsNoticedWhileJoining) {
   if (!make(2)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
   // Rank 2 never comes.

@@ -19,7 +19,8 @@ struct Explanation {
   std::size_t segments = 0;
   std::size_t lanes = 0;  // Segments under way at a time; 0 where memory is shared.
   // The algorithms by messages among which it chose and the seconds that the model predicts for
-  // each, the chosen one first. Empty where memory is shared, since there is no choice.
+  // each, the chosen one first, and then those that run only if they are asked for. Empty where
+  // memory is shared, since there is no choice.
   struct Candidate {
     std::string algorithm;
     double seconds = 0;
