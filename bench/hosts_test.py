@@ -195,8 +195,8 @@ class RunTest(RunsHosts):
     def test_every_operation_is_right_on_uneven_hosts_and_in_turns(self):
         lines = self.run_hosts("--shapes", "3+1,rr2x2", "--operations", "all", "--bytes", "16,256K",
                                "--algorithms", "two_level_mapped")
-        # Of 5 operations 2 sizes, a barrier, and an algorithm of one operation.
-        self.assertEqual(len(lines), 2 * (5 * 2 + 1 + 2))
+        # Of 6 operations 2 sizes, a barrier, and an algorithm of one operation.
+        self.assertEqual(len(lines), 2 * (6 * 2 + 1 + 2))
         for entry in lines:
             self.assertGreater(entry["p50_us"], 0)
             self.assertGreater(entry["floor_us"], 0)

@@ -57,13 +57,14 @@ class Network:
 
     def _keep_order(self, space, device, number):
         """One core takes what a device receives: packets that several take overtake each other, for
-        which TCP sends some of them twice, and all of them more slowly."""
+        which TCP sends some of them twice, and all of them more slowly. The core is the next
+        host's, as without this it is that of whoever has sent."""
         cores = sorted(os.sched_getaffinity(0))
         digits = f"{1 << cores[number % len(cores)]:x}"
         digits = digits.zfill(-len(digits) // 8 * -8)
         mask = ",".join(digits[at:at + 8] for at in range(0, len(digits), 8))
         file = f"/sys/class/net/{device}/queues/rx-0/rps_cpus"  # Not of every kernel.
-        self._run(f"ip netns exec {space} sh -c", f"[ ! -w {file} ] || echo {mask} > {file}")
+        self._run(f"ip netns exec {space} sh -c", f"echo {mask} 2>/dev/null > {file} || true")
 
     def use_congestion_control(self, name):
         """Of connections that hosts make to each other from now on, instead of the default."""

@@ -57,9 +57,10 @@ FastLane::Outcome FastLane::run(const Call& call, std::shared_ptr<PendingOperati
   Kind* const kind = find(call.operation);
   const std::uint32_t sequence = operations_->next_sequence();
   auto turn = execution::Turn::without_lock(engine_->transport());
+  const bool is_last = transport::sequence_after(sequence) < sequence;
   // The descriptor that is remembered, not the caller's equal one: see Note [settled memory]. Its
   // execution is idle, as nothing is in flight.
-  if (kind == nullptr ||
+  if (kind == nullptr || is_last ||
       !kind->entry->mapped->try_start(kind->operation, call.input, call.output, sequence, turn)) {
     gate_.store(Gate::open, std::memory_order_release);
     return Outcome::refused;

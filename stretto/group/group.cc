@@ -178,8 +178,7 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission, 
     return status;
   }
   const OperationDescriptor& operation = submission.operation;
-  const std::uint32_t sequence = operations_.next_sequence();
-  operations_.take_sequence();
+  const std::uint32_t sequence = operations_.number_next();
   std::shared_ptr<PendingCollective> collective = operations_.pooled();
   collective->begin(operation, sequence, submission.deadline);
   collective->packing = std::move(submission.packing);

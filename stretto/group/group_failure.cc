@@ -4,22 +4,34 @@
 // How a group fails: what is told to whom when a rank is lost, late, or of another opinion.
 
 #include <algorithm>
+#include <chrono>
 
 #include <fmt/format.h>
 
 #include "stretto/group/group.h"
 
 namespace stretto::group {
+namespace {
+
+// Whoever stood still so long ago may have been given up for that.
+constexpr std::chrono::seconds kStandstillSaidFor(60);
+
+}  // namespace
 
 void Group::fail(const Status& reason, bool announce) {
   if (!failure_.ok()) return;
   // The cause of whatever else has gone wrong.
   if (!told_in_set_up_.ok()) return fail_telling(told_in_set_up_, &told_in_set_up_, true);
+  Status cause = reason;
+  if (reason.code() == StatusCode::peer_lost) {
+    const std::string standstill = describe_standstill(Clock::now() - kStandstillSaidFor);
+    cause = Status(reason.code(), std::string(reason.message()) + standstill, reason.rank());
+  }
   const Rank self = membership_.job_rank(membership_.rank);
-  const Status told(reason.code(),
-                    fmt::format("rank {} abandoned the group: {}", self.value(), reason.message()),
-                    reason.rank());
-  fail_telling(reason, announce ? &told : nullptr);
+  const Status told(cause.code(),
+                    fmt::format("rank {} abandoned the group: {}", self.value(), cause.message()),
+                    cause.rank());
+  fail_telling(cause, announce ? &told : nullptr);
 }
 
 // `told`, where given, goes to all members. Each passes on what it is told: the news must not come
@@ -82,17 +94,13 @@ void Group::member_lost(Rank job_rank, const Status& status) {
   note_departed(*member, status);
   if (!failure_.ok()) return;
   lane_.close();  // What runs on the fast path becomes an operation with a name.
-  const PendingOperation* operation = oldest();
-  const TimePoint since =
-      operation != nullptr ? operation->running_since() : operations_.ended_at();
-  const Status& said = operation != nullptr ? status : departed_[*member];
-  const Status whole(said.code(), fmt::format("{}{}", said.message(), describe_standstill(since)),
-                     said.rank());
-  if (operation != nullptr) return fail(in_context(operation, whole), true);
+  if (const PendingOperation* operation = oldest())
+    return fail(in_context(operation, status), true);
+  const Status& said = departed_[*member];
   const Rank self = membership_.job_rank(membership_.rank);
-  fail(whole.with_context(
-           fmt::format("rank {}: {}", self.value(), operations_.between_operations())),
-       true);
+  fail(
+      said.with_context(fmt::format("rank {}: {}", self.value(), operations_.between_operations())),
+      true);
 }
 
 // A rank that leaves in good order has ended its part of everything; what is in flight may well

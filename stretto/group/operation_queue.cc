@@ -15,6 +15,7 @@ void OperationQueue::begin_numbering() {
   next_sequence_ = engine_->options().first_sequence;
   past_.clear();
   ended_ = 0;
+  ended_noted_ = 0;
   reported_ = 0;
   is_set_up_ = true;
 }

@@ -46,6 +46,13 @@ class OperationQueue {
   void take_sequence() {
     next_sequence_.store(transport::sequence_after(next_sequence()), std::memory_order_relaxed);
   }
+  // Both, by the slow way: what ran under numbers that begin anew is forgotten.
+  std::uint32_t number_next() STRETTO_REQUIRES(engine_held) {
+    const std::uint32_t sequence = next_sequence();
+    take_sequence();
+    if (next_sequence() < sequence) past_.clear();
+    return sequence;
+  }
   // The last that has ended; 0: none.
   std::uint32_t last_ended() const { return ended_.load(std::memory_order_relaxed); }
   void set_ended(std::uint32_t sequence) { ended_.store(sequence, std::memory_order_relaxed); }

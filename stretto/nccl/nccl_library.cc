@@ -6,6 +6,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -221,7 +222,8 @@ int NcclLibrary::start(const LibraryCall& call) {
   const Driver::Current current(*driver_);
   const MutexLock held(shared_->mutex);
   Running& running = running_.emplace_back();
-  running.number = next_number_++;
+  running.number = next_number_;
+  next_number_ = next_number_ == std::numeric_limits<int>::max() ? 0 : next_number_ + 1;
   const DeviceMemory memory{
       .is_device_memory = [this](const void* data) { return device_of(data) >= 0; },
       .scratch = [&](std::size_t bytes) { return take_scratch(running, bytes); }};

@@ -88,8 +88,10 @@ double ring(const Model& m, double each) {
 }
 double ring_all_gather(const Model& m) { return ring(m, m.bytes / m.n); }
 double ring_reduce_scatter(const Model& m) {
-  const double each = m.bytes * m.scale / m.n;
-  return ring(m, each) + (m.n - 1) * m.process(each + m.bytes / m.n);
+  if (m.n < 2) return 0;
+  // Of all hops the first carries no partial value.
+  const double scale = (1 + (m.n - 2) * m.scale) / (m.n - 1);
+  return ring(m, scale * m.bytes / m.n) + (m.n - 1) * m.process((scale + 1) * m.bytes / m.n);
 }
 double ring_all_reduce(const Model& m) { return ring_reduce_scatter(m) + ring_all_gather(m); }
 

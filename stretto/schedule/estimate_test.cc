@@ -250,6 +250,8 @@ TEST(Estimate, IsExactWhereNothingOverlaps) {
     for (const auto& [collective, name] : {std::pair(Collective::all_reduce, "direct"),
                                            {Collective::all_reduce, "recursive_doubling"},
                                            {Collective::all_gather, "ring"},
+                                           {Collective::reduce_scatter, "ring"},
+                                           {Collective::all_reduce, "ring"},
                                            {Collective::broadcast, "binomial_tree"},
                                            {Collective::gather, "direct"},
                                            {Collective::barrier, "recursive_doubling"}}) {

@@ -299,15 +299,20 @@ TEST_F(Network, WhoIsGivenUpHearsOfItWhenTheNetworkIsBack) {
 // As a virtual machine that is paused: neither its programs nor its kernel answer. Others cannot
 // tell it from one that has vanished; itself it can.
 TEST_F(Network, AHostThatWasPausedSaysSoWhenItGoesOn) {
-  start(2, {0, 1}, {"fault_rank_program", "idle"}, kTwoSeconds);
-  if (HasFatalFailure() || IsSkipped()) return;
-  ASSERT_TRUE(hosts_->silence(1));
-  ::kill(rank(1).pid(), SIGSTOP);
-  expect_lost(0, {1});
-  ASSERT_TRUE(hosts_->heal(1));
-  ::kill(rank(1).pid(), SIGCONT);
-  EXPECT_TRUE(rank(1).output().wait_for("this rank itself has stood still for "))
-      << rank(1).output().so_far();
+  for (const char* mode : {"barrier", "private", "idle"}) {
+    SCOPED_TRACE(mode);
+    ranks_.clear();
+    start(2, {0, 1}, {"fault_rank_program", mode}, kTwoSeconds);
+    if (HasFatalFailure() || IsSkipped()) return;
+    ASSERT_TRUE(hosts_->silence(1));
+    ::kill(rank(1).pid(), SIGSTOP);
+    expect_lost(0, {1});
+    std::this_thread::sleep_for(seconds(1));
+    ASSERT_TRUE(hosts_->heal(1));
+    ::kill(rank(1).pid(), SIGCONT);
+    EXPECT_TRUE(rank(1).output().wait_for("this rank itself has stood still for "))
+        << rank(1).output().so_far();
+  }
 }
 
 TEST_F(Network, AStoreWhoseHostVanishesIsNoticedWhileJoining) {

@@ -108,7 +108,7 @@ class [[nodiscard]] Work {
   // Work() and all().
   std::string_view operation() const;
   // Which of its communicator's collectives it is, counted from 1, as messages count them: "#7".
-  // 0: none.
+  // After 4,026,531,839 comes 1 again. 0: none.
   std::uint32_t number() const;
   // From the submission to the end; zero if it ended while it was being submitted. Nothing while it
   // has not ended.
