@@ -76,22 +76,24 @@ double direct_broadcast(const Model& m) {
   return m.fan(each) + m.all_to_all(each, m.n - 1);
 }
 
-// Chunks of `each` bytes.
-double ring(const Model& m, double each) {
+// Chunks of `each` bytes, on which each rank that gets one works for `work` seconds.
+double ring(const Model& m, double each, double work) {
   if (m.n < 2) return 0;
   const Pairs pairs = m.hosts.ring();
-  if (pairs.between == 0) return (m.n - 1) * m.exchange(1, each, pairs);
+  if (pairs.between == 0) return (m.n - 1) * (m.exchange(1, each, pairs) + work);
   // A chunk passes all hops but one; and each link passes all chunks but one.
   const double way = std::min(pairs.between, m.n - 1) * m.between(1, each) +
                      std::max(0, m.n - 1 - pairs.between) * m.inside(1, each);
-  return std::max(way, (m.n - 2) * m.port(each, pairs) + m.between(1, each));
+  return std::max(way + (m.n - 1) * work,
+                  (m.n - 2) * m.port(each, pairs) + m.between(1, each) + work);
 }
-double ring_all_gather(const Model& m) { return ring(m, m.bytes / m.n); }
+double ring_all_gather(const Model& m) { return ring(m, m.bytes / m.n, 0); }
 double ring_reduce_scatter(const Model& m) {
   if (m.n < 2) return 0;
   // Of all hops the first carries no partial value.
   const double scale = (1 + (m.n - 2) * m.scale) / (m.n - 1);
-  return ring(m, scale * m.bytes / m.n) + (m.n - 1) * m.process((scale + 1) * m.bytes / m.n);
+  const double chunk = m.bytes / m.n;
+  return ring(m, scale * chunk, m.process((scale + 1) * chunk));
 }
 double ring_all_reduce(const Model& m) { return ring_reduce_scatter(m) + ring_all_gather(m); }
 
