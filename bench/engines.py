@@ -126,7 +126,6 @@ def main():
     network = namespaces.Network(f"engines{os.getpid()}")
     program = str(pathlib.Path(arguments.build).resolve() / "bin" / "stretto")
     with network.up(gbit * 1e9), tempfile.TemporaryDirectory(prefix="engines_") as folder:
-        network.use_congestion_control("cubic")
         engine = ENGINES[arguments.engine](network, program, mib << 20, pathlib.Path(folder))
         ratios = []
         for _ in range(arguments.rounds):

@@ -173,8 +173,7 @@ def network_of(arguments, placement):
         network = namespaces.Network(name, max(placement) + 1)
     network.streams = arguments.streams
     with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
-        with network.up(arguments.rate):
-            network.use_congestion_control(arguments.congestion_control)
+        with network.up(arguments.rate, arguments.congestion_control):
             yield network, cache
 
 

@@ -52,7 +52,7 @@ class OnHosts(systems.System):
     def variants(self, operation, size, wanted):
         if operation == "barrier":
             return [systems.Variant(operation, 0)]
-        in_place = operation in ("all_reduce", "broadcast", "reduce")
+        in_place = operation in ("all_reduce", *systems.IN_PLACE_OPERATIONS)
         named = self.algorithms if operation == "all_reduce" else ()
         if len(set(self.placement)) == len(self.placement):  # No host has memory to share.
             mapped = ("two_level_mapped", "two_level_eager")

@@ -114,7 +114,6 @@ def measure(arguments, rate):
     network = namespaces.Network(f"slow{os.getpid()}", arguments.hosts)
     lines = []
     with tempfile.TemporaryDirectory(prefix="stretto_slow_links_") as cache, network.up(rate):
-        network.use_congestion_control("cubic")
         for number in range(arguments.rounds):
             print(f"{rate / 1e6:.0f} Mbit/s: round {number + 1} of {arguments.rounds}",
                   file=sys.stderr)

@@ -14,6 +14,8 @@ import sys
 
 OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all",
               "barrier"]
+# Measured in one buffer; an all_reduce is in one buffer as well as in two.
+IN_PLACE_OPERATIONS = ("broadcast", "reduce")
 ELEMENT_BYTES = 4
 # Huge pages cannot make a difference to smaller buffers.
 HUGE_FROM_BYTES = 1 << 20
@@ -124,8 +126,8 @@ class System:
     def variants(self, operation, size, wanted):
         if operation == "barrier":
             return [Variant(operation, 0)]
-        places = {"all_reduce": [True, False], "broadcast": [True], "reduce": [True]}.get(
-            operation, [False])
+        both = [True, False]
+        places = both if operation == "all_reduce" else [operation in IN_PLACE_OPERATIONS]
         return [Variant(operation, size, kind, in_place)
                 for kind in self.buffers(wanted, size) for in_place in places]
 
@@ -198,7 +200,7 @@ class Bare(System):
         fits = is_few or SMALLEST_BARE_BYTES <= size <= LARGEST_BARE_BYTES
         if operation not in COPIED_OPERATIONS or not fits:
             return []
-        in_place = operation in ("all_reduce", "broadcast")
+        in_place = operation in ("all_reduce", *IN_PLACE_OPERATIONS)
         kinds = own_kinds(wanted, size)
         variants = [Variant(operation, size, kind, in_place) for kind in kinds]
         staged = [] if is_few else [kind for kind in kinds if kind != "registered"]

@@ -81,11 +81,12 @@ class Network:
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
-    def up(self, bits_per_second):
+    def up(self, bits_per_second, congestion_control="cubic"):
         """There, at this rate, for as long as a `with` lasts."""
         try:
             self.make()
             self.shape(bits_per_second)
+            self.use_congestion_control(congestion_control)
             yield self
         finally:
             self.remove()

@@ -68,8 +68,7 @@ class GlooLibrary final : public Library {
       const auto options = std::make_shared<gloo::ReduceOptions>(context_);
       options->setOutput(job.output, job.count);
       options->setRoot(0);
-      void (*const sum)(void*, const void*, const void*, std::size_t) = &gloo::sum<float>;
-      options->setReduceFunction(sum);
+      options->setReduceFunction(kSum);
       return [options] { gloo::reduce(*options); };
     }
     if (job.operation == "barrier") {
@@ -80,6 +79,8 @@ class GlooLibrary final : public Library {
   }
 
  private:
+  static constexpr void (*kSum)(void*, const void*, const void*, std::size_t) = &gloo::sum<float>;
+
   std::function<void()> all_reduce(const Job& job) {
     if (job.algorithm == "halving_doubling") {
       if (job.input != job.output) return {};
@@ -93,8 +94,7 @@ class GlooLibrary final : public Library {
                                                    : Options::Algorithm::RING);
     if (job.input != job.output) options->setInput(job.input, job.count);
     options->setOutput(job.output, job.count);
-    void (*const sum)(void*, const void*, const void*, std::size_t) = &gloo::sum<float>;
-    options->setReduceFunction(sum);
+    options->setReduceFunction(kSum);
     return [options] { gloo::allreduce(*options); };
   }
 

@@ -123,7 +123,7 @@ class Engine final : private transport::TransportListener {
   bool must_be_asked() const STRETTO_REQUIRES(engine_held);
   void run_background_thread() STRETTO_UNCHECKED_LOCKING;
   void check_deadlines() STRETTO_REQUIRES(engine_held);
-  // Whether this process has been stopped since this was called last.
+  // Remembers for how long this process has been stopped, if it has been since the last call.
   void note_standstill(TimePoint now) STRETTO_REQUIRES(engine_held);
 
   // The transport calls these, in a turn of progress.

@@ -57,6 +57,7 @@ FastLane::Outcome FastLane::run(const Call& call, std::shared_ptr<PendingOperati
   Kind* const kind = find(call.operation);
   const std::uint32_t sequence = operations_->next_sequence();
   auto turn = execution::Turn::without_lock(engine_->transport());
+  // After the last number the past operations are forgotten, which takes the lock: number_next().
   const bool is_last = transport::sequence_after(sequence) < sequence;
   // The descriptor that is remembered, not the caller's equal one: see Note [settled memory]. Its
   // execution is idle, as nothing is in flight.

@@ -46,7 +46,8 @@ class OperationQueue {
   void take_sequence() {
     next_sequence_.store(transport::sequence_after(next_sequence()), std::memory_order_relaxed);
   }
-  // Both, by the slow way: what ran under numbers that begin anew is forgotten.
+  // Takes the next collective's number and returns it. When numbers begin at 1 again, the past
+  // operations are forgotten, as the new ones would be taken for them.
   std::uint32_t number_next() STRETTO_REQUIRES(engine_held) {
     const std::uint32_t sequence = next_sequence();
     take_sequence();

@@ -35,7 +35,8 @@ inline constexpr std::uint32_t kPointToPoint = 0xffffffff;
 // The operations by which a group is set up have numbers of their own, from here on.
 inline constexpr std::uint32_t kSetUpSequence = 0xf0000000;
 
-// The others go from 1 to these, and then begin at 1 again: a job may run for longer.
+// A group's collectives have the numbers from 1 up to these, and then from 1 again: a job may run
+// for longer.
 constexpr std::uint32_t sequence_after(std::uint32_t sequence) {
   return sequence + 1 == kSetUpSequence ? 1 : sequence + 1;
 }

@@ -366,7 +366,7 @@ using WorldCase = std::tuple<transport::WorldKind, int>;
 class CollectivesByWay : public CollectivesOfAny, public ::testing::WithParamInterface<WorldCase> {
  protected:
   int size() const override { return std::get<1>(GetParam()); }
-  Ranks make_ranks(std::size_t /*chosen*/) const override {
+  Ranks make_ranks(std::size_t /*segment_bytes*/) const override {
     return make_world_ranks(std::get<0>(GetParam()), size(), std::chrono::milliseconds(500));
   }
   std::vector<std::string> algorithms(Collective collective) const override {
