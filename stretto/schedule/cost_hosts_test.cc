@@ -102,6 +102,27 @@ TEST(CostHosts, ARingCostsTheSameOnEveryLayout) {
   }
 }
 
+// Where the way takes the time: of the two rounds of an all_reduce, how often it leaves a host
+// depends on how many ranks the largest has.
+TEST(CostHosts, ARingsWayLeavesEachHostAsOftenAsItIsPricedFor) {
+  for (const std::vector<std::int32_t>& hosts :
+       {std::vector<std::int32_t>{0, 1, 2, 3}, {0, 0, 1, 1}, {0, 0, 0, 1}, {0, 1, 0, 1}, {0, 1}}) {
+    const auto ranks = static_cast<int>(hosts.size());
+    const CostQuery query{.bytes = hosts.size() * 4,
+                          .link = {.latency_seconds = 1e-3},
+                          .local_link = {.latency_seconds = 1e-6},
+                          .hosts = hosts};
+    for (const Collective collective :
+         {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
+      const Algorithm& ring = *find_algorithm(collective, Access::messages, "ring");
+      const double played = seconds(collective, "ring", query, ranks);
+      EXPECT_NEAR(estimate(ring, HostSummary(ranks, hosts), query), played, played / 100)
+          << name(collective) << " of " << ranks << " ranks, " << hosts[1]
+          << hosts[2 % hosts.size()];
+    }
+  }
+}
+
 TEST(CostHosts, TwoLevelPaysWhereTheNetworkIsSlow) {
   const auto hosts = equal_hosts(2, 8);
   const CostQuery query{

@@ -76,26 +76,38 @@ double direct_broadcast(const Model& m) {
   return m.fan(each) + m.all_to_all(each, m.n - 1);
 }
 
-// Chunks of `each` bytes, on which each rank that gets one works for `work` seconds.
-double ring(const Model& m, double each, double work) {
+// How many messages between hosts are on the longest way of a chunk that goes round so often, each
+// time by all hops but one: the hops that it leaves out follow each other, and are all inside a
+// host that has a rank more than that.
+int ring_crossings(const Model& m, int rounds) {
+  int most_ranks = 0;
+  for (const HostSummary::Kind& kind : m.hosts.kinds())
+    most_ranks = std::max(most_ranks, kind.ranks);
+  return rounds * m.hosts.ring().between - std::max(0, rounds + 1 - most_ranks);
+}
+
+// A round of chunks of `each` bytes, on which each rank that gets one works for `work` seconds.
+double ring(const Model& m, double each, double work, int crossings) {
   if (m.n < 2) return 0;
   const Pairs pairs = m.hosts.ring();
   if (pairs.between == 0) return (m.n - 1) * (m.exchange(1, each, pairs) + work);
   // A chunk passes all hops but one; and each link passes all chunks but one.
-  const double way = std::min(pairs.between, m.n - 1) * m.between(1, each) +
-                     std::max(0, m.n - 1 - pairs.between) * m.inside(1, each);
+  const double way = crossings * m.between(1, each) + (m.n - 1 - crossings) * m.inside(1, each);
   return std::max(way + (m.n - 1) * work,
                   (m.n - 2) * m.port(each, pairs) + m.between(1, each) + work);
 }
-double ring_all_gather(const Model& m) { return ring(m, m.bytes / m.n, 0); }
+double ring_all_gather(const Model& m) { return ring(m, m.bytes / m.n, 0, ring_crossings(m, 1)); }
 double ring_reduce_scatter(const Model& m) {
   if (m.n < 2) return 0;
   // Of all hops the first carries no partial value.
   const double scale = (1 + (m.n - 2) * m.scale) / (m.n - 1);
   const double chunk = m.bytes / m.n;
-  return ring(m, scale * chunk, m.process((scale + 1) * chunk));
+  return ring(m, scale * chunk, m.process((scale + 1) * chunk), ring_crossings(m, 1));
 }
-double ring_all_reduce(const Model& m) { return ring_reduce_scatter(m) + ring_all_gather(m); }
+double ring_all_reduce(const Model& m) {
+  const int crossings = ring_crossings(m, 2) - ring_crossings(m, 1);
+  return ring_reduce_scatter(m) + ring(m, m.bytes / m.n, 0, crossings);
+}
 
 // What the smaller right side's ranks have to say, each says to several on the left.
 double repeated(int left, int right) { return std::ceil(1.0 * left / right); }
