@@ -42,6 +42,7 @@ constexpr int kWakingRounds = 3;
 // core are let run.
 constexpr std::size_t kReducedBytes = std::size_t{1} << 20;
 constexpr int kReductions = 32;
+constexpr int kReductionTurns = 4;  // At most: many ranks of a core take long for one.
 
 }  // namespace
 
@@ -285,7 +286,8 @@ ContentionProbe::Times ContentionProbe::run(Rounds rounds) {
     times.many_bytes = bytes_of(rounds.many);
     times.many_seconds = load_seconds(rounds.many, rounds.turns, times);
   }
-  times.reduce_seconds_per_byte = reduce_seconds_per_byte(rounds.turns, times);
+  times.reduce_seconds_per_byte =
+      reduce_seconds_per_byte(std::min(rounds.turns, kReductionTurns), times);
   std::size_t all = 0;
   std::size_t least = kRanksMax;
   for (const auto& of_host : ranks_) {

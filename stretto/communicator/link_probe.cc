@@ -33,7 +33,7 @@ constexpr unsigned kFactorMax = 8;
 constexpr std::size_t kNetworkBytesMax = kFactorMax * kLargeBytes;
 constexpr std::chrono::milliseconds kSmallTime(20);
 constexpr std::chrono::milliseconds kLargeTime(40);
-constexpr std::chrono::milliseconds kNetworkTime(100);  // Of those by which its speed is known.
+constexpr std::chrono::milliseconds kNetworkTime(60);  // Of those by which its speed is known.
 constexpr std::uint8_t kGoOn = 1;
 
 // Two ranks that measure, or none.
