@@ -65,7 +65,8 @@ class Selector {
   // Costs that are apart by this share or less count as the same: no prediction is better.
   static constexpr double kSameCost = 0.03;
   // The algorithms with messages among which it chooses, the cheapest first: of those that cost the
-  // same, that which does least beside what the wire does.
+  // same, that which does least beside what the wire does, or, on a long network, which does not
+  // send all at once.
   std::vector<Candidate> candidates(const OperationDescriptor& operation, bool equal_chunks) const;
   // Those that run only if they are asked for, as far as they have a price: their bits depend on
   // the layout.
@@ -98,6 +99,7 @@ class Selector {
   std::size_t of_each(double bytes_of_all_ranks) const {
     return static_cast<std::size_t>(bytes_of_all_ranks / setting_.rank_count);
   }
+  bool is_one_long_exchange(const Candidate& candidate) const;
   std::size_t one_sync_bytes(Collective collective) const;
   std::size_t one_sync_private_bytes(Collective collective) const;
   Choice choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const;

@@ -214,6 +214,26 @@ TEST(Selector, WhereTheWayTakesTheTimeHostsExchangeOnce) {
 }
 
 // A choice on hosts of any size, unless chunks may be of any size.
+// 1 ms each way, 100 Mbit/s: a lost packet costs half a further way where all is sent at once.
+TEST(Selector, WhatCostsTheSameOnALongNetworkIsNotSentAtOnce) {
+  LinkModel links{.network = {.latency_seconds = 1.1e-3,
+                              .seconds_per_byte = 8.36e-8,
+                              .burst_bytes = 16e3,
+                              .burst_seconds_per_byte = 1e-9}};
+  const auto chosen = [&](std::size_t bytes) {
+    const Selector selector(
+        {.rank_count = 4, .hosts = {0, 0, 1, 1}, .links = links, .has_teams = true});
+    return selector.candidates(operation_of(Collective::all_reduce, bytes), true)
+        .front()
+        .algorithm->name;
+  };
+  EXPECT_EQ(chosen(64 << 10), "two_level_mapped");
+  EXPECT_EQ(chosen(1 << 20), "two_level_eager") << "the way is short beside so many bytes";
+  EXPECT_EQ(chosen(8), "two_level_eager") << "two exchanges take twice the time";
+  links.network.latency_seconds = 20e-6;
+  EXPECT_EQ(chosen(64 << 10), "two_level_eager");
+}
+
 TEST(Selector, InsideTeamsAnAllToAllOfEqualChunksMayBeMapped) {
   for (const HostList& hosts : {HostList{0, 0, 1, 1}, HostList{0, 0, 0, 1}, HostList{0, 1, 0, 1}}) {
     const Selector selector({.rank_count = 4, .hosts = hosts, .links = {}, .has_teams = true});
