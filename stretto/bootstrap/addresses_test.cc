@@ -102,6 +102,37 @@ TEST(Socket, WaitsForAListenerThatStartsLater) {
   late.join();
 }
 
+// At one nobody listens; of the next one the queue is full, and the kernel drops what asks for
+// more, as a firewall does.
+TEST(Socket, ConnectsToWhicheverOfSeveralPlacesAnswers) {
+  const FileDescriptor full = listen_tcp("127.0.0.1", 0).or_throw();
+  ASSERT_EQ(::listen(full.get(), 0), 0);
+  const int dropping = local_port(full.get()).or_throw();
+  std::vector<std::thread> waiting;
+  for (int i = 0; i < 3; ++i) {
+    waiting.emplace_back([&] {
+      const auto queued = connect_tcp("127.0.0.1", dropping, Deadline::after(milliseconds(1500)));
+      std::this_thread::sleep_for(milliseconds(1500));
+    });
+  }
+  std::this_thread::sleep_for(milliseconds(100));
+  FileDescriptor closed = listen_tcp("127.0.0.1", 0).or_throw();
+  const int refusing = local_port(closed.get()).or_throw();
+  closed.reset();
+  const FileDescriptor listener = listen_tcp("127.0.0.1", 0).or_throw();
+  const int port = local_port(listener.get()).or_throw();
+  const TimePoint start = Clock::now();
+  const FileDescriptor client = connect_tcp(std::vector<HostPort>{{"127.0.0.1", refusing},
+                                                                  {"127.0.0.1", dropping},
+                                                                  {"127.0.0.1", port}},
+                                            soon())
+                                    .or_throw();
+  EXPECT_EQ(peer_name(client.get()), fmt::format("127.0.0.1:{}", port));
+  EXPECT_GE(Clock::now() - start, milliseconds(250)) << "the place before it has its head start";
+  EXPECT_LT(Clock::now() - start, milliseconds(1000));
+  for (std::thread& each : waiting) each.join();
+}
+
 // As of a name that is a loopback address on its own host.
 TEST(Socket, OfAllAddressesTakesIpv4AndNamesItAsThePeerDoes) {
   auto listener = listen_tcp("::", 0);
@@ -213,6 +244,12 @@ TEST(HostPort, ReadsAndWritesAddresses) {
   for (const char* bad :
        {"", "node0", ":1", "node0:", "node0:0", "node0:65536", "node0:1x", "fe80::1", "[]:1"}) {
     EXPECT_EQ(parse_host_port(bad).status().code(), StatusCode::invalid_argument) << bad;
+  }
+  const std::vector<HostPort> several = parse_host_ports("10.0.0.7:2,[fd00::1]:3").or_throw();
+  ASSERT_EQ(several.size(), 2u);
+  EXPECT_EQ(several[1].host, "fd00::1");
+  for (const char* bad : {"", "10.0.0.7:2,", ",10.0.0.7:2", "10.0.0.7:2,,node0:1"}) {
+    EXPECT_EQ(parse_host_ports(bad).status().code(), StatusCode::invalid_argument) << bad;
   }
 }
 

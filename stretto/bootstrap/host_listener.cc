@@ -30,7 +30,7 @@ namespace stretto::bootstrap {
 namespace {
 
 // A rank, and a text that ends in a zero at least; with a connection or without.
-constexpr std::size_t kFrameBytes = 96;
+constexpr std::size_t kFrameBytes = 512;
 constexpr std::size_t kTextAt = 4;
 constexpr std::size_t kFrameTextBytesMax = kFrameBytes - kTextAt - 1;
 // How long to leave alone what cannot be sent or taken: sockets are full, descriptors are lacking.

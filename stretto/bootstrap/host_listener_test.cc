@@ -170,7 +170,7 @@ TEST_F(HostListenerTest, AConnectionWaitsForARankThatLacksDescriptors) {
 TEST_F(HostListenerTest, SaysWhereItCannotListen) {
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(enlist(1, "192.0.2.1").status().message(), "it cannot listen at 192.0.2.1");
-  EXPECT_EQ(enlist(1, std::string(92, '1')).status().code(), StatusCode::invalid_argument);
+  EXPECT_EQ(enlist(1, std::string(508, '1')).status().code(), StatusCode::invalid_argument);
   expect_reached(enlist(1).or_throw(), 5, 1);
   (void)::testing::internal::GetCapturedStderr();
 }
@@ -182,7 +182,7 @@ TEST_F(HostListenerTest, KeepsNoDescriptorThatItHasNotAskedFor) {
     (void)handshake_as_client(member.get(), key_, Purpose::host_listener, {.rank = 1, .target = 0},
                               soon())
         .or_throw();
-    std::array<std::byte, 96> frame{};
+    std::array<std::byte, 512> frame{};
     frame[3] = std::byte{0xff};  // No rank has a number below zero.
     const std::array<int, 2> sent{member.get(), member.get()};
     alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(sent))> control{};

@@ -33,8 +33,8 @@ class LinkProvider {
   virtual int streams() const { return 1; }
 
   // Where connection number `stream` of those that this rank wants is to arrive; for listen().
-  virtual Result<std::string> bind_address(Rank self, int stream, std::span<const RankCard> cards,
-                                           const WaitLimit& limit) = 0;
+  virtual Result<std::string> bind_address(Rank self, int stream,
+                                           std::span<const RankCard> cards) = 0;
   // Where others connect to, opened when this rank is to be connected to.
   struct Listener {
     FileDescriptor socket;

@@ -327,7 +327,7 @@ Status Joiner::connect_by(const Way& way) {
   }
   if (!higher.empty()) {
     STRETTO_ASSIGN_OR_RETURN(const std::string bind_address,
-                             provider.bind_address(options_.rank, way.stream, cards_, limit_));
+                             provider.bind_address(options_.rank, way.stream, cards_));
     STRETTO_ASSIGN_OR_RETURN(Reception reception, receive_at(way.provider, bind_address));
     STRETTO_ASSIGN_OR_RETURN(acceptor_, Acceptor::start(std::move(reception.connections), higher));
     own_address = std::move(reception.address);

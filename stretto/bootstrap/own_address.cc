@@ -151,9 +151,12 @@ Result<std::string> address_to_bind(const std::string& host, int port, const Wai
   if (!bytes_of(host).empty() || host.starts_with("localhost")) return host;
   const Result<std::string> own = address_of_name(host, port, limit);
   if (!own.ok()) return own;
-  if (!is_loopback(own.value())) return host;
+  return is_loopback(own.value()) ? any_address() : host;
+}
+
+std::string any_address() {
   const FileDescriptor probe(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  return std::string(probe.valid() ? "::" : "0.0.0.0");
+  return probe.valid() ? "::" : "0.0.0.0";
 }
 
 bool is_loopback(std::string_view address) {
@@ -167,6 +170,14 @@ std::vector<std::string> own_addresses() {
   if (!addresses.ok()) return found;
   for (const InterfaceAddress& own : addresses.value()) {
     if (!is_loopback(own.text)) found.push_back(own.text);
+  }
+  // Addresses that nobody has (RFC 3849, RFC 5737) are reached through the network that leads
+  // everywhere.
+  for (const char* elsewhere : {"2001:db8::1", "192.0.2.1"}) {
+    Result<Route> route = route_to(elsewhere, 9, Deadline());
+    if (!route.ok()) continue;
+    const auto own = std::ranges::find(found, route->own);
+    if (own != found.end()) std::rotate(found.begin(), own, own + 1);
   }
   return found;
 }

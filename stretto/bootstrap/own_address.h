@@ -26,15 +26,20 @@ Result<Route> route_to(const std::string& host, int port, const WaitLimit& limit
 Result<std::string> address_in(std::string_view network);
 
 // What a server on this host binds whose clients know it by the name or address `host`: that, or
-// all addresses, of IPv6 and IPv4 ("::", or "0.0.0.0" where there is no IPv6), where a name that is
-// not localhost's means a loopback address here, as /etc/hosts has it on many systems: elsewhere it
-// means another one. Waits for a name that nobody knows yet, and says so in the log.
+// any_address(), where a name that is not localhost's means a loopback address here, as /etc/hosts
+// has it on many systems: elsewhere it means another one. Waits for a name that nobody knows yet,
+// and says so in the log.
 Result<std::string> address_to_bind(const std::string& host, int port, const WaitLimit& limit);
+
+// What a socket binds to be reached at all addresses of this host, of IPv6 and IPv4 ("::"), or
+// "0.0.0.0" where there is no IPv6.
+std::string any_address();
 
 // Whether only this host itself gets there.
 bool is_loopback(std::string_view address);
 
-// Those by which others could connect to this host; none if the system does not tell.
+// Those by which others could connect to this host, the one of the default route first; none if the
+// system does not tell.
 std::vector<std::string> own_addresses();
 
 }  // namespace stretto::bootstrap

@@ -24,8 +24,7 @@ class ShmLinks final : public LinkProvider {
   }
 
   // A name that is made when it is needed.
-  Result<std::string> bind_address(Rank, int, std::span<const RankCard>,
-                                   const WaitLimit&) override {
+  Result<std::string> bind_address(Rank, int, std::span<const RankCard>) override {
     return std::string();
   }
 

@@ -16,9 +16,10 @@
 #include <cerrno>
 #include <cstring>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "stretto/base/log.h"
-#include "stretto/base/parse_number.h"
 #include "stretto/base/poll.h"
 #include "stretto/base/would_block.h"
 #include "stretto/bootstrap/resolve.h"
@@ -29,8 +30,10 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(10);
 constexpr Duration kLongestPause = std::chrono::milliseconds(500);
-// A firewall that swallows packets must not keep us from trying the host's other addresses.
+// All addresses are tried together for so long, each after the first for so much less: a firewall
+// that swallows packets must not keep us from trying the others.
 constexpr Duration kLongestAttempt = std::chrono::seconds(5);
+constexpr Duration kHeadStart = std::chrono::milliseconds(250);
 constexpr Duration kReminder = std::chrono::seconds(15);
 
 struct SocketAddress {
@@ -113,40 +116,119 @@ Result<FileDescriptor> open_socket(int family) {
   return fd;
 }
 
-// One attempt. Fails with system if the peer is not there (yet).
-Result<FileDescriptor> connect_once(int family, const sockaddr* address, socklen_t length,
-                                    const WaitLimit& limit) {
+// A connection that is being made, until poll() finds it writable.
+Result<FileDescriptor> begin_connect(int family, const sockaddr* address, socklen_t length) {
   Result<FileDescriptor> fd = open_socket(family);
   if (!fd.ok()) return fd;
-  if (::connect(fd->get(), address, length) != 0) {
-    if (errno != EINPROGRESS) return system_status("connect");
-    const WaitLimit attempt = limit.within(kLongestAttempt);
-    const Status connected = wait_for(fd->get(), POLLOUT, attempt);
-    if (!connected.ok() && !attempt.passed()) return connected;
-    if (!connected.ok()) return system_status("connect", ETIMEDOUT);
-    int error = 0;
-    socklen_t size = sizeof(error);
-    if (::getsockopt(fd->get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) {
-      return system_status("getsockopt");
-    }
-    if (error != 0) return system_status("connect", error);
+  if (::connect(fd->get(), address, length) != 0 && errno != EINPROGRESS) {
+    return system_status("connect");
   }
-  if (connected_to_itself(fd->get())) return system_status("connect", ECONNREFUSED);
-  set_up_tcp(fd->get());
   return fd;
 }
 
-Result<FileDescriptor> connect_any(const std::string& host, int port, const WaitLimit& limit) {
-  STRETTO_ASSIGN_OR_RETURN(const Addresses addresses, resolve(host, port, limit));
-  Status last;
-  for (const addrinfo* entry = addresses.get(); entry != nullptr; entry = entry->ai_next) {
-    Result<FileDescriptor> fd =
-        connect_once(entry->ai_family, entry->ai_addr, entry->ai_addrlen, limit);
-    if (fd.ok() || fd.status().code() != StatusCode::system) return fd;
-    last = fd.status().with_context(describe(*entry));
-    if (limit.passed()) break;
+// Fails with system if the peer is not there (yet).
+Status finish_connect(int fd) {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+    return system_status("getsockopt");
+  if (error == 0 && connected_to_itself(fd)) error = ECONNREFUSED;
+  if (error != 0) return system_status("connect", error);
+  set_up_tcp(fd);
+  return {};
+}
+
+// Connections to several addresses, the first of which to be there is taken: the next address is
+// tried when the one before it has failed, or has said nothing for a while (RFC 8305).
+class ConnectionRace {
+ public:
+  // `entries` must outlive it.
+  explicit ConnectionRace(std::vector<const addrinfo*> entries) : entries_(std::move(entries)) {}
+
+  Result<FileDescriptor> run(const WaitLimit& whole) {
+    const WaitLimit limit = whole.within(kLongestAttempt);
+    while (true) {
+      begin_due();
+      if (attempts_.empty()) return last_;
+      STRETTO_RETURN_IF_ERROR(poll_until(std::min(limit.nap(), time_until_next())));
+      if (FileDescriptor connected = take_connected(); connected.valid()) return connected;
+      if (limit.passed()) return timed_out();
+      STRETTO_RETURN_IF_ERROR(limit.look());
+    }
   }
-  return last;
+
+ private:
+  struct Attempt {
+    const addrinfo* entry;
+    FileDescriptor connection;
+    bool has_ended = false;
+  };
+
+  static Status of(const addrinfo& entry, const Status& status) {
+    return status.with_context(describe(entry));
+  }
+  Duration time_until_next() const {
+    return next_ == entries_.size() ? kLongestAttempt
+                                    : std::max(Duration::zero(), next_at_ - Clock::now());
+  }
+  Status timed_out() const {
+    return attempts_.empty() ? last_
+                             : of(*attempts_.front().entry, system_status("connect", ETIMEDOUT));
+  }
+  // Starts the attempts whose turn it is.
+  void begin_due() {
+    while (next_ < entries_.size() && (attempts_.empty() || Clock::now() >= next_at_)) {
+      const addrinfo& entry = *entries_[next_++];
+      next_at_ = Clock::now() + kHeadStart;
+      Result<FileDescriptor> begun =
+          begin_connect(entry.ai_family, entry.ai_addr, entry.ai_addrlen);
+      if (begun.ok()) {
+        attempts_.push_back({&entry, std::move(*begun)});
+      } else {
+        last_ = of(entry, begun.status());
+      }
+    }
+  }
+  Status poll_until(Duration time) {
+    std::vector<pollfd> polled;
+    for (const Attempt& attempt : attempts_)
+      polled.push_back({attempt.connection.get(), POLLOUT, 0});
+    const int ready = ::poll(polled.data(), polled.size(), poll_milliseconds(time));
+    if (ready < 0 && errno != EINTR) return system_status("poll");
+    for (std::size_t i = 0; i < polled.size(); ++i) attempts_[i].has_ended = polled[i].revents != 0;
+    return {};
+  }
+  // Drops those that have failed.
+  FileDescriptor take_connected() {
+    for (Attempt& attempt : attempts_) {
+      if (!attempt.has_ended) continue;
+      const Status finished = finish_connect(attempt.connection.get());
+      if (finished.ok()) return std::move(attempt.connection);
+      last_ = of(*attempt.entry, finished);
+      next_at_ = Clock::now();
+    }
+    std::erase_if(attempts_, [](const Attempt& attempt) { return attempt.has_ended; });
+    return {};
+  }
+
+  std::vector<const addrinfo*> entries_;
+  std::size_t next_ = 0;  // To be tried.
+  TimePoint next_at_;
+  std::vector<Attempt> attempts_;
+  Status last_;
+};
+
+Result<FileDescriptor> connect_any(std::span<const HostPort> places, const WaitLimit& limit) {
+  std::vector<Addresses> found;
+  std::vector<const addrinfo*> entries;
+  for (const HostPort& place : places) {
+    STRETTO_ASSIGN_OR_RETURN(Addresses addresses, resolve(place.host, place.port, limit));
+    for (const addrinfo* entry = addresses.get(); entry != nullptr; entry = entry->ai_next) {
+      entries.push_back(entry);
+    }
+    found.push_back(std::move(addresses));
+  }
+  return ConnectionRace(std::move(entries)).run(limit);
 }
 
 // Fails if this process cannot open any more descriptors: then the cause lies here, and not with
@@ -238,8 +320,17 @@ Result<FileDescriptor> listen_tcp(const std::string& host, const PortRange& port
   }
 }
 
+Result<FileDescriptor> connect_tcp(std::span<const HostPort> places, const WaitLimit& limit) {
+  std::string names;
+  for (const HostPort& place : places) {
+    names += (names.empty() ? "" : " or ") + format_host_port(place.host, place.port);
+  }
+  return retry(names, limit, [&] { return connect_any(places, limit); });
+}
+
 Result<FileDescriptor> connect_tcp(const std::string& host, int port, const WaitLimit& limit) {
-  return retry(format_host_port(host, port), limit, [&] { return connect_any(host, port, limit); });
+  const HostPort place{host, port};
+  return connect_tcp({&place, 1}, limit);
 }
 
 Result<FileDescriptor> listen_unix_abstract(const std::string& name) {
@@ -255,9 +346,12 @@ Result<FileDescriptor> listen_unix_abstract(const std::string& name) {
 
 Result<FileDescriptor> connect_unix_abstract(const std::string& name, const WaitLimit& limit) {
   STRETTO_ASSIGN_OR_RETURN(const sockaddr_un address, abstract_address(name));
-  return retry("the Unix socket @" + name, limit, [&] {
-    return connect_once(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), abstract_length(name),
-                        limit);
+  return retry("the Unix socket @" + name, limit, [&]() -> Result<FileDescriptor> {
+    // Which succeeds or fails at once.
+    STRETTO_ASSIGN_OR_RETURN(
+        FileDescriptor fd,
+        begin_connect(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), abstract_length(name)));
+    return fd;
   });
 }
 
@@ -369,42 +463,6 @@ Status write_all(int fd, ConstByteSpan bytes, const WaitLimit& limit) {
     }
   }
   return {};
-}
-
-Result<HostPort> parse_host_port(std::string_view text) {
-  const auto bad = [&] {
-    return status_of(StatusCode::invalid_argument,
-                     "\"{}\" is no address: want host:port, [::1]:port for IPv6", text);
-  };
-  const std::size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos) return bad();
-  std::string_view host = text.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
-    host = host.substr(1, host.size() - 2);
-  } else if (host.find_first_of(":[]") != std::string_view::npos) {
-    return bad();
-  }
-  const std::string_view digits = text.substr(colon + 1);
-  const std::optional<int> port = parse_number<int>(digits);
-  if (host.empty() || !port || *port < 1 || *port > 65535) return bad();
-  return HostPort{std::string(host), *port};
-}
-
-Result<PortRange> parse_port_range(std::string_view text) {
-  const std::size_t dash = text.find('-');
-  const std::optional<int> first = parse_number<int>(text.substr(0, dash));
-  const std::optional<int> last =
-      dash == std::string_view::npos ? first : parse_number<int>(text.substr(dash + 1));
-  if (first && last && *first >= 1 && *first <= *last && *last <= 65535) {
-    return PortRange{*first, *last};
-  }
-  return status_of(StatusCode::invalid_argument,
-                   "\"{}\" is no range of ports: want 29700-29731, or one port", text);
-}
-
-std::string format_host_port(std::string_view host, int port) {
-  const bool ipv6 = host.find(':') != std::string_view::npos;
-  return ipv6 ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
 }
 
 }  // namespace stretto::bootstrap

@@ -5,6 +5,7 @@
 
 #include <sys/socket.h>
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,7 @@
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
 #include "stretto/base/wait_limit.h"
+#include "stretto/bootstrap/host_port.h"
 
 namespace stretto::bootstrap {
 
@@ -25,21 +27,14 @@ namespace stretto::bootstrap {
 Result<FileDescriptor> listen_tcp(const std::string& host, int port,
                                   const WaitLimit& limit = Deadline());
 
-// One port, or the first and last of those that may be used.
-struct PortRange {
-  int first = 0;
-  int last = 0;
-
-  friend bool operator==(const PortRange&, const PortRange&) = default;
-};
-// "29600" or "29600-29631". Fails with invalid_argument.
-Result<PortRange> parse_port_range(std::string_view text);
 // The same on the first port that nobody else listens on.
 Result<FileDescriptor> listen_tcp(const std::string& host, const PortRange& ports,
                                   const WaitLimit& limit);
 
-// Tries every address of `host` in turn, and again with growing pauses until the deadline: peers
-// start at different times. A warning every 15 s says what is being waited for.
+// Connects to whichever address of all these places answers first; those in front have a head start
+// of a quarter of a second each. Tries again with growing pauses until the deadline: peers start at
+// different times. A warning every 15 s says what is being waited for.
+Result<FileDescriptor> connect_tcp(std::span<const HostPort> places, const WaitLimit& limit);
 Result<FileDescriptor> connect_tcp(const std::string& host, int port, const WaitLimit& limit);
 
 // Unix sockets in the abstract namespace: no file, gone with the last process. `name` has 1 to 107
@@ -71,14 +66,5 @@ Status write_all(int fd, ConstByteSpan bytes, const WaitLimit& limit);
 // Sleeps until `fd` has one of the poll() events `events`, or an error, or the deadline has passed
 // (timeout).
 Status wait_for(int fd, short events, const WaitLimit& limit);
-
-struct HostPort {
-  std::string host;
-  int port = 0;
-};
-// "node0:29600", "10.0.0.7:29600", "[fe80::1]:29600". Fails with invalid_argument.
-Result<HostPort> parse_host_port(std::string_view text);
-// The reverse: brackets around IPv6 addresses.
-std::string format_host_port(std::string_view host, int port);
 
 }  // namespace stretto::bootstrap

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <utility>
 
 #include <fmt/format.h>
@@ -26,6 +27,9 @@ using transport::tcp::SocketStream;
 using transport::tcp::StripedLink;
 using transport::tcp::TcpLink;
 
+// Of a host's addresses: what who listens for a host tells its ranks.
+constexpr std::size_t kPlacesBytesMax = 400;
+
 class TcpLinks final : public LinkProvider {
  public:
   explicit TcpLinks(TcpLinkOptions options) : options_(std::move(options)) {}
@@ -37,9 +41,9 @@ class TcpLinks final : public LinkProvider {
   int streams() const override { return options_.streams; }
 
   // The address of a network.
-  Result<std::string> bind_address(Rank self, int stream, std::span<const RankCard> cards,
-                                   const WaitLimit& limit) override {
-    return own_address(cards[static_cast<std::size_t>(self)], stream, cards, limit);
+  Result<std::string> bind_address(Rank self, int stream,
+                                   std::span<const RankCard> cards) override {
+    return own_address(cards[static_cast<std::size_t>(self)], stream, cards);
   }
 
   bool is_shared_by_host() const override { return true; }
@@ -56,12 +60,27 @@ class TcpLinks final : public LinkProvider {
     }
     STRETTO_ASSIGN_OR_RETURN(const int port, local_port(socket->get()));
     port_ = port;
-    return Listener{std::move(*socket), format_host_port(host, port)};
+    return Listener{std::move(*socket), places_of(host, port)};
   }
 
   Result<FileDescriptor> connect(const std::string& address, const WaitLimit& limit) override {
-    STRETTO_ASSIGN_OR_RETURN(const HostPort to, parse_host_port(address));
-    return connect_tcp(to.host, to.port, limit);
+    STRETTO_ASSIGN_OR_RETURN(std::vector<HostPort> places, parse_host_ports(address));
+    const std::vector<HostPort> all = places;
+    // Hosts of a job are mostly alike: what has led to one leads to the others.
+    const auto first = static_cast<std::ptrdiff_t>(std::min(leading_, places.size() - 1));
+    std::rotate(places.begin(), places.begin() + first, places.begin() + first + 1);
+    // What this host has as well, as docker0's address, leads nowhere else.
+    if (places.size() > 1) {
+      const std::vector<std::string> own = own_addresses();
+      std::erase_if(places,
+                    [&](const HostPort& place) { return std::ranges::count(own, place.host) > 0; });
+      if (places.empty()) places = all;
+    }
+    STRETTO_ASSIGN_OR_RETURN(FileDescriptor connection, connect_tcp(places, limit));
+    const Result<std::string> reached = peer_host(connection.get());
+    const auto found = std::ranges::find(all, reached.ok() ? reached.value() : "", &HostPort::host);
+    if (found != all.end()) leading_ = static_cast<std::size_t>(found - all.begin());
+    return connection;
   }
 
   Status make_links(transport::Endpoint::Parts& parts, Sockets sockets,
@@ -87,6 +106,18 @@ class TcpLinks final : public LinkProvider {
   }
 
  private:
+  // The addresses of this host, if that is where it listens.
+  static std::string places_of(const std::string& host, int port) {
+    if (host != any_address()) return format_host_port(host, port);
+    std::string places;
+    for (const std::string& own : own_addresses()) {
+      const std::string place = format_host_port(own, port);
+      if (places.size() + place.size() >= kPlacesBytesMax) break;
+      places += (places.empty() ? "" : ",") + place;
+    }
+    return places;
+  }
+
   using Streams = std::vector<std::vector<std::unique_ptr<ByteStream>>>;
 
   Result<Streams> make_streams(Rank self, Sockets sockets, const WaitLimit& limit) const {
@@ -110,9 +141,10 @@ class TcpLinks final : public LinkProvider {
     return streams;
   }
 
-  // Where peers can reach this rank: where it is told, or as the ranks' ways to the store show.
-  Result<std::string> own_address(const RankCard& own, int stream, std::span<const RankCard> cards,
-                                  const WaitLimit& limit) const {
+  // Where peers can reach this rank: where it is told, or as the ranks' ways to the store show, or,
+  // where these show nothing, at all addresses, among which the peers find out.
+  Result<std::string> own_address(const RankCard& own, int stream,
+                                  std::span<const RankCard> cards) const {
     const auto on_this_host = [&](const RankCard& card) {
       return card.machine == own.machine && card.network == own.network;
     };
@@ -131,14 +163,11 @@ class TcpLinks final : public LinkProvider {
       return !on_this_host(card) && std::ranges::count(addresses, card.store) > 0;
     });
     if (reached != cards.end()) return reached->store;
-    // An address that nobody has (RFC 5737, RFC 3849) is reached through the network that leads
-    // everywhere.
-    Result<Route> route = route_to("192.0.2.1", 9, limit);
-    if (!route.ok()) route = route_to("2001:db8::1", 9, limit);
-    if (route.ok()) return std::move(route->own);
-    return route.status().with_context(
-        "the ranks are on several hosts, and nothing says by which network they reach each other; "
-        "let them meet at tcp://HOST:PORT, or name it in STRETTO_NETWORK");
+    if (!addresses.empty()) return any_address();
+    return status_of(
+        StatusCode::system,
+        "the ranks are on several hosts, and this one has no address by which others could reach "
+        "it; bring up a network, or name one in STRETTO_NETWORK");
   }
 
   Status poll_busily(int socket) const {
@@ -168,6 +197,7 @@ class TcpLinks final : public LinkProvider {
 
   TcpLinkOptions options_;
   std::atomic<int> port_ = 0;  // That listen() has found.
+  std::size_t leading_ = 0;    // Which of a host's addresses connect() has reached.
 };
 
 }  // namespace

@@ -8,13 +8,17 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "tests/end_to_end/bits.h"
 #include "tests/end_to_end/hosts.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/files.h"
 
 namespace stretto {
 namespace {
@@ -142,6 +146,43 @@ TEST_F(TwoHosts, MeetByANameThatIsALoopbackAddressOnItsOwnHost) {
   const EtcHosts other(hosts_.on(1).back(), "10.77.0.1 node0\n");
   expect_meeting({{"MASTER_ADDR", "node0"}});
   expect_meeting({{"MASTER_ADDR", "node0"}, {"STRETTO_NETWORK", "10.77.0.0/24"}});
+}
+
+// A file says nothing of networks. The default route leads to one where nobody answers (its ends
+// have an address each, and packets for the other one vanish), and docker's has one address on
+// both.
+TEST_F(TwoHosts, FindOutByWhichNetworkTheyReachEachOtherWhereNothingSaysSo) {
+  for (const int host : {0, 1}) {
+    for (const auto& [device, address] :
+         {std::pair(std::string("docker0"), std::string("172.17.0.1/16")),
+          {"management", fmt::format("10.66.0.{}/24", host + 1)}}) {
+      run_on(host, {"ip", "link", "add", device, "type", "bridge"});
+      run_on(host, {"ip", "addr", "add", address, "dev", device});
+      run_on(host, {"ip", "link", "set", device, "up"});
+    }
+    run_on(host, {"ip", "route", "add", "default", "dev", "management"});
+    run_on(host, {"ip", "neigh", "add", fmt::format("10.66.0.{}", 2 - host), "lladdr",
+                  "02:00:00:00:00:99", "dev", "management", "nud", "permanent"});
+  }
+  const TemporaryFolder folder;
+  for (const std::string transport : {"auto", "tcp"}) {
+    const Variables variables{{"STRETTO_RENDEZVOUS", "file://" + (folder / transport)},
+                              {"STRETTO_JOB_KEY", std::string(64, '7')},
+                              {"STRETTO_TRANSPORT", transport},
+                              {"STRETTO_SIZE", "4"}};
+    std::vector<std::unique_ptr<testing::Process>> ranks;
+    for (const int rank : {0, 1, 2, 3}) {
+      Variables own = variables;
+      own["STRETTO_RANK"] = std::to_string(rank);
+      ranks.push_back(std::make_unique<testing::Process>(
+          hosts_.on(rank / 2) + Arguments{STRETTO_BIN_DIR "/join_rank_program"}, own));
+    }
+    for (auto& rank : ranks) {
+      const Ended ended = testing::end_of(*rank);
+      EXPECT_EQ(ended.status, 0) << ended.errors;
+      expect_contains(ended.output, "sum 6\n");
+    }
+  }
 }
 
 TEST_F(TwoHosts, AreToldWhatToDoWhereTheyDoNotReachEachOther) {
