@@ -32,6 +32,7 @@ StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/%n.pid
 SlurmdSpoolDir={folder}/%n
+TmpFS={folder}/%n.tmp
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -94,6 +95,7 @@ class LaunchersTest(unittest.TestCase):
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         self.start(0, slurmctld, "-D", "-f", str(path))
         for host, node in enumerate(NODES):
+            (self.folder / f"{node}.tmp").mkdir()  # Where its PMIx keeps sockets.
             self.start(host, slurmd, "-D", "-N", node, "-f", str(path))
         deadline = time.monotonic() + 30
         while True:
@@ -106,7 +108,7 @@ class LaunchersTest(unittest.TestCase):
     def test_slurm(self):
         (srun,) = find("srun")
         variables = self.start_slurm()
-        for options in ((), ("--distribution=cyclic",), ("--mpi=pmi2",)):
+        for options in ((), ("--distribution=cyclic",), ("--mpi=pmi2",), ("--mpi=pmix",)):
             with self.subTest(options=options):
                 self.expect_joined(self.start(0, srun, "-N2", "-n4", *options, RANK, **variables))
         with self.subTest("a launcher a node"):
@@ -114,6 +116,22 @@ class LaunchersTest(unittest.TestCase):
                       f"--host-index $SLURM_NODEID -- {RANK}")
             self.expect_joined(self.start(0, srun, "-N2", "--ntasks-per-node=1", "sh", "-c", launch,
                                           STRETTO_JOB_KEY="7" * 64, **variables))
+
+    def test_mpirun(self):
+        """Its daemon on the other host is started by a stand-in for ssh, and takes hosts of one
+        name for one."""
+        mpirun, = find("mpirun.openmpi")
+        agent = self.folder / "agent"
+        agent.write_text('#!/bin/sh\nshift\nexec '
+                         f'{" ".join(self.network.enter(1))} unshare --uts sh -c '
+                         '"hostname node1; $*"\n')
+        agent.chmod(0o755)
+        subnet = f"{self.network.address(0)}/24"
+        self.expect_joined(self.start(
+            0, "unshare", "--uts", "sh", "-c", 'hostname node0; exec "$@"', "sh",
+            mpirun, "--allow-run-as-root", "--mca", "plm_rsh_agent", str(agent), "--mca",
+            "oob_tcp_if_include", subnet, "--host", "node0:2,node1:2",
+            "-x", "STRETTO_RENDEZVOUS=tcp://node0:29600", RANK))
 
     def test_torchrun(self):
         usual = SOURCE / "build/venv/bin/torchrun"
