@@ -120,8 +120,7 @@ def parse_arguments():
     return parser.parse_args()
 
 
-def main():
-    arguments = parse_arguments()
+def measure(arguments):
     mib, gbit = arguments.mib, arguments.gbit
     network = namespaces.Network(f"engines{os.getpid()}")
     program = str(pathlib.Path(arguments.build).resolve() / "bin" / "stretto")
@@ -135,6 +134,16 @@ def main():
             print(f"{mib} MiB one way at {gbit:g} Gbit/s: {engine.title} {alone * 1e3:.1f} ms, "
                   f"stretto by {engine.title} {ours * 1e3:.1f} ms, {ratios[-1]:.3f} x", flush=True)
         print(f"median {statistics.median(ratios):.3f} x")
+
+
+def main():
+    arguments = parse_arguments()
+    try:
+        measure(arguments)
+    except (namespaces.NetworkError, OSError) as error:
+        sys.exit(f"bench/engines.py: {error}")
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"bench/engines.py: {error.cmd} has failed:\n{error.stderr}")
 
 
 if __name__ == "__main__":

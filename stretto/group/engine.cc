@@ -175,7 +175,8 @@ void Engine::take(std::unique_lock<std::mutex>& held) {
 }
 
 void Engine::release(std::unique_lock<std::mutex>& held) {
-  const bool wake_background = std::exchange(wake_background_, false) && in_flight_ > 0;
+  const bool wake_background =
+      (std::exchange(wake_background_, false) && in_flight_ > 0) || background_pushes();
   const bool wake_sleepers =
       std::exchange(wake_sleepers_, false) && sleepers_.load(std::memory_order_relaxed) > 0;
   held.unlock();
@@ -276,8 +277,8 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   }
   if (!held.owns_lock()) held.lock();
   run_continuations(held);
-  held.unlock();
   waiters_.fetch_sub(1, std::memory_order_relaxed);
+  held.unlock();
   // The event that ended this may have been another sleeper's as well; and the progress thread may
   // be waiting for waiters to leave.
   if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
@@ -325,6 +326,11 @@ bool Engine::background_drives() const {
   return drives_ && in_flight_ > 0 && waiters_.load(std::memory_order_relaxed) == 0;
 }
 
+// What ended operations have left to a library that moves it only while it is called.
+bool Engine::background_pushes() const {
+  return transport_->must_push() && waiters_.load(std::memory_order_relaxed) == 0;
+}
+
 void Engine::run_background_thread() {
   const Duration heartbeat =
       options_.heartbeat > Duration::zero() ? options_.heartbeat : std::chrono::hours(1);
@@ -335,17 +341,20 @@ void Engine::run_background_thread() {
   while (!stopping_) {
     if (!background_drives()) {
       // A waiter's leaving is not signalled under the lock, so a driver looks more often.
-      const bool soon = drives_ && in_flight_ > 0;
+      const bool pushes = background_pushes();
+      const bool soon = pushes || (drives_ && in_flight_ > 0);
       // Of what a turn of this thread has adopted: to wait on the condition lets go of the lock.
       if (std::exchange(wake_sleepers_, false)) transport_->wake();
-      work_arrived_.wait_for(
-          held.native(), soon ? std::chrono::milliseconds(1) : heartbeat,
-          [&]() STRETTO_REQUIRES(engine_held) { return stopping_ || background_drives(); });
+      work_arrived_.wait_for(held.native(), soon ? std::chrono::milliseconds(1) : heartbeat,
+                             [&]() STRETTO_REQUIRES(engine_held) {
+                               return stopping_ || background_drives() ||
+                                      (!pushes && background_pushes());
+                             });
       is_idle = false;
       if (stopping_ || background_drives()) continue;
       // A waiter may be busy with what follows an operation.
       const TimePoint now = Clock::now();
-      if (soon && now - last_beat < heartbeat) continue;
+      if (soon && !background_pushes() && now - last_beat < heartbeat) continue;
       last_beat = now;
       // Until nothing moves: what has been asked in one turn is answered in the next.
       bool moved = true;

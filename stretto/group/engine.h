@@ -120,6 +120,7 @@ class Engine final : private transport::TransportListener {
   Status start_background_thread();
   static void destroy(Engine* engine) STRETTO_UNCHECKED_LOCKING;
   bool background_drives() const STRETTO_REQUIRES(engine_held);
+  bool background_pushes() const STRETTO_REQUIRES(engine_held);
   bool must_be_asked() const STRETTO_REQUIRES(engine_held);
   void run_background_thread() STRETTO_UNCHECKED_LOCKING;
   void check_deadlines() STRETTO_REQUIRES(engine_held);

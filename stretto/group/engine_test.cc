@@ -5,11 +5,15 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <optional>
+#include <thread>
+#include <utility>
 
 #include "stretto/group/group.h"
 #include "stretto/transport/loopback/world.h"
+#include "tests/support/held_plane.h"
 
 namespace stretto::group {
 namespace {
@@ -37,6 +41,29 @@ TEST(Engine, RemembersTheLastOfTheGroupsThatWereAbandonedEarly) {
   EXPECT_EQ(failure_of(engine, kLast).message(), "no more of it");
   EXPECT_EQ(failure_of(engine, kLast - 500).message(), "no more of it");
   EXPECT_TRUE(failure_of(engine, kFirst).ok()) << "it has not been forgotten";
+}
+
+// As an MPI, which moves the end of a long message only while somebody calls it: the receiver would
+// wait for as long as the program computes, or for a heartbeat.
+TEST(Engine, WhatOperationsHaveLeftToALibraryGoesOutWhileTheProgramComputes) {
+  auto plane = std::make_unique<transport::HeldPlane>();
+  transport::HeldPlane& library = *plane;
+  transport::Endpoint::Parts parts{.rank = 0, .data_plane = std::move(plane)};
+  parts.links = RankVector<std::unique_ptr<transport::Link>>(1);
+  parts.processes = RankVector<transport::ProcessHandle>(1);
+  const auto engine = Engine::create(transport::Endpoint::create(std::move(parts)).or_throw(),
+                                     {.progress_thread = ProgressThread::always,
+                                      .heartbeat = std::chrono::hours(1)})
+                          .or_throw();
+  for (int message = 0; message < 3; ++message) {
+    {
+      const EngineLock held(*engine);  // As whoever submits an operation.
+      library.to_push = 5;
+    }
+    const Deadline soon = Deadline::after(std::chrono::seconds(10));
+    while (library.to_push > 0 && !soon.passed()) std::this_thread::yield();
+    EXPECT_EQ(library.to_push, 0);
+  }
 }
 
 // What `stage` means to rank 0, which is setting a group up: how that goes on, and then how the

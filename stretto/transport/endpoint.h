@@ -101,6 +101,8 @@ class Endpoint {
   // Lets the next progress() look at what it otherwise looks at now and then, too: doorbells, new
   // memory, the end of a peer. For those who seldom call it.
   void poll_all_next();
+  // Whether what has been sent leaves only if progress() is called again.
+  bool must_push() const { return data_plane_ != nullptr && data_plane_->must_push(); }
   // Gives up peers on other hosts from which nothing comes back: their host is gone, or the network
   // to it. To be called a few times a second, whatever else is called; looks no more often.
   void check_contacts(TimePoint now);

@@ -26,6 +26,7 @@ class Streams {
   // Whether something that has been written to a peer that is there has not reached it.
   virtual bool has_output(Rank peer) const = 0;
   // As of a DataPlane.
+  virtual bool must_push() const { return false; }
   virtual std::uint64_t arrivals(Rank peer) const = 0;
   virtual bool has_read(Rank peer, std::uint64_t arrivals) const = 0;
 };
@@ -47,6 +48,7 @@ class StreamPlane final : public DataPlane {
   void lose(Rank peer, const Status& reason) override;
   bool progress(UnexpectedQueue& unexpected) override;
   bool has_output(Rank peer) const override;
+  bool must_push() const override { return streams_->must_push(); }
   std::uint64_t arrivals(Rank peer) const override { return streams_->arrivals(peer); }
   bool has_read(Rank peer, std::uint64_t arrivals) const override;
 

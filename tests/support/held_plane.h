@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <vector>
 
@@ -23,12 +24,17 @@ class HeldPlane final : public DataPlane {
   void lose(Rank, const Status& reason) override {
     end_if([](const Request&) { return true; }, reason);
   }
-  bool progress(UnexpectedQueue&) override { return false; }
+  bool progress(UnexpectedQueue&) override {
+    if (to_push > 0) --to_push;
+    return false;
+  }
+  bool must_push() const override { return to_push > 0; }
   bool has_output(Rank) const override { return output; }
   std::uint64_t arrivals(Rank) const override { return arrived; }
   bool has_read(Rank, std::uint64_t arrivals) const override { return read >= arrivals; }
 
   bool output = false;
+  std::atomic<int> to_push = 0;  // In how many calls of progress().
   std::uint64_t arrived = 0;
   std::uint64_t read = 0;
 

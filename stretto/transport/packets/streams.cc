@@ -16,6 +16,9 @@ namespace {
 // Large enough that the engine's work for a packet does not count, small enough that copying one
 // packet and sending another overlap.
 constexpr std::size_t kPacketBytes = 256 * 1024;
+// A packet that is longer than this may wait in the library until the peer has room for it, and for
+// the library to be called once more.
+constexpr std::size_t kLeavesAloneBytes = 8 * 1024;
 // One turn must not last for ever.
 constexpr int kArrivalsPerTurn = 64;
 constexpr std::size_t kIdleMax = 64;
@@ -45,6 +48,7 @@ class PacketStreams::Stream final : public Link {
       packet.count += step;
     }
     packet.operation = streams_->engine_->send(peer_.value(), packet.bytes.get(), packet.count);
+    if (packet.count > kLeavesAloneBytes) streams_->must_push_ = true;
     sent_.push_back(std::move(packet));
     return sent_.back().count;
   }
@@ -91,6 +95,11 @@ class PacketStreams::Stream final : public Link {
   }
 
   bool has_output() const { return is_connected_ && !verdict_ && !sent_.empty(); }
+  bool must_push() const {
+    return has_output() && std::ranges::any_of(sent_, [](const Packet& packet) {
+             return packet.count > kLeavesAloneBytes && !packet.has_ended;
+           });
+  }
   // Of packets, which end where they were sent when the first of them is matched here.
   std::uint64_t arrivals() const { return read_count_ + arrived_.size(); }
   bool has_read(std::uint64_t arrivals) const { return !is_connected_ || read_count_ >= arrivals; }
@@ -143,8 +152,11 @@ Link* PacketStreams::to(Rank peer) { return streams_[peer].get(); }
 bool PacketStreams::progress() {
   bool moved = engine_->progress();
   moved = take_arrivals() || moved;
+  must_push_ = false;
   for (const auto& stream : streams_) {
-    if (stream != nullptr && failure().ok()) moved = stream->progress() || moved;
+    if (stream == nullptr || !failure().ok()) continue;
+    moved = stream->progress() || moved;
+    must_push_ = must_push_ || stream->must_push();
   }
   return moved;
 }

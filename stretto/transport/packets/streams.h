@@ -29,6 +29,7 @@ class PacketStreams final : public Streams {
   Link* to(Rank peer) override;
   bool progress() override;
   bool has_output(Rank peer) const override;
+  bool must_push() const override { return must_push_; }
   std::uint64_t arrivals(Rank peer) const override;
   bool has_read(Rank peer, std::uint64_t arrivals) const override;
 
@@ -51,6 +52,7 @@ class PacketStreams final : public Streams {
   std::size_t packets_max_;
   RankVector<std::unique_ptr<Stream>> streams_;  // Null at this rank.
   std::vector<std::unique_ptr<std::byte[]>> idle_;
+  bool must_push_ = false;
   Status protocol_failure_;
 };
 

@@ -129,6 +129,28 @@ TEST_F(PacketStreamsTest, SoManyPacketsAreUnderWayAndNoMore) {
   EXPECT_EQ(engine_->sent_bytes, 30u);
 }
 
+TEST_F(PacketStreamsTest, ALongPacketHasToBePushedUntilItHasGone) {
+  const std::vector<std::byte> bytes(16 * 1024);
+  const auto write = [&](std::size_t count) {
+    const ConstByteSpan pieces[] = {std::span(bytes).first(count)};
+    ASSERT_EQ(streams_->to(1)->write(pieces).value(), count);
+  };
+  write(10);
+  EXPECT_FALSE(streams_->must_push()) << "what is short leaves alone";
+  write(bytes.size());
+  EXPECT_TRUE(streams_->must_push());
+  streams_->progress();
+  EXPECT_TRUE(streams_->must_push());
+  engine_->sends_have_ended = true;
+  streams_->progress();
+  EXPECT_FALSE(streams_->must_push());
+  engine_->sends_have_ended = false;
+  write(bytes.size());
+  streams_->to(1)->disconnect();
+  streams_->progress();
+  EXPECT_FALSE(streams_->must_push()) << "nobody is there any more";
+}
+
 TEST_F(PacketStreamsTest, APeerThatCannotBeReachedIsNotWaitedFor) {
   const std::vector<std::byte> bytes(5);
   const ConstByteSpan pieces[] = {bytes};
