@@ -52,6 +52,7 @@ class Link {
   // How well a peer on another host is within reach.
   struct Contact {
     Duration silence{};       // For how long nothing has come back of what was sent.
+    bool silent = false;      // For longer than an answer takes of whoever is within reach.
     bool wants_sign = false;  // Nothing is under way that would tell: a small frame, please.
     bool lost = false;        // The network may not be silent for so long.
     bool heard = false;       // Something comes from the peer: packets are lost one way.

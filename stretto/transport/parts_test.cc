@@ -110,6 +110,16 @@ TEST(Endpoint, ALinkWithoutMessagesGivesSignsOfLifeAndTakesNothingElse) {
                  "the ranks have been set up with different data planes");
 }
 
+// An exception that says who is out of reach comes to the program when its communicator has gone.
+TEST_F(EndpointTest, LastWordsDoNotWaitForWhoIsOutOfReach) {
+  links[1]->room_bytes = links[2]->room_bytes = 0;
+  links[1]->contact = links[2]->contact = {.silence = seconds(8), .silent = true};
+  endpoint->check_contacts(Clock::now());
+  const TimePoint begin = Clock::now();
+  endpoint.reset();
+  EXPECT_LT(Clock::now() - begin, milliseconds(500));
+}
+
 TEST_F(EndpointTest, NamesAllFromWhomNothingComesBack) {
   Listener listener;
   endpoint->set_listener(&listener);

@@ -53,6 +53,7 @@ Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state)
   if (!acknowledgement_due(state)) contact_.silence = std::min(contact_.silence, sign_interval());
   // A look may come late, and the limit is what users wait at most.
   contact_.lost = has_given_up();
+  contact_.silent = gives_up() && contact_.silence > 2 * sign_interval();
   contact_.heard = state.since_acknowledgement < contact_.silence / 2;
   measure(now, state, progress);
   Link::Contact found = contact_;

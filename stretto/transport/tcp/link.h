@@ -90,7 +90,7 @@ class TcpLink : public Link {
       : stream_(std::move(stream)), detector_(network_timeout) {}
   int socket() const { return stream_->socket(); }
   // Whether signs of life should have come back, and have not.
-  bool is_silent() const { return detector_.contact().silence > 2 * detector_.sign_interval(); }
+  bool is_silent() const { return detector_.contact().silent; }
   Status failure(std::string_view call, int error_number) const;
 
   std::unique_ptr<ByteStream> stream_;

@@ -230,6 +230,7 @@ Link::Contact StripedLink::check_contact(TimePoint now) {
   for (Stripe& stripe : stripes_) {
     const Contact of_stripe = stripe.link->check_contact(now);
     contact.silence = std::max(contact.silence, of_stripe.silence);
+    contact.silent = contact.silent || of_stripe.silent;
     contact.lost = contact.lost || of_stripe.lost;
     contact.heard = contact.heard || of_stripe.heard;
     contact.waiting_bytes += of_stripe.waiting_bytes;
