@@ -56,6 +56,7 @@ ALGORITHMS = ("two_level_eager", "two_level_mapped", "two_level", "direct", "rin
 PLAIN_BYTES = 16 << 20
 # What bench/drivers/wire_driver.cc is told.
 TRAINING = types.SimpleNamespace(steps=10, total=20 << 20, bucket=1 << 20, backward_ms=40)
+LEAST_BUSY = 0.9  # Of the time, in a training step.
 START_SECONDS = 60
 
 
@@ -241,6 +242,11 @@ def add_expectations(lines, link, placement, explained):
     for line in lines:
         line["floor_us"] = 1e6 * hosts_floor.floor_s(line["operation"], line["bytes"], placement,
                                                      link)
+        if not line["system"].startswith("stretto"):
+            continue
+        canonical = hosts_floor.canonical_floor_s(line["operation"], line["bytes"], placement, link)
+        if canonical is not None and line["algorithm"] != "ring":
+            line["canonical_us"] = 1e6 * canonical
         if line["system"] != "stretto":
             continue
         entry = explained.get((line["operation"], line["bytes"], line["repeat"]))
@@ -329,7 +335,9 @@ def report_training(arguments):
              f"in buckets of {TRAINING.bucket >> 20} MiB, backward {TRAINING.backward_ms} ms: the "
              f"wire is busy {statistics.median(busy):.1%} of the time (least {min(busy):.1%})."
              for shape, busy in shares.items()]
-    return Report("\n".join(lines), [shares])
+    return Report("\n".join(lines), [shares], bad=[
+        f"{shape}: the wire is busy {statistics.median(busy):.1%} of the time, not {LEAST_BUSY:.0%}"
+        for shape, busy in shares.items() if statistics.median(busy) < LEAST_BUSY])
 
 
 def processor_seconds():

@@ -45,6 +45,62 @@ def host_bytes(operation, size, placement):
     return max(max(own, ranks - own) for own in of_host) / ranks * size
 
 
+SUMS = ("all_reduce", "reduce_scatter")
+
+
+def subtrees(placement):
+    """Per host, how many subtrees of the canonical tree lie on it, and in no larger one that does:
+    so many values it has for each element, if what others have is left aside."""
+    found = dict.fromkeys(placement, 0)
+
+    def visit(begin, end):
+        if len(set(placement[begin:end])) == 1:
+            found[placement[begin]] += 1
+            return
+        middle = begin + (1 << (end - begin - 1).bit_length() - 1)
+        visit(begin, middle)
+        visit(middle, end)
+
+    visit(0, len(placement))
+    return [found[host] for host in sorted(found)]
+
+
+def canonical_host_bytes(operation, size, placement):
+    """Of the busiest port if sums are made in the canonical order: for each element some host gets
+    the values of all others' subtrees, and of an all_reduce hands the sum to all. Elements are
+    dealt out to hosts one by one, each where the busiest port has the least to do."""
+    counts = subtrees(placement)
+    hosts = range(len(counts))
+    parts = 60 * len(counts)
+    shares = [placement.count(host) / len(placement) for host in hosts]
+    owned = [0] * len(counts)
+
+    def busiest():
+        ports = []
+        for host in hosts:
+            theirs = sum(owned) - owned[host]
+            results = (owned[host] * (len(counts) - 1), theirs)
+            out, into = theirs * counts[host], owned[host] * (sum(counts) - counts[host])
+            if operation == "all_reduce":
+                out, into = out + results[0], into + results[1]
+            ports += [out, into]
+        return max(ports)
+
+    def with_one_more(host):
+        owned[host] += 1
+        worst = busiest()
+        owned[host] -= 1
+        return worst
+
+    for part in range(parts):
+        if operation == "reduce_scatter":  # Each host gets what its ranks are to have.
+            host = max(hosts, key=lambda each: shares[each] * (part + 1) - owned[each])
+        else:
+            host = min(hosts, key=with_one_more)
+        owned[host] += 1
+    return busiest() / parts * size
+
+
 def hops(operation, placement):
     hosts = len(set(placement))
     if hosts < 2:
@@ -54,3 +110,14 @@ def hops(operation, placement):
 
 def floor_s(operation, size, placement, link):
     return link.seconds(host_bytes(operation, size, placement), hops(operation, placement))
+
+
+def canonical_floor_s(operation, size, placement, link):
+    """The same where sums are made in the canonical order; None where that costs no more."""
+    if operation not in SUMS or len(set(placement)) < 2:
+        return None
+    least = host_bytes(operation, size, placement)
+    canonical = canonical_host_bytes(operation, size, placement)
+    if canonical < 1.01 * least:
+        return None
+    return link.seconds(canonical, hops(operation, placement))

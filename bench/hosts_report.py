@@ -51,7 +51,16 @@ def table(titles, rows):
 def times_of_floor(line):
     if line is None:
         return "-"
-    return f"{time_text(line['p50_us'])} ({line['p50_us'] / line['floor_us']:.2f})"
+    multiples = [line["p50_us"] / line[name] for name in ("floor_us", "canonical_us")
+                 if name in line]
+    return f"{time_text(line['p50_us'])} ({'; '.join(f'{one:.2f}' for one in multiples)})"
+
+
+def floor_text(lines):
+    """And in brackets that of the canonical order, where it is another one."""
+    canonical = next((f" ({time_text(line['canonical_us'])})" for line in lines
+                      if "canonical_us" in line), "")
+    return time_text(lines[0]["floor_us"]) + canonical
 
 
 def compared(found):
@@ -65,7 +74,7 @@ def compared(found):
             continue
         chosen = next((line["chosen"] for line in known if line.get("chosen")), "-")
         rows.append([operation, figures.size_text(size) if size else "",
-                     time_text(known[0]["floor_us"]), *map(times_of_floor, lines), chosen])
+                     floor_text(known), *map(times_of_floor, lines), chosen])
     return table(["operation", "bytes", "floor", *(TITLES[name] for name in systems),
                   "stretto chooses"], rows)
 

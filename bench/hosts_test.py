@@ -66,6 +66,18 @@ class FloorTest(unittest.TestCase):
             self.assertEqual(hosts_floor.host_bytes(operation, 100, placement), many,
                              (operation, placement))
 
+    def test_the_canonical_order_costs_more_where_ranks_were_dealt_out_in_turns(self):
+        self.assertEqual(hosts_floor.subtrees([0, 1, 0, 1]), [2, 2])
+        self.assertEqual(hosts_floor.subtrees([0, 0, 1, 1, 1]), [1, 2])
+        for operation, times in (("all_reduce", 1.5), ("reduce_scatter", 2)):
+            least = hosts_floor.floor_s(operation, 16 << 20, [0, 1, 0, 1], GIGABIT)
+            canonical = hosts_floor.canonical_floor_s(operation, 16 << 20, [0, 1, 0, 1], GIGABIT)
+            self.assertAlmostEqual(canonical / least, times, delta=0.02)
+            for placement in ([0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1], [0, 0, 0, 0]):
+                self.assertIsNone(hosts_floor.canonical_floor_s(operation, 100, placement, GIGABIT))
+        for operation in ("all_gather", "reduce", "barrier"):
+            self.assertIsNone(hosts_floor.canonical_floor_s(operation, 9, [0, 1, 0, 1], GIGABIT))
+
     def test_16_mib_of_two_hosts_take_140_ms_at_a_gigabit(self):
         seconds = hosts_floor.floor_s("all_reduce", 16 << 20, [0, 0, 1, 1], GIGABIT)
         self.assertAlmostEqual(seconds, 0.140, delta=0.002)
@@ -87,6 +99,11 @@ class ReportTest(unittest.TestCase):
         text = hosts_report.text(FACTS, self.LINES)
         self.assertIn("| all_reduce | 8 B | 50 us | 100 us (2.00) | 200 us (4.00) | ring |", text)
         self.assertIn("Without Gloo: not there.", text)
+
+    def test_the_floor_of_the_canonical_order_stands_beside_the_floor(self):
+        text = hosts_report.text(FACTS, [line("stretto", 90, canonical_us=75.0),
+                                         line("openmpi", 200)])
+        self.assertIn("| 8 B | 50 us (75 us) | 90 us (1.80; 1.20) | 200 us (4.00) |", text)
 
     def test_predictions_stand_beside_what_was_measured(self):
         text = hosts_report.text(FACTS, self.LINES)
