@@ -236,9 +236,11 @@ struct Finding {
 
 // What a link is: between which hosts, of what kind, and for how many ranks to a core.
 std::string link_text(const Communicator& world, const Pair& pair, std::string_view where,
-                      const ContentionProbe& contention) {
-  return fmt::format("{} from {}: {}; {} usable cores; all of {} ranks at once", where, host_name(),
-                     world.describe_link(pair.partner), usable_cores(), contention.describe());
+                      const LinkCacheOptions& cache, const ContentionProbe& contention) {
+  return fmt::format("{} from {}: {}{}; {} usable cores; all of {} ranks at once", where,
+                     host_name(), world.describe_link(pair.partner),
+                     cache.congestion_control.empty() ? "" : ", " + cache.congestion_control,
+                     usable_cores(), contention.describe());
 }
 
 // The two measure, and then all that take part in `contention`.
@@ -254,7 +256,7 @@ Finding probe(Communicator& world, const Pair& pair, std::string_view where, boo
     if (contention.takes_part()) (void)contention.run({});
     return finding;
   }
-  const std::string text = link_text(world, pair, where, contention);
+  const std::string text = link_text(world, pair, where, cache, contention);
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
   const auto known = path.empty() || cache.refresh ? std::optional<CachedLink>() : load_link(path);
   const std::array<std::uint8_t, 1> measure = {known ? std::uint8_t{0} : std::uint8_t{1}};
@@ -304,7 +306,10 @@ std::string describe(std::string_view what, const Finding& finding) {
 LinkCacheOptions link_cache_options(const Environment& environment) {
   const auto wanted = environment.get("STRETTO_LINK_CACHE");
   if (wanted == "off") return {};
-  LinkCacheOptions options{.folder = {}, .refresh = wanted == "refresh"};
+  LinkCacheOptions options{
+      .folder = {},
+      .refresh = wanted == "refresh",
+      .congestion_control = environment.get("STRETTO_CONGESTION_CONTROL").value_or("")};
   if (wanted && !options.refresh) {
     options.folder = *wanted;
   } else if (const auto xdg = environment.get("XDG_CACHE_HOME")) {

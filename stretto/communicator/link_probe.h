@@ -16,6 +16,8 @@ namespace stretto::communicator {
 struct LinkCacheOptions {
   std::string folder = {};  // Empty: nowhere.
   bool refresh = false;     // Measure anew, whatever is remembered.
+  // As of TcpLinkOptions: another one makes another link of a network.
+  std::string congestion_control = {};
 };
 // STRETTO_LINK_CACHE=off, refresh or a folder; else a folder "stretto" in XDG_CACHE_HOME or in
 // .cache of HOME; nowhere if neither is set.

@@ -34,7 +34,8 @@ class LinkProbe : public ::testing::Test {
     std::vector<group::LinkModel> models(kRanks);
     on_threads(kRanks, [&](int r) {
       const auto at = static_cast<std::size_t>(r);
-      const LinkCacheOptions cache{.folder = folder(r).string()};
+      const LinkCacheOptions cache{.folder = folder(r).string(),
+                                   .congestion_control = congestion_control_};
       if (shares_memory) {
         const Status status = agree_on_one_sync(
             *ranks[at], cache, [](const auto&) {}, models[at]);
@@ -66,6 +67,7 @@ class LinkProbe : public ::testing::Test {
   }
 
   const TemporaryFolder folder_;
+  std::string congestion_control_;
   group::HostList hosts_ = {0, 0,
                             1};  // One pair on a host, led by rank 0, as is the one between two.
 };
@@ -88,6 +90,8 @@ TEST_F(LinkProbe, RanksWithDifferentCachesComeToTheSameNumbers) {
   expect_all_equal(remembered);
   EXPECT_LT(remembered.front().local.latency_seconds, 0.1);
   expect_lacks(remembered.front().source, "just now");
+  congestion_control_ = "bbr";
+  expect_contains(agree().front().source, "just now");
 }
 
 // Hosts may have any numbers; ranks beyond the fourth of a host, and of a fifth host, only wait.
