@@ -6,6 +6,9 @@ the messages that must wait for each other."""
 
 import dataclasses
 import math
+import sys
+
+import hosts_systems
 
 # Of 1514 bytes of an Ethernet frame 1448 are the program's, over TCP with time stamps.
 WIRE_BYTES_PER_BYTE = 1514 / 1448
@@ -121,3 +124,16 @@ def canonical_floor_s(operation, size, placement, link):
     if canonical < 1.01 * least:
         return None
     return link.seconds(canonical, hops(operation, placement))
+
+
+def main(shapes):
+    """For each shape, by how many times the canonical order costs more than the floor."""
+    for shape in shapes:
+        placement = hosts_systems.placement_of(shape)
+        times = [canonical_host_bytes(operation, 1, placement) / host_bytes(operation, 1, placement)
+                 for operation in SUMS]
+        print(f"| {shape} | {' | '.join(f'{each:.2f}' for each in times)} |")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

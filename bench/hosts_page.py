@@ -17,7 +17,13 @@ PARTS = {
              "--rate 100M --bytes 16M --repeats 1 --no-algorithms"],
     "10G": ["--rate 10G"],
     "operations": ["--operations all --shapes 2x2,3+1,rr2x2 --bytes 64K,1M --no-algorithms"],
-    "delay": [f"--delay {ms} --rate 100M --repeats 1 --bytes 8,64K,1M" for ms in (1, 5, 20)],
+    "canonical": ["--operations all_reduce,reduce_scatter --shapes 2x3 --bytes 1M --no-algorithms"],
+    "delay": [words for ms in (1, 5, 20) for words in
+              (f"--delay {ms} --rate 100M --repeats 1 --bytes 8,64K,1M",
+               f"--delay {ms} --rate 100M --repeats 5 --bytes 8,64K --no-algorithms "
+               "--systems stretto,openmpi",
+               f"--delay {ms} --rate 100M --repeats 1 --bytes 16M --no-algorithms "
+               "--systems stretto,openmpi")],
     "loss": [f"--loss {permille} --delay 1 --rate 100M {FEW}" for permille in (1, 10)],
     "training": ["--training --shapes 2x2,4x1"],
     "joining": ["--joining 64"],

@@ -56,6 +56,11 @@ def times_of_floor(line):
     return f"{time_text(line['p50_us'])} ({'; '.join(f'{one:.2f}' for one in multiples)})"
 
 
+def chosen_text(line):
+    """And in brackets predicted over measured."""
+    return line["chosen"] + (f" ({line['predicted']:.2f})" if "predicted" in line else "")
+
+
 def floor_text(lines):
     """And in brackets that of the canonical order, where it is another one."""
     canonical = next((f" ({time_text(line['canonical_us'])})" for line in lines
@@ -72,7 +77,7 @@ def compared(found):
         known = [line for line in lines if line]
         if not known:
             continue
-        chosen = next((line["chosen"] for line in known if line.get("chosen")), "-")
+        chosen = next((chosen_text(line) for line in known if line.get("chosen")), "-")
         rows.append([operation, figures.size_text(size) if size else "",
                      floor_text(known), *map(times_of_floor, lines), chosen])
     return table(["operation", "bytes", "floor", *(TITLES[name] for name in systems),
@@ -105,10 +110,11 @@ def cost_of_encryption(found):
             f"median {statistics.median(ratios):.2f}."] if ratios else []
 
 
-def near_predictions(found):
-    """(how many predictions are near what was measured, of how many)."""
+def near_predictions(found, named=True):
+    """(how many predictions are near what was measured, of how many): of algorithms that were asked
+    for by name, or of what was chosen."""
     ratios = [line["predicted"] for line in found.values()
-              if "predicted" in line and line["algorithm"]]
+              if "predicted" in line and bool(line["algorithm"]) == named]
     return sum(abs(ratio - 1) <= NEAR_PREDICTION for ratio in ratios), len(ratios)
 
 
@@ -134,6 +140,10 @@ def sections(facts, lines):
         parts.append([f"all_reduce by algorithm, and in brackets predicted over measured: within "
                       f"{NEAR_PREDICTION:.0%} in {near} of {count}."])
         parts.append(named)
+    elif near_predictions(found, named=False)[1]:
+        near, count = near_predictions(found, named=False)
+        parts.append([f"Of what stretto chooses, with predicted over measured in brackets: within "
+                      f"{NEAR_PREDICTION:.0%} in {near} of {count}."])
     left_out = [f"Without {TITLES[name]}: {reason}." for name, reason in facts["missing"].items()]
     left_out += [f"{TITLES.get(name, name)}: {'; '.join(texts)}."
                  for name, texts in facts["notes"].items()]

@@ -100,6 +100,12 @@ class ReportTest(unittest.TestCase):
         self.assertIn("| all_reduce | 8 B | 50 us | 100 us (2.00) | 200 us (4.00) | ring |", text)
         self.assertIn("Without Gloo: not there.", text)
 
+    def test_what_was_chosen_has_its_prediction(self):
+        lines = [line("stretto", 100, chosen="ring", predicted_us=110.0), line("gloo", 90)]
+        text = hosts_report.text(FACTS, lines)
+        self.assertIn("| 90 us (1.80) | ring (1.10) |", text)
+        self.assertIn("in brackets: within 15% in 1 of 1.", text)
+
     def test_the_floor_of_the_canonical_order_stands_beside_the_floor(self):
         text = hosts_report.text(FACTS, [line("stretto", 90, canonical_us=75.0),
                                          line("openmpi", 200)])

@@ -36,6 +36,10 @@ Result<std::vector<HostPort>> parse_host_ports(std::string_view text) {
   while (true) {
     const std::size_t comma = text.find(',');
     STRETTO_ASSIGN_OR_RETURN(HostPort place, parse_host_port(text.substr(0, comma)));
+    if (places.size() == kPlacesMax) {
+      return status_of(StatusCode::invalid_argument, "there are more than {} addresses",
+                       kPlacesMax);
+    }
     places.push_back(std::move(place));
     if (comma == std::string_view::npos) return places;
     text.remove_prefix(comma + 1);

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,7 +18,8 @@ struct HostPort {
 };
 // "node0:29600", "10.0.0.7:29600", "[fe80::1]:29600". Fails with invalid_argument.
 Result<HostPort> parse_host_port(std::string_view text);
-// Several with commas between them, one at least.
+// Several with commas between them, one at least, and kPlacesMax at most.
+inline constexpr std::size_t kPlacesMax = 8;
 Result<std::vector<HostPort>> parse_host_ports(std::string_view text);
 // The reverse: brackets around IPv6 addresses.
 std::string format_host_port(std::string_view host, int port);

@@ -30,8 +30,8 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(10);
 constexpr Duration kLongestPause = std::chrono::milliseconds(500);
-// All addresses are tried together for so long, each after the first for so much less: a firewall
-// that swallows packets must not keep us from trying the others.
+// So long after the last address has been tried all are tried anew; each has so much of a head
+// start. A firewall that swallows packets must not keep us from trying the others.
 constexpr Duration kLongestAttempt = std::chrono::seconds(5);
 constexpr Duration kHeadStart = std::chrono::milliseconds(250);
 constexpr Duration kReminder = std::chrono::seconds(15);
@@ -146,7 +146,8 @@ class ConnectionRace {
   explicit ConnectionRace(std::vector<const addrinfo*> entries) : entries_(std::move(entries)) {}
 
   Result<FileDescriptor> run(const WaitLimit& whole) {
-    const WaitLimit limit = whole.within(kLongestAttempt);
+    const auto others = static_cast<int>(entries_.size()) - 1;
+    const WaitLimit limit = whole.within(kLongestAttempt + others * kHeadStart);
     while (true) {
       begin_due();
       if (attempts_.empty()) return last_;
@@ -221,13 +222,19 @@ class ConnectionRace {
 Result<FileDescriptor> connect_any(std::span<const HostPort> places, const WaitLimit& limit) {
   std::vector<Addresses> found;
   std::vector<const addrinfo*> entries;
+  Status unknown;
   for (const HostPort& place : places) {
-    STRETTO_ASSIGN_OR_RETURN(Addresses addresses, resolve(place.host, place.port, limit));
-    for (const addrinfo* entry = addresses.get(); entry != nullptr; entry = entry->ai_next) {
+    Result<Addresses> addresses = resolve(place.host, place.port, limit);
+    if (!addresses.ok()) {
+      unknown = addresses.status();
+      continue;
+    }
+    for (const addrinfo* entry = addresses->get(); entry != nullptr; entry = entry->ai_next) {
       entries.push_back(entry);
     }
-    found.push_back(std::move(addresses));
+    found.push_back(std::move(*addresses));
   }
+  if (entries.empty()) return unknown;
   return ConnectionRace(std::move(entries)).run(limit);
 }
 

@@ -27,9 +27,6 @@ using transport::tcp::SocketStream;
 using transport::tcp::StripedLink;
 using transport::tcp::TcpLink;
 
-// Of a host's addresses: what who listens for a host tells its ranks.
-constexpr std::size_t kPlacesBytesMax = 400;
-
 class TcpLinks final : public LinkProvider {
  public:
   explicit TcpLinks(TcpLinkOptions options) : options_(std::move(options)) {}
@@ -106,14 +103,13 @@ class TcpLinks final : public LinkProvider {
   }
 
  private:
-  // The addresses of this host, if that is where it listens.
+  // The addresses of this host, if it listens at all of them.
   static std::string places_of(const std::string& host, int port) {
-    if (host != any_address()) return format_host_port(host, port);
+    if (host != "::" && host != "0.0.0.0") return format_host_port(host, port);
     std::string places;
-    for (const std::string& own : own_addresses()) {
-      const std::string place = format_host_port(own, port);
-      if (places.size() + place.size() >= kPlacesBytesMax) break;
-      places += (places.empty() ? "" : ",") + place;
+    const std::vector<std::string> own = own_addresses();
+    for (std::size_t i = 0; i < std::min(own.size(), kPlacesMax); ++i) {
+      places += (i == 0 ? "" : ",") + format_host_port(own[i], port);
     }
     return places;
   }

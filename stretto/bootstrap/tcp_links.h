@@ -20,7 +20,8 @@ struct TcpLinkOptions {
   // The interfaces or subnets (own_address.h) in which the ranks of a host listen, if they must:
   // the first rank's first stream in the first, its second in the second, the second rank's first
   // in the second, and so on in turns. Empty: that by which this rank and the store reach each
-  // other, or, if that is on this host, by which other hosts reach it.
+  // other, or, if that is on this host, by which other hosts reach it; where nothing tells, all
+  // addresses of this host.
   std::vector<std::string> networks = {};
   PortRange ports = {};  // To listen on.
   int streams = 1;       // Between two ranks that both want so many.

@@ -236,11 +236,13 @@ struct Finding {
 
 // What a link is: between which hosts, of what kind, and for how many ranks to a core.
 std::string link_text(const Communicator& world, const Pair& pair, std::string_view where,
-                      const LinkCacheOptions& cache, const ContentionProbe& contention) {
-  return fmt::format("{} from {}: {}{}; {} usable cores; all of {} ranks at once", where,
-                     host_name(), world.describe_link(pair.partner),
-                     cache.congestion_control.empty() ? "" : ", " + cache.congestion_control,
-                     usable_cores(), contention.describe());
+                      bool between_hosts, const LinkCacheOptions& cache,
+                      const ContentionProbe& contention) {
+  return fmt::format(
+      "{} from {}: {}{}; {} usable cores; all of {} ranks at once", where, host_name(),
+      world.describe_link(pair.partner),
+      between_hosts && !cache.congestion_control.empty() ? ", " + cache.congestion_control : "",
+      usable_cores(), contention.describe());
 }
 
 // The two measure, and then all that take part in `contention`.
@@ -256,7 +258,7 @@ Finding probe(Communicator& world, const Pair& pair, std::string_view where, boo
     if (contention.takes_part()) (void)contention.run({});
     return finding;
   }
-  const std::string text = link_text(world, pair, where, cache, contention);
+  const std::string text = link_text(world, pair, where, between_hosts, cache, contention);
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
   const auto known = path.empty() || cache.refresh ? std::optional<CachedLink>() : load_link(path);
   const std::array<std::uint8_t, 1> measure = {known ? std::uint8_t{0} : std::uint8_t{1}};

@@ -175,8 +175,8 @@ void Engine::take(std::unique_lock<std::mutex>& held) {
 }
 
 void Engine::release(std::unique_lock<std::mutex>& held) {
-  const bool wake_background =
-      (std::exchange(wake_background_, false) && in_flight_ > 0) || background_pushes();
+  const bool wake_background = (std::exchange(wake_background_, false) && in_flight_ > 0) ||
+                               (background_pushes() && !is_pushing_);
   const bool wake_sleepers =
       std::exchange(wake_sleepers_, false) && sleepers_.load(std::memory_order_relaxed) > 0;
   held.unlock();
@@ -331,6 +331,22 @@ bool Engine::background_pushes() const {
   return transport_->must_push() && waiters_.load(std::memory_order_relaxed) == 0;
 }
 
+// Until nothing is left of it, somebody waits, or it is `until`. The library alone works here: with
+// operations that are in flight the program's thread goes on.
+void Engine::push(EngineLock& held, TimePoint until) {
+  constexpr Duration kFirstNap = std::chrono::milliseconds(1);
+  constexpr Duration kLongestNap = std::chrono::milliseconds(16);  // A peer may be stopped.
+  Duration nap = kFirstNap;
+  is_pushing_ = true;
+  while (!stopping_ && !background_drives() && background_pushes() && Clock::now() < until) {
+    nap = transport_->progress() ? kFirstNap : std::min(2 * nap, kLongestNap);
+    work_arrived_.wait_for(held.native(), nap, [&]() STRETTO_REQUIRES(engine_held) {
+      return stopping_ || background_drives();
+    });
+  }
+  is_pushing_ = false;
+}
+
 void Engine::run_background_thread() {
   const Duration heartbeat =
       options_.heartbeat > Duration::zero() ? options_.heartbeat : std::chrono::hours(1);
@@ -340,21 +356,20 @@ void Engine::run_background_thread() {
   TimePoint last_beat = Clock::now();
   while (!stopping_) {
     if (!background_drives()) {
-      // A waiter's leaving is not signalled under the lock, so a driver looks more often.
-      const bool pushes = background_pushes();
-      const bool soon = pushes || (drives_ && in_flight_ > 0);
+      push(held, last_beat + heartbeat);
+      // A driver looks more often: it may have missed that a waiter has left.
+      const bool soon = drives_ && in_flight_ > 0;
       // Of what a turn of this thread has adopted: to wait on the condition lets go of the lock.
       if (std::exchange(wake_sleepers_, false)) transport_->wake();
       work_arrived_.wait_for(held.native(), soon ? std::chrono::milliseconds(1) : heartbeat,
                              [&]() STRETTO_REQUIRES(engine_held) {
-                               return stopping_ || background_drives() ||
-                                      (!pushes && background_pushes());
+                               return stopping_ || background_drives() || background_pushes();
                              });
       is_idle = false;
       if (stopping_ || background_drives()) continue;
       // A waiter may be busy with what follows an operation.
       const TimePoint now = Clock::now();
-      if (soon && !background_pushes() && now - last_beat < heartbeat) continue;
+      if ((soon || background_pushes()) && now - last_beat < heartbeat) continue;
       last_beat = now;
       // Until nothing moves: what has been asked in one turn is answered in the next.
       bool moved = true;

@@ -35,7 +35,8 @@ class EngineLock;
 // that a blocking call needs no hand-over. The background thread drives while operations are in
 // flight and nobody waits, if it is a progress thread; else, and while others wait, it only takes a
 // turn now and then (the heartbeat), so that deadlines hold, a death is noticed, and others who ask
-// what this rank does get an answer while its program is busy elsewhere.
+// what this rank does get an answer while its program is busy elsewhere; and it pushes on what
+// operations have left to a library that moves nothing unless it is called.
 class Engine final : private transport::TransportListener {
  public:
   struct Options {
@@ -121,6 +122,7 @@ class Engine final : private transport::TransportListener {
   static void destroy(Engine* engine) STRETTO_UNCHECKED_LOCKING;
   bool background_drives() const STRETTO_REQUIRES(engine_held);
   bool background_pushes() const STRETTO_REQUIRES(engine_held);
+  void push(EngineLock& held, TimePoint until) STRETTO_REQUIRES(engine_held);
   bool must_be_asked() const STRETTO_REQUIRES(engine_held);
   void run_background_thread() STRETTO_UNCHECKED_LOCKING;
   void check_deadlines() STRETTO_REQUIRES(engine_held);
@@ -164,6 +166,7 @@ class Engine final : private transport::TransportListener {
   int in_flight_ STRETTO_GUARDED_BY(engine_held) = 0;
   // Whom release() has to wake: the background thread, and those that sleep for messages.
   bool wake_background_ STRETTO_GUARDED_BY(engine_held) = false;
+  bool is_pushing_ STRETTO_GUARDED_BY(engine_held) = false;
   bool wake_sleepers_ STRETTO_GUARDED_BY(engine_held) = false;
   std::atomic<int> contenders_{0};  // Threads that wait for the lock.
   std::atomic<int> waiters_{0};

@@ -213,7 +213,6 @@ TEST(Selector, WhereTheWayTakesTheTimeHostsExchangeOnce) {
   }
 }
 
-// A choice on hosts of any size, unless chunks may be of any size.
 // 1 ms each way, 100 Mbit/s: a lost packet costs half a further way where all is sent at once.
 TEST(Selector, WhatCostsTheSameOnALongNetworkIsNotSentAtOnce) {
   LinkModel links{.network = {.latency_seconds = 1.1e-3,
@@ -234,6 +233,7 @@ TEST(Selector, WhatCostsTheSameOnALongNetworkIsNotSentAtOnce) {
   EXPECT_EQ(chosen(64 << 10), "two_level_eager");
 }
 
+// A choice on hosts of any size, unless chunks may be of any size.
 TEST(Selector, InsideTeamsAnAllToAllOfEqualChunksMayBeMapped) {
   for (const HostList& hosts : {HostList{0, 0, 1, 1}, HostList{0, 0, 0, 1}, HostList{0, 1, 0, 1}}) {
     const Selector selector({.rank_count = 4, .hosts = hosts, .links = {}, .has_teams = true});

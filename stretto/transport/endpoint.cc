@@ -146,8 +146,8 @@ void Endpoint::drain_plane() {
 }
 
 // Waits until what has been queued is in the links. Reads meanwhile: two ranks that leave at the
-// same time wait for each other's room. Not for who is out of reach: an exception that says so
-// comes to the program only when its communicator has gone.
+// same time wait for each other's room. Where an exception unwinds the stack, not for who is out of
+// reach: the program sees the exception only when the communicator has gone.
 void Endpoint::drain() {
   std::uint64_t written_before = 0;
   Deadline deadline = Deadline::after(farewell_time_);
@@ -157,7 +157,8 @@ void Endpoint::drain() {
     for (const auto& peer : peers_) {
       if (peer == nullptr) continue;
       written += peer->written_bytes();
-      left = left || (peer->has_output() && !peer->contact().silent);
+      const bool is_given_up = unwinds_ && peer->contact().silent;
+      left = left || (peer->has_output() && !is_given_up);
     }
     if (written != written_before) deadline = Deadline::after(farewell_time_);
     written_before = written;

@@ -115,6 +115,8 @@ TEST_F(EndpointTest, LastWordsDoNotWaitForWhoIsOutOfReach) {
   links[1]->room_bytes = links[2]->room_bytes = 0;
   links[1]->contact = links[2]->contact = {.silence = seconds(8), .silent = true};
   endpoint->check_contacts(Clock::now());
+  const std::vector<Rank> members = {0, 1, 2};
+  endpoint->forget(7, members, {StatusCode::peer_lost, "lost"}, Farewell::unwinding);
   const TimePoint begin = Clock::now();
   endpoint.reset();
   EXPECT_LT(Clock::now() - begin, milliseconds(500));

@@ -234,6 +234,7 @@ TEST_F(Network, ItIsNoticedWhileTheProgramComputes) {
 }
 
 TEST_F(Network, PacketsThatAreLostOneWayAreNoticedByBothEnds) {
+  int heard = 0;
   for (const char* mode : {"private", "idle"}) {
     for (const int from : {0, 1}) {
       SCOPED_TRACE(fmt::format("{}, from {}", mode, from));
@@ -243,8 +244,15 @@ TEST_F(Network, PacketsThatAreLostOneWayAreNoticedByBothEnds) {
       ASSERT_TRUE(hosts_->drop(from, 1 - from));
       expect_lost(0, {1});
       expect_lost(1, {0});
+      // By whose packets are lost, unless it has heard first that the other one has given it up.
+      const std::string said = result_of(rank(from).output().so_far());
+      const bool is_told = said.find("abandoned") != std::string::npos ||
+                           said.find("Connection reset") != std::string::npos;
+      if (!is_told) expect_contains(said, ", though it is still heard");
+      heard += is_told ? 0 : 1;
     }
   }
+  EXPECT_GT(heard, 0);
 }
 
 TEST_F(Network, TheHalvesOfAPartitionNameEachOther) {

@@ -148,9 +148,9 @@ TEST_F(TwoHosts, MeetByANameThatIsALoopbackAddressOnItsOwnHost) {
   expect_meeting({{"MASTER_ADDR", "node0"}, {"STRETTO_NETWORK", "10.77.0.0/24"}});
 }
 
-// A file says nothing of networks. The default route leads to one where nobody answers (its ends
-// have an address each, and packets for the other one vanish), and docker's has one address on
-// both.
+// A file says nothing of networks. What the default route leads to is tried first: docker's
+// network, whose address both hosts have, so that each would reach itself on the one port that
+// ranks listen on, or one that swallows packets.
 TEST_F(TwoHosts, FindOutByWhichNetworkTheyReachEachOtherWhereNothingSaysSo) {
   for (const int host : {0, 1}) {
     for (const auto& [device, address] :
@@ -160,27 +160,32 @@ TEST_F(TwoHosts, FindOutByWhichNetworkTheyReachEachOtherWhereNothingSaysSo) {
       run_on(host, {"ip", "addr", "add", address, "dev", device});
       run_on(host, {"ip", "link", "set", device, "up"});
     }
-    run_on(host, {"ip", "route", "add", "default", "dev", "management"});
     run_on(host, {"ip", "neigh", "add", fmt::format("10.66.0.{}", 2 - host), "lladdr",
                   "02:00:00:00:00:99", "dev", "management", "nud", "permanent"});
   }
   const TemporaryFolder folder;
-  for (const std::string transport : {"auto", "tcp"}) {
-    const Variables variables{{"STRETTO_RENDEZVOUS", "file://" + (folder / transport)},
-                              {"STRETTO_JOB_KEY", std::string(64, '7')},
-                              {"STRETTO_TRANSPORT", transport},
-                              {"STRETTO_SIZE", "4"}};
-    std::vector<std::unique_ptr<testing::Process>> ranks;
-    for (const int rank : {0, 1, 2, 3}) {
-      Variables own = variables;
-      own["STRETTO_RANK"] = std::to_string(rank);
-      ranks.push_back(std::make_unique<testing::Process>(
-          hosts_.on(rank / 2) + Arguments{STRETTO_BIN_DIR "/join_rank_program"}, own));
+  for (const std::string device : {"docker0", "management"}) {
+    for (const int host : {0, 1}) {
+      run_on(host, {"ip", "route", "replace", "default", "dev", device});
     }
-    for (auto& rank : ranks) {
-      const Ended ended = testing::end_of(*rank);
-      EXPECT_EQ(ended.status, 0) << ended.errors;
-      expect_contains(ended.output, "sum 6\n");
+    for (const std::string transport : {"auto", "tcp"}) {
+      SCOPED_TRACE(device + ", " + transport);
+      std::vector<std::unique_ptr<testing::Process>> ranks;
+      for (const int rank : {0, 1, 2, 3}) {
+        ranks.push_back(std::make_unique<testing::Process>(
+            hosts_.on(rank / 2) + Arguments{STRETTO_BIN_DIR "/join_rank_program"},
+            Variables{{"STRETTO_RENDEZVOUS", "file://" + (folder / (device + transport))},
+                      {"STRETTO_JOB_KEY", std::string(64, '7')},
+                      {"STRETTO_PORTS", "29700"},
+                      {"STRETTO_TRANSPORT", transport},
+                      {"STRETTO_SIZE", "4"},
+                      {"STRETTO_RANK", std::to_string(rank)}}));
+      }
+      for (auto& rank : ranks) {
+        const Ended ended = testing::end_of(*rank);
+        EXPECT_EQ(ended.status, 0) << ended.errors;
+        expect_contains(ended.output, "sum 6\n");
+      }
     }
   }
 }

@@ -17,7 +17,7 @@ namespace {
 // packet and sending another overlap.
 constexpr std::size_t kPacketBytes = 256 * 1024;
 // A packet that is longer than this may wait in the library until the peer has room for it, and for
-// the library to be called once more.
+// the library to be called once more; so may the first one to a peer, until they are connected.
 constexpr std::size_t kLeavesAloneBytes = 8 * 1024;
 // One turn must not last for ever.
 constexpr int kArrivalsPerTurn = 64;
@@ -48,7 +48,7 @@ class PacketStreams::Stream final : public Link {
       packet.count += step;
     }
     packet.operation = streams_->engine_->send(peer_.value(), packet.bytes.get(), packet.count);
-    if (packet.count > kLeavesAloneBytes) streams_->must_push_ = true;
+    if (must_push(packet)) streams_->must_push_ = true;
     sent_.push_back(std::move(packet));
     return sent_.back().count;
   }
@@ -90,15 +90,15 @@ class PacketStreams::Stream final : public Link {
     std::ranges::for_each(arrived_, end);
     for (; !sent_.empty() && sent_.front().has_ended; sent_.pop_front()) {
       streams_->give_back(sent_.front());
+      is_reached_ = true;
     }
     return moved;
   }
 
   bool has_output() const { return is_connected_ && !verdict_ && !sent_.empty(); }
   bool must_push() const {
-    return has_output() && std::ranges::any_of(sent_, [](const Packet& packet) {
-             return packet.count > kLeavesAloneBytes && !packet.has_ended;
-           });
+    return has_output() &&
+           std::ranges::any_of(sent_, [this](const Packet& packet) { return must_push(packet); });
   }
   // Of packets, which end where they were sent when the first of them is matched here.
   std::uint64_t arrivals() const { return read_count_ + arrived_.size(); }
@@ -114,6 +114,9 @@ class PacketStreams::Stream final : public Link {
   }
 
  private:
+  bool must_push(const Packet& packet) const {
+    return !packet.has_ended && (packet.count > kLeavesAloneBytes || !is_reached_);
+  }
   Status failure() const {
     STRETTO_RETURN_IF_ERROR(streams_->failure());
     if (!verdict_ || !verdict_->passed()) return {};
@@ -128,6 +131,7 @@ class PacketStreams::Stream final : public Link {
   Rank peer_;
   std::optional<Deadline> verdict_;  // Of the engine, that the peer cannot be reached.
   bool is_connected_ = true;
+  bool is_reached_ = false;  // A packet has ended there.
   std::deque<Packet> sent_;
   std::deque<Packet> arrived_;
   std::uint64_t read_count_ = 0;

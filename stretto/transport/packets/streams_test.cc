@@ -136,6 +136,12 @@ TEST_F(PacketStreamsTest, ALongPacketHasToBePushedUntilItHasGone) {
     ASSERT_EQ(streams_->to(1)->write(pieces).value(), count);
   };
   write(10);
+  EXPECT_TRUE(streams_->must_push()) << "the ranks may not be connected yet";
+  engine_->sends_have_ended = true;
+  streams_->progress();
+  EXPECT_FALSE(streams_->must_push());
+  engine_->sends_have_ended = false;
+  write(10);
   EXPECT_FALSE(streams_->must_push()) << "what is short leaves alone";
   write(bytes.size());
   EXPECT_TRUE(streams_->must_push());

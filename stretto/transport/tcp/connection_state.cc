@@ -36,6 +36,7 @@ std::optional<ConnectionState> read_connection_state(int socket) {
       .acknowledged_bytes = info.tcpi_bytes_acked,
       .waiting_bytes = static_cast<std::uint64_t>(waiting_bytes),
       .received_bytes = info.tcpi_bytes_received,
+      .received_packets = info.tcpi_segs_in,
       .in_flight = info.tcpi_unacked > 0,
       .unsent = info.tcpi_notsent_bytes > 0,
       .window_open = info.tcpi_snd_wnd > 0,

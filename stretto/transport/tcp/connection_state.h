@@ -16,6 +16,7 @@ struct ConnectionState {
   std::uint64_t acknowledged_bytes = 0;  // Of all that has ever been sent.
   std::uint64_t waiting_bytes = 0;       // Written and not acknowledged, sent or not.
   std::uint64_t received_bytes = 0;      // Ever.
+  std::uint64_t received_packets = 0;    // Ever, also those that had come before.
   bool in_flight = false;                // Whether something is sent and not acknowledged.
   bool unsent = false;                   // Whether something has not been sent even once.
   bool window_open = true;               // Whether the peer has room to receive.

@@ -54,7 +54,8 @@ Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state)
   // A look may come late, and the limit is what users wait at most.
   contact_.lost = has_given_up();
   contact_.silent = gives_up() && contact_.silence > 2 * sign_interval();
-  contact_.heard = state.since_acknowledgement < contact_.silence / 2;
+  if (!last_ || state.received_packets != last_->received_packets) heard_at_ = now;
+  contact_.heard = now - heard_at_ < contact_.silence / 2;
   measure(now, state, progress);
   Link::Contact found = contact_;
   const bool idle = !state.in_flight && !state.unsent;
@@ -67,7 +68,8 @@ Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state)
 // it had room for.
 void FailureDetector::measure(TimePoint at, const ConnectionState& state, bool progress) {
   const bool first = !last_;
-  const Seen now{at, state.acknowledged_bytes, state.received_bytes, state.without_room};
+  const Seen now{at, state.acknowledged_bytes, state.received_bytes, state.received_packets,
+                 state.without_room};
   if (first) past_ = next_past_ = last_.emplace(now);
   const bool has_room = 2 * (now.without_room - last_->without_room) <= at - last_->at;
   const bool waits =

@@ -40,6 +40,7 @@ class FailureDetector {
     TimePoint at;
     std::uint64_t acknowledged_bytes = 0;
     std::uint64_t received_bytes = 0;
+    std::uint64_t received_packets = 0;
     Duration without_room{};
   };
   void measure(TimePoint at, const ConnectionState& state, bool progress);
@@ -49,6 +50,7 @@ class FailureDetector {
   // Two to four seconds ago, and the one to take its place.
   Seen past_;
   Seen next_past_;
+  TimePoint heard_at_{};   // When a packet of the peer came last, as looks have found.
   TimePoint moving_at_{};  // When nothing waited for the network last.
   Link::Contact contact_;
 };
