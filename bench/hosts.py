@@ -56,7 +56,6 @@ ALGORITHMS = ("two_level_eager", "two_level_mapped", "two_level", "direct", "rin
 PLAIN_BYTES = 16 << 20
 # What bench/drivers/wire_driver.cc is told.
 TRAINING = types.SimpleNamespace(steps=10, total=20 << 20, bucket=1 << 20, backward_ms=40)
-LEAST_BUSY = 0.9  # Of the time, in a training step.
 START_SECONDS = 60
 
 
@@ -104,6 +103,8 @@ def make_parser():
     parser.add_argument("--loss", type=int, default=0, metavar="PERMILLE", help="of packets")
     parser.add_argument("--congestion-control", default="cubic", metavar="NAME",
                         help="of every connection, such as bbr (default: cubic, as Linux's)")
+    parser.add_argument("--cards", type=int, default=1, metavar="COUNT", help="of each host, in as "
+                        "many networks, each of that rate (default: 1)")
     parser.add_argument("--streams", type=int, default=1, metavar="COUNT",
                         help="connections of stretto between two ranks (default: 1)")
     parser.add_argument("--encryption", choices=["off", "tls"], default="off",
@@ -153,9 +154,13 @@ def parse_arguments(words, given=None):
     arguments.buffers = ["private"]
     if arguments.encryption == "tls":
         arguments.systems = list(dict.fromkeys(["stretto", "stretto_tls", *arguments.systems]))
+    if arguments.training and arguments.cards > 1:
+        parser.error("--training counts what goes through one card")
     if arguments.plots and "stretto_tls" in arguments.systems:
         parser.error("the plots are without encryption")
     if arguments.delay or arguments.loss:
+        if arguments.cards > 1:
+            parser.error("--delay and --loss are for one card in a host")
         more = [name for name in arguments.shapes
                 if max(hosts_systems.placement_of(name)) > 1]
         if more:
@@ -171,7 +176,7 @@ def network_of(arguments, placement):
         program = arguments.build / "bin" / "lossy_cable_program"
         network = namespaces.Cable(name, program, arguments.delay, arguments.loss)
     else:
-        network = namespaces.Network(name, max(placement) + 1)
+        network = namespaces.Network(name, max(placement) + 1, arguments.cards)
     network.streams = arguments.streams
     with tempfile.TemporaryDirectory(prefix="stretto_bench_links_") as cache:
         with network.up(arguments.rate, arguments.congestion_control):
@@ -295,8 +300,8 @@ def measure_shape(arguments, shape):
     arguments.ranks = len(placement)
     with network_of(arguments, placement) as (network, cache):
         round_trip_s, plain_s = plain_link(network)
-        link = hosts_floor.Link(arguments.rate, round_trip_s,
-                                namespaces.burst_bytes(arguments.rate))
+        link = hosts_floor.Link(arguments.cards * arguments.rate, round_trip_s,
+                                arguments.cards * namespaces.burst_bytes(arguments.rate))
         place = place_of(arguments, placement)
         every = hosts_systems.all_on(network, placement, arguments.algorithms, cache)
         reasons = {name: every[name].missing(place) for name in arguments.systems}
@@ -306,9 +311,10 @@ def measure_shape(arguments, shape):
         with contextlib.closing(peers.Contest(arguments, chosen, place)) as contest:
             contest.run(predictions.ask)
     add_expectations(contest.lines, link, placement, predictions.answers)
-    facts = {"shape": shape, "rate": arguments.rate, "delay_ms": arguments.delay,
-             "loss_permille": arguments.loss, "round_trip_us": 1e6 * round_trip_s,
-             "plain_16mib_ms": 1e3 * plain_s, "missing": missing, "notes": contest.notes,
+    facts = {"shape": shape, "rate": arguments.rate, "cards": arguments.cards,
+             "delay_ms": arguments.delay, "loss_permille": arguments.loss,
+             "round_trip_us": 1e6 * round_trip_s, "plain_16mib_ms": 1e3 * plain_s,
+             "missing": missing, "notes": contest.notes,
              "versions": {line["system"]: line["version"] for line in contest.lines
                           if line["version"]}}
     return facts, [line | {"shape": shape, "rate": arguments.rate} for line in contest.lines]
@@ -335,9 +341,7 @@ def report_training(arguments):
              f"in buckets of {TRAINING.bucket >> 20} MiB, backward {TRAINING.backward_ms} ms: the "
              f"wire is busy {statistics.median(busy):.1%} of the time (least {min(busy):.1%})."
              for shape, busy in shares.items()]
-    return Report("\n".join(lines), [shares], bad=[
-        f"{shape}: the wire is busy {statistics.median(busy):.1%} of the time, not {LEAST_BUSY:.0%}"
-        for shape, busy in shares.items() if statistics.median(busy) < LEAST_BUSY])
+    return Report("\n".join(lines), [shares])
 
 
 def processor_seconds():

@@ -25,6 +25,8 @@ PARTS = {
                f"--delay {ms} --rate 100M --repeats 1 --bytes 16M --no-algorithms "
                "--systems stretto,openmpi")],
     "loss": [f"--loss {permille} --delay 1 --rate 100M {FEW}" for permille in (1, 10)],
+    "cards": ["--cards 2 --shapes 2x2,2x1 --rate 100M --bytes 64K,1M,16M --repeats 1 "
+              "--no-algorithms"],
     "training": ["--training --shapes 2x2,4x1"],
     "joining": ["--joining 64"],
     "mesh": ["--mesh --repeats 1"],

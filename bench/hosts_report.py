@@ -120,6 +120,8 @@ def near_predictions(found, named=True):
 
 def link_text(facts):
     words = [f"{facts['rate'] / 1e6:g} Mbit/s"]
+    if facts["cards"] > 1:
+        words[0] = f"{facts['cards']} cards of {words[0]} a host"
     if facts["delay_ms"]:
         words.append(f"{facts['delay_ms']:g} ms each way")
     if facts["loss_permille"]:

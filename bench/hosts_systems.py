@@ -69,8 +69,7 @@ class OnHosts(systems.System):
 def mpirun_between(network, ranks_of, agent):
     """(the words before an mpirun, its options): daemons on the hosts, each with so many ranks, are
     started by a stand-in for ssh, which enters a namespace and is written to the file `agent`."""
-    first = network.address(0)
-    prefix = first.rpartition(".")[0]
+    subnets = network.subnets()
     cases = "".join(f"{network.address(host)}) space={network.space(host)};"
                     f" core='{' '.join(on_core_of(host))}';;\n" for host in range(len(ranks_of)))
     # A host name of its own: mpirun takes daemons of the same name for one.
@@ -79,8 +78,8 @@ def mpirun_between(network, ranks_of, agent):
                      '"hostname $space; $*"\n')
     agent.chmod(0o755)
     options = ["--mca", "plm_rsh_agent", str(agent), "--mca", "plm_rsh_no_tree_spawn", "1",
-               "--mca", "btl_tcp_if_include", f"{prefix}.0/24", "--mca", "oob_tcp_if_include",
-               f"{prefix}.0/24", "--host",
+               "--mca", "btl_tcp_if_include", ",".join(subnets), "--mca", "oob_tcp_if_include",
+               subnets[0], "--host",
                ",".join(f"{network.address(host)}:{ranks}"
                         for host, ranks in enumerate(ranks_of))]
     return [*network.enter(0), *on_core_of(0), "unshare", "--uts", "sh", "-c",
@@ -105,9 +104,13 @@ def environment_of(network, link_cache, encryption="off"):
     """What stretto's ranks are told besides who they are. Jobs with and without encryption may run
     at the same time."""
     port = 29601 if encryption == "tls" else 29600
-    return {"STRETTO_LINK_CACHE": str(link_cache), "STRETTO_STREAMS": str(network.streams),
-            "STRETTO_ENCRYPTION": encryption, "STRETTO_JOB_KEY": "7" * 64,
-            "STRETTO_RENDEZVOUS": f"tcp://{network.address(0)}:{port}"}
+    subnets = network.subnets()
+    cards = {"STRETTO_NETWORK": ",".join(subnets)} if len(subnets) > 1 else {}
+    return cards | {
+        "STRETTO_LINK_CACHE": str(link_cache),
+        "STRETTO_STREAMS": str(max(network.streams, len(subnets))),
+        "STRETTO_ENCRYPTION": encryption, "STRETTO_JOB_KEY": "7" * 64,
+        "STRETTO_RENDEZVOUS": f"tcp://{network.address(0)}:{port}"}
 
 
 def all_on(network, placement, algorithms, link_cache):

@@ -29,9 +29,9 @@ def line(system, p50, size=8, repeat=0, **more):
             "repeat": repeat, "p50_us": p50, "floor_us": 50.0, "version": "1"} | more
 
 
-FACTS = {"shape": "2x2", "rate": 1e9, "delay_ms": 0, "loss_permille": 0, "round_trip_us": 100.0,
-         "plain_16mib_ms": 141.0, "missing": {"gloo": "not there"}, "notes": {},
-         "versions": {"stretto": "stretto 1"}}
+FACTS = {"shape": "2x2", "rate": 1e9, "cards": 1, "delay_ms": 0, "loss_permille": 0,
+         "round_trip_us": 100.0, "plain_16mib_ms": 141.0, "missing": {"gloo": "not there"},
+         "notes": {}, "versions": {"stretto": "stretto 1"}}
 
 
 class ShapesTest(unittest.TestCase):

@@ -24,12 +24,14 @@ def burst_bytes(bits_per_second):
 
 
 class Network:
-    """Packets are dropped in the switch, so that neither host sees its own link go down."""
+    """Packets are dropped in the switch, so that neither host sees its own link go down. Of several
+    cards a host has one in each of as many networks."""
 
-    device = "eth"
+    device = "eth"  # The first.
     streams = 1  # STRETTO_STREAMS of its jobs.
 
-    def __init__(self, name, hosts=2):
+    def __init__(self, name, hosts=2, cards=1):
+        self._devices = [self.device, *(f"{self.device}{card}" for card in range(1, cards))]
         self._hosts = [f"{name}h{host}" for host in range(hosts)]
         self._switch = f"{name}s"
         self._bits_per_second = None
@@ -43,17 +45,25 @@ class Network:
         self._connect()
 
     def _connect(self):
-        self._ip(f"-n {self._switch} link add bridge type bridge")
-        self._ip(f"-n {self._switch} link set bridge up")
-        for host, space in enumerate(self._hosts):
-            self._ip(f"link add eth netns {space} type veth peer name to{host} "
-                     f"netns {self._switch}")
-            self._ip(f"-n {self._switch} link set to{host} master bridge")
-            self._ip(f"-n {self._switch} link set to{host} up")
-            self._ip(f"-n {space} addr add {self.address(host)}/24 dev eth")
-            self._ip(f"-n {space} link set eth up")
-            self._keep_order(self._switch, f"to{host}", host)
-            self._keep_order(space, "eth", host + 1)
+        for card, device in enumerate(self._devices):
+            bridge = f"bridge{card}"
+            self._ip(f"-n {self._switch} link add {bridge} type bridge")
+            self._ip(f"-n {self._switch} link set {bridge} up")
+            for host, space in enumerate(self._hosts):
+                port = self._port(host, card)
+                self._ip(f"link add {device} netns {space} type veth peer name {port} "
+                         f"netns {self._switch}")
+                self._ip(f"-n {self._switch} link set {port} master {bridge}")
+                self._ip(f"-n {self._switch} link set {port} up")
+                self._ip(f"-n {space} addr add {self.address(host, card)}/24 dev {device}")
+                self._ip(f"-n {space} link set {device} up")
+                self._keep_order(self._switch, port, host)
+                self._keep_order(space, device, host + 1)
+
+    @staticmethod
+    def _port(host, card):
+        """Of the switch."""
+        return f"to{host}c{card}"
 
     def _keep_order(self, space, device, number):
         """One core takes what a device receives: packets that several take overtake each other, for
@@ -70,9 +80,9 @@ class Network:
         """Of connections that hosts make to each other from now on, instead of the default."""
         self._congestion_control = name
         for host, space in enumerate(self._hosts):
-            address = self.address(host)
-            self._ip(f"-n {space} route replace {address.rpartition('.')[0]}.0/24 "
-                     f"dev {self.device} src {address} congctl {name}")
+            for card, device in enumerate(self._devices):
+                self._ip(f"-n {space} route replace {self.subnets()[card]} dev {device} "
+                         f"src {self.address(host, card)} congctl {name}")
 
     def remove(self):
         for space in (*self._hosts, self._switch):
@@ -91,8 +101,13 @@ class Network:
         finally:
             self.remove()
 
-    def address(self, host):
-        return f"10.79.0.{host + 1}"
+    def address(self, host, card=0):
+        return f"10.79.{card}.{host + 1}"
+
+    def subnets(self):
+        """Of each card."""
+        return [f"{self.address(0, card).rpartition('.')[0]}.0/24"
+                for card in range(len(self._devices))]
 
     def space(self, host):
         """The name of a host's namespace."""
@@ -117,26 +132,30 @@ class Network:
         bucket = (f"root tbf rate {bits_per_second:.0f}bit burst "
                   f"{burst_bytes(bits_per_second)} latency 20ms")
         for host, space in enumerate(self._hosts):
-            self._run(f"tc -n {space} qdisc replace dev {self.device} {bucket}")
-            self._shape_switch(host, bucket)
+            for card, device in enumerate(self._devices):
+                self._run(f"tc -n {space} qdisc replace dev {device} {bucket}")
+                self._shape_switch(host, card, bucket)
 
-    def _shape_switch(self, host, bucket):
-        self._run(f"tc -n {self._switch} qdisc replace dev to{host} {bucket}")
+    def _shape_switch(self, host, card, bucket):
+        self._run(f"tc -n {self._switch} qdisc replace dev {self._port(host, card)} {bucket}")
 
     def drop_to(self, host):
         """Nothing arrives at a host any more: the bucket is smaller than any packet."""
-        self._run(f"tc -n {self._switch} qdisc replace dev to{host} root "
-                  "tbf rate 8bit burst 1 limit 1")
+        for card in range(len(self._devices)):
+            self._shape_switch(host, card, "root tbf rate 8bit burst 1 limit 1")
 
     def unplug(self, host):
-        """A host sees that its own link is down."""
-        self._ip(f"-n {self._hosts[host]} link set eth down")
+        """A host sees that its own links are down."""
+        for device in self._devices:
+            self._ip(f"-n {self._hosts[host]} link set {device} down")
 
     def heal(self):
         for host, space in enumerate(self._hosts):
-            subprocess.run(f"tc -n {self._switch} qdisc del dev to{host} root".split(),
-                           stderr=subprocess.DEVNULL, check=False)
-            self._ip(f"-n {space} link set eth up")
+            for card, device in enumerate(self._devices):
+                port = self._port(host, card)
+                subprocess.run(f"tc -n {self._switch} qdisc del dev {port} root".split(),
+                               stderr=subprocess.DEVNULL, check=False)
+                self._ip(f"-n {space} link set {device} up")
         if self._congestion_control:
             self.use_congestion_control(self._congestion_control)  # The route has gone with it.
         if self._bits_per_second:
@@ -184,8 +203,8 @@ class Cable(Network):
             self._process.stdout.close()
         super().remove()
 
-    def address(self, host):
-        return f"10.78.0.{host + 1}"
+    def address(self, host, card=0):
+        return f"10.78.{card}.{host + 1}"
 
-    def _shape_switch(self, host, bucket):
+    def _shape_switch(self, host, card, bucket):
         """There is none: both ends shape what they send."""

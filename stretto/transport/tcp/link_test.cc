@@ -217,6 +217,31 @@ TEST(StripedLink, ASilentNetworkOfTwoLosesThePeer) {
   EXPECT_LT(contact.sent_rate, 100'000);
 }
 
+// As on a link that carries messages with the credit for others between them.
+TEST(StripedLink, EachConnectionGetsItsShareOfTheBytes) {
+  std::vector<std::unique_ptr<TcpLink>> stripes;
+  std::vector<FileDescriptor> peers;
+  for (int stripe = 0; stripe < 2; ++stripe) {
+    auto [mine, theirs] = testing::make_tcp_pair(4 << 20);
+    stripes.push_back(link_of(std::move(mine)));
+    peers.push_back(std::move(theirs));
+  }
+  const auto link = StripedLink::create(std::move(stripes)).or_throw();
+  const std::vector<std::byte> message(StripedLink::kBlockBytes);
+  for (int i = 0; i < 8; ++i) {
+    for (const std::size_t bytes : {message.size(), std::size_t{64}}) {
+      const std::array<ConstByteSpan, 1> pieces{std::span(message).first(bytes)};
+      ASSERT_EQ(link->write(pieces).or_throw(), bytes);
+    }
+  }
+  for (const FileDescriptor& peer : peers) {
+    const timeval limit{.tv_sec = 5, .tv_usec = 0};
+    ASSERT_EQ(::setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
+    std::vector<std::byte> read(3 * message.size());
+    EXPECT_EQ(::recv(peer.get(), read.data(), read.size(), MSG_WAITALL), std::ssize(read));
+  }
+}
+
 // Fills the first of two connections in the middle of a block, so that the second one is idle.
 struct StuckStripe {
   explicit StuckStripe(Duration network_timeout) {

@@ -16,6 +16,7 @@ namespace {
 // Who closes one connection closes all. Longer than what is in the others takes to be read.
 constexpr std::chrono::seconds kEndsApart(1);
 constexpr std::size_t kPieces = 32;
+constexpr std::uint64_t kBehindBytesMax = 4 * StripedLink::kBlockBytes;
 // Headers of a stripe at a time. A peer that sends nothing but signs of life, without end, must not
 // keep the others waiting.
 constexpr int kHeadersPerTurn = 1024;
@@ -71,16 +72,25 @@ void StripedLink::service(std::uint32_t /*events*/) {
   } while (count == static_cast<int>(events.size()));
 }
 
+// Of those that have room, the one that has been given the fewest bytes: if they took turns, one
+// could get all messages, and another all credit between them.
 StripedLink::Stripe* StripedLink::next_writable() {
-  for (std::size_t i = 0; i < stripes_.size(); ++i) {
-    Stripe& stripe = stripes_[turn_++ % stripes_.size()];
-    if (write_sign(stripe) && stripe.link->writable()) return &stripe;
+  Stripe* next = nullptr;
+  for (Stripe& stripe : stripes_) {
+    if (!write_sign(stripe) || !stripe.link->writable()) continue;
+    if (next == nullptr || stripe.given_bytes < next->given_bytes) next = &stripe;
   }
-  return nullptr;
+  return next;
 }
 
 void StripedLink::begin_block(Stripe& stripe, std::size_t bytes) {
   output_ = {.stripe = &stripe, .left_bytes = bytes};
+  stripe.given_bytes += bytes;
+  // One that had no room for long does not get everything when it has.
+  for (Stripe& other : stripes_) {
+    other.given_bytes =
+        std::max(other.given_bytes + kBehindBytesMax, stripe.given_bytes) - kBehindBytesMax;
+  }
   store(output_.header.data(), next_output_++);
   store(output_.header.data() + 4, static_cast<std::uint32_t>(bytes));
 }

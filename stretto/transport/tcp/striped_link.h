@@ -17,7 +17,8 @@ namespace stretto::transport::tcp {
 // A link over several TCP connections to the same peer, where one cannot fill the network, or does
 // not use all network cards.
 //
-// The stream is cut into blocks. Each goes by a connection that has room, behind a header with its
+// The stream is cut into blocks. Each goes by that connection, of those that have room, which has
+// been given the fewest bytes, behind a header with its
 // number and its length; the reader takes the blocks in the order of their numbers. What comes
 // early waits in the kernel's buffers, so nothing is copied once more.
 class StripedLink final : public Link {
@@ -51,6 +52,7 @@ class StripedLink final : public Link {
     std::uint32_t left_bytes = 0;
     Status ended;                     // Ok while it has not.
     std::size_t sign_left_bytes = 0;  // To be written before the next block.
+    std::uint64_t given_bytes = 0;    // Of blocks, or a little less than the others have.
 
     bool has_header() const { return header_bytes == sizeof(Header); }
     bool can_read_header() const { return ended.ok() && !has_header() && link->readable(); }
@@ -77,7 +79,6 @@ class StripedLink final : public Link {
   std::string name_;
   std::vector<Stripe> stripes_;
   FileDescriptor poll_;
-  std::size_t turn_ = 0;  // Of the stripes, for the next block to be written.
   Output output_;
   std::uint32_t next_output_ = 0;  // Numbers of blocks.
   std::uint32_t next_input_ = 0;
