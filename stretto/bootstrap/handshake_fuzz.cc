@@ -3,7 +3,7 @@
 
 // Feeds both roles of a handshake with arbitrary bytes in arbitrary pieces, from the start or after
 // a genuine hello. Without the key nothing may pass.
-// Sources: handshake.cc handshake_machine.cc resolve.cc socket.cc
+// Sources: handshake.cc handshake_machine.cc resolve.cc host_port.cc socket.cc
 
 #include <algorithm>
 #include <cstdlib>

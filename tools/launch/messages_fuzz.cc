@@ -5,7 +5,7 @@
 // start-up files write to as well.
 // Sources: messages.cc ../../stretto/bootstrap/handshake.cc
 // Sources: ../../stretto/bootstrap/handshake_machine.cc ../../stretto/bootstrap/resolve.cc
-// Sources: ../../stretto/bootstrap/socket.cc
+// Sources: ../../stretto/bootstrap/host_port.cc ../../stretto/bootstrap/socket.cc
 
 #include <cstdlib>
 
