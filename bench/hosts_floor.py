@@ -82,10 +82,11 @@ def canonical_host_bytes(operation, size, placement):
         ports = []
         for host in hosts:
             theirs = sum(owned) - owned[host]
-            results = (owned[host] * (len(counts) - 1), theirs)
-            out, into = theirs * counts[host], owned[host] * (sum(counts) - counts[host])
-            if operation == "all_reduce":
-                out, into = out + results[0], into + results[1]
+            out = theirs * counts[host]
+            into = owned[host] * (sum(counts) - counts[host])
+            if operation == "all_reduce":  # Results go back.
+                out += owned[host] * (len(counts) - 1)
+                into += theirs
             ports += [out, into]
         return max(ports)
 

@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -18,6 +19,9 @@ import unittest
 import namespaces
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
+sys.path.append(str(SOURCE / "bench"))
+import hosts_systems  # noqa: E402  pylint: disable=wrong-import-position
+
 BUILD = pathlib.Path(os.environ["STRETTO_BUILD_DIR"])
 STRETTO = str(BUILD / "bin/stretto")
 RANK = str(BUILD / "bin/join_rank_program")
@@ -118,20 +122,11 @@ class LaunchersTest(unittest.TestCase):
                                           STRETTO_JOB_KEY="7" * 64, **variables))
 
     def test_mpirun(self):
-        """Its daemon on the other host is started by a stand-in for ssh, and takes hosts of one
-        name for one."""
         mpirun, = find("mpirun.openmpi")
-        agent = self.folder / "agent"
-        agent.write_text('#!/bin/sh\nshift\nexec '
-                         f'{" ".join(self.network.enter(1))} unshare --uts sh -c '
-                         '"hostname node1; $*"\n')
-        agent.chmod(0o755)
-        subnet = f"{self.network.address(0)}/24"
-        self.expect_joined(self.start(
-            0, "unshare", "--uts", "sh", "-c", 'hostname node0; exec "$@"', "sh",
-            mpirun, "--allow-run-as-root", "--mca", "plm_rsh_agent", str(agent), "--mca",
-            "oob_tcp_if_include", subnet, "--host", "node0:2,node1:2",
-            "-x", "STRETTO_RENDEZVOUS=tcp://node0:29600", RANK))
+        before, options = hosts_systems.mpirun_between(self.network, [2, 2], self.folder / "agent")
+        before = before[len(self.network.enter(0)):]  # Which start() puts there.
+        self.expect_joined(self.start(0, *before, mpirun, "--allow-run-as-root", *options,
+                                      "-x", "STRETTO_RENDEZVOUS=tcp://node0:29600", RANK))
 
     def test_torchrun(self):
         usual = SOURCE / "build/venv/bin/torchrun"

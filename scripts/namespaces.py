@@ -142,7 +142,8 @@ class Network:
     def drop_to(self, host):
         """Nothing arrives at a host any more: the bucket is smaller than any packet."""
         for card in range(len(self._devices)):
-            self._shape_switch(host, card, "root tbf rate 8bit burst 1 limit 1")
+            self._run(f"tc -n {self._switch} qdisc replace dev {self._port(host, card)} root "
+                      "tbf rate 8bit burst 1 limit 1")
 
     def unplug(self, host):
         """A host sees that its own links are down."""

@@ -30,8 +30,9 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(10);
 constexpr Duration kLongestPause = std::chrono::milliseconds(500);
-// So long after the last address has been tried all are tried anew; each has so much of a head
-// start. A firewall that swallows packets must not keep us from trying the others.
+// For how long to wait once the last address is being tried, before all are tried anew, and how
+// long each address has before the next one is tried as well: a firewall that swallows packets must
+// not keep us from trying the others.
 constexpr Duration kLongestAttempt = std::chrono::seconds(5);
 constexpr Duration kHeadStart = std::chrono::milliseconds(250);
 constexpr Duration kReminder = std::chrono::seconds(15);
@@ -165,7 +166,7 @@ class ConnectionRace {
     bool has_ended = false;
   };
 
-  static Status of(const addrinfo& entry, const Status& status) {
+  static Status at_address(const addrinfo& entry, const Status& status) {
     return status.with_context(describe(entry));
   }
   Duration time_until_next() const {
@@ -173,8 +174,9 @@ class ConnectionRace {
                                     : std::max(Duration::zero(), next_at_ - Clock::now());
   }
   Status timed_out() const {
-    return attempts_.empty() ? last_
-                             : of(*attempts_.front().entry, system_status("connect", ETIMEDOUT));
+    return attempts_.empty()
+               ? last_
+               : at_address(*attempts_.front().entry, system_status("connect", ETIMEDOUT));
   }
   // Starts the attempts whose turn it is.
   void begin_due() {
@@ -186,7 +188,7 @@ class ConnectionRace {
       if (begun.ok()) {
         attempts_.push_back({&entry, std::move(*begun)});
       } else {
-        last_ = of(entry, begun.status());
+        last_ = at_address(entry, begun.status());
       }
     }
   }
@@ -205,7 +207,7 @@ class ConnectionRace {
       if (!attempt.has_ended) continue;
       const Status finished = finish_connect(attempt.connection.get());
       if (finished.ok()) return std::move(attempt.connection);
-      last_ = of(*attempt.entry, finished);
+      last_ = at_address(*attempt.entry, finished);
       next_at_ = Clock::now();
     }
     std::erase_if(attempts_, [](const Attempt& attempt) { return attempt.has_ended; });

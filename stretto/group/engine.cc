@@ -357,7 +357,7 @@ void Engine::run_background_thread() {
   while (!stopping_) {
     if (!background_drives()) {
       push(held, last_beat + heartbeat);
-      // A driver looks more often: it may have missed that a waiter has left.
+      // A driver does not rely on being told that a waiter has left.
       const bool soon = drives_ && in_flight_ > 0;
       // Of what a turn of this thread has adopted: to wait on the condition lets go of the lock.
       if (std::exchange(wake_sleepers_, false)) transport_->wake();
