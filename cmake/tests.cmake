@@ -262,7 +262,7 @@ function(stretto_add_standalone program source)
       SOURCES ${source} LIBRARIES ${library} ${STRETTO_EXTERNAL_programs})
   elseif(TARGET stretto_torch)
     stretto_add_program(${program} ON
-      SOURCES ${source} LIBRARIES stretto ${STRETTO_EXTERNAL_programs})
+      SOURCES ${source} LIBRARIES ${library} ${STRETTO_EXTERNAL_programs})
   endif()
 endfunction()
 

@@ -237,8 +237,18 @@ STRETTO_ON_DEVICE auto quick_quotients(const Operands& operands, std::size_t i) 
   }
 }
 
-// Pack i of the result. A NaN in an input, or one that is made on the way, shows in a quick result,
-// and then the pack is made once more, element by element.
+// Quick results as they are stored. A NaN in an input, or one that is made on the way, shows in
+// them, and then the pack is made once more, of elements that `exact` gives.
+template <class Format, class Value, int kCount, class Exact>
+STRETTO_ON_DEVICE auto stored_pack(const Pack<Value, kCount>& quick, bool is_quick,
+                                   const Exact& exact) {
+  for (int k = 0; k < kCount && is_quick; ++k) is_quick = !is_nan(quick.values[k]);
+  return for_each<kCount>([&](int k) {
+    return is_quick ? Format::template stored<true>(quick.values[k]) : exact(k).values[0];
+  });
+}
+
+// Pack i of the result.
 template <class Format, class Op, int kCount = 1>
 STRETTO_ON_DEVICE auto reduce_pack(const Operands& operands, std::size_t i) {
   using Value = decltype(Format::value(typename Format::In()));
@@ -246,13 +256,11 @@ STRETTO_ON_DEVICE auto reduce_pack(const Operands& operands, std::size_t i) {
     Op::of_numbers(number, number);
   };
   if constexpr (kMayMakeNan) {
-    bool is_quick = operands.partial_inputs == 0;
+    const bool is_quick = operands.partial_inputs == 0;
     Pack<Value, kCount> results;
     if (is_quick) results = quick_quotients<Format, Op, kCount>(operands, i);
-    for (int k = 0; k < kCount && is_quick; ++k) is_quick = !is_nan(results.values[k]);
-    return for_each<kCount>([&](int k) {
-      if (!is_quick) return exact_element<Format, Op>(operands, i * kCount + k).values[0];
-      return Format::template stored<true>(results.values[k]);
+    return stored_pack<Format>(results, is_quick, [&](int k) {
+      return exact_element<Format, Op>(operands, i * kCount + k);
     });
   } else {
     const auto results = quotients<Format, Op, kCount, false>(operands, i);
@@ -266,13 +274,27 @@ template <class Format, class Op>
 inline constexpr bool kTakesFactor = std::is_same_v<Op, Product>&&
     std::is_floating_point_v<decltype(Format::value(typename Format::In()))>;
 
-// Element i of the one input, times the factor, which is not rounded to 16 bits first.
+// The one input, times the factor, which is not rounded to 16 bits first.
+template <class Format, bool kOfNumbers, int kCount>
+STRETTO_ON_DEVICE auto products(const Operands& operands, std::size_t i) {
+  const auto loaded = Format::template load<kCount, kOfNumbers>(operands, 0, i);
+  return for_each<kCount>([&](int k) {
+    const auto value = Format::value(loaded.values[k]);
+    return combined<Product, kOfNumbers>(value, static_cast<decltype(value)>(operands.factor));
+  });
+}
 template <class Format>
-STRETTO_ON_DEVICE Pack<typename Format::Out, 1> scaled_element(const Operands& operands,
-                                                               std::size_t i) {
-  const auto value = Format::value(Format::template load<1, false>(operands, 0, i).values[0]);
-  const auto factor = static_cast<std::remove_const_t<decltype(value)>>(operands.factor);
-  return {Format::template stored<false>(Product::combine(value, factor))};
+STRETTO_ON_DEVICE_RARELY Pack<typename Format::Out, 1> exact_product(const Operands& operands,
+                                                                     std::size_t i) {
+  return {Format::template stored<false>(products<Format, false, 1>(operands, i).values[0])};
+}
+
+// Pack i of the one input, times the factor.
+template <class Format, int kCount = 1>
+STRETTO_ON_DEVICE auto scaled_pack(const Operands& operands, std::size_t i) {
+  return stored_pack<Format>(products<Format, true, kCount>(operands, i), true, [&](int k) {
+    return exact_product<Format>(operands, i * kCount + k);
+  });
 }
 
 }  // namespace stretto::cuda

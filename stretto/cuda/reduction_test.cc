@@ -160,7 +160,7 @@ TEST(DeviceReduction, ProductWithAFactorHasTheBitsOfTheHost) {
         if constexpr (kTakesFactor<Format, Op>) {
           using Out = typename Format::Out;
           for (std::size_t i = 0; i < kCount; ++i) {
-            reinterpret_cast<Pack<Out, 1>*>(result.data())[i] = scaled_element<Format>(operands, i);
+            reinterpret_cast<Pack<Out, 1>*>(result.data())[i] = scaled_pack<Format>(operands, i);
           }
         }
       };

@@ -239,9 +239,11 @@ TEST_P(GpuRankProgram, FindsNoDifferenceOnTheDouble) {
     expect_contains(text, "\"all_reduce of 256 KiB\", " + last);
   }
   if (GetParam() == "cuda") {
+    expect_contains(text, "\"bits of the host, all collectives\", " + last);
     expect_contains(text, "\"bits of the host, all dtypes\", " + last);
     expect_contains(text, "\"memory that comes and goes\", " + last);
   }
+  expect_contains(text, "\"averages of parameters\", " + last);
   expect_contains(text, "\"codec int8\", " + last + ", \"largest_difference\": 0");
 }
 

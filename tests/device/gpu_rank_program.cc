@@ -26,6 +26,7 @@
 #include "stretto/torch/scalar_type.h"
 #include "tests/device/loss_curves.h"
 #include "tests/end_to_end/rank_program.h"
+#include "tests/support/device_trial.h"
 
 namespace {
 
@@ -205,37 +206,18 @@ void try_collectives(stretto::Communicator& communicator, const MakeTensor& make
   std::printf("{\"check\": \"%s\", \"rank\": %d, \"ranks\": %d}\n", name, rank, ranks);
 }
 
-// Each rank sends one element more than its number to each but the last, which has nothing.
-void exchange_unequal_shares(stretto::Communicator& communicator, const MakeTensor& make) {
-  const auto size = static_cast<std::size_t>(communicator.size());
-  const auto rank = static_cast<std::size_t>(communicator.rank());
-  stretto::AllToAllOptions shares{.send_counts = std::vector<std::size_t>(size, rank + 1),
-                                  .recv_counts = std::vector<std::size_t>(size, 0)};
-  std::size_t received = 0;
-  for (std::size_t r = 0; r + 1 < size; ++r) received += shares.recv_counts[r] = r + 1;
-  shares.send_counts.back() = 0;
-  if (rank + 1 == size) {
-    shares.send_counts = shares.recv_counts = std::vector<std::size_t>(size, 0);
-    received = 0;
-  }
-  const std::size_t sent = (rank + 1 == size ? 0 : (rank + 1) * (size - 1));
-  const torch::Tensor from = make(100, torch::kFloat).fill_(static_cast<double>(rank) + 1);
-  const torch::Tensor to = make(100, torch::kFloat);
-  communicator.all_to_all(view_of(from).slice(0, sent), view_of(to).slice(0, received), shares)
-      .wait();
-  std::size_t begin = 0;
-  for (std::size_t r = 0; r < size; ++r) {
-    const auto next = static_cast<std::int64_t>(begin + shares.recv_counts[r]);
-    expect("unequal all_to_all", to.slice(0, static_cast<std::int64_t>(begin), next),
-           static_cast<double>(r) + 1);
-    begin += shares.recv_counts[r];
-  }
-  expect("what all_to_all leaves alone", to.slice(0, static_cast<std::int64_t>(begin)), 0);
+// Every collective, also with unequal shares and on lists.
+void compare_with_host(stretto::Communicator& communicator) {
+  const std::string driver = stretto::process_environment().get("STRETTO_CUDA_DRIVER").value_or("");
+  const std::string found = stretto::testing::difference_on_device(communicator, driver);
+  if (!found.empty()) throw std::runtime_error(found + " has not the bits of the host's");
+  std::printf("{\"check\": \"bits of the host, all collectives\", \"rank\": %d, \"ranks\": %d}\n",
+              communicator.rank().value(), communicator.size());
 }
 
 // Sums, also of products, and maxima of what is the same on the device and on the host, of every
 // dtype that PyTorch has random numbers of. Those of our own schedules have the same bits.
-void compare_with_host(stretto::Communicator& communicator, const MakeTensor& make) {
+void compare_dtypes_with_host(stretto::Communicator& communicator, const MakeTensor& make) {
   constexpr std::pair<stretto::ReduceOp, double> kReductions[] = {
       {stretto::ReduceOp::sum, 1}, {stretto::ReduceOp::max, 1}, {stretto::ReduceOp::sum, 0.3}};
   for (const torch::ScalarType type :
@@ -257,6 +239,20 @@ void compare_with_host(stretto::Communicator& communicator, const MakeTensor& ma
   }
   std::printf("{\"check\": \"bits of the host, all dtypes\", \"rank\": %d, \"ranks\": %d}\n",
               communicator.rank().value(), communicator.size());
+}
+
+// Of parameters on the device, all at once.
+void average_parameters(stretto::Communicator& communicator, const Where& where) {
+  Net model(where);
+  const torch::NoGradGuard no_grad;
+  const int rank = communicator.rank().value(), ranks = communicator.size();
+  for (torch::Tensor& parameter : model->parameters()) parameter.fill_(rank);
+  stretto::ParameterAveraging(model->parameters(), communicator).after_step();
+  for (const torch::Tensor& parameter : model->parameters()) {
+    expect("an average of parameters", parameter, (ranks - 1) / 2.0);
+  }
+  std::printf("{\"check\": \"averages of parameters\", \"rank\": %d, \"ranks\": %d}\n", rank,
+              ranks);
 }
 
 // What ranks have freed is there again, though others had mapped it: two of them take more of it,
@@ -335,8 +331,8 @@ void check_all(stretto::Communicator& communicator, torch::Device device, std::i
     try_collectives(*part, make, "collectives in a part");
     part->abort("a check of abort()");
     if (maps_devices) {
-      compare_with_host(communicator, make);
-      exchange_unequal_shares(communicator, make);
+      compare_with_host(communicator);
+      compare_dtypes_with_host(communicator, make);
     } else {
       try_collectives(communicator, of_torch(device), "collectives on memory of PyTorch");
     }
@@ -346,6 +342,7 @@ void check_all(stretto::Communicator& communicator, torch::Device device, std::i
     }
     if (maps_devices) use_much_memory(communicator, make, features);
   }
+  average_parameters(communicator, {device, features});
   compare_all(communicator, {device, features});
   if (maps_devices && communicator.size() > 1) {
     survive_a_death(communicator, of_communicator(communicator, device));

@@ -70,7 +70,7 @@ TEST_P(DeviceMemoryOf, CollectivesHaveTheBitsOfTheHost) {
   DoubleRanks ranks = make(size);
   ranks.on_all([&, d = devices](Communicator& rank) {
     EXPECT_EQ(rank.device(), rank.rank().value() % d);
-    EXPECT_EQ(difference_on_device(rank), "");
+    EXPECT_EQ(difference_on_device(rank, Double::file()), "");
   });
   EXPECT_GT(Double::get().control().kernels, 0);
 }
@@ -78,7 +78,7 @@ TEST_P(DeviceMemoryOf, CollectivesHaveTheBitsOfTheHost) {
 TEST_F(DeviceMemory, RankThatIsAloneReducesThereToo) {
   const FakeEnvironment environment = nccl_variables();
   const auto alone = join({.rank = 0, .size = 1, .backend = "cuda", .environment = &environment});
-  EXPECT_EQ(difference_on_device(*alone), "");
+  EXPECT_EQ(difference_on_device(*alone, Double::file()), "");
   EXPECT_EQ(alone->device(), 0);
 }
 
@@ -86,9 +86,9 @@ TEST_F(DeviceMemory, GroupsOfRanksUseIt) {
   DoubleRanks ranks = make(4);
   ranks.on_all([](Communicator& rank) {
     const auto half = rank.split({.color = rank.rank().value() % 2});
-    EXPECT_EQ(difference_on_device(*half), "");
+    EXPECT_EQ(difference_on_device(*half, Double::file()), "");
     const auto again = rank.shrink();
-    EXPECT_EQ(difference_on_device(*again), "");
+    EXPECT_EQ(difference_on_device(*again, Double::file()), "");
   });
 }
 

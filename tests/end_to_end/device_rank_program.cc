@@ -61,7 +61,7 @@ int main(int, char** arguments) {
     const auto ranks =
         join({.join_timeout = std::chrono::seconds(20), .timeout = std::chrono::seconds(20)});
     if (std::string_view(arguments[1]) == "late") return be_late(*ranks);
-    const std::string difference = difference_on_device(*ranks);
+    const std::string difference = difference_on_device(*ranks, Double::file());
     std::printf("%s\n", difference.empty() ? "right" : difference.c_str());
   });
 }

@@ -12,31 +12,50 @@
 #include <fmt/format.h>
 
 #include "stretto/base/random.h"
-#include "tests/support/double_ranks.h"
+#include "stretto/cuda_driver/driver.h"
 
 namespace stretto::testing {
 namespace {
 
+// A communicator, and the device of its rank.
+struct Trial {
+  Communicator& ranks;
+  const cuda::Driver& driver;
+};
+
 // The same bytes in both kinds of memory.
 class Twin {
  public:
-  Twin(Communicator& ranks, DType dtype, std::size_t count, std::uint64_t seed)
-      : count_(count),
+  Twin(const Trial& trial, DType dtype, std::size_t count, std::uint64_t seed)
+      : driver_(trial.driver),
+        count_(count),
         dtype_(dtype),
         host_(count * size_bytes(dtype)),
-        device_(ranks.allocate_bytes(host_.size(), ranks.device())) {
+        device_(trial.ranks.allocate_bytes(host_.size(), trial.ranks.device())) {
     Random random(seed);
     for (std::byte& byte : host_) byte = static_cast<std::byte>(random.next());
-    std::ranges::copy(host_, reached());
+    copy(device_.bytes().data(), host_.data());
   }
   View view(bool on_device) {
     return {on_device ? device_.bytes().data() : host_.data(), count_, dtype_};
   }
-  bool are_same() const { return std::equal(host_.begin(), host_.end(), reached()); }
+  bool are_same() const {
+    std::vector<std::byte> found(host_.size());
+    copy(found.data(), device_.bytes().data());
+    return found == host_;
+  }
 
  private:
-  std::byte* reached() const { return Double::get().reach(device_.bytes().data()); }
+  void copy(std::byte* to, const std::byte* from) const {
+    if (host_.empty()) return;
+    const cuda::Driver::Current current(driver_);
+    const auto& call = driver_.call();
+    const int said = call.copy(cuda::address_of(to), cuda::address_of(from), host_.size(), nullptr);
+    driver_.status_of_call("cuMemcpyAsync", said).or_throw();
+    driver_.status_of_call("cuCtxSynchronize", call.context_synchronize()).or_throw();
+  }
 
+  const cuda::Driver& driver_;
   std::size_t count_;
   DType dtype_;
   std::vector<std::byte> host_;
@@ -103,12 +122,13 @@ std::vector<Operation> packed_operations(int root) {
   };
 }
 
-std::string difference_of(Communicator& ranks, const Operation& operation, DType dtype,
+std::string difference_of(const Trial& trial, const Operation& operation, DType dtype,
                           std::size_t share) {
+  Communicator& ranks = trial.ranks;
   const auto size = static_cast<std::size_t>(ranks.size());
   const auto rank = static_cast<std::uint64_t>(ranks.rank().value());
-  Twin in(ranks, dtype, operation.all_in ? size * share : share, 2 * rank);
-  Twin out(ranks, dtype, operation.all_out ? size * share : share, 2 * rank + 1);
+  Twin in(trial, dtype, operation.all_in ? size * share : share, 2 * rank);
+  Twin out(trial, dtype, operation.all_out ? size * share : share, 2 * rank + 1);
   for (const bool on_device : {false, true}) {
     operation.begin(ranks, in.view(on_device), out.view(on_device)).wait();
   }
@@ -144,7 +164,8 @@ std::vector<std::size_t> parcels_of(int size, int rank, bool sent) {
 }
 
 // All_to_all with unequal shares: of one buffer, and of lists that lie one behind the other or not.
-std::string difference_of_parcels(Communicator& ranks) {
+std::string difference_of_parcels(const Trial& trial) {
+  Communicator& ranks = trial.ranks;
   const auto sent = parcels_of(ranks.size(), ranks.rank().value(), true);
   const auto received = parcels_of(ranks.size(), ranks.rank().value(), false);
   const auto sum = [](const auto& counts) {
@@ -152,8 +173,8 @@ std::string difference_of_parcels(Communicator& ranks) {
   };
   const auto seed = static_cast<std::uint64_t>(ranks.rank().value());
   for (const DType dtype : {DType::u8, DType::f64}) {
-    Twin from(ranks, dtype, sum(sent), seed);
-    Twin to(ranks, dtype, sum(received), seed + 100);
+    Twin from(trial, dtype, sum(sent), seed);
+    Twin to(trial, dtype, sum(received), seed + 100);
     const auto run = [&](const char* what, const auto& begin) {
       for (const bool on_device : {false, true}) {
         begin(from.view(on_device), to.view(on_device)).wait();
@@ -194,14 +215,15 @@ std::string difference_of_rooted_shares(Communicator& ranks, const std::vector<s
 }
 
 // Of a list with a share for each rank.
-std::string difference_of_unequal_shares(Communicator& ranks) {
+std::string difference_of_unequal_shares(const Trial& trial) {
+  Communicator& ranks = trial.ranks;
   std::vector<std::size_t> counts;
   for (int r = 0; r < ranks.size(); ++r) counts.push_back(500u * static_cast<std::size_t>(r % 3));
   const std::size_t own = counts[static_cast<std::size_t>(ranks.rank().value())];
   const auto all = std::accumulate(counts.begin(), counts.end(), std::size_t{0});
   const auto seed = static_cast<std::uint64_t>(ranks.rank().value());
-  Twin share(ranks, DType::f32, own, seed);
-  Twin whole(ranks, DType::f32, all, seed + 100);
+  Twin share(trial, DType::f32, own, seed);
+  Twin whole(trial, DType::f32, all, seed + 100);
   for (const bool on_device : {false, true}) {
     ranks.all_gather(share.view(on_device), whole.view(on_device), {.counts = counts}).wait();
     ranks.reduce_scatter(whole.view(on_device), share.view(on_device), {.counts = counts}).wait();
@@ -209,17 +231,19 @@ std::string difference_of_unequal_shares(Communicator& ranks) {
   if (!share.are_same() || !whole.are_same()) return "unequal shares";
   if (ranks.size() == 1) return "";
   const std::string found = difference_of_rooted_shares(ranks, counts, share, whole);
-  return found.empty() ? difference_of_parcels(ranks) : found;
+  return found.empty() ? difference_of_parcels(trial) : found;
 }
 
 }  // namespace
 
-std::string difference_on_device(Communicator& ranks) {
+std::string difference_on_device(Communicator& ranks, const std::string& driver_file) {
+  const auto driver = cuda::Driver::open(driver_file, ranks.device().value()).or_throw();
+  const Trial trial{ranks, *driver};
   const auto compare = [&](const std::vector<Operation>& all, const std::vector<DType>& dtypes) {
     for (const DType dtype : dtypes) {
       for (const std::size_t share : {1u, 7u, 5003u}) {
         for (const Operation& operation : all) {
-          std::string found = difference_of(ranks, operation, dtype, share);
+          std::string found = difference_of(trial, operation, dtype, share);
           if (!found.empty()) return found;
         }
       }
@@ -232,7 +256,7 @@ std::string difference_on_device(Communicator& ranks) {
     found = compare(packed_operations(root), {DType::f32, DType::f64, DType::bf16, DType::f16});
   }
   if (!found.empty()) return found;
-  return difference_of_unequal_shares(ranks);
+  return difference_of_unequal_shares(trial);
 }
 
 }  // namespace stretto::testing

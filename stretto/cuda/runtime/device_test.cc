@@ -118,11 +118,25 @@ TEST_F(OnDevice, ReductionsHaveTheBitsOfTheHost) {
 }
 
 // Every byte that is read or written counts. Half of a copy's speed is what no kernel should miss.
-TEST_F(OnDevice, ReductionsAreAboutAsFastAsCopies) {
-  constexpr std::size_t kBytes = std::size_t{256} << 20;
-  const auto memory = device_->create(9 * kBytes).or_throw();
-  const auto bytes_per_second = [&](const execution::BoundStep& step, std::size_t count,
-                                    std::size_t bytes) {
+class SpeedOnDevice : public OnDevice {
+ protected:
+  static constexpr std::size_t kBytes = std::size_t{256} << 20;  // Of each buffer.
+
+  void SetUp() override {
+    OnDevice::SetUp();
+    if (IsSkipped()) return;
+    memory_ = device_->create(9 * kBytes).or_throw();
+    of_copy_ = bytes_per_second(step_of(1, DType::u8), kBytes, 2 * kBytes);
+  }
+  execution::BoundStep step_of(std::size_t inputs, DType dtype) const {
+    execution::BoundStep step;
+    for (std::size_t i = 0; i < inputs; ++i) {
+      step.inputs.push_back({.data = memory_.data.get() + i * kBytes, .dtype = dtype});
+    }
+    step.outputs = {memory_.data.get() + 8 * kBytes};
+    return step;
+  }
+  double bytes_per_second(const execution::BoundStep& step, std::size_t count, std::size_t bytes) {
     constexpr int kRuns = 20;
     TimePoint begin;
     for (int run = -1; run < kRuns; ++run) {
@@ -134,29 +148,39 @@ TEST_F(OnDevice, ReductionsAreAboutAsFastAsCopies) {
     }
     finish();
     return static_cast<double>(bytes) * kRuns / seconds(Clock::now() - begin);
-  };
-  execution::BoundStep copies;
-  copies.inputs = {{.data = memory.data.get(), .dtype = DType::u8}};
-  copies.outputs = {memory.data.get() + 8 * kBytes};
-  const double of_copy = bytes_per_second(copies, kBytes, 2 * kBytes);
+  }
+  void tell(const std::string& what, const execution::BoundStep& step) {
+    const DType dtype = step.inputs.front().dtype;
+    const double speed =
+        bytes_per_second(step, kBytes / size_bytes(dtype), (step.inputs.size() + 1) * kBytes);
+    std::printf("{\"what\": \"%s %s\", \"gb_per_s\": %.0f, \"of_a_copy\": %.2f}\n", what.c_str(),
+                std::string(name(dtype)).c_str(), speed / 1e9, speed / of_copy_);
+    EXPECT_GT(speed, of_copy_ / 2);
+  }
+
+  transport::MappableMemory::Mapping memory_;
+  double of_copy_ = 0;
+};
+
+TEST_F(SpeedOnDevice, OfReductions) {
   for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16, DType::u8}) {
     for (const std::size_t inputs : {2, 4, 8}) {
-      execution::BoundStep step;
-      for (std::size_t i = 0; i < inputs; ++i) {
-        step.inputs.push_back({.data = memory.data.get() + i * kBytes, .dtype = dtype});
-      }
-      step.outputs = copies.outputs;
+      execution::BoundStep step = step_of(inputs, dtype);
       step.reduction = kernel::PreparedReduction::create({.dtype = dtype,
                                                           .output_dtype = dtype,
                                                           .inputs = step.inputs,
                                                           .outputs = step.outputs})
                            .or_throw();
-      const double speed =
-          bytes_per_second(step, kBytes / size_bytes(dtype), (inputs + 1) * kBytes);
-      std::printf("{\"what\": \"sum of %zu %s\", \"gb_per_s\": %.0f, \"of_a_copy\": %.2f}\n",
-                  inputs, std::string(name(dtype)).c_str(), speed / 1e9, speed / of_copy);
-      EXPECT_GT(speed, of_copy / 2);
+      tell("sum of " + std::to_string(inputs), step);
     }
+  }
+}
+
+TEST_F(SpeedOnDevice, OfProductsWithAFactor) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16, DType::f16}) {
+    execution::BoundStep step = step_of(1, dtype);
+    step.factor = 0.3;
+    tell("product of", step);
   }
 }
 

@@ -44,22 +44,26 @@ inline constexpr int kBlocksAtOnce = std::min(sizeof(typename Format::In) == 2 ?
                                               kBlocksMaxAtOnce);
 
 // The first elements by packs, the others one by one, for which no code is made but what packs with
-// a NaN need, too.
+// a NaN need, too. Those come first: as measured, packs of 16 bits then have more registers.
 template <class Format, class Op, int kCount>
 __global__ __launch_bounds__(kThreads, kBlocksAtOnce<Format>) void reduce(
     const __grid_constant__ Operands operands, std::size_t packs) {
-  for (std::size_t i = first_element(); i < packs; i += stride()) {
-    write_to_all(operands, i, reduce_pack<Format, Op, kCount>(operands, i));
-  }
   for (std::size_t i = packs * kCount + first_element(); i < operands.count; i += stride()) {
     write_to_all(operands, i, exact_element<Format, Op>(operands, i));
   }
+  for (std::size_t i = first_element(); i < packs; i += stride()) {
+    write_to_all(operands, i, reduce_pack<Format, Op, kCount>(operands, i));
+  }
 }
 
-template <class Format>
-__global__ __launch_bounds__(kThreads) void scale(const __grid_constant__ Operands operands) {
-  for (std::size_t i = first_element(); i < operands.count; i += stride()) {
-    write_to_all(operands, i, scaled_element<Format>(operands, i));
+template <class Format, int kCount>
+__global__ __launch_bounds__(kThreads) void scale(const __grid_constant__ Operands operands,
+                                                  std::size_t packs) {
+  for (std::size_t i = packs * kCount + first_element(); i < operands.count; i += stride()) {
+    write_to_all(operands, i, exact_product<Format>(operands, i));
+  }
+  for (std::size_t i = first_element(); i < packs; i += stride()) {
+    write_to_all(operands, i, scaled_pack<Format, kCount>(operands, i));
   }
 }
 
@@ -79,21 +83,20 @@ extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_REDUCE(
   const auto launch = [&]<class Format, class Op>(Format, Op, int parts) {
     Operands own = *operands;
     own.count *= static_cast<std::size_t>(parts);
-    if constexpr (kTakesFactor<Format, Op>) {
-      if (own.factor != 1) {
-        scale<Format>
-            <<<blocks_for(own.count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(own);
-        return;
-      }
-    }
     // Bytes are computed in registers of 32 bits: with 16 of them, threads would be few.
     constexpr int kCount = std::min<int>(kPackBytes / sizeof(typename Format::In), 8);
     const bool aligned =
         are_aligned(own.inputs, own.input_count) && are_aligned(own.outputs, own.output_count);
     const std::size_t packs = aligned ? own.count / kCount : 0;
     const unsigned blocks = blocks_for(packs != 0 ? packs : own.count);
-    reduce<Format, Op, kCount>
-        <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(own, packs);
+    auto* const on = static_cast<cudaStream_t>(stream);
+    if constexpr (kTakesFactor<Format, Op>) {
+      if (own.factor != 1) {
+        scale<Format, kCount><<<blocks, kThreads, 0, on>>>(own, packs);
+        return;
+      }
+    }
+    reduce<Format, Op, kCount><<<blocks, kThreads, 0, on>>>(own, packs);
   };
   return visit_reduction(dtype, output, op, launch) ? cudaGetLastError() : kNoKernel;
 }

@@ -40,7 +40,7 @@ extern "C" int STRETTO_CUDA_REDUCE(stretto::DType dtype, stretto::DType output,
       for (std::size_t i = 0; i < reached.count; ++i) {
         auto result = reduce_pack<Format, Op>(reached, i);
         if constexpr (kTakesFactor<Format, Op>) {
-          if (reached.factor != 1) result = scaled_element<Format>(reached, i);
+          if (reached.factor != 1) result = scaled_pack<Format>(reached, i);
         }
         for (int k = 0; k < reached.output_count; ++k) {
           static_cast<typename Format::Out*>(reached.outputs[k])[i] = result.values[0];
