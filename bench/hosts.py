@@ -56,6 +56,7 @@ ALGORITHMS = ("two_level_eager", "two_level_mapped", "two_level", "direct", "rin
 PLAIN_BYTES = 16 << 20
 # What bench/drivers/wire_driver.cc is told.
 TRAINING = types.SimpleNamespace(steps=10, total=20 << 20, bucket=1 << 20, backward_ms=40)
+LEAST_BUSY = 0.9  # Of the time, in a training step.
 START_SECONDS = 60
 
 
@@ -151,7 +152,7 @@ def parse_arguments(words, given=None):
     parser = make_parser()
     arguments = parser.parse_args(words, copy.copy(given))
     arguments.build, arguments.peers = arguments.build.resolve(), arguments.peers.resolve()
-    arguments.buffers = ["private"]
+    arguments.buffers, arguments.words = ["private"], words
     if arguments.encryption == "tls":
         arguments.systems = list(dict.fromkeys(["stretto", "stretto_tls", *arguments.systems]))
     if arguments.training and arguments.cards > 1:
@@ -261,7 +262,7 @@ def add_expectations(lines, link, placement, explained):
                 line["predicted_us"] = 1e6 * one["seconds"]
 
 
-def plot(arguments, words, load):
+def report_plots(arguments):
     """The three plots of hosts_plots.py: two on the first shape, one on as many hosts with other
     numbers of ranks."""
     first = arguments.shapes[0]
@@ -270,14 +271,12 @@ def plot(arguments, words, load):
         ranks = len(hosts_systems.placement_of(shape))
         lines += plot_lines(arguments, shape, hosts_plots.asks_of_ranks(ranks))
     hosts_plots.write(arguments.plots, lines,
-                      f"./dev bench hosts {' '.join(words)}: {first}, {arguments.rate / 1e6:g} "
-                      f"Mbit/s, with {load:.1f} cores busy with something else when it began. "
-                      "Virtual hosts on one machine, each with one core.")
-    print(f"{arguments.plots / 'plots.html'}: {len(lines)} measurements")
-    bad = [line for line in lines if "error" in line]
-    for line in bad:
-        print(f"{line['name']}, {line['plot']} {line['x']}: {line['error']}", file=sys.stderr)
-    return 1 if bad else 0
+                      f"./dev bench hosts {' '.join(arguments.words)}: {first}, "
+                      f"{arguments.rate / 1e6:g} Mbit/s, {own_version().strip()} Virtual hosts on "
+                      "one machine, each with one core.")
+    bad = [f"{line['name']}, {line['plot']} {line['x']}: {line['error']}"
+           for line in lines if "error" in line]
+    return Report(hosts_plots.text(lines), lines, own_version(), bad)
 
 
 def plot_lines(arguments, shape, asks):
@@ -336,12 +335,23 @@ def train_on(arguments, shape):
 
 
 def report_training(arguments):
-    shares = {shape: train_on(arguments, shape) for shape in arguments.shapes}
+    return wire_report(arguments,
+                       {shape: train_on(arguments, shape) for shape in arguments.shapes})
+
+
+def wire_report(arguments, shares):
+    """A wire that is idle for more of a step than it may be has failed."""
     lines = [f"{shape}: {arguments.rate / 1e6:g} Mbit/s, {TRAINING.total >> 20} MiB of gradients "
              f"in buckets of {TRAINING.bucket >> 20} MiB, backward {TRAINING.backward_ms} ms: the "
              f"wire is busy {statistics.median(busy):.1%} of the time (least {min(busy):.1%})."
              for shape, busy in shares.items()]
-    return Report("\n".join(lines), [shares])
+    return Report("\n".join(lines), [shares], own_version(), bad=[
+        f"{shape}: the wire is busy {statistics.median(busy):.1%} of the time, not {LEAST_BUSY:.0%}"
+        for shape, busy in shares.items() if statistics.median(busy) < LEAST_BUSY])
+
+
+def own_version():
+    return hosts_report.versions_text([{"versions": {"stretto": peers.commit_of()}}])
 
 
 def processor_seconds():
@@ -372,7 +382,7 @@ def report_joining(arguments):
     else:
         runs = [join_on(arguments, hosts_joining.placement_of(arguments.joining))]
         text = hosts_joining.text(runs[0])
-    return Report(text, [fact for run in runs for fact in run])
+    return Report(text, [fact for run in runs for fact in run], own_version())
 
 
 def report_tables(arguments):
@@ -387,6 +397,8 @@ def report_tables(arguments):
 
 
 def report(arguments):
+    if arguments.plots:
+        return report_plots(arguments)
     if arguments.training:
         return report_training(arguments)
     if arguments.joining or arguments.mesh:
@@ -406,6 +418,7 @@ def measure_page(arguments):
                          f"else when it began.{reports[-1].versions}\n\n{reports[-1].text}")
             print(texts[-1], flush=True)
         hosts_page.put(arguments.page, part, texts)
+    hosts_page.put_predictions(arguments.page)
     return reports
 
 
@@ -417,8 +430,6 @@ def main(words):
     conversation.remove_remains()
     load = peers.cores_in_use()
     try:
-        if arguments.plots:
-            return plot(arguments, words, load)
         if arguments.page:
             reports = measure_page(arguments)
         else:

@@ -3,6 +3,8 @@
 
 """The parts of docs/hosts.md that ./dev bench hosts --page measures, each with runs of its own."""
 
+import re
+
 import peers
 
 BEGIN = "<!-- {}: made by ./dev bench hosts --page -->"
@@ -24,16 +26,41 @@ PARTS = {
                "--systems stretto,openmpi",
                f"--delay {ms} --rate 100M --repeats 1 --bytes 16M --no-algorithms "
                "--systems stretto,openmpi")],
-    "loss": [f"--loss {permille} --delay 1 --rate 100M {FEW}" for permille in (1, 10)],
+    "loss": [f"--loss {permille} --delay 1 --rate 100M {words}" for permille in (1, 10)
+             for words in (FEW, "--repeats 9 --bytes 64K --no-algorithms --systems stretto,openmpi",
+                           "--repeats 1 --bytes 16M --no-algorithms")],
     "cards": ["--cards 2 --shapes 2x2,2x1 --rate 100M --bytes 64K,1M,16M --repeats 1 "
               "--no-algorithms"],
     "training": ["--training --shapes 2x2,4x1"],
+    "plots": ["--plots build/plots"],
     "joining": ["--joining 64"],
-    "mesh": ["--mesh --repeats 1"],
+    "mesh": ["--mesh --repeats 3"],
     "encryption": ["--encryption tls --rate 10G --no-algorithms"],
 }
+
+
+# How many predictions are near what was measured, as bench/hosts_report.py says of a shape.
+NEAR = r"{}[^\n]*: within \d+% in (\d+) of (\d+)\."
+KINDS = {"algorithms that were asked for": "all_reduce by algorithm",
+         "what stretto chooses, where none was": "Of what stretto chooses"}
 
 
 def put(path, part, texts):
     """Replaces what a page says of a part by a text for each of its runs."""
     peers.put_into(path, BEGIN.format(part), END.format(part), "\n\n".join(texts))
+
+
+def predictions_text(page):
+    """Of all parts of a page together."""
+    sentences = []
+    for kind, beginning in KINDS.items():
+        found = [tuple(map(int, counts)) for counts in re.findall(NEAR.format(beginning), page)]
+        near, count = map(sum, zip(*found)) if found else (0, 0)
+        if count:
+            sentences.append(f"Of {kind}: within 15 % in {near} of {count} ({near / count:.0%}).")
+    return "\n".join(sentences)
+
+
+def put_predictions(path):
+    """After the parts."""
+    put(path, "predictions", [predictions_text(path.read_text())])

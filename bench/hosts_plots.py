@@ -10,6 +10,7 @@ import statistics
 
 import conversation
 import figures
+import hosts_report
 import hosts_systems
 import page
 import systems
@@ -98,23 +99,49 @@ def curves(lines, plot):
     return result
 
 
-def chart(lines, plot, title, caption, name_of):
-    found = curves(lines, plot)
-    places = sorted({point.x for points in found.values() for point in points})
-    return page.chart(found, [], places, "MB/s", title, caption, name_of=name_of)
+@dataclasses.dataclass(frozen=True)
+class Plot:
+    name: str
+    title: str
+    caption: str
+    name_of: object = str  # Of a place on the axis.
+
+
+PLOTS = [Plot("size", "Speed by size", "One all_reduce of so many bytes a rank", figures.size_text),
+         Plot("at_once", "Speed by operations at a time",
+              f"So many all_reduces of {figures.size_text(PART_BYTES)} each, started together"),
+         Plot("ranks", "Speed by number of ranks",
+              f"One all_reduce of {figures.size_text(RANKS_BYTES)} a rank")]
+
+
+def places_of(found):
+    return sorted({point.x for points in found.values() for point in points})
+
+
+def chart(lines, plot):
+    found = curves(lines, plot.name)
+    return page.chart(found, [], places_of(found), "MB/s", plot.title, f"{plot.caption}.",
+                      name_of=plot.name_of)
+
+
+def text(lines):
+    """A table for each plot."""
+    parts = []
+    for plot in PLOTS:
+        found = curves(lines, plot.name)
+        speeds = {name: {point.x: f"{point.y:.0f}" for point in points}
+                  for name, points in found.items()}
+        rows = [[plot.name_of(x), *(of.get(x, "-") for of in speeds.values())]
+                for x in places_of(found)]
+        parts.append(f"{plot.caption}, in MB/s (the bytes of a rank over the time):\n\n"
+                     + "\n".join(hosts_report.table([plot.name.replace("_", " "), *found], rows)))
+    return "\n\n".join(parts)
 
 
 def write(folder, lines, said):
     """plots.html, which needs nothing else, and its numbers."""
     folder.mkdir(parents=True, exist_ok=True)
-    charts = [
-        chart(lines, "size", "Speed by size", "One all_reduce of so many bytes a rank.",
-              figures.size_text),
-        chart(lines, "at_once", "Speed by operations at a time",
-              f"So many all_reduces of {figures.size_text(PART_BYTES)} each, started together.",
-              str),
-        chart(lines, "ranks", "Speed by number of ranks",
-              f"One all_reduce of {figures.size_text(RANKS_BYTES)} a rank.", str)]
+    charts = [chart(lines, plot) for plot in PLOTS]
     (folder / "plots.html").write_text(
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>Between hosts</title>"
         f"<style>{page.STYLE}</style><h1>All-reduce between hosts</h1><p>{page.escape(said)}</p>"

@@ -439,6 +439,9 @@ function(stretto_add_script_tests)
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}/${folder})
       # One of them compiles a program that includes libtorch.
       set_tests_properties(${folder}.${name} PROPERTIES TIMEOUT 300)
+      if(name STREQUAL "late_hosts_test")
+        set_tests_properties(${folder}.${name} PROPERTIES LABELS slow)
+      endif()
       set_property(TEST ${folder}.${name} PROPERTY ENVIRONMENT
         STRETTO_BUILD_DIR=${PROJECT_BINARY_DIR} STRETTO_HAVE_TORCH=${STRETTO_HAVE_TORCH})
     endforeach()

@@ -242,8 +242,16 @@ class Network(Kind):
             if verb == "drop" and host in (str(end), "both"):
                 job.network.drop_to(end)
 
+    @staticmethod
+    def _hears(plan, rank):
+        """Whether packets of the other host still reach the rank's."""
+        harm = plan.details["harm"]
+        return harm.startswith("drop to") and harm != f"drop to {plan.host_of(rank)}"
+
     def expect(self, plan):
-        return {rank: (Told(("PeerLost",), SILENCE_SECONDS, says="network",
+        return {rank: (Told(("PeerLost",), SILENCE_SECONDS,
+                            says="network" if self._hears(plan, rank)
+                            else "(?s)^(?!.*still heard).*network",
                             names=tuple(other for other in range(plan.ranks)
                                         if plan.host_of(other) != plan.host_of(rank))),)
                 for rank in range(plan.ranks)}

@@ -1,30 +1,12 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The manifests of examples/kubernetes, with network namespaces as pods.
+"""The manifests of examples/kubernetes, with network namespaces as pods (pods.py)."""
 
-Each pod runs the command of its container, with the variables and names that JobSet and the MPI
-operator give it; names become known only after the pods have started, as those of a headless
-service do.
-"""
-
-import os
-import pathlib
-import re
-import subprocess
-import tempfile
 import time
-import unittest
 
-import namespaces
+import pods
 
-try:
-    import yaml
-except ImportError:
-    yaml = None
-
-SOURCE = pathlib.Path(__file__).resolve().parent.parent
-BUILD = pathlib.Path(os.environ["STRETTO_BUILD_DIR"])
 # The host is the last word but one, the command the last. The second host is not there at once.
 SSH = """#!/bin/sh
 while [ $# -gt 2 ]; do shift; done
@@ -34,125 +16,17 @@ case $1 in
 esac
 """
 
-# The fields of JobSet, MPIJob, Job and Pod that the manifests use, and what may stand there. One
-# that Kubernetes does not know is refused, or dropped without a word.
-POD = {"spec": {
-    "restartPolicy": {"Never"},
-    "containers": [{
-        "name": str, "image": str, "command": [str],
-        "env": [{"name": str, "valueFrom": {
-            "secretKeyRef": {"name": str, "key": str},
-            "fieldRef": {"fieldPath": {
-                "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}}}],
-        "resources": {"limits": {"cpu": str, "memory": str}}}]}}
-FIELDS = {
-    "jobset.yaml": {
-        "apiVersion": {"jobset.x-k8s.io/v1alpha2"}, "kind": {"JobSet"}, "metadata": {"name": str},
-        "spec": {
-            "network": {"enableDNSHostnames": {True}, "publishNotReadyAddresses": {True}},
-            "failurePolicy": {"maxRestarts": int},
-            "replicatedJobs": [{"name": str, "replicas": int, "template": {"spec": {
-                "completionMode": {"Indexed"}, "completions": int, "parallelism": int,
-                "backoffLimit": int, "template": POD}}}]}},
-    "mpijob.yaml": {
-        "apiVersion": {"kubeflow.org/v2beta1"}, "kind": {"MPIJob"}, "metadata": {"name": str},
-        "spec": {
-            "mpiImplementation": {"OpenMPI", "Intel", "MPICH"}, "slotsPerWorker": int,
-            "runPolicy": {"backoffLimit": int},
-            "mpiReplicaSpecs": dict.fromkeys(("Launcher", "Worker"),
-                                             {"replicas": int, "template": POD})}}}
 
-
-def misfits(value, shape, place):
-    """What in a manifest does not have the shape of FIELDS."""
-    if isinstance(shape, dict) and isinstance(value, dict):
-        for field, part in value.items():
-            if field in shape:
-                yield from misfits(part, shape[field], f"{place}.{field}")
-            else:
-                yield f"{place} has no field {field}"
-    elif isinstance(shape, list) and isinstance(value, list):
-        for part in value:
-            yield from misfits(part, shape[0], f"{place}[]")
-    elif not (value in shape if isinstance(shape, set) else type(value) is shape):
-        yield f"{place} is {value!r}"
-
-
-def manifest(name):
-    found = yaml.safe_load((SOURCE / "examples/kubernetes" / name).read_text())
-    problems = list(misfits(found, FIELDS[name], name))
-    assert not problems, problems
-    return found
-
-
-@unittest.skipIf(yaml is None, "python3 has no yaml (Debian's python3-yaml)")
-class KubernetesTest(unittest.TestCase):
-    def setUp(self):
-        self.network = namespaces.Network(f"kube{os.getpid()}")
-        self.addCleanup(self.network.remove)
-        try:
-            self.network.make()
-        except namespaces.NetworkError as error:
-            self.skipTest(f"cannot make network namespaces: {error}")
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        # What the image has.
-        self.image = pathlib.Path(folder.name)
-        (self.image / "stretto").symlink_to(BUILD / "bin/stretto")
-        (self.image / "train").symlink_to(BUILD / "bin/join_rank_program")
-        self.hosts_files = [self.network.hosts_file(pod) for pod in range(2)]
-
-    def publish(self, names):
-        for path in self.hosts_files:
-            with path.open("a") as file:
-                for pod, name in enumerate(names):
-                    file.write(f"{self.network.address(pod)} {name}\n")
-
-    def start(self, command, variables, before=()):
-        environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith("STRETTO_")}
-        environment |= variables | {"PATH": f"{self.image}:{os.environ['PATH']}",
-                                    "STRETTO_LOG": "error"}
-        # As the kubelet does.
-        words = [re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], word)
-                 for word in command]
-        process = subprocess.Popen([*before, *words], env=environment, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.addCleanup(process.stdout.close)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process
-
-    def output_of(self, process):
-        output, _ = process.communicate(timeout=60)
-        self.assertEqual(process.returncode, 0, output)
-        return output
-
+class KubernetesTest(pods.Pods):
     def test_jobset(self):
-        jobset = manifest("jobset.yaml")
-        (workers,) = jobset["spec"]["replicatedJobs"]
-        job = workers["template"]["spec"]
-        pods = job["completions"]
-        self.assertEqual((pods, job["parallelism"], job["completionMode"]), (2, 2, "Indexed"))
-        self.assertEqual(job["template"]["spec"]["restartPolicy"], "Never")
-        self.assertEqual(len(jobset["spec"]["network"]), 2)
-        name = jobset["metadata"]["name"]
-        names = [f"{name}-{workers['name']}-0-{pod}.{name}" for pod in range(pods)]
-        (container,) = job["template"]["spec"]["containers"]
-        self.assertIn(",".join(names), container["command"])
-        self.assertEqual([variable["name"] for variable in container["env"]],
-                         ["STRETTO_JOB_KEY", "JOB_COMPLETION_INDEX"])
-        started = [self.start(container["command"], {"JOB_COMPLETION_INDEX": str(pod),
-                                                     "STRETTO_JOB_KEY": "7" * 64},
-                              self.network.enter(pod)) for pod in range(pods)]
+        names, start = self.the_jobset()
+        started = [start(pod) for pod in range(len(names))]
         time.sleep(0.5)
         self.publish(names)
-        output = "".join(self.output_of(process) for process in started)
-        for rank in range(8):
-            self.assertIn(f"[{rank}] rank {rank} of 8: sum 28\n", output)
+        self.expect_a_job(started)
 
     def test_mpijob(self):
-        spec = manifest("mpijob.yaml")["spec"]
+        spec = pods.manifest("mpijob.yaml")["spec"]
         roles = spec["mpiReplicaSpecs"]
         self.assertEqual(roles["Worker"]["replicas"], 2)
         (worker,) = roles["Worker"]["template"]["spec"]["containers"]
@@ -163,14 +37,13 @@ class KubernetesTest(unittest.TestCase):
         ssh = self.image / "ssh"
         ssh.write_text(SSH.format(*map(self.network.space, range(2)), self.image))
         ssh.chmod(0o755)
-        self.assertEqual(roles["Launcher"]["template"]["spec"]["restartPolicy"], "Never")
+        # The operator overrides what the template says.
+        self.assertEqual(roles["Launcher"]["restartPolicy"], "Never")
         (launcher,) = roles["Launcher"]["template"]["spec"]["containers"]
         self.assertIn("/etc/mpi/hostfile", launcher["command"])
         process = self.start([str(hostfile) if word == "/etc/mpi/hostfile" else word
                               for word in launcher["command"]], {})
         time.sleep(0.5)
         self.publish(names)
-        output = self.output_of(process)
-        for rank in range(8):
-            self.assertIn(f"[{rank}] rank {rank} of 8: sum 28\n", output)
+        self.expect_a_job([process])
         self.assertTrue((self.image / "tried").exists())

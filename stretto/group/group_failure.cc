@@ -53,10 +53,11 @@ void Group::fail_telling(const Status& reason, const Status* told, bool by_other
 }
 
 void Group::unwind(const PendingOperation* operation) {
-  if (operation == nullptr) operation = oldest();
   if (operation == nullptr) {
     farewell_ = transport::Farewell::unwinding;
-  } else if (!operation->done()) {
+    operation = oldest();
+  }
+  if (operation != nullptr && !operation->done()) {
     const Rank self = membership_.job_rank(membership_.rank);
     const std::string text = fmt::format(
         "abandoned: an exception unwound the stack of rank {} before the operation had ended; what "

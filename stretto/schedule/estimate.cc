@@ -94,7 +94,7 @@ double ring(const Model& m, double each, double work, int crossings) {
   // A chunk passes all hops but one; and each link passes all chunks but one.
   const double way = crossings * m.between(1, each) + (m.n - 1 - crossings) * m.inside(1, each);
   return std::max(way + (m.n - 1) * work,
-                  (m.n - 2) * m.port(each, pairs) + m.between(1, each) + work);
+                  (m.n - 2) * m.port_to_one(each, pairs) + m.between(1, each) + work);
 }
 double ring_all_gather(const Model& m) { return ring(m, m.bytes / m.n, 0, ring_crossings(m, 1)); }
 double ring_reduce_scatter(const Model& m) {

@@ -63,13 +63,13 @@ class EstimateModel {
         std::max((count - 1) * further_seconds_, host_bytes * link_.seconds_per_byte);
     return 2 * link_.message_seconds + link_.latency_seconds + port;
   }
-  // For how long a message keeps its sender from sending the next.
+  // For how long a message keeps its sender from sending the next, to somebody else.
   double port(double each, HostSummary::Pairs pairs) const {
-    if (pairs.leaving > 0) {
-      return std::max(further_seconds_, pairs.leaving * each * link_.seconds_per_byte);
-    }
-    const LinkCost& link = hosts.has_hosts() ? local_ : link_;
-    return link.message_seconds + each * link.seconds_per_byte;
+    return port(each, pairs, further_seconds_);
+  }
+  // The same if the next one goes to the same rank, by the same socket.
+  double port_to_one(double each, HostSummary::Pairs pairs) const {
+    return port(each, pairs, link_.message_seconds);
   }
   // Rank 0 gets a message of every other rank, or sends them one, those of its host first.
   double fan(double each) const {
@@ -100,6 +100,13 @@ class EstimateModel {
   }
 
  private:
+  double port(double each, HostSummary::Pairs pairs, double message_seconds) const {
+    if (pairs.leaving > 0) {
+      return std::max(message_seconds, pairs.leaving * each * link_.seconds_per_byte);
+    }
+    const LinkCost& link = hosts.has_hosts() ? local_ : link_;
+    return link.message_seconds + each * link.seconds_per_byte;
+  }
   static double further(const LinkCost& link) {
     return std::max(link.message_seconds, link.further_message_seconds);
   }

@@ -119,10 +119,16 @@ Endpoint::~Endpoint() {
   finish_links();
 }
 
+// Where an exception unwinds the stack, nobody waits for who is out of reach: the program sees the
+// exception only when the communicator has gone.
+bool Endpoint::is_waited_for(const std::unique_ptr<Peer>& peer) const {
+  return peer != nullptr && !(unwinds_ && peer->contact().silent);
+}
+
 void Endpoint::finish_links() {
   while (true) {
     bool done = true;
-    for (auto& peer : peers_) done = (peer == nullptr || peer->link().finish()) && done;
+    for (auto& peer : peers_) done = (!is_waited_for(peer) || peer->link().finish()) && done;
     if (done) return;
     std::this_thread::sleep_for(kFinishNap);
   }
@@ -146,8 +152,7 @@ void Endpoint::drain_plane() {
 }
 
 // Waits until what has been queued is in the links. Reads meanwhile: two ranks that leave at the
-// same time wait for each other's room. Where an exception unwinds the stack, not for who is out of
-// reach: the program sees the exception only when the communicator has gone.
+// same time wait for each other's room.
 void Endpoint::drain() {
   std::uint64_t written_before = 0;
   Deadline deadline = Deadline::after(farewell_time_);
@@ -157,8 +162,7 @@ void Endpoint::drain() {
     for (const auto& peer : peers_) {
       if (peer == nullptr) continue;
       written += peer->written_bytes();
-      const bool is_given_up = unwinds_ && peer->contact().silent;
-      left = left || (peer->has_output() && !is_given_up);
+      left = left || (is_waited_for(peer) && peer->has_output());
     }
     if (written != written_before) deadline = Deadline::after(farewell_time_);
     written_before = written;

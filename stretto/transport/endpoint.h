@@ -151,6 +151,7 @@ class Endpoint {
   bool progress_plane();
   void drain_plane();
   void drain();
+  bool is_waited_for(const std::unique_ptr<Peer>& peer) const;
   void finish_links();
   Status silence_of(const Peer& silent) const;
   template <class Say>

@@ -113,7 +113,8 @@ TEST(Endpoint, ALinkWithoutMessagesGivesSignsOfLifeAndTakesNothingElse) {
 // An exception that says who is out of reach comes to the program when its communicator has gone.
 TEST_F(EndpointTest, LastWordsDoNotWaitForWhoIsOutOfReach) {
   links[1]->room_bytes = links[2]->room_bytes = 0;
-  links[1]->contact = links[2]->contact = {.silence = seconds(8), .silent = true};
+  links[3]->finished = false;
+  for (int r = 1; r < 4; ++r) links[r]->contact = {.silence = seconds(8), .silent = true};
   endpoint->check_contacts(Clock::now());
   const std::vector<Rank> members = {0, 1, 2};
   endpoint->forget(7, members, {StatusCode::peer_lost, "lost"}, Farewell::unwinding);

@@ -37,6 +37,7 @@ class FakeLink : public Link {
   bool readable() const override { return read_bytes < incoming.size() || ended; }
   Contact check_contact(TimePoint) override { return contact; }
   void disconnect() override { disconnected = true; }
+  bool finish() override { return finished; }
 
   void feed(ConstByteSpan bytes) { incoming.insert(incoming.end(), bytes.begin(), bytes.end()); }
 
@@ -49,6 +50,7 @@ class FakeLink : public Link {
   bool ended = false;
   Contact contact;
   bool disconnected = false;
+  bool finished = true;
   Status write_failure;
 };
 

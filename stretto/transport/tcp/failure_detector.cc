@@ -40,13 +40,15 @@ bool acknowledgement_due(const ConnectionState& state) {
 }  // namespace
 
 bool FailureDetector::due(TimePoint now) const {
-  return gives_up() && (!last_ || now - last_->at >= limit_ / 20);
+  // More often towards the limit, which is to be found when it has passed, not half a second later.
+  const Duration pause = contact_.silence < limit_ / 2 ? limit_ / 20 : limit_ / 100;
+  return gives_up() && (!last_ || now - last_->at >= pause);
 }
 
 Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state) {
   const bool progress = !last_ || state.acknowledged_bytes != last_->acknowledged_bytes;
   if (progress) {
-    contact_.silence = Duration::zero();
+    contact_.silence = last_ ? std::min(now - last_->at, state.since_acknowledgement) : Duration();
   } else {
     contact_.silence += std::min(now - last_->at, std::max(kLookMax, sign_interval()));
   }

@@ -48,6 +48,24 @@ TEST_F(FailureDetectorTest, WhatIsInFlightMustBeAcknowledgedWithinTheLimit) {
   EXPECT_GE(contact_.silence, seconds(8));
 }
 
+// What came last came between two looks.
+TEST_F(FailureDetectorTest, SilenceBeginsWithTheLastAcknowledgement) {
+  watch({.acknowledged_bytes = 7, .in_flight = true}, seconds(1));
+  watch({.acknowledged_bytes = 8, .in_flight = true, .since_acknowledgement = milliseconds(400)},
+        kHeartbeat);
+  EXPECT_EQ(contact_.silence, milliseconds(400));
+  watch({.acknowledged_bytes = 9, .in_flight = true, .since_acknowledgement = seconds(3)},
+        kHeartbeat);
+  EXPECT_EQ(contact_.silence, kHeartbeat) << "repetitions are not counted, nor their lack";
+}
+
+TEST_F(FailureDetectorTest, LooksAreMoreOftenTowardsTheLimit) {
+  watch({.in_flight = true}, seconds(2));
+  EXPECT_FALSE(detector_.due(now_ + kLimit / 50));
+  watch({.in_flight = true}, seconds(4));
+  EXPECT_TRUE(detector_.due(now_ + kLimit / 50));
+}
+
 TEST_F(FailureDetectorTest, AHostThatIsGoneIsNotHeard) {
   EXPECT_TRUE(watch({.in_flight = true, .since_acknowledgement = kLimit}, kLimit));
   EXPECT_FALSE(contact_.heard);
