@@ -142,7 +142,8 @@ class ReportTest(unittest.TestCase):
 
     def test_predictions_of_all_parts_are_counted(self):
         parts = [hosts_report.text(FACTS, self.LINES),
-                 hosts_report.text(FACTS, [line("stretto", 100, chosen="ring", predicted_us=110.0)])]
+                 hosts_report.text(FACTS, [line("stretto", 100, chosen="ring",
+                                                predicted_us=110.0)])]
         self.assertEqual(
             hosts_page.predictions_text("\n".join(2 * parts)),
             "Of algorithms that were asked for: within 15 % in 2 of 4 (50%).\n"

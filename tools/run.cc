@@ -94,8 +94,7 @@ void describe(CLI::App& app, CommandLine& line) {
                  "added")
       ->capture_default_str();
   app.add_option("--wait-for-hosts", line.host_wait_seconds,
-                 "Seconds for which a host is tried again that ssh does not reach, or whose name "
-                 "nobody knows yet")
+                 "Seconds for which a host that cannot be found or reached is tried again")
       ->check(duration)
       ->capture_default_str();
   app.add_option("--transport", line.transport,
