@@ -155,6 +155,8 @@ def parse_arguments(words, given=None):
     arguments.buffers, arguments.words = ["private"], words
     if arguments.encryption == "tls":
         arguments.systems = list(dict.fromkeys(["stretto", "stretto_tls", *arguments.systems]))
+    if arguments.page and given is None and (arguments.plots or arguments.encryption != "off"):
+        parser.error("the parts of a page say for themselves what is plotted or encrypted")
     if arguments.training and arguments.cards > 1:
         parser.error("--training counts what goes through one card")
     if arguments.plots and "stretto_tls" in arguments.systems:
@@ -265,15 +267,17 @@ def add_expectations(lines, link, placement, explained):
 def report_plots(arguments):
     """The three plots of hosts_plots.py: two on the first shape, one on as many hosts with other
     numbers of ranks."""
-    first = arguments.shapes[0]
+    first, load = arguments.shapes[0], peers.cores_in_use()
     lines = plot_lines(arguments, first, hosts_plots.asks_on_one_shape())
     for shape in hosts_plots.shapes_of_ranks(first):
         ranks = len(hosts_systems.placement_of(shape))
         lines += plot_lines(arguments, shape, hosts_plots.asks_of_ranks(ranks))
     hosts_plots.write(arguments.plots, lines,
                       f"./dev bench hosts {' '.join(arguments.words)}: {first}, "
-                      f"{arguments.rate / 1e6:g} Mbit/s, {own_version().strip()} Virtual hosts on "
-                      "one machine, each with one core.")
+                      f"{arguments.rate / 1e6:g} Mbit/s, with {load:.1f} cores busy with something "
+                      f"else when it began.{own_version()} Virtual hosts on one machine, each with "
+                      "one core.")
+    print(f"{arguments.plots / 'plots.html'}: {len(lines)} measurements", file=sys.stderr)
     bad = [f"{line['name']}, {line['plot']} {line['x']}: {line['error']}"
            for line in lines if "error" in line]
     return Report(hosts_plots.text(lines), lines, own_version(), bad)
@@ -340,14 +344,17 @@ def report_training(arguments):
 
 
 def wire_report(arguments, shares):
-    """A wire that is idle for more of a step than it may be has failed."""
+    """A wire that is idle for more of a step than it may be has failed, where the bytes take longer
+    than the backward pass."""
+    wire_s = 8 * TRAINING.total * hosts_floor.WIRE_BYTES_PER_BYTE / arguments.rate
+    least = LEAST_BUSY if wire_s > TRAINING.backward_ms / 1e3 else 0
     lines = [f"{shape}: {arguments.rate / 1e6:g} Mbit/s, {TRAINING.total >> 20} MiB of gradients "
              f"in buckets of {TRAINING.bucket >> 20} MiB, backward {TRAINING.backward_ms} ms: the "
              f"wire is busy {statistics.median(busy):.1%} of the time (least {min(busy):.1%})."
              for shape, busy in shares.items()]
     return Report("\n".join(lines), [shares], own_version(), bad=[
-        f"{shape}: the wire is busy {statistics.median(busy):.1%} of the time, not {LEAST_BUSY:.0%}"
-        for shape, busy in shares.items() if statistics.median(busy) < LEAST_BUSY])
+        f"{shape}: the wire is busy {statistics.median(busy):.1%} of the time, not {least:.0%}"
+        for shape, busy in shares.items() if statistics.median(busy) < least])
 
 
 def own_version():

@@ -52,3 +52,4 @@ class OptionsTest(hosts_test.RunsHosts):
             text = page.read_text()
             self.assertIn("`./dev bench hosts --rate 100M", text)
             self.assertEqual(text.count("| all_reduce |"), len(lines))
+            self.assertIn("Of what stretto chooses, where none was: ", text)

@@ -5,6 +5,7 @@
 
 import re
 
+import hosts_report
 import peers
 
 BEGIN = "<!-- {}: made by ./dev bench hosts --page -->"
@@ -51,13 +52,14 @@ def put(path, part, texts):
 
 
 def predictions_text(page):
-    """Of all parts of a page together."""
+    """Of all parts of a page together, but for what this has said there before."""
     sentences = []
     for kind, beginning in KINDS.items():
         found = [tuple(map(int, counts)) for counts in re.findall(NEAR.format(beginning), page)]
         near, count = map(sum, zip(*found)) if found else (0, 0)
         if count:
-            sentences.append(f"Of {kind}: within 15 % in {near} of {count} ({near / count:.0%}).")
+            sentences.append(f"Of {kind}: within {hosts_report.NEAR_PREDICTION:.0%} of what was "
+                             f"measured in {near} of {count} ({near / count:.0%}).")
     return "\n".join(sentences)
 
 

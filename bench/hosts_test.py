@@ -44,7 +44,8 @@ class ShapesTest(unittest.TestCase):
     def test_one_host_is_refused(self):
         for words in (["--shapes", "1x4"], ["--shapes", "two"], ["--rate", "fast"],
                       ["--shapes", "4x1", "--delay", "1"],
-                      ["--plots", "folder", "--encryption", "tls"]):
+                      ["--plots", "folder", "--encryption", "tls"],
+                      ["--page", "page.md", "--plots", "folder"]):
             with self.assertRaises(SystemExit), open(os.devnull, "w") as nowhere:
                 stderr, sys.stderr = sys.stderr, nowhere
                 try:
@@ -146,8 +147,9 @@ class ReportTest(unittest.TestCase):
                                                 predicted_us=110.0)])]
         self.assertEqual(
             hosts_page.predictions_text("\n".join(2 * parts)),
-            "Of algorithms that were asked for: within 15 % in 2 of 4 (50%).\n"
-            "Of what stretto chooses, where none was: within 15 % in 2 of 2 (100%).")
+            "Of algorithms that were asked for: within 15% of what was measured in 2 of 4 (50%).\n"
+            "Of what stretto chooses, where none was: within 15% of what was measured in 2 of 2 "
+            "(100%).")
         self.assertEqual(hosts_page.predictions_text("nothing"), "")
 
     def test_a_wire_that_is_idle_is_bad(self):
@@ -155,6 +157,8 @@ class ReportTest(unittest.TestCase):
         report = hosts.wire_report(arguments, {"2x2": [0.8, 0.8, 1.0], "4x1": [0.8, 0.9, 1.0]})
         self.assertEqual(report.bad, ["2x2: the wire is busy 80.0% of the time, not 90%"])
         self.assertIn("4x1: 1000 Mbit/s", report.text)
+        fast = hosts.parse_arguments(["--training", "--rate", "10G"])
+        self.assertEqual(hosts.wire_report(fast, {"2x2": [0.4]}).bad, [])
 
     def test_the_page_has_a_place_for_every_part(self):
         text = (HERE.parent / "docs/hosts.md").read_text()

@@ -122,7 +122,7 @@ class Pods(unittest.TestCase):
         return output
 
     def the_jobset(self):
-        """(names of the pods, functions that start them)."""
+        """(names of the pods, a function that starts one)."""
         jobset = manifest("jobset.yaml")
         (workers,) = jobset["spec"]["replicatedJobs"]
         job = workers["template"]["spec"]

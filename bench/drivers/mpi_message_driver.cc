@@ -17,15 +17,14 @@
 
 namespace {
 
-constexpr int kSends = 0;
-constexpr int kReceives = 1;
+enum class Direction { send, receive };
 
-void move_pieces(std::vector<char>& bytes, std::size_t piece, int peer, int direction) {
+void move_pieces(std::vector<char>& bytes, std::size_t piece, int peer, Direction direction) {
   std::vector<MPI_Request> requests;
   for (std::size_t begin = 0; begin < bytes.size(); begin += piece) {
     const int count = static_cast<int>(std::min(piece, bytes.size() - begin));
     MPI_Request& request = requests.emplace_back();
-    if (direction == kSends) {
+    if (direction == Direction::send) {
       MPI_Isend(&bytes[begin], count, MPI_CHAR, peer, 0, MPI_COMM_WORLD, &request);
     } else {
       MPI_Irecv(&bytes[begin], count, MPI_CHAR, peer, 0, MPI_COMM_WORLD, &request);
@@ -37,7 +36,7 @@ void move_pieces(std::vector<char>& bytes, std::size_t piece, int peer, int dire
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 2;
+  if (argc != 3 || std::strtoul(argv[2], nullptr, 10) == 0) return 2;
   MPI_Init(&argc, &argv);
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -47,8 +46,8 @@ int main(int argc, char** argv) {
   for (std::size_t i = 0; i <= ways.size(); ++i) {
     MPI_Barrier(MPI_COMM_WORLD);
     const double begin = MPI_Wtime();
-    move_pieces(bytes, piece, 1 - rank, rank == 0 ? kSends : kReceives);
-    move_pieces(bytes, piece, 1 - rank, rank == 0 ? kReceives : kSends);
+    move_pieces(bytes, piece, 1 - rank, rank == 0 ? Direction::send : Direction::receive);
+    move_pieces(bytes, piece, 1 - rank, rank == 0 ? Direction::receive : Direction::send);
     // The first one makes connections.
     if (i > 0) ways[i - 1] = (MPI_Wtime() - begin) / 2;
   }

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -66,6 +67,23 @@ struct Case {
   Bits bits = Bits::any;
 };
 
+template <class Format>
+constexpr int kPack = 16 / sizeof(typename Format::In);
+
+// As a device does: packs of elements, and those left over one by one.
+template <class Format, class OfPack, class OfElement>
+void write_packs(std::vector<std::byte>& result, std::size_t count, const OfPack& of_pack,
+                 const OfElement& of_element) {
+  using Out = typename Format::Out;
+  constexpr std::size_t kEach = kPack<Format>;
+  for (std::size_t i = 0; i < count / kEach; ++i) {
+    reinterpret_cast<Pack<Out, kPack<Format>>*>(result.data())[i] = of_pack(i);
+  }
+  for (std::size_t i = count / kEach * kEach; i < count; ++i) {
+    reinterpret_cast<Pack<Out, 1>*>(result.data())[i] = of_element(i);
+  }
+}
+
 // Whether packs of elements, and those left over one by one, have the bits of the host's kernel.
 void compare(const Case& problem, Random& random) {
   constexpr std::size_t kCount = 67;
@@ -97,20 +115,13 @@ void compare(const Case& problem, Random& random) {
   operands.input_count = problem.inputs;
   operands.divisor = problem.divisor;
   std::vector<std::byte> result(expected.size());
-  const bool known = visit_reduction(problem.dtype, problem.output, problem.op,
-                                     [&]<class Format, class Op>(Format, Op, int parts) {
-                                       using Out = typename Format::Out;
-                                       constexpr int kPack = 16 / sizeof(typename Format::In);
-                                       const auto count = kCount * static_cast<std::size_t>(parts);
-                                       for (std::size_t i = 0; i < count / kPack; ++i) {
-                                         reinterpret_cast<Pack<Out, kPack>*>(result.data())[i] =
-                                             reduce_pack<Format, Op, kPack>(operands, i);
-                                       }
-                                       for (std::size_t i = count / kPack * kPack; i < count; ++i) {
-                                         reinterpret_cast<Pack<Out, 1>*>(result.data())[i] =
-                                             reduce_pack<Format, Op>(operands, i);
-                                       }
-                                     });
+  const auto run = [&]<class Format, class Op>(Format, Op, int parts) {
+    write_packs<Format>(
+        result, kCount * static_cast<std::size_t>(parts),
+        [&](std::size_t i) { return reduce_pack<Format, Op, kPack<Format>>(operands, i); },
+        [&](std::size_t i) { return reduce_pack<Format, Op>(operands, i); });
+  };
+  const bool known = visit_reduction(problem.dtype, problem.output, problem.op, run);
   ASSERT_TRUE(known);
   EXPECT_EQ(result, expected) << name(problem.op) << " of " << problem.inputs << " "
                               << name(problem.dtype) << " into " << name(problem.output)
@@ -151,17 +162,18 @@ TEST(DeviceReduction, ProductWithAFactorHasTheBitsOfTheHost) {
     const std::size_t bytes = kCount * size_bytes(dtype);
     const auto source = bytes_of(bytes, dtype, Bits::any, random);
     std::vector<std::byte> expected(bytes), result(bytes);
-    for (const double factor : {0.1, -1.0 / 3, 70'000.0}) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    for (const double factor : {0.1, -1.0 / 3, 70'000.0, 0.0, -0.0, kInfinity}) {
       ASSERT_TRUE(kernel::scale(factor, {source.data(), kCount, dtype}, expected.data()).ok());
       Operands operands{};
       operands.inputs[0] = source.data();
       operands.factor = factor;
       const auto run = [&]<class Format, class Op>(Format, Op, int) {
         if constexpr (kTakesFactor<Format, Op>) {
-          using Out = typename Format::Out;
-          for (std::size_t i = 0; i < kCount; ++i) {
-            reinterpret_cast<Pack<Out, 1>*>(result.data())[i] = scaled_pack<Format>(operands, i);
-          }
+          write_packs<Format>(
+              result, kCount,
+              [&](std::size_t i) { return scaled_pack<Format, kPack<Format>>(operands, i); },
+              [&](std::size_t i) { return scaled_pack<Format>(operands, i); });
         }
       };
       ASSERT_TRUE(visit_reduction(dtype, dtype, ReduceOp::product, run));

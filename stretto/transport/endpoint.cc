@@ -128,7 +128,10 @@ bool Endpoint::is_waited_for(const std::unique_ptr<Peer>& peer) const {
 void Endpoint::finish_links() {
   while (true) {
     bool done = true;
-    for (auto& peer : peers_) done = (!is_waited_for(peer) || peer->link().finish()) && done;
+    for (auto& peer : peers_) {
+      const bool has_finished = peer == nullptr || peer->link().finish();
+      done = (has_finished || !is_waited_for(peer)) && done;
+    }
     if (done) return;
     std::this_thread::sleep_for(kFinishNap);
   }

@@ -64,9 +64,10 @@ class Link {
   };
   // To be called a few times a second.
   virtual Contact check_contact(TimePoint /*now*/) { return {}; }
-  // Nothing more will be written or read. Returns whether the destructor would not wait until the
-  // peer has taken what has been written. Whoever has several links asks all of them, until all
-  // say so: then peers that take nothing are waited for together.
+  // Nothing more will be written or read. Returns whether the peer has taken what has been written,
+  // or takes nothing any more. A destructor waits for that, unless this has been asked before:
+  // whoever has several links asks all of them, for as long as it wants, so that peers that take
+  // nothing are waited for together.
   virtual bool finish() { return true; }
   // Lets the peer know that nothing more will be sent or read, as far as it can be reached. The
   // link fails from now on.

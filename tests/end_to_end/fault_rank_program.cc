@@ -3,8 +3,7 @@
 
 // A rank of a job to which something will be done:
 //   fault_rank_program MODE [elements [seconds that an operation may take]]
-// MODE: private or registered buffers, several operations at a time, barrier, or idle, where five
-// seconds go by between barriers.
+// MODE: private or registered buffers, barrier, or idle, where five seconds go by between barriers.
 // Prints "ready PID" when it has done a few operations, goes on until one fails, and then prints
 // "failed TYPE: text" and ends with status 3.
 
@@ -23,18 +22,12 @@ namespace {
 void work(const std::string& mode, std::size_t count, stretto::Duration timeout) {
   auto comm = stretto::join({.join_timeout = std::chrono::seconds(20), .timeout = timeout});
   auto registered = comm->allocate<float>(mode == "registered" ? count : 1);
-  std::vector<float> own(mode == "private" || mode == "several" ? count : 1), more(own);
+  std::vector<float> own(mode == "private" ? count : 1);
   for (int step = 0;; ++step) {
     if (mode == "registered") {
       comm->all_reduce(registered, {.op = stretto::ReduceOp::mean}).wait();
     } else if (mode == "private") {
       comm->all_reduce(std::span(own), {.op = stretto::ReduceOp::mean}).wait();
-    } else if (mode == "several") {
-      stretto::Work first = comm->all_reduce(std::span(own)), second = comm->barrier();
-      stretto::Work third = comm->all_reduce(std::span(more));
-      first.wait();
-      second.wait();
-      third.wait();
     } else {
       comm->barrier().wait();
     }

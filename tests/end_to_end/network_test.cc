@@ -142,14 +142,11 @@ TEST_F(Network, AHostThatVanishesIsNoticedByAllOthers) {
 }
 
 TEST_F(Network, ACableThatIsPulledIsNoticedWithLargeMessagesUnderWay) {
-  start(3, {0, 1, 2}, {"fault_rank_program", "several", "2000000"}, kTwoSeconds);
-  const TimePoint begin = Clock::now();
+  start(3, {0, 1, 2}, {"fault_rank_program", "private", "2000000"}, kTwoSeconds);
   ASSERT_TRUE(hosts_->unplug(2));
-  expect_lost(2, {0, 1});
   expect_lost(0, {2});
   expect_lost(1, {2});
-  // The exception does not wait until those who are out of reach take the last words.
-  EXPECT_LT(Clock::now() - begin, milliseconds(2600));
+  expect_lost(2, {0, 1});
 }
 
 // Nor one that leaves because it has been told, with messages that the other host never takes.

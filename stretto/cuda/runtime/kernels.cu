@@ -44,7 +44,7 @@ inline constexpr int kBlocksAtOnce = std::min(sizeof(typename Format::In) == 2 ?
                                               kBlocksMaxAtOnce);
 
 // The first elements by packs, the others one by one, for which no code is made but what packs with
-// a NaN need, too. Those come first: as measured, packs of 16 bits then have more registers.
+// a NaN need, too. The others come first: as measured, packs of 16 bits then have more registers.
 template <class Format, class Op, int kCount>
 __global__ __launch_bounds__(kThreads, kBlocksAtOnce<Format>) void reduce(
     const __grid_constant__ Operands operands, std::size_t packs) {

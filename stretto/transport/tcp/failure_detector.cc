@@ -48,7 +48,10 @@ bool FailureDetector::due(TimePoint now) const {
 Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state) {
   const bool progress = !last_ || state.acknowledged_bytes != last_->acknowledged_bytes;
   if (progress) {
-    contact_.silence = last_ ? std::min(now - last_->at, state.since_acknowledgement) : Duration();
+    // Since the last look, which may be long ago, though it is no sign of anything.
+    contact_.silence =
+        last_ ? std::min({now - last_->at, state.since_acknowledgement, sign_interval()})
+              : Duration::zero();
   } else {
     contact_.silence += std::min(now - last_->at, std::max(kLookMax, sign_interval()));
   }

@@ -56,7 +56,14 @@ TEST_F(FailureDetectorTest, SilenceBeginsWithTheLastAcknowledgement) {
   EXPECT_EQ(contact_.silence, milliseconds(400));
   watch({.acknowledged_bytes = 9, .in_flight = true, .since_acknowledgement = seconds(3)},
         kHeartbeat);
-  EXPECT_EQ(contact_.silence, kHeartbeat) << "repetitions are not counted, nor their lack";
+  EXPECT_EQ(contact_.silence, kHeartbeat) << "no longer than since the last look";
+  pause(std::chrono::minutes(10));
+  watch({.acknowledged_bytes = 10,
+         .in_flight = true,
+         .since_acknowledgement = std::chrono::minutes(10)},
+        kHeartbeat);
+  EXPECT_EQ(contact_.silence, detector_.sign_interval()) << "a program that was stopped";
+  EXPECT_FALSE(contact_.silent);
 }
 
 TEST_F(FailureDetectorTest, LooksAreMoreOftenTowardsTheLimit) {

@@ -78,7 +78,8 @@ Result<std::unique_ptr<TcpLink>> TcpLink::create(std::unique_ptr<ByteStream> str
 
 // No event tells that the peer's kernel has taken something.
 TcpLink::~TcpLink() {
-  while (!finish()) {
+  const bool was_asked = last_progress_.has_value();
+  while (!was_asked && !finish()) {
     pollfd arrival{.fd = socket(), .events = POLLIN, .revents = 0};
     (void)::poll(&arrival, 1, 1);
   }

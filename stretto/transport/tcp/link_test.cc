@@ -106,6 +106,17 @@ TEST(TcpLink, ASilentNetworkDoesNotHoldTheEndUp) {
   EXPECT_LE(Clock::now() - begin, std::chrono::milliseconds(500));
 }
 
+TEST(TcpLink, WhoHasAskedWhetherTheEndIsThereNeedNotWaitForIt) {
+  auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
+  auto link = link_of(std::move(mine), std::chrono::seconds(10));
+  cut_off(theirs);
+  fill(*link);
+  EXPECT_FALSE(link->finish());
+  const TimePoint begin = Clock::now();
+  link.reset();
+  EXPECT_LE(Clock::now() - begin, std::chrono::milliseconds(500));
+}
+
 TEST(TcpLink, WhatHasBeenWrittenArrivesAfterAnOutageThatHeals) {
   auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
   auto link = link_of(std::move(mine), std::chrono::seconds(5));
