@@ -19,7 +19,7 @@ esac
 
 class KubernetesTest(pods.Pods):
     def test_jobset(self):
-        names, start = self.the_jobset()
+        names, start = self.pods_of_jobset()
         started = [start(pod) for pod in range(len(names))]
         time.sleep(0.5)
         self.publish(names)
@@ -32,10 +32,10 @@ class KubernetesTest(pods.Pods):
         (worker,) = roles["Worker"]["template"]["spec"]["containers"]
         self.assertEqual(worker["command"], ["/usr/sbin/sshd", "-De"])
         names = [f"train-worker-{pod}.train.default.svc" for pod in range(2)]
-        hostfile = self.image / "hostfile"
+        hostfile = self.folder / "hostfile"
         hostfile.write_text("".join(f"{name} slots={spec['slotsPerWorker']}\n" for name in names))
-        ssh = self.image / "ssh"
-        ssh.write_text(SSH.format(*map(self.network.space, range(2)), self.image))
+        ssh = self.folder / "ssh"
+        ssh.write_text(SSH.format(*map(self.network.space, range(2)), self.folder))
         ssh.chmod(0o755)
         # The operator overrides what the template says.
         self.assertEqual(roles["Launcher"]["restartPolicy"], "Never")
@@ -46,4 +46,4 @@ class KubernetesTest(pods.Pods):
         time.sleep(0.5)
         self.publish(names)
         self.expect_a_job([process])
-        self.assertTrue((self.image / "tried").exists())
+        self.assertTrue((self.folder / "tried").exists())

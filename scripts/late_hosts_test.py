@@ -13,7 +13,7 @@ HOST_SECONDS = 125
 
 class LateHostsTest(pods.Pods):
     def test_the_second_pod_comes_minutes_late(self):
-        names, start = self.the_jobset()
+        names, start = self.pods_of_jobset()
         begin = time.monotonic()
         first = start(0)
         time.sleep(NAMES_SECONDS)

@@ -10,13 +10,11 @@ import os
 import pathlib
 import shutil
 import socket
-import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
-import namespaces
+import two_hosts
 
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 sys.path.append(str(SOURCE / "bench"))
@@ -55,32 +53,13 @@ def find(*programs):
     return [shutil.which(program, path=path) for program in programs]
 
 
-class LaunchersTest(unittest.TestCase):
+class LaunchersTest(two_hosts.TwoHosts):
     def setUp(self):
-        self.network = namespaces.Network(f"launch{os.getpid()}")
-        self.addCleanup(self.network.remove)
-        try:
-            self.network.make()
-        except namespaces.NetworkError as error:
-            self.skipTest(f"cannot make network namespaces: {error}")
-        for host in range(2):
-            with self.network.hosts_file(host).open("a") as file:
-                file.writelines(f"{self.network.address(index)} {name}\n"
-                                for index, name in enumerate(NODES))
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
+        super().setUp()
+        self.publish(NODES)
 
     def start(self, host, *words, **variables):
-        environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith("STRETTO_")}
-        process = subprocess.Popen([*self.network.enter(host), *words], text=True,
-                                   env=environment | variables, stdout=subprocess.PIPE,
-                                   stderr=subprocess.STDOUT)
-        self.addCleanup(process.stdout.close)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process
+        return self.run_process([*self.network.enter(host), *words], variables)
 
     def expect_joined(self, *processes):
         """All four ranks, two of each host."""

@@ -11,11 +11,9 @@ service do.
 import os
 import pathlib
 import re
-import subprocess
-import tempfile
 import unittest
 
-import namespaces
+import two_hosts
 
 try:
     import yaml
@@ -79,49 +77,26 @@ def manifest(name):
 
 
 @unittest.skipIf(yaml is None, "python3 has no yaml (Debian's python3-yaml)")
-class Pods(unittest.TestCase):
+class Pods(two_hosts.TwoHosts):
     def setUp(self):
-        self.network = namespaces.Network(f"kube{os.getpid()}")
-        self.addCleanup(self.network.remove)
-        try:
-            self.network.make()
-        except namespaces.NetworkError as error:
-            self.skipTest(f"cannot make network namespaces: {error}")
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
+        super().setUp()
         # What the image has.
-        self.image = pathlib.Path(folder.name)
-        (self.image / "stretto").symlink_to(BUILD / "bin/stretto")
-        (self.image / "train").symlink_to(BUILD / "bin/join_rank_program")
-        self.hosts_files = [self.network.hosts_file(pod) for pod in range(2)]
-
-    def publish(self, names):
-        for path in self.hosts_files:
-            with path.open("a") as file:
-                for pod, name in enumerate(names):
-                    file.write(f"{self.network.address(pod)} {name}\n")
+        (self.folder / "stretto").symlink_to(BUILD / "bin/stretto")
+        (self.folder / "train").symlink_to(BUILD / "bin/join_rank_program")
 
     def start(self, command, variables, before=()):
-        environment = {name: value for name, value in os.environ.items()
-                       if not name.startswith("STRETTO_")}
-        environment |= variables | {"PATH": f"{self.image}:{os.environ['PATH']}",
-                                    "STRETTO_LOG": "error"}
         # As the kubelet does.
         words = [re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], word)
                  for word in command]
-        process = subprocess.Popen([*before, *words], env=environment, text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        self.addCleanup(process.stdout.close)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
-        return process
+        return self.run_process([*before, *words], variables | {
+            "PATH": f"{self.folder}:{os.environ['PATH']}", "STRETTO_LOG": "error"})
 
     def output_of(self, process):
         output, _ = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 0, output)
         return output
 
-    def the_jobset(self):
+    def pods_of_jobset(self):
         """(names of the pods, a function that starts one)."""
         jobset = manifest("jobset.yaml")
         (workers,) = jobset["spec"]["replicatedJobs"]

@@ -36,12 +36,12 @@ void move_pieces(std::vector<char>& bytes, std::size_t piece, int peer, Directio
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3 || std::strtoul(argv[2], nullptr, 10) == 0) return 2;
+  const std::size_t piece = argc == 3 ? std::strtoul(argv[2], nullptr, 10) : 0;
+  if (piece == 0) return 2;
   MPI_Init(&argc, &argv);
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   std::vector<char> bytes(std::strtoul(argv[1], nullptr, 10), 1);
-  const std::size_t piece = std::strtoul(argv[2], nullptr, 10);
   std::array<double, 5> ways{};
   for (std::size_t i = 0; i <= ways.size(); ++i) {
     MPI_Barrier(MPI_COMM_WORLD);

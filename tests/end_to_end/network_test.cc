@@ -235,12 +235,11 @@ TEST_F(Network, ItIsNoticedWhileTheProgramComputes) {
 
 // Whose packets are lost notices it first here, or it would mostly hear that it has been given up.
 TEST_F(Network, PacketsThatAreLostOneWayAreNoticedByBothEnds) {
-  if (!make(2)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
   for (const char* mode : {"private", "idle"}) {
     for (const int from : {0, 1}) {
       SCOPED_TRACE(fmt::format("{}, from {}", mode, from));
       ranks_.clear();
-      make(2);
+      if (!make(2)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
       for (const int number : {0, 1}) {
         launch(number, 2, {"fault_rank_program", mode},
                {{"STRETTO_NETWORK_TIMEOUT", number == from ? "2" : "5"}});

@@ -48,7 +48,8 @@ bool FailureDetector::due(TimePoint now) const {
 Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state) {
   const bool progress = !last_ || state.acknowledged_bytes != last_->acknowledged_bytes;
   if (progress) {
-    // Since the last look, which may be long ago, though it is no sign of anything.
+    // It began with the last acknowledgement. Where this process has not looked for long, that says
+    // nothing about the peer.
     contact_.silence =
         last_ ? std::min({now - last_->at, state.since_acknowledgement, sign_interval()})
               : Duration::zero();
