@@ -102,6 +102,8 @@ def make_parser():
     parser.add_argument("--delay", type=float, default=0, metavar="MS",
                         help="one way, between two hosts; a process passes packets on then")
     parser.add_argument("--loss", type=int, default=0, metavar="PERMILLE", help="of packets")
+    parser.add_argument("--connection-rate", type=rate_of, default=0, metavar="RATE",
+                        help="bit/s of each connection, as clouds limit it")
     parser.add_argument("--congestion-control", default="cubic", metavar="NAME",
                         help="of every connection, such as bbr (default: cubic, as Linux's)")
     parser.add_argument("--cards", type=int, default=1, metavar="COUNT", help="of each host, in as "
@@ -161,23 +163,30 @@ def parse_arguments(words, given=None):
         parser.error("--training counts what goes through one card")
     if arguments.plots and "stretto_tls" in arguments.systems:
         parser.error("the plots are without encryption")
-    if arguments.delay or arguments.loss:
+    if needs_cable(arguments):
         if arguments.cards > 1:
-            parser.error("--delay and --loss are for one card in a host")
+            parser.error("--delay, --loss and --connection-rate are for one card in a host")
         more = [name for name in arguments.shapes
                 if max(hosts_systems.placement_of(name)) > 1]
         if more:
-            parser.error(f"--delay and --loss are for two hosts, not {more[0]}")
+            parser.error("--delay, --loss and --connection-rate are for two hosts, not "
+                         f"{more[0]}")
     return arguments
+
+
+def needs_cable(arguments):
+    """A process that passes packets on between two hosts, instead of the kernel."""
+    return arguments.delay or arguments.loss or arguments.connection_rate
 
 
 @contextlib.contextmanager
 def network_of(arguments, placement):
     """The network, and a folder for what ranks remember of its links, while a `with` lasts."""
     name = f"hosts{os.getpid()}"
-    if arguments.delay or arguments.loss:
+    if needs_cable(arguments):
         program = arguments.build / "bin" / "lossy_cable_program"
-        network = namespaces.Cable(name, program, arguments.delay, arguments.loss)
+        network = namespaces.Cable(name, program, arguments.delay, arguments.loss,
+                                   arguments.connection_rate)
     else:
         network = namespaces.Network(name, max(placement) + 1, arguments.cards)
     network.streams = arguments.streams
@@ -316,6 +325,7 @@ def measure_shape(arguments, shape):
     add_expectations(contest.lines, link, placement, predictions.answers)
     facts = {"shape": shape, "rate": arguments.rate, "cards": arguments.cards,
              "delay_ms": arguments.delay, "loss_permille": arguments.loss,
+             "connection_rate": arguments.connection_rate,
              "round_trip_us": 1e6 * round_trip_s, "plain_16mib_ms": 1e3 * plain_s,
              "missing": missing, "notes": contest.notes,
              "versions": {line["system"]: line["version"] for line in contest.lines

@@ -8,7 +8,7 @@ import statistics
 
 HOSTS = 4
 # By how these differ a rank on another host costs what it does.
-MESHES = ("4x2", "16x2")
+MESHES = ("4x2", "30x2")
 MANY_RANKS = 1000
 
 

@@ -31,8 +31,20 @@ class OptionsTest(hosts_test.RunsHosts):
 
     def test_a_mesh_costs_something_for_each_rank(self):
         facts = self.run_hosts("--mesh")
-        self.assertEqual([fact["ranks"] for fact in facts], [8, 32])
-        self.assertGreater(facts[1]["descriptors_median"], facts[0]["descriptors_median"] + 23)
+        self.assertEqual([fact["ranks"] for fact in facts], [8, 60])
+        self.assertGreater(facts[1]["descriptors_median"], facts[0]["descriptors_median"] + 51)
+        self.assertGreater(facts[1]["bytes_median"], facts[0]["bytes_median"])
+
+    @unittest.skipUnless((hosts_test.BUILD / "bin/lossy_cable_program").exists(),
+                         "the cable is not built")
+    def test_several_connections_do_more_where_each_is_limited(self):
+        words = ["--connection-rate", "20M", "--rate", "100M", "--shapes", "2x1", "--bytes", "1M",
+                 "--no-algorithms"]
+        one, = self.run_hosts(*words)
+        four, = self.run_hosts(*words, "--streams", "4")
+        self.assertGreater(one["p50_us"], 8 * 2**20 / 20)  # As fast as its bits may go, or slower.
+        self.assertLess(four["p50_us"], one["p50_us"] / 2)
+        self.assertIn("20 Mbit/s of each connection", self.said)
 
     def test_plots_have_every_point(self):
         with tempfile.TemporaryDirectory() as folder:

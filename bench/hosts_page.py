@@ -11,7 +11,7 @@ import peers
 BEGIN = "<!-- {}: made by ./dev bench hosts --page -->"
 END = "<!-- end of {} -->"
 
-# A cable with delay or loss is a process, which carries some hundred Mbit/s.
+# A cable with delay, loss or limits of connections is a process, which carries some hundred Mbit/s.
 FEW = "--bytes 8,64K,1M --no-algorithms"
 PARTS = {
     "gigabit": ["--shapes 2x2,4x1,3+1,rr2x2 --bytes 8,4K,64K,1M",
@@ -30,6 +30,8 @@ PARTS = {
     "loss": [f"--loss {permille} --delay 1 --rate 100M {words}" for permille in (1, 10)
              for words in (FEW, "--repeats 9 --bytes 64K --no-algorithms --systems stretto,openmpi",
                            "--repeats 1 --bytes 16M --no-algorithms")],
+    "connections": [f"--streams {streams} --connection-rate 25M --delay 1 --rate 100M --shapes 2x1 "
+                    "--repeats 1 --bytes 64K,1M,4M --no-algorithms" for streams in (1, 4)],
     "cards": ["--cards 2 --shapes 2x2,2x1 --rate 100M --bytes 64K,1M,16M --repeats 1 "
               "--no-algorithms"],
     "training": ["--training --shapes 2x2,4x1"],

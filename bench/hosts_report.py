@@ -126,6 +126,8 @@ def link_text(facts):
         words.append(f"{facts['delay_ms']:g} ms each way")
     if facts["loss_permille"]:
         words.append(f"{facts['loss_permille'] / 10:g} % of packets lost")
+    if facts["connection_rate"]:
+        words.append(f"{facts['connection_rate'] / 1e6:g} Mbit/s of each connection")
     words.append(f"plain sockets: {time_text(facts['round_trip_us'])} there and back, 16 MiB both "
                  f"ways at once in {facts['plain_16mib_ms']:.0f} ms")
     return ", ".join(words)

@@ -30,8 +30,8 @@ def line(system, p50, size=8, repeat=0, **more):
 
 
 FACTS = {"shape": "2x2", "rate": 1e9, "cards": 1, "delay_ms": 0, "loss_permille": 0,
-         "round_trip_us": 100.0, "plain_16mib_ms": 141.0, "missing": {"gloo": "not there"},
-         "notes": {}, "versions": {"stretto": "stretto 1"}}
+         "connection_rate": 0, "round_trip_us": 100.0, "plain_16mib_ms": 141.0,
+         "missing": {"gloo": "not there"}, "notes": {}, "versions": {"stretto": "stretto 1"}}
 
 
 class ShapesTest(unittest.TestCase):

@@ -176,14 +176,16 @@ class Network:
 
 
 class Cable(Network):
-    """Two hosts on a cable that takes its time and loses packets: netem, where kernels lack it.
+    """Two hosts on a cable that takes its time, loses packets, and limits each connection (its bits
+    per second; 0: it does not): netem and fq, where kernels lack them.
 
     A process passes every packet on, so such a link carries some hundred Mbit/s.
     """
 
-    def __init__(self, name, program, delay_ms, loss_permille):
+    def __init__(self, name, program, delay_ms, loss_permille, connection_rate=0):
         super().__init__(name)
-        self._command = [str(program), *self._hosts, f"{delay_ms:g}", f"{loss_permille}"]
+        self._command = [str(program), *self._hosts, f"{delay_ms:g}", f"{loss_permille}",
+                         f"{connection_rate}"]
         self._process = None
 
     def _connect(self):

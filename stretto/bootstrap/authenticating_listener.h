@@ -37,8 +37,9 @@ class AuthenticatingListener final : public ConnectionSource {
     std::set<std::int32_t> others = {};
     // A connection that has not proven the key by then is closed.
     Duration handshake_timeout = std::chrono::seconds(10);
-    // At most a quarter of the descriptors that the process may have.
-    std::size_t max_unproven = 256;
+    // At most a quarter of the descriptors that the process may have. As many as the ranks of a
+    // large job, which come at once: those that are closed come again, and take longer.
+    std::size_t max_unproven = 4096;
   };
   // A peer that introduced itself as one of ours, and was refused for what it said.
   struct Refusal {

@@ -333,8 +333,9 @@ Status Joiner::connect_by(const Way& way) {
     own_address = std::move(reception.address);
     STRETTO_RETURN_IF_ERROR(set(fmt::format("{}/{}", name_of(way), options_.rank), own_address));
   }
+  // The next one first: each rank begins with another one then, and none has to take all at once.
   std::vector<int> lower;
-  for (int r = 0; r < options_.rank; ++r) {
+  for (int r = options_.rank - 1; r >= 0; --r) {
     if (concerned(r)) lower.push_back(r);
   }
   STRETTO_ASSIGN_OR_RETURN(const auto addresses, get_all(name_of(way), lower));

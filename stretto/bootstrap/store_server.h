@@ -23,7 +23,7 @@ struct StoreServerOptions {
   Duration handshake_timeout = std::chrono::seconds(10);
   // When more connections are unproven, the oldest is closed that has not shown the key. Those that
   // have proven it are never closed for others.
-  std::size_t max_handshakes = 256;
+  std::size_t max_handshakes = 4096;
   // All that clients make it hold: keys and values, unfinished requests, replies that nobody takes,
   // wills, and something for each entry and connection. A request that would go beyond it is
   // refused, a connection closed.

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 
 #include "stretto/base/log.h"
 #include "stretto/base/parse_number.h"
@@ -124,9 +125,13 @@ std::optional<StatusNote> StatusBoardReader::read(std::size_t index) const {
   if (slot.sequence.load(std::memory_order_acquire) == 0) return std::nullopt;
   // Bounded: a rank that was killed while it wrote leaves an odd number for ever. Its mixed text is
   // still the best there is.
-  constexpr int kAttempts = 100;
+  const Deadline deadline = Deadline::after(kWritingTime);
   Copy copy = copy_of(slot);
-  for (int attempt = 1; copy.torn && attempt < kAttempts; ++attempt) copy = copy_of(slot);
+  while (copy.torn && !deadline.passed()) {
+    // To a rank that waits for this processor to go on.
+    std::this_thread::yield();
+    copy = copy_of(slot);
+  }
   return std::move(copy.note);
 }
 

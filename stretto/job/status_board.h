@@ -46,6 +46,9 @@ struct StatusNote {
   TimePoint written;
 };
 
+// More than a rank needs to write a note, though others have its processor meanwhile.
+inline constexpr Duration kWritingTime = std::chrono::milliseconds(100);
+
 // The launcher's side.
 class StatusBoardReader {
  public:
@@ -56,7 +59,8 @@ class StatusBoardReader {
   // What children must inherit and find in STRETTO_STATUS_FD. Closed on exec unless the child
   // clears that flag.
   int fd() const { return fd_.get(); }
-  // The last note, if there is one; from a rank that was killed while it wrote, a mix of two.
+  // The last note, if there is one; from a rank that was killed while it wrote, or has not gone on
+  // with it for kWritingTime, a mix of two. Waits no longer than that.
   // Survives any content of the memory: the ranks are not trusted with it.
   std::optional<StatusNote> read(std::size_t slot) const;
 

@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A long and bad cable between two network namespaces:
-//   lossy_cable_program NAMESPACE NAMESPACE DELAY_MS LOSS_PERMILLE
+//   lossy_cable_program NAMESPACE NAMESPACE DELAY_MS LOSS_PERMILLE [CONNECTION_BITS_PER_SECOND]
 // gives the first the address 10.78.0.1 and the second 10.78.0.2, says "up", and passes packets on
-// until it is killed. Kernels have netem for this, where it was not left out.
+// until it is killed. With the last argument each connection has at most that rate in either
+// direction, as in clouds that limit them. Kernels have netem and fq for this, where they were not
+// left out.
 
 #include <fcntl.h>
 #include <linux/if.h>
@@ -18,7 +20,10 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
+#include <cstring>
+#include <map>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -33,9 +38,64 @@ namespace {
 
 using stretto::FileDescriptor;
 
-struct Packet {
-  stretto::TimePoint due;
-  std::vector<char> bytes;
+using Bytes = std::vector<char>;
+using Queue = std::multimap<stretto::TimePoint, Bytes>;  // By the time at which they arrive.
+
+// What a connection may have on its way beyond what its rate lets through, as a policer's burst.
+constexpr stretto::Duration kLongestWait = std::chrono::milliseconds(50);
+
+// Both ports of a packet of TCP over IPv4, whose addresses are those of the cable's ends; of
+// another packet whatever lies there, or nothing.
+std::uint32_t connection_of(const Bytes& packet) {
+  const std::size_t header_bytes = packet.empty() ? 0 : 4 * (packet[0] & 0xfU);
+  std::uint32_t ports = 0;
+  if (packet.size() >= header_bytes + sizeof(ports)) {
+    std::memcpy(&ports, packet.data() + header_bytes, sizeof(ports));
+  }
+  return ports;
+}
+
+// One direction of the cable.
+class Direction {
+ public:
+  Direction(stretto::Duration delay, std::uint64_t loss_permille, double connection_rate,
+            std::uint64_t seed)
+      : delay_(delay),
+        loss_permille_(loss_permille),
+        connection_rate_(connection_rate),
+        random_(seed) {}
+
+  void take(Bytes packet, stretto::TimePoint now) {
+    if (random_.below(1000) < loss_permille_) return;
+    stretto::TimePoint leaves = now;
+    if (connection_rate_ > 0) {
+      stretto::TimePoint& free = free_[connection_of(packet)];
+      free = std::max(free, now);
+      if (free - now > kLongestWait) return;  // As a queue that is full.
+      free += std::chrono::duration_cast<stretto::Duration>(std::chrono::duration<double>(
+          8.0 * static_cast<double>(packet.size()) / connection_rate_));
+      leaves = free;
+    }
+    queue_.emplace(leaves + delay_, std::move(packet));
+  }
+
+  void deliver(int device, stretto::TimePoint now) {
+    for (; !queue_.empty() && queue_.begin()->first <= now; queue_.erase(queue_.begin())) {
+      const Bytes& packet = queue_.begin()->second;
+      // What does not go in is lost, as on other cables.
+      (void)!::write(device, packet.data(), packet.size());
+    }
+  }
+
+  const Queue& queue() const { return queue_; }
+
+ private:
+  const stretto::Duration delay_;
+  const std::uint64_t loss_permille_;
+  const double connection_rate_;  // Bits per second; 0: of no limit.
+  stretto::Random random_;
+  Queue queue_;
+  std::map<std::uint32_t, stretto::TimePoint> free_;  // When a connection's next packet may leave.
 };
 
 int check(int result, const std::string& what) {
@@ -60,42 +120,40 @@ FileDescriptor open_device(const std::string& space, int end) {
 }
 
 // Until the next packet is due; at most a second.
-timespec until_next(const std::array<std::deque<Packet>, 2>& queues) {
+timespec until_next(const std::array<Direction, 2>& directions) {
   stretto::Duration wait = std::chrono::seconds(1);
-  for (const auto& queue : queues) {
-    if (!queue.empty()) wait = std::min(wait, queue.front().due - stretto::Clock::now());
+  for (const Direction& direction : directions) {
+    if (direction.queue().empty()) continue;
+    wait = std::min(wait, direction.queue().begin()->first - stretto::Clock::now());
   }
   const auto ns = std::max<std::chrono::nanoseconds>(wait, std::chrono::nanoseconds(0)).count();
   return {.tv_sec = ns / 1'000'000'000, .tv_nsec = ns % 1'000'000'000};
 }
 
-void run(char** arguments) {
+void run(std::span<char*> arguments) {
   const std::array<FileDescriptor, 2> devices{open_device(arguments[1], 0),
                                               open_device(arguments[2], 1)};
   const auto delay = std::chrono::duration_cast<stretto::Duration>(
       std::chrono::duration<double, std::milli>(std::stod(arguments[3])));
   const auto loss_permille = static_cast<std::uint64_t>(std::stoi(arguments[4]));
+  const double connection_rate = arguments.size() > 5 ? std::stod(arguments[5]) : 0;
   std::puts("up");
   std::fflush(stdout);
-  stretto::Random random(1);
-  std::array<std::deque<Packet>, 2> queues;  // By the end at which packets arrive.
+  // By the end at which packets arrive.
+  std::array<Direction, 2> directions{Direction(delay, loss_permille, connection_rate, 1),
+                                      Direction(delay, loss_permille, connection_rate, 2)};
   std::array<char, 65536> buffer;
   while (true) {
     pollfd entries[2] = {{devices[0].get(), POLLIN, 0}, {devices[1].get(), POLLIN, 0}};
-    const timespec wait = until_next(queues);
+    const timespec wait = until_next(directions);
     ::ppoll(entries, 2, &wait, nullptr);
     const stretto::TimePoint now = stretto::Clock::now();
     for (std::size_t end = 0; end < 2; ++end) {
       ssize_t count = 0;
       while ((count = ::read(devices[end].get(), buffer.data(), buffer.size())) > 0) {
-        if (random.below(1000) < loss_permille) continue;
-        queues[1 - end].push_back({now + delay, {buffer.data(), buffer.data() + count}});
+        directions[1 - end].take({buffer.data(), buffer.data() + count}, now);
       }
-      for (auto& queue = queues[end]; !queue.empty() && queue.front().due <= now;) {
-        // What does not go in is lost, as on other cables.
-        (void)!::write(devices[end].get(), queue.front().bytes.data(), queue.front().bytes.size());
-        queue.pop_front();
-      }
+      directions[end].deliver(devices[end].get(), now);
     }
   }
 }
@@ -103,6 +161,8 @@ void run(char** arguments) {
 }  // namespace
 
 int main(int argument_count, char** arguments) {
-  if (argument_count != 5) return 2;
-  return stretto::testing::run_or_explain([&] { run(arguments); });
+  if (argument_count != 5 && argument_count != 6) return 2;
+  return stretto::testing::run_or_explain([&] {
+    run({arguments, static_cast<std::size_t>(argument_count)});
+  });
 }
