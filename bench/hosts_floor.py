@@ -48,7 +48,7 @@ def host_bytes(operation, size, placement):
     return max(max(own, ranks - own) for own in of_host) / ranks * size
 
 
-SUMS = ("all_reduce", "reduce_scatter")
+SUMS = ("all_reduce", "reduce_scatter", "reduce")  # To rank 0.
 
 
 def subtrees(placement):
@@ -70,9 +70,10 @@ def subtrees(placement):
 
 def canonical_host_bytes(operation, size, placement):
     """Of the busiest port if sums are made in the canonical order: for each element some host gets
-    the values of all others' subtrees, and of an all_reduce hands the sum to all. Elements are
+    the values of all others' subtrees, and hands the sum to all, or to the root. Elements are
     dealt out to hosts one by one, each where the busiest port has the least to do."""
     counts = subtrees(placement)
+    root = sorted(set(placement)).index(placement[0])
     hosts = range(len(counts))
     parts = 60 * len(counts)
     shares = [placement.count(host) / len(placement) for host in hosts]
@@ -87,6 +88,10 @@ def canonical_host_bytes(operation, size, placement):
             if operation == "all_reduce":  # Results go back.
                 out += owned[host] * (len(counts) - 1)
                 into += theirs
+            elif operation == "reduce" and host == root:
+                into += theirs
+            elif operation == "reduce":
+                out += owned[host]
             ports += [out, into]
         return max(ports)
 

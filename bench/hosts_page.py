@@ -17,10 +17,11 @@ PARTS = {
     "gigabit": ["--shapes 2x2,4x1,3+1,rr2x2 --bytes 8,4K,64K,1M",
                 "--shapes 2x2,4x1,3+1,rr2x2 --bytes 16M --no-algorithms"],
     "100M": ["--rate 100M --bytes 8,4K,64K,1M",
-             "--rate 100M --bytes 16M --repeats 1 --no-algorithms"],
+             "--rate 100M --bytes 16M --repeats 3 --no-algorithms"],
     "10G": ["--rate 10G"],
     "operations": ["--operations all --shapes 2x2,3+1,rr2x2 --bytes 64K,1M --no-algorithms"],
-    "canonical": ["--operations all_reduce,reduce_scatter --shapes 2x3 --bytes 1M --no-algorithms"],
+    "canonical": ["--operations all_reduce,reduce_scatter,reduce --shapes 2x3 --bytes 1M "
+                  "--no-algorithms"],
     "delay": [words for ms in (1, 5, 20) for words in
               (f"--delay {ms} --rate 100M --repeats 1 --bytes 8,64K,1M",
                f"--delay {ms} --rate 100M --repeats 5 --bytes 8,64K --no-algorithms "
@@ -28,7 +29,7 @@ PARTS = {
                f"--delay {ms} --rate 100M --repeats 1 --bytes 16M --no-algorithms "
                "--systems stretto,openmpi")],
     "loss": [f"--loss {permille} --delay 1 --rate 100M {words}" for permille in (1, 10)
-             for words in (FEW, "--repeats 9 --bytes 64K --no-algorithms --systems stretto,openmpi",
+             for words in (FEW, "--repeats 31 --bytes 64K --no-algorithms --systems stretto,openmpi",
                            "--repeats 1 --bytes 16M --no-algorithms")],
     "connections": [f"--streams {streams} --connection-rate 25M --delay 1 --rate 100M --shapes 2x1 "
                     "--repeats 1 --bytes 64K,1M,4M --no-algorithms" for streams in (1, 4)],

@@ -70,13 +70,13 @@ class FloorTest(unittest.TestCase):
     def test_the_canonical_order_costs_more_where_ranks_were_dealt_out_in_turns(self):
         self.assertEqual(hosts_floor.subtrees([0, 1, 0, 1]), [2, 2])
         self.assertEqual(hosts_floor.subtrees([0, 0, 1, 1, 1]), [1, 2])
-        for operation, times in (("all_reduce", 1.5), ("reduce_scatter", 2)):
+        for operation, times in (("all_reduce", 1.5), ("reduce_scatter", 2), ("reduce", 4 / 3)):
             least = hosts_floor.floor_s(operation, 16 << 20, [0, 1, 0, 1], GIGABIT)
             canonical = hosts_floor.canonical_floor_s(operation, 16 << 20, [0, 1, 0, 1], GIGABIT)
             self.assertAlmostEqual(canonical / least, times, delta=0.02)
             for placement in ([0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 0, 1], [0, 0, 0, 0]):
                 self.assertIsNone(hosts_floor.canonical_floor_s(operation, 100, placement, GIGABIT))
-        for operation in ("all_gather", "reduce", "barrier"):
+        for operation in ("all_gather", "broadcast", "barrier"):
             self.assertIsNone(hosts_floor.canonical_floor_s(operation, 9, [0, 1, 0, 1], GIGABIT))
 
     def test_16_mib_of_two_hosts_take_140_ms_at_a_gigabit(self):

@@ -29,13 +29,12 @@ constexpr codec::Position kExtracted{.step = 3, .context_hash = 5};
 
 struct Extracted {
   std::vector<std::uint32_t> indices;
-  Floats values;
   std::vector<std::byte> numbers;
 };
 
 template <class Number>
-void round_all(float limit, Floats& carry, std::vector<std::byte>& numbers) {
-  for (float& value : carry) {
+void round_all(float limit, Floats& values, std::vector<std::byte>& numbers) {
+  for (float& value : values) {
     const Number said(std::isfinite(value) ? std::clamp(value, -limit, limit) : value);
     const auto* const bytes = reinterpret_cast<const std::byte*>(&said);
     numbers.insert(numbers.end(), bytes, bytes + sizeof(said));
@@ -43,27 +42,42 @@ void round_all(float limit, Floats& carry, std::vector<std::byte>& numbers) {
   }
 }
 
+// What is left of the values, and the numbers that say the others.
+std::vector<std::byte> round(const codec::Extraction& how, Floats& values) {
+  std::vector<std::byte> numbers;
+  if (how.rounded == DType::f16) round_all<Half>(how.limit, values, numbers);
+  if (how.rounded == DType::bf16) round_all<BFloat16>(how.limit, values, numbers);
+  if (how.rounded == DType::i8) {
+    numbers.resize(values.size() + kernel::int8_blocks(values.size()));
+    const std::span bytes(reinterpret_cast<std::uint8_t*>(numbers.data()), numbers.size());
+    const std::span codes(reinterpret_cast<std::int8_t*>(bytes.data()), values.size());
+    kernel::quantize_int8(values, {}, codes, bytes.subspan(values.size()));
+  }
+  if (!how.rounded) {
+    const auto bytes = std::as_bytes(std::span(values));
+    numbers.assign(bytes.begin(), bytes.end());
+    std::ranges::fill(values, 0.0f);
+  }
+  return numbers;
+}
+
 // By the words of codec::Extraction.
 Extracted extract(const codec::Extraction& how, Floats& carry, const Floats& gradient) {
   Extracted result;
   for (std::size_t i = 0; i < carry.size(); ++i) carry[i] += gradient[i];
-  if (how.rounded == DType::f16) round_all<Half>(how.limit, carry, result.numbers);
-  if (how.rounded == DType::bf16) round_all<BFloat16>(how.limit, carry, result.numbers);
-  if (how.rounded == DType::i8) {
-    result.numbers.resize(carry.size() + kernel::int8_blocks(carry.size()));
-    const std::span bytes(reinterpret_cast<std::uint8_t*>(result.numbers.data()),
-                          result.numbers.size());
-    const std::span codes(reinterpret_cast<std::int8_t*>(bytes.data()), carry.size());
-    kernel::quantize_int8(carry, {}, codes, bytes.subspan(carry.size()));
-  }
-  result.indices.resize(carry.size());
-  std::iota(result.indices.begin(), result.indices.end(), 0u);
-  std::ranges::stable_sort(result.indices, std::ranges::greater(),
-                           [&](std::uint32_t i) { return kernel::magnitude_bits(carry[i]); });
-  result.indices.resize(how.greatest);
-  std::ranges::sort(result.indices);
-  for (const std::uint32_t i : result.indices) {
-    result.values.push_back(std::exchange(carry[i], 0.0f));
+  if (how.greatest == 0) {
+    result.numbers = round(how, carry);
+  } else {
+    result.indices.resize(carry.size());
+    std::iota(result.indices.begin(), result.indices.end(), 0u);
+    std::ranges::stable_sort(result.indices, std::ranges::greater(),
+                             [&](std::uint32_t i) { return kernel::magnitude_bits(carry[i]); });
+    result.indices.resize(how.greatest);
+    std::ranges::sort(result.indices);
+    Floats values;
+    for (const std::uint32_t i : result.indices) values.push_back(carry[i]);
+    result.numbers = round(how, values);
+    for (std::size_t j = 0; j < values.size(); ++j) carry[result.indices[j]] = values[j];
   }
   for (float& value : carry) value = std::isfinite(value) ? value : 0.0f;
   return result;
@@ -78,6 +92,29 @@ Floats values_of(std::size_t count, bool are_finite, Random& random) {
     if (are_finite || random.below(50) != 0) continue;
     value = random.below(2) == 0 ? std::numeric_limits<float>::quiet_NaN()
                                  : -std::numeric_limits<float>::infinity();
+  }
+  return values;
+}
+
+// What such numbers say.
+Floats values_of(const codec::Extraction& how, std::span<const std::byte> numbers,
+                 std::size_t count) {
+  Floats values(how.elements(count));
+  if (how.rounded == DType::i8) {
+    const auto* const codes = reinterpret_cast<const std::int8_t*>(numbers.data());
+    const auto* const scales = reinterpret_cast<const std::uint8_t*>(codes + values.size());
+    kernel::add_int8({codes, values.size()}, {scales, kernel::int8_blocks(values.size())}, values);
+    return values;
+  }
+  if (!how.rounded) {
+    std::memcpy(values.data(), numbers.data(), numbers.size());
+    return values;
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint16_t bits = 0;
+    std::memcpy(&bits, numbers.data() + 2 * i, sizeof(bits));
+    values[i] = how.rounded == DType::f16 ? static_cast<float>(Half::from_bits(bits))
+                                          : static_cast<float>(BFloat16::from_bits(bits));
   }
   return values;
 }
@@ -107,12 +144,8 @@ TEST_P(Extractions, MakeTheMessageAndTheResidualOfTheVectorItself) {
       Extracted extracted = extract(*how, carry, gradient);
       // Where another message was.
       std::vector<std::byte> message(*codec.message_bytes(count, kExtracted.step), std::byte{0xFF});
-      codec.encode_extract({extracted.indices, extracted.values, extracted.numbers}, count,
-                           kExtracted, message);
-      for (std::size_t j = 0; j < extracted.indices.size(); ++j) {
-        const float rest = extracted.values[j];
-        carry[extracted.indices[j]] = std::isfinite(rest) ? rest : 0.0f;
-      }
+      EXPECT_EQ(extracted.numbers.size(), how->number_bytes(count));
+      codec.encode_extract({extracted.indices, extracted.numbers}, count, kExtracted, message);
       EXPECT_EQ(message, expected) << codec.name() << " of " << count;
       EXPECT_EQ(carry, expected_carry) << codec.name() << " of " << count;
     }
@@ -132,22 +165,10 @@ TEST_P(Extractions, OfAMessageAreWhatItSays) {
     ASSERT_TRUE(codec.decode_add(message, kExtracted, scratch, expected).ok());
     const auto extract = codec.decode_extract(message, kExtracted, scratch, count);
     ASSERT_TRUE(extract.ok()) << extract.status().message();
-    for (std::size_t j = 0; j < extract.value().indices.size(); ++j) {
-      sums[extract.value().indices[j]] += extract.value().values[j];
-    }
-    const DType rounded = codec.extraction(count, 0)->rounded.value_or(DType::f32);
-    if (rounded == DType::i8) {
-      const auto* const codes =
-          reinterpret_cast<const std::int8_t*>(extract.value().numbers.data());
-      const auto* const scales = reinterpret_cast<const std::uint8_t*>(codes + count);
-      kernel::add_int8({codes, count}, {scales, kernel::int8_blocks(count)}, sums);
-    }
-    const bool are_halves = rounded == DType::f16 || rounded == DType::bf16;
-    for (std::size_t i = 0; are_halves && i < count; ++i) {
-      std::uint16_t bits = 0;
-      std::memcpy(&bits, extract.value().numbers.data() + 2 * i, sizeof(bits));
-      sums[i] += rounded == DType::f16 ? static_cast<float>(Half::from_bits(bits))
-                                       : static_cast<float>(BFloat16::from_bits(bits));
+    const codec::Extraction how = *codec.extraction(count, kExtracted.step);
+    const Floats values = values_of(how, extract.value().numbers, count);
+    for (std::size_t j = 0; j < values.size(); ++j) {
+      sums[how.greatest > 0 ? extract.value().indices[j] : j] += values[j];
     }
     EXPECT_EQ(sums, expected) << codec.name() << " of " << count;
     if (count == 0) continue;

@@ -174,30 +174,26 @@ bool SparseCodec::read(const Payload& payload, std::span<float> sums) const {
 // Of codecs that send the index of each element.
 void SparseCodec::write_extract(const Extract& extract, std::size_t count,
                                 std::span<std::byte> payload) const {
-  const std::size_t bytes = index_bytes(count, extract.values.size());
+  const std::size_t bytes = index_bytes(count, extract.indices.size());
   std::ranges::fill(payload, std::byte{});
-  write_values(format_, extract.values, payload.subspan(bytes));
-  if (format_ == ValueFormat::f32) std::ranges::fill(extract.values, 0.0f);
+  std::ranges::copy(extract.numbers, payload.subspan(bytes).begin());
   write_index_set(extract.indices, count, payload.first(bytes));
 }
 
 bool SparseCodec::read_extract(const Payload& payload, Extract& extract) const {
   const std::size_t bytes = index_bytes(payload.count, payload.values);
-  const std::span<const std::byte> from = payload.bytes.subspan(bytes);
-  const std::span<float> values = room(payload.scratch.values, payload.values);
-  if (format_ == ValueFormat::int8) {
-    (void)decoded(from, values);
-  } else {
-    std::ranges::fill(values, 0.0f);
-    if (format_ == ValueFormat::bf16) {
-      widen_and_add<BFloat16>(from.first(values.size() * sizeof(BFloat16)), values);
-    } else if (!values.empty()) {
-      std::memcpy(values.data(), from.data(), values.size_bytes());
-    }
-  }
   const std::span<std::uint32_t> indices = room(payload.scratch.indices, payload.values);
-  extract = {.indices = indices, .values = values};
+  const std::size_t of_numbers = number_format(payload.values).number_bytes(payload.count);
+  extract = {.indices = indices, .numbers = payload.bytes.subspan(bytes, of_numbers)};
   return read_index_set(payload.bytes.first(bytes), payload.count, indices);
+}
+
+Extraction SparseCodec::number_format(std::size_t values) const {
+  if (format_ == ValueFormat::f32) return {.greatest = values};
+  if (format_ == ValueFormat::int8) {
+    return {.greatest = values, .rounded = DType::i8, .block = kernel::kInt8Block};
+  }
+  return {.greatest = values, .rounded = DType::bf16, .limit = greatest_number<BFloat16>()};
 }
 
 template <class Number>

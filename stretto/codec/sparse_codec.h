@@ -39,6 +39,8 @@ class SparseCodec : public Codec {
   void write_extract(const Extract& extract, std::size_t count,
                      std::span<std::byte> payload) const override;
   bool read_extract(const Payload& payload, Extract& extract) const override;
+  // How so many of the greatest elements travel.
+  Extraction number_format(std::size_t values) const;
 
  private:
   std::size_t index_bytes(std::size_t count, std::size_t values) const;

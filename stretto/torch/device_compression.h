@@ -19,7 +19,7 @@
 #include "stretto/reducer/communication_hook.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/torch/device_buckets.h"
-#include "stretto/torch/device_extraction.h"
+#include "stretto/torch/extract_exchange.h"
 #include "stretto/torch/sparse_gradients.h"
 
 namespace stretto::ddp {
@@ -36,22 +36,17 @@ class CompressedDeviceBuckets final : public DeviceBuckets {
 };
 
 // Compresses gradients in buckets of a device by a codec that has an extraction. What looks at
-// every element is done there, by PyTorch's operators, where the residuals are, too; messages are
-// made, exchanged and read on the host, whatever moves its data. So only what is about as long as
-// the messages goes from one to the other, and results have the bits of a CompressedReduction with
-// that codec and no other options.
-//
-// The message of a bucket leaves when the next one is full, or the last: the host waits for the
-// device then, if that has not got so far. Gradients without a codec are reduced on the host, as
-// they are. Times in its statistics are the host's.
+// every element is done there, by PyTorch's operators, where the residuals are, too; an
+// ExtractExchange brings what has been taken out to the other ranks. So results have the bits of a
+// CompressedReduction with that codec and no other options. Gradients without a codec are reduced
+// as they are. Times in its statistics are the host's.
 class DeviceCompression final : public CommunicationHook {
  public:
-  // Null where buckets have to be on the host: of another codec, of no gradient that it compresses,
-  // or of so many ranks that messages are not gathered.
-  static std::shared_ptr<DeviceCompression> create(const std::shared_ptr<const Compressor>& codec,
-                                                   const std::vector<NamedTensor>& parameters,
-                                                   int ranks);
-  DeviceCompression(std::shared_ptr<const Codec> codec, torch::Device device);
+  // Whether buckets of a codec and of these gradients may be on a device: it compresses some, and
+  // there are so few ranks that messages are gathered.
+  static bool is_for(const Codec& codec, const std::vector<NamedTensor>& parameters, int ranks);
+  DeviceCompression(std::shared_ptr<const Codec> codec, torch::Device device,
+                    std::unique_ptr<ExtractExchange> exchange);
   ~DeviceCompression() override;
 
   std::string name() const override;
@@ -70,30 +65,21 @@ class DeviceCompression final : public CommunicationHook {
     // As it was before a step that may turn out to have been none for this gradient.
     torch::Tensor before = {};
   };
-  struct Item;
-  struct Bucket;
 
   codec::Position position() const;
   torch::Tensor residual_of(const Gradient& gradient) const;
-  torch::Tensor extract(const FullBucket& full, Item& item);
-  void encode(const FullBucket& full, Bucket& bucket);
-  void send(Bucket& bucket);
-  ByteSpan write_messages(Bucket& bucket);
-  void add_messages(const FullBucket& full, const Bucket& bucket, const torch::Tensor& sums,
-                    Upload& upload);
-  void keep_rests(const Bucket& bucket, Upload& upload) const;
+  PlacedExtract extract(const FullBucket& full, std::size_t i, Gradient& gradient);
+  BucketExtracts extract_all(const FullBucket& full);
 
   const std::shared_ptr<const Codec> codec_;
   const torch::Device device_;
+  const std::unique_ptr<ExtractExchange> exchange_;
   std::map<std::string, Gradient> gradients_;
   std::vector<Gradient*> by_index_;  // Null: it travels as it is.
-  std::vector<std::unique_ptr<Bucket>> buckets_;
-  std::vector<Bucket*> pending_;  // That have not been sent.
-  std::optional<c10::Stream> to_host_;
+  std::vector<TimePoint> started_;   // Of buckets, by index.
   Communicator* communicator_ = nullptr;
   std::uint64_t step_ = 0;
   std::optional<std::uint64_t> bucket_step_;  // FullBucket::step of the step that has begun.
-  codec::Scratch scratch_;
   CompressionStatistics this_step_;
   CompressionStatistics last_step_;
 };

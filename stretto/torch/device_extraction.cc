@@ -4,18 +4,16 @@
 #include "stretto/torch/device_extraction.h"
 
 #include <limits>
+#include <vector>
 
-#include "stretto/base/round_up.h"
 #include "stretto/torch/device_tensors.h"
 
 namespace stretto::ddp {
 namespace {
 
-constexpr std::size_t kWidest = 16;  // Of an element, which lies on a multiple of its width.
-
-// codec::Extraction::greatest. Keys are magnitudes, and for equal ones how many elements follow: so
-// no two are equal, and the greatest are the same on every device.
-torch::Tensor take_greatest(torch::Tensor& carry, std::size_t greatest) {
+// The indices of the greatest elements, ascending. Keys are magnitudes, and for equal ones how many
+// elements follow: so no two are equal, and the greatest are the same on every device.
+torch::Tensor find_greatest(const torch::Tensor& carry, std::size_t greatest) {
   constexpr std::int64_t kPlaces = std::int64_t{1} << 32;
   const std::int64_t last = carry.numel() - 1;
   torch::Tensor keys = carry.view(torch::kInt).bitwise_and(0x7FFFFFFF).to(torch::kLong);
@@ -23,11 +21,7 @@ torch::Tensor take_greatest(torch::Tensor& carry, std::size_t greatest) {
   const auto count = static_cast<std::int64_t>(greatest);
   const torch::Tensor found =
       std::get<0>(keys.topk(count, /*dim=*/-1, /*largest=*/true, /*sorted=*/false));
-  const torch::Tensor indices =
-      std::get<0>(found.bitwise_and(kPlaces - 1).neg_().add_(last).sort());
-  const torch::Tensor values = carry.index_select(0, indices);
-  carry.index_fill_(0, indices, 0);
-  return torch::cat({indices.to(torch::kInt).view(torch::kByte), values.view(torch::kByte)});
+  return std::get<0>(found.bitwise_and(kPlaces - 1).neg_().add_(last).sort());
 }
 
 // The scales that have these exponents, which are integers.
@@ -70,92 +64,69 @@ torch::Tensor values_of_int8(const torch::Tensor& bytes, std::int64_t count, std
       .masked_fill_(codes.eq(-128), std::numeric_limits<double>::quiet_NaN());
 }
 
-// codec::Extraction::rounded.
-torch::Tensor round_all(torch::Tensor& carry, const codec::Extraction& how) {
-  if (how.rounded == DType::i8) {
-    return round_to_int8(carry, static_cast<std::int64_t>(how.block));
+// The numbers that say `values`, which become what these do not say.
+torch::Tensor round_off(torch::Tensor& values, const codec::Extraction& how) {
+  if (!how.rounded) {
+    const torch::Tensor said = values.clone().view(torch::kByte);
+    values.zero_();
+    return said;
   }
-  const double limit = how.limit;
-  const torch::Tensor within = torch::where(carry.isinf(), carry, carry.clamp(-limit, limit));
-  const torch::Tensor said = within.to(scalar_type_of(*how.rounded));
-  carry.sub_(said.to(torch::kFloat));
-  return said.view(torch::kByte);
+  torch::Tensor numbers;
+  if (how.rounded == DType::i8) {
+    numbers = round_to_int8(values, static_cast<std::int64_t>(how.block));
+  } else {
+    const double limit = how.limit;
+    const torch::Tensor within = torch::where(values.isinf(), values, values.clamp(-limit, limit));
+    const torch::Tensor said = within.to(scalar_type_of(*how.rounded));
+    values.sub_(said.to(torch::kFloat));
+    numbers = said.view(torch::kByte);
+  }
+  values.nan_to_num_(0.0, 0.0, 0.0);
+  return numbers;
+}
+
+torch::Tensor values_of(const PlacedExtract& placed) {
+  const codec::Extraction& how = placed.how;
+  const torch::Tensor& numbers = placed.extract.numbers;
+  if (how.rounded == DType::i8) {
+    return values_of_int8(numbers, static_cast<std::int64_t>(how.elements(placed.count)),
+                          static_cast<std::int64_t>(how.block));
+  }
+  return numbers.view(scalar_type_of(how.rounded.value_or(DType::f32))).to(torch::kFloat);
 }
 
 }  // namespace
 
-torch::Tensor extract_from(torch::Tensor& carry, const codec::Extraction& how) {
-  const torch::Tensor extract =
-      how.rounded ? round_all(carry, how) : take_greatest(carry, how.greatest);
+DeviceExtract extract_from(torch::Tensor& carry, const codec::Extraction& how, std::size_t first) {
+  if (how.greatest == 0) return {.numbers = round_off(carry, how)};
+  const torch::Tensor indices = find_greatest(carry, how.greatest);
+  torch::Tensor values = carry.index_select(0, indices);
+  const torch::Tensor numbers = round_off(values, how);
+  carry.index_copy_(0, indices, values);
   carry.nan_to_num_(0.0, 0.0, 0.0);
-  return extract;
+  const torch::Tensor placed = first > 0 ? indices.add(static_cast<std::int64_t>(first)) : indices;
+  return {placed.to(torch::kInt), numbers};
 }
 
-void Upload::add(const torch::Tensor& target, ConstByteSpan numbers, const codec::Extraction& how) {
-  const auto at = static_cast<std::size_t>(numbers.data() - messages_.data());
-  pieces_.push_back({target, true, *how.rounded, numbers.size(), at});
-  pieces_.back().block = static_cast<std::int64_t>(how.block);
-}
-
-void Upload::set(const torch::Tensor& target, ConstByteSpan elements, DType dtype) {
-  pieces_.push_back({target, false, dtype, elements.size(), append(elements)});
-}
-
-void Upload::name(std::size_t first, const codec::Extract& extract) {
-  for (const std::uint32_t index : extract.indices) {
-    indices_.push_back(static_cast<std::int64_t>(first + index));
-  }
-  values_.insert(values_.end(), extract.values.begin(), extract.values.end());
-}
-
-void Upload::put_named(const torch::Tensor& target, bool adds) {
-  if (indices_.empty()) return;
-  const ConstByteSpan values = std::as_bytes(std::span(values_));
-  pieces_.push_back({target, adds, DType::f32, values.size(), append(values)});
-  pieces_.back().indices_at = append(std::as_bytes(std::span(indices_)));
-  indices_.clear();
-  values_.clear();
-}
-
-std::size_t Upload::append(ConstByteSpan bytes) {
-  bytes_.resize(round_up(bytes_.size(), kWidest));
-  const std::size_t at = round_up(messages_.size(), kWidest) + bytes_.size();
-  bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
-  return at;
-}
-
-void Upload::copy_to(torch::Device device) {
-  const std::size_t first = round_up(messages_.size(), kWidest);
-  const auto size = static_cast<std::int64_t>(first + bytes_.size());
-  there_ = torch::empty({size}, torch::TensorOptions().dtype(torch::kByte).device(device));
-  const auto copy = [&](std::size_t at, ConstByteSpan from) {
-    if (from.empty()) return;
-    part(at, from.size()).copy_(tensor_of(from, torch::kCPU), /*non_blocking=*/true);
-  };
-  copy(0, messages_);
-  copy(first, bytes_);
-}
-
-torch::Tensor Upload::part(std::size_t at, std::size_t bytes) const {
-  return there_.narrow(0, static_cast<std::int64_t>(at), static_cast<std::int64_t>(bytes));
-}
-
-void Upload::run(bool adds) const {
-  for (const Piece& piece : pieces_) {
-    if (piece.adds != adds) continue;
-    torch::Tensor target = piece.target;
-    const torch::Tensor bytes = part(piece.at, piece.bytes);
-    const torch::Tensor numbers =
-        piece.block > 0 ? values_of_int8(bytes, target.numel(), piece.block)
-                        : bytes.view(scalar_type_of(piece.dtype)).to(target.scalar_type());
-    if (piece.indices_at) {
-      const auto length = static_cast<std::size_t>(numbers.numel()) * sizeof(std::int64_t);
-      const torch::Tensor indices = part(*piece.indices_at, length).view(torch::kLong);
-      adds ? target.index_add_(0, indices, numbers) : target.index_copy_(0, indices, numbers);
+void add_extracts(const torch::Tensor& sums, std::span<const PlacedExtract> extracts) {
+  std::vector<torch::Tensor> indices, values;
+  for (const PlacedExtract& placed : extracts) {
+    if (placed.how.greatest > 0) {
+      indices.push_back(placed.extract.indices);
+      values.push_back(values_of(placed));
     } else {
-      adds ? target.add_(numbers) : target.copy_(numbers);
+      sums.narrow(0, static_cast<std::int64_t>(placed.first),
+                  static_cast<std::int64_t>(placed.count))
+          .add_(values_of(placed));
     }
   }
+  if (indices.empty()) return;
+  torch::Tensor places = torch::cat(indices);
+  if (places.scalar_type() == torch::kInt) {
+    constexpr std::int64_t kAllBits = 0xFFFFFFFF;
+    places = places.to(torch::kLong).bitwise_and_(kAllBits).clamp_max_(sums.numel() - 1);
+  }
+  sums.index_add_(0, places, torch::cat(values));
 }
 
 }  // namespace stretto::ddp

@@ -43,6 +43,10 @@ torch::Tensor tensor_of(Floats& values) {
   return ddp::tensor_of(const_view_of(std::span<const float>(values)), torch::kCPU);
 }
 
+ConstByteSpan bytes_of(const torch::Tensor& tensor) {
+  return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
 class DeviceExtractions : public ::testing::TestWithParam<std::shared_ptr<const Codec>> {
  protected:
   torch::Tensor said_by(const Message& message, std::size_t count) {
@@ -73,19 +77,13 @@ TEST_P(DeviceExtractions, MakeTheMessageAndTheResidualOfTheHost) {
                   expected);
     const codec::Extraction how = *codec_.extraction(count, kPosition.step);
     torch::Tensor there = tensor_of(carry).add_(tensor_of(gradient));
-    const torch::Tensor bytes = extract_from(there, how);
-    auto* const data = static_cast<std::byte*>(bytes.data_ptr());
-    codec::Extract extract{.numbers = {data, bytes.nbytes()}};
-    if (!how.rounded) {
-      auto* const indices = reinterpret_cast<std::uint32_t*>(data);
-      extract = {.indices = {indices, how.greatest},
-                 .values = {reinterpret_cast<float*>(indices + how.greatest), how.greatest}};
+    const DeviceExtract extracted = extract_from(there, how);
+    codec::Extract extract{.numbers = bytes_of(extracted.numbers)};
+    if (how.greatest > 0) {
+      const auto* const indices = extracted.indices.const_data_ptr();
+      extract.indices = {static_cast<const std::uint32_t*>(indices), how.greatest};
     }
     codec_.encode_extract(extract, count, kPosition, message);
-    for (std::size_t j = 0; j < extract.indices.size(); ++j) {
-      const float rest = extract.values[j];
-      carry[extract.indices[j]] = std::isfinite(rest) ? rest : 0.0f;
-    }
     EXPECT_EQ(carry, expected_carry) << codec_.name() << " of " << count;
     // Which of all NaN a NaN is, PyTorch's conversions choose.
     if (are_finite) {
@@ -98,34 +96,37 @@ TEST_P(DeviceExtractions, MakeTheMessageAndTheResidualOfTheHost) {
   }
 }
 
-TEST_P(DeviceExtractions, OfMessagesAreAddedAsTheHostAddsThem) {
+TEST_P(DeviceExtractions, AreAddedAsTheHostAddsMessages) {
   Random random(19);
   for (int round = 0; round < 20; ++round) {
     const std::size_t count = 1 + random.below(3000);
-    Floats expected(count), sums(count);
-    Message all, up;
+    const std::size_t first = random.below(3) * 100;
+    Floats expected(count), sums(first + count);
+    const codec::Extraction how = *codec_.extraction(count, kPosition.step);
     for (int rank = 0; rank < 3; ++rank) {
+      Floats gradient = awkward_values(count, true, random);
       Floats carry(count);
-      const Floats gradient = awkward_values(count, true, random);
-      codec_.encode({.carry = carry, .gradient = gradient, .position = kPosition}, scratch_, all);
+      Message message;
+      codec_.encode({.carry = carry, .gradient = gradient, .position = kPosition}, scratch_,
+                    message);
+      ASSERT_TRUE(codec_.decode_add(message, kPosition, scratch_, expected).ok());
+      torch::Tensor there = tensor_of(gradient);
+      const PlacedExtract placed{extract_from(there, how, first), how, first, count};
+      add_extracts(tensor_of(sums), {&placed, 1});
     }
-    Upload upload(all, up);
-    for (ConstByteSpan rest = all; !rest.empty();) {
-      const std::size_t length = codec_.decode_add(rest, kPosition, scratch_, expected).or_throw();
-      const codec::Extract said =
-          codec_.decode_extract(rest, kPosition, scratch_, count).or_throw();
-      if (said.numbers.empty()) {
-        upload.name(0, said);
-        upload.add_named(tensor_of(sums));
-      } else {
-        upload.add(tensor_of(sums), said.numbers, *codec_.extraction(count, kPosition.step));
-      }
-      rest = rest.subspan(length);
-    }
-    upload.copy_to(torch::kCPU);
-    upload.run_additions();
-    EXPECT_EQ(sums, expected) << codec_.name() << " of " << count;
+    EXPECT_EQ(Floats(sums.begin() + static_cast<std::ptrdiff_t>(first), sums.end()), expected)
+        << codec_.name() << " of " << count;
   }
+}
+
+TEST(DeviceExtraction, IndicesOfAnotherRankStayInTheVector) {
+  Floats sums(10);
+  const codec::Extraction how{.greatest = 2};
+  const DeviceExtract extract{torch::tensor({3, -5}, torch::kInt),
+                              torch::tensor({1.0f, 2.0f}).view(torch::kByte)};
+  const PlacedExtract placed{extract, how, 0, 10};
+  add_extracts(tensor_of(sums), {&placed, 1});
+  EXPECT_EQ(sums, (Floats{0, 0, 0, 1, 0, 0, 0, 0, 0, 2}));
 }
 
 }  // namespace

@@ -29,27 +29,30 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
   const torch::Device device = parameters.front().tensor.device();
   const auto is_there = [&](const NamedTensor& each) { return each.tensor.device() == device; };
   if (device.is_cpu() || !std::ranges::all_of(parameters, is_there)) return {};
+  // The kind of a device is told by where its memory is. Types of one byte can be moved there, and
+  // not added.
+  const auto is_on_it = [&](const NamedTensor& parameter) {
+    const torch::Tensor& tensor = parameter.tensor;
+    return tensor.element_size() > 1 &&
+           (tensor.numel() == 0 || communicator.device_of(tensor.const_data_ptr()));
+  };
+  const bool is_of_communicator =
+      communicator.device() == device.index() && std::ranges::all_of(parameters, is_on_it);
   if (auto staged = hook.ending_in(std::make_shared<StagedReduction>(device))) {
-    // The kind of a device is told by where its memory is. Types of one byte can be moved there,
-    // and not added.
-    const auto is_on_it = [&](const NamedTensor& parameter) {
-      const torch::Tensor& tensor = parameter.tensor;
-      return tensor.element_size() > 1 &&
-             (tensor.numel() == 0 || communicator.device_of(tensor.const_data_ptr()));
-    };
-    if (communicator.device() == device.index() && std::ranges::all_of(parameters, is_on_it)) {
-      return {device, std::make_shared<CommunicatorBuckets>(device)};
-    }
+    if (is_of_communicator) return {device, std::make_shared<CommunicatorBuckets>(device)};
     if (!has_addresses(device)) return {};
     return {device, std::make_shared<DeviceBuckets>(device), std::move(staged)};
   }
-  const bool is_plain_codec = options.codec != nullptr &&
-                              options.exchange == CompressedExchange::gather &&
-                              options.compression == Compression::always;
-  if (!has_addresses(device) || !is_plain_codec) return {};
-  auto compression = DeviceCompression::create(options.codec, parameters, communicator.size());
-  if (compression == nullptr) return {};
-  return {device, std::make_shared<CompressedDeviceBuckets>(device), std::move(compression)};
+  const auto codec = std::dynamic_pointer_cast<const Codec>(options.codec);
+  if (!has_addresses(device) || codec == nullptr ||
+      options.exchange != CompressedExchange::gather ||
+      options.compression != Compression::always ||
+      !DeviceCompression::is_for(*codec, parameters, communicator.size())) {
+    return {};
+  }
+  auto exchange = is_of_communicator ? exchange_on_device(device) : exchange_by_host(codec, device);
+  return {device, std::make_shared<CompressedDeviceBuckets>(device),
+          std::make_shared<DeviceCompression>(codec, device, std::move(exchange))};
 }
 
 torch::Tensor view_like(const torch::Tensor& parameter, const GradientStorage& storage,

@@ -71,21 +71,29 @@ struct Encoding {
 // of a device; NonFinite::stop is not known there.
 struct Extraction {
   // So many elements, those of the greatest magnitudes as Codec has them, are taken out; zero
-  // stands in their places.
+  // stands in their places. 0: all are.
   std::size_t greatest = 0;
-  // Or all elements are rounded to the nearest number of this type, and become what is left: f16 or
-  // bf16, finite ones to the limit at most, or i8, codes and then scales as int8() has them. What
-  // is left of infinity and NaN is zero.
+  // What is taken out is rounded to the nearest number of this type, and what that does not say
+  // goes back to its place: f16 or bf16, finite ones to the limit at most, or i8, codes and then
+  // scales as int8() has them. Of infinity and NaN zero goes back. Nothing: it stays f32.
   std::optional<DType> rounded = std::nullopt;
   float limit = 0;
   std::size_t block = 0;  // So many i8 share a scale.
+
+  std::size_t elements(std::size_t count) const { return greatest > 0 ? greatest : count; }
+  // Of the numbers that come of a vector of `count` elements.
+  std::size_t number_bytes(std::size_t count) const {
+    const std::size_t said = elements(count);
+    if (rounded == DType::i8) return said + (said + block - 1) / block;
+    return said * size_bytes(rounded.value_or(DType::f32));
+  }
 };
 
-// What comes of it, and of which a message is made.
+// What comes of it, and stands in a message.
 struct Extract {
-  std::span<const std::uint32_t> indices = {};  // Of what has been taken out, ascending.
-  std::span<float> values = {};                 // It.
-  std::span<const std::byte> numbers = {};      // Rounded.
+  std::span<const std::uint32_t> indices =
+      {};  // Of what has been taken out, ascending, unless all.
+  std::span<const std::byte> numbers = {};
 };
 
 }  // namespace codec
@@ -129,11 +137,10 @@ class Codec : public Compressor {
   virtual std::optional<codec::Extraction> extraction(std::size_t count, std::uint64_t step) const {
     return (void)count, (void)step, std::nullopt;
   }
-  // Writes the message that encode() makes of `count` elements to `message`, which is as long. What
-  // it does not say of the values is left in them, and belongs in their places.
+  // Writes the message that encode() makes of `count` elements to `message`, which is as long.
   void encode_extract(const codec::Extract& extract, std::size_t count,
                       const codec::Position& position, std::span<std::byte> message) const;
-  // What decode_add() would add, which is in `bytes` and in the scratch. Fails as that does.
+  // What decode_add() would add: numbers in `bytes`, indices in the scratch. Fails as that does.
   Result<codec::Extract> decode_extract(std::span<const std::byte> bytes,
                                         const codec::Position& position, codec::Scratch& scratch,
                                         std::size_t count) const;

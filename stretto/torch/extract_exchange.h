@@ -1,0 +1,71 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include "stretto/base/view.h"
+#include "stretto/codec/codec.h"
+#include "stretto/communicator/communicator.h"
+#include "stretto/reducer/communication_hook.h"
+#include "stretto/torch/device_extraction.h"
+
+namespace stretto::ddp {
+
+// What this rank has taken out of a bucket, which its streams may still be doing.
+struct BucketExtracts {
+  // Of gradients with a codec, in the order of the bucket.
+  std::vector<PlacedExtract> extracts = {};
+  std::vector<std::string> names = {};  // Theirs.
+  std::vector<View> plain = {};         // Gradients that travel as they are.
+};
+
+// What is moved of the extracts of a bucket.
+struct ExchangedBytes {
+  std::size_t sent = 0;
+  std::size_t received = 0;
+};
+
+// Brings the extracts of all ranks to each of them, and adds them in the order of ranks, as
+// everywhere; gradients without a codec are reduced. One thread at a time, which calls start() and
+// finish() in the order of buckets.
+class ExtractExchange {
+ public:
+  virtual ~ExtractExchange() = default;
+  // Of what follows; what has been started before has been finished, or has failed.
+  virtual void attach(Communicator& communicator) = 0;
+  // Where extracts are counted from: the beginning of their gradient, or of the bucket.
+  virtual bool counts_from_bucket() const = 0;
+  // All ranks have the same gradients in a bucket.
+  virtual ExchangedBytes start(const FullBucket& full, BucketExtracts own,
+                               const codec::Position& position) = 0;
+  // Waits for the other ranks. Behind it, on the calling thread's current stream, gradients with a
+  // codec are the sum, and the others as FullBucket::op says.
+  virtual void finish(const FullBucket& full) = 0;
+};
+
+// For finish(): makes what the ranks have taken out the result, in the order of ranks, and the
+// other gradients what has been reduced of them, whose bytes lie one behind the other.
+void put_together(const FullBucket& full, torch::Device device,
+                  const std::vector<std::vector<PlacedExtract>>& of_ranks,
+                  const std::vector<View>& plain, const torch::Tensor& reduced);
+
+// As they are, in memory of the device that the communicator makes and whose operations it runs:
+// nothing goes to the host, which waits only as these operations do.
+std::unique_ptr<ExtractExchange> exchange_on_device(torch::Device device);
+
+// As messages of the codec, which the host makes, exchanges, whatever moves its data, and reads. So
+// only what is about as long as the messages goes to the host and comes from there. The message of
+// a bucket leaves when the next one is full, or the last: the host waits for the device then, if
+// that has not got so far.
+std::unique_ptr<ExtractExchange> exchange_by_host(std::shared_ptr<const Codec> codec,
+                                                  torch::Device device);
+
+}  // namespace stretto::ddp
