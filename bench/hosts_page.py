@@ -29,7 +29,8 @@ PARTS = {
                f"--delay {ms} --rate 100M --repeats 1 --bytes 16M --no-algorithms "
                "--systems stretto,openmpi")],
     "loss": [f"--loss {permille} --delay 1 --rate 100M {words}" for permille in (1, 10)
-             for words in (FEW, "--repeats 31 --bytes 64K --no-algorithms --systems stretto,openmpi",
+             for words in (FEW,
+                           "--repeats 31 --bytes 64K --no-algorithms --systems stretto,openmpi",
                            "--repeats 1 --bytes 16M --no-algorithms")],
     "connections": [f"--streams {streams} --connection-rate 25M --delay 1 --rate 100M --shapes 2x1 "
                     "--repeats 1 --bytes 64K,1M,4M --no-algorithms" for streams in (1, 4)],
@@ -37,8 +38,8 @@ PARTS = {
               "--no-algorithms"],
     "training": ["--training --shapes 2x2,4x1"],
     "plots": ["--plots build/plots"],
-    "joining": ["--joining 64"],
-    "mesh": ["--mesh --repeats 3"],
+    "joining": ["--joining 64", "--joining 256 --repeats 1"],
+    "mesh": ["--mesh --repeats 3", "--mesh --repeats 3 --encryption tls"],
     "encryption": ["--encryption tls --rate 10G --no-algorithms"],
 }
 

@@ -46,15 +46,19 @@ function(stretto_add_cuda)
   endif()
   stretto_cuda_devices(devices)
   set(runtime ${PROJECT_SOURCE_DIR}/stretto/cuda/runtime)
-  set(kernels ${CMAKE_BINARY_DIR}/stretto_cuda_kernels.o)
-  add_custom_command(OUTPUT ${kernels}
-    COMMAND ${STRETTO_NVCC} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr ${devices}
-      --threads 0  # A device each: nothing else is left to compile by then.
-      -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC -isystem ${folder}/include
-      -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -MD -MF ${kernels}.d
-      -c ${runtime}/kernels.cu -o ${kernels}
-    DEPENDS ${runtime}/kernels.cu DEPFILE ${kernels}.d COMMENT "Building kernels for GPUs")
-  add_library(stretto_cuda_kernels MODULE ${kernels})
+  set(objects)
+  foreach(name IN ITEMS kernels codec_kernels)
+    set(object ${CMAKE_BINARY_DIR}/stretto_cuda_${name}.o)
+    add_custom_command(OUTPUT ${object}
+      COMMAND ${STRETTO_NVCC} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr ${devices}
+        --threads 0  # A device each: nothing else is left to compile by then.
+        -ccbin ${CMAKE_CXX_COMPILER} -Xcompiler -fPIC -isystem ${folder}/include
+        -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include -MD -MF ${object}.d
+        -c ${runtime}/${name}.cu -o ${object}
+      DEPENDS ${runtime}/${name}.cu DEPFILE ${object}.d COMMENT "Building ${name} for GPUs")
+    list(APPEND objects ${object})
+  endforeach()
+  add_library(stretto_cuda_kernels MODULE ${objects})
   set_target_properties(stretto_cuda_kernels PROPERTIES LINKER_LANGUAGE CXX
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
   target_link_libraries(stretto_cuda_kernels PRIVATE stretto_build stretto_base ${STRETTO_CUDART}

@@ -169,7 +169,8 @@ def training_parts(folder):
                     environment, needs=[launcher, program])
 
     # NCCL takes one rank for a GPU.
-    return [ranks("NCCL and training, 1 rank", 1, STRETTO_BACKEND="nccl"),
+    return [*codec_parts(folder),
+            ranks("NCCL and training, 1 rank", 1, STRETTO_BACKEND="nccl"),
             ranks("collectives, 2 ranks on one GPU", 2, STRETTO_BACKEND="cuda"),
             ranks("collectives, 4 ranks on one GPU", 4, STRETTO_BACKEND="cuda"),
             sanitized_collectives(launcher, program),
@@ -181,6 +182,15 @@ def training_parts(folder):
             steps("steps of three models, 2 ranks", folder),
             steps("steps, by our kernels", folder, "--systems", "stretto", "--backend", "cuda"),
             backend_part(folder.parent)]
+
+
+def codec_parts(folder):
+    tests = str(folder / "stretto_torch_test")
+    racecheck = ["compute-sanitizer", "--tool", "racecheck", "--error-exitcode", "1", tests,
+                 "--gtest_filter=Of/ExtractionsOnAGpu.*"]
+    return [Part("kernels of codecs", [tests, "--gtest_filter=*OnAGpu.*"], 60, needs=[tests]),
+            Part("compute-sanitizer racecheck, codecs", racecheck, 60,
+                 needs=["compute-sanitizer", tests])]
 
 
 def steps(name, folder, *options):
@@ -262,7 +272,8 @@ def main(arguments, driver="libcuda.so.1"):
         if torch:
             backend = ["stretto_python"] if has_headers_of_python() else []
             before_training = [building("building with torch", options.build, options.jobs,
-                                        "gpu_rank_program", "ddp_driver", *backend)]
+                                        "gpu_rank_program", "stretto_torch_test",
+                                        "ddp_driver", *backend)]
     parts = before_kernels + kernel_parts(folder) + before_training + training_parts(folder)
     outcomes = run_all(parts, options.seconds)
     show(outcomes)

@@ -5,6 +5,7 @@
 
 #include "stretto/base/environment.h"
 #include "stretto/base/status.h"
+#include "stretto/cuda/codec_kernels.h"
 #include "stretto/cuda/kernels.h"
 
 namespace stretto::cuda {
@@ -17,5 +18,14 @@ struct Kernels {
 // the folder of this library or program, or from where the system looks for libraries. It stays
 // loaded. Fails with invalid_argument, and what to do.
 Result<Kernels> load_kernels(const Environment& environment);
+
+struct CodecKernels {
+  Select select = nullptr;
+  Round round = nullptr;
+  Add add = nullptr;
+};
+
+// The same for what codecs leave to a device.
+Result<CodecKernels> load_codec_kernels(const Environment& environment);
 
 }  // namespace stretto::cuda

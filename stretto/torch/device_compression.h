@@ -36,7 +36,7 @@ class CompressedDeviceBuckets final : public DeviceBuckets {
 };
 
 // Compresses gradients in buckets of a device by a codec that has an extraction. What looks at
-// every element is done there, by PyTorch's operators, where the residuals are, too; an
+// every element is done there (device_extraction.h), where the residuals are, too; an
 // ExtractExchange brings what has been taken out to the other ranks. So results have the bits of a
 // CompressedReduction with that codec and no other options. Gradients without a codec are reduced
 // as they are. Times in its statistics are the host's.

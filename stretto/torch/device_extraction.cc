@@ -6,14 +6,70 @@
 #include <limits>
 #include <vector>
 
+#include <c10/core/DeviceGuard.h>
+
+#include "stretto/base/log.h"
+#include "stretto/cuda/load_kernels.h"
 #include "stretto/torch/device_tensors.h"
+#include "stretto/torch/streams.h"
 
 namespace stretto::ddp {
 namespace {
 
+// Null where PyTorch's operators do what our kernels do: on devices of other kinds, and where these
+// cannot be loaded.
+const cuda::CodecKernels* kernels_for(const torch::Tensor& values) {
+  static const Result<cuda::CodecKernels> loaded = [] {
+    Result<cuda::CodecKernels> kernels = cuda::load_codec_kernels(process_environment());
+    if (!kernels.ok()) {
+      log(LogLevel::info, "codecs work by PyTorch's operators: {}", kernels.status().message());
+    }
+    return kernels;
+  }();
+  return values.is_cuda() && loaded.ok() ? &loaded.value() : nullptr;
+}
+
+// Begins a kernel on the calling thread's current stream.
+template <class Kernel, class Task>
+void begin(Kernel kernel, const Task& task, const torch::Tensor& values) {
+  const c10::DeviceGuard guard(values.device());
+  const int error = kernel(&task, current_stream(values.device()).native_handle());
+  if (error == 0) return;
+  status_of(StatusCode::system, "beginning a kernel of a codec: CUDA's error {}", error).or_throw();
+}
+
+cuda::Rounding rounding_of(const torch::Tensor& values, const codec::Extraction& how,
+                           const torch::Tensor& numbers) {
+  const auto count = static_cast<std::size_t>(values.numel());
+  auto* const first = static_cast<std::uint8_t*>(numbers.data_ptr());
+  return {.values = values.data_ptr<float>(),
+          .count = count,
+          .dtype = *how.rounded,
+          .limit = how.limit,
+          .block = how.block,
+          .numbers = first,
+          .scales = first + count};
+}
+
+// By our kernels.
+torch::Tensor select(const cuda::CodecKernels& kernels, const torch::Tensor& values,
+                     std::size_t greatest) {
+  const auto count = static_cast<std::size_t>(values.numel());
+  const torch::Tensor indices =
+      torch::empty({static_cast<std::int64_t>(greatest)}, values.options().dtype(torch::kLong));
+  const torch::Tensor room = torch::empty({static_cast<std::int64_t>(cuda::selection_room(count))},
+                                          values.options().dtype(torch::kInt));
+  begin(kernels.select,
+        cuda::Selection{values.data_ptr<float>(), count, greatest, indices.data_ptr<std::int64_t>(),
+                        reinterpret_cast<std::uint32_t*>(room.data_ptr<std::int32_t>())},
+        values);
+  return indices;
+}
+
 // The indices of the greatest elements, ascending. Keys are magnitudes, and for equal ones how many
 // elements follow: so no two are equal, and the greatest are the same on every device.
 torch::Tensor find_greatest(const torch::Tensor& carry, std::size_t greatest) {
+  if (const auto* const kernels = kernels_for(carry)) return select(*kernels, carry, greatest);
   constexpr std::int64_t kPlaces = std::int64_t{1} << 32;
   const std::int64_t last = carry.numel() - 1;
   torch::Tensor keys = carry.view(torch::kInt).bitwise_and(0x7FFFFFFF).to(torch::kLong);
@@ -72,6 +128,13 @@ torch::Tensor round_off(torch::Tensor& values, const codec::Extraction& how) {
     return said;
   }
   torch::Tensor numbers;
+  if (const auto* const kernels = kernels_for(values)) {
+    const std::size_t bytes = how.number_bytes(static_cast<std::size_t>(values.numel()));
+    numbers =
+        torch::empty({static_cast<std::int64_t>(bytes)}, values.options().dtype(torch::kByte));
+    begin(kernels->round, rounding_of(values, how, numbers), values);
+    return numbers;
+  }
   if (how.rounded == DType::i8) {
     numbers = round_to_int8(values, static_cast<std::int64_t>(how.block));
   } else {
@@ -95,6 +158,14 @@ torch::Tensor values_of(const PlacedExtract& placed) {
   return numbers.view(scalar_type_of(how.rounded.value_or(DType::f32))).to(torch::kFloat);
 }
 
+void add_numbers(const torch::Tensor& values, const PlacedExtract& placed) {
+  if (const auto* const kernels = kernels_for(values)) {
+    begin(kernels->add, rounding_of(values, placed.how, placed.extract.numbers), values);
+  } else {
+    values.add_(values_of(placed));
+  }
+}
+
 }  // namespace
 
 DeviceExtract extract_from(torch::Tensor& carry, const codec::Extraction& how, std::size_t first) {
@@ -115,9 +186,9 @@ void add_extracts(const torch::Tensor& sums, std::span<const PlacedExtract> extr
       indices.push_back(placed.extract.indices);
       values.push_back(values_of(placed));
     } else {
-      sums.narrow(0, static_cast<std::int64_t>(placed.first),
-                  static_cast<std::int64_t>(placed.count))
-          .add_(values_of(placed));
+      add_numbers(sums.narrow(0, static_cast<std::int64_t>(placed.first),
+                              static_cast<std::int64_t>(placed.count)),
+                  placed);
     }
   }
   if (indices.empty()) return;

@@ -10,8 +10,9 @@
 
 #include "stretto/codec/codec.h"
 
-// What codecs leave to devices, by PyTorch's operators: so every device has it that PyTorch has,
-// and on each with the bits of the host's codecs, but for those of a NaN.
+// What codecs leave to devices, by our kernels on a GPU where they can be loaded, else by PyTorch's
+// operators: so every device has it that PyTorch has, and on each with the bits of the host's
+// codecs, but for those of a NaN.
 namespace stretto::ddp {
 
 // What has been taken out of a vector: indices, of 32 bits as they are taken, of 64 as they are

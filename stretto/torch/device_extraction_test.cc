@@ -1,20 +1,27 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What is done by PyTorch's operators, here on the CPU, against the codecs.
+// What is done by PyTorch's operators, here on the CPU, against the codecs; and, where there is a
+// GPU, by our kernels against these.
 
 #include "stretto/torch/device_extraction.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 #include <memory>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/random.h"
+#include "stretto/cuda/load_kernels.h"
 #include "stretto/torch/device_tensors.h"
+#include "stretto/torch/streams.h"
 
 namespace stretto::ddp {
 namespace {
@@ -127,6 +134,117 @@ TEST(DeviceExtraction, IndicesOfAnotherRankStayInTheVector) {
   const PlacedExtract placed{extract, how, 0, 10};
   add_extracts(tensor_of(sums), {&placed, 1});
   EXPECT_EQ(sums, (Floats{0, 0, 0, 1, 0, 0, 0, 0, 0, 2}));
+}
+
+bool has_gpu() {
+  // The linker leaves out what no function is called of.
+  (void)::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
+  return torch::cuda::is_available();
+}
+
+class ExtractionsOnAGpu : public DeviceExtractions {
+ protected:
+  void SetUp() override {
+    if (!has_gpu()) GTEST_SKIP() << "skipped: no GPU";
+    ASSERT_TRUE(cuda::load_codec_kernels(process_environment()).ok());
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Of, ExtractionsOnAGpu,
+                         ::testing::Values(f16({.clip = 1.5f}), bf16(), int8(),
+                                           top_k({.density = 0.01}),
+                                           top_k({.density = 0.3, .values = ValueFormat::bf16}),
+                                           top_k({.density = 0.1, .values = ValueFormat::int8})));
+
+TEST_P(ExtractionsOnAGpu, HaveTheBitsOfThoseOnTheCpu) {
+  Random random(20);
+  for (const std::size_t count : {1, 31, 257, 4095, 4096, 4097, 100'003, 3'000'001}) {
+    for (const bool are_finite : {true, false}) {
+      Floats values = awkward_values(count, are_finite, random);
+      torch::Tensor here = tensor_of(values), there = here.to(torch::kCUDA);
+      const codec::Extraction how = *codec_.extraction(count, kPosition.step);
+      const DeviceExtract expected = extract_from(here, how, 5),
+                          found = extract_from(there, how, 5);
+      EXPECT_TRUE(torch::equal(there.cpu(), here)) << codec_.name() << " of " << count;
+      if (how.greatest > 0) {
+        EXPECT_TRUE(torch::equal(found.indices.cpu(), expected.indices))
+            << codec_.name() << " of " << count;
+      }
+      if (are_finite) {
+        EXPECT_TRUE(torch::equal(found.numbers.cpu(), expected.numbers))
+            << codec_.name() << " of " << count;
+      }
+      const torch::Tensor sums = torch::zeros({static_cast<std::int64_t>(count + 5)});
+      const torch::Tensor sums_there = sums.to(torch::kCUDA);
+      const PlacedExtract said{expected, how, 5, count}, said_there{found, how, 5, count};
+      add_extracts(sums, {&said, 1});
+      add_extracts(sums_there, {&said_there, 1});
+      EXPECT_TRUE(torch::allclose(sums_there.cpu(), sums, 0, 0, /*equal_nan=*/true))
+          << codec_.name() << " of " << count;
+    }
+  }
+}
+
+// Every byte that is read or written counts. A third of a copy's speed is what no kernel should
+// miss.
+class CodecKernelsOnAGpu : public ::testing::Test {
+ protected:
+  static constexpr std::int64_t kCount = std::int64_t{64} << 20;
+
+  void SetUp() override {
+    if (!has_gpu()) GTEST_SKIP() << "skipped: no GPU";
+    kernels_ = cuda::load_codec_kernels(process_environment()).or_throw();
+    values_ = torch::randn({kCount}, torch::kCUDA);
+    other_ = torch::empty({kCount}, torch::kCUDA);
+    copy_ms_ = milliseconds([&] { other_.copy_(values_); });
+  }
+  template <class Act>
+  double milliseconds(const Act& act) {
+    constexpr int kRuns = 20;
+    act();
+    wait_for(current_stream(values_.device()));
+    const TimePoint begin = Clock::now();
+    for (int run = 0; run < kRuns; ++run) act();
+    wait_for(current_stream(values_.device()));
+    return 1e3 * seconds(Clock::now() - begin) / kRuns;
+  }
+  template <class Kernel, class Task>
+  void tell(const char* what, Kernel kernel, const Task& task, double bytes_of_element) {
+    void* const stream = current_stream(values_.device()).native_handle();
+    const double ms = milliseconds([&] { ASSERT_EQ(kernel(&task, stream), 0); });
+    const double of_a_copy = bytes_of_element / 8 * copy_ms_ / ms;
+    std::printf("{\"what\": \"%s of 64 Mi f32\", \"ms\": %.3f, \"of_a_copy\": %.2f}\n", what, ms,
+                of_a_copy);
+    EXPECT_GT(of_a_copy, 1.0 / 3);
+  }
+
+  cuda::CodecKernels kernels_;
+  torch::Tensor values_, other_;
+  double copy_ms_ = 0;
+};
+
+TEST_F(CodecKernelsOnAGpu, Speed) {
+  cuda::Rounding rounding{.values = values_.data_ptr<float>(),
+                          .count = static_cast<std::size_t>(kCount),
+                          .limit = 1e38f,
+                          .block = 256,
+                          .numbers = other_.data_ptr(),
+                          .scales = static_cast<std::uint8_t*>(other_.data_ptr()) + kCount};
+  for (const DType dtype : {DType::bf16, DType::f16, DType::i8}) {
+    values_.normal_();
+    rounding.dtype = dtype;
+    const double bytes = 8.0 + static_cast<double>(size_bytes(dtype));
+    tell(("rounding to " + std::string(name(dtype))).c_str(), kernels_.round, rounding, bytes);
+    tell(("adding " + std::string(name(dtype))).c_str(), kernels_.add, rounding, bytes);
+  }
+  values_.normal_();
+  const auto greatest = static_cast<std::size_t>(kCount / 100);
+  const torch::Tensor room =
+      torch::empty({static_cast<std::int64_t>(cuda::selection_room(rounding.count))},
+                   torch::dtype(torch::kInt).device(torch::kCUDA));
+  const cuda::Selection selection{rounding.values, rounding.count, greatest,
+                                  static_cast<std::int64_t*>(other_.data_ptr()),
+                                  reinterpret_cast<std::uint32_t*>(room.data_ptr<std::int32_t>())};
+  tell("the greatest hundredth", kernels_.select, selection, 5 * 4);
 }
 
 }  // namespace

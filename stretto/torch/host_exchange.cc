@@ -147,18 +147,20 @@ class HostExchange final : public ExtractExchange {
   codec::Scratch scratch_;
 };
 
-// What the host is to have, in one vector.
+// What the host is to have, in one vector: gradients that travel as they are, all indices, which so
+// lie where the host can read them, and all numbers.
 void HostExchange::collect(Bucket& bucket) const {
   const torch::NoGradGuard no_grad;
-  std::vector<torch::Tensor> parts;
+  std::vector<torch::Tensor> parts, numbers;
   for (const View& view : bucket.own.plain) {
     parts.push_back(tensor_of(ConstByteSpan(view.span()), device_));
   }
   for (PlacedExtract& placed : bucket.own.extracts) {
     DeviceExtract extract = std::exchange(placed.extract, {});
     if (extract.indices.defined()) parts.push_back(extract.indices.view(torch::kByte));
-    parts.push_back(std::move(extract.numbers));
+    numbers.push_back(std::move(extract.numbers));
   }
+  parts.insert(parts.end(), numbers.begin(), numbers.end());
   bucket.extracts = torch::cat(parts);
   bucket.encoded.emplace(device_.type());
   bucket.encoded->record(current_stream(device_));
@@ -182,7 +184,6 @@ ExchangedBytes HostExchange::start(const FullBucket& full, BucketExtracts own,
   }
   const auto size = static_cast<std::size_t>(communicator_->size());
   make_room(bucket.host, bucket.extracts.nbytes(), *communicator_, device_);
-  make_room(bucket.all, bucket.own_bytes * size, *communicator_, device_);
   // While the device works on this one.
   for (Bucket* const earlier : std::exchange(pending_, {&bucket})) send(*earlier);
   if (full.is_last()) {
@@ -209,7 +210,10 @@ void HostExchange::send(Bucket& bucket) {
         communicator_->all_reduce(plain, {.op = bucket.op, .timeout = bucket.timeout});
   }
   if (bucket.own_bytes == 0) return;
-  const ByteSpan all = bucket.all.bytes().first(bucket.messages_of(communicator_->size()).size());
+  // Not before: now the device has read what was there in the step before.
+  const std::size_t all_bytes = bucket.own_bytes * static_cast<std::size_t>(communicator_->size());
+  make_room(bucket.all, all_bytes, *communicator_, device_);
+  const ByteSpan all = bucket.all.bytes().first(all_bytes);
   const auto rank = static_cast<std::size_t>(communicator_->rank().value());
   const ByteSpan own = all.subspan(rank * bucket.own_bytes, bucket.own_bytes);
   write_messages(bucket, own);
@@ -217,13 +221,16 @@ void HostExchange::send(Bucket& bucket) {
 }
 
 void HostExchange::write_messages(Bucket& bucket, ByteSpan own) const {
-  const std::byte* from = bucket.host.bytes().data() + bucket.plain_bytes;
+  const auto* indices =
+      reinterpret_cast<const std::uint32_t*>(bucket.host.bytes().data() + bucket.plain_bytes);
+  std::size_t all_indices = 0;
+  for (const PlacedExtract& placed : bucket.own.extracts) all_indices += placed.how.greatest;
+  const auto* numbers = reinterpret_cast<const std::byte*>(indices + all_indices);
   for (const PlacedExtract& placed : bucket.own.extracts) {
-    codec::Extract extract;
-    extract.indices = {reinterpret_cast<const std::uint32_t*>(from), placed.how.greatest};
-    from += extract.indices.size_bytes();
-    extract.numbers = {from, placed.how.number_bytes(placed.count)};
-    from += extract.numbers.size();
+    const codec::Extract extract{{indices, placed.how.greatest},
+                                 {numbers, placed.how.number_bytes(placed.count)}};
+    indices += extract.indices.size();
+    numbers += extract.numbers.size();
     const std::size_t bytes = message_bytes(placed, bucket.position);
     codec_->encode_extract(extract, placed.count, bucket.position, own.first(bytes));
     own = own.subspan(bytes);

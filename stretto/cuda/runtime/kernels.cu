@@ -7,25 +7,14 @@
 
 #include <algorithm>
 
+#include "stretto/cuda/runtime/grid.h"
 #include "stretto/cuda/visit_reduction.h"
 
 namespace stretto::cuda {
 namespace {
 
-constexpr unsigned kThreads = 256;
-// Enough to fill any device; threads take several elements where there are more.
-constexpr std::size_t kBlocksMax = 8192;
 // The longest access to memory that a thread has.
 constexpr std::size_t kPackBytes = 16;
-
-unsigned blocks_for(std::size_t packs) {
-  return static_cast<unsigned>(std::min(kBlocksMax, (packs + kThreads - 1) / kThreads));
-}
-
-__device__ std::size_t first_element() {
-  return std::size_t{blockIdx.x} * blockDim.x + threadIdx.x;
-}
-__device__ std::size_t stride() { return std::size_t{gridDim.x} * blockDim.x; }
 
 template <class T>
 __device__ void write_to_all(const Operands& operands, std::size_t i, const T& result) {

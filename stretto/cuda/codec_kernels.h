@@ -1,0 +1,64 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "stretto/base/dtype.h"
+
+// What codecs leave to a device (codec::Extraction), by our kernels: on a stream (a cudaStream_t)
+// of the device that is current, in whose memory everything lies. Each returns the error of the
+// CUDA runtime, or 0 if there is none.
+namespace stretto::cuda {
+
+// The indices of the `greatest` values of the greatest magnitudes, ascending; of equal ones those
+// that come first. A NaN is greater than infinity. By digits, from the highest on: how many values
+// have which, then those whose higher digits are the cut's, so values are read five times.
+// 0 < greatest <= count < 2^32.
+struct Selection {
+  const float* values = nullptr;
+  std::size_t count = 0;
+  std::size_t greatest = 0;
+  std::int64_t* indices = nullptr;
+  std::uint32_t* room = nullptr;  // Of selection_room() elements, whatever is in them.
+};
+inline constexpr std::size_t kDigitBits = 11;
+inline constexpr std::size_t kDigits = std::size_t{1} << kDigitBits;
+inline constexpr std::size_t kTile = 4096;  // Values whose hits are counted together.
+inline constexpr std::size_t selection_tiles(std::size_t count) {
+  return (count + kTile - 1) / kTile;
+}
+inline constexpr std::size_t selection_room(std::size_t count) {
+  return 2 + kDigits + 2 * selection_tiles(count);
+}
+
+// Numbers that say values, as codec::Extraction::rounded has it: 16 bits each, or codes of 8 bits
+// with a scale for each block.
+struct Rounding {
+  float* values = nullptr;  // What they do not say stays here; of infinity and NaN zero.
+  std::size_t count = 0;
+  DType dtype = DType::bf16;
+  float limit = 0;
+  std::size_t block = 0;  // A multiple of 32.
+  void* numbers = nullptr;
+  std::uint8_t* scales = nullptr;
+};
+
+// Adds what such numbers say to `values`.
+using Addition = Rounding;
+
+using Select = int (*)(const Selection* selection, void* stream);
+using Round = int (*)(const Rounding* rounding, void* stream);
+using Add = int (*)(const Addition* addition, void* stream);
+
+// The library of our kernels exports them under names that change with what is above.
+#define STRETTO_CUDA_SELECT stretto_cuda_select_1
+#define STRETTO_CUDA_ROUND stretto_cuda_round_1
+#define STRETTO_CUDA_ADD stretto_cuda_add_1
+inline constexpr const char* kSelect = "stretto_cuda_select_1";
+inline constexpr const char* kRound = "stretto_cuda_round_1";
+inline constexpr const char* kAdd = "stretto_cuda_add_1";
+
+}  // namespace stretto::cuda
