@@ -176,6 +176,7 @@ def training_parts(folder):
             sanitized_collectives(launcher, program),
             ranks("training, 2 ranks on one GPU", 2),
             ranks("training, 4 ranks on one GPU", 4),
+            ranks("training by PyTorch's operators", 2, STRETTO_CUDA_KERNELS="/nowhere"),
             ranks("losses of three models, 2 ranks", 2, "losses"),
             ranks("losses, by our kernels", 2, "losses", STRETTO_BACKEND="cuda"),
             # Against the same step without communication, and PyTorch's DDP over Gloo.

@@ -41,7 +41,7 @@ struct Rounding {
   std::size_t count = 0;
   DType dtype = DType::bf16;
   float limit = 0;
-  std::size_t block = 0;  // A multiple of 32.
+  std::size_t block = 0;  // Of i8: so many share a scale.
   void* numbers = nullptr;
   std::uint8_t* scales = nullptr;
 };
@@ -49,14 +49,19 @@ struct Rounding {
 // Adds what such numbers say to `values`.
 using Addition = Rounding;
 
+// Whether kernels run on the device that is current: an old driver, or a GPU for which none has
+// been built, gives an error.
+using Probe = int (*)();
 using Select = int (*)(const Selection* selection, void* stream);
 using Round = int (*)(const Rounding* rounding, void* stream);
 using Add = int (*)(const Addition* addition, void* stream);
 
 // The library of our kernels exports them under names that change with what is above.
+#define STRETTO_CUDA_PROBE stretto_cuda_probe_1
 #define STRETTO_CUDA_SELECT stretto_cuda_select_1
 #define STRETTO_CUDA_ROUND stretto_cuda_round_1
 #define STRETTO_CUDA_ADD stretto_cuda_add_1
+inline constexpr const char* kProbe = "stretto_cuda_probe_1";
 inline constexpr const char* kSelect = "stretto_cuda_select_1";
 inline constexpr const char* kRound = "stretto_cuda_round_1";
 inline constexpr const char* kAdd = "stretto_cuda_add_1";

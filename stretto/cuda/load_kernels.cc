@@ -12,33 +12,37 @@
 namespace stretto::cuda {
 namespace {
 
-Result<SymbolTable> open_library(const Environment& environment) {
+// `who` is "the backend ... needs".
+Result<SymbolTable> open_library(const Environment& environment, const char* who) {
   const std::string file = "libstretto_cuda_kernels.so";
   std::vector<std::string> files = {own_folder() + file, file};
   if (const auto named = environment.get("STRETTO_CUDA_KERNELS")) files = {*named};
   Result<SymbolTable> symbols = SymbolTable::open(files);
   if (symbols.ok()) return symbols;
   return status_of(StatusCode::invalid_argument,
-                   "the backend \"cuda\" needs stretto's kernels for GPUs, which cannot be "
-                   "loaded ({}): {} is built where CMake finds nvcc, and STRETTO_CUDA_KERNELS "
-                   "says where it is",
-                   symbols.status().message(), file);
+                   "{} stretto's kernels for GPUs, which cannot be loaded ({}): {} is built where "
+                   "CMake finds nvcc, and STRETTO_CUDA_KERNELS says where it is",
+                   who, symbols.status().message(), file);
 }
 
 }  // namespace
 
 Result<Kernels> load_kernels(const Environment& environment) {
-  STRETTO_ASSIGN_OR_RETURN(const SymbolTable symbols, open_library(environment));
+  STRETTO_ASSIGN_OR_RETURN(const SymbolTable symbols,
+                           open_library(environment, "the backend \"cuda\" needs"));
   Kernels kernels;
   STRETTO_RETURN_IF_ERROR(symbols.find_all({{kReduce, &kernels.reduce}}));
   return kernels;
 }
 
 Result<CodecKernels> load_codec_kernels(const Environment& environment) {
-  STRETTO_ASSIGN_OR_RETURN(const SymbolTable symbols, open_library(environment));
+  STRETTO_ASSIGN_OR_RETURN(const SymbolTable symbols,
+                           open_library(environment, "codecs are faster with"));
   CodecKernels kernels;
-  STRETTO_RETURN_IF_ERROR(symbols.find_all(
-      {{kSelect, &kernels.select}, {kRound, &kernels.round}, {kAdd, &kernels.add}}));
+  STRETTO_RETURN_IF_ERROR(symbols.find_all({{kProbe, &kernels.probe},
+                                            {kSelect, &kernels.select},
+                                            {kRound, &kernels.round},
+                                            {kAdd, &kernels.add}}));
   return kernels;
 }
 

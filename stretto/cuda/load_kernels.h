@@ -20,6 +20,7 @@ struct Kernels {
 Result<Kernels> load_kernels(const Environment& environment);
 
 struct CodecKernels {
+  Probe probe = nullptr;
   Select select = nullptr;
   Round round = nullptr;
   Add add = nullptr;

@@ -75,7 +75,6 @@ void DeviceCompression::attach(Communicator& communicator,
   communicator_ = &communicator;
   exchange_->attach(communicator);
   by_index_.clear();
-  started_.clear();
   bucket_step_.reset();
   for (const GradientDescription& description : gradients) {
     by_index_.push_back(nullptr);
@@ -157,20 +156,19 @@ Work DeviceCompression::start(Communicator& communicator, const FullBucket& full
   BucketExtracts own;
   on_device([&] { own = extract_all(full); });
   const bool is_compressed = !own.extracts.empty();
-  const ExchangedBytes moved = exchange_->start(full, std::move(own), position());
+  StartedExchange started = exchange_->start(full, std::move(own), position());
   this_step_.buckets += is_compressed ? 1 : 0;
-  this_step_.message_bytes += moved.sent;
-  this_step_.received_bytes += moved.received;
-  started_.resize(full.of_count);
-  started_[full.index] = Clock::now();
-  this_step_.encode_seconds += seconds(started_[full.index] - begin);
-  return {};
+  this_step_.message_bytes += started.sent_bytes;
+  this_step_.received_bytes += started.received_bytes;
+  this_step_.encode_seconds += seconds(Clock::now() - begin);
+  return std::move(started.work);
 }
 
 void DeviceCompression::finish(const FullBucket& full) {
+  const TimePoint sent = exchange_->wait(full);
   const TimePoint begin = Clock::now();
+  this_step_.exchange_seconds += seconds(begin - sent);
   exchange_->finish(full);
-  this_step_.exchange_seconds += seconds(begin - started_[full.index]);
   this_step_.decode_seconds += seconds(Clock::now() - begin);
   if (full.is_last()) last_step_ = this_step_;
 }

@@ -76,7 +76,6 @@ class DeviceCompression final : public CommunicationHook {
   const std::unique_ptr<ExtractExchange> exchange_;
   std::map<std::string, Gradient> gradients_;
   std::vector<Gradient*> by_index_;  // Null: it travels as it is.
-  std::vector<TimePoint> started_;   // Of buckets, by index.
   Communicator* communicator_ = nullptr;
   std::uint64_t step_ = 0;
   std::optional<std::uint64_t> bucket_step_;  // FullBucket::step of the step that has begun.

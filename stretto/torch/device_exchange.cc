@@ -23,8 +23,9 @@ class DeviceExchange final : public ExtractExchange {
     buckets_.clear();
   }
   bool counts_from_bucket() const override { return true; }
-  ExchangedBytes start(const FullBucket& full, BucketExtracts own,
-                       const codec::Position& position) override;
+  StartedExchange start(const FullBucket& full, BucketExtracts own,
+                        const codec::Position& position) override;
+  TimePoint wait(const FullBucket& full) override { return buckets_[full.index].sent; }
   void finish(const FullBucket& full) override;
 
  private:
@@ -35,8 +36,7 @@ class DeviceExchange final : public ExtractExchange {
     Memory memory;
     std::size_t plain_bytes = 0;
     std::size_t share_bytes = 0;
-    Work plain_work;
-    Work work;
+    TimePoint sent;
 
     ByteSpan plain() const { return memory.bytes().first(plain_bytes); }
     ByteSpan shares(std::size_t count) const {
@@ -108,9 +108,9 @@ void DeviceExchange::copy_own(const Bucket& bucket) const {
   }
 }
 
-ExchangedBytes DeviceExchange::start(const FullBucket& full, BucketExtracts own,
-                                     const codec::Position&) {
-  if (buckets_.size() <= full.index) buckets_.resize(full.of_count);
+StartedExchange DeviceExchange::start(const FullBucket& full, BucketExtracts own,
+                                      const codec::Position&) {
+  buckets_.resize(full.of_count);
   Bucket& bucket = buckets_[full.index];
   bucket.own = std::move(own);
   lay_out(bucket);
@@ -120,24 +120,23 @@ ExchangedBytes DeviceExchange::start(const FullBucket& full, BucketExtracts own,
   });
   for (PlacedExtract& placed : bucket.own.extracts) placed.extract = {};
   full.memory->written();
+  std::vector<Work> works;
   if (bucket.plain_bytes > 0) {
     const std::size_t count = bucket.plain_bytes / size_bytes(full.view.dtype);
-    bucket.plain_work =
-        communicator_->all_reduce(View(bucket.plain().data(), count, full.view.dtype),
-                                  {.op = full.op, .timeout = full.timeout});
+    works.push_back(communicator_->all_reduce(View(bucket.plain().data(), count, full.view.dtype),
+                                              {.op = full.op, .timeout = full.timeout}));
   }
-  if (bucket.share_bytes == 0) return {};
+  bucket.sent = Clock::now();
+  if (bucket.share_bytes == 0) return {Work::all(std::move(works))};
   const auto rank = static_cast<std::size_t>(communicator_->rank().value());
   const ByteSpan all = bucket.shares(ranks());
-  bucket.work = communicator_->all_gather(
-      all.subspan(rank * bucket.share_bytes, bucket.share_bytes), all, {.timeout = full.timeout});
-  return {bucket.share_bytes, all.size() - bucket.share_bytes};
+  works.push_back(communicator_->all_gather(
+      all.subspan(rank * bucket.share_bytes, bucket.share_bytes), all, {.timeout = full.timeout}));
+  return {Work::all(std::move(works)), bucket.share_bytes, all.size() - bucket.share_bytes};
 }
 
 void DeviceExchange::finish(const FullBucket& full) {
-  Bucket& bucket = buckets_[full.index];
-  if (bucket.plain_bytes > 0) full.memory->end(bucket.plain_work).or_throw();
-  if (bucket.share_bytes > 0) full.memory->end(bucket.work).or_throw();
+  const Bucket& bucket = buckets_[full.index];
   on_device([&] {
     const torch::NoGradGuard no_grad;
     std::vector<std::vector<PlacedExtract>> of_ranks;
@@ -154,24 +153,6 @@ void DeviceExchange::finish(const FullBucket& full) {
 
 std::unique_ptr<ExtractExchange> exchange_on_device(torch::Device device) {
   return std::make_unique<DeviceExchange>(device);
-}
-
-void put_together(const FullBucket& full, torch::Device device,
-                  const std::vector<std::vector<PlacedExtract>>& of_ranks,
-                  const std::vector<View>& plain, const torch::Tensor& reduced) {
-  torch::Tensor sums = tensor_of(full.view, device);
-  if (!of_ranks.empty()) sums.zero_();
-  for (const std::vector<PlacedExtract>& of_rank : of_ranks) add_extracts(sums, of_rank);
-  // By a number on the device: by one of the host, a GPU would multiply with its inverse.
-  if (!of_ranks.empty() && full.op == ReduceOp::mean) {
-    sums.div_(torch::full({}, static_cast<double>(of_ranks.size()), sums.options()));
-  }
-  std::int64_t at = 0;
-  for (const View& view : plain) {
-    const auto bytes = static_cast<std::int64_t>(view.bytes());
-    tensor_of(ConstByteSpan(view.span()), device).copy_(reduced.narrow(0, at, bytes));
-    at += bytes;
-  }
 }
 
 }  // namespace stretto::ddp

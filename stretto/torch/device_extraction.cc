@@ -16,17 +16,27 @@
 namespace stretto::ddp {
 namespace {
 
+// Loads our kernels, if they run on the device that is current.
+Result<cuda::CodecKernels> load_working_kernels() {
+  STRETTO_ASSIGN_OR_RETURN(const auto kernels, cuda::load_codec_kernels(process_environment()));
+  const int error = kernels.probe();
+  if (error == 0) return kernels;
+  return status_of(StatusCode::system, "stretto's kernels do not run here: CUDA's error {}", error);
+}
+
 // Null where PyTorch's operators do what our kernels do: on devices of other kinds, and where these
-// cannot be loaded.
+// cannot be loaded, or do not run on the GPU that is asked about first.
 const cuda::CodecKernels* kernels_for(const torch::Tensor& values) {
+  if (!values.is_cuda()) return nullptr;
+  const c10::DeviceGuard guard(values.device());
   static const Result<cuda::CodecKernels> loaded = [] {
-    Result<cuda::CodecKernels> kernels = cuda::load_codec_kernels(process_environment());
+    Result<cuda::CodecKernels> kernels = load_working_kernels();
     if (!kernels.ok()) {
       log(LogLevel::info, "codecs work by PyTorch's operators: {}", kernels.status().message());
     }
     return kernels;
   }();
-  return values.is_cuda() && loaded.ok() ? &loaded.value() : nullptr;
+  return loaded.ok() ? &loaded.value() : nullptr;
 }
 
 // Begins a kernel on the calling thread's current stream.
@@ -159,7 +169,8 @@ torch::Tensor values_of(const PlacedExtract& placed) {
 }
 
 void add_numbers(const torch::Tensor& values, const PlacedExtract& placed) {
-  if (const auto* const kernels = kernels_for(values)) {
+  const auto* const kernels = kernels_for(values);
+  if (kernels != nullptr && placed.how.rounded) {
     begin(kernels->add, rounding_of(values, placed.how, placed.extract.numbers), values);
   } else {
     values.add_(values_of(placed));

@@ -15,8 +15,8 @@
 // codecs, but for those of a NaN.
 namespace stretto::ddp {
 
-// What has been taken out of a vector: indices, of 32 bits as they are taken, of 64 as they are
-// used, none where it is all of the vector; and the bytes of its numbers.
+// What has been taken out of a vector: indices, of 32 bits, or of 64 where the host has read them,
+// none where it is all of the vector; and the bytes of its numbers.
 struct DeviceExtract {
   torch::Tensor indices = {};
   torch::Tensor numbers = {};

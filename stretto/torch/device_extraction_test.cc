@@ -155,31 +155,36 @@ INSTANTIATE_TEST_SUITE_P(Of, ExtractionsOnAGpu,
                                            top_k({.density = 0.3, .values = ValueFormat::bf16}),
                                            top_k({.density = 0.1, .values = ValueFormat::int8})));
 
+// Vectors that begin where four values are one access to memory, and elsewhere.
 TEST_P(ExtractionsOnAGpu, HaveTheBitsOfThoseOnTheCpu) {
   Random random(20);
   for (const std::size_t count : {1, 31, 257, 4095, 4096, 4097, 100'003, 3'000'001}) {
-    for (const bool are_finite : {true, false}) {
+    for (const int variant : {0, 1, 2, 3}) {
+      const bool are_finite = variant % 2 == 0;
+      const std::int64_t first = variant < 2 ? 0 : 5;
+      const auto length = static_cast<std::int64_t>(count);
       Floats values = awkward_values(count, are_finite, random);
-      torch::Tensor here = tensor_of(values), there = here.to(torch::kCUDA);
+      if (are_finite) values[random.below(count)] = -std::numeric_limits<float>::max();
+      torch::Tensor here = tensor_of(values);
+      const torch::Tensor whole = torch::zeros({first + length}, torch::kCUDA);
+      torch::Tensor there = whole.narrow(0, first, length);
+      there.copy_(here);
       const codec::Extraction how = *codec_.extraction(count, kPosition.step);
-      const DeviceExtract expected = extract_from(here, how, 5),
-                          found = extract_from(there, how, 5);
-      EXPECT_TRUE(torch::equal(there.cpu(), here)) << codec_.name() << " of " << count;
-      if (how.greatest > 0) {
-        EXPECT_TRUE(torch::equal(found.indices.cpu(), expected.indices))
-            << codec_.name() << " of " << count;
-      }
-      if (are_finite) {
-        EXPECT_TRUE(torch::equal(found.numbers.cpu(), expected.numbers))
-            << codec_.name() << " of " << count;
-      }
-      const torch::Tensor sums = torch::zeros({static_cast<std::int64_t>(count + 5)});
+      const auto at = static_cast<std::size_t>(first);
+      const DeviceExtract expected = extract_from(here, how, at);
+      const DeviceExtract found = extract_from(there, how, at);
+      const std::string what =
+          codec_.name() + " of " + std::to_string(count) + ", " + std::to_string(variant);
+      EXPECT_TRUE(torch::equal(there.cpu(), here)) << what;
+      if (how.greatest > 0)
+        EXPECT_TRUE(torch::equal(found.indices.cpu(), expected.indices)) << what;
+      if (are_finite) EXPECT_TRUE(torch::equal(found.numbers.cpu(), expected.numbers)) << what;
+      const torch::Tensor sums = torch::zeros({first + length});
       const torch::Tensor sums_there = sums.to(torch::kCUDA);
-      const PlacedExtract said{expected, how, 5, count}, said_there{found, how, 5, count};
+      const PlacedExtract said{expected, how, at, count}, said_there{found, how, at, count};
       add_extracts(sums, {&said, 1});
       add_extracts(sums_there, {&said_there, 1});
-      EXPECT_TRUE(torch::allclose(sums_there.cpu(), sums, 0, 0, /*equal_nan=*/true))
-          << codec_.name() << " of " << count;
+      EXPECT_TRUE(torch::allclose(sums_there.cpu(), sums, 0, 0, /*equal_nan=*/true)) << what;
     }
   }
 }
@@ -225,7 +230,7 @@ class CodecKernelsOnAGpu : public ::testing::Test {
 TEST_F(CodecKernelsOnAGpu, Speed) {
   cuda::Rounding rounding{.values = values_.data_ptr<float>(),
                           .count = static_cast<std::size_t>(kCount),
-                          .limit = 1e38f,
+                          .limit = 65504,
                           .block = 256,
                           .numbers = other_.data_ptr(),
                           .scales = static_cast<std::uint8_t*>(other_.data_ptr()) + kCount};

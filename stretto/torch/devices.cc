@@ -19,6 +19,14 @@ std::string place_of(const NamedTensor& item) {
   return "'" + item.name + "' is on " + item.tensor.device().str();
 }
 
+// Whether indices of 32 bits name any element of all of them, were they in one bucket: with the
+// gaps between gradients, half as many are enough for sure.
+bool fit_one_bucket(const std::vector<NamedTensor>& parameters) {
+  std::int64_t elements = 0;
+  for (const NamedTensor& parameter : parameters) elements += parameter.tensor.numel();
+  return elements < std::int64_t{1} << 31;
+}
+
 }  // namespace
 
 BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters,
@@ -50,7 +58,9 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
       !DeviceCompression::is_for(*codec, parameters, communicator.size())) {
     return {};
   }
-  auto exchange = is_of_communicator ? exchange_on_device(device) : exchange_by_host(codec, device);
+  auto exchange = is_of_communicator && fit_one_bucket(parameters)
+                      ? exchange_on_device(device)
+                      : exchange_by_host(codec, device);
   return {device, std::make_shared<CompressedDeviceBuckets>(device),
           std::make_shared<DeviceCompression>(codec, device, std::move(exchange))};
 }

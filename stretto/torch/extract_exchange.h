@@ -11,6 +11,7 @@
 
 #include <torch/torch.h>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/view.h"
 #include "stretto/codec/codec.h"
 #include "stretto/communicator/communicator.h"
@@ -27,10 +28,14 @@ struct BucketExtracts {
   std::vector<View> plain = {};         // Gradients that travel as they are.
 };
 
-// What is moved of the extracts of a bucket.
-struct ExchangedBytes {
-  std::size_t sent = 0;
-  std::size_t received = 0;
+// What start() has begun.
+struct StartedExchange {
+  // What the Reducer is to wait for before finish(), and later where the program does not get so
+  // far; none where finish() waits.
+  Work work = {};
+  // Of the extracts.
+  std::size_t sent_bytes = 0;
+  std::size_t received_bytes = 0;
 };
 
 // Brings the extracts of all ranks to each of them, and adds them in the order of ranks, as
@@ -39,15 +44,16 @@ struct ExchangedBytes {
 class ExtractExchange {
  public:
   virtual ~ExtractExchange() = default;
-  // Of what follows; what has been started before has been finished, or has failed.
+  // The communicator of all later calls; earlier buckets have ended, or have failed.
   virtual void attach(Communicator& communicator) = 0;
   // Where extracts are counted from: the beginning of their gradient, or of the bucket.
   virtual bool counts_from_bucket() const = 0;
   // All ranks have the same gradients in a bucket.
-  virtual ExchangedBytes start(const FullBucket& full, BucketExtracts own,
-                               const codec::Position& position) = 0;
-  // Waits for the other ranks. Behind it, on the calling thread's current stream, gradients with a
-  // codec are the sum, and the others as FullBucket::op says.
+  virtual StartedExchange start(const FullBucket& full, BucketExtracts own,
+                                const codec::Position& position) = 0;
+  // Waits for what start() has not handed out, and returns when this rank's part had been sent.
+  virtual TimePoint wait(const FullBucket& full) = 0;
+  // Behind it, on the calling thread's current stream, the bucket is what FullBucket::op says.
   virtual void finish(const FullBucket& full) = 0;
 };
 

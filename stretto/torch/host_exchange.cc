@@ -104,6 +104,7 @@ struct Bucket {
   std::optional<c10::Event> uploaded;
   ReduceOp op = ReduceOp::mean;
   std::optional<Duration> timeout;
+  TimePoint sent;
   Work plain_work;
   Work work;
 };
@@ -119,8 +120,9 @@ class HostExchange final : public ExtractExchange {
     pending_.clear();
   }
   bool counts_from_bucket() const override { return false; }
-  ExchangedBytes start(const FullBucket& full, BucketExtracts own,
-                       const codec::Position& position) override;
+  StartedExchange start(const FullBucket& full, BucketExtracts own,
+                        const codec::Position& position) override;
+  TimePoint wait(const FullBucket& full) override;
   void finish(const FullBucket& full) override;
 
  private:
@@ -166,9 +168,10 @@ void HostExchange::collect(Bucket& bucket) const {
   bucket.encoded->record(current_stream(device_));
 }
 
-ExchangedBytes HostExchange::start(const FullBucket& full, BucketExtracts own,
-                                   const codec::Position& position) {
-  while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<Bucket>());
+StartedExchange HostExchange::start(const FullBucket& full, BucketExtracts own,
+                                    const codec::Position& position) {
+  if (pending_.empty()) buckets_.resize(full.of_count);
+  if (buckets_[full.index] == nullptr) buckets_[full.index] = std::make_unique<Bucket>();
   Bucket& bucket = *buckets_[full.index];
   bucket.own = std::move(own);
   bucket.position = position;
@@ -189,7 +192,7 @@ ExchangedBytes HostExchange::start(const FullBucket& full, BucketExtracts own,
   if (full.is_last()) {
     for (Bucket* const last : std::exchange(pending_, {})) send(*last);
   }
-  return {bucket.own_bytes, bucket.own_bytes * (size - 1)};
+  return {{}, bucket.own_bytes, bucket.own_bytes * (size - 1)};
 }
 
 // On a stream of its own, since the host waits for it, and must not for what comes behind.
@@ -203,6 +206,7 @@ void HostExchange::send(Bucket& bucket) {
     tensor_of(to, torch::kCPU).copy_(bucket.extracts);
     bucket.extracts.reset();
   });
+  bucket.sent = Clock::now();
   if (bucket.plain_bytes > 0) {
     const View plain(bucket.host.bytes().data(),
                      bucket.plain_bytes / size_bytes(bucket.plain_dtype), bucket.plain_dtype);
@@ -217,6 +221,7 @@ void HostExchange::send(Bucket& bucket) {
   const auto rank = static_cast<std::size_t>(communicator_->rank().value());
   const ByteSpan own = all.subspan(rank * bucket.own_bytes, bucket.own_bytes);
   write_messages(bucket, own);
+  bucket.sent = Clock::now();
   bucket.work = communicator_->all_gather(own, all, {.timeout = bucket.timeout});
 }
 
@@ -276,10 +281,15 @@ std::vector<HostExchange::Said> HostExchange::read_messages(const Bucket& bucket
   return all;
 }
 
-void HostExchange::finish(const FullBucket& full) {
+TimePoint HostExchange::wait(const FullBucket& full) {
   Bucket& bucket = *buckets_[full.index];
   bucket.plain_work.wait();
   bucket.work.wait();
+  return bucket.sent;
+}
+
+void HostExchange::finish(const FullBucket& full) {
+  Bucket& bucket = *buckets_[full.index];
   on_device([&] {
     const torch::NoGradGuard no_grad;
     Upload upload(bucket.messages_of(communicator_->size()), bucket.up);

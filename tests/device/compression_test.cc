@@ -212,11 +212,21 @@ TEST_P(DeviceCodecs, AValueOfBeforeThatNobodyAddsToIsForgotten) {
   });
 }
 
-// Whoever exchanges: here NCCL.
-TEST(DeviceCodec, ADeathIsToldByTheOthers) {
-  Double::get().reset();
-  load_fake_device();
-  DoubleRanks ranks({.size = kRanks});
+class DeviceCodecsOn : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    Double::get().reset();
+    load_fake_device();
+  }
+  static DoubleRanks make() {
+    return DoubleRanks({.size = kRanks, .maps_devices = GetParam() == "cuda"});
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, DeviceCodecsOn, ::testing::Values("nccl", "cuda"),
+                         [](const auto& by) { return by.param; });
+
+TEST_P(DeviceCodecsOn, ADeathIsToldByTheOthers) {
+  DoubleRanks ranks = make();
   ranks.on_all([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     const torch::Device device = device_of(communicator);
@@ -226,6 +236,22 @@ TEST(DeviceCodec, ADeathIsToldByTheOthers) {
     if (rank == 1) model->hidden.register_hook([&](const torch::Tensor&) { ranks.kill(1); });
     const auto text = message_of<Error>([&] { loss.backward(); });
     if (rank == 0) expect_contains(text, "rank 1");
+  });
+}
+
+// An exception that has nothing to do with a step, between two.
+TEST_P(DeviceCodecsOn, StepsThatHaveEndedAreNotCutOffByALaterException) {
+  DoubleRanks ranks = make();
+  ranks.on_all([](Communicator& communicator) {
+    const torch::Device device = device_of(communicator);
+    const auto train = [&] {
+      Wide model(device, 1);
+      DistributedDataParallel ddp(model, communicator, {.codec = top_k()});
+      ddp.forward(batch_of(0, communicator.rank().value(), device), true).backward();
+      throw std::runtime_error("no more data");
+    };
+    EXPECT_THROW(train(), std::runtime_error);
+    EXPECT_NO_THROW(communicator.barrier().wait());
   });
 }
 

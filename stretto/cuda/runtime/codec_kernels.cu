@@ -346,6 +346,11 @@ void begin_addition(const Addition& addition, cudaStream_t on) {
 }  // namespace
 }  // namespace stretto::cuda
 
+extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_PROBE() {
+  cudaFuncAttributes ignored;
+  return cudaFuncGetAttributes(&ignored, stretto::cuda::sum_hits);
+}
+
 extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_SELECT(
     const stretto::cuda::Selection* selection, void* stream) {
   using namespace stretto::cuda;
