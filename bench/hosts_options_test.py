@@ -59,7 +59,8 @@ class OptionsTest(hosts_test.RunsHosts):
     def test_a_part_of_the_page_is_measured_and_written(self):
         with tempfile.TemporaryDirectory() as folder:
             page = pathlib.Path(folder) / "page.md"
-            page.write_text("".join(f"{mark.format(part)}\n" for part in ("canonical", "predictions")
+            page.write_text("".join(f"{mark.format(part)}\n"
+                                    for part in ("canonical", "predictions")
                                     for mark in (hosts_page.BEGIN, hosts_page.END)))
             lines = self.run_hosts("--page", page, "--parts", "canonical")
             text = page.read_text()

@@ -176,9 +176,12 @@ TEST_P(ExtractionsOnAGpu, HaveTheBitsOfThoseOnTheCpu) {
       const std::string what =
           codec_.name() + " of " + std::to_string(count) + ", " + std::to_string(variant);
       EXPECT_TRUE(torch::equal(there.cpu(), here)) << what;
-      if (how.greatest > 0)
+      if (how.greatest > 0) {
         EXPECT_TRUE(torch::equal(found.indices.cpu(), expected.indices)) << what;
-      if (are_finite) EXPECT_TRUE(torch::equal(found.numbers.cpu(), expected.numbers)) << what;
+      }
+      if (are_finite) {
+        EXPECT_TRUE(torch::equal(found.numbers.cpu(), expected.numbers)) << what;
+      }
       const torch::Tensor sums = torch::zeros({first + length});
       const torch::Tensor sums_there = sums.to(torch::kCUDA);
       const PlacedExtract said{expected, how, at, count}, said_there{found, how, at, count};
