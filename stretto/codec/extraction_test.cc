@@ -107,7 +107,7 @@ Floats values_of(const codec::Extraction& how, std::span<const std::byte> number
     return values;
   }
   if (!how.rounded) {
-    std::memcpy(values.data(), numbers.data(), numbers.size());
+    if (!numbers.empty()) std::memcpy(values.data(), numbers.data(), numbers.size());
     return values;
   }
   for (std::size_t i = 0; i < values.size(); ++i) {
