@@ -168,13 +168,14 @@ class ReportTest(unittest.TestCase):
         fast = hosts.parse_arguments(["--training", "--rate", "10G"])
         self.assertEqual(hosts.wire_report(fast, {"2x2": [0.4]}).bad, [])
 
-    def test_the_page_has_a_place_for_every_part(self):
+    def test_the_page_shows_every_run_of_every_part(self):
         text = (HERE.parent / "docs/hosts.md").read_text()
         for part, runs in (hosts_page.PARTS | {"predictions": []}).items():
             self.assertEqual(text.count(hosts_page.BEGIN.format(part)), 1, part)
             self.assertEqual(text.count(hosts_page.END.format(part)), 1, part)
             for words in runs:
                 hosts.parse_arguments(words.split())
+                self.assertEqual(text.count(f"`./dev bench hosts {words}`, with"), 1, words)
 
 
 class PlotsTest(unittest.TestCase):

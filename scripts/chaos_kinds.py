@@ -302,8 +302,9 @@ class StopLong(StopShort):
             job.struck(job.record.fault_s - plan.details["stopped_s"])
 
     def expect(self, plan):
-        # Who waits for somebody who waits for the stopped rank may name either, but says both.
-        told = all_ranks(plan, Told(("Timeout",), plan.timeout_s + 1.5,
+        # Who waits for somebody who waits for the stopped rank may name either, but says both. An
+        # operation that the rank has left to its kernel may end yet, before the one that does not.
+        told = all_ranks(plan, Told(("Timeout",), plan.details["stopped_s"],
                                     says=rf"rank {plan.victims[0]}\b"))
         told[plan.victims[0]] = (Told(("Timeout", "PeerLost", "Aborted"),
                                       plan.details["stopped_s"] + DEATH_SECONDS),)

@@ -119,10 +119,12 @@ Endpoint::~Endpoint() {
   finish_links();
 }
 
-// Where an exception unwinds the stack, nobody waits for who is out of reach: the program sees the
-// exception only when the communicator has gone.
+// Where an exception unwinds the stack, nobody waits for who is out of reach or has gone: the
+// program sees the exception only when the communicator has gone. Of a peer that has gone another
+// connection may have come to its end only, and wait for what it has written to be acknowledged.
 bool Endpoint::is_waited_for(const std::unique_ptr<Peer>& peer) const {
-  return peer != nullptr && !(unwinds_ && peer->contact().silent);
+  if (peer == nullptr) return false;
+  return !unwinds_ || !(peer->contact().silent || peer->status().code() == StatusCode::peer_lost);
 }
 
 void Endpoint::finish_links() {

@@ -123,6 +123,18 @@ TEST_F(EndpointTest, LastWordsDoNotWaitForWhoIsOutOfReach) {
   EXPECT_LT(Clock::now() - begin, milliseconds(500));
 }
 
+TEST_F(EndpointTest, LastWordsDoNotWaitForWhoHasGone) {
+  links[1]->ended = true;
+  links[1]->finished = false;
+  endpoint->progress();
+  ASSERT_EQ(endpoint->peer_status(1).status.code(), StatusCode::peer_lost);
+  const std::vector<Rank> members = {0, 1, 2};
+  endpoint->forget(7, members, {StatusCode::peer_lost, "lost"}, Farewell::unwinding);
+  const TimePoint begin = Clock::now();
+  endpoint.reset();
+  EXPECT_LT(Clock::now() - begin, milliseconds(500));
+}
+
 TEST_F(EndpointTest, NamesAllFromWhomNothingComesBack) {
   Listener listener;
   endpoint->set_listener(&listener);
