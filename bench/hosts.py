@@ -416,8 +416,8 @@ def report_tables(arguments):
     return Report(text, lines, hosts_report.versions_text([facts for facts, _ in runs]),
                   [f"{line['shape']} {line['system']} {line['operation']} {line['algorithm']} "
                    f"{line['bytes']} B: {line['error']}" for line in bad]
-                  + [text for facts, of_shape in runs
-                     for text in hosts_report.above_floor(facts, of_shape, arguments.at_most)])
+                  + [sentence for facts, of_shape in runs
+                     for sentence in hosts_report.above_floor(facts, of_shape, arguments.at_most)])
 
 
 def report(arguments):

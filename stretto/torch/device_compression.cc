@@ -61,8 +61,7 @@ DeviceCompression::DeviceCompression(std::shared_ptr<const Codec> codec, torch::
 DeviceCompression::~DeviceCompression() = default;
 
 std::string DeviceCompression::name() const {
-  return fmt::format("compressed on a device, {}version {}: {}",
-                     exchange_->counts_from_bucket() ? "exchanged there, " : "",
+  return fmt::format("compressed on a device, {}version {}: {}", exchange_->name(),
                      codec::Header::kVersion, codec_->name());
 }
 
@@ -103,8 +102,7 @@ PlacedExtract DeviceCompression::extract(const FullBucket& full, std::size_t i,
   placed.how = *codec_->extraction(view.count, step_ - 1);
   placed.first = static_cast<std::size_t>(view.data - full.view.data) / sizeof(float);
   placed.count = view.count;
-  placed.extract =
-      extract_from(carry, placed.how, exchange_->counts_from_bucket() ? placed.first : 0);
+  placed.extract = extract_from(carry, placed.how);
   this_step_.elements += view.count;
   this_step_.gradient_bytes += view.bytes();
   this_step_.sent_values += placed.how.elements(view.count);

@@ -22,7 +22,7 @@ class DeviceExchange final : public ExtractExchange {
     communicator_ = &communicator;
     buckets_.clear();
   }
-  bool counts_from_bucket() const override { return true; }
+  std::string_view name() const override { return "exchanged there, "; }
   StartedExchange start(const FullBucket& full, BucketExtracts own,
                         const codec::Position& position) override;
   TimePoint wait(const FullBucket& full) override { return buckets_[full.index].sent; }
@@ -30,7 +30,8 @@ class DeviceExchange final : public ExtractExchange {
 
  private:
   // Memory: the gradients that travel as they are, and then a share of each rank, in which its
-  // indices and numbers lie in the order of the extracts.
+  // indices, counted from the beginning of the bucket, and numbers lie in the order of the
+  // extracts.
   struct Bucket {
     BucketExtracts own;
     Memory memory;
@@ -39,12 +40,16 @@ class DeviceExchange final : public ExtractExchange {
     TimePoint sent;
 
     ByteSpan plain() const { return memory.bytes().first(plain_bytes); }
-    ByteSpan shares(std::size_t count) const {
-      return memory.bytes().subspan(round_up(plain_bytes, kAlignment), share_bytes * count);
+    ByteSpan shares(std::size_t first, std::size_t count) const {
+      return memory.bytes().subspan(round_up(plain_bytes, kAlignment) + first * share_bytes,
+                                    count * share_bytes);
     }
   };
 
   std::size_t ranks() const { return static_cast<std::size_t>(communicator_->size()); }
+  ByteSpan own_share(const Bucket& bucket) const {
+    return bucket.shares(static_cast<std::size_t>(communicator_->rank().value()), 1);
+  }
   torch::Tensor part(ByteSpan share, std::size_t& at, std::size_t bytes) const;
   void lay_out(Bucket& bucket) const;
   void copy_own(const Bucket& bucket) const;
@@ -97,13 +102,12 @@ void DeviceExchange::copy_own(const Bucket& bucket) const {
         .copy_(tensor_of(ConstByteSpan(view.span()), device_));
     at += view.bytes();
   }
-  const auto rank = static_cast<std::size_t>(communicator_->rank().value());
-  const ByteSpan share =
-      bucket.shares(ranks()).subspan(rank * bucket.share_bytes, bucket.share_bytes);
-  const std::vector<PlacedExtract> to = extracts_in(bucket, share);
+  const std::vector<PlacedExtract> to = extracts_in(bucket, own_share(bucket));
   for (std::size_t i = 0; i < to.size(); ++i) {
     const DeviceExtract& from = bucket.own.extracts[i].extract;
-    if (from.indices.defined()) to[i].extract.indices.copy_(from.indices);
+    if (from.indices.defined()) {
+      to[i].extract.indices.copy_(from.indices).add_(static_cast<std::int64_t>(to[i].first));
+    }
     to[i].extract.numbers.copy_(from.numbers);
   }
 }
@@ -128,10 +132,8 @@ StartedExchange DeviceExchange::start(const FullBucket& full, BucketExtracts own
   }
   bucket.sent = Clock::now();
   if (bucket.share_bytes == 0) return {Work::all(std::move(works))};
-  const auto rank = static_cast<std::size_t>(communicator_->rank().value());
-  const ByteSpan all = bucket.shares(ranks());
-  works.push_back(communicator_->all_gather(
-      all.subspan(rank * bucket.share_bytes, bucket.share_bytes), all, {.timeout = full.timeout}));
+  const ByteSpan all = bucket.shares(0, ranks());
+  works.push_back(communicator_->all_gather(own_share(bucket), all, {.timeout = full.timeout}));
   return {Work::all(std::move(works)), bucket.share_bytes, all.size() - bucket.share_bytes};
 }
 
@@ -141,8 +143,7 @@ void DeviceExchange::finish(const FullBucket& full) {
     const torch::NoGradGuard no_grad;
     std::vector<std::vector<PlacedExtract>> of_ranks;
     for (std::size_t r = 0; r < ranks() && bucket.share_bytes > 0; ++r) {
-      of_ranks.push_back(extracts_in(
-          bucket, bucket.shares(ranks()).subspan(r * bucket.share_bytes, bucket.share_bytes)));
+      of_ranks.push_back(extracts_in(bucket, bucket.shares(r, 1)));
     }
     put_together(full, device_, of_ranks, bucket.own.plain, tensor_of(bucket.plain(), device_));
   });

@@ -28,8 +28,8 @@ Result<cuda::CodecKernels> load_working_kernels() {
 // cannot be loaded, or do not run on the GPU that is asked about first.
 const cuda::CodecKernels* kernels_for(const torch::Tensor& values) {
   if (!values.is_cuda()) return nullptr;
-  const c10::DeviceGuard guard(values.device());
-  static const Result<cuda::CodecKernels> loaded = [] {
+  static const Result<cuda::CodecKernels> loaded = [&] {
+    const c10::DeviceGuard guard(values.device());
     Result<cuda::CodecKernels> kernels = load_working_kernels();
     if (!kernels.ok()) {
       log(LogLevel::info, "codecs work by PyTorch's operators: {}", kernels.status().message());
@@ -179,15 +179,14 @@ void add_numbers(const torch::Tensor& values, const PlacedExtract& placed) {
 
 }  // namespace
 
-DeviceExtract extract_from(torch::Tensor& carry, const codec::Extraction& how, std::size_t first) {
+DeviceExtract extract_from(torch::Tensor& carry, const codec::Extraction& how) {
   if (how.greatest == 0) return {.numbers = round_off(carry, how)};
   const torch::Tensor indices = find_greatest(carry, how.greatest);
   torch::Tensor values = carry.index_select(0, indices);
   const torch::Tensor numbers = round_off(values, how);
   carry.index_copy_(0, indices, values);
   carry.nan_to_num_(0.0, 0.0, 0.0);
-  const torch::Tensor placed = first > 0 ? indices.add(static_cast<std::int64_t>(first)) : indices;
-  return {placed.to(torch::kInt), numbers};
+  return {indices.to(torch::kInt), numbers};
 }
 
 void add_extracts(const torch::Tensor& sums, std::span<const PlacedExtract> extracts) {

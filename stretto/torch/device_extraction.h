@@ -22,9 +22,8 @@ struct DeviceExtract {
   torch::Tensor numbers = {};
 };
 
-// Does what `how` says with a vector of f32. Indices are counted from `first`.
-DeviceExtract extract_from(torch::Tensor& carry, const codec::Extraction& how,
-                           std::size_t first = 0);
+// Does what `how` says with a vector of f32.
+DeviceExtract extract_from(torch::Tensor& carry, const codec::Extraction& how);
 
 // An extract of one vector of several that lie in one.
 struct PlacedExtract {

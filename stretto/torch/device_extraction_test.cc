@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <limits>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -52,6 +53,13 @@ torch::Tensor tensor_of(Floats& values) {
 
 ConstByteSpan bytes_of(const torch::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
+}
+
+// Where the vector lies in another one, from `first` on.
+PlacedExtract placed_at(std::size_t first, std::size_t count, const codec::Extraction& how,
+                        DeviceExtract extract) {
+  if (how.greatest > 0) extract.indices = extract.indices.add(static_cast<std::int64_t>(first));
+  return {std::move(extract), how, first, count};
 }
 
 class DeviceExtractions : public ::testing::TestWithParam<std::shared_ptr<const Codec>> {
@@ -118,7 +126,7 @@ TEST_P(DeviceExtractions, AreAddedAsTheHostAddsMessages) {
                     message);
       ASSERT_TRUE(codec_.decode_add(message, kPosition, scratch_, expected).ok());
       torch::Tensor there = tensor_of(gradient);
-      const PlacedExtract placed{extract_from(there, how, first), how, first, count};
+      const PlacedExtract placed = placed_at(first, count, how, extract_from(there, how));
       add_extracts(tensor_of(sums), {&placed, 1});
     }
     EXPECT_EQ(Floats(sums.begin() + static_cast<std::ptrdiff_t>(first), sums.end()), expected)
@@ -171,8 +179,9 @@ TEST_P(ExtractionsOnAGpu, HaveTheBitsOfThoseOnTheCpu) {
       there.copy_(here);
       const codec::Extraction how = *codec_.extraction(count, kPosition.step);
       const auto at = static_cast<std::size_t>(first);
-      const DeviceExtract expected = extract_from(here, how, at);
-      const DeviceExtract found = extract_from(there, how, at);
+      const PlacedExtract said = placed_at(at, count, how, extract_from(here, how));
+      const PlacedExtract said_there = placed_at(at, count, how, extract_from(there, how));
+      const DeviceExtract &expected = said.extract, &found = said_there.extract;
       const std::string what =
           codec_.name() + " of " + std::to_string(count) + ", " + std::to_string(variant);
       EXPECT_TRUE(torch::equal(there.cpu(), here)) << what;
@@ -184,7 +193,6 @@ TEST_P(ExtractionsOnAGpu, HaveTheBitsOfThoseOnTheCpu) {
       }
       const torch::Tensor sums = torch::zeros({first + length});
       const torch::Tensor sums_there = sums.to(torch::kCUDA);
-      const PlacedExtract said{expected, how, at, count}, said_there{found, how, at, count};
       add_extracts(sums, {&said, 1});
       add_extracts(sums_there, {&said_there, 1});
       EXPECT_TRUE(torch::allclose(sums_there.cpu(), sums, 0, 0, /*equal_nan=*/true)) << what;

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include <torch/torch.h>
@@ -24,8 +24,8 @@ namespace stretto::ddp {
 struct BucketExtracts {
   // Of gradients with a codec, in the order of the bucket.
   std::vector<PlacedExtract> extracts = {};
-  std::vector<std::string> names = {};  // Theirs.
-  std::vector<View> plain = {};         // Gradients that travel as they are.
+  std::vector<std::string_view> names = {};  // Theirs, which the hook keeps.
+  std::vector<View> plain = {};              // Gradients that travel as they are.
 };
 
 // What start() has begun.
@@ -46,8 +46,8 @@ class ExtractExchange {
   virtual ~ExtractExchange() = default;
   // The communicator of all later calls; earlier buckets have ended, or have failed.
   virtual void attach(Communicator& communicator) = 0;
-  // Where extracts are counted from: the beginning of their gradient, or of the bucket.
-  virtual bool counts_from_bucket() const = 0;
+  // What the hook's name says of it: all ranks exchange in the same way.
+  virtual std::string_view name() const = 0;
   // All ranks have the same gradients in a bucket.
   virtual StartedExchange start(const FullBucket& full, BucketExtracts own,
                                 const codec::Position& position) = 0;

@@ -119,7 +119,7 @@ class HostExchange final : public ExtractExchange {
     buckets_.clear();
     pending_.clear();
   }
-  bool counts_from_bucket() const override { return false; }
+  std::string_view name() const override { return ""; }
   StartedExchange start(const FullBucket& full, BucketExtracts own,
                         const codec::Position& position) override;
   TimePoint wait(const FullBucket& full) override;
@@ -206,6 +206,13 @@ void HostExchange::send(Bucket& bucket) {
     tensor_of(to, torch::kCPU).copy_(bucket.extracts);
     bucket.extracts.reset();
   });
+  // Not before: now the device has read what was there in the step before.
+  const auto size = static_cast<std::size_t>(communicator_->size());
+  make_room(bucket.all, bucket.own_bytes * size, *communicator_, device_);
+  const ByteSpan all = bucket.all.bytes().first(bucket.own_bytes * size);
+  const auto rank = static_cast<std::size_t>(communicator_->rank().value());
+  const ByteSpan own = all.subspan(rank * bucket.own_bytes, bucket.own_bytes);
+  if (!own.empty()) write_messages(bucket, own);
   bucket.sent = Clock::now();
   if (bucket.plain_bytes > 0) {
     const View plain(bucket.host.bytes().data(),
@@ -213,15 +220,7 @@ void HostExchange::send(Bucket& bucket) {
     bucket.plain_work =
         communicator_->all_reduce(plain, {.op = bucket.op, .timeout = bucket.timeout});
   }
-  if (bucket.own_bytes == 0) return;
-  // Not before: now the device has read what was there in the step before.
-  const std::size_t all_bytes = bucket.own_bytes * static_cast<std::size_t>(communicator_->size());
-  make_room(bucket.all, all_bytes, *communicator_, device_);
-  const ByteSpan all = bucket.all.bytes().first(all_bytes);
-  const auto rank = static_cast<std::size_t>(communicator_->rank().value());
-  const ByteSpan own = all.subspan(rank * bucket.own_bytes, bucket.own_bytes);
-  write_messages(bucket, own);
-  bucket.sent = Clock::now();
+  if (own.empty()) return;
   bucket.work = communicator_->all_gather(own, all, {.timeout = bucket.timeout});
 }
 

@@ -120,8 +120,8 @@ Endpoint::~Endpoint() {
 }
 
 // Where an exception unwinds the stack, nobody waits for who is out of reach or has gone: the
-// program sees the exception only when the communicator has gone. Of a peer that has gone another
-// connection may have come to its end only, and wait for what it has written to be acknowledged.
+// program sees the exception only when the communicator has gone. A link of several connections to
+// a peer that has gone may still wait for acknowledgements, which never come.
 bool Endpoint::is_waited_for(const std::unique_ptr<Peer>& peer) const {
   if (peer == nullptr) return false;
   return !unwinds_ || !(peer->contact().silent || peer->status().code() == StatusCode::peer_lost);

@@ -58,8 +58,10 @@ class DeviceCodecs : public ::testing::TestWithParam<std::string> {
   static bool is_by_host() { return GetParam() == "schedules"; }
   static void on_ranks(int size, const std::function<void(Communicator&)>& body) {
     if (is_by_host()) return run_ranks(size, body);
-    DoubleRanks ranks({.size = size, .maps_devices = GetParam() == "cuda"});
-    ranks.on_all(body);
+    make(size).on_all(body);
+  }
+  static DoubleRanks make(int size) {
+    return DoubleRanks({.size = size, .maps_devices = GetParam() == "cuda"});
   }
 };
 INSTANTIATE_TEST_SUITE_P(, DeviceCodecs, ::testing::Values("nccl", "cuda", "schedules"),
@@ -212,21 +214,13 @@ TEST_P(DeviceCodecs, AValueOfBeforeThatNobodyAddsToIsForgotten) {
   });
 }
 
-class DeviceCodecsOn : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    Double::get().reset();
-    load_fake_device();
-  }
-  static DoubleRanks make() {
-    return DoubleRanks({.size = kRanks, .maps_devices = GetParam() == "cuda"});
-  }
-};
+// Of ranks that a test harms.
+class DeviceCodecsOn : public DeviceCodecs {};
 INSTANTIATE_TEST_SUITE_P(, DeviceCodecsOn, ::testing::Values("nccl", "cuda"),
                          [](const auto& by) { return by.param; });
 
 TEST_P(DeviceCodecsOn, ADeathIsToldByTheOthers) {
-  DoubleRanks ranks = make();
+  DoubleRanks ranks = make(kRanks);
   ranks.on_all([&](Communicator& communicator) {
     const int rank = communicator.rank().value();
     const torch::Device device = device_of(communicator);
@@ -241,7 +235,7 @@ TEST_P(DeviceCodecsOn, ADeathIsToldByTheOthers) {
 
 // An exception that has nothing to do with a step, between two.
 TEST_P(DeviceCodecsOn, StepsThatHaveEndedAreNotCutOffByALaterException) {
-  DoubleRanks ranks = make();
+  DoubleRanks ranks = make(kRanks);
   ranks.on_all([](Communicator& communicator) {
     const torch::Device device = device_of(communicator);
     const auto train = [&] {

@@ -15,6 +15,7 @@ namespace {
 constexpr unsigned kWarp = 32;
 constexpr unsigned kWarps = kThreads / kWarp;
 constexpr unsigned kAll = 0xFFFFFFFF;  // Lanes of a warp.
+
 // As codec::Codec orders values.
 __device__ unsigned magnitude(float value) { return __float_as_uint(value) & 0x7FFFFFFF; }
 
@@ -249,7 +250,7 @@ __global__ __launch_bounds__(kThreads) void round_halves(float* values, std::siz
   }
 }
 
-// Adds said(i) to value i, which is a function of number i.
+// Adds to value i what said(i, number i) returns.
 template <class Number, class Said>
 __device__ void add_all(float* values, std::size_t count, std::size_t fours, const Number* numbers,
                         const Said& said) {
@@ -321,8 +322,8 @@ __global__ __launch_bounds__(kThreads) void add_bytes(float* values, std::size_t
                                                       const std::uint8_t* scales) {
   add_all(values, count, fours, codes, [=](std::size_t i, std::int8_t code) {
     // Numbers of 32 bits are divided several times as fast as those of 64.
-    const std::size_t of = i >> 32 == 0 ? static_cast<unsigned>(i) / block : i / block;
-    const float scale = scale_of(min(static_cast<unsigned>(scales[of]), 248u));
+    const std::size_t block_of_i = i >> 32 == 0 ? static_cast<unsigned>(i) / block : i / block;
+    const float scale = scale_of(min(static_cast<unsigned>(scales[block_of_i]), 248u));
     return code == kSaysNan ? __uint_as_float(0x7FC00000) : static_cast<float>(code) * scale;
   });
 }
