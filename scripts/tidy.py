@@ -24,7 +24,8 @@ MAX_FILE_LINES = 500
 MAX_HEADER_LINES = 300
 MAX_BLOB_BYTES = 512 * 1024
 
-CPP_SUFFIXES = {".h", ".cc", ".cu"}
+HEADER_SUFFIXES = {".h", ".cuh"}  # The second are nvcc's, which alone can compile them.
+CPP_SUFFIXES = HEADER_SUFFIXES | {".cc", ".cu"}
 CODE_SUFFIXES = CPP_SUFFIXES | {".py", ".sh", ".cmake"}
 CODE_NAMES = {"dev", "run", "CMakeLists.txt", "layers.txt", "packages.txt"}
 
@@ -107,6 +108,7 @@ class Source:
         self.bytes = (root / path).read_bytes()
         self.is_cpp = self.suffix in CPP_SUFFIXES
         self.is_bash = self.bytes.startswith(b"#!/usr/bin/env bash") or self.suffix == ".sh"
+        self.is_header = self.suffix in HEADER_SUFFIXES
         self.is_code = self.suffix in CODE_SUFFIXES or self.name in CODE_NAMES or self.is_bash
         self.text = self.bytes.decode("utf-8", "replace") if self.is_code or self.is_prose else ""
         self.lines = self.text.splitlines()
@@ -192,7 +194,7 @@ def check_head(source: Source) -> Iterator[Finding]:
                      r"Apache-2\.0$", head, re.MULTILINE):
         yield Finding(source.path, 1, "needs the two lines of copyright and SPDX licence")
     # A *-inl.h is included once for every SIMD target, on purpose.
-    is_plain_header = source.suffix == ".h" and not source.name.endswith("-inl.h")
+    is_plain_header = source.is_header and not source.name.endswith("-inl.h")
     if is_plain_header and "#pragma once" not in source.lines:
         yield Finding(source.path, 1, "needs #pragma once")
 
@@ -200,7 +202,7 @@ def check_head(source: Source) -> Iterator[Finding]:
 def check_sizes(source: Source) -> Iterator[Finding]:
     if not (source.is_cpp or source.is_bash or source.suffix == ".py"):
         return
-    limit = MAX_HEADER_LINES if source.suffix == ".h" else MAX_FILE_LINES
+    limit = MAX_HEADER_LINES if source.is_header else MAX_FILE_LINES
     if len(source.lines) > limit:
         yield Finding(source.path, limit, f"{len(source.lines)} lines; at most {limit}: split it")
     functions = source_text.cpp_functions
@@ -284,7 +286,7 @@ def check_public_headers(sources: list[Source]) -> Iterator[Finding]:
 
 
 def check_include_cycles(sources: list[Source]) -> Iterator[Finding]:
-    headers = {source.place: source for source in sources if source.suffix == ".h"}
+    headers = {source.place: source for source in sources if source.is_header}
     used = {path: [name for _, name, _ in includes(source) if name in headers and name != path]
             for path, source in headers.items() if not path.endswith("-inl.h")}
     done, open_paths = set(), []

@@ -128,6 +128,7 @@ class RulesTest(unittest.TestCase):
     def test_head_and_pragma(self):
         self.assert_finds("stretto/base/a.cc", "int a;\n", "SPDX")
         self.assert_finds("stretto/base/a.h", HEAD + "int a;\n", "#pragma once")
+        self.assert_finds("stretto/base/a.cuh", HEAD + "int a;\n", "#pragma once")
         self.assert_clean("stretto/kernel/a-inl.h", HEAD + "int a;\n")
         self.assert_clean("scripts/a.sh", HEAD.replace("//", "#"))
 

@@ -7,7 +7,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include "stretto/cuda/runtime/grid.h"
+#include "stretto/cuda/runtime/grid.cuh"
 
 namespace stretto::cuda {
 namespace {

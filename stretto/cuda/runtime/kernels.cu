@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-#include "stretto/cuda/runtime/grid.h"
+#include "stretto/cuda/runtime/grid.cuh"
 #include "stretto/cuda/visit_reduction.h"
 
 namespace stretto::cuda {
