@@ -10,6 +10,7 @@
 // libtorch, include <stretto/torch.h> as well.
 
 #include "stretto/base/log_sink.h"
+#include "stretto/base/stream_guard.h"
 #include "stretto/communicator/byte_exchange.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/job/join.h"

@@ -42,6 +42,7 @@ def load_double() -> ctypes.CDLL:
     library.fake_device_use_stream.restype = ctypes.c_int64
     library.fake_device_exported_bytes.restype = ctypes.c_size_t
     library.fake_device_misuse.restype = ctypes.c_char_p
+    library.fake_device_end_capture.restype = ctypes.c_void_p
     torch._register_device_module(DOUBLE, types.ModuleType(f"torch.{DOUBLE}"))
     return library
 
@@ -74,6 +75,17 @@ class Rank:
         """As this thread's current one; -1: a new one, 0: the default one. Returns its number."""
         return self.double.fake_device_use_stream(self.rank, ctypes.c_int64(number))
 
+    def capture(self, body: Callable[[], object]) -> Callable[[], object]:
+        """A graph of what `body` does on a stream of its own. Returns how to launch it."""
+        self.use_stream()
+        self.double.fake_device_begin_capture(self.rank)
+        try:
+            body()
+        finally:
+            graph = self.double.fake_device_end_capture(self.rank)
+        assert graph, "the graph is spoiled"
+        return lambda: self.double.fake_device_launch(self.rank, ctypes.c_void_p(graph))
+
     def be_busy(self) -> None:
         """The double's streams are late without it."""
 
@@ -100,6 +112,12 @@ class GpuRank(Rank):
             self.streams.append(torch.cuda.Stream())
         torch.cuda.set_stream(self.streams[number])
         return number % len(self.streams)
+
+    def capture(self, body: Callable[[], object]) -> Callable[[], object]:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            body()
+        return graph.replay
 
     def be_busy(self) -> None:
         torch.cuda._sleep(20_000_000)  # Cycles: some 10 ms.
@@ -398,6 +416,52 @@ def trains_with_buckets(one: Rank, are_mapped: bool) -> None:
         said = stretto._module().explain(one.backend, "all_reduce", parameter.grad)
         is_copied = one.kind == "stretto" or (one.kind == "cuda" and not are_mapped)
         assert said.endswith(tuple(COPIED.values())) == is_copied, said
+
+
+def graphs_hold_collectives(one: Rank) -> None:
+    """By NCCL. Twice what is given is added up; on the double in any order that the graph allows."""
+    given = one.value(one.device, 4)
+    several = [torch.zeros(4, device=one.device) for _ in range(4)]
+    beside = torch.zeros(4, device=one.device)
+    columns = torch.zeros(4, 2, device=one.device)
+    results = [torch.zeros(4, device=one.device) for _ in range(5)]
+    double = dist.AllreduceOptions()
+    double.reduceOp = dist._make_nccl_premul_sum(2.0)
+
+    def body() -> None:
+        for each in (*several, columns[:, 1]):
+            each.copy_(given)
+        first = one.backend.allreduce([several[0]], double)
+        assert first.is_completed() and first.is_success(), "it is in the graph"
+        second = one.backend.allreduce([several[1]], double)
+        beside.copy_(given)
+        first.wait()
+        results[0].copy_(several[0])
+        second.get_future().wait()
+        results[1].copy_(several[1])
+        one.backend.allreduce([columns[:, 1]], double).wait()  # Through a copy.
+        results[2].copy_(columns[:, 1])
+        said = ranks.refusal(
+            lambda: one.backend.allocate_tensor(2, dtype=torch.float32, device=one.device)
+        )
+        assert "a CUDA graph is being captured" in said, said
+        one.backend.allreduce([several[2]], double)  # Nobody waits.
+        results[3].copy_(several[2])
+        both = dist.AllreduceCoalescedOptions()
+        one.backend.allreduce_coalesced([several[3]], both).wait()
+        results[4].copy_(several[3])
+
+    launch = one.capture(body)
+    host = one.value(torch.device("cpu"), 4)
+    total = sum(((torch.arange(4) * 7 + r) % 11).float() for r in range(one.size))
+    for number in range(1, 6):
+        given.copy_(host * number)
+        launch()
+        for result in results[:4]:
+            assert torch.equal(result.cpu(), 2 * number * total), (number, result.cpu())
+        assert torch.equal(results[4].cpu(), number * total), (number, results[4].cpu())
+        assert torch.equal(beside.cpu(), host * number), (number, beside.cpu())
+        one.backend.allreduce([results[0]]).wait()  # No part of a graph.
 
 
 EVERYWHERE = (

@@ -32,6 +32,7 @@ from device_ranks import (
     copied_results_reach_other_streams,
     equals_the_cpu,
     futures_wait_too,
+    graphs_hold_collectives,
     has_memory_without_copies,
     inputs_may_be_dropped,
     load_double,
@@ -50,7 +51,7 @@ MIXED = "some tensors of this operation are on {} and some on cpu"
 def on_a_gpu(rank: int, size: int, path: str) -> None:
     """All that a GPU can be asked by one rank with NCCL."""
     one = GpuRank(dist.HashStore(), 0, 1, "nccl")
-    for function in EVERYWHERE:
+    for function in (*EVERYWHERE, graphs_hold_collectives):
         one.use_stream(0)
         function(one)
     one.backend.shutdown()
@@ -171,7 +172,6 @@ def refuses_what_nccl_does_not_reach(one: Rank) -> None:
     for text, call in calls.items():
         said = ranks.refusal(call)
         assert text in said, said
-    refuses_captures(one)
     hook = stretto.hooks.top_k()._hook
     said = ranks.refusal(
         lambda: hook.attach(one.backend, ["weight"], [torch.ones(2, device=one.device)])
@@ -182,10 +182,11 @@ def refuses_what_nccl_does_not_reach(one: Rank) -> None:
 def refuses_captures(one: Rank) -> None:
     if torch.__version__ < "2.13":  # Which cannot be asked.
         return
-    one.double.fake_device_capture(True)
-    said = ranks.refusal(lambda: one.backend.allreduce([torch.ones(2, device=one.device)]))
-    one.double.fake_device_capture(False)
-    assert "captured by a graph of the device, which cannot hold collectives" in said, said
+    tensor = torch.ones(2, device=one.device)
+    said = []
+    one.capture(lambda: said.append(ranks.refusal(lambda: one.backend.allreduce([tensor]))))
+    one.use_stream(0)
+    assert "a graph of the device, which can hold collectives by NCCL only" in said[0], said
 
 
 def refuses_what_the_host_does_not_copy(one: Rank) -> None:
@@ -322,6 +323,11 @@ class DeviceTest(unittest.TestCase):
             ):
                 with self.subTest(function.__name__, kind=kind):
                     on_ranks(function, delay_us=20_000, kind=kind)
+
+    def test_graphs(self) -> None:
+        for size in (1, 2, 3):
+            with self.subTest(size=size):
+                on_ranks(graphs_hold_collectives, size)
 
     def test_blocks(self) -> None:
         for size in (2, 3):

@@ -43,6 +43,15 @@ struct LibraryCall {
   int mark = -1;
 };
 
+// The end, in a CUDA graph, of an operation that the graph has captured. Any thread.
+class CapturedEnd {
+ public:
+  virtual ~CapturedEnd() = default;
+  // Has a stream that the same graph captures wait for it; null: the one behind which the operation
+  // begins. Fails with what the device says, above all if the capture has ended.
+  virtual Status let_wait(void* stream) = 0;
+};
+
 // A rank's device, as far as operations on its memory need it, whoever runs them: a library or our
 // schedules. Any thread.
 class DeviceOperations {
@@ -64,9 +73,12 @@ class DeviceOperations {
   // ranks know.
   virtual const char* refusal(const OperationDescriptor& operation,
                               const BufferParts& parts) const = 0;
-  // A moment: what the calling thread's program has begun on the device until now is to be done
-  // before the call that gets this number starts there. Fails if the device says no.
-  virtual Result<int> mark() = 0;
+  // A moment: what is on that stream of the device now (null: the default one) is to be done before
+  // the call that gets this number starts there. Fails if the device says no.
+  virtual Result<int> mark(void* stream) = 0;
+  // Not null if a CUDA graph captures the stream of that mark, of a call that has not begun: then
+  // the call has ended when all of it is in the graph.
+  virtual std::shared_ptr<CapturedEnd> captured_end(int /*mark*/) { return nullptr; }
 
  protected:
   ~DeviceOperations() = default;
@@ -82,8 +94,9 @@ class DeviceLibrary : public DeviceOperations {
   // Of one that start() has begun and that has not ended. Whether all of it is on the device, so
   // that it ends there without this process, unless ranks fail.
   virtual bool is_launched(int operation) = 0;
-  // Then: has the device's default stream wait for its end. False: the device says no.
-  virtual bool let_default_stream_wait(int operation) = 0;
+  // Then: has a stream of the device (null: the default one) wait for its end. False: the device
+  // says no.
+  virtual bool let_wait(void* stream, int operation) = 0;
   // After abandon(): whether the device uses nobody's buffers any more.
   virtual bool has_given_back() = 0;
 
@@ -144,7 +157,7 @@ struct LibraryGroup {
 // the library is part of, such as MPI, which wants that done by a thread of the program.
 using MakeLibrary = CollectiveLibrary* (*)(const LibraryGroup& group, char* text,
                                            std::size_t text_bytes);
-#define STRETTO_MAKE_LIBRARY stretto_collectives_8
+#define STRETTO_MAKE_LIBRARY stretto_collectives_9
 #define STRETTO_TEXT_OF(name) #name
 #define STRETTO_TEXT(name) STRETTO_TEXT_OF(name)
 inline constexpr const char* kMakeLibrary = STRETTO_TEXT(STRETTO_MAKE_LIBRARY);

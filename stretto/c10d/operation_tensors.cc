@@ -85,11 +85,11 @@ void OperationTensors::check(const at::Tensor& tensor) {
   device_ = tensor.device();
   if (tensor.device().is_cpu() || stream_) return;
   stream_ = current_stream(tensor.device());
-  if (!is_captured(*stream_)) return;
+  if (blocks_ == nullptr || !is_captured(*stream_)) return;
   throw_for_torch({StatusCode::invalid_argument,
-                   "the current stream is captured by a graph of the device, which cannot hold "
-                   "collectives: ranks meet on the host before each. Capture what comes before and "
-                   "what comes behind it as two graphs"});
+                   "the current stream is captured by a graph of the device, which can hold "
+                   "collectives by NCCL only, not what the host takes part in. Capture what comes "
+                   "before and what comes behind it as two graphs"});
 }
 
 ConstView OperationTensors::input(const at::Tensor& tensor, bool is_reduced) {
@@ -207,9 +207,14 @@ std::vector<View> OperationTensors::outputs(const std::vector<at::Tensor>& tenso
 }
 
 void OperationTensors::wait_for_caller() {
-  if (!stream_) return;
-  if (are_by_host()) return wait_for(*stream_);
-  let_wait(default_stream(stream_->device()), *stream_);
+  if (stream_ && are_by_host()) wait_for(*stream_);
+}
+
+void OperationTensors::use_on(const c10::Stream& stream) const {
+  const auto* const device = c10::impl::getDeviceGuardImpl(stream.device_type());
+  for (const at::Tensor& tensor : kept_) {
+    device->recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+  }
 }
 
 std::optional<c10::Stream> OperationTensors::copying_stream() const {

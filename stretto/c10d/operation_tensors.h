@@ -33,7 +33,7 @@ namespace stretto::c10d_backend {
 // outputs) has several elements in one place.
 //
 // On a device, what the tensors hold is what the stream makes that is the calling thread's current
-// one. Copies go there, and wait_for_caller() has the operation wait for it.
+// one. Copies go there, and the operation is to begin behind it.
 class OperationTensors {
  public:
   static constexpr bool kReduced = true;
@@ -62,9 +62,12 @@ class OperationTensors {
   // Whether tensors have come that lie on a device whose memory the ranks map.
   bool are_mapped() const { return stream_ && blocks_ != nullptr && !are_by_host(); }
   bool has_copies() const { return !copies_.empty(); }
-  // Before the operation is submitted, which waits for the default stream: has that one wait for
-  // what the caller's has now. Where copies are on the host, the calling thread waits for it.
+  // The caller's stream; nothing on the CPU.
+  const std::optional<c10::Stream>& stream() const { return stream_; }
+  // Before the operation is submitted: where copies are on the host, waits for that stream.
   void wait_for_caller();
+  // Tells the device that memory of these tensors may be in use there until `stream` is done.
+  void use_on(const c10::Stream& stream) const;
   // Brings results from copies to where they belong; on a device, on the caller's stream.
   void write_back();
   // Where write_back() does so; nothing where no results are copied, or on the CPU.

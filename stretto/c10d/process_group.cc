@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include "stretto/base/stream_guard.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/sparse_tensors.h"
 #include "stretto/c10d/torch_version.h"
@@ -123,6 +124,8 @@ stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& 
   try {
     what.tensors.wait_for_caller();
     const auto timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
+    const StreamGuard behind(what.tensors.stream() ? what.tensors.stream()->native_handle()
+                                                   : nullptr);
     stretto::Work submitted = submit(*comm, duration_of(timeout));
     if (what.blocks) return submitted;
     const bool is_over = has_ended_well(submitted) && !what.tensors.has_copies();
@@ -145,16 +148,18 @@ stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& 
 WorkPtr ProcessGroupStretto::start(const Start& what, Submit submit) {
   uint64_t record_number = 0;
   stretto::Work submitted = submit_recorded(what, record_number, submit);
-  const std::optional<c10::Stream> copying = what.tensors.copying_stream();
+  const std::optional<c10::Stream> stream =
+      submitted.is_captured() ? what.tensors.stream() : what.tensors.copying_stream();
   std::shared_ptr<OperationTensors> buffers;
   if (what.tensors.has_copies() || !submitted.duration()) {
     buffers = std::make_shared<OperationTensors>(std::move(what.tensors));
     if (buffers->has_copies()) {
+      if (submitted.is_captured()) submitted.wait();  // On the stream of the copies.
       submitted = std::move(submitted).then([buffers] { buffers->write_back(); });
     }
   }
   auto operation = std::make_shared<InFlight>(std::move(submitted), what.results,
-                                              std::move(buffers), record_number, shared_, copying);
+                                              std::move(buffers), record_number, shared_, stream);
   auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title, what.inputs,
                                                operation, shared_);
   if (!operation->has_ended()) note_pending(operation, what.type);

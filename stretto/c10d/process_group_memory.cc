@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/environment.h"
+#include "stretto/base/stream_guard.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/process_group.h"
 #include "stretto/torch/streams.h"
@@ -109,6 +110,7 @@ at::Tensor ProcessGroupStretto::allocateTensor(long size, at::TensorOptions opti
     if (device.has_index()) number = device.index();
     device.set_index(static_cast<c10::DeviceIndex>(*number));
   }
+  const StreamGuard of_caller(device.is_cpu() ? nullptr : current_stream(device).native_handle());
   const std::size_t bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
   auto owned = std::make_unique<Registered>(*alive, bytes, number);
   void* const data = owned->memory.bytes().data();

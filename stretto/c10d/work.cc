@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
+#include "stretto/base/stream_guard.h"
 #include "stretto/base/thread.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/operation_tensors.h"
@@ -21,10 +22,6 @@ namespace stretto::c10d_backend {
 namespace {
 
 using c10::ivalue::Future;
-
-void let_current_wait(const c10::Stream& stream) {
-  let_wait(current_stream(stream.device()), stream);
-}
 
 // Those that a future has to know by which tensors get to a program.
 std::vector<c10::Device> devices_of(at::TensorList tensors) {
@@ -77,15 +74,17 @@ void InFlight::Outcome::end(const Status& how) {
   for (const Continuation& callback : due) call(callback, status);
 }
 
-InFlight::InFlight(stretto::Work work, at::TensorList outputs, std::shared_ptr<void> buffers,
-                   uint64_t record_number, const std::shared_ptr<Shared>& group,
-                   std::optional<c10::Stream> copying_stream)
+InFlight::InFlight(stretto::Work work, at::TensorList outputs,
+                   std::shared_ptr<OperationTensors> buffers, uint64_t record_number,
+                   const std::shared_ptr<Shared>& group, std::optional<c10::Stream> on)
     : operation(work.operation()),
       number(work.number()),
       results(outputs.begin(), outputs.end()),
-      copying(copying_stream),
+      stream(on),
+      is_captured(work.is_captured()),
       work_(std::move(work)) {
-  if (has_ended_well(work_)) {
+  if (is_captured) captured_buffers_ = std::move(buffers);
+  if (is_captured || has_ended_well(work_)) {
     FlightRecorder::instance().end(record_number, true);
     return;
   }
@@ -94,6 +93,34 @@ InFlight::InFlight(stretto::Work work, at::TensorList outputs, std::shared_ptr<v
   outcome_->record_number = record_number;
   outcome_->group = group;
   work_.add_callback([outcome = outcome_](const Status& how) { outcome->end(how); });
+}
+
+// At the latest now the caller's stream waits for what a graph captures, unless others do.
+InFlight::~InFlight() {
+  const StreamGuard on_stream(branch_ ? branch_->native_handle() : nullptr);
+  work_ = stretto::Work();
+}
+
+std::optional<c10::Stream> InFlight::stream_of_results() {
+  if (!is_captured) return stream;
+  {
+    const std::lock_guard lock(mutex_);
+    if (branch_) return branch_;
+    branch_ = new_stream(stream->device());
+  }
+  (void)let_wait(*branch_);
+  if (captured_buffers_ != nullptr) captured_buffers_->use_on(*branch_);
+  return branch_;
+}
+
+Status InFlight::let_wait(const c10::Stream& waiting) {
+  if (!is_captured) {
+    stretto::let_wait(waiting, *stream);
+    return {};
+  }
+  const std::lock_guard lock(mutex_);
+  const StreamGuard on_stream(waiting.native_handle());
+  return work_.wait_on_device();
 }
 
 bool InFlight::try_end() {
@@ -275,7 +302,9 @@ void WorkStretto::wait_until(const Deadline& deadline, std::chrono::milliseconds
 void WorkStretto::end_wait() {
   const Status status = operation_->status();
   if (!status.ok()) throw_for_torch(shared_->told(status));
-  if (operation_->copying) let_current_wait(*operation_->copying);
+  if (!operation_->stream) return;
+  const Status waits = operation_->let_wait(current_stream(operation_->stream->device()));
+  if (!waits.ok()) throw_for_torch(shared_->told(waits));
 }
 
 void WorkStretto::abort() {
@@ -287,9 +316,10 @@ c10::intrusive_ptr<Future> WorkStretto::make_future(
     const c10::TypePtr& type, std::function<void(Future&, const Status&)> complete) {
   auto future = c10::make_intrusive<Future>(type, devices_of(operation_->results));
   const WithoutGil without_gil;
-  operation_->then([future, complete = std::move(complete), copying = operation_->copying,
+  operation_->then([future, complete = std::move(complete),
+                    stream = operation_->stream_of_results(),
                     shared = std::weak_ptr<Shared>(shared_)](const Status& status) {
-    const c10::OptionalStreamGuard on_stream(copying);  // For which its callbacks wait.
+    const c10::OptionalStreamGuard on_stream(stream);  // For which its callbacks wait.
     const std::shared_ptr<Shared> alive = status.ok() ? nullptr : shared.lock();
     complete(*future, alive != nullptr ? alive->told(status) : status);
   });

@@ -32,6 +32,7 @@ inline Duration duration_of(std::chrono::milliseconds timeout) {
   return std::min<std::chrono::milliseconds>(timeout, kCentury);
 }
 
+class OperationTensors;
 struct Shared;
 
 inline bool has_ended_well(stretto::Work& work) {
@@ -43,17 +44,19 @@ class InFlight {
  public:
   // `buffers`, if any, lives until the operation has ended. The entry of the flight recorder with
   // that number, if any, is told.
-  // `group` notes a failure, whoever learns of it. `copying`: the stream on which results come to
-  // where they belong, once the operation has ended.
-  InFlight(stretto::Work work, at::TensorList outputs, std::shared_ptr<void> buffers,
+  // `group` notes a failure, whoever learns of it. `stream`: that on which results come to where
+  // they belong, once the operation has ended; of one that a graph captures, the caller's.
+  InFlight(stretto::Work work, at::TensorList outputs, std::shared_ptr<OperationTensors> buffers,
            uint64_t record_number, const std::shared_ptr<Shared>& group,
-           std::optional<c10::Stream> copying);
+           std::optional<c10::Stream> on);
+  ~InFlight();
 
   // What was submitted, and as which of the group's collectives.
   const std::string_view operation;
   const std::uint32_t number;
   const c10::SmallVector<at::Tensor, 2> results;
-  const std::optional<c10::Stream> copying;
+  const std::optional<c10::Stream> stream;
+  const bool is_captured;  // By a graph: for the host it has ended.
 
   // All three move the operation along, and say whether it has ended. The first does not block.
   bool try_end();
@@ -63,6 +66,11 @@ class InFlight {
   // Does not block, whoever waits. What the callback throws is logged.
   void then(Continuation callback);
 
+  // Once it has ended: has a stream of the device wait for its results.
+  Status let_wait(const c10::Stream& waiting);
+  // A stream of whose work the results are all, once it has ended; nothing on the CPU. Of one that
+  // a graph captures it is a branch of the graph, so that only who needs the results waits for it.
+  std::optional<c10::Stream> stream_of_results();
   // Once it has ended, which its callbacks see, too:
   bool has_ended() const { return outcome_ == nullptr || outcome_->ended; }
   Status status() const { return outcome_ == nullptr ? Status() : outcome_->status; }
@@ -88,7 +96,10 @@ class InFlight {
   };
 
   std::shared_ptr<Outcome> outcome_;  // Null: it ended well while it was being submitted.
-  std::timed_mutex mutex_;            // Held by the one thread that waits.
+  // Of one that a graph captures, until a stream waits for it, at last when it goes.
+  std::shared_ptr<OperationTensors> captured_buffers_;
+  std::optional<c10::Stream> branch_;
+  std::timed_mutex mutex_;  // Held by the one thread that waits.
   stretto::Work work_;
 };
 

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/stream_guard.h"
 #include "stretto/communicator/arguments.h"
 
 namespace stretto::communicator {
@@ -141,7 +142,8 @@ void take_to_device(CollectiveCall& call, const Kinds& kinds) {
 
 }  // namespace
 
-void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller) {
+std::vector<std::shared_ptr<CapturedEnd>> go_by_memory(std::span<CollectiveCall> calls,
+                                                       const DeviceCaller& caller) {
   DeviceOperations& devices = caller.devices;
   bool any = false;
   for (CollectiveCall& call : calls) {
@@ -153,16 +155,24 @@ void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller) {
     take_to_device(call, kinds);
     any = true;
   }
-  if (!any) return;
+  std::vector<std::shared_ptr<CapturedEnd>> captured;
+  if (!any) return captured;
   for (CollectiveCall& call : calls) {
     if (!call.packing || !call.packing->is_on_device()) continue;
-    Result<int> mark = devices.mark();
+    Result<int> mark = devices.mark(StreamGuard::current());
     if (!mark.ok()) {
       const auto what = name(call.operation.collective);
       mark.status().with_context(fmt::format("rank {}: {}", caller.rank.value(), what)).or_throw();
     }
     call.packing->mark = *mark;
+    if (auto end = devices.captured_end(*mark)) {
+      check({.rank = caller.rank, .operation = name(call.operation.collective)},
+            !kinds_of(call, devices).host,
+            "a CUDA graph is being captured, and some buffers lie in memory of the host");
+      captured.push_back(std::move(end));
+    }
   }
+  return captured;
 }
 
 void refuse_device_memory(std::span<const Transfer> messages, const DeviceCaller& caller) {

@@ -3,8 +3,10 @@
 
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "stretto/communicator/backend.h"
 
@@ -26,7 +28,11 @@ struct DeviceCaller {
 // InvalidArgument if one is on both kinds of memory, if whoever runs operations on devices does not
 // do it, or if an algorithm was named, since names are of what is for memory of the host. Then no
 // call has been changed that could not still be made.
-void go_by_memory(std::span<CollectiveCall> calls, const DeviceCaller& caller);
+//
+// On a device they begin behind the calling thread's stream (StreamGuard). Returns the ends of
+// those that a CUDA graph captures.
+std::vector<std::shared_ptr<CapturedEnd>> go_by_memory(std::span<CollectiveCall> calls,
+                                                       const DeviceCaller& caller);
 
 // Throws InvalidArgument if a message is in memory of a device: those are not moved.
 void refuse_device_memory(std::span<const Transfer> messages, const DeviceCaller& caller);

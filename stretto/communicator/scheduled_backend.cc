@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/communicator/captured_operation.h"
 #include "stretto/communicator/device_calls.h"
 #include "stretto/communicator/memory_probe.h"
 #include "stretto/kernel/copy.h"
@@ -340,8 +341,13 @@ Deadline ScheduledBackend::deadline(const std::optional<Duration>& timeout) cons
 Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string& algorithm,
                               const std::optional<Duration>& timeout) {
   if (devices_ != nullptr) {
-    go_by_memory(calls, {rank(), algorithm, *devices_, maps_devices()});
+    auto ends = go_by_memory(calls, {rank(), algorithm, *devices_, maps_devices()});
     for (CollectiveCall& each : calls) lend_scratch(each);
+    if (!ends.empty()) {
+      std::optional<Collective> only;
+      if (calls.size() == 1) only = calls.front().operation.collective;
+      return make_captured(submit_queued(calls, algorithm, timeout), only, std::move(ends));
+    }
   }
   const CollectiveCall& call = calls.front();
   const bool plain = calls.size() == 1 && !call.shares && !call.packing && algorithm.empty() &&

@@ -13,7 +13,6 @@ namespace stretto::cuda {
 namespace {
 
 constexpr int kFileDescriptor = 1;  // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.
-constexpr unsigned kStreamNonBlocking = 1;
 
 bool has_kernel(const OperationDescriptor& operation) {
   return visit_reduction(operation.dtype, operation.dtype, operation.op, [](auto, auto, int) {});
@@ -22,17 +21,15 @@ bool has_kernel(const OperationDescriptor& operation) {
 }  // namespace
 
 Result<std::unique_ptr<execution::KernelQueue>> CudaDevice::make_queue() {
-  const Driver::Current current(*driver_);
-  int least = 0;
-  int greatest = 0;
-  STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
-      "cuCtxGetStreamPriorityRange", driver_->call().stream_priority_range(&least, &greatest)));
-  StreamHandle stream = nullptr;
-  STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
-      "cuStreamCreateWithPriority",
-      driver_->call().stream_create(&stream, kStreamNonBlocking, greatest)));
+  STRETTO_ASSIGN_OR_RETURN(StreamHandle stream, driver_->make_stream());
   return std::unique_ptr<execution::KernelQueue>(
       std::make_unique<CudaQueue>(driver_, stream, kernels_.reduce, marks_));
+}
+
+Result<int> CudaDevice::mark(void* of_caller) {
+  auto* const stream = static_cast<StreamHandle>(of_caller);
+  STRETTO_RETURN_IF_ERROR(driver_->check_no_capture(stream));
+  return marks_->add(stream);
 }
 
 Result<std::shared_ptr<void>> CudaDevice::pin(ByteSpan bytes) { return cuda::pin(driver_, bytes); }

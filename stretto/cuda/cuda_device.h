@@ -37,7 +37,7 @@ class CudaDevice final : public execution::SharedDevice {
   bool takes_host_memory() const override { return false; }
   const char* refusal(const OperationDescriptor& operation,
                       const BufferParts& parts) const override;
-  Result<int> mark() override { return marks_->add(); }
+  Result<int> mark(void* stream) override;
 
  private:
   // What create() has made and nobody has freed.

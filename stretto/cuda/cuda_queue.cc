@@ -36,39 +36,6 @@ class CudaEvent final : public StreamEvent {
 
 }  // namespace
 
-Marks::~Marks() {
-  const Driver::Current current(*driver_);
-  for (const auto& [number, event] : events_) (void)driver_->call().event_destroy(event);
-}
-
-Result<int> Marks::add() {
-  STRETTO_RETURN_IF_ERROR(driver_->check_no_capture());
-  const Driver::Current current(*driver_);
-  void* event = nullptr;
-  STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
-      "cuEventCreate", driver_->call().event_create(&event, kEventDisableTiming)));
-  const MutexLock held(mutex_);
-  const int number = next_++;
-  events_.emplace(number, event);
-  STRETTO_RETURN_IF_ERROR(
-      driver_->status_of_call("cuEventRecord", driver_->call().event_record(event, nullptr)));
-  return number;
-}
-
-int Marks::let_wait(StreamHandle stream, int mark) {
-  void* event = nullptr;
-  {
-    const MutexLock held(mutex_);
-    const auto found = events_.find(mark);
-    if (found == events_.end()) return 0;
-    event = found->second;
-    events_.erase(found);
-  }
-  const int result = driver_->call().stream_wait_event(stream, event, 0);
-  (void)driver_->call().event_destroy(event);  // The stream waits for what it was.
-  return result;
-}
-
 CudaQueue::~CudaQueue() {
   const Driver::Current current(*driver_);
   (void)driver_->call().stream_destroy(stream_);
@@ -111,17 +78,13 @@ Status CudaQueue::status() {
 
 void CudaQueue::begin_behind(int mark) {
   const Driver::Current current(*driver_);
-  keep("cuStreamWaitEvent", marks_->let_wait(stream_, mark));
+  keep(marks_->let_wait(stream_, mark));
 }
 
 Status CudaQueue::run(const BoundStep& step, std::size_t count) {
   const Driver::Current current(*driver_);
   if (status_.ok()) status_ = step.reduction ? reduce(step, count) : copy(step, count);
   return status_;
-}
-
-void CudaQueue::keep(const char* call, int error) {
-  if (status_.ok()) status_ = driver_->status_of_call(call, error);
 }
 
 Status CudaQueue::copy(const BoundStep& step, std::size_t count) const {

@@ -5,35 +5,16 @@
 
 #include <cstddef>
 #include <limits>
-#include <map>
 #include <memory>
 #include <string_view>
 #include <utility>
 
-#include "stretto/base/mutex.h"
 #include "stretto/cuda/kernels.h"
 #include "stretto/cuda_driver/driver.h"
+#include "stretto/cuda_driver/marks.h"
 #include "stretto/execution/kernel_queue.h"
 
 namespace stretto::cuda {
-
-// Moments in what a program has begun on a device. Any thread.
-class Marks {
- public:
-  explicit Marks(std::shared_ptr<const Driver> driver) : driver_(std::move(driver)) {}
-  ~Marks();
-  // What is on the default stream, or on one that the default stream waits for.
-  Result<int> add();
-  // What the stream gets from now on comes behind it; the mark is gone. Returns what the driver
-  // says.
-  int let_wait(StreamHandle stream, int mark);
-
- private:
-  std::shared_ptr<const Driver> driver_;
-  Mutex mutex_;
-  std::map<int, void*> events_ STRETTO_GUARDED_BY(mutex_);
-  int next_ STRETTO_GUARDED_BY(mutex_) = 0;
-};
 
 // A stream of a device. It copies between any memory that the device reaches, reduces up to 16
 // inputs into up to 16 outputs of its own, of what it has mapped, or of pinned memory of the host,
@@ -60,7 +41,10 @@ class CudaQueue final : public execution::KernelQueue {
   void begin_behind(int mark) override;
 
  private:
-  void keep(const char* call, int error);
+  void keep(const char* call, int error) { keep(driver_->status_of_call(call, error)); }
+  void keep(const Status& status) {
+    if (status_.ok()) status_ = status;
+  }
   Status copy(const execution::BoundStep& step, std::size_t count) const;
   Status scale(const execution::BoundStep& step, std::size_t count) const;
   Status reduce(const execution::BoundStep& step, std::size_t count) const;

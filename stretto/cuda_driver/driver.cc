@@ -3,9 +3,19 @@
 
 #include "stretto/cuda_driver/driver.h"
 
+#include "stretto/base/stream_guard.h"
 #include "stretto/cuda_driver/symbol_table.h"
 
 namespace stretto::cuda {
+namespace {
+
+Status refuse_capture() {
+  return {StatusCode::invalid_argument,
+          "a CUDA graph is being captured, which cannot hold this; call this before the capture or "
+          "after it"};
+}
+
+}  // namespace
 
 Result<std::shared_ptr<Driver>> Driver::load(const std::string& path) {
   const std::string file = path.empty() ? "libcuda.so.1" : path;
@@ -131,18 +141,39 @@ int Driver::device_of(const void* data) const {
   return ask(kOrdinal, &device) == 0 ? device : number_;
 }
 
+Result<StreamHandle> Driver::make_stream() const {
+  constexpr unsigned kNonBlocking = 1;
+  const Current current(*this);
+  int least = 0;
+  int greatest = 0;
+  STRETTO_RETURN_IF_ERROR(status_of_call("cuCtxGetStreamPriorityRange",
+                                         call_.stream_priority_range(&least, &greatest)));
+  StreamHandle stream = nullptr;
+  STRETTO_RETURN_IF_ERROR(status_of_call("cuStreamCreateWithPriority",
+                                         call_.stream_create(&stream, kNonBlocking, greatest)));
+  return stream;
+}
+
 // By the only question about the default stream that a capture survives.
-Status Driver::check_no_capture() const {
+Result<bool> Driver::is_captured(StreamHandle stream) const {
   constexpr int kCapturesImplicitly = 906;  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT.
   const Current current(*this);
   int status = 0;
-  const int error = call_.stream_is_capturing(nullptr, &status);
-  if (error != kCapturesImplicitly && status == 0) {
-    return status_of_call("the default stream", error);
-  }
-  return Status(StatusCode::invalid_argument,
-                "a CUDA graph is being captured, which can hold neither operations nor memory that "
-                "is made meanwhile; call this before the capture or after it");
+  const int error = call_.stream_is_capturing(stream, &status);
+  if (error == kCapturesImplicitly) return refuse_capture();
+  STRETTO_RETURN_IF_ERROR(
+      status_of_call(stream == nullptr ? "the default stream" : "a stream", error));
+  return status != 0;
+}
+
+Status Driver::check_no_capture(StreamHandle stream) const {
+  STRETTO_ASSIGN_OR_RETURN(const bool is_captured, this->is_captured(stream));
+  return is_captured ? refuse_capture() : Status();
+}
+
+Status Driver::check_no_capture() const {
+  STRETTO_RETURN_IF_ERROR(check_no_capture(nullptr));
+  return check_no_capture(static_cast<StreamHandle>(StreamGuard::current()));
 }
 
 Status Driver::clear(void* data, std::size_t bytes) const {

@@ -114,9 +114,17 @@ class Driver {
   // The number of the device in whose memory that is; this one's, if the driver moves it between
   // devices and the host by itself, or if it has failed. -1: the host's.
   int device_of(const void* data) const;
-  // Fails with invalid_argument if a CUDA graph captures a stream that waits for the default one by
-  // itself: what is begun on the default stream then fails, and spoils the graph. Fails with system
-  // if the device has failed, which it says to everything from then on.
+  // One of high priority that does not wait for the default one.
+  Result<StreamHandle> make_stream() const;
+  // Whether a CUDA graph captures that stream. Of the default one fails with invalid_argument if
+  // one captures a stream that waits for it by itself: what is begun on the default stream then
+  // fails, and spoils the graph. Fails with system if the device has failed, which it says to
+  // everything from then on.
+  Result<bool> is_captured(StreamHandle stream) const;
+  // Ok if none does; else invalid_argument, too.
+  Status check_no_capture(StreamHandle stream) const;
+  // The same of the default stream and of the calling thread's (StreamGuard): what waits for the
+  // whole device would spoil a graph.
   Status check_no_capture() const;
   // Zeroes memory of this device, and waits for all that the process has begun there.
   Status clear(void* data, std::size_t bytes) const;

@@ -67,8 +67,9 @@ class Execution {
   virtual bool must_be_asked() const { return false; }
   // Whether all ranks have begun it on their devices, which end it by themselves.
   virtual bool is_on_device() const { return false; }
-  // Then: has the device's default stream wait for the run's end. False: the device says no.
-  virtual bool let_default_stream_wait() { return false; }
+  // Then: has a stream of the device (null: the default one) wait for the run's end. False: the
+  // device says no.
+  virtual bool let_wait(void* /*stream*/) { return false; }
 };
 
 }  // namespace stretto::execution

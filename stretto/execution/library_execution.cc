@@ -181,7 +181,7 @@ void LibraryExecution::fail(const Status& status) {
   if (phase_ == Phase::running && copies_ != nullptr) keep_for_good(copies_);
   const bool is_on_device = phase_ == Phase::running && shared_->library->for_devices() != nullptr;
   phase_ = is_on_device ? Phase::giving_back : Phase::ended;
-  if (!std::exchange(shared_->is_abandoned, true)) shared_->library->abandon();
+  shared_->abandon();
 }
 
 bool LibraryExecution::is_on_device() const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/collective_library.h"
@@ -31,6 +32,10 @@ struct SharedLibrary {
   std::uint64_t taken = 0;  // Turns.
   std::uint64_t begun = 0;
   bool is_abandoned = false;
+
+  void abandon() {
+    if (library != nullptr && !std::exchange(is_abandoned, true)) library->abandon();
+  }
 };
 
 // Hands a collective to a library and asks after it. First the ranks meet, by messages of ours with
@@ -56,8 +61,8 @@ class LibraryExecution final : public Execution {
     return phase_ == Phase::running || phase_ == Phase::giving_back;
   }
   bool is_on_device() const override;
-  bool let_default_stream_wait() override {
-    return shared_->library->for_devices()->let_default_stream_wait(operation_);
+  bool let_wait(void* stream) override {
+    return shared_->library->for_devices()->let_wait(stream, operation_);
   }
 
  private:

@@ -42,9 +42,10 @@ class Client {
   // tells them; else they are told when it is destroyed.
   virtual void unwind(const PendingOperation* operation) STRETTO_REQUIRES(engine_held) = 0;
 
-  // If all ranks have begun that operation on their devices, has this rank's default stream wait
-  // for its end, which this thread does not. Returns whether it does.
-  virtual bool let_device_wait(const PendingOperation& operation) STRETTO_REQUIRES(engine_held) = 0;
+  // If all ranks have begun that operation on their devices, has a stream of this rank's (null: the
+  // default one) wait for its end, which this thread does not. Returns whether it does.
+  virtual bool let_wait(void* stream, const PendingOperation& operation)
+      STRETTO_REQUIRES(engine_held) = 0;
 
   // What the transport has heard.
   virtual void member_lost(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) = 0;

@@ -105,8 +105,9 @@ class Group final : public Client {
   bool must_be_asked() const STRETTO_REQUIRES(engine_held) override;
   void check_deadlines(TimePoint now) STRETTO_REQUIRES(engine_held) override;
   void unwind(const PendingOperation* operation) STRETTO_REQUIRES(engine_held) override;
-  bool let_device_wait(const PendingOperation& operation) STRETTO_REQUIRES(engine_held) override {
-    return operations_.let_device_wait(operation);
+  bool let_wait(void* stream, const PendingOperation& operation)
+      STRETTO_REQUIRES(engine_held) override {
+    return operations_.let_wait(stream, operation);
   }
   void member_lost(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) override;
   void member_left(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) override;

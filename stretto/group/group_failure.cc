@@ -50,6 +50,8 @@ void Group::fail_telling(const Status& reason, const Status* told, bool by_other
   transport.abandon(membership_.group, membership_.members, reason);
   operations_.fail(reason, by_others);
   mailbox_.fail(reason);
+  // Graphs of the program may wait on the device for who is lost, though nothing is in flight here.
+  if (told != nullptr) cache_.abandon_device_library();
 }
 
 void Group::unwind(const PendingOperation* operation) {

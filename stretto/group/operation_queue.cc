@@ -125,11 +125,11 @@ void OperationQueue::retire(std::size_t index) {
   collective.finish(Status());
 }
 
-bool OperationQueue::let_device_wait(const PendingOperation& operation) {
+bool OperationQueue::let_wait(void* stream, const PendingOperation& operation) {
   const auto is_it = [&](const Item& item) { return item.collective.get() == &operation; };
   const auto found = std::ranges::find_if(running_, is_it);
   return found != running_.end() && found->execution->is_on_device() &&
-         found->execution->let_default_stream_wait();
+         found->execution->let_wait(stream);
 }
 
 const OperationQueue::Item* OperationQueue::find_failed() const {

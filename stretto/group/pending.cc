@@ -3,6 +3,8 @@
 
 #include "stretto/group/pending.h"
 
+#include "stretto/base/stream_guard.h"
+
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -86,9 +88,9 @@ Status PendingOperation::wait(Deadline deadline) {
 
 Status PendingOperation::wait_on_device() {
   if (!done()) STRETTO_RETURN_IF_ERROR(engine_->check_not_forked());
-  const auto is_begun = [this]() STRETTO_REQUIRES(engine_held) {
-    const auto is_begun_in = [this](Client* group) STRETTO_REQUIRES(engine_held) {
-      return group->id() == group_ && group->let_device_wait(*this);
+  const auto is_begun = [this, stream = StreamGuard::current()]() STRETTO_REQUIRES(engine_held) {
+    const auto is_begun_in = [&](Client* group) STRETTO_REQUIRES(engine_held) {
+      return group->id() == group_ && group->let_wait(stream, *this);
     };
     return done() || std::ranges::any_of(engine_->groups(), is_begun_in);
   };

@@ -68,6 +68,10 @@ void PlanCache::use_library(std::unique_ptr<CollectiveLibrary> library) {
   replace_planner(std::move(setting));
 }
 
+void PlanCache::abandon_device_library() {
+  if (library_.library != nullptr && library_.library->for_devices() != nullptr) library_.abandon();
+}
+
 void PlanCache::use_device(std::unique_ptr<execution::KernelQueue> queue,
                            std::vector<std::int32_t> devices) {
   device_ = std::move(queue);

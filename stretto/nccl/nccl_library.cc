@@ -18,8 +18,6 @@
 namespace stretto::nccl {
 namespace {
 
-constexpr unsigned kEventDisableTiming = 2;
-constexpr unsigned kStreamNonBlocking = 1;
 // What NCCL says of a peer counts when the group has had time to hear who has died.
 constexpr Duration kHearsay = std::chrono::seconds(1);
 // How long the end of what has been begun may take, well or by abort.
@@ -49,7 +47,8 @@ Result<std::unique_ptr<NcclLibrary>> NcclLibrary::make(std::shared_ptr<const Ncc
                                                        const Meeting& meeting) {
   std::unique_ptr<NcclLibrary> library(
       new NcclLibrary(std::move(nccl), std::move(driver), meeting.rank, meeting.size));
-  STRETTO_RETURN_IF_ERROR(library->set_up_stream());
+  STRETTO_ASSIGN_OR_RETURN(library->stream_, library->driver_->make_stream());
+  STRETTO_ASSIGN_OR_RETURN(library->capture_stream_, library->driver_->make_stream());
   const Status status = library->set_up_communicator(meeting);
   if (!status.ok()) {
     library->abandon();
@@ -58,17 +57,6 @@ Result<std::unique_ptr<NcclLibrary>> NcclLibrary::make(std::shared_ptr<const Ncc
   log(LogLevel::info, "{} from {} runs collectives on device {}", library->nccl_->name,
       library->nccl_->file, library->driver_->number());
   return library;
-}
-
-Status NcclLibrary::set_up_stream() {
-  const Driver::Current current(*driver_);
-  int least = 0;
-  int greatest = 0;
-  const DriverInterface& call = driver_->call();
-  STRETTO_RETURN_IF_ERROR(driver_->status_of_call("cuCtxGetStreamPriorityRange",
-                                                  call.stream_priority_range(&least, &greatest)));
-  return driver_->status_of_call("cuStreamCreateWithPriority",
-                                 call.stream_create(&stream_, kStreamNonBlocking, greatest));
 }
 
 Status NcclLibrary::set_up_communicator(const Meeting& meeting) {
@@ -107,15 +95,12 @@ NcclLibrary::~NcclLibrary() {
     return;
   }
   if (ending_.joinable()) ending_.join();
-  for (const Running& running : running_) give_back(running.ended);
+  for (const Running& running : running_) marks_->give_back(running.ended);
   const DriverInterface& call = driver_->call();
-  const MutexLock held(marks_mutex_);
-  for (Event event : events_) (void)call.event_destroy(event);
-  for (Event event : marks_) {
-    if (event != nullptr) (void)call.event_destroy(event);
-  }
   for (const Scratch& scratch : scratch_) (void)call.free(scratch.data);
-  if (stream_ != nullptr) (void)call.stream_destroy(stream_);
+  for (StreamHandle stream : {stream_, capture_stream_}) {
+    if (stream != nullptr) (void)call.stream_destroy(stream);
+  }
 }
 
 // The last messages of a collective may still be under way to others when it has ended here.
@@ -142,7 +127,7 @@ bool NcclLibrary::end_well() {
 void NcclLibrary::end_comm(ResultCode (*end)(Comm)) {
   const auto told = std::make_shared<std::promise<void>>();
   ended_ = told->get_future();
-  const auto act = [end, told, driver = driver_, shared = shared_] {
+  const auto act = [end, told, driver = driver_, shared = shared_, marks = marks_] {
     const Driver::Current current(*driver);
     const MutexLock held(shared->mutex);
     if (shared->comm != nullptr) (void)end(std::exchange(shared->comm, nullptr));
@@ -164,25 +149,31 @@ bool NcclLibrary::can_run(const OperationDescriptor& operation) const {
   return moves && *nccl::refusal(operation, 1) == '\0';
 }
 
-// What the program has begun is on the default stream, or on one that the default stream waits for.
-Result<int> NcclLibrary::mark() {
-  STRETTO_RETURN_IF_ERROR(driver_->check_no_capture());
-  const Driver::Current current(*driver_);
-  STRETTO_ASSIGN_OR_RETURN(Event event, take_event());
-  const Status recorded =
-      driver_->status_of_call("cuEventRecord", driver_->call().event_record(event, nullptr));
-  if (!recorded.ok()) {
-    give_back(event);
-    return recorded;
+Result<int> NcclLibrary::mark(void* of_caller) {
+  auto* const stream = static_cast<StreamHandle>(of_caller);
+  Result<bool> is_captured = driver_->is_captured(stream);
+  if (is_captured.status().code() == StatusCode::invalid_argument) {
+    return Status(StatusCode::invalid_argument,
+                  std::string(is_captured.status().message()) +
+                      "; or name the stream that is captured, by a StreamGuard");
   }
-  const MutexLock held(marks_mutex_);
-  const auto free = std::ranges::find(marks_, nullptr);
-  if (free != marks_.end()) {
-    *free = event;
-    return static_cast<int>(free - marks_.begin());
+  STRETTO_RETURN_IF_ERROR(is_captured.status());
+  std::shared_ptr<CapturedGraphEnd> end;
+  if (*is_captured) {
+    STRETTO_ASSIGN_OR_RETURN(end, CapturedGraphEnd::make(driver_, marks_, stream));
   }
-  marks_.push_back(event);
-  return static_cast<int>(marks_.size()) - 1;
+  STRETTO_ASSIGN_OR_RETURN(const int mark, marks_->add(stream));
+  if (end != nullptr) {
+    const MutexLock held(mutex_);
+    captured_[mark] = std::move(end);
+  }
+  return mark;
+}
+
+std::shared_ptr<CapturedEnd> NcclLibrary::captured_end(int mark) {
+  const MutexLock held(mutex_);
+  const auto found = captured_.find(mark);
+  return found == captured_.end() ? nullptr : found->second;
 }
 
 const NcclLibrary::Running* NcclLibrary::find(int operation) const {
@@ -198,24 +189,21 @@ bool NcclLibrary::is_launched(int operation) {
          (running->phase == Running::Phase::running && running->launch.after.empty());
 }
 
-bool NcclLibrary::let_default_stream_wait(int operation) {
+bool NcclLibrary::let_wait(void* of_caller, int operation) {
+  auto* const stream = static_cast<StreamHandle>(of_caller);
   const Running* const running = find(operation);
-  if (running == nullptr || !driver_->check_no_capture().ok()) return false;
+  if (running == nullptr || !driver_->check_no_capture(stream).ok()) return false;
   const Driver::Current current(*driver_);
-  const int result = driver_->call().stream_wait_event(nullptr, running->ended, 0);
+  const int result = driver_->call().stream_wait_event(stream, running->ended, 0);
   if (result != 0) fail(driver_->status_of_call("cuStreamWaitEvent", result));
   return result == 0;
 }
 
-void NcclLibrary::wait_for_mark(int mark) {
-  Event event = nullptr;
-  {
-    const MutexLock held(marks_mutex_);
-    event = std::exchange(marks_[static_cast<std::size_t>(mark)], nullptr);
-  }
-  const int result = driver_->call().stream_wait_event(stream_, event, 0);
-  if (result != 0) fail(driver_->status_of_call("cuStreamWaitEvent", result));
-  give_back(event);  // The stream waits for what it was when that was said.
+void NcclLibrary::take_mark(int mark, Running& running) {
+  running.mark = mark;
+  const MutexLock held(mutex_);
+  const auto captured = captured_.extract(mark);
+  if (!captured.empty()) running.captured = captured.mapped();
 }
 
 int NcclLibrary::start(const LibraryCall& call) {
@@ -230,7 +218,7 @@ int NcclLibrary::start(const LibraryCall& call) {
   Result<Launch> launch = make_launch(call, rank_, size_, memory);
   if (launch.ok()) {
     running.launch = std::move(*launch);
-    if (call.mark >= 0) running.mark = call.mark;
+    if (call.mark >= 0) take_mark(call.mark, running);
     move();
   } else {
     fail(launch.status());
@@ -250,7 +238,7 @@ bool NcclLibrary::find_end(int operation) {
   if (found == running_.end() || !failure_.empty()) return false;
   const bool is_under_way =
       found->phase == Running::Phase::running || found->phase == Running::Phase::copying;
-  if (!is_under_way || !is_done(found->ended)) return false;
+  if (!is_under_way || !is_done(*found)) return false;
   if (found->phase == Running::Phase::running && !found->launch.after.empty()) {
     found->phase = Running::Phase::copying;
     for (const Copy& copy : found->launch.after) {
@@ -288,13 +276,17 @@ void NcclLibrary::move() {
 }
 
 void NcclLibrary::begin(Running& running) {
-  if (running.mark) wait_for_mark(*running.mark);
+  StreamHandle stream = stream_of(running);
+  if (running.mark) {
+    const Status waits = marks_->let_wait(stream, *running.mark);
+    if (!waits.ok()) return fail(waits);
+  }
   for (const Copy& copy : running.launch.before) {
     const int result =
-        driver_->call().copy(address_of(copy.to), address_of(copy.from), copy.bytes, stream_);
+        driver_->call().copy(address_of(copy.to), address_of(copy.from), copy.bytes, stream);
     if (result != 0) return fail(driver_->status_of_call("cuMemcpyAsync", result));
   }
-  const ResultCode result = running.launch.steps.empty() ? kSuccess : begin_steps(running.launch);
+  const ResultCode result = running.launch.steps.empty() ? kSuccess : begin_steps(running);
   if (!failure_.empty() || !is_good("ncclGroupEnd", result)) return;
   if (result == kInProgress) {
     running.phase = Running::Phase::launching;
@@ -305,7 +297,8 @@ void NcclLibrary::begin(Running& running) {
 }
 
 // As one group: NCCL takes all steps or none, and none waits for another.
-ResultCode NcclLibrary::begin_steps(const Launch& launch) {
+ResultCode NcclLibrary::begin_steps(const Running& running) {
+  const Launch& launch = running.launch;
   RedOp op = launch.op;
   if (launch.factor) {
     const ResultCode made = make_operation(launch, op);
@@ -313,7 +306,7 @@ ResultCode NcclLibrary::begin_steps(const Launch& launch) {
   }
   if (!is_good("ncclGroupStart", nccl_->call.group_start())) return kSuccess;
   for (const Step& step : launch.steps) {
-    if (!is_good("a collective", begin_step(step, op))) break;
+    if (!is_good("a collective", begin_step(step, op, stream_of(running)))) break;
   }
   const ResultCode ended = nccl_->call.group_end();
   if (launch.factor) (void)nccl_->call.red_op_destroy(op, shared_->comm);
@@ -327,40 +320,43 @@ ResultCode NcclLibrary::make_operation(const Launch& launch, RedOp& op) {
                                                shared_->comm);
 }
 
-ResultCode NcclLibrary::begin_step(const Step& step, RedOp op) {
+ResultCode NcclLibrary::begin_step(const Step& step, RedOp op, StreamHandle stream) {
   const Interface& call = nccl_->call;
   Comm const comm = shared_->comm;
   switch (step.kind) {
     case Step::Kind::all_reduce:
-      return call.all_reduce(step.from, step.to, step.count, step.type, op, comm, stream_);
+      return call.all_reduce(step.from, step.to, step.count, step.type, op, comm, stream);
     case Step::Kind::reduce:
-      return call.reduce(step.from, step.to, step.count, step.type, op, step.peer, comm, stream_);
+      return call.reduce(step.from, step.to, step.count, step.type, op, step.peer, comm, stream);
     case Step::Kind::reduce_scatter:
-      return call.reduce_scatter(step.from, step.to, step.count, step.type, op, comm, stream_);
+      return call.reduce_scatter(step.from, step.to, step.count, step.type, op, comm, stream);
     case Step::Kind::all_gather:
-      return call.all_gather(step.from, step.to, step.count, step.type, comm, stream_);
+      return call.all_gather(step.from, step.to, step.count, step.type, comm, stream);
     case Step::Kind::broadcast:
-      return call.broadcast(step.from, step.to, step.count, step.type, step.peer, comm, stream_);
+      return call.broadcast(step.from, step.to, step.count, step.type, step.peer, comm, stream);
     case Step::Kind::send:
-      return call.send(step.from, step.count, step.type, step.peer, comm, stream_);
+      return call.send(step.from, step.count, step.type, step.peer, comm, stream);
     case Step::Kind::receive:
-      return call.receive(step.to, step.count, step.type, step.peer, comm, stream_);
+      return call.receive(step.to, step.count, step.type, step.peer, comm, stream);
   }
   return kSuccess;
 }
 
 void NcclLibrary::record_end(Running& running) {
-  if (running.ended == nullptr) {
-    Result<Event> event = take_event();
+  if (running.captured == nullptr && running.ended == nullptr) {
+    Result<Event> event = marks_->take_event();
     if (!event.ok()) return fail(event.status());
     running.ended = *event;
   }
-  const int result = driver_->call().event_record(running.ended, stream_);
+  Event event = running.captured != nullptr ? running.captured->event() : running.ended;
+  const int result = driver_->call().event_record(event, stream_of(running));
   if (result != 0) fail(driver_->status_of_call("cuEventRecord", result));
 }
 
-bool NcclLibrary::is_done(Event event) {
-  const int result = driver_->call().event_query(event);
+// What is in a graph has begun and ended whenever that has run: there is nothing to ask.
+bool NcclLibrary::is_done(const Running& running) {
+  if (running.captured != nullptr) return true;
+  const int result = driver_->call().event_query(running.ended);
   if (result != 0 && result != DriverInterface::kNotReady)
     fail(driver_->status_of_call("cuEventQuery", result));
   return result == 0;
@@ -368,8 +364,10 @@ bool NcclLibrary::is_done(Event event) {
 
 void NcclLibrary::retire(std::size_t index) {
   Running& running = running_[index];
-  give_back(running.ended);
-  for (const std::size_t scratch : running.scratch) scratch_[scratch].in_use = false;
+  marks_->give_back(running.ended);
+  if (running.captured == nullptr) {
+    for (const std::size_t scratch : running.scratch) scratch_[scratch].in_use = false;
+  }
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
@@ -385,27 +383,6 @@ std::byte* NcclLibrary::take_scratch(Running& running, std::size_t bytes) {
   found->in_use = true;
   running.scratch.push_back(static_cast<std::size_t>(found - scratch_.begin()));
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(found->data));
-}
-
-Result<NcclLibrary::Event> NcclLibrary::take_event() {
-  {
-    const MutexLock held(marks_mutex_);
-    if (!events_.empty()) {
-      Event event = events_.back();
-      events_.pop_back();
-      return event;
-    }
-  }
-  Event event = nullptr;
-  STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
-      "cuEventCreate", driver_->call().event_create(&event, kEventDisableTiming)));
-  return event;
-}
-
-void NcclLibrary::give_back(Event event) {
-  if (event == nullptr) return;
-  const MutexLock held(marks_mutex_);
-  events_.push_back(event);
 }
 
 // NCCL's kernels end by this, whoever they wait for.

@@ -6,6 +6,7 @@
 #include <deque>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +17,8 @@
 #include "stretto/base/collective_library.h"
 #include "stretto/base/mutex.h"
 #include "stretto/base/status.h"
+#include "stretto/cuda_driver/marks.h"
+#include "stretto/nccl/captured_end.h"
 #include "stretto/nccl/launch.h"
 #include "stretto/nccl/load.h"
 #include "stretto/nccl/registered_memory.h"
@@ -57,7 +60,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   DeviceLibrary* for_devices() override { return this; }
 
  private:
-  using Event = void*;
+  using Event = cuda::Marks::Event;
   struct Running {
     enum class Phase { queued, launching, running, copying };
     int number = 0;
@@ -65,6 +68,8 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
     Launch launch;
     std::optional<int> mark;  // Of memory of devices: what it has to wait for.
     Event ended = nullptr;
+    // Not null: a graph captures it, on a stream for those, and has its scratch for good.
+    std::shared_ptr<CapturedGraphEnd> captured;
     std::vector<std::size_t> scratch;  // Which of scratch_ it has.
   };
   struct Scratch {
@@ -79,6 +84,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
         driver_(std::move(driver)),
         rank_(rank),
         size_(size),
+        marks_(std::make_shared<cuda::Marks>(driver_)),
         memory_(std::make_shared<RegisteredMemory>(nccl_, driver_, shared_)) {}
 
   int device() const override { return driver_->number(); }
@@ -93,32 +99,34 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
                       const BufferParts& parts) const override {
     return nccl::refusal(operation, parts.factor);
   }
-  Result<int> mark() override;
+  Result<int> mark(void* stream) override;
+  std::shared_ptr<CapturedEnd> captured_end(int mark) override;
   bool is_launched(int operation) override;
-  bool let_default_stream_wait(int operation) override;
+  bool let_wait(void* stream, int operation) override;
   bool has_given_back() override;
 
   bool end_well();
   void end_comm(ResultCode (*end)(Comm));
-  Status set_up_stream();
   Status set_up_communicator(const Meeting& meeting);
   const Running* find(int operation) const;
-  void wait_for_mark(int mark);
+  void take_mark(int mark, Running& running);
+  StreamHandle stream_of(const Running& running) const {
+    return running.captured != nullptr ? capture_stream_ : stream_;
+  }
   // Below, with the communicator.
   void move() STRETTO_REQUIRES(shared_->mutex);
   bool find_end(int operation) STRETTO_REQUIRES(shared_->mutex);
   void begin(Running& running) STRETTO_REQUIRES(shared_->mutex);
-  ResultCode begin_steps(const Launch& launch) STRETTO_REQUIRES(shared_->mutex);
-  ResultCode begin_step(const Step& step, RedOp op) STRETTO_REQUIRES(shared_->mutex);
+  ResultCode begin_steps(const Running& running) STRETTO_REQUIRES(shared_->mutex);
+  ResultCode begin_step(const Step& step, RedOp op, StreamHandle stream)
+      STRETTO_REQUIRES(shared_->mutex);
   ResultCode make_operation(const Launch& launch, RedOp& op) STRETTO_REQUIRES(shared_->mutex);
   bool is_good(const char* call, ResultCode result) STRETTO_REQUIRES(shared_->mutex);
 
   void record_end(Running& running);
-  bool is_done(Event event);
+  bool is_done(const Running& running);
   void retire(std::size_t index);
   std::byte* take_scratch(Running& running, std::size_t bytes);
-  Result<Event> take_event();
-  void give_back(Event event);
   // Keeps the first failure.
   void fail(const Status& status);
 
@@ -127,9 +135,11 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   int rank_;
   int size_;
   std::shared_ptr<SharedComm> shared_ = std::make_shared<SharedComm>();
+  std::shared_ptr<cuda::Marks> marks_;
   std::shared_ptr<RegisteredMemory> memory_;
   Config config_;
   StreamHandle stream_ = nullptr;
+  StreamHandle capture_stream_ = nullptr;  // For what graphs capture, so that stream_ stays out.
   std::deque<Running> running_;
   int next_number_ = 0;
   std::vector<Scratch> scratch_;
@@ -139,9 +149,9 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   TimePoint abandoned_at_{};
   std::thread ending_;  // Of the communicator.
   std::future<void> ended_;
-  Mutex marks_mutex_;                                           // Any thread may mark.
-  std::vector<Event> marks_ STRETTO_GUARDED_BY(marks_mutex_);   // By number; null: taken.
-  std::vector<Event> events_ STRETTO_GUARDED_BY(marks_mutex_);  // Idle.
+  Mutex mutex_;  // Any thread may mark.
+  // By their marks, until they begin.
+  std::map<int, std::shared_ptr<CapturedGraphEnd>> captured_ STRETTO_GUARDED_BY(mutex_);
 };
 
 }  // namespace stretto::nccl

@@ -274,6 +274,7 @@ TEST_P(GpuRankProgram, FindsNoDifferenceOnTheDouble) {
     expect_contains(text, "\"collectives on memory of the communicator\", " + last);
     expect_contains(text, "\"all_reduce of 256 KiB\", " + last);
   }
+  if (is_alone) expect_contains(text, "\"collectives in a graph\", " + last);
   if (GetParam() == "cuda") {
     expect_contains(text, "\"bits of the host, all collectives\", " + last);
     expect_contains(text, "\"bits of the host, all dtypes\", " + last);

@@ -22,10 +22,13 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/stream_guard.h"
 #include "stretto/torch.h"
 #include "stretto/torch/scalar_type.h"
+#include "stretto/torch/streams.h"
 #include "tests/device/loss_curves.h"
 #include "tests/end_to_end/rank_program.h"
+#include "tests/support/captured_graph.h"
 #include "tests/support/device_trial.h"
 
 namespace {
@@ -206,6 +209,39 @@ void try_collectives(stretto::Communicator& communicator, const MakeTensor& make
   std::printf("{\"check\": \"%s\", \"rank\": %d, \"ranks\": %d}\n", name, rank, ranks);
 }
 
+// Three times what is given is summed up whenever a graph is launched; what is beside it stays so.
+void launch_graphs(stretto::Communicator& communicator, const MakeTensor& make,
+                   torch::Device device) {
+  constexpr int kLaunches = 10;
+  const int rank = communicator.rank().value(), ranks = communicator.size();
+  const torch::Tensor given = make(1000, torch::kFloat), work_on = make(1000, torch::kFloat);
+  const torch::Tensor beside = make(1000, torch::kFloat), result = make(1000, torch::kFloat);
+  const c10::Stream stream = stretto::new_stream(device);
+  const c10::StreamGuard current(stream);
+  const stretto::StreamGuard behind(stream.native_handle());
+  const std::string file = stretto::process_environment().get("STRETTO_CUDA_DRIVER").value_or("");
+  auto* const handle = static_cast<stretto::cuda::StreamHandle>(stream.native_handle());
+  const stretto::testing::CapturedGraph graph(
+      file, stretto::cuda::Driver::open(file, device.index()).or_throw(), handle, [&] {
+        work_on.copy_(given);
+        stretto::Work work = communicator.all_reduce(view_of(work_on), {.factor = 3});
+        beside.copy_(given);
+        work.wait();
+        result.copy_(work_on);
+      });
+  graph.status().or_throw();
+  for (int launch = 1; launch <= kLaunches; ++launch) {
+    given.fill_(launch * (rank + 1));
+    graph.launch(handle);
+    communicator.all_reduce(view_of(beside)).wait();
+    const double sum = launch * ranks * (ranks + 1) / 2.0;
+    expect("an all_reduce in a graph", result, 3 * sum);
+    expect("an all_reduce behind a graph", beside, sum);
+  }
+  std::printf("{\"check\": \"collectives in a graph\", \"rank\": %d, \"ranks\": %d}\n", rank,
+              ranks);
+}
+
 // Every collective, also with unequal shares and on lists.
 void compare_with_host(stretto::Communicator& communicator) {
   const std::string driver = stretto::process_environment().get("STRETTO_CUDA_DRIVER").value_or("");
@@ -335,6 +371,7 @@ void check_all(stretto::Communicator& communicator, torch::Device device, std::i
       compare_dtypes_with_host(communicator, make);
     } else {
       try_collectives(communicator, of_torch(device), "collectives on memory of PyTorch");
+      launch_graphs(communicator, of_torch(device), device);
     }
     const std::int64_t whole = 16 * features * features;
     for (const std::int64_t count : {std::int64_t{1}, whole / 256, whole, 4 * whole}) {

@@ -66,14 +66,17 @@ std::byte* Double::allocate(std::size_t bytes, int device) const {
   return reinterpret_cast<std::byte*>(pointer);
 }
 
-void Double::delay_program(int device, Duration time) const {
+void Double::enqueue(int device, cuda::StreamHandle stream, std::function<void()> work) const {
+  using Function = std::function<void()>;
   const auto driver = cuda::Driver::open(file(), device).or_throw();
   const cuda::Driver::Current current(*driver);
-  const auto wait = [](void* what) {
-    const std::unique_ptr<Duration> delay(static_cast<Duration*>(what));
-    std::this_thread::sleep_for(*delay);
-  };
-  enqueue_(nullptr, wait, new Duration(time));
+  enqueue_(
+      stream, [](void* what) { (*static_cast<Function*>(what))(); }, new Function(std::move(work)),
+      [](void* what) { delete static_cast<Function*>(what); });
+}
+
+void Double::delay_program(int device, Duration time) const {
+  enqueue(device, nullptr, [time] { std::this_thread::sleep_for(time); });
 }
 
 Result<communicator::LibraryFactory> double_factory() {

@@ -28,6 +28,9 @@ class Double {
   // Memory of a device, never freed; and where a test may look into it.
   std::byte* allocate(std::size_t bytes, int device) const;
   std::byte* reach(const void* data) const { return reach_(data); }
+  // What a program does on a stream of that device (null: the default one), behind what is there
+  // already; or in the graph that captures the stream.
+  void enqueue(int device, cuda::StreamHandle stream, std::function<void()> work) const;
   // What comes behind this on the default stream of that device waits so long.
   void delay_program(int device, Duration time) const;
 
@@ -35,7 +38,7 @@ class Double {
   Double();
   void (*change_)(void (*)(fake_nccl::Control&, void*), void*);
   std::byte* (*reach_)(const void*);
-  void (*enqueue_)(nccl::StreamHandle, void (*)(void*), void*);
+  void (*enqueue_)(nccl::StreamHandle, void (*)(void*), void*, void (*)(void*));
 };
 
 // Names the double as NCCL, as our kernels, and as the driver, or another file.

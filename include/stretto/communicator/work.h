@@ -60,13 +60,17 @@ class [[nodiscard]] Work {
   // The same, as a value.
   Status wait_status();
   // Of an operation by NCCL on memory of a device: blocks until all ranks have entered it and this
-  // one has begun it there, and has the default stream of this rank's device wait for its end; the
-  // host does not, and the operation is still in flight. Fails as wait_status() with what happens
-  // before that; what happens later, wait() says, and the communicator's next call. Of all others,
-  // wait_status().
+  // one has begun it there, and has the default stream of this rank's device, or the calling
+  // thread's (StreamGuard), wait for its end; the host does not, and the operation is still in
+  // flight. Fails as wait_status() with what happens before that; what happens later, wait() says,
+  // and the communicator's next call. Of all others, wait_status().
   Status wait_on_device();
   // Gives up waiting after `timeout` and throws Timeout; the operation goes on.
   void wait_for(Duration timeout);
+  // Whether the operation has become part of a CUDA graph (StreamGuard), and runs when that is
+  // launched. It has ended then for the host: done() and wait() have the calling thread's stream
+  // wait for it there, as wait_on_device() does, and callbacks come at once.
+  bool is_captured() const { return operation_ != nullptr && operation_->is_captured(); }
   // How the operation has ended, without blocking; nothing while it has not.
   std::optional<Status> status();
   // Of a receive that has ended well: the rank whose message it was.

@@ -36,6 +36,8 @@ class Operation {
   virtual Status wait(Deadline deadline) = 0;
   // See Work::wait_on_device().
   virtual Status wait_on_device() { return wait(Deadline()); }
+  // See Work::is_captured().
+  virtual bool is_captured() const { return false; }
   // See Work::add_callback().
   virtual void then(Continuation continuation) = 0;
   // Abandons the operation, and its communicator with it, on all ranks, if it has not ended by now.

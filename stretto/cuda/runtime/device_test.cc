@@ -20,6 +20,7 @@
 #include "stretto/cuda/load_kernels.h"
 #include "stretto/cuda/staged_all_reduce.h"
 #include "stretto/cuda_driver/symbol_table.h"
+#include "tests/support/captured_graph.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/run_ranks.h"
 
@@ -232,14 +233,8 @@ TEST_F(OnDevice, MemoryIsSharedByItsDescriptor) {
 
 TEST_F(OnDevice, AGraphThatIsCapturedIsNotSpoiled) {
   int (*make_stream)(StreamHandle*, unsigned) = nullptr;
-  int (*begin_capture)(StreamHandle, int) = nullptr;
-  int (*end_capture)(StreamHandle, void**) = nullptr;
   const auto symbols = SymbolTable::open({"libcuda.so.1"}).or_throw();
-  ASSERT_TRUE(symbols
-                  .find_all({{"cuStreamCreate", &make_stream},
-                             {"cuStreamBeginCapture_v2", &begin_capture},
-                             {"cuStreamEndCapture", &end_capture}})
-                  .ok());
+  ASSERT_TRUE(symbols.find_all({{"cuStreamCreate", &make_stream}}).ok());
   const auto memory = device_->create(1 << 20).or_throw();
   ASSERT_TRUE(queue().is_done());
   const auto driver = Driver::open("", 0).or_throw();
@@ -247,22 +242,22 @@ TEST_F(OnDevice, AGraphThatIsCapturedIsNotSpoiled) {
   {
     const Driver::Current current(*driver);
     ASSERT_EQ(make_stream(&stream, 0), 0);
-    ASSERT_EQ(begin_capture(stream, 0), 0);
   }
-  for (const Status& refused : {device_->mark().status(), device_->create(8).status()}) {
-    expect_contains(refused.message(), "a CUDA graph is being captured");
-  }
-  EXPECT_EQ(device_->device_of(memory.data.get()), 0);
-  copy(memory.data.get(), memory.data.get() + 4096, 4096);
-  finish();
-  void* graph = nullptr;
+  const testing::CapturedGraph graph("", driver, stream, [&] {
+    for (const Status& refused : {device_->mark(nullptr).status(), device_->mark(stream).status(),
+                                  device_->create(8).status()}) {
+      expect_contains(refused.message(), "a CUDA graph is being captured");
+    }
+    EXPECT_EQ(device_->device_of(memory.data.get()), 0);
+    copy(memory.data.get(), memory.data.get() + 4096, 4096);
+    finish();
+  });
   {
     const Driver::Current current(*driver);
-    EXPECT_EQ(end_capture(stream, &graph), 0);
     (void)driver->call().stream_destroy(stream);
   }
-  EXPECT_NE(graph, nullptr);
-  EXPECT_TRUE(device_->mark().ok());
+  EXPECT_TRUE(graph.status().ok()) << graph.status().message();
+  EXPECT_TRUE(device_->mark(nullptr).ok());
 }
 
 // As of a program that reads where nothing is: the device then refuses everything else that the
@@ -282,7 +277,7 @@ TEST_F(OnDevice, AFailureIsToldInTheWordsOfTheDriver) {
     (void)queue().run(step, 1000);
     while (!queue().is_done()) continue;
     for (const Status& status :
-         {queue().status(), device_->mark().status(), device_->create(8).status()}) {
+         {queue().status(), device_->mark(nullptr).status(), device_->create(8).status()}) {
       std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
       if (status.code() != StatusCode::system) std::exit(1);
     }
@@ -306,7 +301,7 @@ TEST_F(OnDevice, IsLetGoOfWhenTheProgramHasEnded) {
     const auto host = std::make_shared<std::vector<std::byte>>(64 << 20);
     auto pinned = device_->pin(*host).or_throw();
     copy(memory.data.get(), host->data(), host->size());
-    (void)device_->mark().or_throw();
+    (void)device_->mark(nullptr).or_throw();
     until_the_end = {memory.data, std::move(pinned), host, std::move(queue_), std::move(device_)};
     std::exit(0);
   };

@@ -45,7 +45,10 @@ struct Double {
         .or_throw()
         .find_all({{"fake_nccl_reach", &reach},
                    {"fake_nccl_enqueue", &enqueue},
-                   {"fake_nccl_change", &change}})
+                   {"fake_nccl_change", &change},
+                   {"cuStreamBeginCapture_v2", &begin_capture},
+                   {"cuStreamEndCapture", &end_capture},
+                   {"cuGraphLaunch", &launch}})
         .or_throw();
   }
 
@@ -60,8 +63,11 @@ struct Double {
 
   std::array<std::shared_ptr<const Driver>, kDevices> drivers;
   std::byte* (*reach)(const void*) = nullptr;
-  void (*enqueue)(cuda::StreamHandle, void (*)(void*), void*) = nullptr;
+  void (*enqueue)(cuda::StreamHandle, void (*)(void*), void*, void (*)(void*)) = nullptr;
   void (*change)(void (*)(fake_nccl::Control&, void*), void*) = nullptr;
+  int (*begin_capture)(cuda::StreamHandle, int mode) = nullptr;
+  int (*end_capture)(cuda::StreamHandle, void** graph) = nullptr;
+  int (*launch)(void* graph, cuda::StreamHandle) = nullptr;
   std::mutex mutex;
   std::deque<cuda::StreamHandle> streams;
 };
@@ -72,7 +78,6 @@ Double& the_double() {
 }
 
 thread_local c10::DeviceIndex device_now = 0;
-thread_local bool captures = false;
 thread_local std::array<c10::StreamId, kDevices> streams_now{};
 
 c10::Device with_index(c10::Device device) {
@@ -160,13 +165,19 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     streams_now.at(static_cast<std::size_t>(stream.device_index())) = stream.id();
     return before;
   }
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return the_double().stream(stream);
+  }
   bool queryStream(const c10::Stream& stream) const override {
     const Driver& driver = the_double().driver(stream.device_index());
     const Driver::Current current(driver);
     return driver.call().stream_query(the_double().stream(stream)) != kNotReady;
   }
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 13
-  bool isStreamCapturing(const c10::Stream&) const override { return captures; }
+  bool isStreamCapturing(const c10::Stream& stream) const override {
+    const Driver& driver = the_double().driver(stream.device_index());
+    return driver.is_captured(the_double().stream(stream)).or_throw();
+  }
 #endif
   void synchronizeStream(const c10::Stream& stream) const override {
     while (!queryStream(stream)) std::this_thread::yield();
@@ -226,6 +237,10 @@ const bool is_registered = [] {
   return true;
 }();
 
+c10::Stream of(int device) {
+  return current_stream(c10::Device(kType, static_cast<c10::DeviceIndex>(device)));
+}
+
 // For programs in Python, which load this.
 void change(const std::function<void(fake_nccl::Control&)>& how) {
   the_double().change(
@@ -248,14 +263,10 @@ std::byte* reach(const void* data) { return the_double().reach(data); }
 
 void enqueue(const c10::Stream& stream, std::function<void()> work) {
   const Driver::Current current(the_double().driver(stream.device_index()));
-  auto owned = std::make_unique<std::function<void()>>(std::move(work));
+  using Function = std::function<void()>;
   the_double().enqueue(
-      the_double().stream(stream),
-      [](void* what) {
-        const std::unique_ptr<std::function<void()>> due(static_cast<std::function<void()>*>(what));
-        (*due)();
-      },
-      owned.release());
+      the_double().stream(stream), [](void* what) { (*static_cast<Function*>(what))(); },
+      new Function(std::move(work)), [](void* what) { delete static_cast<Function*>(what); });
 }
 
 void synchronize(const c10::Stream& stream) { Guard().synchronizeStream(stream); }
@@ -278,8 +289,25 @@ void fake_device_use_device(int device) {
   stretto::fake_device::device_now = static_cast<c10::DeviceIndex>(device);
 }
 
-// Whether a graph is being captured by the calling thread, from now on.
-void fake_device_capture(bool captured) { stretto::fake_device::captures = captured; }
+// Captures what comes to the calling thread's current stream, until the end, which returns a graph
+// to launch, or null.
+void fake_device_begin_capture(int device) {
+  using namespace stretto::fake_device;
+  const Driver::Current current(the_double().driver(static_cast<c10::DeviceIndex>(device)));
+  (void)the_double().begin_capture(the_double().stream(of(device)), 0);
+}
+void* fake_device_end_capture(int device) {
+  using namespace stretto::fake_device;
+  const Driver::Current current(the_double().driver(static_cast<c10::DeviceIndex>(device)));
+  void* graph = nullptr;
+  (void)the_double().end_capture(the_double().stream(of(device)), &graph);
+  return graph;
+}
+void fake_device_launch(int device, void* graph) {
+  using namespace stretto::fake_device;
+  const Driver::Current current(the_double().driver(static_cast<c10::DeviceIndex>(device)));
+  (void)the_double().launch(graph, the_double().stream(of(device)));
+}
 
 // How late streams may be, from now on.
 void fake_device_set_delay(int longest_us) {

@@ -19,16 +19,10 @@ namespace stretto::fake_nccl {
 namespace {
 
 constexpr int kSuccess = 0;
-constexpr int kNotReady = 600;
 constexpr int kAlreadyLocked = 712;
-constexpr int kStreamCaptureUnsupported = 900;
-constexpr int kStreamCaptureImplicit = 906;
-constexpr int kRelaxed = 2;
-constexpr std::size_t kMostDevices = 8;
 constexpr std::size_t kDeviceBytes = std::size_t{256} * 1024 * 1024;
 
 thread_local std::vector<int> contexts;
-thread_local int capture_mode = 0;
 
 // The same pages twice: where the program knows them nobody may touch them.
 struct Pages {
@@ -64,18 +58,6 @@ Shared& shared() {
   return *made;
 }
 
-int Shared::refusal_on(StreamHandle stream) {
-  if (!control.captures || stream != nullptr) return kSuccess;
-  control.has_spoiled_capture = true;
-  return kStreamCaptureImplicit;
-}
-
-int Shared::refusal_of_question() {
-  if (!control.captures || capture_mode == kRelaxed) return kSuccess;
-  control.has_spoiled_capture = true;
-  return kStreamCaptureUnsupported;
-}
-
 bool is_in_pages(const void* data) {
   const auto* at = static_cast<const std::byte*>(data);
   return at >= pages().known && at < pages().known + kDeviceBytes;
@@ -96,83 +78,6 @@ int current_device() { return contexts.empty() ? -1 : contexts.back(); }
 
 }  // namespace stretto::fake_nccl
 
-namespace stretto::cuda {
-
-// What a stream is here: a thread that does what comes, one after the other.
-struct OpaqueStream {
-  std::deque<std::function<void()>> work;
-  std::uint64_t begun = 0;  // That have been enqueued.
-  std::uint64_t ended = 0;
-  bool stops = false;
-  std::thread thread;
-
-  void run() {
-    auto& common = fake_nccl::shared();
-    std::unique_lock held(common.mutex);
-    while (true) {
-      common.changed.wait(held, [&] { return stops || !work.empty(); });
-      if (work.empty()) return;
-      const std::function<void()> next = std::move(work.front());
-      work.pop_front();
-      const auto delay = common.delay();
-      held.unlock();
-      std::this_thread::sleep_for(delay);
-      next();
-      held.lock();
-      ++ended;
-      common.changed.notify_all();
-    }
-  }
-};
-
-}  // namespace stretto::cuda
-
-namespace stretto::fake_nccl {
-namespace {
-
-auto& all_streams() {
-  static auto* const all = new std::vector<std::unique_ptr<cuda::OpaqueStream>>;
-  return *all;
-}
-
-cuda::OpaqueStream* make_stream() {
-  const std::lock_guard held(shared().mutex);
-  auto* const stream = all_streams().emplace_back(std::make_unique<cuda::OpaqueStream>()).get();
-  stream->thread = std::thread([stream] { stream->run(); });
-  return stream;
-}
-
-// Each device has a default one.
-cuda::OpaqueStream* stream_of(StreamHandle stream) {
-  static auto* const defaults = [] {
-    auto* const made = new std::array<cuda::OpaqueStream*, kMostDevices>;
-    for (cuda::OpaqueStream*& each : *made) {
-      each = make_stream();
-      each->thread.detach();
-    }
-    return made;
-  }();
-  return stream == nullptr ? defaults->at(static_cast<std::size_t>(current_device())) : stream;
-}
-
-struct Event {
-  cuda::OpaqueStream* stream = nullptr;
-  std::uint64_t after = 0;
-  bool is_done() const { return stream == nullptr || stream->ended >= after; }
-};
-
-}  // namespace
-
-void enqueue(StreamHandle stream, std::function<void()> work) {
-  cuda::OpaqueStream* const to = stream_of(stream);
-  const std::lock_guard held(shared().mutex);
-  to->work.push_back(std::move(work));
-  ++to->begun;
-  shared().changed.notify_all();
-}
-
-}  // namespace stretto::fake_nccl
-
 using namespace stretto::fake_nccl;
 
 extern "C" {
@@ -184,10 +89,6 @@ void fake_nccl_change(void (*change)(Control&, void*), void* what) {
 }
 
 std::byte* fake_nccl_reach(const void* data) { return reach(data); }
-
-void fake_nccl_enqueue(StreamHandle stream, void (*work)(void*), void* what) {
-  enqueue(stream, [work, what] { work(what); });
-}
 
 int cuInit(unsigned) { return kSuccess; }
 int cuGetErrorString(int, const char** text) {
@@ -221,81 +122,6 @@ int cuCtxPopCurrent_v2(void**) {
   contexts.pop_back();
   return kSuccess;
 }
-int cuCtxGetStreamPriorityRange(int* least, int* greatest) {
-  *least = 0;
-  *greatest = -5;
-  return has_context() ? kSuccess : kInvalidContext;
-}
-int cuStreamCreateWithPriority(StreamHandle* stream, unsigned flags, int priority) {
-  if (!has_context()) return kInvalidContext;
-  if (flags != 1 || priority != -5) return kInvalidValue;  // It is to be of high priority.
-  *stream = make_stream();
-  return kSuccess;
-}
-int cuStreamDestroy_v2(StreamHandle stream) {
-  {
-    const std::lock_guard held(shared().mutex);
-    stream->stops = true;
-    shared().changed.notify_all();
-  }
-  stream->thread.join();
-  return kSuccess;  // Events may still know it.
-}
-int cuStreamQuery(StreamHandle stream) {
-  if (!has_context()) return kInvalidContext;
-  const auto* const of = stream_of(stream);
-  const std::lock_guard held(shared().mutex);
-  if (const int refusal = shared().refusal_of_question()) return refusal;
-  return of->ended == of->begun ? shared().control.stream_error : kNotReady;
-}
-int cuStreamIsCapturing(StreamHandle stream, int* status) {
-  if (!has_context()) return kInvalidContext;
-  const std::lock_guard held(shared().mutex);
-  *status = 0;
-  if (stream == nullptr && shared().control.captures) return kStreamCaptureImplicit;
-  return shared().control.stream_error;
-}
-int cuThreadExchangeStreamCaptureMode(int* mode) {
-  std::swap(*mode, capture_mode);
-  return kSuccess;
-}
-int cuStreamWaitEvent(StreamHandle stream, void* event, unsigned) {
-  if (!has_context()) return kInvalidContext;
-  Event at;
-  {
-    const std::lock_guard held(shared().mutex);
-    if (const int refusal = shared().refusal_on(stream)) return refusal;
-    at = *static_cast<Event*>(event);
-  }
-  enqueue(stream, [at] {
-    std::unique_lock held(shared().mutex);
-    shared().changed.wait(held, [&] { return at.is_done(); });
-  });
-  return kSuccess;
-}
-int cuEventCreate(void** event, unsigned) {
-  if (!has_context()) return kInvalidContext;
-  *event = new Event;
-  return kSuccess;
-}
-int cuEventRecord(void* event, StreamHandle stream) {
-  if (!has_context()) return kInvalidContext;
-  auto* const of = stream_of(stream);
-  const std::lock_guard held(shared().mutex);
-  if (const int refusal = shared().refusal_on(stream)) return refusal;
-  *static_cast<Event*>(event) = {of, of->begun};
-  return kSuccess;
-}
-int cuEventQuery(void* event) {
-  if (!has_context()) return kInvalidContext;
-  const std::lock_guard held(shared().mutex);
-  if (const int refusal = shared().refusal_of_question()) return refusal;
-  return static_cast<Event*>(event)->is_done() ? kSuccess : kNotReady;
-}
-int cuEventDestroy_v2(void* event) {
-  delete static_cast<Event*>(event);
-  return kSuccess;
-}
 int cuPointerGetAttribute(void* value, int attribute, std::uint64_t pointer) {
   const std::lock_guard held(shared().mutex);
   if (const int error = shared().control.stream_error) return error;
@@ -321,6 +147,7 @@ int cuMemAlloc_v2(std::uint64_t* pointer, std::size_t bytes) {
   *pointer = reinterpret_cast<std::uintptr_t>(all.known + all.taken);
   all.devices[all.taken] = current_device();
   all.taken += rounded;
+  ++shared().control.allocations;
   return kSuccess;
 }
 int cuMemFree_v2(std::uint64_t) { return has_context() ? kSuccess : kInvalidContext; }
@@ -339,15 +166,6 @@ int cuMemsetD8_v2(std::uint64_t to, unsigned char value, std::size_t bytes) {
   }
   std::byte* const target = reach(reinterpret_cast<void*>(to));
   enqueue(nullptr, [=] { std::fill_n(target, bytes, std::byte{value}); });
-  return kSuccess;
-}
-int cuCtxSynchronize() {
-  if (!has_context()) return kInvalidContext;
-  std::unique_lock held(shared().mutex);
-  if (const int refusal = shared().refusal_on(nullptr)) return refusal;
-  shared().changed.wait(held, [] {
-    return std::ranges::all_of(all_streams(), [](const auto& s) { return s->ended == s->begun; });
-  });
   return kSuccess;
 }
 int cuMemHostRegister_v2(void* data, std::size_t bytes, unsigned flags) {

@@ -72,6 +72,7 @@ struct Control {
   int aborts = 0;
   int destroyed = 0;
   int kernels = 0;  // Of ours that have begun.
+  int allocations = 0;
   // Of memory for export, that are there: its bytes, and places that are reserved or hold it.
   std::size_t exported_bytes = 0;
   int reserved_places = 0;
@@ -87,6 +88,7 @@ struct Shared {
   std::mutex mutex;
   std::condition_variable changed;
   Control control;
+  int captures = 0;  // That have begun and not ended.
   std::mt19937_64 random{1};
 
   void misused(const std::string& what) {
@@ -119,8 +121,10 @@ void forget_registrations(Comm comm);
 bool has_context();
 // Of the calling thread's current device.
 int current_device();
-// To be run on a stream, behind what is there already.
+// To be run on a stream, behind what is there already; while the stream is captured, whenever the
+// graph is.
 void enqueue(StreamHandle stream, std::function<void()> work);
+bool is_captured(StreamHandle stream);
 
 }  // namespace stretto::fake_nccl
 
@@ -128,6 +132,8 @@ extern "C" {
 // Calls `change` where nothing else looks.
 void fake_nccl_change(void (*change)(stretto::fake_nccl::Control&, void*), void* what);
 std::byte* fake_nccl_reach(const void* data);
-// Runs `work` on a stream of the calling thread's device, behind what is there already.
-void fake_nccl_enqueue(stretto::nccl::StreamHandle stream, void (*work)(void*), void* what);
+// Runs `work` on a stream of the calling thread's device, behind what is there already, or in the
+// graph that captures the stream. When it does not run any more, `free` is called.
+void fake_nccl_enqueue(stretto::nccl::StreamHandle stream, void (*work)(void*), void* what,
+                       void (*free)(void*));
 }

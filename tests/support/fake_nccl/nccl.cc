@@ -4,16 +4,15 @@
 // The half of the double that is NCCL: see fake.h.
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstring>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include "stretto/base/half.h"
 #include "stretto/nccl/versions.h"
 #include "tests/support/fake_nccl/fake.h"
+#include "tests/support/fake_nccl/numbers.h"
 
 namespace stretto::fake_nccl {
 namespace {
@@ -70,56 +69,6 @@ struct Call {
            std::to_string(static_cast<int>(type)) + (is_registered ? ", registered" : "");
   }
 };
-
-std::size_t bytes_of(Type type) {
-  constexpr std::array<std::size_t, 10> kBytes = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
-  return kBytes[static_cast<std::size_t>(type)];
-}
-
-template <class T>
-double read(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof(T));
-  if constexpr (std::is_class_v<T>)
-    return static_cast<double>(static_cast<float>(value));
-  else
-    return static_cast<double>(value);
-}
-template <class T>
-void write(std::byte* at, double value) {
-  T narrow;
-  if constexpr (std::is_class_v<T>)
-    narrow = T(static_cast<float>(value));
-  else
-    narrow = static_cast<T>(value);
-  std::memcpy(at, &narrow, sizeof(T));
-}
-
-template <class Visitor>
-auto with_type(Type type, const Visitor& visitor) {
-  switch (type) {
-    case Type::i8:
-      return visitor(std::int8_t());
-    case Type::u8:
-      return visitor(std::uint8_t());
-    case Type::i32:
-      return visitor(std::int32_t());
-    case Type::u32:
-      return visitor(std::uint32_t());
-    case Type::i64:
-      return visitor(std::int64_t());
-    case Type::u64:
-      return visitor(std::uint64_t());
-    case Type::f16:
-      return visitor(Half(0.0f));
-    case Type::bf16:
-      return visitor(BFloat16(0.0f));
-    case Type::f32:
-      return visitor(float());
-    default:
-      return visitor(double());
-  }
-}
 
 }  // namespace
 }  // namespace stretto::fake_nccl
@@ -285,6 +234,21 @@ void run(Comm comm, const std::vector<Call>& calls) {
   shared().changed.notify_all();
 }
 
+void launch(Comm comm, const std::vector<Call>& calls) {
+  const auto count = [comm] {
+    const std::lock_guard held(shared().mutex);
+    ++comm->running;
+  };
+  if (!is_captured(comm->launching_on)) {
+    count();
+    return enqueue(comm->launching_on, [=] { run(comm, calls); });
+  }
+  enqueue(comm->launching_on, [=] {
+    count();
+    run(comm, calls);
+  });
+}
+
 // Of whoever asks; the lock is held. What has been launched reaches the stream here.
 ResultCode state_of(Comm comm) {
   const Control& control = shared().control;
@@ -294,10 +258,9 @@ ResultCode state_of(Comm comm) {
   if (comm->world->arrived < comm->size || control.stalls_connecting) return kInProgress;
   if (!comm->launching.empty()) {
     if (Clock::now() < comm->launched_at || control.holds_launches) return kInProgress;
-    ++comm->running;
     const std::vector<Call> calls = std::exchange(comm->launching, {});
     shared().mutex.unlock();
-    enqueue(comm->launching_on, [=] { run(comm, calls); });
+    launch(comm, calls);
     shared().mutex.lock();
   }
   return comm->is_finalized && comm->running > 0 ? kInProgress : kSuccess;

@@ -1,0 +1,48 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/captured_operation.h"
+
+#include <utility>
+
+#include "stretto/base/stream_guard.h"
+
+namespace stretto::communicator {
+namespace {
+
+// What else there is to do is up to the device.
+class CapturedOperation final : public group::Operation {
+ public:
+  CapturedOperation(const OperationInfo& info, std::vector<std::shared_ptr<CapturedEnd>> ends)
+      : info_(info), ends_(std::move(ends)) {}
+
+  bool poll() override { return true; }
+  Status wait(Deadline) override { return wait_on_device(); }
+  Status wait_on_device() override {
+    for (const auto& end : ends_) {
+      const Status status = end->let_wait(StreamGuard::current());
+      if (!status.ok())
+        return status.with_context("a stream cannot wait for what a graph captured");
+    }
+    return {};
+  }
+  bool is_captured() const override { return true; }
+  void then(Continuation continuation) override { continuation({}); }
+  void abandon() override {}
+  OperationInfo info() const override { return info_; }
+
+ private:
+  const OperationInfo info_;
+  const std::vector<std::shared_ptr<CapturedEnd>> ends_;
+};
+
+}  // namespace
+
+Work make_captured(Work begun, std::optional<Collective> collective,
+                   std::vector<std::shared_ptr<CapturedEnd>> ends) {
+  const OperationInfo info{.collective = collective, .number = begun.number()};
+  begun.wait();
+  return Work(std::make_shared<CapturedOperation>(info, std::move(ends)));
+}
+
+}  // namespace stretto::communicator

@@ -1,0 +1,43 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "stretto/base/mutex.h"
+#include "stretto/base/status.h"
+#include "stretto/cuda_driver/driver.h"
+
+namespace stretto::cuda {
+
+// Moments in what a program has begun on a device, by number (DeviceOperations::mark()), and events
+// for what is asked for more often. Any thread.
+class Marks {
+ public:
+  using Event = void*;
+
+  explicit Marks(std::shared_ptr<const Driver> driver) : driver_(std::move(driver)) {}
+  ~Marks();
+  Marks(const Marks&) = delete;
+  Marks& operator=(const Marks&) = delete;
+
+  // What is on the stream now; of the default one, also what is on those that it waits for.
+  Result<int> add(StreamHandle stream);
+  // What the stream gets from now on comes behind it; the mark is gone.
+  Status let_wait(StreamHandle stream, int mark);
+
+  // Events that record no times. What has been given back is used again.
+  Result<Event> take_event();
+  void give_back(Event event);
+
+ private:
+  std::shared_ptr<const Driver> driver_;
+  Mutex mutex_;
+  std::vector<Event> marks_ STRETTO_GUARDED_BY(mutex_);  // By number; null: free.
+  std::vector<Event> idle_ STRETTO_GUARDED_BY(mutex_);
+};
+
+}  // namespace stretto::cuda

@@ -1,0 +1,24 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/nccl/captured_end.h"
+
+namespace stretto::nccl {
+
+Result<std::shared_ptr<CapturedGraphEnd>> CapturedGraphEnd::make(
+    std::shared_ptr<const cuda::Driver> driver, std::shared_ptr<cuda::Marks> marks,
+    cuda::StreamHandle stream) {
+  const cuda::Driver::Current current(*driver);
+  STRETTO_ASSIGN_OR_RETURN(cuda::Marks::Event event, marks->take_event());
+  return std::shared_ptr<CapturedGraphEnd>(
+      new CapturedGraphEnd(std::move(driver), std::move(marks), stream, event));
+}
+
+Status CapturedGraphEnd::let_wait(void* of_caller) {
+  const cuda::Driver::Current current(*driver_);
+  auto* const stream = of_caller == nullptr ? stream_ : static_cast<cuda::StreamHandle>(of_caller);
+  return driver_->status_of_call("cuStreamWaitEvent",
+                                 driver_->call().stream_wait_event(stream, event_, 0));
+}
+
+}  // namespace stretto::nccl

@@ -1,0 +1,295 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Collectives that a CUDA graph captures, and streams that a program names. With a double in the
+// place of NCCL and of the device, which runs what is in a graph in any order that it allows.
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <thread>
+
+#include "stretto/base/error.h"
+#include "stretto/base/stream_guard.h"
+#include "tests/support/captured_graph.h"
+#include "tests/support/double_ranks.h"
+#include "tests/support/failures.h"
+
+namespace stretto::testing {
+namespace {
+
+using std::chrono::milliseconds;
+
+// What a program of one rank has on its device: a stream of its own, and numbers.
+class OnStream {
+ public:
+  explicit OnStream(const Communicator& rank)
+      : driver_(cuda::Driver::open(Double::file(), *rank.device()).or_throw()),
+        stream_(driver_->make_stream().or_throw()) {}
+  ~OnStream() {
+    const cuda::Driver::Current current(*driver_);
+    (void)driver_->call().stream_destroy(stream_);
+  }
+
+  cuda::StreamHandle stream() const { return stream_; }
+  View numbers(std::size_t count, float value = 0) const {
+    auto* const data = Double::get().allocate(count * sizeof(float), driver_->number());
+    const View view(data, count, DType::f32);
+    set(view, value);
+    return view;
+  }
+  static void set(const View& view, float value) { std::fill_n(reach(view), view.count, value); }
+  static float* reach(const View& view) {
+    return reinterpret_cast<float*>(Double::get().reach(view.data));
+  }
+  // On the stream, or in its graph.
+  void add(const View& to, const View& from) const {
+    Double::get().enqueue(driver_->number(), stream_, [to, from] {
+      for (std::size_t i = 0; i < to.count; ++i) reach(to)[i] += reach(from)[i];
+    });
+  }
+  void sleep(Duration time) const {
+    Double::get().enqueue(driver_->number(), stream_,
+                          [time] { std::this_thread::sleep_for(time); });
+  }
+  std::unique_ptr<CapturedGraph> capture(const std::function<void()>& body) const {
+    const StreamGuard on_stream(stream_);
+    return std::make_unique<CapturedGraph>(Double::file(), driver_, stream_, body);
+  }
+  // Whether that happens in time.
+  bool finish() const {
+    const cuda::Driver::Current current(*driver_);
+    const Deadline until = Deadline::after(std::chrono::seconds(20));
+    while (driver_->call().stream_query(stream_) == cuda::DriverInterface::kNotReady) {
+      if (until.passed()) return false;
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+    return true;
+  }
+
+ private:
+  std::shared_ptr<const cuda::Driver> driver_;
+  cuda::StreamHandle stream_;
+};
+
+class NcclDoubleGraphs : public ::testing::Test {
+ protected:
+  void SetUp() override { Double::get().reset(); }
+  void TearDown() override {
+    EXPECT_EQ(Double::get().control().misuse, "");
+    EXPECT_FALSE(Double::get().control().has_spoiled_capture);
+    Double::get().reset();
+  }
+};
+
+// Ranks 1 and 2: sums are 3 times as much. What the program does beside a collective stays beside
+// it, and what comes behind wait() comes behind it.
+TEST_F(NcclDoubleGraphs, CollectivesRunWheneverTheGraphDoes) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const auto own = static_cast<float>(rank.rank().value() + 1);
+    const View given = program.numbers(100), sum = program.numbers(100);
+    const View beside = program.numbers(100), result = program.numbers(100),
+               one = program.numbers(100, 1);
+    const auto graph = program.capture([&] {
+      program.add(given, one);
+      Work work = rank.all_reduce(given, sum, {.factor = 2});
+      EXPECT_TRUE(work.is_captured());
+      {  // What begins behind another stream is no part of the graph.
+        const OnStream aside(rank);
+        const StreamGuard other(aside.stream());
+        const View now = aside.numbers(3, own);
+        rank.all_reduce(now).wait();
+        EXPECT_EQ(OnStream::reach(now)[0], 3);
+      }
+      EXPECT_EQ(work.operation(), "all_reduce");
+      EXPECT_EQ(work.number(), 1);
+      program.add(beside, one);
+      work.wait();
+      EXPECT_TRUE(work.done());
+      program.add(result, sum);
+      program.add(result, beside);
+    });
+    ASSERT_TRUE(graph->status().ok()) << graph->status().message();
+    EXPECT_EQ(OnStream::reach(sum)[7], 0);  // Nothing has run yet.
+    float expected = 0;
+    for (int round = 1; round <= 20; ++round) {
+      const auto value = static_cast<float>(round);
+      OnStream::set(given, own * value);
+      graph->launch(program.stream());
+      // What is no part of a graph goes on; behind it, so that ranks agree on the order.
+      const StreamGuard behind(program.stream());
+      const View data = program.numbers(3, own);
+      rank.all_reduce(data).wait();
+      EXPECT_EQ(OnStream::reach(data)[0], 3);
+      ASSERT_TRUE(program.finish());
+      expected += 2 * (3 * value + 2) + value;
+      EXPECT_EQ(OnStream::reach(result)[99], expected) << round;
+    }
+  });
+}
+
+// Copies that a collective makes of what it sends belong to the graph, whatever else runs.
+TEST_F(NcclDoubleGraphs, AllCollectivesAndTheirScratchAreInTheGraph) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const auto own = static_cast<float>(rank.rank().value() + 1);
+    const View exchanged = program.numbers(2), gathered = program.numbers(2);
+    const View part = program.numbers(1), told = program.numbers(4), eager = program.numbers(2);
+    const std::array list = {program.numbers(1), program.numbers(3)};
+    const auto graph = program.capture([&] {
+      rank.all_to_all(exchanged, exchanged).wait();
+      rank.all_gather(part, gathered).wait();
+      rank.broadcast(told, {.root = 1}).wait();
+      Work both = rank.all_reduce_coalesced(list);
+      EXPECT_TRUE(both.is_captured());
+      both.wait();
+      rank.reduce_scatter(gathered, part).wait();
+    });
+    rank.barrier().wait();
+    const int allocations = Double::get().control().allocations;
+    for (int round = 1; round <= 5; ++round) {
+      const auto value = own * static_cast<float>(round);
+      for (const View& view : {exchanged, part, told, list[0], list[1], eager}) {
+        OnStream::set(view, value);
+      }
+      rank.barrier().wait();
+      graph->launch(program.stream());
+      {
+        const StreamGuard behind(program.stream());
+        rank.all_to_all(eager, eager).wait();
+      }
+      ASSERT_TRUE(program.finish());
+      const auto unit = static_cast<float>(round);
+      for (const View& view : {exchanged, gathered, eager}) {
+        EXPECT_EQ(OnStream::reach(view)[0], unit);
+        EXPECT_EQ(OnStream::reach(view)[1], 2 * unit);
+      }
+      EXPECT_EQ(OnStream::reach(told)[3], 2 * unit);
+      EXPECT_EQ(OnStream::reach(list[1])[2], 3 * unit);
+      EXPECT_EQ(OnStream::reach(part)[0], 2 * value);
+    }
+    // What is no part of the graph has taken scratch of its own, once on each rank.
+    rank.barrier().wait();
+    EXPECT_EQ(Double::get().control().allocations, allocations + 2);
+  });
+}
+
+// As M2 and M1, when the collective is captured; the graph is good for nothing, the driver says.
+TEST_F(NcclDoubleGraphs, DisagreementIsToldWhileTheGraphIsCaptured) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const View data = program.numbers(9);
+    const View some = {data.data, rank.rank() == 0 ? 8u : 9u, DType::f32};
+    std::string text;
+    const auto graph =
+        program.capture([&] { text = error_of<Mismatch>([&] { (void)rank.all_reduce(some); }); });
+    expect_contains(text, "all_reduce(sum f32 [8])");
+    expect_contains(text, "all_reduce(sum f32 [9])");
+  });
+  EXPECT_EQ(Double::get().control().launches, 0);
+}
+
+// Though no operation is in flight: the graph would wait on the device for ever.
+TEST_F(NcclDoubleGraphs, ADeathEndsAGraphThatRuns) {
+  DoubleRanks ranks({.size = 2});
+  std::atomic<bool> launched = false;
+  std::thread death([&] {
+    while (!launched) std::this_thread::sleep_for(milliseconds(5));
+    ranks.kill(1);
+  });
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const View data = program.numbers(8);
+    const auto graph = program.capture([&] { rank.all_reduce(data).wait(); });
+    if (rank.rank() == 1) return;
+    graph->launch(program.stream());
+    launched = true;
+    EXPECT_TRUE(program.finish());
+    EXPECT_EQ(failure_of<PeerLost>([&] { rank.barrier().wait(); }).rank(), Rank(1));
+  });
+  death.join();
+}
+
+TEST_F(NcclDoubleGraphs, AWorkThatIsDroppedIsWaitedFor) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const View data = program.numbers(8);
+    const auto graph = program.capture([&] { (void)rank.all_reduce(data); });
+    EXPECT_TRUE(graph->status().ok()) << graph->status().message();
+    // One that outlives the capture is no part of what the stream waits for, the driver says.
+    Work kept;
+    const auto unjoined = program.capture([&] { kept = rank.all_reduce(data); });
+    EXPECT_FALSE(unjoined->status().ok());
+    EXPECT_FALSE(kept.wait_status().ok());
+    rank.all_reduce(data).wait();
+  });
+}
+
+TEST_F(NcclDoubleGraphs, WhatAGraphCannotHoldIsRefused) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const View data = program.numbers(8);
+    std::vector<float> host(3);
+    const std::vector<std::size_t> counts = {2, 1};
+    const auto graph = program.capture([&] {
+      const std::span own = std::span(host).first(rank.rank() == 0 ? 2 : 1);
+      expect_contains(
+          error_of<InvalidArgument>([&] { (void)rank.gather(own, host, {.counts = counts}); }),
+          "a CUDA graph is being captured, and some buffers lie in memory of the host");
+      expect_contains(
+          error_of<InvalidArgument>([&] { (void)rank.allocate<float>(8, rank.device()); }),
+          "a CUDA graph is being captured");
+      rank.all_reduce(host).wait();  // Of the host alone, and at once.
+      rank.all_reduce(data).wait();
+    });
+    EXPECT_TRUE(graph->status().ok()) << graph->status().message();
+  });
+}
+
+TEST_F(NcclDoubleGraphs, OperationsBeginBehindTheStreamThatIsNamed) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const View data = program.numbers(8, 1), one = program.numbers(8, 1);
+    const StreamGuard on_stream(program.stream());
+    for (int round = 1; round <= 3; ++round) {
+      program.sleep(milliseconds(20));
+      program.add(data, one);
+      Work work = rank.all_reduce(data);
+      EXPECT_FALSE(work.is_captured());
+      ASSERT_TRUE(work.wait_on_device().ok());
+      program.add(data, one);  // Behind the sum.
+      ASSERT_TRUE(program.finish());
+      work.wait();
+    }
+    // 1 -> 2, 4, 5 -> 6, 12, 13 -> 14, 28, 29.
+    EXPECT_EQ(OnStream::reach(data)[7], 29);
+  });
+}
+
+TEST(StreamGuard, IsOfItsThreadAndGivesBackWhatWasThere) {
+  int one = 0, other = 0;
+  EXPECT_EQ(StreamGuard::current(), nullptr);
+  {
+    const StreamGuard outer(&one);
+    {
+      const StreamGuard inner(&other);
+      EXPECT_EQ(StreamGuard::current(), &other);
+      std::thread([] { EXPECT_EQ(StreamGuard::current(), nullptr); }).join();
+    }
+    EXPECT_EQ(StreamGuard::current(), &one);
+  }
+  EXPECT_EQ(StreamGuard::current(), nullptr);
+}
+
+}  // namespace
+}  // namespace stretto::testing
