@@ -35,15 +35,18 @@ constexpr const char* kDescription =
 
 constexpr const char* kExamples = R"(
 Each rank finds STRETTO_RANK, STRETTO_SIZE, STRETTO_LOCAL_RANK, STRETTO_LOCAL_SIZE,
-STRETTO_RENDEZVOUS and STRETTO_JOB_KEY in its environment; stretto::join() reads them. RANK,
-WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE are removed. OMP_NUM_THREADS (the rank's share of the
-cores) and PYTHONUNBUFFERED=1 are set where they are not set yet. When a rank fails, the others are
+STRETTO_RENDEZVOUS and STRETTO_JOB_KEY in its environment; stretto::join() reads them. Programs of
+PyTorch find RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; MASTER_ADDR and MASTER_PORT,
+OMP_NUM_THREADS (the rank's share of the cores) and PYTHONUNBUFFERED=1 are set where they are not
+set yet. When a rank fails, the others are
 ended, and the exit status is that of the rank that failed first. SIGINT, SIGTERM and SIGHUP are
 passed on and end the job, a second one at once. Nothing that the ranks have started is left then.
 
 Examples:
   Four ranks on this host:
     stretto run -n 4 -- ./train --epochs 3
+  A program of PyTorch, which calls torch.distributed.init_process_group("stretto"):
+    stretto run -n 4 -- python3 train.py
   Four ranks on each of the hosts that a file names, one a line, by ssh:
     stretto run -n 4 --hosts ./hosts -- ./train
   Eight ranks on two hosts, one command on each:
@@ -152,8 +155,9 @@ Status settle_hosts(const CLI::App& app, CommandLine& line) {
 
 // The processes of an MPI find each other through its own launcher. So that is the one process that
 // is looked after here: it starts the ranks, numbers them, and must not pass on its own numbers.
-constexpr const char* kNumbers[] = {"STRETTO_RANK", "STRETTO_SIZE", "STRETTO_LOCAL_RANK",
-                                    "STRETTO_LOCAL_SIZE", "STRETTO_STATUS_FD"};
+constexpr const char* kNumbers[] = {"STRETTO_RANK",       "STRETTO_SIZE",      "STRETTO_LOCAL_RANK",
+                                    "STRETTO_LOCAL_SIZE", "STRETTO_STATUS_FD", "RANK",
+                                    "WORLD_SIZE",         "LOCAL_RANK",        "LOCAL_WORLD_SIZE"};
 constexpr const char* kOpenMpiNames = "OMPI_MCA_mca_base_env_list";
 
 // What ranks of other hosts are to have of this environment, by names: an Open MPI hands on only

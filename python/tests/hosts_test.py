@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Two hosts, which are network namespaces of this machine, with a torchrun each."""
+"""Two hosts, which are network namespaces of this machine, with a launcher each."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from typing import Any, Callable
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 PROGRAM = pathlib.Path(__file__).with_name("trained_on_hosts_program.py")
@@ -23,6 +24,16 @@ def end(launcher: subprocess.Popen[str]) -> None:
     """With all that it has started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(launcher.pid, signal.SIGKILL)
+
+
+def torchrun(addresses: list[str], host: int) -> list[str]:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
+    return [*launch, f"--master-addr={addresses[0]}", "--master-port=29500", f"--node-rank={host}"]
+
+
+def stretto_run(addresses: list[str], host: int) -> list[str]:
+    launch = [sys.executable, "-m", "stretto", "run", "-n", "2", "--hosts", ",".join(addresses)]
+    return [*launch, "--host-index", str(host), "--", sys.executable]
 
 
 class HostsTest(unittest.TestCase):
@@ -38,15 +49,19 @@ class HostsTest(unittest.TestCase):
             network.shape(1e9)
         except namespaces.NetworkError as error:
             self.skipTest(str(error))
+        for launch in (torchrun, stretto_run):
+            with self.subTest(launch.__name__):
+                self.train(network, launch)
+
+    def train(self, network: Any, launch: Callable[[list[str], int], list[str]]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             answer = pathlib.Path(folder) / "links"
-            launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2"]
-            launch += ["--nproc-per-node=2", f"--master-addr={network.address(0)}"]
+            addresses = [network.address(host) for host in range(2)]
             launchers = [
                 subprocess.Popen(
-                    [*network.enter(host), *launch, "--master-port=29500", f"--node-rank={host}"]
-                    + [str(PROGRAM), str(answer)],
+                    [*network.enter(host), *launch(addresses, host), str(PROGRAM), str(answer)],
                     stderr=subprocess.PIPE, text=True, start_new_session=True,
+                    env={**os.environ, "STRETTO_JOB_KEY": "5a" * 32},
                 )
                 for host in range(2)
             ]

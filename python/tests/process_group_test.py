@@ -83,10 +83,12 @@ class StartTest(unittest.TestCase):
         ranks.run(body)
 
     def test_starts_with_a_launcher(self) -> None:
-        """torchrun, and no import but PyTorch's; `python -m stretto` is the program."""
+        """And no import but PyTorch's; `python -m stretto` is the program."""
         script = pathlib.Path(__file__).with_name("torchrun_program.py")
         launcher = ["torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
         self.assertIn("2 of 2 ranks", ranks.output_of("-m", *launcher, script))
+        own = ["stretto", "run", "-n", "2", "--", sys.executable]
+        self.assertIn("[0] 2 of 2 ranks", ranks.output_of("-m", *own, script))
         self.assertIn("bench", ranks.output_of("-m", "stretto", "--help"))
 
     def test_two_hosts(self) -> None:

@@ -45,6 +45,7 @@ struct Header {
 };
 
 constexpr std::size_t kMaxTextBytes = 4096;
+constexpr char kBetweenPlaces = ' ';
 // How soon what ranks have left behind is reaped once it has ended.
 constexpr int kReapMilliseconds = 1000;
 
@@ -163,10 +164,13 @@ void Guard::set_up() const {
 }
 
 bool Guard::start_ranks() {
-  std::array<char, kMaxTextBytes> rendezvous;
-  const ssize_t count = ::recv(socket_, rendezvous.data(), rendezvous.size(), 0);
+  std::array<char, kMaxTextBytes> bytes;
+  const ssize_t count = ::recv(socket_, bytes.data(), bytes.size(), 0);
   if (count <= 0) return false;
-  RankSettings settings{.rendezvous = {rendezvous.data(), static_cast<std::size_t>(count)},
+  const std::string_view places(bytes.data(), static_cast<std::size_t>(count));
+  const std::size_t space = places.find(kBetweenPlaces);
+  RankSettings settings{.rendezvous = std::string(places.substr(0, space)),
+                        .master = std::string(places.substr(space + 1)),
                         .status_fd = status_fd_,
                         .usable_cores = usable_cores()};
   const std::vector<std::string> inherited = inherited_environment();
@@ -293,8 +297,9 @@ Result<Guardian> Guardian::start(const LaunchOptions& options, int status_fd) {
   return Guardian(pid, std::move(own));
 }
 
-Status Guardian::start_ranks(const std::string& rendezvous) const {
-  if (::send(fd(), rendezvous.data(), rendezvous.size(), MSG_NOSIGNAL) >= 0) return {};
+Status Guardian::start_ranks(const std::string& rendezvous, const std::string& master) const {
+  const std::string places = rendezvous + kBetweenPlaces + master;
+  if (::send(fd(), places.data(), places.size(), MSG_NOSIGNAL) >= 0) return {};
   return system_status("the process that looks after the ranks");
 }
 

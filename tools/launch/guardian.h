@@ -33,7 +33,8 @@ class Guardian {
   // first that it could not start; then of ranks that have ended. They stay zombies until end(), so
   // that their process groups can be signalled without any risk that a number means something else
   // meanwhile.
-  Status start_ranks(const std::string& rendezvous) const;
+  // `rendezvous` and `master`: see RankSettings.
+  Status start_ranks(const std::string& rendezvous, const std::string& master) const;
   // Readable when there is an event.
   int fd() const { return socket_.get(); }
   // Nothing if there is none now. Fails if the guardian has ended.

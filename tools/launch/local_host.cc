@@ -3,7 +3,9 @@
 
 #include "tools/launch/local_host.h"
 
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "stretto/base/descriptor_limit.h"
@@ -22,6 +24,20 @@ constexpr Duration kNameTime = std::chrono::seconds(300);
 // What this process has open itself, and connections that are just being made.
 constexpr std::size_t kOwnDescriptors = 64;
 constexpr Duration kStorePause = std::chrono::seconds(5);
+constexpr int kLastPort = 65535;
+
+// Of 127.0.0.1. Nobody else is given it, but who is told of it can listen there: the system lets a
+// port have two such sockets as long as one of them listens at most.
+FileDescriptor reserve_port() {
+  FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  (void)::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  (void)::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  return fd;
+}
 
 // Where the ranks meet. Launcher 0 serves there; the others only know the address.
 Result<bootstrap::HostPort> meeting_place(const LaunchOptions& options) {
@@ -79,7 +95,19 @@ Status LocalHost::start() {
     where.port = server_->port();
   }
   rendezvous_ = bootstrap::format_host_port(where.host, where.port);
-  return guardian_.start_ranks(rendezvous_);
+  return guardian_.start_ranks(rendezvous_, find_master(where));
+}
+
+// The port behind the one where ranks meet; on one host any that is free.
+std::string LocalHost::find_master(const bootstrap::HostPort& rendezvous) {
+  const bool is_mpi = !options_.starter.empty();  // Which tells its ranks its own numbers.
+  if (is_mpi || rendezvous.port == kLastPort) return {};
+  if (options_.hosts.size() > 1 || !options_.rendezvous.empty()) {
+    return bootstrap::format_host_port(rendezvous.host, rendezvous.port + 1);
+  }
+  reserved_ = reserve_port();
+  const Result<int> port = bootstrap::local_port(reserved_.get());
+  return port.ok() ? bootstrap::format_host_port(rendezvous.host, port.value()) : std::string();
 }
 
 Result<std::optional<RankEvent>> LocalHost::next() {

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/file_descriptor.h"
 #include "stretto/base/wait_limit.h"
+#include "stretto/bootstrap/host_port.h"
 #include "tools/launch/guardian.h"
 #include "tools/launch/host.h"
 #include "tools/launch/output_relay.h"
@@ -44,6 +46,9 @@ class LocalHost final : public Host {
   LocalHost(const LaunchOptions& options, OutputRelay& relay, WaitLimit::Interruption told_to_end,
             job::StatusBoardReader board, Guardian guardian);
 
+  // Where a store of PyTorch's may be ("host:port"), which rank 0 hosts if the program is one of
+  // PyTorch's; empty: nowhere.
+  std::string find_master(const bootstrap::HostPort& rendezvous);
   Status take_started(RankEvent& event);
   void tell_joiners(const RankEvent& event);
   // Null if there is none.
@@ -55,6 +60,7 @@ class LocalHost final : public Host {
   job::StatusBoardReader board_;
   Guardian guardian_;
   std::string rendezvous_;
+  FileDescriptor reserved_;  // The port of that store.
   std::unique_ptr<bootstrap::StoreServer> server_;
   std::vector<pid_t> pids_;
   // A rank has failed, or all have been told to end.

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <map>
 
-#include <fmt/format.h>
+#include "stretto/bootstrap/host_port.h"
 
 namespace stretto::launch {
 
@@ -22,14 +22,25 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
       variables[entry.substr(0, equals)] = entry.substr(equals + 1);
     }
   }
-  for (const char* other : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
-    variables.erase(other);
+  // Where that launcher's ranks meet, others than these.
+  if (variables.contains("RANK")) {
+    variables.erase("MASTER_ADDR");
+    variables.erase("MASTER_PORT");
   }
-  variables["STRETTO_RANK"] = std::to_string(options.rank_of(settings.local_rank));
-  variables["STRETTO_SIZE"] = std::to_string(options.size());
-  variables["STRETTO_LOCAL_RANK"] = std::to_string(settings.local_rank);
-  variables["STRETTO_LOCAL_SIZE"] = std::to_string(options.local_size());
+  std::erase_if(variables,
+                [](const auto& each) { return each.first.starts_with("TORCHELASTIC_"); });
+  const auto set = [&](const char* ours, const char* of_pytorch, int number) {
+    variables[ours] = variables[of_pytorch] = std::to_string(number);
+  };
+  set("STRETTO_RANK", "RANK", options.rank_of(settings.local_rank));
+  set("STRETTO_SIZE", "WORLD_SIZE", options.size());
+  set("STRETTO_LOCAL_RANK", "LOCAL_RANK", settings.local_rank);
+  set("STRETTO_LOCAL_SIZE", "LOCAL_WORLD_SIZE", options.local_size());
   variables["STRETTO_RENDEZVOUS"] = settings.rendezvous;
+  if (const auto master = bootstrap::parse_host_port(settings.master); master.ok()) {
+    variables.try_emplace("MASTER_ADDR", master.value().host);
+    variables.try_emplace("MASTER_PORT", std::to_string(master.value().port));
+  }
   variables["STRETTO_JOB_KEY"] = options.key.hexadecimal();
   variables["STRETTO_STATUS_FD"] = std::to_string(settings.status_fd);
   // As many threads as cores in each rank would make the ranks fight for the cores.

@@ -14,15 +14,15 @@ namespace stretto::launch {
 struct RankSettings {
   int local_rank = 0;
   std::string rendezvous = {};  // "127.0.0.1:4242"
+  std::string master = {};      // Where rank 0 may host a store of PyTorch's; empty: nowhere.
   int status_fd = -1;
   int usable_cores = 1;
 };
 
-// The environment of a rank, as "NAME=value": `inherited`, and what a rank reads when it joins.
-// Left out are the variables of another launcher for the process that this launcher is (RANK,
-// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE): they would contradict the rank's own.
-// OMP_NUM_THREADS (the rank's share of the cores) and PYTHONUNBUFFERED are set if they are not set
-// yet.
+// The environment of a rank, as "NAME=value": `inherited`, and what a rank reads when it joins, in
+// our variables and in those of PyTorch. What another launcher has said to the process that this
+// launcher is (torchrun's variables) is left out. MASTER_ADDR and MASTER_PORT, OMP_NUM_THREADS (the
+// rank's share of the cores) and PYTHONUNBUFFERED are set if they are not set yet.
 std::vector<std::string> rank_environment(const LaunchOptions& options,
                                           const RankSettings& settings,
                                           const std::vector<std::string>& inherited);

@@ -24,33 +24,47 @@ TEST(RankEnvironment, TellsARankItsPlace) {
                               .hosts = {{"node0", 4}, {"node1", 4}},
                               .host_index = 1,
                               .key = bootstrap::JobKey::generate().or_throw()};
-  const auto environment = rank_environment(
-      options, {.local_rank = 2, .rendezvous = "node0:29600", .status_fd = 9, .usable_cores = 10},
-      {"HOME=/home/me", "STRETTO_RANK=99"});
+  const auto environment = rank_environment(options,
+                                            {.local_rank = 2,
+                                             .rendezvous = "node0:29600",
+                                             .master = "node0:29601",
+                                             .status_fd = 9,
+                                             .usable_cores = 10},
+                                            {"HOME=/home/me", "STRETTO_RANK=99"});
   for (const char* entry :
        {"HOME=/home/me", "STRETTO_RANK=6", "STRETTO_SIZE=8", "STRETTO_LOCAL_RANK=2",
-        "STRETTO_LOCAL_SIZE=4", "STRETTO_RENDEZVOUS=node0:29600", "STRETTO_STATUS_FD=9",
-        "OMP_NUM_THREADS=2", "PYTHONUNBUFFERED=1"}) {
+        "STRETTO_LOCAL_SIZE=4", "STRETTO_RENDEZVOUS=node0:29600", "STRETTO_STATUS_FD=9", "RANK=6",
+        "WORLD_SIZE=8", "LOCAL_RANK=2", "LOCAL_WORLD_SIZE=4", "MASTER_ADDR=node0",
+        "MASTER_PORT=29601", "OMP_NUM_THREADS=2", "PYTHONUNBUFFERED=1"}) {
     EXPECT_TRUE(contains(environment, entry)) << entry;
   }
   EXPECT_TRUE(contains(environment, "STRETTO_JOB_KEY=" + options.key.hexadecimal()));
 }
 
 TEST(RankEnvironment, KeepsWhatTheUserHasChosen) {
-  const auto environment = rank_environment({.hosts = {{"", 2}}}, {.usable_cores = 1},
-                                            {"OMP_NUM_THREADS=7", "PYTHONUNBUFFERED=x=y"});
+  const auto environment = rank_environment(
+      {.hosts = {{"", 2}}}, {.usable_cores = 1},
+      {"OMP_NUM_THREADS=7", "PYTHONUNBUFFERED=x=y", "MASTER_ADDR=elsewhere", "MASTER_PORT=7"});
   EXPECT_TRUE(contains(environment, "OMP_NUM_THREADS=7"));
   EXPECT_TRUE(contains(environment, "PYTHONUNBUFFERED=x=y"));
+  EXPECT_TRUE(contains(environment, "MASTER_ADDR=elsewhere"));
+  EXPECT_TRUE(contains(environment, "MASTER_PORT=7"));
   EXPECT_TRUE(contains(rank_environment({.hosts = {{"", 2}}}, {.usable_cores = 1}, {}),
                        "OMP_NUM_THREADS=1"));
 }
 
 TEST(RankEnvironment, RemovesWhatAnotherLauncherSaidOfTheLauncher) {
-  const auto environment = rank_environment(
-      {}, {}, {"RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0", "LOCAL_WORLD_SIZE=1", "RANKING=kept"});
-  for (const char* variable : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
-    EXPECT_FALSE(sets(environment, variable)) << variable;
+  const auto environment =
+      rank_environment({.hosts = {{"node0", 2}}}, {.local_rank = 1, .master = "node0:2"},
+                       {"RANK=7", "WORLD_SIZE=9", "LOCAL_RANK=7", "LOCAL_WORLD_SIZE=9",
+                        "MASTER_ADDR=agent", "MASTER_PORT=1", "TORCHELASTIC_RUN_ID=none",
+                        "TORCHELASTIC_USE_AGENT_STORE=True", "RANKING=kept"});
+  for (const char* entry :
+       {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=node0"}) {
+    EXPECT_TRUE(contains(environment, entry)) << entry;
   }
+  EXPECT_FALSE(sets(environment, "TORCHELASTIC_RUN_ID"));
+  EXPECT_FALSE(sets(environment, "TORCHELASTIC_USE_AGENT_STORE"));
   EXPECT_TRUE(sets(environment, "RANKING"));
 }
 
