@@ -22,6 +22,7 @@ from typing import Any, Callable
 import ranks
 import torch
 import torch.distributed as dist
+from device_graphs import Graph
 from torch.nn.parallel import DistributedDataParallel
 
 import stretto
@@ -82,9 +83,9 @@ class Rank:
         try:
             body()
         finally:
-            graph = self.double.fake_device_end_capture(self.rank)
-        assert graph, "the graph is spoiled"
-        return lambda: self.double.fake_device_launch(self.rank, ctypes.c_void_p(graph))
+            graph = Graph(self.double, self.rank)
+        assert graph.handle, "the graph is spoiled"
+        return graph.launch
 
     def be_busy(self) -> None:
         """The double's streams are late without it."""
@@ -416,52 +417,6 @@ def trains_with_buckets(one: Rank, are_mapped: bool) -> None:
         said = stretto._module().explain(one.backend, "all_reduce", parameter.grad)
         is_copied = one.kind == "stretto" or (one.kind == "cuda" and not are_mapped)
         assert said.endswith(tuple(COPIED.values())) == is_copied, said
-
-
-def graphs_hold_collectives(one: Rank) -> None:
-    """By NCCL. Twice what is given is added up; on the double in any order that the graph allows."""
-    given = one.value(one.device, 4)
-    several = [torch.zeros(4, device=one.device) for _ in range(4)]
-    beside = torch.zeros(4, device=one.device)
-    columns = torch.zeros(4, 2, device=one.device)
-    results = [torch.zeros(4, device=one.device) for _ in range(5)]
-    double = dist.AllreduceOptions()
-    double.reduceOp = dist._make_nccl_premul_sum(2.0)
-
-    def body() -> None:
-        for each in (*several, columns[:, 1]):
-            each.copy_(given)
-        first = one.backend.allreduce([several[0]], double)
-        assert first.is_completed() and first.is_success(), "it is in the graph"
-        second = one.backend.allreduce([several[1]], double)
-        beside.copy_(given)
-        first.wait()
-        results[0].copy_(several[0])
-        second.get_future().wait()
-        results[1].copy_(several[1])
-        one.backend.allreduce([columns[:, 1]], double).wait()  # Through a copy.
-        results[2].copy_(columns[:, 1])
-        said = ranks.refusal(
-            lambda: one.backend.allocate_tensor(2, dtype=torch.float32, device=one.device)
-        )
-        assert "a CUDA graph is being captured" in said, said
-        one.backend.allreduce([several[2]], double)  # Nobody waits.
-        results[3].copy_(several[2])
-        both = dist.AllreduceCoalescedOptions()
-        one.backend.allreduce_coalesced([several[3]], both).wait()
-        results[4].copy_(several[3])
-
-    launch = one.capture(body)
-    host = one.value(torch.device("cpu"), 4)
-    total = sum(((torch.arange(4) * 7 + r) % 11).float() for r in range(one.size))
-    for number in range(1, 6):
-        given.copy_(host * number)
-        launch()
-        for result in results[:4]:
-            assert torch.equal(result.cpu(), 2 * number * total), (number, result.cpu())
-        assert torch.equal(results[4].cpu(), number * total), (number, results[4].cpu())
-        assert torch.equal(beside.cpu(), host * number), (number, beside.cpu())
-        one.backend.allreduce([results[0]]).wait()  # No part of a graph.
 
 
 EVERYWHERE = (

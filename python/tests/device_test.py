@@ -16,6 +16,7 @@ from typing import Any, Callable
 import ranks
 import torch
 import torch.distributed as dist
+from device_graphs import graphs_hold_collectives
 from device_ranks import (
     BIN,
     BY_THE_HOST,
@@ -32,7 +33,6 @@ from device_ranks import (
     copied_results_reach_other_streams,
     equals_the_cpu,
     futures_wait_too,
-    graphs_hold_collectives,
     has_memory_without_copies,
     inputs_may_be_dropped,
     load_double,

@@ -73,11 +73,14 @@ class DeviceOperations {
   // ranks know.
   virtual const char* refusal(const OperationDescriptor& operation,
                               const BufferParts& parts) const = 0;
-  // A moment: what is on that stream of the device now (null: the default one) is to be done before
-  // the call that gets this number starts there. Fails if the device says no.
-  virtual Result<int> mark(void* stream) = 0;
-  // Not null if a CUDA graph captures the stream of that mark, of a call that has not begun: then
-  // the call has ended when all of it is in the graph.
+  // Whether a CUDA graph captures that stream of the device (null: the default one), which then is
+  // to hold the calls that begin behind it. Fails if it cannot, or if the device says no.
+  virtual Result<bool> is_captured(void* stream) = 0;
+  // A moment: what is on that stream now is to be done before the call that gets this number starts
+  // there. Fails if the device says no. `is_captured`: as that function has just said.
+  virtual Result<int> mark(void* stream, bool is_captured) = 0;
+  // Of a call that has not begun, and that a graph captures: it has ended when all of it is in the
+  // graph, and this is its end there.
   virtual std::shared_ptr<CapturedEnd> captured_end(int /*mark*/) { return nullptr; }
 
  protected:

@@ -52,9 +52,12 @@ std::string describe(const OperationDescriptor& operation) {
 }
 
 std::string algorithm_name(std::uint8_t algorithm) {
-  if (algorithm == kDeviceAlgorithm) return "what is for memory of devices";
-  if (algorithm == kRegisteredDeviceAlgorithm) {
-    return "what is for memory of devices that allocate() has made";
+  constexpr std::string_view kOnDevices[] = {
+      "what is for memory of devices that allocate() has made, in a CUDA graph",
+      "what is for memory of devices, in a CUDA graph",
+      "what is for memory of devices that allocate() has made", "what is for memory of devices"};
+  if (is_on_device(algorithm)) {
+    return std::string(kOnDevices[algorithm - kCapturedRegisteredDeviceAlgorithm]);
   }
   const std::string_view known =
       name_in({"the chosen algorithm", "ring", "direct", "recursive_doubling", "binomial_tree",

@@ -14,7 +14,6 @@
 
 #include "stretto/base/round_up.h"
 #include "stretto/c10d/errors.h"
-#include "stretto/c10d/torch_version.h"
 #include "stretto/torch/scalar_type.h"
 #include "stretto/torch/streams.h"
 

@@ -64,6 +64,10 @@ class OperationTensors {
   bool has_copies() const { return !copies_.empty(); }
   // The caller's stream; nothing on the CPU.
   const std::optional<c10::Stream>& stream() const { return stream_; }
+  // Behind which the operation is to begin on the device; null: there is none, or the default one.
+  void* stream_handle() const {
+    return stream_ && !are_by_host() ? stream_->native_handle() : nullptr;
+  }
   // Before the operation is submitted: where copies are on the host, waits for that stream.
   void wait_for_caller();
   // Tells the device that memory of these tensors may be in use there until `stream` is done.

@@ -124,9 +124,9 @@ stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& 
   try {
     what.tensors.wait_for_caller();
     const auto timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
-    const StreamGuard behind(what.tensors.stream() ? what.tensors.stream()->native_handle()
-                                                   : nullptr);
+    const StreamGuard behind(what.tensors.stream_handle());
     stretto::Work submitted = submit(*comm, duration_of(timeout));
+    if (submitted.is_captured() && what.tensors.has_copies()) submitted.wait();
     if (what.blocks) return submitted;
     const bool is_over = has_ended_well(submitted) && !what.tensors.has_copies();
     if (is_over) entry.end(true);
@@ -154,7 +154,6 @@ WorkPtr ProcessGroupStretto::start(const Start& what, Submit submit) {
   if (what.tensors.has_copies() || !submitted.duration()) {
     buffers = std::make_shared<OperationTensors>(std::move(what.tensors));
     if (buffers->has_copies()) {
-      if (submitted.is_captured()) submitted.wait();  // On the stream of the copies.
       submitted = std::move(submitted).then([buffers] { buffers->write_back(); });
     }
   }

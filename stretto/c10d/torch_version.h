@@ -3,8 +3,6 @@
 
 #pragma once
 
-#include <c10/core/Stream.h>
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/headeronly/version.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -17,15 +15,6 @@ using PreMulSumSupplement = ::c10d::NCCLPreMulSumSupplement;
 #else
 using PreMulSumSupplement = ::c10d::PreMulSumSupplement;
 #endif
-
-// Before 2.13 only the device's own library knew: there, capture fails with what that says.
-inline bool is_captured(const c10::Stream& stream) {
-#if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
-  return (void)stream, false;
-#else
-  return c10::impl::getDeviceGuardImpl(stream.device_type())->isStreamCapturing(stream);
-#endif
-}
 
 // The tool that reads flight records knows a fixed list of libraries: before 2.12, none for CPUs.
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 12

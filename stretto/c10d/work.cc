@@ -32,6 +32,16 @@ std::vector<c10::Device> devices_of(at::TensorList tensors) {
   return devices;
 }
 
+// Not one that a graph captures, on the thread that happens to end the operation.
+std::optional<c10::Stream> stream_of_events(const Future& future,
+                                            const std::optional<c10::Stream>& of_results) {
+  if (of_results) return of_results;
+  for (const c10::Device& device : future.devices()) {
+    if (is_captured(current_stream(device))) return default_stream(device);
+  }
+  return std::nullopt;
+}
+
 c10::TypePtr list_of_tensors() { return c10::ListType::create(c10::TensorType::get()); }
 
 ::c10d::WorkResult result_of(const Status& status) {
@@ -76,11 +86,11 @@ void InFlight::Outcome::end(const Status& how) {
 
 InFlight::InFlight(stretto::Work work, at::TensorList outputs,
                    std::shared_ptr<OperationTensors> buffers, uint64_t record_number,
-                   const std::shared_ptr<Shared>& group, std::optional<c10::Stream> on)
+                   const std::shared_ptr<Shared>& group, std::optional<c10::Stream> of_results)
     : operation(work.operation()),
       number(work.number()),
       results(outputs.begin(), outputs.end()),
-      stream(on),
+      stream(of_results),
       is_captured(work.is_captured()),
       work_(std::move(work)) {
   if (is_captured) captured_buffers_ = std::move(buffers);
@@ -95,24 +105,6 @@ InFlight::InFlight(stretto::Work work, at::TensorList outputs,
   work_.add_callback([outcome = outcome_](const Status& how) { outcome->end(how); });
 }
 
-// At the latest now the caller's stream waits for what a graph captures, unless others do.
-InFlight::~InFlight() {
-  const StreamGuard on_stream(branch_ ? branch_->native_handle() : nullptr);
-  work_ = stretto::Work();
-}
-
-std::optional<c10::Stream> InFlight::stream_of_results() {
-  if (!is_captured) return stream;
-  {
-    const std::lock_guard lock(mutex_);
-    if (branch_) return branch_;
-    branch_ = new_stream(stream->device());
-  }
-  (void)let_wait(*branch_);
-  if (captured_buffers_ != nullptr) captured_buffers_->use_on(*branch_);
-  return branch_;
-}
-
 Status InFlight::let_wait(const c10::Stream& waiting) {
   if (!is_captured) {
     stretto::let_wait(waiting, *stream);
@@ -120,7 +112,9 @@ Status InFlight::let_wait(const c10::Stream& waiting) {
   }
   const std::lock_guard lock(mutex_);
   const StreamGuard on_stream(waiting.native_handle());
-  return work_.wait_on_device();
+  STRETTO_RETURN_IF_ERROR(work_.wait_on_device());
+  if (captured_buffers_ != nullptr) captured_buffers_->use_on(waiting);
+  return {};
 }
 
 bool InFlight::try_end() {
@@ -229,6 +223,12 @@ Status Shared::told(const Status& status) const {
   return {status.code(), std::move(text)};
 }
 
+c10::Stream Shared::branch_of(const c10::Device& device) {
+  const MutexLock lock(mutex);
+  if (!branch) branch = new_stream(device);
+  return *branch;
+}
+
 void Shared::abort(const std::string& what) {
   const std::shared_ptr<Communicator> alive = communicator.lock();
   if (alive != nullptr) alive->abort(fmt::format("rank {} {}", named_rank, what));
@@ -316,10 +316,17 @@ c10::intrusive_ptr<Future> WorkStretto::make_future(
     const c10::TypePtr& type, std::function<void(Future&, const Status&)> complete) {
   auto future = c10::make_intrusive<Future>(type, devices_of(operation_->results));
   const WithoutGil without_gil;
-  operation_->then([future, complete = std::move(complete),
-                    stream = operation_->stream_of_results(),
-                    shared = std::weak_ptr<Shared>(shared_)](const Status& status) {
-    const c10::OptionalStreamGuard on_stream(stream);  // For which its callbacks wait.
+  std::optional<c10::Stream> stream = operation_->stream;
+  Status waits;
+  if (operation_->is_captured) {
+    stream = shared_->branch_of(stream->device());
+    waits = operation_->let_wait(*stream);
+  }
+  operation_->then([future, complete = std::move(complete), stream, waits,
+                    shared = std::weak_ptr<Shared>(shared_)](const Status& ended) {
+    // For which its callbacks wait.
+    const c10::OptionalStreamGuard on_stream(stream_of_events(*future, stream));
+    const Status& status = ended.ok() ? waits : ended;
     const std::shared_ptr<Shared> alive = status.ok() ? nullptr : shared.lock();
     complete(*future, alive != nullptr ? alive->told(status) : status);
   });

@@ -48,8 +48,7 @@ class InFlight {
   // they belong, once the operation has ended; of one that a graph captures, the caller's.
   InFlight(stretto::Work work, at::TensorList outputs, std::shared_ptr<OperationTensors> buffers,
            uint64_t record_number, const std::shared_ptr<Shared>& group,
-           std::optional<c10::Stream> on);
-  ~InFlight();
+           std::optional<c10::Stream> stream);
 
   // What was submitted, and as which of the group's collectives.
   const std::string_view operation;
@@ -66,11 +65,8 @@ class InFlight {
   // Does not block, whoever waits. What the callback throws is logged.
   void then(Continuation callback);
 
-  // Once it has ended: has a stream of the device wait for its results.
+  // Once it has ended: has a stream of the device wait for its results, which must have one.
   Status let_wait(const c10::Stream& waiting);
-  // A stream of whose work the results are all, once it has ended; nothing on the CPU. Of one that
-  // a graph captures it is a branch of the graph, so that only who needs the results waits for it.
-  std::optional<c10::Stream> stream_of_results();
   // Once it has ended, which its callbacks see, too:
   bool has_ended() const { return outcome_ == nullptr || outcome_->ended; }
   Status status() const { return outcome_ == nullptr ? Status() : outcome_->status; }
@@ -96,10 +92,9 @@ class InFlight {
   };
 
   std::shared_ptr<Outcome> outcome_;  // Null: it ended well while it was being submitted.
-  // Of one that a graph captures, until a stream waits for it, at last when it goes.
-  std::shared_ptr<OperationTensors> captured_buffers_;
-  std::optional<c10::Stream> branch_;
-  std::timed_mutex mutex_;  // Held by the one thread that waits.
+  std::shared_ptr<OperationTensors> captured_buffers_;  // Of one that a graph captures.
+  std::timed_mutex mutex_;                              // Held by the one thread that waits.
+  // The first to go: where no stream waits for what a graph captures, the caller's does then.
   stretto::Work work_;
 };
 
@@ -136,7 +131,11 @@ struct Shared {
   // The first failure but for wrong arguments, after which all is as before; what getError() tells.
   Mutex mutex;
   Status failure STRETTO_GUARDED_BY(mutex);
+  std::optional<c10::Stream> branch STRETTO_GUARDED_BY(mutex);
 
+  // A stream of that device, on which results of futures are that a graph captures: so that who
+  // needs them waits for them, and not the stream of the call.
+  c10::Stream branch_of(const c10::Device& device);
   // The first one has the flight recorder write its file.
   void note_failure(const Status& status);
   // How an operation failed, as PyTorch's programs are told: ranks have their numbers in this

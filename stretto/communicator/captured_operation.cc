@@ -3,6 +3,7 @@
 
 #include "stretto/communicator/captured_operation.h"
 
+#include <atomic>
 #include <utility>
 
 #include "stretto/base/stream_guard.h"
@@ -21,10 +22,13 @@ class CapturedOperation final : public group::Operation {
   Status wait_on_device() override {
     for (const auto& end : ends_) {
       const Status status = end->let_wait(StreamGuard::current());
-      if (!status.ok())
-        return status.with_context("a stream cannot wait for what a graph captured");
+      if (!status.ok()) return status.with_context("no stream can wait for what a graph captured");
     }
+    is_waited_for_ = true;
     return {};
+  }
+  void end() override {
+    if (!is_waited_for_) (void)wait_on_device();
   }
   bool is_captured() const override { return true; }
   void then(Continuation continuation) override { continuation({}); }
@@ -34,6 +38,7 @@ class CapturedOperation final : public group::Operation {
  private:
   const OperationInfo info_;
   const std::vector<std::shared_ptr<CapturedEnd>> ends_;
+  std::atomic<bool> is_waited_for_ = false;
 };
 
 }  // namespace

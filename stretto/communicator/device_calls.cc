@@ -68,7 +68,14 @@ bool can_be_registered(const CollectiveCall& call, const DeviceOperations& devic
   return !is_on_either(call, devices) && !is_copied;
 }
 
-void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCaller& caller) {
+// Where a thread has operations begin.
+struct Behind {
+  void* stream = nullptr;
+  bool is_captured = false;  // By a CUDA graph.
+};
+
+void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCaller& caller,
+                const Behind& behind) {
   const Caller who{.rank = caller.rank, .operation = name(call.operation.collective)};
   check(who, caller.algorithm.empty(),
         "the buffers lie in memory of a device, where no algorithm can be named");
@@ -80,6 +87,8 @@ void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCall
                             "STRETTO_DEVICE={0}",
                             kinds.elsewhere, caller.devices.name(), caller.devices.device()));
   }
+  check(who, !(kinds.host && behind.is_captured),
+        "a CUDA graph is being captured, and some buffers lie in memory of the host");
   check(who, !(kinds.registered && kinds.unregistered),
         "some buffers lie in memory that allocate() has made and some in other memory of the "
         "device: all of them have to, on all ranks, or none");
@@ -90,6 +99,15 @@ void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCall
   const std::string_view why =
       caller.devices.refusal(call.operation, call.packing ? call.packing->parts : kWhole);
   if (!why.empty()) refuse(who, fmt::format("{} {}", caller.devices.name(), why));
+}
+
+// What the device has said, which is thrown if it is a failure.
+template <class T>
+T of_device(const Result<T>& said, const CollectiveCall& call, const DeviceCaller& caller) {
+  if (said.ok()) return said.value();
+  const auto what = name(call.operation.collective);
+  said.status().with_context(fmt::format("rank {}: {}", caller.rank.value(), what)).or_throw();
+  return {};
 }
 
 // The parts as one buffer, if each begins where the one before it ends.
@@ -134,8 +152,12 @@ void join_lists(CollectiveCall& call) {
   call.packing.reset();
 }
 
-void take_to_device(CollectiveCall& call, const Kinds& kinds) {
+void take_to_device(CollectiveCall& call, const Kinds& kinds, const Behind& behind) {
   call.operation.algorithm = kinds.registered ? kRegisteredDeviceAlgorithm : kDeviceAlgorithm;
+  if (behind.is_captured) {
+    call.operation.algorithm =
+        kinds.registered ? kCapturedRegisteredDeviceAlgorithm : kCapturedDeviceAlgorithm;
+  }
   if (!call.packing) call.packing.emplace();
   call.packing->kind = transport::MemoryKind::device;
 }
@@ -145,32 +167,26 @@ void take_to_device(CollectiveCall& call, const Kinds& kinds) {
 std::vector<std::shared_ptr<CapturedEnd>> go_by_memory(std::span<CollectiveCall> calls,
                                                        const DeviceCaller& caller) {
   DeviceOperations& devices = caller.devices;
-  bool any = false;
+  std::optional<Behind> behind;  // Asked for where a call is on a device.
   for (CollectiveCall& call : calls) {
     if (call.operation.layout == kSetUpLayout) continue;
     const Kinds kinds = kinds_of(call, devices);
     if (!kinds.device && !(is_on_either(call, devices) && caller.algorithm.empty())) continue;
+    if (!behind) {
+      behind = {.stream = StreamGuard::current()};
+      behind->is_captured = of_device(devices.is_captured(behind->stream), call, caller);
+    }
     if (caller.packs_parts) join_lists(call);
-    check_call(call, kinds, caller);
-    take_to_device(call, kinds);
-    any = true;
+    check_call(call, kinds, caller, *behind);
+    take_to_device(call, kinds, *behind);
   }
   std::vector<std::shared_ptr<CapturedEnd>> captured;
-  if (!any) return captured;
+  if (!behind) return captured;
   for (CollectiveCall& call : calls) {
     if (!call.packing || !call.packing->is_on_device()) continue;
-    Result<int> mark = devices.mark(StreamGuard::current());
-    if (!mark.ok()) {
-      const auto what = name(call.operation.collective);
-      mark.status().with_context(fmt::format("rank {}: {}", caller.rank.value(), what)).or_throw();
-    }
-    call.packing->mark = *mark;
-    if (auto end = devices.captured_end(*mark)) {
-      check({.rank = caller.rank, .operation = name(call.operation.collective)},
-            !kinds_of(call, devices).host,
-            "a CUDA graph is being captured, and some buffers lie in memory of the host");
-      captured.push_back(std::move(end));
-    }
+    const auto mark = devices.mark(behind->stream, behind->is_captured);
+    call.packing->mark = of_device(mark, call, caller);
+    if (behind->is_captured) captured.push_back(devices.captured_end(call.packing->mark));
   }
   return captured;
 }

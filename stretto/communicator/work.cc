@@ -26,7 +26,8 @@ Work& Work::operator=(Work&& other) noexcept {
 void Work::wait_or_abandon() {
   if (std::uncaught_exceptions() > exceptions_when_made_) operation_->abandon();
   // The communicator keeps the failure; there is nobody here to tell.
-  (void)wait_status();
+  operation_->end();
+  operation_.reset();
 }
 
 bool Work::done() {
@@ -125,6 +126,12 @@ class JoinedOperation final : public group::Operation {
   Status wait_on_device() override {
     return wait_for_each([](group::Operation& part) { return part.wait_on_device(); });
   }
+  void end() override {
+    for (const auto& part : parts_) part->end();
+  }
+  bool is_captured() const override {
+    return std::ranges::any_of(parts_, [](const auto& part) { return part->is_captured(); });
+  }
   void then(Continuation continuation) override;
   void abandon() override {
     for (const auto& part : parts_) part->abandon();
@@ -207,6 +214,7 @@ class ChainedOperation final : public group::Operation,
   Status wait(Deadline deadline) override;
   void then(Continuation continuation) override;
   void abandon() override;
+  bool is_captured() const override { return first_->is_captured(); }
   std::optional<Rank> source() const override { return first_->source(); }
   OperationInfo info() const override;
 
@@ -299,7 +307,8 @@ bool ChainedOperation::poll() {
 
 // Waiting for a part lets it advance; but it may be another thread that goes on when it has ended.
 Status ChainedOperation::wait(Deadline deadline) {
-  (void)first_->wait(deadline);
+  const Status first = first_->wait(deadline);
+  if (is_captured() && !first.ok()) return first;  // What follows has begun when it was captured.
   if (wait_until(deadline, [this]() STRETTO_REQUIRES(mutex_) { return begun_; }))
     (void)current()->wait(deadline);
   if (wait_until(deadline, [this]() STRETTO_REQUIRES(mutex_) { return done_; })) return status_;

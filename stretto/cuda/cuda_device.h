@@ -37,7 +37,10 @@ class CudaDevice final : public execution::SharedDevice {
   bool takes_host_memory() const override { return false; }
   const char* refusal(const OperationDescriptor& operation,
                       const BufferParts& parts) const override;
-  Result<int> mark(void* stream) override;
+  Result<bool> is_captured(void* stream) override;
+  Result<int> mark(void* stream, bool) override {
+    return marks_->add(static_cast<StreamHandle>(stream));
+  }
 
  private:
   // What create() has made and nobody has freed.

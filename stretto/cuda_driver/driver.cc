@@ -41,6 +41,7 @@ Result<std::shared_ptr<Driver>> Driver::load(const std::string& path) {
       {"cuStreamQuery", &call.stream_query},
       {"cuStreamWaitEvent", &call.stream_wait_event},
       {"cuStreamIsCapturing", &call.stream_is_capturing},
+      {"cuStreamGetCaptureInfo_v2", &call.stream_capture_info},
       {"cuThreadExchangeStreamCaptureMode", &call.exchange_capture_mode},
       {"cuEventCreate", &call.event_create},
       {"cuEventRecord", &call.event_record},
@@ -154,7 +155,7 @@ Result<StreamHandle> Driver::make_stream() const {
   return stream;
 }
 
-// By the only question about the default stream that a capture survives.
+// By the only question about a stream that a capture of it, or of one that it waits for, survives.
 Result<bool> Driver::is_captured(StreamHandle stream) const {
   constexpr int kCapturesImplicitly = 906;  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT.
   const Current current(*this);
@@ -164,6 +165,15 @@ Result<bool> Driver::is_captured(StreamHandle stream) const {
   STRETTO_RETURN_IF_ERROR(
       status_of_call(stream == nullptr ? "the default stream" : "a stream", error));
   return status != 0;
+}
+
+Result<std::uint64_t> Driver::capture_of(StreamHandle stream) const {
+  const Current current(*this);
+  int status = 0;
+  std::uint64_t number = 0;
+  const int error = call_.stream_capture_info(stream, &status, &number, nullptr, nullptr, nullptr);
+  STRETTO_RETURN_IF_ERROR(status_of_call("cuStreamGetCaptureInfo", error));
+  return status == 0 ? 0 : number;
 }
 
 Status Driver::check_no_capture(StreamHandle stream) const {

@@ -57,6 +57,8 @@ struct DriverInterface {
   int (*stream_query)(StreamHandle stream);
   int (*stream_wait_event)(StreamHandle stream, void* event, unsigned flags);
   int (*stream_is_capturing)(StreamHandle stream, int* status);
+  int (*stream_capture_info)(StreamHandle stream, int* status, std::uint64_t* id, void** graph,
+                             const void** nodes, std::size_t* node_count);
   int (*exchange_capture_mode)(int* mode);
   int (*event_create)(void** event, unsigned flags);
   int (*event_record)(void* event, StreamHandle stream);
@@ -121,7 +123,9 @@ class Driver {
   // fails, and spoils the graph. Fails with system if the device has failed, which it says to
   // everything from then on.
   Result<bool> is_captured(StreamHandle stream) const;
-  // Ok if none does; else invalid_argument, too.
+  // The number of that capture, not null; another one each time that one begins. 0: there is none.
+  Result<std::uint64_t> capture_of(StreamHandle stream) const;
+  // Ok if none captures it; else invalid_argument, too.
   Status check_no_capture(StreamHandle stream) const;
   // The same of the default stream and of the calling thread's (StreamGuard): what waits for the
   // whole device would spoil a graph.

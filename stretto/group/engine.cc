@@ -12,6 +12,7 @@
 
 #include "stretto/base/cores.h"
 #include "stretto/base/log.h"
+#include "stretto/base/stream_guard.h"
 #include "stretto/base/thread.h"
 #include "stretto/group/pause.h"
 
@@ -142,6 +143,7 @@ void Engine::call_later(Continuation continuation, Status status) {
 }
 
 void Engine::run_continuations(EngineLock& held) {
+  const StreamGuard none(nullptr);  // What they submit is not behind the stream of this thread.
   while (!continuations_.empty()) {
     std::vector<std::pair<Continuation, Status>> batch;
     batch.swap(continuations_);

@@ -3,11 +3,11 @@
 
 #include "stretto/group/pending.h"
 
-#include "stretto/base/stream_guard.h"
-
 #include <algorithm>
 
 #include <fmt/format.h>
+
+#include "stretto/base/stream_guard.h"
 
 namespace stretto::group {
 namespace {

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -26,12 +27,17 @@ class CapturedGraphEnd final : public CapturedEnd {
 
  private:
   CapturedGraphEnd(std::shared_ptr<const cuda::Driver> driver, std::shared_ptr<cuda::Marks> marks,
-                   cuda::StreamHandle stream, cuda::Marks::Event event)
-      : driver_(std::move(driver)), marks_(std::move(marks)), stream_(stream), event_(event) {}
+                   cuda::StreamHandle stream, std::uint64_t capture, cuda::Marks::Event event)
+      : driver_(std::move(driver)),
+        marks_(std::move(marks)),
+        stream_(stream),
+        capture_(capture),
+        event_(event) {}
 
   std::shared_ptr<const cuda::Driver> driver_;
   std::shared_ptr<cuda::Marks> marks_;
   cuda::StreamHandle stream_;
+  std::uint64_t capture_;  // Its number.
   cuda::Marks::Event event_;
 };
 

@@ -122,15 +122,20 @@ bool NcclLibrary::end_well() {
 }
 
 // NCCL then frees memory of the device, which waits for all kernels there, those of communicators
-// that are still to be aborted, too; and it may wait for other ranks of the host to do the same. So
-// a thread of its own does it.
+// that are still to be aborted, too; and it may wait for other ranks of the host to do the same,
+// and for the end of graphs that hold its calls. So a thread of its own does it.
 void NcclLibrary::end_comm(ResultCode (*end)(Comm)) {
   const auto told = std::make_shared<std::promise<void>>();
   ended_ = told->get_future();
   const auto act = [end, told, driver = driver_, shared = shared_, marks = marks_] {
     const Driver::Current current(*driver);
-    const MutexLock held(shared->mutex);
-    if (shared->comm != nullptr) (void)end(std::exchange(shared->comm, nullptr));
+    MutexLock held(shared->mutex);
+    Comm const comm = std::exchange(shared->comm, nullptr);
+    shared->is_ending = true;
+    held.unlock();
+    if (comm != nullptr) (void)end(comm);
+    held.lock();
+    shared->is_ending = false;
     told->set_value();
   };
   Result<std::thread> started = start_thread("stretto-nccl", act);
@@ -149,24 +154,29 @@ bool NcclLibrary::can_run(const OperationDescriptor& operation) const {
   return moves && *nccl::refusal(operation, 1) == '\0';
 }
 
-Result<int> NcclLibrary::mark(void* of_caller) {
+Result<bool> NcclLibrary::is_captured(void* of_caller) {
   auto* const stream = static_cast<StreamHandle>(of_caller);
-  Result<bool> is_captured = driver_->is_captured(stream);
-  if (is_captured.status().code() == StatusCode::invalid_argument) {
+  Result<bool> captured = driver_->is_captured(stream);
+  if (captured.status().code() == StatusCode::invalid_argument) {
     return Status(StatusCode::invalid_argument,
-                  std::string(is_captured.status().message()) +
+                  std::string(captured.status().message()) +
                       "; or name the stream that is captured, by a StreamGuard");
   }
-  STRETTO_RETURN_IF_ERROR(is_captured.status());
-  std::shared_ptr<CapturedGraphEnd> end;
-  if (*is_captured) {
-    STRETTO_ASSIGN_OR_RETURN(end, CapturedGraphEnd::make(driver_, marks_, stream));
-  }
+  if (!captured.ok() || !*captured) return captured;
+  STRETTO_ASSIGN_OR_RETURN(const std::uint64_t own, driver_->capture_of(capture_stream_));
+  STRETTO_ASSIGN_OR_RETURN(const std::uint64_t callers, driver_->capture_of(stream));
+  if (own == 0 || own == callers) return true;
+  return Status(StatusCode::invalid_argument,
+                "another CUDA graph is capturing operations of this communicator; end that first");
+}
+
+Result<int> NcclLibrary::mark(void* of_caller, bool is_captured) {
+  auto* const stream = static_cast<StreamHandle>(of_caller);
+  if (!is_captured) return marks_->add(stream);
+  STRETTO_ASSIGN_OR_RETURN(auto end, CapturedGraphEnd::make(driver_, marks_, stream));
   STRETTO_ASSIGN_OR_RETURN(const int mark, marks_->add(stream));
-  if (end != nullptr) {
-    const MutexLock held(mutex_);
-    captured_[mark] = std::move(end);
-  }
+  const MutexLock held(mutex_);
+  captured_[mark] = std::move(end);
   return mark;
 }
 
@@ -203,7 +213,9 @@ void NcclLibrary::take_mark(int mark, Running& running) {
   running.mark = mark;
   const MutexLock held(mutex_);
   const auto captured = captured_.extract(mark);
-  if (!captured.empty()) running.captured = captured.mapped();
+  if (captured.empty()) return;
+  running.captured = captured.mapped();
+  has_captured_ = true;
 }
 
 int NcclLibrary::start(const LibraryCall& call) {
@@ -395,7 +407,9 @@ void NcclLibrary::abandon() {
 // What NCCL was still launching when it was aborted may come to the stream before that has ended.
 bool NcclLibrary::has_given_back() {
   const Driver::Current current(*driver_);
-  const bool is_aborted = ended_.wait_for(Duration::zero()) == std::future_status::ready;
+  // With graphs, whose end NCCL waits for, only the kernels are.
+  const bool is_aborted = ended_.wait_for(Duration::zero()) == std::future_status::ready ||
+                          (has_captured_ && Clock::now() - abandoned_at_ >= kEndWell);
   if (is_aborted && driver_->call().stream_query(stream_) != DriverInterface::kNotReady)
     return true;
   if (Clock::now() - abandoned_at_ < kGiveBackTime) return false;

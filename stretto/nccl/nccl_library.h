@@ -99,7 +99,8 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
                       const BufferParts& parts) const override {
     return nccl::refusal(operation, parts.factor);
   }
-  Result<int> mark(void* stream) override;
+  Result<bool> is_captured(void* stream) override;
+  Result<int> mark(void* stream, bool is_captured) override;
   std::shared_ptr<CapturedEnd> captured_end(int mark) override;
   bool is_launched(int operation) override;
   bool let_wait(void* stream, int operation) override;
@@ -145,6 +146,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   std::vector<Scratch> scratch_;
   std::string failure_;
   TimePoint failed_at_{};
+  bool has_captured_ = false;  // Graphs may hold calls.
   bool abandoned_ = false;
   TimePoint abandoned_at_{};
   std::thread ending_;  // Of the communicator.

@@ -15,23 +15,28 @@ namespace {
 
 // For how long a communicator may be busy with a call that other ranks are late for.
 constexpr Duration kBusyTime = std::chrono::seconds(10);
+// And with its end, which waits for the graphs of the program that hold calls of it.
+constexpr Duration kEndingTime = std::chrono::seconds(2);
 
 }  // namespace
 
 // While NCCL is still taking a call, it takes no other.
 template <class Use>
 bool RegisteredMemory::when_ready(const Use& use) {
-  const Deadline until = Deadline::after(kBusyTime);
+  const TimePoint begun = Clock::now();
   while (true) {
+    Duration patience = kBusyTime;
     {
       const MutexLock held(comm_->mutex);
-      if (comm_->comm == nullptr) return true;
-      if (nccl_->state_of(comm_->comm) != kInProgress) {
+      if (comm_->comm == nullptr && !comm_->is_ending) return true;
+      if (comm_->is_ending) {
+        patience = kEndingTime;
+      } else if (nccl_->state_of(comm_->comm) != kInProgress) {
         use(comm_->comm);
         return true;
       }
     }
-    if (until.passed()) return false;
+    if (Clock::now() - begun > patience) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

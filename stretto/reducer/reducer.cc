@@ -12,6 +12,7 @@
 
 #include "stretto/base/check.h"
 #include "stretto/base/refuse.h"
+#include "stretto/base/stream_guard.h"
 #include "stretto/reducer/bucket_size.h"
 
 namespace stretto {
@@ -173,6 +174,7 @@ void Reducer::launch(std::size_t index) {
   std::ranges::fill(bucket.uncomputed, std::uint8_t{0});
   if (closing_ || frozen_count_ > 0) keep_unused_values(index);
   bucket.launch = Clock::now();
+  const StreamGuard none(nullptr);  // The memory has the default stream wait for what it holds.
   try {
     options_.memory->written();
     bucket.work = options_.hook->start(communicator_, full(index));

@@ -10,6 +10,7 @@
 #include <torch/torch.h>
 
 #include "stretto/base/log.h"
+#include "stretto/base/stream_guard.h"
 #include "stretto/torch/device_tensors.h"
 #include "stretto/torch/streams.h"
 
@@ -78,6 +79,7 @@ void DeviceBuckets::written() {
 }
 
 Status DeviceBuckets::end(Work& work) {
+  const StreamGuard none(nullptr);
   const Status status = work.wait_on_device();
   on_device([&] { let_wait(use(), default_stream(device_)); });
   return status;

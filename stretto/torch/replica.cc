@@ -19,6 +19,7 @@
 #include "stretto/torch/names.h"
 #include "stretto/torch/parameter_hook.h"
 #include "stretto/torch/refuse.h"
+#include "stretto/torch/streams.h"
 #include "stretto/torch/sync_batch_norm.h"
 #include "stretto/torch/tensor_bytes.h"
 
@@ -55,6 +56,14 @@ DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options
   options.communication_hook = std::make_shared<CompressedReduction>(CompressionOptions{
       .codec = options.codec, .exchange = options.exchange, .compression = options.compression});
   return options;
+}
+
+void refuse_capture(const torch::Device& device) {
+  if (!is_captured(current_stream(device))) return;
+  refuse("the current stream of " + device.str() +
+         " is captured by a graph of the device, which cannot hold a step: ranks agree on each by "
+         "messages. Capture parts of the model before it is wrapped, or capture collectives "
+         "(stretto/base/stream_guard.h)");
 }
 
 // The weight that a layer computes with, of kinds whose weights programs share between layers.
@@ -284,6 +293,9 @@ bool Replica::synchronizes_buffers() const {
 ForwardScope Replica::before_forward() {
   // A checkpoint computes again what has been computed.
   if (inside_backward_node()) return ForwardScope(precision_);
+  if (!is_on_cpu_ && torch::GradMode::is_enabled()) {
+    refuse_capture(parameters_.front().tensor.device());
+  }
   timer_.forward_begins();
   wait_for_pass();
   // If the last backward pass ended in an exception, this repeats what was said of it.

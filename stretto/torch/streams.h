@@ -25,6 +25,19 @@ inline c10::Stream current_stream(c10::Device device) {
   return c10::impl::getDeviceGuardImpl(device.type())->getStream(device);
 }
 
+// Whether a graph of the device captures what comes to it. Before PyTorch 2.13 only the device's
+// own library knew: there, capture fails with what that says.
+inline bool is_captured(const c10::Stream& stream) {
+  const auto ask = [&](const auto& device) {
+    if constexpr (requires { device.isStreamCapturing(stream); }) {
+      return device.isStreamCapturing(stream);
+    } else {
+      return false;
+    }
+  };
+  return ask(*c10::impl::getDeviceGuardImpl(stream.device_type()));
+}
+
 // One that does not wait for the default stream by itself; of the few that the process shares.
 inline c10::Stream new_stream(c10::Device device) {
   return c10::impl::getDeviceGuardImpl(device.type())->getStreamFromGlobalPool(device);

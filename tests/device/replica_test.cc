@@ -12,8 +12,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "stretto/base/stream_guard.h"
 #include "stretto/torch/parameter_averaging.h"
+#include "stretto/torch/streams.h"
 #include "tests/device/placed_model.h"
+#include "tests/support/captured_graph.h"
 #include "tests/support/double_ranks.h"
 
 namespace stretto {
@@ -134,6 +137,8 @@ TEST_P(DeviceDouble, RanksWithFewerBatchesFollowTheOthers) {
     Placed model(device, 1);
     DistributedDataParallel ddp(model, communicator);
     torch::optim::SGD together(model->parameters(), 0.1);
+    // What the program names for operations of its own is of no account where ranks follow others.
+    const StreamGuard other(new_stream(device).native_handle());
     ddp.join([&] {
       for (int step = 0; step <= rank; ++step) {
         together.zero_grad();
@@ -327,6 +332,15 @@ TEST(DeviceReplica, WhatDoesNotWorkOnADeviceIsRefusedByName) {
                     "'here" + on_device + "step_in_backward() works on the CPU only");
     expect_contains(text([&] { ddp.save_state("nowhere", optimizer); }), "'here" + on_device);
     expect_contains(text([&] { ddp.load_state("nowhere", optimizer); }), "'here" + on_device);
+    use_new_stream(device);
+    auto* const stream = static_cast<cuda::StreamHandle>(current_stream(device).native_handle());
+    const CapturedGraph graph(
+        Double::file(), cuda::Driver::open(Double::file(), device.index()).or_throw(), stream, [&] {
+          expect_contains(text([&] { (void)ddp.forward(torch::Tensor()); }),
+                          "the current stream of fake_device:0 is captured by a graph");
+        });
+    EXPECT_TRUE(graph.status().ok());
+    use_default_stream(device);
     model->there.mutable_grad() = torch::zeros({3});
     expect_contains(text([&] { ddp.forward(torch::ones({3}, device)).backward(); }),
                     "the gradient of 'there' is on cpu, and the parameter is on fake_device:0");

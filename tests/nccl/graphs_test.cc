@@ -120,13 +120,17 @@ TEST_F(NcclDoubleGraphs, CollectivesRunWheneverTheGraphDoes) {
     for (int round = 1; round <= 20; ++round) {
       const auto value = static_cast<float>(round);
       OnStream::set(given, own * value);
+      // What is no part of the graph is before it or behind it on the devices of all ranks.
+      const StreamGuard on_stream(program.stream());
+      const View before = program.numbers(3, own);
+      Work work = rank.all_reduce(before);
+      ASSERT_TRUE(work.wait_on_device().ok());
       graph->launch(program.stream());
-      // What is no part of a graph goes on; behind it, so that ranks agree on the order.
-      const StreamGuard behind(program.stream());
       const View data = program.numbers(3, own);
       rank.all_reduce(data).wait();
       EXPECT_EQ(OnStream::reach(data)[0], 3);
       ASSERT_TRUE(program.finish());
+      EXPECT_EQ(OnStream::reach(before)[0], 3);
       expected += 2 * (3 * value + 2) + value;
       EXPECT_EQ(OnStream::reach(result)[99], expected) << round;
     }
@@ -146,9 +150,12 @@ TEST_F(NcclDoubleGraphs, AllCollectivesAndTheirScratchAreInTheGraph) {
       rank.all_to_all(exchanged, exchanged).wait();
       rank.all_gather(part, gathered).wait();
       rank.broadcast(told, {.root = 1}).wait();
-      Work both = rank.all_reduce_coalesced(list);
+      std::vector<Work> two;
+      for (const View& each : list) two.push_back(rank.all_reduce(each));
+      Work both = Work::all(std::move(two));
       EXPECT_TRUE(both.is_captured());
       both.wait();
+      rank.all_reduce_coalesced(list).wait();
       rank.reduce_scatter(gathered, part).wait();
     });
     rank.barrier().wait();
@@ -171,7 +178,7 @@ TEST_F(NcclDoubleGraphs, AllCollectivesAndTheirScratchAreInTheGraph) {
         EXPECT_EQ(OnStream::reach(view)[1], 2 * unit);
       }
       EXPECT_EQ(OnStream::reach(told)[3], 2 * unit);
-      EXPECT_EQ(OnStream::reach(list[1])[2], 3 * unit);
+      EXPECT_EQ(OnStream::reach(list[1])[2], 6 * unit);
       EXPECT_EQ(OnStream::reach(part)[0], 2 * value);
     }
     // What is no part of the graph has taken scratch of its own, once on each rank.
@@ -196,6 +203,23 @@ TEST_F(NcclDoubleGraphs, DisagreementIsToldWhileTheGraphIsCaptured) {
   EXPECT_EQ(Double::get().control().launches, 0);
 }
 
+TEST_F(NcclDoubleGraphs, ARankThatDoesNotCaptureIsToldThatOthersDo) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const View data = program.numbers(8);
+    std::string text;
+    const auto run = [&] { text = error_of<Mismatch>([&] { rank.all_reduce(data).wait(); }); };
+    if (rank.rank() == 0) {
+      (void)program.capture(run);
+    } else {
+      run();
+    }
+    expect_contains(text, "by what is for memory of devices, in a CUDA graph");
+  });
+  EXPECT_EQ(Double::get().control().launches, 0);
+}
+
 // Though no operation is in flight: the graph would wait on the device for ever.
 TEST_F(NcclDoubleGraphs, ADeathEndsAGraphThatRuns) {
   DoubleRanks ranks({.size = 2});
@@ -215,6 +239,97 @@ TEST_F(NcclDoubleGraphs, ADeathEndsAGraphThatRuns) {
     EXPECT_EQ(failure_of<PeerLost>([&] { rank.barrier().wait(); }).rank(), Rank(1));
   });
   death.join();
+}
+
+// NCCL's abort returns when the graph is gone.
+TEST_F(NcclDoubleGraphs, AGraphThatLivesHoldsUpNeitherFailuresNorMemory) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const View data = program.numbers(8);
+    auto memory = rank.allocate<float>(8, rank.device());
+    rank.barrier().wait();
+    const auto graph = program.capture([&] { rank.all_reduce(data).wait(); });
+    rank.barrier().wait();
+    Double::get().change([](auto& control) { control.stalls = true; });
+    const TimePoint begun = Clock::now();
+    (void)failure_of([&] { rank.all_reduce(data, {.timeout = milliseconds(300)}).wait(); });
+    memory = {};
+    EXPECT_LT(Clock::now() - begun, std::chrono::seconds(8));
+  });
+}
+
+// The stream of the next capture is that of the one before, and so are Works that a program keeps.
+TEST_F(NcclDoubleGraphs, WorksOfOneGraphDoNotSpoilTheNext) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const View data = program.numbers(8);
+    Work waited_for, dropped;
+    const auto first = program.capture([&] {
+      waited_for = rank.all_reduce(data);
+      EXPECT_TRUE(waited_for.wait_on_device().ok());
+    });
+    EXPECT_TRUE(first->status().ok());
+    EXPECT_FALSE(program.capture([&] { dropped = rank.all_reduce(data); })->status().ok());
+    const auto third = program.capture([&] {
+      waited_for = rank.all_reduce(data);
+      dropped = rank.all_reduce(data);
+      waited_for.wait();
+      dropped.wait();
+    });
+    EXPECT_TRUE(third->status().ok()) << third->status().message();
+  });
+}
+
+// It may be the thread that captures which goes on with what another has begun.
+TEST_F(NcclDoubleGraphs, WhatFollowsAnOperationIsNotCapturedByWhoGoesOnWithIt) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const View first = program.numbers(8, 1), second = program.numbers(8, 1);
+    const View captured = program.numbers(8);
+    const auto part = rank.split({.color = 0});
+    Work chain = rank.all_reduce(first).then([&] { return part->all_reduce(second); });
+    const auto graph = program.capture([&] {
+      rank.all_reduce(captured).wait();
+      chain.wait();
+    });
+    EXPECT_TRUE(graph->status().ok()) << graph->status().message();
+    EXPECT_EQ(OnStream::reach(second)[7], 2);
+  });
+}
+
+// Those that have begun before, on the host; those of the graph, whichever of its streams waits.
+TEST_F(NcclDoubleGraphs, AnyStreamOfTheCaptureWaits) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank), other(rank);
+    const View before = program.numbers(8, 1), sum = program.numbers(8), twice = program.numbers(8);
+    Work eager = rank.all_reduce(before);
+    const auto graph = program.capture([&] {
+      EXPECT_TRUE(eager.wait_on_device().ok());
+      Work work = rank.all_reduce(sum);
+      Work behind;
+      {
+        const StreamGuard on_other(other.stream());
+        EXPECT_TRUE(work.wait_on_device().ok());
+        other.add(twice, sum);
+        behind = rank.all_reduce(twice);
+      }
+      behind.wait();
+    });
+    EXPECT_EQ(OnStream::reach(before)[0], 2);
+    ASSERT_TRUE(graph->status().ok()) << graph->status().message();
+    for (int round = 1; round <= 10; ++round) {
+      OnStream::set(sum, 1);
+      OnStream::set(twice, 0);
+      rank.barrier().wait();
+      graph->launch(program.stream());
+      ASSERT_TRUE(program.finish());
+      EXPECT_EQ(OnStream::reach(twice)[7], 4);
+    }
+  });
 }
 
 TEST_F(NcclDoubleGraphs, AWorkThatIsDroppedIsWaitedFor) {
@@ -250,6 +365,11 @@ TEST_F(NcclDoubleGraphs, WhatAGraphCannotHoldIsRefused) {
           "a CUDA graph is being captured");
       rank.all_reduce(host).wait();  // Of the host alone, and at once.
       rank.all_reduce(data).wait();
+      const OnStream aside(rank);
+      (void)aside.capture([&] {
+        expect_contains(error_of<InvalidArgument>([&] { (void)rank.all_reduce(data); }),
+                        "another CUDA graph is capturing operations of this communicator");
+      });
     });
     EXPECT_TRUE(graph->status().ok()) << graph->status().message();
   });

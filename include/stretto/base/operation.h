@@ -45,8 +45,11 @@ inline constexpr std::uint64_t kMonitoredLayout = 0x6f74696e6f6d;
 inline constexpr std::uint8_t kDeviceAlgorithm = 255;
 // Of those on memory of devices that a library has registered.
 inline constexpr std::uint8_t kRegisteredDeviceAlgorithm = 254;
+// And of both while a graph captures them.
+inline constexpr std::uint8_t kCapturedDeviceAlgorithm = 253;
+inline constexpr std::uint8_t kCapturedRegisteredDeviceAlgorithm = 252;
 inline constexpr bool is_on_device(std::uint8_t algorithm) {
-  return algorithm >= kRegisteredDeviceAlgorithm;
+  return algorithm >= kCapturedRegisteredDeviceAlgorithm;
 }
 
 // What a rank believes it is doing. Travels with the data, so that ranks which disagree find out at

@@ -36,6 +36,8 @@ class Operation {
   virtual Status wait(Deadline deadline) = 0;
   // See Work::wait_on_device().
   virtual Status wait_on_device() { return wait(Deadline()); }
+  // When a Work is destroyed that refers to it: the same as wait(), unless it has been waited for.
+  virtual void end() { (void)wait(Deadline()); }
   // See Work::is_captured().
   virtual bool is_captured() const { return false; }
   // See Work::add_callback().

@@ -48,7 +48,8 @@ struct Double {
                    {"fake_nccl_change", &change},
                    {"cuStreamBeginCapture_v2", &begin_capture},
                    {"cuStreamEndCapture", &end_capture},
-                   {"cuGraphLaunch", &launch}})
+                   {"cuGraphLaunch", &launch},
+                   {"cuGraphDestroy", &destroy}})
         .or_throw();
   }
 
@@ -68,6 +69,7 @@ struct Double {
   int (*begin_capture)(cuda::StreamHandle, int mode) = nullptr;
   int (*end_capture)(cuda::StreamHandle, void** graph) = nullptr;
   int (*launch)(void* graph, cuda::StreamHandle) = nullptr;
+  int (*destroy)(void* graph) = nullptr;
   std::mutex mutex;
   std::deque<cuda::StreamHandle> streams;
 };
@@ -308,6 +310,7 @@ void fake_device_launch(int device, void* graph) {
   const Driver::Current current(the_double().driver(static_cast<c10::DeviceIndex>(device)));
   (void)the_double().launch(graph, the_double().stream(of(device)));
 }
+void fake_device_destroy(void* graph) { (void)stretto::fake_device::the_double().destroy(graph); }
 
 // How late streams may be, from now on.
 void fake_device_set_delay(int longest_us) {

@@ -90,6 +90,7 @@ struct OpaqueComm {
   StreamHandle launching_on = nullptr;
   fake_nccl::Clock::time_point launched_at;
   int running = 0;  // Groups on the stream.
+  int in_graphs = 0;
 };
 
 }  // namespace stretto::nccl
@@ -243,7 +244,14 @@ void launch(Comm comm, const std::vector<Call>& calls) {
     count();
     return enqueue(comm->launching_on, [=] { run(comm, calls); });
   }
-  enqueue(comm->launching_on, [=] {
+  // A graph that holds it keeps the communicator from its end.
+  const auto hold = [comm](int change) {
+    const std::lock_guard held(shared().mutex);
+    comm->in_graphs += change;
+    shared().changed.notify_all();
+  };
+  hold(1);
+  enqueue(comm->launching_on, [=, held = std::shared_ptr<void>(comm, [hold](void*) { hold(-1); })] {
     count();
     run(comm, calls);
   });
@@ -263,7 +271,8 @@ ResultCode state_of(Comm comm) {
     launch(comm, calls);
     shared().mutex.lock();
   }
-  return comm->is_finalized && comm->running > 0 ? kInProgress : kSuccess;
+  const bool is_held = comm->running > 0 || comm->in_graphs > 0;
+  return comm->is_finalized && is_held ? kInProgress : kSuccess;
 }
 
 // Messages of a group are under way at once: what is sent must not be received into.
@@ -377,6 +386,7 @@ ResultCode ncclCommAbort(Comm comm) {
   if (!shared().changed.wait_for(held, std::chrono::seconds(5), is_idle)) {
     shared().misused("an abort waited in vain for kernels of another communicator");
   }
+  shared().changed.wait(held, [&] { return comm->in_graphs == 0; });
   return kSuccess;
 }
 ResultCode ncclRedOpCreatePreMulSum(RedOp* op, void* scalar, Type type, int residence, Comm comm) {

@@ -35,9 +35,14 @@ struct Graph {
     std::set<std::size_t> after;
   };
   std::vector<Node> nodes;
+  const std::uint64_t number = ++last_number();
   bool is_ended = false;
   bool is_spoiled = false;
 
+  static std::uint64_t& last_number() {
+    static std::uint64_t last = 0;
+    return last;
+  }
   int spoil(int error) {
     is_spoiled = true;
     return error;
@@ -137,22 +142,22 @@ cuda::OpaqueStream* stream_of(StreamHandle stream) {
 struct Event {
   cuda::OpaqueStream* stream = nullptr;
   std::uint64_t after = 0;
-  // Of a stream that was captured.
-  std::shared_ptr<Graph> graph = nullptr;
+  // Of a stream that was captured. As of a device, it does not keep the graph.
+  bool is_captured = false;
+  std::weak_ptr<Graph> graph = {};
   std::set<std::size_t> last = {};
   bool is_done() const { return stream == nullptr || stream->ended >= after; }
 };
 
 // The lock is held. 0: the stream is captured, or on, as the event is.
 int join_capture(cuda::OpaqueStream& stream, const Event& event) {
-  if (event.graph == nullptr) {
+  const std::shared_ptr<Graph> graph = event.graph.lock();
+  if (!event.is_captured) {
     return stream.graph == nullptr ? kSuccess : stream.graph->spoil(kCaptureIsolation);
   }
-  if (event.graph->is_ended) return kCapturedEvent;
-  if (stream.graph != nullptr && stream.graph != event.graph) {
-    return stream.graph->spoil(kCaptureMerge);
-  }
-  stream.graph = event.graph;
+  if (stream.graph != nullptr && stream.graph != graph) return stream.graph->spoil(kCaptureMerge);
+  if (graph == nullptr || graph->is_ended) return kCapturedEvent;
+  stream.graph = graph;
   stream.last.insert(event.last.begin(), event.last.end());
   return kSuccess;
 }
@@ -235,6 +240,13 @@ int cuStreamIsCapturing(StreamHandle stream, int* status) {
   if (stream != nullptr && stream->graph != nullptr) *status = stream->graph->is_spoiled ? 2 : 1;
   return shared().control.stream_error;
 }
+int cuStreamGetCaptureInfo_v2(StreamHandle stream, int* status, std::uint64_t* number, void**,
+                              const void**, std::size_t*) {
+  if (const int error = cuStreamIsCapturing(stream, status)) return error;
+  const std::lock_guard held(shared().mutex);
+  if (*status != 0) *number = stream->graph->number;
+  return kSuccess;
+}
 int cuThreadExchangeStreamCaptureMode(int* mode) {
   std::swap(*mode, capture_mode);
   return kSuccess;
@@ -247,9 +259,10 @@ int cuStreamBeginCapture_v2(StreamHandle stream, int) {
   return kSuccess;
 }
 int cuStreamEndCapture(StreamHandle stream, void** graph) {
+  std::shared_ptr<Graph> ended;  // What it holds may take the lock to go.
   const std::lock_guard held(shared().mutex);
   *graph = nullptr;
-  const std::shared_ptr<Graph> ended = stream->graph;
+  ended = stream->graph;
   if (ended == nullptr) return kCaptureUnsupported;
   const bool is_joined = ended->all_lead_to(stream->last);
   for (const auto& each : all_streams()) {
@@ -288,9 +301,12 @@ int cuStreamWaitEvent(StreamHandle stream, void* event, unsigned) {
     const std::lock_guard held(shared().mutex);
     if (const int refusal = shared().refusal_on(stream)) return refusal;
     at = *static_cast<Event*>(event);
-    if (stream == nullptr && at.graph != nullptr) return at.graph->spoil(kCaptureImplicit);
+    if (stream == nullptr && at.is_captured) {
+      const std::shared_ptr<Graph> graph = at.graph.lock();
+      return graph == nullptr ? kCapturedEvent : graph->spoil(kCaptureImplicit);
+    }
     if (const int refusal = join_capture(*waiting, at)) return refusal;
-    if (at.graph != nullptr) return kSuccess;
+    if (at.is_captured) return kSuccess;
   }
   enqueue(stream, [at] {
     std::unique_lock held(shared().mutex);
@@ -308,7 +324,8 @@ int cuEventRecord(void* event, StreamHandle stream) {
   auto* const of = stream_of(stream);
   const std::lock_guard held(shared().mutex);
   if (const int refusal = shared().refusal_on(stream)) return refusal;
-  *static_cast<Event*>(event) = {of, of->begun, of->graph, of->last};
+  if (of->graph != nullptr && of->graph->is_spoiled) return kCaptureInvalidated;
+  *static_cast<Event*>(event) = {of, of->begun, of->graph != nullptr, of->graph, of->last};
   return kSuccess;
 }
 int cuEventQuery(void* event) {
@@ -316,7 +333,7 @@ int cuEventQuery(void* event) {
   const std::lock_guard held(shared().mutex);
   if (const int refusal = shared().refusal_of_question()) return refusal;
   const auto& of = *static_cast<Event*>(event);
-  if (of.graph != nullptr) {
+  if (of.is_captured) {
     shared().misused("an event of a graph was asked for");
     return kCapturedEvent;
   }
