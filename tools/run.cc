@@ -36,11 +36,13 @@ constexpr const char* kDescription =
 constexpr const char* kExamples = R"(
 Each rank finds STRETTO_RANK, STRETTO_SIZE, STRETTO_LOCAL_RANK, STRETTO_LOCAL_SIZE,
 STRETTO_RENDEZVOUS and STRETTO_JOB_KEY in its environment; stretto::join() reads them. Programs of
-PyTorch find RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE; MASTER_ADDR and MASTER_PORT,
+PyTorch find RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. MASTER_ADDR and MASTER_PORT,
 OMP_NUM_THREADS (the rank's share of the cores) and PYTHONUNBUFFERED=1 are set where they are not
-set yet. When a rank fails, the others are
-ended, and the exit status is that of the rank that failed first. SIGINT, SIGTERM and SIGHUP are
-passed on and end the job, a second one at once. Nothing that the ranks have started is left then.
+set yet. (With --transport mpi, mpirun's numbers stand for all of these.)
+
+When a rank fails, the others are ended, and the exit status is that of the rank that failed first.
+SIGINT, SIGTERM and SIGHUP are passed on and end the job, a second one at once. Nothing that the
+ranks have started is left then.
 
 Examples:
   Four ranks on this host:
@@ -109,10 +111,10 @@ void describe(CLI::App& app, CommandLine& line) {
       ->check(CLI::IsMember({"off", "tls"}));
   // How this program is started on other hosts.
   app.add_flag("--agent", line.agent)->group("");
-  app.add_option(
-      "--rendezvous", line.launch.rendezvous,
-      "host:port at which launcher 0 lets the ranks meet [a free port of 127.0.0.1; with "
-      "several hosts, port 29600 of the first]");
+  app.add_option("--rendezvous", line.launch.rendezvous,
+                 "host:port at which the ranks meet, those of PyTorch at the next one [free ports "
+                 "of 127.0.0.1; "
+                 "with several hosts, port 29600 of the first]");
   app.add_option("--timeout", line.time_limit_seconds,
                  "End the job after so many seconds, with exit status 124 [0: no limit]")
       ->check(duration);

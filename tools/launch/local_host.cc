@@ -15,6 +15,7 @@
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
 #include "tools/launch/outcome.h"
+#include "tools/launch/rank_environment.h"
 
 namespace stretto::launch {
 namespace {
@@ -24,7 +25,6 @@ constexpr Duration kNameTime = std::chrono::seconds(300);
 // What this process has open itself, and connections that are just being made.
 constexpr std::size_t kOwnDescriptors = 64;
 constexpr Duration kStorePause = std::chrono::seconds(5);
-constexpr int kLastPort = 65535;
 
 // Of 127.0.0.1. Nobody else is given it, but who is told of it can listen there: the system lets a
 // port have two such sockets as long as one of them listens at most.
@@ -45,7 +45,7 @@ Result<bootstrap::HostPort> meeting_place(const LaunchOptions& options) {
     Result<bootstrap::HostPort> parsed = bootstrap::parse_host_port(options.rendezvous);
     return parsed.ok() ? parsed : parsed.status().with_context("--rendezvous");
   }
-  if (options.hosts.size() == 1) return bootstrap::HostPort{"127.0.0.1", 0};
+  if (meets_at_any_port(options)) return bootstrap::HostPort{"127.0.0.1", 0};
   const std::string& name = options.hosts.front().name;  // Or "user@name".
   return bootstrap::HostPort{name.substr(name.find('@') + 1), kDefaultPort};
 }
@@ -95,19 +95,10 @@ Status LocalHost::start() {
     where.port = server_->port();
   }
   rendezvous_ = bootstrap::format_host_port(where.host, where.port);
-  return guardian_.start_ranks(rendezvous_, find_master(where));
-}
-
-// The port behind the one where ranks meet; on one host any that is free.
-std::string LocalHost::find_master(const bootstrap::HostPort& rendezvous) {
-  const bool is_mpi = !options_.starter.empty();  // Which tells its ranks its own numbers.
-  if (is_mpi || rendezvous.port == kLastPort) return {};
-  if (options_.hosts.size() > 1 || !options_.rendezvous.empty()) {
-    return bootstrap::format_host_port(rendezvous.host, rendezvous.port + 1);
-  }
-  reserved_ = reserve_port();
-  const Result<int> port = bootstrap::local_port(reserved_.get());
-  return port.ok() ? bootstrap::format_host_port(rendezvous.host, port.value()) : std::string();
+  if (meets_at_any_port(options_)) reserved_ = reserve_port();
+  const Result<int> free_port = bootstrap::local_port(reserved_.get());
+  return guardian_.start_ranks(
+      rendezvous_, master_place(options_, where, free_port.ok() ? free_port.value() : 0));
 }
 
 Result<std::optional<RankEvent>> LocalHost::next() {

@@ -10,7 +10,6 @@
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/wait_limit.h"
-#include "stretto/bootstrap/host_port.h"
 #include "tools/launch/guardian.h"
 #include "tools/launch/host.h"
 #include "tools/launch/output_relay.h"
@@ -46,9 +45,6 @@ class LocalHost final : public Host {
   LocalHost(const LaunchOptions& options, OutputRelay& relay, WaitLimit::Interruption told_to_end,
             job::StatusBoardReader board, Guardian guardian);
 
-  // Where a store of PyTorch's may be ("host:port"), which rank 0 hosts if the program is one of
-  // PyTorch's; empty: nowhere.
-  std::string find_master(const bootstrap::HostPort& rendezvous);
   Status take_started(RankEvent& event);
   void tell_joiners(const RankEvent& event);
   // Null if there is none.
@@ -60,7 +56,7 @@ class LocalHost final : public Host {
   job::StatusBoardReader board_;
   Guardian guardian_;
   std::string rendezvous_;
-  FileDescriptor reserved_;  // The port of that store.
+  FileDescriptor reserved_;  // A port for a store of PyTorch's.
   std::unique_ptr<bootstrap::StoreServer> server_;
   std::vector<pid_t> pids_;
   // A rank has failed, or all have been told to end.

@@ -64,4 +64,8 @@ struct LaunchOptions {
 
 inline constexpr int kDefaultPort = 29600;
 
+inline bool meets_at_any_port(const LaunchOptions& options) {
+  return options.rendezvous.empty() && options.hosts.size() == 1;
+}
+
 }  // namespace stretto::launch

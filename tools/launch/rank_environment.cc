@@ -22,13 +22,16 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
       variables[entry.substr(0, equals)] = entry.substr(equals + 1);
     }
   }
-  // Where that launcher's ranks meet, others than these.
-  if (variables.contains("RANK")) {
+  // Where the ranks of another launcher meet.
+  if (variables.contains("TORCHELASTIC_RUN_ID") || variables.contains("STRETTO_RANK")) {
     variables.erase("MASTER_ADDR");
     variables.erase("MASTER_PORT");
   }
-  std::erase_if(variables,
-                [](const auto& each) { return each.first.starts_with("TORCHELASTIC_"); });
+  for (const char* of_torchrun : {"GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
+                                  "ROLE_NAME", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
+                                  "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"}) {
+    variables.erase(of_torchrun);
+  }
   const auto set = [&](const char* ours, const char* of_pytorch, int number) {
     variables[ours] = variables[of_pytorch] = std::to_string(number);
   };
@@ -51,6 +54,15 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   std::vector<std::string> environment;
   for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
   return environment;
+}
+
+std::string master_place(const LaunchOptions& options, const bootstrap::HostPort& rendezvous,
+                         int free_port) {
+  constexpr int kLastPort = 65535;
+  if (!options.starter.empty()) return {};  // Its ranks have its numbers.
+  const int port = meets_at_any_port(options) ? free_port : rendezvous.port + 1;
+  return port < 1 || port > kLastPort ? std::string()
+                                      : bootstrap::format_host_port(rendezvous.host, port);
 }
 
 std::vector<std::string> inherited_environment() {

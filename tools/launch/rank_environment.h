@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "stretto/bootstrap/host_port.h"
 #include "tools/launch/options.h"
 
 namespace stretto::launch {
@@ -14,7 +15,7 @@ namespace stretto::launch {
 struct RankSettings {
   int local_rank = 0;
   std::string rendezvous = {};  // "127.0.0.1:4242"
-  std::string master = {};      // Where rank 0 may host a store of PyTorch's; empty: nowhere.
+  std::string master = {};      // See master_place().
   int status_fd = -1;
   int usable_cores = 1;
 };
@@ -26,6 +27,11 @@ struct RankSettings {
 std::vector<std::string> rank_environment(const LaunchOptions& options,
                                           const RankSettings& settings,
                                           const std::vector<std::string>& inherited);
+
+// Where rank 0 may host a store of PyTorch's, as "host:port": at the port behind the one where
+// ranks meet, or, where that may be any, at `free_port`. Empty: nowhere.
+std::string master_place(const LaunchOptions& options, const bootstrap::HostPort& rendezvous,
+                         int free_port);
 
 // The environment of this process, in the same form.
 std::vector<std::string> inherited_environment();

@@ -58,14 +58,27 @@ TEST(RankEnvironment, RemovesWhatAnotherLauncherSaidOfTheLauncher) {
       rank_environment({.hosts = {{"node0", 2}}}, {.local_rank = 1, .master = "node0:2"},
                        {"RANK=7", "WORLD_SIZE=9", "LOCAL_RANK=7", "LOCAL_WORLD_SIZE=9",
                         "MASTER_ADDR=agent", "MASTER_PORT=1", "TORCHELASTIC_RUN_ID=none",
-                        "TORCHELASTIC_USE_AGENT_STORE=True", "RANKING=kept"});
+                        "TORCHELASTIC_USE_AGENT_STORE=True", "GROUP_RANK=3", "RANKING=kept"});
   for (const char* entry :
        {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=node0"}) {
     EXPECT_TRUE(contains(environment, entry)) << entry;
   }
+  EXPECT_FALSE(sets(environment, "GROUP_RANK"));
   EXPECT_FALSE(sets(environment, "TORCHELASTIC_RUN_ID"));
   EXPECT_FALSE(sets(environment, "TORCHELASTIC_USE_AGENT_STORE"));
   EXPECT_TRUE(sets(environment, "RANKING"));
+}
+
+TEST(RankEnvironment, AStoreOfPyTorchIsAtThePortBehindTheOneWhereRanksMeet) {
+  const LaunchOptions one_host;
+  const LaunchOptions two_hosts{.hosts = {{"node0", 1}, {"node1", 1}}};
+  const LaunchOptions named{.rendezvous = "[::1]:4000"};
+  const LaunchOptions mpi{.starter = "mpirun"};
+  EXPECT_EQ(master_place(one_host, {"127.0.0.1", 4242}, 5000), "127.0.0.1:5000");
+  EXPECT_EQ(master_place(two_hosts, {"node0", 29600}, 0), "node0:29601");
+  EXPECT_EQ(master_place(named, {"::1", 4000}, 0), "[::1]:4001");
+  EXPECT_EQ(master_place(named, {"::1", 65535}, 0), "");
+  EXPECT_EQ(master_place(mpi, {"127.0.0.1", 4242}, 5000), "");
 }
 
 }  // namespace
