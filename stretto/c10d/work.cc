@@ -324,11 +324,15 @@ c10::intrusive_ptr<Future> WorkStretto::make_future(
   }
   operation_->then([future, complete = std::move(complete), stream, waits,
                     shared = std::weak_ptr<Shared>(shared_)](const Status& ended) {
-    // For which its callbacks wait.
-    const c10::OptionalStreamGuard on_stream(stream_of_events(*future, stream));
     const Status& status = ended.ok() ? waits : ended;
     const std::shared_ptr<Shared> alive = status.ok() ? nullptr : shared.lock();
-    complete(*future, alive != nullptr ? alive->told(status) : status);
+    try {
+      // For which its callbacks wait.
+      const c10::OptionalStreamGuard on_stream(stream_of_events(*future, stream));
+      complete(*future, alive != nullptr ? alive->told(status) : status);
+    } catch (const std::exception&) {  // Of the device.
+      if (!future->completed()) future->setError(std::current_exception());
+    }
   });
   const std::shared_ptr<Communicator> communicator = shared_->communicator.lock();
   const bool is_driven = communicator != nullptr && communicator->has_progress_thread();

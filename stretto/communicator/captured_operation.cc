@@ -22,7 +22,9 @@ class CapturedOperation final : public group::Operation {
   Status wait_on_device() override {
     for (const auto& end : ends_) {
       const Status status = end->let_wait(StreamGuard::current());
-      if (!status.ok()) return status.with_context("no stream can wait for what a graph captured");
+      if (status.ok()) continue;
+      if (is_waited_for_) return {};  // The graph is complete, and has it.
+      return status.with_context("no stream can wait for what a graph captured");
     }
     is_waited_for_ = true;
     return {};

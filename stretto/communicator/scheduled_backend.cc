@@ -49,12 +49,15 @@ ScheduledBackend::~ScheduledBackend() {
   if (!engine_->is_owner_process()) {
     (void)group_.release();  // The parent of this process goes on with it.
     (void)scratch_.release();
+    (void)new auto(std::move(device_library_));
     return;
   }
   group::EngineLock held(*engine_);
   if (std::uncaught_exceptions() > exceptions_when_made_) group_->unwind(nullptr);
   group_.reset();
   engine_->run_continuations(held);
+  held.unlock();
+  device_library_.reset();  // Which may wait for the device, and the job's other groups go on.
 }
 
 Result<std::unique_ptr<Communicator>> ScheduledBackend::make_world(
@@ -121,10 +124,13 @@ Status ScheduledBackend::use_library(const Deadline& until) {
   RankVector<std::byte> all_made(size());
   const Status met = set_up_all_gather({&made, 1}, all_made, until);
   if (!met.ok()) return fail_set_up(met);
-  device_library_ = (*library)->for_devices();
-  devices_ = device_library_;
+  const std::shared_ptr<CollectiveLibrary> shared = std::move(*library);
+  if (DeviceLibrary* const devices = shared->for_devices()) {
+    device_library_ = std::shared_ptr<DeviceLibrary>(shared, devices);
+    devices_ = devices;
+  }
   const group::EngineLock held(*engine_);
-  group_->use_library(std::move(*library));
+  group_->use_library(shared);
   return {};
 }
 

@@ -140,8 +140,8 @@ class ScheduledBackend final : public Backend {
   const int exceptions_when_made_;  // That unwound the stack then.
   std::optional<Candidate> candidate_;
   DeviceOperations* devices_ = nullptr;  // Where there are any: the library's, or the device's own.
-  DeviceLibrary* device_library_ = nullptr;  // The first.
-  bool reaches_devices_ = true;              // Of all ranks.
+  std::shared_ptr<DeviceLibrary> device_library_;  // The first.
+  bool reaches_devices_ = true;                    // Of all ranks.
   // On the device, of all sizes that were needed so far: what is freed waits for the device, and so
   // not while others use the group. Operations on devices run one after the other, and share it.
   std::unique_ptr<std::vector<transport::Region>> scratch_ STRETTO_GUARDED_BY(group::engine_held) =

@@ -9,6 +9,7 @@
 #include "stretto/base/error.h"
 #include "stretto/base/mutex.h"
 #include "stretto/base/refuse.h"
+#include "stretto/base/stream_guard.h"
 
 namespace stretto {
 
@@ -73,6 +74,7 @@ void Work::wait_for(Duration timeout) {
 }
 
 void Work::add_callback(Continuation callback) {
+  const StreamGuard none(nullptr);  // As where the engine calls it.
   if (operation_ == nullptr) return callback(result_);
   operation_->then(std::move(callback));
 }
@@ -205,6 +207,8 @@ class ChainedOperation final : public group::Operation,
   explicit ChainedOperation(std::shared_ptr<group::Operation> first) : first_(std::move(first)) {}
 
   void start(std::function<Work()> next) {
+    // In a graph what follows comes behind it only where a stream has waited.
+    if (first_->is_captured()) return resume(first_->wait_on_device(), next);
     first_->then([chain = shared_from_this(), next = std::move(next)](const Status& status) {
       chain->resume(status, next);
     });
@@ -214,7 +218,7 @@ class ChainedOperation final : public group::Operation,
   Status wait(Deadline deadline) override;
   void then(Continuation continuation) override;
   void abandon() override;
-  bool is_captured() const override { return first_->is_captured(); }
+  bool is_captured() const override { return current()->is_captured(); }
   std::optional<Rank> source() const override { return first_->source(); }
   OperationInfo info() const override;
 
@@ -222,7 +226,7 @@ class ChainedOperation final : public group::Operation,
   void resume(const Status& status, const std::function<Work()>& next);
   void end(const Status& status);
   // The operation that now is to be waited for.
-  std::shared_ptr<group::Operation> current() {
+  std::shared_ptr<group::Operation> current() const {
     const MutexLock guard(mutex_);
     return second_ != nullptr ? second_ : first_;
   }
@@ -239,6 +243,7 @@ class ChainedOperation final : public group::Operation,
   }
 
   const std::shared_ptr<group::Operation> first_;
+  void* const stream_ = StreamGuard::current();
   const TimePoint started_ = Clock::now();
   mutable Mutex mutex_;
   std::condition_variable changed_;
@@ -260,6 +265,7 @@ void ChainedOperation::resume(const Status& status, const std::function<Work()>&
     abandoned = abandoned_;
   }
   Work second(status);
+  const StreamGuard behind(stream_);  // Whichever thread goes on.
   if (status.ok() && abandoned) {
     second = Work(Status(StatusCode::aborted, "abandoned before its second part had begun"));
   } else if (status.ok()) {
@@ -307,8 +313,7 @@ bool ChainedOperation::poll() {
 
 // Waiting for a part lets it advance; but it may be another thread that goes on when it has ended.
 Status ChainedOperation::wait(Deadline deadline) {
-  const Status first = first_->wait(deadline);
-  if (is_captured() && !first.ok()) return first;  // What follows has begun when it was captured.
+  (void)first_->wait(deadline);
   if (wait_until(deadline, [this]() STRETTO_REQUIRES(mutex_) { return begun_; }))
     (void)current()->wait(deadline);
   if (wait_until(deadline, [this]() STRETTO_REQUIRES(mutex_) { return done_; })) return status_;

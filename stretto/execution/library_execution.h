@@ -28,7 +28,7 @@ LibraryPlan make_library_plan(const Plan& whole, const CollectiveLibrary& librar
 // A group's library, and whose turn it is there: a library has to be handed the collectives of a
 // group in the same order by all ranks.
 struct SharedLibrary {
-  std::unique_ptr<CollectiveLibrary> library;
+  std::shared_ptr<CollectiveLibrary> library;
   std::uint64_t taken = 0;  // Turns.
   std::uint64_t begun = 0;
   bool is_abandoned = false;

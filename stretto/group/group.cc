@@ -59,6 +59,7 @@ Group::~Group() {
   engine_->remove(*this);
   tell_what_has_failed();
   tell_last_operation();
+  is_leaving_ = true;
   fail(Status(StatusCode::aborted, "the communicator was destroyed with operations in flight"),
        false);
   execution::Turn turn = engine_->turn_of(execution::kUnlimited);
@@ -87,7 +88,7 @@ void Group::use_windows(execution::Windows windows) {
   shrink_cache();  // What sends messages instead.
 }
 
-void Group::use_library(std::unique_ptr<CollectiveLibrary> library) {
+void Group::use_library(std::shared_ptr<CollectiveLibrary> library) {
   cache_.use_library(std::move(library));
   shrink_cache();  // What has been planned without it.
 }

@@ -81,7 +81,7 @@ class Group final : public Client {
   // else inside teams. On all ranks before the same operation.
   void use_windows(execution::Windows windows) STRETTO_REQUIRES(engine_held);
   // Lets a library run, from now on, what it can. On all ranks before the same operation.
-  void use_library(std::unique_ptr<CollectiveLibrary> library) STRETTO_REQUIRES(engine_held);
+  void use_library(std::shared_ptr<CollectiveLibrary> library) STRETTO_REQUIRES(engine_held);
   // Lets `queue` run, from now on, what is in memory of the ranks' devices, which `devices` numbers
   // (processors.h). On all ranks before the same operation, and not where a library has that.
   void use_device(std::unique_ptr<execution::KernelQueue> queue, std::vector<std::int32_t> devices)
@@ -187,6 +187,7 @@ class Group final : public Client {
   RankVector<Status> departed_;
   bool any_departed_ = false;
   transport::Farewell farewell_ = transport::Farewell::in_order;
+  bool is_leaving_ = false;              // This rank, in good order or not.
   std::uint64_t memory_generation_ = 0;  // When release_mappings() was called last.
   Status failure_ STRETTO_GUARDED_BY(engine_held);
   // Why another, which has set the group up, has abandoned it while this rank still sets it up.

@@ -51,7 +51,7 @@ void Group::fail_telling(const Status& reason, const Status* told, bool by_other
   operations_.fail(reason, by_others);
   mailbox_.fail(reason);
   // Graphs of the program may wait on the device for who is lost, though nothing is in flight here.
-  if (told != nullptr) cache_.abandon_device_library();
+  if (!is_leaving_) cache_.abandon_device_library();
 }
 
 void Group::unwind(const PendingOperation* operation) {

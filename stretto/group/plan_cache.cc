@@ -60,7 +60,7 @@ void PlanCache::use_windows(execution::Windows windows) {
   replace_planner(std::move(setting));
 }
 
-void PlanCache::use_library(std::unique_ptr<CollectiveLibrary> library) {
+void PlanCache::use_library(std::shared_ptr<CollectiveLibrary> library) {
   library_.library = std::move(library);
   Planner::Setting setting = planner_->setting();
   setting.library = library_.library.get();

@@ -44,7 +44,7 @@ class PlanCache {
   // Nothing is in flight. Those in the cache have to go, which shrink() does.
   void use_links(const LinkModel& links) STRETTO_REQUIRES(engine_held);
   void use_windows(execution::Windows windows) STRETTO_REQUIRES(engine_held);
-  void use_library(std::unique_ptr<CollectiveLibrary> library) STRETTO_REQUIRES(engine_held);
+  void use_library(std::shared_ptr<CollectiveLibrary> library) STRETTO_REQUIRES(engine_held);
   // If there is one for memory of devices: the group has failed.
   void abandon_device_library() STRETTO_REQUIRES(engine_held);
   void use_device(std::unique_ptr<execution::KernelQueue> queue, std::vector<std::int32_t> devices)

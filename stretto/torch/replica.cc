@@ -59,7 +59,7 @@ DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options
 }
 
 void refuse_capture(const torch::Device& device) {
-  if (!is_captured(current_stream(device))) return;
+  if (device.is_cpu() || !is_captured(current_stream(device))) return;
   refuse("the current stream of " + device.str() +
          " is captured by a graph of the device, which cannot hold a step: ranks agree on each by "
          "messages. Capture parts of the model before it is wrapped, or capture collectives "
@@ -294,7 +294,10 @@ ForwardScope Replica::before_forward() {
   // A checkpoint computes again what has been computed.
   if (inside_backward_node()) return ForwardScope(precision_);
   if (!is_on_cpu_ && torch::GradMode::is_enabled()) {
-    refuse_capture(parameters_.front().tensor.device());
+    for (const NamedTensor& parameter : parameters_) {
+      refuse_capture(parameter.tensor.device());
+      if (!is_spread_) break;  // All are there.
+    }
   }
   timer_.forward_begins();
   wait_for_pass();

@@ -332,6 +332,71 @@ TEST_F(NcclDoubleGraphs, AnyStreamOfTheCaptureWaits) {
   });
 }
 
+TEST_F(NcclDoubleGraphs, WhatFollowsAnOperationOfTheGraphIsBehindIt) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const View data = program.numbers(8);
+    const auto part = rank.split({.color = 0});
+    Work chain;
+    const auto graph = program.capture([&] {
+      chain = rank.all_reduce(data).then([&] { return part->all_reduce(data); });
+      EXPECT_TRUE(chain.wait_on_device().ok());
+    });
+    ASSERT_TRUE(graph->status().ok()) << graph->status().message();
+    EXPECT_TRUE(chain.wait_status().ok());  // It has been waited for.
+    for (int round = 1; round <= 10; ++round) {
+      OnStream::set(data, 1);
+      rank.barrier().wait();
+      graph->launch(program.stream());
+      ASSERT_TRUE(program.finish());
+      EXPECT_EQ(OnStream::reach(data)[7], 4);
+    }
+  });
+}
+
+// Who leaves others out need not have heard that they are lost.
+TEST_F(NcclDoubleGraphs, ShrinkEndsAGraphThatRuns) {
+  DoubleRanks ranks({.size = 3});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const View data = program.numbers(8);
+    const auto graph = program.capture([&] { rank.all_reduce(data).wait(); });
+    rank.barrier().wait();
+    if (rank.rank() == 2) {
+      EXPECT_THROW((void)rank.shrink(), Aborted);
+      return;
+    }
+    graph->launch(program.stream());
+    EXPECT_EQ(rank.shrink({2})->size(), 2);
+    EXPECT_TRUE(program.finish());
+  });
+}
+
+// Whose end waits for NCCL, which waits for the graph.
+TEST_F(NcclDoubleGraphs, OthersGoOnWhileACommunicatorEndsThatAGraphHolds) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    const View data = program.numbers(8);
+    auto part = rank.split({.color = 0});
+    auto graph = program.capture([&] { part->all_reduce(data).wait(); });
+    rank.barrier().wait();
+    std::atomic<bool> has_ended = false;
+    std::thread ends([&] {
+      part.reset();
+      has_ended = true;
+    });
+    for (int i = 0; i < 50; ++i) {
+      rank.all_reduce(data).wait();
+      std::this_thread::sleep_for(milliseconds(2));
+    }
+    EXPECT_FALSE(has_ended);
+    graph.reset();
+    ends.join();
+  });
+}
+
 TEST_F(NcclDoubleGraphs, AWorkThatIsDroppedIsWaitedFor) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {

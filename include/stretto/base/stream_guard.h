@@ -18,7 +18,8 @@ namespace stretto {
 // communicator goes, destroy the graph; when it has failed, do not launch the graph again.
 class StreamGuard {
  public:
-  // `stream`: a cudaStream_t, which is a CUstream, that outlives the guard. Null: the default one.
+  // `stream`: a cudaStream_t, which is a CUstream, that outlives the guard and the Works of what
+  // was submitted. Null: the default one.
   explicit StreamGuard(void* stream) : before_(std::exchange(of_thread(), stream)) {}
   ~StreamGuard() { of_thread() = before_; }
   StreamGuard(const StreamGuard&) = delete;

@@ -68,8 +68,9 @@ class [[nodiscard]] Work {
   // Gives up waiting after `timeout` and throws Timeout; the operation goes on.
   void wait_for(Duration timeout);
   // Whether the operation has become part of a CUDA graph (StreamGuard), and runs when that is
-  // launched. It has ended then for the host: done() and wait() have the calling thread's stream
-  // wait for it there, as wait_on_device() does, and callbacks come at once.
+  // launched. It has ended then for the host: callbacks come at once, and done() and wait() have
+  // the calling thread's stream wait for it there, as wait_on_device() does, while the capture goes
+  // on.
   bool is_captured() const { return operation_ != nullptr && operation_->is_captured(); }
   // How the operation has ended, without blocking; nothing while it has not.
   std::optional<Status> status();
@@ -80,7 +81,7 @@ class [[nodiscard]] Work {
   // it has ended already, else on a thread that makes progress: one that waits for, polls or
   // destroys a Work of the job, or stretto's own. No lock is held; it may submit operations, but
   // should not wait, because that thread has others to serve. It must not throw. May be called
-  // several times, before wait().
+  // several times, before wait(). No StreamGuard holds in it.
   void add_callback(Continuation callback);
 
   // One Work for this operation and what comes after it: calls `next` when the operation has ended
@@ -88,6 +89,9 @@ class [[nodiscard]] Work {
   // failure, of the operation or of the Work that `next` returns, is the failure of the whole; so
   // is what `next` throws, if it is an Error (else: internal). After a failure `next` is not
   // called.
+  //
+  // `next` has the StreamGuard that there is when then() is called; if a graph captures this
+  // operation, the guard's stream waits for it first, and `next` is called at once.
   //
   // Takes this Work; `std::move(work).then(...)` says so. Other ranks may come to `next` at another
   // time: what it submits to a communicator must not depend on what else is submitted there

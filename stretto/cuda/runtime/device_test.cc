@@ -244,8 +244,9 @@ TEST_F(OnDevice, AGraphThatIsCapturedIsNotSpoiled) {
     ASSERT_EQ(make_stream(&stream, 0), 0);
   }
   const testing::CapturedGraph graph("", driver, stream, [&] {
-    for (const Status& refused : {device_->mark(nullptr).status(), device_->mark(stream).status(),
-                                  device_->create(8).status()}) {
+    for (const Status& refused :
+         {device_->is_captured(nullptr).status(), device_->is_captured(stream).status(),
+          device_->create(8).status()}) {
       expect_contains(refused.message(), "a CUDA graph is being captured");
     }
     EXPECT_EQ(device_->device_of(memory.data.get()), 0);
@@ -257,7 +258,7 @@ TEST_F(OnDevice, AGraphThatIsCapturedIsNotSpoiled) {
     (void)driver->call().stream_destroy(stream);
   }
   EXPECT_TRUE(graph.status().ok()) << graph.status().message();
-  EXPECT_TRUE(device_->mark(nullptr).ok());
+  EXPECT_TRUE(device_->mark(nullptr, false).ok());
 }
 
 // As of a program that reads where nothing is: the device then refuses everything else that the
@@ -277,7 +278,7 @@ TEST_F(OnDevice, AFailureIsToldInTheWordsOfTheDriver) {
     (void)queue().run(step, 1000);
     while (!queue().is_done()) continue;
     for (const Status& status :
-         {queue().status(), device_->mark(nullptr).status(), device_->create(8).status()}) {
+         {queue().status(), device_->mark(nullptr, false).status(), device_->create(8).status()}) {
       std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
       if (status.code() != StatusCode::system) std::exit(1);
     }
@@ -301,7 +302,7 @@ TEST_F(OnDevice, IsLetGoOfWhenTheProgramHasEnded) {
     const auto host = std::make_shared<std::vector<std::byte>>(64 << 20);
     auto pinned = device_->pin(*host).or_throw();
     copy(memory.data.get(), host->data(), host->size());
-    (void)device_->mark(nullptr).or_throw();
+    (void)device_->mark(nullptr, false).or_throw();
     until_the_end = {memory.data, std::move(pinned), host, std::move(queue_), std::move(device_)};
     std::exit(0);
   };
