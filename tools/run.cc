@@ -113,8 +113,7 @@ void describe(CLI::App& app, CommandLine& line) {
   app.add_flag("--agent", line.agent)->group("");
   app.add_option("--rendezvous", line.launch.rendezvous,
                  "host:port at which the ranks meet, those of PyTorch at the next one [free ports "
-                 "of 127.0.0.1; "
-                 "with several hosts, port 29600 of the first]");
+                 "of 127.0.0.1; with several hosts, port 29600 of the first]");
   app.add_option("--timeout", line.time_limit_seconds,
                  "End the job after so many seconds, with exit status 124 [0: no limit]")
       ->check(duration);

@@ -52,6 +52,14 @@ class CapturedEnd {
   virtual Status let_wait(void* stream) = 0;
 };
 
+// A moment on a stream of a device, for one call.
+struct Mark {
+  int number = -1;  // LibraryCall::mark; not negative.
+  // Not null if a graph captures the call, which has ended when all of it is in the graph: its end
+  // there.
+  std::shared_ptr<CapturedEnd> captured = nullptr;
+};
+
 // A rank's device, as far as operations on its memory need it, whoever runs them: a library or our
 // schedules. Any thread.
 class DeviceOperations {
@@ -76,12 +84,9 @@ class DeviceOperations {
   // Whether a CUDA graph captures that stream of the device (null: the default one), which then is
   // to hold the calls that begin behind it. Fails if it cannot, or if the device says no.
   virtual Result<bool> is_captured(void* stream) = 0;
-  // A moment: what is on that stream now is to be done before the call that gets this number starts
-  // there. Fails if the device says no. `is_captured`: as that function has just said.
-  virtual Result<int> mark(void* stream, bool is_captured) = 0;
-  // Of a call that has not begun, and that a graph captures: it has ended when all of it is in the
-  // graph, and this is its end there.
-  virtual std::shared_ptr<CapturedEnd> captured_end(int /*mark*/) { return nullptr; }
+  // For a call that is to begin behind what is on that stream now. Fails if the device says no.
+  // `is_captured`: as that function has just said.
+  virtual Result<Mark> mark(void* stream, bool is_captured) = 0;
 
  protected:
   ~DeviceOperations() = default;

@@ -68,14 +68,14 @@ bool can_be_registered(const CollectiveCall& call, const DeviceOperations& devic
   return !is_on_either(call, devices) && !is_copied;
 }
 
-// Where a thread has operations begin.
-struct Behind {
-  void* stream = nullptr;
+// The one behind which the calling thread has operations begin.
+struct CallerStream {
+  void* handle = nullptr;
   bool is_captured = false;  // By a CUDA graph.
 };
 
 void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCaller& caller,
-                const Behind& behind) {
+                const CallerStream& stream) {
   const Caller who{.rank = caller.rank, .operation = name(call.operation.collective)};
   check(who, caller.algorithm.empty(),
         "the buffers lie in memory of a device, where no algorithm can be named");
@@ -87,7 +87,7 @@ void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCall
                             "STRETTO_DEVICE={0}",
                             kinds.elsewhere, caller.devices.name(), caller.devices.device()));
   }
-  check(who, !(kinds.host && behind.is_captured),
+  check(who, !(kinds.host && stream.is_captured),
         "a CUDA graph is being captured, and some buffers lie in memory of the host");
   check(who, !(kinds.registered && kinds.unregistered),
         "some buffers lie in memory that allocate() has made and some in other memory of the "
@@ -152,9 +152,9 @@ void join_lists(CollectiveCall& call) {
   call.packing.reset();
 }
 
-void take_to_device(CollectiveCall& call, const Kinds& kinds, const Behind& behind) {
+void take_to_device(CollectiveCall& call, const Kinds& kinds, const CallerStream& stream) {
   call.operation.algorithm = kinds.registered ? kRegisteredDeviceAlgorithm : kDeviceAlgorithm;
-  if (behind.is_captured) {
+  if (stream.is_captured) {
     call.operation.algorithm =
         kinds.registered ? kCapturedRegisteredDeviceAlgorithm : kCapturedDeviceAlgorithm;
   }
@@ -167,26 +167,26 @@ void take_to_device(CollectiveCall& call, const Kinds& kinds, const Behind& behi
 std::vector<std::shared_ptr<CapturedEnd>> go_by_memory(std::span<CollectiveCall> calls,
                                                        const DeviceCaller& caller) {
   DeviceOperations& devices = caller.devices;
-  std::optional<Behind> behind;  // Asked for where a call is on a device.
+  std::optional<CallerStream> stream;  // Asked for where a call is on a device.
   for (CollectiveCall& call : calls) {
     if (call.operation.layout == kSetUpLayout) continue;
     const Kinds kinds = kinds_of(call, devices);
     if (!kinds.device && !(is_on_either(call, devices) && caller.algorithm.empty())) continue;
-    if (!behind) {
-      behind = {.stream = StreamGuard::current()};
-      behind->is_captured = of_device(devices.is_captured(behind->stream), call, caller);
+    if (!stream) {
+      stream = {.handle = StreamGuard::current()};
+      stream->is_captured = of_device(devices.is_captured(stream->handle), call, caller);
     }
     if (caller.packs_parts) join_lists(call);
-    check_call(call, kinds, caller, *behind);
-    take_to_device(call, kinds, *behind);
+    check_call(call, kinds, caller, *stream);
+    take_to_device(call, kinds, *stream);
   }
   std::vector<std::shared_ptr<CapturedEnd>> captured;
-  if (!behind) return captured;
+  if (!stream) return captured;
   for (CollectiveCall& call : calls) {
     if (!call.packing || !call.packing->is_on_device()) continue;
-    const auto mark = devices.mark(behind->stream, behind->is_captured);
-    call.packing->mark = of_device(mark, call, caller);
-    if (behind->is_captured) captured.push_back(devices.captured_end(call.packing->mark));
+    Mark mark = of_device(devices.mark(stream->handle, stream->is_captured), call, caller);
+    call.packing->mark = mark.number;
+    if (mark.captured != nullptr) captured.push_back(std::move(mark.captured));
   }
   return captured;
 }

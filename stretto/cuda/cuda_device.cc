@@ -32,6 +32,11 @@ Result<bool> CudaDevice::is_captured(void* stream) {
   return false;
 }
 
+Result<Mark> CudaDevice::mark(void* stream, bool /*is_captured*/) {
+  STRETTO_ASSIGN_OR_RETURN(const int number, marks_->add(static_cast<StreamHandle>(stream)));
+  return Mark{number};
+}
+
 Result<std::shared_ptr<void>> CudaDevice::pin(ByteSpan bytes) { return cuda::pin(driver_, bytes); }
 
 // The handle is not needed any more: what is mapped stays.

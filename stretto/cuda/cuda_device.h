@@ -38,9 +38,7 @@ class CudaDevice final : public execution::SharedDevice {
   const char* refusal(const OperationDescriptor& operation,
                       const BufferParts& parts) const override;
   Result<bool> is_captured(void* stream) override;
-  Result<int> mark(void* stream, bool) override {
-    return marks_->add(static_cast<StreamHandle>(stream));
-  }
+  Result<Mark> mark(void* stream, bool) override;
 
  private:
   // What create() has made and nobody has freed.

@@ -13,8 +13,6 @@ namespace {
 using execution::BoundStep;
 using execution::StreamEvent;
 
-constexpr unsigned kEventDisableTiming = 2;
-
 class CudaEvent final : public StreamEvent {
  public:
   CudaEvent(std::shared_ptr<const Driver> driver, void* event)
@@ -42,10 +40,7 @@ CudaQueue::~CudaQueue() {
 }
 
 Result<std::unique_ptr<StreamEvent>> CudaQueue::make_event() {
-  const Driver::Current current(*driver_);
-  void* event = nullptr;
-  STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
-      "cuEventCreate", driver_->call().event_create(&event, kEventDisableTiming)));
+  STRETTO_ASSIGN_OR_RETURN(void* const event, driver_->make_event());
   return std::unique_ptr<StreamEvent>(std::make_unique<CudaEvent>(driver_, event));
 }
 

@@ -155,6 +155,15 @@ Result<StreamHandle> Driver::make_stream() const {
   return stream;
 }
 
+Result<void*> Driver::make_event() const {
+  constexpr unsigned kDisableTiming = 2;
+  const Current current(*this);
+  void* event = nullptr;
+  STRETTO_RETURN_IF_ERROR(
+      status_of_call("cuEventCreate", call_.event_create(&event, kDisableTiming)));
+  return event;
+}
+
 // By the only question about a stream that a capture of it, or of one that it waits for, survives.
 Result<bool> Driver::is_captured(StreamHandle stream) const {
   constexpr int kCapturesImplicitly = 906;  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT.

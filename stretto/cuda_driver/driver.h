@@ -118,6 +118,8 @@ class Driver {
   int device_of(const void* data) const;
   // One of high priority that does not wait for the default one.
   Result<StreamHandle> make_stream() const;
+  // An event, which records no times.
+  Result<void*> make_event() const;
   // Whether a CUDA graph captures that stream. Of the default one fails with invalid_argument if
   // one captures a stream that waits for it by itself: what is begun on the default stream then
   // fails, and spoils the graph. Fails with system if the device has failed, which it says to

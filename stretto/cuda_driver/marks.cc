@@ -45,7 +45,6 @@ Status Marks::let_wait(StreamHandle stream, int mark) {
 }
 
 Result<Marks::Event> Marks::take_event() {
-  constexpr unsigned kDisableTiming = 2;
   {
     const MutexLock held(mutex_);
     if (!idle_.empty()) {
@@ -54,10 +53,7 @@ Result<Marks::Event> Marks::take_event() {
       return event;
     }
   }
-  Event event = nullptr;
-  STRETTO_RETURN_IF_ERROR(driver_->status_of_call(
-      "cuEventCreate", driver_->call().event_create(&event, kDisableTiming)));
-  return event;
+  return driver_->make_event();
 }
 
 void Marks::give_back(Event event) {

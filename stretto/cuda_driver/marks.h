@@ -29,7 +29,7 @@ class Marks {
   // What the stream gets from now on comes behind it; the mark is gone.
   Status let_wait(StreamHandle stream, int mark);
 
-  // Events that record no times. What has been given back is used again.
+  // An event of Driver::make_event(), or one that has been given back.
   Result<Event> take_event();
   void give_back(Event event);
 

@@ -34,7 +34,7 @@ struct SharedLibrary {
   bool is_abandoned = false;
 
   void abandon() {
-    if (library != nullptr && !std::exchange(is_abandoned, true)) library->abandon();
+    if (!std::exchange(is_abandoned, true)) library->abandon();
   }
 };
 

@@ -8,7 +8,6 @@ namespace stretto::nccl {
 Result<std::shared_ptr<CapturedGraphEnd>> CapturedGraphEnd::make(
     std::shared_ptr<const cuda::Driver> driver, std::shared_ptr<cuda::Marks> marks,
     cuda::StreamHandle stream) {
-  const cuda::Driver::Current current(*driver);
   STRETTO_ASSIGN_OR_RETURN(const std::uint64_t capture, driver->capture_of(stream));
   STRETTO_ASSIGN_OR_RETURN(cuda::Marks::Event event, marks->take_event());
   return std::shared_ptr<CapturedGraphEnd>(
@@ -18,12 +17,11 @@ Result<std::shared_ptr<CapturedGraphEnd>> CapturedGraphEnd::make(
 Status CapturedGraphEnd::let_wait(void* of_caller) {
   const cuda::Driver::Current current(*driver_);
   auto* const stream = of_caller == nullptr ? stream_ : static_cast<cuda::StreamHandle>(of_caller);
+  STRETTO_ASSIGN_OR_RETURN(const std::uint64_t now, driver_->capture_of(stream_));
+  STRETTO_ASSIGN_OR_RETURN(const std::uint64_t of_waiting, driver_->capture_of(stream));
   // Else the event would spoil another graph that is being captured now.
-  for (cuda::StreamHandle each : {stream_, stream}) {
-    STRETTO_ASSIGN_OR_RETURN(const std::uint64_t capture, driver_->capture_of(each));
-    if (capture != capture_ && (each == stream_ || capture != 0)) {
-      return {StatusCode::invalid_argument, "the graph that has it is not being captured any more"};
-    }
+  if (now != capture_ || (of_waiting != 0 && of_waiting != capture_)) {
+    return {StatusCode::invalid_argument, "the graph that has it is not being captured any more"};
   }
   return driver_->status_of_call("cuStreamWaitEvent",
                                  driver_->call().stream_wait_event(stream, event_, 0));

@@ -170,20 +170,18 @@ Result<bool> NcclLibrary::is_captured(void* of_caller) {
                 "another CUDA graph is capturing operations of this communicator; end that first");
 }
 
-Result<int> NcclLibrary::mark(void* of_caller, bool is_captured) {
+Result<Mark> NcclLibrary::mark(void* of_caller, bool is_captured) {
   auto* const stream = static_cast<StreamHandle>(of_caller);
-  if (!is_captured) return marks_->add(stream);
-  STRETTO_ASSIGN_OR_RETURN(auto end, CapturedGraphEnd::make(driver_, marks_, stream));
-  STRETTO_ASSIGN_OR_RETURN(const int mark, marks_->add(stream));
-  const MutexLock held(mutex_);
-  captured_[mark] = std::move(end);
-  return mark;
-}
-
-std::shared_ptr<CapturedEnd> NcclLibrary::captured_end(int mark) {
-  const MutexLock held(mutex_);
-  const auto found = captured_.find(mark);
-  return found == captured_.end() ? nullptr : found->second;
+  std::shared_ptr<CapturedGraphEnd> end;
+  if (is_captured) {
+    STRETTO_ASSIGN_OR_RETURN(end, CapturedGraphEnd::make(driver_, marks_, stream));
+  }
+  STRETTO_ASSIGN_OR_RETURN(const int number, marks_->add(stream));
+  if (end != nullptr) {
+    const MutexLock held(mutex_);
+    captured_[number] = end;
+  }
+  return Mark{number, std::move(end)};
 }
 
 const NcclLibrary::Running* NcclLibrary::find(int operation) const {

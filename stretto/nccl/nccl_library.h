@@ -100,8 +100,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
     return nccl::refusal(operation, parts.factor);
   }
   Result<bool> is_captured(void* stream) override;
-  Result<int> mark(void* stream, bool is_captured) override;
-  std::shared_ptr<CapturedEnd> captured_end(int mark) override;
+  Result<Mark> mark(void* stream, bool is_captured) override;
   bool is_launched(int operation) override;
   bool let_wait(void* stream, int operation) override;
   bool has_given_back() override;

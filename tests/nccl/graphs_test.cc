@@ -59,6 +59,12 @@ class OnStream {
     const StreamGuard on_stream(stream_);
     return std::make_unique<CapturedGraph>(Double::file(), driver_, stream_, body);
   }
+  // Launches it on all ranks; whether it ends in time.
+  bool run(Communicator& rank, const CapturedGraph& graph) const {
+    rank.barrier().wait();
+    graph.launch(stream_);
+    return finish();
+  }
   // Whether that happens in time.
   bool finish() const {
     const cuda::Driver::Current current(*driver_);
@@ -324,9 +330,7 @@ TEST_F(NcclDoubleGraphs, AnyStreamOfTheCaptureWaits) {
     for (int round = 1; round <= 10; ++round) {
       OnStream::set(sum, 1);
       OnStream::set(twice, 0);
-      rank.barrier().wait();
-      graph->launch(program.stream());
-      ASSERT_TRUE(program.finish());
+      ASSERT_TRUE(program.run(rank, *graph));
       EXPECT_EQ(OnStream::reach(twice)[7], 4);
     }
   });
@@ -347,9 +351,7 @@ TEST_F(NcclDoubleGraphs, WhatFollowsAnOperationOfTheGraphIsBehindIt) {
     EXPECT_TRUE(chain.wait_status().ok());  // It has been waited for.
     for (int round = 1; round <= 10; ++round) {
       OnStream::set(data, 1);
-      rank.barrier().wait();
-      graph->launch(program.stream());
-      ASSERT_TRUE(program.finish());
+      ASSERT_TRUE(program.run(rank, *graph));
       EXPECT_EQ(OnStream::reach(data)[7], 4);
     }
   });

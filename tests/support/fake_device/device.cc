@@ -239,9 +239,17 @@ const bool is_registered = [] {
   return true;
 }();
 
-c10::Stream of(int device) {
-  return current_stream(c10::Device(kType, static_cast<c10::DeviceIndex>(device)));
-}
+// The calling thread's current stream of a device, which it makes its current one.
+struct CurrentStream {
+  explicit CurrentStream(int number)
+      : device(kType, static_cast<c10::DeviceIndex>(number)),
+        current(the_double().driver(device.index())),
+        handle(the_double().stream(current_stream(device))) {}
+
+  const c10::Device device;
+  const Driver::Current current;
+  const cuda::StreamHandle handle;
+};
 
 // For programs in Python, which load this.
 void change(const std::function<void(fake_nccl::Control&)>& how) {
@@ -295,20 +303,17 @@ void fake_device_use_device(int device) {
 // to launch, or null.
 void fake_device_begin_capture(int device) {
   using namespace stretto::fake_device;
-  const Driver::Current current(the_double().driver(static_cast<c10::DeviceIndex>(device)));
-  (void)the_double().begin_capture(the_double().stream(of(device)), 0);
+  (void)the_double().begin_capture(CurrentStream(device).handle, 0);
 }
 void* fake_device_end_capture(int device) {
   using namespace stretto::fake_device;
-  const Driver::Current current(the_double().driver(static_cast<c10::DeviceIndex>(device)));
   void* graph = nullptr;
-  (void)the_double().end_capture(the_double().stream(of(device)), &graph);
+  (void)the_double().end_capture(CurrentStream(device).handle, &graph);
   return graph;
 }
 void fake_device_launch(int device, void* graph) {
   using namespace stretto::fake_device;
-  const Driver::Current current(the_double().driver(static_cast<c10::DeviceIndex>(device)));
-  (void)the_double().launch(graph, the_double().stream(of(device)));
+  (void)the_double().launch(graph, CurrentStream(device).handle);
 }
 void fake_device_destroy(void* graph) { (void)stretto::fake_device::the_double().destroy(graph); }
 
