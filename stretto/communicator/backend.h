@@ -20,6 +20,7 @@
 #include "stretto/execution/shares.h"
 #include "stretto/group/explanation.h"
 #include "stretto/group/packing.h"
+#include "stretto/transport/memory.h"
 
 namespace stretto::communicator {
 
@@ -68,6 +69,14 @@ class Backend {
                         const std::optional<Duration>& timeout) = 0;
 
   virtual Memory allocate(std::size_t bytes, std::optional<int> device) = 0;
+  // How the other ranks are told of what allocate() has given in memory of the host; not valid if
+  // none can reach it.
+  virtual transport::RemoteAddress locate(ConstByteSpan) const { return {}; }
+  // Memory of another rank, in this process, as long as the pointer is held; null if this rank does
+  // not reach it. Blocks until it has come.
+  virtual std::shared_ptr<std::byte> map(Rank, transport::RemoteAddress, std::size_t /*bytes*/) {
+    return nullptr;
+  }
 
   // A group of some of these ranks; all of them make it, in the same order. Null if this rank is
   // not in the list. `number` is the same on all ranks, and another for each group made of this

@@ -99,4 +99,26 @@ Memory ScheduledBackend::allocate(std::size_t bytes, std::optional<int> device) 
   return {std::move(data), {begin, bytes}};
 }
 
+transport::RemoteAddress ScheduledBackend::locate(ConstByteSpan own) const {
+  const group::EngineLock held(*engine_);
+  return engine_->transport().memory().locate(own.data(), own.size());
+}
+
+std::shared_ptr<std::byte> ScheduledBackend::map(Rank rank, transport::RemoteAddress address,
+                                                 std::size_t bytes) {
+  const Rank peer = job_rank(rank);
+  transport::ShortageTimer timer;
+  std::shared_ptr<std::byte> mapped;
+  const auto try_to_map = [&]() STRETTO_REQUIRES(group::engine_held) {
+    transport::SharedMemory& memory = engine_->transport().memory();
+    if (!address.valid() || !memory.reaches(peer) || !group_->failure().ok()) return true;
+    std::byte* const data = memory.resolve(peer, address, bytes);
+    if (data == nullptr) return !timer.judge(memory.find_shortage(peer, address)).ok();
+    mapped = {memory.hold(peer, address), data};
+    return true;
+  };
+  (void)engine_->drive(try_to_map, deadline(std::nullopt));
+  return mapped;
+}
+
 }  // namespace stretto::communicator

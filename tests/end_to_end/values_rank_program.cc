@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // values_rank_program [choice]: without the argument, tries every collective, by every algorithm
-// that the catalogue has for it, against the serial oracle, and the exchanges of bytes, and prints
-// "right" on every rank, or what is wrong. Always prints "chosen ALGORITHM: REASON" of an
-// all_reduce on rank 0.
+// that the catalogue has for it, against the serial oracle, the exchanges of bytes, and puts and
+// gets, and prints "right" on every rank, or what is wrong. Always prints "chosen ALGORITHM:
+// REASON" of an all_reduce on rank 0.
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -85,6 +87,29 @@ std::string failure_of_bytes(Communicator& comm) {
   return {};
 }
 
+// Each rank puts its part to all, and gets all of the next one's memory.
+std::string failure_of_one_sided(Communicator& comm) {
+  constexpr std::size_t kPart = 70001;
+  const int next = (comm.rank().value() + 1) % comm.size();
+  const auto part_of = [](int rank) { return std::vector<std::int64_t>(kPart, rank + 1); };
+  std::vector<std::int64_t> all;
+  for (int r = 0; r < comm.size(); ++r) {
+    const std::vector<std::int64_t> part = part_of(r);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  SymmetricBuffer<std::int64_t> memory(comm, all.size());
+  for (int r = 0; r < comm.size(); ++r) {
+    memory.put(part_of(comm.rank().value()), r,
+               kPart * static_cast<std::size_t>(comm.rank().value()));
+  }
+  memory.fence();
+  if (!std::ranges::equal(memory.span(), all)) return "put";
+  std::vector<std::int64_t> got(all.size());
+  memory.get(got, next, 0);
+  memory.fence();
+  return got == all ? "" : "get";
+}
+
 std::string failure_of_everything(Communicator& comm) {
   for (const Collective collective :
        {Collective::all_reduce, Collective::reduce, Collective::reduce_scatter,
@@ -92,7 +117,8 @@ std::string failure_of_everything(Communicator& comm) {
         Collective::all_to_all, Collective::barrier}) {
     if (std::string text = failure_of(comm, collective); !text.empty()) return text;
   }
-  return failure_of_bytes(comm);
+  const std::string failure = failure_of_bytes(comm);
+  return failure.empty() ? failure_of_one_sided(comm) : failure;
 }
 
 }  // namespace

@@ -257,6 +257,8 @@ class Communicator final {
   Explanation explain(Collective collective, DType dtype, std::size_t count) const;
 
  private:
+  friend class SymmetricMemory;
+
   Work all_reduce_views(const ConstView& input, const View& output,
                         const AllReduceOptions& options);
   Work reduce_views(const ConstView& input, const View& output, const ReduceOptions& options);

@@ -1,0 +1,274 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/symmetric_memory.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "stretto/communicator/all_gather_value.h"
+#include "stretto/communicator/arguments.h"
+#include "stretto/communicator/backend.h"
+#include "stretto/execution/shares.h"
+
+namespace stretto {
+namespace {
+
+using communicator::Caller;
+using ByteVector = std::vector<std::byte>;
+
+// What a rank tells the others of its memory.
+struct Announcement {
+  std::uint64_t bytes = 0;
+  transport::RemoteAddress address;
+  std::uint64_t is_there = 0;
+};
+
+// A put, whose bytes follow, or a get, in a message to the rank whose memory it is about.
+struct Request {
+  std::uint64_t is_put = 0;
+  std::uint64_t offset_bytes = 0;
+  std::uint64_t bytes = 0;
+};
+
+// Of one rank to one other, in one epoch.
+struct Traffic {
+  std::uint64_t request_bytes = 0;
+  std::uint64_t reply_bytes = 0;
+};
+
+struct Get {
+  ByteSpan to;
+  Rank from = 0;
+};
+
+void copy(ConstByteSpan from, std::byte* to) {
+  if (!from.empty()) std::memmove(to, from.data(), from.size());
+}
+
+void append(ByteVector& message, ConstByteSpan bytes) {
+  message.insert(message.end(), bytes.begin(), bytes.end());
+}
+
+}  // namespace
+
+struct SymmetricMemory::State {
+  State(Communicator& communicator, std::size_t bytes, const std::optional<Duration>& timeout);
+
+  Caller caller(std::string_view operation) const {
+    return {.rank = comm->rank(), .operation = operation};
+  }
+  ByteSpan place(std::string_view operation, Rank rank, std::size_t offset_bytes,
+                 std::size_t bytes) const;
+  void ask(Rank rank, const Request& request, ConstByteSpan payload);
+  void map_others(std::span<const Announcement> announcements);
+  RankVector<ByteVector> exchange(const RankVector<ByteVector>& outgoing,
+                                  std::uint64_t Traffic::*length,
+                                  const RankVector<Traffic>& incoming,
+                                  const std::optional<Duration>& timeout) const;
+  void exchange_requests(const std::optional<Duration>& timeout);
+  ByteVector answer(Rank from, ConstByteSpan asked, std::size_t reply_bytes) const;
+  // The others wait for this rank, and are told why they need not.
+  [[noreturn]] void fail(const Status& status) const;
+
+  Communicator* comm;
+  Memory memory;
+  RankVector<std::shared_ptr<std::byte>> mapped;  // This rank's own is not among them.
+  bool all_reach_all = false;
+  // Of this epoch, what has to travel.
+  RankVector<ByteVector> requests;  // To each rank.
+  RankVector<Traffic> traffic;      // To each rank.
+  std::vector<Get> gets;            // In the order of requests to each rank.
+};
+
+SymmetricMemory::State::State(Communicator& communicator, std::size_t bytes,
+                              const std::optional<Duration>& timeout)
+    : comm(&communicator), mapped(comm->size()), requests(comm->size()), traffic(comm->size()) {
+  Status lacks;
+  try {
+    memory = comm->allocate_bytes(bytes);
+  } catch (const Error& error) {
+    lacks = error.status();
+  }
+  const Announcement own{.bytes = bytes,
+                         .address = comm->backend_->locate(memory.bytes()),
+                         .is_there = lacks.ok() ? 1u : 0u};
+  const auto announcements = communicator::all_gather_value(*comm, own, timeout);
+  lacks.or_throw();
+  for (std::size_t r = 0; r < announcements.size(); ++r) {
+    if (announcements[r].bytes != bytes) {
+      refuse(caller("symmetric memory"), fmt::format("rank {} names {} bytes, and this rank {}", r,
+                                                     announcements[r].bytes, bytes));
+    }
+    if (announcements[r].is_there == 0) {
+      status_of(StatusCode::out_of_memory,
+                "rank {}: symmetric memory: rank {} has no room for {} bytes", comm->rank().value(),
+                r, bytes)
+          .or_throw();
+    }
+  }
+  map_others(announcements);
+  const std::uint8_t reaches_all = std::ranges::count(mapped, nullptr) == 1;
+  // When all have come here, all have mapped what they reach, and it may go.
+  all_reach_all =
+      std::ranges::min(communicator::all_gather_value(*comm, reaches_all, timeout)) != 0;
+}
+
+void SymmetricMemory::State::map_others(std::span<const Announcement> announcements) {
+  for (std::size_t r = 0; r < announcements.size(); ++r) {
+    const Rank rank = static_cast<std::int32_t>(r);
+    if (rank == comm->rank()) continue;
+    mapped[r] = comm->backend_->map(rank, announcements[r].address, memory.bytes().size());
+  }
+}
+
+// Where those bytes of `rank` lie in this process; empty if messages have to reach them.
+ByteSpan SymmetricMemory::State::place(std::string_view operation, Rank rank,
+                                       std::size_t offset_bytes, std::size_t bytes) const {
+  const std::size_t whole = memory.bytes().size();
+  if (rank < 0 || rank >= comm->size()) {
+    refuse(caller(operation),
+           fmt::format("rank {} is not one of {} ranks", rank.value(), comm->size()));
+  }
+  if (offset_bytes > whole || bytes > whole - offset_bytes) {
+    refuse(caller(operation), fmt::format("{} bytes from byte {} on do not lie in the {} bytes of "
+                                          "rank {}",
+                                          bytes, offset_bytes, whole, rank.value()));
+  }
+  std::byte* const begin = rank == comm->rank() ? memory.bytes().data() : mapped[rank].get();
+  return begin == nullptr ? ByteSpan() : ByteSpan(begin + offset_bytes, bytes);
+}
+
+void SymmetricMemory::State::ask(Rank rank, const Request& request, ConstByteSpan payload) {
+  append(requests[rank], std::as_bytes(std::span(&request, 1)));
+  append(requests[rank], payload);
+  traffic[rank].request_bytes = requests[rank].size();
+  if (request.is_put == 0) traffic[rank].reply_bytes += request.bytes;
+}
+
+// Each rank's message to each other, of which `incoming` tells the lengths.
+RankVector<ByteVector> SymmetricMemory::State::exchange(
+    const RankVector<ByteVector>& outgoing, std::uint64_t Traffic::*length,
+    const RankVector<Traffic>& incoming, const std::optional<Duration>& timeout) const {
+  RankVector<ByteVector> messages;
+  std::vector<ConstView> sent;
+  std::vector<View> received;
+  for (std::size_t r = 0; r < outgoing.size(); ++r) {
+    const std::uint64_t bytes = incoming[r].*length;
+    try {
+      messages.emplace_back(bytes);
+    } catch (const std::exception&) {
+      fail(status_of(StatusCode::out_of_memory,
+                     "rank {}: fence: there is no room for {} bytes of rank {}",
+                     comm->rank().value(), bytes, r));
+    }
+    sent.push_back(as_input(outgoing[r]));
+    received.push_back(as_output(messages.back()));
+  }
+  comm->all_to_all_list(sent, received, {.timeout = timeout}).wait();
+  return messages;
+}
+
+// All ranks tell each other how much comes, then what they put and want, and then what was wanted.
+// The barrier at the end is for ranks that look at a third one's memory, to which another has put.
+void SymmetricMemory::State::exchange_requests(const std::optional<Duration>& timeout) {
+  RankVector<Traffic> incoming(comm->size());
+  comm->all_to_all(std::as_bytes(std::span(traffic)), std::as_writable_bytes(std::span(incoming)),
+                   {.timeout = timeout})
+      .wait();
+  RankVector<ByteVector> replies;
+  for (const ByteVector& asked : exchange(requests, &Traffic::request_bytes, incoming, timeout)) {
+    const std::size_t r = replies.size();
+    replies.push_back(answer(static_cast<std::int32_t>(r), asked, incoming[r].reply_bytes));
+  }
+  const auto got = exchange(replies, &Traffic::reply_bytes, traffic, timeout);
+  RankVector<std::size_t> taken(comm->size());
+  for (const Get& get : gets) {
+    std::size_t& begin = taken[get.from];
+    copy(std::span(got[get.from]).subspan(begin, get.to.size()), get.to.data());
+    begin += get.to.size();
+  }
+  comm->barrier({.timeout = timeout}).wait();
+}
+
+// Does what `from` asks for, and returns what it wants to read.
+ByteVector SymmetricMemory::State::answer(Rank from, ConstByteSpan asked,
+                                          std::size_t reply_bytes) const {
+  const ByteSpan own = memory.bytes();
+  ByteVector reply;
+  const auto check = [&](bool makes_sense) {
+    if (makes_sense) return;
+    fail(status_of(StatusCode::protocol,
+                   "rank {}: fence: what rank {} has put, or wants to get, makes no sense",
+                   comm->rank().value(), from.value()));
+  };
+  while (!asked.empty()) {
+    Request request;
+    check(asked.size() >= sizeof(request));
+    copy(asked.first(sizeof(request)), reinterpret_cast<std::byte*>(&request));
+    asked = asked.subspan(sizeof(request));
+    check(request.offset_bytes <= own.size() && request.bytes <= own.size() - request.offset_bytes);
+    const ByteSpan place = own.subspan(request.offset_bytes, request.bytes);
+    if (request.is_put != 0) {
+      check(place.size() <= asked.size());
+      copy(asked.first(place.size()), place.data());
+      asked = asked.subspan(place.size());
+    } else {
+      check(place.size() <= reply_bytes - reply.size());
+      append(reply, place);
+    }
+  }
+  check(reply.size() == reply_bytes);
+  return reply;
+}
+
+void SymmetricMemory::State::fail(const Status& status) const {
+  comm->abort(std::string(status.message()));
+  status.or_throw();
+  throw InternalError(status);
+}
+
+SymmetricMemory::SymmetricMemory(Communicator& comm, std::size_t bytes,
+                                 const std::optional<Duration>& timeout)
+    : state_(std::make_unique<State>(comm, bytes, timeout)) {}
+SymmetricMemory::SymmetricMemory(SymmetricMemory&&) noexcept = default;
+SymmetricMemory& SymmetricMemory::operator=(SymmetricMemory&&) noexcept = default;
+SymmetricMemory::~SymmetricMemory() = default;
+
+std::span<std::byte> SymmetricMemory::span() const { return state_->memory.bytes(); }
+
+std::span<std::byte> SymmetricMemory::span(Rank rank) const {
+  return state_->place("span", rank, 0, state_->memory.bytes().size());
+}
+
+void SymmetricMemory::put(std::span<const std::byte> from, Rank to, std::size_t offset_bytes) {
+  const ByteSpan place = state_->place("put", to, offset_bytes, from.size());
+  if (from.empty()) return;
+  if (!place.empty()) return copy(from, place.data());
+  state_->ask(to, {.is_put = 1, .offset_bytes = offset_bytes, .bytes = from.size()}, from);
+}
+
+void SymmetricMemory::get(std::span<std::byte> to, Rank from, std::size_t offset_bytes) {
+  const ByteSpan place = state_->place("get", from, offset_bytes, to.size());
+  if (to.empty()) return;
+  if (!place.empty()) return copy(place, to.data());
+  state_->ask(from, {.offset_bytes = offset_bytes, .bytes = to.size()}, {});
+  state_->gets.push_back({.to = to, .from = from});
+}
+
+void SymmetricMemory::fence(const std::optional<Duration>& timeout) {
+  if (state_->all_reach_all) {
+    state_->comm->barrier({.timeout = timeout}).wait();
+    return;
+  }
+  state_->exchange_requests(timeout);
+  std::ranges::fill(state_->requests, ByteVector());
+  std::ranges::fill(state_->traffic, Traffic());
+  state_->gets.clear();
+}
+
+}  // namespace stretto

@@ -1,0 +1,186 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/symmetric_memory.h"
+
+#include <array>
+#include <limits>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gtest/gtest.h>
+
+#include "stretto/base/random.h"
+#include "stretto/base/rank_vector.h"
+#include "stretto/communicator/scheduled_backend.h"
+#include "stretto/transport/loopback/world.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/failures.h"
+#include "tests/support/on_threads.h"
+
+namespace stretto {
+namespace {
+
+using HostList = std::vector<std::int32_t>;
+
+void on_hosts(const HostList& hosts, const std::function<void(Communicator&)>& body) {
+  const auto ranks = static_cast<int>(hosts.size());
+  auto endpoints = transport::loopback::make_world({.ranks = ranks, .hosts = hosts}).or_throw();
+  on_threads(hosts.size(), [&](std::size_t r) {
+    auto engine = group::Engine::create(std::move(endpoints[r]), {.local_ranks = ranks});
+    const auto comm = communicator::ScheduledBackend::make_world(
+                          std::move(engine).or_throw(),
+                          {.timeout = std::chrono::seconds(20), .group = {.hosts = hosts}})
+                          .or_throw();
+    try {
+      body(*comm);
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "rank " << r << ": " << error.what();
+    }
+  });
+}
+
+class OneSided : public ::testing::TestWithParam<HostList> {};
+
+TEST_P(OneSided, MemoryOfAHostIsMappedAndAllOfItIsZeroAtFirst) {
+  const HostList& hosts = GetParam();
+  on_hosts(hosts, [&](Communicator& comm) {
+    const SymmetricBuffer<std::int32_t> numbers(comm, 5);
+    for (int r = 0; r < comm.size(); ++r) {
+      const bool is_mapped =
+          hosts[static_cast<std::size_t>(r)] == hosts[static_cast<std::size_t>(comm.rank())];
+      EXPECT_EQ(numbers.span(Rank(r)).size(), is_mapped ? 5u : 0u);
+      for (const std::int32_t number : numbers.span(Rank(r))) EXPECT_EQ(number, 0);
+    }
+  });
+}
+
+// In each epoch each rank's memory is cut in pieces, each of which has an owner for the epoch, who
+// puts what no other epoch has, or readers, who know from their own account what is there.
+TEST_P(OneSided, WhatIsPutIsThereAfterTheFenceAndWhatIsGotIsWhatWasThere) {
+  constexpr std::size_t kElements = 1000;
+  constexpr std::size_t kPieces = 20;
+  constexpr std::size_t kPiece = kElements / kPieces;
+  on_hosts(GetParam(), [&](Communicator& comm) {
+    SymmetricBuffer<std::uint32_t> memory(comm, kElements);
+    RankVector<std::vector<std::uint32_t>> expected(comm.size());
+    for (auto& of : expected) of.resize(kElements);
+    Random random(1);  // The same on all ranks.
+    for (std::uint32_t epoch = 1; epoch <= 30; ++epoch) {
+      std::vector<std::pair<std::vector<std::uint32_t>, std::vector<std::uint32_t>>> got;
+      got.reserve(kPieces * static_cast<std::size_t>(comm.size()));
+      for (int target = 0; target < comm.size(); ++target) {
+        for (std::size_t piece = 0; piece < kPieces; ++piece) {
+          const auto writer =
+              static_cast<int>(random.next() % (2 * static_cast<unsigned>(comm.size())));
+          const std::size_t length = random.next() % (kPiece + 1);
+          const auto place = std::span(expected[target]).subspan(piece * kPiece, length);
+          if (writer >= comm.size()) {
+            auto& [there, here] = got.emplace_back(std::vector(place.begin(), place.end()),
+                                                   std::vector<std::uint32_t>(length));
+            memory.get(here, target, piece * kPiece);
+            continue;
+          }
+          std::iota(place.begin(), place.end(), epoch * 100000 + static_cast<unsigned>(writer));
+          if (writer != comm.rank().value()) continue;
+          std::vector<std::uint32_t> values(place.begin(), place.end());
+          memory.put(values, target, piece * kPiece);
+          std::ranges::fill(values, 77);  // They may be used again.
+        }
+      }
+      memory.fence();
+      for (const auto& [there, here] : got) ASSERT_EQ(here, there) << epoch;
+      for (int r = 0; r < comm.size(); ++r) {
+        const auto mapped = memory.span(Rank(r));
+        if (mapped.empty()) continue;
+        ASSERT_TRUE(std::ranges::equal(mapped, expected[r])) << epoch << ", rank " << r;
+      }
+      memory.fence();
+    }
+  });
+}
+
+TEST_P(OneSided, ARankThatNamesAnotherSizeIsToldByAllAndTheCommunicatorGoesOn) {
+  on_hosts(GetParam(), [](Communicator& comm) {
+    const bool is_last = comm.rank().value() == comm.size() - 1;
+    if (comm.size() == 1) return;
+    const auto make = [&] { SymmetricMemory(comm, is_last ? 9 : 8); };
+    expect_contains(testing::error_of<InvalidArgument>(make),
+                    is_last
+                        ? "rank 0 names 8 bytes, and this rank 9"
+                        : fmt::format("rank {} names 9 bytes, and this rank 8", comm.size() - 1));
+    SymmetricMemory(comm, 8).fence();
+  });
+}
+
+TEST_P(OneSided, ARankThatHasNoRoomIsNamed) {
+  on_hosts(GetParam(), [](Communicator& comm) {
+    // As much for all, which is more than there is.
+    const auto make = [&] {
+      SymmetricBuffer<double>(comm, std::numeric_limits<std::size_t>::max() / 2);
+    };
+    expect_contains(testing::error_of<OutOfMemory>(make), "18446744073709551615 bytes");
+    SymmetricMemory(comm, 0).fence();
+  });
+}
+
+TEST_P(OneSided, WhatDoesNotLieInTheMemoryIsRefusedBeforeAnythingHappens) {
+  on_hosts(GetParam(), [](Communicator& comm) {
+    SymmetricBuffer<std::int64_t> memory(comm, 4);
+    std::array<std::int64_t, 3> three{};
+    for (const std::size_t first :
+         {std::size_t{2}, std::size_t{5}, std::numeric_limits<std::size_t>::max() / 8 + 2}) {
+      expect_contains(testing::error_of<InvalidArgument>([&] { memory.put(three, 0, first); }),
+                      "do not lie in the 32 bytes of rank 0");
+      expect_contains(testing::error_of<InvalidArgument>([&] { memory.get(three, 0, first); }),
+                      "do not lie in the 32 bytes of rank 0");
+    }
+    for (const int rank : {-1, comm.size()}) {
+      expect_contains(testing::error_of<InvalidArgument>([&] { memory.put(three, rank, 0); }),
+                      fmt::format("rank {} is not one of {} ranks", rank, comm.size()));
+    }
+    memory.fence();
+    EXPECT_EQ(std::accumulate(memory.span().begin(), memory.span().end(), 0), 0);
+  });
+}
+
+TEST_P(OneSided, ManyMegabytesMove) {
+  on_hosts(GetParam(), [](Communicator& comm) {
+    constexpr std::size_t kBytes = 5'000'001;
+    SymmetricMemory memory(comm, kBytes);
+    const Rank next = (comm.rank().value() + 1) % comm.size();
+    const Rank previous = (comm.rank().value() + comm.size() - 1) % comm.size();
+    memory.put(std::vector(kBytes, static_cast<std::byte>(comm.rank().value() + 1)), next, 0);
+    memory.fence();
+    EXPECT_EQ(memory.span().back(), static_cast<std::byte>(previous.value() + 1));
+    std::vector<std::byte> got(kBytes);
+    memory.get(got, next, 0);
+    memory.fence();
+    EXPECT_EQ(got, std::vector(kBytes, static_cast<std::byte>(comm.rank().value() + 1)));
+  });
+}
+
+TEST_P(OneSided, AnAbortEndsAFence) {
+  on_hosts(GetParam(), [](Communicator& comm) {
+    if (comm.size() == 1) return;
+    const auto go_on = [&] {
+      SymmetricMemory memory(comm, 8);
+      memory.fence();
+      if (comm.rank() == 0) comm.abort("as planned");
+      memory.fence();
+    };
+    expect_contains(testing::error_of<Aborted>(go_on), "as planned");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(, OneSided,
+                         ::testing::Values(HostList{0}, HostList{0, 0, 0}, HostList{0, 1},
+                                           HostList{0, 1, 0, 1}, HostList{0, 0, 1},
+                                           HostList{0, 1, 2, 3, 4}),
+                         [](const auto& tested) {
+                           return fmt::format("{}", fmt::join(tested.param, ""));
+                         });
+
+}  // namespace
+}  // namespace stretto
