@@ -2,7 +2,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What compressing gradients does to learning: the tables of docs/convergence.md.
+"""What compressing gradients does to learning: the tables of docs/measurements/convergence.md.
 
 Trains the digits of data/ and a small GPT, which reads ARCHITECTURE.md, with each hook of
 examples/gradient_hooks.h, from the same parameters and the same batches, and prints the loss
@@ -26,7 +26,7 @@ import sys
 import peers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-DOCUMENT = ROOT / "docs" / "convergence.md"
+DOCUMENT = ROOT / "docs" / "measurements" / "convergence.md"
 BEGIN, END = "<!-- begin of bench/convergence.py -->", "<!-- end of bench/convergence.py -->"
 # `stretto run` names the rank before each line.
 LINE = re.compile(r"^(?:\[\d+\] )?(.*): step (\d+): loss ([0-9.naif]+), sent (\d+) bytes$",
@@ -48,7 +48,7 @@ def parse_arguments(words):
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE",
                         help="an object a line for each run; those that are there count")
     parser.add_argument("--document", action="store_true",
-                        help="put the tables into docs/convergence.md instead of printing them")
+                        help="put the tables into their page instead of printing them")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
                         metavar="FOLDER", help="build folder of stretto")
     arguments = parser.parse_args(words)

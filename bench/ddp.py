@@ -49,7 +49,7 @@ EXAMPLES = """examples:
   ./dev bench ddp --ranks 1,2 --models crumbs    what hooks and bookkeeping cost per parameter
   ./dev bench ddp --systems stretto --rounds 15  without Python, more exactly
   ./dev bench ddp --modes floor,ddp              what of the added time no program could spare
-  ./dev bench ddp --ranks 2,4 --document docs/performance.md"""
+  ./dev bench ddp --ranks 2,4 --document docs/measurements/performance.md"""
 BEGIN, END = "<!-- begin of ./dev bench ddp -->", "<!-- end of ./dev bench ddp -->"
 
 

@@ -18,8 +18,8 @@ examples:
   ./dev bench hosts --plots build/plots        # by size, operations at a time, number of ranks
   ./dev bench hosts --joining                  # 64 processes on 4 hosts
   ./dev bench hosts --mesh                     # what connections to all ranks cost
-  ./dev bench hosts --page docs/hosts.md       # all parts of the page anew, in about half an hour
-  ./dev bench hosts --page docs/hosts.md --parts gigabit,joining
+  ./dev bench hosts --page docs/measurements/hosts.md  # all parts of the page, in half an hour
+  ./dev bench hosts --page docs/measurements/hosts.md --parts gigabit,joining
 """
 
 import argparse

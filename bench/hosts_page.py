@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The parts of docs/hosts.md that ./dev bench hosts --page measures, each with runs of its own."""
+"""The parts of docs/measurements/hosts.md that ./dev bench hosts --page measures."""
 
 import re
 

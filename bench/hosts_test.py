@@ -169,7 +169,7 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(hosts.wire_report(fast, {"2x2": [0.4]}).bad, [])
 
     def test_the_page_shows_every_run_of_every_part(self):
-        text = (HERE.parent / "docs/hosts.md").read_text()
+        text = (HERE.parent / "docs/measurements/hosts.md").read_text()
         for part, runs in (hosts_page.PARTS | {"predictions": []}).items():
             self.assertEqual(text.count(hosts_page.BEGIN.format(part)), 1, part)
             self.assertEqual(text.count(hosts_page.END.format(part)), 1, part)

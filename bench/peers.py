@@ -4,7 +4,7 @@
 
 """Compares stretto with other libraries in one run, line by line in turns.
 
-./dev bench peers installs and compiles them first; docs/peers.md says how it measures.
+./dev bench peers installs and compiles them first; docs/measurements/peers.md says how it measures.
 """
 
 import argparse

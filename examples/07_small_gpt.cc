@@ -4,7 +4,7 @@
 // A small GPT learns the characters of a text, with one process or several:
 //   build/release/bin/stretto run -n 2 -- build/release/bin/07_small_gpt ARCHITECTURE.md
 // Further arguments: the number of steps, and a hook of gradient_hooks.h: "top_k 1 %", say;
-// docs/convergence.md shows what they do.
+// docs/measurements/convergence.md shows what they do.
 
 #include <cmath>
 #include <cstdio>

@@ -6,7 +6,7 @@
 //   build/release/bin/12_compressed_digits data/digits.csv [RANKS [STEPS [HOOK]]]
 //   build/release/bin/12_compressed_digits hooks   # names those of gradient_hooks.h
 // The learning rate falls linearly to nothing. Of what bench/convergence.py makes of the output,
-// docs/convergence.md consists.
+// docs/measurements/convergence.md consists.
 
 #include <algorithm>
 #include <cmath>

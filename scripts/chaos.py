@@ -222,7 +222,7 @@ def parse(arguments):
                         help="this world; may be given several times [all]")
     parser.add_argument("--congestion-control", default="cubic", metavar="NAME",
                         help="of two hosts (default: %(default)s); with bbr large messages may "
-                        "crawl after an outage, see docs/thread_model.md")
+                        "crawl after an outage, see docs/internals/thread_model.md")
     parser.add_argument("--rate", type=float, default=0, metavar="MBIT/S",
                         help="of the links between hosts [not shaped]")
     parser.add_argument("--list", action="store_true", help="the kinds, and nothing else")

@@ -5,14 +5,14 @@
 """PyTorch's own distributed tests, as they ship in its wheel, on stretto and on Gloo.
 
 Writes what became of every test of torch.testing._internal.distributed.distributed_test, for each
-backend and world: as lines, with --json as JSON, with --page as the page docs/torch_suite.md. The
+backend and world: as lines, with --json as JSON, with --page as docs/internals/torch_suite.md. The
 suite decides by the name of the backend which tests to run, and knows nothing of stretto: it is
 loaded as for Gloo, and then its one variable with that name is set. What it skips because "only
 MPI" can do it is then run as for MPI, and a test that wants NCCL but no GPU as for NCCL. The body
 of four tests asks that variable for a device, and knows no name but theirs: in it, it says "gloo".
 Nothing else of PyTorch is changed.
 
-    python python/commands/torch_suite.py --worlds 2,3 --page docs/torch_suite.md
+    python python/commands/torch_suite.py --worlds 2,3 --page docs/internals/torch_suite.md
     python python/commands/torch_suite.py --backends stretto --worlds 2 --only all_gather
     python python/commands/torch_suite.py --worlds 2 --json all.json
     python python/commands/torch_suite.py --worlds 3 --earlier all.json --json all.json --page p.md
@@ -162,7 +162,7 @@ def reason_of(text: str) -> str:
 
 
 def page(results: dict[str, dict[str, Outcomes]]) -> str:
-    """docs/torch_suite.md: how many of each, and why not all pass."""
+    """docs/internals/torch_suite.md: how many of each, and why not all pass."""
     lines = [
         "# PyTorch's own distributed tests",
         "",

@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--picture", help="a file for a picture of the loss; needs matplotlib")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    files = arguments.text or sorted(TEXTS.glob("*.md"))
+    files = arguments.text or sorted(TEXTS.rglob("*.md"))
     text = torch.tensor(list(b"".join(file.read_bytes() for file in files)))
     results, rank, ranks = {}, 0, 0
     for backend in arguments.backends.split(","):

@@ -13,7 +13,7 @@
 namespace stretto::bootstrap {
 
 // The form of a FileStore's file: a head, then records, each of which gives a key a value or
-// deletes it. docs/wire_format.md draws them.
+// deletes it. docs/internals/wire_format.md draws them.
 
 // What a file of this kind begins with.
 std::string_view file_log_head();

@@ -18,7 +18,7 @@ namespace stretto::bootstrap {
 
 enum class HandshakeRole : std::uint8_t { client = 1, server = 2 };
 
-// Sizes of what travels; docs/wire_format.md draws the frames.
+// Sizes of what travels; docs/internals/wire_format.md draws the frames.
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kTagBytes = 32;
 // The part of a hello whose form is the same in every version of the protocol.

@@ -14,8 +14,9 @@
 
 namespace stretto::bootstrap {
 
-// What travels between a rank and our store server after the handshake; docs/wire_format.md draws
-// it. Replies come in the order of their requests, of which a client may send several.
+// What travels between a rank and our store server after the handshake;
+// docs/internals/wire_format.md draws it. Replies come in the order of their requests, of which a
+// client may send several.
 inline constexpr std::size_t kStoreRequestHeadBytes = 20;
 inline constexpr std::size_t kStoreReplyHeadBytes = 16;
 

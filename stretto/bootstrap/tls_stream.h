@@ -16,8 +16,8 @@
 namespace stretto::bootstrap {
 
 // The bytes of a link in TLS 1.3, for which both sides take a secret of their pair of ranks from
-// the job's key (docs/wire_format.md): no certificates, fresh keys for each connection, and who has
-// recorded it learns nothing from the job's key later.
+// the job's key (docs/internals/wire_format.md): no certificates, fresh keys for each connection,
+// and who has recorded it learns nothing from the job's key later.
 //
 // The end of the socket is the end of the stream, as without TLS: who leaves in good order has said
 // so before, in a frame.

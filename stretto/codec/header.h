@@ -14,7 +14,7 @@
 
 namespace stretto::codec {
 
-// What every message begins with, as it travels; see docs/wire_format.md.
+// What every message begins with, as it travels; see docs/internals/wire_format.md.
 struct Header {
   static constexpr std::uint32_t kMagic = 0x00435453;  // "STC" and a zero.
   static constexpr std::uint8_t kVersion = 2;

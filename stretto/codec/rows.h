@@ -14,8 +14,8 @@
 
 namespace stretto::codec {
 
-// Of messages that hold some rows of a matrix, the others being zero: docs/wire_format.md. Both
-// sides know it.
+// Of messages that hold some rows of a matrix, the others being zero:
+// docs/internals/wire_format.md. Both sides know it.
 struct RowsFormat {
   std::size_t universe = 0;  // Rows are below it; below 2^32.
   std::size_t row_elements = 0;

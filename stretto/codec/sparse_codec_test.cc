@@ -288,7 +288,7 @@ TEST(RandomK, DrawsAreEqualOnAllRanksAndOthersInEveryStep) {
   EXPECT_NE(chosen, drawn(*codec, 1000, {1, 3, 3}));
 }
 
-// As docs/wire_format.md has it.
+// As docs/internals/wire_format.md has it.
 TEST(RandomK, DrawsOneOfEachPartByTheDocumentedRule) {
   for (const std::size_t count : {1u, 7u, 1000u, 1003u, 70001u}) {
     for (const double density : {0.01, 0.1, 0.37, 1.0}) {

@@ -15,7 +15,7 @@
 
 namespace stretto::reducer {
 
-// What a communication hook of one rank saves: docs/wire_format.md.
+// What a communication hook of one rank saves: docs/internals/wire_format.md.
 struct SavedState {
   using Values = std::map<std::string, std::vector<float>>;  // By the gradient's name.
 

@@ -61,7 +61,7 @@ TEST(AlgorithmsDocument, TableAgreesWithTheModel) {
       rows.emplace(cells[0] + " " + cells[1], line);
     }
   }
-  ASSERT_GE(rank_counts.size(), 3) << "docs/algorithms.md has no table of ranks";
+  ASSERT_GE(rank_counts.size(), 3) << "docs/internals/algorithms.md has no table of ranks";
   for (const Algorithm& algorithm : algorithms()) {
     const std::string key = fmt::format("{} {}", name(algorithm.collective), algorithm.name);
     EXPECT_EQ(rows[key], row_of(algorithm, rank_counts));

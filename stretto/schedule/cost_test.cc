@@ -18,8 +18,8 @@ Cost price(Collective collective, Access access, std::string_view name, int n,
   return cost(*find_algorithm(collective, access, name), n, query);
 }
 
-// What the schedules take in steps and bytes, the table of docs/algorithms.md says, which has a
-// test of its own. Here is what that costs.
+// What the schedules take in steps and bytes, the table of docs/internals/algorithms.md says, which
+// has a test of its own. Here is what that costs.
 
 // One message alone.
 double message_seconds(double bytes) {

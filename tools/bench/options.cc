@@ -29,7 +29,8 @@ Starts its own ranks on this host; under a launcher (stretto run, torchrun, mpir
 that job instead. Collectives: all_reduce (the default), reduce_scatter, all_gather, broadcast,
 reduce, gather, scatter, all_to_all, barrier, send_recv. Sizes are those of the larger side on one
 rank, bandwidths those of nccl-tests. Inputs are rewritten before each call, outside the time, and
-results are checked; a wrong one makes the exit status 1. docs/benchmarks.md explains the columns.
+results are checked; a wrong one makes the exit status 1. docs/measurements/benchmarks.md
+explains the columns.
 
 Examples:
   How fast an all-reduce is here:

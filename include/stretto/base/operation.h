@@ -53,7 +53,7 @@ inline constexpr bool is_on_device(std::uint8_t algorithm) {
 }
 
 // What a rank believes it is doing. Travels with the data, so that ranks which disagree find out at
-// once and can say how (see docs/wire_format.md). Equal on all ranks of one operation.
+// once and can say how (see docs/internals/wire_format.md). Equal on all ranks of one operation.
 struct OperationDescriptor {
   Collective collective = Collective::barrier;
   ReduceOp op = ReduceOp::sum;

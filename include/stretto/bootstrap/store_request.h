@@ -9,7 +9,7 @@
 
 namespace stretto::bootstrap {
 
-// What a store can be asked. The numbers travel; docs/wire_format.md lists them.
+// What a store can be asked. The numbers travel; docs/internals/wire_format.md lists them.
 enum class StoreOperation : std::uint8_t {
   set = 1,
   get = 2,

@@ -98,8 +98,8 @@ struct Extract {
 
 }  // namespace codec
 
-// Makes messages of vectors of floats, and vectors of messages: docs/wire_format.md. Vectors have
-// fewer than 2^32 elements.
+// Makes messages of vectors of floats, and vectors of messages: docs/internals/wire_format.md.
+// Vectors have fewer than 2^32 elements.
 //
 // What a message says + what is left in the carry = carry + gradient, where that sum is rounded
 // once, as every addition of floats is. Exactly so (bit for bit, but for the sign of zero) for

@@ -67,9 +67,9 @@ class [[nodiscard]] SparseRowsWork {
 // that order, and what a rank says twice is added up first. Instantiated for float, double,
 // std::int32_t and std::int64_t.
 //
-// Moves what all ranks have to all of them, as messages of docs/wire_format.md, which say a row in
-// 1 to 2 bytes; so it pays while all together have fewer rows than the matrix; else make it dense
-// and use all_reduce. Two operations, of which the first tells the numbers of rows. Throws
+// Moves what all ranks have to all of them, as messages of docs/internals/wire_format.md, which say
+// a row in 1 to 2 bytes; so it pays while all together have fewer rows than the matrix; else make
+// it dense and use all_reduce. Two operations, of which the first tells the numbers of rows. Throws
 // InvalidArgument on all ranks, before anything else has moved, if some rank's values do not fit
 // its rows, if a row is negative or too great, if there are too many, or if ranks have rows of
 // other lengths, types, formats, matrices or limits, naming both; on this rank if the operation is

@@ -6,7 +6,7 @@
 #include "stretto/schedule/algorithms.h"
 
 // One function for each algorithm and collective. A drawing of it, what it costs, when to choose it
-// and where it comes from: docs/algorithms.md.
+// and where it comes from: docs/internals/algorithms.md.
 namespace stretto::schedule {
 
 AddSteps binomial_tree_all_reduce, binomial_tree_broadcast, binomial_tree_reduce,
