@@ -105,13 +105,10 @@ def _end_groups() -> None:
     _loaded.shut_down_all(text[:400])
 
 
-def _of_world() -> Any:
-    """What the default group has of this backend, if there is such a group, and it has it."""
-    import torch.distributed as dist
-
-    world = dist.group.WORLD
-    for device in () if world is None else world._device_types:
-        backend = world._get_backend(device)
+def _find_backend(group: dist.ProcessGroup) -> Any:
+    """What the group has of this backend, for whichever of its devices; None if it has nothing."""
+    for device in group._device_types:
+        backend = group._get_backend(device)
         backend = getattr(backend, "wrapped_pg", backend)  # Of TORCH_DISTRIBUTED_DEBUG=DETAIL.
         if backend.name() == "stretto":
             return backend
@@ -121,12 +118,14 @@ def _of_world() -> Any:
 def _create_backend(place: Any, options: Any) -> Any:
     """What PyTorch calls to make a group's backend. `place` is a DistributedBackendOptions."""
     module = _module()
+    import torch.distributed as dist
     from torch._C._distributed_c10d import Backend
 
     # Of "cuda:nccl,cpu:stretto" all backends are given the same, which may be NCCL's.
     if options is None or isinstance(options, Backend.Options):
-        world = _of_world()
-        options = Options() if world is None else module.join_options(world)
+        world = dist.group.WORLD
+        parent = None if world is None else _find_backend(world)
+        options = Options() if parent is None else module.join_options(parent)
     if isinstance(options, Options):
         options = module.JoinOptions(**dataclasses.asdict(options))
     if not isinstance(options, module.JoinOptions):
@@ -146,7 +145,6 @@ def _create_backend(place: Any, options: Any) -> Any:
 
 
 def _backend(group: dist.ProcessGroup | None) -> Any:
-    import torch
     import torch.distributed as dist
 
     group = group or dist.group.WORLD
@@ -154,8 +152,11 @@ def _backend(group: dist.ProcessGroup | None) -> Any:
         raise ValueError("there is no process group: call init_process_group first")
     if group == dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("this rank is not a member of that process group")
-    backend = group._get_backend(torch.device("cpu"))
-    return getattr(backend, "wrapped_pg", backend)  # Of TORCH_DISTRIBUTED_DEBUG=DETAIL.
+    backend = _find_backend(group)
+    if backend is None:
+        names = ", ".join(group._get_backend(device).name() for device in group._device_types)
+        raise ValueError(f"this process group's backend is {names}, not stretto")
+    return backend
 
 
 def note(activity: str, group: dist.ProcessGroup | None = None) -> None:

@@ -68,6 +68,23 @@ class Training {
 
 const Indices kAll = {0, 1, 2};
 
+TEST(LeftOutBuckets, OneThatARankDoesNotUseComesLastAndHoldsUpNoOther) {
+  run_ranks(2, [](Communicator& communicator) {
+    Training training(communicator);
+    const bool uses = communicator.rank() == Rank(0);
+    for (int step = 0; step < 3; ++step) {
+      training.step(uses ? Indices{2, 1, 0} : Indices{1, 0});
+      training.reducer.rebuild();
+    }
+    EXPECT_EQ(training.reducer.plan().back().gradients, (Indices{2}));
+    training.hook->started.clear();
+    if (uses) training.reducer.mark_ready(2);
+    for (const std::size_t i : {1, 0}) training.reducer.mark_ready(i);
+    EXPECT_EQ(training.hook->started.size(), uses ? 3u : 2u) << "while backward runs";
+    training.reducer.finalize();
+  });
+}
+
 TEST(LeftOutBuckets, OneThatNobodyUsesIsReducedWhenARankUsesItAgain) {
   run_ranks(3, [](Communicator& communicator) {
     Training training(communicator);

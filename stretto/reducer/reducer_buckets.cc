@@ -87,14 +87,23 @@ void Reducer::build_buckets(reducer::BucketPlan plan) {
   reset_step();
 }
 
+// In which gradients become ready, as far as this rank knows: those that some rank leaves out hold
+// up all that come behind them there, and so come last.
+std::vector<std::size_t> Reducer::order_of_ranks() const {
+  std::vector<std::size_t> order = ready_order_;
+  std::ranges::stable_partition(order, [&](std::size_t i) { return !unused_somewhere_[i]; });
+  return order;
+}
+
 // On rank 0, whose order counts: whether the order of this step makes another plan, and is no
 // accident of one step.
 bool Reducer::wants_rebuild() {
   if (!options_.rebuild_buckets || communicator_.rank() != Rank(0)) return false;
-  const std::uint64_t hash = hash_of(ready_order_);
+  const std::vector<std::size_t> order = order_of_ranks();
+  const std::uint64_t hash = hash_of(order);
   const bool lasts = hash == std::exchange(order_.last_hash, hash) || order_.rebuilds == 0;
   if (!lasts || hash == order_.planned_hash || step_ < next_rebuild_step_) return false;
-  if (plan_for(ready_order_) != plan_) return true;
+  if (plan_for(order) != plan_) return true;
   order_.planned_hash = hash;
   return false;
 }
@@ -106,14 +115,16 @@ bool Reducer::rebuild() {
   next_rebuild_step_ =
       step_ + (kStepsBetweenRebuilds << std::min<std::uint64_t>(order_.rebuilds, 32));
   ++order_.rebuilds;
-  std::vector<std::int32_t> wire(ready_order_.begin(), ready_order_.end());
+  std::vector<std::size_t> order = order_of_ranks();
+  unused_somewhere_.assign(gradients_.size(), false);
+  std::vector<std::int32_t> wire(order.begin(), order.end());
   try {
     communicator_.broadcast(wire, {.timeout = options_.timeout}).wait();
   } catch (const Error& error) {
     fail(explained(error.status()));
     throw_if_failed();
   }
-  std::vector<std::size_t> order(wire.begin(), wire.end());
+  order.assign(wire.begin(), wire.end());
   if (!is_permutation(order, gradients_.size())) {
     fail(Status(StatusCode::protocol, "rank 0 sent an order of gradients that is no permutation",
                 Rank(0)));

@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "stretto/torch/logging_data.h"
 #include "stretto/torch/refuse.h"
 #include "stretto/torch/sync_batch_norm.h"
 
@@ -169,14 +170,16 @@ void FullPrecision::exchange() {
   }
 }
 
-ForwardScope::ForwardScope(LowPrecision& precision)
+ForwardScope::ForwardScope(LowPrecision& precision, StepTimer* timer)
     : precision_(precision),
+      timer_(timer),
       enters_(precision.is_on() && !precision.entered()),
       exceptions_when_made_(std::uncaught_exceptions()) {
   precision_.enter();
 }
 
 ForwardScope::~ForwardScope() {
+  if (timer_ != nullptr) timer_->forward_ends();
   const bool thrown = std::uncaught_exceptions() > exceptions_when_made_;
   if (enters_ && (thrown || !torch::GradMode::is_enabled())) precision_.leave();
 }

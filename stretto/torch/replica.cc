@@ -292,7 +292,7 @@ bool Replica::synchronizes_buffers() const {
 
 ForwardScope Replica::before_forward() {
   // A checkpoint computes again what has been computed.
-  if (inside_backward_node()) return ForwardScope(precision_);
+  if (inside_backward_node()) return ForwardScope(precision_, nullptr);
   if (!is_on_cpu_ && torch::GradMode::is_enabled()) {
     for (const NamedTensor& parameter : parameters_) {
       refuse_capture(parameter.tensor.device());
@@ -312,7 +312,7 @@ ForwardScope Replica::before_forward() {
     synchronize_buffers();
     spent_besides_ += Clock::now() - begin;
   }
-  return ForwardScope(precision_);
+  return ForwardScope(precision_, &timer_);
 }
 
 void Replica::synchronize_buffers() {

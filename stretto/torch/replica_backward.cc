@@ -58,7 +58,6 @@ std::string why_replicas_differ(std::uint64_t step, bool replaced, bool joined) 
 // A pass in which no parameter of the module gets a gradient on this rank is a step, too: other
 // ranks may be waiting in it.
 void Replica::after_forward(const torch::Tensor& output) {
-  timer_.forward_ends();
   if (!output.requires_grad() || output.is_leaf()) return;
   // The thread of its device is the first to come here, and then those of the parameters.
   if (!parameters_.empty() && output.device() != parameters_.front().tensor.device()) {

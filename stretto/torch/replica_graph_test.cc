@@ -47,6 +47,7 @@ TEST(ReplicaGraph, AParameterLeftOutOfCheckpointsIsNamedInTheSameStep) {
     for (int step = 0; step < 2; ++step) {
       ddp.forward(x, true).backward();
       hidden_ddp.forward(x * 2, true).tensor.backward();
+      EXPECT_GT(hidden_ddp.last_step().forward_seconds, 0);
     }
     const std::string text = "2 parameters got no gradient on ranks 0, 1: b.weight, b.bias";
     expect_contains(message_of<InvalidArgument>([&] { ddp.forward(x, false).backward(); }), text);

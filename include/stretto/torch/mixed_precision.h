@@ -83,17 +83,21 @@ class FullPrecision {
   LowPrecision& precision_;
 };
 
+class StepTimer;
+
 // From before a module's forward() to behind it: puts the parameters back where no backward pass
-// will follow, because gradients are off or forward() has thrown.
+// will follow, because gradients are off or forward() has thrown, and tells `timer`, if there is
+// one, of the end.
 class ForwardScope {
  public:
-  explicit ForwardScope(LowPrecision& precision);
+  ForwardScope(LowPrecision& precision, StepTimer* timer);
   ForwardScope(const ForwardScope&) = delete;
   ForwardScope& operator=(const ForwardScope&) = delete;
   ~ForwardScope();
 
  private:
   LowPrecision& precision_;
+  StepTimer* const timer_;
   const bool enters_;
   const int exceptions_when_made_;
 };

@@ -71,9 +71,11 @@ struct DistributedDataParallelOptions {
   // allocator of stretto's stands before libtorch's for the CPU, see torch/gradient_memory.h.
   bool allocate_in_buckets = true;
   // Some parameters may take part in a step on some ranks only, or on none. Such a rank contributes
-  // zeros; the gradient of a parameter that no rank has used is not touched. Costs nothing but that
-  // the buckets of such parameters leave at the end of backward. Those that no rank has used for
-  // two steps do not leave until one does.
+  // zeros; the gradient of a parameter that no rank has used is not touched. The bucket of a
+  // parameter that a rank has not used leaves at the end of backward, and those behind it no
+  // sooner, so such parameters are given the last buckets after some steps: the others overlap as
+  // they do without this option. Those that no rank has used for two steps do not leave until one
+  // does.
   bool find_unused_parameters = false;
   // Every step accumulates as often into each parameter as the first one: for parameters that are
   // used both inside and outside of checkpointed parts, or in several of them. Those that the first
