@@ -64,6 +64,32 @@ class HandlesTest(unittest.TestCase):
 
         ranks.with_group(body, timeout=datetime.timedelta(seconds=20))
 
+    def test_a_callback_may_wait_for_another_operation(self) -> None:
+        """And that one's callback for a third, as PyTorch's powerSGD_hook does, whoever makes
+        progress: at once, and not with the next heartbeat."""
+        for progress_thread in ("never", "always"):
+
+            def body(rank: int, size: int, path: str) -> None:
+                os.environ["STRETTO_PROGRESS_THREAD"] = progress_thread
+                ranks.start(path, rank, size)
+                works = []
+
+                def reduce_again(depth: int) -> None:
+                    works.append(dist.all_reduce(torch.ones(1 << 18), async_op=True))
+                    future = works[-1].get_future()
+                    if depth > 0:
+                        future = future.then(lambda _: reduce_again(depth - 1))
+                    future.wait()
+
+                begun = time.monotonic()
+                for _ in range(10):
+                    reduce_again(4)
+                assert time.monotonic() - begun < 8
+                dist.destroy_process_group()
+
+            with self.subTest(progress_thread=progress_thread):
+                ranks.run(body)
+
     def test_a_death_reaches_every_handle(self) -> None:
         def body(rank: int, size: int, path: str) -> list[str]:
             ranks.start(path, rank, size)

@@ -230,6 +230,19 @@ dist.all_reduce(torch.ones(1))
 
         ranks.run(body)
 
+    def test_only_for_devices(self) -> None:
+        def body(rank: int, size: int, path: str) -> None:
+            import stretto
+
+            ranks.start(path, rank, size, "cpu:gloo,cuda:stretto")
+            stretto.note("looking")
+            assert f"to rank {1 - rank}" in stretto.describe_links()
+            theirs = dist.new_group(backend="gloo")
+            assert "gloo, not stretto" in refusal(lambda: stretto.note("", theirs))
+            dist.destroy_process_group()
+
+        ranks.run(body)
+
     def test_timeouts_of_ages(self) -> None:
         def body(rank: int, size: int, path: str) -> None:
             ranks.start(path, rank, size, timeout=datetime.timedelta(days=200_000))

@@ -81,6 +81,7 @@ void InFlight::Outcome::end(const Status& how) {
     if (alive != nullptr) alive->note_failure(how);
     ended = true;
   }
+  if (!due.empty()) Driver::before_callbacks();
   for (const Continuation& callback : due) call(callback, status);
 }
 
@@ -159,47 +160,75 @@ void InFlight::then(Continuation callback) {
   call(callback, status());
 }
 
+thread_local std::shared_ptr<Driver::State> Driver::led_;
+
 void Driver::drive(std::shared_ptr<InFlight> operation) {
+  if (!owner_process_.is_here()) return;
   const MutexLock lock(state_->mutex);
   state_->queue.push_back(std::move(operation));
-  state_->changed.notify_one();
-  if (thread_.joinable()) return;
-  Result<std::thread> started = start_thread("stretto-driver", [state = state_] { run(state); });
+  find_leader(state_);
+}
+
+void Driver::find_leader(const std::shared_ptr<State>& state) {
+  if (state->is_led || state->queue.empty()) return;
+  if (state->idle > 0) return state->changed.notify_one();
+  Result<std::thread> started = start_thread("stretto-driver", [state] { run(state); });
   if (started.ok()) {
-    thread_ = std::move(*started);
+    state->threads.push_back(std::move(*started));
   } else {
     log(LogLevel::warning, "futures end only where somebody waits for their Work: {}",
         started.status().message());
   }
 }
 
+void Driver::before_callbacks() {
+  const std::shared_ptr<State> state = std::exchange(led_, nullptr);
+  if (state == nullptr) return;
+  const MutexLock lock(state->mutex);
+  state->is_led = false;
+  find_leader(state);
+}
+
 void Driver::stop() {
-  {
-    const MutexLock lock(state_->mutex);
-    state_->stopping = true;
-    state_->changed.notify_one();
-  }
-  if (!thread_.joinable()) return;
-  if (thread_.get_id() == std::this_thread::get_id()) {
-    // A callback has dropped the last that needed us. The thread ends by itself.
-    thread_.detach();
-  } else {
-    const WithoutGil without_gil;
-    thread_.join();
+  if (!owner_process_.is_here()) return;
+  MutexLock lock(state_->mutex);
+  state_->stopping = true;
+  state_->changed.notify_all();
+  while (!state_->threads.empty()) {
+    std::thread thread = std::move(state_->threads.back());
+    state_->threads.pop_back();
+    if (thread.get_id() == std::this_thread::get_id()) {
+      // A callback has dropped the last that needed us. The thread ends by itself.
+      thread.detach();
+      continue;
+    }
+    lock.unlock();
+    {
+      const WithoutGil without_gil;
+      thread.join();
+    }
+    lock.lock();
   }
 }
 
 void Driver::run(const std::shared_ptr<State>& state) {
+  MutexLock lock(state->mutex);
   while (true) {
-    std::shared_ptr<InFlight> operation;
-    {
-      MutexLock lock(state->mutex);
-      while (!state->stopping && state->queue.empty()) state->changed.wait(lock.native());
-      if (state->queue.empty()) return;
-      operation = std::move(state->queue.front());
-      state->queue.pop_front();
+    ++state->idle;
+    while (state->queue.empty() ? !state->stopping : state->is_led) {
+      state->changed.wait(lock.native());
     }
+    --state->idle;
+    if (state->queue.empty()) return;
+    std::shared_ptr<InFlight> operation = std::move(state->queue.front());
+    state->queue.pop_front();
+    state->is_led = true;
+    led_ = state;
+    lock.unlock();
     operation->end();
+    operation.reset();  // Not under the lock: tensors may need the lock of Python.
+    before_callbacks();
+    lock.lock();
   }
 }
 
@@ -334,9 +363,8 @@ c10::intrusive_ptr<Future> WorkStretto::make_future(
       if (!future->completed()) future->setError(std::current_exception());
     }
   });
-  const std::shared_ptr<Communicator> communicator = shared_->communicator.lock();
-  const bool is_driven = communicator != nullptr && communicator->has_progress_thread();
-  if (!future->completed() && !is_driven) shared_->driver.drive(operation_);
+  // The progress thread, where there is one, may be in a callback that waits for this.
+  if (!future->completed()) shared_->driver.drive(operation_);
   return future;
 }
 
