@@ -13,7 +13,7 @@ in the Python that is named. Steps of both DDPs include forward and backward of 
 examples:
   python3 bench/slow_links.py
   python3 bench/slow_links.py --rates 100M --megabytes 20 --rounds 3 --json lines.jsonl
-  python3 bench/slow_links.py --rounds 2 --document docs/compression.md
+  python3 bench/slow_links.py --rounds 2 --document docs/measurements/compression.md
 """
 
 import argparse
