@@ -21,7 +21,7 @@ round, so that both meet the same load of the machine. Three measurements:
                are those of the backend "fake", which copies what a rank has itself
 
     python python/commands/bench_backend.py --ranks 2 --json results.json
-    python python/commands/bench_backend.py --measure all_reduce --page docs/pytorch_backend.md
+    ./dev bench torch --measure all_reduce --page docs/measurements/pytorch_backend.md
     python python/commands/bench_backend.py --clock cpu    # Where others use the machine, too.
     python python/commands/bench_backend.py --measure ddp --models resnet18
     python python/commands/bench_backend.py --hosts 2 --rate 1e9 --ranks 1     # as root
@@ -57,6 +57,8 @@ SIZES = "8,512,4096,65536,1048576,8388608,67108864"
 CLOCKS = {"wall": time.CLOCK_MONOTONIC, "cpu": time.CLOCK_PROCESS_CPUTIME_ID}
 clock = CLOCKS["wall"]
 AT_A_TIME = 2  # In flight together, where calls are asynchronous.
+# From here on calls differ from each other by more than what is "ours" of them.
+NOISY_BYTES = 1 << 20
 BEGIN, END = "<!-- made by ./dev bench torch -->", "<!-- end of what ./dev bench torch makes -->"
 
 
@@ -335,12 +337,17 @@ def show_all_reduce(rows: list[dict]) -> None:
 
 
 def page_of(results: dict, command: str) -> str:
-    """The tables of all_reduce for docs/pytorch_backend.md."""
-    parts = [f"`{command}`: {results['ranks']} ranks, {results['cores']} cores, load "
-             f"{results['load_before']:.1f} when it began, torch {results['torch']}; microseconds."]
+    """The tables of all_reduce for docs/measurements/pytorch_backend.md."""
+    today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+    parts = [f"`{command}`, commit {peers.commit_of()}, {today}: {results['ranks']} ranks, "
+             f"{results['cores']} cores, load {results['load_before']:.1f} when it began, "
+             f"torch {results['torch']}; microseconds."]
     for kind, title in KINDS.items():
         head = [f"bytes, {title}", *TITLES]
         rows = [[f"{row['bytes']}", *columns_of(row, kind)] for row in results["all_reduce_us"]]
+        for row in rows:
+            if int(row[0]) >= NOISY_BYTES:
+                row[head.index("ours")] = ""
         cells = [head, ["---"] * len(head), *rows]
         parts.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
     return "\n\n".join(parts)
@@ -456,7 +463,9 @@ def main() -> None:
     parser.add_argument("--bytes", default=SIZES, help="of an all_reduce, 8 and more")
     parser.add_argument("--models", default="mlp,resnet18,transformer", help="the same")
     parser.add_argument("--json", type=pathlib.Path)
-    parser.add_argument("--page", type=pathlib.Path, help="puts the table of all_reduce there")
+    parser.add_argument("--page", type=pathlib.Path,
+                        help="puts the tables of all_reduce there, as in "
+                             "docs/measurements/pytorch_backend.md")
     arguments = parser.parse_args()
     arguments.bytes = [int(size) for size in arguments.bytes.split(",")]
     global clock
