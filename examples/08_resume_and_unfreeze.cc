@@ -60,7 +60,7 @@ void train_on_samples(stretto::DistributedDataParallel<Net>& ddp, stretto::Commu
       timeline.add(ddp.last_step(), ddp.bucket_plan());
     }
   }
-  timeline.write(timeline_path);
+  timeline.write_merged(comm, timeline_path);  // Of all ranks, by one clock: who was last?
 }
 
 // Ranks are lost, or leave; those who are left go on.
@@ -127,7 +127,7 @@ void train(const std::unique_ptr<stretto::Communicator>& comm, const std::string
 
   train_in_bf16(*comm);
   const std::string rank = std::to_string(comm->rank().value());
-  train_on_samples(ddp, *comm, optimizer, folder + "/timeline" + rank + ".json");
+  train_on_samples(ddp, *comm, optimizer, folder + "/timeline.json");
 
   auto mean = loss.detach();
   comm->all_reduce(mean, {.op = stretto::ReduceOp::mean}).wait();

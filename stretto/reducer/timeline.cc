@@ -5,12 +5,18 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <limits>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "stretto/base/error.h"
+#include "stretto/base/refuse.h"
+#include "stretto/communicator/all_gather_value.h"
+#include "stretto/communicator/byte_exchange.h"
+#include "stretto/communicator/clock_offset.h"
 
 namespace stretto {
 namespace {
@@ -20,6 +26,20 @@ constexpr int kForwardTrack = 1;
 constexpr int kBackwardTrack = 2;
 constexpr int kBucketTrack = 3;
 constexpr double kMicroseconds = 1e6;  // In a second.
+constexpr double kMicrosecondsInMillisecond = 1e3;
+
+std::string in_envelope(std::string_view events) {
+  return fmt::format("{{\"traceEvents\":[{}]}}\n", events);
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "we"),
+                                                             &std::fclose);
+  if (file == nullptr) throw SystemError(system_status("cannot write " + path));
+  if (std::fwrite(text.data(), 1, text.size(), file.get()) != text.size()) {
+    throw SystemError(system_status("cannot write " + path));
+  }
+}
 
 }  // namespace
 
@@ -55,11 +75,10 @@ void Timeline::add(const StepStatistics& statistics, const reducer::BucketPlan& 
   bucket_tracks_ = std::max(bucket_tracks_, free_at.size());
 }
 
-std::string Timeline::json() const {
+std::string Timeline::events_json(std::string_view label) const {
   const int rank = rank_.value();
-  std::string text = R"({"traceEvents":[)";
-  text += fmt::format(R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"rank {}"}}}})",
-                      rank, rank);
+  std::string text = fmt::format(
+      R"({{"ph":"M","pid":{},"name":"process_name","args":{{"name":"{}"}}}})", rank, label);
   std::vector<std::string> tracks = {"forward", "backward"};  // From kForwardTrack on.
   tracks.insert(tracks.end(), bucket_tracks_, "buckets");
   for (std::size_t i = 0; i < tracks.size(); ++i) {
@@ -68,21 +87,70 @@ std::string Timeline::json() const {
         kForwardTrack + static_cast<int>(i), tracks[i]);
   }
   for (const Event& event : events_) {
-    text += fmt::format(R"(,{{"ph":"X","pid":{},"tid":{},"name":"{}","ts":{:.3f},"dur":{:.3f}}})",
+    text += fmt::format(R"(,{{"ph":"X","pid":{},"tid":{},"name":"{}","ts":{:.3f},"dur":{:.3f})",
                         rank, event.track, event.name, event.begin_us, event.duration_us);
-    text += '\n';
+    if (event.waited_for_ms > 0) {
+      text += fmt::format(R"(,"args":{{"waited_for_ms":{:.3f}}})", event.waited_for_ms);
+    }
+    text += "}\n";
   }
-  return text + "]}\n";
+  return text;
 }
 
-void Timeline::write(const std::string& path) const {
-  const std::string text = json();
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "we"),
-                                                             &std::fclose);
-  if (file == nullptr) throw SystemError(system_status("cannot write " + path));
-  if (std::fwrite(text.data(), 1, text.size(), file.get()) != text.size()) {
-    throw SystemError(system_status("cannot write " + path));
+std::string Timeline::json() const {
+  return in_envelope(events_json(fmt::format("rank {}", rank_.value())));
+}
+
+void Timeline::write(const std::string& path) const { write_file(path, json()); }
+
+// A bucket waits for the last rank that launches it, but no longer than until the last but one.
+double Timeline::find_waits(Communicator& comm) {
+  std::vector<Event*> buckets;
+  std::vector<double> launches;
+  for (Event& event : events_) {
+    if (event.track < kBucketTrack) continue;
+    buckets.push_back(&event);
+    launches.push_back(event.begin_us);
   }
+  const auto counts = communicator::all_gather_value(comm, buckets.size(), std::nullopt);
+  for (std::size_t r = 0; r < counts.size(); ++r) {
+    if (counts[r] == counts.front()) continue;
+    refuse("timelines of ranks differ: rank 0 has {} buckets, rank {} has {}", counts.front(), r,
+           counts[r]);
+  }
+  std::vector<double> last = launches;
+  comm.all_reduce(last, {.op = ReduceOp::max}).wait();
+  std::vector<double> last_but_one = launches;
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    if (launches[i] == last[i]) last_but_one[i] = std::numeric_limits<double>::lowest();
+  }
+  comm.all_reduce(last_but_one, {.op = ReduceOp::max}).wait();
+  double sum_ms = 0;
+  for (std::size_t i = 0; i < launches.size() && comm.size() > 1; ++i) {
+    if (launches[i] != last[i]) continue;
+    buckets[i]->waited_for_ms = (last[i] - last_but_one[i]) / kMicrosecondsInMillisecond;
+    sum_ms += buckets[i]->waited_for_ms;
+  }
+  return sum_ms;
+}
+
+void Timeline::write_merged(Communicator& comm, const std::string& path) const {
+  const ClockOffset clock =
+      measure_clock_offsets(comm)[static_cast<std::size_t>(comm.rank().value())];
+  Timeline own = *this;
+  for (Event& event : own.events_) event.begin_us += seconds(clock.offset) * kMicroseconds;
+  const double waited_ms = own.find_waits(comm);
+  const std::string events = own.events_json(fmt::format(
+      "rank {}: the others waited {:.1f} ms for it; its clock is known within {:.3f} ms",
+      rank_.value(), waited_ms, seconds(clock.uncertainty) * 1e3));
+  const std::vector<ByteVector> all = gather_bytes(comm, std::as_bytes(std::span(events)), 0,
+                                                   {.limit_bytes = std::size_t{1} << 30});
+  std::string text;
+  for (const ByteVector& of_rank : all) {
+    if (!text.empty()) text += ',';
+    text.append(reinterpret_cast<const char*>(of_rank.data()), of_rank.size());
+  }
+  if (comm.rank() == 0) write_file(path, in_envelope(text));
 }
 
 }  // namespace stretto

@@ -6,9 +6,13 @@
 #include <chrono>
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "stretto/communicator/clock_offset.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/failures.h"
+#include "tests/support/files.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto {
@@ -56,6 +60,50 @@ TEST(Timeline, BucketsThatAreUnderWayAtOnceHaveTracksOfTheirOwn) {
     expect_contains(json, event);
   }
   expect_lacks(json, R"("tid":5)");
+}
+
+double waited_ms(const std::string& json, int rank) {
+  const std::string label = fmt::format("rank {}: the others waited ", rank);
+  const std::size_t at = json.find(label);
+  return at == std::string::npos ? -1 : std::stod(json.substr(at + label.size()));
+}
+
+// Rank 2 launches the first bucket 400 ms after the others, rank 0 the second one 200 ms.
+TEST(Timeline, TellsInOneFileWhichRankTheOthersHaveWaitedFor) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "merged.json";
+  run_ranks(3, [&](Communicator& communicator, int rank) {
+    Timeline timeline(communicator.rank());
+    StepStatistics statistics;
+    statistics.step = 1;
+    statistics.begin = TimePoint(std::chrono::seconds(100));
+    statistics.launch_seconds = {rank == 2 ? 0.5 : 0.1, rank == 0 ? 0.9 : 0.7};
+    statistics.end_seconds = {1, 2};
+    timeline.add(statistics, reducer::BucketPlan(2));
+    timeline.write_merged(communicator, path);
+    if (rank == 1) timeline.add(statistics, reducer::BucketPlan(2));
+    const auto merge = [&] { timeline.write_merged(communicator, path); };
+    expect_contains(testing::error_of<InvalidArgument>(merge),
+                    "rank 0 has 2 buckets, rank 1 has 4");
+  });
+  const std::string json = read_file(path);
+  // Clocks are known within some hundredths of a millisecond, or more on a busy machine.
+  EXPECT_NEAR(waited_ms(json, 0), 200, 50);
+  EXPECT_NEAR(waited_ms(json, 1), 0, 50);
+  EXPECT_NEAR(waited_ms(json, 2), 400, 50);
+  expect_contains(json, "\"args\":{\"waited_for_ms\":");
+  EXPECT_EQ(json.find("]}"), json.size() - 3);
+}
+
+// Of threads of one process, which have one clock.
+TEST(ClockOffset, BoundsHoldTheTruth) {
+  run_ranks(3, [](Communicator& communicator) {
+    for (const ClockOffset& clock : measure_clock_offsets(communicator)) {
+      EXPECT_LE(clock.offset, clock.uncertainty);
+      EXPECT_GE(clock.offset, -clock.uncertainty);
+      EXPECT_LT(clock.uncertainty, std::chrono::milliseconds(100));
+    }
+  });
 }
 
 }  // namespace

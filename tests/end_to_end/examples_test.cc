@@ -91,7 +91,7 @@ TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
   stretto::expect_lacks(text, "another one");
   stretto::expect_contains(text, "1 trained to the end");
   // Perfetto takes events that overlap on a track for calls of each other.
-  const auto timeline = nlohmann::json::parse(read_file(folder_ / "timeline0.json"));
+  const auto timeline = nlohmann::json::parse(read_file(folder_ / "timeline.json"));
   std::map<int, double> free_at;  // By track, in microseconds.
   for (const auto& event : timeline.at("traceEvents")) {
     if (event.at("ph") != "X") continue;
