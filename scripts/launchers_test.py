@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Launchers of docs/launchers.md on two hosts: network namespaces, with names in /etc/hosts.
+"""docs/internals/launchers.md on two hosts: network namespaces, with names in /etc/hosts.
 
 Slurm's daemons are the test's own, of Debian's packages slurmctld and slurmd.
 """

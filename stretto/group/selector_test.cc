@@ -279,7 +279,7 @@ std::string choices(Collective collective, int ranks, int ranks_per_host) {
 }
 
 TEST(Selector, ChoosesWhatTheDocumentSays) {
-  const std::string text = read_file(STRETTO_SOURCE_DIR "/docs/algorithms.md");
+  const std::string text = read_file(STRETTO_SOURCE_DIR "/docs/internals/algorithms.md");
   for (const Collective collective :
        {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather,
         Collective::broadcast, Collective::reduce, Collective::gather, Collective::scatter,

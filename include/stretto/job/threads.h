@@ -18,7 +18,7 @@ struct ThreadRanksOptions {
   // Without it, ranks reach each other by messages only, as they would on different hosts.
   bool shared_memory = true;
   // Whether private buffers go from rank to rank by one copy instead of two; see
-  // STRETTO_SINGLE_COPY in docs/starting_a_job.md.
+  // STRETTO_SINGLE_COPY in docs/environment.md.
   SingleCopy single_copy = SingleCopy::automatic;
   ProgressThread progress_thread = ProgressThread::automatic;
   Duration timeout = std::chrono::minutes(30);
