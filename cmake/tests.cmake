@@ -21,6 +21,18 @@ string(JOIN ":" STRETTO_SLOW_TESTS
   Collectives.EqualTheSerialOracle* *EveryAlgorithm* *RandomPrograms* *Canary*
   *DisagreementMatrix* Network.* ManyRanks.*)
 
+# Of the programs that start whole jobs, those tests that are run alone, because they say how soon
+# something has to happen, or count what the machine has left.
+string(JOIN ":" STRETTO_SERIAL_TESTS
+  Faults* Backward.* StoppedInBackward.* Pause.* *Interrupted.* SystemCall.* Fork.* Run* Ssh.*
+  ShrinkProcesses.* ManyRanks.* Bench.* CompressionBench.*)
+
+# Tests that mostly wait for something to happen, and leave their core to others: they count as one
+# and all others as two, and `./dev` has ctest run as many at once as two for each core.
+string(JOIN ":" STRETTO_WAITING_TESTS
+  Worlds/* *StoreContract* SharedPool.* *SaysRank* Waiting.* WhoIsLate* Lateness* Shrunk*
+  RendezvousTest.* StripedLink* TcpLink* Socket.* Network.* Shortage.*)
+
 # Tests that a sanitizer would learn nothing from, and that take ten times as long with it: they
 # count bytes or allocations, compare two ways to compute a price, measure how soon a call returns
 # or is answered, or repeat others with more ranks.
@@ -90,9 +102,16 @@ function(stretto_add_suites target)
   foreach(suite IN LISTS suites)
     add_test(NAME ${suite} COMMAND ${target} --gtest_filter=${suite}.*:*/${suite}.*)
     string(APPEND rest "${suite}.*:*/${suite}.*:")
-    set_tests_properties(${suite} PROPERTIES TIMEOUT 300)
+    set_tests_properties(${suite} PROPERTIES TIMEOUT 300 PROCESSORS 2)
   endforeach()
   add_test(NAME ${target}.rest COMMAND ${target} --gtest_filter=${rest})
+endfunction()
+
+# Those that `filter` fits, which ends in what it leaves out.
+function(stretto_discover_tests target filter)
+  gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES
+    TEST_FILTER "${filter}${STRETTO_UNSANITIZED_TESTS}"
+    PROPERTIES TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS} ${ARGN})
 endfunction()
 
 function(stretto_add_test_program target library uses_torch)
@@ -111,18 +130,18 @@ function(stretto_add_test_program target library uses_torch)
     stretto_add_suites(${target} ${ARGN})
     return()
   endif()
-  # Whole jobs are started one at a time: these tests say how soon something has to happen.
-  set(serial OFF)
+  # GoogleTest knows one list of names to take and one to leave, and no names that are in two lists.
+  set(serial)
   if(target MATCHES "^end_to_end_")
-    set(serial ON)
+    set(serial ${STRETTO_SERIAL_TESTS})
+    stretto_discover_tests(${target} "ManyRanks.*-" RUN_SERIAL ON LABELS slow)
+    stretto_discover_tests(${target} "${serial}-ManyRanks.*:" RUN_SERIAL ON)
   endif()
-  set(common DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES)
-  set(properties TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS} RUN_SERIAL ${serial})
-  gtest_discover_tests(${target} ${common}
-    TEST_FILTER "-${STRETTO_SLOW_TESTS}:${STRETTO_UNSANITIZED_TESTS}" PROPERTIES ${properties})
-  gtest_discover_tests(${target} ${common}
-    TEST_FILTER "${STRETTO_SLOW_TESTS}-${STRETTO_UNSANITIZED_TESTS}"
-    PROPERTIES ${properties} LABELS slow)
+  set(slow ${STRETTO_SLOW_TESTS})
+  stretto_discover_tests(${target} "Network.*-" PROCESSORS 1 LABELS slow)
+  stretto_discover_tests(${target} "${STRETTO_WAITING_TESTS}-${slow}:" PROCESSORS 1)
+  stretto_discover_tests(${target} "${slow}-Network.*:${serial}:" PROCESSORS 2 LABELS slow)
+  stretto_discover_tests(${target} "-${STRETTO_WAITING_TESTS}:${slow}:${serial}:" PROCESSORS 2)
 endfunction()
 
 # Splits the sources in a program without and one with libtorch; what tests share goes to both.
@@ -284,7 +303,7 @@ set(STRETTO_TEST_MPIS "" CACHE STRING
 function(stretto_add_test_with_mpi folder program filter)
   cmake_path(GET folder FILENAME name)
   add_test(NAME ${name}.${program} COMMAND ${program}_test --gtest_filter=${filter})
-  set_tests_properties(${name}.${program} PROPERTIES LABELS slow TIMEOUT 600 RUN_SERIAL ON
+  set_tests_properties(${name}.${program} PROPERTIES LABELS slow TIMEOUT 600 PROCESSORS 2
     ENVIRONMENT STRETTO_TEST_MPI=${CMAKE_BINARY_DIR}/mpi/${name}
     ENVIRONMENT_MODIFICATION PATH=path_list_prepend:${folder}/bin
     FAIL_REGULAR_EXPRESSION "built without MPI;mpirun is not on PATH;Running 0 tests")
@@ -344,7 +363,7 @@ function(stretto_add_compile_fail_tests)
       COMMAND ${CMAKE_COMMAND} -D SOURCE=${source} -D "WRONG=${wrong}" -D "EXPECTED=${expected}"
         -P ${PROJECT_SOURCE_DIR}/cmake/compile_fail.cmake
         -- ${CMAKE_CXX_COMPILER} ${flags} -I${PROJECT_SOURCE_DIR}/include)
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS} PROCESSORS 2)
   endforeach()
 endfunction()
 
@@ -438,9 +457,9 @@ function(stretto_add_script_tests)
       add_test(NAME ${folder}.${name} COMMAND ${Python3_EXECUTABLE} -m unittest ${name}
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}/${folder})
       # One of them compiles a program that includes libtorch.
-      set_tests_properties(${folder}.${name} PROPERTIES TIMEOUT 300)
-      if(name STREQUAL "late_hosts_test")
-        set_tests_properties(${folder}.${name} PROPERTIES LABELS slow)
+      set_tests_properties(${folder}.${name} PROPERTIES TIMEOUT 300 PROCESSORS 2)
+      if(name STREQUAL "late_hosts_test")  # It sleeps.
+        set_tests_properties(${folder}.${name} PROPERTIES LABELS slow PROCESSORS 1)
       endif()
       set_property(TEST ${folder}.${name} PROPERTY ENVIRONMENT
         STRETTO_BUILD_DIR=${PROJECT_BINARY_DIR} STRETTO_HAVE_TORCH=${STRETTO_HAVE_TORCH})
@@ -464,5 +483,5 @@ function(stretto_add_python_tests)
   add_test(NAME python COMMAND ${STRETTO_PYTHON} ${runner})
   set(environment PYTHONPATH=${CMAKE_BINARY_DIR}/python PYTHONDONTWRITEBYTECODE=1
     STRETTO_PROGRAM=$<TARGET_FILE:stretto_tool> STRETTO_BUILD_DIR=${PROJECT_BINARY_DIR})
-  set_tests_properties(python PROPERTIES TIMEOUT 900 COST 100 ENVIRONMENT "${environment}")
+  set_tests_properties(python PROPERTIES TIMEOUT 900 COST 100 PROCESSORS 2 ENVIRONMENT "${environment}")
 endfunction()

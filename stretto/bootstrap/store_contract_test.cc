@@ -174,7 +174,7 @@ void gets_many_keys_that_come_later(const Stores& stores) {
   }
   waiter.join();
   keys[70] = "nobody sets this one";
-  const Status status = stores.one->multi_get(keys, Deadline::after(milliseconds(2000))).status();
+  const Status status = stores.one->multi_get(keys, Deadline::after(milliseconds(500))).status();
   EXPECT_EQ(status.code(), StatusCode::timeout);
   expect_contains(status.message(), "waiting for \"nobody sets this one\" in ");
   // Giving up must not spoil what comes after.

@@ -15,6 +15,7 @@
 #include <fstream>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/rank_vector.h"
@@ -48,20 +49,24 @@ std::string result_of(const std::string& output) {
 // A rank of a job on each host of `placement`.
 class Network : public ::testing::Test {
  protected:
-  bool make(int hosts) {
+  void SetUp() override {
+    if (!Hosts(1).made()) GTEST_SKIP() << "cannot make network namespaces (needs root, iproute2)";
+  }
+  // What throws ends the test, from inside of a function, too.
+  void make(int hosts) {
     hosts_.emplace(hosts);
-    return hosts_->made();
+    if (!hosts_->made()) throw std::runtime_error("cannot make network namespaces");
   }
   void start(int hosts, const std::vector<int>& placement, const Arguments& program,
              const Variables& variables) {
-    if (!make(hosts)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
+    make(hosts);
     start_ranks(placement, program, variables);
   }
   void start_ranks(const std::vector<int>& placement, const Arguments& program,
                    const Variables& variables) {
     for (const int host : placement) launch(host, placement.size(), program, variables);
     for (auto& each : ranks_) {
-      ASSERT_TRUE(each->output().wait_for("ready ")) << each->errors().so_far();
+      if (!each->output().wait_for("ready ")) throw std::runtime_error(each->errors().so_far());
     }
   }
   // The next rank; the first one is on host 0.
@@ -154,7 +159,7 @@ TEST_F(Network, AHostThatVanishesHoldsNobodyUpOverUcx) {
   if (!std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_ucx.so")) {
     GTEST_SKIP() << "no UCX: CMake found none";
   }
-  if (!make(2)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
+  make(2);
   Variables variables{{"STRETTO_TRANSPORT", "ucx"},
                       {"STRETTO_ALGORITHM", "direct"},  // All send to all.
                       {"UCX_TLS", "tcp"},
@@ -174,7 +179,6 @@ TEST_F(Network, AHostThatVanishesHoldsNobodyUpOverUcx) {
 // What a process has said last may still be on its way when it has ended.
 TEST_F(Network, ProcessesOfAnotherHostAreNotWatched) {
   start(2, {0, 0, 1, 1}, {"fault_rank_program", "idle"}, {});
-  if (HasFatalFailure() || IsSkipped()) return;
   int watched = 0;
   const std::string folder = fmt::format("/proc/{}/fd", rank(0).pid());
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
@@ -205,7 +209,6 @@ TEST_F(Network, ConnectionsAreAsTheVariablesSay) {
         {{"STRETTO_PORTS", "29701"},
          {"STRETTO_BUSY_POLL", "50"},
          {"STRETTO_CONGESTION_CONTROL", "reno"}});
-  if (HasFatalFailure() || IsSkipped()) return;
   int listening = 0;
   for (const int number : {0, 2}) {
     const auto connections = connections_of(rank(number).pid());
@@ -239,7 +242,7 @@ TEST_F(Network, PacketsThatAreLostOneWayAreNoticedByBothEnds) {
     for (const int from : {0, 1}) {
       SCOPED_TRACE(fmt::format("{}, from {}", mode, from));
       ranks_.clear();
-      if (!make(2)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
+      make(2);
       for (const int number : {0, 1}) {
         launch(number, 2, {"fault_rank_program", mode},
                {{"STRETTO_NETWORK_TIMEOUT", number == from ? "2" : "5"}});
@@ -291,7 +294,7 @@ TEST_F(Network, ATimeoutOfZeroWaitsOn) {
 
 // A rank that gives another one up resets their connection: else that one would wait for it.
 TEST_F(Network, WhoIsGivenUpHearsOfItWhenTheNetworkIsBack) {
-  if (!make(2)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
+  make(2);
   launch(0, 2, {"fault_rank_program", "idle"}, kTwoSeconds);
   launch(1, 2, {"fault_rank_program", "idle"}, {{"STRETTO_NETWORK_TIMEOUT", "0"}});
   for (auto& each : ranks_) ASSERT_TRUE(each->output().wait_for("ready "));
@@ -309,7 +312,6 @@ TEST_F(Network, AHostThatWasPausedSaysSoWhenItGoesOn) {
     SCOPED_TRACE(mode);
     ranks_.clear();
     start(2, {0, 1}, {"fault_rank_program", mode}, kTwoSeconds);
-    if (HasFatalFailure() || IsSkipped()) return;
     ASSERT_TRUE(hosts_->silence(1));
     ::kill(rank(1).pid(), SIGSTOP);
     expect_lost(0, {1});
@@ -322,7 +324,7 @@ TEST_F(Network, AHostThatWasPausedSaysSoWhenItGoesOn) {
 }
 
 TEST_F(Network, AStoreWhoseHostVanishesIsNoticedWhileJoining) {
-  if (!make(2)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
+  make(2);
   // Rank 2 never comes.
   launch(0, 3, {"join_rank_program"}, {});
   launch(1, 3, {"join_rank_program"}, {});
@@ -338,7 +340,7 @@ TEST_F(Network, AStoreWhoseHostVanishesIsNoticedWhileJoining) {
 }
 
 TEST_F(Network, ALongCableThatLosesPacketsIsNotTakenForDead) {
-  if (!make(2)) GTEST_SKIP() << "cannot make network namespaces (needs root and iproute2)";
+  make(2);
   Process cable({STRETTO_BIN_DIR "/lossy_cable_program", hosts_->on(0).back(), hosts_->on(1).back(),
                  "20", "10"},
                 {});

@@ -34,6 +34,9 @@ constexpr int kDevices = 8;
 constexpr int kNotReady = 600;
 constexpr std::size_t kPoisonBytes = std::size_t{1} << 16;
 
+// Between two questions: what is waited for needs the cores, and the lock of the double.
+void nap() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
+
 // The double, and what has been made on each of its devices.
 struct Double {
   Double() {
@@ -182,7 +185,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
 #endif
   void synchronizeStream(const c10::Stream& stream) const override {
-    while (!queryStream(stream)) std::this_thread::yield();
+    while (!queryStream(stream)) nap();
   }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
@@ -204,7 +207,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return event == nullptr || driver.call().event_query(event) != kNotReady;
   }
   void synchronizeEvent(void* event) const override {
-    while (!queryEvent(event)) std::this_thread::yield();
+    while (!queryEvent(event)) nap();
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
     if (event != nullptr) (void)the_double().driver(0).call().event_destroy(event);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <condition_variable>
 #include <set>
 #include <vector>
 
@@ -85,6 +86,7 @@ struct OpaqueStream {
   std::uint64_t begun = 0;  // That have been enqueued.
   std::uint64_t ended = 0;
   bool stops = false;
+  std::condition_variable arrived;  // Of work, for the thread.
   std::thread thread;
   // While it is captured; and what comes next comes behind these.
   std::shared_ptr<fake_nccl::Graph> graph;
@@ -94,7 +96,7 @@ struct OpaqueStream {
     auto& common = fake_nccl::shared();
     std::unique_lock held(common.mutex);
     while (true) {
-      common.changed.wait(held, [&] { return stops || !work.empty(); });
+      arrived.wait(held, [&] { return stops || !work.empty(); });
       if (work.empty()) return;
       const std::function<void()> next = std::move(work.front());
       work.pop_front();
@@ -186,7 +188,7 @@ void enqueue(StreamHandle stream, std::function<void()> work) {
   }
   to->work.push_back(std::move(work));
   ++to->begun;
-  shared().changed.notify_all();
+  to->arrived.notify_one();
 }
 
 bool is_captured(StreamHandle stream) {
@@ -219,7 +221,7 @@ int cuStreamDestroy_v2(StreamHandle stream) {
   {
     const std::lock_guard held(shared().mutex);
     stream->stops = true;
-    shared().changed.notify_all();
+    stream->arrived.notify_one();
   }
   stream->thread.join();
   return kSuccess;  // Events may still know it.
