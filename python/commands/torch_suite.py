@@ -4,13 +4,13 @@
 
 """PyTorch's own distributed tests, as they ship in its wheel, on stretto and on Gloo.
 
-Writes what became of every test of torch.testing._internal.distributed.distributed_test, for each
+Writes the outcome of every test of torch.testing._internal.distributed.distributed_test, for each
 backend and world: as lines, with --json as JSON, with --page as docs/internals/torch_suite.md. The
-suite decides by the name of the backend which tests to run, and knows nothing of stretto: it is
-loaded as for Gloo, and then its one variable with that name is set. What it skips because "only
-MPI" can do it is then run as for MPI, and a test that wants NCCL but no GPU as for NCCL. The body
-of four tests asks that variable for a device, and knows no name but theirs: in it, it says "gloo".
-Nothing else of PyTorch is changed.
+suite chooses its tests by the name of the backend, and does not know stretto: it is loaded as for
+Gloo, and then its variable with that name is set. Tests that it skips because "only MPI" can do
+them are then run as for MPI, and a test that wants NCCL but no GPU as for NCCL. Four tests choose a
+device by that variable, and know only PyTorch's names: in their bodies it says "gloo". Nothing else
+in PyTorch is changed.
 
     python python/commands/torch_suite.py --worlds 2,3 --page docs/internals/torch_suite.md
     python python/commands/torch_suite.py --backends stretto --worlds 2 --only all_gather
@@ -39,15 +39,15 @@ import unittest.mock
 Outcomes = dict[str, list[str]]  # name of a test: [outcome, reason]
 
 # Failures on stretto that no backend but PyTorch's own can avoid, and why.
-_NAMES = "dist.monitored_barrier refuses each backend but gloo: use stretto.monitored_barrier"
+_NAMES = "dist.monitored_barrier accepts no backend but Gloo: use stretto.monitored_barrier"
 EXPLAINED = {
-    "test_ddp_logging_data_cpu": "the test compares the group's name with that in DDP's log, where "
-    "PyTorch (ProcessGroup::getBackendName) calls each backend that is not its own `custom`",
+    "test_ddp_logging_data_cpu": "the test expects the backend's name in DDP's log, where PyTorch "
+    "(ProcessGroup::getBackendName) calls every backend that is not its own `custom`",
     "test_monitored_barrier_gloo": _NAMES,
     "test_monitored_barrier_gloo_subgroup": _NAMES,
 }
 NEEDS_A_GPU = "needs a GPU"
-NEEDS_THREE_RANKS = "needs 3 ranks: it makes a group with the one that has the number 2"
+NEEDS_THREE_RANKS = "needs 3 ranks: its group contains rank 2"
 # Wants NCCL, which it does not use.
 FOR_NCCL = "test_batch_isend_irecv_op_list_err"
 
@@ -166,15 +166,14 @@ def page(results: dict[str, dict[str, Outcomes]]) -> str:
     lines = [
         "# PyTorch's own distributed tests",
         "",
-        "Made by `./dev torch-suite`: the tests of `torch.testing._internal.distributed."
-        "distributed_test`,",
-        "as they ship in PyTorch's wheel, on stretto and on Gloo.",
+        "`./dev torch-suite` made this page. It runs the distributed tests that ship in PyTorch's",
+        "wheel (`torch.testing._internal.distributed.distributed_test`) on stretto and on Gloo.",
         "",
-        "The suite decides by the name of the backend which tests to run, and knows nothing of",
-        "stretto: it is loaded as for Gloo, and then its one variable with that name is set. In",
-        "the body of four tests, which choose a device by it, the variable says `gloo`; what the",
-        "suite takes for possible with MPI alone is loaded as for MPI, and a test that wants NCCL",
-        "but no GPU as for NCCL. Nothing else of PyTorch is changed; ranks are forked.",
+        "The suite chooses its tests by the name of the backend, and does not know stretto. It is",
+        "loaded as for Gloo, and then its variable with that name is set to `stretto`. Four tests",
+        "choose a device by this variable; in their bodies it says `gloo`. Tests that the suite",
+        "allows with MPI only are loaded as for MPI, and a test that wants NCCL but no GPU as for",
+        "NCCL. Nothing else in PyTorch is changed. Ranks are forked.",
         "",
         "| ranks | backend | passed | skipped | failed |",
         "|---|---|---|---|---|",
@@ -195,13 +194,13 @@ def page(results: dict[str, dict[str, Outcomes]]) -> str:
             elif any(outcome != "pass" for outcome, _ in each):
                 row = (name, *(outcome for outcome, _ in each), EXPLAINED.get(name, why))
                 different.setdefault(row, []).append(world)
-    lines += ["", "## What differs or fails", ""]
+    lines += ["", "## Tests that differ or fail", ""]
     lines += [f"| test | ranks | {' | '.join(backends)} | why |"]
     lines += ["|---|---|" + "---|" * (len(backends) + 1)]
     for (name, *others), worlds in sorted(different.items()):
         lines.append(f"| {name} | {', '.join(worlds)} | {' | '.join(others)} |")
-    lines += ["", "## What the suite skips on all", ""]
-    lines += [f"| its reason |{''.join(f' {world} ranks |' for world in results)}"]
+    lines += ["", "## Tests that both backends skip", ""]
+    lines += [f"| reason |{''.join(f' {world} ranks |' for world in results)}"]
     lines += ["|---|" + "---|" * len(results)]
     for reason, count in sorted(skipped.items(), key=lambda item: -item[1].total()):
         lines.append(f"| {reason} |{''.join(f' {count[world]} |' for world in results)}")
