@@ -2,7 +2,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Collectives between hosts: stretto, Gloo and Open MPI in turns, against the floor of the wire.
+"""Collectives between hosts: stretto, Gloo and Open MPI in turns, against a reference for the wire.
 
 Hosts are network namespaces of this machine, each with one of its cores, joined by virtual cables
 of a given rate. Needs root and iproute2; removes all that it has made. Peers are used where
@@ -68,8 +68,9 @@ class Report:
 
     text: str
     lines: list  # Objects.
-    versions: str = ""
+    versions: dict  # Of each system.
     bad: list = dataclasses.field(default_factory=list)  # What is wrong, a sentence each.
+    shapes: list = dataclasses.field(default_factory=list)  # Of tables: (facts, lines) of each.
 
 
 def rate_of(word):
@@ -98,8 +99,8 @@ def make_parser():
         prog="./dev bench hosts", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shapes", type=shapes_of, default=["2x2"], metavar="LIST",
-                        help="hosts x ranks (4x1), ranks of each host (3+1), or rr2x2: ranks dealt "
-                        "out to hosts in turns (default: 2x2)")
+                        help="hosts x ranks (4x1), ranks of each host (3+1), or rr2x2: placed "
+                        "round-robin (default: 2x2)")
     parser.add_argument("--rate", type=rate_of, default=1e9, help="bit/s of a port (default: 1G)")
     parser.add_argument("--delay", type=float, default=0, metavar="MS",
                         help="one way, between two hosts; a process passes packets on then")
@@ -133,7 +134,7 @@ def make_parser():
                         help="measure what the library chooses, and nothing else")
     parser.add_argument("--at-most", type=float, default=math.inf, metavar="TIMES",
                         help="fails where what stretto chooses takes more than so many times the "
-                        "floor, that of the canonical order where it is higher")
+                        "reference, that of the canonical order where it is higher")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
     parser.add_argument("--page", type=pathlib.Path, metavar="FILE", help="instead: measures what "
                         "the page shows, part by part, and replaces it there; a part's own options "
@@ -289,8 +290,8 @@ def report_plots(arguments):
     hosts_plots.write(arguments.plots, lines,
                       f"./dev bench hosts {' '.join(arguments.words)}: {first}, "
                       f"{arguments.rate / 1e6:g} Mbit/s, with {load:.1f} cores busy with something "
-                      f"else when it began.{own_version()} Virtual hosts on one machine, each with "
-                      "one core.")
+                      f"else when it began. Commit {peers.commit_of()}. Virtual hosts on one "
+                      "machine, each with one core.")
     print(f"{arguments.plots / 'plots.html'}: {len(lines)} measurements", file=sys.stderr)
     bad = [f"{line['name']}, {line['plot']} {line['x']}: {line['error']}"
            for line in lines if "error" in line]
@@ -330,7 +331,8 @@ def measure_shape(arguments, shape):
     add_expectations(contest.lines, link, placement, predictions.answers)
     facts = {"shape": shape, "rate": arguments.rate, "cards": arguments.cards,
              "delay_ms": arguments.delay, "loss_permille": arguments.loss,
-             "connection_rate": arguments.connection_rate,
+             "connection_rate": arguments.connection_rate, "streams": arguments.streams,
+             "repeats": arguments.repeats,
              "round_trip_us": 1e6 * round_trip_s, "plain_16mib_ms": 1e3 * plain_s,
              "missing": missing, "notes": contest.notes,
              "versions": {line["system"]: line["version"] for line in contest.lines
@@ -363,17 +365,18 @@ def wire_report(arguments, shares):
     than the backward pass."""
     wire_s = 8 * TRAINING.total * hosts_floor.WIRE_BYTES_PER_BYTE / arguments.rate
     least = LEAST_BUSY if wire_s > TRAINING.backward_ms / 1e3 else 0
-    lines = [f"{shape}: {arguments.rate / 1e6:g} Mbit/s, {TRAINING.total >> 20} MiB of gradients "
-             f"in buckets of {TRAINING.bucket >> 20} MiB, backward {TRAINING.backward_ms} ms: the "
-             f"wire is busy {statistics.median(busy):.1%} of the time (least {min(busy):.1%})."
-             for shape, busy in shares.items()]
-    return Report("\n".join(lines), [shares], own_version(), bad=[
+    of_shapes = "; ".join(f"{shape} {100 * statistics.median(busy):.1f} % of the time (least "
+                          f"{100 * min(busy):.1f} %)" for shape, busy in shares.items())
+    text = (f"{arguments.rate / 1e6:g} Mbit/s, {TRAINING.total >> 20} MiB of gradients in buckets "
+            f"of {TRAINING.bucket >> 20} MiB, backward {TRAINING.backward_ms} ms. The wire is "
+            f"busy: {of_shapes}.")
+    return Report(text, [shares], own_version(), bad=[
         f"{shape}: the wire is busy {statistics.median(busy):.1%} of the time, not {least:.0%}"
         for shape, busy in shares.items() if statistics.median(busy) < least])
 
 
 def own_version():
-    return hosts_report.versions_text([{"versions": {"stretto": peers.commit_of()}}])
+    return {"stretto": peers.commit_of()}
 
 
 def processor_seconds():
@@ -410,14 +413,14 @@ def report_joining(arguments):
 def report_tables(arguments):
     runs = [measure_shape(arguments, shape) for shape in arguments.shapes]
     lines = [line for _, of_shape in runs for line in of_shape]
-    bad = [line for line in lines if line["system"] == "stretto" and "error" in line]
-    bad += [line for line in lines if line.get("error", "").startswith("wrong")]
+    failed = [line for line in lines if line["system"] == "stretto" and "error" in line]
+    failed += [line for line in lines if line.get("error", "").startswith("wrong")]
+    bad = [f"{line['shape']} {line['system']} {line['operation']} {line['algorithm']} "
+           f"{line['bytes']} B: {line['error']}" for line in failed]
+    bad += [sentence for facts, of_shape in runs
+            for sentence in hosts_report.above_floor(facts, of_shape, arguments.at_most)]
     text = "\n\n".join(hosts_report.text(*run).strip() for run in runs)
-    return Report(text, lines, hosts_report.versions_text([facts for facts, _ in runs]),
-                  [f"{line['shape']} {line['system']} {line['operation']} {line['algorithm']} "
-                   f"{line['bytes']} B: {line['error']}" for line in bad]
-                  + [sentence for facts, of_shape in runs
-                     for sentence in hosts_report.above_floor(facts, of_shape, arguments.at_most)])
+    return Report(text, lines, hosts_report.versions_of([facts for facts, _ in runs]), bad, runs)
 
 
 def report(arguments):
@@ -434,14 +437,15 @@ def measure_page(arguments):
     """The parts of the page, each written when it has been measured; a report for each run."""
     reports = []
     for part in arguments.parts:
-        texts = []
+        loads, runs = [], []
         for words in hosts_page.PARTS[part]:
-            load = peers.cores_in_use()
-            reports.append(report(parse_arguments(words.split(), arguments)))
-            texts.append(f"`./dev bench hosts {words}`, with {load:.1f} cores busy with something "
-                         f"else when it began.{reports[-1].versions}\n\n{reports[-1].text}")
-            print(texts[-1], flush=True)
-        hosts_page.put(arguments.page, part, texts)
+            loads.append(peers.cores_in_use())
+            runs.append(report(parse_arguments(words.split(), arguments)))
+            print(f"./dev bench hosts {words}\n\n{runs[-1].text}\n", flush=True)
+        hosts_page.put(arguments.page, part, hosts_page.part_text(part, runs))
+        versions = {name: text for run in runs for name, text in run.versions.items()}
+        hosts_page.put_run(arguments.page, part, versions, max(loads))
+        reports += runs
     hosts_page.put_predictions(arguments.page)
     return reports
 

@@ -1,8 +1,9 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""What no collective between hosts can be faster than: the bytes that its busiest port carries, and
-the messages that must wait for each other."""
+"""The reference for collectives between hosts: the bytes that the busiest port carries, and the
+messages that must wait for each other, by a measured round trip. It is no bound: what polls for
+messages can take less."""
 
 import dataclasses
 import math

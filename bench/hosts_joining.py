@@ -36,15 +36,13 @@ def medians(runs):
 def text(runs):
     """A sentence on all runs, with the medians."""
     median = medians(runs)
-    return (f"{runs[0]['ranks']} processes on {HOSTS} hosts: all have joined "
-            f"{median['joined_s']:.2f} s after the first was started, and passed a barrier after "
-            f"{median['met_s']:.2f} s (median of {len(runs)}; worst "
-            f"{max(run['met_s'] for run in runs):.2f} s), for which they needed "
-            f"{median['processor_s']:.2f} s of processors, to start and to end. By joining a rank "
-            "gains "
-            f"{median['bytes_median'] / 2**20:.1f} MiB of memory (PSS; most "
+    return (f"{runs[0]['ranks']} ranks on {HOSTS} hosts: all had joined {median['joined_s']:.2f} s "
+            f"after the first was started, and passed a barrier after {median['met_s']:.2f} s "
+            f"(median of {len(runs)}; worst {max(run['met_s'] for run in runs):.2f} s). Starting, "
+            f"joining and ending took {median['processor_s']:.2f} s of processor time. Joining "
+            f"costs a rank {median['bytes_median'] / 2**20:.1f} MiB of memory (PSS; at most "
             f"{median['bytes_max'] / 2**20:.1f}) and {median['descriptors_median']:.0f} "
-            f"descriptors (most {median['descriptors_max']:.0f}).")
+            f"descriptors (at most {median['descriptors_max']:.0f}).")
 
 
 def mesh_text(few, many):
@@ -55,9 +53,9 @@ def mesh_text(few, many):
     of_each = {name: (many[name] - few[name]) / ranks
                for name in ("bytes_median", "descriptors_median")}
     total = {name: many[name] + more * each for name, each in of_each.items()}
-    return (f"Of {few['ranks']:.0f} and of {many['ranks']:.0f} ranks, two on a host: for each rank "
-            f"of another host a rank has {of_each['bytes_median'] / 1024:.1f} KiB of memory (PSS) "
-            f"and {of_each['descriptors_median']:.2f} descriptors, so "
-            f"{total['bytes_median'] / 2**20:.0f} MiB and {total['descriptors_median']:.0f} "
-            f"descriptors in a job of {MANY_RANKS}, and each host "
-            f"{MANY_RANKS * 2 - 4} connections. What the kernel keeps of them is not in it.")
+    return (f"From {few['ranks']:.0f} to {many['ranks']:.0f} ranks, two per host, each rank on "
+            f"another host costs a rank {of_each['bytes_median'] / 1024:.1f} KiB of memory (PSS) "
+            f"and {of_each['descriptors_median']:.2f} descriptors. A job of {MANY_RANKS} ranks "
+            f"would need {total['bytes_median'] / 2**20:.0f} MiB and "
+            f"{total['descriptors_median']:.0f} descriptors per rank, and {MANY_RANKS * 2 - 4} "
+            "connections per host. The kernel's memory is not included.")

@@ -107,11 +107,11 @@ class Plot:
     name_of: object = str  # Of a place on the axis.
 
 
-PLOTS = [Plot("size", "Speed by size", "One all_reduce of so many bytes a rank", figures.size_text),
+PLOTS = [Plot("size", "Speed by size", "One all_reduce, by bytes per rank", figures.size_text),
          Plot("at_once", "Speed by operations at a time",
-              f"So many all_reduces of {figures.size_text(PART_BYTES)} each, started together"),
+              f"Several all_reduces of {figures.size_text(PART_BYTES)} each, started together"),
          Plot("ranks", "Speed by number of ranks",
-              f"One all_reduce of {figures.size_text(RANKS_BYTES)} a rank")]
+              f"One all_reduce of {figures.size_text(RANKS_BYTES)} per rank")]
 
 
 def places_of(found):
@@ -133,7 +133,7 @@ def text(lines):
                   for name, points in found.items()}
         rows = [[plot.name_of(x), *(of.get(x, "-") for of in speeds.values())]
                 for x in places_of(found)]
-        parts.append(f"{plot.caption}, in MB/s (the bytes of a rank over the time):\n\n"
+        parts.append(f"{plot.caption}, in MB/s (bytes per rank over time):\n\n"
                      + "\n".join(hosts_report.table([plot.name.replace("_", " "), *found], rows)))
     return "\n\n".join(parts)
 

@@ -41,14 +41,14 @@ def median(group):
 
 
 def above_floor(facts, lines, most):
-    """What stretto chooses and takes more than so many times the floor: that of the canonical order
-    where that is higher."""
+    """What stretto chooses and takes more than so many times the reference: that of the canonical
+    order where that is higher."""
     said = []
     for line in medians(lines).values():
         times = line["p50_us"] / line.get("canonical_us", line["floor_us"])
         if line["system"] == "stretto" and not line["algorithm"] and times > most:
             said.append(f"{facts['shape']} {line['operation']} {line['bytes']} B: {times:.2f} "
-                        f"times the floor, more than {most:g}")
+                        f"times the reference, more than {most:g}")
     return said
 
 
@@ -81,7 +81,8 @@ def floor_text(lines):
 
 
 def compared(found):
-    """Every operation and size: the floor, and each system's time with its multiple of it."""
+    """(titles, rows), for every operation and size: the reference, and each system's time with its
+    multiple of it."""
     systems = [name for name in TITLES if any(key[2] == name for key in found)]
     rows = []
     for operation, size in dict.fromkeys(key[:2] for key in found):
@@ -92,8 +93,8 @@ def compared(found):
         chosen = next((chosen_text(line) for line in known if line.get("chosen")), "-")
         rows.append([operation, figures.size_text(size) if size else "",
                      floor_text(known), *map(times_of_floor, lines), chosen])
-    return table(["operation", "bytes", "floor", *(TITLES[name] for name in systems),
-                  "stretto chooses"], rows)
+    return ["operation", "bytes", "reference", *(TITLES[name] for name in systems),
+            "stretto chooses"], rows
 
 
 def by_algorithm(found):
@@ -118,8 +119,8 @@ def cost_of_encryption(found):
     ratios = [line["p50_us"] / found[*key[:2], "stretto", ""]["p50_us"]
               for key, line in found.items()
               if key[2] == "stretto_tls" and (*key[:2], "stretto", "") in found]
-    return [f"With TLS, times what stretto takes without: {min(ratios):.2f} to {max(ratios):.2f}, "
-            f"median {statistics.median(ratios):.2f}."] if ratios else []
+    return [f"With TLS, stretto takes {min(ratios):.2f} to {max(ratios):.2f} times as long, median "
+            f"{statistics.median(ratios):.2f}."] if ratios else []
 
 
 def near_predictions(found, named=True):
@@ -130,25 +131,30 @@ def near_predictions(found, named=True):
     return sum(abs(ratio - 1) <= NEAR_PREDICTION for ratio in ratios), len(ratios)
 
 
-def link_text(facts):
+def link_words(facts, without=()):
+    """What is set of the links, but for these columns of a page."""
     words = [f"{facts['rate'] / 1e6:g} Mbit/s"]
     if facts["cards"] > 1:
-        words[0] = f"{facts['cards']} cards of {words[0]} a host"
-    if facts["delay_ms"]:
+        words[0] = f"{facts['cards']} cards of {words[0]} per host"
+    if facts["delay_ms"] and "delay" not in without:
         words.append(f"{facts['delay_ms']:g} ms each way")
-    if facts["loss_permille"]:
+    if facts["loss_permille"] and "loss" not in without:
         words.append(f"{facts['loss_permille'] / 10:g} % of packets lost")
     if facts["connection_rate"]:
-        words.append(f"{facts['connection_rate'] / 1e6:g} Mbit/s of each connection")
-    words.append(f"plain sockets: {time_text(facts['round_trip_us'])} there and back, 16 MiB both "
-                 f"ways at once in {facts['plain_16mib_ms']:.0f} ms")
-    return ", ".join(words)
+        words.append(f"{facts['connection_rate'] / 1e6:g} Mbit/s per connection")
+    return words
+
+
+def link_text(facts):
+    return ", ".join([*link_words(facts), f"plain sockets: round trip "
+                      f"{time_text(facts['round_trip_us'])}, 16 MiB both ways at once in "
+                      f"{facts['plain_16mib_ms']:.0f} ms"])
 
 
 def sections(facts, lines):
     """The parts of one shape."""
     found = medians(lines)
-    parts = [[f"{facts['shape']}: {link_text(facts)}."], compared(found)]
+    parts = [[f"{facts['shape']}: {link_text(facts)}."], table(*compared(found))]
     if cost := cost_of_encryption(found):
         parts.append(cost)
     if named := by_algorithm(found):
@@ -160,19 +166,20 @@ def sections(facts, lines):
         near, count = near_predictions(found, named=False)
         parts.append([f"Of what stretto chooses, with predicted over measured in brackets: within "
                       f"{NEAR_PREDICTION:.0%} in {near} of {count}."])
-    left_out = [f"Without {TITLES[name]}: {reason}." for name, reason in facts["missing"].items()]
-    left_out += [f"{TITLES.get(name, name)}: {'; '.join(texts)}."
-                 for name, texts in facts["notes"].items()]
+    left_out = [f"{text}." for text in left_out_texts(facts)]
     return parts + ([left_out] if left_out else [])
+
+
+def left_out_texts(facts):
+    """Which systems were not measured, or not to the end, and why."""
+    return [f"Without {TITLES[name]}: {reason}" for name, reason in facts["missing"].items()] + [
+        f"{TITLES.get(name, name)}: {text}" for name, texts in facts["notes"].items()
+        for text in texts]
 
 
 def text(facts, lines):
     return "\n\n".join("\n".join(part) for part in sections(facts, lines)) + "\n"
 
 
-def versions_text(all_facts):
-    """A sentence, after a space."""
-    versions = {TITLES[name]: version for facts in all_facts
-                for name, version in facts["versions"].items()}
-    said = ", ".join(f"{title} ({version})" for title, version in versions.items())
-    return f" Versions: {said}."
+def versions_of(all_facts):
+    return {name: version for facts in all_facts for name, version in facts["versions"].items()}

@@ -10,7 +10,9 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
+import figures
 import hosts
 import hosts_floor
 import hosts_joining
@@ -30,8 +32,13 @@ def line(system, p50, size=8, repeat=0, **more):
 
 
 FACTS = {"shape": "2x2", "rate": 1e9, "cards": 1, "delay_ms": 0, "loss_permille": 0,
-         "connection_rate": 0, "round_trip_us": 100.0, "plain_16mib_ms": 141.0,
+         "connection_rate": 0, "streams": 1, "repeats": 3, "round_trip_us": 100.0,
+         "plain_16mib_ms": 141.0,
          "missing": {"gloo": "not there"}, "notes": {}, "versions": {"stretto": "stretto 1"}}
+
+
+def facts_of(**more):
+    return FACTS | {"missing": {}, **more}
 
 
 class ShapesTest(unittest.TestCase):
@@ -96,7 +103,7 @@ class ReportTest(unittest.TestCase):
              line("stretto", 60, algorithm="direct", predicted_us=90.0, repeat=2, chosen="two"),
              line("stretto", 100, algorithm="two_level", predicted_us=150.0, chosen="ring")]
 
-    def test_systems_stand_beside_the_floor(self):
+    def test_systems_stand_beside_the_reference(self):
         text = hosts_report.text(FACTS, self.LINES)
         self.assertIn("| all_reduce | 8 B | 50 us | 100 us (2.00) | 200 us (4.00) | ring |", text)
         self.assertIn("Without Gloo: not there.", text)
@@ -108,14 +115,14 @@ class ReportTest(unittest.TestCase):
         self.assertIn("in brackets: within 15% in 1 of 1.", text)
 
     def test_what_takes_longer_than_it_may_is_said(self):
-        # The floor is 50 us, and the canonical one of the first line 75.
+        # The reference is 50 us, and the canonical one of the first line 75.
         lines = [line("stretto", 90, canonical_us=75.0), line("stretto", 80, size=64),
                  line("stretto", 500, size=64, algorithm="ring"), line("gloo", 900)]
         said, = hosts_report.above_floor(FACTS, lines, 1.5)
-        self.assertEqual(said, "2x2 all_reduce 64 B: 1.60 times the floor, more than 1.5")
+        self.assertEqual(said, "2x2 all_reduce 64 B: 1.60 times the reference, more than 1.5")
         self.assertEqual(len(hosts_report.above_floor(FACTS, lines, 1.1)), 2)
 
-    def test_the_floor_of_the_canonical_order_stands_beside_the_floor(self):
+    def test_the_canonical_order_has_a_reference_of_its_own(self):
         text = hosts_report.text(FACTS, [line("stretto", 90, canonical_us=75.0),
                                          line("openmpi", 200)])
         self.assertIn("| 8 B | 50 us (75 us) | 90 us (1.80; 1.20) | 200 us (4.00) |", text)
@@ -129,9 +136,9 @@ class ReportTest(unittest.TestCase):
         lines = [line("stretto", 100, size) for size in (8, 16)] + [
             line("stretto_tls", 110, 8), line("stretto_tls", 150, 16), line("gloo", 90, 8)]
         text = hosts_report.text(FACTS, lines)
-        self.assertIn("| bytes | floor | stretto | stretto, TLS | Gloo |", text)
+        self.assertIn("| bytes | reference | stretto | stretto, TLS | Gloo |", text)
         self.assertIn("| 100 us (2.00) | 110 us (2.20) | 90 us (1.80) |", text)
-        self.assertIn("without: 1.10 to 1.50, median 1.30.", text)
+        self.assertIn("With TLS, stretto takes 1.10 to 1.50 times as long, median 1.30.", text)
         self.assertNotIn("TLS", hosts_report.text(FACTS, self.LINES))
 
     def test_a_page_keeps_what_is_around_a_part(self):
@@ -140,42 +147,120 @@ class ReportTest(unittest.TestCase):
             other = f"{hosts_page.BEGIN.format('10G')}\nanother\n{hosts_page.END.format('10G')}\n"
             path.write_text(f"{other}{hosts_page.BEGIN.format('loss')}\nold\n"
                             f"{hosts_page.END.format('loss')}\nafter\n")
-            hosts_page.put(path, "loss", ["first", hosts_report.versions_text([FACTS])])
+            hosts_page.put(path, "loss", "first\n\nsecond")
             text = path.read_text()
             self.assertTrue(text.startswith(other) and text.endswith("\nafter\n"), text)
             self.assertNotIn("old", text)
-            self.assertIn("first\n\n Versions: stretto (stretto 1).", text)
+            self.assertIn("\n\nfirst\n\nsecond\n\n", text)
             path.write_text("no place")
             with self.assertRaises(SystemExit):
-                hosts_page.put(path, "loss", [])
-
-    def test_predictions_of_all_parts_are_counted(self):
-        parts = [hosts_report.text(FACTS, self.LINES),
-                 hosts_report.text(FACTS, [line("stretto", 100, chosen="ring",
-                                                predicted_us=110.0)])]
-        self.assertEqual(
-            hosts_page.predictions_text("\n".join(2 * parts)),
-            "Of algorithms that were asked for: within 15% of what was measured in 2 of 4 (50%).\n"
-            "Of what stretto chooses, where none was: within 15% of what was measured in 2 of 2 "
-            "(100%).")
-        self.assertEqual(hosts_page.predictions_text("nothing"), "")
+                hosts_page.put(path, "loss", "")
 
     def test_a_wire_that_is_idle_is_bad(self):
         arguments = hosts.parse_arguments(["--training"])
         report = hosts.wire_report(arguments, {"2x2": [0.8, 0.8, 1.0], "4x1": [0.8, 0.9, 1.0]})
         self.assertEqual(report.bad, ["2x2: the wire is busy 80.0% of the time, not 90%"])
-        self.assertIn("4x1: 1000 Mbit/s", report.text)
+        self.assertIn("2x2 80.0 % of the time (least 80.0 %); 4x1 90.0 %", report.text)
         fast = hosts.parse_arguments(["--training", "--rate", "10G"])
         self.assertEqual(hosts.wire_report(fast, {"2x2": [0.4]}).bad, [])
 
+
+class PageTest(unittest.TestCase):
+    PATH = HERE.parent / "docs/measurements/hosts.md"
+
+    def made(self, part, *shapes):
+        """What the page says of a part with so many runs of one shape each."""
+        runs = [hosts.Report("", [], {}, shapes=[shape]) for shape in shapes]
+        return hosts_page.part_text(part, runs)
+
+    def test_runs_of_a_part_share_a_table(self):
+        one = [line("stretto", 100, chosen="ring", predicted_us=110.0), line("openmpi", 90),
+               line("stretto", 300, 64, chosen="ring", predicted_us=110.0), line("gloo", 400, 64)]
+        more = [line("stretto", 120, chosen="ring", predicted_us=120.0), line("openmpi", 90)]
+        text = self.made("delay", (facts_of(delay_ms=1, repeats=1), one),
+                         (facts_of(delay_ms=1, repeats=5, round_trip_us=1200.0), more),
+                         (facts_of(delay_ms=5, notes={"gloo": ["no answer"]}), more))
+        self.assertEqual(text, """\
+Part `delay`, 3 runs: all_reduce, 2x2, 1000 Mbit/s. Plain sockets, round trip and 16 MiB both ways:
+delay 1 ms: 100 us to 1.2 ms, 141 ms; delay 5 ms: 100 us, 141 ms.
+
+| delay | bytes | repeats | reference | stretto | Gloo | Open MPI 4 | stretto chooses |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+| 1 ms | 8 B | 1, 5 | 50 us | 100 us (2.00), 120 us (2.40) | - | 90 us (1.80) | ring (1.10, 1.00) |
+| 1 ms | 64 B | 1 | 50 us | 300 us (6.00) | 400 us (8.00) | - | ring (0.37) |
+| 5 ms | 8 B | 3 | 50 us | 120 us (2.40) | - | 90 us (1.80) | ring (1.00) |
+
+Predictions within 15 %: 3 of 4 choices.
+Gloo: no answer (delay 5 ms).""")
+
+    def test_one_run_shows_its_command(self):
+        text = self.made("encryption", (facts_of(), ReportTest.LINES))
+        self.assertTrue(text.startswith("`./dev bench hosts --encryption tls --rate 10G "
+                                        "--no-algorithms`: all_reduce, 2x2, 1000 Mbit/s, 3\n"
+                                        "repeats. Plain sockets"), text)
+        self.assertIn("| bytes | reference | stretto | Open MPI 4 | stretto chooses |", text)
+        self.assertIn("Predictions within 15 %: 1 of 2 named algorithms.", text)
+        self.assertEqual(text.count("| 8 B |"), 1)  # Algorithms by name are on the terminal.
+
+    def test_predictions_of_all_parts_are_counted(self):
+        parts = [self.made("10G", (FACTS, ReportTest.LINES)),
+                 self.made("10G", (FACTS, [line("stretto", 100, chosen="ring",
+                                                predicted_us=110.0)]))]
+        self.assertEqual(hosts_page.predictions_text("\n".join(2 * parts)),
+                         "Predictions that are within 15 % of the time: 2 of 4 named algorithms, "
+                         "2 of 2 choices.")
+        self.assertEqual(hosts_page.predictions_text("nothing"), "")
+
+    def test_parts_that_were_measured_alike_share_a_row(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "page.md"
+            path.write_text(f"{hosts_page.BEGIN.format('runs')}\n{hosts_page.END.format('runs')}\n")
+            versions = {"stretto": "stretto 1", "openmpi": "Open MPI v4, and so on"}
+            for part in ("10G", "loss", "gigabit", "plots"):
+                hosts_page.put_run(path, part, versions, 0.0)
+            hosts_page.put_run(path, "loss", versions, 0.5)
+            hosts_page.put_run(path, "plots", {"stretto": "2+"}, 0.0)
+            self.assertIn("| gigabit, 10G | 1 | Open MPI v4 | 0.0 |\n"
+                          "| loss | 1 | Open MPI v4 | 0.5 |\n| plots | 2+ | - | 0.0 |\n",
+                          path.read_text())
+
+    def test_a_part_is_measured_and_written(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "page.md"
+            path.write_text("".join(f"{mark.format(part)}\n"
+                                    for part in ("connections", "predictions", "runs")
+                                    for mark in (hosts_page.BEGIN, hosts_page.END)))
+            arguments = hosts.parse_arguments(["--page", str(path), "--parts", "connections"])
+            with unittest.mock.patch.multiple(
+                    hosts, measure_shape=lambda given, shape: (
+                        facts_of(shape=shape, streams=given.streams),
+                        [line("stretto", 100 * given.streams)]), print=lambda *_, **__: None,
+                    create=True):
+                reports = hosts.measure_page(arguments)
+            self.assertEqual([report.lines[0]["p50_us"] for report in reports], [100, 400])
+            text = path.read_text()
+            self.assertIn("| 1 | 8 B | 50 us | 100 us (2.00) | - |\n| 4 | 8 B |", text)
+            self.assertIn("\n| connections | 1 | - |", text)
+
     def test_the_page_shows_every_run_of_every_part(self):
-        text = (HERE.parent / "docs/measurements/hosts.md").read_text()
-        for part, runs in (hosts_page.PARTS | {"predictions": []}).items():
+        text = self.PATH.read_text()
+        for part, runs in (hosts_page.PARTS | {"predictions": [], "runs": []}).items():
             self.assertEqual(text.count(hosts_page.BEGIN.format(part)), 1, part)
             self.assertEqual(text.count(hosts_page.END.format(part)), 1, part)
+            block = " ".join(text.partition(hosts_page.BEGIN.format(part))[2].partition(
+                hosts_page.END.format(part))[0].split())
             for words in runs:
-                hosts.parse_arguments(words.split())
-                self.assertEqual(text.count(f"`./dev bench hosts {words}`, with"), 1, words)
+                arguments = hosts.parse_arguments(words.split())
+                self.assertTrue(block.startswith((f"`./dev bench hosts {runs[0]}`: ",
+                                                  f"Part `{part}`, {len(runs)} runs: ")), part)
+                shown = arguments.shapes if "--shapes" in words else []
+                if "--bytes" in words and part != "canonical":
+                    shown = [*shown, *map(figures.size_text, arguments.bytes)]
+                for one in shown:
+                    self.assertIn(one, block, (part, words))
+        rows = text.partition(hosts_page.BEGIN.format("runs"))[2]
+        for part in hosts_page.PARTS:
+            self.assertRegex(rows, rf"(?m)^\| (.*, )?{part}(, .*)? \|", part)
 
 
 class PlotsTest(unittest.TestCase):
@@ -191,7 +276,7 @@ class PlotsTest(unittest.TestCase):
             hosts_plots.write(pathlib.Path(folder) / "new", lines, "said")
             text = (pathlib.Path(folder) / "new" / "plots.html").read_text()
             self.assertEqual(text.count("<svg"), 1)
-            self.assertIn("so many all_reduces".lower(), text.lower())
+            self.assertIn("several all_reduces".lower(), text.lower())
         text = hosts_plots.text(lines)
         self.assertIn("| at once | stretto |\n| --- | --- |\n| 4 | 21 |", text)
 
@@ -205,15 +290,15 @@ class PlotsTest(unittest.TestCase):
         self.assertEqual((facts["joined_s"], facts["met_s"], facts["descriptors_max"]),
                          (2.0, 3.0, 8))
         text = hosts_joining.text([facts | {"processor_s": 0.5}])
-        self.assertIn("2 processes on 4 hosts: all have joined 2.00 s", text)
-        self.assertIn("needed 0.50 s of processors", text)
+        self.assertIn("2 ranks on 4 hosts: all had joined 2.00 s", text)
+        self.assertIn("ending took 0.50 s of processor time", text)
 
     def test_a_mesh_of_many_follows_from_two_of_few(self):
         few, many = ({"ranks": ranks, "bytes_median": ranks * 2048 + 100, "descriptors_median":
                       ranks + 10} for ranks in (8, 32))
         text = hosts_joining.mesh_text([few], [many])
-        self.assertIn("a rank has 2.0 KiB of memory (PSS) and 1.00 descriptors", text)
-        self.assertIn("2 MiB and 1010 descriptors in a job of 1000", text)
+        self.assertIn("costs a rank 2.0 KiB of memory (PSS) and 1.00 descriptors", text)
+        self.assertIn("1000 ranks would need 2 MiB and 1010 descriptors", text)
 
 
 def spaces_of(pid):
