@@ -33,7 +33,9 @@ std::vector<std::string> cells_of(const std::string& line) {
   return cells;
 }
 
-std::string read_document() { return read_file(STRETTO_SOURCE_DIR "/docs/internals/algorithms.md"); }
+std::string read_document() {
+  return read_file(STRETTO_SOURCE_DIR "/docs/internals/algorithms.md");
+}
 
 // The row that the document must have for an algorithm: steps and bytes for each number of ranks.
 std::string row_of(const Algorithm& algorithm, const std::vector<int>& rank_counts) {

@@ -1,0 +1,87 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/c10d/driver.h"
+
+#include <utility>
+
+#include "stretto/base/log.h"
+#include "stretto/base/thread.h"
+#include "stretto/c10d/without_gil.h"
+#include "stretto/c10d/work.h"
+
+namespace stretto::c10d_backend {
+
+thread_local std::shared_ptr<Driver::State> Driver::led_;
+
+void Driver::drive(std::shared_ptr<InFlight> operation) {
+  if (!owner_process_.is_here()) return;
+  const MutexLock lock(state_->mutex);
+  state_->queue.push_back(std::move(operation));
+  find_leader(state_);
+}
+
+void Driver::find_leader(const std::shared_ptr<State>& state) {
+  if (state->is_led || state->queue.empty()) return;
+  if (state->idle > 0) return state->changed.notify_one();
+  Result<std::thread> started = start_thread("stretto-driver", [state] { run(state); });
+  if (started.ok()) {
+    state->threads.push_back(std::move(*started));
+  } else {
+    log(LogLevel::warning, "futures end only where somebody waits for their Work: {}",
+        started.status().message());
+  }
+}
+
+void Driver::before_callbacks() {
+  const std::shared_ptr<State> state = std::exchange(led_, nullptr);
+  if (state == nullptr) return;
+  const MutexLock lock(state->mutex);
+  state->is_led = false;
+  find_leader(state);
+}
+
+void Driver::stop() {
+  if (!owner_process_.is_here()) return;
+  MutexLock lock(state_->mutex);
+  state_->stopping = true;
+  state_->changed.notify_all();
+  while (!state_->threads.empty()) {
+    std::thread thread = std::move(state_->threads.back());
+    state_->threads.pop_back();
+    if (thread.get_id() == std::this_thread::get_id()) {
+      // A callback has dropped the last that needed us. The thread ends by itself.
+      thread.detach();
+      continue;
+    }
+    lock.unlock();
+    {
+      const WithoutGil without_gil;
+      thread.join();
+    }
+    lock.lock();
+  }
+}
+
+void Driver::run(const std::shared_ptr<State>& state) {
+  MutexLock lock(state->mutex);
+  while (true) {
+    ++state->idle;
+    while (state->queue.empty() ? !state->stopping : state->is_led) {
+      state->changed.wait(lock.native());
+    }
+    --state->idle;
+    if (state->queue.empty()) return;
+    std::shared_ptr<InFlight> operation = std::move(state->queue.front());
+    state->queue.pop_front();
+    state->is_led = true;
+    led_ = state;
+    lock.unlock();
+    operation->end();
+    operation.reset();  // Not under the lock: tensors may need the lock of Python.
+    before_callbacks();
+    lock.lock();
+  }
+}
+
+}  // namespace stretto::c10d_backend

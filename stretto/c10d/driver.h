@@ -1,0 +1,56 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "stretto/base/mutex.h"
+#include "stretto/base/owner_process.h"
+
+namespace stretto::c10d_backend {
+
+class InFlight;
+
+// Moves operations along that nobody waits for in a way that does: those of which somebody waits
+// for the future, and those whose Work was dropped. One thread at a time leads: it waits for the
+// operations in their order. A callback on that thread may wait for a future of its own, so before
+// callbacks another thread is let lead. There are as many threads as callbacks are nested, and one.
+class Driver {
+ public:
+  Driver() : state_(std::make_shared<State>()) {}
+  ~Driver() { stop(); }
+  void drive(std::shared_ptr<InFlight> operation);
+  // Waits for the operations, so let them end before.
+  void stop();
+  // Callbacks follow on this thread, whichever it is.
+  static void before_callbacks();
+
+ private:
+  struct State {
+    // Of threads that stop() could not wait for.
+    ~State() {
+      for (std::thread& thread : threads) thread.detach();
+    }
+    Mutex mutex;
+    std::condition_variable changed;
+    std::deque<std::shared_ptr<InFlight>> queue STRETTO_GUARDED_BY(mutex);
+    std::vector<std::thread> threads STRETTO_GUARDED_BY(mutex);
+    int idle STRETTO_GUARDED_BY(mutex) = 0;
+    bool is_led STRETTO_GUARDED_BY(mutex) = false;
+    bool stopping STRETTO_GUARDED_BY(mutex) = false;
+  };
+  static void find_leader(const std::shared_ptr<State>& state) STRETTO_REQUIRES(state->mutex);
+  static void run(const std::shared_ptr<State>& state);
+
+  static thread_local std::shared_ptr<State> led_;  // By this thread.
+  const std::shared_ptr<State> state_;
+  // A forked child has none of the threads, and must not wake what waits in a copy of their queue.
+  const OwnerProcess owner_process_;
+};
+
+}  // namespace stretto::c10d_backend
