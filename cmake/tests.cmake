@@ -483,5 +483,6 @@ function(stretto_add_python_tests)
   add_test(NAME python COMMAND ${STRETTO_PYTHON} ${runner})
   set(environment PYTHONPATH=${CMAKE_BINARY_DIR}/python PYTHONDONTWRITEBYTECODE=1
     STRETTO_PROGRAM=$<TARGET_FILE:stretto_tool> STRETTO_BUILD_DIR=${PROJECT_BINARY_DIR})
-  set_tests_properties(python PROPERTIES TIMEOUT 900 COST 100 PROCESSORS 2 ENVIRONMENT "${environment}")
+  set_tests_properties(python PROPERTIES TIMEOUT 900 COST 100 PROCESSORS 2
+    ENVIRONMENT "${environment}")
 endfunction()

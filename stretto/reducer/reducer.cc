@@ -280,7 +280,7 @@ void Reducer::end_step(Data data) {
   throw_if_failed();
   record_step(begin, Clock::now());
   restore_unused_values();
-  rebuild_due_ = report_.requested(reducer::StepReport::Request::rebuild);
+  rebuild_due_ = requested(Request::rebuild);
   choose_left_out();
   ++step_;
   reset_step();
@@ -322,9 +322,9 @@ void Reducer::write_report(bool without_data) {
       report_.say(i, is_ready(i) ? Use::used : Use::unused);
     }
   }
-  if (!all_frozen()) report_.request(reducer::StepReport::Request::not_all_frozen);
+  if (!all_frozen()) request(Request::not_all_frozen);
   if (!without_data && wants_rebuild()) {
-    report_.request(reducer::StepReport::Request::rebuild);
+    request(Request::rebuild);
   }
 }
 
@@ -376,8 +376,8 @@ void Reducer::judge_report() {
     fail({StatusCode::mismatch, reducer::describe_positions(report_.gather(options_.timeout))});
     throw_if_failed();
   }
-  if (!other_gradients_requested()) judge_gradients();
-  if (!report_.requested(reducer::StepReport::Request::not_all_frozen)) were_all_frozen_ = true;
+  if (!requested(Request::other_gradients)) judge_gradients();
+  if (!requested(Request::not_all_frozen)) were_all_frozen_ = true;
 }
 
 void Reducer::judge_gradients() const {

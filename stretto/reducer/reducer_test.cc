@@ -164,10 +164,10 @@ TEST(Reducer, WithoutGradientsAStepIsAReport) {
   run_ranks(3, [](Communicator& communicator) {
     Reducer reducer(communicator, {});
     reducer.finalize();
-    EXPECT_FALSE(reducer.graph_has_changed());
-    if (communicator.rank() == Rank(2)) reducer.say_graph_changed();
+    EXPECT_FALSE(reducer.requested(Reducer::Request::graph_changed));
+    if (communicator.rank() == Rank(2)) reducer.request(Reducer::Request::graph_changed);
     reducer.finalize();
-    EXPECT_TRUE(reducer.graph_has_changed());
+    EXPECT_TRUE(reducer.requested(Reducer::Request::graph_changed));
     EXPECT_FALSE(reducer.rebuild());
     EXPECT_EQ(reducer.step_count(), 2u);
     if (communicator.rank() == Rank(0)) reducer.set_epoch(1);
@@ -361,23 +361,23 @@ TEST(Reducer, RebuildFollowsWhenTheOrderChangesForGood) {
 TEST(Reducer, OneRankAsksAndAllLearnThatReplicasAreToBeCompared) {
   run_ranks(2, [](Communicator& communicator, int rank) {
     Reducer reducer(communicator, three_gradients());
-    if (rank == 1) reducer.request_verification();
+    if (rank == 1) reducer.request(Reducer::Request::verification);
     run_step(reducer, rank, {2, 1, 0});
-    EXPECT_TRUE(reducer.verification_requested());
+    EXPECT_TRUE(reducer.requested(Reducer::Request::verification));
     run_step(reducer, rank, {2, 1, 0});
-    EXPECT_FALSE(reducer.verification_requested());
+    EXPECT_FALSE(reducer.requested(Reducer::Request::verification));
   });
 }
 
 TEST(Reducer, WhereOtherGradientsAreRequestedItJudgesTheseWhenItIsTold) {
   run_ranks(2, [](Communicator& communicator, int rank) {
     Reducer reducer(communicator, three_gradients(), small_buckets());
-    if (rank == 1) reducer.request_other_gradients();
+    if (rank == 1) reducer.request(Reducer::Request::other_gradients);
     reducer.mark_ready(2);
     reducer.mark_ready(1);
     if (rank == 0) reducer.mark_ready(0);
     EXPECT_NO_THROW(reducer.finalize());
-    EXPECT_TRUE(reducer.other_gradients_requested());
+    EXPECT_TRUE(reducer.requested(Reducer::Request::other_gradients));
     expect_contains(message_of<InvalidArgument>([&] { reducer.judge_gradients(); }),
                     "1 parameter got no gradient on rank 1: a; used on rank 0. ");
     run_step(reducer, rank, {2, 1, 0});

@@ -411,9 +411,9 @@ void Replica::follow(reducer::UnevenSteps::Phase phase) {
   if (phase == reducer::UnevenSteps::Phase::buffers) return synchronize_buffers();
   borrow_places();
   finalize(false);
-  same_graph_ = same_graph_ && !reducer_->graph_has_changed();
+  same_graph_ = same_graph_ && !reducer_->requested(Reducer::Request::graph_changed);
   return_places();
-  if (reducer_->other_gradients_requested()) build_anew(false, 1);
+  if (reducer_->requested(Reducer::Request::other_gradients)) build_anew(false, 1);
   reduce_sparse_gradients(communicator_, sparse_, false, 1, options_.timeout);
   if (reducer_->rebuild()) create_views();
 }

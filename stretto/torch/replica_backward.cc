@@ -339,7 +339,7 @@ void Replica::complete_gradients() {
 bool Replica::complete_gradient(std::size_t index) {
   Progress& progress = progress_[index];
   const bool changed = graph_known_ && progress.arrivals != progress.expected;
-  if (changed) reducer_->say_graph_changed();
+  if (changed) reducer_->request(Reducer::Request::graph_changed);
   if (!graph_known_ || !options_.static_graph) progress.expected = progress.arrivals;
   if (reducer_->is_frozen(index)) return changed;
   if (changed && options_.static_graph && !progress.owed) reducer_->mark_changed(index);
@@ -400,7 +400,7 @@ void Replica::finalize(bool with_data) {
   } else {
     reducer_->finalize_without_data();
   }
-  if (!reducer_->other_gradients_requested()) return;
+  if (!reducer_->requested(Reducer::Request::other_gradients)) return;
   agree_on_refusal();
   try {
     verify_descriptions();
@@ -449,12 +449,12 @@ void Replica::finish_step() {
   if (!all_have_data && join_options_.mean_over_ranks_with_data) {
     scale = static_cast<double>(communicator_.size()) / uneven_->ranks_with_data();
   }
-  same_graph_ = same_graph_ && !reducer_->graph_has_changed();
+  same_graph_ = same_graph_ && !reducer_->requested(Reducer::Request::graph_changed);
   is_frozen_everywhere_ = all_are_frozen();
-  const bool replaced = reducer_->verification_requested();
+  const bool replaced = reducer_->requested(Reducer::Request::verification);
   last_step_ = reducer_->last_step();
   settle_gradients(scale);
-  if (reducer_->other_gradients_requested()) build_anew(true, scale);
+  if (reducer_->requested(Reducer::Request::other_gradients)) build_anew(true, scale);
   forget_progress();
   reduce_sparse_gradients(communicator_, sparse_, true, scale, options_.timeout);
   spent_besides_ += Clock::now() - begin;

@@ -191,16 +191,16 @@ void Replica::notice_changes() {
   is_frozen_everywhere_ = is_frozen_everywhere_ && all_are_frozen();
   owes_verification_ = owes_verification_ || replaced;
   if (replaced) look_at_devices();
-  if (owes_verification_) reducer_->request_verification();
+  if (owes_verification_) reducer_->request(Reducer::Request::verification);
   refusal_ = Status();
-  if (!outgrown_) return reducer_->withdraw_other_gradients();
+  if (!outgrown_) return reducer_->withdraw(Reducer::Request::other_gradients);
   check_not_of_others();
   try {
     check_outgrown();
   } catch (const Error& error) {
     refusal_ = error.status();
   }
-  reducer_->request_other_gradients();
+  reducer_->request(Reducer::Request::other_gradients);
 }
 
 // Autograd adds to a gradient where it stands, and the bucket may be under way by then.
@@ -251,7 +251,7 @@ void Replica::look_for_new_parameters() {
     if (known.contains(tensor.unsafeGetTensorImpl())) continue;
     if (contains(options_.parameters_to_ignore, item.key())) continue;
     has_new_parameters_ = true;
-    reducer_->request_other_gradients();
+    reducer_->request(Reducer::Request::other_gradients);
     if (!refusal_.ok()) return;
     refusal_ = Status(StatusCode::invalid_argument,
                       "parameter " + in_quotes(item.key()) +

@@ -131,11 +131,6 @@ class Reducer {
 
   // Before finalize(), which then throws on all ranks: the gradient has not come as was promised.
   void mark_changed(std::size_t index) { slots_[index].changed = true; }
-  // Before finalize(), from which all learn it: the graph of this rank is another than before.
-  void say_graph_changed() { report_.request(reducer::StepReport::Request::graph_changed); }
-  bool graph_has_changed() const {
-    return report_.requested(reducer::StepReport::Request::graph_changed);
-  }
 
   // Between steps: those that follow belong to `epoch`. finalize() throws Mismatch, on all ranks,
   // in a step that is not of the same epoch everywhere, begun after the same step.
@@ -160,20 +155,13 @@ class Reducer {
     return report_.any_rank_says(index, reducer::StepReport::Use::used);
   }
 
-  // Lets all ranks learn, when the step ends, that one of them wants the replicas compared.
-  void request_verification() { report_.request(reducer::StepReport::Request::verification); }
-  bool verification_requested() const {
-    return report_.requested(reducer::StepReport::Request::verification);
-  }
-  // So where one needs a Reducer of other gradients. finalize() then says nothing of those that
-  // some ranks lack: ranks compare what they have, and call judge_gradients() if it is equal.
-  void request_other_gradients() { report_.request(reducer::StepReport::Request::other_gradients); }
-  void withdraw_other_gradients() {
-    report_.withdraw(reducer::StepReport::Request::other_gradients);
-  }
-  bool other_gradients_requested() const {
-    return report_.requested(reducer::StepReport::Request::other_gradients);
-  }
+  // Before finalize(), from which all ranks learn what any of them has requested. After
+  // other_gradients, finalize() says nothing of those that some ranks lack: ranks compare what they
+  // have, and call judge_gradients() if it is equal.
+  using Request = reducer::StepReport::Request;
+  void request(Request what) { report_.request(what); }
+  void withdraw(Request what) { report_.withdraw(what); }
+  bool requested(Request what) const { return report_.requested(what); }
   // Throws what finalize() would have thrown of the gradients of its step, likewise on all ranks,
   // and fails only the step. Collective where it throws; on all ranks or on none.
   void judge_gradients() const;

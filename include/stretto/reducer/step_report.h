@@ -41,10 +41,10 @@ class StepReport {
   // What a rank wants all ranks to do after this step, or to know.
   enum class Request : std::uint8_t {
     rebuild,
-    verification,
-    graph_changed,
-    other_gradients,
-    not_all_frozen,  // Said by a rank without data, too.
+    verification,     // The replicas are to be compared.
+    graph_changed,    // That of a rank is another than before.
+    other_gradients,  // A rank needs a Reducer of other gradients.
+    not_all_frozen,   // Said by a rank without data, too.
   };
 
   StepReport(Communicator& communicator, std::size_t gradients);
