@@ -230,6 +230,23 @@ dist.all_reduce(torch.ones(1))
 
         ranks.run(body)
 
+    def test_replicas_that_differ(self) -> None:
+        def body(rank: int, size: int, path: str) -> None:
+            import stretto
+
+            ranks.start(path, rank, size)
+            torch.manual_seed(1)
+            model = torch.nn.Sequential(torch.nn.Linear(4, 2), torch.nn.Linear(2, 2))
+            stretto.verify_replicas(model)
+            if rank == 1:
+                with torch.no_grad():
+                    model[1].weight[1, 0] += 1e-6
+            told = refusal(lambda: stretto.verify_replicas(model))
+            assert "parameter '1.weight'" in told and "rank 1" in told, told
+            dist.destroy_process_group()
+
+        ranks.run(body)
+
     def test_only_for_devices(self) -> None:
         def body(rank: int, size: int, path: str) -> None:
             import stretto

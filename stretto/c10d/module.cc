@@ -21,6 +21,7 @@
 #include "stretto/c10d/without_gil.h"
 #include "stretto/codec/codec.h"
 #include "stretto/reducer/compressed_reduction.h"
+#include "stretto/torch/same_tensors.h"
 
 namespace stretto::c10d_backend {
 
@@ -237,6 +238,13 @@ std::vector<py::bytes> redistribute(const std::vector<std::string>& states, std:
   return result;
 }
 
+void verify_replicas(const BackendPtr& backend, const std::vector<std::string>& names,
+                     const Tensors& tensors) {
+  std::vector<NamedTensor> parameters;
+  for (std::size_t i = 0; i < names.size(); ++i) parameters.push_back({names[i], tensors[i]});
+  for_torch([&] { ddp::check_same_tensors(*communicator_of(backend), parameters, std::nullopt); });
+}
+
 // By this name a job's worker is asked for it, as for those of other backends: the server is that
 // of torch.distributed.elastic.control_plane, where a program starts it.
 void register_flight_record() {
@@ -289,6 +297,7 @@ PYBIND11_MODULE(_c, module) {
   module.def("describe_links",
              [](const BackendPtr& backend) { return communicator_of(backend)->describe_links(); });
   module.def("explain", &explain);
+  module.def("verify_replicas", &verify_replicas, Released());
   module.def("time_all_reduces", &time_all_reduces, Released());
   register_flight_record();
   module.def("flight_record", [] { return py::bytes(FlightRecorder::instance().dump()); });
