@@ -36,6 +36,29 @@ TEST(Plan, ProvesAndPricesARing) {
   EXPECT_EQ(object["order"], "fixed");
 }
 
+TEST(Plan, PricesEveryAlgorithmForAHundredThousandRanks) {
+  const auto prices = [](const std::vector<std::string>& besides) {
+    std::vector<std::string> words = {"all_reduce", "-n", "100000", "--json"};
+    words.insert(words.end(), besides.begin(), besides.end());
+    return nlohmann::json::parse(output_of(words, 0))["prices"];
+  };
+  // 2(n-1)/n of 64 MiB at 12.5 GB/s take 10.7 ms.
+  const std::vector<std::string> large = {"--bytes", "67108864", "--gbit", "100"};
+  const auto flat = prices(large);
+  ASSERT_GT(flat.size(), 2u);
+  EXPECT_GT(flat[0]["modelled_seconds"], 0.0107);
+  EXPECT_EQ(prices({"--bytes", "8"})[0]["algorithm"], "recursive_doubling");
+  // A ring enters and leaves each host of eight ranks once: seven of eight steps are inside.
+  std::vector<std::string> on_hosts = large;
+  on_hosts.insert(on_hosts.end(), {"--per-host", "8", "--local-gbit", "1000"});
+  EXPECT_EQ(prices(on_hosts).back()["algorithm"], "ring");
+  EXPECT_LT(prices(on_hosts).back()["modelled_seconds"], flat.back()["modelled_seconds"]);
+  expect_contains(output_of({"barrier", "-n", "3"}, 0), "barrier by 3 ranks");
+  (void)output_of({"all_reduce", "ring", "-n", "257"}, 2);
+  (void)output_of({"all_reduce", "--hosts", "2+2", "--per-host", "2"}, 2);
+  (void)output_of({"magic"}, 2);
+}
+
 TEST(Plan, PrintsOneRank) {
   const std::string text = output_of({"broadcast", "binomial_tree", "-n", "4", "--rank", "3"}, 0);
   expect_contains(text, "recv");

@@ -12,6 +12,7 @@
 
 #include "stretto/base/parse_number.h"
 #include "stretto/execution/pipeline.h"
+#include "stretto/group/selector.h"
 #include "stretto/schedule/cost.h"
 #include "stretto/schedule/print.h"
 #include "stretto/schedule/verify/verify.h"
@@ -27,12 +28,16 @@ using schedule::Schedule;
 
 // A schedule is proved and drawn in a blink up to here; all ranks of more fill memory before eyes.
 constexpr int kRanksMax = 256;
+// Prices without a schedule take milliseconds up to here.
+constexpr int kPricedRanksMax = 1'000'000;
 constexpr int kRanksDefault = 4;
 constexpr int kSlicesMax = 64;
 
 constexpr const char* kDescription =
     "Prints the schedule of a collective, proves it for this number of ranks, and prices it:\n"
-    "stretto plan COLLECTIVE ALGORITHM -n RANKS [OPTIONS]\n";
+    "stretto plan COLLECTIVE ALGORITHM -n RANKS [OPTIONS]\n"
+    "stretto plan COLLECTIVE -n RANKS [OPTIONS]: the price of every algorithm, of up to a million "
+    "ranks\n";
 constexpr const char* kExamples = R"(
 Times are modelled from the link's latency and bandwidth, not measured.
 
@@ -47,6 +52,8 @@ Examples:
     stretto plan gather binomial_tree -n 6 --root 2
   Nine ranks on three hosts that are not of one size:
     stretto plan all_reduce two_level --hosts 3+5+1
+  What an all-reduce of 64 MiB costs on 12500 hosts of 8 ranks, by each algorithm:
+    stretto plan all_reduce -n 100000 --per-host 8 --bytes 67108864 --gbit 100
   How slices of a gradient on a device go through the five streams of Fairring:
     stretto plan --streams fairring
 )";
@@ -58,6 +65,7 @@ struct CommandLine {
   int rank = -1;
   int root = 0;
   std::string hosts;                        // "3+5+1": ranks per host. Empty: all are on one.
+  int per_host = 0;                         // On each host, where all have as many; 0: `hosts`.
   std::vector<std::int32_t> host_of_ranks;  // What `hosts` says, rank by rank.
   std::size_t bytes = 1 << 20;
   double gbit_per_second = 10;
@@ -84,8 +92,10 @@ void describe(CLI::App& app, CommandLine& line) {
   app.add_option("algorithm", line.algorithm, "ring, direct, ... (see --list)");
   app.add_option("-n,--ranks", line.ranks,
                  fmt::format("Number of ranks [{}, or all ranks of --hosts]", kRanksDefault))
-      ->check(CLI::Range(1, kRanksMax));
+      ->check(CLI::Range(1, kPricedRanksMax));
   app.add_option("--hosts", line.hosts, "Ranks on each host: 3+5+1 [all on one]");
+  app.add_option("--per-host", line.per_host, "The same where all hosts but the last have as many")
+      ->check(CLI::Range(1, kPricedRanksMax));
   app.add_option("--rank", line.rank, "Print the steps of this rank only");
   app.add_option("--root", line.root, "Root of a broadcast, reduce, gather or scatter")
       ->capture_default_str();
@@ -144,6 +154,11 @@ int list_algorithms() {
 
 // Works out the number of ranks and who is where. What is wrong with them, if anything.
 std::optional<std::string> settle_ranks(CommandLine& line) {
+  if (line.per_host > 0) {
+    if (!line.hosts.empty()) return "--hosts and --per-host say the same: give one";
+    if (line.ranks == 0) line.ranks = kRanksDefault;
+    for (int r = 0; r < line.ranks; ++r) line.host_of_ranks.push_back(r / line.per_host);
+  }
   std::string_view rest = line.hosts;
   for (std::int32_t host = 0; !rest.empty(); ++host) {
     const int on_host = take_number<int>(rest).value_or(0);
@@ -258,6 +273,55 @@ schedule::LinkCost link_of(double latency_us, double gbit_per_second) {
   return {.latency_seconds = latency_us * 1e-6, .seconds_per_byte = 8e-9 / gbit_per_second};
 }
 
+std::optional<Collective> collective_of(const std::string& called) {
+  for (int number = 0; number < kCollectiveCount; ++number) {
+    const auto collective = static_cast<Collective>(number);
+    if (collective != Collective::point_to_point && stretto::name(collective) == called) {
+      return collective;
+    }
+  }
+  return std::nullopt;
+}
+
+// In closed form, without a schedule: what a communicator chooses by.
+int report_prices(Collective collective, const CommandLine& line) {
+  group::LinkModel links;
+  links.network = link_of(line.latency_us, line.gbit_per_second);
+  links.local = line.host_of_ranks.empty()
+                    ? links.network
+                    : link_of(line.local_latency_us, line.local_gbit_per_second);
+  const group::Selector selector(
+      {.rank_count = line.ranks, .hosts = line.host_of_ranks, .links = links});
+  const OperationDescriptor operation{.collective = collective,
+                                      .dtype = DType::u8,
+                                      .root = line.root,
+                                      .count = collective == Collective::barrier ? 0 : line.bytes};
+  std::vector<group::Selector::Candidate> prices = selector.candidates(operation, true);
+  for (const auto& other : selector.others(operation)) prices.push_back(other);
+  if (line.json) {
+    nlohmann::json list = nlohmann::json::array();
+    for (const auto& price : prices) {
+      list.push_back({{"algorithm", price.algorithm->name},
+                      {"order", name(price.algorithm->order)},
+                      {"modelled_seconds", price.seconds}});
+    }
+    fmt::print("{}\n", nlohmann::json{{"collective", line.collective},
+                                      {"ranks", line.ranks},
+                                      {"bytes", line.bytes},
+                                      {"prices", list}}
+                           .dump());
+    return 0;
+  }
+  const std::string size = operation.count == 0 ? "" : fmt::format(" of {} bytes", line.bytes);
+  fmt::print("{}{} by {} ranks: modelled, the one that is chosen first\n", line.collective, size,
+             line.ranks);
+  for (const auto& price : prices) {
+    fmt::print("{:<20} {:>14.1f} us   order {}\n", price.algorithm->name, price.seconds * 1e6,
+               name(price.algorithm->order));
+  }
+  return 0;
+}
+
 int report(const Algorithm& algorithm, const CommandLine& line) {
   const std::vector<Schedule> schedules =
       algorithm.build_all(line.ranks, line.root, line.host_of_ranks);
@@ -314,8 +378,18 @@ int plan_command(const std::vector<std::string>& arguments) {
   }
   if (line.list) return list_algorithms();
   if (!line.pipeline.empty()) return report_pipeline(line);
+  const auto collective = collective_of(line.collective);
+  if (line.algorithm.empty() && collective) {
+    if (const auto fault = settle_ranks(line)) return usage_error("plan", *fault);
+    return report_prices(*collective, line);
+  }
   if (line.algorithm.empty()) {
     return usage_error("plan", "which collective, and by which algorithm? stretto plan --list");
+  }
+  if (line.ranks > kRanksMax) {
+    return usage_error("plan", fmt::format("a schedule is made for up to {} ranks; without an "
+                                           "algorithm, prices are told of more",
+                                           kRanksMax));
   }
   const Algorithm* algorithm = find(line);
   if (algorithm == nullptr) {

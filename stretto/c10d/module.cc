@@ -240,7 +240,7 @@ std::vector<py::bytes> redistribute(const std::vector<std::string>& states, std:
 
 void verify_replicas(const BackendPtr& backend, const std::vector<std::string>& names,
                      const Tensors& tensors) {
-  std::vector<NamedTensor> parameters;
+  std::vector<ddp::NamedTensor> parameters;
   for (std::size_t i = 0; i < names.size(); ++i) parameters.push_back({names[i], tensors[i]});
   for_torch([&] { ddp::check_same_tensors(*communicator_of(backend), parameters, std::nullopt); });
 }
