@@ -306,7 +306,8 @@ bool Engine::sleep(EngineLock& held, TimePoint until) {
   sleepers_.fetch_add(1, std::memory_order_relaxed);
   const bool idle = !turn_locked();
   if (idle) {
-    if (must_be_asked()) until = std::min(until, Clock::now() + kAskedNap);
+    if (must_be_asked() || transport_->awaits_obituary())
+      until = std::min(until, Clock::now() + kAskedNap);
     held.unlock();
     transport_->sleep(Deadline(until));
     held.lock();
@@ -359,6 +360,7 @@ void Engine::run_background_thread() {
   while (!stopping_) {
     if (!background_drives()) {
       push(held, last_beat + heartbeat);
+      run_continuations(held);
       // A driver does not rely on being told that a waiter has left.
       const bool soon = drives_ && in_flight_ > 0;
       // Of what a turn of this thread has adopted: to wait on the condition lets go of the lock.
@@ -411,6 +413,10 @@ void Engine::peer_lost(Rank peer, const Status& status) {
 
 void Engine::peer_left(Rank peer, const Status& status) {
   for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->member_left(peer, status);
+}
+
+std::optional<std::string> Engine::find_obituary(Rank peer) {
+  return options_.find_obituary ? options_.find_obituary(peer) : std::nullopt;
 }
 
 void Engine::unexpected_message(Rank from, const transport::MessageKey& key,

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -52,6 +53,9 @@ class Engine final : private transport::TransportListener {
     Duration warn_after = std::chrono::seconds(60);
     // Told what this rank is doing, for the launcher's report. May be empty.
     std::function<void(std::string_view)> report_activity = {};
+    // How the process of a rank of the job has ended, as the launcher has told: see
+    // TransportListener::find_obituary(). Must not block. May be empty: nobody tells.
+    std::function<std::optional<std::string>(Rank)> find_obituary = {};
     // The number of a group's first collective; a test may be near the last one.
     std::uint32_t first_sequence = 1;
   };
@@ -132,6 +136,7 @@ class Engine final : private transport::TransportListener {
   // The transport calls these, in a turn of progress.
   void peer_lost(Rank peer, const Status& status) STRETTO_REQUIRES(engine_held) override;
   void peer_left(Rank peer, const Status& status) STRETTO_REQUIRES(engine_held) override;
+  std::optional<std::string> find_obituary(Rank peer) override;
   void unexpected_message(Rank from, const transport::MessageKey& key,
                           const OperationDescriptor& operation)
       STRETTO_REQUIRES(engine_held) override;

@@ -8,11 +8,13 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 
 #include "stretto/group/group.h"
 #include "stretto/transport/loopback/world.h"
+#include "tests/support/fake_link.h"
 #include "tests/support/held_plane.h"
 
 namespace stretto::group {
@@ -64,6 +66,63 @@ TEST(Engine, WhatOperationsHaveLeftToALibraryGoesOutWhileTheProgramComputes) {
     while (library.to_push > 0 && !soon.passed()) std::this_thread::yield();
     EXPECT_EQ(library.to_push, 0);
   }
+}
+
+struct Loss {
+  Duration taken;  // Since the link had ended.
+  std::string text;
+};
+
+// Of rank 1, whose link has ended, and of which the launcher tells a little later. `wait`: for
+// whatever makes progress.
+template <class Wait>
+Loss lose_rank_1(Duration heartbeat, Wait wait) {
+  constexpr std::chrono::milliseconds kLater(20);
+  auto link = std::make_unique<transport::FakeLink>();
+  link->ended = true;
+  transport::Endpoint::Parts parts{.rank = 0};
+  parts.links = RankVector<std::unique_ptr<transport::Link>>(2);
+  parts.links[1] = std::move(link);
+  std::optional<TimePoint> first_asked;
+  const auto find_obituary = [&](Rank rank) {
+    EXPECT_EQ(rank, Rank(1));
+    const TimePoint now = Clock::now();
+    if (!first_asked) first_asked = now;
+    return std::optional<std::string>(now < *first_asked + kLater ? "" : "killed");
+  };
+  const auto engine = Engine::create(transport::Endpoint::create(std::move(parts)).or_throw(),
+                                     {.progress_thread = ProgressThread::never,
+                                      .heartbeat = heartbeat,
+                                      .find_obituary = find_obituary})
+                          .or_throw();
+  const auto lost = [&] { return !engine->transport().peer_status(1).status.ok(); };
+  wait(*engine, lost);
+  const EngineLock held(*engine);
+  return {Clock::now() - first_asked.value_or(TimePoint()),
+          std::string(engine->transport().peer_status(1).status.message())};
+}
+
+// Nothing wakes who sleeps when the launcher has told of a death.
+TEST(Engine, ASleeperAsksOftenHowALostRankHasEnded) {
+  const Loss loss = lose_rank_1(Duration::zero(), [](Engine& engine, const auto& lost) {
+    EXPECT_TRUE(engine.drive(lost, Deadline::after(std::chrono::seconds(10))));
+  });
+  EXPECT_EQ(loss.text, "lost rank 1 (fake): killed");
+  EXPECT_LT(loss.taken, std::chrono::milliseconds(90));
+}
+
+TEST(Engine, SoDoesARankWhoseProgramIsBusyElsewhere) {
+  constexpr std::chrono::milliseconds kHeartbeat(1000);
+  const Loss loss = lose_rank_1(kHeartbeat, [](Engine& engine, const auto& lost) {
+    const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+    while (!deadline.passed()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      const EngineLock held(engine);
+      if (lost()) break;
+    }
+  });
+  EXPECT_EQ(loss.text, "lost rank 1 (fake): killed");
+  EXPECT_LT(loss.taken, kHeartbeat / 2);
 }
 
 // What `stage` means to rank 0, which is setting a group up: how that goes on, and then how the

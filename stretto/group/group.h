@@ -155,6 +155,7 @@ class Group final : public Client {
   void compare_beliefs() STRETTO_REQUIRES(engine_held);
   void disagree(const Belief& belief, const OperationDescriptor& ours)
       STRETTO_REQUIRES(engine_held);
+  std::string_view way_out(std::optional<Rank> lost) const STRETTO_REQUIRES(engine_held);
   void fail_telling(const Status& reason, const Status* told, bool by_others = false)
       STRETTO_REQUIRES(engine_held);
   void note_departed(Rank member, const Status& status) STRETTO_REQUIRES(engine_held);

@@ -25,13 +25,22 @@ void Group::fail(const Status& reason, bool announce) {
   Status cause = reason;
   if (reason.code() == StatusCode::peer_lost) {
     const std::string standstill = describe_standstill(Clock::now() - kStandstillSaidFor);
-    cause = Status(reason.code(), std::string(reason.message()) + standstill, reason.rank());
+    cause = Status(reason.code(),
+                   fmt::format("{}{}{}", reason.message(), standstill, way_out(reason.rank())),
+                   reason.rank());
   }
   const Rank self = membership_.job_rank(membership_.rank);
   const Status told(cause.code(),
                     fmt::format("rank {} abandoned the group: {}", self.value(), cause.message()),
                     cause.rank());
   fail_telling(cause, announce ? &told : nullptr);
+}
+
+// What is left to those who survive the loss of a rank of the job.
+std::string_view Group::way_out(std::optional<Rank> lost) const {
+  if (!lost || !operations_.is_set_up()) return {};
+  const auto [status, left] = engine_->transport().peer_status(*lost);
+  return status.ok() || left ? std::string_view() : "; survivors may call shrink()";
 }
 
 // `told`, where given, goes to all members. Each passes on what it is told: the news must not come

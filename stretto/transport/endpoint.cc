@@ -266,8 +266,11 @@ bool Endpoint::progress() {
   if (polls_always_ || ++turns_ % kTurnsPerPoll == 0) moved = poll_descriptors();
   // The links first: of what a peer has sent by another plane before it says by its link that it
   // leaves, all is counted by then, and Peer::hear() waits until it has been read.
+  awaits_obituary_ = false;
   for (auto& peer : peers_) {
-    if (peer != nullptr) moved = peer->progress() || moved;
+    if (peer == nullptr) continue;
+    moved = peer->progress() || moved;
+    awaits_obituary_ = awaits_obituary_ || peer->awaits_obituary();
   }
   return (data_plane_ != nullptr && progress_plane()) || moved;
 }

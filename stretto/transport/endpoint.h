@@ -101,8 +101,12 @@ class Endpoint {
   // Lets the next progress() look at what it otherwise looks at now and then, too: doorbells, new
   // memory, the end of a peer. For those who seldom call it.
   void poll_all_next();
-  // Whether what has been sent leaves only if progress() is called again.
-  bool must_push() const { return data_plane_ != nullptr && data_plane_->must_push(); }
+  // Whether what has been sent leaves, or who has died is lost, only if progress() is called again.
+  bool must_push() const {
+    return awaits_obituary_ || (data_plane_ != nullptr && data_plane_->must_push());
+  }
+  // Whether a peer is lost as soon as progress() finds how it has ended, which wakes nobody.
+  bool awaits_obituary() const { return awaits_obituary_; }
   // Gives up peers on other hosts from which nothing comes back: their host is gone, or the network
   // to it. To be called a few times a second, whatever else is called; looks no more often.
   void check_contacts(TimePoint now);
@@ -170,6 +174,7 @@ class Endpoint {
   FileDescriptor wake_event_;
   bool polls_always_ = false;  // Whether some link has its data behind a descriptor (tcp).
   Duration farewell_time_;
+  bool awaits_obituary_ = false;
   bool unwinds_ = false;  // Whether an exception has destroyed the group forgotten last.
   bool checks_memory_ = true;
   std::size_t unseen_bytes_ = 0;  // Allocated since the last look at the memory that is left.

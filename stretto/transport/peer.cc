@@ -29,6 +29,10 @@ constexpr std::chrono::seconds kCheckTime(1);
 // How long a link whose other end has been given up by a process may take to deliver what is in it.
 constexpr std::chrono::milliseconds kLastWordsTime(100);
 
+// How long whoever looks after a process may take to tell how it has ended. A link ends a little
+// before its process does.
+constexpr std::chrono::milliseconds kObituaryTime(100);
+
 std::uint32_t rank_number(const std::optional<Rank>& rank) {
   return rank ? static_cast<std::uint32_t>(rank->value()) : kNoRank;
 }
@@ -178,7 +182,7 @@ void Peer::leave() {
 }
 
 void Peer::check_contact(TimePoint now) {
-  if (!status_.ok()) return;
+  if (!status_.ok() || awaits_obituary()) return;
   // Time in which this process stood still does not count.
   plane_waited_ += std::min<Duration>(now - std::exchange(checked_at_, now), kCheckTime);
   contact_ = link_->check_contact(now);
@@ -196,6 +200,7 @@ void Peer::check_contact(TimePoint now) {
 
 bool Peer::progress() {
   if (!status_.ok()) return false;
+  if (awaits_obituary()) return look_for_obituary();
   if (!unsaid_.empty() && !plane_lags()) say_unsaid();
   if (messages_ != nullptr) messages_->return_credit(FrameMessages::kCreditStepBytes);
   const Result<bool> flushed = output_.flush(*link_);
@@ -207,12 +212,12 @@ bool Peer::progress() {
   moved = (has_heard.ok() && has_heard.value()) || moved;
   // Behind a goodbye the link ends.
   const auto may_read = [&] {
-    return status_.ok() && link_->readable() && (!said_goodbye_ || unheard_.empty());
+    return status_.ok() && end_.ok() && link_->readable() && (!said_goodbye_ || unheard_.empty());
   };
   for (int turn = 0; turn < kReadsPerTurn && may_read(); ++turn) {
     const Result<bool> read = reader_.read_some(*link_, *this);
     if (!read.ok()) {
-      lose(read.status());
+      end_by(read.status());
     } else if (!read.value()) {
       break;
     }
@@ -232,8 +237,27 @@ void Peer::check_process(bool moved) {
   if (moved || (said_goodbye_ && !unheard_.empty())) {
     last_words_ = Deadline::after(kLastWordsTime);
   }
-  if (!status_.ok() || !last_words_.passed()) return;
-  lose(status_of(StatusCode::peer_lost, "its process (pid {}) has ended", ended_process_));
+  if (!status_.ok() || !end_.ok() || !last_words_.passed()) return;
+  end_by(status_of(StatusCode::peer_lost, "its process (pid {}) has ended", ended_process_));
+}
+
+// Nothing more comes by the link.
+void Peer::end_by(const Status& reason) {
+  end_ = reason;
+  obituary_awaited_ = Deadline::after(kObituaryTime);
+  look_for_obituary();
+}
+
+// Loses the peer, whose link has ended, unless it may yet be told how its process has. Returns
+// whether it has lost it.
+bool Peer::look_for_obituary() {
+  std::optional<std::string> obituary;
+  const bool may_have_died = end_.code() != StatusCode::protocol && !said_goodbye_;
+  if (may_have_died && *listener_ != nullptr) obituary = (*listener_)->find_obituary(ranks_.peer);
+  if (obituary && obituary->empty() && !obituary_awaited_.passed()) return false;
+  const bool is_told = obituary && !obituary->empty();
+  lose(is_told ? Status(StatusCode::peer_lost, printable(*obituary)) : end_);
+  return true;
 }
 
 void Peer::flush() {

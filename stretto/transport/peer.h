@@ -41,6 +41,9 @@ class Peer final : private FrameReader::Sink {
   const Status& status() const { return status_; }
   // Whether it is lost because it has left in good order.
   bool left() const { return !status_.ok() && said_goodbye_; }
+  // Whether its link has ended, and it is lost in a moment: the listener may yet be told how its
+  // process has ended. To be asked in progress(), since nothing tells of that.
+  bool awaits_obituary() const { return status_.ok() && !end_.ok(); }
 
   void send(Request& request);
   void recv(Request& request);
@@ -97,12 +100,16 @@ class Peer final : private FrameReader::Sink {
   Status heard(const Frame& frame, ConstByteSpan payload);
   void farewell_heard(const Frame& farewell);
   void check_process(bool moved);
+  void end_by(const Status& reason);
+  bool look_for_obituary();
   bool admits(const Request& request, bool is_here);
 
   Ranks ranks_;
   std::unique_ptr<Link> link_;
   TransportListener* const* listener_;
   Status status_;
+  Status end_;  // Why the link has ended; ok while it has not.
+  Deadline obituary_awaited_;
   Link::Contact contact_;
   OutputQueue output_;
   std::unique_ptr<FrameMessages> messages_;  // Null: another plane moves them.

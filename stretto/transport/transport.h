@@ -95,6 +95,10 @@ class TransportListener {
   virtual void peer_lost(Rank peer, const Status& status) = 0;
   // The same, but `peer` has said goodbye: it had ended everything it took part in.
   virtual void peer_left(Rank peer, const Status& status) { peer_lost(peer, status); }
+  // How the process of `peer`, whose link has ended, has ended itself: "killed by SIGKILL", as far
+  // as somebody who looks after it has told. Empty: it has not been told yet, and is asked again
+  // for a moment before peer_lost(). Nothing: nobody will tell.
+  virtual std::optional<std::string> find_obituary(Rank /*peer*/) { return std::nullopt; }
   // A message of `from` has come for which nothing has been posted yet; `operation` is what `from`
   // believes operation `key.sequence` of the group to be.
   virtual void unexpected_message(Rank from, const MessageKey& key,
