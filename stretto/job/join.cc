@@ -154,7 +154,7 @@ struct Joined {
   Collectives collectives = {};
 };
 
-Result<Joined> make_engine(bootstrap::Mesh mesh, const Settings& settings,
+Result<Joined> make_engine(bootstrap::Mesh mesh, const Job& job, const Settings& settings,
                            const Environment& environment) {
   mesh.endpoint->check_memory(settings.checks_memory);
   group::Engine::Options options{.progress_thread = settings.progress_thread,
@@ -162,9 +162,11 @@ Result<Joined> make_engine(bootstrap::Mesh mesh, const Settings& settings,
                                  .local_cores = mesh.local_cores,
                                  .names = std::move(mesh.names),
                                  .warn_after = settings.warn_after};
-  auto board = std::make_shared<job::StatusBoard>(job::StatusBoard::open(environment));
+  auto board =
+      std::make_shared<job::StatusBoard>(job::StatusBoard::open(environment, job.rank, job.size));
   if (board->connected()) {
     options.report_activity = [board](std::string_view text) { board->write(text); };
+    options.find_obituary = [board](Rank rank) { return board->find_obituary(rank.value()); };
   }
   STRETTO_ASSIGN_OR_RETURN(auto engine,
                            group::Engine::create(std::move(mesh.endpoint), std::move(options)));
@@ -241,7 +243,7 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
       .configuration = fnv1a(settings.algorithm + " " + job.engine + " " + job.backend),
       .make_data_plane = std::move(engine)};
   STRETTO_ASSIGN_OR_RETURN(auto mesh, bootstrap::connect_mesh(rendezvous.notes(), mesh_options));
-  Result<Joined> joined = make_engine(std::move(mesh), settings, environment);
+  Result<Joined> joined = make_engine(std::move(mesh), job, settings, environment);
   if (!joined.ok()) return joined;
   joined->collectives = std::move(collectives);
   STRETTO_RETURN_IF_ERROR(rendezvous.finish());
@@ -253,7 +255,7 @@ Result<Joined> join_alone(const Job& job, const JoinOptions& options,
   STRETTO_ASSIGN_OR_RETURN(const Settings settings, read_settings(options, environment));
   STRETTO_ASSIGN_OR_RETURN(auto collectives, collectives_of(job, environment));
   STRETTO_ASSIGN_OR_RETURN(auto world, transport::loopback::make_world({.ranks = 1}));
-  auto joined = make_engine({.endpoint = std::move(world.front())}, settings, environment);
+  auto joined = make_engine({.endpoint = std::move(world.front())}, job, settings, environment);
   if (joined.ok()) joined->collectives = std::move(collectives);
   return joined;
 }

@@ -33,8 +33,26 @@ struct Slot {
 static_assert(sizeof(Slot) == 256);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
+// Those of the local ranks are the first, by their local ranks; those of all ranks of the job the
+// last, from the end.
 Slot& slot_of(const std::shared_ptr<void>& mapping, std::size_t index) {
   return static_cast<Slot*>(mapping.get())[index];
+}
+
+void write_to(Slot& slot, std::string_view text) {
+  const std::size_t bytes = std::min(text.size(), kStatusTextBytes);
+  const std::uint32_t sequence = slot.sequence.load(std::memory_order_relaxed);
+  slot.sequence.store(sequence | 1, std::memory_order_relaxed);
+  // Release: who sees any of what follows also sees that the sequence is odd.
+  slot.text_bytes.store(static_cast<std::uint32_t>(bytes), std::memory_order_release);
+  slot.time_ns.store(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(),
+                     std::memory_order_release);
+  for (std::size_t word = 0; word * 8 < bytes; ++word) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, text.data() + word * 8, std::min<std::size_t>(8, bytes - word * 8));
+    slot.text[word].store(bits, std::memory_order_release);
+  }
+  slot.sequence.store((sequence | 1) + 1, std::memory_order_release);
 }
 
 struct Copy {
@@ -42,8 +60,8 @@ struct Copy {
   bool torn = false;
 };
 
-// What the slot holds, as far as the ranks can be trusted to have written it: lengths are checked,
-// and nothing in the text steers a terminal.
+// What the slot holds, which any rank of the host may have written: lengths are checked, and
+// nothing in the text steers a terminal.
 Copy copy_of(const Slot& slot) {
   const std::uint32_t before = slot.sequence.load(std::memory_order_acquire);
   const std::size_t bytes =
@@ -66,7 +84,7 @@ Copy copy_of(const Slot& slot) {
 
 }  // namespace
 
-StatusBoard StatusBoard::open(const Environment& environment) {
+StatusBoard StatusBoard::open(const Environment& environment, int rank, int size) {
   StatusBoard board;
   const auto read = [&](const char* variable) {
     return parse_number<unsigned>(environment.get(variable).value_or(""));
@@ -78,50 +96,52 @@ StatusBoard StatusBoard::open(const Environment& environment) {
   struct stat file {};
   if (::fcntl(fd, F_GET_SEALS) != kMemorySeals || ::fstat(fd, &file) != 0) return board;
   const auto bytes = static_cast<std::size_t>(file.st_size);
-  if (bytes % sizeof(Slot) != 0 || *local_rank >= bytes / sizeof(Slot)) {
-    return board;
-  }
+  const std::size_t slots = bytes / sizeof(Slot);
+  if (bytes % sizeof(Slot) != 0 || *local_rank >= slots) return board;
   if (auto mapping = map_shared_memory(fd, bytes); mapping.ok()) board.mapping_ = *mapping;
   board.slot_ = *local_rank;
+  board.slots_ = slots;
+  const auto is = [&](const char* variable, int expected) {
+    return read(variable) == static_cast<unsigned>(expected);
+  };
+  const bool has_room = static_cast<std::size_t>(size) < slots - *local_rank;
+  if (has_room && is("STRETTO_RANK", rank) && is("STRETTO_SIZE", size)) board.size_ = size;
   return board;
 }
 
 void StatusBoard::write(std::string_view text) {
-  if (mapping_ == nullptr) return;
-  Slot& slot = slot_of(mapping_, slot_);
-  const std::size_t bytes = std::min(text.size(), kStatusTextBytes);
-  const std::uint32_t sequence = slot.sequence.load(std::memory_order_relaxed);
-  slot.sequence.store(sequence | 1, std::memory_order_relaxed);
-  // Release: who sees any of what follows also sees that the sequence is odd.
-  slot.text_bytes.store(static_cast<std::uint32_t>(bytes), std::memory_order_release);
-  slot.time_ns.store(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(),
-                     std::memory_order_release);
-  for (std::size_t word = 0; word * 8 < bytes; ++word) {
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, text.data() + word * 8, std::min<std::size_t>(8, bytes - word * 8));
-    slot.text[word].store(bits, std::memory_order_release);
-  }
-  slot.sequence.store((sequence | 1) + 1, std::memory_order_release);
+  if (mapping_ != nullptr) write_to(slot_of(mapping_, slot_), text);
 }
 
-Result<StatusBoardReader> StatusBoardReader::create(std::size_t slots) {
-  StatusBoardReader reader;
-  Result<FileDescriptor> file = make_sealed_memory("stretto-status", slots * sizeof(Slot));
+std::optional<std::string> StatusBoard::find_obituary(int rank) const {
+  if (mapping_ == nullptr || rank < 0 || rank >= size_) return std::nullopt;
+  const Slot& slot = slot_of(mapping_, slots_ - 1 - static_cast<std::size_t>(rank));
+  if (slot.sequence.load(std::memory_order_acquire) == 0) return std::nullopt;
+  // Torn: it is just being told, or, by a rank that has no business there, will never be.
+  Copy copy = copy_of(slot);
+  return copy.torn ? std::string() : std::move(copy.note.text);
+}
+
+Result<LauncherBoard> LauncherBoard::create(int local_ranks, int ranks) {
+  LauncherBoard board;
+  const std::size_t bytes = static_cast<std::size_t>(local_ranks + ranks) * sizeof(Slot);
+  Result<FileDescriptor> file = make_sealed_memory("stretto-status", bytes);
   if (!file.ok()) {
     log(LogLevel::warning, "{}: a report on a failure will not tell what the ranks were doing",
         file.status().message());
-    return reader;
+    return board;
   }
-  STRETTO_ASSIGN_OR_RETURN(auto mapping, map_shared_memory(file->get(), slots * sizeof(Slot)));
-  reader.fd_ = std::move(*file);
-  reader.mapping_ = std::move(mapping);
-  reader.slots_ = slots;
-  return reader;
+  STRETTO_ASSIGN_OR_RETURN(auto mapping, map_shared_memory(file->get(), bytes));
+  board.fd_ = std::move(*file);
+  board.mapping_ = std::move(mapping);
+  board.local_ranks_ = local_ranks;
+  board.ranks_ = ranks;
+  return board;
 }
 
-std::optional<StatusNote> StatusBoardReader::read(std::size_t index) const {
-  if (index >= slots_) return std::nullopt;
-  const Slot& slot = slot_of(mapping_, index);
+std::optional<StatusNote> LauncherBoard::read(int local_rank) const {
+  if (local_rank < 0 || local_rank >= local_ranks_) return std::nullopt;
+  const Slot& slot = slot_of(mapping_, static_cast<std::size_t>(local_rank));
   if (slot.sequence.load(std::memory_order_acquire) == 0) return std::nullopt;
   // Bounded: a rank that was killed while it wrote leaves an odd number for ever. Its mixed text is
   // still the best there is.
@@ -133,6 +153,11 @@ std::optional<StatusNote> StatusBoardReader::read(std::size_t index) const {
     copy = copy_of(slot);
   }
   return std::move(copy.note);
+}
+
+void LauncherBoard::write_obituary(int rank, std::string_view how) const {
+  if (rank < 0 || rank >= ranks_) return;
+  write_to(slot_of(mapping_, static_cast<std::size_t>(local_ranks_ + ranks_ - 1 - rank)), how);
 }
 
 }  // namespace stretto::job

@@ -17,8 +17,10 @@
 namespace stretto::job {
 
 // A whiteboard between a launcher and the ranks of its host: memory without a name (memfd) with 256
-// bytes for each rank, in which a rank notes what it is doing. The note outlives the rank, so that
-// the launcher can say what a rank that was killed had been doing.
+// bytes for each rank of the host, in which it notes what it is doing, and for each rank of the
+// job, in which the launcher tells how it has ended. The notes outlive the ranks, so that the
+// launcher can say what a rank that was killed had been doing; and the others find out what has
+// killed it, which a connection that ends does not tell.
 
 inline constexpr std::size_t kStatusTextBytes = 240;
 
@@ -29,16 +31,24 @@ class StatusBoard {
   StatusBoard() = default;
   // The slot STRETTO_LOCAL_RANK of the memory STRETTO_STATUS_FD, both set by `stretto run`. Without
   // them, or if that file descriptor is none of ours, a board on which nothing is written.
-  static StatusBoard open(const Environment& environment);
+  // `rank`, `size`: of the job that has been joined. How its ranks have ended can be read if these
+  // are the launcher's numbers, too.
+  static StatusBoard open(const Environment& environment, int rank, int size);
 
   bool connected() const { return mapping_ != nullptr; }
   // Replaces the note; what is beyond kStatusTextBytes is cut off. Never blocks and makes no system
   // call but the clock's. One thread at a time.
   void write(std::string_view text);
+  // How the process of a rank of the job has ended, as the launcher tells it; empty: not told yet.
+  // Nothing if no launcher will tell. Never blocks. Any thread. Survives any content of the memory:
+  // other ranks can write to it, too.
+  std::optional<std::string> find_obituary(int rank) const;
 
  private:
   std::shared_ptr<void> mapping_;
   std::size_t slot_ = 0;
+  std::size_t slots_ = 0;
+  int size_ = 0;  // Of the job; 0: its ranks have other numbers than the launcher's.
 };
 
 struct StatusNote {
@@ -49,12 +59,13 @@ struct StatusNote {
 // More than a rank needs to write a note, though others have its processor meanwhile.
 inline constexpr Duration kWritingTime = std::chrono::milliseconds(100);
 
-// The launcher's side.
-class StatusBoardReader {
+// The launcher's side. Used by one thread.
+class LauncherBoard {
  public:
-  // Makes the memory, for local ranks 0 to `slots` - 1. A system without unnamed files in memory
-  // gets a board without slots, and a warning: a job can run without.
-  static Result<StatusBoardReader> create(std::size_t slots);
+  // Makes the memory, for the local ranks 0 to `local_ranks` - 1 of a job of `ranks`. A system
+  // without unnamed files in memory gets a board on which nothing stands, and a warning: a job can
+  // run without.
+  static Result<LauncherBoard> create(int local_ranks, int ranks);
 
   // What children must inherit and find in STRETTO_STATUS_FD. Closed on exec unless the child
   // clears that flag.
@@ -62,12 +73,18 @@ class StatusBoardReader {
   // The last note, if there is one; from a rank that was killed while it wrote, or has not gone on
   // with it for kWritingTime, a mix of two. Waits no longer than that.
   // Survives any content of the memory: the ranks are not trusted with it.
-  std::optional<StatusNote> read(std::size_t slot) const;
+  std::optional<StatusNote> read(int local_rank) const;
+
+  // Lets the ranks know that they will be told how this rank of the job ends.
+  void promise_obituary(int rank) const { write_obituary(rank, {}); }
+  // Tells how it has ended; what is beyond kStatusTextBytes is cut off.
+  void write_obituary(int rank, std::string_view how) const;
 
  private:
   FileDescriptor fd_;
   std::shared_ptr<void> mapping_;
-  std::size_t slots_ = 0;
+  int local_ranks_ = 0;
+  int ranks_ = 0;
 };
 
 }  // namespace stretto::job

@@ -17,13 +17,17 @@
 namespace stretto::job {
 namespace {
 
-StatusBoard open(const std::string& fd, const std::string& local_rank) {
-  return StatusBoard::open(
-      FakeEnvironment({{"STRETTO_STATUS_FD", fd}, {"STRETTO_LOCAL_RANK", local_rank}}));
+// Of rank 1 of a job of 2, as the launcher has numbered it.
+StatusBoard open(const std::string& fd, const std::string& local_rank, int rank = 1, int size = 2) {
+  return StatusBoard::open(FakeEnvironment({{"STRETTO_STATUS_FD", fd},
+                                            {"STRETTO_LOCAL_RANK", local_rank},
+                                            {"STRETTO_RANK", "1"},
+                                            {"STRETTO_SIZE", "2"}}),
+                           rank, size);
 }
 
 TEST(StatusBoard, ShowsTheLastNoteOfEachRank) {
-  const auto reader = StatusBoardReader::create(2).or_throw();
+  const auto reader = LauncherBoard::create(2, 2).or_throw();
   StatusBoard board = open(std::to_string(reader.fd()), "1");
   ASSERT_TRUE(board.connected());
   EXPECT_FALSE(reader.read(1).has_value()) << "nothing written yet";
@@ -37,7 +41,7 @@ TEST(StatusBoard, ShowsTheLastNoteOfEachRank) {
 }
 
 TEST(StatusBoard, CutsLongNotesAndDefusesControlCharacters) {
-  const auto reader = StatusBoardReader::create(1).or_throw();
+  const auto reader = LauncherBoard::create(1, 2).or_throw();
   StatusBoard board = open(std::to_string(reader.fd()), "0");
   board.write(std::string(1000, 'x'));
   EXPECT_EQ(reader.read(0)->text, std::string(kStatusTextBytes, 'x'));
@@ -46,19 +50,19 @@ TEST(StatusBoard, CutsLongNotesAndDefusesControlCharacters) {
 }
 
 TEST(StatusBoard, IsSilentWithoutALauncher) {
-  const auto reader = StatusBoardReader::create(1).or_throw();
+  const auto reader = LauncherBoard::create(1, 2).or_throw();
   const int other_file = ::memfd_create("other", 0);
   for (StatusBoard board :
-       {StatusBoard(), StatusBoard::open(FakeEnvironment({})), open("x", "0"), open("-1", "0"),
-        open("100000", "0"), open(std::to_string(other_file), "0"),
-        open(std::to_string(reader.fd()), "1"), open(std::to_string(reader.fd()), "-1")}) {
+       {StatusBoard(), StatusBoard::open(FakeEnvironment({}), 0, 1), open("x", "0"),
+        open("-1", "0"), open("100000", "0"), open(std::to_string(other_file), "0"),
+        open(std::to_string(reader.fd()), "3"), open(std::to_string(reader.fd()), "-1")}) {
     EXPECT_FALSE(board.connected());
     board.write("nobody reads this");
   }
 }
 
 TEST(StatusBoard, AReaderNeverSeesHalfANote) {
-  const auto reader = StatusBoardReader::create(1).or_throw();
+  const auto reader = LauncherBoard::create(1, 2).or_throw();
   StatusBoard board = open(std::to_string(reader.fd()), "0");
   board.write(std::string(100, 'a'));
   std::atomic<bool> stop = false;
@@ -80,10 +84,36 @@ TEST(StatusBoard, AReaderNeverSeesHalfANote) {
   EXPECT_EQ(mixed, 0);
 }
 
+TEST(StatusBoard, TellsHowRanksHaveEnded) {
+  const auto launcher = LauncherBoard::create(1, 2).or_throw();
+  StatusBoard board = open(std::to_string(launcher.fd()), "0");
+  EXPECT_EQ(board.find_obituary(0), std::nullopt) << "nobody looks after it";
+  launcher.promise_obituary(0);
+  EXPECT_EQ(board.find_obituary(0), "") << "it lives";
+  launcher.write_obituary(0, "killed by SIGKILL\x1b[2J");
+  board.write("barrier() #1");
+  EXPECT_EQ(board.find_obituary(0), "killed by SIGKILL?[2J");
+  EXPECT_EQ(board.find_obituary(1), std::nullopt) << "another rank's";
+  EXPECT_EQ(board.find_obituary(2), std::nullopt) << "no such rank";
+  EXPECT_EQ(board.find_obituary(-1), std::nullopt) << "no such rank";
+  launcher.write_obituary(2, "no such rank");
+  EXPECT_EQ(launcher.read(0)->text, "barrier() #1");
+}
+
+TEST(StatusBoard, SaysNothingOfRanksThatHaveOtherNumbersThanTheLaunchers) {
+  const auto launcher = LauncherBoard::create(1, 2).or_throw();
+  launcher.write_obituary(0, "killed by SIGKILL");
+  const std::string fd = std::to_string(launcher.fd());
+  EXPECT_TRUE(open(fd, "0").find_obituary(0).has_value());
+  EXPECT_EQ(open(fd, "0", 0, 2).find_obituary(0), std::nullopt) << "another rank";
+  EXPECT_EQ(open(fd, "0", 1, 3).find_obituary(0), std::nullopt) << "another job";
+  EXPECT_EQ(open(fd, "1").find_obituary(0), std::nullopt) << "its own slot is one of those";
+}
+
 TEST(StatusBoard, IsEmptyWhereTheSystemHasNoFilesInMemory) {
   const int code = stretto::testing::exit_code_in_child([&] {
     stretto::testing::forbid({SYS_memfd_create}, ENOSYS);
-    const auto reader = StatusBoardReader::create(2);
+    const auto reader = LauncherBoard::create(2, 2);
     return reader.ok() && reader.value().fd() < 0 && !reader.value().read(0) ? 0 : 1;
   });
   EXPECT_EQ(code, 0);

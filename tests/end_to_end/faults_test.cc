@@ -47,6 +47,8 @@ class Job {
     for (std::string line; std::getline(lines, line);) {
       if (line.find("failed") == std::string::npos) continue;
       expect_contains(line, fmt::format("lost rank {}", victim));
+      expect_contains(line, "killed by SIGKILL");
+      expect_contains(line, "survivors may call shrink()");
     }
   }
 
@@ -99,6 +101,32 @@ TEST_P(Faults, AStoppedRankCostsTimeAndNotTheJob) {
   EXPECT_TRUE(testing::runs(job.pid(1)));
   expect_lacks(job.tool().output().so_far(), "failed");
 }
+
+struct End {
+  const char* name;
+  const char* mode;
+  const char* said;
+};
+
+class FaultsEnd : public ::testing::TestWithParam<End> {};
+
+TEST_P(FaultsEnd, TheOthersSayHowARankHasEnded) {
+  Job job(3, "barrier", "0", {}, {"600", GetParam().mode});
+  for (const int r : {0, 2}) {
+    EXPECT_TRUE(job.tool().output().wait_for(fmt::format("[{}] failed PeerLost: ", r)));
+  }
+  const std::string output = job.tool().output().finish();
+  expect_contains(output, fmt::format("pid {}): {}", job.pid(1), GetParam().said));
+  expect_contains(output, "; its last operation was ");
+  expect_contains(output, "; survivors may call shrink()\n");
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , FaultsEnd,
+    ::testing::Values(End{"early", "0", "ended with exit code 0 without leaving the job"},
+                      End{"exit_code", "7", "ended with exit code 7"},
+                      End{"crash", "SEGV", "killed by SIGSEGV (a crash: access to memory"}),
+    [](const auto& tested) { return std::string(tested.param.name); });
 
 TEST(FaultsStop, ARankThatIsStoppedForLongIsSaidNotToAnswer) {
   Job job(2, "barrier", "0", {}, {"3"});

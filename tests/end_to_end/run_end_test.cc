@@ -256,7 +256,7 @@ TEST(RunLimits, TheLimitOnFilesEndsNobodyWithoutAWord) {
   const Ended launcher = run_with("100", shell(1, "exit 0"));
   EXPECT_EQ(launcher.status, 0);
   EXPECT_EQ(launcher.errors,
-            "stretto run warning: reserving 256 bytes of shared memory: File too large; raise "
+            "stretto run warning: reserving 512 bytes of shared memory: File too large; raise "
             "`ulimit -f`: a report on a failure will not tell what the ranks were doing\n");
   const Ended library = run_with(
       "8192", {"run", "-n", "2", "--", STRETTO_BIN_DIR "/fault_rank_program", "registered"});

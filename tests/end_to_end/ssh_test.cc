@@ -146,6 +146,25 @@ TEST_F(Ssh, SaysWhatARankThatWasKilledElsewhereWasDoing) {
   expect_contains(ended.errors, "its last operation was all_reduce(sum f32 [8]) #3");
 }
 
+TEST_F(Ssh, RanksOfOtherHostsAreToldWhatHasKilledARank) {
+  Tool tool = launch({}, {STRETTO_BIN_DIR "/fault_rank_program", "private", "100", "600"});
+  for (const int rank : {0, 1, 2}) {
+    ASSERT_TRUE(tool.output().wait_for(fmt::format("[{}] ready ", rank)));
+  }
+  const std::string output = tool.output().so_far();
+  const std::string beginning = "[2] ready ";
+  ::kill(std::atoi(output.c_str() + output.find(beginning) + beginning.size()), SIGKILL);
+  const Ended ended = end_of(tool);
+  for (const int rank : {0, 1}) {
+    const std::size_t at = ended.output.find(fmt::format("[{}] failed PeerLost: ", rank));
+    ASSERT_NE(at, std::string::npos) << ended.output;
+    const std::string line = ended.output.substr(at, ended.output.find('\n', at) - at);
+    expect_contains(line, "lost rank 2 (tcp, ");
+    expect_contains(line, "): killed by SIGKILL");
+    expect_contains(line, "; survivors may call shrink()");
+  }
+}
+
 TEST_F(Ssh, TheLaunchersDeathEndsTheRanksEverywhere) {
   Tool tool =
       launch_shell("sleep 60 & echo child$STRETTO_RANK=$!; echo rank$STRETTO_RANK=$$; wait");

@@ -45,7 +45,8 @@ int main(int /*argument_count*/, char** arguments) {
   const auto deadline = stretto::Deadline::after(std::chrono::seconds(20));
   const stretto::job::Job job =
       stretto::job::resolve_job({}, stretto::process_environment()).or_throw();
-  stretto::job::StatusBoard board = stretto::job::StatusBoard::open(stretto::process_environment());
+  stretto::job::StatusBoard board =
+      stretto::job::StatusBoard::open(stretto::process_environment(), job.rank, job.size);
   const std::string mode = arguments[1];
   if (mode == "meet" || mode == "late") {
     meet(job, mode == "late", deadline);

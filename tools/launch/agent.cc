@@ -101,6 +101,7 @@ Status Agent::start() {
     return system_status("the directory " + order_.directory);
   }
   STRETTO_ASSIGN_OR_RETURN(host_, LocalHost::create(order_.options, relay_, launcher_gone));
+  host_->promise_obituaries_of_all();
   STRETTO_RETURN_IF_ERROR(events_relay_.start());
   return host_->start();
 }
@@ -121,7 +122,12 @@ void Agent::serve() {
 void Agent::follow_orders() {
   while (const auto line = orders_.next()) {
     const int signal = parse_number<int>(*line).value_or(0);
-    if (signal > 0) host_->send(signal);
+    if (signal > 0) {
+      host_->send(signal);
+      continue;
+    }
+    const Result<Obituary> obituary = parse_obituary(*line);
+    if (obituary.ok()) host_->tell_obituary(obituary.value().rank, obituary.value().how);
   }
 }
 

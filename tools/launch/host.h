@@ -34,6 +34,8 @@ struct RankEvent {
   TimePoint at = Clock::now();
   // exited, killed: what it last said it was doing.
   std::optional<job::StatusNote> note = std::nullopt;
+  // exited, killed, lost: what the ranks that are left are told about it.
+  std::string obituary = {};
 };
 
 // The ranks of one host, as the launcher of a job sees them.
@@ -49,6 +51,8 @@ class Host {
   virtual Result<std::optional<RankEvent>> next() = 0;
   // To every rank, and to what it has started, even if the rank itself has ended.
   virtual void send(int signal) = 0;
+  // To the ranks of this host: how a rank of another one has ended.
+  virtual void tell_obituary(int rank, const std::string& how) = 0;
   // Returns when nothing of the ranks is left.
   virtual void end() = 0;
 };

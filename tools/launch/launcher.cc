@@ -139,7 +139,7 @@ class LaunchedJob {
 
   // An exit status, if that is the end.
   std::optional<int> take_events();
-  std::optional<int> take(int first_rank, const RankEvent& event);
+  std::optional<int> take(const Host& host, int first_rank, const RankEvent& event);
   void handle(int signal);
   void send(int signal, bool told_to_end);
   void advance();
@@ -226,14 +226,14 @@ std::optional<int> LaunchedJob::take_events() {
         return 1;
       }
       if (!event.value()) break;
-      if (const auto status = take(first_rank, *event.value())) return status;
+      if (const auto status = take(*host, first_rank, *event.value())) return status;
     }
     first_rank += options_.hosts[static_cast<std::size_t>(index++)].ranks;
   }
   return std::nullopt;
 }
 
-std::optional<int> LaunchedJob::take(int first_rank, const RankEvent& event) {
+std::optional<int> LaunchedJob::take(const Host& host, int first_rank, const RankEvent& event) {
   switch (event.kind) {
     case RankEvent::Kind::started:
       processes_.note_start(first_rank + event.local_rank, event);
@@ -248,6 +248,11 @@ std::optional<int> LaunchedJob::take(int first_rank, const RankEvent& event) {
       break;
   }
   const RankOutcome& outcome = processes_.note_end(first_rank + event.local_rank, event);
+  // Those of its own host have been told. Once all are told to end, their ends are no news.
+  const bool is_news = outcome.failed() && stage_ <= Stage::settling;
+  for (const auto& other : hosts_) {
+    if (is_news && other.get() != &host) other->tell_obituary(outcome.rank, event.obituary);
+  }
   if (outcome.failed() && stage_ == Stage::running) {
     const Deadline settled = Deadline::after(options_.settle_time);
     enter(Stage::settling, settled.time() < time_limit_.time() ? settled : time_limit_);

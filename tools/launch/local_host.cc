@@ -14,7 +14,6 @@
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
-#include "tools/launch/outcome.h"
 #include "tools/launch/rank_environment.h"
 
 namespace stretto::launch {
@@ -53,7 +52,7 @@ Result<bootstrap::HostPort> meeting_place(const LaunchOptions& options) {
 }  // namespace
 
 LocalHost::LocalHost(const LaunchOptions& options, OutputRelay& relay,
-                     WaitLimit::Interruption told_to_end, job::StatusBoardReader board,
+                     WaitLimit::Interruption told_to_end, job::LauncherBoard board,
                      Guardian guardian)
     : options_(options),
       relay_(relay),
@@ -66,8 +65,10 @@ LocalHost::~LocalHost() = default;
 Result<std::unique_ptr<LocalHost>> LocalHost::create(const LaunchOptions& options,
                                                      OutputRelay& relay,
                                                      WaitLimit::Interruption told_to_end) {
-  STRETTO_ASSIGN_OR_RETURN(
-      auto board, job::StatusBoardReader::create(static_cast<std::size_t>(options.local_size())));
+  STRETTO_ASSIGN_OR_RETURN(auto board,
+                           job::LauncherBoard::create(options.local_size(), options.size()));
+  const int own_ranks = options.starter.empty() ? options.local_size() : 0;
+  for (int i = 0; i < own_ranks; ++i) board.promise_obituary(options.rank_of(i));
   STRETTO_ASSIGN_OR_RETURN(Guardian guardian, Guardian::start(options, board.fd()));
   return std::unique_ptr<LocalHost>(
       new LocalHost(options, relay, std::move(told_to_end), std::move(board), std::move(guardian)));
@@ -108,8 +109,7 @@ Result<std::optional<RankEvent>> LocalHost::next() {
   if (found.kind == RankEvent::Kind::started) {
     STRETTO_RETURN_IF_ERROR(take_started(found));
   } else if (found.kind != RankEvent::Kind::not_started) {
-    found.note = board_.read(static_cast<std::size_t>(found.local_rank));
-    tell_joiners(found);
+    note_end(found);
   }
   return event;
 }
@@ -126,12 +126,29 @@ Status LocalHost::take_started(RankEvent& event) {
   return relay_.start();
 }
 
+void LocalHost::promise_obituaries_of_all() {
+  for (int rank = 0; rank < options_.size(); ++rank) board_.promise_obituary(rank);
+}
+
+// The ranks that are left wait for it.
+void LocalHost::note_end(RankEvent& event) {
+  event.note = board_.read(event.local_rank);
+  const int rank = options_.rank_of(event.local_rank);
+  RankOutcome outcome{.rank = rank, .signals_sent = signals_sent_};
+  outcome.note_end(event);
+  const std::optional<long> kills = out_of_memory_kills();
+  std::optional<long> more;
+  if (kills && kills_) more = *kills - *kills_;
+  kills_ = kills;
+  event.obituary = obituary_of(outcome, more);
+  tell_obituary(rank, event.obituary);
+  tell_joiners(outcome);
+}
+
 // A rank that has not come to the store yet leaves nothing there that could say that it never will.
 // In a program that does not join, nobody reads it.
-void LocalHost::tell_joiners(const RankEvent& event) {
+void LocalHost::tell_joiners(const RankOutcome& outcome) {
   if (ending_) return;
-  RankOutcome outcome;
-  outcome.note_end(event);
   ending_ = outcome.failed();
   // To find out that there is none takes a second, and once all have joined there may be none for
   // good: after ranks that have ended well it is not looked for each time.
@@ -140,8 +157,7 @@ void LocalHost::tell_joiners(const RankEvent& event) {
   if (store == nullptr) look_for_store_ = Clock::now() + kStorePause;
   // Where there is none, the ranks do not reach it either, and say so.
   if (store == nullptr) return;
-  (void)bootstrap::report_end(*store, options_.rank_of(event.local_rank), describe_end(outcome))
-      .ok();
+  (void)bootstrap::report_end(*store, outcome.rank, describe_end(outcome)).ok();
 }
 
 std::unique_ptr<bootstrap::Store> LocalHost::connect_to_store() const {
@@ -157,6 +173,7 @@ std::unique_ptr<bootstrap::Store> LocalHost::connect_to_store() const {
 // The guardian keeps ranks that have ended as zombies: none of these numbers means something else.
 void LocalHost::send(int signal) {
   ending_ = ending_ || (signal != SIGUSR1 && signal != SIGUSR2);
+  signals_sent_.push_back(signal);
   for (const pid_t pid : pids_) ::kill(-pid, signal);
 }
 

@@ -12,6 +12,7 @@
 #include "stretto/base/wait_limit.h"
 #include "tools/launch/guardian.h"
 #include "tools/launch/host.h"
+#include "tools/launch/outcome.h"
 #include "tools/launch/output_relay.h"
 #include "tools/launch/signals.h"
 
@@ -36,6 +37,11 @@ class LocalHost final : public Host {
   int fd() const override { return guardian_.fd(); }
   Result<std::optional<RankEvent>> next() override;
   void send(int signal) override;
+  void tell_obituary(int rank, const std::string& how) override {
+    board_.write_obituary(rank, how);
+  }
+  // From now on the ranks wait for a moment for that, too.
+  void promise_obituaries_of_all();
   void end() override { guardian_.end(); }
   // Keeps the store for the ranks of other hosts, who may still be reading; or, if the job has
   // failed while it was starting, come a little later, and find in the store why. Until a signal.
@@ -43,22 +49,25 @@ class LocalHost final : public Host {
 
  private:
   LocalHost(const LaunchOptions& options, OutputRelay& relay, WaitLimit::Interruption told_to_end,
-            job::StatusBoardReader board, Guardian guardian);
+            job::LauncherBoard board, Guardian guardian);
 
   Status take_started(RankEvent& event);
-  void tell_joiners(const RankEvent& event);
+  void note_end(RankEvent& event);
+  void tell_joiners(const RankOutcome& outcome);
   // Null if there is none.
   std::unique_ptr<bootstrap::Store> connect_to_store() const;
 
   const LaunchOptions& options_;
   OutputRelay& relay_;
   const WaitLimit::Interruption told_to_end_;
-  job::StatusBoardReader board_;
+  job::LauncherBoard board_;
   Guardian guardian_;
   std::string rendezvous_;
   FileDescriptor reserved_;  // A port for a store of PyTorch's.
   std::unique_ptr<bootstrap::StoreServer> server_;
   std::vector<pid_t> pids_;
+  std::vector<int> signals_sent_;
+  std::optional<long> kills_ = out_of_memory_kills();
   // A rank has failed, or all have been told to end.
   bool ending_ = false;
   TimePoint look_for_store_;  // Not before, as there was none.

@@ -114,6 +114,16 @@ Result<Order> parse_order(std::string_view line) {
   });
 }
 
+std::string format_obituary(const Obituary& obituary) {
+  return format({{"rank", obituary.rank}, {"how", obituary.how}});
+}
+
+Result<Obituary> parse_obituary(std::string_view line) {
+  return parse<Obituary>(line, [](const Json& json) -> Result<Obituary> {
+    return Obituary{.rank = whole_number(json.at("rank")), .how = json.at("how")};
+  });
+}
+
 std::string format_event(const RankEvent& event) {
   // Clocks of hosts differ, ages do not.
   Json json{{"kind", static_cast<int>(event.kind)},
@@ -121,6 +131,7 @@ std::string format_event(const RankEvent& event) {
             {"pid", event.pid},
             {"number", event.number},
             {"text", event.text},
+            {"obituary", event.obituary},
             {"age", seconds(Clock::now() - event.at)}};
   if (event.note) {
     json["note"] = event.note->text;
@@ -140,7 +151,8 @@ Result<RankEvent> parse_event(std::string_view line) {
                     .pid = whole_number(json.at("pid")),
                     .number = whole_number(json.at("number")),
                     .text = json.at("text"),
-                    .at = time_of_age(json.at("age"))};
+                    .at = time_of_age(json.at("age")),
+                    .obituary = json.at("obituary")};
     if (json.contains("note")) {
       event.note = {.text = json.at("note"), .written = time_of_age(json.at("note_age"))};
     }

@@ -28,6 +28,15 @@ struct Order {
 std::string format_order(const Order& order);
 Result<Order> parse_order(std::string_view line);
 
+// Of a rank of another host, to the agent.
+struct Obituary {
+  int rank = 0;
+  std::string how = {};
+};
+
+std::string format_obituary(const Obituary& obituary);
+Result<Obituary> parse_obituary(std::string_view line);
+
 // The pipes do not stand in it.
 std::string format_event(const RankEvent& event);
 Result<RankEvent> parse_event(std::string_view line);

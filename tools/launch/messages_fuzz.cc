@@ -22,5 +22,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!parse_event(format_event(*event)).ok() || event->kind > RankEvent::Kind::lost)
       std::abort();
   }
+  if (auto obituary = parse_obituary(line); obituary.ok()) {
+    const auto again = parse_obituary(format_obituary(*obituary));
+    if (!again.ok() || again.value().rank != obituary->rank) std::abort();
+  }
   return 0;
 }

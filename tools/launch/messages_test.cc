@@ -29,11 +29,22 @@ TEST(LauncherMessages, AnEventIsAsOldAsItWas) {
   const RankEvent event{.kind = RankEvent::Kind::killed,
                         .local_rank = 3,
                         .number = 9,
-                        .at = Clock::now() - std::chrono::seconds(5)};
+                        .at = Clock::now() - std::chrono::seconds(5),
+                        .obituary = "killed by SIGKILL"};
   const RankEvent parsed = parse_event(format_event(event)).or_throw();
   EXPECT_EQ(parsed.local_rank, 3);
   EXPECT_EQ(parsed.number, 9);
   EXPECT_NEAR(seconds(parsed.at - event.at), 0.0, 0.5);
+  EXPECT_EQ(parsed.obituary, event.obituary);
+}
+
+TEST(LauncherMessages, AnObituaryIsALineThatIsNoSignal) {
+  const std::string line = format_obituary({.rank = 12, .how = "killed by\nSIGKILL"});
+  EXPECT_EQ(line.find('\n'), line.size() - 1) << "one line";
+  const Obituary parsed = parse_obituary(line).or_throw();
+  EXPECT_EQ(parsed.rank, 12);
+  EXPECT_EQ(parsed.how, "killed by\nSIGKILL");
+  EXPECT_FALSE(parse_obituary("15").ok());
 }
 
 }  // namespace

@@ -166,6 +166,24 @@ std::string describe_end(const RankOutcome& outcome) {
   return outcome.signal != 0 ? text : fmt::format("{}, by which a shell reports {}", code, text);
 }
 
+std::string obituary_of(const RankOutcome& outcome, std::optional<long> out_of_memory_kills) {
+  const std::string note = describe_note(outcome);
+  if (!outcome.lost.empty()) return outcome.lost + note;
+  if (!outcome.failed()) return "ended with exit code 0 without leaving the job" + note;
+  if (outcome.signal == 0) return "ended with " + describe_end(outcome) + note;
+  std::string_view why = meaning(outcome.signal);
+  if (was_sent(outcome, outcome.signal)) {
+    why = "sent by its launcher";
+  } else if (outcome.signal == SIGKILL && out_of_memory_kills.value_or(0) > 0) {
+    why = "likely out of memory: the oom_kill count of its control group has risen";
+  } else if (outcome.signal == SIGKILL) {
+    why =
+        out_of_memory_kills ? "from outside" : "from outside, possibly by the out-of-memory killer";
+  }
+  return fmt::format("killed by {}{}{}", signal_name(outcome.signal),
+                     why.empty() ? "" : fmt::format(" ({})", why), note);
+}
+
 std::string report(const JobOutcome& outcome) {
   std::string text;
   if (outcome.time_limit_reached) {

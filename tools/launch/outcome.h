@@ -64,6 +64,11 @@ struct JobOutcome {
 // launcher)", "exit code 3".
 std::string describe_end(const RankOutcome& outcome);
 
+// What the ranks that are left say of it: "killed by SIGKILL, likely out of memory; its last
+// operation was ...". `out_of_memory_kills`: by how much their count has grown where it ran;
+// nothing: that is not known.
+std::string obituary_of(const RankOutcome& outcome, std::optional<long> out_of_memory_kills);
+
 // Sentences for people, each a line: who failed first, how, and what it was doing; then the others.
 // Empty if all went well.
 std::string report(const JobOutcome& outcome);

@@ -94,6 +94,26 @@ TEST(Report, SaysWhichLimitASignalIsAbout) {
             "SIGXCPU (it reached the limit on processor time: see `ulimit -t`)");
 }
 
+TEST(Report, TellsThoseWhoAreLeftWhatHasKilledARank) {
+  RankOutcome dead = killed(2, SIGKILL, 3200);
+  EXPECT_EQ(obituary_of(dead, 0), "killed by SIGKILL (from outside)");
+  EXPECT_EQ(obituary_of(dead, std::nullopt),
+            "killed by SIGKILL (from outside, possibly by the out-of-memory killer)");
+  dead.last_note = job::StatusNote{"barrier() #412", kStart + milliseconds(2800)};
+  EXPECT_EQ(obituary_of(dead, 1),
+            "killed by SIGKILL (likely out of memory: the oom_kill count of its control group has "
+            "risen); its last operation was barrier() #412, begun 0.4 s before");
+  RankOutcome told = killed(0, SIGTERM, 1);
+  EXPECT_EQ(obituary_of(told, 0), "killed by SIGTERM");
+  told.signals_sent = {SIGTERM};
+  EXPECT_EQ(obituary_of(told, 0), "killed by SIGTERM (sent by its launcher)");
+  EXPECT_EQ(obituary_of(exited(0, 3, 1), 0), "ended with exit code 3");
+  EXPECT_EQ(obituary_of(exited(0, 0, 1), 0), "ended with exit code 0 without leaving the job");
+  RankOutcome lost = exited(0, 255, 1);
+  lost.lost = "lost with its host";
+  EXPECT_EQ(obituary_of(lost, 0), "lost with its host");
+}
+
 TEST(Report, KnowsWhatAShellTellsOfTheProgramItRan) {
   EXPECT_EQ(
       describe_end(exited(0, 128 + SIGSEGV, 1)),

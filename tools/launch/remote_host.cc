@@ -154,12 +154,13 @@ std::optional<RankEvent> RemoteHost::next_lost() {
   const auto rank = std::find(ended_.begin(), ended_.end(), false);
   if (rank == ended_.end()) return std::nullopt;
   *rank = true;
-  return RankEvent{
-      .kind = RankEvent::Kind::lost,
-      .local_rank = static_cast<int>(rank - ended_.begin()),
-      .text = fmt::format("{}, as \"{} {}\" ended with exit code {}",
-                          heard_ ? "lost with its host" : "not started",
-                          fmt::join(options_.remote_shell, " "), name(), shell_status_)};
+  const std::string why = fmt::format("{}, as \"{} {}\" ended with exit code {}",
+                                      heard_ ? "lost with its host" : "not started",
+                                      fmt::join(options_.remote_shell, " "), name(), shell_status_);
+  return RankEvent{.kind = RankEvent::Kind::lost,
+                   .local_rank = static_cast<int>(rank - ended_.begin()),
+                   .text = why,
+                   .obituary = why};
 }
 
 void RemoteHost::send(int signal) {
@@ -169,6 +170,10 @@ void RemoteHost::send(int signal) {
     ending_ = true;
     if (shell_ > 0) ::kill(-shell_, SIGTERM);
   }
+}
+
+void RemoteHost::tell_obituary(int rank, const std::string& how) {
+  if (heard_) (void)write_line(format_obituary({.rank = rank, .how = how}));
 }
 
 void RemoteHost::end() {
