@@ -17,11 +17,13 @@
 #include <gtest/gtest.h>
 
 #include "stretto/base/clock.h"
+#include "stretto/base/log.h"
 #include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/tcp_links.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/fake_environment.h"
 #include "tests/support/soon.h"
 
 namespace stretto::bootstrap {
@@ -233,6 +235,40 @@ TEST(Socket, OfALinkHasTheCongestionControlThatIsAskedFor) {
   const Status unknown = make_link(none, socket, {.congestion_control = "none such"});
   expect_failure(unknown, StatusCode::system, "STRETTO_CONGESTION_CONTROL=none such");
   expect_failure(unknown, StatusCode::system, "tcp_available_congestion_control lists");
+}
+
+// Where the first of these ranks lets the others connect to, and what it says of that.
+std::string bind_address(const std::vector<RankCard>& cards, TcpLinkOptions options,
+                         std::string& log) {
+  const auto links = tcp_links(std::move(options));
+  ::testing::internal::CaptureStderr();
+  configure_log(FakeEnvironment(Variables{{"STRETTO_LOG", "info"}}), "stretto");
+  Result<std::string> address = links->bind_address(0, 0, cards);
+  (void)links->bind_address(0, 1, cards);
+  configure_log(FakeEnvironment(Variables{{"STRETTO_LOG", "warning"}}), "stretto");
+  log = ::testing::internal::GetCapturedStderr();
+  return std::move(address).or_throw();
+}
+
+TEST(TcpLinks, SayWhereTheirAddressComesFromAndWhatIsNotRead) {
+  RankCard own;
+  own.address = "192.0.2.1";
+  RankCard elsewhere = own;
+  elsewhere.machine = "another";
+  const std::string foreign = "NCCL_SOCKET_IFNAME=eth1";
+  std::string log;
+  EXPECT_EQ(bind_address({own, elsewhere}, {.foreign_network = foreign}, log), "192.0.2.1");
+  expect_contains(log, "other ranks reach this one at 192.0.2.1: from it leads its route to the");
+  const std::string warning =
+      "warning: NCCL_SOCKET_IFNAME=eth1 is not read by stretto: set STRETTO";
+  expect_contains(log, warning);
+  EXPECT_EQ(log.find(warning), log.rfind(warning)) << "once";
+
+  // Inside of a host no network matters.
+  EXPECT_EQ(bind_address({own, own}, {.foreign_network = foreign}, log), "192.0.2.1");
+  expect_lacks(log, "NCCL");
+  EXPECT_EQ(bind_address({own, elsewhere}, {.networks = {"lo"}}, log), "127.0.0.1");
+  expect_contains(log, "at 127.0.0.1 (lo): lo from STRETTO_NETWORK");
 }
 
 TEST(HostPort, ReadsAndWritesAddresses) {

@@ -84,6 +84,7 @@ class Joiner {
       int rank, Purpose purpose,
       const std::function<Result<FileDescriptor>()>& connect_to_rank) const;
   Status not_connected(int rank, const Status& why) const;
+  static std::string ends_of(std::span<const FileDescriptor> sockets);
   void log_link(int rank);
   std::string why_not(const LinkProvider& provider, int rank) const;
   bool has_other_way(const Way& way, int rank) const;
@@ -402,13 +403,28 @@ Status Joiner::connect_to(const Way& way, int rank, const std::string& address) 
   return socket.status();
 }
 
+// " from 10.0.4.7 (eth1) to 10.0.4.8", of each connection through a network.
+std::string Joiner::ends_of(std::span<const FileDescriptor> sockets) {
+  std::string ends;
+  if (!log_enabled(LogLevel::info)) return ends;
+  for (const FileDescriptor& socket : sockets) {
+    const Result<std::string> own = local_host(socket.get());
+    const Result<std::string> other = peer_host(socket.get());
+    if (!own.ok() || !other.ok()) continue;
+    ends += fmt::format("{} from {} to {}", ends.empty() ? "" : ",", with_interface(own.value()),
+                        other.value());
+  }
+  return ends;
+}
+
 void Joiner::log_link(int rank) {
   const RankCard& card = cards_[rank];
   std::size_t used = 0;
   while (sockets_[used][rank].empty()) ++used;
   const std::string_view name = options_.links[used]->name();
   if (used == 0) {
-    log(LogLevel::info, "rank {} ({} pid {}): {}", rank, card.node, card.pid, name);
+    log(LogLevel::info, "rank {} ({} pid {}): {}{}", rank, card.node, card.pid, name,
+        ends_of(sockets_[used][rank]));
     return;
   }
   const LinkProvider& preferred = *options_.links.front();
@@ -417,8 +433,8 @@ void Joiner::log_link(int rank) {
   const bool surprising =
       card.machine == cards_[options_.rank].machine && warned_of_.insert(reason).second;
   log(surprising ? LogLevel::warning : LogLevel::info,
-      "ranks {} and {} ({} pid {}) are connected by {}, not by {}: {}", options_.rank, rank,
-      card.node, card.pid, name, preferred.name(),
+      "ranks {} and {} ({} pid {}) are connected by {}{}, not by {}: {}", options_.rank, rank,
+      card.node, card.pid, name, ends_of(sockets_[used][rank]), preferred.name(),
       reason.empty() ? "the connection failed" : reason);
 }
 

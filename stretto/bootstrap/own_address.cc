@@ -64,13 +64,8 @@ std::optional<Subnet> parse_subnet(std::string_view text) {
   return subnet;
 }
 
-struct InterfaceAddress {
-  std::string interface;
-  std::string text;
-  AddressBytes bytes;
-};
+}  // namespace
 
-// Those that others could connect to: of interfaces that are up, and valid beyond one link.
 Result<std::vector<InterfaceAddress>> interface_addresses() {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return system_status("getifaddrs");
@@ -87,13 +82,13 @@ Result<std::vector<InterfaceAddress>> interface_addresses() {
     const void* const address = family == AF_INET ? static_cast<const void*>(&v4->sin_addr)
                                                   : static_cast<const void*>(&v6->sin6_addr);
     if (::inet_ntop(family, address, text.data(), text.size()) == nullptr) continue;
-    found.push_back({entry->ifa_name, text.data(), bytes_of(text.data())});
+    found.push_back({entry->ifa_name, text.data()});
   }
-  std::ranges::stable_sort(found, {}, [](const InterfaceAddress& own) { return own.bytes.size(); });
+  std::ranges::stable_sort(found, {}, [](const InterfaceAddress& own) {
+    return own.text.find(':') != std::string::npos;
+  });
   return found;
 }
-
-}  // namespace
 
 Result<Route> route_to(const std::string& host, int port, const WaitLimit& limit) {
   STRETTO_ASSIGN_OR_RETURN(const Addresses addresses, resolve(host, port, limit));
@@ -116,7 +111,7 @@ Result<std::string> address_in(std::string_view network) {
   STRETTO_ASSIGN_OR_RETURN(const auto addresses, interface_addresses());
   std::string others;
   for (const InterfaceAddress& own : addresses) {
-    if (subnet ? subnet->contains(own.bytes) : own.interface == network) return own.text;
+    if (subnet ? subnet->contains(bytes_of(own.text)) : own.interface == network) return own.text;
     others += fmt::format("{}{} {}", others.empty() ? "" : ", ", own.interface, own.text);
   }
   return status_of(
@@ -152,6 +147,13 @@ Result<std::string> address_to_bind(const std::string& host, int port, const Wai
   const Result<std::string> own = address_of_name(host, port, limit);
   if (!own.ok()) return own;
   return is_loopback(own.value()) ? any_address() : host;
+}
+
+std::string with_interface(const std::string& address) {
+  const auto all = interface_addresses();
+  if (!all.ok()) return address;
+  const auto own = std::ranges::find(all.value(), address, &InterfaceAddress::text);
+  return own == all.value().end() ? address : fmt::format("{} ({})", address, own->interface);
 }
 
 std::string any_address() {

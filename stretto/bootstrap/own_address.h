@@ -21,9 +21,20 @@ struct Route {
 };
 Result<Route> route_to(const std::string& host, int port, const WaitLimit& limit);
 
+struct InterfaceAddress {
+  std::string interface;
+  std::string text;
+};
+// Those that others could connect to: of interfaces that are up, and valid beyond one link; IPv4
+// before IPv6. Loopback's are among them.
+Result<std::vector<InterfaceAddress>> interface_addresses();
+
 // The first one of an interface ("eth1") or in a subnet ("10.0.0.0/8", "fd00::/8"); IPv4 before
 // IPv6. Fails with invalid_argument, naming those that there are.
 Result<std::string> address_in(std::string_view network);
+
+// "10.0.4.7 (eth1)", for messages: the address, and this host's interface that has it, if one does.
+std::string with_interface(const std::string& address);
 
 // What a server on this host binds whose clients know it by the name or address `host`: that, or
 // any_address(), where a name that is not localhost's means a loopback address here, as /etc/hosts

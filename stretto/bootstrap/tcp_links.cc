@@ -14,6 +14,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/log.h"
 #include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/tls_stream.h"
@@ -40,7 +41,10 @@ class TcpLinks final : public LinkProvider {
   // The address of a network.
   Result<std::string> bind_address(Rank self, int stream,
                                    std::span<const RankCard> cards) override {
-    return own_address(cards[static_cast<std::size_t>(self)], stream, cards);
+    STRETTO_ASSIGN_OR_RETURN(const OwnAddress own,
+                             own_address(cards[static_cast<std::size_t>(self)], stream, cards));
+    log(LogLevel::info, "other ranks reach this one at {}: {}", with_interface(own.text), own.why);
+    return own.text;
   }
 
   bool is_shared_by_host() const override { return true; }
@@ -137,33 +141,56 @@ class TcpLinks final : public LinkProvider {
     return streams;
   }
 
+  struct OwnAddress {
+    std::string text;
+    std::string why;
+  };
+
   // Where peers can reach this rank: where it is told, or as the ranks' ways to the store show, or,
   // where these show nothing, at all addresses, among which the peers find out.
-  Result<std::string> own_address(const RankCard& own, int stream,
-                                  std::span<const RankCard> cards) const {
+  Result<OwnAddress> own_address(const RankCard& own, int stream, std::span<const RankCard> cards) {
     const auto on_this_host = [&](const RankCard& card) {
       return card.machine == own.machine && card.network == own.network;
     };
     if (!options_.networks.empty()) {
       const auto turn = std::ranges::count_if(&cards.front(), &own, on_this_host) + stream;
-      Result<std::string> address =
-          address_in(options_.networks[static_cast<std::size_t>(turn) % options_.networks.size()]);
-      return address.ok() ? address : address.status().with_context("STRETTO_NETWORK");
+      const std::string& network =
+          options_.networks[static_cast<std::size_t>(turn) % options_.networks.size()];
+      Result<std::string> address = address_in(network);
+      if (!address.ok()) return address.status().with_context("STRETTO_NETWORK");
+      return OwnAddress{*address, fmt::format("{} from STRETTO_NETWORK", network)};
     }
     const bool one_host = std::ranges::all_of(cards, on_this_host);
-    if (!own.address.empty() && (one_host || !is_loopback(own.address))) return own.address;
-    if (one_host) return std::string("127.0.0.1");
+    if (!one_host) warn_of_foreign_network();
+    if (!own.address.empty() && (one_host || !is_loopback(own.address))) {
+      return OwnAddress{own.address, "from it leads its route to the store"};
+    }
+    if (one_host) return OwnAddress{"127.0.0.1", "all ranks are on this host"};
     // The store is on this host, whose own name leads nowhere else on many systems.
     const std::vector<std::string> addresses = own_addresses();
     const auto reached = std::ranges::find_if(cards, [&](const RankCard& card) {
       return !on_this_host(card) && std::ranges::count(addresses, card.store) > 0;
     });
-    if (reached != cards.end()) return reached->store;
-    if (!addresses.empty()) return any_address();
+    if (reached != cards.end()) {
+      return OwnAddress{reached->store, "other hosts' route to the store leads to it"};
+    }
+    if (!addresses.empty()) {
+      return OwnAddress{any_address(), "all addresses of this host, for nothing tells which"};
+    }
     return status_of(
         StatusCode::system,
         "the ranks are on several hosts, and this one has no address by which others could reach "
         "it; bring up a network, or name one in STRETTO_NETWORK");
+  }
+
+  // Once.
+  void warn_of_foreign_network() {
+    const std::string foreign = std::exchange(options_.foreign_network, {});
+    if (foreign.empty()) return;
+    log(LogLevel::warning,
+        "{} is not read by stretto: set STRETTO_NETWORK to the interface or subnet (eth1, "
+        "10.0.0.0/8) by which ranks shall reach each other",
+        foreign);
   }
 
   Status poll_busily(int socket) const {

@@ -23,6 +23,9 @@ struct TcpLinkOptions {
   // other, or, if that is on this host, by which other hosts reach it; where nothing tells, all
   // addresses of this host.
   std::vector<std::string> networks = {};
+  // What names the network for other libraries, if `networks` is empty: "GLOO_SOCKET_IFNAME=eth1".
+  // Where networks matter, a warning says that it is not read.
+  std::string foreign_network = {};
   PortRange ports = {};  // To listen on.
   int streams = 1;       // Between two ranks that both want so many.
   // For which the kernel asks a network card's queue before a read finds nothing (SO_BUSY_POLL).

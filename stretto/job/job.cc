@@ -22,11 +22,6 @@ namespace {
 constexpr int kStreamsMax = 16;
 constexpr int kBusyPollMax = 1'000'000;
 
-template <class T>
-void note(Job& job, std::string_view what, const Sourced<T>& value) {
-  job.sources += fmt::format("{} {} from {}\n", what, value.value, value.source);
-}
-
 Status set_address(Job& job, RendezvousKind kind, std::string_view text) {
   STRETTO_ASSIGN_OR_RETURN(const bootstrap::HostPort address, bootstrap::parse_host_port(text));
   job.rendezvous_kind = kind;
@@ -82,7 +77,7 @@ Status meet_at_master(const Environment& environment, const Sourced<std::string>
         fmt::format("stretto/{}/{}/", environment.get("TORCHELASTIC_RUN_ID").value_or("none"),
                     environment.get("TORCHELASTIC_RESTART_COUNT").value_or("0"));
   }
-  note(job, "rendezvous", master);
+  job.sources.note("rendezvous", master);
   return {};
 }
 
@@ -91,9 +86,10 @@ Status meet_by_slurm(const Environment& environment, Job& job) {
   job.rendezvous_kind = RendezvousKind::rank_0_store;
   job.rendezvous_host = address.host;
   job.rendezvous_port = address.port;
-  note(job, "rendezvous",
-       Sourced<std::string>{bootstrap::format_host_port(job.rendezvous_host, job.rendezvous_port),
-                            "Slurm's list of hosts and number of the job"});
+  job.sources.note(
+      "rendezvous",
+      Sourced<std::string>{bootstrap::format_host_port(job.rendezvous_host, job.rendezvous_port),
+                           "Slurm's list of hosts and number of the job"});
   return {};
 }
 
@@ -120,7 +116,8 @@ Status meet_by_mpi(const Environment& environment, Job& job) {
   job.makes_folder = true;
   job.rendezvous_path = fmt::format("{}/stretto-{}/{}", environment.get("TMPDIR").value_or("/tmp"),
                                     ::geteuid(), file);
-  note(job, "rendezvous", Sourced<std::string>{"file://" + job.rendezvous_path, "PMIX_NAMESPACE"});
+  job.sources.note("rendezvous",
+                   Sourced<std::string>{"file://" + job.rendezvous_path, "PMIX_NAMESPACE"});
   return {};
 }
 
@@ -131,7 +128,7 @@ Status resolve_rendezvous(const JoinOptions& options, const Environment& environ
   STRETTO_ASSIGN_OR_RETURN(const auto given,
                            agree(from_options, read_text(environment, "STRETTO_RENDEZVOUS")));
   if (given) {
-    note(job, "rendezvous", *given);
+    job.sources.note("rendezvous", *given);
     return set_rendezvous(job, given->value).with_context(given->source);
   }
   const bool sets_rank = job.launcher == Launcher::torchrun || job.launcher == Launcher::variables;
@@ -158,7 +155,7 @@ Status resolve_key(const Environment& environment, Job& job) {
   const auto text = environment.get("STRETTO_JOB_KEY");
   if (!text) {
     if (job.rendezvous_kind != RendezvousKind::launcher_store) {
-      job.sources += "job key from the store: rank 0 makes one\n";
+      job.sources.add("job key from the store: rank 0 makes one");
       return {};
     }
     return status_of(StatusCode::invalid_argument,
@@ -168,7 +165,7 @@ Status resolve_key(const Environment& environment, Job& job) {
   const Result<bootstrap::JobKey> key = bootstrap::JobKey::parse(*text);
   if (!key.ok()) return key.status().with_context("STRETTO_JOB_KEY");
   job.key = key.value();
-  job.sources += "job key from STRETTO_JOB_KEY\n";
+  job.sources.add("job key from STRETTO_JOB_KEY");
   return {};
 }
 
@@ -181,12 +178,15 @@ Result<Sourced<std::string>> resolve_choice(Job& job, std::string_view name,
   MaybeSourced<std::string> from_options;
   if (!option.empty()) from_options = {option, fmt::format("option {}", name)};
   STRETTO_ASSIGN_OR_RETURN(const auto given, agree(from_options, read_text(environment, variable)));
-  if (!given) return Sourced<std::string>{std::string(choices.front()), ""};
+  if (!given) {
+    job.sources.by_default(name, choices.front());
+    return Sourced<std::string>{std::string(choices.front()), ""};
+  }
   if (std::ranges::find(choices, given->value) == choices.end()) {
     return status_of(StatusCode::invalid_argument, "{}=\"{}\" is not one of {}", given->source,
                      given->value, fmt::join(choices, ", "));
   }
-  note(job, name, *given);
+  job.sources.note(name, *given);
   return *given;
 }
 
@@ -206,9 +206,9 @@ Status resolve_transport(const JoinOptions& options, const Environment& environm
   job.shared_memory = !options.disable_shared_memory && transport.value != "tcp";
   if (transport.value == "mpi" || transport.value == "ucx") job.engine = transport.value;
   job.backend = backend.value;
-  job.plugin = environment.get("STRETTO_PLUGIN").value_or("");
+  job.plugin = read_text(environment, "STRETTO_PLUGIN", "plug-in", job.sources);
   if (options.disable_shared_memory) {
-    job.sources += "no shared memory, from option disable_shared_memory\n";
+    job.sources.add("no shared memory, from option disable_shared_memory");
   }
   return {};
 }
@@ -250,11 +250,15 @@ Status resolve_encryption(const JoinOptions& options, const Environment& environ
 }
 
 // Leaves `value` as it is where the variable is not set.
-Status read_within(const Environment& environment, const std::string& variable, int least, int most,
-                   int& value) {
+Status read_within(const Environment& environment, const std::string& variable,
+                   std::string_view what, int least, int most, int& value, Sources& sources) {
   STRETTO_ASSIGN_OR_RETURN(const auto number, read_number(environment, variable));
-  if (!number) return {};
+  if (!number) {
+    sources.by_default(what, value);
+    return {};
+  }
   value = number->value;
+  sources.note(what, *number);
   if (value < least || value > most) {
     return status_of(StatusCode::invalid_argument, "{} says {}: want {} to {}", variable, value,
                      least, most);
@@ -262,26 +266,38 @@ Status read_within(const Environment& environment, const std::string& variable, 
   return {};
 }
 
-Status resolve_network(const Environment& environment, Job& job) {
-  if (const auto network = environment.get("STRETTO_NETWORK")) {
-    std::istringstream names(*network);
-    for (std::string name; std::getline(names, name, ',');) job.networks.push_back(name);
-    job.sources += fmt::format("network {} from STRETTO_NETWORK\n", *network);
-  }
-  // Each pair of ranks uses all networks.
+// Each pair of ranks uses all networks.
+void resolve_networks(const Environment& environment, Job& job) {
+  std::istringstream names(read_text(environment, "STRETTO_NETWORK", "network", job.sources));
+  for (std::string name; std::getline(names, name, ',');) job.networks.push_back(name);
   job.streams = std::max(1, static_cast<int>(job.networks.size()));
+  if (!job.networks.empty()) return;
+  job.sources.by_default("network", "towards the store");
+  for (const char* variable : {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) {
+    const auto name = environment.get(variable);
+    if (name) job.foreign_network = fmt::format("{}={}", variable, *name);
+  }
+}
+
+Status resolve_network(const Environment& environment, Job& job) {
+  resolve_networks(environment, job);
   int busy_poll = 0;
-  STRETTO_RETURN_IF_ERROR(read_within(environment, "STRETTO_STREAMS", 1, kStreamsMax, job.streams));
-  STRETTO_RETURN_IF_ERROR(
-      read_within(environment, "STRETTO_BUSY_POLL", 0, kBusyPollMax, busy_poll));
+  STRETTO_RETURN_IF_ERROR(read_within(environment, "STRETTO_STREAMS", "streams", 1, kStreamsMax,
+                                      job.streams, job.sources));
+  STRETTO_RETURN_IF_ERROR(read_within(environment, "STRETTO_BUSY_POLL", "busy poll in microseconds",
+                                      0, kBusyPollMax, busy_poll, job.sources));
   job.busy_poll = std::chrono::microseconds(busy_poll);
-  job.congestion_control = environment.get("STRETTO_CONGESTION_CONTROL").value_or("");
-  const auto text = environment.get("STRETTO_PORTS");
-  if (!text) return {};
-  const Result<bootstrap::PortRange> ports = bootstrap::parse_port_range(*text);
+  job.congestion_control =
+      read_text(environment, "STRETTO_CONGESTION_CONTROL", "congestion control", job.sources);
+  if (job.congestion_control.empty()) job.sources.by_default("congestion control", "the system's");
+  const std::string text = read_text(environment, "STRETTO_PORTS", "ports", job.sources);
+  if (text.empty()) {
+    job.sources.by_default("ports", "as the system chooses");
+    return {};
+  }
+  const Result<bootstrap::PortRange> ports = bootstrap::parse_port_range(text);
   if (!ports.ok()) return ports.status().with_context("STRETTO_PORTS");
   job.ports = ports.value();
-  job.sources += fmt::format("ports {} from STRETTO_PORTS\n", *text);
   return {};
 }
 
@@ -294,14 +310,17 @@ Status resolve_network_timeout(const JoinOptions& options, const Environment& en
   STRETTO_ASSIGN_OR_RETURN(const auto variable,
                            read_seconds(environment, "STRETTO_NETWORK_TIMEOUT"));
   STRETTO_ASSIGN_OR_RETURN(const auto wanted, agree(from_options, variable));
-  if (!wanted) return {};
+  if (!wanted) {
+    job.sources.by_default("network timeout in seconds", seconds(job.network_timeout));
+    return {};
+  }
   const double value = wanted->value;
   if (value != 0 && value < 1) {
     return status_of(StatusCode::invalid_argument, "{} says {}: want 0 or at least 1, in seconds",
                      wanted->source, value);
   }
   job.network_timeout = to_duration(value);
-  note(job, "network timeout in seconds", *wanted);
+  job.sources.note("network timeout in seconds", *wanted);
   return {};
 }
 
@@ -313,8 +332,10 @@ Result<Job> resolve_job(const JoinOptions& options, const Environment& environme
   if (!own.empty()) {
     job.rank = own.rank->value;
     job.size = own.size->value;
-    note(job, "rank", *own.rank);
-    note(job, "size", *own.size);
+    job.sources.note("rank", *own.rank);
+    job.sources.note("size", *own.size);
+  } else {
+    job.sources.by_default("rank 0 of", job.size);
   }
   STRETTO_RETURN_IF_ERROR(resolve_rendezvous(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
@@ -342,6 +363,7 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
   Job job{.rank = rank.value(), .size = size};
   job.rendezvous_kind = RendezvousKind::given_store;
   job.store = std::move(store);
+  job.sources.add(fmt::format("rank {}, size {} and the store from the program", job.rank, size));
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_encryption(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_network(environment, job));

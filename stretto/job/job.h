@@ -14,6 +14,7 @@
 #include "stretto/bootstrap/store.h"
 #include "stretto/job/join_options.h"
 #include "stretto/job/rank_and_size.h"
+#include "stretto/job/sourced.h"
 
 namespace stretto::job {
 
@@ -55,8 +56,9 @@ struct Job {
   std::string plugin = {};              // The file of what they need; empty: where it is found.
   bool encrypted = false;               // What goes between ranks that share no memory.
   Duration network_timeout = kNetworkTimeout;
-  // "rank 3 from STRETTO_RANK": a line for each value, for the log.
-  std::string sources = {};
+  // What names the network for other libraries, "NCCL_SOCKET_IFNAME=eth1", if nothing does for us.
+  std::string foreign_network = {};
+  Sources sources = {};
 };
 
 // Who this process is: rank_and_size.h. Where the ranks meet, from the first that says so:

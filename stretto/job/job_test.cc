@@ -97,8 +97,8 @@ TEST(ResolveJob, ReadsStrettoRun) {
   expect_job(job, Launcher::stretto_run, RendezvousKind::launcher_store, "127.0.0.1:4242",
              "3 of 4");
   EXPECT_EQ(job.key->hexadecimal(), kKey);
-  expect_contains(job.sources, "rank 3 from STRETTO_RANK\n");
-  expect_lacks(job.sources, kKey);
+  expect_contains(job.sources.text(), "rank 3 from STRETTO_RANK\n");
+  expect_lacks(job.sources.text(), kKey);
 }
 
 TEST(ResolveJob, ReadsTorchrun) {
@@ -114,7 +114,7 @@ TEST(ResolveJob, ReadsOptions) {
   const JoinOptions options{.rank = 1, .size = 2, .rendezvous = "node7:99"};
   const Job job = resolve(options, {{"STRETTO_JOB_KEY", kKey}});
   expect_job(job, Launcher::options, RendezvousKind::launcher_store, "node7:99", "1 of 2");
-  expect_contains(job.sources, "rank 1 from option rank\n");
+  expect_contains(job.sources.text(), "rank 1 from option rank\n");
   EXPECT_EQ(resolve({.rank = 0, .size = 1}, {}).size, 1);
   EXPECT_EQ(resolve({.rank = 3, .size = 4}, stretto_run()).launcher, Launcher::stretto_run)
       << "options that only repeat the launcher change nothing";
@@ -228,8 +228,8 @@ TEST(ResolveJob, ReadsVariablesThatNoAgentStandsBehind) {
   const Job job = resolve({}, by_hand());
   expect_job(job, Launcher::variables, RendezvousKind::rank_0_store, "node0:29500", "1 of 2");
   EXPECT_FALSE(job.key.has_value());
-  expect_contains(job.sources, "rendezvous node0:29500 from MASTER_ADDR and MASTER_PORT\n");
-  expect_contains(job.sources, "job key from the store");
+  expect_contains(job.sources.text(), "rendezvous node0:29500 from MASTER_ADDR and MASTER_PORT\n");
+  expect_contains(job.sources.text(), "job key from the store");
   EXPECT_EQ(resolve({}, with(by_hand(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(), kKey);
   // torchrun says itself whether its agent has a store.
   const auto meeting = [](const Variables& changes) {
@@ -266,8 +266,8 @@ TEST(ResolveJob, ReadsOpenMpi) {
   EXPECT_TRUE(job.makes_folder);
   EXPECT_EQ(job.rendezvous_path,
             fmt::format("/scratch/stretto-{}/prterun-node0-28821@1", ::geteuid()));
-  expect_contains(job.sources, "rank 1 from OMPI_COMM_WORLD_RANK\n");
-  expect_contains(job.sources, "from PMIX_NAMESPACE\n");
+  expect_contains(job.sources.text(), "rank 1 from OMPI_COMM_WORLD_RANK\n");
+  expect_contains(job.sources.text(), "from PMIX_NAMESPACE\n");
   EXPECT_EQ(resolve({}, with(open_mpi(), {{"PMIX_NAMESPACE", "../../etc/x"}})).rendezvous_path,
             fmt::format("/scratch/stretto-{}/______etc_x", ::geteuid()));
   const Variables several_hosts = with(open_mpi(), {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
@@ -292,7 +292,7 @@ TEST(ResolveJob, ReadsSlurm) {
   const int port = 15000 + (123456 + 2 * 1009) % 15000;
   expect_job(job, Launcher::slurm, RendezvousKind::rank_0_store, fmt::format("node07:{}", port),
              "5 of 8");
-  expect_contains(job.sources, "size 8 from SLURM_NTASKS\n");
+  expect_contains(job.sources.text(), "size 8 from SLURM_NTASKS\n");
   const Variables part =
       with(slurm(), {{"SLURM_STEP_NUM_TASKS", "6"}, {"SLURM_STEP_NODELIST", "node12"}});
   EXPECT_EQ(resolve({}, part).size, 6);

@@ -3,7 +3,6 @@
 
 #include "stretto/job/join.h"
 
-#include <initializer_list>
 #include <memory>
 #include <new>
 #include <optional>
@@ -26,9 +25,9 @@
 #include "stretto/job/job.h"
 #include "stretto/job/plugin_factory.h"
 #include "stretto/job/rendezvous.h"
+#include "stretto/job/settings.h"
 #include "stretto/job/sourced.h"
 #include "stretto/job/status_board.h"
-#include "stretto/schedule/algorithms.h"
 #include "stretto/transport/loopback/world.h"
 #include "stretto/transport/packets/plane.h"
 
@@ -36,109 +35,7 @@ namespace stretto {
 namespace {
 
 using job::Job;
-
-template <class Value>
-struct Setting {
-  std::string_view text;
-  Value value;
-};
-
-// What the variable says, which must be one of these; without it, the first.
-template <class Value>
-Result<Value> one_of(const Environment& environment, const char* variable,
-                     std::initializer_list<Setting<Value>> settings) {
-  const std::optional<std::string> wanted = environment.get(variable);
-  std::string texts;
-  for (const Setting<Value>& setting : settings) {
-    if (wanted.value_or(std::string(setting.text)) == setting.text) return setting.value;
-    texts += (texts.empty() ? "" : ", ") + std::string(setting.text);
-  }
-  return status_of(StatusCode::invalid_argument, "{}={} is not one of {}", variable, *wanted,
-                   texts);
-}
-
-Result<ProgressThread> progress_thread(const Environment& environment) {
-  return one_of<ProgressThread>(environment, "STRETTO_PROGRESS_THREAD",
-                                {{"automatic", ProgressThread::automatic},
-                                 {"always", ProgressThread::always},
-                                 {"never", ProgressThread::never}});
-}
-
-Result<bool> memory_check(const Environment& environment) {
-  return one_of<bool>(environment, "STRETTO_MEMORY_CHECK", {{"on", true}, {"off", false}});
-}
-
-Result<SingleCopy> single_copy(const Environment& environment) {
-  return one_of<SingleCopy>(environment, "STRETTO_SINGLE_COPY",
-                            {{"automatic", SingleCopy::automatic},
-                             {"always", SingleCopy::always},
-                             {"off", SingleCopy::off}});
-}
-
-Result<schedule::Verification> verification(const Environment& environment) {
-  using enum schedule::Verification;
-  return one_of<schedule::Verification>(
-      environment, "STRETTO_VERIFY",
-      {{"automatic", automatic}, {"always", always}, {"never", never}});
-}
-
-Result<Duration> warn_after(const JoinOptions& options, const Environment& environment) {
-  STRETTO_ASSIGN_OR_RETURN(const auto variable,
-                           job::read_seconds(environment, "STRETTO_WARN_AFTER"));
-  if (options.warn_after) return *options.warn_after;
-  if (!variable) return group::Engine::Options().warn_after;
-  return job::to_duration(variable->value);
-}
-
-Status check_times(const JoinOptions& options) {
-  struct Field {
-    std::string_view name;
-    Duration value;
-  };
-  for (const Field& field :
-       {Field{"timeout", options.timeout}, Field{"join_timeout", options.join_timeout},
-        Field{"warn_after", options.warn_after.value_or(Duration::zero())}}) {
-    if (field.value >= Duration::zero()) continue;
-    return status_of(StatusCode::invalid_argument, "option {} says {:g} s, which is negative",
-                     field.name, seconds(field.value));
-  }
-  return {};
-}
-
-// A name that no collective knows is a slip; one that only some know runs those.
-Result<std::string> default_algorithm(const Environment& environment) {
-  const std::string wanted = environment.get("STRETTO_ALGORITHM").value_or("");
-  std::string names;
-  for (const schedule::Algorithm& algorithm : schedule::algorithms()) {
-    if (wanted.empty() || algorithm.name == wanted) return wanted;
-    if (names.find(algorithm.name) == std::string::npos) {
-      names += (names.empty() ? "" : ", ") + std::string(algorithm.name);
-    }
-  }
-  return status_of(StatusCode::invalid_argument,
-                   "STRETTO_ALGORITHM={} is no algorithm; there are: {}", wanted, names);
-}
-
-// What the environment says about how to run, not about where.
-struct Settings {
-  ProgressThread progress_thread;
-  bool checks_memory;
-  SingleCopy single_copy;
-  schedule::Verification verification;
-  std::string algorithm;
-  Duration warn_after;
-};
-
-Result<Settings> read_settings(const JoinOptions& options, const Environment& environment) {
-  STRETTO_RETURN_IF_ERROR(check_times(options));
-  STRETTO_ASSIGN_OR_RETURN(const Duration warning, warn_after(options, environment));
-  STRETTO_ASSIGN_OR_RETURN(const ProgressThread thread, progress_thread(environment));
-  STRETTO_ASSIGN_OR_RETURN(const bool checks_memory, memory_check(environment));
-  STRETTO_ASSIGN_OR_RETURN(const SingleCopy copies, single_copy(environment));
-  STRETTO_ASSIGN_OR_RETURN(const schedule::Verification proofs, verification(environment));
-  STRETTO_ASSIGN_OR_RETURN(const std::string algorithm, default_algorithm(environment));
-  return Settings{thread, checks_memory, copies, proofs, algorithm, warning};
-}
+using job::Settings;
 
 // Who runs collectives besides schedules on memory of the host. Empty: nobody.
 struct Collectives {
@@ -181,6 +78,7 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job,
   links.push_back(
       bootstrap::tcp_links({.network_timeout = job.network_timeout,
                             .networks = job.networks,
+                            .foreign_network = job.foreign_network,
                             .ports = job.ports,
                             .streams = job.streams,
                             .busy_poll = job.busy_poll,
@@ -229,9 +127,9 @@ Result<MakeDataPlane> engine_of(const Job& job, bootstrap::JoinNotes& notes) {
 }
 
 // All that can fail on this rank alone, so that the others are told if it does.
-Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const JoinOptions& options,
-                           const Environment& environment) {
-  STRETTO_ASSIGN_OR_RETURN(const Settings settings, read_settings(options, environment));
+Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
+                           const Result<Settings>& settings, const Environment& environment) {
+  STRETTO_RETURN_IF_ERROR(settings.status());
   STRETTO_ASSIGN_OR_RETURN(MakeDataPlane engine, engine_of(job, rendezvous.notes()));
   STRETTO_ASSIGN_OR_RETURN(auto collectives, collectives_of(job, environment));
   const bootstrap::MeshOptions mesh_options{
@@ -240,22 +138,23 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous, const Jo
       .key = rendezvous.key(),
       .prefix = "mesh/",
       .links = links_of(job, rendezvous.key()),
-      .configuration = fnv1a(settings.algorithm + " " + job.engine + " " + job.backend),
+      .configuration = fnv1a(settings.value().algorithm + " " + job.engine + " " + job.backend),
       .make_data_plane = std::move(engine)};
   STRETTO_ASSIGN_OR_RETURN(auto mesh, bootstrap::connect_mesh(rendezvous.notes(), mesh_options));
-  Result<Joined> joined = make_engine(std::move(mesh), job, settings, environment);
+  Result<Joined> joined = make_engine(std::move(mesh), job, settings.value(), environment);
   if (!joined.ok()) return joined;
   joined->collectives = std::move(collectives);
   STRETTO_RETURN_IF_ERROR(rendezvous.finish());
   return joined;
 }
 
-Result<Joined> join_alone(const Job& job, const JoinOptions& options,
+Result<Joined> join_alone(const Job& job, const Result<Settings>& settings,
                           const Environment& environment) {
-  STRETTO_ASSIGN_OR_RETURN(const Settings settings, read_settings(options, environment));
+  STRETTO_RETURN_IF_ERROR(settings.status());
   STRETTO_ASSIGN_OR_RETURN(auto collectives, collectives_of(job, environment));
   STRETTO_ASSIGN_OR_RETURN(auto world, transport::loopback::make_world({.ranks = 1}));
-  auto joined = make_engine({.endpoint = std::move(world.front())}, job, settings, environment);
+  auto joined =
+      make_engine({.endpoint = std::move(world.front())}, job, settings.value(), environment);
   if (joined.ok()) joined->collectives = std::move(collectives);
   return joined;
 }
@@ -266,12 +165,14 @@ std::size_t descriptors_for(const Job& job) {
   return 2 * static_cast<std::size_t>(job.size) * static_cast<std::size_t>(job.streams + 2);
 }
 
-Result<Joined> connect(const Job& job, const JoinOptions& options, const Environment& environment) {
-  if (job.size == 1) return join_alone(job, options, environment);
+// A mistake in the settings is told to the others, as all that fails on this rank.
+Result<Joined> connect(const Job& job, const Result<Settings>& settings, const JoinOptions& options,
+                       const Environment& environment) {
+  if (job.size == 1) return join_alone(job, settings, environment);
   allow_descriptors(descriptors_for(job));
   const Deadline deadline = Deadline::after(options.join_timeout);
   STRETTO_ASSIGN_OR_RETURN(auto rendezvous, job::Rendezvous::open(job, deadline));
-  Result<Joined> joined = join_others(job, *rendezvous, options, environment);
+  Result<Joined> joined = join_others(job, *rendezvous, settings, environment);
   if (joined.ok()) return joined;
   return rendezvous->notes().abandon(joined.status());
 }
@@ -290,8 +191,10 @@ Result<std::unique_ptr<Communicator>> join_job(const Result<Job>& resolved,
   if (!resolved.ok()) return resolved.status();
   const Job* const job = &resolved.value();
   configure_log(environment, fmt::format("stretto [rank {}]", job->rank));
-  log_lines(job->sources);
-  Result<Joined> joined = connect(*job, options, environment);
+  job::Sources sources = job->sources;
+  const Result<Settings> settings = read_settings(options, environment, sources);
+  log_lines(sources.text());
+  Result<Joined> joined = connect(*job, settings, options, environment);
   if (!joined.ok()) {
     return joined.status().with_context(
         fmt::format("rank {} of {} could not join", job->rank, job->size));

@@ -21,6 +21,14 @@ MaybeSourced<std::string> read_text(const Environment& environment, const std::s
   return Sourced<std::string>{*text, variable};
 }
 
+std::string read_text(const Environment& environment, const std::string& variable,
+                      std::string_view what, Sources& sources) {
+  const auto text = read_text(environment, variable);
+  if (!text) return {};
+  sources.note(what, *text);
+  return text->value;
+}
+
 Result<MaybeSourced<int>> read_number(const Environment& environment, const std::string& variable) {
   const auto text = environment.get(variable);
   if (!text) return MaybeSourced<int>();

@@ -5,6 +5,9 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+
+#include <fmt/format.h>
 
 #include "stretto/base/clock.h"
 #include "stretto/base/environment.h"
@@ -33,6 +36,29 @@ Result<MaybeSourced<T>> agree(const MaybeSourced<T>& first, const MaybeSourced<T
   return first ? first : second;
 }
 
+// What has been resolved, for the log.
+class Sources {
+ public:
+  // "rank 3 from STRETTO_RANK".
+  template <class T>
+  void note(std::string_view what, const Sourced<T>& value) {
+    add(fmt::format("{} {} from {}", what, value.value, value.source));
+  }
+  void add(std::string_view line) { lines_ += fmt::format("{}\n", line); }
+  // What holds because nobody has said anything else.
+  template <class T>
+  void by_default(std::string_view what, const T& value) {
+    defaults_ += fmt::format("{}{} {}", defaults_.empty() ? "by default: " : ", ", what, value);
+  }
+
+  // A line for each value that somebody has set, and one for all others.
+  std::string text() const { return lines_ + (defaults_.empty() ? "" : defaults_ + "\n"); }
+
+ private:
+  std::string lines_;
+  std::string defaults_;
+};
+
 inline Duration to_duration(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
@@ -40,6 +66,9 @@ inline Duration to_duration(double seconds) {
 // The variable's text, or its number (invalid_argument if it is none): a whole one, or seconds with
 // or without a fraction, not negative.
 MaybeSourced<std::string> read_text(const Environment& environment, const std::string& variable);
+// The text, which is noted as `what`; empty if the variable is not set.
+std::string read_text(const Environment& environment, const std::string& variable,
+                      std::string_view what, Sources& sources);
 Result<MaybeSourced<int>> read_number(const Environment& environment, const std::string& variable);
 Result<MaybeSourced<double>> read_seconds(const Environment& environment,
                                           const std::string& variable);

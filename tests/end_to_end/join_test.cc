@@ -9,6 +9,7 @@
 #include <memory>
 #include <sstream>
 
+#include "stretto/job/settings.h"
 #include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/free_port.h"
@@ -110,16 +111,76 @@ TEST_F(Join, BySlurmsVariables) {
   });
 }
 
+// All variables that there are, with values that are of no consequence for a job on this host.
+Variables variables_of_all_kinds() {
+  return {{"STRETTO_ALGORITHM", "recursive_doubling"},
+          {"STRETTO_BACKEND", "stretto"},
+          {"STRETTO_BUSY_POLL", "0"},
+          {"STRETTO_CONGESTION_CONTROL", "reno"},
+          {"STRETTO_CUDA_DRIVER", "/nowhere/libcuda.so"},
+          {"STRETTO_CUDA_KERNELS", "/nowhere/kernels.so"},
+          {"STRETTO_DEVICE", "7"},
+          {"STRETTO_ENCRYPTION", "tls"},
+          {"STRETTO_JOB_KEY", std::string(64, 'a')},
+          {"STRETTO_LINK_CACHE", "off"},
+          {"STRETTO_LOCAL_RANK", "1"},
+          {"STRETTO_LOCAL_SIZE", "2"},
+          {"STRETTO_LOG", "info"},
+          {"STRETTO_MEMORY_CHECK", "off"},
+          {"STRETTO_NCCL_LIBRARY", "/nowhere/libnccl.so"},
+          {"STRETTO_NETWORK", "lo"},
+          {"STRETTO_NETWORK_TIMEOUT", "20"},
+          {"STRETTO_PLUGIN", "/nowhere/plugin.so"},
+          {"STRETTO_PORTS", "20000-60000"},
+          {"STRETTO_PROGRESS_THREAD", "always"},
+          {"STRETTO_SINGLE_COPY", "off"},
+          {"STRETTO_STATUS_FD", "1000"},
+          {"STRETTO_STREAMS", "2"},
+          {"STRETTO_TRANSPORT", "tcp"},
+          {"STRETTO_VERIFY", "always"},
+          {"STRETTO_WARN_AFTER", "30"}};
+}
+
 TEST_F(Join, PrintsEachValueWithItsSource) {
   const std::string place = tcp_place();
-  const auto ended = start_ranks(
-      2, at(place, 2, [](int, Variables& variables) { variables["STRETTO_LOG"] = "info"; }));
-  for (const std::string& line :
-       {std::string("rank 1 from STRETTO_RANK"), std::string("size 2 from STRETTO_SIZE"),
-        "rendezvous " + place + " from STRETTO_RENDEZVOUS",
-        std::string("job key from the store: rank 0 makes one")}) {
-    expect_contains(ended[1].errors, "stretto [rank 1] info: " + line + "\n");
+  const Variables others = variables_of_all_kinds();
+  const auto ended = start_ranks(2, at(place, 2, [&](int, Variables& variables) {
+                                   variables.insert(others.begin(), others.end());
+                                 }));
+  EXPECT_EQ(ended[1].status, 0) << ended[1].errors;
+  for (const std::string_view variable : job::variables()) {
+    const auto set = others.find(std::string(variable));
+    const std::string value = variable == "STRETTO_RANK"         ? "1"
+                              : variable == "STRETTO_SIZE"       ? "2"
+                              : variable == "STRETTO_RENDEZVOUS" ? place
+                              : variable == "STRETTO_JOB_KEY"    ? "key"
+                              : set == others.end()              ? "a value for this test"
+                                                                 : set->second;
+    expect_contains(ended[1].errors, fmt::format(" {} from {}\n", value, variable));
   }
+  expect_lacks(ended[1].errors, std::string(64, 'a'));
+  expect_contains(ended[1].errors, "stretto [rank 1] info: by default: timeout in seconds 1800\n");
+}
+
+TEST_F(Join, PrintsWhatHoldsByDefault) {
+  const auto ended = start_ranks(2, at(tcp_place(), 2, [](int, Variables& variables) {
+                                   variables["STRETTO_LOG"] = "info";
+                                   variables["STRETTO_TRANSPORT"] = "tcp";
+                                 }));
+  expect_contains(ended[1].errors, "stretto [rank 1] info: job key from the store: rank 0 makes");
+  expect_contains(ended[1].errors,
+                  "stretto [rank 1] info: by default: backend stretto, encryption off, network "
+                  "towards the store, streams 1, busy poll in microseconds 0, congestion control "
+                  "the system's, ports as the system chooses, network timeout in seconds 10, "
+                  "timeout in seconds 1800, warnings after seconds 60, progress thread automatic, "
+                  "memory check on, single copy automatic, proofs automatic, algorithm as "
+                  "measured\n");
+  expect_contains(ended[1].errors, "join_timeout in seconds 20 from option join_timeout\n");
+  // And by which networks ranks reach each other.
+  expect_contains(ended[0].errors,
+                  "other ranks reach this one at 127.0.0.1 (lo): from it leads its route to the "
+                  "store\n");
+  expect_contains(ended[1].errors, "): tcp from 127.0.0.1 (lo) to 127.0.0.1\n");
 }
 
 // What each of the other ranks says of the one that fails.

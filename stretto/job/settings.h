@@ -1,0 +1,39 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "stretto/base/clock.h"
+#include "stretto/base/environment.h"
+#include "stretto/base/single_copy.h"
+#include "stretto/base/status.h"
+#include "stretto/group/progress_thread.h"
+#include "stretto/job/join_options.h"
+#include "stretto/job/sourced.h"
+#include "stretto/schedule/verify/proof.h"
+
+namespace stretto::job {
+
+// What options and environment say about how to run, not about where.
+struct Settings {
+  ProgressThread progress_thread;
+  bool checks_memory;
+  SingleCopy single_copy;
+  schedule::Verification verification;
+  std::string algorithm;
+  Duration warn_after;
+};
+
+// Fails with invalid_argument, naming the variable or the option, if a value makes no sense. Notes
+// what it has found in `sources`, and the variables that others read where they need them.
+Result<Settings> read_settings(const JoinOptions& options, const Environment& environment,
+                               Sources& sources);
+
+// All variables of stretto's that a rank, or its launcher, reads or sets.
+std::span<const std::string_view> variables();
+
+}  // namespace stretto::job
