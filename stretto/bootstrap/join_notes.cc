@@ -42,6 +42,11 @@ std::string this_process() { return fmt::format("{} pid {}", host_name(), ::getp
 
 std::string self_name(int rank) { return fmt::format("rank {} ({})", rank, this_process()); }
 
+// What to try on the host of a rank that does not come.
+std::string test_of(const std::string& server) {
+  return server.empty() ? "" : fmt::format("; test there: stretto doctor --to {}", server);
+}
+
 }  // namespace
 
 Status JoinNotes::arrive() {
@@ -214,9 +219,9 @@ std::string JoinNotes::describe_missing(const std::string& name, int rank) const
   if (!missing.empty()) {
     return fmt::format(
         "{:.0f}{} s for {} of {} ranks: {} never came. All meet in {}, which their hosts must be "
-        "able to reach{}",
+        "able to reach{}{}",
         waited, limit, missing.size(), options_.size, fmt::join(missing, ", "), store_->describe(),
-        refused_peer());
+        test_of(store_->server()), refused_peer());
   }
   missing = ranks_without(name, look);
   if (missing.empty()) missing.push_back(rank);

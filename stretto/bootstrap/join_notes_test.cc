@@ -161,7 +161,8 @@ TEST(JoinNotes, NamesWhoIsMissingAndWhereAndForHowLong) {
   EXPECT_EQ(status.message(),
             fmt::format("waited 1/1 s for 2 of 8 ranks: 5, 6 never came. All meet in the store of "
                         "the launcher at localhost:{0} (on this host 127.0.0.1:{0}), which their "
-                        "hosts must be able to reach",
+                        "hosts must be able to reach; test there: stretto doctor --to "
+                        "127.0.0.1:{0}",
                         server->port()));
 }
 

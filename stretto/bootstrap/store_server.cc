@@ -186,8 +186,10 @@ void Server::add(ProvenConnection proven) {
 }
 
 // A rank of this job with another key or version will never come: the join has failed, and all who
-// wait for it are told. From anybody else it is a hint, no more.
+// wait for it are told. From anybody else it is a hint, no more; who calls itself no rank, as
+// `stretto doctor` does, is none that is missing.
 void Server::judge(const AuthenticatingListener::Refusal& refusal) {
+  if (refusal.claimed.rank < 0) return;
   const bool ours = belongs_to_job(refusal);
   const std::string sentence = fmt::format("{} ({})", refusal.why.message(), refusal.name);
   if (!ours) return set(kRefusedPeerKey, sentence);
@@ -199,7 +201,7 @@ void Server::judge(const AuthenticatingListener::Refusal& refusal) {
 // Who may end a join: who has shown the key, or a process of a user who could kill the ranks as
 // well; and only for a rank that has not come yet, since else it is some other job's.
 bool Server::belongs_to_job(const AuthenticatingListener::Refusal& refusal) {
-  if (refusal.claimed.rank < 0 || ranks_.contains(refusal.claimed.rank)) return false;
+  if (ranks_.contains(refusal.claimed.rank)) return false;
   if (refusal.holds_key) return true;
   if (!next_lookup_.passed()) return false;
   next_lookup_ = Deadline::after(kBetweenLookups);

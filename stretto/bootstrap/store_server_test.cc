@@ -280,9 +280,10 @@ TEST_F(StoreServerTest, ARankOfThisUserWithAnotherKeyEndsTheJoin) {
     const std::array key = {std::string(kJoinFailureKey)};
     return store->check(key, soon()).or_throw();
   };
-  EXPECT_FALSE(come_as(1)) << "rank 1 is here: this is another job's";
-  EXPECT_FALSE(come_as(-1)) << "no rank";
   const std::array hint = {std::string(kRefusedPeerKey)};
+  EXPECT_FALSE(come_as(-1)) << "no rank";
+  EXPECT_FALSE(store->check(hint, soon()).or_throw()) << "no rank is missing for that";
+  EXPECT_FALSE(come_as(1)) << "rank 1 is here: this is another job's";
   EXPECT_TRUE(store->check(hint, soon()).or_throw());
   const Deadline deadline = soon();  // Lookups are some time apart.
   while (!come_as(4) && !deadline.passed()) std::this_thread::yield();
