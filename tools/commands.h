@@ -33,4 +33,8 @@ int bench_command(const std::vector<std::string>& arguments);
 // fails.
 int plan_command(const std::vector<std::string>& arguments);
 
+// `stretto doctor`: looks for what is wrong with this host, its network and a job's settings, or
+// with the way to another host. Returns 1 if there is a problem.
+int doctor_command(const std::vector<std::string>& arguments);
+
 }  // namespace stretto::tools

@@ -24,6 +24,7 @@ constexpr const char* kUsage =
     "  run          start the ranks of a job on this host and look after them\n"
     "  plan         print, prove and price the schedule of a collective\n"
     "  bench        measure collectives, or explain which algorithms run, and why\n"
+    "  doctor       look for what is wrong with this host, its network and a job's settings\n"
     "\n"
     "  --version    the release and the version of its protocol\n"
     "  --help       this text; stretto COMMAND --help says more about a command\n";
@@ -38,6 +39,9 @@ int dispatch(const std::vector<std::string>& arguments) {
   }
   if (command == "bench") {
     return stretto::tools::bench_command({arguments.begin() + 1, arguments.end()});
+  }
+  if (command == "doctor") {
+    return stretto::tools::doctor_command({arguments.begin() + 1, arguments.end()});
   }
   if (command == "--version") {
     fmt::print("stretto {} (protocol {})\n", stretto::bootstrap::kBuild,
