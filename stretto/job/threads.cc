@@ -43,7 +43,8 @@ std::vector<std::unique_ptr<Communicator>> make_thread_ranks(const ThreadRanksOp
           .or_throw();
   const auto ranks = static_cast<std::size_t>(options.size);
   std::vector<std::unique_ptr<Communicator>> communicators(ranks);
-  std::vector<Status> statuses(ranks);
+  std::vector<Status> statuses(
+      ranks, Status(StatusCode::internal, "the thread of a rank has ended early; see the log"));
   Status first_failure;
   // Making a communicator is collective, so every rank needs a thread for it.
   std::vector<std::thread> threads;

@@ -4,19 +4,36 @@
 #include "tests/allocation/counter.h"
 
 #include <malloc.h>
+#include <pthread.h>
 
+#include <array>
 #include <atomic>
 #include <cstdlib>
 #include <new>
+#include <string_view>
 
 namespace {
 
 std::atomic<bool> counting{false};
 std::atomic<long> count{0};
 std::atomic<long> bytes{0};
+std::atomic<const char*> failing_thread{nullptr};
+
+bool fails() {
+  const char* thread = failing_thread.load(std::memory_order_relaxed);
+  if (thread == nullptr) return false;
+  std::array<char, 16> own{};
+  ::pthread_getname_np(::pthread_self(), own.data(), own.size());
+  return std::string_view(own.data()) == thread &&
+         failing_thread.compare_exchange_strong(thread, nullptr);
+}
 
 void* counted(void* memory) {
   if (memory == nullptr) throw std::bad_alloc();
+  if (fails()) {
+    std::free(memory);
+    throw std::bad_alloc();
+  }
   if (counting.load(std::memory_order_relaxed)) count.fetch_add(1, std::memory_order_relaxed);
   bytes.fetch_add(static_cast<long>(::malloc_usable_size(memory)), std::memory_order_relaxed);
   return memory;
@@ -75,6 +92,10 @@ AllocationCount::AllocationCount() {
 AllocationCount::~AllocationCount() { counting = false; }
 
 long AllocationCount::value() const { return count; }
+
+AllocationFailure::AllocationFailure(const char* thread) { failing_thread = thread; }
+
+AllocationFailure::~AllocationFailure() { failing_thread = nullptr; }
 
 long bytes_in_use() { return bytes; }
 

@@ -16,6 +16,15 @@ class AllocationCount {
   long value() const;
 };
 
+// While it exists, the first allocation on a thread of that name fails. Not nested.
+class AllocationFailure {
+ public:
+  explicit AllocationFailure(const char* thread);
+  ~AllocationFailure();
+  AllocationFailure(const AllocationFailure&) = delete;
+  AllocationFailure& operator=(const AllocationFailure&) = delete;
+};
+
 // Bytes allocated with `new` and not deleted yet, by the whole program.
 long bytes_in_use();
 
