@@ -5,6 +5,7 @@
 
 #include <sched.h>
 
+#include "stretto/base/scope_exit.h"
 #include "stretto/group/pause.h"
 
 namespace stretto::group {
@@ -54,6 +55,12 @@ FastLane::Outcome FastLane::run(const Call& call, std::shared_ptr<PendingOperati
                                      std::memory_order_relaxed)) {
     return Outcome::refused;
   }
+  bool is_begun = false;
+  const ScopeExit give_back([&] {
+    if (!is_begun) gate_.store(Gate::open, std::memory_order_release);
+  });
+  // Ahead of the others' seeing that this rank has come: then there is no way back.
+  if (parked_ == nullptr) parked_ = operations_->pooled();
   Kind* const kind = find(call.operation);
   const std::uint32_t sequence = operations_->next_sequence();
   auto turn = execution::Turn::without_lock(engine_->transport());
@@ -63,22 +70,26 @@ FastLane::Outcome FastLane::run(const Call& call, std::shared_ptr<PendingOperati
   // execution is idle, as nothing is in flight.
   if (kind == nullptr || is_last ||
       !kind->entry->mapped->try_start(kind->operation, call.input, call.output, sequence, turn)) {
-    gate_.store(Gate::open, std::memory_order_release);
     return Outcome::refused;
   }
   operations_->take_sequence();
+  is_begun = true;
   execution::MappedExecution& execution = *kind->entry->mapped;
   const int yields = engine_->has_core_for_each_rank() ? 0 : kYields;
-  for (int attempt = 0;; ++attempt) {
-    execution.advance(turn);
-    if (execution.ended() || turn.must_notify()) break;
-    if (yields > 0) {
-      if (attempt == yields) break;
-      ::sched_yield();
-    } else {
-      if (attempt == kPolls + kPauses) break;
-      if (attempt > kPolls) pause();
+  try {
+    for (int attempt = 0;; ++attempt) {
+      execution.advance(turn);
+      if (execution.ended() || turn.must_notify()) break;
+      if (yields > 0) {
+        if (attempt == yields) break;
+        ::sched_yield();
+      } else {
+        if (attempt == kPolls + kPauses) break;
+        if (attempt > kPolls) pause();
+      }
     }
+  } catch (const std::exception&) {
+    // Others are in it. Whoever takes it over gets the same, or further.
   }
   if (execution.ended() && execution.status().ok() && !turn.must_notify()) {
     operations_->set_ended(sequence);
@@ -94,7 +105,6 @@ FastLane::Outcome FastLane::run(const Call& call, std::shared_ptr<PendingOperati
 }
 
 void FastLane::park(const Call& call, const Kind& kind, std::uint32_t sequence) {
-  parked_ = operations_->pooled();
   parked_entry_ = kind.entry;
   parked_->begin(kind.operation, sequence, Deadline::after(call.timeout));
   parked_->call = {.operation = kind.operation,

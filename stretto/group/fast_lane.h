@@ -76,6 +76,7 @@ class FastLane {
   std::atomic<Gate> gate_{Gate::closed};
   // Written by the owner of the gate; atomic, because others look at it.
   std::atomic<std::uint64_t> ended_count_{0};
+  // What is parked, or may be next.
   std::shared_ptr<PendingCollective> parked_;
   PlanCache::Entry* parked_entry_ = nullptr;
   std::array<Kind, kKinds> kinds_;
