@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
@@ -219,6 +220,26 @@ TEST(Thread, AnExceptionEndsItAndNotTheProcess) {
   ::testing::internal::CaptureStderr();
   start_thread("test", [] { throw std::runtime_error("no luck"); }).or_throw().join();
   expect_contains(::testing::internal::GetCapturedStderr(), "the thread test has ended: no luck");
+}
+
+TEST(Thread, WhateverIsThrownEndsItAndNotTheProcess) {
+  ::testing::internal::CaptureStderr();
+  start_thread("test", [] { throw 1; }).or_throw().join();
+  expect_contains(::testing::internal::GetCapturedStderr(),
+                  "the thread test has ended: something that is no std::exception was thrown");
+}
+
+// It unwinds the stack, and the process ends if anybody keeps it from doing so.
+TEST(Thread, MayExit) {
+  bool goes_on = false;
+  start_thread("test",
+               [&] {
+                 ::pthread_exit(nullptr);
+                 goes_on = true;
+               })
+      .or_throw()
+      .join();
+  EXPECT_FALSE(goes_on);
 }
 
 TEST(Thread, SaysWhichLimitsToLookAtWhereThereIsNone) {

@@ -8,9 +8,9 @@
 #include <unistd.h>
 
 #include <cstdint>
-#include <exception>
 #include <system_error>
 
+#include "stretto/base/catch_all.h"
 #include "stretto/base/log.h"
 
 namespace stretto {
@@ -19,11 +19,9 @@ Result<std::thread> start_thread(const std::string& name, std::function<void()> 
   try {
     return std::thread([name, function = std::move(function)] {
       ::pthread_setname_np(::pthread_self(), name.c_str());
-      try {
-        function();
-      } catch (const std::exception& failure) {
-        log(LogLevel::error, "the thread {} has ended: {}", name, failure.what());
-      }
+      catch_all(function, [&](const char* what) {
+        log(LogLevel::error, "the thread {} has ended: {}", name, what);
+      });
     });
   } catch (const std::system_error& failure) {
     return status_of(StatusCode::system,

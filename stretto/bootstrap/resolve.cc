@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <optional>
 
 #include "stretto/base/mutex.h"
+#include "stretto/base/scope_exit.h"
 #include "stretto/base/thread.h"
 
 namespace stretto::bootstrap {
@@ -31,7 +31,9 @@ Result<Addresses> look_up(const std::string& host, int port, int flags) {
 struct Lookup {
   Mutex mutex;
   std::condition_variable done;
-  std::optional<Result<Addresses>> found STRETTO_GUARDED_BY(mutex);
+  bool has_ended STRETTO_GUARDED_BY(mutex) = false;
+  Result<Addresses> found STRETTO_GUARDED_BY(mutex) =
+      Status(StatusCode::system, "the thread that looks a name up has ended early; see the log");
 };
 
 }  // namespace
@@ -44,25 +46,28 @@ Result<Addresses> resolve(const std::string& host, int port, const WaitLimit& li
   if (Result<Addresses> numeric = look_up(host, port, AI_NUMERICHOST); numeric.ok()) return numeric;
   const auto lookup = std::make_shared<Lookup>();
   STRETTO_ASSIGN_OR_RETURN(auto thread, start_thread("stretto-resolve", [lookup, host, port] {
+                             const ScopeExit tell([&] {
+                               const MutexLock lock(lookup->mutex);
+                               lookup->has_ended = true;
+                               lookup->done.notify_all();
+                             });
                              Result<Addresses> found = look_up(host, port, 0);
                              const MutexLock lock(lookup->mutex);
                              lookup->found = std::move(found);
-                             lookup->done.notify_all();
                            }));
   thread.detach();
   MutexLock lock(lookup->mutex);
-  while (!lookup->found) {
+  while (!lookup->has_ended) {
     if (limit.passed()) {
       return status_of(StatusCode::system, "looking up \"{}\": no answer in time", host);
     }
     lock.unlock();
     STRETTO_RETURN_IF_ERROR(limit.look());
     lock.lock();
-    lookup->done.wait_for(
-        lock.native(), std::min<Duration>(limit.nap(), std::chrono::seconds(1)),
-        [&]() STRETTO_REQUIRES(lookup->mutex) { return lookup->found.has_value(); });
+    lookup->done.wait_for(lock.native(), std::min<Duration>(limit.nap(), std::chrono::seconds(1)),
+                          [&]() STRETTO_REQUIRES(lookup->mutex) { return lookup->has_ended; });
   }
-  return std::move(*lookup->found);
+  return std::move(lookup->found);
 }
 
 }  // namespace stretto::bootstrap

@@ -60,6 +60,9 @@ class Client {
   // Another has abandoned the group, in that stage; `told` says who and why.
   virtual void aborted(const Status& told, transport::GroupStage stage)
       STRETTO_REQUIRES(engine_held) = 0;
+  // The first failure wins: ends everything in flight with it, and every later submission. Tells
+  // the others if `announce`.
+  virtual void fail(const Status& reason, bool announce) STRETTO_REQUIRES(engine_held) = 0;
   virtual Status agreement_arrived(Rank from, const transport::MessageKey& key,
                                    ConstByteSpan payload) STRETTO_REQUIRES(engine_held) = 0;
   virtual void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text)

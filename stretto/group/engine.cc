@@ -6,12 +6,13 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <exception>
 
 #include <fmt/format.h>
 
+#include "stretto/base/catch_all.h"
 #include "stretto/base/cores.h"
 #include "stretto/base/log.h"
+#include "stretto/base/scope_exit.h"
 #include "stretto/base/stream_guard.h"
 #include "stretto/base/thread.h"
 #include "stretto/group/pause.h"
@@ -78,7 +79,9 @@ Status Engine::start_background_thread() {
   beats_ = beats;
   if (!drives_ && !beats) return {};
   STRETTO_ASSIGN_OR_RETURN(thread_, start_thread("stretto-engine", [this] {
-                             run_background_thread();
+                             catch_all(
+                                 [this] { run_background_thread(); },
+                                 [this](const char* what) { background_thread_failed(what); });
                              if (orphaned_) delete this;
                            }));
   return {};
@@ -149,12 +152,11 @@ void Engine::run_continuations(EngineLock& held) {
     batch.swap(continuations_);
     held.unlock();
     for (auto& [continuation, status] : batch) {
-      try {
-        continuation(status);
-      } catch (const std::exception& error) {
-        // This thread may be in the middle of somebody else's wait().
-        log(LogLevel::error, "a continuation of an operation threw: {}", error.what());
-      }
+      // This thread may be in the middle of somebody else's wait().
+      catch_all([&] { continuation(status); },
+                [](const char* what) {
+                  log(LogLevel::error, "a continuation of an operation threw: {}", what);
+                });
     }
     // What continuations own may need the lock to go.
     batch.clear();
@@ -242,11 +244,24 @@ void Engine::check_deadlines() {
 
 bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   waiters_.fetch_add(1, std::memory_order_relaxed);
+  bool finished = false;
+  {
+    EngineLock held(*this);
+    const ScopeExit leave([this] { waiters_.fetch_sub(1, std::memory_order_relaxed); });
+    finished = drive_locked(held, done, deadline);
+  }
+  // The event that ended this may have been another sleeper's as well; and the progress thread may
+  // be waiting for waiters to leave.
+  if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+  if (drives_) work_arrived_.notify_one();
+  return finished;
+}
+
+bool Engine::drive_locked(EngineLock& held, const std::function<bool()>& done, Deadline deadline) {
   int spins_max = core_for_each_rank_ ? kSpins : 0;
   int idle_turns = 0;
   IdleWait wait;
   bool finished = false;
-  EngineLock held(*this);
   while (!(finished = done())) {
     if (turn_locked()) {
       if (idle_turns > spins_max) wait.end(forecast_);
@@ -279,12 +294,6 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   }
   if (!held.owns_lock()) held.lock();
   run_continuations(held);
-  waiters_.fetch_sub(1, std::memory_order_relaxed);
-  held.unlock();
-  // The event that ended this may have been another sleeper's as well; and the progress thread may
-  // be waiting for waiters to leave.
-  if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
-  if (drives_) work_arrived_.notify_one();
   return finished;
 }
 
@@ -302,18 +311,25 @@ bool Engine::yield(TimePoint now, IdleWait& wait) {
 
 // Returns whether it slept; does not if there was something to do after all.
 bool Engine::sleep(EngineLock& held, TimePoint until) {
-  transport_->begin_sleep();
-  sleepers_.fetch_add(1, std::memory_order_relaxed);
-  const bool idle = !turn_locked();
-  if (idle) {
-    if (must_be_asked() || transport_->awaits_obituary())
-      until = std::min(until, Clock::now() + kAskedNap);
-    held.unlock();
-    transport_->sleep(Deadline(until));
-    held.lock();
+  bool idle = false;
+  {
+    transport_->begin_sleep();
+    sleepers_.fetch_add(1, std::memory_order_relaxed);
+    const ScopeExit awake([&]() STRETTO_UNCHECKED_LOCKING {
+      if (!held.owns_lock()) held.lock();
+      sleepers_.fetch_sub(1, std::memory_order_relaxed);
+      transport_->end_sleep();
+    });
+    idle = !turn_locked();
+    if (idle) {
+      if (must_be_asked() || transport_->awaits_obituary()) {
+        until = std::min(until, Clock::now() + kAskedNap);
+      }
+      held.unlock();
+      transport_->sleep(Deadline(until));
+      held.lock();
+    }
   }
-  sleepers_.fetch_sub(1, std::memory_order_relaxed);
-  transport_->end_sleep();
   check_deadlines();
   run_continuations(held);
   return idle;
@@ -348,6 +364,17 @@ void Engine::push(EngineLock& held, TimePoint until) {
     });
   }
   is_pushing_ = false;
+}
+
+// Without it, operations that nobody waits for would not end, nor at their deadlines.
+void Engine::background_thread_failed(const char* what) {
+  EngineLock held(*this);
+  const Status failure =
+      status_of(StatusCode::internal, "the thread that makes progress for rank {} has ended: {}",
+                transport_->rank().value(), what);
+  log(LogLevel::error, "{}", failure.message());
+  for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->fail(failure, true);
+  run_continuations(held);
 }
 
 void Engine::run_background_thread() {

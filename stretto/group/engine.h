@@ -116,6 +116,9 @@ class Engine final : private transport::TransportListener {
   void yield_lock(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
   bool turn_locked() STRETTO_REQUIRES(engine_held);
   bool turn_locked(std::size_t bytes_of_each_group) STRETTO_REQUIRES(engine_held);
+  // As drive(), with the lock held when it returns.
+  bool drive_locked(EngineLock& held, const std::function<bool()>& done, Deadline deadline)
+      STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
   // Called without the lock. Does nothing, and says so, where it is better to sleep: see Note
   // [waiting].
   bool yield(TimePoint now, IdleWait& wait);
@@ -129,6 +132,7 @@ class Engine final : private transport::TransportListener {
   void push(EngineLock& held, TimePoint until) STRETTO_REQUIRES(engine_held);
   bool must_be_asked() const STRETTO_REQUIRES(engine_held);
   void run_background_thread() STRETTO_UNCHECKED_LOCKING;
+  void background_thread_failed(const char* what) STRETTO_UNCHECKED_LOCKING;
   void check_deadlines() STRETTO_REQUIRES(engine_held);
   // Remembers for how long this process has been stopped, if it has been since the last call.
   void note_standstill(TimePoint now) STRETTO_REQUIRES(engine_held);

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -45,27 +46,82 @@ TEST(Engine, RemembersTheLastOfTheGroupsThatWereAbandonedEarly) {
   EXPECT_TRUE(failure_of(engine, kFirst).ok()) << "it has not been forgotten";
 }
 
+// A rank alone, with a library that moves bytes for it, and a progress thread.
+struct RankWithLibrary {
+  transport::HeldPlane* library = nullptr;
+  std::shared_ptr<Engine> engine = make();
+
+  // Whether the progress thread pushes on what is left to the library.
+  bool pushes() {
+    {
+      const EngineLock held(*engine);  // As whoever submits an operation.
+      library->to_push = 5;
+    }
+    const Deadline soon = Deadline::after(std::chrono::seconds(10));
+    while (library->to_push > 0 && !soon.passed()) std::this_thread::yield();
+    return library->to_push == 0;
+  }
+
+ private:
+  std::shared_ptr<Engine> make() {
+    auto plane = std::make_unique<transport::HeldPlane>();
+    library = plane.get();
+    transport::Endpoint::Parts parts{.rank = 0, .data_plane = std::move(plane)};
+    parts.links = RankVector<std::unique_ptr<transport::Link>>(1);
+    parts.processes = RankVector<transport::ProcessHandle>(1);
+    return Engine::create(
+               transport::Endpoint::create(std::move(parts)).or_throw(),
+               {.progress_thread = ProgressThread::always, .heartbeat = std::chrono::hours(1)})
+        .or_throw();
+  }
+};
+
 // As an MPI, which moves the end of a long message only while somebody calls it: the receiver would
 // wait for as long as the program computes, or for a heartbeat.
 TEST(Engine, WhatOperationsHaveLeftToALibraryGoesOutWhileTheProgramComputes) {
-  auto plane = std::make_unique<transport::HeldPlane>();
-  transport::HeldPlane& library = *plane;
-  transport::Endpoint::Parts parts{.rank = 0, .data_plane = std::move(plane)};
-  parts.links = RankVector<std::unique_ptr<transport::Link>>(1);
-  parts.processes = RankVector<transport::ProcessHandle>(1);
-  const auto engine = Engine::create(transport::Endpoint::create(std::move(parts)).or_throw(),
-                                     {.progress_thread = ProgressThread::always,
-                                      .heartbeat = std::chrono::hours(1)})
-                          .or_throw();
-  for (int message = 0; message < 3; ++message) {
-    {
-      const EngineLock held(*engine);  // As whoever submits an operation.
-      library.to_push = 5;
-    }
-    const Deadline soon = Deadline::after(std::chrono::seconds(10));
-    while (library.to_push > 0 && !soon.passed()) std::this_thread::yield();
-    EXPECT_EQ(library.to_push, 0);
+  RankWithLibrary rank;
+  for (int message = 0; message < 3; ++message) EXPECT_TRUE(rank.pushes());
+}
+
+// Else the progress thread would take it for one that drives still.
+TEST(Engine, AWaitThatThrowsIsOver) {
+  RankWithLibrary rank;
+  const auto fails = []() -> bool { throw std::bad_alloc(); };
+  EXPECT_THROW((void)rank.engine->drive(fails, Deadline()), std::bad_alloc);
+  EXPECT_TRUE(rank.pushes());
+}
+
+TEST(Engine, AContinuationMayThrowWhatItLikes) {
+  RankWithLibrary rank;
+  int called = 0;
+  {
+    const EngineLock held(*rank.engine);
+    rank.engine->call_later([](const Status&) { throw 1; }, {});
+    rank.engine->call_later([&](const Status&) { ++called; }, {});
   }
+  EXPECT_NO_THROW(rank.engine->turn());
+  EXPECT_EQ(called, 1);
+}
+
+TEST(Engine, WhereTheProgressThreadEndsEarlyAllGroupsFail) {
+  RankWithLibrary rank;
+  std::optional<EngineLock> held(*rank.engine);
+  auto made = std::make_unique<Group>(
+      rank.engine, execution::Membership{.group = 7, .rank = 0, .members = {0}}, Group::Options{});
+  rank.library->throws = true;
+  rank.library->to_push = 1;
+  Status failure;
+  const Deadline soon = Deadline::after(std::chrono::seconds(10));
+  while (failure.ok() && !soon.passed()) {
+    held.reset();
+    std::this_thread::yield();
+    held.emplace(*rank.engine);
+    failure = made->failure();
+  }
+  EXPECT_EQ(failure.code(), StatusCode::internal);
+  EXPECT_EQ(failure.message(),
+            "the thread that makes progress for rank 0 has ended: the library is broken");
+  made.reset();
 }
 
 struct Loss {

@@ -125,9 +125,7 @@ class Group final : public Client {
       STRETTO_REQUIRES(engine_held) override;
   std::optional<StateReport> blocked_state() const STRETTO_REQUIRES(engine_held) override;
 
-  // The first failure wins: ends everything in flight with it, and every later submission. Tells
-  // the others if `announce`.
-  void fail(const Status& reason, bool announce) STRETTO_REQUIRES(engine_held);
+  void fail(const Status& reason, bool announce) STRETTO_REQUIRES(engine_held) override;
 
  private:
   // What another rank, which waits, believes an operation to be that this rank has not begun.

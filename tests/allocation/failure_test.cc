@@ -8,9 +8,12 @@
 #include <pthread.h>
 
 #include <array>
+#include <new>
+#include <optional>
 #include <vector>
 
 #include "stretto/base/error.h"
+#include "stretto/bootstrap/resolve.h"
 #include "stretto/job/threads.h"
 #include "tests/allocation/counter.h"
 
@@ -20,6 +23,12 @@ namespace {
 TEST(AllocationFails, ARankOfThreadsThatCannotBeMadeIsAFailure) {
   const AllocationFailure failure("stretto-rank");
   EXPECT_THROW(make_thread_ranks({.size = 1}), InternalError);
+}
+
+TEST(AllocationFails, ALookUpThatCannotTellWhatItHasFoundIsOver) {
+  const AllocationFailure failure("stretto-resolve");
+  const auto found = bootstrap::resolve("no-such-host.invalid", 1, WaitLimit(Deadline()));
+  EXPECT_EQ(found.status().code(), StatusCode::system);
 }
 
 // Two ranks that share memory, both on this thread.

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <functional>
+#include <stdexcept>
 #include <vector>
 
 #include "stretto/transport/data_plane.h"
@@ -25,6 +26,7 @@ class HeldPlane final : public DataPlane {
     end_if([](const Request&) { return true; }, reason);
   }
   bool progress(UnexpectedQueue&) override {
+    if (throws) throw std::runtime_error("the library is broken");
     if (to_push > 0) --to_push;
     return false;
   }
@@ -34,6 +36,7 @@ class HeldPlane final : public DataPlane {
   bool has_read(Rank, std::uint64_t arrivals) const override { return read >= arrivals; }
 
   bool output = false;
+  std::atomic<bool> throws = false;
   std::atomic<int> to_push = 0;  // In how many calls of progress().
   std::uint64_t arrived = 0;
   std::uint64_t read = 0;
