@@ -11,9 +11,7 @@ constexpr std::size_t kPoolMax = 64;
 }  // namespace
 
 std::shared_ptr<PendingMessage> Mailbox::pooled() {
-  for (const auto& message : pool_) {
-    if (message.use_count() == 1) return message;
-  }
+  if (auto idle = find_idle(pool_)) return idle;
   auto message = std::make_shared<PendingMessage>(engine_, membership_->group);
   if (pool_.size() < kPoolMax) pool_.push_back(message);
   return message;

@@ -21,9 +21,7 @@ void OperationQueue::begin_numbering() {
 }
 
 std::shared_ptr<PendingCollective> OperationQueue::pooled() {
-  for (const auto& collective : pool_) {
-    if (collective.use_count() == 1) return collective;
-  }
+  if (auto idle = find_idle(pool_)) return idle;
   return pool_.emplace_back(std::make_shared<PendingCollective>(engine_, membership_->group));
 }
 

@@ -91,4 +91,17 @@ class PendingMessage : public PendingOperation {
   bool posted = false;       // Whether the transport has been asked.
 };
 
+// Of objects that are used again, one that nobody else holds any more; null: there is none.
+template <class T>
+std::shared_ptr<T> find_idle(const std::vector<std::shared_ptr<T>>& pool) {
+  for (const auto& object : pool) {
+    if (object.use_count() != 1) continue;
+    // Acquire, for the count has been read relaxed: pairs with the release by which the last one,
+    // who may have read the result a moment ago, has let go of it.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return object;
+  }
+  return nullptr;
+}
+
 }  // namespace stretto::group
