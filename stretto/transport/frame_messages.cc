@@ -104,23 +104,11 @@ Result<bool> FrameMessages::announcement_arrived(const Frame& frame) {
 Status FrameMessages::clear_arrived(const Frame& frame) {
   STRETTO_ASSIGN_OR_RETURN(auto found, matcher_.clear_arrived(frame));
   if (found == nullptr) return {};
-  Request& request = *found;
-  if (request.outgoing.size() != frame.message_bytes) {
-    // The receiver will find out by the announcement and say so; this side only ends its part.
-    complete(request, disagreement({.rank = self_,
-                                    .operation = request.operation,
-                                    .message_bytes = request.outgoing.size()},
-                                   {.rank = peer_,
-                                    .operation = frame.operation,
-                                    .message_bytes = frame.message_bytes},
-                                   peer_, frame.key));
-    return {};
-  }
   output_->push(Frame{.kind = FrameKind::data,
-                      .key = request.key,
-                      .message_bytes = request.outgoing.size(),
-                      .operation = request.operation},
-                request);
+                      .key = found->key,
+                      .message_bytes = found->outgoing.size(),
+                      .operation = found->operation},
+                *found);
   return {};
 }
 

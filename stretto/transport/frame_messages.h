@@ -16,7 +16,7 @@ namespace stretto::transport {
 class FrameMessages final : public DataPlane {
  public:
   FrameMessages(Rank self, Rank peer, OutputQueue& output)
-      : self_(self), peer_(peer), output_(&output), matcher_(self, peer) {}
+      : output_(&output), matcher_(self, peer) {}
 
   void send(Request& request) override;
   void recv(Request& request) override;
@@ -58,8 +58,6 @@ class FrameMessages final : public DataPlane {
   Result<bool> announcement_arrived(const Frame& frame);
   void push_clear(const MessageKey& key, std::uint64_t bytes, const OperationDescriptor& operation);
 
-  Rank self_;
-  Rank peer_;
   OutputQueue* output_;
   Matcher matcher_;
   // What all messages ever sent and received count for (unexpected_cost_bytes), and how much of it

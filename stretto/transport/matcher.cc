@@ -23,6 +23,14 @@ MessageLabel label_of(const Frame& frame) {
 
 }  // namespace
 
+// Note [clears]
+//
+// Among equal keys each message finds its receive by their order, but a clear may come out of it:
+// that of a large receive goes out when it is posted, and earlier ones that are small have none
+// until their messages are announced, if they are. So clears, and the data that follows them, also
+// go by the size, and among equal sizes by the order. Where the two sides disagree about a size,
+// the announcement tells the receiver.
+
 // The first receive of this key that a new message may be for.
 std::vector<Matcher::Posted>::iterator Matcher::find_unannounced(const MessageKey& key) {
   return std::find_if(receives_.begin(), receives_.end(), [&](const Posted& posted) {
@@ -133,7 +141,8 @@ Request* Matcher::message_header(const Frame& frame, Unexpected** unexpected) {
 
 Request* Matcher::data_header(const Frame& frame) {
   const auto found = std::find_if(receives_.begin(), receives_.end(), [&](const Posted& posted) {
-    return posted.request->key == frame.key;
+    return posted.request->key == frame.key &&
+           posted.request->incoming.size() == frame.message_bytes;
   });
   // Nothing posted: the receive has ended with mismatch since its clear went out.
   if (found == receives_.end()) return nullptr;
@@ -183,7 +192,9 @@ void Matcher::hand_over(Unexpected& unexpected, Request& request) {
 }
 
 bool Matcher::post_waiting_send(Request& request) {
-  const auto found = std::find(clears_.begin(), clears_.end(), request.key);
+  const auto found = std::find_if(clears_.begin(), clears_.end(), [&](const Clear& clear) {
+    return clear.key == request.key && clear.message_bytes == request.outgoing.size();
+  });
   if (found == clears_.end()) {
     waiting_sends_.push_back(&request);
     return false;
@@ -194,8 +205,9 @@ bool Matcher::post_waiting_send(Request& request) {
 
 Result<Request*> Matcher::clear_arrived(const Frame& frame) {
   const auto found =
-      std::find_if(waiting_sends_.begin(), waiting_sends_.end(),
-                   [&](const Request* request) { return request->key == frame.key; });
+      std::find_if(waiting_sends_.begin(), waiting_sends_.end(), [&](const Request* request) {
+        return request->key == frame.key && request->outgoing.size() == frame.message_bytes;
+      });
   if (found != waiting_sends_.end()) {
     Request* request = *found;
     waiting_sends_.erase(found);
@@ -205,7 +217,7 @@ Result<Request*> Matcher::clear_arrived(const Frame& frame) {
     return status_of(StatusCode::protocol, "more than {} receives announced that nobody serves",
                      kClearsMax);
   }
-  clears_.push_back(frame.key);
+  clears_.push_back({.key = frame.key, .message_bytes = frame.message_bytes});
   return static_cast<Request*>(nullptr);
 }
 
@@ -232,7 +244,7 @@ void Matcher::end_requests(const std::uint64_t* group, const Status& reason) {
     complete(*request, reason);
     return true;
   });
-  std::erase_if(clears_, concerned);
+  std::erase_if(clears_, [&](const Clear& clear) { return concerned(clear.key); });
   for (auto next = unexpected_.begin(); next != unexpected_.end();) {
     Unexpected& unexpected = *next++;
     if (!concerned(unexpected.frame.key)) continue;

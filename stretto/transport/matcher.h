@@ -79,6 +79,12 @@ class Matcher {
     bool announced = false;
   };
 
+  // The peer has posted a receive whose message has not been sent: see matcher.cc, Note [clears].
+  struct Clear {
+    MessageKey key;
+    std::uint64_t message_bytes = 0;
+  };
+
   std::vector<Posted>::iterator find_unannounced(const MessageKey& key);
   std::list<Unexpected>::iterator find_spare(std::size_t bytes);
   Unexpected& keep(const Frame& frame, std::size_t bytes);
@@ -95,7 +101,7 @@ class Matcher {
   std::list<Unexpected> spare_;
   std::size_t spare_bytes_ = 0;
   std::vector<Request*> waiting_sends_;
-  std::vector<MessageKey> clears_;
+  std::vector<Clear> clears_;
   std::uint64_t unexpected_bytes_ = 0;
   std::size_t announced_ = 0;  // Of unexpected_.
 };

@@ -131,9 +131,11 @@ TEST_F(MatcherTest, AnnouncementsWithoutEndAreRefused) {
 }
 
 TEST_F(MatcherTest, LargeSendsWaitForTheirClear) {
+  const std::vector<std::byte> bytes(kLarge);
   TrackedRequest first;
   TrackedRequest second;
   first.key = second.key = kKey;
+  first.outgoing = second.outgoing = bytes;
   EXPECT_FALSE(matcher_.post_waiting_send(first));
   EXPECT_EQ(matcher_.clear_arrived(frame(FrameKind::clear, kLarge)).or_throw(), &first);
   EXPECT_EQ(matcher_.clear_arrived(frame(FrameKind::clear, kLarge)).or_throw(), nullptr);
@@ -159,6 +161,36 @@ TEST_F(MatcherTest, EqualKeysAreServedInOrder) {
     EXPECT_TRUE(posted.done());
     EXPECT_EQ(posted.incoming[0], fill);
   }
+}
+
+// The receive of the large one is posted second, but its clear is there first.
+TEST_F(MatcherTest, AmongEqualKeysAClearIsForItsSize) {
+  const std::vector<std::byte> bytes(kLarge);
+  const auto send_of = [&](std::size_t size) {
+    auto send = std::make_unique<TrackedRequest>();
+    send->key = kKey;
+    send->outgoing = std::span(bytes).first(size);
+    return send;
+  };
+  const auto small = send_of(10), large = send_of(kLarge), other_large = send_of(kLarge);
+  EXPECT_FALSE(matcher_.post_waiting_send(*small));
+  EXPECT_FALSE(matcher_.post_waiting_send(*large));
+  const auto clear = [&](std::size_t size) {
+    return matcher_.clear_arrived(frame(FrameKind::clear, size)).or_throw();
+  };
+  EXPECT_EQ(clear(kLarge), large.get());
+  EXPECT_EQ(clear(kLarge), nullptr);
+  EXPECT_EQ(clear(10), small.get());
+  EXPECT_FALSE(matcher_.post_waiting_send(*small)) << "what is here is for a large one";
+  EXPECT_TRUE(matcher_.post_waiting_send(*other_large));
+
+  TrackedRequest& first = receive(10);
+  TrackedRequest& second = receive(kLarge);
+  EXPECT_FALSE(matcher_.post_receive(first));
+  EXPECT_TRUE(matcher_.post_receive(second));
+  EXPECT_EQ(announce(10), Announcement::clear);
+  EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, kLarge)), &second);
+  EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, 10)), &first);
 }
 
 TEST_F(MatcherTest, AMismatchUsesUpBothSides) {

@@ -135,6 +135,48 @@ TEST_P(TransportTest, EqualKeysAreFirstComeFirstServed) {
   }
 }
 
+// Where a peer holds so much already that small messages have to wait for their receives, too.
+TEST_P(TransportTest, EqualKeysAreFirstComeFirstServedWhereSmallOnesWait) {
+  const MessageKey key{.group = kGroup, .sequence = kPointToPoint, .segment = 3};
+  const std::vector<std::size_t> sizes = {5, 100000, 6, 7, 70000, 100000, 5};
+  const std::size_t large = kUnexpectedBytesMax / unexpected_cost_bytes(kEagerBytes);
+  const std::size_t empty = kEagerBytes / kUnexpectedOverheadBytes;
+  for (const std::size_t posted_before : {0, 1, 2, 3, 7}) {
+    for (const bool settle_between : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << posted_before << ' ' << settle_between);
+      World world = make();
+      Participant from(world, 0);
+      Participant to(world, 1);
+      for (std::uint32_t i = 0; i < large + empty; ++i) {
+        from.send(1, {.group = kGroup, .message = i}, Bytes(i < large ? kEagerBytes : 0));
+      }
+      std::vector<Message*> sent;
+      std::vector<Message*> received;
+      const auto post = [&] { received.push_back(&to.recv(0, key, sizes[received.size()])); };
+      while (received.size() < posted_before) post();
+      if (settle_between) settle(world);
+      for (std::size_t i = 0; i < sizes.size(); ++i) {
+        sent.push_back(&from.send(1, key, pattern(i, sizes[i])));
+      }
+      if (settle_between) settle({&world[0]});
+      while (received.size() < sizes.size()) {
+        post();
+        world[1].progress();
+      }
+      const auto is_done = [](const Message* message) { return message->request.done(); };
+      EXPECT_TRUE(drive(world, [&] {
+        return std::ranges::all_of(sent, is_done) && std::ranges::all_of(received, is_done);
+      }));
+      for (std::size_t i = 0; i < sizes.size(); ++i) {
+        EXPECT_TRUE(received[i]->request.done()) << "message " << i;
+        if (!received[i]->request.done()) continue;
+        EXPECT_TRUE(received[i]->request.status().ok()) << received[i]->request.status().message();
+        EXPECT_TRUE(same_bytes(received[i]->bytes, pattern(i, sizes[i]))) << "message " << i;
+      }
+    }
+  }
+}
+
 TEST_P(TransportTest, EveryQuestionFindsItsAnswer) {
   constexpr std::uint32_t kMessages = 300;
   World world = make();
