@@ -49,10 +49,8 @@ std::shared_ptr<PendingMessage> Mailbox::submit(const Message& message) {
 }
 
 void Mailbox::post(PendingMessage& message) {
-  Numbers& numbers = message.sends ? sent_ : received_;
   message.posted = true;
   message.request.peer = membership_->job_rank(*message.peer);
-  message.request.key.message = numbers[{message.peer->value(), message.tag}]++;
   if (message.sends) {
     engine_->transport().send(message.request);
   } else {
@@ -77,10 +75,9 @@ bool Mailbox::match(PendingMessage& message) {
   for (std::int32_t i = 1; i <= ranks; ++i) {
     const Rank rank = (last_matched_ + i) % ranks;
     if (rank == membership_->rank) continue;
-    transport::MessageKey key = message.request.key;
-    const auto found = received_.find({rank.value(), message.tag});
-    key.message = found == received_.end() ? 0 : found->second;
-    if (!engine_->transport().has_arrived(membership_->job_rank(rank), key)) continue;
+    if (!engine_->transport().has_arrived(membership_->job_rank(rank), message.request.key)) {
+      continue;
+    }
     last_matched_ = rank.value();
     message.peer = rank;
     return true;

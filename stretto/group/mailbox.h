@@ -4,9 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "stretto/group/pending.h"
@@ -15,9 +13,9 @@ namespace stretto::group {
 
 // The point-to-point messages of a group.
 //
-// Messages of a pair of ranks and a tag are numbered on both sides, so that they keep their order
-// whatever their size. A receive from any rank takes its number when a message has arrived; until
-// then it holds back the later receives of its tag, which must not overtake it (MPI 4.1, 3.5).
+// Messages of a pair of ranks and a tag have equal keys, among which the transport keeps the order.
+// A receive from any rank is posted when a message has arrived; until then it holds back the later
+// receives of its tag, which must not overtake it (MPI 4.1, 3.5).
 // Everything here happens under the engine's lock.
 class Mailbox {
  public:
@@ -51,8 +49,6 @@ class Mailbox {
   }
 
  private:
-  using Numbers = std::map<std::pair<std::int32_t, int>, std::uint32_t>;
-
   std::shared_ptr<PendingMessage> pooled() STRETTO_REQUIRES(engine_held);
   void take_completions() STRETTO_REQUIRES(engine_held);
   void post(PendingMessage& message) STRETTO_REQUIRES(engine_held);
@@ -65,10 +61,8 @@ class Mailbox {
   transport::CompletionQueue completions_;  // A cookie is the address of a message in flight.
   const PendingMessage* failed_ = nullptr;
   Status failure_;
-  std::size_t unposted_ = 0;       // Receives that have no number yet.
+  std::size_t unposted_ = 0;       // Receives for which the transport has not been asked.
   std::int32_t last_matched_ = 0;  // The last rank whose message a receive from any rank took.
-  Numbers sent_;                   // Per rank and tag: messages so far.
-  Numbers received_;
   std::vector<std::shared_ptr<PendingMessage>> pool_;  // Reused when nobody else holds them.
 };
 

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <functional>
 #include <string>
@@ -60,6 +61,23 @@ TEST(Cache, OfScratchMemoryIsBounded) {
   // Each has 4 MiB or more of scratch: 400 MiB and more on two ranks, if all were kept.
   call_on_both(ranks, 8 * kMiB, 50);
   EXPECT_LT(bytes_in_use() - bytes, (2 * 64 + 16) * kMiB);
+}
+
+TEST(Messages, OfEverNewTagsLeaveNothing) {
+  auto ranks = make_thread_ranks({.size = 2});
+  std::array<float, 10> sent{}, received{};
+  const auto call = [&](int first, int last) {
+    for (int tag = first; tag < last; ++tag) {
+      Work receive =
+          ranks[1]->recv(received, {.from = tag % 2 == 0 ? Rank(0) : kAnyRank, .tag = tag});
+      ranks[0]->send(sent, {.to = 1, .tag = tag}).wait();
+      receive.wait();
+    }
+  };
+  call(0, 1000);
+  const long bytes = bytes_in_use();
+  call(1000, 5000);
+  EXPECT_LT(bytes_in_use() - bytes, 16 * 1024);
 }
 
 // Steps of the reducer allocate nothing once they have been done often enough.
