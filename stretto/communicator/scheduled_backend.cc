@@ -54,6 +54,13 @@ ScheduledBackend::~ScheduledBackend() {
   }
   group::EngineLock held(*engine_);
   if (std::uncaught_exceptions() > exceptions_when_made_) group_->unwind(nullptr);
+  group_->leave();
+  if (!group_->has_ended()) {
+    held.unlock();  // Other groups go on, and what this one waits for may be theirs.
+    (void)engine_->drive(
+        [this]() STRETTO_REQUIRES(group::engine_held) { return group_->has_ended(); }, Deadline());
+    held.lock();
+  }
   group_.reset();
   engine_->run_continuations(held);
   held.unlock();

@@ -55,13 +55,24 @@ Group::Group(std::shared_ptr<Engine> engine, execution::Membership membership,
   }
 }
 
-Group::~Group() {
-  engine_->remove(*this);
+void Group::leave() {
+  if (is_leaving_) return;
   tell_what_has_failed();
   tell_last_operation();
   is_leaving_ = true;
   fail(Status(StatusCode::aborted, "the communicator was destroyed with operations in flight"),
        false);
+}
+
+bool Group::has_ended() const {
+  return is_leaving_ && std::ranges::all_of(operations_.running(), [](const auto& item) {
+           return item.collective->done();
+         });
+}
+
+Group::~Group() {
+  leave();
+  engine_->remove(*this);
   execution::Turn turn = engine_->turn_of(execution::kUnlimited);
   while (operations_.release_buffers(failure_, turn)) {
   }

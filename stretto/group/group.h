@@ -37,6 +37,11 @@ class Group final : public Client {
   Group(std::shared_ptr<Engine> engine, execution::Membership membership, const Options& options);
   ~Group();
 
+  // Ends everything, for good; what others still use of it has ended when has_ended() says so, for
+  // which whoever drives sees. Destroying the group does and waits for the same, with the lock.
+  void leave() STRETTO_REQUIRES(engine_held);
+  bool has_ended() const STRETTO_REQUIRES(engine_held);
+
   // Says with which algorithms an operation would run, and why: with the lock not held any more.
   std::shared_ptr<const Planner> planner() const STRETTO_REQUIRES(engine_held) {
     return cache_.planner();

@@ -165,6 +165,23 @@ TEST_F(NcclDoubleFails, WhoWaitsForAnAbortMayGiveUpAndAbortWhatItWaitsFor) {
   });
 }
 
+TEST_F(NcclDoubleFails, WhoDestroysAGroupLetsOthersAbortWhatItWaitsFor) {
+  Double::get().reset([](auto& control) { control.stalls = true; });
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    auto part = rank.split({.color = 0});
+    Work first = rank.all_reduce(on_device(rank, 8));
+    Work second = part->all_reduce(on_device(rank, 8));
+    while (Double::get().control().launches < 4) rank.poll();
+    std::thread other([&] { part.reset(); });
+    while (Double::get().control().aborts < 2) std::this_thread::sleep_for(milliseconds(5));
+    EXPECT_LT(seconds_of([&] { rank.abort("enough"); }), 3);
+    EXPECT_EQ(first.wait_status().code(), StatusCode::aborted);
+    other.join();
+    EXPECT_EQ(second.wait_status().code(), StatusCode::aborted);
+  });
+}
+
 // NCCL's own error often is the echo of a death, and comes first. Who has died is what is told.
 TEST_F(NcclDoubleFails, EchoOfADeathDoesNotHideWhoHasDied) {
   Double::get().reset([](auto& control) { control.stalls = true; });
