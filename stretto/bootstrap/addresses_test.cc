@@ -281,6 +281,8 @@ TEST(HostPort, ReadsAndWritesAddresses) {
        {"", "node0", ":1", "node0:", "node0:0", "node0:65536", "node0:1x", "fe80::1", "[]:1"}) {
     EXPECT_EQ(parse_host_port(bad).status().code(), StatusCode::invalid_argument) << bad;
   }
+  const Status steering = parse_host_port("node\x1b[2J\x9b:1").status();
+  expect_failure(steering, StatusCode::invalid_argument, "\"node?[2J?:1\" is no address");
   const std::vector<HostPort> several = parse_host_ports("10.0.0.7:2,[fd00::1]:3").or_throw();
   ASSERT_EQ(several.size(), 2u);
   EXPECT_EQ(several[1].host, "fd00::1");

@@ -9,16 +9,19 @@
 #include <fmt/format.h>
 
 #include "stretto/base/parse_number.h"
+#include "stretto/base/printable.h"
 
 namespace stretto::bootstrap {
 
 Result<HostPort> parse_host_port(std::string_view text) {
+  // A peer may have written it, and what follows names the host, too.
+  const std::string fit = printable(std::string(text));
   const auto bad = [&] {
     return status_of(StatusCode::invalid_argument,
-                     "\"{}\" is no address: want host:port, [::1]:port for IPv6", text);
+                     "\"{}\" is no address: want host:port, [::1]:port for IPv6", fit);
   };
   const std::size_t colon = text.rfind(':');
-  if (colon == std::string_view::npos) return bad();
+  if (colon == std::string_view::npos || text != fit) return bad();
   std::string_view host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "stretto/base/parse_number.h"
+#include "stretto/base/printable.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -38,11 +39,8 @@ Status decode_join_failure(std::string_view text) {
     if (name(told) == code_name) code = told;
   }
   const int rank = parse_number<int>(take_line(text)).value_or(-1);
-  std::string sentence(text.substr(0, kTextBytesMax));
-  for (char& letter : sentence) {
-    if (static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f) letter = '?';
-  }
-  return {code, std::move(sentence), rank < 0 ? std::nullopt : std::optional<Rank>(rank)};
+  return {code, printable(std::string(text.substr(0, kTextBytesMax))),
+          rank < 0 ? std::nullopt : std::optional<Rank>(rank)};
 }
 
 }  // namespace stretto::bootstrap

@@ -233,7 +233,7 @@ std::string JoinNotes::describe_missing(const std::string& name, int rank) const
 std::string JoinNotes::refused_peer() const {
   const auto refused = store_->look_up(kRefusedPeerKey, Deadline::after(kLook));
   if (!refused.ok() || !refused.value()) return "";
-  return ". Perhaps it was one of them that was refused: " + *refused.value();
+  return ". Perhaps it was one of them that was refused: " + printable(*refused.value());
 }
 
 Status report_end(Store& store, int rank, std::string_view how) {

@@ -168,7 +168,7 @@ TEST(JoinNotes, NamesWhoIsMissingAndWhereAndForHowLong) {
 
 TEST(JoinNotes, RemindsWhileItWaitsAndHintsAtWhoWasRefused) {
   const auto store = std::make_shared<MemoryStore>();
-  ASSERT_TRUE(store->set(kRefusedPeerKey, "rank 1 has another key (10.0.0.7:33)", soon()).ok());
+  ASSERT_TRUE(store->set(kRefusedPeerKey, "rank 1 has another \x9bkey (10.0.0.7:33)", soon()).ok());
   const JoinNotes notes(store, {.size = 2, .deadline = soon(), .reminder = milliseconds(10)});
   ::testing::internal::CaptureStderr();
   std::thread late([&] {
@@ -181,7 +181,7 @@ TEST(JoinNotes, RemindsWhileItWaitsAndHintsAtWhoWasRefused) {
   expect_contains(text,
                   "warning: waiting 0/10 s for 1 of 2 ranks: 1 never came. All meet in the "
                   "memory of this process");
-  expect_contains(text, "Perhaps it was one of them that was refused: rank 1 has another key");
+  expect_contains(text, "Perhaps it was one of them that was refused: rank 1 has another ?key");
 }
 
 // Its watch tells the error of a network that is down once, as the system does, then a plain end.
@@ -216,10 +216,12 @@ TEST(JoinFailure, SurvivesItsWayAndAnyText) {
   EXPECT_EQ(received.code(), sent.code());
   EXPECT_EQ(received.message(), sent.message());
   EXPECT_EQ(received.rank(), sent.rank());
-  for (const char* text : {"", "x", "refused", "refused\n-7\nwho", "\n\n\x1b[2J", "ok\n0\nfine"}) {
+  for (const char* text :
+       {"", "x", "refused", "refused\n-7\nwho", "\n\n\x1b[2J", "\n\n\x9b[2J", "ok\n0\nfine"}) {
     const Status status = decode_join_failure(text);
     EXPECT_FALSE(status.ok());
     expect_lacks(status.message(), "\x1b");
+    expect_lacks(status.message(), "\x9b");
   }
 }
 

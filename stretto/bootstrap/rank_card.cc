@@ -113,8 +113,10 @@ Result<RankCard> parse_card(std::string_view whole) {
   if (card.pid <= 0 || card.streams < 1 || print(card) != whole) {
     return status_of(StatusCode::protocol, "a rank's card is not well formed");
   }
-  card.node = printable(std::move(card.node));
-  card.links = printable(std::move(card.links));
+  for (std::string* const field : {&card.machine, &card.network, &card.pid_namespace, &card.node,
+                                   &card.links, &card.address, &card.store}) {
+    *field = printable(std::move(*field));
+  }
   return card;
 }
 

@@ -16,6 +16,7 @@
 
 #include "stretto/base/log.h"
 #include "stretto/base/parse_number.h"
+#include "stretto/base/printable.h"
 #include "stretto/base/sealed_memory.h"
 
 namespace stretto::job {
@@ -74,10 +75,7 @@ Copy copy_of(const Slot& slot) {
   const std::uint32_t after = slot.sequence.load(std::memory_order_relaxed);
 
   Copy copy{.note = {}, .torn = before != after || before % 2 == 1};
-  copy.note.text.assign(reinterpret_cast<const char*>(words.data()), bytes);
-  for (char& letter : copy.note.text) {
-    if (letter < 0x20 || letter > 0x7e) letter = '?';
-  }
+  copy.note.text = printable({reinterpret_cast<const char*>(words.data()), bytes});
   copy.note.written = TimePoint(std::chrono::nanoseconds(time_ns));
   return copy;
 }

@@ -1,0 +1,25 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/bootstrap/rank_card.h"
+
+#include <gtest/gtest.h>
+
+namespace stretto::bootstrap {
+namespace {
+
+// Any of it may become part of a message.
+TEST(RankCard, NothingInItSteersATerminal) {
+  RankCard card = local_card();
+  card.streams = 1;
+  std::string RankCard::*const fields[] = {
+      &RankCard::machine, &RankCard::network, &RankCard::pid_namespace, &RankCard::node,
+      &RankCard::links,   &RankCard::address, &RankCard::store};
+  for (const auto field : fields) card.*field = "a\x1b[2J\x9b";
+  const Result<RankCard> parsed = parse_card(print(card));
+  ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+  for (const auto field : fields) EXPECT_EQ(parsed.value().*field, "a?[2J?");
+}
+
+}  // namespace
+}  // namespace stretto::bootstrap
