@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stretto/base/rank_vector.h"
@@ -25,8 +26,9 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kFlushTime(50);
 constexpr std::chrono::milliseconds kCloseTime(200);
 
+constexpr std::string_view kDigits = "0123456789abcdef";
+
 std::string to_hex(const void* bytes, std::size_t count) {
-  constexpr const char* kDigits = "0123456789abcdef";
   std::string text;
   for (std::size_t i = 0; i < count; ++i) {
     const unsigned byte = static_cast<const unsigned char*>(bytes)[i];
@@ -36,14 +38,15 @@ std::string to_hex(const void* bytes, std::size_t count) {
   return text;
 }
 
-// Empty if the text is not hexadecimal.
-std::vector<unsigned char> from_hex(const std::string& text) {
+// Empty if the text is not what to_hex() makes.
+std::vector<unsigned char> from_hex(std::string_view text) {
   std::vector<unsigned char> bytes;
-  for (std::size_t i = 0; i + 1 < text.size(); i += 2) {
-    char* end = nullptr;
-    const std::string digits = text.substr(i, 2);
-    bytes.push_back(static_cast<unsigned char>(std::strtoul(digits.c_str(), &end, 16)));
-    if (*end != '\0') return {};
+  if (text.size() % 2 != 0) return {};
+  for (std::size_t i = 0; i < text.size(); i += 2) {
+    const std::size_t high = kDigits.find(text[i]);
+    const std::size_t low = kDigits.find(text[i + 1]);
+    if (high == std::string_view::npos || low == std::string_view::npos) return {};
+    bytes.push_back(static_cast<unsigned char>(high << 4 | low));
   }
   return bytes;
 }
@@ -214,6 +217,11 @@ class UcxEngine final : public Engine {
   bool open_endpoint(int peer) {
     Peer& to = peers_[peer];
     if (to.endpoint != nullptr || !to.failure.empty()) return to.failure.empty();
+    // UCX takes what it is given for an address.
+    if (to.address.empty()) {
+      note(to, UCS_ERR_INVALID_ADDR);
+      return false;
+    }
     ucp_ep_params_t of_endpoint{};
     of_endpoint.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
                              UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
