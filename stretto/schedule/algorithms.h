@@ -29,6 +29,10 @@ class ScheduleBuilder;
 using AddSteps = void(ScheduleBuilder& schedule, const Shape& shape);
 using AlgorithmFunction = AddSteps*;
 
+// Predicts the seconds that it takes; see estimate().
+class EstimateModel;
+using ClosedForm = double(const EstimateModel& model);
+
 // One row of the catalogue.
 struct Algorithm {
   // Stable number of the family; with the collective it names one algorithm. Travels in
@@ -39,6 +43,7 @@ struct Algorithm {
   Access access = Access::messages;
   Order order = Order::none;
   AlgorithmFunction add_steps = nullptr;
+  ClosedForm* closed_form = nullptr;  // Of what may be chosen by predicted time.
   // Whether chunks that belong to ranks must all be of one size: where a rank handles chunks that
   // it neither sends nor receives for itself (of an all_to_all it does not know their sizes), or
   // where all ranks must cut them into equally many segments.

@@ -9,6 +9,7 @@
 #include <cmath>
 
 #include "stretto/base/check.h"
+#include "stretto/schedule/algorithms/all.h"
 #include "stretto/schedule/estimate_model.h"
 
 namespace stretto::schedule {
@@ -63,19 +64,6 @@ struct Messages {
   double bytes = 0;  // Of each.
 };
 
-double direct_all_gather(const Model& m) { return m.all_to_all(m.bytes / m.n, m.n); }
-double direct_reduce_scatter(const Model& m) { return direct_all_gather(m) + m.process(m.bytes); }
-double direct_all_reduce(const Model& m) { return direct_reduce_scatter(m) + direct_all_gather(m); }
-double direct_gather(const Model& m) { return m.fan(m.bytes / m.n); }
-double direct_scatter(const Model& m) { return m.fan(m.bytes / m.n); }
-double direct_barrier(const Model& m) { return 2 * m.fan(0); }
-double direct_reduce(const Model& m) { return direct_reduce_scatter(m) + direct_gather(m); }
-double direct_broadcast(const Model& m) {
-  if (m.n < 2) return m.process(m.bytes);
-  const double each = m.bytes / (m.n - 1);
-  return m.fan(each) + m.all_to_all(each, m.n - 1);
-}
-
 // How many messages between hosts are on the longest way of a chunk that goes round so often, each
 // time by all hops but one: the hops that it leaves out follow each other, and are all inside a
 // host that has a rank more than that.
@@ -96,44 +84,9 @@ double ring(const Model& m, double each, double work, int crossings) {
   return std::max(way + (m.n - 1) * work,
                   (m.n - 2) * m.port_to_one(each, pairs) + m.between(1, each) + work);
 }
-double ring_all_gather(const Model& m) { return ring(m, m.bytes / m.n, 0, ring_crossings(m, 1)); }
-double ring_reduce_scatter(const Model& m) {
-  if (m.n < 2) return 0;
-  // Of all hops the first carries no partial value.
-  const double scale = (1 + (m.n - 2) * m.scale) / (m.n - 1);
-  const double chunk = m.bytes / m.n;
-  return ring(m, scale * chunk, m.process((scale + 1) * chunk), ring_crossings(m, 1));
-}
-double ring_all_reduce(const Model& m) {
-  const int crossings = ring_crossings(m, 2) - ring_crossings(m, 1);
-  return ring_reduce_scatter(m) + ring(m, m.bytes / m.n, 0, crossings);
-}
 
 // What the smaller right side's ranks have to say, each says to several on the left.
 double repeated(int left, int right) { return std::ceil(1.0 * left / right); }
-
-double doubling_all_reduce(const Model& m) {
-  return climb(m.n, [&](int left, int right) {
-    const double each = m.bytes * m.scale_of(left);
-    const Pairs pairs = m.hosts.exchanges(level_of(left));
-    return Exchange{m.exchange(repeated(left, right), m.bytes * m.scale_of(right), pairs),
-                    m.exchange(1, each, pairs), m.process(each + m.bytes * m.scale_of(right))};
-  });
-}
-double doubling_all_gather(const Model& m) {
-  return climb(m.n, [&](int left, int right) {
-    const Pairs pairs = m.hosts.exchanges(level_of(left));
-    return Exchange{m.exchange(repeated(left, right) * right, m.bytes / m.n, pairs),
-                    m.exchange(left, m.bytes / m.n, pairs)};
-  });
-}
-double dissemination_barrier(const Model& m) {
-  double seconds = 0;
-  for (int level = 0; (1 << level) < m.n; ++level) {
-    seconds += m.exchange(1, 0, m.hosts.shifts(level));
-  }
-  return seconds;
-}
 
 double binomial_up(const Model& m, double bytes) {
   return climb(m.n, [&](int left, int right) {
@@ -144,19 +97,6 @@ double binomial_up(const Model& m, double bytes) {
 }
 double binomial_down(const Model& m, double bytes) {
   return descend(m, m.n, [=](int) { return Messages{1, bytes}; });
-}
-double binomial_reduce(const Model& m) { return binomial_up(m, m.bytes); }
-double binomial_broadcast(const Model& m) { return binomial_down(m, m.bytes); }
-double binomial_all_reduce(const Model& m) { return binomial_reduce(m) + binomial_broadcast(m); }
-double binomial_barrier(const Model& m) { return binomial_up(m, 0) + binomial_down(m, 0); }
-double binomial_gather(const Model& m) {
-  return climb(m.n, [&](int left, int right) {
-    const Pairs pairs = m.hosts.edges(level_of(left));
-    return Exchange{.to_left = m.exchange(right, m.bytes / m.n, pairs)};
-  });
-}
-double binomial_scatter(const Model& m) {
-  return descend(m, m.n, [&](int right) { return Messages{1.0 * right, m.bytes / m.n}; });
 }
 
 // Up to three subtrees beside the first one, and the pairs that their first ranks make with it.
@@ -205,7 +145,6 @@ double knomial_reduce_of(const Model& m, int ranks) {
   }
   return below + ports + last + m.process(touched);
 }
-double knomial_reduce(const Model& m) { return knomial_reduce_of(m, m.n); }
 
 double knomial_broadcast_of(const Model& m, int ranks) {
   if (ranks < 2) return 0;
@@ -224,10 +163,117 @@ double knomial_broadcast_of(const Model& m, int ranks) {
                                        ? 0
                                        : knomial_broadcast_of(m, children.ranks[0])));
 }
+
+// The buffer has `chunks` chunks. Where the right side is smaller, its owners give the left ones
+// all they have; else each side keeps half.
+double halving(const Model& m, int chunks, bool up) {
+  const double each = m.bytes / chunks;
+  return climb(m.n, [&](int left, int right) {
+    const double owners = std::bit_floor(static_cast<unsigned>(right));
+    const bool even = left == right;
+    const double sent = std::ceil(even ? 0.5 * chunks / left : chunks / owners);
+    const double kept = even ? sent : std::ceil(1.0 * chunks / left);
+    const Pairs pairs = m.hosts.exchanges(level_of(left));
+    const double moved = m.exchange(sent, up ? each * m.scale_of(right) : each, pairs);
+    if (!up) return Exchange{moved, moved};
+    return Exchange{moved, even ? moved : 0,
+                    m.process(kept * each * (m.scale_of(left) + m.scale_of(right)))};
+  });
+}
+
+// The same where bytes take no time.
+CostQuery without_bytes(const CostQuery& query) {
+  CostQuery result = query;
+  for (LinkCost* cost : {&result.link, &result.local_link}) {
+    cost->seconds_per_byte = cost->burst_seconds_per_byte = cost->reduce_seconds_per_byte = 0;
+  }
+  return result;
+}
+
+// How long the wire would need for what passes at once: what has been saved up at first, and again
+// while each message but the last was on its way. `at_once`: all would take if bytes did not wait
+// for the wire; `ways`: and if they took no time at all.
+double saved_seconds(const LinkCost& link, double at_once, double ways) {
+  const double burst = link.burst_bytes * link.seconds_per_byte;
+  const double one_way = link.latency_seconds + 2 * link.message_seconds;
+  if (one_way <= 0 || ways <= one_way) return burst;
+  return burst + std::min(at_once - one_way, burst * (ways / one_way - 1));
+}
+
+}  // namespace
+
+namespace time_of {
+
+double direct_all_gather(const Model& m) { return m.all_to_all(m.bytes / m.n, m.n); }
+double direct_reduce_scatter(const Model& m) { return direct_all_gather(m) + m.process(m.bytes); }
+double direct_all_reduce(const Model& m) { return direct_reduce_scatter(m) + direct_all_gather(m); }
+double direct_gather(const Model& m) { return m.fan(m.bytes / m.n); }
+double direct_scatter(const Model& m) { return m.fan(m.bytes / m.n); }
+double direct_barrier(const Model& m) { return 2 * m.fan(0); }
+double direct_reduce(const Model& m) { return direct_reduce_scatter(m) + direct_gather(m); }
+double direct_broadcast(const Model& m) {
+  if (m.n < 2) return m.process(m.bytes);
+  const double each = m.bytes / (m.n - 1);
+  return m.fan(each) + m.all_to_all(each, m.n - 1);
+}
+
+double ring_all_gather(const Model& m) { return ring(m, m.bytes / m.n, 0, ring_crossings(m, 1)); }
+double ring_reduce_scatter(const Model& m) {
+  if (m.n < 2) return 0;
+  // Of all hops the first carries no partial value.
+  const double scale = (1 + (m.n - 2) * m.scale) / (m.n - 1);
+  const double chunk = m.bytes / m.n;
+  return ring(m, scale * chunk, m.process((scale + 1) * chunk), ring_crossings(m, 1));
+}
+double ring_all_reduce(const Model& m) {
+  const int crossings = ring_crossings(m, 2) - ring_crossings(m, 1);
+  return ring_reduce_scatter(m) + ring(m, m.bytes / m.n, 0, crossings);
+}
+
+double recursive_doubling_all_reduce(const Model& m) {
+  return climb(m.n, [&](int left, int right) {
+    const double each = m.bytes * m.scale_of(left);
+    const Pairs pairs = m.hosts.exchanges(level_of(left));
+    return Exchange{m.exchange(repeated(left, right), m.bytes * m.scale_of(right), pairs),
+                    m.exchange(1, each, pairs), m.process(each + m.bytes * m.scale_of(right))};
+  });
+}
+double recursive_doubling_all_gather(const Model& m) {
+  return climb(m.n, [&](int left, int right) {
+    const Pairs pairs = m.hosts.exchanges(level_of(left));
+    return Exchange{m.exchange(repeated(left, right) * right, m.bytes / m.n, pairs),
+                    m.exchange(left, m.bytes / m.n, pairs)};
+  });
+}
+double recursive_doubling_barrier(const Model& m) {
+  double seconds = 0;
+  for (int level = 0; (1 << level) < m.n; ++level) {
+    seconds += m.exchange(1, 0, m.hosts.shifts(level));
+  }
+  return seconds;
+}
+
+double binomial_tree_reduce(const Model& m) { return binomial_up(m, m.bytes); }
+double binomial_tree_broadcast(const Model& m) { return binomial_down(m, m.bytes); }
+double binomial_tree_all_reduce(const Model& m) {
+  return binomial_tree_reduce(m) + binomial_tree_broadcast(m);
+}
+double binomial_tree_barrier(const Model& m) { return binomial_up(m, 0) + binomial_down(m, 0); }
+double binomial_tree_gather(const Model& m) {
+  return climb(m.n, [&](int left, int right) {
+    const Pairs pairs = m.hosts.edges(level_of(left));
+    return Exchange{.to_left = m.exchange(right, m.bytes / m.n, pairs)};
+  });
+}
+double binomial_tree_scatter(const Model& m) {
+  return descend(m, m.n, [&](int right) { return Messages{1.0 * right, m.bytes / m.n}; });
+}
+
+double knomial_reduce(const Model& m) { return knomial_reduce_of(m, m.n); }
 double knomial_broadcast(const Model& m) { return knomial_broadcast_of(m, m.n); }
 
 // Each tree takes half of the buffer; a rank hands on what it gets to two others.
-double twin_trees_broadcast(const Model& m) {
+double double_binary_tree_broadcast(const Model& m) {
   if (m.n < 2) return 0;
   const int depth = std::bit_width(static_cast<unsigned>(m.n - 1));
   const double half = m.bytes / 2;
@@ -254,123 +300,18 @@ double bruck_all_to_all(const Model& m) {
 }
 double pairwise_all_to_all(const Model& m) { return direct_all_gather(m); }
 
-// The buffer has `chunks` chunks. Where the right side is smaller, its owners give the left ones
-// all they have; else each side keeps half.
-double halving(const Model& m, int chunks, bool up) {
-  const double each = m.bytes / chunks;
-  return climb(m.n, [&](int left, int right) {
-    const double owners = std::bit_floor(static_cast<unsigned>(right));
-    const bool even = left == right;
-    const double sent = std::ceil(even ? 0.5 * chunks / left : chunks / owners);
-    const double kept = even ? sent : std::ceil(1.0 * chunks / left);
-    const Pairs pairs = m.hosts.exchanges(level_of(left));
-    const double moved = m.exchange(sent, up ? each * m.scale_of(right) : each, pairs);
-    if (!up) return Exchange{moved, moved};
-    return Exchange{moved, even ? moved : 0,
-                    m.process(kept * each * (m.scale_of(left) + m.scale_of(right)))};
-  });
-}
-double halving_reduce_scatter(const Model& m) { return halving(m, m.n, true); }
-double halving_all_reduce(const Model& m) {
+double recursive_halving_reduce_scatter(const Model& m) { return halving(m, m.n, true); }
+double recursive_halving_all_reduce(const Model& m) {
   const int chunks = static_cast<int>(std::bit_floor(static_cast<unsigned>(m.n)));
   return halving(m, chunks, true) + halving(m, chunks, false);
 }
 
-struct Row {
-  Collective collective;
-  std::string_view algorithm;
-  double (*seconds)(const Model&);
-};
-
-using enum Collective;
-constexpr std::array kRows = {
-    Row{all_reduce, "ring", ring_all_reduce},
-    Row{all_reduce, "direct", direct_all_reduce},
-    Row{all_reduce, "recursive_doubling", doubling_all_reduce},
-    Row{all_reduce, "binomial_tree", binomial_all_reduce},
-    Row{all_reduce, "recursive_halving", halving_all_reduce},
-    Row{all_reduce, "two_level",
-        [](const Model& m) { return two_level_all_reduce(m, Inside::messages); }},
-    Row{all_reduce, "two_level_mapped",
-        [](const Model& m) { return two_level_all_reduce(m, Inside::mapped); }},
-    Row{all_reduce, "two_level_eager", two_level_eager_all_reduce},
-    Row{reduce_scatter, "ring", ring_reduce_scatter},
-    Row{reduce_scatter, "direct", direct_reduce_scatter},
-    Row{reduce_scatter, "recursive_halving", halving_reduce_scatter},
-    Row{reduce_scatter, "two_level",
-        [](const Model& m) { return two_level_reduce_scatter(m, Inside::messages); }},
-    Row{reduce_scatter, "two_level_mapped",
-        [](const Model& m) { return two_level_reduce_scatter(m, Inside::mapped); }},
-    Row{all_gather, "ring", ring_all_gather},
-    Row{all_gather, "direct", direct_all_gather},
-    Row{all_gather, "recursive_doubling", doubling_all_gather},
-    Row{all_gather, "bruck", bruck_all_gather},
-    Row{all_gather, "two_level",
-        [](const Model& m) { return two_level_all_gather(m, Inside::messages); }},
-    Row{all_gather, "two_level_mapped",
-        [](const Model& m) { return two_level_all_gather(m, Inside::mapped); }},
-    Row{broadcast, "direct", direct_broadcast},
-    Row{broadcast, "binomial_tree", binomial_broadcast},
-    Row{broadcast, "knomial", knomial_broadcast},
-    Row{broadcast, "double_binary_tree", twin_trees_broadcast},
-    Row{broadcast, "two_level",
-        [](const Model& m) { return two_level_broadcast(m, Inside::messages); }},
-    Row{broadcast, "two_level_mapped",
-        [](const Model& m) { return two_level_broadcast(m, Inside::mapped); }},
-    Row{reduce, "two_level_mapped", two_level_reduce},
-    Row{gather, "two_level_mapped", two_level_gather},
-    Row{scatter, "two_level_mapped", two_level_scatter},
-    Row{all_to_all, "two_level_mapped", two_level_all_to_all},
-    Row{barrier, "two_level_mapped", two_level_barrier},
-    Row{reduce, "direct", direct_reduce},
-    Row{reduce, "binomial_tree", binomial_reduce},
-    Row{reduce, "knomial", knomial_reduce},
-    Row{gather, "direct", direct_gather},
-    Row{gather, "binomial_tree", binomial_gather},
-    Row{scatter, "direct", direct_scatter},
-    Row{scatter, "binomial_tree", binomial_scatter},
-    Row{all_to_all, "pairwise", pairwise_all_to_all},
-    Row{all_to_all, "bruck", bruck_all_to_all},
-    Row{barrier, "direct", direct_barrier},
-    Row{barrier, "recursive_doubling", dissemination_barrier},
-    Row{barrier, "binomial_tree", binomial_barrier},
-};
-
-const Row* row_of(const Algorithm& algorithm) {
-  const auto row = std::ranges::find_if(kRows, [&](const Row& candidate) {
-    return candidate.collective == algorithm.collective && candidate.algorithm == algorithm.name;
-  });
-  return row == kRows.end() ? nullptr : &*row;
-}
-
-// The same where bytes take no time.
-CostQuery without_bytes(const CostQuery& query) {
-  CostQuery result = query;
-  for (LinkCost* cost : {&result.link, &result.local_link}) {
-    cost->seconds_per_byte = cost->burst_seconds_per_byte = cost->reduce_seconds_per_byte = 0;
-  }
-  return result;
-}
-
-// How long the wire would need for what passes at once: what has been saved up at first, and again
-// while each message but the last was on its way. `at_once`: all would take if bytes did not wait
-// for the wire; `ways`: and if they took no time at all.
-double saved_seconds(const LinkCost& link, double at_once, double ways) {
-  const double burst = link.burst_bytes * link.seconds_per_byte;
-  const double one_way = link.latency_seconds + 2 * link.message_seconds;
-  if (one_way <= 0 || ways <= one_way) return burst;
-  return burst + std::min(at_once - one_way, burst * (ways / one_way - 1));
-}
-
-}  // namespace
-
-bool is_estimated(const Algorithm& algorithm) { return row_of(algorithm) != nullptr; }
+}  // namespace time_of
 
 double estimate(const Algorithm& algorithm, const HostSummary& hosts, const CostQuery& query) {
-  const Row* row = row_of(algorithm);
-  STRETTO_CHECK(row != nullptr, "{} by {} has no closed form", name(algorithm.collective),
+  STRETTO_CHECK(is_estimated(algorithm), "{} by {} has no closed form", name(algorithm.collective),
                 algorithm.name);
-  const double seconds = row->seconds(Model(hosts, query));
+  const double seconds = algorithm.closed_form(Model(hosts, query));
   const LinkCost& link = query.link;
   if (link.burst_bytes == 0) return seconds;
   // What passes at once has been saved up while messages and their processing took time.
@@ -385,10 +326,10 @@ double estimate(const Algorithm& algorithm, const HostSummary& hosts, const Cost
     cost->sync_seconds = cost->burst_bytes = 0;
   }
   wire.link.seconds_per_byte = link.seconds_per_byte;
-  const double on_wire = row->seconds(Model(hosts, wire));
-  const double at_once = row->seconds(Model(hosts, free));
+  const double on_wire = algorithm.closed_form(Model(hosts, wire));
+  const double at_once = algorithm.closed_form(Model(hosts, free));
   const double saved =
-      saved_seconds(link, at_once, row->seconds(Model(hosts, without_bytes(free))));
+      saved_seconds(link, at_once, algorithm.closed_form(Model(hosts, without_bytes(free))));
   const double queued = std::max(0.0, on_wire - saved);
   // Of several segments one is worked on while another one waits for the wire.
   const double each = static_cast<double>(query.bytes) / hosts.rank_count();

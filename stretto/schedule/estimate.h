@@ -78,7 +78,7 @@ class HostSummary {
 //
 // Whatever may be chosen has a closed form, and so has the ring. Of the others is_estimated() is
 // false, and estimate() must not be called.
-bool is_estimated(const Algorithm& algorithm);
+inline bool is_estimated(const Algorithm& algorithm) { return algorithm.closed_form != nullptr; }
 double estimate(const Algorithm& algorithm, const HostSummary& hosts, const CostQuery& query);
 
 // Of an algorithm on the mapped memory of hosts (Access::both), in O(kinds of hosts) time: the

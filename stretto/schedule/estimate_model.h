@@ -126,19 +126,4 @@ class EstimateModel {
   double further_seconds_;
 };
 
-// How the ranks of a host reach each other's data.
-enum class Inside { messages, mapped };
-
-double two_level_all_reduce(const EstimateModel& m, Inside inside);
-double two_level_reduce_scatter(const EstimateModel& m, Inside inside);
-double two_level_all_gather(const EstimateModel& m, Inside inside);
-double two_level_broadcast(const EstimateModel& m, Inside inside);
-// What takes place on mapped memory inside hosts.
-double two_level_eager_all_reduce(const EstimateModel& m);
-double two_level_reduce(const EstimateModel& m);
-double two_level_gather(const EstimateModel& m);
-double two_level_scatter(const EstimateModel& m);
-double two_level_all_to_all(const EstimateModel& m);
-double two_level_barrier(const EstimateModel& m);
-
 }  // namespace stretto::schedule

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "stretto/schedule/algorithms/all.h"
 #include "stretto/schedule/chunk_owners.h"
 #include "stretto/schedule/estimate_model.h"
 
@@ -34,6 +35,9 @@ struct Halves {
   bool reduces = false;
   bool spreads = false;
 };
+
+// How the ranks of a host reach each other's data.
+enum class Inside { messages, mapped };
 
 // Phases of the two-level algorithms.
 class TwoLevelPhases {
@@ -205,44 +209,56 @@ double all_reduce(const Model& m, Inside inside, Chunks chunks) {
   return std::max(overlapped, segments / m.lanes * all_reduce(one_segment, inside, chunks));
 }
 
-}  // namespace
-
-double two_level_all_reduce(const EstimateModel& m, Inside inside) {
-  return all_reduce(m, inside, Chunks::of_hosts);
-}
-
-double two_level_eager_all_reduce(const EstimateModel& m) {
-  return all_reduce(m, Inside::mapped, Chunks::of_every_host);
-}
-
-double two_level_reduce_scatter(const EstimateModel& m, Inside inside) {
+double reduce_scatter(const Model& m, Inside inside) {
   return TwoLevelPhases(m, inside, Chunks::of_ranks).in_turn({.reduces = true});
 }
 
-double two_level_all_gather(const EstimateModel& m, Inside inside) {
+double all_gather(const Model& m, Inside inside) {
   return TwoLevelPhases(m, inside, Chunks::of_ranks).in_turn({.spreads = true});
 }
 
-double two_level_broadcast(const EstimateModel& m, Inside inside) {
+double broadcast(const Model& m, Inside inside) {
   const TwoLevelPhases phases(m, inside, Chunks::of_other_hosts);
   return phases.deal_out() + phases.show();
 }
 
-double two_level_reduce(const EstimateModel& m) {
+}  // namespace
+
+namespace time_of {
+
+double two_level_all_reduce(const Model& m) {
+  return all_reduce(m, Inside::messages, Chunks::of_hosts);
+}
+double two_level_reduce_scatter(const Model& m) { return reduce_scatter(m, Inside::messages); }
+double two_level_all_gather(const Model& m) { return all_gather(m, Inside::messages); }
+double two_level_broadcast(const Model& m) { return broadcast(m, Inside::messages); }
+
+double two_level_mapped_all_reduce(const Model& m) {
+  return all_reduce(m, Inside::mapped, Chunks::of_hosts);
+}
+double two_level_mapped_reduce_scatter(const Model& m) { return reduce_scatter(m, Inside::mapped); }
+double two_level_mapped_all_gather(const Model& m) { return all_gather(m, Inside::mapped); }
+double two_level_mapped_broadcast(const Model& m) { return broadcast(m, Inside::mapped); }
+
+double two_level_eager_all_reduce(const Model& m) {
+  return all_reduce(m, Inside::mapped, Chunks::of_every_host);
+}
+
+double two_level_mapped_reduce(const Model& m) {
   const TwoLevelPhases phases(m, Inside::mapped, Chunks::of_hosts);
   return phases.collect() + phases.reduce() + phases.pass_to_root();
 }
 
-double two_level_gather(const EstimateModel& m) {
+double two_level_mapped_gather(const Model& m) {
   const double each = m.bytes / m.n;
   const int near = m.hosts.ranks_of_first_host();
   const double local = m.process(near * each) + m.sync(near);
   return local + m.between(m.n - near, (m.n - near) * each);
 }
 
-double two_level_scatter(const EstimateModel& m) { return two_level_gather(m); }
+double two_level_mapped_scatter(const Model& m) { return two_level_mapped_gather(m); }
 
-double two_level_all_to_all(const EstimateModel& m) {
+double two_level_mapped_all_to_all(const Model& m) {
   const double each = m.bytes / m.n;
   double seconds = 0;
   for (const Kind& kind : m.hosts.kinds()) {
@@ -254,13 +270,15 @@ double two_level_all_to_all(const EstimateModel& m) {
   return seconds;
 }
 
-double two_level_barrier(const EstimateModel& m) {
+double two_level_mapped_barrier(const Model& m) {
   double inside = 0;
   for (const Kind& kind : m.hosts.kinds()) inside = std::max(inside, m.sync(kind.ranks));
   const int hosts = m.hosts.host_count();
   if (hosts < 2) return inside;
   return 2 * inside + std::ceil(std::log2(hosts)) * m.between(1, 0);
 }
+
+}  // namespace time_of
 
 int shared_slots(const Algorithm& algorithm, const HostSummary& hosts) {
   switch (algorithm.collective) {

@@ -34,4 +34,28 @@ AddSteps two_level_mapped_all_reduce, two_level_mapped_reduce_scatter, two_level
     two_level_mapped_scatter, two_level_mapped_all_to_all, two_level_mapped_barrier,
     two_level_eager_all_reduce;
 
+// What each of them takes, by the same name. Of those on mapped memory alone, and of what is used
+// only where it is named, there is none, but for the ring.
+namespace time_of {
+
+ClosedForm binomial_tree_all_reduce, binomial_tree_broadcast, binomial_tree_reduce,
+    binomial_tree_gather, binomial_tree_scatter, binomial_tree_barrier;
+ClosedForm bruck_all_gather, bruck_all_to_all;
+ClosedForm direct_all_reduce, direct_reduce_scatter, direct_all_gather, direct_broadcast,
+    direct_reduce, direct_gather, direct_scatter, direct_barrier;
+ClosedForm double_binary_tree_broadcast;
+ClosedForm knomial_reduce, knomial_broadcast;
+ClosedForm pairwise_all_to_all;
+ClosedForm recursive_doubling_all_reduce, recursive_doubling_all_gather, recursive_doubling_barrier;
+ClosedForm recursive_halving_all_reduce, recursive_halving_reduce_scatter;
+ClosedForm ring_all_reduce, ring_reduce_scatter, ring_all_gather;
+ClosedForm two_level_all_reduce, two_level_reduce_scatter, two_level_all_gather,
+    two_level_broadcast;
+ClosedForm two_level_mapped_all_reduce, two_level_mapped_reduce_scatter,
+    two_level_mapped_all_gather, two_level_mapped_broadcast, two_level_mapped_reduce,
+    two_level_mapped_gather, two_level_mapped_scatter, two_level_mapped_all_to_all,
+    two_level_mapped_barrier, two_level_eager_all_reduce;
+
+}  // namespace time_of
+
 }  // namespace stretto::schedule
