@@ -55,20 +55,6 @@ Status send_output(int fd, HandshakeMachine& machine, const WaitLimit& limit) {
   return sent.code() == StatusCode::peer_lost ? Status() : sent;
 }
 
-Result<Identity> run(HandshakeRole role, int fd, const JobKey& key, Purpose purpose,
-                     const Identity& self, const WaitLimit& limit) {
-  STRETTO_ASSIGN_OR_RETURN(auto machine, HandshakeMachine::start(role, key, purpose, self));
-  STRETTO_RETURN_IF_ERROR(send_output(fd, machine, limit));
-  while (!machine.done()) {
-    const Status received = read_some(fd, machine, limit);
-    const Status sent = send_output(fd, machine, limit);
-    if (!received.ok()) discard_pending_bytes(fd);
-    STRETTO_RETURN_IF_ERROR(received);
-    STRETTO_RETURN_IF_ERROR(sent);
-  }
-  return machine.peer();
-}
-
 }  // namespace
 
 Result<JobKey> JobKey::generate() {
@@ -104,12 +90,17 @@ std::string JobKey::hexadecimal() const {
 
 Result<Identity> handshake_as_client(int fd, const JobKey& key, Purpose purpose,
                                      const Identity& self, const WaitLimit& limit) {
-  return run(HandshakeRole::client, fd, key, purpose, self, limit);
-}
-
-Result<Identity> handshake_as_server(int fd, const JobKey& key, Purpose purpose,
-                                     const Identity& self, const WaitLimit& limit) {
-  return run(HandshakeRole::server, fd, key, purpose, self, limit);
+  STRETTO_ASSIGN_OR_RETURN(auto machine,
+                           HandshakeMachine::start(HandshakeRole::client, key, purpose, self));
+  STRETTO_RETURN_IF_ERROR(send_output(fd, machine, limit));
+  while (!machine.done()) {
+    const Status received = read_some(fd, machine, limit);
+    const Status sent = send_output(fd, machine, limit);
+    if (!received.ok()) discard_pending_bytes(fd);
+    STRETTO_RETURN_IF_ERROR(received);
+    STRETTO_RETURN_IF_ERROR(sent);
+  }
+  return machine.peer();
 }
 
 Result<FileDescriptor> connect_and_greet(const std::function<Result<FileDescriptor>()>& connect,

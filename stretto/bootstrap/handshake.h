@@ -51,8 +51,9 @@ struct Identity {
 
 // Mutual authentication over a connected stream socket (challenge and response: each side proves by
 // an HMAC-SHA256 over both sides' nonces and identities that it holds the job key; the key itself
-// never travels). Blocks until both sides have agreed or the limit is reached. On success `fd` is
-// ready for use and nothing of the following stream has been read. Returns the peer's identity.
+// never travels). The server is an AuthenticatingListener. Blocks until both sides have agreed or
+// the limit is reached. On success `fd` is ready for use and nothing of the following stream has
+// been read. Returns the peer's identity.
 //
 // Fails with refused and a sentence: not a stretto peer, other protocol version ("rank 4 speaks
 // protocol 3 (build 1.2.0), this rank 0 protocol 4 (build 1.3.1); refusing to join"), other
@@ -62,8 +63,6 @@ struct Identity {
 // has ended, or it makes room, as it does when it is flooded; then it is worth another attempt. The
 // caller closes `fd` then.
 Result<Identity> handshake_as_client(int fd, const JobKey& key, Purpose purpose,
-                                     const Identity& self, const WaitLimit& limit);
-Result<Identity> handshake_as_server(int fd, const JobKey& key, Purpose purpose,
                                      const Identity& self, const WaitLimit& limit);
 
 // Connects and greets, again with growing pauses as long as `greet` fails with peer_lost: a server

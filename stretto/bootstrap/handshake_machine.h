@@ -26,8 +26,8 @@ inline constexpr std::size_t kIntroductionBytes = 64;
 inline constexpr std::size_t kHelloBytes = kIntroductionBytes + kNonceBytes + kTagBytes;
 inline constexpr std::size_t kBuildBytes = 32;
 
-// One side of a handshake, without the socket: bytes in, bytes out. So the blocking functions of
-// handshake.h, the store server's event loop and the fuzzer run the same code.
+// One side of a handshake, without the socket: bytes in, bytes out. So handshake_as_client(), the
+// event loop of AuthenticatingListener and the fuzzer run the same code.
 //
 // Use: send take_output(); until done(), receive() what the peer sends and send take_output()
 // again. After a failure there may be a last output: the server's introduction alone, for a client

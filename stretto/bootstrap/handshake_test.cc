@@ -4,6 +4,7 @@
 #include "stretto/bootstrap/handshake.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <functional>
@@ -42,6 +43,24 @@ struct Side {
 
 Side side(int rank) { return {.identity = {.rank = rank, .configuration = 7}}; }
 
+// A server that has no other visitors.
+Result<Identity> serve(int fd, const Side& self) {
+  auto machine =
+      HandshakeMachine::start(HandshakeRole::server, self.key, self.purpose, self.identity)
+          .or_throw();
+  while (!machine.done()) {
+    std::array<std::byte, kHelloBytes> bytes{};
+    if (!wait_for(fd, POLLIN, soon()).ok()) return machine.timed_out();
+    const ssize_t count = ::recv(fd, bytes.data(), machine.wanted_bytes(), 0);
+    const Status received =
+        count > 0 ? machine.receive(ConstByteSpan(bytes).first(static_cast<std::size_t>(count)))
+                  : machine.ended_early();
+    (void)write_all(fd, machine.take_output(), soon()).ok();
+    STRETTO_RETURN_IF_ERROR(received);
+  }
+  return machine.peer();
+}
+
 struct Outcome {
   Result<Identity> client;
   Result<Identity> server;
@@ -51,8 +70,7 @@ struct Outcome {
 Outcome shake(const Side& client, const Side& server) {
   Pair pair = make_pair();
   auto answer = std::async(std::launch::async, [&] {
-    auto result =
-        handshake_as_server(pair.server.get(), server.key, server.purpose, server.identity, soon());
+    auto result = serve(pair.server.get(), server);
     if (!result.ok()) pair.server.reset();
     return result;
   });
@@ -70,28 +88,26 @@ void expect_refused(const Result<Identity>& result, const std::string& sentence)
 // What a side says to a peer that is not stretto at all.
 using Stranger = std::function<void(int fd)>;
 
-Result<Identity> server_meets(const Stranger& stranger,
-                              Duration patience = std::chrono::seconds(10)) {
+Result<Identity> server_meets(const Stranger& stranger) {
   Pair pair = make_pair();
   std::thread thread([&] {
     stranger(pair.client.get());
     pair.client.reset();
   });
-  const auto result = handshake_as_server(pair.server.get(), key_of('1'), Purpose::mesh_tcp,
-                                          side(0).identity, Deadline::after(patience));
+  const auto result = serve(pair.server.get(), side(0));
   pair.server.reset();
   thread.join();
   return result;
 }
 
-Result<Identity> client_meets(const Stranger& stranger) {
+Result<Identity> client_meets(const Stranger& stranger, const WaitLimit& limit = soon()) {
   Pair pair = make_pair();
   std::thread thread([&] {
     stranger(pair.server.get());
     pair.server.reset();
   });
   const auto result = handshake_as_client(pair.client.get(), key_of('1'), Purpose::mesh_tcp,
-                                          side(1).identity, soon());
+                                          side(1).identity, limit);
   pair.client.reset();
   thread.join();
   return result;
@@ -150,9 +166,9 @@ TEST(Handshake, ReadsNothingOfWhatFollows) {
                     .ok());
     say(pair.client.get(), "first");
   });
-  ASSERT_TRUE(
-      handshake_as_server(pair.server.get(), key_of('1'), Purpose::store, side(-1).identity, soon())
-          .ok());
+  Side launcher = side(-1);
+  launcher.purpose = Purpose::store;
+  ASSERT_TRUE(serve(pair.server.get(), launcher).ok());
   std::array<std::byte, 5> bytes{};
   ASSERT_TRUE(read_exactly(pair.server.get(), bytes, soon()).ok());
   EXPECT_EQ(std::memcmp(bytes.data(), "first", 5), 0);
@@ -258,14 +274,14 @@ TEST(Handshake, RefusesATruncatedHello) {
 TEST(Handshake, DoesNotWaitForAPeerThatTrickles) {
   const auto hello = genuine_hello();
   const TimePoint start = Clock::now();
-  const auto result = server_meets(
+  const auto result = client_meets(
       [&](int fd) {
         for (std::byte byte : hello) {
           if (!write_all(fd, {&byte, 1}, soon()).ok()) return;
           std::this_thread::sleep_for(milliseconds(5));
         }
       },
-      milliseconds(100));
+      Deadline::after(milliseconds(100)));
   ASSERT_FALSE(result.ok());
   expect_failure(result.status(), StatusCode::timeout, "of 128 bytes of the handshake");
   EXPECT_LT(Clock::now() - start, milliseconds(500));

@@ -60,8 +60,7 @@ double quantile(std::vector<double> values, double share) {
   return *at;
 }
 
-ContentionProbe::ContentionProbe(Communicator& world, const group::HostList& hosts)
-    : world_(world) {
+Contenders::Contenders(const group::HostList& hosts, Rank self) {
   std::vector<std::int32_t> taken;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
     if (hosts[rank] < 0) continue;
@@ -70,49 +69,49 @@ ContentionProbe::ContentionProbe(Communicator& world, const group::HostList& hos
     if (host == kHostsMax) continue;
     if (host == taken.size()) {
       taken.push_back(hosts[rank]);
-      ranks_.emplace_back();
+      ranks.emplace_back();
     }
-    if (ranks_[host].size() < kRanksMax) ranks_[host].push_back(static_cast<int>(rank));
+    if (ranks[host].size() < kRanksMax) ranks[host].push_back(static_cast<int>(rank));
   }
-  for (std::size_t host = 0; host < ranks_.size(); ++host) {
-    const auto own = std::ranges::find(ranks_[host], world.rank());
-    if (own == ranks_[host].end()) continue;
-    const auto index = static_cast<std::size_t>(own - ranks_[host].begin());
-    std::ranges::copy_if(ranks_[host], std::back_inserter(near_),
-                         [&](Rank rank) { return rank != world.rank(); });
-    for (std::size_t other = 0; other < ranks_.size(); ++other) {
-      if (other != host) others_.insert(others_.end(), ranks_[other].begin(), ranks_[other].end());
+  for (std::size_t host = 0; host < ranks.size(); ++host) {
+    const auto own = std::ranges::find(ranks[host], self);
+    if (own == ranks[host].end()) continue;
+    const auto index = static_cast<std::size_t>(own - ranks[host].begin());
+    std::ranges::copy_if(ranks[host], std::back_inserter(near),
+                         [&](Rank rank) { return rank != self; });
+    for (std::size_t other = 0; other < ranks.size(); ++other) {
+      if (other != host) others.insert(others.end(), ranks[other].begin(), ranks[other].end());
     }
     // The first host with the second, and so on. Who has nobody there waits for the first rank of
     // its host, as for what others bring in a collective, or, if no rank has, has a neighbour: no
     // rank of a host leaves the cores to the others meanwhile.
     const std::size_t opposite = host ^ 1;
-    const std::size_t paired = opposite < ranks_.size() ? ranks_[opposite].size() : 0;
+    const std::size_t paired = opposite < ranks.size() ? ranks[opposite].size() : 0;
     const std::size_t neighbour = index ^ 1;
     if (index < paired) {
-      partner_ = {ranks_[opposite][index]};
+      partner = {ranks[opposite][index]};
       if (index > 0) continue;
-      const std::size_t waiting = std::min(paired, ranks_[host].size());
-      partner_.insert(partner_.end(), ranks_[host].begin() + static_cast<std::ptrdiff_t>(waiting),
-                      ranks_[host].end());
+      const std::size_t waiting = std::min(paired, ranks[host].size());
+      partner.insert(partner.end(), ranks[host].begin() + static_cast<std::ptrdiff_t>(waiting),
+                     ranks[host].end());
     } else if (paired > 0) {
-      partner_ = {ranks_[host].front()};
-    } else if (neighbour < ranks_[host].size()) {
-      partner_ = {ranks_[host][neighbour]};
+      partner = {ranks[host].front()};
+    } else if (neighbour < ranks[host].size()) {
+      partner = {ranks[host][neighbour]};
     }
   }
 }
 
 std::string ContentionProbe::describe() const {
   std::string text;
-  for (const auto& of_host : ranks_) {
+  for (const auto& of_host : who_.ranks) {
     text += fmt::format("{}{}", text.empty() ? "" : "+", of_host.size());
   }
   return text;
 }
 
 std::size_t ContentionProbe::pairs() const {
-  return ranks_.size() < 2 ? 1 : std::min(ranks_[0].size(), ranks_[1].size());
+  return who_.ranks.size() < 2 ? 1 : std::min(who_.ranks[0].size(), who_.ranks[1].size());
 }
 
 // All bytes that a host's pairs send one way.
@@ -125,7 +124,7 @@ double ContentionProbe::bytes_of(const Load& load) const {
 // the link; and where some pass at once, few of them, which the link does not delay.
 ContentionProbe::Rounds ContentionProbe::rounds_for(const schedule::LinkCost& cost,
                                                     double small_round_seconds) const {
-  const auto messages = static_cast<double>(2 * others_.size() + 1);
+  const auto messages = static_cast<double>(2 * who_.others.size() + 1);
   const double rounds = seconds(kContentionTime) / (2 * small_round_seconds * messages);
   const double turns = seconds(kTurnsTime) / small_round_seconds;
   Rounds result{.turns = static_cast<std::int32_t>(std::clamp<double>(turns, kTurnsMin, kTurnsMax)),
@@ -142,7 +141,7 @@ ContentionProbe::Rounds ContentionProbe::rounds_for(const schedule::LinkCost& co
 }
 
 void ContentionProbe::tell(Rounds& rounds) {
-  const Rank first = ranks_.front().front();
+  const Rank first = who_.ranks.front().front();
   const std::span<Rounds> told(&rounds, 1);
   if (world_.rank() != first) {
     world_.recv(std::as_writable_bytes(told), {.from = first, .tag = kProbeTag}).wait();
@@ -164,7 +163,7 @@ void ContentionProbe::tell(Rounds& rounds) {
         first.value(), rounds.of_byte, rounds.many.rounds, rounds.many.messages,
         rounds.many.bytes));
   }
-  for (const auto& of_host : ranks_) {
+  for (const auto& of_host : who_.ranks) {
     for (const Rank rank : of_host) {
       if (rank == first) continue;
       world_.send(std::as_bytes(told), {.to = rank, .tag = kProbeTag}).wait();
@@ -206,14 +205,14 @@ void ContentionProbe::small_messages(const Rounds& rounds, Times& times) {
     return mean_of_faster(std::move(seconds_of_rounds));
   };
   const bool have_neighbours = std::ranges::all_of(
-      ranks_, [](const std::vector<Rank>& of_host) { return of_host.size() > 1; });
-  const std::vector<Rank>& between = have_neighbours ? near_ : others_;
+      who_.ranks, [](const std::vector<Rank>& of_host) { return of_host.size() > 1; });
+  const std::vector<Rank>& between = have_neighbours ? who_.near : who_.others;
   for (int turn = 0; turn < 2 * rounds.turns; ++turn) {
-    all.push_back(mean([&] { exchange(others_, 1); }));
+    all.push_back(mean([&] { exchange(who_.others, 1); }));
     const double alone = have_neighbours ? mean([&] { exchange(between, 1); }) : all.back();
     const double both = mean([&] {
       exchange(between, 1);
-      exchange(partner_, 1);
+      exchange(who_.partner, 1);
     });
     pair.push_back(both - alone);
   }
@@ -226,12 +225,12 @@ void ContentionProbe::small_messages(const Rounds& rounds, Times& times) {
 template <class Body>
 double ContentionProbe::time_of(const Body& body, int turns, const Times& times) {
   const auto meet = [this] {
-    for (int i = 0; i < 2; ++i) exchange(others_, 1);
+    for (int i = 0; i < 2; ++i) exchange(who_.others, 1);
   };
   std::vector<double> seconds_of_turns;
   for (int turn = 0; turn < turns; ++turn) {
     std::this_thread::sleep_for(kRest);
-    for (int i = 0; i < kWakingRounds; ++i) exchange(others_, 1);
+    for (int i = 0; i < kWakingRounds; ++i) exchange(who_.others, 1);
     const TimePoint begin = Clock::now();
     meet();
     body();
@@ -245,7 +244,7 @@ double ContentionProbe::time_of(const Body& body, int turns, const Times& times)
 double ContentionProbe::load_seconds(const Load& load, int turns, const Times& times) {
   std::vector<Rank> loaded;
   for (int i = 0; i < load.messages; ++i) {
-    loaded.insert(loaded.end(), partner_.begin(), partner_.end());
+    loaded.insert(loaded.end(), who_.partner.begin(), who_.partner.end());
   }
   const double all_rounds = time_of(
       [&] {
@@ -290,7 +289,7 @@ ContentionProbe::Times ContentionProbe::run(Rounds rounds) {
       reduce_seconds_per_byte(std::min(rounds.turns, kReductionTurns), times);
   std::size_t all = 0;
   std::size_t least = kRanksMax;
-  for (const auto& of_host : ranks_) {
+  for (const auto& of_host : who_.ranks) {
     all += of_host.size();
     least = std::min(least, of_host.size());
   }

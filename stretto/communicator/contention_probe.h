@@ -21,17 +21,30 @@ double mean_of_faster(std::vector<double> seconds_of_rounds);
 // The value that such a share of them, less than 1, is below. At least one value.
 double quantile(std::vector<double> values, double share);
 
+// Who takes part in measuring what messages between hosts take: up to four ranks of each of the
+// first four hosts.
+struct Contenders {
+  // `hosts`: of all ranks.
+  Contenders(const group::HostList& hosts, Rank self);
+
+  std::vector<std::vector<Rank>> ranks;  // By host.
+  // With whom this rank exchanges messages while pairs measure: one, on another host if it can, or
+  // those who wait for it; one of an odd number may have nobody.
+  std::vector<Rank> partner;
+  std::vector<Rank> near;    // On its own host.
+  std::vector<Rank> others;  // On other hosts; none where it does not take part.
+};
+
 // What messages between hosts take where all ranks send them at once, as they do in collectives:
-// ranks that share a host's cores wait for them, and each peer has a socket of its own. Up to four
-// ranks of each of the first four hosts take part. Not thread safe.
+// ranks that share a host's cores wait for them, and each peer has a socket of its own. Not thread
+// safe.
 class ContentionProbe {
  public:
   // `hosts`: of all ranks of `world`, which outlives this; two at least.
-  ContentionProbe(Communicator& world, const group::HostList& hosts);
+  ContentionProbe(Communicator& world, const group::HostList& hosts)
+      : world_(world), who_(hosts, world.rank()) {}
 
-  bool takes_part() const { return !others_.empty(); }
-  // Whether this rank exchanges messages while pairs measure; one of an odd number may not.
-  bool has_partner() const { return !partner_.empty(); }
+  bool takes_part() const { return !who_.others.empty(); }
   // "2+2": those of each host that take part.
   std::string describe() const;
 
@@ -80,11 +93,8 @@ class ContentionProbe {
   double reduce_seconds_per_byte(int turns, const Times& times);
 
   Communicator& world_;
-  std::vector<std::vector<Rank>> ranks_;  // That take part, by host.
-  std::vector<Rank> partner_;             // Of this rank: one, on another host if it can; or none.
-  std::vector<Rank> near_;                // On its own host.
-  std::vector<Rank> others_;              // On other hosts; none where it does not take part.
-  std::vector<std::uint8_t> buffer_;      // Of messages.
+  const Contenders who_;
+  std::vector<std::uint8_t> buffer_;  // Of messages.
 };
 
 // The model's terms, by which a message costs both its ends message_seconds, one after the other,

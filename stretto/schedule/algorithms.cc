@@ -146,19 +146,12 @@ std::vector<Schedule> Algorithm::build_all(std::int32_t rank_count, Rank root,
 
 std::span<const Algorithm> algorithms() { return kAlgorithms; }
 
-std::vector<const Algorithm*> algorithms_for(Collective collective, Access access) {
-  std::vector<const Algorithm*> found;
-  for (const Algorithm& algorithm : kAlgorithms) {
-    if (algorithm.collective == collective && algorithm.access == access) {
-      found.push_back(&algorithm);
-    }
-  }
-  return found;
-}
-
 const Algorithm* find_algorithm(Collective collective, Access access, std::string_view name) {
-  for (const Algorithm* algorithm : algorithms_for(collective, access)) {
-    if (algorithm->name == name) return algorithm;
+  for (const Algorithm& algorithm : kAlgorithms) {
+    if (algorithm.collective == collective && algorithm.access == access &&
+        algorithm.name == name) {
+      return &algorithm;
+    }
   }
   return nullptr;
 }

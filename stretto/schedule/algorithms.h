@@ -60,9 +60,6 @@ struct Algorithm {
 // Every algorithm that exists, in a fixed order.
 std::span<const Algorithm> algorithms();
 
-// The algorithms of one collective over one kind of access.
-std::vector<const Algorithm*> algorithms_for(Collective collective, Access access);
-
 // Null if there is none of that name.
 const Algorithm* find_algorithm(Collective collective, Access access, std::string_view name);
 

@@ -14,6 +14,7 @@
 #include "stretto/base/rank_vector.h"
 #include "stretto/schedule/cost.h"
 #include "stretto/schedule/verify/verify.h"
+#include "tests/support/algorithms_for.h"
 
 namespace stretto::schedule {
 namespace {
@@ -134,7 +135,7 @@ TEST(Algorithms, EveryCollectiveHasACanonicalOrPlainChoiceForBothKindsOfAccess) 
         Collective::broadcast, Collective::barrier, Collective::reduce, Collective::gather,
         Collective::scatter, Collective::all_to_all}) {
     for (const Access access : {Access::messages, Access::mapped}) {  // Not of both.
-      const auto choices = algorithms_for(collective, access);
+      const auto choices = testing::algorithms_for(collective, access);
       EXPECT_TRUE(std::ranges::any_of(choices, [](const Algorithm* algorithm) {
         return algorithm->order != Order::fixed;
       })) << name(collective);

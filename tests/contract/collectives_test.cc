@@ -14,6 +14,7 @@
 #include "stretto/schedule/algorithms.h"
 #include "tests/contract/in_process_backend.h"
 #include "tests/contract/world_ranks.h"
+#include "tests/support/algorithms_for.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/problem.h"
 
@@ -28,7 +29,7 @@ constexpr std::array kCollectives = {Collective::all_reduce,     Collective::red
 // The algorithms of a collective, and "" for the chosen one.
 std::vector<std::string> algorithms_of(Collective collective, schedule::Access access) {
   std::vector<std::string> names = {""};
-  for (const schedule::Algorithm* algorithm : schedule::algorithms_for(collective, access)) {
+  for (const schedule::Algorithm* algorithm : algorithms_for(collective, access)) {
     names.emplace_back(algorithm->name);
   }
   return names;

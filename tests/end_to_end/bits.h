@@ -9,14 +9,14 @@
 #include "stretto/base/fnv1a.h"
 #include "stretto/base/random.h"
 #include "stretto/communicator/communicator.h"
-#include "stretto/schedule/algorithms.h"
+#include "tests/support/algorithms_for.h"
 
 namespace stretto::testing {
 
 // The algorithms by messages that promise the same bits, and "" for the chosen one.
 inline std::vector<std::string> canonical_algorithms() {
   std::vector<std::string> names = {""};
-  const auto rows = schedule::algorithms_for(Collective::all_reduce, schedule::Access::messages);
+  const auto rows = algorithms_for(Collective::all_reduce, schedule::Access::messages);
   for (const schedule::Algorithm* row : rows) {
     if (row->order == schedule::Order::canonical) names.emplace_back(row->name);
   }

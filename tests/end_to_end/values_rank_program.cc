@@ -14,8 +14,8 @@
 #include <string>
 
 #include "stretto/base/rank_vector.h"
-#include "stretto/schedule/algorithms.h"
 #include "stretto/stretto.h"
+#include "tests/support/algorithms_for.h"
 #include "tests/support/problem.h"
 
 namespace {
@@ -49,7 +49,7 @@ std::string failure_of_algorithm(Communicator& comm, Problem problem) {
 
 std::string failure_of(Communicator& comm, Collective collective) {
   std::vector<std::string> algorithms = {""};
-  for (const auto* row : schedule::algorithms_for(collective, schedule::Access::messages)) {
+  for (const auto* row : algorithms_for(collective, schedule::Access::messages)) {
     algorithms.emplace_back(row->name);
   }
   // What a library runs, it combines in an order of its own.

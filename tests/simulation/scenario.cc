@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/rank_vector.h"
-#include "stretto/schedule/algorithms.h"
+#include "tests/support/algorithms_for.h"
 #include "tests/support/problem.h"
 
 namespace stretto::simulation {
@@ -36,7 +36,7 @@ testing::Problem draw_problem(Random& random, const ScenarioOptions& options,
                            .root = static_cast<int>(random.below(ranks)),
                            .in_place = random.below(3) == 0};
   const bool uneven = testing::has_shares(collective) && random.below(3) == 0;
-  auto algorithms = schedule::algorithms_for(collective, schedule::Access::messages);
+  auto algorithms = testing::algorithms_for(collective, schedule::Access::messages);
   std::erase_if(algorithms, [&](const auto* row) { return uneven && row->equal_chunks; });
   if (!algorithms.empty() && random.below(4) > 0) {
     problem.algorithm = algorithms[random.below(algorithms.size())]->name;

@@ -9,7 +9,7 @@
 #include <functional>
 
 #include "stretto/execution/message_execution.h"
-#include "stretto/schedule/algorithms.h"
+#include "tests/support/algorithms_for.h"
 #include "tests/support/problem.h"
 #include "tests/support/simulated_world.h"
 
@@ -100,7 +100,7 @@ using Change = std::function<bool(Schedule& steps, std::size_t step)>;
 void expect_noticed(const Change& change) {
   int changed = 0;
   for (const Algorithm* algorithm :
-       schedule::algorithms_for(Collective::all_reduce, schedule::Access::messages)) {
+       testing::algorithms_for(Collective::all_reduce, schedule::Access::messages)) {
     const std::vector<Schedule> good = algorithm->build_all(kRanks);
     ASSERT_TRUE(ScheduleRun(good).is_right()) << algorithm->name;
     for (std::size_t r = 0; r < kRanks; ++r) {
