@@ -17,13 +17,11 @@ constexpr std::uint64_t cookie_of(std::uint32_t lane, std::int32_t step) {
 }  // namespace
 
 MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,
-                                   transport::Endpoint& transport, TeamLanes* team,
-                                   KernelQueue& queue)
+                                   transport::Endpoint& transport, TeamLanes* team)
     : plan_(std::move(plan)),
       membership_(&membership),
       transport_(&transport),
       team_(plan_->schedule().sync_count() > 0 ? team : nullptr),
-      queue_(&queue),
       local_(*plan_) {
   const std::size_t steps = plan_->schedule().steps.size();
   lanes_.resize(std::min<std::size_t>(plan_->lanes(), plan_->segment_count()));
@@ -99,7 +97,6 @@ bool MessageExecution::run_ready(Turn& turn) {
   while (!ready_.empty() && status_.ok()) {
     if (turn.is_over()) return post_receives(turn) || moved;
     const Ready ready = ready_.back();
-    if (must_wait_for_queue(ready)) return moved;
     ready_.pop_back();
     run_step(ready, turn);
     moved = true;
@@ -114,20 +111,12 @@ bool MessageExecution::post_receives(Turn& turn) {
   for (std::size_t i = ready_.size(); i-- > 0 && status_.ok();) {
     const Ready ready = ready_[i];
     const auto& step = plan_->schedule().steps[static_cast<std::size_t>(ready.step)];
-    if (step.kind != schedule::StepKind::recv || must_wait_for_queue(ready)) continue;
+    if (step.kind != schedule::StepKind::recv) continue;
     ready_.erase(ready_.begin() + static_cast<std::ptrdiff_t>(i));
     run_step(ready, turn);
     moved = true;
   }
   return moved;
-}
-
-// What others are told of has been written, and what is received does not overwrite what is read.
-bool MessageExecution::must_wait_for_queue(const Ready& ready) const {
-  const schedule::StepKind kind =
-      plan_->schedule().steps[static_cast<std::size_t>(ready.step)].kind;
-  const bool is_local = kind == schedule::StepKind::reduce || kind == schedule::StepKind::copy;
-  return !is_local && !queue_->is_done();
 }
 
 // Goes on in the lanes whose team has come. Returns whether there is one.
@@ -172,7 +161,7 @@ void MessageExecution::run_step(Ready ready, Turn& turn) {
   }
   StepCursor cursor{.element = ready.element};
   const auto locate_place = [&](const schedule::Place& place) { return locate(lane, place); };
-  const Status status = local_.run(step, lane.segment, locate_place, cursor, turn, *queue_);
+  const Status status = local_.run(step, lane.segment, locate_place, cursor, turn, host_queue());
   if (!status.ok()) return fail(status);
   const bool has_ended = cursor.step > 0;
   if (!has_ended) return ready_.push_back({ready.lane, ready.step, cursor.element});

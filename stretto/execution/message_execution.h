@@ -22,18 +22,14 @@ namespace stretto::execution {
 // it depends on have ended (schedule/dependencies.h).
 class MessageExecution final : public Execution {
  public:
-  // `team`: where plans that share slots find them; null for others. `queue` works on what is in
-  // memory.
+  // `team`: where plans that share slots find them; null for others.
   MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,
-                   transport::Endpoint& transport, TeamLanes* team = nullptr,
-                   KernelQueue& queue = host_queue());
+                   transport::Endpoint& transport, TeamLanes* team = nullptr);
 
   void start(const Call& call, Turn& turn) override;
   bool advance(Turn& turn) override;
   bool take_completions() override;
-  bool ended() const override {
-    return (!status_.ok() || segments_left_ == 0) && queue_->is_done();
-  }
+  bool ended() const override { return !status_.ok() || segments_left_ == 0; }
   const Status& status() const override { return status_; }
   void fail(const Status& status) override;
   std::size_t idle_bytes() const override { return scratch_.size(); }
@@ -68,7 +64,6 @@ class MessageExecution final : public Execution {
   bool post_receives(Turn& turn);
   bool end_syncs();
   BufferRef locate(const Lane& lane, const schedule::Place& place) const;
-  bool must_wait_for_queue(const Ready& ready) const;
   void run_step(Ready ready, Turn& turn);
   void post(std::uint32_t lane_index, std::int32_t index, Turn& turn);
   void step_done(std::uint32_t lane, std::int32_t step);
@@ -77,7 +72,6 @@ class MessageExecution final : public Execution {
   const Membership* membership_;
   transport::Endpoint* transport_;
   TeamLanes* team_;
-  KernelQueue* queue_;
   std::uint64_t first_turn_ = 0;  // Of the team's lanes.
   LocalSteps local_;
   Call call_;

@@ -1,8 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Executions whose kernels run on a queue that takes its time, as a device's stream does: results
-// are those of the host's queue, since nobody is told of what has not been written yet.
+// Executions on mapped memory whose kernels run on a queue that takes its time, as a device's
+// stream does: results are those of the host's queue, since nobody is told of what has not been
+// written yet.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +14,6 @@
 #include <vector>
 
 #include "stretto/execution/mapped_execution.h"
-#include "stretto/execution/message_execution.h"
 #include "stretto/group/planner.h"
 #include "stretto/transport/loopback/world.h"
 #include "tests/support/problem.h"
@@ -55,7 +55,7 @@ class LateQueue final : public KernelQueue {
   int refused_ = 0;
 };
 
-enum class Way { messages, staged, registered, staged_on_host_queue };
+enum class Way { staged, registered, staged_on_host_queue };
 
 // All-reduces of some ranks, in one thread.
 class Ranks {
@@ -118,7 +118,7 @@ class Ranks {
       EXPECT_TRUE(std::ranges::equal(output, expected)) << r;
     }
   }
-  // Whether a queue was waited for: on one that only sends and receives nothing has to be.
+  // Whether a queue was waited for.
   bool has_waited() const {
     return std::ranges::any_of(queues_, [](const auto& q) { return q.refused() > 0; });
   }
@@ -135,13 +135,8 @@ class Ranks {
     const group::Planner planner(
         {.rank = static_cast<int>(r),
          .selector = {.rank_count = static_cast<int>(world_.size()), .hosts = {}, .links = {}},
-         .is_one_team = way != Way::messages});
+         .is_one_team = true});
     group::Plans plans = planner.plan(operation_, std::nullopt, {}).or_throw();
-    if (plans.messages != nullptr) {
-      executions_.push_back(std::make_unique<execution::MessageExecution>(
-          plans.messages, memberships_[r], *world_[r], nullptr, queues_[r]));
-      return;
-    }
     for (auto& region : windows_of_) {
       windows_[r].of.push_back(reinterpret_cast<Window*>(region.bytes.data()));
       windows_[r].team.push_back(static_cast<int>(windows_[r].team.size()));
@@ -167,8 +162,7 @@ class Ranks {
 class LateKernels : public ::testing::TestWithParam<std::tuple<Way, int, std::size_t>> {};
 INSTANTIATE_TEST_SUITE_P(
     , LateKernels,
-    ::testing::Combine(::testing::Values(Way::messages, Way::staged, Way::registered),
-                       ::testing::Values(2, 3, 5),
+    ::testing::Combine(::testing::Values(Way::staged, Way::registered), ::testing::Values(2, 3, 5),
                        ::testing::Values(std::size_t{2}, std::size_t{1000}, std::size_t{300'001})));
 
 TEST_P(LateKernels, GiveTheSameBits) {
