@@ -8,31 +8,11 @@
 #include "stretto/base/name_in.h"
 
 namespace stretto {
-namespace {
-
-// Where a rank has a share of the whole, its layout is about the shares; elsewhere, about a list.
-bool has_shares(Collective collective) {
-  return collective == Collective::all_gather || collective == Collective::reduce_scatter ||
-         collective == Collective::gather || collective == Collective::scatter ||
-         collective == Collective::all_to_all;
-}
-
-}  // namespace
 
 std::string_view name(Collective collective) {
   return name_in({"all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier", "send/recv",
                   "reduce", "gather", "scatter", "all_to_all"},
                  collective, "unknown collective");
-}
-
-bool reduces(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
-         collective == Collective::reduce;
-}
-
-bool has_root(Collective collective) {
-  return collective == Collective::broadcast || collective == Collective::reduce ||
-         collective == Collective::gather || collective == Collective::scatter;
 }
 
 std::string describe(const OperationDescriptor& operation) {
@@ -77,6 +57,7 @@ std::string describe_against(const OperationDescriptor& operation,
   };
   const bool shown = in_text(operation.layout) || in_text(other.layout);
   if (operation.layout == other.layout || shown) return text;
+  // Where a rank has a share of the whole, its layout is about the shares; elsewhere, about a list.
   if (has_shares(operation.collective)) {
     text += operation.layout == 0 ? " with equal shares" : " with counts per rank";
   } else {

@@ -39,7 +39,7 @@ ChunkLayout::ChunkLayout(const schedule::Schedule& steps, const OperationDescrip
   } else if (!shares.equal()) {
     begin_ = prefix_sums(shares.counts);
     if (exchanges()) received_begin_ = prefix_sums(shares.received);
-  } else if (schedule::has_shares(collective_)) {
+  } else if (has_shares(collective_)) {
     begin_ = cut(operation.count, rank_count_, 1);
   } else {
     // A barrier has no chunk; one that is empty spares everybody else the question.

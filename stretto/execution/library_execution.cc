@@ -35,7 +35,7 @@ LibraryPlan make_library_plan(const Plan& whole, const CollectiveLibrary& librar
     plan.divisor = whole.divisor();
   }
   const bool exchanges = plan.operation.collective == Collective::all_to_all;
-  if (!schedule::has_shares(plan.operation.collective)) return plan;
+  if (!has_shares(plan.operation.collective)) return plan;
   const std::int32_t ranks = shape.rank_count;
   for (std::int32_t r = 0; r < ranks; ++r) {
     const std::int32_t sent = exchanges ? shape.rank.value() * ranks + r : r;

@@ -62,10 +62,6 @@ Rank origin_of(const Schedule& schedule, ChunkIndex chunk) {
   }
 }
 
-bool has_shares(Collective collective) {
-  return required_chunks(collective, /*rank_count=*/1).value_or(0) > 0;
-}
-
 std::optional<std::int32_t> required_chunks(Collective collective, std::int32_t rank_count) {
   switch (collective) {
     case Collective::reduce_scatter:

@@ -155,8 +155,6 @@ bool input_holds(const Schedule& schedule, Rank rank, ChunkIndex chunk);
 bool output_holds(const Schedule& schedule, Rank rank, ChunkIndex chunk);
 // Whose input a chunk of the output comes from, in collectives that combine nothing.
 Rank origin_of(const Schedule& schedule, ChunkIndex chunk);
-// Whether ranks have shares of the whole, each with chunks of its own.
-bool has_shares(Collective collective);
 // How many chunks the collective must have; nothing where an algorithm is free to choose.
 std::optional<std::int32_t> required_chunks(Collective collective, std::int32_t rank_count);
 

@@ -11,13 +11,10 @@
 #include <fmt/format.h>
 
 #include "stretto/base/random.h"
-#include "stretto/schedule/schedule.h"
 #include "stretto/stretto.h"
 #include "tools/bench/pattern.h"
 
 namespace stretto::chaos {
-
-using schedule::has_shares;
 
 // What ranks do together in one step. Equal on all of them, unless one differs on purpose.
 struct Call {

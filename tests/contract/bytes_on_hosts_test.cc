@@ -142,7 +142,7 @@ TEST_P(BytesOnHosts, InsideNothingIsSentAndBetweenWhatTheScheduleSays) {
                            .ranks = kRanks,
                            .count = kCount,
                            .algorithm = std::string(algorithm.name)};
-  if (testing::has_shares(algorithm.collective)) {
+  if (has_shares(algorithm.collective)) {
     problem = testing::with_equal_shares(problem, kCount / kRanks);
   }
   Counts counts{.hosts = hosts};

@@ -38,7 +38,7 @@ TEST_P(Frames, ACollectiveSendsWhatItsScheduleSaysAndNothingElse) {
                            .root = kRoot,
                            .count = 8 * kRanks,
                            .algorithm = std::string(algorithm.name)};
-  if (testing::has_shares(algorithm.collective)) problem = testing::with_equal_shares(problem, 8);
+  if (has_shares(algorithm.collective)) problem = testing::with_equal_shares(problem, 8);
   const testing::Oracle oracle(problem);
   std::vector<std::unique_ptr<testing::Trial>> trials;
   Simulation simulation({.ranks = kRanks, .seed = 7});

@@ -35,7 +35,7 @@ testing::Problem draw_problem(Random& random, const ScenarioOptions& options,
                            .ranks = options.ranks,
                            .root = static_cast<int>(random.below(ranks)),
                            .in_place = random.below(3) == 0};
-  const bool uneven = testing::has_shares(collective) && random.below(3) == 0;
+  const bool uneven = has_shares(collective) && random.below(3) == 0;
   auto algorithms = testing::algorithms_for(collective, schedule::Access::messages);
   std::erase_if(algorithms, [&](const auto* row) { return uneven && row->equal_chunks; });
   if (!algorithms.empty() && random.below(4) > 0) {
@@ -53,7 +53,7 @@ testing::Problem draw_problem(Random& random, const ScenarioOptions& options,
         options.sensitive ? ReduceOp::sum : static_cast<ReduceOp>(random.below(kReduceOpCount));
   } while (!draws(problem.dtype));
   const std::size_t count = draw_count(random, options, size_bytes(problem.dtype));
-  if (!testing::has_shares(collective)) {
+  if (!has_shares(collective)) {
     problem.count = collective == Collective::barrier ? 0 : count;
     return problem;
   }

@@ -12,7 +12,6 @@
 
 #include "stretto/base/operation.h"
 #include "stretto/communicator/communicator.h"
-#include "stretto/schedule/schedule.h"
 #include "tests/support/bytes.h"
 
 namespace stretto::testing {
@@ -38,7 +37,6 @@ struct Problem {
   bool any_order = false;
 };
 
-using schedule::has_shares;
 // Whether its algorithm combines in an order of its own, as no canonical one does.
 bool has_own_order(const Problem& problem);
 // Equal shares of `share` elements.

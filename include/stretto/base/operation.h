@@ -29,10 +29,22 @@ enum class Collective : std::uint8_t {
 inline constexpr int kCollectiveCount = 10;
 
 std::string_view name(Collective collective);
-// Whether ranks' values are combined: all_reduce, reduce_scatter, reduce.
-bool reduces(Collective collective);
-// Whether one rank is the source or the target: broadcast, reduce, gather, scatter.
-bool has_root(Collective collective);
+// Whether ranks' values are combined.
+constexpr bool reduces(Collective collective) {
+  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
+         collective == Collective::reduce;
+}
+// Whether one rank is the source or the target.
+constexpr bool has_root(Collective collective) {
+  return collective == Collective::broadcast || collective == Collective::reduce ||
+         collective == Collective::gather || collective == Collective::scatter;
+}
+// Whether ranks have shares of the whole.
+constexpr bool has_shares(Collective collective) {
+  return collective == Collective::all_gather || collective == Collective::reduce_scatter ||
+         collective == Collective::gather || collective == Collective::scatter ||
+         collective == Collective::all_to_all;
+}
 
 // The layout of the collectives by which a group is made, so that a caller's own are no answer to
 // them.

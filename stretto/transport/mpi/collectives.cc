@@ -99,11 +99,6 @@ MPI_Datatype moved_type(DType dtype) {
   }
 }
 
-bool reduces_values(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce ||
-         collective == Collective::reduce_scatter;
-}
-
 // Counts and where they begin, as MPI wants them.
 struct Layout {
   RankVector<int> counts;
@@ -236,7 +231,7 @@ class MpiCollectives final : public CollectiveLibrary {
     // Of an all_to_all with unequal counts each rank knows its own.
     const bool is_counted = collective != Collective::all_to_all || operation.layout == 0;
     if (is_counted && operation.count > std::numeric_limits<int>::max()) return false;
-    if (!reduces_values(collective)) return true;
+    if (!reduces(collective)) return true;
     return number_type(operation.dtype) != MPI_DATATYPE_NULL &&
            reduction(operation.op, operation.dtype) != MPI_OP_NULL;
   }
@@ -288,8 +283,8 @@ class MpiCollectives final : public CollectiveLibrary {
   int begin(const LibraryCall& call, Running& running) {
     const OperationDescriptor& operation = call.operation;
     MPI_Request* const request = &running.request;
-    const MPI_Datatype type = reduces_values(operation.collective) ? number_type(operation.dtype)
-                                                                   : moved_type(operation.dtype);
+    const MPI_Datatype type =
+        reduces(operation.collective) ? number_type(operation.dtype) : moved_type(operation.dtype);
     const MPI_Op op = reduction(operation.op, operation.dtype);
     const int count = static_cast<int>(operation.count);
     const int root = operation.root;
