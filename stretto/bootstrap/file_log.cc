@@ -7,7 +7,7 @@
 #include <span>
 
 #include "stretto/base/fnv1a.h"
-#include "stretto/bootstrap/little_endian.h"
+#include "stretto/base/little_endian.h"
 #include "stretto/bootstrap/store.h"
 
 namespace stretto::bootstrap {

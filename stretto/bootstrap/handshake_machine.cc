@@ -13,8 +13,8 @@
 #include <string_view>
 
 #include "stretto/base/check.h"
+#include "stretto/base/little_endian.h"
 #include "stretto/base/printable.h"
-#include "stretto/bootstrap/little_endian.h"
 
 namespace stretto::bootstrap {
 namespace {

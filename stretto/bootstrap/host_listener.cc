@@ -17,11 +17,11 @@
 #include <vector>
 
 #include "stretto/base/file_passing.h"
+#include "stretto/base/little_endian.h"
 #include "stretto/base/log.h"
 #include "stretto/base/poll.h"
 #include "stretto/base/printable.h"
 #include "stretto/base/would_block.h"
-#include "stretto/bootstrap/little_endian.h"
 #include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/transport/shortage.h"

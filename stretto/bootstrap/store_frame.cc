@@ -8,8 +8,8 @@
 #include <span>
 
 #include "stretto/base/check.h"
+#include "stretto/base/little_endian.h"
 #include "stretto/base/printable.h"
-#include "stretto/bootstrap/little_endian.h"
 #include "stretto/bootstrap/store.h"
 
 namespace stretto::bootstrap {

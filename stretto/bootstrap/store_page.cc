@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#include "stretto/bootstrap/little_endian.h"
+#include "stretto/base/little_endian.h"
 #include "stretto/bootstrap/store.h"
 
 namespace stretto::bootstrap {

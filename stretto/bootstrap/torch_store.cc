@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "stretto/bootstrap/little_endian.h"
+#include "stretto/base/little_endian.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_client.h"
 #include "stretto/bootstrap/store_contents.h"

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/little_endian.h"
 #include "stretto/base/poll.h"
 
 namespace stretto::transport::tcp {
@@ -20,16 +21,6 @@ constexpr std::uint64_t kBehindBytesMax = 4 * StripedLink::kBlockBytes;
 // Headers of a stripe at a time. A peer that sends nothing but signs of life, without end, must not
 // keep the others waiting.
 constexpr int kHeadersPerTurn = 1024;
-
-void store(std::byte* at, std::uint32_t value) {
-  for (int i = 0; i < 4; ++i) at[i] = static_cast<std::byte>(value >> (8 * i));
-}
-
-std::uint32_t load(const std::byte* at) {
-  std::uint32_t value = 0;
-  for (int i = 0; i < 4; ++i) value |= std::to_integer<std::uint32_t>(at[i]) << (8 * i);
-  return value;
-}
 
 std::size_t total_bytes(std::span<const ConstByteSpan> pieces) {
   std::size_t bytes = 0;
@@ -91,8 +82,8 @@ void StripedLink::begin_block(Stripe& stripe, std::size_t bytes) {
     other.given_bytes =
         std::max(other.given_bytes + kBehindBytesMax, stripe.given_bytes) - kBehindBytesMax;
   }
-  store(output_.header.data(), next_output_++);
-  store(output_.header.data() + 4, static_cast<std::uint32_t>(bytes));
+  store_little_endian(output_.header.data(), next_output_++);
+  store_little_endian(output_.header.data() + 4, static_cast<std::uint32_t>(bytes));
 }
 
 // Goes on with a sign of life. Returns whether none is left. That it fails shows when the stripe is
@@ -212,8 +203,8 @@ Status StripedLink::read_header(Stripe& stripe) {
 }
 
 Status StripedLink::take_header(Stripe& stripe) const {
-  stripe.number = load(stripe.header.data());
-  stripe.left_bytes = load(stripe.header.data() + 4);
+  stripe.number = load_little_endian<std::uint32_t>(stripe.header.data());
+  stripe.left_bytes = load_little_endian<std::uint32_t>(stripe.header.data() + 4);
   if (stripe.left_bytes == 0) {
     stripe.header_bytes = 0;
     return {};

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace stretto::bootstrap {
+namespace stretto {
 
 // Integers as they travel: least significant byte first, whatever the machine. `at` needs no
 // alignment and must have room for sizeof(T) bytes.
@@ -26,4 +26,4 @@ T load_little_endian(const std::byte* at) {
   return static_cast<T>(static_cast<std::make_unsigned_t<T>>(bits));
 }
 
-}  // namespace stretto::bootstrap
+}  // namespace stretto
