@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/collective_library.h"
@@ -23,6 +24,14 @@ struct Membership {
   RankVector<Rank> members;  // members[i]: the rank in the job of the group's rank i.
 
   Rank job_rank(Rank in_group) const { return members[in_group]; }
+  // Their ranks in the group.
+  std::vector<Rank> others() const {
+    std::vector<Rank> ranks;
+    for (std::int32_t r = 0; std::cmp_less(r, members.size()); ++r) {
+      if (r != rank.value()) ranks.push_back(r);
+    }
+    return ranks;
+  }
 };
 
 // The caller's side of one collective.

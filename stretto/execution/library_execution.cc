@@ -190,12 +190,7 @@ bool LibraryExecution::is_on_device() const {
 }
 
 std::vector<Rank> LibraryExecution::waiting_for() const {
-  if (phase_ != Phase::running) return meeting_.waiting_for();
-  std::vector<Rank> others;
-  for (std::int32_t r = 0; std::cmp_less(r, membership_->members.size()); ++r) {
-    if (r != membership_->rank.value()) others.push_back(r);
-  }
-  return others;
+  return phase_ == Phase::running ? membership_->others() : meeting_.waiting_for();
 }
 
 }  // namespace stretto::execution

@@ -5,9 +5,7 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <cstring>
-#include <iterator>
 #include <type_traits>
 
 #include <fmt/format.h>
@@ -52,9 +50,7 @@ MappedExecution::MappedExecution(Plans plans, const Membership& membership, Wind
   if (direct_ != nullptr) buffers_.emplace(*direct_->plan, membership, plans.single_copy, memory);
   if (plans.single_copy != SingleCopy::off) process_.emplace(membership, windows, memory);
   tells_shares_ = staged_ == nullptr && counts_by_message(direct_->plan->operation());
-  const Rank self = membership.job_rank(membership.rank);
-  std::ranges::copy_if(membership.members, std::back_inserter(others_),
-                       [&](Rank member) { return member != self; });
+  for (const Rank other : membership.others()) others_.push_back(membership.job_rank(other));
 }
 
 Status MappedExecution::check_buffers(const std::byte* input, const std::byte* output) const {
