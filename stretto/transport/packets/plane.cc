@@ -20,6 +20,19 @@ void* open_library(const std::string& path) {
   return ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
 }
 
+// What a plug-in makes, or why it does not.
+template <class Made, class Options>
+Result<std::unique_ptr<Made>> make_by(Made* (*make)(const Options&, char*, std::size_t),
+                                      const Options& options, std::string_view without_it) {
+  if (make == nullptr) {
+    return status_of(StatusCode::invalid_argument, "this plug-in {}", without_it);
+  }
+  std::array<char, 512> text{};
+  std::unique_ptr<Made> made(make(options, text.data(), text.size()));
+  if (made == nullptr) return status_of(StatusCode::invalid_argument, "{}", text.data());
+  return made;
+}
+
 }  // namespace
 
 Result<Plugin> load_plugin(std::string_view name, const std::string& path) {
@@ -43,24 +56,13 @@ Result<Plugin> load_plugin(std::string_view name, const std::string& path) {
 
 Result<std::unique_ptr<CollectiveLibrary>> make_library(const Plugin& plugin,
                                                         const LibraryGroup& group) {
-  if (plugin.make_library == nullptr) {
-    return status_of(StatusCode::invalid_argument, "this plug-in has no collectives");
-  }
-  std::array<char, 512> text{};
-  std::unique_ptr<CollectiveLibrary> library(plugin.make_library(group, text.data(), text.size()));
-  if (library == nullptr) return status_of(StatusCode::invalid_argument, "{}", text.data());
+  STRETTO_ASSIGN_OR_RETURN(auto library, make_by(plugin.make_library, group, "has no collectives"));
   log(LogLevel::info, "collectives are run by {}", library->name());
   return library;
 }
 
 Result<std::unique_ptr<Engine>> make_engine(const Plugin& plugin, const EngineOptions& options) {
-  if (plugin.make_engine == nullptr) {
-    return status_of(StatusCode::invalid_argument, "this plug-in moves no messages");
-  }
-  std::array<char, 512> text{};
-  std::unique_ptr<Engine> engine(plugin.make_engine(options, text.data(), text.size()));
-  if (engine == nullptr) return status_of(StatusCode::invalid_argument, "{}", text.data());
-  return engine;
+  return make_by(plugin.make_engine, options, "moves no messages");
 }
 
 Result<std::unique_ptr<DataPlane>> make_plane(std::unique_ptr<Engine> engine,
