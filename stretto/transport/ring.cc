@@ -10,7 +10,6 @@
 namespace stretto::transport {
 namespace {
 
-constexpr std::size_t kHeaderBytes = 128;
 constexpr std::size_t kRingBytes = sizeof(Ring::Control) + Ring::kBytes;
 static_assert(kRingBytes % 128 == 0);
 // Positions move after this many bytes, so that reader and writer copy at the same time: with the
@@ -85,24 +84,12 @@ Result<std::size_t> Ring::read(ByteSpan into) {
 }
 
 std::size_t Inbox::bytes(int writers) {
-  return kHeaderBytes + static_cast<std::size_t>(writers) * kRingBytes;
+  return sizeof(Header) + static_cast<std::size_t>(writers) * kRingBytes;
 }
 
 Ring Inbox::ring(int writer) const {
-  std::byte* begin = memory_ + kHeaderBytes + static_cast<std::size_t>(writer) * kRingBytes;
+  std::byte* begin = memory_ + sizeof(Header) + static_cast<std::size_t>(writer) * kRingBytes;
   return {std::launder(reinterpret_cast<Ring::Control*>(begin)), begin + sizeof(Ring::Control)};
-}
-
-std::atomic<std::uint32_t>& Inbox::sleeping() const {
-  return *std::launder(reinterpret_cast<std::atomic<std::uint32_t>*>(memory_));
-}
-
-std::atomic<std::uint32_t>& Inbox::expedited() const {
-  return *std::launder(reinterpret_cast<std::atomic<std::uint32_t>*>(memory_ + 4));
-}
-
-std::atomic<std::uint32_t>& Inbox::core() const {
-  return *std::launder(reinterpret_cast<std::atomic<std::uint32_t>*>(memory_ + 8));
 }
 
 }  // namespace stretto::transport

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <span>
 
 #include "stretto/base/status.h"
@@ -55,8 +56,8 @@ class Ring {
   std::byte* data_ = nullptr;
 };
 
-// The memory of one rank in which the others leave bytes for it: a word that says whether it
-// sleeps, and a ring per writer. Zeroed memory is an empty inbox.
+// The memory of one rank in which the others leave bytes for it: words that say how it waits, and a
+// ring per writer. Zeroed memory is an empty inbox.
 class Inbox {
  public:
   static std::size_t bytes(int writers);
@@ -67,13 +68,20 @@ class Inbox {
 
   Ring ring(int writer) const;
   // 1 while the owner sleeps or is about to, and wants a doorbell.
-  std::atomic<std::uint32_t>& sleeping() const;
+  std::atomic<std::uint32_t>& sleeping() const { return header().sleeping; }
   // 1 once the owner has registered for expedited barriers, and issues one before it sleeps.
-  std::atomic<std::uint32_t>& expedited() const;
+  std::atomic<std::uint32_t>& expedited() const { return header().expedited; }
   // One more than the core on which the owner has waited last.
-  std::atomic<std::uint32_t>& core() const;
+  std::atomic<std::uint32_t>& core() const { return header().core; }
 
  private:
+  struct alignas(128) Header {
+    std::atomic<std::uint32_t> sleeping{0};
+    std::atomic<std::uint32_t> expedited{0};
+    std::atomic<std::uint32_t> core{0};
+  };
+  Header& header() const { return *std::launder(reinterpret_cast<Header*>(memory_)); }
+
   std::byte* memory_ = nullptr;
 };
 
