@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// f16 and bf16 to f32 and back, the same bits on every target. Included once per SIMD target, so
-// the guard toggles instead of being `#pragma once`.
+// f16 and bf16 to f32 and back, the same bits on every target, and what else is done with the bits
+// of f32. Included once per SIMD target, so the guard toggles instead of being `#pragma once`.
 #if defined(STRETTO_KERNEL_HALF_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRETTO_KERNEL_HALF_INL_H_
 #undef STRETTO_KERNEL_HALF_INL_H_
@@ -38,6 +38,10 @@ using BitsVector = hn::Vec<U32>;
 
 HWY_INLINE BitsVector bits_of(FloatVector value) { return hn::BitCast(U32(), value); }
 HWY_INLINE FloatVector float_of(BitsVector bits) { return hn::BitCast(F32(), bits); }
+// As integers that are ordered as magnitudes are.
+HWY_INLINE hn::Vec<I32> magnitudes(FloatVector values) {
+  return hn::And(hn::BitCast(I32(), values), hn::Set(I32(), 0x7FFFFFFF));
+}
 
 // A codec turns 32-bit lanes whose low half holds a number of 16 bits into floats, and back.
 struct BFloat16Codec {

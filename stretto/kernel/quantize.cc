@@ -25,10 +25,6 @@ constexpr std::size_t kLanes = hn::MaxLanes(F32());
 // Blocks are worked on in room of a whole number of vectors.
 constexpr std::size_t padded(std::size_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
-HWY_INLINE hn::Vec<I32> magnitudes(hn::Vec<F32> value) {
-  return hn::And(hn::BitCast(I32(), value), hn::Set(I32(), 0x7FFFFFFF));
-}
-
 // Zeros instead of infinity and NaN.
 HWY_INLINE hn::Vec<F32> finite_or_zero(hn::Vec<F32> value) {
   const auto finite = hn::Lt(magnitudes(value), hn::Set(I32(), 0x7F800000));

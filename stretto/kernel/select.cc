@@ -14,15 +14,12 @@
 #define HWY_TARGET_INCLUDE "stretto/kernel/select.cc"
 #include "hwy/foreach_target.h"  // Must come before highway.h.
 
-#include "hwy/highway.h"
+#include "stretto/kernel/half-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace stretto::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-using F32 = hn::ScalableTag<float>;
-using I32 = hn::ScalableTag<std::int32_t>;
-using U32 = hn::ScalableTag<std::uint32_t>;
 constexpr std::size_t kLanes = hn::MaxLanes(F32());
 static_assert(kLanes <= kSpareMagnitudes);
 constexpr std::size_t kVectors = 32;  // That look() looks at, of kGroup elements.
@@ -55,10 +52,6 @@ HWY_NOINLINE std::size_t take_with_care(const Room& room, std::size_t count, hn:
     if (hits[lane] != 0) count = take_one(room, count, values, first + lane);
   }
   return count;
-}
-
-HWY_INLINE hn::Vec<I32> magnitudes(hn::Vec<F32> values) {
-  return hn::And(hn::BitCast(I32(), values), hn::Set(I32(), 0x7FFFFFFF));
 }
 
 // Of the vector that begins with `values[first]`. No branch depends on what is taken, which no
