@@ -5,6 +5,7 @@
 
 #include "stretto/base/log.h"
 #include "stretto/base/poll.h"
+#include "stretto/base/wait_until.h"
 #include "stretto/transport/shortage.h"
 
 namespace stretto::bootstrap {
@@ -59,16 +60,12 @@ Status Acceptor::failure() const {
 
 Result<FileDescriptor> Acceptor::take(int rank, const WaitLimit& limit) {
   MutexLock lock(mutex_);
-  while (!connected_.contains(rank)) {
-    if (!failure_.ok()) return failure_;
-    if (limit.passed()) return status_of(StatusCode::timeout, "rank {} never connected", rank);
-    lock.unlock();
-    STRETTO_RETURN_IF_ERROR(limit.look());
-    lock.lock();
-    changed_.wait_for(
-        lock.native(), std::min<Duration>(limit.nap(), std::chrono::seconds(1)),
-        [&]() STRETTO_REQUIRES(mutex_) { return connected_.contains(rank) || !failure_.ok(); });
-  }
+  STRETTO_ASSIGN_OR_RETURN(const bool is_decided,
+                           wait_until(changed_, lock, limit, [&]() STRETTO_REQUIRES(mutex_) {
+                             return connected_.contains(rank) || !failure_.ok();
+                           }));
+  if (!is_decided) return status_of(StatusCode::timeout, "rank {} never connected", rank);
+  if (!connected_.contains(rank)) return failure_;
   return std::move(connected_.extract(rank).mapped());
 }
 

@@ -6,6 +6,7 @@
 #include <condition_variable>
 
 #include "stretto/base/mutex.h"
+#include "stretto/base/wait_until.h"
 #include "stretto/bootstrap/store_contents.h"
 
 namespace stretto::bootstrap {
@@ -27,13 +28,12 @@ Result<StoreReply> MemoryStore::answer(const StoreRequest& request, const WaitLi
     STRETTO_ASSIGN_OR_RETURN(std::optional<StoreReply> reply, state.contents.answer(request));
     if (state.contents.revision() != before) state.changed.notify_all();
     if (reply) return std::move(*reply);
-    if (limit.passed()) return status_of(StatusCode::timeout, "nobody has set it in time");
-    lock.unlock();
-    STRETTO_RETURN_IF_ERROR(limit.look());
-    lock.lock();
-    if (state.contents.revision() != before) continue;
-    // An hour at most: the end of time would overflow inside the system's call.
-    state.changed.wait_for(lock.native(), std::min<Duration>(limit.nap(), std::chrono::hours(1)));
+    STRETTO_ASSIGN_OR_RETURN(
+        const bool has_changed,
+        wait_until(state.changed, lock, limit, [&]() STRETTO_REQUIRES(state.mutex) {
+          return state.contents.revision() != before;
+        }));
+    if (!has_changed) return status_of(StatusCode::timeout, "nobody has set it in time");
   }
 }
 

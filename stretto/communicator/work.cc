@@ -10,6 +10,7 @@
 #include "stretto/base/mutex.h"
 #include "stretto/base/refuse.h"
 #include "stretto/base/stream_guard.h"
+#include "stretto/base/wait_until.h"
 
 namespace stretto {
 
@@ -231,15 +232,9 @@ class ChainedOperation final : public group::Operation,
     return second_ != nullptr ? second_ : first_;
   }
   template <class Holds>
-  bool wait_until(const Deadline& deadline, Holds holds) {
+  bool comes_true(const Deadline& deadline, const Holds& holds) {
     MutexLock held(mutex_);
-    while (!holds()) {
-      if (deadline.passed()) return false;
-      // An hour at most: the end of time would overflow inside the system's call.
-      changed_.wait_for(held.native(),
-                        std::min<Duration>(deadline.remaining(), std::chrono::hours(1)));
-    }
-    return true;
+    return wait_until(changed_, held, deadline, holds).value();
   }
 
   const std::shared_ptr<group::Operation> first_;
@@ -314,9 +309,9 @@ bool ChainedOperation::poll() {
 // Waiting for a part lets it advance; but it may be another thread that goes on when it has ended.
 Status ChainedOperation::wait(Deadline deadline) {
   (void)first_->wait(deadline);
-  if (wait_until(deadline, [this]() STRETTO_REQUIRES(mutex_) { return begun_; }))
+  if (comes_true(deadline, [this]() STRETTO_REQUIRES(mutex_) { return begun_; }))
     (void)current()->wait(deadline);
-  if (wait_until(deadline, [this]() STRETTO_REQUIRES(mutex_) { return done_; })) return status_;
+  if (comes_true(deadline, [this]() STRETTO_REQUIRES(mutex_) { return done_; })) return status_;
   return {StatusCode::timeout, "a chain of operations has not ended yet"};
 }
 
