@@ -41,16 +41,16 @@ if(STRETTO_SANITIZE)
   string(JOIN ":" STRETTO_UNSANITIZED_TESTS
     BytesOnHosts.* ReducerAllocation.* ReducerMemory.* Estimate.Chooses* BesideLargeOnes.*
     Submission.OfALarge* Submission.OfALong* FastPath.GivesTheSameSumsWhoeverIsLate/400000
-    CompressedReduction.BucketsDoNotMatter Collectives.LargerThanASegment/ranks2_*
+    CompressedReduction.BucketsDoNotMatter LongCollectives.*/ranks2_*
     Worlds/*/tls_striped
     RandomPrograms.*/ranks1* RandomPrograms.*/ranks4* RandomPrograms.*/ranks5*
     DisagreementMatrix.*_5_ranks)
 endif()
 # And where one thread does everything, as in what stretto_add_tests leaves out for it.
 if(STRETTO_SANITIZE MATCHES "thread")
-  string(APPEND STRETTO_UNSANITIZED_TESTS ":Collectives.*:CollectivesOnHosts.EqualTheSerialOracle/*"
-    ":CollectivesOnHosts.InPlace*:CollectivesOnHosts.AnySegments*:RandomPrograms.*:AgreementTest.*"
-    ":PeerTest.*")
+  string(APPEND STRETTO_UNSANITIZED_TESTS ":Collectives.*:SegmentedCollectives.*:LongCollectives.*"
+    ":CollectivesOnHosts.EqualTheSerialOracle/*:CollectivesOnHosts.InPlace*"
+    ":CollectivesOnHosts.AnySegments*:RandomPrograms.*:AgreementTest.*:PeerTest.*")
 endif()
 
 # Tests that start programs find them, and the files of the source tree, by these definitions. Only

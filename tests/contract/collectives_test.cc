@@ -213,10 +213,10 @@ TEST_P(Collectives, EqualTheSerialOracle) { expect_the_serial_oracle(); }
 
 TEST_P(Collectives, InPlaceAndFromEveryRoot) { expect_it_in_place_and_from_every_root(); }
 
-TEST_P(Collectives, AnySegmentsGiveTheSameBits) {
-  if (size() > 9) GTEST_SKIP() << "more ranks cut no other way";
-  expect_it_by_any_segments();
-}
+// Of so many ranks that more cut no other way.
+constexpr int kRanksOfSegments = 9;
+class SegmentedCollectives : public Collectives {};
+TEST_P(SegmentedCollectives, AnySegmentsGiveTheSameBits) { expect_it_by_any_segments(); }
 
 // What is larger than a segment, of the size of an element and of the kind of arithmetic.
 std::vector<std::pair<DType, ReduceOp>> long_types_of(Collective collective, int ranks) {
@@ -229,8 +229,10 @@ std::vector<std::pair<DType, ReduceOp>> long_types_of(Collective collective, int
   return types;
 }
 
-TEST_P(Collectives, LargerThanASegment) {
-  if (size() > 5) GTEST_SKIP() << "segments are the same for more ranks";
+// Of so many ranks that segments are the same for more.
+constexpr int kRanksOfLong = 5;
+class LongCollectives : public Collectives {};
+TEST_P(LongCollectives, LargerThanASegment) {
   const Ranks ranks = make_ranks(0);
   for (const Collective collective : kCollectives) {
     for (const std::string& algorithm : algorithms(collective)) {
@@ -259,9 +261,9 @@ TEST_P(Collectives, BarriersByEveryAlgorithm) {
   }
 }
 
-std::vector<Case> cases() {
+std::vector<Case> cases_up_to(int ranks_max) {
   std::vector<Case> list;
-  for (int ranks = 1; ranks <= 17; ++ranks) {
+  for (int ranks = 1; ranks <= ranks_max; ++ranks) {
     if (!is_tried(ranks)) continue;
     list.push_back({.ranks = ranks});
     if (ranks <= 5) list.push_back({.ranks = ranks, .in_process = true});
@@ -275,14 +277,20 @@ std::vector<Case> cases() {
   return list;
 }
 
-INSTANTIATE_TEST_SUITE_P(, Collectives, ::testing::ValuesIn(cases()), [](const auto& tested) {
+std::string case_name(const ::testing::TestParamInfo<Case>& tested) {
   const Case& c = tested.param;
   return "ranks" + std::to_string(c.ranks) +
          (c.in_process      ? "_in_process"
           : c.shared_memory ? "_mapped"
                             : "_messages") +
          (c.registered ? "_registered" : "") + (c.single_copy ? "_single_copy" : "");
-});
+}
+
+INSTANTIATE_TEST_SUITE_P(, Collectives, ::testing::ValuesIn(cases_up_to(17)), case_name);
+INSTANTIATE_TEST_SUITE_P(, SegmentedCollectives, ::testing::ValuesIn(cases_up_to(kRanksOfSegments)),
+                         case_name);
+INSTANTIATE_TEST_SUITE_P(, LongCollectives, ::testing::ValuesIn(cases_up_to(kRanksOfLong)),
+                         case_name);
 
 // Ranks on several hosts, which is what two-level algorithms and the choice go by; with memory that
 // the ranks of a host share, and without.

@@ -185,9 +185,8 @@ TEST_P(SharedPool, WhatCannotFitIsRefusedAndTheRestGoesOn) {
 }
 
 // What is mapped and not yet touched is as good as used; but somebody may be about to free it.
-TEST_P(SharedPool, WhatIsFreedSoonIsWaitedFor) {
-  if (GetParam().name != "shm") GTEST_SKIP() << "it knows only of memory of its own";
-  auto ranks = make(GetParam(), 2, milliseconds(500));
+TEST(PoolOfAHost, WhatIsFreedSoonIsWaitedFor) {
+  auto ranks = make(transport::kind_named("shm"), 2, milliseconds(500));
   const std::size_t most_of_it = find_memory_left()->left_bytes / 5 * 3;
   on_all(ranks, [&](Communicator& comm) {
     constexpr std::size_t kCount = 1 << 18;

@@ -48,6 +48,9 @@ class TransportFailureTest : public TransportTest {
   }
 };
 
+// Where ranks can die alone.
+class TransportKillTest : public TransportFailureTest {};
+
 TEST_P(TransportFailureTest, DifferentCallsAreAMismatch) {
   for (const std::size_t size : {std::size_t{16}, std::size_t{100000}}) {
     for (const bool receive_first : {true, false}) {
@@ -257,8 +260,7 @@ TEST_P(TransportFailureTest, WhoLeavesSaysGoodbye) {
   expect_works(a, c, kGroup);
 }
 
-TEST_P(TransportFailureTest, WhoIsKilledIsLostAndTheOthersGoOn) {
-  if (!GetParam().can_kill) GTEST_SKIP() << "its ranks cannot die alone";
+TEST_P(TransportKillTest, WhoIsKilledIsLostAndTheOthersGoOn) {
   World world = make(4, kSmallBuffer);
   Participant a(world, 0);
   Participant c(world, 2);
@@ -299,8 +301,7 @@ TEST_P(TransportFailureTest, WhoIsKilledIsLostAndTheOthersGoOn) {
   }
 }
 
-TEST_P(TransportFailureTest, ASleeperLearnsOfADeath) {
-  if (!GetParam().can_kill) GTEST_SKIP() << "its ranks cannot die alone";
+TEST_P(TransportKillTest, ASleeperLearnsOfADeath) {
   using std::chrono::milliseconds;
   auto shortest = milliseconds::max();
   for (int attempt = 0; attempt < 5; ++attempt) {
@@ -328,8 +329,31 @@ TEST_P(TransportFailureTest, ASleeperLearnsOfADeath) {
   EXPECT_LT(shortest, milliseconds(40));
 }
 
-TEST_P(TransportFailureTest, NonsenseLosesTheOneWhoSendsIt) {
-  if (!GetParam().can_kill) GTEST_SKIP() << "it has no sockets";
+TEST_P(TransportKillTest, ADeathIsNoticedHoweverMuchHasComeThatNobodyAsksFor) {
+  World world = make(4, kSmallBuffer);
+  Participant a(world, 0);
+  for (const int dying : {1, 3}) {
+    Participant victim(world, dying);
+    const auto group = static_cast<std::uint64_t>(dying);
+    // More than a rank keeps of what it has not asked for, and more than the connection holds.
+    constexpr std::uint32_t kMessages = kUnexpectedBytesMax / kEagerBytes + 40;
+    for (std::uint32_t i = 0; i < kMessages; ++i) {
+      victim.send(0, {.group = group, .message = i}, Bytes(kEagerBytes));
+      world[dying].progress();
+      world[0].progress();
+    }
+    EXPECT_FALSE(victim.all_done());
+    const std::size_t lost_before = a.lost.size();
+    world.kill(dying);
+    const TimePoint killed = Clock::now();
+    ASSERT_TRUE(drive({&world[0]}, [&] { return a.lost.size() > lost_before; }));
+    EXPECT_LT(Clock::now() - killed, std::chrono::seconds(1));
+    EXPECT_EQ(a.lost.back().first, Rank(dying));
+    a.forget(group, Status(StatusCode::aborted, "enough"));
+  }
+}
+
+TEST_P(TransportKillTest, NonsenseLosesTheOneWhoSendsIt) {
   World world = make(4);
   Participant a(world, 0);
   Participant c(world, 2);
@@ -349,6 +373,11 @@ TEST_P(TransportFailureTest, NonsenseLosesTheOneWhoSendsIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TransportFailureTest, ::testing::ValuesIn(world_kinds()),
+                         ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Worlds, TransportKillTest,
+                         ::testing::ValuesIn(world_kinds_where([](const WorldKind& kind) {
+                           return kind.can_kill;
+                         })),
                          ::testing::PrintToStringParamName());
 
 }  // namespace

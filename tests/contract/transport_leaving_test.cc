@@ -211,31 +211,6 @@ TEST(TransportLeaving, WhoTakesNothingIsNotWaitedForLong) {
   }
 }
 
-TEST_P(TransportLeavingTest, ADeathIsNoticedHoweverMuchHasComeThatNobodyAsksFor) {
-  if (!GetParam().can_kill) GTEST_SKIP() << "its ranks cannot die alone";
-  World world = make(4, kSmallBuffer);
-  Participant a(world, 0);
-  for (const int dying : {1, 3}) {
-    Participant victim(world, dying);
-    const auto group = static_cast<std::uint64_t>(dying);
-    // More than a rank keeps of what it has not asked for, and more than the connection holds.
-    constexpr std::uint32_t kMessages = kUnexpectedBytesMax / kEagerBytes + 40;
-    for (std::uint32_t i = 0; i < kMessages; ++i) {
-      victim.send(0, {.group = group, .message = i}, Bytes(kEagerBytes));
-      world[dying].progress();
-      world[0].progress();
-    }
-    EXPECT_FALSE(victim.all_done());
-    const std::size_t lost_before = a.lost.size();
-    world.kill(dying);
-    const TimePoint killed = Clock::now();
-    ASSERT_TRUE(drive({&world[0]}, [&] { return a.lost.size() > lost_before; }));
-    EXPECT_LT(Clock::now() - killed, milliseconds(1000));
-    EXPECT_EQ(a.lost.back().first, Rank(dying));
-    a.forget(group, kEnough);
-  }
-}
-
 TEST_P(TransportLeavingTest, MessagesBeyondTheLimitArriveInTheirOrder) {
   World world = make();
   Participant from(world, 0);

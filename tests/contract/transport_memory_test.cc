@@ -19,6 +19,10 @@ namespace {
 using Region = Region;
 
 class TransportMemoryTest : public TransportTest {};
+// Where the first two ranks share memory.
+class SharedMemoryTest : public TransportTest {};
+// Where it counts what the system has: that of other transports is memory of its own.
+class ShmMemoryTest : public TransportTest {};
 
 // Until `peer`'s region can be reached; null if it cannot.
 std::byte* reach(World& world, int rank, int peer, RemoteAddress address, std::size_t bytes) {
@@ -56,9 +60,9 @@ TEST_P(TransportMemoryTest, ReachesExactlyWhoSharesMemory) {
   }
 }
 
-TEST_P(TransportMemoryTest, LocatesOnlyWhatLiesInOneRegion) {
+TEST_P(SharedMemoryTest, LocatesOnlyWhatLiesInOneRegion) {
   World world = make();
-  if (!world[0].memory().reaches(0)) GTEST_SKIP() << "it has no shared memory";
+  ASSERT_TRUE(world[0].memory().reaches(0));
   const Region a = world[0].allocate(8192).or_throw();
   const Region b = world[0].allocate(100).or_throw();
   const std::byte* const begin = a.bytes.data();
@@ -74,9 +78,8 @@ TEST_P(TransportMemoryTest, LocatesOnlyWhatLiesInOneRegion) {
   EXPECT_EQ(world[0].memory().resolve(0, world[0].memory().locate(begin + 5, 5), 5), begin + 5);
 }
 
-TEST_P(TransportMemoryTest, ChecksBounds) {
+TEST_P(SharedMemoryTest, ChecksBounds) {
   World world = make();
-  if (!GetParam().shares_memory(0, 1)) GTEST_SKIP() << "it has no shared memory";
   const Region region = world[0].allocate(5000).or_throw();
   const std::uint32_t number = region.address.region;
   constexpr auto kHuge = std::numeric_limits<std::uint64_t>::max();
@@ -99,15 +102,15 @@ TEST_P(TransportMemoryTest, ChecksBounds) {
   EXPECT_EQ(world[1].memory().resolve(0, {number, 100}, 4900), data + 100);
 }
 
-TEST_P(TransportMemoryTest, WritesAreSeenByTheOthers) {
+TEST_P(SharedMemoryTest, WritesAreSeenByTheOthers) {
   World world = make(3);
-  if (!GetParam().shares_memory(0, 2)) GTEST_SKIP() << "it has no shared memory";
+  const int last = GetParam().shares_memory(0, 2) ? 2 : 1;
   const Region region = world[0].allocate(100000).or_throw();
   const Bytes first = pattern(1, 100000);
   const Bytes second = pattern(2, 100000);
   std::copy(first.begin(), first.end(), region.bytes.begin());
   std::byte* const one = reach(world, 1, 0, region.address, 100000);
-  std::byte* const two = reach(world, 2, 0, region.address, 100000);
+  std::byte* const two = reach(world, last, 0, region.address, 100000);
   ASSERT_TRUE(one != nullptr && two != nullptr);
   EXPECT_TRUE(std::equal(first.begin(), first.end(), one));
   std::copy(second.begin(), second.end(), two);
@@ -141,10 +144,9 @@ TEST_P(TransportMemoryTest, PrivateMemoryIsCopiedWhereItCanBeReached) {
 }
 
 // A counter in shared memory, each side asleep until notified.
-TEST_P(TransportMemoryTest, NotifyWakesWhoWaitsForAWord) {
+TEST_P(SharedMemoryTest, NotifyWakesWhoWaitsForAWord) {
   constexpr std::uint64_t kRounds = 5000;
   World world = make();
-  if (!GetParam().shares_memory(0, 1)) GTEST_SKIP() << "it has no shared memory";
   const Region region = world[0].allocate(4096).or_throw();
   ASSERT_NE(reach(world, 1, 0, region.address, 8), nullptr);
   std::atomic<int> overslept{0};
@@ -172,9 +174,8 @@ TEST_P(TransportMemoryTest, NotifyWakesWhoWaitsForAWord) {
   EXPECT_LE(overslept, 1);
 }
 
-TEST_P(TransportMemoryTest, FreedRegionsAreGoneEverywhere) {
+TEST_P(SharedMemoryTest, FreedRegionsAreGoneEverywhere) {
   World world = make();
-  if (!GetParam().shares_memory(0, 1)) GTEST_SKIP() << "it has no shared memory";
   Region region = world[0].allocate(5000).or_throw();
   const RemoteAddress address = region.address;
   const std::byte* const place = region.bytes.data();
@@ -199,9 +200,8 @@ TEST_P(TransportMemoryTest, FreedRegionsAreGoneEverywhere) {
   }
 }
 
-TEST_P(TransportMemoryTest, HeldRegionsStayMapped) {
+TEST_P(SharedMemoryTest, HeldRegionsStayMapped) {
   World world = make();
-  if (!GetParam().shares_memory(0, 1)) GTEST_SKIP() << "it has no shared memory";
   Region region = world[0].allocate(5000).or_throw();
   region.bytes[7] = std::byte{7};
   std::byte* const data = reach(world, 1, 0, region.address, 5000);
@@ -251,8 +251,7 @@ TEST_P(TransportMemoryTest, RefusesWhatCannotFit) {
 
 // Regions cost nothing until they are touched: what has been promised is no longer there to be
 // given, to whomever it was.
-TEST_P(TransportMemoryTest, GivesNothingTwice) {
-  if (GetParam().link_name(0, 1) != "shm") GTEST_SKIP() << "it knows only of memory of its own";
+TEST_P(ShmMemoryTest, GivesNothingTwice) {
   World world = make();
   const std::size_t part = find_memory_left()->left_bytes / 5 * 2;
   Region own = world[0].allocate(part).or_throw();
@@ -294,6 +293,16 @@ TEST_P(TransportMemoryTest, WorldsLeaveNothingBehind) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, TransportMemoryTest, ::testing::ValuesIn(world_kinds()),
+                         ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Worlds, SharedMemoryTest,
+                         ::testing::ValuesIn(world_kinds_where([](const WorldKind& kind) {
+                           return kind.shares_memory(0, 1);
+                         })),
+                         ::testing::PrintToStringParamName());
+INSTANTIATE_TEST_SUITE_P(Worlds, ShmMemoryTest,
+                         ::testing::ValuesIn(world_kinds_where([](const WorldKind& kind) {
+                           return kind.link_name(0, 1) == "shm";
+                         })),
                          ::testing::PrintToStringParamName());
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 
 #include "stretto/base/rank_vector.h"
 #include "stretto/transport/loopback/world.h"
@@ -276,6 +277,16 @@ std::vector<WorldKind> find_world_kinds() {
 const std::vector<WorldKind>& world_kinds() {
   static const std::vector<WorldKind> kinds = find_world_kinds();
   return kinds;
+}
+
+std::vector<WorldKind> world_kinds_where(bool (*fits)(const WorldKind& kind)) {
+  std::vector<WorldKind> kinds;
+  std::ranges::copy_if(world_kinds(), std::back_inserter(kinds), fits);
+  return kinds;
+}
+
+const WorldKind& kind_named(std::string_view name) {
+  return *std::ranges::find(world_kinds(), name, &WorldKind::name);
 }
 
 }  // namespace stretto::transport

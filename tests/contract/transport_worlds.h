@@ -6,6 +6,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stretto/base/rank_vector.h"
@@ -59,5 +60,7 @@ struct WorldKind {
 std::ostream& operator<<(std::ostream& out, const WorldKind& kind);
 
 const std::vector<WorldKind>& world_kinds();
+std::vector<WorldKind> world_kinds_where(bool (*fits)(const WorldKind& kind));
+const WorldKind& kind_named(std::string_view name);
 
 }  // namespace stretto::transport

@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <array>
 #include <string>
 #include <thread>
@@ -20,12 +19,9 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using transport::kind_named;
 
 constexpr seconds kTimeout(60);
-
-const transport::WorldKind& kind_named(const std::string& name) {
-  return *std::ranges::find(transport::world_kinds(), name, &transport::WorldKind::name);
-}
 
 class FirstCause : public ::testing::TestWithParam<transport::WorldKind> {};
 
