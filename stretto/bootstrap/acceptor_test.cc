@@ -97,10 +97,7 @@ TEST_F(AcceptorTest, AShortageThatLastsIsSaidOnceAndKnown) {
   const auto acceptor = start({1});
   const stretto::testing::FewDescriptors few(1);
   const FileDescriptor rank = visit();
-  const Deadline deadline = soon();
-  while (acceptor->failure().ok() && !deadline.passed()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
+  EXPECT_TRUE(comes_true([&] { return !acceptor->failure().ok(); }));
   expect_contains(acceptor->failure().message(),
                   "other ranks cannot connect to this one: accept: ");
   const std::string text = ::testing::internal::GetCapturedStderr();

@@ -285,8 +285,7 @@ TEST_F(StoreServerTest, ARankOfThisUserWithAnotherKeyEndsTheJoin) {
   EXPECT_FALSE(store->check(hint, soon()).or_throw()) << "no rank is missing for that";
   EXPECT_FALSE(come_as(1)) << "rank 1 is here: this is another job's";
   EXPECT_TRUE(store->check(hint, soon()).or_throw());
-  const Deadline deadline = soon();  // Lookups are some time apart.
-  while (!come_as(4) && !deadline.passed()) std::this_thread::yield();
+  EXPECT_TRUE(comes_true([&] { return come_as(4); })) << "lookups are some time apart";
   const Status failure = decode_join_failure(store->get(kJoinFailureKey, soon()).or_throw());
   EXPECT_EQ(failure.rank(), Rank(4));
   expect_failure(failure, StatusCode::refused,
@@ -313,10 +312,7 @@ TEST_F(StoreServerTest, ExecutesTheWillsOfThoseWhoAreGone) {
   EXPECT_FALSE(other->look().or_throw());
   watch.reset();
   EXPECT_EQ(store->get("news", soon()).or_throw(), "one is gone");
-  const Deadline deadline = soon();
-  auto seen = other->look().or_throw();
-  while (!seen && !deadline.passed()) seen = other->look().or_throw();
-  EXPECT_EQ(seen, "one is gone");
+  EXPECT_TRUE(comes_true([&] { return other->look().or_throw() == "one is gone"; }));
   watch = store->watch("later", {"gone", "all well"}, soon()).or_throw();
   EXPECT_TRUE(store->set("all well", "", soon()).ok());
   watch.reset();
@@ -341,12 +337,9 @@ TEST_F(StoreServerTest, CountsItsClients) {
   EXPECT_EQ(server_->client_count(), 0u);
   auto one = client();
   const auto other = client();
-  const Deadline deadline = soon();
-  while (server_->client_count() < 2 && !deadline.passed()) std::this_thread::yield();
-  EXPECT_EQ(server_->client_count(), 2u);
+  EXPECT_TRUE(comes_true([&] { return server_->client_count() == 2; }));
   one.reset();
-  while (server_->client_count() == 2 && !deadline.passed()) std::this_thread::yield();
-  EXPECT_EQ(server_->client_count(), 1u);
+  EXPECT_TRUE(comes_true([&] { return server_->client_count() == 1; }));
 }
 
 TEST_F(StoreServerTest, ServesManyClientsAtOnce) {

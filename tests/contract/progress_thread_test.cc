@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/contract/world_ranks.h"
+#include "tests/support/soon.h"
 
 namespace stretto::testing {
 namespace {
@@ -42,8 +43,7 @@ struct Watched {
   }
   // How it has ended, or -1 if it has not within a time that only a missing thread takes.
   int end() const {
-    const Deadline deadline = Deadline::after(seconds(20));
-    while (code < 0 && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
+    (void)comes_true([&] { return code >= 0; }, Deadline::after(seconds(20)));
     return code;
   }
 };

@@ -19,6 +19,7 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
 #include "tests/support/fake_environment.h"
+#include "tests/support/soon.h"
 
 namespace stretto::testing {
 namespace {
@@ -76,13 +77,11 @@ ProcessResources resources() {
 
 // Once all ranks have heard of what the others have freed, at a heartbeat.
 ProcessResources resources_at_most(const ProcessResources& before) {
-  const Deadline deadline = Deadline::after(std::chrono::seconds(5));
-  ProcessResources now = resources();
-  while ((now.descriptors > before.descriptors || now.mappings > before.mappings) &&
-         !deadline.passed()) {
-    std::this_thread::sleep_for(milliseconds(10));
+  ProcessResources now;
+  (void)comes_true([&] {
     now = resources();
-  }
+    return now.descriptors <= before.descriptors && now.mappings <= before.mappings;
+  });
   return now;
 }
 

@@ -23,6 +23,7 @@
 #include "tests/support/failures.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/socket_pairs.h"
+#include "tests/support/soon.h"
 
 namespace stretto::testing {
 namespace {
@@ -332,9 +333,8 @@ TEST_F(SingleCopyTest, WhoAbandonsItWaitsForTheLastWrite) {
       ranks_[1]->abort("a test");
       has_returned = true;
     });
-    const Deadline deadline = Deadline::after(std::chrono::milliseconds(800));
-    while (!has_returned && !deadline.passed()) std::this_thread::yield();
-    EXPECT_TRUE(has_returned);
+    EXPECT_TRUE(comes_true([&] { return has_returned.load(); },
+                           Deadline::after(std::chrono::milliseconds(800))));
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   };
   on_all(ranks_, [&](Communicator& comm) {

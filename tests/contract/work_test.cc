@@ -13,6 +13,7 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
 #include "tests/support/on_threads.h"
+#include "tests/support/soon.h"
 
 namespace stretto::testing {
 namespace {
@@ -36,9 +37,7 @@ struct Told {
     };
   }
   bool soon() const {
-    const Deadline deadline = Deadline::after(std::chrono::seconds(5));
-    while (times == 0 && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
-    return times > 0;
+    return comes_true([this] { return times > 0; });
   }
 };
 
@@ -121,8 +120,10 @@ TEST_P(WorksOfAny, TakeContinuationsFromSeveralThreads) {
       for (int i = 0; i < kEach; ++i) work.add_callback([&](const Status&) { ++called; });
       work.wait();
     });
-    const Deadline deadline = Deadline::after(std::chrono::seconds(5));
-    while (called < kThreads * kEach && !deadline.passed()) comm.poll();
+    (void)comes_true([&] {
+      comm.poll();
+      return called >= kThreads * kEach;
+    });
     EXPECT_EQ(called, kThreads * kEach);
   });
 }
@@ -141,8 +142,10 @@ TEST_P(WorksOfAny, MayBeSubmittedByAContinuation) {
     };
     chain[0] = comm.all_reduce(data);
     chain[0].add_callback(next);
-    const Deadline deadline = Deadline::after(std::chrono::seconds(5));
-    while (steps < 10 && !deadline.passed()) comm.poll();
+    EXPECT_TRUE(comes_true([&] {
+      comm.poll();
+      return steps == 10;
+    }));
     EXPECT_EQ(data.front(), 1024);
   });
 }
@@ -256,9 +259,10 @@ TEST_P(Works, MayOwnWhatTheyCameFrom) {
     first->add_callback(
         [first](const Status& status) { EXPECT_TRUE(status.ok()) << status.message(); });
     first.reset();
-    const Deadline deadline = Deadline::after(std::chrono::seconds(5));
-    while (!first_left.expired() && !deadline.passed()) owned->poll();
-    ASSERT_TRUE(first_left.expired());
+    ASSERT_TRUE(comes_true([&] {
+      owned->poll();
+      return first_left.expired();
+    }));
     Work work = owned->all_reduce(again);
     work.add_callback([owned = owned, &gone](const Status&) mutable {
       owned.reset();
@@ -267,8 +271,7 @@ TEST_P(Works, MayOwnWhatTheyCameFrom) {
     std::weak_ptr<Communicator> left = owned;
     owned.reset();
     EXPECT_TRUE(work.wait_status().ok());
-    while ((!gone || !left.expired()) && !deadline.passed()) std::this_thread::yield();
-    EXPECT_TRUE(gone && left.expired());
+    EXPECT_TRUE(comes_true([&] { return gone && left.expired(); }));
   });
 }
 
@@ -357,8 +360,7 @@ TEST_P(Works, AMonitoredBarrierNamesAllWhoAreMissing) {
     on_all(ranks, [&](Communicator& comm) {
       comm.barrier().wait();
       if (comm.rank() == 2 || comm.rank() == 4) {
-        const Deadline deadline = Deadline::after(std::chrono::seconds(10));
-        while (told < 3 && !deadline.passed()) std::this_thread::sleep_for(milliseconds(1));
+        EXPECT_TRUE(comes_true([&] { return told == 3; }));
         return;
       }
       // Rank 0, who knows, may come last and have the longest time left.

@@ -13,6 +13,7 @@
 
 #include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/soon.h"
 
 namespace stretto {
 namespace {
@@ -94,10 +95,7 @@ class StoppedInBackward : public Backward {
   static pid_t stopped_rank(Tool& tool) {
     EXPECT_TRUE(tool.output().wait_for("[1] now"));
     const pid_t pid = std::stoi(said(tool, "ready")[kVictim]);
-    const Deadline deadline = Deadline::after(std::chrono::seconds(10));
-    while (testing::state_of(pid) != "T" && !deadline.passed()) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
+    EXPECT_TRUE(comes_true([&] { return testing::state_of(pid) == "T"; }));
     return pid;
   }
   static std::set<std::string> hashes(Tool& tool) {

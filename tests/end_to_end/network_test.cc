@@ -22,6 +22,7 @@
 #include "stretto/bootstrap/socket.h"
 #include "tests/end_to_end/hosts.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/soon.h"
 
 namespace stretto {
 namespace {
@@ -86,11 +87,12 @@ class Network : public ::testing::Test {
   // The rank says, soon, that it has lost one of `lost`, and why. Where it has not noticed by
   // itself, another rank's words are in it.
   void expect_lost(int number, const std::vector<int>& lost) {
-    const Deadline deadline = Deadline::after(kNoticed);
-    while (result_of(rank(number).output().so_far()).empty() && !deadline.passed()) {
-      std::this_thread::sleep_for(milliseconds(10));
-    }
-    const std::string result = result_of(rank(number).output().so_far());
+    std::string result;
+    const auto has_said = [&] {
+      result = result_of(rank(number).output().so_far());
+      return !result.empty();
+    };
+    (void)comes_true(has_said, Deadline::after(kNoticed));
     EXPECT_TRUE(result.starts_with("failed PeerLost: ")) << "rank " << number << ": " << result;
     expect_contains(result, "the network to it, or its host");
     EXPECT_TRUE(std::ranges::any_of(lost,
@@ -330,11 +332,7 @@ TEST_F(Network, AStoreWhoseHostVanishesIsNoticedWhileJoining) {
   launch(1, 3, {"join_rank_program"}, {});
   std::this_thread::sleep_for(seconds(2));
   ASSERT_TRUE(hosts_->silence(1));
-  const Deadline deadline = Deadline::after(kNoticed);
-  while (testing::runs(rank(1).pid()) && !deadline.passed()) {
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  ASSERT_FALSE(testing::runs(rank(1).pid()));
+  ASSERT_TRUE(comes_true([&] { return !testing::runs(rank(1).pid()); }, Deadline::after(kNoticed)));
   const std::string text = rank(1).output().finish() + rank(1).errors().finish();
   expect_contains(text, "the network to it, or its host");
 }

@@ -22,6 +22,7 @@
 #include "stretto/bootstrap/socket.h"
 #include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/soon.h"
 
 namespace stretto {
 namespace {
@@ -46,12 +47,7 @@ std::vector<pid_t> processes_with(const std::string& variable) {
 }
 
 bool all_end_soon(const std::string& variable) {
-  const Deadline deadline = Deadline::after(std::chrono::seconds(10));
-  while (!processes_with(variable).empty()) {
-    if (deadline.passed()) return false;
-    std::this_thread::sleep_for(milliseconds(2));
-  }
-  return true;
+  return comes_true([&] { return processes_with(variable).empty(); });
 }
 
 // A rank with children in its group, in a session of their own, and without a parent.

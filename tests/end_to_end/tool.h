@@ -23,6 +23,7 @@
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/rank_vector.h"
 #include "tests/support/files.h"
+#include "tests/support/soon.h"
 
 // Starts the built `stretto` program, or another, and watches it, as a person at a terminal would.
 namespace stretto::testing {
@@ -64,15 +65,8 @@ class Collector {
     return text_;
   }
   bool wait_for(std::string_view wanted) {
-    const Deadline deadline = Deadline::after(std::chrono::seconds(20));
-    while (!deadline.passed()) {
-      {
-        const std::lock_guard lock(mutex_);
-        if (text_.find(wanted) != std::string::npos) return true;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-    return false;
+    return comes_true([&] { return so_far().find(wanted) != std::string::npos; },
+                      Deadline::after(std::chrono::seconds(20)));
   }
 
  private:
@@ -225,9 +219,7 @@ inline bool runs(pid_t pid) {
 }
 
 inline bool ends_soon(pid_t pid) {
-  const Deadline deadline = Deadline::after(std::chrono::seconds(5));
-  while (runs(pid) && !deadline.passed()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  return !runs(pid);
+  return comes_true([pid] { return !runs(pid); }, Deadline::after(std::chrono::seconds(5)));
 }
 
 }  // namespace stretto::testing

@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "tests/contract/process_resources.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/shortage.h"
+#include "tests/support/soon.h"
 
 namespace stretto::transport::shm {
 namespace {
@@ -205,12 +205,10 @@ class MemoryShortage : public ::testing::Test {
   }
   // Whether the region comes within a time that is ample.
   bool arrives(RemoteAddress address) {
-    const Deadline deadline = Deadline::after(std::chrono::seconds(10));
-    while (other_->resolve(0, address, 1) == nullptr && !deadline.passed()) {
+    return comes_true([&] {
       turn();
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return other_->resolve(0, address, 1) != nullptr;
+      return other_->resolve(0, address, 1) != nullptr;
+    });
   }
   void turn_for_a_while() {
     const Deadline deadline = Deadline::after(std::chrono::milliseconds(100));

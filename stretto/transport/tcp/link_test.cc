@@ -18,6 +18,7 @@
 #include "stretto/base/poll.h"
 #include "stretto/transport/tcp/striped_link.h"
 #include "tests/support/socket_pairs.h"
+#include "tests/support/soon.h"
 
 namespace stretto::transport::tcp {
 namespace {
@@ -96,11 +97,7 @@ TEST(TcpLink, ASilentNetworkDoesNotHoldTheEndUp) {
   auto link = link_of(std::move(mine), std::chrono::seconds(1));
   cut_off(theirs);
   fill(*link);
-  const Deadline deadline = Deadline::after(std::chrono::seconds(10));
-  while (!link->check_contact(Clock::now()).lost && !deadline.passed()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  EXPECT_FALSE(deadline.passed());
+  EXPECT_TRUE(comes_true([&] { return link->check_contact(Clock::now()).lost; }));
   const TimePoint begin = Clock::now();
   link.reset();
   EXPECT_LE(Clock::now() - begin, std::chrono::milliseconds(500));
@@ -124,11 +121,10 @@ TEST(TcpLink, WhatHasBeenWrittenArrivesAfterAnOutageThatHeals) {
   const std::array<std::byte, 100> piece{};
   const std::array<ConstByteSpan, 1> pieces{piece};
   ASSERT_EQ(link->write(pieces).or_throw(), piece.size());
-  const Deadline deadline = Deadline::after(std::chrono::seconds(4));
-  while (link->check_contact(Clock::now()).silence < std::chrono::milliseconds(1200)) {
-    ASSERT_FALSE(deadline.passed());
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+  const auto is_silent = [&] {
+    return link->check_contact(Clock::now()).silence >= std::chrono::milliseconds(1200);
+  };
+  ASSERT_TRUE(comes_true(is_silent, Deadline::after(std::chrono::seconds(4))));
   std::thread leaving([&] { link.reset(); });
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const int unused = 0;
@@ -285,11 +281,7 @@ struct StuckStripe {
 TEST(StripedLink, ASilentNetworkIsNoticedWhileABlockWaitsInAnother) {
   StuckStripe stuck(std::chrono::seconds(2));
   cut_off(stuck.peers[1]);
-  const Deadline deadline = Deadline::after(std::chrono::seconds(10));
-  while (!stuck.link->check_contact(Clock::now()).lost && !deadline.passed()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  EXPECT_FALSE(deadline.passed());
+  EXPECT_TRUE(comes_true([&] { return stuck.link->check_contact(Clock::now()).lost; }));
 }
 
 TEST(StripedLink, SignsOfLifeBesideABlockThatWaitsLeaveTheStreamAlone) {
