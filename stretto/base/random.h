@@ -7,8 +7,8 @@
 
 namespace stretto {
 
-// SplitMix64 (Steele, Lea and Flood, 2014): small, fast, the same on every machine for a seed. For
-// tests and simulation; keys and nonces come from the operating system.
+// SplitMix64 (Steele, Lea and Flood, 2014): small, fast, the same on every machine for a seed. Not
+// for secrets: keys and nonces come from the operating system.
 class Random {
  public:
   explicit constexpr Random(std::uint64_t seed) : state_(seed) {}
@@ -19,7 +19,7 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   }
-  // Uniform in [0, bound); the bias of the modulo does not matter for tests. `bound` > 0.
+  // Uniform in [0, bound), but for the bias of the modulo: less than bound / 2^64. `bound` > 0.
   constexpr std::uint64_t below(std::uint64_t bound) { return next() % bound; }
   // Uniform in [0, 1).
   constexpr double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }

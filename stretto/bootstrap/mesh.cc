@@ -279,7 +279,7 @@ std::string Joiner::why_not(const LinkProvider& provider, int rank) const {
   return provider.why_not(cards_[options_.rank], peer);
 }
 
-// Whether a pair that `index` does not connect can be connected by a later provider.
+// Whether a pair that `way` does not connect can be connected by a later provider.
 bool Joiner::has_other_way(const Way& way, int rank) const {
   if (way.stream > 0) return false;
   for (std::size_t i = way.provider + 1; i < options_.links.size(); ++i) {

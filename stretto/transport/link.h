@@ -25,7 +25,7 @@ class Link {
 
   // Takes as many bytes as fit now, from the first piece on. 0: full.
   virtual Result<std::size_t> write(std::span<const ConstByteSpan> pieces) = 0;
-  // Of what write() has not taken, so many bytes are on their way nevertheless: the next pieces
+  // Bytes on their way, as in a record of TLS, that write() has not reported yet: the next pieces
   // must begin with them.
   virtual std::size_t held_bytes() const { return 0; }
   // Gives as many bytes as are here now. 0: none. Fails with peer_lost once the peer is gone and

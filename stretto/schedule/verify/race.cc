@@ -126,9 +126,9 @@ class RaceCheck {
       for (const Interval* edge : {&intervals.front(), &intervals.back()}) {
         for (const Touch& touch : edge->touches) {
           if (rank_of(touch.location) == rank || !is_callers(touch.location)) continue;
-          return refuse("rank {} touches {} {}: a sync is missing", rank, text(touch.location),
-                        edge == &intervals.front() ? "before that rank may have entered"
-                                                   : "after that rank may have left");
+          return refusal("rank {} touches {} {}: a sync is missing", rank, text(touch.location),
+                         edge == &intervals.front() ? "before that rank may have entered"
+                                                    : "after that rank may have left");
         }
       }
     }
@@ -155,10 +155,10 @@ class RaceCheck {
         PlaceHistory& history = histories_[numbers_.number_of(touch.location) * kRuns + set];
         const std::int32_t other = history.touch(now, rank, touch.writes);
         if (other < 0) continue;
-        return refuse("race: rank {} {} {} while rank {} {} it, after sync {}{}", rank,
-                      touch.writes ? "writes" : "reads", text(touch.location), other,
-                      touch.writes ? "touches" : "writes", interval,
-                      run == 0 ? "" : " of a later run of the list");
+        return refusal("race: rank {} {} {} while rank {} {} it, after sync {}{}", rank,
+                       touch.writes ? "writes" : "reads", text(touch.location), other,
+                       touch.writes ? "touches" : "writes", interval,
+                       run == 0 ? "" : " of a later run of the list");
       }
     }
     return {};

@@ -95,8 +95,8 @@ class SymbolicRun {
       return {};
     }
     if (std::ranges::any_of(operands_, [this](Expression e) { return pool_.is_finished(e); })) {
-      return refuse("{} reduces what is finished already; it would be divided twice",
-                    joint_.describe(index));
+      return refusal("{} reduces what is finished already; it would be divided twice",
+                     joint_.describe(index));
     }
     const Expression value = pool_.tree(operands_);
     write(schedule.targets(step), step.completes ? pool_.finished(value) : value);
@@ -110,13 +110,13 @@ class SymbolicRun {
   Status check_read(std::int32_t index, const Place& place) {
     const Expression value = memory_.at(place);
     if (value == kEmpty) {
-      return refuse("{} reads what nothing has written", joint_.describe(index));
+      return refusal("{} reads what nothing has written", joint_.describe(index));
     }
     if (place.slot.buffer == Buffer::input && value != pool_.leaf(place.rank, place.slot.chunk)) {
-      return refuse("{} reads an input that an output has overwritten", joint_.describe(index));
+      return refusal("{} reads an input that an output has overwritten", joint_.describe(index));
     }
     if (pool_.chunk_of(value) != place.slot.chunk) {
-      return refuse("{} finds chunk {}", joint_.describe(index), pool_.chunk_of(value).value());
+      return refusal("{} finds chunk {}", joint_.describe(index), pool_.chunk_of(value).value());
     }
     return {};
   }
@@ -136,9 +136,9 @@ class ResultCheck {
   Status check(Rank rank, ChunkIndex chunk, Expression value) {
     if (value != kEmpty && value == accepted_ && pool_.chunk_of(value) == chunk) return {};
     const auto found = fmt::format("output chunk {} on rank {}", chunk.value(), rank.value());
-    if (value == kEmpty) return refuse("{} is never written", found);
+    if (value == kEmpty) return refusal("{} is never written", found);
     if (pool_.chunk_of(value) != chunk) {
-      return refuse("{} holds chunk {}", found, pool_.chunk_of(value).value());
+      return refusal("{} holds chunk {}", found, pool_.chunk_of(value).value());
     }
     const bool reduces = head_.order != Order::none;
     STRETTO_RETURN_IF_ERROR(reduces ? check_reduced(found, rank, value)
@@ -151,24 +151,24 @@ class ResultCheck {
   Status check_copy(const std::string& found, ChunkIndex chunk, Expression value) {
     const Rank owner = origin_of(head_, chunk);
     if (value == pool_.leaf(owner, chunk)) return {};
-    return refuse("{} holds rank {}'s, not rank {}'s", found,
-                  pool_.leaves(value).front().rank.value(), owner.value());
+    return refusal("{} holds rank {}'s, not rank {}'s", found,
+                   pool_.leaves(value).front().rank.value(), owner.value());
   }
 
   Status check_reduced(const std::string& found, Rank rank, Expression value) {
     STRETTO_RETURN_IF_ERROR(check_contributions(found, value));
     if (!pool_.is_finished(value)) {
-      return refuse("{} is not divided: no step completes it", found);
+      return refusal("{} is not divided: no step completes it", found);
     }
     const Expression canonical = canonical_tree(pool_.chunk_of(value));
     if (head_.order == Order::canonical && value != canonical) {
-      return refuse("{} is combined as {}; the canonical order is {}", found, pool_.text(value),
-                    pool_.text(canonical));
+      return refusal("{} is combined as {}; the canonical order is {}", found, pool_.text(value),
+                     pool_.text(canonical));
     }
     // Ranks must agree in any order; what is not the accepted value is another one.
     if (head_.collective == Collective::all_reduce && rank != 0 && value != accepted_) {
-      return refuse("{} is combined as {}, but on rank 0 as {}", found, pool_.text(value),
-                    pool_.text(accepted_));
+      return refusal("{} is combined as {}, but on rank 0 as {}", found, pool_.text(value),
+                     pool_.text(accepted_));
     }
     return {};
   }
@@ -177,10 +177,10 @@ class ResultCheck {
     RankVector<int> times(head_.rank_count);
     for (const auto& leaf : pool_.leaves(value)) ++times[leaf.rank];
     for (std::size_t rank = 0; rank < times.size(); ++rank) {
-      if (times[rank] == 0) return refuse("{} lacks rank {}", found, rank);
+      if (times[rank] == 0) return refusal("{} lacks rank {}", found, rank);
       if (times[rank] > 1) {
-        return refuse("{} holds rank {} {}", found, rank,
-                      times[rank] == 2 ? "twice" : fmt::format("{} times", times[rank]));
+        return refusal("{} holds rank {} {}", found, rank,
+                       times[rank] == 2 ? "twice" : fmt::format("{} times", times[rank]));
       }
     }
     return {};
@@ -251,8 +251,8 @@ Status check_barrier(const JointSchedule& joint, const JointRun& execution) {
     const auto known = known_before(rank, joint.first_step(rank + 1));
     const auto unheard = std::ranges::find(known, false);
     if (unheard == known.end()) continue;
-    return refuse("rank {} leaves without knowing that rank {} has come", rank,
-                  unheard - known.begin());
+    return refusal("rank {} leaves without knowing that rank {} has come", rank,
+                   unheard - known.begin());
   }
   return {};
 }

@@ -16,22 +16,22 @@ bool is_partial(const Place& place) { return place.slot.buffer == Buffer::partia
 Status check_head(const Schedule& schedule, const Schedule& first, std::size_t rank,
                   std::size_t rank_count) {
   if (std::cmp_not_equal(schedule.rank.value(), rank)) {
-    return refuse("schedule {} is rank {}'s", rank, schedule.rank.value());
+    return refusal("schedule {} is rank {}'s", rank, schedule.rank.value());
   }
   if (std::cmp_not_equal(schedule.rank_count, rank_count)) {
-    return refuse("rank {} expects {} ranks, and there are {}", rank, schedule.rank_count,
-                  rank_count);
+    return refusal("rank {} expects {} ranks, and there are {}", rank, schedule.rank_count,
+                   rank_count);
   }
   const bool same = schedule.algorithm == first.algorithm &&
                     schedule.collective == first.collective &&
                     schedule.team.empty() == first.team.empty() && schedule.order == first.order &&
                     schedule.chunk_count == first.chunk_count && schedule.root == first.root &&
                     schedule.shared_slots_max == first.shared_slots_max;
-  if (!same) return refuse("rank {} runs another algorithm than rank 0", rank);
+  if (!same) return refusal("rank {} runs another algorithm than rank 0", rank);
   const bool one_team = schedule.team.size() == rank_count;
   if (one_team && schedule.raw_slots != first.raw_slots) {
-    return refuse("rank {} has {} raw slots, rank 0 has {}", rank, schedule.raw_slots,
-                  first.raw_slots);
+    return refusal("rank {} has {} raw slots, rank 0 has {}", rank, schedule.raw_slots,
+                   first.raw_slots);
   }
   return {};
 }
@@ -41,19 +41,19 @@ Status check_team(std::span<const Schedule> schedules, const Schedule& schedule)
   if (schedule.team.empty()) return {};
   const int rank = schedule.rank.value();
   if (!std::ranges::is_sorted(schedule.team) || !schedule.is_in_team(schedule.rank)) {
-    return refuse("the team of rank {} is not sorted, or lacks that rank", rank);
+    return refusal("the team of rank {} is not sorted, or lacks that rank", rank);
   }
   for (const Rank member : schedule.team) {
     if (member < 0 || member >= schedule.rank_count) {
-      return refuse("the team of rank {} has no rank {}", rank, member.value());
+      return refusal("the team of rank {} has no rank {}", rank, member.value());
     }
     const Schedule& other = schedules[static_cast<std::size_t>(member)];
     if (other.team != schedule.team) {
-      return refuse("ranks {} and {} name different teams", rank, member.value());
+      return refusal("ranks {} and {} name different teams", rank, member.value());
     }
     if (other.sync_count() != schedule.sync_count()) {
-      return refuse("rank {} syncs {} times, rank {} {} times", member.value(), other.sync_count(),
-                    rank, schedule.sync_count());
+      return refusal("rank {} syncs {} times, rank {} {} times", member.value(), other.sync_count(),
+                     rank, schedule.sync_count());
     }
   }
   return {};
@@ -61,17 +61,17 @@ Status check_team(std::span<const Schedule> schedules, const Schedule& schedule)
 
 Status check_shape(const Schedule& first) {
   const int n = first.rank_count;
-  if (first.root < 0 || first.root >= n) return refuse("there is no root {}", first.root.value());
+  if (first.root < 0 || first.root >= n) return refusal("there is no root {}", first.root.value());
   if (reduces(first.collective) == (first.order == Order::none)) {
-    return refuse("the stated order does not fit the collective");
+    return refusal("the stated order does not fit the collective");
   }
-  if (first.collective == Collective::point_to_point) return refuse("not a collective");
+  if (first.collective == Collective::point_to_point) return refusal("not a collective");
   const int chunks = first.chunk_count;
   const std::optional<int> required = required_chunks(first.collective, n);
   if (required && chunks != *required) {
-    return refuse("{} chunks, but {} are needed", chunks, *required);
+    return refusal("{} chunks, but {} are needed", chunks, *required);
   }
-  return required || chunks >= 1 ? Status() : refuse("{} chunks", chunks);
+  return required || chunks >= 1 ? Status() : refusal("{} chunks", chunks);
 }
 
 // One step of one rank. Its texts are completed by check_step().
@@ -87,7 +87,8 @@ class StepCheck {
     const auto targets = schedule_.targets(step_);
     for (const Place& place : sources) STRETTO_RETURN_IF_ERROR(check_place(place));
     for (const Place& place : targets) {
-      if (place.slot.buffer == Buffer::input) return refuse("writes the input, which is read only");
+      if (place.slot.buffer == Buffer::input)
+        return refusal("writes the input, which is read only");
       STRETTO_RETURN_IF_ERROR(check_place(place));
     }
     return check_kinds();
@@ -99,7 +100,7 @@ class StepCheck {
     const bool sound = 0 <= step_.sources_begin && step_.sources_begin <= step_.sources_end &&
                        step_.sources_end <= size && 0 <= step_.targets_begin &&
                        step_.targets_begin <= step_.targets_end && step_.targets_end <= size;
-    return sound ? Status() : refuse("has no sound range of places");
+    return sound ? Status() : refusal("has no sound range of places");
   }
 
   // How many sources and targets, and whether the access allows the step at all.
@@ -111,71 +112,72 @@ class StepCheck {
     switch (step_.kind) {
       case StepKind::send:
       case StepKind::recv: {
-        if (one_team) return refuse("is a message in a schedule whose ranks are one team");
+        if (one_team) return refusal("is a message in a schedule whose ranks are one team");
         const bool is_peer = step_.peer >= 0 && step_.peer < schedule_.rank_count;
-        if (!is_peer || step_.peer == schedule_.rank) return refuse("names no peer");
+        if (!is_peer || step_.peer == schedule_.rank) return refusal("names no peer");
         fits = step_.kind == StepKind::send ? sources <= 1 && targets == 0
                                             : sources == 0 && targets <= 1;
         break;
       }
       case StepKind::reduce:
-        if (!reduces(schedule_.collective)) return refuse("reduces, which the collective does not");
+        if (!reduces(schedule_.collective))
+          return refusal("reduces, which the collective does not");
         fits = sources >= 1 && targets >= 1;
         break;
       case StepKind::copy:
         fits = sources == 1 && targets >= 1;
         break;
       case StepKind::sync:
-        if (schedule_.team.empty()) return refuse("is a sync in a schedule without a team");
+        if (schedule_.team.empty()) return refusal("is a sync in a schedule without a team");
         fits = sources == 0 && targets == 0;
         break;
     }
-    return fits ? Status() : refuse("has {} sources and {} targets", sources, targets);
+    return fits ? Status() : refusal("has {} sources and {} targets", sources, targets);
   }
 
   Status check_place(const Place& place) const {
-    if (place.rank < 0 || place.rank >= schedule_.rank_count) return refuse("names no rank");
+    if (place.rank < 0 || place.rank >= schedule_.rank_count) return refusal("names no rank");
     if (place.rank != schedule_.rank && !schedule_.is_in_team(place.rank)) {
-      return refuse("touches rank {}, which is not in its team", place.rank.value());
+      return refusal("touches rank {}, which is not in its team", place.rank.value());
     }
     const bool is_message = step_.kind == StepKind::send || step_.kind == StepKind::recv;
     if (is_message && place.rank != schedule_.rank) {
-      return refuse("is a message of the memory of rank {}", place.rank.value());
+      return refusal("is a message of the memory of rank {}", place.rank.value());
     }
     const Slot& slot = place.slot;
     if (slot.chunk < 0 || slot.chunk >= schedule_.chunk_count) {
-      return refuse("names chunk {} of {}", slot.chunk.value(), schedule_.chunk_count);
+      return refusal("names chunk {} of {}", slot.chunk.value(), schedule_.chunk_count);
     }
     const auto first = schedule_.sources(step_).empty() ? schedule_.targets(step_).front()
                                                         : schedule_.sources(step_).front();
-    if (slot.chunk != first.slot.chunk) return refuse("mixes different chunks");
+    if (slot.chunk != first.slot.chunk) return refusal("mixes different chunks");
     const Schedule& owner = schedules_[static_cast<std::size_t>(place.rank)];
     switch (slot.buffer) {
       case Buffer::input:
       case Buffer::output: {
         const bool is_input = slot.buffer == Buffer::input;
-        if (slot.index != slot.chunk.value()) return refuse("names a chunk by two numbers");
+        if (slot.index != slot.chunk.value()) return refusal("names a chunk by two numbers");
         if (is_input ? input_holds(schedule_, place.rank, slot.chunk)
                      : output_holds(schedule_, place.rank, slot.chunk))
           return {};
-        return refuse("uses {} chunk {} of rank {}, which that rank does not have",
-                      is_input ? "input" : "output", slot.index, place.rank.value());
+        return refusal("uses {} chunk {} of rank {}, which that rank does not have",
+                       is_input ? "input" : "output", slot.index, place.rank.value());
       }
       case Buffer::raw:
         if (slot.index < 0 || slot.index >= owner.raw_slots) {
-          return refuse("names raw slot {} of {}", slot.index, owner.raw_slots);
+          return refusal("names raw slot {} of {}", slot.index, owner.raw_slots);
         }
         if (place.rank != schedule_.rank && slot.index >= owner.shared_slots) {
-          return refuse("touches raw slot {} of rank {}, which that rank does not share",
-                        slot.index, place.rank.value());
+          return refusal("touches raw slot {} of rank {}, which that rank does not share",
+                         slot.index, place.rank.value());
         }
         return {};
       case Buffer::partial:
-        if (place.rank != schedule_.rank) return refuse("touches a partial slot of another rank");
+        if (place.rank != schedule_.rank) return refusal("touches a partial slot of another rank");
         if (slot.index >= 0 && slot.index < owner.partial_slots) return {};
-        return refuse("names partial slot {} of {}", slot.index, owner.partial_slots);
+        return refusal("names partial slot {} of {}", slot.index, owner.partial_slots);
     }
-    return refuse("names no buffer");
+    return refusal("names no buffer");
   }
 
   // Values of the operation's dtype and partial values do not mix, except that a reduce takes both.
@@ -183,18 +185,18 @@ class StepCheck {
     const auto sources = schedule_.sources(step_);
     const auto targets = schedule_.targets(step_);
     if (step_.completes && step_.kind != StepKind::reduce) {
-      return refuse("completes, which only a reduce can");
+      return refusal("completes, which only a reduce can");
     }
     for (const Place& target : targets) {
       if (step_.kind == StepKind::copy && is_partial(target) != is_partial(sources.front())) {
-        return refuse("copies between a partial slot and another kind");
+        return refusal("copies between a partial slot and another kind");
       }
       if (step_.kind != StepKind::reduce) continue;
       if (step_.completes && is_partial(target)) {
-        return refuse("puts a finished result into a partial slot");
+        return refusal("puts a finished result into a partial slot");
       }
       if (!step_.completes && !is_partial(target)) {
-        return refuse("puts a partial value, which is not divided yet, outside of partial slots");
+        return refusal("puts a partial value, which is not divided yet, outside of partial slots");
       }
     }
     return {};
@@ -212,14 +214,14 @@ Status check_steps(std::span<const Schedule> schedules, const Schedule& schedule
     const Step& step = schedule.steps[i];
     const Status status = StepCheck(schedules, schedule, step).run();
     if (!status.ok()) {
-      return refuse("rank {} step {} {}", schedule.rank.value(), i, status.message());
+      return refusal("rank {} step {} {}", schedule.rank.value(), i, status.message());
     }
     if (step.kind != StepKind::send && step.kind != StepKind::recv) continue;
     auto& numbers = step.kind == StepKind::send ? sent : received;
     const std::int32_t expected = numbers[static_cast<std::size_t>(step.peer)]++;
     if (step.message != expected) {
-      return refuse("rank {} step {} is message {} where {} is next", schedule.rank.value(), i,
-                    step.message, expected);
+      return refusal("rank {} step {} is message {} where {} is next", schedule.rank.value(), i,
+                     step.message, expected);
     }
   }
   return {};
@@ -247,8 +249,8 @@ Status check_messages(const JointSchedule& joint) {
     if (!is_send && step.kind != StepKind::recv) continue;
     const std::int32_t partner = joint.partner(index);
     if (partner == JointSchedule::kNone) {
-      return refuse("{} has no partner: rank {} never {} it", joint.describe(index),
-                    step.peer.value(), is_send ? "receives" : "sends");
+      return refusal("{} has no partner: rank {} never {} it", joint.describe(index),
+                     step.peer.value(), is_send ? "receives" : "sends");
     }
     if (!is_send) continue;
     const auto sources = joint.schedule_of(index).sources(step);
@@ -264,8 +266,8 @@ Status check_messages(const JointSchedule& joint) {
       fault = "slots of different kinds";
     }
     if (fault != nullptr) {
-      return refuse("{} does not fit {}: {}", joint.describe(index), joint.describe(partner),
-                    fault);
+      return refusal("{} does not fit {}: {}", joint.describe(index), joint.describe(partner),
+                     fault);
     }
   }
   return {};

@@ -19,7 +19,7 @@ namespace stretto::schedule {
 
 // What all parts say of schedules that are wrong.
 template <class... Args>
-Status refuse(fmt::format_string<Args...> format, Args&&... args) {
+Status refusal(fmt::format_string<Args...> format, Args&&... args) {
   return status_of(StatusCode::invalid_argument, format, std::forward<Args>(args)...);
 }
 
