@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "stretto/base/refuse.h"
 #include "stretto/torch/device_buckets.h"
 #include "stretto/torch/device_compression.h"
-#include "stretto/torch/refuse.h"
 #include "stretto/torch/staged_reduction.h"
 #include "stretto/torch/streams.h"
 
@@ -16,7 +18,7 @@ namespace stretto::ddp {
 namespace {
 
 std::string place_of(const NamedTensor& item) {
-  return "'" + item.name + "' is on " + item.tensor.device().str();
+  return fmt::format("'{}' is on {}", item.name, item.tensor.device().str());
 }
 
 // Whether indices of 32 bits name any element of all of them, were they in one bucket: with the
@@ -94,7 +96,7 @@ void check_devices(const std::vector<NamedTensor>& parameters,
                    const std::vector<NamedTensor>& buffers, bool low_precision) {
   for (const auto* list : {&parameters, &buffers}) {
     for (const NamedTensor& item : *list) {
-      if (item.tensor.is_meta()) refuse(place_of(item) + ", which has no memory; give it some");
+      if (item.tensor.is_meta()) refuse("{}, which has no memory; give it some", place_of(item));
     }
   }
   if (low_precision) check_on_cpu(parameters, "mixed_precision.parameter_dtype");
@@ -108,7 +110,7 @@ bool are_on_cpu(const std::vector<NamedTensor>& parameters) {
 void check_on_cpu(const std::vector<NamedTensor>& parameters, const std::string& what) {
   for (const NamedTensor& parameter : parameters) {
     if (parameter.tensor.device().is_cpu()) continue;
-    refuse(place_of(parameter) + ", and " + what + " works on the CPU only");
+    refuse("{}, and {} works on the CPU only", place_of(parameter), what);
   }
 }
 

@@ -10,7 +10,8 @@
 #include <set>
 #include <vector>
 
-#include "stretto/torch/refuse.h"
+#include <fmt/ranges.h>
+
 #include "stretto/torch/replica.h"
 #include "stretto/torch/sync_batch_norm.h"
 
@@ -49,8 +50,8 @@ void describe_buckets(const reducer::BucketPlan& plan, const std::vector<NamedTe
     }
     limits.push_back(bucket.limit_bytes);
   }
-  data.strs_map[sizes_key] = joined(sizes);
-  data.strs_map[limits_key] = joined(limits);
+  data.strs_map[sizes_key] = fmt::format("{}", fmt::join(sizes, ", "));
+  data.strs_map[limits_key] = fmt::format("{}", fmt::join(limits, ", "));
 }
 
 std::string dtypes_of(const std::vector<NamedTensor>& parameters) {
@@ -58,9 +59,7 @@ std::string dtypes_of(const std::vector<NamedTensor>& parameters) {
   for (const NamedTensor& parameter : parameters) {
     names.emplace(parameter.tensor.dtype().name());
   }
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text;
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 }  // namespace
@@ -147,13 +146,14 @@ LoggingData Replica::logging_data() const {
       std::ranges::count_if(step.end_seconds, [](double end) { return end >= 0; });
   ints["has_rebuilt_buckets"] = has_rebuilt_buckets_;
   if (step.step > 1) ints["can_set_static_graph"] = same_graph_;
-  strings["prev_iteration_grad_ready_order_indices"] = joined(ready_order(step.ready_seconds));
+  strings["prev_iteration_grad_ready_order_indices"] =
+      fmt::format("{}", fmt::join(ready_order(step.ready_seconds), ", "));
   if (!has_rebuilt_buckets_) return data;
   describe_buckets(reducer_->plan(), trained_, "rebuilt_bucket_sizes", "rebuilt_bucket_size_limits",
                    data);
   std::string& indices = strings["rebuilt_per_bucket_param_indices"];
   for (const reducer::PlannedBucket& bucket : reducer_->plan()) {
-    indices += (indices.empty() ? "" : ", ") + joined(bucket.gradients, " ");
+    indices += fmt::format("{}{}", indices.empty() ? "" : ", ", fmt::join(bucket.gradients, " "));
   }
   return data;
 }

@@ -3,20 +3,18 @@
 
 #include "stretto/torch/mixed_precision.h"
 
-#include <string>
 #include <unordered_set>
 #include <utility>
 
+#include "stretto/base/refuse.h"
 #include "stretto/torch/logging_data.h"
-#include "stretto/torch/refuse.h"
 #include "stretto/torch/sync_batch_norm.h"
 
 namespace stretto::ddp {
 namespace {
 
 [[noreturn]] void refuse_dtype(const char* option, DType dtype, const char* supported) {
-  refuse(std::string("mixed_precision.") + option + " is " + std::string(name(dtype)) +
-         "; supported are " + supported);
+  refuse("mixed_precision.{} is {}; supported are {}", option, name(dtype), supported);
 }
 
 torch::ScalarType scalar_type(const char* option, DType dtype) {

@@ -10,8 +10,6 @@
 // Names of parameters and buffers.
 namespace stretto::ddp {
 
-inline std::string in_quotes(const std::string& name) { return "'" + name + "'"; }
-
 inline bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
 }

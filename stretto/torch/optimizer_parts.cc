@@ -10,8 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "stretto/base/refuse.h"
 #include "stretto/torch/distinct.h"
-#include "stretto/torch/refuse.h"
 
 namespace stretto::ddp {
 namespace {

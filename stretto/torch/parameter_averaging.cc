@@ -3,34 +3,32 @@
 
 #include "stretto/torch/parameter_averaging.h"
 
-#include <string>
 #include <utility>
 
-#include "stretto/base/reduce_op.h"
+#include <fmt/format.h>
 
+#include "stretto/base/reduce_op.h"
+#include "stretto/base/refuse.h"
 #include "stretto/torch/distinct.h"
-#include "stretto/torch/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto {
 namespace {
 
-using ddp::refuse;
-
 void check(const std::vector<torch::Tensor>& parameters, const ParameterAveragingOptions& options) {
   if (options.period < 1 || options.partitions < 1) {
-    refuse("parameters are averaged every " + std::to_string(options.period) + " steps in " +
-           std::to_string(options.partitions) + " partitions; both must be 1 or more");
+    refuse("parameters are averaged every {} steps in {} partitions; both must be 1 or more",
+           options.period, options.partitions);
   }
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const torch::Tensor& parameter = parameters[i];
     if (!parameter.defined() || parameter.is_meta() || parameter.layout() != torch::kStrided) {
-      refuse("parameter " + std::to_string(i) + " is not a dense tensor that has memory");
+      refuse("parameter {} is not a dense tensor that has memory", i);
     }
     const auto dtype = ddp::dtype_of_tensor(parameter);
-    if (!dtype.ok()) dtype.status().with_context("parameter " + std::to_string(i)).or_throw();
+    if (!dtype.ok()) dtype.status().with_context(fmt::format("parameter {}", i)).or_throw();
     if (!supports(ReduceOp::mean, dtype.value())) {
-      refuse("parameter " + std::to_string(i) + " is of a type that has no mean");
+      refuse("parameter {} is of a type that has no mean", i);
     }
   }
 }

@@ -12,12 +12,12 @@
 #include <c10/util/ScopeExit.h>
 
 #include "stretto/base/content_hash.h"
+#include "stretto/base/refuse.h"
 #include "stretto/reducer/bucket_size.h"
 #include "stretto/reducer/state_broadcast.h"
 #include "stretto/torch/devices.h"
 #include "stretto/torch/names.h"
 #include "stretto/torch/parameter_hook.h"
-#include "stretto/torch/refuse.h"
 #include "stretto/torch/same_tensors.h"
 #include "stretto/torch/streams.h"
 #include "stretto/torch/sync_batch_norm.h"
@@ -46,7 +46,7 @@ DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options
   if (dynamic_cast<PlainReduction*>(options.communication_hook.get()) == nullptr) {
     refuse(
         "the options codec and communication_hook are both set; give the hook the codec: "
-        "CompressedReduction({.codec = ...})");
+        "CompressedReduction({{.codec = ...}})");
   }
   if (options.mixed_precision.reduce_dtype.value_or(DType::f32) != DType::f32) {
     refuse(
@@ -60,10 +60,11 @@ DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options
 
 void refuse_capture(const torch::Device& device) {
   if (device.is_cpu() || !is_captured(current_stream(device))) return;
-  refuse("the current stream of " + device.str() +
-         " is captured by a graph of the device, which cannot hold a step: ranks agree on each by "
-         "messages. Capture parts of the model before it is wrapped, or capture collectives "
-         "(stretto/base/stream_guard.h)");
+  refuse(
+      "the current stream of {} is captured by a graph of the device, which cannot hold a step: "
+      "ranks agree on each by messages. Capture parts of the model before it is wrapped, or "
+      "capture collectives (stretto/base/stream_guard.h)",
+      device.str());
 }
 
 // The weight that a layer computes with, of kinds whose weights programs share between layers.
@@ -156,17 +157,14 @@ void Replica::refuse_assigned_weights() const {
     if (registered == nullptr || registered->is_same(used) || !registered->requires_grad()) {
       continue;
     }
-    const std::string name = in_quotes(item.key() + ".weight");
     if (contains(options_.parameters_to_ignore, item.key() + ".weight")) continue;
-    refuse("layer " + in_quotes(item.key()) +
-           " computes with another weight than the one that it "
-           "has registered: to assign a member (head->weight = tokens->weight) does not tie "
-           "parameters in C++, so " +
-           name +
-           " would be listed, saved and stepped, and never get a "
-           "gradient. Fix: use one parameter in both places, "
-           "torch::nn::functional::linear(x, tokens->weight), or name " +
-           name + " in the option parameters_to_ignore");
+    refuse(
+        "layer '{0}' computes with another weight than the one that it has registered: to assign a "
+        "member (head->weight = tokens->weight) does not tie parameters in C++, so '{0}.weight' "
+        "would be listed, saved and stepped, and never get a gradient. Fix: use one parameter in "
+        "both places, torch::nn::functional::linear(x, tokens->weight), or name '{0}.weight' in "
+        "the option parameters_to_ignore",
+        item.key());
   }
 }
 

@@ -11,8 +11,8 @@
 
 #include <c10/util/ScopeExit.h>
 
+#include "stretto/base/refuse.h"
 #include "stretto/torch/devices.h"
-#include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
 #include "stretto/torch/sync_batch_norm.h"
 
@@ -26,14 +26,16 @@ constexpr std::size_t kTimedBytes = std::size_t{32} << 10;  // Copying less cost
 
 void check_kind(const std::string& name, const torch::Tensor& gradient) {
   if (gradient.layout() != torch::kStrided) {
-    refuse("the gradient of '" + name +
-           "' is sparse; name it in the option sparse_parameters of DistributedDataParallel");
+    refuse(
+        "the gradient of '{}' is sparse; name it in the option sparse_parameters of "
+        "DistributedDataParallel",
+        name);
   }
   if (gradient.requires_grad()) {
     refuse(
         "backward(create_graph = true) does not work through DistributedDataParallel: the "
-        "reduced gradient of '" +
-        name + "' would not be differentiable; use torch::autograd::grad");
+        "reduced gradient of '{}' would not be differentiable; use torch::autograd::grad",
+        name);
   }
 }
 
@@ -179,16 +181,17 @@ void Replica::check_gradient(std::size_t index, const torch::Tensor& gradient) c
   check_kind(trained_[index].name, gradient);
   const torch::Device device = trained_[index].tensor.device();
   if (gradient.device() != device) {
-    refuse("the gradient of '" + trained_[index].name + "' is on " + gradient.device().str() +
-           ", and the parameter is on " + device.str());
+    refuse("the gradient of '{}' is on {}, and the parameter is on {}", trained_[index].name,
+           gradient.device().str(), device.str());
   }
   const torch::Tensor& view = progress_[index].view;
   const bool same_type =
       gradient.scalar_type() == view.scalar_type() || precision_.makes(gradient.scalar_type());
   if (!same_type || gradient.sizes() != view.sizes()) {
-    refuse("parameter '" + trained_[index].name +
-           "' has changed its type or shape since the last forward pass of "
-           "DistributedDataParallel; change it before forward()");
+    refuse(
+        "parameter '{}' has changed its type or shape since the last forward pass of "
+        "DistributedDataParallel; change it before forward()",
+        trained_[index].name);
   }
 }
 

@@ -9,10 +9,12 @@
 #include <unordered_set>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "stretto/base/refuse.h"
 #include "stretto/communicator/byte_exchange.h"
 #include "stretto/torch/devices.h"
 #include "stretto/torch/names.h"
-#include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
 #include "stretto/torch/tensor_bytes.h"
 
@@ -22,18 +24,20 @@ namespace {
 void check_trainable(const NamedTensor& parameter) {
   const auto& [name, tensor] = parameter;
   if (!tensor.is_leaf()) {
-    refuse("parameter " + in_quotes(name) + " is computed from others; it must be a leaf");
+    refuse("parameter '{}' is computed from others; it must be a leaf", name);
   }
   if (const auto dtype = dtype_of_tensor(tensor); !dtype.ok()) {
-    dtype.status().with_context("parameter " + in_quotes(name)).or_throw();
+    dtype.status().with_context(fmt::format("parameter '{}'", name)).or_throw();
   }
 }
 
 void check_free(const NamedTensor& parameter) {
   if (!GradientHook::exists_on(parameter.tensor)) return;
-  refuse("parameter " + in_quotes(parameter.name) +
-         " already belongs to a DistributedDataParallel, or has another hook that waits for its "
-         "gradient to be accumulated; there may be only one at a time, so that one must end first");
+  refuse(
+      "parameter '{}' already belongs to a DistributedDataParallel, or has another hook that waits "
+      "for its gradient to be accumulated; there may be only one at a time, so that one must end "
+      "first",
+      parameter.name);
 }
 
 }  // namespace
@@ -93,7 +97,7 @@ void Replica::check_tensors() const {
   for (const auto* list : {&parameters_, &buffers_}) {
     for (const auto& [name, tensor] : *list) {
       if (tensor.layout() != torch::kStrided) {
-        refuse(in_quotes(name) + " is not a dense tensor; sparse parameters are not supported");
+        refuse("'{}' is not a dense tensor; sparse parameters are not supported", name);
       }
     }
   }
@@ -102,15 +106,17 @@ void Replica::check_tensors() const {
   for (const std::string& name : options_.delayed_parameters) {
     const auto has_name = [&](const NamedTensor& parameter) { return parameter.name == name; };
     if (std::none_of(parameters_.begin(), parameters_.end(), has_name)) {
-      refuse("the option delayed_parameters names " + in_quotes(name) +
-             ", which is no parameter of the module");
+      refuse("the option delayed_parameters names '{}', which is no parameter of the module", name);
     }
   }
   const auto parameters = module_->named_parameters(), buffers = module_->named_buffers();
   for (const std::string& name : options_.parameters_to_ignore) {
     if (!parameters.contains(name) && !buffers.contains(name)) {
-      refuse("the option parameters_to_ignore names " + in_quotes(name) +
-             ", which is neither a parameter nor a buffer of the module");
+      refuse(
+          "the option parameters_to_ignore names '{}', which is neither a parameter nor a buffer "
+          "of "
+          "the module",
+          name);
     }
   }
   for (const auto* list : {&trained_, &sparse_}) {
@@ -124,8 +130,8 @@ void Replica::check_tensors() const {
 void Replica::check_sparse(const std::vector<NamedTensor>& parameters) const {
   check_sparse_gradients(parameters);
   if (!precision_.is_on() || parameters.empty()) return;
-  refuse("mixed_precision.parameter_dtype does not work with sparse gradients: " +
-         in_quotes(parameters.front().name) + " has them");
+  refuse("mixed_precision.parameter_dtype does not work with sparse gradients: '{}' has them",
+         parameters.front().name);
 }
 
 // The one thing to be thrown before the step: in it the other replica's step would begin, too.
@@ -223,10 +229,11 @@ void Replica::refuse_unseen_changes() const {
     const torch::Tensor& tensor = parameters_[i].tensor;
     const bool same_data = precision_.is_on() || tensor.const_data_ptr() == looks_[i].data;
     if (same_data && tensor.requires_grad() == looks_[i].requires_grad) continue;
-    refuse("parameter " + in_quotes(parameters_[i].name) +
-           " was frozen, unfrozen or replaced since the last forward pass of "
-           "DistributedDataParallel. Call ddp.forward() after that, not forward() of the module "
-           "(ddp->forward())");
+    refuse(
+        "parameter '{}' was frozen, unfrozen or replaced since the last forward pass of "
+        "DistributedDataParallel. Call ddp.forward() after that, not forward() of the module "
+        "(ddp->forward())",
+        parameters_[i].name);
   }
 }
 
@@ -253,11 +260,11 @@ void Replica::look_for_new_parameters() {
     has_new_parameters_ = true;
     reducer_->request(Reducer::Request::other_gradients);
     if (!refusal_.ok()) return;
-    refusal_ = Status(StatusCode::invalid_argument,
-                      "parameter " + in_quotes(item.key()) +
-                          " is new: a module was added or replaced after DistributedDataParallel "
-                          "was built, which does not reduce its gradients. Fix: build it anew on "
-                          "all ranks, and the optimizer as well");
+    refusal_ = status_of(StatusCode::invalid_argument,
+                         "parameter '{}' is new: a module was added or replaced after "
+                         "DistributedDataParallel was built, which does not reduce its gradients. "
+                         "Fix: build it anew on all ranks, and the optimizer as well",
+                         item.key());
     return;
   }
 }

@@ -6,10 +6,11 @@
 #include <sstream>
 #include <string>
 
+#include <fmt/ranges.h>
+
 #include "stretto/reducer/bucket_size.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/torch/devices.h"
-#include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
 
 namespace stretto::ddp {
@@ -41,23 +42,24 @@ reducer::ReplicaItem describe(const char* kind, const NamedTensor& item) {
 
 reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
   const auto yes_or_no = [](bool value) { return value ? "true" : "false"; };
-  return {
-      "options",
-      "DistributedDataParallel",
-      {{"bucket_bytes",
-        options.bucket_bytes == kAutomaticBucketBytes ? "automatic" : joined(options.bucket_bytes)},
-       {"last_bucket_small", yes_or_no(options.last_bucket_small)},
-       {"rebuild_buckets", yes_or_no(options.rebuild_buckets)},
-       {"broadcast_buffers", yes_or_no(options.broadcast_buffers)},
-       {"broadcast_parameters", yes_or_no(options.broadcast_parameters)},
-       {"find_unused_parameters", yes_or_no(options.find_unused_parameters)},
-       {"allocate_in_buckets", yes_or_no(options.allocate_in_buckets)},
-       {"static_graph", yes_or_no(options.static_graph)},
-       {"buffer_hook", options.buffer_hook == nullptr ? "rank 0" : options.buffer_hook->name()},
-       {"mixed_precision", text_of(options.mixed_precision)},
-       {"verify_every_steps", std::to_string(options.verify_every_steps)},
-       {"mean_division", std::string(name(options.mean_division))},
-       {"communication_hook", options.communication_hook->name()}}};
+  const std::string bucket_bytes = options.bucket_bytes == kAutomaticBucketBytes
+                                       ? "automatic"
+                                       : fmt::format("{}", fmt::join(options.bucket_bytes, ", "));
+  return {"options",
+          "DistributedDataParallel",
+          {{"bucket_bytes", bucket_bytes},
+           {"last_bucket_small", yes_or_no(options.last_bucket_small)},
+           {"rebuild_buckets", yes_or_no(options.rebuild_buckets)},
+           {"broadcast_buffers", yes_or_no(options.broadcast_buffers)},
+           {"broadcast_parameters", yes_or_no(options.broadcast_parameters)},
+           {"find_unused_parameters", yes_or_no(options.find_unused_parameters)},
+           {"allocate_in_buckets", yes_or_no(options.allocate_in_buckets)},
+           {"static_graph", yes_or_no(options.static_graph)},
+           {"buffer_hook", options.buffer_hook == nullptr ? "rank 0" : options.buffer_hook->name()},
+           {"mixed_precision", text_of(options.mixed_precision)},
+           {"verify_every_steps", std::to_string(options.verify_every_steps)},
+           {"mean_division", std::string(name(options.mean_division))},
+           {"communication_hook", options.communication_hook->name()}}};
 }
 
 }  // namespace

@@ -6,9 +6,10 @@
 #include <cstdint>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "stretto/base/content_hash.h"
 #include "stretto/reducer/replica_check.h"
-#include "stretto/torch/names.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto::ddp {
@@ -19,7 +20,7 @@ void check_same_tensors(Communicator& communicator, const std::vector<NamedTenso
   std::vector<std::uint64_t> hashes;
   const TensorBytes bytes(tensors_of(tensors));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    names.push_back("parameter " + in_quotes(tensors[i].name));
+    names.push_back(fmt::format("parameter '{}'", tensors[i].name));
     hashes.push_back(content_hash(bytes.spans()[i]));
   }
   reducer::check_replicas_hash_alike(communicator, names, hashes, timeout);

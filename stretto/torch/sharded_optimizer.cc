@@ -8,15 +8,13 @@
 #include <unordered_set>
 #include <utility>
 
+#include "stretto/base/refuse.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/torch/optimizer_parts.h"
-#include "stretto/torch/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto {
 namespace {
-
-using ddp::refuse;
 
 using torch::optim::Optimizer;
 using State = std::unique_ptr<torch::optim::OptimizerParamState>;
@@ -89,8 +87,10 @@ void ShardedOptimizer::check_parameters() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor& parameter = parameters_[i];
     if (parameter.device().is_cpu() && parameter.layout() == torch::kStrided) continue;
-    refuse("parameter " + std::to_string(i) +
-           " of the optimizer is not a dense tensor on the CPU, so it cannot be shared out");
+    refuse(
+        "parameter {} of the optimizer is not a dense tensor on the CPU, so it cannot be shared "
+        "out",
+        i);
   }
 }
 

@@ -8,9 +8,9 @@
 #include <variant>
 #include <vector>
 
+#include "stretto/base/refuse.h"
 #include "stretto/reducer/sparse_rows.h"
 #include "stretto/torch/devices.h"
-#include "stretto/torch/refuse.h"
 
 namespace stretto::ddp {
 namespace {
@@ -104,8 +104,8 @@ void check_sparse_gradients(const std::vector<NamedTensor>& parameters) {
   for (const auto& [name, parameter] : parameters) {
     const torch::ScalarType dtype = parameter.scalar_type();
     if (dtype != torch::kFloat && dtype != torch::kDouble) {
-      refuse("parameter '" + name + "' has sparse gradients of type " + c10::toString(dtype) +
-             "; only Float and Double are supported");
+      refuse("parameter '{}' has sparse gradients of type {}; only Float and Double are supported",
+             name, c10::toString(dtype));
     }
   }
 }

@@ -3,13 +3,12 @@
 
 #include "stretto/torch/sync_batch_norm.h"
 
-#include <string>
 #include <utility>
 #include <vector>
 
 #include <torch/custom_class.h>
 
-#include "stretto/torch/refuse.h"
+#include "stretto/base/refuse.h"
 #include "stretto/torch/tensors.h"
 
 namespace stretto {
@@ -107,7 +106,7 @@ struct Normalise : torch::autograd::Function<Normalise> {
         torch::stack({gradients[0].sum(others(input)), (gradients[0] * normal).sum(others(input))});
     // What other ranks add is no part of this rank's graph.
     if (sums.requires_grad()) {
-      ddp::refuse(
+      refuse(
           "SyncBatchNorm has no second derivatives (create_graph = true); use "
           "torch::nn::BatchNorm where a gradient is differentiated");
     }
@@ -146,7 +145,7 @@ void SyncBatchNormImpl::set_communicator(Communicator& communicator) {
 }
 
 void SyncBatchNormImpl::set_communicator(std::shared_ptr<Communicator> own) {
-  if (own == nullptr) ddp::refuse("SyncBatchNorm without a communicator");
+  if (own == nullptr) refuse("SyncBatchNorm without a communicator");
   communicator_ = std::move(own);
 }
 
@@ -164,9 +163,10 @@ void SyncBatchNormImpl::track(const torch::Tensor& mean, const torch::Tensor& va
 
 torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
   if (input.dim() < 2 || input.size(1) != features_) {
-    ddp::refuse("SyncBatchNorm takes inputs [N, " + std::to_string(features_) +
-                ", ...]; this one has " + std::to_string(input.dim()) +
-                " dimensions or another number of channels");
+    refuse(
+        "SyncBatchNorm takes inputs [N, {}, ...]; this one has {} dimensions or another number of "
+        "channels",
+        features_, input.dim());
   }
   const bool own_moments = is_training() || !options_.track_running_stats();
   if (!own_moments) {

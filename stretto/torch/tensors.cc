@@ -3,18 +3,15 @@
 
 #include "stretto/torch/tensors.h"
 
-#include <string>
-
-#include "stretto/torch/refuse.h"
+#include "stretto/base/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto {
 
 View view_of(const torch::Tensor& tensor) {
-  using ddp::refuse;
   if (!tensor.defined()) refuse("the tensor is undefined");
   if (!tensor.device().is_cpu())
-    refuse("the tensor is on " + tensor.device().str() + ", not on the CPU");
+    refuse("the tensor is on {}, not on the CPU", tensor.device().str());
   if (tensor.layout() != torch::kStrided) refuse("the tensor is not dense; see all_reduce_rows()");
   if (!tensor.is_non_overlapping_and_dense() || tensor.is_conj() || tensor.is_neg()) {
     refuse("the tensor does not fill its memory; use tensor.contiguous()");

@@ -15,10 +15,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 
 #include "stretto/base/content_hash.h"
+#include "stretto/base/refuse.h"
 #include "stretto/communicator/all_gather_value.h"
 #include "stretto/reducer/step_report.h"
 #include "stretto/torch/devices.h"
-#include "stretto/torch/refuse.h"
 #include "stretto/torch/replica.h"
 
 namespace stretto::ddp {
@@ -111,30 +111,30 @@ SavedBuckets read_state(const std::string& file, Rank rank, int ranks, const std
   archive.load_from(file);
   const auto version = read_tensor(archive, "version").item<std::int64_t>();
   if (version != kVersion) {
-    refuse("it has layout " + std::to_string(version) + "; this program reads " +
-           std::to_string(kVersion));
+    refuse("it has layout {}; this program reads {}", version, kVersion);
   }
   const auto saved_ranks = read_tensor(archive, "ranks").item<std::int64_t>();
   if (saved_ranks != ranks) {
-    refuse("it was written by a job of " + std::to_string(saved_ranks) +
-           " ranks, and this one has " + std::to_string(ranks) +
-           ": gradients would be added in another order. To go on with other bits, save and "
-           "load the module with torch::save and torch::load");
+    refuse(
+        "it was written by a job of {} ranks, and this one has {}: gradients would be added in "
+        "another order. To go on with other bits, save and load the module with torch::save and "
+        "torch::load",
+        saved_ranks, ranks);
   }
   const auto saved_rank = read_tensor(archive, "rank").item<std::int64_t>();
   if (saved_rank != rank.value()) {
-    refuse("it was written by rank " + std::to_string(saved_rank) +
-           ": each rank has random numbers and residuals of its own");
+    refuse("it was written by rank {}: each rank has random numbers and residuals of its own",
+           saved_rank);
   }
   const std::string saved_hook = read_text(archive, "hook");
   if (saved_hook != hook) {
-    refuse("it was written with the communication hook '" + saved_hook + "', and this one is '" +
-           hook + "'");
+    refuse("it was written with the communication hook '{}', and this one is '{}'", saved_hook,
+           hook);
   }
   const auto saved_optimizers = read_tensor(archive, "optimizers").item<std::int64_t>();
   if (saved_optimizers != static_cast<std::int64_t>(optimizers.size())) {
-    refuse("it has the state of " + std::to_string(saved_optimizers) + " optimizers, and " +
-           std::to_string(optimizers.size()) + " are to be loaded");
+    refuse("it has the state of {} optimizers, and {} are to be loaded", saved_optimizers,
+           optimizers.size());
   }
   SavedBuckets saved{.gradients = read_text(archive, "gradients"),
                      .order = bucket_order_of(read_tensor(archive, "bucket_order")),
@@ -173,9 +173,9 @@ void Replica::agree_on_state(const Status& own, const std::string& state) {
   }
   if (others.empty()) return;
   refuse(
-      "the state of " + reducer::rank_list(others) +
-      " could not be taken over there, or is one of other gradients than that of this rank: load "
-      "what one job has saved in the same step, on all ranks");
+      "the state of {} could not be taken over there, or is one of other gradients than that of "
+      "this rank: load what one job has saved in the same step, on all ranks",
+      reducer::rank_list(others));
 }
 
 // What must be equal on all ranks before they build reducers and buckets by it: gradients and their
