@@ -22,19 +22,20 @@ struct OpenBucket {
 
 class BucketPlanner {
  public:
-  BucketPlanner(std::span<const GradientSize> gradients, std::span<const std::size_t> limits_bytes)
-      : gradients_(gradients), limits_bytes_(limits_bytes) {}
+  BucketPlanner(std::span<const GradientDescription> gradients,
+                std::span<const std::size_t> limits_bytes, const std::vector<bool>& sparse)
+      : gradients_(gradients), limits_bytes_(limits_bytes), sparse_(sparse) {}
 
   void add(std::size_t index, std::size_t position) {
-    const GradientSize& gradient = gradients_[index];
-    if (gradient.sparse) {
+    if (!sparse_.empty() && sparse_[index]) {
       plan_.push_back({.gradients = {index}, .limit_bytes = 0});
       return;
     }
+    const GradientDescription& gradient = gradients_[index];
     OpenBucket& open = open_[{gradient.dtype, gradient.device}];
     open.bucket.gradients.push_back(index);
     open.bucket.limit_bytes = limits_bytes_[open.limit_index];
-    open.bytes += gradient.bytes;
+    open.bytes += gradient.count * size_bytes(gradient.dtype);
     open.last_position = position;
     if (open.bytes >= open.bucket.limit_bytes) close(open);
   }
@@ -56,8 +57,9 @@ class BucketPlanner {
     open.limit_index = std::min(open.limit_index + 1, limits_bytes_.size() - 1);
   }
 
-  std::span<const GradientSize> gradients_;
+  std::span<const GradientDescription> gradients_;
   std::span<const std::size_t> limits_bytes_;
+  const std::vector<bool>& sparse_;
   std::map<std::pair<DType, int>, OpenBucket> open_;
   BucketPlan plan_;
 };
@@ -68,14 +70,16 @@ std::size_t smallest(const PlannedBucket& bucket) {
 
 }  // namespace
 
-BucketPlan plan_buckets(std::span<const GradientSize> gradients,
+BucketPlan plan_buckets(std::span<const GradientDescription> gradients,
                         std::span<const std::size_t> limits_bytes,
-                        std::span<const std::size_t> order) {
+                        std::span<const std::size_t> order, const std::vector<bool>& sparse) {
   STRETTO_CHECK(!limits_bytes.empty(), "a plan needs at least one limit");
   STRETTO_CHECK(order.size() <= gradients.size(), "{} positions, {} gradients", order.size(),
                 gradients.size());
+  STRETTO_CHECK(sparse.empty() || sparse.size() == gradients.size(), "{} flags, {} gradients",
+                sparse.size(), gradients.size());
   const std::size_t count = order.empty() ? gradients.size() : order.size();
-  BucketPlanner planner(gradients, limits_bytes);
+  BucketPlanner planner(gradients, limits_bytes, sparse);
   for (std::size_t i = 0; i < count; ++i) planner.add(order.empty() ? i : order[i], i);
   BucketPlan plan = planner.finish();
   if (order.empty()) {
@@ -89,7 +93,7 @@ BucketPlan plan_buckets(std::span<const GradientSize> gradients,
 namespace {
 
 // Of the gradients that `order` names.
-BucketPlan plan_part(std::span<const GradientSize> gradients,
+BucketPlan plan_part(std::span<const GradientDescription> gradients,
                      std::span<const std::size_t> limits_bytes, std::span<const std::size_t> order,
                      bool last_bucket_small) {
   if (order.empty()) return {};
@@ -105,7 +109,7 @@ BucketPlan plan_part(std::span<const GradientSize> gradients,
 
 }  // namespace
 
-BucketPlan plan_for_ready_order(std::span<const GradientSize> gradients,
+BucketPlan plan_for_ready_order(std::span<const GradientDescription> gradients,
                                 std::span<const std::size_t> limits_bytes,
                                 std::span<const std::size_t> ready_order, bool last_bucket_small) {
   std::vector<std::size_t> order(ready_order.begin(), ready_order.end());

@@ -20,63 +20,64 @@ std::vector<Indices> members(const BucketPlan& plan) {
   return result;
 }
 
-std::vector<Indices> plan_of(const std::vector<GradientSize>& gradients,
+std::vector<Indices> plan_of(const std::vector<GradientDescription>& gradients,
                              const std::vector<std::size_t>& limits, const Indices& order = {}) {
   return members(plan_buckets(gradients, limits, order));
 }
 
-GradientSize f32(std::size_t bytes) { return {DType::f32, bytes}; }
+GradientDescription u8(std::size_t bytes) { return {"", DType::u8, bytes}; }
+GradientDescription i8(std::size_t bytes) { return {"", DType::i8, bytes}; }
 
 TEST(BucketPlan, ReachingTheLimitClosesABucket) {
-  EXPECT_EQ(plan_of({f32(50), f32(50), f32(50)}, {100}), (std::vector<Indices>{{0, 1}, {2}}));
+  EXPECT_EQ(plan_of({u8(50), u8(50), u8(50)}, {100}), (std::vector<Indices>{{0, 1}, {2}}));
 }
 
 TEST(BucketPlan, OneByteBelowTheLimitKeepsItOpenForOneMoreGradient) {
-  EXPECT_EQ(plan_of({f32(50), f32(49), f32(500), f32(1)}, {100}),
+  EXPECT_EQ(plan_of({u8(50), u8(49), u8(500), u8(1)}, {100}),
             (std::vector<Indices>{{0, 1, 2}, {3}}));
 }
 
 TEST(BucketPlan, AGradientIsNeverSplit) {
-  EXPECT_EQ(plan_of({f32(1000)}, {100}), (std::vector<Indices>{{0}}));
+  EXPECT_EQ(plan_of({u8(1000)}, {100}), (std::vector<Indices>{{0}}));
 }
 
 TEST(BucketPlan, TheLastLimitHoldsForAllFurtherBuckets) {
-  const std::vector<GradientSize> gradients(7, f32(10));
+  const std::vector<GradientDescription> gradients(7, u8(10));
   EXPECT_EQ(plan_of(gradients, {10, 20}), (std::vector<Indices>{{0}, {1, 2}, {3, 4}, {5, 6}}));
 }
 
 TEST(BucketPlan, EachDTypeHasItsOwnBucketAndStartsAtTheFirstLimit) {
-  const std::vector<GradientSize> gradients = {
-      {DType::f32, 10}, {DType::f16, 5}, {DType::f32, 10}, {DType::f16, 5}, {DType::f16, 5}};
+  const std::vector<GradientDescription> gradients = {u8(10), i8(5), u8(10), i8(5), i8(5)};
   EXPECT_EQ(plan_of(gradients, {10, 100}), (std::vector<Indices>{{0}, {1, 3}, {2}, {4}}));
 }
 
 TEST(BucketPlan, SoHasEachDevice) {
-  std::vector<GradientSize> gradients(5, f32(10));
+  std::vector<GradientDescription> gradients(5, u8(10));
   gradients[1].device = gradients[3].device = 1;
   EXPECT_EQ(plan_of(gradients, {10, 20}), (std::vector<Indices>{{0}, {1}, {2, 4}, {3}}));
 }
 
 TEST(BucketPlan, SparseGradientsStandAloneWithoutLimit) {
-  const std::vector<GradientSize> gradients = {f32(1), {DType::f32, 1, true}, f32(1)};
-  const BucketPlan plan = plan_buckets(gradients, std::vector<std::size_t>{100});
+  const std::vector<GradientDescription> gradients(3, u8(1));
+  const BucketPlan plan =
+      plan_buckets(gradients, std::vector<std::size_t>{100}, {}, {false, true, false});
   EXPECT_EQ(members(plan), (std::vector<Indices>{{0, 2}, {1}}));
   EXPECT_EQ(plan[0].limit_bytes, 100u);
   EXPECT_EQ(plan[1].limit_bytes, 0u);
 }
 
 TEST(BucketPlan, AGivenOrderIsKept) {
-  EXPECT_EQ(plan_of({f32(10), f32(10), f32(10)}, {10, 20}, {2, 0, 1}),
+  EXPECT_EQ(plan_of({u8(10), u8(10), u8(10)}, {10, 20}, {2, 0, 1}),
             (std::vector<Indices>{{2}, {0, 1}}));
 }
 
 TEST(BucketPlan, UnfinishedBucketsOfAnOrderFollowTheirLastGradient) {
-  const std::vector<GradientSize> gradients = {{DType::f32, 1}, {DType::f64, 1}, {DType::f32, 1}};
+  const std::vector<GradientDescription> gradients = {u8(1), i8(1), u8(1)};
   EXPECT_EQ(plan_of(gradients, {100}, {2, 1, 0}), (std::vector<Indices>{{1}, {2, 0}}));
 }
 
 TEST(BucketPlan, TheSmallBucketCanBeTheLast) {
-  const std::vector<GradientSize> gradients(5, f32(10));
+  const std::vector<GradientDescription> gradients(5, u8(10));
   const std::vector<std::size_t> limits = {10, 20};
   const Indices ready = {4, 3, 2, 1, 0};
   EXPECT_EQ(members(plan_for_ready_order(gradients, limits, ready, false)),
@@ -86,7 +87,7 @@ TEST(BucketPlan, TheSmallBucketCanBeTheLast) {
 }
 
 TEST(BucketPlan, DelayedGradientsComeLastInBucketsOfTheirOwn) {
-  std::vector<GradientSize> gradients(5, f32(10));
+  std::vector<GradientDescription> gradients(5, u8(10));
   gradients[3].delayed = true;
   gradients[1].delayed = true;
   const std::vector<std::size_t> limits = {10, 20};
@@ -95,7 +96,7 @@ TEST(BucketPlan, DelayedGradientsComeLastInBucketsOfTheirOwn) {
             (std::vector<Indices>{{4}, {2, 0}, {3}, {1}}));
   EXPECT_EQ(members(plan_for_ready_order(gradients, limits, ready, true)),
             (std::vector<Indices>{{4, 2}, {0}, {3}, {1}}));
-  for (GradientSize& gradient : gradients) gradient.delayed = true;
+  for (GradientDescription& gradient : gradients) gradient.delayed = true;
   EXPECT_EQ(members(plan_for_ready_order(gradients, limits, ready, false)),
             (std::vector<Indices>{{4}, {3, 2}, {1, 0}}));
 }

@@ -35,19 +35,8 @@ std::uint64_t hash_of(const std::vector<std::size_t>& order) {
 
 }  // namespace
 
-std::vector<reducer::GradientSize> Reducer::gradient_sizes() const {
-  std::vector<reducer::GradientSize> sizes;
-  for (const GradientDescription& gradient : gradients_) {
-    sizes.push_back({.dtype = gradient.dtype,
-                     .bytes = gradient.count * size_bytes(gradient.dtype),
-                     .delayed = gradient.delayed,
-                     .device = gradient.device});
-  }
-  return sizes;
-}
-
 reducer::BucketPlan Reducer::plan_for(std::span<const std::size_t> order) const {
-  return reducer::plan_for_ready_order(gradient_sizes(), options_.bucket_bytes, order,
+  return reducer::plan_for_ready_order(gradients_, options_.bucket_bytes, order,
                                        options_.last_bucket_small);
 }
 

@@ -16,7 +16,8 @@ namespace {
 
 // One case of bucket_plan.txt, see make_bucket_plan.py.
 struct Case {
-  std::vector<GradientSize> gradients;
+  std::vector<GradientDescription> gradients;
+  std::vector<bool> sparse;
   std::vector<std::size_t> limits;
   std::vector<std::size_t> order;
 };
@@ -28,8 +29,9 @@ std::vector<T> numbers(std::istringstream& line) {
   return result;
 }
 
-std::vector<GradientSize> tensors(std::istringstream& line) {
-  std::vector<GradientSize> result;
+// A case of these tensors, and of nothing else yet.
+Case case_of_tensors(std::istringstream& line) {
+  Case result;
   std::string dtype_name;
   std::size_t count = 0;
   for (bool sparse = false; line >> dtype_name >> count >> sparse;) {
@@ -39,7 +41,8 @@ std::vector<GradientSize> tensors(std::istringstream& line) {
     if (dtype == dtypes.end()) {
       ADD_FAILURE() << "unknown dtype " << dtype_name;
     } else {
-      result.push_back({*dtype, count * size_bytes(*dtype), sparse});
+      result.gradients.push_back({"", *dtype, count});
+      result.sparse.push_back(sparse);
     }
   }
   return result;
@@ -65,11 +68,12 @@ TEST(BucketPlanGolden, EqualsPyTorchs) {
     std::istringstream line(text);
     std::string word;
     line >> word;
-    if (word == "tensors") current.gradients = tensors(line);
+    if (word == "tensors") current = case_of_tensors(line);
     if (word == "limits") current.limits = numbers<std::size_t>(line);
     if (word == "order") current.order = numbers<std::size_t>(line);
     if (word != "buckets") continue;
-    EXPECT_EQ(plan_buckets(current.gradients, current.limits, current.order), buckets(line))
+    EXPECT_EQ(plan_buckets(current.gradients, current.limits, current.order, current.sparse),
+              buckets(line))
         << "case " << cases;
     ++cases;
   }

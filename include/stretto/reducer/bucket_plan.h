@@ -8,18 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "stretto/base/dtype.h"
+#include "stretto/reducer/communication_hook.h"
 
 namespace stretto::reducer {
-
-// What the plan has to know of a gradient.
-struct GradientSize {
-  DType dtype = DType::f32;
-  std::size_t bytes = 0;
-  bool sparse = false;   // Expected to be sparse: gets a bucket of its own.
-  bool delayed = false;  // To be reduced after all that are not.
-  int device = 0;        // Gradients of different ones are in different buckets.
-};
 
 // Gradients that travel together, as indices into the list that was planned.
 struct PlannedBucket {
@@ -54,15 +45,19 @@ inline constexpr std::size_t kBucketBytes = std::size_t{25} << 20;
 // Without `order` the buckets are sorted by their smallest index; with it they stand in the order
 // in which they were closed, then those left open, by the position of their last gradient (PyTorch
 // leaves the order of the latter to a hash table). `limits_bytes` is not empty.
-BucketPlan plan_buckets(std::span<const GradientSize> gradients,
+//
+// A gradient that is expected to be `sparse` (an entry for each gradient; empty: none is) gets a
+// bucket of its own, without a limit.
+BucketPlan plan_buckets(std::span<const GradientDescription> gradients,
                         std::span<const std::size_t> limits_bytes,
-                        std::span<const std::size_t> order = {});
+                        std::span<const std::size_t> order = {},
+                        const std::vector<bool>& sparse = {});
 
 // The plan for gradients that become ready in `ready_order`. With `last_bucket_small` the limits
 // count from the end: the first limit, usually the smallest, bounds the bucket that is reduced last
 // and that nothing is left to overlap with (DDP_SET_LAST_BUCKET_CAP in PyTorch). Delayed gradients
 // come last, in buckets of their own, for which limits count anew.
-BucketPlan plan_for_ready_order(std::span<const GradientSize> gradients,
+BucketPlan plan_for_ready_order(std::span<const GradientDescription> gradients,
                                 std::span<const std::size_t> limits_bytes,
                                 std::span<const std::size_t> ready_order, bool last_bucket_small);
 

@@ -215,7 +215,6 @@ class Reducer {
     Memory kept;  // What it held, if it is one of kept_; stays for other steps.
   };
   enum class Data : std::uint8_t { on_all_ranks, uneven, not_here };  // Who has some in a step.
-  std::vector<reducer::GradientSize> gradient_sizes() const;
   reducer::BucketPlan plan_for(std::span<const std::size_t> order) const;
   void build_buckets(reducer::BucketPlan plan);
   bool form_buckets(std::vector<std::size_t> order);
