@@ -119,7 +119,7 @@ int main(int argc, char** argv) {
     optimizer.step();
     sent += gradient_hooks::sent_bytes(choice, *hook, gradient_bytes);
     auto mean = loss.detach();
-    stretto::all_reduce(*comm, mean, {.op = stretto::ReduceOp::mean}).wait();
+    comm->all_reduce(mean, {.op = stretto::ReduceOp::mean}).wait();
     if (step % 10 == 9 && comm->rank() == 0) {
       std::printf("%s: step %d: loss %.4f, sent %.0f bytes\n", choice.name.c_str(), step + 1,
                   mean.item<double>(), sent);

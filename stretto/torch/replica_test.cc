@@ -385,7 +385,7 @@ TEST(Replica, HabitsOfModulesWork) {
     torch::Tensor rank = torch::full({2}, static_cast<float>(communicator.rank().value()));
     all_reduce(communicator, rank, {.op = ReduceOp::mean}).wait();
     expect_close(rank, torch::full({2}, 0.5), "mean of ranks");
-    broadcast(communicator, rank).wait();
+    communicator.broadcast(rank).wait();
     communicator.all_reduce(rank).wait();
     expect_close(rank, torch::full({2}, 1.0), "sum");
     const torch::Tensor all = torch::zeros({kRanks, 2});

@@ -110,7 +110,7 @@ struct Normalise : torch::autograd::Function<Normalise> {
           "SyncBatchNorm has no second derivatives (create_graph = true); use "
           "torch::nn::BatchNorm where a gradient is differentiated");
     }
-    all_reduce(*group->communicator, sums, {.timeout = group->timeout}).wait();
+    group->communicator->all_reduce(sums, {.timeout = group->timeout}).wait();
     const torch::Tensor means = sums / context->saved_data["count"].toDouble();
     const torch::Tensor result =
         (gradients[0] - per_channel(means[0], input) - normal * per_channel(means[1], input)) *

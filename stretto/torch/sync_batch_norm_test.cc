@@ -41,7 +41,7 @@ TEST(SyncBatchNorm, IsBatchNormOfTheWholeBatch) {
       EXPECT_TRUE(torch::allclose(
           part.grad(), first ? gradient.slice(0, 0, 1) : gradient.slice(0, 1), 1e-3, 1e-4));
       auto weight = model->weight.grad().clone();  // Each rank's part of the sum.
-      all_reduce(communicator, weight).wait();
+      communicator.all_reduce(weight).wait();
       EXPECT_TRUE(torch::allclose(weight, reference->weight.grad(), 1e-4, 1e-4));
     }
     expect_close(model->running_mean, reference->running_mean, "running mean");
@@ -164,7 +164,7 @@ TEST(SyncBatchNorm, LayersMayShareACommunicator) {
     }
     output.pow(2).sum().backward();  // A graph may outlive its layers.
     auto sum = output.detach().sum(0);
-    all_reduce(job, sum).wait();
+    job.all_reduce(sum).wait();
     EXPECT_TRUE(torch::allclose(sum, torch::zeros({2}), 0, 1e-5)) << sum;
   });
 }
@@ -234,7 +234,7 @@ TEST(SyncBatchNorm, GoesOnWithoutALostRank) {
     const auto output = ddp.forward(x);
     output.pow(2).sum().backward();
     auto sum = output.detach().sum(0);
-    all_reduce(*group, sum).wait();
+    group->all_reduce(sum).wait();
     EXPECT_TRUE(torch::allclose(sum, torch::zeros({2}), 0, 1e-5)) << sum;
     EXPECT_THROW(model->set_communicator(nullptr), InvalidArgument);
   });

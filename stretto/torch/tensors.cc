@@ -25,8 +25,4 @@ Work all_reduce(Communicator& communicator, torch::Tensor& tensor,
   return communicator.all_reduce(view_of(tensor), options);
 }
 
-Work broadcast(Communicator& communicator, torch::Tensor& tensor, const BroadcastOptions& options) {
-  return communicator.broadcast(view_of(tensor), options);
-}
-
 }  // namespace stretto

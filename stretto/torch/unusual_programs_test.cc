@@ -128,7 +128,7 @@ TEST(UnusualPrograms, LbfgsStepsByTheMeanLoss) {
       const auto loss = loss_of(ddp, part(global_batch(0), communicator.rank().value()));
       loss.backward();
       torch::Tensor mean = loss.detach().clone();
-      all_reduce(communicator, mean, {.op = ReduceOp::mean}).wait();
+      communicator.all_reduce(mean, {.op = ReduceOp::mean}).wait();
       return mean;
     });
     alone.step([&] {

@@ -21,10 +21,8 @@ struct ViewOf<torch::Tensor> {
   static View view(const torch::Tensor& tensor) { return view_of(tensor); }
 };
 
-// The same as operations of the communicator.
+// The same as communicator.all_reduce(tensor, options).
 Work all_reduce(Communicator& communicator, torch::Tensor& tensor,
                 const AllReduceOptions& options = {});
-Work broadcast(Communicator& communicator, torch::Tensor& tensor,
-               const BroadcastOptions& options = {});
 
 }  // namespace stretto
