@@ -134,8 +134,6 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;  // NOLINT: as declared.
   std::shared_ptr<c10::Allocator> getMemAllocator() override;
   std::unordered_map<std::string, uint64_t> getMemoryStats();
-  void suspend();
-  void resume();
 
   // For what PyTorch has no word for: the communicator, which throws after shutdown(), and what
   // operations of it are called with.

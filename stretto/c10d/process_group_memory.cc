@@ -132,12 +132,4 @@ std::unordered_map<std::string, uint64_t> ProcessGroupStretto::getMemoryStats() 
   return {{"registered_bytes", registered_bytes}};
 }
 
-void ProcessGroupStretto::suspend() {
-  TORCH_CHECK(false,
-              "stretto cannot give memory of a device back meanwhile; to free everything, call "
-              "destroy_process_group() and init_process_group() again");
-}
-
-void ProcessGroupStretto::resume() { suspend(); }
-
 }  // namespace stretto::c10d_backend
