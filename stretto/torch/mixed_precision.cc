@@ -3,11 +3,14 @@
 
 #include "stretto/torch/mixed_precision.h"
 
+#include <algorithm>
+#include <iterator>
 #include <unordered_set>
 #include <utility>
 
 #include "stretto/base/refuse.h"
 #include "stretto/torch/logging_data.h"
+#include "stretto/torch/scalar_type.h"
 #include "stretto/torch/sync_batch_norm.h"
 
 namespace stretto::ddp {
@@ -18,18 +21,11 @@ namespace {
 }
 
 torch::ScalarType scalar_type(const char* option, DType dtype) {
-  switch (dtype) {
-    case DType::f16:
-      return torch::kHalf;
-    case DType::bf16:
-      return torch::kBFloat16;
-    case DType::f32:
-      return torch::kFloat;
-    case DType::f64:
-      return torch::kDouble;
-    default:
-      refuse_dtype(option, dtype, "f16, bf16, f32 and f64");
+  constexpr DType kSupported[] = {DType::f16, DType::bf16, DType::f32, DType::f64};
+  if (std::ranges::find(kSupported, dtype) == std::end(kSupported)) {
+    refuse_dtype(option, dtype, "f16, bf16, f32 and f64");
   }
+  return scalar_type_of(dtype);
 }
 
 template <class... Kinds>
