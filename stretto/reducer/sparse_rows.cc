@@ -252,12 +252,6 @@ SparseRows<T> SparseRowsWork<T>::wait() {
   return result;
 }
 
-template <class T>
-SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
-                              const SparseOptions& options) {
-  return start_all_reduce_rows(comm, own, options).wait();
-}
-
 template class SparseRowsWork<float>;
 template class SparseRowsWork<double>;
 template class SparseRowsWork<std::int32_t>;
@@ -272,13 +266,5 @@ template SparseRowsWork<std::int32_t> start_all_reduce_rows(Communicator&,
 template SparseRowsWork<std::int64_t> start_all_reduce_rows(Communicator&,
                                                             const SparseRows<std::int64_t>&,
                                                             const SparseOptions&);
-template SparseRows<float> all_reduce_rows(Communicator&, const SparseRows<float>&,
-                                           const SparseOptions&);
-template SparseRows<double> all_reduce_rows(Communicator&, const SparseRows<double>&,
-                                            const SparseOptions&);
-template SparseRows<std::int32_t> all_reduce_rows(Communicator&, const SparseRows<std::int32_t>&,
-                                                  const SparseOptions&);
-template SparseRows<std::int64_t> all_reduce_rows(Communicator&, const SparseRows<std::int64_t>&,
-                                                  const SparseOptions&);
 
 }  // namespace stretto

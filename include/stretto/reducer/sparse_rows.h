@@ -84,4 +84,10 @@ template <class T>
 SparseRowsWork<T> start_all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
                                         const SparseOptions& options = {});
 
+template <class T>
+SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
+                              const SparseOptions& options) {
+  return start_all_reduce_rows(comm, own, options).wait();
+}
+
 }  // namespace stretto
