@@ -27,6 +27,7 @@ void CommunicationHook::claim(const std::shared_ptr<const void>& owner,
 }
 
 void CommunicationHook::load(std::span<const std::byte> state) {
+  if (inner() != nullptr) return inner()->load(state);
   if (state.empty()) return;
   refuse("the hook '{}' keeps nothing; {} bytes of state are of another", name(), state.size());
 }

@@ -150,6 +150,20 @@ TEST(CommunicationHook, TheTimeoutHoldsForWhatHooksCompareWhenTheyAreAttached) {
   });
 }
 
+TEST(CommunicationHook, OneAroundAnotherIsAsThatWhereItSaysNothingElse) {
+  class Remembering : public PlainReduction {
+   public:
+    std::vector<std::byte> save() const override { return std::vector<std::byte>(2); }
+    void load(std::span<const std::byte> state) override { loaded = state.size(); }
+    std::size_t loaded = 0;
+  };
+  const auto inner = std::make_shared<Remembering>();
+  DividedReduction outer(MeanDivision::before_sum, std::make_shared<F16Reduction>(inner));
+  outer.load(outer.save());
+  EXPECT_EQ(inner->loaded, 2u);
+  EXPECT_TRUE(outer.finishes_early());
+}
+
 TEST(CommunicationHook, StateOfAnotherHookIsRefused) {
   PlainReduction plain;
   EXPECT_TRUE(plain.save().empty());

@@ -382,9 +382,6 @@ class Weighed : public ParameterHook {
 class Around : public PlainReduction {
  public:
   explicit Around(std::shared_ptr<CommunicationHook> inner) : inner_(std::move(inner)) {}
-  void attach(Communicator& communicator, std::span<const GradientDescription> all) override {
-    inner_->attach(communicator, all);
-  }
   Work start(Communicator& communicator, const FullBucket& bucket) override {
     return inner_->start(communicator, bucket);
   }

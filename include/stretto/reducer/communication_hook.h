@@ -82,7 +82,7 @@ class CommunicationHook {
   // and again by the next Reducer, if gradients have changed. May communicate and block, since all
   // ranks build their reducers. What it throws, the constructor throws.
   virtual void attach(Communicator& communicator, std::span<const GradientDescription> gradients) {
-    (void)communicator, (void)gradients;
+    if (inner() != nullptr) inner()->attach(communicator, gradients);
   }
 
   // Starts the reduction of a full bucket, in place. Backward goes on when it returns, so it should
@@ -106,9 +106,11 @@ class CommunicationHook {
   }
   // Whether a bucket waits for nothing but the work of start(): then finish() may run before later
   // ones start, and those that no rank uses may be left out, or started behind the others.
-  virtual bool finishes_early() const { return false; }
+  virtual bool finishes_early() const { return inner() != nullptr && inner()->finishes_early(); }
 
-  // The hook that this one hands buckets to, if there is one; lives as long as this.
+  // The hook that this one hands buckets to, if there is one; lives as long as this. What this one
+  // does not override of attach(), forget(), finishes_early(), last_compression(), save() and
+  // load() is as it is there.
   virtual CommunicationHook* inner() const { return nullptr; }
   // What the last step has cost a hook that compresses gradients; null if it never does.
   virtual const CompressionStatistics* last_compression() const {
@@ -127,7 +129,9 @@ class CommunicationHook {
   }
 
   // What has to be kept to go on training bit by bit where it was saved; empty: nothing.
-  virtual std::vector<std::byte> save() const { return {}; }
+  virtual std::vector<std::byte> save() const {
+    return inner() == nullptr ? std::vector<std::byte>() : inner()->save();
+  }
   // Throws InvalidArgument if `state` is not what save() of the same hook has returned.
   virtual void load(std::span<const std::byte> state);
 
@@ -172,7 +176,6 @@ class HalvedReduction : public CommunicationHook {
   }
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   void finish(const FullBucket& bucket) override;
-  bool finishes_early() const override { return inner_->finishes_early(); }
   CommunicationHook* inner() const override { return inner_.get(); }
   // Of one derived from this nobody knows.
   std::shared_ptr<CommunicationHook> ending_in(
@@ -181,8 +184,6 @@ class HalvedReduction : public CommunicationHook {
     auto inner = inner_->ending_in(last);
     return inner == nullptr ? nullptr : std::make_shared<HalvedReduction>(std::move(inner));
   }
-  std::vector<std::byte> save() const override { return inner_->save(); }
-  void load(std::span<const std::byte> state) override { inner_->load(state); }
 
  private:
   struct Halved {

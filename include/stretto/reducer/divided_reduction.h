@@ -3,13 +3,10 @@
 
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "stretto/reducer/communication_hook.h"
 
@@ -39,15 +36,9 @@ class DividedReduction : public CommunicationHook {
                                                        std::make_shared<PlainReduction>());
 
   std::string name() const override;
-  void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override {
-    inner_->attach(communicator, gradients);
-  }
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   void finish(const FullBucket& bucket) override;
-  bool finishes_early() const override { return inner_->finishes_early(); }
   CommunicationHook* inner() const override { return inner_.get(); }
-  std::vector<std::byte> save() const override { return inner_->save(); }
-  void load(std::span<const std::byte> state) override { inner_->load(state); }
 
  private:
   MeanDivision division_;
