@@ -101,11 +101,6 @@ CompressionStatistics CompressedWork::wait() {
   return call->vector->reduction->last_step();
 }
 
-CompressionState::CompressionState() = default;
-CompressionState::~CompressionState() = default;
-CompressionState::CompressionState(CompressionState&& other) noexcept = default;
-CompressionState& CompressionState::operator=(CompressionState&& other) noexcept = default;
-
 CompressionStatistics all_reduce(Communicator& communicator, std::span<float> data,
                                  const CompressedAllReduceOptions& options) {
   return start_all_reduce(communicator, data, options).wait();

@@ -87,10 +87,9 @@ CompressedWork start_all_reduce(Communicator& communicator, std::span<float> dat
 // residuals that it has: so the survivors of a failure go on, without those of the dead.
 class CompressionState {
  public:
-  CompressionState();
-  ~CompressionState();
-  CompressionState(CompressionState&& other) noexcept;
-  CompressionState& operator=(CompressionState&& other) noexcept;
+  CompressionState() = default;
+  CompressionState(CompressionState&& other) noexcept = default;
+  CompressionState& operator=(CompressionState&& other) noexcept = default;
 
   // Of the vector of this name; empty if there is none, or its codec keeps nothing.
   std::span<const float> residual(const std::string& name) const;
