@@ -118,7 +118,7 @@ class Store final : public bootstrap::Store {
                                        const WaitLimit& limit) override;
 
  private:
-  bootstrap::StoreReply ask(const bootstrap::StoreRequest& request);
+  Result<bootstrap::StoreReply> ask(const bootstrap::StoreRequest& request);
   Status wait(const std::string& key, const WaitLimit& limit);
 
   const c10::intrusive_ptr<::c10d::Store> store_;
@@ -145,41 +145,36 @@ Status Store::wait(const std::string& key, const WaitLimit& limit) {
   return {};
 }
 
-StoreReply Store::ask(const StoreRequest& request) {
+// What join() asks for.
+Result<StoreReply> Store::ask(const StoreRequest& request) {
   const std::string key(request.key);
   switch (request.operation) {
     case StoreOperation::set:
       store_->set(key, bytes_of(request.value));
-      return {};
+      return StoreReply();
     case StoreOperation::get:
-      return {.value = text_of(store_->get(key))};
+      return StoreReply{.value = text_of(store_->get(key))};
     case StoreOperation::add:
-      return {.number = store_->add(key, request.amount)};
+      return StoreReply{.number = store_->add(key, request.amount)};
     case StoreOperation::compare_set: {
       std::string now =
           text_of(store_->compareSet(key, bytes_of(request.expected), bytes_of(request.value)));
       // For an absent key the stores answer with what was expected, as if that were there.
       const bool doubtful = !request.expected.empty() && now == request.expected;
       if (doubtful && !store_->check({key})) now.clear();
-      return {.value = std::move(now)};
+      return StoreReply{.value = std::move(now)};
     }
+    case StoreOperation::wait:
+      return StoreReply();
     case StoreOperation::check:
-      return {.number = store_->check({key}) ? 1 : 0};
-    case StoreOperation::delete_key:
-      return {.number = store_->deleteKey(key) ? 1 : 0};
-    case StoreOperation::append:
-      store_->append(key, bytes_of(request.value));
-      return {};
+      return StoreReply{.number = store_->check({key}) ? 1 : 0};
     default:
-      return {};
+      return status_of(StatusCode::invalid_argument,
+                       "PyTorch's stores do not list their keys and keep no wills");
   }
 }
 
 Result<StoreReply> Store::answer(const StoreRequest& request, const WaitLimit& limit) {
-  if (request.operation == StoreOperation::list_keys || request.operation == StoreOperation::will) {
-    return status_of(StatusCode::invalid_argument,
-                     "PyTorch's stores do not list their keys and keep no wills");
-  }
   try {
     if (request.operation == StoreOperation::get || request.operation == StoreOperation::wait) {
       STRETTO_RETURN_IF_ERROR(wait(std::string(request.key), limit));
