@@ -29,7 +29,6 @@ class RandomK final : public SparseCodec {
   std::optional<std::size_t> values_of(std::size_t count, std::uint64_t) const override {
     return part_of(count, density_);
   }
-  Search search(std::size_t, const Position&, std::uint32_t) const override { return {}; }
   std::size_t choose(const Task& task) const override {
     const std::size_t wanted = part_of(task.carry.size(), density_);
     const std::span indices = room(task.scratch.indices, wanted);

@@ -52,7 +52,6 @@ class TopBlocks final : public SparseCodec {
   std::optional<std::size_t> values_of(std::size_t count, std::uint64_t) const override {
     return std::min(count, part_of(blocks_of(count), density_) * block_);
   }
-  Search search(std::size_t, const Position&, std::uint32_t) const override { return {}; }
   std::size_t choose(const Task& task) const override;
 
   const double density_;

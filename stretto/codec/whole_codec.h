@@ -19,7 +19,6 @@ class WholeCodec : public Codec {
   std::optional<std::size_t> values_of(std::size_t count, std::uint64_t) const override {
     return count;
   }
-  Search search(std::size_t, const Position&, std::uint32_t) const override { return {}; }
   void write_extract(const Extract& extract, std::size_t,
                      std::span<std::byte> payload) const override {
     const auto end = std::ranges::copy(extract.numbers, payload.begin()).out;

@@ -190,8 +190,11 @@ class Codec : public Compressor {
     std::size_t room = 0;
   };
 
+  // Default: nothing.
   virtual Search search(std::size_t count, const codec::Position& position,
-                        std::uint32_t hint) const = 0;
+                        std::uint32_t hint) const {
+    return (void)count, (void)position, (void)hint, Search();
+  }
   // How many values the message of a vector has; nothing if it depends on them.
   virtual std::optional<std::size_t> values_of(std::size_t count, std::uint64_t step) const = 0;
   // Of a vector of `count` elements; `values` is at most that.
