@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "stretto/base/check.h"
+#include "stretto/codec/finite.h"
 #include "stretto/codec/header.h"
 #include "stretto/codec/scratch.h"
 #include "stretto/kernel/select.h"
@@ -55,7 +56,7 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
   const bool is_finite = found.greatest < kernel::kInfinityBits;
   if (!is_finite && encoding.non_finite != NonFinite::send) {
     codec::put_back(carry, scratch, std::min(found.count, wanted.room));
-    kernel::clear_non_finite(carry);
+    codec::clear_non_finite(carry);
     found = kernel::take_at_least(carry, wanted.limit, indices, values);
   }
   Header header = header_of(carry.size(), encoding.position);
@@ -79,7 +80,7 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
                            .cleared = encoding.cleared},
                           out);
   }
-  if (!is_finite && encoding.non_finite == NonFinite::send) kernel::clear_non_finite(carry);
+  if (!is_finite && encoding.non_finite == NonFinite::send) codec::clear_non_finite(carry);
   codec::seal(header, std::span(out).subspan(begin));
   return header.values;
 }

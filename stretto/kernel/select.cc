@@ -265,15 +265,5 @@ void count_magnitudes(std::span<const float> values, std::span<std::uint32_t> co
   for (std::size_t bin = 0; bin < kMagnitudeBins; ++bin) counts[bin] += odd[bin];
 }
 
-std::size_t clear_non_finite(std::span<float> values) {
-  std::size_t count = 0;
-  for (float& value : values) {
-    if (magnitude_bits(value) < kInfinityBits) continue;
-    value = 0;
-    ++count;
-  }
-  return count;
-}
-
 }  // namespace stretto::kernel
 #endif  // HWY_ONCE

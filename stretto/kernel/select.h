@@ -55,7 +55,4 @@ inline constexpr std::size_t kMagnitudeBins = std::size_t{1} << kMagnitudeBinBit
 inline constexpr unsigned kMagnitudeBinShift = 31 - kMagnitudeBinBits;
 void count_magnitudes(std::span<const float> values, std::span<std::uint32_t> counts);
 
-// Makes infinities and NaN zero; returns how many there were.
-std::size_t clear_non_finite(std::span<float> values);
-
 }  // namespace stretto::kernel

@@ -15,15 +15,15 @@
 #include "stretto/base/check.h"
 #include "stretto/base/refuse.h"
 #include "stretto/codec/arithmetic.h"
+#include "stretto/codec/finite.h"
 #include "stretto/reducer/agreement.h"
 #include "stretto/reducer/compression_trial.h"
-#include "stretto/reducer/finite.h"
 
 namespace stretto {
 namespace {
 
-using reducer::are_finite;
-using reducer::clear_non_finite;
+using codec::are_finite;
+using codec::clear_non_finite;
 
 std::span<float> floats(const View& view) {
   return {reinterpret_cast<float*>(view.data), view.count};

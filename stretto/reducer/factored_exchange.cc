@@ -7,13 +7,13 @@
 #include <limits>
 
 #include "stretto/base/random.h"
+#include "stretto/codec/finite.h"
 #include "stretto/reducer/compressed_exchange.h"
-#include "stretto/reducer/finite.h"
 
 namespace stretto {
 namespace {
 
-using reducer::are_finite;
+using codec::are_finite;
 
 void draw(std::uint64_t key, std::span<float> values) {
   Random random(key);
@@ -66,10 +66,10 @@ void CompressedReduction::find_left_factors(Exchange& exchange) {
     } else {
       if (!options_.error_feedback) std::ranges::fill(matrix, 0.0f);
       for (std::size_t e = 0; e < matrix.size(); ++e) matrix[e] += exchange.values[i][e];
-      if (options_.non_finite == NonFinite::zero) reducer::clear_non_finite(matrix);
+      if (options_.non_finite == NonFinite::zero) codec::clear_non_finite(matrix);
       codec::multiply(matrix, factors.shape, factors.rank, factors.right, factors.left);
       // The factors tell all ranks; a step that another bucket stops must not leave it here.
-      if (!are_finite(factors.left)) reducer::clear_non_finite(matrix);
+      if (!are_finite(factors.left)) codec::clear_non_finite(matrix);
     }
     append(factors.left, exchange.left);
   }

@@ -10,7 +10,7 @@
 #include <limits>
 #include <span>
 
-namespace stretto::reducer {
+namespace stretto::codec {
 
 inline bool are_finite(std::span<const float> values) {
   std::uint32_t greatest = 0;  // Magnitude; those of infinity and NaN are above all others.
@@ -24,4 +24,4 @@ inline void clear_non_finite(std::span<float> values) {
   for (float& value : values) value = std::isfinite(value) ? value : 0.0f;
 }
 
-}  // namespace stretto::reducer
+}  // namespace stretto::codec
