@@ -93,7 +93,8 @@ class InFlight {
   std::shared_ptr<Outcome> outcome_;  // Null: it ended well while it was being submitted.
   std::shared_ptr<OperationTensors> captured_buffers_;  // Of one that a graph captures.
   std::timed_mutex mutex_;                              // Held by the one thread that waits.
-  // The first to go: where no stream waits for what a graph captures, the caller's does then.
+  // This member is destroyed first. If no stream waits for what a graph captures, the stream of the
+  // caller waits for it then.
   stretto::Work work_;
 };
 

@@ -50,7 +50,7 @@ struct Factors {
 
 // What is remembered of a gradient.
 struct CompressedReduction::Gradient {
-  // As it was before a step that may turn out to have been none for this gradient.
+  // The state before the step. It is restored if no rank has computed the gradient in the step.
   struct Remembered {
     std::vector<float> residual;
     std::vector<float> momentum;

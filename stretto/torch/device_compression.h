@@ -62,7 +62,7 @@ class DeviceCompression final : public CommunicationHook {
     std::string name;
     std::size_t count = 0;
     Memory residual;  // Of the device; made in the first step.
-    // As it was before a step that may turn out to have been none for this gradient.
+    // The residual before the step. It is restored if no rank has computed the gradient there.
     torch::Tensor before = {};
   };
 

@@ -116,13 +116,14 @@ class CommunicationHook {
   virtual const CompressionStatistics* last_compression() const {
     return inner() == nullptr ? nullptr : inner()->last_compression();
   }
-  // Whether it remembers nothing, so that several Reducers may use one object at a time.
+  // Whether this hook remembers nothing. If so, several Reducers may use one object at a time.
   virtual bool is_shareable() const { return false; }
 
-  // The same with `last` in the place of the PlainReduction that it hands its buckets to in the
-  // end. Null where it does not, or does more than what it was written for. If not null, it reads
-  // and writes buckets by operations of the communicator and by FullBucket::memory alone, so that
-  // they may lie in memory that the host does not reach.
+  // Returns a hook that does what this one does, with `last` in place of the PlainReduction that
+  // this one hands its buckets to in the end. Returns null if there is no such PlainReduction, or
+  // if this hook is of a derived class, which may do more. If the result is not null, this hook
+  // reads and writes buckets only by operations of the communicator and by FullBucket::memory, so
+  // buckets may lie in memory that the host does not reach.
   virtual std::shared_ptr<CommunicationHook> ending_in(
       const std::shared_ptr<CommunicationHook>& last) const {
     return (void)last, nullptr;
@@ -151,7 +152,7 @@ class PlainReduction : public CommunicationHook {
   std::string name() const override { return "plain"; }
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   bool finishes_early() const override { return true; }
-  // Of one derived from this nobody knows.
+  // Nobody knows what a derived class does.
   std::shared_ptr<CommunicationHook> ending_in(
       const std::shared_ptr<CommunicationHook>& last) const override {
     return is_shareable() ? last : nullptr;
@@ -177,7 +178,7 @@ class HalvedReduction : public CommunicationHook {
   Work start(Communicator& communicator, const FullBucket& bucket) override;
   void finish(const FullBucket& bucket) override;
   CommunicationHook* inner() const override { return inner_.get(); }
-  // Of one derived from this nobody knows.
+  // Nobody knows what a derived class does.
   std::shared_ptr<CommunicationHook> ending_in(
       const std::shared_ptr<CommunicationHook>& last) const override {
     if (typeid(*this) != typeid(HalvedReduction)) return nullptr;

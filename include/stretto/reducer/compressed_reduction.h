@@ -35,9 +35,9 @@ enum class Compression {
 // Who adds up what ranks have sent. How a gradient travels depends on its codec and the step, and
 // not on its bucket.
 enum class CompressedExchange : std::uint8_t {
-  gather,  // All ranks get the messages of all. Each receives p - 1 of p ranks. Steps in which
-           // that is as much as an all_reduce of the gradients as they are divide all the same;
-           // those whose messages have no fixed length combine, once a step has been as much.
+  gather,  // Every rank gets the messages of all ranks, so each of p ranks receives p - 1. If that
+           // is as much in a step as an all_reduce of the gradients as they are, the step divides.
+           // Messages that have no fixed length combine after a step in which it was as much.
   divide,  // Each rank gets the others' messages for one part of each gradient, adds these up and
            // sends all ranks a message of the sum, made by the same codec; what that does not say
            // joins its residual. The limits of f16() and of clip hold for ranks, not for sums. Each

@@ -40,8 +40,9 @@ struct ReducerOptions {
   bool rebuild_buckets = true;
   // Let a rank end a step without all gradients; else that is an error on all ranks.
   bool find_unused = false;
-  // Backward waits for other ranks itself, between other gradients than these. So hooks that do not
-  // finish early begin behind it: else one rank would wait in start(), and another in backward.
+  // Set where the model has SyncBatchNorm, so that backward itself waits for other ranks, and where
+  // passes of ranks may differ. Hooks that do not finish early then begin after backward; otherwise
+  // one rank could wait in start() while another one waits in backward.
   bool pass_waits = false;
   // Where a mean is divided by the number of ranks.
   MeanDivision mean_division = MeanDivision::after_sum;

@@ -115,9 +115,10 @@ class Replica {
     bool touched = false;  // Accumulated since the last step that was reduced.
     // The parameter has another type or shape than view: reduced when that is so on all ranks.
     bool outgrown = false;
-    // As of the last forward pass, this step reduces a gradient: the parameter is trained, or...
+    // The last forward pass found that this step reduces the gradient, since the parameter is
+    // trained, or since the gradient is owed.
     bool awaited = false;
-    // ...it is frozen, and passes inside no_sync() before may have added to its gradient.
+    // The parameter is frozen, and earlier passes inside no_sync() may have added to its gradient.
     bool owed = false;
     int arrivals = 0;      // In this step.
     int expected = 0;      // In the step before; in the first one, if the graph is static.
@@ -246,8 +247,8 @@ class Replica {
   int last_backward_ = -1;             // The last pass that end_of_backward() was queued for.
   bool is_spread_ = false;             // Parameters, and the output, are on several devices.
   bool is_on_cpu_ = true;              // All parameters.
-  bool seen_ever_ = false;             // before_forward() has run,
-  bool seen_ = false;                  // and since the last step.
+  bool seen_ever_ = false;             // before_forward() has run at least once.
+  bool seen_ = false;                  // before_forward() has run since the last step.
   bool has_sync_batch_norm_ = false;   // The module.
   bool is_frozen_everywhere_ = false;  // All, on all ranks, since a step: passes are none then.
   bool outgrown_ = false;            // Some parameter or buffer is not what reducer_ was built for,
