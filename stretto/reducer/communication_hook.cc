@@ -67,7 +67,7 @@ Work HalvedReduction<Number>::start(Communicator& communicator, const FullBucket
     state.gradient_views.push_back(state.view.slice(first, view.count));
   }
   bucket.memory->convert(state.view, bucket.view);
-  bucket.memory->written();
+  bucket.memory->publish();
   return inner_->start(communicator, halved(bucket));
 }
 

@@ -101,7 +101,7 @@ FullBucket Reducer::full(std::size_t bucket) const {
 void Reducer::mark_ready(std::size_t index) {
   throw_if_failed();
   STRETTO_CHECK(index < slots_.size(), "gradient {} of {}", index, slots_.size());
-  options_.memory->written();
+  options_.memory->publish();
   Slot& slot = slots_[index];
   if (slot.frozen) {
     refuse("gradient {} was computed although it is frozen", gradients_[index].name);
@@ -177,7 +177,7 @@ void Reducer::launch(std::size_t index) {
   bucket.launch = Clock::now();
   const StreamGuard none(nullptr);  // The memory has the default stream wait for what it holds.
   try {
-    options_.memory->written();
+    options_.memory->publish();
     bucket.work = options_.hook->start(communicator_, full(index));
   } catch (const Error& error) {
     fail(explained(error.status()));

@@ -74,7 +74,7 @@ void DeviceBuckets::clear(ByteSpan bytes) {
   });
 }
 
-void DeviceBuckets::written() {
+void DeviceBuckets::publish() {
   on_device([&] { let_wait(default_stream(device_), use()); });
 }
 

@@ -28,8 +28,9 @@ class DeviceBuckets : public BucketMemory {
   void convert(const View& to, const ConstView& from) override;
   void clear(ByteSpan bytes) override;
   bool is_zero(ConstByteSpan) const override { return false; }
-  void written() override;
-  // By NCCL once all ranks have begun it on their devices; by our kernels when it has ended.
+  void publish() override;
+  // If NCCL reduces the bucket, this returns once all ranks have begun on their devices; if our
+  // kernels do, it returns when the reduction has ended.
   Status end(Work& work) override;
 
  private:

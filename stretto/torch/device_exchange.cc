@@ -123,7 +123,7 @@ StartedExchange DeviceExchange::start(const FullBucket& full, BucketExtracts own
     copy_own(bucket);
   });
   for (PlacedExtract& placed : bucket.own.extracts) placed.extract = {};
-  full.memory->written();
+  full.memory->publish();
   std::vector<Work> works;
   if (bucket.plain_bytes > 0) {
     const std::size_t count = bucket.plain_bytes / size_bytes(full.view.dtype);
@@ -147,7 +147,7 @@ void DeviceExchange::finish(const FullBucket& full) {
     }
     put_together(full, device_, of_ranks, bucket.own.plain, tensor_of(bucket.plain(), device_));
   });
-  full.memory->written();
+  full.memory->publish();
 }
 
 }  // namespace

@@ -179,7 +179,7 @@ StartedExchange HostExchange::start(const FullBucket& full, BucketExtracts own,
   bucket.op = full.op;
   bucket.timeout = full.timeout;
   on_device([&] { collect(bucket); });
-  full.memory->written();
+  full.memory->publish();
   bucket.plain_bytes = bucket.own_bytes = 0;
   for (const View& view : bucket.own.plain) bucket.plain_bytes += view.bytes();
   for (const PlacedExtract& each : bucket.own.extracts) {
@@ -308,7 +308,7 @@ void HostExchange::finish(const FullBucket& full) {
     }
     put_together(full, device_, of_ranks, bucket.own.plain, upload.part(plain));
   });
-  full.memory->written();
+  full.memory->publish();
 }
 
 }  // namespace

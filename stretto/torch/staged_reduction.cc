@@ -135,7 +135,7 @@ void StagedReduction::finish(const FullBucket& full) {
     });
   }
   on_device([&] { let_wait(current_stream(device_), *to_device_); });
-  full.memory->written();
+  full.memory->publish();
   status.or_throw();
 }
 

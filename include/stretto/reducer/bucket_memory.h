@@ -31,7 +31,7 @@ class BucketMemory {
   // False also where only waiting could tell.
   virtual bool is_zero(ConstByteSpan bytes) const = 0;
   // Operations that any thread submits from now on wait for what this thread has begun to write.
-  virtual void written() = 0;
+  virtual void publish() = 0;
   // Ends the reduction of a bucket: what the calling thread begins next sees its results, or finds
   // them where it has failed. Leaves in `work` what has to end before the bucket may be freed.
   virtual Status end(Work& work) = 0;
@@ -46,7 +46,7 @@ class HostBuckets final : public BucketMemory {
   void convert(const View& to, const ConstView& from) override;
   void clear(ByteSpan bytes) override;
   bool is_zero(ConstByteSpan bytes) const override;
-  void written() override {}
+  void publish() override {}
   Status end(Work& work) override;
 };
 
