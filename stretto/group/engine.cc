@@ -446,19 +446,20 @@ std::optional<std::string> Engine::find_obituary(Rank peer) {
   return options_.find_obituary ? options_.find_obituary(peer) : std::nullopt;
 }
 
+Client* Engine::find(std::uint64_t group) const {
+  const auto found = std::ranges::find(groups_, group, &Client::id);
+  return found == groups_.end() ? nullptr : *found;
+}
+
 void Engine::unexpected_message(Rank from, const transport::MessageKey& key,
                                 const OperationDescriptor& operation) {
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    if (groups_[i]->id() != key.group) continue;
-    groups_[i]->unexpected_message(from, key.sequence, operation);
-  }
+  Client* const group = find(key.group);
+  if (group != nullptr) group->unexpected_message(from, key.sequence, operation);
 }
 
 void Engine::group_aborted(std::uint64_t group, Rank /*from*/, const Status& reason,
                            transport::GroupStage stage) {
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    if (groups_[i]->id() == group) return groups_[i]->aborted(reason, stage);
-  }
+  if (Client* const found = find(group)) return found->aborted(reason, stage);
   // The transport drops what concerns groups that this rank has ended, so this one is still to be
   // made, or never will be.
   if (std::ranges::find(early_aborts_, group, &EarlyAbort::group) != early_aborts_.end()) return;
@@ -467,41 +468,33 @@ void Engine::group_aborted(std::uint64_t group, Rank /*from*/, const Status& rea
 }
 
 void Engine::group_left(std::uint64_t group, Rank from, transport::Farewell farewell) {
+  Client* const found = find(group);
+  if (found == nullptr) return;
   const std::string_view why = farewell == transport::Farewell::unwinding
                                    ? " because an exception unwound its stack; see its output"
                                    : "";
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    if (groups_[i]->id() != group) continue;
-    groups_[i]->member_left(
-        from, {StatusCode::peer_lost,
-               fmt::format("rank {} has destroyed its communicator{}", from.value(), why), from});
-  }
+  found->member_left(
+      from, {StatusCode::peer_lost,
+             fmt::format("rank {} has destroyed its communicator{}", from.value(), why), from});
 }
 
 Status Engine::agreement_arrived(Rank from, const transport::MessageKey& key,
                                  ConstByteSpan payload) {
-  for (Client* group : groups_) {
-    if (group->id() == key.group) return group->agreement_arrived(from, key, payload);
-  }
-  // Nobody shrinks a group before all have made it: this one has been destroyed here.
-  return {};
+  if (Client* const group = find(key.group)) return group->agreement_arrived(from, key, payload);
+  return {};  // Nobody shrinks a group before all have made it: it has been destroyed here.
 }
 
 std::string Engine::describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
                                    const OperationDescriptor& operation) {
-  for (Client* candidate : groups_) {
-    if (candidate->id() != group) continue;
-    candidate->asked_about(from, sequence, operation);
-    return candidate->describe_state(sequence, activity_);
-  }
-  return describe_absence(groups_, activity_);
+  Client* const found = find(group);
+  if (found == nullptr) return describe_absence(groups_, activity_);
+  found->asked_about(from, sequence, operation);
+  return found->describe_state(sequence, activity_);
 }
 
 void Engine::state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
                             const std::string& text) {
-  for (Client* candidate : groups_) {
-    if (candidate->id() == group) candidate->state_reported(peer, sequence, text);
-  }
+  if (Client* const found = find(group)) found->state_reported(peer, sequence, text);
 }
 
 }  // namespace stretto::group

@@ -75,6 +75,8 @@ class Engine final : private transport::TransportListener {
   // "rank 3 (node04 pid 8812)".
   std::string name_of(Rank job_rank) const;
   std::span<Client* const> groups() const STRETTO_REQUIRES(engine_held) { return groups_; }
+  // Null if this rank has no such group (any more).
+  Client* find(std::uint64_t group) const STRETTO_REQUIRES(engine_held);
   // What the program does between operations, for others who ask. Any thread.
   void note(std::string_view activity);
 

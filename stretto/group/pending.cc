@@ -110,9 +110,7 @@ void PendingOperation::abandon() {
   if (poll()) return;
   {
     EngineLock held(*engine_);
-    for (Client* group : engine_->groups()) {
-      if (group->id() == group_) group->unwind(this);
-    }
+    if (Client* const group = engine_->find(group_)) group->unwind(this);
     engine_->run_continuations(held);
   }
   // Its buffers may go now: another rank may just be copying from or to them.
