@@ -383,7 +383,7 @@ TEST(Replica, HabitsOfModulesWork) {
     ddp.to(torch::kDouble);
     EXPECT_EQ(model->first->weight.scalar_type(), torch::kDouble);
     torch::Tensor rank = torch::full({2}, static_cast<float>(communicator.rank().value()));
-    all_reduce(communicator, rank, {.op = ReduceOp::mean}).wait();
+    communicator.all_reduce(rank, {.op = ReduceOp::mean}).wait();
     expect_close(rank, torch::full({2}, 0.5), "mean of ranks");
     communicator.broadcast(rank).wait();
     communicator.all_reduce(rank).wait();

@@ -20,9 +20,4 @@ View view_of(const torch::Tensor& tensor) {
           ddp::dtype_of_tensor(tensor).or_throw()};
 }
 
-Work all_reduce(Communicator& communicator, torch::Tensor& tensor,
-                const AllReduceOptions& options) {
-  return communicator.all_reduce(view_of(tensor), options);
-}
-
 }  // namespace stretto

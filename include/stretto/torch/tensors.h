@@ -21,8 +21,4 @@ struct ViewOf<torch::Tensor> {
   static View view(const torch::Tensor& tensor) { return view_of(tensor); }
 };
 
-// The same as communicator.all_reduce(tensor, options).
-Work all_reduce(Communicator& communicator, torch::Tensor& tensor,
-                const AllReduceOptions& options = {});
-
 }  // namespace stretto
