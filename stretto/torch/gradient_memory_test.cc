@@ -3,6 +3,7 @@
 
 #include "stretto/torch/gradient_memory.h"
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -132,6 +133,40 @@ TEST(GradientMemory, PassesMayDifferFromEachOther) {
     trainee.step(0, kept);
     trainee.step(0, kept);
     EXPECT_TRUE(trainee.step(0, kept)) << "where passes are alike again";
+  });
+}
+
+// Of a rank that has no data left, in a step that another one cannot end.
+TEST(GradientMemory, LentPlacesAreGivenBackWhereAStepFails) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    torch::nn::Linear model(kWidth, kWidth);
+    model->bias.set_requires_grad(false);
+    DistributedDataParallel ddp(model, communicator);
+    std::vector<torch::Tensor> kept;
+    const auto step = [&](int more) {
+      ddp.zero_grad();
+      const torch::Tensor output = ddp.forward(batch_of(0, rank));
+      output.register_hook([&](const torch::Tensor&) {
+        for (int i = 0; i < more; ++i) {
+          kept.push_back(torch::full({kWidth, kWidth}, static_cast<float>(kept.size())));
+        }
+      });
+      output.pow(2).mean().backward();
+    };
+    const auto loop = [&] {
+      for (int i = 0; i < 3; ++i) step(0);
+      const void* const place = model->weight.grad().const_data_ptr();
+      step(8);
+      const auto is_there = [&](const torch::Tensor& t) { return t.const_data_ptr() == place; };
+      EXPECT_TRUE(std::ranges::any_of(kept, is_there));
+      if (rank != 0) return;
+      model->bias.mul_(model->weight.sum());
+      step(0);
+    };
+    expect_contains(message_of<InvalidArgument>([&] { ddp.join(loop); }),
+                    "parameter 'bias' is computed from others");
+    expect_full_of_their_numbers(kept);
   });
 }
 

@@ -407,10 +407,12 @@ void Replica::follow_others() {
 
 void Replica::follow(reducer::UnevenSteps::Phase phase) {
   if (phase == reducer::UnevenSteps::Phase::buffers) return synchronize_buffers();
-  borrow_places();
-  finalize(false);
+  {
+    borrow_places();
+    const auto give_back = c10::make_scope_exit([this] { return_places(); });
+    finalize(false);
+  }
   same_graph_ = same_graph_ && !reducer_->requested(Reducer::Request::graph_changed);
-  return_places();
   if (reducer_->requested(Reducer::Request::other_gradients)) build_anew(false, 1);
   reduce_sparse_gradients(communicator_, sparse_, false, 1, options_.timeout);
   if (reducer_->rebuild()) create_views();
