@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "stretto/reducer/reducer.h"
+#include "tests/support/failures.h"
 #include "tests/support/run_ranks.h"
 
 // A bucket's hook is finished as soon as the bucket is reduced, not at the end of the step.
@@ -71,6 +73,40 @@ TEST(EarlyFinish, AHookThatThrowsFailsTheStep) {
     for (const std::size_t i : {2, 1, 0}) step.reducer.mark_ready(i);
     EXPECT_THROW(step.reducer.finalize(), Error);
     EXPECT_TRUE(hook->finished.empty());
+  });
+}
+
+// Of the host, but a bucket's reduction cannot be ended.
+class FailingMemory final : public BucketMemory {
+ public:
+  Memory allocate(Communicator& communicator, std::size_t bytes) override {
+    return host_buckets().allocate(communicator, bytes);
+  }
+  Memory allocate_copy(std::size_t bytes) override { return host_buckets().allocate_copy(bytes); }
+  void copy(ByteSpan to, ConstByteSpan from) override { host_buckets().copy(to, from); }
+  void convert(const View& to, const ConstView& from) override { host_buckets().convert(to, from); }
+  void clear(ByteSpan bytes) override { host_buckets().clear(bytes); }
+  bool is_zero(ConstByteSpan bytes) const override { return host_buckets().is_zero(bytes); }
+  void written() override {}
+  Status end(Work& work) override {
+    const Status status = host_buckets().end(work);
+    if (++ended_ > 1) throw std::runtime_error("the device is lost");
+    return status;
+  }
+
+ private:
+  int ended_ = 0;
+};
+
+TEST(EarlyFinish, TheFirstFailureOfAStepIsTold) {
+  run_ranks(1, [](Communicator& communicator) {
+    const auto hook = std::make_shared<Recording>();
+    const auto memory = std::make_shared<FailingMemory>();
+    Reducer reducer(communicator, {{"a", DType::f32, 8}, {"b", DType::f32, 8}},
+                    {.bucket_bytes = {32}, .hook = hook, .memory = memory});
+    hook->refuse();
+    for (const std::size_t i : {1, 0}) reducer.mark_ready(i);
+    expect_contains(testing::error_of([&] { reducer.finalize(); }), "the hook does not like it");
   });
 }
 

@@ -243,18 +243,21 @@ void Reducer::end_finished_buckets() {
 // Waits for its work. After a failure nothing more is finished.
 void Reducer::end_bucket(std::size_t index) {
   Bucket& bucket = buckets_[index];
+  const auto note = [&](Status status) STRETTO_REQUIRES(launch_mutex_) {
+    if (bucket_failure_.ok()) bucket_failure_ = std::move(status);
+  };
   try {
     Status status = options_.memory->end(bucket.work);
     bucket.end = Clock::now();
-    if (bucket_failure_.ok()) bucket_failure_ = std::move(status);
+    note(std::move(status));
     if (bucket_failure_.ok()) options_.hook->finish(full(index));
     if (bucket_failure_.ok() && options_.on_reduced) options_.on_reduced(full(index));
   } catch (const Error& error) {
-    bucket_failure_ = error.status();
+    note(error.status());
   } catch (const std::exception& error) {
-    bucket_failure_ = status_of(StatusCode::aborted,
-                                "what follows the reduction of bucket {} of {} has failed: {}",
-                                index, buckets_.size(), error.what());
+    note(status_of(StatusCode::aborted,
+                   "what follows the reduction of bucket {} of {} has failed: {}", index,
+                   buckets_.size(), error.what()));
   }
 }
 
