@@ -38,6 +38,8 @@ LEFT_TO_PYTORCH: dict[str, tuple[Callable[[], object], str | None]] = {
     "supportsTimeEstimation": (estimate_time, "collective time estimator is not supported"),
     # PyTorch would make one Work of a batch of messages, and could not go on after one that fails.
     "supportsCoalescing": (lambda: backend().supports_coalescing, None),
+    # Its Python module has no type for an allocator, so that nobody could use one.
+    "getMemAllocator": (lambda: backend().mem_allocator, "does not support getMemAllocator"),
     # It keeps a name, which the flight recorder shows.
     "setGroupUid": (lambda: dist.group.WORLD._set_group_name("a name"), None),
     # Connections are made when the group is.

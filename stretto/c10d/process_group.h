@@ -132,7 +132,6 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   // Memory that the other ranks of this host have mapped.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;  // NOLINT: as declared.
-  std::shared_ptr<c10::Allocator> getMemAllocator() override;
   std::unordered_map<std::string, uint64_t> getMemoryStats();
 
   // For what PyTorch has no word for: the communicator, which throws after shutdown(), and what

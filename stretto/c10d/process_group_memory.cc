@@ -65,27 +65,6 @@ struct Registered {
   const Memory memory;
 };
 
-class RegisteredAllocator final : public c10::Allocator {
- public:
-  explicit RegisteredAllocator(std::weak_ptr<Communicator> communicator)
-      : communicator_(std::move(communicator)) {}
-
-  c10::DataPtr allocate(std::size_t bytes) override {
-    const std::shared_ptr<Communicator> alive = communicator_.lock();
-    TORCH_CHECK(alive != nullptr, "the process group of this allocator has been shut down");
-    auto owned = std::make_unique<Registered>(*alive, bytes);
-    void* const data = owned->memory.bytes().data();
-    return {data, owned.release(), &Registered::free, c10::Device(c10::kCPU)};
-  }
-  c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void* to, const void* from, std::size_t bytes) const override {
-    std::copy_n(static_cast<const std::byte*>(from), bytes, static_cast<std::byte*>(to));
-  }
-
- private:
-  const std::weak_ptr<Communicator> communicator_;
-};
-
 }  // namespace
 
 bool ProcessGroupStretto::supportsTensorAlloc(c10::DeviceIndex device) {
@@ -122,10 +101,6 @@ at::Tensor ProcessGroupStretto::allocateTensor(long size, at::TensorOptions opti
       .resizeable_storage()
       .allocator(c10::GetAllocator(device.type()))
       .make_tensor();
-}
-
-std::shared_ptr<c10::Allocator> ProcessGroupStretto::getMemAllocator() {
-  return std::make_shared<RegisteredAllocator>(communicator());
 }
 
 std::unordered_map<std::string, uint64_t> ProcessGroupStretto::getMemoryStats() {
