@@ -109,7 +109,9 @@ View OperationTensors::source(const at::Tensor& tensor, bool is_reduced) {
 
 View OperationTensors::view(const at::Tensor& block, bool is_reduced) const {
   View found = view_of(block, is_reduced);
-  if (found.count == 0 && are_mapped()) found.data = blocks_->take(1, *device_).get();
+  if (found.count == 0 && are_mapped()) {
+    found.data = for_torch([&] { return blocks_->take(1, *device_); }).get();
+  }
   return found;
 }
 
