@@ -151,9 +151,9 @@ void Engine::run_continuations(EngineLock& held) {
     std::vector<std::pair<Continuation, Status>> batch;
     batch.swap(continuations_);
     held.unlock();
-    for (auto& [continuation, status] : batch) {
+    for (auto& later : batch) {
       // This thread may be in the middle of somebody else's wait().
-      catch_all([&] { continuation(status); },
+      catch_all([&] { later.first(later.second); },
                 [](const char* what) {
                   log(LogLevel::error, "a continuation of an operation threw: {}", what);
                 });

@@ -105,22 +105,26 @@ TEST(Engine, AContinuationMayThrowWhatItLikes) {
 
 TEST(Engine, WhereTheProgressThreadEndsEarlyAllGroupsFail) {
   RankWithLibrary rank;
-  std::optional<EngineLock> held(*rank.engine);
-  auto made = std::make_unique<Group>(
-      rank.engine, execution::Membership{.group = 7, .rank = 0, .members = {0}}, Group::Options{});
-  rank.library->throws = true;
-  rank.library->to_push = 1;
+  std::unique_ptr<Group> made;
+  {
+    const EngineLock held(*rank.engine);
+    made = std::make_unique<Group>(rank.engine,
+                                   execution::Membership{.group = 7, .rank = 0, .members = {0}},
+                                   Group::Options{});
+    rank.library->throws = true;
+    rank.library->to_push = 1;
+  }
   Status failure;
   const Deadline soon = Deadline::after(std::chrono::seconds(10));
   while (failure.ok() && !soon.passed()) {
-    held.reset();
     std::this_thread::yield();
-    held.emplace(*rank.engine);
+    const EngineLock held(*rank.engine);
     failure = made->failure();
   }
   EXPECT_EQ(failure.code(), StatusCode::internal);
   EXPECT_EQ(failure.message(),
             "the thread that makes progress for rank 0 has ended: the library is broken");
+  const EngineLock held(*rank.engine);
   made.reset();
 }
 
