@@ -467,13 +467,15 @@ Work ScheduledBackend::exchange(std::span<const Transfer> messages,
   return Work::all(std::move(parts));
 }
 
-void ScheduledBackend::abort(const std::string& reason) { end("aborted: " + reason, true); }
-
-void ScheduledBackend::end(const std::string& why, bool announce) {
+void ScheduledBackend::abort(const std::string& reason) {
   group::EngineLock held(*engine_);
-  const std::string text = fmt::format("rank {} {}", job_rank(rank()).value(), why);
-  group_->fail(Status(StatusCode::aborted, text, job_rank(rank())), announce);
+  group_->abort(ended_because_it("aborted: " + reason));
   engine_->run_continuations(held);
+}
+
+Status ScheduledBackend::ended_because_it(std::string_view did) const {
+  const Rank self = job_rank(rank());
+  return {StatusCode::aborted, fmt::format("rank {} {}", self.value(), did), self};
 }
 
 std::string ScheduledBackend::link_name(Rank other) const {

@@ -102,7 +102,7 @@ class ScheduledBackend final : public Backend {
   Status wait_in_meeting(const std::function<bool()>& done, const Deadline& until);
   Status fail_set_up(const Status& why);
   Status exchange_windows(const Deadline& until);
-  void end(const std::string& why, bool announce);
+  Status ended_because_it(std::string_view did) const;  // This rank.
   std::vector<Rank> ranks_of_host() const;
   std::size_t window_bytes() const;
   bool some_share_a_host() const;
@@ -114,7 +114,8 @@ class ScheduledBackend final : public Backend {
   Status measure_links(Communicator& world);
   void begin_numbering();
   std::unique_ptr<ScheduledBackend> enter_group(std::uint64_t number,
-                                                const std::vector<Rank>& ranks);
+                                                const std::vector<Rank>& ranks,
+                                                const Options& options);
   Status set_up(Deadline until);
   Result<group::Proposal> agree(const std::vector<Rank>& left_out, bool ready,
                                 const Deadline& until);

@@ -29,7 +29,11 @@ std::uint64_t group_number(std::uint64_t parent, std::uint64_t made,
 std::unique_ptr<Backend> ScheduledBackend::shrink(const std::vector<Rank>& excluded) {
   const Deadline until = deadline(std::nullopt);
   // The others hear of it by the agreement.
-  end("has called shrink, which ends the communicator", false);
+  {
+    group::EngineLock held(*engine_);
+    group_->fail(ended_because_it("has called shrink, which ends the communicator"), false);
+    engine_->run_continuations(held);
+  }
   while (true) {
     Result<group::Proposal> agreed = agree(excluded, candidate_ && candidate_->status.ok(), until);
     if (agreed.status().code() == StatusCode::timeout && candidate_) {
@@ -44,7 +48,8 @@ std::unique_ptr<Backend> ScheduledBackend::shrink(const std::vector<Rank>& exclu
     }
     // Agreements are counted alike by all that take part in them; other groups may not be.
     const std::uint64_t number = group_number(~group_->id(), group_->agreement_number(), left);
-    candidate_ = Candidate{.ranks = left, .group = enter_group(number, left), .status = {}};
+    candidate_ =
+        Candidate{.ranks = left, .group = enter_group(number, left, options_), .status = {}};
     if (!options_.library.for_devices) candidate_->group->options_.library = {};
     candidate_->status = candidate_->group->set_up(until).with_context(
         fmt::format("shrink on rank {}", job_rank(rank()).value()));
@@ -81,15 +86,23 @@ Status ScheduledBackend::why_not_made(const Candidate& candidate) const {
 // Of ranks that all know that they are meant.
 std::unique_ptr<Backend> ScheduledBackend::make_group(std::uint64_t number,
                                                       const std::vector<Rank>& ranks) {
+  Options options = options_;
+  options.group.ancestors.push_back(group_->id());
   std::unique_ptr<ScheduledBackend> group =
-      enter_group(group_number(group_->id(), number, ranks), ranks);
-  if (group != nullptr) group->set_up(deadline(std::nullopt)).or_throw();
+      enter_group(group_number(group_->id(), number, ranks), ranks, options);
+  if (group == nullptr) return nullptr;
+  {
+    const group::EngineLock held(*engine_);
+    group->group_->inherit_abort(*group_);
+  }
+  group->set_up(deadline(std::nullopt)).or_throw();
   return group;
 }
 
 // The same, before anything has been exchanged with the others; null if this rank is not meant.
 std::unique_ptr<ScheduledBackend> ScheduledBackend::enter_group(std::uint64_t number,
-                                                                const std::vector<Rank>& ranks) {
+                                                                const std::vector<Rank>& ranks,
+                                                                const Options& options) {
   execution::Membership membership{.group = number, .rank = -1, .members = {}};
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     membership.members.push_back(group_->membership().job_rank(ranks[i]));
@@ -97,7 +110,7 @@ std::unique_ptr<ScheduledBackend> ScheduledBackend::enter_group(std::uint64_t nu
   }
   if (membership.rank < 0) return nullptr;
   return std::unique_ptr<ScheduledBackend>(
-      new ScheduledBackend(engine_, std::move(membership), options_));
+      new ScheduledBackend(engine_, std::move(membership), options));
 }
 
 // With the others, who are told if it fails.

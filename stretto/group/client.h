@@ -31,6 +31,8 @@ inline EngineHeld engine_held;
 class Client {
  public:
   virtual std::uint64_t id() const = 0;
+  // Whether it was made of that group, or of one that was.
+  virtual bool descends_from(std::uint64_t group) const = 0;
 
   // Does what can be done now, within the turn. Returns whether anything was.
   virtual bool advance(execution::Turn turn) STRETTO_REQUIRES(engine_held) = 0;
@@ -41,6 +43,8 @@ class Client {
   // communicator. If something that others need of this rank is cut off by it, the group fails and
   // tells them; else they are told when it is destroyed.
   virtual void unwind(const PendingOperation* operation) STRETTO_REQUIRES(engine_held) = 0;
+  // Ends it, and all groups that were made of it, here and on the other ranks.
+  virtual void abort(const Status& reason) STRETTO_REQUIRES(engine_held) = 0;
 
   // If all ranks have begun that operation on their devices, has a stream of this rank's (null: the
   // default one) wait for its end, which this thread does not. Returns whether it does.

@@ -246,6 +246,27 @@ TEST(Engine, AGroupIsNotMadeThatAnotherCannotMake) {
   EXPECT_EQ(heard.passed_on, transport::GroupStage::set_up);
 }
 
+// Its parent may be aborted when the ranks have agreed to make it, and before there is one.
+TEST(Engine, AGroupEndsThatIsMadeOfOneAbortedMeanwhile) {
+  auto world = transport::loopback::make_world({.ranks = 2}).or_throw();
+  const auto engine =
+      Engine::create(std::move(world[0]), {.heartbeat = Duration::zero()}).or_throw();
+  const execution::Membership pair{.group = 7, .rank = 0, .members = {0, 1}};
+  const EngineLock held(*engine);
+  Group parent(engine, pair, {});
+  parent.begin_numbering();
+  Group before(engine, {.group = 8, .rank = 0, .members = {0, 1}}, {.ancestors = {7}});
+  before.inherit_abort(parent);
+  EXPECT_TRUE(before.failure().ok());
+  parent.abort({StatusCode::aborted, "rank 0 aborted: enough", Rank(0)});
+  Group after(engine, {.group = 9, .rank = 0, .members = {0, 1}}, {.ancestors = {7}});
+  after.inherit_abort(parent);
+  for (const Group* const group : {&before, &after}) {
+    EXPECT_EQ(group->failure().message(),
+              "ended with the communicator of which it was made: rank 0 aborted: enough");
+  }
+}
+
 TEST(Engine, WhyAnotherHasGivenAGroupUpIsWhyItsSetUpFailsToo) {
   auto world = transport::loopback::make_world({.ranks = 2}).or_throw();
   const auto engine =

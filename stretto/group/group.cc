@@ -39,6 +39,7 @@ Group::Group(std::shared_ptr<Engine> engine, execution::Membership membership,
              const Options& options)
     : engine_(std::move(engine)),
       membership_(std::move(membership)),
+      ancestors_(options.ancestors),
       cache_(membership_, engine_->transport(), setting_of(membership_, options)),
       operations_(engine_, membership_, cache_),
       lane_(*engine_, operations_),
@@ -77,6 +78,10 @@ Group::~Group() {
   while (operations_.release_buffers(failure_, turn)) {
   }
   engine_->transport().forget(membership_.group, membership_.members, failure_, farewell_);
+}
+
+bool Group::descends_from(std::uint64_t group) const {
+  return std::ranges::find(ancestors_, group) != ancestors_.end();
 }
 
 void Group::begin_numbering() {

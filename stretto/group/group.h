@@ -32,6 +32,9 @@ class Group final : public Client {
     // Of all ranks of the job. Empty: all are on one.
     HostList hosts = {};
     LinkModel links = {};
+    // The group of which this one was made, the one of which that was made, and so on, whether they
+    // are still there or not: an abort of one of them reaches this one.
+    std::vector<std::uint64_t> ancestors = {};
     schedule::Verification verification = schedule::Verification::automatic;
   };
   Group(std::shared_ptr<Engine> engine, execution::Membership membership, const Options& options);
@@ -58,6 +61,7 @@ class Group final : public Client {
   const execution::Membership& membership() const { return membership_; }
   int size() const { return static_cast<int>(membership_.members.size()); }
   const Status& failure() const STRETTO_REQUIRES(engine_held) { return failure_; }
+  bool descends_from(std::uint64_t group) const override;
 
   struct Submission {
     OperationDescriptor operation;  // algorithm is filled in here.
@@ -110,6 +114,9 @@ class Group final : public Client {
   bool must_be_asked() const STRETTO_REQUIRES(engine_held) override;
   void check_deadlines(TimePoint now) STRETTO_REQUIRES(engine_held) override;
   void unwind(const PendingOperation* operation) STRETTO_REQUIRES(engine_held) override;
+  void abort(const Status& reason) STRETTO_REQUIRES(engine_held) override;
+  // Does so if the group of which this one has just been made was aborted meanwhile.
+  void inherit_abort(const Group& parent) STRETTO_REQUIRES(engine_held);
   bool let_wait(void* stream, const PendingOperation& operation)
       STRETTO_REQUIRES(engine_held) override {
     return operations_.let_wait(stream, operation);
@@ -161,6 +168,10 @@ class Group final : public Client {
   std::string_view way_out(std::optional<Rank> lost) const STRETTO_REQUIRES(engine_held);
   void fail_telling(const Status& reason, const Status* told, bool by_others = false)
       STRETTO_REQUIRES(engine_held);
+  void abort_telling(const Status& reason, const Status& told, bool by_others = false)
+      STRETTO_REQUIRES(engine_held);
+  void announce(const Status& told) STRETTO_REQUIRES(engine_held);
+  Status abandoned(const Status& cause) const;
   void note_departed(Rank member, const Status& status) STRETTO_REQUIRES(engine_held);
   void send_agreement() STRETTO_REQUIRES(engine_held);
 
@@ -180,6 +191,7 @@ class Group final : public Client {
 
   std::shared_ptr<Engine> engine_;
   execution::Membership membership_;
+  const std::vector<std::uint64_t> ancestors_;
   PlanCache cache_;
   OperationQueue operations_;
   FastLane lane_;
@@ -194,6 +206,7 @@ class Group final : public Client {
   bool is_leaving_ = false;              // This rank, in good order or not.
   std::uint64_t memory_generation_ = 0;  // When release_mappings() was called last.
   Status failure_ STRETTO_GUARDED_BY(engine_held);
+  bool is_aborted_ STRETTO_GUARDED_BY(engine_held) = false;  // With all groups made of it.
   // Why another, which has set the group up, has abandoned it while this rank still sets it up.
   Status told_in_set_up_ STRETTO_GUARDED_BY(engine_held);
 };

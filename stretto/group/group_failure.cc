@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ranges>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,11 @@ namespace {
 
 // Whoever stood still so long ago may have been given up for that.
 constexpr std::chrono::seconds kStandstillSaidFor(60);
+
+// Why a group ends with one of which it was made.
+Status inherited(const Status& reason) {
+  return reason.with_context("ended with the communicator of which it was made");
+}
 
 }  // namespace
 
@@ -29,10 +35,7 @@ void Group::fail(const Status& reason, bool announce) {
                    fmt::format("{}{}{}", reason.message(), standstill, way_out(reason.rank())),
                    reason.rank());
   }
-  const Rank self = membership_.job_rank(membership_.rank);
-  const Status told(cause.code(),
-                    fmt::format("rank {} abandoned the group: {}", self.value(), cause.message()),
-                    cause.rank());
+  const Status told = abandoned(cause);
   fail_telling(cause, announce ? &told : nullptr);
 }
 
@@ -43,24 +46,48 @@ std::string_view Group::way_out(std::optional<Rank> lost) const {
   return status.ok() || left ? std::string_view() : "; survivors may call shrink()";
 }
 
+// As the other members are told.
+Status Group::abandoned(const Status& cause) const {
+  const Rank self = membership_.job_rank(membership_.rank);
+  return cause.with_context(fmt::format("rank {} abandoned the group", self.value()));
+}
+
 // `told`, where given, goes to all members. Each passes on what it is told: the news must not come
 // later than that a rank has left because of it, on whichever link.
 void Group::fail_telling(const Status& reason, const Status* told, bool by_others) {
   lane_.close();  // For good.
   failure_ = reason;
-  transport::Endpoint& transport = engine_->transport();
   // Before the group is abandoned, or a member that has forgotten it would hear of it anew.
-  if (told != nullptr) {
-    transport.announce_abort(
-        membership_.group, membership_.members, *told,
-        operations_.is_set_up() ? transport::GroupStage::in_use : transport::GroupStage::set_up);
-  }
+  if (told != nullptr) announce(*told);
   // First the transport lets go of all buffers, then their owners hear of it.
-  transport.abandon(membership_.group, membership_.members, reason);
+  engine_->transport().abandon(membership_.group, membership_.members, reason);
   operations_.fail(reason, by_others);
   mailbox_.fail(reason);
   // Graphs of the program may wait on the device for who is lost, though nothing is in flight here.
   if (!is_leaving_) cache_.abandon_device_library();
+}
+
+void Group::announce(const Status& told) {
+  using transport::GroupStage;
+  GroupStage stage = GroupStage::set_up;
+  if (operations_.is_set_up()) stage = is_aborted_ ? GroupStage::aborted : GroupStage::in_use;
+  engine_->transport().announce_abort(membership_.group, membership_.members, told, stage);
+}
+
+void Group::abort(const Status& reason) { abort_telling(reason, abandoned(reason)); }
+
+// Also what has failed before is aborted: the groups that were made of it may not have. The
+// youngest go first, so that each ends with the one of which the program says so.
+void Group::abort_telling(const Status& reason, const Status& told, bool by_others) {
+  if (std::exchange(is_aborted_, true)) return;
+  for (Client* const group : std::views::reverse(engine_->groups())) {
+    if (group->descends_from(id())) group->abort(inherited(reason));
+  }
+  failure_.ok() ? fail_telling(reason, &told, by_others) : announce(told);
+}
+
+void Group::inherit_abort(const Group& parent) {
+  if (parent.is_aborted_) abort(inherited(parent.failure_));
 }
 
 void Group::unwind(const PendingOperation* operation) {
@@ -221,7 +248,10 @@ void Group::compare_beliefs() {
 // is made here, too, and its first operation fails. Otherwise it would go by who is faster whether
 // a rank has a group that failed, or could not make it.
 void Group::aborted(const Status& told, transport::GroupStage stage) {
-  tell_what_has_failed();
+  if (failure_.ok()) tell_what_has_failed();
+  if (stage == transport::GroupStage::aborted && operations_.is_set_up()) {
+    return abort_telling(told, told, true);
+  }
   if (!failure_.ok()) return;
   if (stage == transport::GroupStage::set_up || operations_.is_set_up()) {
     fail_telling(told, &told, true);

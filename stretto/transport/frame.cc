@@ -90,7 +90,7 @@ Result<Frame> decode(const FrameHeader& header) {
   }
   const auto kind = static_cast<FrameKind>(wire.kind);
   STRETTO_RETURN_IF_ERROR(check_size(kind, wire.message_bytes));
-  if (kind == FrameKind::abort && wire.message > static_cast<std::uint32_t>(GroupStage::in_use)) {
+  if (kind == FrameKind::abort && wire.message > static_cast<std::uint32_t>(GroupStage::aborted)) {
     return status_of(StatusCode::protocol, "a group is abandoned in stage {}, which does not exist",
                      wire.message);
   }

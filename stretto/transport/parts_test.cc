@@ -247,8 +247,8 @@ TEST(FrameTest, RefusesSizesThatTheKindCannotHave) {
 TEST(FrameTest, RefusesStagesThatDoNotExist) {
   constexpr std::size_t kMessage = 24;
   const FrameHeader good = encode(some_frame(FrameKind::abort, 10));
-  EXPECT_TRUE(decode(with(good, kMessage, std::uint32_t{0})).ok());
-  for (const std::uint32_t stage : {2u, 256u, 0xffffffffu}) {
+  for (const std::uint32_t stage : {0u, 2u}) EXPECT_TRUE(decode(with(good, kMessage, stage)).ok());
+  for (const std::uint32_t stage : {3u, 256u, 0xffffffffu}) {
     expect_refused(with(good, kMessage, stage), "does not exist");
   }
 }

@@ -296,8 +296,8 @@ bool Peer::unwanted(const Frame& frame) const {
     case FrameKind::announce:
     case FrameKind::clear:
     case FrameKind::data:
-    case FrameKind::abort:
       return leaving_ || abandoned_.contains(frame.key.group);
+    case FrameKind::abort:  // It may end more than this group.
     case FrameKind::agreement: {
       const auto abandoned = abandoned_.find(frame.key.group);
       return leaving_ || (abandoned != abandoned_.end() && abandoned->second.forgotten);
@@ -381,8 +381,8 @@ void Peer::report_arrived(const Frame& frame) {
 }
 
 void Peer::abort_arrived(const Frame& frame) {
-  // The group may have been abandoned while the text came.
-  if (*listener_ == nullptr || abandoned_.contains(frame.key.group)) return;
+  // The group may have been forgotten while the text came.
+  if (*listener_ == nullptr || unwanted(frame)) return;
   const std::uint32_t code = frame.key.sequence;
   const bool known = code > 0 && code <= static_cast<std::uint32_t>(StatusCode::internal);
   std::optional<Rank> culprit;

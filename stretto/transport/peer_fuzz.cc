@@ -171,7 +171,7 @@ class Harness : private TransportListener {
   }
   void group_aborted(std::uint64_t group, stretto::Rank, const stretto::Status& reason,
                      GroupStage stage) override {
-    if (stage != GroupStage::set_up && stage != GroupStage::in_use) std::abort();
+    if (stage > GroupStage::aborted) std::abort();
     if (input_.below(2) == 0) peer_->forget(group, reason);
   }
   stretto::Status agreement_arrived(stretto::Rank, const MessageKey& said,

@@ -299,6 +299,15 @@ TEST_F(PeerTest, FarewellsWithoutEndAreRefused) {
   EXPECT_EQ(peer_->half_forgotten(), 0u) << "nothing is kept of a peer that is lost";
 }
 
+// What its program says by it may concern more than the group.
+TEST_F(PeerTest, AbortsOfGroupsThatHaveFailedAreHeard) {
+  peer_->abandon(9, Status(StatusCode::timeout, "late"));
+  feed_abort(static_cast<std::uint32_t>(StatusCode::aborted), 2, "enough");
+  progress();
+  ASSERT_EQ(aborted_.size(), 1u);
+  EXPECT_EQ(aborted_[0].message(), "enough");
+}
+
 TEST_F(PeerTest, AbortsOfForgottenGroupsAreNotHeard) {
   peer_->forget(9, Status(StatusCode::aborted, "enough"));
   feed_abort(static_cast<std::uint32_t>(StatusCode::timeout), 2, "late");

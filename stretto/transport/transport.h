@@ -78,8 +78,9 @@ inline void complete(const Request& request, Status status) {
 
 // What a rank was doing with a group when it abandoned it.
 enum class GroupStage : std::uint32_t {
-  set_up,  // Making it, with the others: they cannot end that without this rank.
-  in_use,  // It was made, and all that others need of this rank to make it has been sent.
+  set_up,   // Making it, with the others: they cannot end that without this rank.
+  in_use,   // It was made, and all that others need of this rank to make it has been sent.
+  aborted,  // In use likewise; its program has ended it with all groups that were made of it.
 };
 
 // How a rank has come to forget a group.

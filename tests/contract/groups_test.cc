@@ -13,6 +13,7 @@
 #include "stretto/base/random.h"
 #include "stretto/base/rank_vector.h"
 #include "tests/contract/rank_communicators.h"
+#include "tests/support/failures.h"
 #include "tests/support/on_threads.h"
 
 namespace stretto::testing {
@@ -160,6 +161,147 @@ TEST_P(Groups, FailAlone) {
     expect_sums(*good, comm.rank(), 6);
     auto again = comm.new_group({0, 1, 2});
     expect_sums(*again, comm.rank(), 6);
+  });
+}
+
+// A group, those that were made of it, and operations in them that nobody ends: no rank sends, and
+// only rank 0 of each comes to its barrier.
+struct Family {
+  std::unique_ptr<Communicator> oldest;
+  std::unique_ptr<Communicator> half;     // Of ranks 0 and 1, and of ranks 2 and 3.
+  std::unique_ptr<Communicator> reverse;  // Of that one.
+  std::vector<std::int32_t> data = std::vector<std::int32_t>(2);
+  std::vector<Work> in_flight = {};
+
+  explicit Family(Communicator& four)
+      : oldest(four.new_group({0, 1, 2, 3})),
+        half(oldest->split({.color = four.rank().value() / 2})),
+        reverse(half->new_group({1, 0})) {
+    const int other = 1 - half->rank().value();
+    in_flight.push_back(half->recv(std::span(data).first(1), {.from = other}));
+    in_flight.push_back(reverse->recv(std::span(data).last(1), {.from = 1 - other}));
+    if (reverse->rank() == 0) in_flight.push_back(reverse->barrier());
+  }
+  void expect_aborted(const std::string& reason) {
+    for (Work& work : in_flight) {
+      const Status status = failure_of<Aborted>([&] { work.wait(); });
+      expect_contains(status.message(), "rank 1 aborted: " + reason);
+    }
+    for (Communicator* const group : {half.get(), reverse.get()}) {
+      EXPECT_THROW(group->barrier().wait(), Aborted);
+    }
+  }
+};
+
+TEST_P(Groups, EndWithTheOneThatTheyWereMadeOfWhenItIsAborted) {
+  on_all(make(4), [](Communicator& comm) {
+    auto sibling = comm.new_group({3, 2, 1, 0});
+    Family family(comm);
+    comm.barrier().wait();
+    if (comm.rank() == 1) family.oldest->abort("on purpose");
+    family.expect_aborted("on purpose");
+    expect_sums(*sibling, comm.rank(), 10);
+    expect_sums(*comm.new_group({0, 1, 2, 3}), comm.rank(), 10);
+  });
+}
+
+TEST_P(Groups, EndSoWhereThatOneIsGoneAlready) {
+  on_all(make(4), [](Communicator& comm) {
+    Family family(comm);
+    comm.barrier().wait();
+    if (comm.rank().value() % 2 == 0) family.oldest.reset();
+    comm.barrier().wait();
+    if (comm.rank() == 1) family.oldest->abort("on purpose");
+    family.expect_aborted("on purpose");
+    comm.barrier().wait();
+  });
+}
+
+class AbortedGroups : public OnBoth {
+ protected:
+  static void expect_aborted(Communicator& group) {
+    std::vector<std::int32_t> data(1);
+    const auto receive = [&] {
+      group.recv(data, {.from = (group.rank().value() + 1) % group.size()}).wait();
+    };
+    expect_contains(error_of<Aborted>(receive), "rank 1 aborted: on purpose");
+  }
+};
+INSTANTIATE_TEST_SUITE_P(, AbortedGroups, OnBoth::both(), OnBoth::name);
+
+TEST_P(AbortedGroups, EndThoseOfGroupsThatAreGone) {
+  on_all(make(4), [](Communicator& comm) {
+    auto oldest = comm.new_group({0, 1, 2, 3});
+    auto half = oldest->split({.color = comm.rank().value() / 2});
+    auto reverse = half->new_group({1, 0});
+    half.reset();
+    comm.barrier().wait();
+    if (comm.rank() == 1) oldest->abort("on purpose");
+    expect_aborted(*reverse);
+    comm.barrier().wait();
+  });
+}
+
+// A failure is that of one group. Who then ends it by abort() means the others, too.
+TEST_P(AbortedGroups, MayHaveFailedBefore) {
+  on_all(make(4), [](Communicator& comm) {
+    auto oldest = comm.new_group({0, 1, 2, 3});
+    auto half = oldest->split({.color = comm.rank().value() / 2});
+    std::vector<std::int32_t> data(1);
+    const auto receive = [&] {
+      oldest->recv(data, {.from = 3, .timeout = std::chrono::milliseconds(1)}).wait();
+    };
+    if (comm.rank() == 0) {
+      EXPECT_THROW(receive(), Timeout);
+    }
+    EXPECT_THROW(oldest->barrier().wait(), Timeout);
+    comm.barrier().wait();
+    expect_sums(*half, comm.rank(), comm.rank().value() / 2 == 0 ? 3 : 7);
+    comm.barrier().wait();
+    if (comm.rank() == 1) oldest->abort("on purpose");
+    expect_aborted(*half);
+    EXPECT_THROW(oldest->barrier().wait(), Timeout) << "the first failure";
+    comm.barrier().wait();
+  });
+}
+
+TEST_P(AbortedGroups, DoNotEndWhatShrinkHasMadeOfThem) {
+  on_all(make(3), [](Communicator& comm) {
+    auto oldest = comm.new_group({0, 1, 2});
+    auto middle = oldest->new_group({2, 1, 0});
+    auto shrunk = middle->shrink();
+    if (comm.rank() == 1) middle->abort("in vain");
+    comm.barrier().wait();
+    expect_sums(*shrunk, comm.rank(), 6);
+    comm.barrier().wait();
+    // But it has taken the place of a group that was made of that one.
+    if (comm.rank() == 1) oldest->abort("on purpose");
+    expect_aborted(*shrunk);
+    auto again = shrunk->shrink();
+    expect_sums(*again, comm.rank(), 6);
+    comm.barrier().wait();
+  });
+}
+
+TEST_P(AbortedGroups, EndThoseThatAreJustBeingMade) {
+  constexpr int kRounds = 30;
+  on_all(make(3), [](Communicator& comm) {
+    Random random(3);
+    for (int round = 0; round < kRounds; ++round) {
+      auto oldest = comm.new_group({0, 1, 2});
+      std::thread aborting;
+      if (comm.rank() == 1) {
+        aborting = std::thread([&, work_us = random.below(2000)] {
+          const TimePoint until = Clock::now() + std::chrono::microseconds(work_us);
+          while (Clock::now() < until) std::this_thread::yield();
+          oldest->abort("on purpose");
+        });
+      }
+      EXPECT_THROW(while (true) expect_sums(*oldest->new_group({2, 1, 0}), comm.rank(), 6),
+                   Aborted);
+      if (aborting.joinable()) aborting.join();
+      comm.barrier().wait();
+    }
   });
 }
 

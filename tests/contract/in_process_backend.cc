@@ -111,6 +111,17 @@ void fail(Room& room, const Status& why) {
   run_continuations(due);
 }
 
+// With the rooms of the groups that were made of it.
+void abort(Room& room, const Status& why) {
+  std::vector<std::shared_ptr<Room>> groups;
+  {
+    const std::lock_guard guard(room.mutex);
+    for (const auto& [number, group] : room.groups) groups.push_back(group);
+  }
+  for (const auto& group : groups) abort(*group, why);
+  fail(room, why);
+}
+
 class Visit : public group::Operation {
  public:
   Visit(std::shared_ptr<Room> room, std::shared_ptr<Event> event)
@@ -313,7 +324,8 @@ class InProcessBackend final : public Backend {
                                               static_cast<int>(own - left.begin()));
   }
   void abort(const std::string& reason) override {
-    fail(*room_, status_of(StatusCode::aborted, "rank {} aborted: {}", rank_.value(), reason));
+    testing::abort(*room_,
+                   status_of(StatusCode::aborted, "rank {} aborted: {}", rank_.value(), reason));
   }
   void note(std::string_view) override {}
   void poll() override {}

@@ -245,8 +245,11 @@ class Communicator final {
   // Whether it has to be what allocate() has made: with the backend "cuda". Any thread.
   bool maps_devices() const;
 
-  // Ends the communicator on all ranks that can be reached: their operations fail with Aborted and
-  // `reason`. Local and immediate; waits for nobody. Any thread.
+  // Ends the communicator, and the groups made of it by new_group() and split(), and of those, and
+  // so on, on all ranks that can be reached: their operations fail with Aborted and `reason`; also
+  // where it has failed before. What shrink() has made stands in the place of the communicator that
+  // was shrunk, and does not end with that one. A rank that has destroyed this one is reached by
+  // the groups that it shares with others. Local and immediate; waits for nobody. Any thread.
   void abort(const std::string& reason);
 
   // "shm to rank 1; tcp to rank 2": how data reaches the others.

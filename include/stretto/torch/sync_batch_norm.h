@@ -42,9 +42,9 @@ class SyncBatchNormImpl : public torch::nn::Module {
   // Bounds each operation. Default: the communicator's. A DistributedDataParallel around it sets
   // its own.
   void set_timeout(std::optional<Duration> timeout) { timeout_ = timeout; }
-  // Ends what other ranks wait for in forward and backward, as Communicator::abort() does. An
-  // abort() of the communicator that this one's was made of does not reach it; an exception in a
-  // backward pass of a DistributedDataParallel around it does.
+  // Ends what other ranks wait for in forward and backward, as Communicator::abort() does. So does
+  // an abort() of the communicator that this one's was made of, and an exception in a backward pass
+  // of a DistributedDataParallel around it.
   void abort(const std::string& reason) { communicator_->abort(reason); }
 
   torch::Tensor weight;
