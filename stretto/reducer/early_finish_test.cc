@@ -87,7 +87,7 @@ class FailingMemory final : public BucketMemory {
   void convert(const View& to, const ConstView& from) override { host_buckets().convert(to, from); }
   void clear(ByteSpan bytes) override { host_buckets().clear(bytes); }
   bool is_zero(ConstByteSpan bytes) const override { return host_buckets().is_zero(bytes); }
-  void written() override {}
+  void publish() override {}
   Status end(Work& work) override {
     const Status status = host_buckets().end(work);
     if (++ended_ > 1) throw std::runtime_error("the device is lost");

@@ -62,6 +62,7 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
   slots_ = std::vector<Slot>(gradients_.size());
   ready_order_.resize(gradients_.size());
   unused_somewhere_.resize(gradients_.size());
+  order_of_ranks_.reserve(gradients_.size());
   last_step_.ready_seconds.resize(gradients_.size());
   order_.gradients.resize(gradients_.size());
   std::iota(order_.gradients.rbegin(), order_.gradients.rend(), std::size_t{0});

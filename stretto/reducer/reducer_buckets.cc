@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <utility>
 
 #include "stretto/base/check.h"
@@ -77,18 +78,21 @@ void Reducer::build_buckets(reducer::BucketPlan plan) {
 }
 
 // In which gradients become ready, as far as this rank knows: those that some rank leaves out hold
-// up all that come behind them there, and so come last.
-std::vector<std::size_t> Reducer::order_of_ranks() const {
-  std::vector<std::size_t> order = ready_order_;
-  std::ranges::stable_partition(order, [&](std::size_t i) { return !unused_somewhere_[i]; });
-  return order;
+// up all that come behind them there, and so come last. Allocates nothing after the first step.
+const std::vector<std::size_t>& Reducer::order_of_ranks() {
+  order_of_ranks_.clear();
+  for (const bool unused : {false, true}) {
+    std::ranges::copy_if(ready_order_, std::back_inserter(order_of_ranks_),
+                         [&](std::size_t i) { return unused_somewhere_[i] == unused; });
+  }
+  return order_of_ranks_;
 }
 
 // On rank 0, whose order counts: whether the order of this step makes another plan, and is no
 // accident of one step.
 bool Reducer::wants_rebuild() {
   if (!options_.rebuild_buckets || communicator_.rank() != Rank(0)) return false;
-  const std::vector<std::size_t> order = order_of_ranks();
+  const std::vector<std::size_t>& order = order_of_ranks();
   const std::uint64_t hash = hash_of(order);
   const bool lasts = hash == std::exchange(order_.last_hash, hash) || order_.rebuilds == 0;
   if (!lasts || hash == order_.planned_hash || step_ < next_rebuild_step_) return false;

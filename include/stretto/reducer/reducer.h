@@ -230,7 +230,7 @@ class Reducer {
   void end_step(Data data);
   void close_buckets(Data data);
   void write_report(bool without_data);
-  std::vector<std::size_t> order_of_ranks() const;
+  const std::vector<std::size_t>& order_of_ranks();
   bool wants_rebuild();
   Status wait_for_buckets(Work report);
   bool is_used(const reducer::PlannedBucket& bucket) const;
@@ -266,10 +266,11 @@ class Reducer {
   std::atomic<std::size_t> unseen_bytes_ = 0;       // Of gradients since then.
   std::atomic<std::int64_t> inside_ticks_ = 0;      // What mark_ready() spent on communication.
 
-  std::vector<std::size_t> ready_order_;  // Those that were not ready come last.
-  std::vector<bool> unused_somewhere_;    // Of each gradient, since the last rebuild.
-  reducer::BucketOrder order_;            // But for steps_before_next:
-  std::uint64_t next_rebuild_step_ = 0;   // Not before.
+  std::vector<std::size_t> ready_order_;     // Those that were not ready come last.
+  std::vector<bool> unused_somewhere_;       // Of each gradient, since the last rebuild.
+  std::vector<std::size_t> order_of_ranks_;  // What order_of_ranks() returns.
+  reducer::BucketOrder order_;               // But for steps_before_next:
+  std::uint64_t next_rebuild_step_ = 0;      // Not before.
   bool rebuild_due_ = false;
 
   Mutex launch_mutex_;  // Guards the works of buckets, too.
