@@ -81,8 +81,8 @@ class Backend {
   // A group of some of these ranks; all of them make it, in the same order. Null if this rank is
   // not in the list. `number` is the same on all ranks, and another for each group made of this
   // one.
-  virtual std::unique_ptr<Backend> make_group(std::uint64_t number,
-                                              const std::vector<Rank>& ranks) = 0;
+  virtual std::unique_ptr<Backend> make_group(std::uint64_t number, const std::vector<Rank>& ranks,
+                                              const GroupOptions& options) = 0;
   virtual std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) = 0;
   virtual void abort(const std::string& reason) = 0;
 

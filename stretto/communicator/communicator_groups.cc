@@ -66,7 +66,9 @@ void Communicator::set_up_all_gather(std::span<const std::byte> own, std::span<s
 }
 
 // NOLINTNEXTLINE(performance-unnecessary-value-param): as declared.
-std::unique_ptr<Communicator> Communicator::new_group(std::vector<Rank> ranks) {
+std::unique_ptr<Communicator> Communicator::new_group(std::vector<Rank> ranks,
+                                                      const GroupOptions& options) {
+  check_timeout(options.timeout);
   check_list({.rank = rank(), .operation = "new_group"}, ranks, size());
   const std::uint64_t number = group_number(++groups_made_, ranks);
   // Equal numbers mean equal lists.
@@ -74,7 +76,7 @@ std::unique_ptr<Communicator> Communicator::new_group(std::vector<Rank> ranks) {
   set_up_all_gather(bytes_of(number), std::as_writable_bytes(std::span(numbers)));
   const bool all_agree = std::ranges::all_of(numbers, [&](auto other) { return other == number; });
   if (!all_agree) refuse_lists(ranks);
-  return of(backend_->make_group(number, ranks));
+  return of(backend_->make_group(number, ranks, options));
 }
 
 // All ranks have seen that their lists differ, and show them to each other.
@@ -100,6 +102,7 @@ void Communicator::refuse_lists(const std::vector<Rank>& own) {
 }
 
 std::unique_ptr<Communicator> Communicator::split(const SplitOptions& options) {
+  check_timeout(options.timeout);
   const Side own{
       .key = options.key, .color = options.color.value_or(0), .takes_part = options.color ? 1 : 0};
   RankVector<Side> sides(size());
@@ -111,7 +114,8 @@ std::unique_ptr<Communicator> Communicator::split(const SplitOptions& options) {
   }
   if (!options.color) return nullptr;
   std::ranges::stable_sort(ranks, {}, [&](Rank r) { return std::pair(sides[r].key, r); });
-  return of(backend_->make_group(group_number(groups_made_, ranks), ranks));
+  return of(
+      backend_->make_group(group_number(groups_made_, ranks), ranks, {.timeout = options.timeout}));
 }
 
 std::unique_ptr<Communicator> Communicator::shrink(std::vector<Rank> excluded) {

@@ -76,8 +76,8 @@ class ScheduledBackend final : public Backend {
   transport::RemoteAddress locate(ConstByteSpan own) const override;
   std::shared_ptr<std::byte> map(Rank rank, transport::RemoteAddress address,
                                  std::size_t bytes) override;
-  std::unique_ptr<Backend> make_group(std::uint64_t number,
-                                      const std::vector<Rank>& ranks) override;
+  std::unique_ptr<Backend> make_group(std::uint64_t number, const std::vector<Rank>& ranks,
+                                      const GroupOptions& given) override;
   std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) override;
   void abort(const std::string& reason) override;
   void note(std::string_view activity) override { engine_->note(activity); }

@@ -85,8 +85,10 @@ Status ScheduledBackend::why_not_made(const Candidate& candidate) const {
 
 // Of ranks that all know that they are meant.
 std::unique_ptr<Backend> ScheduledBackend::make_group(std::uint64_t number,
-                                                      const std::vector<Rank>& ranks) {
+                                                      const std::vector<Rank>& ranks,
+                                                      const GroupOptions& given) {
   Options options = options_;
+  options.timeout = given.timeout.value_or(options_.timeout);
   options.group.ancestors.push_back(group_->id());
   std::unique_ptr<ScheduledBackend> group =
       enter_group(group_number(group_->id(), number, ranks), ranks, options);

@@ -148,6 +148,10 @@ std::vector<Wrong> wrong_messages() {
          (void)c.new_group({0, 0});
        },
        "rank 1: new_group: rank 0 is listed twice"},
+      {[](auto& c, auto&) { (void)c.new_group({0}, {.timeout = -milliseconds(1500)}); },
+       "rank 1: timeout: -1.5 s is negative; without one, the communicator's holds"},
+      {[](auto& c, auto&) { (void)c.split({.color = 0, .timeout = -milliseconds(1500)}); },
+       "rank 1: timeout: -1.5 s is negative; without one, the communicator's holds"},
       {[](auto& c, auto&) { (void)gather_bytes(c, {}, 3); },
        "rank 1: gather_bytes: root 3 is not one of 2 ranks"},
       {[](auto& c, auto&) { (void)all_gather_bytes(c, ByteVector(8), {.limit_bytes = 7}); },

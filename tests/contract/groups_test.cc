@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <list>
 #include <thread>
 #include <tuple>
 
@@ -213,6 +214,41 @@ TEST_P(Groups, EndSoWhereThatOneIsGoneAlready) {
     comm.barrier().wait();
     if (comm.rank() == 1) family.oldest->abort("on purpose");
     family.expect_aborted("on purpose");
+    comm.barrier().wait();
+  });
+}
+
+class GroupTimeouts : public OnBoth {};
+INSTANTIATE_TEST_SUITE_P(, GroupTimeouts, OnBoth::both(), OnBoth::name);
+
+TEST_P(GroupTimeouts, AreTheirOwnAndThoseOfGroupsMadeOfThem) {
+  constexpr std::chrono::milliseconds kShort(200);
+  on_all(make(2), [&](Communicator& comm) {
+    std::vector<std::unique_ptr<Communicator>> groups;
+    groups.push_back(comm.new_group({0, 1}, {.timeout = kShort}));
+    groups.push_back(comm.split({.color = 0, .timeout = kShort}));
+    groups.push_back(groups.back()->new_group({1, 0}));
+    auto patient = groups.back()->split({.color = 0, .timeout = std::chrono::minutes(1)});
+    auto plain = comm.new_group({0, 1});
+    const std::vector<std::int32_t> sent = {7};
+    std::list<std::vector<std::int32_t>> received;
+    const auto receive_in = [&](Communicator& group) {
+      return group.recv(received.emplace_back(1), {.from = 1 - group.rank().value()});
+    };
+    if (comm.rank() == 0) {
+      std::vector<Work> longer;
+      for (const auto& group : {patient.get(), plain.get()}) longer.push_back(receive_in(*group));
+      const TimePoint begun = Clock::now();
+      for (const auto& group : groups) EXPECT_THROW(receive_in(*group).wait(), Timeout);
+      EXPECT_LT(Clock::now() - begun, std::chrono::seconds(20));
+      comm.barrier().wait();
+      for (Work& work : longer) work.wait();
+    } else {
+      comm.barrier().wait();
+      for (const auto& group : {patient.get(), plain.get()}) {
+        group->send(sent, {.to = 1 - group->rank().value()}).wait();
+      }
+    }
     comm.barrier().wait();
   });
 }

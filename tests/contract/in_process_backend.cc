@@ -298,8 +298,8 @@ class InProcessBackend final : public Backend {
     const std::span<std::byte> span = *owned;
     return {std::move(owned), span};
   }
-  std::unique_ptr<Backend> make_group(std::uint64_t number,
-                                      const std::vector<Rank>& ranks) override {
+  std::unique_ptr<Backend> make_group(std::uint64_t number, const std::vector<Rank>& ranks,
+                                      const GroupOptions&) override {
     const auto own = std::ranges::find(ranks, rank_);
     if (own == ranks.end()) return nullptr;
     std::vector<Rank> job_ranks;

@@ -116,11 +116,18 @@ struct BatchOptions {
   std::optional<Duration> timeout = std::nullopt;
 };
 
+// Of a group that is made of a communicator's ranks. Each rank's own.
+struct GroupOptions {
+  // The default of the group's operations, and of groups that are made of it. Default: that of the
+  // communicator of which it is made, within whose time the ranks have to make it in any case.
+  std::optional<Duration> timeout = std::nullopt;
+};
 struct SplitOptions {
   // Ranks of one colour become one group. Empty: this rank will be in none.
   std::optional<int> color = std::nullopt;
   // The order within the group: by key, then by rank.
   int key = 0;
+  std::optional<Duration> timeout = std::nullopt;  // See GroupOptions.
 };
 
 }  // namespace stretto
