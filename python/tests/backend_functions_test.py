@@ -292,7 +292,7 @@ class SeldomCalledTest(unittest.TestCase):
         """They are told by whom; other groups, and a group made after it, work."""
 
         def body(rank: int, size: int) -> str:
-            group = dist.new_group()
+            group = dist.new_group(group_desc="experts\n")
             sum_in(group)
             text = ""
             if rank == 1:
@@ -302,7 +302,9 @@ class SeldomCalledTest(unittest.TestCase):
             assert sum_in(world()) == 3 and sum_in(dist.new_group()) == 3
             return text
 
-        self.assertIn("rank 1 has called abort()", ranks.with_group(body)[0])
+        text = ranks.with_group(body)[0]
+        self.assertIn("rank 1 has called abort()", text)
+        self.assertIn('(This is the group "experts ".)', text)
 
     def test_abort_of_all_groups(self) -> None:
         """As PyTorch's function for that leaves them: there may be new ones."""

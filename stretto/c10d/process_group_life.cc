@@ -16,6 +16,7 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "stretto/base/printable.h"
 #include "stretto/bootstrap/prefix_store.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store.h"
@@ -103,6 +104,15 @@ std::string note_of(const std::vector<int>& named, const std::vector<uint64_t>& 
   }
   if (global == numbers_to<uint64_t>(size)) return {};
   return fmt::format("(The ranks of this group are, in the job: {}.)", fmt::join(global, ", "));
+}
+
+// Before that: which group it is, if the program has described it.
+std::string note_of(const std::string& description, const std::string& note) {
+  constexpr std::size_t kMost = 64;
+  const bool is_given = description != "undefined" && description != "default_pg";
+  if (description.empty() || !is_given) return note;
+  return fmt::format("(This is the group \"{}\".){}{}", printable(description.substr(0, kMost)),
+                     note.empty() ? "" : " ", note);
 }
 
 // A store of PyTorch's as one of ours, so that ranks meet where torch.distributed has met, and no
@@ -363,7 +373,10 @@ FlightEntry ProcessGroupStretto::make_entry(const Start& what) {
   entry.outputs = TensorShapes(what.results);
   entry.timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
   const MutexLock guard(mutex_);
-  // PyTorch names a group after it has made its backend.
+  // PyTorch names a group after it has made its backend, and before it hands it out.
+  if (flight_group_ == nullptr) {
+    shared_->rank_note = note_of(getGroupDesc(), shared_->rank_note);
+  }
   if (flight_group_ == nullptr || flight_group_->name != getGroupUid() ||
       flight_group_->description != getGroupDesc()) {
     flight_group_ = std::make_shared<const FlightGroup>(

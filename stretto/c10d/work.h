@@ -103,7 +103,7 @@ struct Shared {
   std::weak_ptr<Communicator> communicator;
   int job_rank = 0;       // Of PyTorch's job: the process that records are of.
   int named_rank = 0;     // By which failures name this rank.
-  std::string rank_note;  // What other numbers the ranks have that failures name.
+  std::string rank_note;  // Which group it is, and what other numbers its ranks have.
   Driver driver;
   // The first failure but for wrong arguments, after which all is as before; what getError() tells.
   Mutex mutex;

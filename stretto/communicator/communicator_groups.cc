@@ -114,8 +114,8 @@ std::unique_ptr<Communicator> Communicator::split(const SplitOptions& options) {
   }
   if (!options.color) return nullptr;
   std::ranges::stable_sort(ranks, {}, [&](Rank r) { return std::pair(sides[r].key, r); });
-  return of(
-      backend_->make_group(group_number(groups_made_, ranks), ranks, {.timeout = options.timeout}));
+  return of(backend_->make_group(group_number(groups_made_, ranks), ranks,
+                                 {.timeout = options.timeout, .name = options.name}));
 }
 
 std::unique_ptr<Communicator> Communicator::shrink(std::vector<Rank> excluded) {

@@ -90,6 +90,7 @@ std::unique_ptr<Backend> ScheduledBackend::make_group(std::uint64_t number,
   Options options = options_;
   options.timeout = given.timeout.value_or(options_.timeout);
   options.group.ancestors.push_back(group_->id());
+  options.group.name = given.name;
   std::unique_ptr<ScheduledBackend> group =
       enter_group(group_number(group_->id(), number, ranks), ranks, options);
   if (group == nullptr) return nullptr;

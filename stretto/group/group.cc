@@ -5,6 +5,10 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
+#include "stretto/base/printable.h"
+
 namespace stretto::group {
 namespace {
 
@@ -16,6 +20,11 @@ Planner::Setting setting_of(const execution::Membership& membership,
                        .links = options.links,
                        .segment_bytes = options.segment_bytes},
           .verification = options.verification};
+}
+
+std::string in_texts(const std::string& name) {
+  constexpr std::size_t kMost = 64;
+  return name.empty() ? name : fmt::format("group \"{}\"", printable(name.substr(0, kMost)));
 }
 
 // The packing is that of the collective, as long as which it stays.
@@ -40,6 +49,7 @@ Group::Group(std::shared_ptr<Engine> engine, execution::Membership membership,
     : engine_(std::move(engine)),
       membership_(std::move(membership)),
       ancestors_(options.ancestors),
+      name_(in_texts(options.name)),
       cache_(membership_, engine_->transport(), setting_of(membership_, options)),
       operations_(engine_, membership_, cache_),
       lane_(*engine_, operations_),

@@ -35,6 +35,7 @@ class Group final : public Client {
     // The group of which this one was made, the one of which that was made, and so on, whether they
     // are still there or not: an abort of one of them reaches this one.
     std::vector<std::uint64_t> ancestors = {};
+    std::string name = {};  // As the program calls it, for texts; any bytes.
     schedule::Verification verification = schedule::Verification::automatic;
   };
   Group(std::shared_ptr<Engine> engine, execution::Membership membership, const Options& options);
@@ -177,6 +178,9 @@ class Group final : public Client {
 
   // What it says of itself: group_report.cc.
   const PendingOperation* oldest() const STRETTO_REQUIRES(engine_held);
+  Status named(const Status& failure) const;
+  std::string of_group() const;
+  std::string name_of(const PendingOperation& operation) const STRETTO_REQUIRES(engine_held);
   Status in_context(const PendingOperation* operation, const Status& cause) const
       STRETTO_REQUIRES(engine_held);
   std::vector<Rank> waiting_for(const PendingOperation& operation) const
@@ -192,6 +196,7 @@ class Group final : public Client {
   std::shared_ptr<Engine> engine_;
   execution::Membership membership_;
   const std::vector<std::uint64_t> ancestors_;
+  const std::string name_;  // In texts: group "dp". May be empty.
   PlanCache cache_;
   OperationQueue operations_;
   FastLane lane_;

@@ -56,13 +56,13 @@ Status Group::abandoned(const Status& cause) const {
 // later than that a rank has left because of it, on whichever link.
 void Group::fail_telling(const Status& reason, const Status* told, bool by_others) {
   lane_.close();  // For good.
-  failure_ = reason;
+  failure_ = named(reason);
   // Before the group is abandoned, or a member that has forgotten it would hear of it anew.
   if (told != nullptr) announce(*told);
   // First the transport lets go of all buffers, then their owners hear of it.
-  engine_->transport().abandon(membership_.group, membership_.members, reason);
-  operations_.fail(reason, by_others);
-  mailbox_.fail(reason);
+  engine_->transport().abandon(membership_.group, membership_.members, failure_);
+  operations_.fail(failure_, by_others);
+  mailbox_.fail(failure_);
   // Graphs of the program may wait on the device for who is lost, though nothing is in flight here.
   if (!is_leaving_) cache_.abandon_device_library();
 }

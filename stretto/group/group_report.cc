@@ -26,6 +26,18 @@ const PendingOperation* Group::oldest() const {
   return nullptr;
 }
 
+// Which of the program's groups has failed, unless the text says so where it names the operation.
+Status Group::named(const Status& failure) const {
+  const bool says_so = name_.empty() || failure.message().find(name_) != std::string_view::npos;
+  return says_so ? failure : failure.with_context(name_);
+}
+
+std::string Group::of_group() const { return name_.empty() ? name_ : " of " + name_; }
+
+std::string Group::name_of(const PendingOperation& operation) const {
+  return operations_.name_of(operation) + of_group();
+}
+
 Status Group::in_context(const PendingOperation* operation, const Status& cause) const {
   // What a rank has said when it left the group says more than the end of its link, which came
   // later.
@@ -35,7 +47,7 @@ Status Group::in_context(const PendingOperation* operation, const Status& cause)
   const Status& said = has_said ? departed_[*gone] : cause;
   const int self = membership_.job_rank(membership_.rank).value();
   if (operation == nullptr) return said.with_context(fmt::format("rank {}", self));
-  return said.with_context(fmt::format("{} on rank {}", operations_.name_of(*operation), self));
+  return said.with_context(fmt::format("{} on rank {}", name_of(*operation), self));
 }
 
 // The members for which an operation waits.
@@ -85,7 +97,7 @@ void Group::warn(const PendingOperation& operation, TimePoint now) const {
   const Late late = inquiry_.find_late(sequence, waiting_for(operation));
   const TimePoint ends = operation.deadline().time();
   log(LogLevel::warning, "{} on rank {} has waited {} for {}{}{}. It goes on waiting{}",
-      operations_.name_of(operation), membership_.job_rank(membership_.rank).value(),
+      name_of(operation), membership_.job_rank(membership_.rank).value(),
       waited(now - operation.running_since()), inquiry_.describe_late(sequence, late.ranks),
       inquiry_.describe_arrived(sequence), describe_standstill(operation.running_since()),
       ends == TimePoint::max() ? std::string()
@@ -122,6 +134,7 @@ StateReport Group::state_in(std::string_view group, std::string_view activity) c
 
 std::optional<StateReport> Group::blocked_state() const {
   if (oldest() == nullptr) return std::nullopt;
+  if (!name_.empty()) return state_in(of_group(), {});
   const bool everybody = size() == engine_->transport().size();
   return state_in(everybody ? " of another group of all ranks"
                             : " of the group of " + list_ranks(membership_.members),

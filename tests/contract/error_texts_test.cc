@@ -13,6 +13,8 @@
 #include <string>
 #include <thread>
 
+#include <fmt/format.h>
+
 #include "stretto/communicator/byte_exchange.h"
 #include "tests/contract/rank_communicators.h"
 #include "tests/support/failures.h"
@@ -258,6 +260,60 @@ TEST_P(WhoIsLate, SaysWhatItDoesAndOthersHowLongTheyHaveWaited) {
     }
     expect_lacks(status.message(), "waiting for rank 0");
     expect_lacks(status.message(), "waiting for rank 1");
+  });
+}
+
+class NamedGroups : public OnBoth {};
+INSTANTIATE_TEST_SUITE_P(, NamedGroups, OnBoth::both(), OnBoth::name);
+
+TEST_P(NamedGroups, AreNamedWhereOneIsLateAndWhereItIs) {
+  auto ranks = make(2);
+  std::atomic<bool> failed{false};
+  on_all(ranks, [&](Communicator& comm) {
+    auto plain = comm.new_group({0, 1});
+    auto first = comm.new_group({0, 1}, {.name = "dp"});
+    auto second = comm.split({.color = 0, .name = "pp\n\x01" + std::string(100, 'x')});
+    std::vector<float> data(12);
+    const std::string shown = "group \"pp ?" + std::string(60, 'x') + "\"";
+    if (comm.rank() == 1) {
+      Work waiting = second->all_reduce(data);
+      while (!failed) std::this_thread::sleep_for(milliseconds(1));
+      expect_contains(error_of<Aborted>([&] { second->abort("enough"), waiting.wait(); }),
+                      shown + ": rank 1 aborted: enough");
+      return;
+    }
+    const AllReduceOptions briefly{.timeout = milliseconds(2400)};
+    std::vector<float> more(12);
+    Work in_first = first->all_reduce(data, briefly);
+    Work in_plain = plain->all_reduce(more, briefly);
+    const std::string is_in = "is in all_reduce(sum f32 [12]) #1 of " + shown;
+    const std::string late = error_of<Timeout>([&] { in_first.wait(); });
+    expect_contains(late, "all_reduce(sum f32 [12]) #1 of group \"dp\" on rank 0: timed out");
+    expect_contains(late, is_in);
+    const std::string late_in_plain = error_of<Timeout>([&] { in_plain.wait(); });
+    expect_contains(late_in_plain, "all_reduce(sum f32 [12]) #1 on rank 0: timed out");
+    expect_contains(late_in_plain, is_in);
+    failed = true;
+    expect_contains(error_of<Aborted>([&] { second->recv(data, {.from = 1}).wait(); }),
+                    shown + ": rank 1 abandoned the group: rank 1 aborted: enough");
+  });
+}
+
+TEST_P(NamedGroups, AreNamedAfterALossAndWhereRanksDisagree) {
+  auto ranks = make(3);
+  on_all(ranks, [&](Communicator& comm) {
+    auto torn = comm.new_group({0, 1, 2}, {.name = fmt::format("mine, {}", comm.rank().value())});
+    auto left = comm.new_group({0, 1, 2}, {.name = "left"});
+    const std::string own = fmt::format("group \"mine, {}\"", comm.rank().value());
+    std::vector<float> alike(4), data(comm.rank() == 1 ? 5 : 4);
+    const std::string text = error_of<Mismatch>([&] { torn->all_reduce(data).wait(); });
+    expect_contains(text, own);
+    if (comm.rank() == 2) left.reset();
+    if (left == nullptr) return comm.barrier().wait();
+    const std::string lost = error_of<PeerLost>([&] { left->all_reduce(alike).wait(); });
+    expect_contains(lost, "all_reduce(sum f32 [");
+    expect_contains(lost, " of group \"left\" on rank ");
+    comm.barrier().wait();
   });
 }
 

@@ -121,13 +121,19 @@ struct GroupOptions {
   // The default of the group's operations, and of groups that are made of it. Default: that of the
   // communicator of which it is made, within whose time the ranks have to make it in any case.
   std::optional<Duration> timeout = std::nullopt;
+  // Failures and warnings of the group say it on this rank: all_reduce(...) #2 of group "dp". Of a
+  // longer one they say the first 64 characters, and '?' for what is not printable ASCII. Empty:
+  // there is none; groups made of this one have none of it.
+  std::string name = {};
 };
 struct SplitOptions {
   // Ranks of one colour become one group. Empty: this rank will be in none.
   std::optional<int> color = std::nullopt;
   // The order within the group: by key, then by rank.
   int key = 0;
-  std::optional<Duration> timeout = std::nullopt;  // See GroupOptions.
+  // See GroupOptions.
+  std::optional<Duration> timeout = std::nullopt;
+  std::string name = {};
 };
 
 }  // namespace stretto
