@@ -28,7 +28,7 @@ class OptionsTest(hosts_test.RunsHosts):
         self.assertEqual(list(shares), ["2x2"])
         # Of what the wire carried no more than it can, but for what passes at once; and something.
         self.assertTrue(all(0.1 < share < 1.1 for share in shares["2x2"]), shares)
-        self.assertIn("the wire is busy", self.said)
+        self.assertIn("The wire is busy", self.said)
 
     def test_a_mesh_costs_something_for_each_rank(self):
         facts = self.run_hosts("--mesh")
@@ -45,7 +45,7 @@ class OptionsTest(hosts_test.RunsHosts):
         four, = self.run_hosts(*words, "--streams", "4")
         self.assertGreater(one["p50_us"], 8 * 2**18 / 20)  # As fast as its bits may go, or slower.
         self.assertLess(four["p50_us"], one["p50_us"] / 2)
-        self.assertIn("20 Mbit/s of each connection", self.said)
+        self.assertIn("20 Mbit/s per connection", self.said)
 
     def test_plots_have_every_point(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -290,8 +290,10 @@ int report_prices(Collective collective, const CommandLine& line) {
   links.local = line.host_of_ranks.empty()
                     ? links.network
                     : link_of(line.local_latency_us, line.local_gbit_per_second);
-  const group::Selector selector(
-      {.rank_count = line.ranks, .hosts = line.host_of_ranks, .links = links});
+  const group::Selector selector({.rank_count = line.ranks,
+                                  .hosts = line.host_of_ranks,
+                                  .links = links,
+                                  .has_teams = !line.host_of_ranks.empty()});
   const OperationDescriptor operation{.collective = collective,
                                       .dtype = DType::u8,
                                       .root = line.root,

@@ -14,6 +14,7 @@
 #include <ATen/ATen.h>
 #include <fmt/ranges.h>
 
+#include "stretto/base/content_hash.h"
 #include "stretto/c10d/ddp_comm_hook.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/flight_recorder.h"
@@ -21,7 +22,7 @@
 #include "stretto/c10d/without_gil.h"
 #include "stretto/codec/codec.h"
 #include "stretto/reducer/compressed_reduction.h"
-#include "stretto/torch/same_tensors.h"
+#include "stretto/reducer/replica_check.h"
 
 namespace stretto::c10d_backend {
 
@@ -240,9 +241,17 @@ std::vector<py::bytes> redistribute(const std::vector<std::string>& states, std:
 
 void verify_replicas(const BackendPtr& backend, const std::vector<std::string>& names,
                      const Tensors& tensors) {
-  std::vector<ddp::NamedTensor> parameters;
-  for (std::size_t i = 0; i < names.size(); ++i) parameters.push_back({names[i], tensors[i]});
-  for_torch([&] { ddp::check_same_tensors(*communicator_of(backend), parameters, std::nullopt); });
+  std::vector<std::string> called;
+  std::vector<std::uint64_t> hashes;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const at::Tensor bytes = tensors[i].detach().cpu().contiguous();
+    const auto* const data = static_cast<const std::byte*>(bytes.const_data_ptr());
+    called.push_back(fmt::format("parameter '{}'", names[i]));
+    hashes.push_back(content_hash(std::span(data, bytes.nbytes())));
+  }
+  for_torch([&] {
+    reducer::check_replicas_hash_alike(*communicator_of(backend), called, hashes, std::nullopt);
+  });
 }
 
 // By this name a job's worker is asked for it, as for those of other backends: the server is that

@@ -10,15 +10,16 @@
 #include <utility>
 
 #include <c10/util/ScopeExit.h>
+#include <fmt/format.h>
 
 #include "stretto/base/content_hash.h"
 #include "stretto/base/refuse.h"
 #include "stretto/reducer/bucket_size.h"
+#include "stretto/reducer/replica_check.h"
 #include "stretto/reducer/state_broadcast.h"
 #include "stretto/torch/devices.h"
 #include "stretto/torch/names.h"
 #include "stretto/torch/parameter_hook.h"
-#include "stretto/torch/same_tensors.h"
 #include "stretto/torch/streams.h"
 #include "stretto/torch/sync_batch_norm.h"
 #include "stretto/torch/tensor_bytes.h"
@@ -435,7 +436,14 @@ void Replica::put_parameters_back() {
 
 void Replica::verify_replicas() {
   const FullPrecision full = full_precision();
-  check_same_tensors(communicator_, parameters_, options_.timeout);
+  std::vector<std::string> names;
+  std::vector<std::uint64_t> hashes;
+  const TensorBytes bytes(tensors_of(parameters_));
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    names.push_back(fmt::format("parameter '{}'", parameters_[i].name));
+    hashes.push_back(content_hash(bytes.spans()[i]));
+  }
+  reducer::check_replicas_hash_alike(communicator_, names, hashes, options_.timeout);
 }
 
 std::uint64_t Replica::parameter_hash() {

@@ -36,6 +36,13 @@ std::multiset<std::string> lines(const std::string& text) {
   return result;
 }
 
+TEST(Run, FindsWhatLiesBesideItWhereItIsFoundByPath) {
+  const std::string kernels = STRETTO_BIN_DIR "/libstretto_cuda_kernels.so";
+  if (!std::filesystem::exists(kernels)) GTEST_SKIP() << "built without nvcc";
+  Process doctor({"env", "PATH=" STRETTO_BIN_DIR ":/usr/bin:/bin", "stretto", "doctor"}, {});
+  expect_contains(testing::end_of(doctor).output, kernels);
+}
+
 TEST(Run, PrefixesEveryLineByItsRank) {
   const Ended ended = run(shell(3, "echo out $STRETTO_RANK; echo error >&2; printf 'last words'"));
   EXPECT_EQ(ended.status, 0);

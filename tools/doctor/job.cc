@@ -53,7 +53,7 @@ Check check_names(const std::vector<std::string>& set) {
   if (unknown.empty())
     return {"names", State::ok, "stretto knows all STRETTO_ variables that are set"};
   return warning("names", fmt::format("nothing reads {}", fmt::join(unknown, ", ")),
-                 "correct the name, or unset it; docs/starting_a_job.md lists all variables");
+                 "correct the name, or unset it; docs/environment.md lists all variables");
 }
 
 // What has been set, in one line: without what nobody has said, and what job_of() has added.

@@ -62,7 +62,7 @@ class [[nodiscard]] SparseRowsWork {
   std::unique_ptr<Call> call_;
 };
 
-// Everybody's rows, added up: collective, blocking. The result has each row once, in ascending
+// Everybody's rows, added up: collective. The result has each row once, in ascending
 // order, and the same bits on all ranks: a row is the sum of what ranks 0, 1, 2, ... have of it, in
 // that order, and what a rank says twice is added up first. Instantiated for float, double,
 // std::int32_t and std::int64_t.
@@ -75,18 +75,15 @@ class [[nodiscard]] SparseRowsWork {
 // other lengths, types, formats, matrices or limits, naming both; on this rank if the operation is
 // neither sum nor mean; else what the operations throw. Mismatch or ProtocolError if what comes is
 // no such message.
-template <class T>
-SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
-                              const SparseOptions& options = {});
-// The same without waiting for other ranks. `own` is copied. Ranks call start_..., send() and
-// wait() of several in the same order.
+//
+// This one does not wait for other ranks; all_reduce_rows() does. `own` is copied. Ranks call
+// start_..., send() and wait() of several in the same order.
 template <class T>
 SparseRowsWork<T> start_all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
                                         const SparseOptions& options = {});
-
 template <class T>
 SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
-                              const SparseOptions& options) {
+                              const SparseOptions& options = {}) {
   return start_all_reduce_rows(comm, own, options).wait();
 }
 
