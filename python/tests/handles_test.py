@@ -90,6 +90,25 @@ class HandlesTest(unittest.TestCase):
             with self.subTest(progress_thread=progress_thread):
                 ranks.run(body)
 
+    def test_a_callback_may_wait_for_an_earlier_operation(self) -> None:
+        """Which a thread waits for that runs the callback."""
+
+        def body(rank: int, size: int) -> None:
+            large, small = torch.ones(1 << 20), torch.zeros(1)
+            begun = time.monotonic()
+            for _ in range(20):
+                if rank == 0:
+                    received = dist.irecv(small, 1).get_future()
+                    sent = dist.isend(large, 1).get_future()
+                    sent.then(lambda _: received.wait()).wait()
+                else:
+                    dist.recv(large, 0)
+                    time.sleep(0.02)
+                    dist.send(small, 0)
+            assert time.monotonic() - begun < 5
+
+        ranks.with_group(body)
+
     def test_a_death_reaches_every_handle(self) -> None:
         def body(rank: int, size: int, path: str) -> list[str]:
             ranks.start(path, rank, size)

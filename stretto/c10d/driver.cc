@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "stretto/base/catch_all.h"
 #include "stretto/base/log.h"
 #include "stretto/base/thread.h"
 #include "stretto/c10d/without_gil.h"
@@ -22,7 +23,7 @@ void Driver::drive(std::shared_ptr<InFlight> operation) {
 }
 
 void Driver::find_leader(const std::shared_ptr<State>& state) {
-  if (state->is_led || state->queue.empty()) return;
+  if (state->led != nullptr || state->queue.empty()) return;
   if (state->idle > 0) return state->changed.notify_one();
   Result<std::thread> started = start_thread("stretto-driver", [state] { run(state); });
   if (started.ok()) {
@@ -37,7 +38,9 @@ void Driver::before_callbacks() {
   const std::shared_ptr<State> state = std::exchange(led_, nullptr);
   if (state == nullptr) return;
   const MutexLock lock(state->mutex);
-  state->is_led = false;
+  // The callbacks need not be those of what this thread waits for.
+  if (!state->led->has_ended()) state->queue.push_front(state->led);
+  state->led = nullptr;
   find_leader(state);
 }
 
@@ -67,19 +70,22 @@ void Driver::run(const std::shared_ptr<State>& state) {
   MutexLock lock(state->mutex);
   while (true) {
     ++state->idle;
-    while (state->queue.empty() ? !state->stopping : state->is_led) {
+    while (state->queue.empty() ? !state->stopping : state->led != nullptr) {
       state->changed.wait(lock.native());
     }
     --state->idle;
     if (state->queue.empty()) return;
     std::shared_ptr<InFlight> operation = std::move(state->queue.front());
     state->queue.pop_front();
-    state->is_led = true;
+    state->led = operation;
     led_ = state;
     lock.unlock();
-    operation->end();
+    catch_all([&] { operation->end_beside_others(); },
+              [](const char* what) { log(LogLevel::error, "a future may not end: {}", what); });
+    lock.lock();
+    if (std::exchange(led_, nullptr) != nullptr) state->led = nullptr;
+    lock.unlock();
     operation.reset();  // Not under the lock: tensors may need the lock of Python.
-    before_callbacks();
     lock.lock();
   }
 }

@@ -41,7 +41,7 @@ class Driver {
     std::deque<std::shared_ptr<InFlight>> queue STRETTO_GUARDED_BY(mutex);
     std::vector<std::thread> threads STRETTO_GUARDED_BY(mutex);
     int idle STRETTO_GUARDED_BY(mutex) = 0;
-    bool is_led STRETTO_GUARDED_BY(mutex) = false;
+    std::shared_ptr<InFlight> led STRETTO_GUARDED_BY(mutex);  // What the leader waits for, if any.
     bool stopping STRETTO_GUARDED_BY(mutex) = false;
   };
   static void find_leader(const std::shared_ptr<State>& state) STRETTO_REQUIRES(state->mutex);

@@ -4,12 +4,15 @@
 #include "stretto/c10d/work.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
 #include <c10/core/StreamGuard.h>
 #include <fmt/format.h>
 
+#include "stretto/base/catch_all.h"
 #include "stretto/base/log.h"
 #include "stretto/base/stream_guard.h"
 #include "stretto/c10d/errors.h"
@@ -55,11 +58,9 @@ std::optional<std::vector<at::Tensor>> inputs_for_profiler(at::TensorList inputs
 
 // The program's callbacks may throw, and whoever calls them is in the middle of something else.
 void call(const Continuation& callback, const Status& status) {
-  try {
-    callback(status);
-  } catch (const std::exception& error) {
-    log(LogLevel::error, "a callback of an operation threw: {}", error.what());
-  }
+  catch_all(
+      [&] { callback(status); },
+      [](const char* what) { log(LogLevel::error, "a callback of an operation threw: {}", what); });
 }
 
 }  // namespace
@@ -143,6 +144,20 @@ void InFlight::end() {
   if (has_ended()) return;
   const std::lock_guard lock(mutex_);
   outcome_->end(work_.wait_status());
+}
+
+void InFlight::end_beside_others() {
+  constexpr std::chrono::microseconds kNap(100);
+  while (!has_ended()) {
+    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
+      return outcome_->end(work_.wait_status());
+    }
+    const std::shared_ptr<Shared> group = outcome_->group.lock();
+    const auto communicator = group == nullptr ? nullptr : group->communicator.lock();
+    if (communicator == nullptr) return end();
+    communicator->poll();
+    std::this_thread::sleep_for(kNap);
+  }
 }
 
 std::optional<Rank> InFlight::source() {

@@ -60,6 +60,8 @@ class InFlight {
   bool try_end();
   bool end_within(Duration timeout);
   void end();
+  // As end(), also where the thread that waits is in a callback, which may wait for this.
+  void end_beside_others();
   // Runs `callback` once when the operation has ended; on which thread, see Work::add_callback().
   // Does not block, whoever waits. What the callback throws is logged.
   void then(Continuation callback);

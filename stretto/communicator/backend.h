@@ -74,7 +74,8 @@ class Backend {
   virtual transport::RemoteAddress locate(ConstByteSpan) const { return {}; }
   // Memory of another rank, in this process, as long as the pointer is held; null if this rank does
   // not reach it. Blocks until it has come.
-  virtual std::shared_ptr<std::byte> map(Rank, transport::RemoteAddress, std::size_t /*bytes*/) {
+  virtual std::shared_ptr<std::byte> map(Rank, transport::RemoteAddress, std::size_t /*bytes*/,
+                                         const std::optional<Duration>& /*timeout*/) {
     return nullptr;
   }
 

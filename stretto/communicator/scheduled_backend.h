@@ -74,8 +74,8 @@ class ScheduledBackend final : public Backend {
                 const std::optional<Duration>& timeout) override;
   Memory allocate(std::size_t bytes, std::optional<int> device) override;
   transport::RemoteAddress locate(ConstByteSpan own) const override;
-  std::shared_ptr<std::byte> map(Rank rank, transport::RemoteAddress address,
-                                 std::size_t bytes) override;
+  std::shared_ptr<std::byte> map(Rank rank, transport::RemoteAddress address, std::size_t bytes,
+                                 const std::optional<Duration>& timeout) override;
   std::unique_ptr<Backend> make_group(std::uint64_t number, const std::vector<Rank>& ranks,
                                       const GroupOptions& given) override;
   std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) override;

@@ -105,7 +105,8 @@ transport::RemoteAddress ScheduledBackend::locate(ConstByteSpan own) const {
 }
 
 std::shared_ptr<std::byte> ScheduledBackend::map(Rank rank, transport::RemoteAddress address,
-                                                 std::size_t bytes) {
+                                                 std::size_t bytes,
+                                                 const std::optional<Duration>& timeout) {
   const Rank peer = job_rank(rank);
   transport::ShortageTimer timer;
   std::shared_ptr<std::byte> mapped;
@@ -117,7 +118,11 @@ std::shared_ptr<std::byte> ScheduledBackend::map(Rank rank, transport::RemoteAdd
     mapped = {memory.hold(peer, address), data};
     return true;
   };
-  (void)engine_->drive(try_to_map, deadline(std::nullopt));
+  if (!engine_->drive(try_to_map, deadline(timeout))) {
+    status_of(StatusCode::timeout, "rank {}: symmetric memory of rank {} never arrived",
+              job_rank(this->rank()).value(), peer.value())
+        .or_throw();
+  }
   return mapped;
 }
 

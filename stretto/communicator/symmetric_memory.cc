@@ -65,7 +65,8 @@ struct SymmetricMemory::State {
   ByteSpan place(std::string_view operation, Rank rank, std::size_t offset_bytes,
                  std::size_t bytes) const;
   void ask(Rank rank, const Request& request, ConstByteSpan payload);
-  void map_others(std::span<const Announcement> announcements);
+  void map_others(std::span<const Announcement> announcements,
+                  const std::optional<Duration>& timeout);
   RankVector<ByteVector> exchange(const RankVector<ByteVector>& outgoing,
                                   std::uint64_t Traffic::*length,
                                   const RankVector<Traffic>& incoming,
@@ -111,18 +112,19 @@ SymmetricMemory::State::State(Communicator& communicator, std::size_t bytes,
           .or_throw();
     }
   }
-  map_others(announcements);
+  map_others(announcements, timeout);
   const std::uint8_t reaches_all = std::ranges::count(mapped, nullptr) == 1;
   // When all have come here, all have mapped what they reach, and it may go.
   all_reach_all =
       std::ranges::min(communicator::all_gather_value(*comm, reaches_all, timeout)) != 0;
 }
 
-void SymmetricMemory::State::map_others(std::span<const Announcement> announcements) {
+void SymmetricMemory::State::map_others(std::span<const Announcement> announcements,
+                                        const std::optional<Duration>& timeout) {
   for (std::size_t r = 0; r < announcements.size(); ++r) {
     const Rank rank = static_cast<std::int32_t>(r);
     if (rank == comm->rank()) continue;
-    mapped[r] = comm->backend_->map(rank, announcements[r].address, memory.bytes().size());
+    mapped[r] = comm->backend_->map(rank, announcements[r].address, memory.bytes().size(), timeout);
   }
 }
 

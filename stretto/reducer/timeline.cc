@@ -4,6 +4,7 @@
 #include "stretto/reducer/timeline.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
 #include <limits>
 #include <memory>
@@ -120,14 +121,18 @@ double Timeline::find_waits(Communicator& comm) {
   }
   std::vector<double> last = launches;
   comm.all_reduce(last, {.op = ReduceOp::max}).wait();
+  // Of ranks that are equally late, none has been waited for alone.
+  std::vector<std::uint32_t> late(launches.size());
+  for (std::size_t i = 0; i < launches.size(); ++i) late[i] = launches[i] == last[i] ? 1 : 0;
   std::vector<double> last_but_one = launches;
   for (std::size_t i = 0; i < launches.size(); ++i) {
-    if (launches[i] == last[i]) last_but_one[i] = std::numeric_limits<double>::lowest();
+    if (late[i] == 1) last_but_one[i] = std::numeric_limits<double>::lowest();
   }
   comm.all_reduce(last_but_one, {.op = ReduceOp::max}).wait();
+  comm.all_reduce(late).wait();
   double sum_ms = 0;
   for (std::size_t i = 0; i < launches.size() && comm.size() > 1; ++i) {
-    if (launches[i] != last[i]) continue;
+    if (launches[i] != last[i] || late[i] > 1) continue;
     buckets[i]->waited_for_ms = (last[i] - last_but_one[i]) / kMicrosecondsInMillisecond;
     sum_ms += buckets[i]->waited_for_ms;
   }

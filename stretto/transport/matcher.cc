@@ -17,6 +17,9 @@ constexpr std::size_t kAnnouncedMax = 1 << 18;
 constexpr std::size_t kSpareMax = 64;
 constexpr std::size_t kSpareBytesMax = 4 * kEagerBytes;
 
+// Whether a clear for a receive of so many bytes is sent when that is posted.
+bool is_large(std::uint64_t bytes) { return bytes > kEagerBytes; }
+
 MessageLabel label_of(const Frame& frame) {
   return {.operation = frame.operation, .message_bytes = frame.message_bytes};
 }
@@ -25,11 +28,11 @@ MessageLabel label_of(const Frame& frame) {
 
 // Note [clears]
 //
-// Among equal keys each message finds its receive by their order, but a clear may come out of it:
-// that of a large receive goes out when it is posted, and earlier ones that are small have none
-// until their messages are announced, if they are. So clears, and the data that follows them, also
-// go by the size, and among equal sizes by the order. Where the two sides disagree about a size,
-// the announcement tells the receiver.
+// Among equal keys each message finds its receive by their order. Clears keep the order of large
+// receives, which are sent when a receive is posted, and that of small ones, which are sent when a
+// message is announced; but a large receive's may come before that of an earlier small one. So
+// clears, and the data that follows them, go to the first of their class, large or small. Whether
+// the sizes are equal is then compared, by whoever receives.
 
 // The first receive of this key that a new message may be for.
 std::vector<Matcher::Posted>::iterator Matcher::find_unannounced(const MessageKey& key) {
@@ -142,7 +145,7 @@ Request* Matcher::message_header(const Frame& frame, Unexpected** unexpected) {
 Request* Matcher::data_header(const Frame& frame) {
   const auto found = std::find_if(receives_.begin(), receives_.end(), [&](const Posted& posted) {
     return posted.request->key == frame.key &&
-           posted.request->incoming.size() == frame.message_bytes;
+           is_large(posted.request->incoming.size()) == is_large(frame.message_bytes);
   });
   // Nothing posted: the receive has ended with mismatch since its clear went out.
   if (found == receives_.end()) return nullptr;
@@ -193,7 +196,8 @@ void Matcher::hand_over(Unexpected& unexpected, Request& request) {
 
 bool Matcher::post_waiting_send(Request& request) {
   const auto found = std::find_if(clears_.begin(), clears_.end(), [&](const Clear& clear) {
-    return clear.key == request.key && clear.message_bytes == request.outgoing.size();
+    return clear.key == request.key &&
+           is_large(clear.message_bytes) == is_large(request.outgoing.size());
   });
   if (found == clears_.end()) {
     waiting_sends_.push_back(&request);
@@ -206,7 +210,8 @@ bool Matcher::post_waiting_send(Request& request) {
 Result<Request*> Matcher::clear_arrived(const Frame& frame) {
   const auto found =
       std::find_if(waiting_sends_.begin(), waiting_sends_.end(), [&](const Request* request) {
-        return request->key == frame.key && request->outgoing.size() == frame.message_bytes;
+        return request->key == frame.key &&
+               is_large(request->outgoing.size()) == is_large(frame.message_bytes);
       });
   if (found != waiting_sends_.end()) {
     Request* request = *found;

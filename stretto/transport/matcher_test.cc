@@ -164,7 +164,7 @@ TEST_F(MatcherTest, EqualKeysAreServedInOrder) {
 }
 
 // The receive of the large one is posted second, but its clear is there first.
-TEST_F(MatcherTest, AmongEqualKeysAClearIsForItsSize) {
+TEST_F(MatcherTest, AmongEqualKeysAClearIsForTheFirstOfItsClass) {
   const std::vector<std::byte> bytes(kLarge);
   const auto send_of = [&](std::size_t size) {
     auto send = std::make_unique<TrackedRequest>();
@@ -191,6 +191,24 @@ TEST_F(MatcherTest, AmongEqualKeysAClearIsForItsSize) {
   EXPECT_EQ(announce(10), Announcement::clear);
   EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, kLarge)), &second);
   EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, 10)), &first);
+}
+
+// However soon clears come: else two messages might be exchanged.
+TEST_F(MatcherTest, LargeMessagesInTheWrongOrderAreAMismatch) {
+  const std::vector<std::byte> bytes(2 * kLarge);
+  TrackedRequest send;
+  send.key = kKey;
+  send.outgoing = bytes;
+  EXPECT_EQ(matcher_.clear_arrived(frame(FrameKind::clear, kLarge)).or_throw(), nullptr);
+  EXPECT_EQ(matcher_.clear_arrived(frame(FrameKind::clear, 2 * kLarge)).or_throw(), nullptr);
+  EXPECT_TRUE(matcher_.post_waiting_send(send)) << "by the first clear";
+
+  TrackedRequest& first = receive(kLarge);
+  TrackedRequest& second = receive(2 * kLarge);
+  EXPECT_TRUE(matcher_.post_receive(first));
+  EXPECT_TRUE(matcher_.post_receive(second));
+  EXPECT_EQ(matcher_.data_header(frame(FrameKind::data, 2 * kLarge)), nullptr);
+  EXPECT_EQ(first.status().code(), StatusCode::mismatch);
 }
 
 TEST_F(MatcherTest, AMismatchUsesUpBothSides) {

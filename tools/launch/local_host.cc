@@ -137,10 +137,10 @@ void LocalHost::note_end(RankEvent& event) {
   RankOutcome outcome{.rank = rank, .signals_sent = signals_sent_};
   outcome.note_end(event);
   const std::optional<long> kills = out_of_memory_kills();
-  std::optional<long> more;
-  if (kills && kills_) more = *kills - *kills_;
+  if (kills && kills_) unexplained_kills_ += *kills - *kills_;
   kills_ = kills;
-  event.obituary = obituary_of(outcome, more);
+  event.obituary = obituary_of(outcome, kills ? std::optional(unexplained_kills_) : std::nullopt);
+  if (outcome.signal == SIGKILL && unexplained_kills_ > 0) --unexplained_kills_;
   tell_obituary(rank, event.obituary);
   tell_joiners(outcome);
 }

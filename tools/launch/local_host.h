@@ -68,6 +68,7 @@ class LocalHost final : public Host {
   std::vector<pid_t> pids_;
   std::vector<int> signals_sent_;
   std::optional<long> kills_ = out_of_memory_kills();
+  long unexplained_kills_ = 0;  // Since then, but for those of ranks that have ended by SIGKILL.
   // A rank has failed, or all have been told to end.
   bool ending_ = false;
   TimePoint look_for_store_;  // Not before, as there was none.

@@ -80,8 +80,8 @@ class [[nodiscard]] Work {
   // Calls `callback` once when the operation has ended, however it ended: at once on this thread if
   // it has ended already, else on a thread that makes progress: one that waits for, polls or
   // destroys a Work of the job, or stretto's own. No lock is held; it may submit operations, but
-  // should not wait, because that thread has others to serve. It must not throw. May be called
-  // several times, before wait(). No StreamGuard holds in it.
+  // should not wait, because that thread has others to serve. What it throws is logged. May be
+  // called several times, before wait(). No StreamGuard holds in it.
   void add_callback(Continuation callback);
 
   // One Work for this operation and what comes after it: calls `next` when the operation has ended
