@@ -116,12 +116,6 @@ constexpr Algorithm kAlgorithms[] = {
 };
 // clang-format on
 
-// What may be chosen by predicted time must say what it takes.
-static_assert(std::ranges::all_of(kAlgorithms, [](const Algorithm& algorithm) {
-  return algorithm.access == mapped || algorithm.order == fixed || algorithm.reference ||
-         algorithm.closed_form != nullptr;
-}));
-
 }  // namespace
 
 Schedule Algorithm::build(const Shape& shape) const {
