@@ -6,6 +6,7 @@
 #include <regex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -92,14 +93,14 @@ TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
   stretto::expect_contains(text, "1 trained to the end");
   // Perfetto takes events that overlap on a track for calls of each other.
   const auto timeline = nlohmann::json::parse(read_file(folder_ / "timeline.json"));
-  std::map<int, double> free_at;  // By track, in microseconds.
+  std::map<std::pair<int, int>, double> free_at;  // By rank and track, in microseconds.
   for (const auto& event : timeline.at("traceEvents")) {
     if (event.at("ph") != "X") continue;
-    double& free = free_at[event.at("tid")];
+    double& free = free_at[{event.at("pid"), event.at("tid")}];
     EXPECT_GE(event.at("ts").get<double>(), free - 0.01) << event;
     free = event.at("ts").get<double>() + event.at("dur").get<double>();
   }
-  EXPECT_GE(free_at.size(), 3u) << "forward, backward and buckets";
+  EXPECT_GE(free_at.size(), 6u) << "forward, backward and buckets of two ranks";
 }
 
 TEST_F(Examples, AProgramForOneProcessBecomesOneForMany) {

@@ -43,7 +43,7 @@ TEST_P(Fork, TheDeathOfARankIsNoticedThoughAChildOfItLives) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
   const std::string output = tool.output().so_far();
   expect_contains(output, "lost rank 1");
-  expect_contains(output, fmt::format("its process (pid {}) has ended", victim));
+  expect_contains(output, fmt::format("pid {}): killed by SIGKILL", victim));
 }
 
 TEST_P(Fork, ALeavingIsNoticedThoughAChildHasTheSockets) {
