@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ranges>
 
 #include <fmt/format.h>
 
@@ -80,8 +79,9 @@ void Group::abort(const Status& reason) { abort_telling(reason, abandoned(reason
 // youngest go first, so that each ends with the one of which the program says so.
 void Group::abort_telling(const Status& reason, const Status& told, bool by_others) {
   if (std::exchange(is_aborted_, true)) return;
-  for (Client* const group : std::views::reverse(engine_->groups())) {
-    if (group->descends_from(id())) group->abort(inherited(reason));
+  const auto groups = engine_->groups();
+  for (auto group = groups.rbegin(); group != groups.rend(); ++group) {
+    if ((*group)->descends_from(id())) (*group)->abort(inherited(reason));
   }
   failure_.ok() ? fail_telling(reason, &told, by_others) : announce(told);
 }
