@@ -3,12 +3,12 @@
 
 #include "stretto/bootstrap/resolve.h"
 
-#include <algorithm>
 #include <condition_variable>
 
 #include "stretto/base/mutex.h"
 #include "stretto/base/scope_exit.h"
 #include "stretto/base/thread.h"
+#include "stretto/base/wait_until.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -57,15 +57,11 @@ Result<Addresses> resolve(const std::string& host, int port, const WaitLimit& li
                            }));
   thread.detach();
   MutexLock lock(lookup->mutex);
-  while (!lookup->has_ended) {
-    if (limit.passed()) {
-      return status_of(StatusCode::system, "looking up \"{}\": no answer in time", host);
-    }
-    lock.unlock();
-    STRETTO_RETURN_IF_ERROR(limit.look());
-    lock.lock();
-    lookup->done.wait_for(lock.native(), std::min<Duration>(limit.nap(), std::chrono::seconds(1)),
-                          [&]() STRETTO_REQUIRES(lookup->mutex) { return lookup->has_ended; });
+  const auto has_ended = [&]() STRETTO_REQUIRES(lookup->mutex) { return lookup->has_ended; };
+  STRETTO_ASSIGN_OR_RETURN(const bool is_answered,
+                           wait_until(lookup->done, lock, limit, has_ended));
+  if (!is_answered) {
+    return status_of(StatusCode::system, "looking up \"{}\": no answer in time", host);
   }
   return std::move(lookup->found);
 }

@@ -182,11 +182,7 @@ std::vector<Rank> OperationQueue::waiting_for(const PendingOperation& operation)
   }
   const bool is_queued = operation.sequence() != transport::kPointToPoint;
   if (is_queued && !running_.empty()) return running_.front().execution->waiting_for();
-  std::vector<Rank> others;
-  for (std::int32_t rank = 0; std::cmp_less(rank, membership_->members.size()); ++rank) {
-    if (rank != membership_->rank.value()) others.push_back(rank);
-  }
-  return others;
+  return membership_->others();
 }
 
 bool OperationQueue::release_mappings() {

@@ -89,10 +89,9 @@ Status PendingOperation::wait(Deadline deadline) {
 Status PendingOperation::wait_on_device() {
   if (!done()) STRETTO_RETURN_IF_ERROR(engine_->check_not_forked());
   const auto is_begun = [this, stream = StreamGuard::current()]() STRETTO_REQUIRES(engine_held) {
-    const auto is_begun_in = [&](Client* group) STRETTO_REQUIRES(engine_held) {
-      return group->id() == group_ && group->let_wait(stream, *this);
-    };
-    return done() || std::ranges::any_of(engine_->groups(), is_begun_in);
+    if (done()) return true;
+    Client* const group = engine_->find(group_);
+    return group != nullptr && group->let_wait(stream, *this);
   };
   if (!done()) (void)engine_->drive(is_begun, Deadline());
   return done() ? status_ : Status();

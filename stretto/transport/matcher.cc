@@ -103,7 +103,7 @@ bool Matcher::post_receive(Request& request) {
       });
   if (found == unexpected_.end()) {
     receives_.push_back({.request = &request});
-    return request.incoming.size() > kEagerBytes;
+    return is_large(request.incoming.size());
   }
   if (!agree(request, label_of(found->frame), self_)) {
     // The message is used up, as it is when it comes second.
@@ -170,7 +170,7 @@ Result<Matcher::Announcement> Matcher::announced(const Frame& frame) {
     return Announcement::settled;
   }
   // The clear of a large receive and this announcement have crossed: the data follows by itself.
-  const bool cleared = found->request->incoming.size() > kEagerBytes;
+  const bool cleared = is_large(found->request->incoming.size());
   return cleared ? Announcement::settled : Announcement::clear;
 }
 
