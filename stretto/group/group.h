@@ -41,8 +41,8 @@ class Group final : public Client {
   Group(std::shared_ptr<Engine> engine, execution::Membership membership, const Options& options);
   ~Group();
 
-  // Ends everything, for good; what others still use of it has ended when has_ended() says so, for
-  // which whoever drives sees. Destroying the group does and waits for the same, with the lock.
+  // Ends all operations, for good. Other ranks may still copy from or to their buffers until
+  // has_ended(): drive until then. The destructor does both, and holds the lock meanwhile.
   void leave() STRETTO_REQUIRES(engine_held);
   bool has_ended() const STRETTO_REQUIRES(engine_held);
 

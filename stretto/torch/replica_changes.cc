@@ -114,8 +114,7 @@ void Replica::check_tensors() const {
     if (!parameters.contains(name) && !buffers.contains(name)) {
       refuse(
           "the option parameters_to_ignore names '{}', which is neither a parameter nor a buffer "
-          "of "
-          "the module",
+          "of the module",
           name);
     }
   }

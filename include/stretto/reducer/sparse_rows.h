@@ -62,10 +62,10 @@ class [[nodiscard]] SparseRowsWork {
   std::unique_ptr<Call> call_;
 };
 
-// Everybody's rows, added up: collective. The result has each row once, in ascending
-// order, and the same bits on all ranks: a row is the sum of what ranks 0, 1, 2, ... have of it, in
-// that order, and what a rank says twice is added up first. Instantiated for float, double,
-// std::int32_t and std::int64_t.
+// Everybody's rows, added up: collective. The result has each row once, in ascending order, and the
+// same bits on all ranks: a row is the sum of what ranks 0, 1, 2, ... have of it, in that order,
+// and what a rank says twice is added up first. Instantiated for float, double, std::int32_t and
+// std::int64_t.
 //
 // Moves what all ranks have to all of them, as messages of docs/internals/wire_format.md, which say
 // a row in 1 to 2 bytes; so it pays while all together have fewer rows than the matrix; else make
