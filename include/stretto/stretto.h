@@ -14,6 +14,7 @@
 #include "stretto/communicator/byte_exchange.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/symmetric_memory.h"
+#include "stretto/job/elastic_job.h"
 #include "stretto/job/join.h"
 #include "stretto/job/threads.h"
 #include "stretto/reducer/sparse_rows.h"

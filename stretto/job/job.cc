@@ -371,4 +371,36 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
   return job;
 }
 
+Result<ElasticPlace> elastic_place(const JoinOptions& options, const Environment& environment) {
+  if (options.rank || options.size) {
+    return Status(StatusCode::invalid_argument,
+                  "an elastic job gives its processes their ranks: leave rank and size out of the "
+                  "options");
+  }
+  STRETTO_ASSIGN_OR_RETURN(const RankAndSize own, resolve_rank_and_size({}, environment));
+  MaybeSourced<std::string> from_options;
+  if (!options.rendezvous.empty()) from_options = {options.rendezvous, "option rendezvous"};
+  STRETTO_ASSIGN_OR_RETURN(const auto given,
+                           agree(from_options, read_text(environment, "STRETTO_RENDEZVOUS")));
+  if (!given && own.empty()) return ElasticPlace();
+  Job job{.size = 2};  // Of one, nobody would have to have a key.
+  if (given) {
+    STRETTO_RETURN_IF_ERROR(set_rendezvous(job, given->value).with_context(given->source));
+  }
+  if (job.rendezvous_kind != RendezvousKind::launcher_store) {
+    return status_of(
+        StatusCode::invalid_argument,
+        "an elastic job meets in the store of stretto run, at the HOST:PORT of "
+        "STRETTO_RENDEZVOUS, which lasts as long as the job; {}",
+        given ? given->source + " names another place" : "the launcher of this process has none");
+  }
+  STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
+  ElasticPlace place{.store = bootstrap::HostPort{job.rendezvous_host, job.rendezvous_port},
+                     .key = job.key.value_or(bootstrap::JobKey())};
+  if (own.launcher != Launcher::stretto_run) return place;
+  place.launcher_rank = own.rank->value;
+  place.launched_size = own.size->value;
+  return place;
+}
+
 }  // namespace stretto::job

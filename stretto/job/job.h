@@ -33,6 +33,8 @@ struct Job {
   Launcher launcher = Launcher::none;
   int rank = 0;
   int size = 1;
+  // What the launcher calls each rank; -1: it has not started it. Empty: the same, or nobody knows.
+  std::vector<int> launcher_ranks = {};
   RendezvousKind rendezvous_kind = RendezvousKind::none;
   std::string rendezvous_host = {};  // Empty if they meet in a file.
   int rendezvous_port = 0;
@@ -81,5 +83,18 @@ Result<Job> resolve_job(const JoinOptions& options, const Environment& environme
 // where connections are to be encrypted.
 Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int size,
                       const JoinOptions& options, const Environment& environment);
+
+// Where the processes of an elastic job meet.
+struct ElasticPlace {
+  std::optional<bootstrap::HostPort> store = std::nullopt;  // None: this process is alone.
+  bootstrap::JobKey key = {};
+  int launcher_rank = -1;  // -1: no launcher has started this process.
+  int launched_size = 1;   // So many processes does the launcher start.
+};
+
+// From JoinOptions::rendezvous or STRETTO_RENDEZVOUS, STRETTO_JOB_KEY, and, where stretto run has
+// started this process, from STRETTO_RANK and STRETTO_SIZE. Fails with invalid_argument where these
+// make no sense, or where the ranks meet in a place that does not outlive their start.
+Result<ElasticPlace> elastic_place(const JoinOptions& options, const Environment& environment);
 
 }  // namespace stretto::job

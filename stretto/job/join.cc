@@ -23,6 +23,7 @@
 #include "stretto/communicator/scheduled_backend.h"
 #include "stretto/job/device_factory.h"
 #include "stretto/job/job.h"
+#include "stretto/job/join_job.h"
 #include "stretto/job/plugin_factory.h"
 #include "stretto/job/rendezvous.h"
 #include "stretto/job/settings.h"
@@ -59,8 +60,8 @@ Result<Joined> make_engine(bootstrap::Mesh mesh, const Job& job, const Settings&
                                  .local_cores = mesh.local_cores,
                                  .names = std::move(mesh.names),
                                  .warn_after = settings.warn_after};
-  auto board =
-      std::make_shared<job::StatusBoard>(job::StatusBoard::open(environment, job.rank, job.size));
+  auto board = std::make_shared<job::StatusBoard>(
+      job::StatusBoard::open(environment, job.rank, job.size, job.launcher_ranks));
   if (board->connected()) {
     options.report_activity = [board](std::string_view text) { board->write(text); };
     options.find_obituary = [board](Rank rank) { return board->find_obituary(rank.value()); };
@@ -185,9 +186,15 @@ void log_lines(std::string_view text) {
   }
 }
 
-Result<std::unique_ptr<Communicator>> join_job(const Result<Job>& resolved,
-                                               const JoinOptions& options,
-                                               const Environment& environment) {
+template <class Resolve>
+std::unique_ptr<Communicator> join_as(const JoinOptions& options, Resolve resolve) {
+  const Environment& environment = job::environment_of(options);
+  return job::join_job(resolve(environment), options, environment).or_throw();
+}
+
+Result<std::unique_ptr<Communicator>> join_resolved(const Result<Job>& resolved,
+                                                    const JoinOptions& options,
+                                                    const Environment& environment) {
   if (!resolved.ok()) return resolved.status();
   const Job* const job = &resolved.value();
   configure_log(environment, fmt::format("stretto [rank {}]", job->rank));
@@ -210,18 +217,21 @@ Result<std::unique_ptr<Communicator>> join_job(const Result<Job>& resolved,
        .open_device = std::move(joined->collectives.open_device)});
 }
 
-template <class Resolve>
-std::unique_ptr<Communicator> join_as(const JoinOptions& options, Resolve resolve) {
-  const Environment& environment =
-      options.environment != nullptr ? *options.environment : process_environment();
-  try {
-    return join_job(resolve(environment), options, environment).or_throw();
-  } catch (const std::bad_alloc&) {
-    throw OutOfMemory({StatusCode::out_of_memory, "joining the job: there is no memory left"});
-  }
+}  // namespace
+
+const Environment& job::environment_of(const JoinOptions& options) {
+  return options.environment != nullptr ? *options.environment : process_environment();
 }
 
-}  // namespace
+Result<std::unique_ptr<Communicator>> job::join_job(const Result<Job>& resolved,
+                                                    const JoinOptions& options,
+                                                    const Environment& environment) {
+  try {
+    return join_resolved(resolved, options, environment);
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::out_of_memory, "joining the job: there is no memory left");
+  }
+}
 
 std::unique_ptr<Communicator> join(const JoinOptions& options) {
   return join_as(options, [&](const Environment& environment) {

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 #include <thread>
 
 #include "stretto/base/log.h"
@@ -82,7 +83,8 @@ Copy copy_of(const Slot& slot) {
 
 }  // namespace
 
-StatusBoard StatusBoard::open(const Environment& environment, int rank, int size) {
+StatusBoard StatusBoard::open(const Environment& environment, int rank, int size,
+                              std::span<const int> launcher_ranks) {
   StatusBoard board;
   const auto read = [&](const char* variable) {
     return parse_number<unsigned>(environment.get(variable).value_or(""));
@@ -102,8 +104,13 @@ StatusBoard StatusBoard::open(const Environment& environment, int rank, int size
   const auto is = [&](const char* variable, int expected) {
     return read(variable) == static_cast<unsigned>(expected);
   };
+  board.launcher_ranks_.assign(launcher_ranks.begin(), launcher_ranks.end());
   const bool has_room = static_cast<std::size_t>(size) < slots - *local_rank;
-  if (has_room && is("STRETTO_RANK", rank) && is("STRETTO_SIZE", size)) board.size_ = size;
+  const bool same = has_room && is("STRETTO_RANK", rank) && is("STRETTO_SIZE", size);
+  if (launcher_ranks.empty() && same) {
+    board.launcher_ranks_.resize(static_cast<std::size_t>(size));
+    std::iota(board.launcher_ranks_.begin(), board.launcher_ranks_.end(), 0);
+  }
   return board;
 }
 
@@ -112,8 +119,11 @@ void StatusBoard::write(std::string_view text) {
 }
 
 std::optional<std::string> StatusBoard::find_obituary(int rank) const {
-  if (mapping_ == nullptr || rank < 0 || rank >= size_) return std::nullopt;
-  const Slot& slot = slot_of(mapping_, slots_ - 1 - static_cast<std::size_t>(rank));
+  const auto index = static_cast<std::size_t>(rank);
+  if (mapping_ == nullptr || index >= launcher_ranks_.size()) return std::nullopt;
+  const auto launcher_rank = static_cast<std::size_t>(launcher_ranks_[index]);
+  if (launcher_rank >= slots_) return std::nullopt;
+  const Slot& slot = slot_of(mapping_, slots_ - 1 - launcher_rank);
   if (slot.sequence.load(std::memory_order_acquire) == 0) return std::nullopt;
   // Torn: it is just being told, or, by a rank that has no business there, will never be.
   Copy copy = copy_of(slot);

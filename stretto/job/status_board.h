@@ -6,8 +6,10 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "stretto/base/clock.h"
 #include "stretto/base/environment.h"
@@ -31,9 +33,11 @@ class StatusBoard {
   StatusBoard() = default;
   // The slot STRETTO_LOCAL_RANK of the memory STRETTO_STATUS_FD, both set by `stretto run`. Without
   // them, or if that file descriptor is none of ours, a board on which nothing is written.
-  // `rank`, `size`: of the job that has been joined. How its ranks have ended can be read if these
-  // are the launcher's numbers, too.
-  static StatusBoard open(const Environment& environment, int rank, int size);
+  // `rank`, `size`: of the job that has been joined. `launcher_ranks`: what the launcher calls each
+  // of its ranks, -1 where it does not know it. Empty: the same as the job, if it calls this one so
+  // and has started as many; else it knows none, and nobody tells how they have ended.
+  static StatusBoard open(const Environment& environment, int rank, int size,
+                          std::span<const int> launcher_ranks = {});
 
   bool connected() const { return mapping_ != nullptr; }
   // Replaces the note; what is beyond kStatusTextBytes is cut off. Never blocks and makes no system
@@ -48,7 +52,7 @@ class StatusBoard {
   std::shared_ptr<void> mapping_;
   std::size_t slot_ = 0;
   std::size_t slots_ = 0;
-  int size_ = 0;  // Of the job; 0: its ranks have other numbers than the launcher's.
+  std::vector<int> launcher_ranks_;  // By rank of the job.
 };
 
 struct StatusNote {

@@ -1,0 +1,179 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/job/elastic_job.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+
+#include "stretto/bootstrap/host_port.h"
+#include "stretto/bootstrap/prefix_store.h"
+#include "stretto/bootstrap/store_server.h"
+#include "stretto/bootstrap/tcp_store.h"
+#include "stretto/job/membership.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/failures.h"
+#include "tests/support/fake_environment.h"
+#include "tests/support/on_threads.h"
+#include "tests/support/soon.h"
+
+namespace stretto {
+namespace {
+
+using testing::error_of;
+
+class ElasticJobTest : public ::testing::Test {
+ protected:
+  std::string place() const { return bootstrap::format_host_port("127.0.0.1", server_->port()); }
+  // Of a process that the launcher of `size` has started as `rank`.
+  FakeEnvironment launched(int rank, int size) const {
+    return FakeEnvironment({{"STRETTO_RANK", std::to_string(rank)},
+                            {"STRETTO_SIZE", std::to_string(size)},
+                            {"STRETTO_RENDEZVOUS", place()},
+                            {"STRETTO_JOB_KEY", key_.hexadecimal()}});
+  }
+  const bootstrap::JobKey key_ = bootstrap::JobKey::generate().or_throw();
+  const std::unique_ptr<bootstrap::StoreServer> server_ =
+      bootstrap::StoreServer::start({.key = key_}).or_throw();
+};
+
+ElasticOptions options_of(const Environment& environment) {
+  return {.join = {.join_timeout = std::chrono::seconds(20), .environment = &environment}};
+}
+
+int sum_of(Communicator& comm, int value) {
+  std::vector<int> sum = {value};
+  comm.all_reduce(sum).wait();
+  return sum.front();
+}
+
+// Of a generation that is over: another rank has left it.
+void expect_over(Communicator& comm) {
+  try {
+    sum_of(comm, 1);
+    ADD_FAILURE() << "no failure";
+  } catch (const PeerLost&) {
+  } catch (const Aborted&) {
+  }
+}
+
+TEST_F(ElasticJobTest, GoesOnWithoutADeadProcessAndWithANewOne) {
+  on_threads(3, [&](int rank) {
+    const FakeEnvironment environment = launched(rank, 3);
+    ElasticJob job(options_of(environment));
+    EXPECT_EQ(job.generation(), 0);
+    auto comm = job.join();
+    EXPECT_EQ(job.generation(), 1);
+    EXPECT_EQ(sum_of(*comm, 1), 3);
+    EXPECT_FALSE(job.has_newcomers(*comm));
+    if (comm->rank() == 1) return;  // Leaves.
+    const Rank before = comm->rank();
+    expect_over(*comm);
+    comm.reset();
+    comm = job.join();
+    EXPECT_EQ(comm->size(), 2);
+    EXPECT_EQ(comm->rank(), before == 0 ? Rank(0) : Rank(1)) << "ranks are by age";
+    EXPECT_EQ(sum_of(*comm, 10), 20);
+
+    std::optional<std::thread> newcomer;
+    if (comm->rank() == 0) {
+      newcomer.emplace([&] {
+        const FakeEnvironment by_hand({{"STRETTO_JOB_KEY", key_.hexadecimal()}});
+        ElasticOptions options = options_of(by_hand);
+        options.join.rendezvous = place();
+        ElasticJob late(options);
+        const auto joined = late.join();
+        EXPECT_EQ(joined->rank(), Rank(2));
+        EXPECT_EQ(late.generation(), 3);
+        EXPECT_EQ(sum_of(*joined, 100), 300);
+        joined->barrier().wait();
+      });
+    }
+    while (!job.has_newcomers(*comm)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    comm.reset();
+    comm = job.join();
+    EXPECT_EQ(comm->size(), 3);
+    EXPECT_EQ(sum_of(*comm, 100), 300);
+    comm->barrier().wait();
+    if (newcomer) newcomer->join();
+  });
+}
+
+// One that is a member, and ends before all have met.
+TEST_F(ElasticJobTest, MeetsAgainIfAProcessDiesMeanwhile) {
+  std::thread dies([&] {
+    const std::shared_ptr<bootstrap::Store> store =
+        bootstrap::connect_tcp_store({.host = "127.0.0.1", .port = server_->port(), .key = key_},
+                                     soon())
+            .or_throw();
+    const auto process =
+        job::Membership::enter(std::make_shared<bootstrap::PrefixStore>("elastic/", store),
+                               {.launcher_rank = 2, .first_size = 3})
+            .or_throw();
+    EXPECT_EQ(process->next(soon()).or_throw().number, 1);
+  });
+  on_threads(2, [&](int rank) {
+    const FakeEnvironment environment = launched(rank, 3);
+    ElasticJob job(options_of(environment));
+    const auto comm = job.join();
+    EXPECT_EQ(comm->size(), 2);
+    EXPECT_GT(job.generation(), 1);
+    EXPECT_EQ(sum_of(*comm, 1), 2);
+    comm->barrier().wait();
+  });
+  dies.join();
+}
+
+TEST_F(ElasticJobTest, AProcessWhoseJoinFailsHasLeft) {
+  const FakeEnvironment environment = launched(0, 2);
+  ElasticOptions options = options_of(environment);
+  options.join.join_timeout = std::chrono::milliseconds(50);
+  ElasticJob job(options);
+  expect_contains(error_of<Timeout>([&] { job.join(); }), "1 of at least 2 processes have come");
+  expect_contains(error_of<InvalidArgument>([&] { job.join(); }), "has left the job");
+}
+
+TEST(ElasticJobAlone, IsAJobOfOneProcess) {
+  const FakeEnvironment nothing({});
+  ElasticJob job(options_of(nothing));
+  for (const int generation : {1, 2}) {
+    const auto comm = job.join();
+    EXPECT_EQ(comm->size(), 1);
+    EXPECT_EQ(job.generation(), generation);
+    EXPECT_EQ(sum_of(*comm, 7), 7);
+    EXPECT_FALSE(job.has_newcomers(*comm));
+  }
+}
+
+TEST_F(ElasticJobTest, SaysWhereItCannotMeet) {
+  const auto refused = [](const Variables& variables, const ElasticOptions& given) {
+    const FakeEnvironment environment(variables);
+    ElasticOptions options = given;
+    options.join.environment = &environment;
+    return error_of<InvalidArgument>([&] { ElasticJob job(options); });
+  };
+  const std::string key = key_.hexadecimal();
+  expect_contains(refused({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "x"}}, {}),
+                  "meets in the store of stretto run");
+  expect_contains(refused({{"STRETTO_JOB_KEY", key}}, {.join = {.rendezvous = "file:///tmp/x"}}),
+                  "option rendezvous names another place");
+  expect_contains(
+      refused({{"STRETTO_JOB_KEY", key}}, {.join = {.rendezvous = "tcp://127.0.0.1:1"}}),
+      "option rendezvous names another place");
+  expect_contains(refused({{"STRETTO_RENDEZVOUS", place()}}, {}), "STRETTO_JOB_KEY is not set");
+  expect_contains(refused({}, {.join = {.rank = 0, .size = 1}}), "leave rank and size out");
+  expect_contains(refused({}, {.min_size = 0}), "min_size is 0");
+}
+
+TEST_F(ElasticJobTest, WrongKeysAreRefused) {
+  Variables variables = {
+      {"STRETTO_RENDEZVOUS", place()},
+      {"STRETTO_JOB_KEY", bootstrap::JobKey::generate().or_throw().hexadecimal()}};
+  const FakeEnvironment environment(variables);
+  EXPECT_THROW(ElasticJob job(options_of(environment)), Refused);
+}
+
+}  // namespace
+}  // namespace stretto

@@ -1,0 +1,23 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <memory>
+
+#include "stretto/base/environment.h"
+#include "stretto/communicator/communicator.h"
+#include "stretto/job/job.h"
+#include "stretto/job/join_options.h"
+
+namespace stretto::job {
+
+// The environment that the options name, or that of this process.
+const Environment& environment_of(const JoinOptions& options);
+
+// What join() does once it is known where the ranks meet.
+Result<std::unique_ptr<Communicator>> join_job(const Result<Job>& resolved,
+                                               const JoinOptions& options,
+                                               const Environment& environment);
+
+}  // namespace stretto::job
