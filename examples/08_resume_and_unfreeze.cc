@@ -89,6 +89,32 @@ void train_with_who_is_left(std::unique_ptr<stretto::Communicator> comm) {
   std::printf("%d trained to the end\n", comm->size());
 }
 
+// The same in a job that new processes may enter (stretto run --restarts N).
+void train_with_who_is_there() {
+  stretto::ElasticJob job;
+  Net model;
+  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  std::vector<int> step = {0};
+  while (step[0] < 20) {
+    const auto comm = job.join();
+    try {
+      stretto::DistributedDataParallel ddp(model, *comm);  // From here on rank 0's parameters,
+      stretto::broadcast_optimizer(optimizer, *comm);      // its momentum,
+      comm->broadcast(step).wait();                        // and its count of steps.
+      for (; step[0] < 20 && !job.has_newcomers(*comm); ++step[0]) {
+        if (step[0] == 10 && comm->rank() == 1) return;
+        const auto data = torch::randn({16, 8});
+        optimizer.zero_grad();
+        (ddp.forward(data) - data.sum(1, true)).pow(2).mean().backward();
+        optimizer.step();
+      }
+    } catch (const stretto::PeerLost&) {
+    } catch (const stretto::Aborted&) {
+    }
+  }
+  std::printf("after generation %d all steps are done\n", job.generation());
+}
+
 void train(const std::unique_ptr<stretto::Communicator>& comm, const std::string& folder) {
   const std::string path = folder + "/model.pt";
 
@@ -140,5 +166,6 @@ void train(const std::unique_ptr<stretto::Communicator>& comm, const std::string
 int main(int, char** argv) {
   auto comm = stretto::join();
   train(comm, argv[1]);
+  train_with_who_is_there();
   train_with_who_is_left(std::move(comm));
 }

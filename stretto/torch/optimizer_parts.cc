@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <limits>
 #include <span>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -73,15 +72,6 @@ ByteVector broadcast_text(Communicator& communicator, const std::string& text, R
   constexpr std::size_t kAnyLength = std::numeric_limits<std::size_t>::max();
   return broadcast_bytes(communicator, std::as_bytes(std::span(text)), root,
                          {.limit_bytes = kAnyLength, .timeout = timeout});
-}
-
-void broadcast_optimizer(torch::optim::Optimizer& optimizer, Communicator& communicator, Rank root,
-                         const std::optional<Duration>& timeout) {
-  std::ostringstream text;
-  if (communicator.rank() == root) torch::save(optimizer, text);
-  const ByteVector bytes = broadcast_text(communicator, text.str(), root, timeout);
-  if (communicator.rank() == root) return;
-  torch::load(optimizer, reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
 void step_part(torch::optim::Optimizer& optimizer,

@@ -91,6 +91,7 @@ TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
   EXPECT_EQ(numbers(text, "mean loss").size(), 1u) << text;
   stretto::expect_lacks(text, "another one");
   stretto::expect_contains(text, "1 trained to the end");
+  stretto::expect_contains(text, "after generation 2 all steps are done");
   // Perfetto takes events that overlap on a track for calls of each other.
   const auto timeline = nlohmann::json::parse(read_file(folder_ / "timeline.json"));
   std::map<std::pair<int, int>, double> free_at;  // By rank and track, in microseconds.

@@ -29,10 +29,6 @@ std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer);
 ByteVector broadcast_text(Communicator& communicator, const std::string& text, Rank root,
                           const std::optional<Duration>& timeout);
 
-// Makes the settings and the state of `root`'s optimizer everyone's. Collective, blocks.
-void broadcast_optimizer(torch::optim::Optimizer& optimizer, Communicator& communicator, Rank root,
-                         const std::optional<Duration>& timeout);
-
 using Parts = std::vector<std::vector<torch::Tensor>>;  // Parameters, for each group.
 
 // optimizer.step() for those parameters of which `chosen` is true. `spare` is memory that is kept
