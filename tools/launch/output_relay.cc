@@ -4,12 +4,14 @@
 #include "tools/launch/output_relay.h"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdlib>
-#include <mutex>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -78,42 +80,59 @@ bool wants_colour(int fd) {
 }
 
 void OutputRelay::add(FileDescriptor source, int target, std::string prefix) {
-  pipes_.push_back({std::move(source), target, LinePrefixer(std::move(prefix))});
+  add({std::move(source), target, LinePrefixer(std::move(prefix))});
 }
 
 void OutputRelay::add_marked(FileDescriptor source, int target, std::string marker,
                              FileDescriptor marked) {
-  pipes_.push_back({.source = std::move(source),
-                    .target = target,
-                    .lines = LinePrefixer({}),
-                    .marked_lines = MarkedLines(std::move(marker)),
-                    .marked = std::move(marked)});
+  add({.source = std::move(source),
+       .target = target,
+       .lines = LinePrefixer({}),
+       .marked_lines = MarkedLines(std::move(marker)),
+       .marked = std::move(marked)});
+}
+
+void OutputRelay::add(Pipe pipe) {
+  {
+    const std::lock_guard lock(mutex_);
+    added_.push_back(std::move(pipe));
+  }
+  if (wake_.valid()) ::eventfd_write(wake_.get(), 1);
+}
+
+void OutputRelay::take_added() {
+  eventfd_t count = 0;
+  ::eventfd_read(wake_.get(), &count);
+  std::erase_if(pipes_, [](const Pipe& pipe) { return !pipe.source.valid(); });
+  const std::lock_guard lock(mutex_);
+  std::move(added_.begin(), added_.end(), std::back_inserter(pipes_));
+  added_.clear();
 }
 
 Status OutputRelay::start() {
+  // As if woken: there are those that were added before.
+  wake_ = FileDescriptor(::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_.valid()) return system_status("eventfd");
   return thread_.start("stretto-relay", [this](int stop) { run(stop); });
 }
 
 void OutputRelay::finish() {
-  if (thread_.stop()) return;
+  thread_.stop();
+  take_added();
   for (Pipe& pipe : pipes_) drain(pipe);
 }
 
 void OutputRelay::run(int stop) {
   while (true) {
     // A negative number is skipped by poll(): a pipe that has ended.
-    std::vector<pollfd> entries{{stop, POLLIN, 0}};
+    std::vector<pollfd> entries{{stop, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
     for (const Pipe& pipe : pipes_) entries.push_back({pipe.source.get(), POLLIN, 0});
     if (::poll(entries.data(), entries.size(), -1) < 0) continue;
-    const bool last_round = entries[0].revents != 0;
+    if (entries[0].revents != 0) return;
     for (std::size_t i = 0; i < pipes_.size(); ++i) {
-      if (last_round) {
-        drain(pipes_[i]);
-      } else if (entries[i + 1].revents != 0) {
-        copy(pipes_[i]);
-      }
+      if (entries[i + 2].revents != 0) copy(pipes_[i]);
     }
-    if (last_round) return;
+    if (entries[1].revents != 0) take_added();
   }
 }
 

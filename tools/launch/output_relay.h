@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -66,8 +67,8 @@ class OutputRelay {
   OutputRelay& operator=(const OutputRelay&) = delete;
   ~OutputRelay() { finish(); }
 
-  // To be called before start(). `source` is the reading end of a pipe, non-blocking; `target`
-  // stays open.
+  // Before or after start(), by the same thread; never blocks. `source` is the reading end of a
+  // pipe, non-blocking; `target` stays open.
   void add(FileDescriptor source, int target, std::string prefix);
   // The same for a pipe with marked lines: they go to `marked`, which ends with the pipe.
   void add_marked(FileDescriptor source, int target, std::string marker, FileDescriptor marked);
@@ -86,12 +87,18 @@ class OutputRelay {
   };
 
   void run(int stop);
+  void add(Pipe pipe);
+  // Those that have been added since.
+  void take_added();
   // False at the end of the pipe, or if there is nothing (more) to read.
   bool copy(Pipe& pipe);
   void drain(Pipe& pipe);
   void close(Pipe& pipe);
   void write(int target, std::string_view text);
 
+  std::mutex mutex_;
+  std::vector<Pipe> added_;  // Guarded by the mutex.
+  FileDescriptor wake_;      // An eventfd, once the thread runs.
   std::vector<Pipe> pipes_;
   bool said_what_is_lost_ = false;
   StoppableThread thread_;

@@ -237,6 +237,19 @@ TEST(OutputRelay, SaysOnceThatOutputCannotBeWritten) {
             "stretto run: some of the ranks' output is lost: No space left on device\n");
 }
 
+TEST(OutputRelay, TakesPipesWhileItRuns) {
+  Pipe terminal = make_pipe();
+  OutputRelay relay;
+  ASSERT_TRUE(relay.start().ok());
+  Pipe rank = make_pipe();
+  ::fcntl(rank.reading.get(), F_SETFL, O_NONBLOCK);
+  relay.add(std::move(rank.reading), terminal.writing.get(), "[0] ");
+  write_fully(rank.writing.get(), "one\n");
+  std::array<char, 8> line;
+  EXPECT_EQ(::read(terminal.reading.get(), line.data(), line.size()), 8);
+  EXPECT_EQ(std::string_view(line.data(), line.size()), "[0] one\n");
+}
+
 TEST(OutputRelay, PassesOnWhatIsStillInThePipesAlthoughSomebodyHoldsThemOpen) {
   Pipe rank = make_pipe();
   Pipe terminal = make_pipe();
