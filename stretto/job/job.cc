@@ -324,6 +324,17 @@ Status resolve_network_timeout(const JoinOptions& options, const Environment& en
   return {};
 }
 
+// The others of its job do not join again.
+Status refuse_restarted(const Environment& environment) {
+  const auto restart = environment.get("STRETTO_RESTART_COUNT");
+  if (!restart) return {};
+  return status_of(StatusCode::invalid_argument,
+                   "this process was started again by stretto run --restarts "
+                   "(STRETTO_RESTART_COUNT={}), and join() cannot enter a job that runs: a program "
+                   "whose ranks are started again joins by stretto::ElasticJob",
+                   *restart);
+}
+
 }  // namespace
 
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment) {
@@ -337,6 +348,7 @@ Result<Job> resolve_job(const JoinOptions& options, const Environment& environme
   } else {
     job.sources.by_default("rank 0 of", job.size);
   }
+  if (job.size > 1) STRETTO_RETURN_IF_ERROR(refuse_restarted(environment));
   STRETTO_RETURN_IF_ERROR(resolve_rendezvous(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));

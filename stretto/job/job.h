@@ -75,12 +75,13 @@ struct Job {
 // JoinOptions::network_timeout or STRETTO_NETWORK_TIMEOUT.
 //
 // Fails with invalid_argument, naming both sources, if an option and a variable, or two launchers'
-// variables, contradict each other; or saying what is missing or makes no sense. Reads nothing but
-// options and environment.
+// variables, contradict each other; or saying what is missing or makes no sense; or that `stretto
+// run --restarts` has started this process again (STRETTO_RESTART_COUNT), as the others of its job
+// do not join again. Reads nothing but options and environment.
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment);
 
 // The same for a program that knows its rank: only how to connect is looked up, and the job key
-// where connections are to be encrypted.
+// where connections are to be encrypted. A process that was started again is not refused.
 Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int size,
                       const JoinOptions& options, const Environment& environment);
 

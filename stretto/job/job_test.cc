@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "stretto/base/error.h"
+#include "stretto/bootstrap/memory_store.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/job/join.h"
 #include "tests/support/expect_contains.h"
@@ -319,6 +320,18 @@ TEST(ResolveJob, ALauncherInsideAnotherCounts) {
   expect_invalid({}, with(stretto_run(), {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}}),
                  "STRETTO_RANK says 3, but PMI_RANK says 2: unset one of them");
   expect_invalid({}, with(by_hand(), open_mpi()), "WORLD_SIZE says 2, but OMPI_COMM_WORLD_SIZE");
+}
+
+TEST(ResolveJob, AProcessThatWasStartedAgainIsRefused) {
+  const Variables restarted = with(stretto_run(), {{"STRETTO_RESTART_COUNT", "2"}});
+  const auto job = resolve_job({}, FakeEnvironment(restarted));
+  EXPECT_EQ(job.status().code(), StatusCode::invalid_argument);
+  expect_contains(job.status().message(), "(STRETTO_RESTART_COUNT=2)");
+  expect_contains(job.status().message(), "stretto::ElasticJob");
+  const Variables alone = with(restarted, {{"STRETTO_RANK", "0"}, {"STRETTO_SIZE", "1"}});
+  EXPECT_TRUE(resolve_job({}, FakeEnvironment(alone)).ok()) << "it meets nobody";
+  const auto store = std::make_shared<bootstrap::MemoryStore>();
+  EXPECT_TRUE(given_job(store, Rank(3), 4, {}, FakeEnvironment(restarted)).ok());
 }
 
 TEST(ResolveJob, ChoosesTheTransport) {

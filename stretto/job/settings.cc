@@ -13,7 +13,7 @@
 namespace stretto::job {
 namespace {
 
-constexpr std::array<std::string_view, 29> kVariables = {
+constexpr std::array<std::string_view, 30> kVariables = {
     "STRETTO_ALGORITHM",   "STRETTO_BACKEND",         "STRETTO_BUSY_POLL",
     "STRETTO_CUDA_DRIVER", "STRETTO_CUDA_KERNELS",    "STRETTO_CONGESTION_CONTROL",
     "STRETTO_DEVICE",      "STRETTO_ENCRYPTION",      "STRETTO_JOB_KEY",
@@ -21,9 +21,9 @@ constexpr std::array<std::string_view, 29> kVariables = {
     "STRETTO_LOG",         "STRETTO_MEMORY_CHECK",    "STRETTO_NCCL_LIBRARY",
     "STRETTO_NETWORK",     "STRETTO_NETWORK_TIMEOUT", "STRETTO_PLUGIN",
     "STRETTO_PORTS",       "STRETTO_PROGRESS_THREAD", "STRETTO_RANK",
-    "STRETTO_RENDEZVOUS",  "STRETTO_SINGLE_COPY",     "STRETTO_SIZE",
-    "STRETTO_STATUS_FD",   "STRETTO_STREAMS",         "STRETTO_TRANSPORT",
-    "STRETTO_VERIFY",      "STRETTO_WARN_AFTER"};
+    "STRETTO_RENDEZVOUS",  "STRETTO_RESTART_COUNT",   "STRETTO_SINGLE_COPY",
+    "STRETTO_SIZE",        "STRETTO_STATUS_FD",       "STRETTO_STREAMS",
+    "STRETTO_TRANSPORT",   "STRETTO_VERIFY",          "STRETTO_WARN_AFTER"};
 
 template <class Value>
 struct Choice {
@@ -115,6 +115,7 @@ void note_what_others_read(const Environment& environment, Sources& sources) {
                            {"GPU", "STRETTO_DEVICE"},
                            {"rank on this host", "STRETTO_LOCAL_RANK"},
                            {"ranks on this host", "STRETTO_LOCAL_SIZE"},
+                           {"restart of the job", "STRETTO_RESTART_COUNT"},
                            {"descriptor for status notes", "STRETTO_STATUS_FD"}}) {
     (void)read_text(environment, name.variable, name.what, sources);
   }

@@ -149,6 +149,7 @@ TEST_F(Join, PrintsEachValueWithItsSource) {
                                  }));
   EXPECT_EQ(ended[1].status, 0) << ended[1].errors;
   for (const std::string_view variable : job::variables()) {
+    if (variable == "STRETTO_RESTART_COUNT") continue;  // Who has it cannot join.
     const auto set = others.find(std::string(variable));
     const std::string value = variable == "STRETTO_RANK"         ? "1"
                               : variable == "STRETTO_SIZE"       ? "2"
