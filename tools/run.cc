@@ -41,6 +41,9 @@ OMP_NUM_THREADS (the rank's share of the cores) and PYTHONUNBUFFERED=1 are set w
 set yet. (With --transport mpi, mpirun's numbers stand for all of these.)
 
 When a rank fails, the others are ended, and the exit status is that of the rank that failed first.
+With --restarts the failed rank is started again instead, with the same variables and
+STRETTO_RESTART_COUNT (1 for the first restart of the job), and the others go on: for programs whose
+ranks meet again by stretto::ElasticJob. The exit status is then that of the ranks' last processes.
 SIGINT, SIGTERM and SIGHUP are passed on and end the job, a second one at once. Nothing that the
 ranks have started is left then.
 
@@ -73,6 +76,28 @@ struct CommandLine {
   bool print_job_key = false;
   bool agent = false;
 };
+
+// When and how ranks, and with them the job, end.
+void describe_ends(CLI::App& app, CommandLine& line, const CLI::Validator& duration) {
+  app.add_option("--timeout", line.time_limit_seconds,
+                 "End the job after so many seconds, with exit status 124 [0: no limit]")
+      ->check(duration);
+  app.add_option("--restarts", line.launch.restarts,
+                 "How often a rank that has failed is started again, all ranks together (with "
+                 "--host-index: those of this launcher), before a failure ends the job")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--settle", line.settle_seconds,
+                 "Seconds the other ranks have, after the first failure, to end with an error of "
+                 "their own; for a job that shrinks: to do the rest of its work")
+      ->check(duration)
+      ->capture_default_str();
+  app.add_option("--grace", line.grace_seconds,
+                 "Seconds that ranks have which have been told to end: from SIGTERM, or from the "
+                 "SIGINT, SIGTERM or SIGHUP that this launcher was sent, to SIGKILL")
+      ->check(duration)
+      ->capture_default_str();
+}
 
 void describe(CLI::App& app, CommandLine& line) {
   // Not CLI::Range, which lets "nan" pass.
@@ -114,19 +139,7 @@ void describe(CLI::App& app, CommandLine& line) {
   app.add_option("--rendezvous", line.launch.rendezvous,
                  "host:port at which the ranks meet, those of PyTorch at the next one [free ports "
                  "of 127.0.0.1; with several hosts, port 29600 of the first]");
-  app.add_option("--timeout", line.time_limit_seconds,
-                 "End the job after so many seconds, with exit status 124 [0: no limit]")
-      ->check(duration);
-  app.add_option("--settle", line.settle_seconds,
-                 "Seconds the other ranks have, after the first failure, to end with an error of "
-                 "their own; for a job that shrinks: to do the rest of its work")
-      ->check(duration)
-      ->capture_default_str();
-  app.add_option("--grace", line.grace_seconds,
-                 "Seconds that ranks have which have been told to end: from SIGTERM, or from the "
-                 "SIGINT, SIGTERM or SIGHUP that this launcher was sent, to SIGKILL")
-      ->check(duration)
-      ->capture_default_str();
+  describe_ends(app, line, duration);
   app.add_flag("--no-prefix", line.no_prefix,
                "Pass output on as it is, without \"[rank] \" before each line");
   app.add_flag("--json", line.launch.json, "End with a line of JSON about each rank's end");
@@ -179,7 +192,7 @@ std::string names_for_other_hosts(const launch::LaunchOptions& options) {
 
 // Ranks of several hosts meet at rank 0: this process may be anywhere.
 Status let_mpirun_start_ranks(const CLI::App& app, CommandLine& line) {
-  for (const char* ours : {"--host-index", "--ssh", "--wait-for-hosts"}) {
+  for (const char* ours : {"--host-index", "--ssh", "--wait-for-hosts", "--restarts"}) {
     if (app.count(ours) == 0) continue;
     return status_of(StatusCode::invalid_argument,
                      "{} is not for --transport mpi: mpirun starts the ranks of all hosts, in its "

@@ -163,6 +163,12 @@ std::optional<StatusNote> LauncherBoard::read(int local_rank) const {
   return std::move(copy.note);
 }
 
+void LauncherBoard::clear(int local_rank) const {
+  if (local_rank < 0 || local_rank >= local_ranks_) return;
+  slot_of(mapping_, static_cast<std::size_t>(local_rank))
+      .sequence.store(0, std::memory_order_release);
+}
+
 void LauncherBoard::write_obituary(int rank, std::string_view how) const {
   if (rank < 0 || rank >= ranks_) return;
   write_to(slot_of(mapping_, static_cast<std::size_t>(local_ranks_ + ranks_ - 1 - rank)), how);

@@ -78,6 +78,8 @@ class LauncherBoard {
   // with it for kWritingTime, a mix of two. Waits no longer than that.
   // Survives any content of the memory: the ranks are not trusted with it.
   std::optional<StatusNote> read(int local_rank) const;
+  // Removes it: another process takes the place of the rank that wrote it, and has written nothing.
+  void clear(int local_rank) const;
 
   // Lets the ranks know that they will be told how this rank of the job ends.
   void promise_obituary(int rank) const { write_obituary(rank, {}); }

@@ -40,6 +40,19 @@ TEST(StatusBoard, ShowsTheLastNoteOfEachRank) {
   EXPECT_FALSE(reader.read(2).has_value()) << "no such slot";
 }
 
+TEST(StatusBoard, AnotherProcessHasWrittenNothing) {
+  const auto reader = LauncherBoard::create(2, 2).or_throw();
+  StatusBoard board = open(std::to_string(reader.fd()), "1");
+  board.write("barrier() #413");
+  reader.clear(1);
+  EXPECT_FALSE(reader.read(1).has_value());
+  reader.write_obituary(0, "killed");
+  reader.promise_obituary(0);
+  EXPECT_EQ(board.find_obituary(0), "") << "promised once more";
+  board.write("barrier() #1");
+  EXPECT_EQ(reader.read(1)->text, "barrier() #1");
+}
+
 TEST(StatusBoard, CutsLongNotesAndDefusesControlCharacters) {
   const auto reader = LauncherBoard::create(1, 2).or_throw();
   StatusBoard board = open(std::to_string(reader.fd()), "0");

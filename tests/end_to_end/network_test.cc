@@ -28,14 +28,13 @@ namespace stretto {
 namespace {
 
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 using testing::Arguments;
 using testing::Hosts;
 using testing::Process;
 using testing::Variables;
 
 // Long enough for a machine that is busy with other tests, and far below every other timeout.
-constexpr Duration kNoticed = seconds(15);
+constexpr Duration kNoticed = std::chrono::seconds(15);
 const Variables kTwoSeconds = {{"STRETTO_NETWORK_TIMEOUT", "2"}};
 
 // What a rank has said last, beyond that it is ready.
@@ -175,7 +174,7 @@ TEST_F(Network, AHostThatVanishesHoldsNobodyUpOverUcx) {
   ASSERT_TRUE(hosts_->silence(1));
   expect_lost(0, {2});
   expect_lost(1, {2});
-  EXPECT_LT(Clock::now() - begin, seconds(8));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(8));
 }
 
 // What a process has said last may still be on its way when it has ended.
@@ -270,9 +269,9 @@ TEST_F(Network, TheHalvesOfAPartitionNameEachOther) {
 TEST_F(Network, AnOutageOfSixSecondsHealsUnseen) {
   start(2, {0, 1}, {"pause_rank_program"}, {});
   ASSERT_TRUE(hosts_->silence(1));
-  std::this_thread::sleep_for(seconds(6));
+  std::this_thread::sleep_for(std::chrono::seconds(6));
   ASSERT_TRUE(hosts_->heal(1));
-  std::this_thread::sleep_for(seconds(4));
+  std::this_thread::sleep_for(std::chrono::seconds(4));
   expect_no_end();
   EXPECT_GT(longest_round(), milliseconds(5500));
 }
@@ -283,14 +282,14 @@ TEST_F(Network, TenSecondsAreTheLimitUnlessSomebodySaysOtherwise) {
   ASSERT_TRUE(hosts_->silence(1));
   expect_lost(0, {1});
   expect_lost(1, {0});
-  EXPECT_GT(Clock::now() - begin, seconds(8));
-  EXPECT_LT(Clock::now() - begin, seconds(12));
+  EXPECT_GT(Clock::now() - begin, std::chrono::seconds(8));
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(12));
 }
 
 TEST_F(Network, ATimeoutOfZeroWaitsOn) {
   start(2, {0, 1}, {"fault_rank_program", "private"}, {{"STRETTO_NETWORK_TIMEOUT", "0"}});
   ASSERT_TRUE(hosts_->silence(1));
-  std::this_thread::sleep_for(seconds(12));
+  std::this_thread::sleep_for(std::chrono::seconds(12));
   expect_no_end();
 }
 
@@ -301,7 +300,7 @@ TEST_F(Network, WhoIsGivenUpHearsOfItWhenTheNetworkIsBack) {
   launch(1, 2, {"fault_rank_program", "idle"}, {{"STRETTO_NETWORK_TIMEOUT", "0"}});
   for (auto& each : ranks_) ASSERT_TRUE(each->output().wait_for("ready "));
   ASSERT_TRUE(hosts_->silence(1));
-  std::this_thread::sleep_for(seconds(3));
+  std::this_thread::sleep_for(std::chrono::seconds(3));
   ASSERT_TRUE(hosts_->heal(1));
   expect_lost(0, {1});
   EXPECT_TRUE(rank(1).output().wait_for("lost rank 0 (tcp, ")) << rank(1).output().so_far();
@@ -317,7 +316,7 @@ TEST_F(Network, AHostThatWasPausedSaysSoWhenItGoesOn) {
     ASSERT_TRUE(hosts_->silence(1));
     ::kill(rank(1).pid(), SIGSTOP);
     expect_lost(0, {1});
-    std::this_thread::sleep_for(seconds(1));
+    std::this_thread::sleep_for(std::chrono::seconds(1));
     ASSERT_TRUE(hosts_->heal(1));
     ::kill(rank(1).pid(), SIGCONT);
     EXPECT_TRUE(rank(1).output().wait_for("this rank itself has stood still for "))
@@ -330,7 +329,7 @@ TEST_F(Network, AStoreWhoseHostVanishesIsNoticedWhileJoining) {
   // Rank 2 never comes.
   launch(0, 3, {"join_rank_program"}, {});
   launch(1, 3, {"join_rank_program"}, {});
-  std::this_thread::sleep_for(seconds(2));
+  std::this_thread::sleep_for(std::chrono::seconds(2));
   ASSERT_TRUE(hosts_->silence(1));
   ASSERT_TRUE(comes_true([&] { return !testing::runs(rank(1).pid()); }, Deadline::after(kNoticed)));
   const std::string text = rank(1).output().finish() + rank(1).errors().finish();
@@ -345,7 +344,7 @@ TEST_F(Network, ALongCableThatLosesPacketsIsNotTakenForDead) {
   ASSERT_TRUE(cable.output().wait_for("up")) << cable.output().so_far();
   address_ = "10.78.0.1";
   start_ranks({0, 1}, {"pause_rank_program"}, kTwoSeconds);
-  std::this_thread::sleep_for(seconds(8));
+  std::this_thread::sleep_for(std::chrono::seconds(8));
   expect_no_end();
   longest_round();
 }
@@ -366,7 +365,7 @@ void stop_in_flood(pid_t sender, pid_t receiver) {
 TEST_F(Network, ARankThatIsStoppedForLongerThanTheLimitIsNotLost) {
   start(2, {0, 1}, {"pause_rank_program", "flood"}, kTwoSeconds);
   stop_in_flood(rank(0).pid(), rank(1).pid());
-  std::this_thread::sleep_for(seconds(7));
+  std::this_thread::sleep_for(std::chrono::seconds(7));
   expect_no_end();
   EXPECT_TRUE(has_unsent(rank(0).pid()));
   ::kill(rank(1).pid(), SIGCONT);
@@ -376,7 +375,7 @@ TEST_F(Network, ARankThatIsStoppedForLongerThanTheLimitIsNotLost) {
 TEST_F(Network, TheHostOfAStoppedRankMayStillBeLost) {
   start(2, {0, 1}, {"pause_rank_program", "flood"}, kTwoSeconds);
   stop_in_flood(rank(0).pid(), rank(1).pid());
-  std::this_thread::sleep_for(seconds(3));
+  std::this_thread::sleep_for(std::chrono::seconds(3));
   expect_no_end();
   ASSERT_TRUE(hosts_->silence(1));
   EXPECT_TRUE(rank(0).output().wait_for("lost rank 1 (tcp, ")) << rank(0).output().so_far();

@@ -128,6 +128,8 @@ void Agent::follow_orders() {
     }
     const Result<Obituary> obituary = parse_obituary(*line);
     if (obituary.ok()) host_->tell_obituary(obituary.value().rank, obituary.value().how);
+    const Result<RestartOrder> restart = parse_restart(*line);
+    if (restart.ok()) host_->restart(restart.value().local_rank, restart.value().number);
   }
 }
 

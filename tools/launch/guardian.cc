@@ -23,6 +23,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/cores.h"
@@ -42,6 +43,12 @@ struct Header {
   std::int32_t pid;
   std::int32_t number;
   TimePoint at;
+};
+
+// What the launcher sends once the ranks have been started.
+struct RestartMessage {
+  std::int32_t local_rank;
+  std::int32_t number;
 };
 
 constexpr std::size_t kMaxTextBytes = 4096;
@@ -92,6 +99,20 @@ void kill_descendants() {
   }
 }
 
+// Kills and reaps what a rank that has ended has left in its process group, and the rank itself, a
+// zombie until then: only now may the number of the group mean something else. Whoever the system
+// does not let die in time, as a driver that hangs may do, is not waited for for ever.
+void end_group(pid_t leader) {
+  constexpr Duration kEndTime = std::chrono::seconds(1);
+  const Deadline deadline = Deadline::after(kEndTime);
+  ::kill(-leader, SIGKILL);
+  while (true) {
+    const pid_t reaped = ::waitpid(-leader, nullptr, WNOHANG);
+    if (reaped < 0 || deadline.passed()) return;
+    if (reaped == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
 // Reaps the children that have ended, but these.
 void reap_children_except(const std::vector<pid_t>& kept) {
   for (const pid_t child : children()) {
@@ -110,13 +131,16 @@ class Guard {
 
  private:
   struct Rank {
-    pid_t pid;
-    bool running = true;
+    pid_t pid = 0;  // 0: none has been started.
+    bool running = false;
   };
 
   void set_up() const;
   bool start_ranks();
+  bool start_rank(int local_rank);
   void watch();
+  // False if the launcher has ended.
+  bool follow_order();
   // False if some child has ended that is no rank.
   bool tell_ended();
   bool launcher_gone() const;
@@ -126,6 +150,7 @@ class Guard {
   const int status_fd_;
   const int socket_;
   FileDescriptor children_;  // A signalfd.
+  RankSettings settings_ = {};
   std::vector<Rank> ranks_;
 };
 
@@ -136,7 +161,9 @@ void Guard::run() {
   ::sigaddset(&child_ended, SIGCHLD);
   children_ = FileDescriptor(::signalfd(-1, &child_ended, SFD_CLOEXEC | SFD_NONBLOCK));
   if (children_.valid() && start_ranks()) watch();
-  for (const Rank& rank : ranks_) ::kill(-rank.pid, SIGKILL);
+  for (const Rank& rank : ranks_) {
+    if (rank.pid > 0) ::kill(-rank.pid, SIGKILL);
+  }
   kill_descendants();
 }
 
@@ -169,34 +196,40 @@ bool Guard::start_ranks() {
   if (count <= 0) return false;
   const std::string_view places(bytes.data(), static_cast<std::size_t>(count));
   const std::size_t space = places.find(kBetweenPlaces);
-  RankSettings settings{.rendezvous = std::string(places.substr(0, space)),
-                        .master = std::string(places.substr(space + 1)),
-                        .status_fd = status_fd_,
-                        .usable_cores = usable_cores()};
-  const std::vector<std::string> inherited = inherited_environment();
+  settings_ = {.rendezvous = std::string(places.substr(0, space)),
+               .master = std::string(places.substr(space + 1)),
+               .status_fd = status_fd_,
+               .usable_cores = usable_cores()};
+  ranks_.resize(static_cast<std::size_t>(options_.local_size()));
   for (int local_rank = 0; local_rank < options_.local_size(); ++local_rank) {
     if (launcher_gone()) return false;
-    settings.local_rank = local_rank;
-    StartFailure failure;
-    Result<Child> child =
-        start_child({.command = options_.command,
-                     .environment = rank_environment(options_, settings, inherited),
-                     .inherited_fd = status_fd_},
-                    failure);
-    if (!child.ok()) {
-      tell({.kind = RankEvent::Kind::not_started,
-            .local_rank = local_rank,
-            .number = failure.error_number,
-            .text = std::string(child.status().message())});
-      return true;
-    }
-    ranks_.push_back({child->pid});
-    tell({.kind = RankEvent::Kind::started,
-          .local_rank = local_rank,
-          .pid = child->pid,
-          .output = std::move(child->output),
-          .errors = std::move(child->errors)});
+    if (!start_rank(local_rank)) return true;
   }
+  return true;
+}
+
+// Tells of it. False if it could not be started.
+bool Guard::start_rank(int local_rank) {
+  settings_.local_rank = local_rank;
+  StartFailure failure;
+  Result<Child> child =
+      start_child({.command = options_.command,
+                   .environment = rank_environment(options_, settings_, inherited_environment()),
+                   .inherited_fd = status_fd_},
+                  failure);
+  if (!child.ok()) {
+    tell({.kind = RankEvent::Kind::not_started,
+          .local_rank = local_rank,
+          .number = failure.error_number,
+          .text = std::string(child.status().message())});
+    return false;
+  }
+  ranks_[static_cast<std::size_t>(local_rank)] = {.pid = child->pid, .running = true};
+  tell({.kind = RankEvent::Kind::started,
+        .local_rank = local_rank,
+        .pid = child->pid,
+        .output = std::move(child->output),
+        .errors = std::move(child->errors)});
   return true;
 }
 
@@ -207,7 +240,7 @@ void Guard::watch() {
     std::array<pollfd, 2> entries{{{socket_, POLLIN, 0}, {children_.get(), POLLIN, 0}}};
     const int ready = ::poll(entries.data(), entries.size(), strays ? kReapMilliseconds : -1);
     if (ready < 0) continue;
-    if (entries[0].revents != 0) return;
+    if (entries[0].revents != 0 && !follow_order()) return;
     if (ready == 0) {
       std::vector<pid_t> kept;
       for (const Rank& rank : ranks_) kept.push_back(rank.pid);
@@ -220,6 +253,16 @@ void Guard::watch() {
     }
     if (!tell_ended()) strays = true;
   }
+}
+
+bool Guard::follow_order() {
+  RestartMessage order{};
+  if (::recv(socket_, &order, sizeof(order), 0) != sizeof(order)) return false;
+  Rank& rank = ranks_[static_cast<std::size_t>(order.local_rank)];
+  end_group(std::exchange(rank, {}).pid);
+  settings_.restart = order.number;
+  start_rank(order.local_rank);
+  return true;
 }
 
 bool Guard::tell_ended() {
@@ -301,6 +344,11 @@ Status Guardian::start_ranks(const std::string& rendezvous, const std::string& m
   const std::string places = rendezvous + kBetweenPlaces + master;
   if (::send(fd(), places.data(), places.size(), MSG_NOSIGNAL) >= 0) return {};
   return system_status("the process that looks after the ranks");
+}
+
+void Guardian::restart(int local_rank, int number) const {
+  const RestartMessage order{local_rank, number};
+  (void)::send(fd(), &order, sizeof(order), MSG_NOSIGNAL);
 }
 
 Result<std::optional<RankEvent>> Guardian::next() const {

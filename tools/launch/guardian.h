@@ -30,11 +30,16 @@ class Guardian {
   ~Guardian() { end(); }
 
   // Lets it start the ranks. It tells of each of them, in order, that it has started, or of the
-  // first that it could not start; then of ranks that have ended. They stay zombies until end(), so
-  // that their process groups can be signalled without any risk that a number means something else
-  // meanwhile.
+  // first that it could not start; then of ranks that have ended. They stay zombies until restart()
+  // or end(), so that their process groups can be signalled without any risk that a number means
+  // something else meanwhile.
   // `rendezvous` and `master`: see RankSettings.
   Status start_ranks(const std::string& rendezvous, const std::string& master) const;
+  // Lets it start a rank again that has ended, once it has killed and reaped what is left of its
+  // process group, whose number may mean something else from this call on. It tells of that as of a
+  // start. One after the other: the next one once this has been told. That the guardian has ended
+  // is what next() says.
+  void restart(int local_rank, int number) const;
   // Readable when there is an event.
   int fd() const { return socket_.get(); }
   // Nothing if there is none now. Fails if the guardian has ended.

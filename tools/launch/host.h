@@ -49,9 +49,13 @@ class Host {
   // Nothing if there is none now: of each rank that it has started, or why it could not; later, how
   // it has ended. Fails if nobody looks after the ranks any more.
   virtual Result<std::optional<RankEvent>> next() = 0;
+  // Starts a rank again that has ended, once nothing of its process group is left; next() tells how
+  // that has gone. `number`: which restart of the job this is, from 1.
+  virtual void restart(int local_rank, int number) = 0;
   // To every rank, and to what it has started, even if the rank itself has ended.
   virtual void send(int signal) = 0;
-  // To the ranks of this host: how a rank of another one has ended.
+  // To the ranks of this host: how a rank of another one has ended; empty: another process is about
+  // to take its place.
   virtual void tell_obituary(int rank, const std::string& how) = 0;
   // Returns when nothing of the ranks is left.
   virtual void end() = 0;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -47,6 +48,10 @@ Status told_to_end() {
 // launcher and to its group, or by a service manager.
 constexpr Duration kSameRequest = std::chrono::milliseconds(100);
 
+// Between the end of a rank and its next start: the others read how it has ended, and a program
+// that always fails at once does not use up all restarts in a moment.
+constexpr Duration kRestartPause = std::chrono::seconds(1);
+
 // Of a host that a remote shell leads to, with those that this process has open itself.
 constexpr std::size_t kDescriptorsOfHost = 8;
 
@@ -57,14 +62,19 @@ class RankProcesses {
   void add(RankOutcome rank);
   void note_start(int rank, const RankEvent& event);
   const RankOutcome& note_end(int rank, const RankEvent& event);
+  // Another process is to take its place.
+  void note_restart(int rank);
   // What the launcher sends to all of them. `told_to_end`: it ends the job by that.
   void note_signal(int signal, bool told_to_end);
+  // For the first time.
   bool all_started() const;
+  // Whether there is a restart that note_start() has not been told of.
+  bool restarting() const;
   bool all_ended() const;
   std::vector<RankOutcome> outcomes() const;
 
  private:
-  enum class Stage { awaited, running, ended };
+  enum class Stage { awaited, running, ended, restarting };
   struct Process {
     RankOutcome outcome;
     Stage stage = Stage::awaited;
@@ -96,6 +106,16 @@ const RankOutcome& RankProcesses::note_end(int rank, const RankEvent& event) {
   return process.outcome;
 }
 
+void RankProcesses::note_restart(int rank) {
+  Process& process = at(rank);
+  const RankOutcome& last = process.outcome;
+  process = {.outcome = {.rank = rank,
+                         .host = last.host,
+                         .started = Clock::now(),
+                         .restarts = last.restarts + 1},
+             .stage = Stage::restarting};
+}
+
 void RankProcesses::note_signal(int signal, bool told_to_end) {
   for (auto& [outcome, stage] : processes_) {
     if (stage == Stage::ended) continue;
@@ -107,6 +127,11 @@ void RankProcesses::note_signal(int signal, bool told_to_end) {
 bool RankProcesses::all_started() const {
   return std::none_of(processes_.begin(), processes_.end(),
                       [](const Process& process) { return process.stage == Stage::awaited; });
+}
+
+bool RankProcesses::restarting() const {
+  return std::any_of(processes_.begin(), processes_.end(),
+                     [](const Process& process) { return process.stage == Stage::restarting; });
 }
 
 bool RankProcesses::all_ended() const {
@@ -137,9 +162,22 @@ class LaunchedJob {
   // What happens to the ranks that are left after a failure, one step after the other.
   enum class Stage { running, settling, ending, killing };
 
+  // A rank that has failed and is to be started again.
+  struct Restart {
+    Host& host;
+    int rank;
+    int local_rank;
+    int number;
+    Deadline at;
+  };
+
   // An exit status, if that is the end.
   std::optional<int> take_events();
-  std::optional<int> take(const Host& host, int first_rank, const RankEvent& event);
+  std::optional<int> take(Host& host, int first_rank, const RankEvent& event);
+  // Until then there is nothing to do but to answer.
+  Deadline next_step() const;
+  // The rank whose pause is over. One restart after the other, so that an order always finds room.
+  void start_again();
   void handle(int signal);
   void send(int signal, bool told_to_end);
   void advance();
@@ -154,6 +192,8 @@ class LaunchedJob {
   Stage stage_ = Stage::running;
   Deadline stage_ends_;
   Deadline time_limit_;
+  std::deque<Restart> restarts_;
+  int restart_count_ = 0;  // Those that have been done, too.
   bool time_limit_reached_ = false;
   int ended_by_ = 0;
   TimePoint asked_to_end_at_{};
@@ -183,10 +223,10 @@ int LaunchedJob::run() {
     say(status.message());
     return 1;
   }
-  while (!processes_.all_ended()) {
+  while (!processes_.all_ended() || !restarts_.empty()) {
     std::vector<int> fds;
     for (const auto& host : hosts_) fds.push_back(host->fd());
-    if (const std::optional<int> signal = signals_.wait(stage_ends_, fds)) {
+    if (const std::optional<int> signal = signals_.wait(next_step(), fds)) {
       if (asks_to_end(*signal) && !processes_.all_started()) {
         say("ended by a signal before all ranks had been started");
         return 128 + *signal;
@@ -194,6 +234,7 @@ int LaunchedJob::run() {
       handle(*signal);
       continue;
     }
+    start_again();
     if (const auto status = take_events()) return *status;
     if (stage_ends_.passed()) advance();
   }
@@ -233,7 +274,7 @@ std::optional<int> LaunchedJob::take_events() {
   return std::nullopt;
 }
 
-std::optional<int> LaunchedJob::take(const Host& host, int first_rank, const RankEvent& event) {
+std::optional<int> LaunchedJob::take(Host& host, int first_rank, const RankEvent& event) {
   switch (event.kind) {
     case RankEvent::Kind::started:
       processes_.note_start(first_rank + event.local_rank, event);
@@ -253,11 +294,32 @@ std::optional<int> LaunchedJob::take(const Host& host, int first_rank, const Ran
   for (const auto& other : hosts_) {
     if (is_news && other.get() != &host) other->tell_obituary(outcome.rank, event.obituary);
   }
-  if (outcome.failed() && stage_ == Stage::running) {
-    const Deadline settled = Deadline::after(options_.settle_time);
-    enter(Stage::settling, settled.time() < time_limit_.time() ? settled : time_limit_);
+  if (!outcome.failed() || stage_ != Stage::running) return std::nullopt;
+  if (restart_count_ < options_.restarts && event.kind != RankEvent::Kind::lost) {
+    restarts_.push_back(
+        {host, outcome.rank, event.local_rank, ++restart_count_, Deadline::after(kRestartPause)});
+    say(restart_notice(outcome, restart_count_, options_.restarts));
+    return std::nullopt;
   }
+  const Deadline settled = Deadline::after(options_.settle_time);
+  enter(Stage::settling, settled.time() < time_limit_.time() ? settled : time_limit_);
   return std::nullopt;
+}
+
+Deadline LaunchedJob::next_step() const {
+  if (restarts_.empty() || processes_.restarting()) return stage_ends_;
+  return Deadline(std::min(stage_ends_.time(), restarts_.front().at.time()));
+}
+
+void LaunchedJob::start_again() {
+  if (restarts_.empty() || processes_.restarting() || !restarts_.front().at.passed()) return;
+  const Restart restart = restarts_.front();
+  restarts_.pop_front();
+  for (const auto& other : hosts_) {
+    if (other.get() != &restart.host) other->tell_obituary(restart.rank, {});
+  }
+  processes_.note_restart(restart.rank);
+  restart.host.restart(restart.local_rank, restart.number);
 }
 
 void LaunchedJob::handle(int signal) {
@@ -278,8 +340,9 @@ void LaunchedJob::advance() {
   }
 }
 
-// With a signal that tells the ranks to end.
+// With a signal that tells the ranks to end. None is started again from here on.
 void LaunchedJob::enter(Stage stage, Deadline until, int signal) {
+  restarts_.clear();
   stage_ = stage;
   stage_ends_ = until;
   if (signal != 0) send(signal, true);

@@ -115,15 +115,24 @@ Result<std::optional<RankEvent>> LocalHost::next() {
 }
 
 Status LocalHost::take_started(RankEvent& event) {
-  pids_.push_back(event.pid);
+  const bool is_restart = event.local_rank < static_cast<int>(pids_.size());
+  if (is_restart) {
+    pids_[static_cast<std::size_t>(event.local_rank)] = event.pid;
+    // What the others have been sent since this one was to be started.
+    for (std::size_t i = signals_before_restart_; i < signals_sent_.size(); ++i) {
+      ::kill(-event.pid, signals_sent_[i]);
+    }
+  } else {
+    pids_.push_back(event.pid);
+  }
   const int rank = options_.rank_of(event.local_rank);
   const auto prefix = [&](int fd) {
     return options_.prefix ? rank_prefix(rank, wants_colour(fd)) : std::string();
   };
   relay_.add(std::move(event.output), STDOUT_FILENO, prefix(STDOUT_FILENO));
   relay_.add(std::move(event.errors), STDERR_FILENO, prefix(STDERR_FILENO));
-  if (pids_.size() < static_cast<std::size_t>(options_.local_size())) return {};
-  return relay_.start();
+  const bool is_last = event.local_rank + 1 == options_.local_size();
+  return is_last && !is_restart ? relay_.start() : Status();
 }
 
 void LocalHost::promise_obituaries_of_all() {
@@ -170,11 +179,23 @@ std::unique_ptr<bootstrap::Store> LocalHost::connect_to_store() const {
   return store.ok() ? std::move(*store) : nullptr;
 }
 
+void LocalHost::restart(int local_rank, int number) {
+  if (local_rank < 0 || local_rank >= static_cast<int>(pids_.size())) return;
+  board_.clear(local_rank);
+  board_.promise_obituary(options_.rank_of(local_rank));
+  // The guardian reaps what had this number.
+  pids_[static_cast<std::size_t>(local_rank)] = 0;
+  signals_before_restart_ = signals_sent_.size();
+  guardian_.restart(local_rank, number);
+}
+
 // The guardian keeps ranks that have ended as zombies: none of these numbers means something else.
 void LocalHost::send(int signal) {
   ending_ = ending_ || (signal != SIGUSR1 && signal != SIGUSR2);
   signals_sent_.push_back(signal);
-  for (const pid_t pid : pids_) ::kill(-pid, signal);
+  for (const pid_t pid : pids_) {
+    if (pid > 0) ::kill(-pid, signal);
+  }
 }
 
 void LocalHost::linger(const Signals& signals, bool failed) {

@@ -27,8 +27,8 @@ namespace stretto::launch {
 class LocalHost final : public Host {
  public:
   // Call it before the process has a second thread. Both must outlive this; the relay starts when
-  // all ranks have. A failure of `told_to_end` ends start(), which may have to wait until the name
-  // of this host is known.
+  // all ranks have for the first time. A failure of `told_to_end` ends start(), which may have to
+  // wait until the name of this host is known.
   static Result<std::unique_ptr<LocalHost>> create(const LaunchOptions& options, OutputRelay& relay,
                                                    WaitLimit::Interruption told_to_end);
   ~LocalHost() override;
@@ -36,6 +36,7 @@ class LocalHost final : public Host {
   Status start() override;
   int fd() const override { return guardian_.fd(); }
   Result<std::optional<RankEvent>> next() override;
+  void restart(int local_rank, int number) override;
   void send(int signal) override;
   void tell_obituary(int rank, const std::string& how) override {
     board_.write_obituary(rank, how);
@@ -65,8 +66,9 @@ class LocalHost final : public Host {
   std::string rendezvous_;
   FileDescriptor reserved_;  // A port for a store of PyTorch's.
   std::unique_ptr<bootstrap::StoreServer> server_;
-  std::vector<pid_t> pids_;
+  std::vector<pid_t> pids_;  // By local rank; 0 while one is started again.
   std::vector<int> signals_sent_;
+  std::size_t signals_before_restart_ = 0;  // The last restart, as a place in these.
   std::optional<long> kills_ = out_of_memory_kills();
   long unexplained_kills_ = 0;  // Since then, but for those of ranks that have ended by SIGKILL.
   // A rank has failed, or all have been told to end.

@@ -124,6 +124,17 @@ Result<Obituary> parse_obituary(std::string_view line) {
   });
 }
 
+std::string format_restart(const RestartOrder& order) {
+  return format({{"local_rank", order.local_rank}, {"restart", order.number}});
+}
+
+Result<RestartOrder> parse_restart(std::string_view line) {
+  return parse<RestartOrder>(line, [](const Json& json) -> Result<RestartOrder> {
+    return RestartOrder{.local_rank = whole_number(json.at("local_rank")),
+                        .number = whole_number(json.at("restart"))};
+  });
+}
+
 std::string format_event(const RankEvent& event) {
   // Clocks of hosts differ, ages do not.
   Json json{{"kind", static_cast<int>(event.kind)},

@@ -37,6 +37,15 @@ struct Obituary {
 std::string format_obituary(const Obituary& obituary);
 Result<Obituary> parse_obituary(std::string_view line);
 
+// The agent is to start a rank of its host again: see Host::restart.
+struct RestartOrder {
+  int local_rank = 0;
+  int number = 0;
+};
+
+std::string format_restart(const RestartOrder& order);
+Result<RestartOrder> parse_restart(std::string_view line);
+
 // The pipes do not stand in it.
 std::string format_event(const RankEvent& event);
 Result<RankEvent> parse_event(std::string_view line);

@@ -26,5 +26,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto again = parse_obituary(format_obituary(*obituary));
     if (!again.ok() || again.value().rank != obituary->rank) std::abort();
   }
+  if (auto restart = parse_restart(line); restart.ok()) {
+    const auto again = parse_restart(format_restart(restart.value()));
+    if (!again.ok() || again.value().local_rank != restart.value().local_rank) std::abort();
+  }
   return 0;
 }

@@ -47,5 +47,14 @@ TEST(LauncherMessages, AnObituaryIsALineThatIsNoSignal) {
   EXPECT_FALSE(parse_obituary("15").ok());
 }
 
+TEST(LauncherMessages, ARestartIsALineThatIsNoObituary) {
+  const std::string line = format_restart({.local_rank = 12, .number = 3});
+  const RestartOrder parsed = parse_restart(line).or_throw();
+  EXPECT_EQ(parsed.local_rank, 12);
+  EXPECT_EQ(parsed.number, 3);
+  EXPECT_FALSE(parse_obituary(line).ok());
+  EXPECT_FALSE(parse_restart(format_obituary({.rank = 12, .how = "killed"})).ok());
+}
+
 }  // namespace
 }  // namespace stretto::launch

@@ -39,6 +39,8 @@ struct LaunchOptions {
   bootstrap::JobKey key = {};
   // Zero: no limit.
   Duration time_limit = Duration::zero();
+  // How often ranks that have failed are started again, all ranks of this launcher together.
+  int restarts = 0;
   // After the first failure: how long the other ranks have to end by themselves, with an error of
   // their own that tells what they were waiting for.
   Duration settle_time = std::chrono::seconds(2);

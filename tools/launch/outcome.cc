@@ -107,6 +107,7 @@ nlohmann::json to_json(const RankOutcome& outcome) {
   if (!outcome.host.empty()) json["host"] = outcome.host;
   if (!outcome.starter.empty()) json["starter"] = outcome.starter;
   if (!outcome.lost.empty()) json["lost"] = outcome.lost;
+  if (outcome.restarts > 0) json["restarts"] = outcome.restarts;
   if (outcome.last_note) json["last_operation"] = outcome.last_note->text;
   return json;
 }
@@ -182,6 +183,11 @@ std::string obituary_of(const RankOutcome& outcome, std::optional<long> out_of_m
   }
   return fmt::format("killed by {}{}{}", signal_name(outcome.signal),
                      why.empty() ? "" : fmt::format(" ({})", why), note);
+}
+
+std::string restart_notice(const RankOutcome& outcome, int restart, int restarts) {
+  return fmt::format("{} failed: {}{}; it is started again (restart {} of {})", rank_name(outcome),
+                     describe_end(outcome), describe_note(outcome), restart, restarts);
 }
 
 std::string report(const JobOutcome& outcome) {

@@ -35,6 +35,8 @@ struct RankOutcome {
   std::optional<job::StatusNote> last_note = std::nullopt;
   // How its host was lost, and the rank with it; empty: it was not.
   std::string lost = {};
+  // How often the rank had been started again by then.
+  int restarts = 0;
 
   void note_end(const RankEvent& event);
 
@@ -68,6 +70,9 @@ std::string describe_end(const RankOutcome& outcome);
 // operation was ...". `out_of_memory_kills`: by how much their count has grown where it ran;
 // nothing: that is not known.
 std::string obituary_of(const RankOutcome& outcome, std::optional<long> out_of_memory_kills);
+
+// "rank 2 failed: SIGKILL (...); its last operation was ...; it is started again (restart 1 of 3)".
+std::string restart_notice(const RankOutcome& outcome, int restart, int restarts);
 
 // Sentences for people, each a line: who failed first, how, and what it was doing; then the others.
 // Empty if all went well.

@@ -46,6 +46,8 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   }
   variables["STRETTO_JOB_KEY"] = options.key.hexadecimal();
   variables["STRETTO_STATUS_FD"] = std::to_string(settings.status_fd);
+  variables.erase("STRETTO_RESTART_COUNT");
+  if (settings.restart > 0) variables["STRETTO_RESTART_COUNT"] = std::to_string(settings.restart);
   // As many threads as cores in each rank would make the ranks fight for the cores.
   variables.try_emplace("OMP_NUM_THREADS",
                         std::to_string(std::max(1, settings.usable_cores / options.local_size())));

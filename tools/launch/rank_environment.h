@@ -18,6 +18,7 @@ struct RankSettings {
   std::string master = {};      // See master_place().
   int status_fd = -1;
   int usable_cores = 1;
+  int restart = 0;  // Which restart of the job starts it; 0: none, it is a first start.
 };
 
 // The environment of a rank, as "NAME=value": `inherited`, and what a rank reads when it joins, in

@@ -69,6 +69,12 @@ TEST(RankEnvironment, RemovesWhatAnotherLauncherSaidOfTheLauncher) {
   EXPECT_TRUE(sets(environment, "RANKING"));
 }
 
+TEST(RankEnvironment, TellsOnlyARankThatIsStartedAgainOfARestart) {
+  const std::vector<std::string> inherited{"STRETTO_RESTART_COUNT=9"};
+  EXPECT_FALSE(sets(rank_environment({}, {}, inherited), "STRETTO_RESTART_COUNT"));
+  EXPECT_TRUE(contains(rank_environment({}, {.restart = 2}, inherited), "STRETTO_RESTART_COUNT=2"));
+}
+
 TEST(RankEnvironment, AStoreOfPyTorchIsAtThePortBehindTheOneWhereRanksMeet) {
   const LaunchOptions one_host;
   const LaunchOptions two_hosts{.hosts = {{"node0", 1}, {"node1", 1}}};

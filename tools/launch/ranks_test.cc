@@ -87,6 +87,15 @@ TEST(Report, SaysWhoHowAndDuringWhat) {
             "stretto run: rank 4: exit code 1, after it had been told to end, 2.1 s later\n");
 }
 
+TEST(Report, TellsOfARestart) {
+  RankOutcome dead = killed(2, SIGSEGV, 3200);
+  dead.last_note = job::StatusNote{"barrier() #412", kStart + milliseconds(2800)};
+  EXPECT_EQ(restart_notice(dead, 1, 3),
+            "rank 2 failed: SIGSEGV (a crash: access to memory it does not have); its last "
+            "operation was barrier() #412, begun 0.4 s before; it is started again (restart 1 of "
+            "3)");
+}
+
 TEST(Report, SaysWhichLimitASignalIsAbout) {
   EXPECT_EQ(describe_end(killed(0, SIGXFSZ, 1)),
             "SIGXFSZ (it wrote more than the limit on the size of files allows: see `ulimit -f`)");

@@ -163,6 +163,12 @@ std::optional<RankEvent> RemoteHost::next_lost() {
                    .obituary = why};
 }
 
+void RemoteHost::restart(int local_rank, int number) {
+  // If the host is lost before it has started, it is lost with it.
+  ended_[static_cast<std::size_t>(local_rank)] = false;
+  (void)write_line(format_restart({.local_rank = local_rank, .number = number}));
+}
+
 void RemoteHost::send(int signal) {
   if (heard_) {
     (void)write_line(fmt::format("{}\n", signal));

@@ -29,6 +29,7 @@ class RemoteHost final : public Host {
   Status start() override;
   int fd() const override { return pause_.valid() ? pause_.get() : events_.get(); }
   Result<std::optional<RankEvent>> next() override;
+  void restart(int local_rank, int number) override;
   void send(int signal) override;
   void tell_obituary(int rank, const std::string& how) override;
   void end() override;

@@ -1,0 +1,170 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// `stretto run --restarts`: shell scripts as ranks that fail and are started again.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tests/end_to_end/tool.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/free_port.h"
+
+namespace stretto {
+namespace {
+
+using testing::Arguments;
+using testing::Ended;
+using testing::occurrences;
+using testing::shell;
+using testing::Tool;
+
+// Rank 1 fails as long as it has not been started again.
+const std::string kFirstStart = "if [ $STRETTO_RANK$STRETTO_RESTART_COUNT = 1 ]; then ";
+
+// Rank 0 waits until the status board says how rank 1 has ended, and then until it does not any
+// more, of which rank 1 hears: how many bytes of text a slot holds is its second number.
+std::string watch_obituary(const TemporaryFolder& folder) {
+  return "bytes() { od -An -tu4 -j$((256 * (STRETTO_LOCAL_SIZE + STRETTO_SIZE - 2) + 4)) -N4 "
+         "/proc/self/fd/$STRETTO_STATUS_FD; }; if [ $STRETTO_RANK = 0 ]; then "
+         "until [ $(bytes) -gt 0 ]; do sleep 0.01; done; "
+         "until [ $(bytes) -eq 0 ]; do sleep 0.01; done; touch " +
+         (folder / "told") + "; else until [ -e " + (folder / "told") +
+         " ]; do sleep 0.01; done; fi";
+}
+
+TEST(RunRestart, AFailedRankIsStartedAgainAndWhatItHasLeftIsGone) {
+  const TemporaryFolder folder;
+  const std::string file = folder / "child";
+  const std::string script =
+      kFirstStart +
+      fmt::format(
+          "sleep 300 & echo $! >{0}; seq 1 5000; printf 'last words'; kill -9 $$; fi; "
+          "if [ $STRETTO_RANK = 1 ]; then kill -0 $(cat {0}) || echo gone; fi; "
+          "echo restart $STRETTO_RESTART_COUNT of $STRETTO_RANK; ",
+          file) +
+      watch_obituary(folder);
+  const Ended ended =
+      testing::run(shell(2, script, {"--restarts", "3", "--timeout", "20", "--json"}),
+                   {{"STRETTO_RESTART_COUNT", "of the launcher"}});
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  EXPECT_EQ(occurrences(ended.output, "[0] restart of 0\n"), 1u) << "ended well, hence once";
+  for (const char* line : {"[1] 5000\n", "[1] last words\n", "[1] gone\n", "[1] restart 1 of 1\n"})
+    expect_contains(ended.output, line);
+  expect_contains(ended.errors,
+                  "stretto run: rank 1 failed: SIGKILL (killed from outside, possibly by the "
+                  "out-of-memory killer); it is started again (restart 1 of 3)\n");
+  expect_lacks(ended.errors, "failed first");
+  const auto json = nlohmann::json::parse(ended.output.substr(ended.output.find('{')));
+  EXPECT_FALSE(json["ranks"][0].contains("restarts"));
+  EXPECT_EQ(json["ranks"][1]["restarts"], 1);
+  EXPECT_EQ(json["ranks"][1]["exit_code"], 0);
+}
+
+TEST(RunRestart, WithoutRestartsLeftAFailureEndsTheJob) {
+  const Ended ended =
+      testing::run(shell(2, "echo start; test $STRETTO_RANK = 1 && exit 3; exec sleep 60",
+                         {"--restarts", "1", "--settle", "0.05"}));
+  EXPECT_EQ(ended.status, 3);
+  EXPECT_EQ(occurrences(ended.output, "[1] start"), 2u);
+  expect_contains(ended.errors, "rank 1 failed first: exit code 3");
+}
+
+TEST(RunRestart, RanksShareTheRestarts) {
+  const Ended ended = testing::run(shell(2, "exit 3", {"--restarts", "1", "--settle", "600"}));
+  EXPECT_EQ(ended.status, 3);
+  EXPECT_EQ(occurrences(ended.errors, "it is started again"), 1u) << ended.errors;
+}
+
+TEST(RunRestart, ASignalInThePauseEndsTheJobWithoutARestart) {
+  Tool tool(
+      shell(2, "echo start; test $STRETTO_RANK = 1 && exit 3; exec sleep 60", {"--restarts", "3"}));
+  ASSERT_TRUE(tool.output().wait_for("[0] start"));
+  ASSERT_TRUE(tool.errors().wait_for("it is started again"));
+  ::kill(tool.pid(), SIGTERM);
+  const Ended ended = testing::end_of(tool);
+  EXPECT_EQ(ended.status, 3);
+  EXPECT_EQ(occurrences(ended.output, "[1] start"), 1u);
+  expect_contains(ended.errors, "the job was ended because this launcher was sent SIGTERM");
+}
+
+// When no rank runs.
+TEST(RunRestart, TheTimeLimitInThePauseEndsTheJobWithoutARestart) {
+  const Ended ended =
+      testing::run(shell(1, "echo start; exit 3", {"--restarts", "3", "--timeout", "0.7"}));
+  EXPECT_EQ(ended.status, 124);
+  EXPECT_EQ(occurrences(ended.output, "start"), 1u);
+  expect_contains(ended.errors, "it is started again (restart 1 of 3)");
+}
+
+// The guardian stands still from before it is told to start the rank.
+TEST(RunRestart, ASignalAfterThePauseReachesARankThatIsJustBeingStarted) {
+  Tool tool(shell(2,
+                  "echo guardian $PPID; test $STRETTO_RANK$STRETTO_RESTART_COUNT = 1 && exit 3; "
+                  "echo ready $$; exec sleep 60",
+                  {"--restarts", "1"}));
+  const auto guardian = static_cast<pid_t>(testing::number_behind(tool, 1, "guardian"));
+  const auto other = static_cast<pid_t>(testing::number_behind(tool, 0, "ready"));
+  ASSERT_TRUE(tool.errors().wait_for("it is started again"));
+  ::kill(guardian, SIGSTOP);
+  // The launcher has told it to by then.
+  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  ::kill(tool.pid(), SIGTERM);
+  EXPECT_TRUE(testing::ends_soon(other));
+  ::kill(guardian, SIGCONT);
+  EXPECT_EQ(tool.status(), 128 + SIGTERM);
+  expect_contains(tool.errors().finish(), "rank 1: SIGTERM (sent by this launcher)\n");
+}
+
+// A stand-in for ssh that runs the command here.
+Arguments on_two_hosts(const TemporaryFolder& folder, const std::string& script) {
+  const std::string remote_shell = folder / "shell";
+  write_file(remote_shell, "#!/bin/sh\nexec sh -c \"$2\"\n");
+  std::filesystem::permissions(remote_shell, std::filesystem::perms::owner_all);
+  return {"run",        "--hosts", "node0,node1",  "--ssh",
+          remote_shell, "--json",  "--rendezvous", fmt::format("127.0.0.1:{}", free_port()),
+          "--restarts", "1",       "--settle",     "0.05",
+          "--timeout",  "20",      "--",           "sh",
+          "-c",         script};
+}
+
+TEST(RunRestart, ARankOfAnotherHostIsStartedAgainThere) {
+  const TemporaryFolder folder;
+  const Ended ended = testing::run(
+      on_two_hosts(folder, kFirstStart + "kill -9 $$; fi; echo start $STRETTO_RESTART_COUNT; " +
+                               watch_obituary(folder)));
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  expect_contains(ended.output, "[1] start 1\n");
+  expect_contains(ended.errors, "stretto run: rank 1 on node1 failed: SIGKILL");
+  const auto json = nlohmann::json::parse(ended.output.substr(ended.output.find('{')));
+  EXPECT_EQ(json["ranks"][1]["restarts"], 1);
+}
+
+TEST(RunRestart, AHostThatIsLostInThePauseIsNotWaitedFor) {
+  const TemporaryFolder folder;
+  Tool tool(on_two_hosts(folder,
+                         "echo agent $(ps -o ppid= -p $PPID); test $STRETTO_RANK = 1 && exit 3; "
+                         "exec sleep 60"));
+  const auto agent = static_cast<pid_t>(testing::number_behind(tool, 1, "agent"));
+  ASSERT_TRUE(tool.errors().wait_for("it is started again"));
+  ::kill(agent, SIGKILL);
+  const Ended ended = testing::end_of(tool);
+  EXPECT_EQ(ended.status, 255);
+  expect_contains(ended.errors, "rank 1 on node1 failed first: lost with its host");
+}
+
+TEST(RunRestart, MpirunsRanksAreNotStartedAgain) {
+  const Ended ended = testing::run({"run", "--transport", "mpi", "--restarts", "1", "--", "true"});
+  EXPECT_EQ(ended.status, 2);
+  expect_contains(ended.errors, "--restarts is not for --transport mpi");
+}
+
+}  // namespace
+}  // namespace stretto
