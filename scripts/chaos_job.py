@@ -100,7 +100,8 @@ class Job:
         hosts = 2 if plan.world == "two_hosts" else 1
         for host in range(hosts):
             command = [str(self._bin / "stretto"), "run", "-n", str(plan.ranks // hosts),
-                       "--settle", str(SETTLE_SECONDS), "--grace", "1", "--json"]
+                       "--settle", str(SETTLE_SECONDS), "--grace", "1", "--json",
+                       "--restarts", str(plan.restarts)]
             if hosts > 1:
                 command = [*self.network.enter(host), *command,
                            "--hosts", HOSTS, "--host-index", str(host)]
@@ -156,7 +157,8 @@ class Job:
         return False
 
     def pid(self, rank):
-        return self.record.of_rank(rank, "started")[0]["pid"]
+        """Of the process that was started last as that rank."""
+        return self.record.of_rank(rank, "started")[-1]["pid"]
 
     def struck(self, moment=None):
         """Notes that harm has been done, now or then; the last one counts."""

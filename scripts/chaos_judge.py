@@ -83,7 +83,7 @@ def check_right(expected, record, rank):
     """What keeps a rank from having ended right."""
     if not record.of_rank(rank, "done"):
         yield "did not end right"
-    arrivals = record.of_rank(rank, "shrunk" if expected.size else "joined")
+    arrivals = record.of_rank(rank, "regrouped" if expected.size else "joined")
     if not expected.size:
         yield from (f"got {error['type']}" for error in record.of_rank(rank, "error"))
     elif not arrivals or arrivals[-1]["size"] != expected.size:
@@ -120,11 +120,11 @@ def check_end(record):
 
 def delay_s(record, rank, alternatives):
     """How long after the fault a rank was told, or could go on; None if it need not."""
-    names = {"error" if isinstance(expected, Told) else "shrunk" if expected.size else "joined"
+    names = {"error" if isinstance(expected, Told) else "regrouped" if expected.size else "joined"
              for expected in alternatives
              if isinstance(expected, Told) or isinstance(expected, Right) and expected.within_s}
     seen = [event["t"] for event in record.of_rank(rank, *names)]
-    return (seen[-1] if "shrunk" in names else seen[0]) - record.fault_s if seen else None
+    return (seen[-1] if "regrouped" in names else seen[0]) - record.fault_s if seen else None
 
 
 def worst_delay_s(record, expectation):

@@ -341,5 +341,35 @@ class Shrink(Kind):
         return others_are(plan, Right(size=plan.ranks - len(plan.victims), within_s=3.0))
 
 
+class Elastic(Kind):
+    """The processes of an elastic job meet again after each death, at last with all new ones."""
+
+    name = "elastic"
+    worlds = ("shm", "tcp", "two_hosts")
+
+    def draw(self, plan, rng):
+        deaths = rng.randrange(1, 4)
+        plan.restarts = deaths
+        plan.seconds = 3.0
+        # In the steps, when the others meet again, and when the new process comes.
+        plan.details = {"kills": [rng.randrange(plan.ranks) for _ in range(deaths)],
+                        "gaps_s": [round(rng.choice((0.0, 0.05, 1.0)) + rng.uniform(0.0, 0.15), 4)
+                                   for _ in range(deaths)]}
+
+    def prepare(self, _plan, _job):
+        return ["--elastic"]
+
+    def inject(self, plan, job):
+        if job.wait_until("joined"):
+            for rank, gap_s in zip(plan.details["kills"], plan.details["gaps_s"]):
+                time.sleep(gap_s)
+                job.signal(rank, signal.SIGKILL)
+
+    def expect(self, plan):
+        # The launcher waits for a second before it starts a rank again.
+        return all_ranks(plan, Right(size=plan.ranks, within_s=DEATH_SECONDS + 3.0))
+
+
 KINDS = [Nothing(), Kill(), KillTwo(), KillJoining(), KillLeaving(), KillLauncher(), Terminate(),
-         KillForked(), Exit(), Abort(), Throw(), StopShort(), StopLong(), Shrink()]
+         KillForked(), Exit(), Abort(), Throw(), StopShort(), StopLong(), Shrink(),
+         Elastic()]

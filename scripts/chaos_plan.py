@@ -27,6 +27,7 @@ class Plan:
     timeout_s: float = 25.0
     join_timeout_s: float = 25.0
     seconds: float = 60.0  # After which the ranks would end by themselves.
+    restarts: int = 0  # Of failed ranks, by each launcher.
     victims: list = dataclasses.field(default_factory=list)
     details: dict = dataclasses.field(default_factory=dict)
     environment: dict = dataclasses.field(default_factory=dict)

@@ -46,7 +46,7 @@ KILLED = {0: (Told(("PeerLost",), 2.0, (1,)),), 1: (Anything(),),
 def shrunk_job():
     record = killed_job()
     for rank in (0, 2):
-        record.events += [event(rank, "shrunk", 11.0, size=2), event(rank, "done", 12.0)]
+        record.events += [event(rank, "regrouped", 11.0, size=2), event(rank, "done", 12.0)]
     record.ended_s = 12.1
     return record
 
@@ -221,10 +221,10 @@ class JudgeTest(unittest.TestCase):
 
     def test_shrinking(self):
         def size(record):
-            record.of_rank(2, "shrunk")[0]["size"] = 3
+            record.of_rank(2, "regrouped")[0]["size"] = 3
 
         def late(record):
-            record.of_rank(0, "shrunk")[0]["t"] = 14.0
+            record.of_rank(0, "regrouped")[0]["t"] = 14.0
 
         self.assertIn("ended in a group of 3, not 2", self.broken(size, shrunk_job(), SHRUNK))
         self.assertIn("could go on after 4.00 s", self.broken(late, shrunk_job(), SHRUNK))

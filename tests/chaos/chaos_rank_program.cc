@@ -29,6 +29,14 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// More than a group takes before it is another one.
+constexpr int kStepsOfGroup = 100'000;
+
+int launched_size() {
+  const char* size = std::getenv("STRETTO_SIZE");
+  return size != nullptr ? std::atoi(size) : 1;
+}
+
 struct Options {
   std::string events;
   std::uint64_t seed = 1;
@@ -36,6 +44,7 @@ struct Options {
   int timeout_ms = 30000;
   int join_timeout_ms = 30000;
   bool shrinks = false;
+  bool elastic = false;
   int actor = -1;
   std::string act;
   int act_step = 20;
@@ -147,20 +156,42 @@ class Worker {
  private:
   void work() {
     if (acts_) act_before_join();
-    auto comm = join({.join_timeout = milliseconds(options_.join_timeout_ms),
-                      .timeout = milliseconds(options_.timeout_ms)});
-    events_.write("joined", {{"links", comm->describe_links()}});
-    end_ = Clock::now() +
-           std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options_.seconds));
-    while (!loop(*comm)) comm = shrunk(*comm);
+    const JoinOptions joining{.join_timeout = milliseconds(options_.join_timeout_ms),
+                              .timeout = milliseconds(options_.timeout_ms)};
+    if (options_.elastic) {
+      work_elastically(joining);
+    } else {
+      auto comm = join(joining);
+      note_join(*comm);
+      while (!loop(*comm, nullptr)) comm = shrunk(*comm);
+    }
     events_.write("done", {{"steps", step_}});
   }
 
-  // Collectives until all agree to end. False if a rank was lost and the others may go on.
-  bool loop(Communicator& comm) {
+  void work_elastically(const JoinOptions& joining) {
+    ElasticJob job({.join = joining});
+    for (bool ended = false; !ended;) {
+      during_ = "join";
+      const auto comm = job.join();
+      if (end_ == TimePoint()) note_join(*comm);
+      events_.write("regrouped", {{"size", comm->size()}, {"now", comm->rank().value()}});
+      ended = loop(*comm, &job);
+    }
+  }
+
+  void note_join(const Communicator& comm) {
+    events_.write("joined", {{"links", comm.describe_links()}});
+    end_ = Clock::now() +
+           std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options_.seconds));
+  }
+
+  // Collectives until all agree to end. False if a rank was lost and the others may go on, or, in
+  // an elastic job, if another one wants to come in.
+  bool loop(Communicator& comm, ElasticJob* job) {
     during_ = "step";
     try {
       Buffers buffers(comm);
+      if (job != nullptr) take_step_of_oldest(comm);
       for (bool ended = false; !ended; ++step_) {
         if (acts_ && step_ == options_.act_step) act(comm);
         if (step_ % 64 == 0) {
@@ -173,11 +204,15 @@ class Worker {
           events_.write("wrong", {{"text", failure}, {"step", step_}});
           std::_Exit(4);
         }
-        ended = step_ % 8 == 7 && all_want_to_end(comm);
+        if (step_ % 8 != 7) continue;
+        if (job != nullptr && job->has_newcomers(comm)) return false;
+        ended = all_want_to_end(comm);
       }
       return true;
     } catch (const Error& error) {
-      if (!options_.shrinks) throw;
+      const StatusCode code = error.status().code();
+      const bool goes_on = code == StatusCode::peer_lost || code == StatusCode::aborted;
+      if (!options_.shrinks && !(job != nullptr && goes_on)) throw;
       report(error);
       return false;
     }
@@ -203,9 +238,17 @@ class Worker {
     return other;
   }
 
+  // Ranks were at different steps when they heard of a loss, and newcomers at none.
+  void take_step_of_oldest(Communicator& comm) {
+    std::int32_t next[1] = {(step_ / kStepsOfGroup + 1) * kStepsOfGroup};
+    comm.broadcast(std::span<std::int32_t>(next)).wait();
+    step_ = next[0];
+  }
+
   bool all_want_to_end(Communicator& comm) {
-    // Not before the actor has had its turn.
-    std::uint8_t wants[1] = {Clock::now() >= end_ && step_ > options_.act_step + 64};
+    // Not before the actor has had its turn, and an elastic job not before it is whole again.
+    const bool whole = !options_.elastic || comm.size() == launched_size();
+    std::uint8_t wants[1] = {Clock::now() >= end_ && step_ > options_.act_step + 64 && whole};
     comm.all_reduce(std::span<std::uint8_t>(wants), {.op = ReduceOp::max}).wait();
     return wants[0] != 0;
   }
@@ -215,8 +258,8 @@ class Worker {
     events_.write("shrinking");
     auto rest = comm.shrink();
     // The ranks were at different steps when they heard of the loss.
-    step_ = (step_ / 100000 + 1) * 100000;
-    events_.write("shrunk", {{"size", rest->size()}, {"now", rest->rank().value()}});
+    step_ = (step_ / kStepsOfGroup + 1) * kStepsOfGroup;
+    events_.write("regrouped", {{"size", rest->size()}, {"now", rest->rank().value()}});
     return rest;
   }
 
@@ -300,6 +343,7 @@ int main(int argument_count, char** arguments) {
   app.add_option("--timeout-ms", options.timeout_ms);
   app.add_option("--join-timeout-ms", options.join_timeout_ms);
   app.add_flag("--shrinks", options.shrinks, "Go on with those who are left");
+  app.add_flag("--elastic", options.elastic, "Meet again, with those who come");
   app.add_option("--actor", options.actor, "The rank that does harm");
   app.add_option("--act", options.act);
   app.add_option("--act-step", options.act_step);

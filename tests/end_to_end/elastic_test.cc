@@ -66,7 +66,7 @@ TEST(Elastic, EveryRankMayDieAndComeBack) {
 }
 
 TEST(Elastic, GoesOnWithoutRestarts) {
-  Tool job({"run", "-n", "3", "--settle-time", "60", "--", kExample, "2000"});
+  Tool job({"run", "-n", "3", "--settle", "60", "--", kExample, "2000"});
   const pid_t last = member(job, 1, 2, 3);
   ASSERT_GT(last, 0);
   ::kill(last, SIGKILL);
