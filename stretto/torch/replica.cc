@@ -306,28 +306,37 @@ ForwardScope Replica::before_forward() {
   precision_.refuse_lost_changes();
   if (!precision_.entered()) notice_changes();
   seen_ = seen_ever_ = true;
-  if (synchronizes_buffers() && no_sync_depth_ == 0) {
-    const TimePoint begin = Clock::now();
-    if (uneven_) uneven_->announce(reducer::UnevenSteps::Phase::buffers, number_);
-    synchronize_buffers();
-    spent_besides_ += Clock::now() - begin;
-  }
+  synchronize_buffers(BufferHookLocation::before_forward);
   return ForwardScope(precision_, &timer_);
 }
 
-void Replica::synchronize_buffers() {
+void Replica::end_of_forward() {
+  if (!inside_backward_node()) synchronize_buffers(BufferHookLocation::after_forward);
+}
+
+void Replica::synchronize_buffers(BufferHookLocation location) {
+  if (location != buffer_hook_->location() || !synchronizes_buffers() || no_sync_depth_ > 0) return;
+  const TimePoint begin = Clock::now();
+  if (uneven_) uneven_->announce(reducer::UnevenSteps::Phase::buffers, number_);
+  run_buffer_hook();
+  spent_besides_ += Clock::now() - begin;
+}
+
+void Replica::run_buffer_hook() {
   // Converted ones travel as they were: other ranks may not have converted theirs. Where this rank
   // gets what it has sent it keeps its own, which the former type may have rounded.
   const bool converted = has_converted_buffers();
-  std::vector<NamedTensor> as_before;
+  const bool is_after = buffer_hook_->location() == BufferHookLocation::after_forward;
+  std::vector<NamedTensor> handed;
   std::vector<torch::Tensor> sent;
-  for (std::size_t i = 0; converted && i < buffers_.size(); ++i) {
-    as_before.push_back({buffers_[i].name, buffers_[i].tensor.to(buffer_dtypes_[i])});
-    sent.push_back(as_before[i].tensor.clone());
+  for (std::size_t i = 0; (converted || is_after) && i < buffers_.size(); ++i) {
+    // Without the version that autograd compares: layers have saved buffers in this forward pass.
+    handed.push_back({buffers_[i].name, buffers_[i].tensor.to(buffer_dtypes_[i]).variable_data()});
+    if (converted) sent.push_back(handed[i].tensor.clone());
   }
   try {
     buffer_hook_->run({.communicator = communicator_,
-                       .buffers = converted ? as_before : buffers_,
+                       .buffers = handed.empty() ? buffers_ : handed,
                        .timeout = options_.timeout,
                        .leader = uneven_ ? std::optional(uneven_->leader()) : std::nullopt,
                        .broadcast = buffer_broadcast_});
@@ -335,8 +344,8 @@ void Replica::synchronize_buffers() {
     reducer_->explained(error.status()).or_throw();
   }
   const torch::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < as_before.size(); ++i) {
-    if (!torch::equal(sent[i], as_before[i].tensor)) buffers_[i].tensor.copy_(as_before[i].tensor);
+  for (std::size_t i = 0; i < sent.size(); ++i) {
+    if (!torch::equal(sent[i], handed[i].tensor)) buffers_[i].tensor.copy_(handed[i].tensor);
   }
 }
 
@@ -408,7 +417,7 @@ void Replica::follow_others() {
 }
 
 void Replica::follow(reducer::UnevenSteps::Phase phase) {
-  if (phase == reducer::UnevenSteps::Phase::buffers) return synchronize_buffers();
+  if (phase == reducer::UnevenSteps::Phase::buffers) return run_buffer_hook();
   {
     borrow_places();
     const auto give_back = c10::make_scope_exit([this] { return_places(); });

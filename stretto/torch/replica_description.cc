@@ -40,6 +40,12 @@ reducer::ReplicaItem describe(const char* kind, const NamedTensor& item) {
            {"strides", text_of(item.tensor.strides())}}};
 }
 
+std::string text_of(const BufferHook* hook) {
+  if (hook == nullptr) return BuffersOfRank().name();
+  const bool is_after = hook->location() == BufferHookLocation::after_forward;
+  return hook->name() + (is_after ? " after forward" : "");
+}
+
 reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
   const auto yes_or_no = [](bool value) { return value ? "true" : "false"; };
   const std::string bucket_bytes = options.bucket_bytes == kAutomaticBucketBytes
@@ -55,7 +61,7 @@ reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
            {"find_unused_parameters", yes_or_no(options.find_unused_parameters)},
            {"allocate_in_buckets", yes_or_no(options.allocate_in_buckets)},
            {"static_graph", yes_or_no(options.static_graph)},
-           {"buffer_hook", options.buffer_hook == nullptr ? "rank 0" : options.buffer_hook->name()},
+           {"buffer_hook", text_of(options.buffer_hook.get())},
            {"mixed_precision", text_of(options.mixed_precision)},
            {"verify_every_steps", std::to_string(options.verify_every_steps)},
            {"mean_division", std::string(name(options.mean_division))},

@@ -148,6 +148,68 @@ TEST(ReplicaOptions, BuffersBecomeEqualAsChosen) {
   });
 }
 
+// Adds 1 to each, in a way that autograd sees, and then does as MeanOfBuffers.
+struct OneMoreThanTheMean : MeanOfBuffers {
+  OneMoreThanTheMean() : MeanOfBuffers(BufferHookLocation::after_forward) {}
+  void run(const BufferCall& call) override {
+    for (const auto& buffer : call.buffers) torch::Tensor(buffer.tensor).add_(1);
+    MeanOfBuffers::run(call);
+  }
+};
+
+// On rank r the running mean becomes r in each forward pass, before which it is something else.
+TEST(ReplicaOptions, BuffersMayBecomeEqualAfterForward) {
+  run_ranks(3, [](Communicator& communicator, int rank) {
+    constexpr auto kAfter = BufferHookLocation::after_forward;
+    const auto mean_after = [&](std::shared_ptr<BufferHook> hook) {
+      torch::nn::BatchNorm1d model(torch::nn::BatchNormOptions(2).momentum(1.0));
+      DistributedDataParallel ddp(model, communicator, {.buffer_hook = std::move(hook)});
+      const auto x = torch::full({4, 2}, static_cast<float>(rank));
+      {
+        const auto guard = ddp.no_sync();
+        (void)ddp.forward(x);
+        EXPECT_EQ(model->running_mean[0].item<float>(), static_cast<float>(rank));
+      }
+      ddp.forward(x).sum().backward();
+      EXPECT_TRUE(model->bias.grad().equal(torch::full({2}, 4.0f)));
+      return model->running_mean[0].item<float>();
+    };
+    EXPECT_EQ(mean_after(std::make_shared<BuffersOfRank>(2)), static_cast<float>(rank)) << "before";
+    EXPECT_EQ(mean_after(std::make_shared<BuffersOfRank>(2, kAfter)), 2.0f);
+    EXPECT_EQ(mean_after(std::make_shared<MeanOfBuffers>(kAfter)), 1.0f);
+    EXPECT_EQ(mean_after(std::make_shared<OneMoreThanTheMean>()), 2.0f);
+    torch::nn::BatchNorm1d model(2);
+    const auto location = rank == 1 ? kAfter : BufferHookLocation::before_forward;
+    const auto build = [&] {
+      DistributedDataParallel ddp(model, communicator,
+                                  {.buffer_hook = std::make_shared<BuffersOfRank>(0, location)});
+    };
+    expect_contains(message_of<Mismatch>(build),
+                    "buffer_hook rank 0 on ranks 0, 2; rank 0 after forward on rank 1");
+  });
+}
+
+// Rank r has r + 1 batches. Those that have none left take part, with the buffers that they have.
+TEST(ReplicaOptions, InsideJoinBuffersMayBecomeEqualAfterForward) {
+  run_ranks(3, [](Communicator& communicator, int rank) {
+    torch::nn::BatchNorm1d model(torch::nn::BatchNormOptions(2).momentum(1.0));
+    DistributedDataParallel ddp(
+        model, communicator,
+        {.buffer_hook = std::make_shared<BuffersOfRank>(0, BufferHookLocation::after_forward)});
+    ddp.join([&] {
+      for (int batch = 0; batch <= rank; ++batch) {
+        const auto x = torch::full({4, 2}, static_cast<float>(10 * batch + rank));
+        const auto output = ddp.forward(x);
+        // The lowest rank that has data says what they are, and in step b that is rank b.
+        EXPECT_EQ(model->running_mean[0].item<float>(), static_cast<float>(10 * batch + batch));
+        output.sum().backward();
+      }
+    });
+    EXPECT_EQ(model->running_mean[0].item<float>(), 22.0f) << "that of the last rank";
+    EXPECT_NO_THROW(ddp.verify_replicas());
+  });
+}
+
 TEST(ReplicaOptions, SizesOfBucketsMayBeMeasured) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net reference = net(), model = net();

@@ -79,12 +79,14 @@ class DistributedDataParallel {
                                 communicator, std::move(options)) {}
 
   // The module's forward(). In training mode it first makes rank 0's buffers everyone's (if there
-  // are buffers and the option is on), and blocks for that. Tensors are found in what it returns if
+  // are buffers and the option is on), or does what the option buffer_hook says, before or after
+  // the module's, and blocks for that. Tensors are found in what it returns if
   // that is a tensor, a container, a pair or tuple, or an optional of such.
   template <class... Arguments>
   decltype(auto) forward(Arguments&&... arguments) {
     const ddp::ForwardScope scope = replica_->before_forward();
     decltype(auto) output = call(std::forward<Arguments>(arguments)...);
+    replica_->end_of_forward();
     ddp::for_each_tensor(std::as_const(output), [this](const torch::Tensor& tensor) {
       if (tensor.defined()) replica_->after_forward(tensor);
     });

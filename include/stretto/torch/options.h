@@ -61,8 +61,8 @@ struct DistributedDataParallelOptions {
   // Before each forward pass in training mode, make rank 0's buffers (the running averages of batch
   // normalisation, say) everyone's.
   bool broadcast_buffers = true;
-  // How else buffers become equal then: another rank's, their mean, or as an own hook does it; see
-  // torch/buffer_hook.h. Default: rank 0's.
+  // How else buffers become equal: another rank's, their mean, or as an own hook does it, before
+  // each forward pass or after it; see torch/buffer_hook.h. Default: rank 0's, before it.
   std::shared_ptr<BufferHook> buffer_hook = nullptr;
   // At construction, make rank 0's parameters and buffers everyone's.
   bool broadcast_parameters = true;

@@ -65,6 +65,7 @@ class Replica {
   // What the module is to be called with instead of a tensor.
   bool casts_inputs() const { return precision_.casts_inputs(); }
   torch::Tensor cast_input(const torch::Tensor& input) const { return precision_.cast(input); }
+  void end_of_forward();
   // `output` is a tensor of what forward() has returned.
   void after_forward(const torch::Tensor& output);
   void enter_no_sync() { ++no_sync_depth_; }
@@ -178,7 +179,8 @@ class Replica {
   bool synchronizes_buffers() const;
   // Whether the places of gradients in buckets are lent to backward, which then writes them there.
   bool lends_places() const;
-  void synchronize_buffers();
+  void synchronize_buffers(BufferHookLocation location);
+  void run_buffer_hook();
   void begin_silent_pass();
   void begin_pass();
   void on_gradient(std::size_t index);
