@@ -58,7 +58,7 @@ class Hook:
         """What it does, with its settings."""
         return self._hook.name()
 
-    def last_step(self) -> dict[str, float]:
+    def last_step(self) -> dict[str, Any]:
         """What the last step of this rank sent and took; the keys are the fields of
         CompressionStatistics. Empty of f16() and bf16() without options, which measure nothing."""
         return self._hook.last_step()

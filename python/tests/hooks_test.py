@@ -146,6 +146,9 @@ class HooksTest(unittest.TestCase):
             assert step["sent_values"] == 2 * 103 + 7, step
             assert 0 < step["message_bytes"] < step["gradient_bytes"] / 10, step
             assert step["residual_norm"] > 0 and step["encode_seconds"] > 0, step
+            assert step["measured"] is None, step
+            choices = [(each["compressed"], each["reason"]) for each in step["choices"]]
+            assert choices and set(choices) == {(True, "always")}, step
             halved = hooks.f16()
             Training(rank, halved).steps(1)
             assert halved.last_step() == {}

@@ -211,13 +211,27 @@ std::shared_ptr<DdpCommHook> make_ddp_comm_hook(const std::string& kind, const p
 
 py::dict dict_of(const CompressionStatistics* step) {
   if (step == nullptr) return py::dict();
+  py::list choices;
+  for (const BucketCompression& choice : step->choices) {
+    choices.append(py::dict("compressed"_a = choice.compressed,
+                            "reason"_a = std::string(name(choice.reason)),
+                            "codec_seconds"_a = choice.codec_seconds));
+  }
+  py::object measured = py::none();
+  if (step->measured) {
+    measured = py::dict("dense_seconds"_a = step->measured->dense_seconds,
+                        "codec_seconds"_a = step->measured->codec_seconds,
+                        "wire_seconds"_a = step->measured->wire_seconds,
+                        "saved_seconds"_a = step->measured->saved_seconds);
+  }
   return py::dict(
       "step"_a = step->step, "compressed"_a = step->compressed, "buckets"_a = step->buckets,
       "gradient_bytes"_a = step->gradient_bytes, "message_bytes"_a = step->message_bytes,
       "received_bytes"_a = step->received_bytes, "elements"_a = step->elements,
       "sent_values"_a = step->sent_values, "encode_seconds"_a = step->encode_seconds,
       "exchange_seconds"_a = step->exchange_seconds, "decode_seconds"_a = step->decode_seconds,
-      "gradient_norm"_a = step->gradient_norm, "residual_norm"_a = step->residual_norm);
+      "gradient_norm"_a = step->gradient_norm, "residual_norm"_a = step->residual_norm,
+      "choices"_a = choices, "measured"_a = measured);
 }
 
 py::bytes bytes_of(std::span<const std::byte> bytes) {

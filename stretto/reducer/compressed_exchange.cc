@@ -41,12 +41,21 @@ bool CompressedReduction::has_codec(std::size_t gradient) const {
   return by_index_[gradient] != nullptr && by_index_[gradient]->compressor != nullptr;
 }
 
-void CompressedReduction::begin_step(Communicator& communicator,
-                                     const std::optional<Duration>& timeout) {
-  if (options_.compression != Compression::never) compresses_ = step_ >= options_.dense_steps;
-  if (trial_ != nullptr && compresses_) {
-    compresses_ = step_ >= warm_up_steps_ && trial_->compresses(communicator, timeout);
-  }
+// Whether this step is compressed, and why.
+CompressionReason CompressedReduction::choose(Communicator& communicator,
+                                              const std::optional<Duration>& timeout) {
+  if (options_.compression == Compression::never) return CompressionReason::never;
+  compresses_ = step_ >= options_.dense_steps;
+  if (!compresses_) return CompressionReason::dense_steps;
+  if (trial_ == nullptr) return CompressionReason::always;
+  compresses_ = step_ >= warm_up_steps_;
+  if (!compresses_) return CompressionReason::warm_up;
+  compresses_ = trial_->compresses(communicator, timeout);
+  return trial_->reason();
+}
+
+void CompressedReduction::begin_step(Communicator& communicator, const FullBucket& full) {
+  reason_ = choose(communicator, full.timeout);
   divides_step_ = compresses_ && divides_in_step(step_);
   const auto& combines_from = prediction_.combines_from;
   combines_step_ = combines_from && announced_ >= static_cast<float>(*combines_from);
@@ -55,10 +64,28 @@ void CompressedReduction::begin_step(Communicator& communicator,
                                            : options_.compression == Compression::never;
   finishes_early_ = !compresses_ && is_steady;
   ++step_;
-  this_step_ = {.step = step_, .compressed = compresses_};
+  auto choices = std::move(this_step_.choices);  // Keeps its memory.
+  choices.assign(full.of_count, {});
+  this_step_ = {.step = step_, .compressed = compresses_, .choices = std::move(choices)};
+  if (trial_ != nullptr) this_step_.measured = trial_->measured();
   announcing_ = 0;
-  // Of a step that is not compressed there is no more to say.
+  // Of a step that is not compressed there is no more to say, and nothing may tell its end.
   if (!compresses_) last_step_ = this_step_;
+}
+
+void CompressedReduction::note_choice(const FullBucket& full, bool has_any) {
+  CompressionReason reason = reason_;
+  if (!has_any) {
+    const auto is_small = [&](const View& view) { return view.count < options_.min_elements; };
+    const bool are_small = std::ranges::all_of(full.gradient_views, is_small);
+    reason = are_small ? CompressionReason::too_small : CompressionReason::no_codec;
+  }
+  // Not all users of the hook know from the beginning how many buckets a step has.
+  for (CompressionStatistics* const step : {&this_step_, &last_step_}) {
+    if (compresses_ && step == &last_step_) break;
+    if (step->choices.size() <= full.index) step->choices.resize(full.index + 1);
+    step->choices[full.index] = {.compressed = compresses_ && has_any, .reason = reason};
+  }
 }
 
 Work CompressedReduction::start(Communicator& communicator, const FullBucket& full) {
@@ -67,7 +94,7 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& fu
   }
   STRETTO_CHECK(communicator_ == &communicator, "attach() with this communicator comes first");
   if (std::exchange(bucket_step_, full.step) != full.step) {
-    begin_step(communicator, full.timeout);
+    begin_step(communicator, full);
   }
   advance(communicator);
   while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<Bucket>());
@@ -82,6 +109,7 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& fu
     reducer::refuse_converted(name(), full.view.dtype);
   }
   bucket.is_compressed = compresses_ && has_any;
+  note_choice(full, has_any);
   if (is_f32) keep_remembered(full);
   if (is_f32) clip_and_add_momentum(full);
   if (bucket.is_compressed) return start_messages(communicator, full, bucket);
@@ -135,7 +163,9 @@ Work CompressedReduction::start_messages(Communicator& communicator, const FullB
   for (Exchange& exchange : bucket.exchanges) {
     if (!exchange.gradients.empty()) encode(exchange);
   }
-  this_step_.encode_seconds += seconds(Clock::now() - begin);
+  const double spent = seconds(Clock::now() - begin);
+  this_step_.encode_seconds += spent;
+  this_step_.choices[full.index].codec_seconds += spent;
   ++this_step_.buckets;
   for (Exchange& exchange : bucket.exchanges) {
     if (exchange.gradients.empty()) continue;
@@ -156,6 +186,7 @@ void CompressedReduction::Exchange::clear() {
   silent.clear();
   own.clear();
   has_fixed_length = true;
+  codec_seconds = 0;
 }
 
 // Each to those that travel as it does.
@@ -384,7 +415,9 @@ void CompressedReduction::finish_messages(const FullBucket& full, Bucket& bucket
     } else {
       decode(exchange);
     }
-    this_step_.decode_seconds += seconds(Clock::now() - begin);
+    const double spent = seconds(Clock::now() - begin);
+    this_step_.decode_seconds += spent;
+    this_step_.choices[full.index].codec_seconds += exchange.codec_seconds + spent;
     for (const Gradient* const gradient : exchange.gradients) {
       if (options_.measure_norms) this_step_.residual_norm += squares(gradient->residual);
     }

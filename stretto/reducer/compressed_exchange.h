@@ -107,6 +107,7 @@ struct CompressedReduction::Exchange {
   Way way = Way::gathered;
   bool has_fixed_length = true;  // What ranks have made of their gradients.
   TimePoint encoded;             // When its messages were ready.
+  double codec_seconds = 0;      // Between its first operation and its last one.
   std::vector<Gradient*> gradients;
   std::vector<std::span<float>> values;
   std::vector<std::uint8_t> silent;

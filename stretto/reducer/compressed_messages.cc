@@ -141,7 +141,9 @@ void CompressedReduction::add_up(Exchange& exchange) {
   this_step_.decode_seconds += seconds(added - begin);
   exchange.own.clear();
   encode_parts(exchange, own, true);
-  this_step_.encode_seconds += seconds(Clock::now() - added);
+  const TimePoint encoded = Clock::now();
+  this_step_.encode_seconds += seconds(encoded - added);
+  exchange.codec_seconds += seconds(encoded - begin);
 }
 
 // Adds what rank `from` says of what `adder` adds up, or has added up.

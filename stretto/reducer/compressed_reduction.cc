@@ -188,12 +188,12 @@ void CompressedReduction::attach(Communicator& communicator,
   rank_ = communicator.rank().value();
   ranks_ = communicator.size();
   context_hash_ = codec::settings_of(name());
-  if (trial_ != nullptr) trial_ = std::make_unique<Trial>();
   by_index_.clear();
   buckets_.clear();
   pending_.clear();
   bucket_step_.reset();
   warm_up_steps_ = 0;
+  std::set<std::string_view> codecs;
   for (const GradientDescription& description : gradients) {
     if (description.dtype != DType::f32) {
       by_index_.push_back(nullptr);
@@ -204,9 +204,14 @@ void CompressedReduction::attach(Communicator& communicator,
     describe(description, *gradient);
     if (gradient->compressor != nullptr) {
       warm_up_steps_ = std::max(warm_up_steps_, gradient->compressor->warm_up_steps());
+      codecs.insert(gradient->compressor->name());
     }
     gradient->owner = by_index_.size() % static_cast<std::size_t>(ranks_);
     by_index_.push_back(gradient.get());
+  }
+  if (trial_ != nullptr) {
+    trial_ =
+        std::make_unique<Trial>(fmt::format("{}", fmt::join(codecs.begin(), codecs.end(), ", ")));
   }
   const auto take_over = [this] {
     if (loaded_ != nullptr) restore(*loaded_);

@@ -4,14 +4,19 @@
 // When steps are compressed, and what steps are that are not.
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/log.h"
 #include "stretto/base/rank_vector.h"
 #include "stretto/reducer/compressed_reduction.h"
@@ -25,6 +30,9 @@ namespace stretto {
 namespace {
 
 using testing::floats;
+
+// What an uncompressed bucket takes on a slow link, at least; long against all else in these tests.
+constexpr std::chrono::milliseconds kDenseBucket(4);
 
 // Writes down which buckets are started and finished in a step.
 class RecordedCompression : public CompressedReduction {
@@ -41,6 +49,22 @@ class RecordedCompression : public CompressedReduction {
 
   std::vector<std::size_t> started;
   std::vector<std::size_t> finished;
+};
+
+// On a link so slow that uncompressed buckets take a while.
+class CompressionOnSlowLink : public CompressedReduction {
+ public:
+  using CompressedReduction::CompressedReduction;
+  Work start(Communicator& communicator, const FullBucket& bucket) override {
+    if (bucket.index == 0) ++step_;
+    Work work = CompressedReduction::start(communicator, bucket);
+    // Of a compressed step, the last one that has ended is another.
+    if (last_step().step == step_) std::this_thread::sleep_for(kDenseBucket);
+    return work;
+  }
+
+ private:
+  std::uint64_t step_ = 0;
 };
 
 using Indices = std::vector<std::size_t>;
@@ -121,7 +145,7 @@ class DecisionLog {
     set_level("info");
     set_log_sink([this](LogLevel, std::string_view line) {
       const std::lock_guard lock(mutex_);
-      if (line.find("compression is o") != line.npos) lines.emplace_back(line);
+      if (line.find("encode+decode") != line.npos) lines.emplace_back(line);
     });
   }
   ~DecisionLog() {
@@ -139,6 +163,127 @@ class DecisionLog {
   std::mutex mutex_;
 };
 
+// Buckets "c", "b" and "a", in this order; "b" is too small for a codec.
+struct SlowTraining {
+  SlowTraining(Communicator& communicator, const CompressionOptions& options)
+      : hook(std::make_shared<CompressionOnSlowLink>(options)),
+        reducer(communicator,
+                {{"a", DType::f32, 2000}, {"b", DType::f32, 20}, {"c", DType::f32, 2000}},
+                {.bucket_bytes = {1}, .hook = hook}) {}
+
+  const CompressionStatistics& step() {
+    for (const std::size_t i : {2, 1, 0}) {
+      std::ranges::fill(floats(reducer, i), 1.0f);
+      reducer.mark_ready(i);
+    }
+    reducer.finalize();
+    return hook->last_step();
+  }
+
+  const std::shared_ptr<CompressionOnSlowLink> hook;
+  Reducer reducer;
+};
+
+using Choices = std::vector<std::pair<bool, CompressionReason>>;
+
+Choices choices_of(const CompressionStatistics& step) {
+  Choices choices;
+  for (const BucketCompression& each : step.choices) {
+    choices.emplace_back(each.compressed, each.reason);
+    EXPECT_EQ(each.codec_seconds > 0, each.compressed);
+  }
+  return choices;
+}
+
+// As the log prints them, with three digits.
+std::string milliseconds(double seconds) { return fmt::format("{:.3g}", seconds * 1e3); }
+
+TEST(CompressionTrial, WhatItSavesOnASlowLinkIsMeasuredAndSaid) {
+  using enum CompressionReason;
+  const DecisionLog log;
+  RankVector<CompressionMeasurement> found(2);
+  run_ranks(2, [&](Communicator& communicator, int rank) {
+    SlowTraining training(communicator, {.compression = Compression::automatic});
+    for (int step = 0; step < 16; ++step) {
+      const CompressionStatistics& last = training.step();
+      const bool is_compressed = step / 4 % 2 == 1;
+      const Choices expected = {
+          {is_compressed, on_trial}, {false, too_small}, {is_compressed, on_trial}};
+      ASSERT_EQ(choices_of(last), expected) << step;
+      ASSERT_FALSE(last.measured) << step;
+    }
+    const CompressionStatistics& last = training.step();
+    const Choices expected = {{true, measured}, {false, too_small}, {true, measured}};
+    EXPECT_EQ(choices_of(last), expected);
+    ASSERT_TRUE(last.measured);
+    found[rank] = *last.measured;
+  });
+  const auto& [dense, codec, wire, saved] = found[0];
+  EXPECT_GE(dense, 3 * seconds(kDenseBucket));
+  EXPECT_GT(codec, 0);
+  EXPECT_GT(saved, 0);
+  EXPECT_NEAR(saved, dense - codec - wire, 1e-9);
+  EXPECT_EQ(saved, found[1].saved_seconds);
+  ASSERT_EQ(log.lines.size(), 1u);
+  expect_contains(
+      log.lines[0],
+      fmt::format("top_k(0.01): wire {} ms (dense {}), encode+decode {} ms -> faster by {} ms; "
+                  "enabled for buckets 0, 2 (",
+                  milliseconds(wire), milliseconds(dense), milliseconds(codec),
+                  milliseconds(saved)));
+}
+
+// One rank alone does nothing in a step without compression, and there is no model of its links.
+TEST(CompressionTrial, WhatItWouldLoseIsSaidAsFarAsItIsMeasured) {
+  const DecisionLog log;
+  CompressionMeasurement measured;
+  run_ranks(1, [&](Communicator& communicator) {
+    TrialTraining training(communicator, {.compression = Compression::automatic});
+    for (int step = 0; step < 7; ++step) (void)training.step();
+    const CompressionStatistics& last = training.hook->last_step();
+    EXPECT_EQ(choices_of(last), Choices(3, {false, CompressionReason::predicted}));
+    ASSERT_TRUE(last.measured);
+    measured = *last.measured;
+    (void)training.step({2, 0});
+    (void)training.step({2, 0});
+    (void)training.step({2, 0});
+    EXPECT_EQ(last.choices[1].reason, CompressionReason::left_out);
+    EXPECT_EQ(last.choices[2].reason, CompressionReason::predicted);
+  });
+  EXPECT_EQ(measured.wire_seconds, 0);
+  EXPECT_LT(measured.saved_seconds, 0);
+  EXPECT_NEAR(measured.saved_seconds, measured.dense_seconds - measured.codec_seconds, 1e-9);
+  ASSERT_EQ(log.lines.size(), 1u);
+  expect_contains(
+      log.lines[0],
+      fmt::format("top_k(0.01): wire 0 ms as predicted (dense {}), encode+decode {} ms "
+                  "-> slower by {} ms or more; disabled for buckets 0-2",
+                  milliseconds(measured.dense_seconds), milliseconds(measured.codec_seconds),
+                  milliseconds(-measured.saved_seconds)));
+}
+
+TEST(CompressionTrial, WithoutATrialAStepSaysWhyToo) {
+  using enum CompressionReason;
+  run_ranks(1, [](Communicator& communicator) {
+    const auto first_choice = [&](const CompressionOptions& options) {
+      TrialTraining training(communicator, options, 2000);
+      (void)training.step();
+      EXPECT_FALSE(training.hook->last_step().measured);
+      return choices_of(training.hook->last_step()).front();
+    };
+    using Choice = Choices::value_type;
+    EXPECT_EQ(first_choice({}), Choice(true, always));
+    EXPECT_EQ(first_choice({.compression = Compression::never}), Choice(false, never));
+    EXPECT_EQ(first_choice({.dense_steps = 1}), Choice(false, dense_steps));
+    EXPECT_EQ(first_choice({.min_elements = 2001}), Choice(false, too_small));
+    EXPECT_EQ(first_choice({.codec = dense()}), Choice(false, no_codec));
+    EXPECT_EQ(
+        first_choice({.codec = top_k({.warm_up_steps = 1}), .compression = Compression::automatic}),
+        Choice(false, warm_up));
+  });
+  EXPECT_EQ(name(left_out), "left_out");
+}
+
 // The trial's steps and those after it: all ranks take the same decisions, and one line tells them.
 TEST(CompressionTrial, SwitchesAllRanksInTheSameStep) {
   const DecisionLog log;
@@ -153,8 +298,8 @@ TEST(CompressionTrial, SwitchesAllRanksInTheSameStep) {
   const std::vector<bool> trial(compressed_steps[0].begin(), compressed_steps[0].begin() + 6);
   EXPECT_EQ(trial, (std::vector<bool>{false, false, false, false, true, true}));
   ASSERT_EQ(log.lines.size(), 1u);
-  expect_contains(log.lines[0], compressed_steps[0].back() ? "is on" : "is off");
-  expect_contains(log.lines[0], "for each of 3 buckets");
+  expect_contains(log.lines[0], compressed_steps[0].back() ? "enabled for buckets 0-2"
+                                                           : "disabled for buckets 0-2");
 }
 
 // One rank alone does nothing in a step without compression.

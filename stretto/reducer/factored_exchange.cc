@@ -108,6 +108,7 @@ void CompressedReduction::find_right_factors(Exchange& exchange) {
   count_factors(exchange.right);
   exchange.encoded = Clock::now();
   this_step_.encode_seconds += seconds(exchange.encoded - begin);
+  exchange.codec_seconds += seconds(exchange.encoded - begin);
 }
 
 void CompressedReduction::multiply_factors(Exchange& exchange) {

@@ -3,6 +3,7 @@
 
 #include "stretto/torch/device_compression.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,9 +20,13 @@ namespace stretto::ddp {
 namespace {
 
 // With fewer elements, gradients travel as they are.
-bool is_compressed(DType dtype, std::size_t count) {
+std::size_t least_elements() {
   static const std::size_t least = CompressionOptions().min_elements;
-  return dtype == DType::f32 && count >= least;
+  return least;
+}
+
+bool is_compressed(DType dtype, std::size_t count) {
+  return dtype == DType::f32 && count >= least_elements();
 }
 
 }  // namespace
@@ -149,16 +154,26 @@ Work DeviceCompression::start(Communicator& communicator, const FullBucket& full
   STRETTO_CHECK(communicator_ == &communicator, "attach() with this communicator comes first");
   const TimePoint begin = Clock::now();
   if (std::exchange(bucket_step_, full.step) != full.step) {
-    this_step_ = {.step = ++step_, .compressed = true};
+    auto choices = std::move(this_step_.choices);  // Keeps its memory.
+    choices.assign(full.of_count, {});
+    this_step_ = {.step = ++step_, .compressed = true, .choices = std::move(choices)};
   }
   BucketExtracts own;
   on_device([&] { own = extract_all(full); });
   const bool is_compressed = !own.extracts.empty();
   StartedExchange started = exchange_->start(full, std::move(own), position());
   this_step_.buckets += is_compressed ? 1 : 0;
+  BucketCompression& choice = this_step_.choices[full.index];
+  const auto is_small = [&](const View& view) { return view.count < least_elements(); };
+  choice.compressed = is_compressed;
+  choice.reason = is_compressed ? CompressionReason::always
+                  : std::ranges::all_of(full.gradient_views, is_small)
+                      ? CompressionReason::too_small
+                      : CompressionReason::no_codec;
   this_step_.message_bytes += started.sent_bytes;
   this_step_.received_bytes += started.received_bytes;
-  this_step_.encode_seconds += seconds(Clock::now() - begin);
+  choice.codec_seconds = seconds(Clock::now() - begin);
+  this_step_.encode_seconds += choice.codec_seconds;
   return std::move(started.work);
 }
 
@@ -167,7 +182,9 @@ void DeviceCompression::finish(const FullBucket& full) {
   const TimePoint begin = Clock::now();
   this_step_.exchange_seconds += seconds(begin - sent);
   exchange_->finish(full);
-  this_step_.decode_seconds += seconds(Clock::now() - begin);
+  const double spent = seconds(Clock::now() - begin);
+  this_step_.decode_seconds += spent;
+  this_step_.choices[full.index].codec_seconds += spent;
   if (full.is_last()) last_step_ = this_step_;
 }
 

@@ -111,6 +111,15 @@ class Twins {
   std::set<const void*> places_;
 };
 
+std::vector<std::pair<bool, CompressionReason>> choices_of(const CompressionStatistics& step) {
+  std::vector<std::pair<bool, CompressionReason>> choices;
+  for (const BucketCompression& each : step.choices) {
+    choices.emplace_back(each.compressed, each.reason);
+    EXPECT_TRUE(each.codec_seconds > 0 || !each.compressed);
+  }
+  return choices;
+}
+
 // On the device, what is exchanged has neither a header nor indices that are packed, and nothing
 // goes through memory of the host.
 void DeviceCodecs::expect_way(const Twins& twins) {
@@ -145,6 +154,7 @@ TEST_P(DeviceCodecs, HaveTheBitsOfTheHost) {
         EXPECT_TRUE(twins.are_in_buckets()) << codec->name();
         EXPECT_EQ(twins.there().sent_values, twins.here().sent_values);
         EXPECT_EQ(twins.there().buckets, twins.here().buckets);
+        EXPECT_EQ(choices_of(twins.there()), choices_of(twins.here()));
         EXPECT_EQ(twins.there().step, 3);
         expect_way(twins);
       });

@@ -23,7 +23,7 @@
 
 namespace stretto {
 
-struct CompressionStatistics;  // compressed_reduction.h
+struct CompressionStatistics;  // compression_statistics.h
 
 // One gradient that the reducer keeps equal on all ranks. The list must be the same on every rank.
 struct GradientDescription {

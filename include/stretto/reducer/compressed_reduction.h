@@ -15,6 +15,7 @@
 
 #include "stretto/codec/codec.h"
 #include "stretto/reducer/communication_hook.h"
+#include "stretto/reducer/compression_statistics.h"
 
 namespace stretto {
 
@@ -106,26 +107,6 @@ struct CompressionOptions {
   std::uint64_t seed = 0;
   // Also measure the norms in CompressionStatistics, which costs another look at everything.
   bool measure_norms = false;
-};
-
-// What the last step of this rank cost.
-struct CompressionStatistics {
-  std::uint64_t step = 0;          // Counted from 1.
-  bool compressed = false;         // Or as it is: see Compression.
-  std::size_t buckets = 0;         // With a gradient that was compressed.
-  std::size_t gradient_bytes = 0;  // Of the gradients that codecs saw.
-  std::size_t message_bytes = 0;   // Of the messages, or factors, that this rank has made of them.
-  std::size_t received_bytes = 0;  // From other ranks, without gradients that travel as they are.
-  std::size_t elements = 0;        // Of these gradients.
-  std::size_t sent_values = 0;     // In these messages and factors.
-  double encode_seconds = 0;
-  double exchange_seconds = 0;  // From a bucket's last encoding to its first decoding, for all of
-                                // them together: these overlap, with each other and with backward.
-  double decode_seconds = 0;
-  // Euclidean, if CompressionOptions::measure_norms: of what was added to the residuals, and of
-  // these after the step.
-  double gradient_norm = 0;
-  double residual_norm = 0;
 };
 
 // Reduces gradients of f32 by messages of codecs: see CompressedExchange. Messages of ranks 0, 1, 2
@@ -228,7 +209,9 @@ class CompressedReduction : public CommunicationHook {
   bool divides_in_step(std::uint64_t step) const;
   Way way_of(const Gradient& gradient) const;
   bool has_codec(std::size_t gradient) const;
-  void begin_step(Communicator& communicator, const std::optional<Duration>& timeout);
+  CompressionReason choose(Communicator& communicator, const std::optional<Duration>& timeout);
+  void begin_step(Communicator& communicator, const FullBucket& full);
+  void note_choice(const FullBucket& full, bool has_any);
   void keep_remembered(const FullBucket& full);
   Work start_messages(Communicator& communicator, const FullBucket& full, Bucket& bucket);
   void sort_gradients(const FullBucket& full, Bucket& bucket);
@@ -272,7 +255,8 @@ class CompressedReduction : public CommunicationHook {
   std::uint64_t step_ = 0;
   std::optional<std::uint64_t> bucket_step_;  // FullBucket::step of the step that has begun.
   std::uint64_t warm_up_steps_ = 0;
-  bool compresses_ = true;  // This step.
+  bool compresses_ = true;                                // This step.
+  CompressionReason reason_ = CompressionReason::always;  // For that.
   bool finishes_early_ = false;
   bool divides_ = false;
   bool divides_step_ = false;   // This one.
