@@ -17,7 +17,7 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
-struct TableImpl : torch::nn::Module {
+struct TableAndLayerImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& words) {
     return layer(table(words).to(layer->weight.scalar_type())).sum();
   }
@@ -25,13 +25,13 @@ struct TableImpl : torch::nn::Module {
       "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)));
   torch::nn::Linear layer = register_module("layer", torch::nn::Linear(2, 1));
 };
-TORCH_MODULE(Table);
+TORCH_MODULE(TableAndLayer);
 
 TEST(ReplicaRefusals, UnfrozenSparseParametersAreCheckedLikeThoseTrainedFromTheBeginning) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const bool changes = communicator.rank() == Rank(1);
     const auto refusal = [&](const MixedPrecision& precision, torch::ScalarType dtype) {
-      Table model;
+      TableAndLayer model;
       torch::Tensor weight = model->table->weight;
       weight.set_requires_grad(false);
       DistributedDataParallel ddp(model, communicator, {.mixed_precision = precision});
@@ -71,7 +71,7 @@ TEST(ReplicaRefusals, AParameterThatIsComputedOnOneRankIsNamedOnAll) {
 
 TEST(ReplicaRefusals, ASparseParameterThatIsFrozenNowAndThenCostsNoReducer) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    Table model = with_seed(1, [] { return Table(); });
+    TableAndLayer model = with_seed(1, [] { return TableAndLayer(); });
     DistributedDataParallel ddp(model, communicator);
     const void* place = nullptr;
     for (int step = 0; step < 8; ++step) {
