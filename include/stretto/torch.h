@@ -11,6 +11,7 @@
 #include "stretto/stretto.h"
 #include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/distributed_data_parallel.h"
+#include "stretto/torch/joinable.h"
 #include "stretto/torch/optimizer_state.h"
 #include "stretto/torch/parameter_averaging.h"
 #include "stretto/torch/parameter_hook.h"

@@ -3,7 +3,9 @@
 
 #include "stretto/reducer/uneven_steps.h"
 
-#include <vector>
+#include <string>
+
+#include <fmt/format.h>
 
 #include "stretto/base/rank_vector.h"
 #include "stretto/communicator/all_gather_value.h"
@@ -11,8 +13,13 @@
 namespace stretto::reducer {
 namespace {
 
-const char* name_of(UnevenSteps::Phase phase) {
-  return phase == UnevenSteps::Phase::buffers ? "forward" : "backward";
+std::string described(const UnevenSteps::Announcement& announced) {
+  if (announced.phase == UnevenSteps::Phase::joined) {
+    return fmt::format("call of what was named as number {} to join ({})", announced.number,
+                       announced.what);
+  }
+  const bool is_forward = announced.phase == UnevenSteps::Phase::buffers;
+  return fmt::format("{} pass of model {}", is_forward ? "forward" : "backward", announced.number);
 }
 
 }  // namespace
@@ -26,8 +33,9 @@ UnevenSteps::Announcement UnevenSteps::exchange(const Announcement& own) {
     mismatch.status()
         .with_context(
             "a rank without data waits inside join() for steps of the others, where only the "
-            "models that are joined may communicate: no other model, and neither ShardedOptimizer, "
-            "ParameterAveraging nor operations of the loop's own")
+            "models that are joined may communicate, and what UnevenInputsOptions::joined names, "
+            "such as ShardedOptimizer and ParameterAveraging: no other model, and no operations of "
+            "the loop's own")
         .or_throw();
   }
   Rank first = -1;
@@ -39,14 +47,16 @@ UnevenSteps::Announcement UnevenSteps::exchange(const Announcement& own) {
     if (all[rank] == expected) continue;
     throw Mismatch(status_of(
         StatusCode::mismatch,
-        "ranks {} and {} both have data, but one is about to run a {} pass of model {} and the "
-        "other one a {} pass of model {}: inside join() all ranks with data must do the same",
-        first.value(), rank, name_of(expected.phase), expected.model, name_of(all[rank].phase),
-        all[rank].model));
+        "ranks {} and {} both have data, but one is about to run a {} and the other one a {}: "
+        "inside join() all ranks with data must do the same",
+        first.value(), rank, described(expected), described(all[rank])));
   }
   if (with_data == 0) return {};
   leader_ = first;
   ranks_with_data_ = with_data;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    has_data_[rank] = all[rank].phase != Phase::finished;
+  }
   return all[first];
 }
 

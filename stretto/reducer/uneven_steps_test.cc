@@ -24,6 +24,7 @@ TEST(UnevenSteps, WhoHasNoDataFollowsUntilNobodyHas) {
       steps.announce(Phase::buffers, 7);
       EXPECT_EQ(steps.leader(), Rank(step));
       EXPECT_EQ(steps.ranks_with_data(), 3 - step);
+      for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(steps.has_data(rank), rank >= step);
       steps.announce(Phase::gradients, 8);
     }
     for (int step = own; step < 3; ++step) {
@@ -43,8 +44,8 @@ TEST(UnevenSteps, RanksWithDataMustDoTheSame) {
       if (rank == 0) {
         text = testing::message_of<Mismatch>([&] { (void)steps.listen(); });
       } else {
-        const auto& [phase, model] = rank == 1 ? one : other;
-        EXPECT_THROW(steps.announce(phase, model), Mismatch);
+        const auto& [phase, number, what] = rank == 1 ? one : other;
+        EXPECT_THROW(steps.announce(phase, number, what), Mismatch);
       }
     });
     return text;
@@ -53,6 +54,9 @@ TEST(UnevenSteps, RanksWithDataMustDoTheSame) {
                   "one is about to run a forward pass of model 1 and the other one a backward");
   expect_contains(text_of({Phase::gradients, 1}, {Phase::gradients, 2}),
                   "a backward pass of model 2");
+  expect_contains(text_of({Phase::joined, 0, 3}, {Phase::joined, 0, 4}),
+                  "one is about to run a call of what was named as number 0 to join (3) and the "
+                  "other one a call of what was named as number 0 to join (4)");
 }
 
 TEST(UnevenSteps, WhatOthersDoUnannouncedIsExplained) {

@@ -3,17 +3,22 @@
 
 #include "stretto/torch/parameter_averaging.h"
 
+#include <limits>
+#include <numeric>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "stretto/base/reduce_op.h"
 #include "stretto/base/refuse.h"
 #include "stretto/torch/distinct.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto {
 namespace {
+
+// What after_step() never counts to: average_all().
+constexpr std::uint64_t kAll = std::numeric_limits<std::uint64_t>::max();
 
 void check(const std::vector<torch::Tensor>& parameters, const ParameterAveragingOptions& options) {
   if (options.period < 1 || options.partitions < 1) {
@@ -53,34 +58,94 @@ std::vector<std::vector<torch::Tensor>> cut(std::vector<torch::Tensor> parameter
 ParameterAveraging::ParameterAveraging(std::vector<torch::Tensor> parameters,
                                        Communicator& communicator,
                                        ParameterAveragingOptions options)
-    : communicator_(communicator), options_(options) {
+    : Joinable(communicator), options_(options) {
   check(parameters, options_);
   partitions_ = cut(ddp::distinct(std::move(parameters)), options_.partitions);
+  has_news_.assign(partitions_.size(), false);
 }
 
 bool ParameterAveraging::after_step() {
   const std::uint64_t step = ++steps_;
   if (step <= options_.warm_up_steps) return false;
-  const std::uint64_t own = step - options_.warm_up_steps;
-  const auto period = static_cast<std::uint64_t>(options_.period);
-  if (own % period != 0) return false;
-  average(partitions_[(own / period - 1) % partitions_.size()]);
+  has_news_.assign(partitions_.size(), true);
+  if ((step - options_.warm_up_steps) % static_cast<std::uint64_t>(options_.period) != 0) {
+    return false;
+  }
+  announce(step);
+  average_in_turn();
   return true;
 }
 
 void ParameterAveraging::average_all() {
-  std::vector<torch::Tensor> all;
-  for (const auto& part : partitions_) all.insert(all.end(), part.begin(), part.end());
-  average(all);
+  announce(kAll);
+  average_everything();
 }
 
-void ParameterAveraging::average(const std::vector<torch::Tensor>& parameters) {
+void ParameterAveraging::follow(std::uint64_t what) {
+  if (what == kAll) return average_everything();
+  steps_ = what;
+  average_in_turn();
+}
+
+// Ranks may have steps that they have not averaged, also the last one.
+void ParameterAveraging::finish(Rank last) {
+  average_everything();
+  communicator()
+      .broadcast(std::span(&steps_, 1), {.root = last, .timeout = options_.timeout})
+      .wait();
+}
+
+void ParameterAveraging::average_in_turn() {
+  const auto period = static_cast<std::uint64_t>(options_.period);
+  const std::uint64_t turn = (steps_ - options_.warm_up_steps) / period - 1;
+  const std::size_t partition = turn % partitions_.size();
+  if (loop() != nullptr) return average_news({partition});
+  has_news_[partition] = false;
+  average(partitions_[partition], ReduceOp::mean);
+}
+
+void ParameterAveraging::average_everything() {
+  if (loop() != nullptr) {
+    std::vector<std::size_t> each(partitions_.size());
+    std::iota(each.begin(), each.end(), std::size_t{0});
+    return average_news(each);
+  }
+  has_news_.assign(partitions_.size(), false);
+  std::vector<torch::Tensor> all;
+  for (const auto& part : partitions_) all.insert(all.end(), part.begin(), part.end());
+  average(all, ReduceOp::mean);
+}
+
+// The values of a rank that has not stepped since the last average are that average, or older: they
+// would draw the next one back.
+void ParameterAveraging::average_news(const std::vector<std::size_t>& partitions) {
+  std::vector<double> contributors;
+  for (const std::size_t i : partitions) contributors.push_back(has_news_[i] ? 1 : 0);
+  communicator().all_reduce(contributors, {.timeout = options_.timeout}).wait();
+  const torch::NoGradGuard no_grad;
+  for (std::size_t n = 0; n < partitions.size(); ++n) {
+    if (contributors[n] == 0) continue;
+    const std::vector<torch::Tensor>& parameters = partitions_[partitions[n]];
+    const bool has_news = has_news_[partitions[n]];
+    has_news_[partitions[n]] = false;
+    if (contributors[n] == communicator().size()) {
+      average(parameters, ReduceOp::mean);
+      continue;
+    }
+    for (const torch::Tensor& parameter : parameters) {
+      if (!has_news) parameter.detach().zero_();
+    }
+    average(parameters, ReduceOp::sum);
+    for (const torch::Tensor& parameter : parameters) parameter.detach().div_(contributors[n]);
+  }
+}
+
+void ParameterAveraging::average(const std::vector<torch::Tensor>& parameters, ReduceOp op) {
   if (parameters.empty()) return;
   ddp::TensorBytes bytes(parameters);
   std::vector<View> views;
   for (std::size_t i = 0; i < parameters.size(); ++i) views.push_back(bytes.view(i));
-  communicator_.all_reduce_coalesced(views, {.op = ReduceOp::mean, .timeout = options_.timeout})
-      .wait();
+  communicator().all_reduce_coalesced(views, {.op = op, .timeout = options_.timeout}).wait();
   bytes.write_back();
   for (const torch::Tensor& parameter : parameters) {
     parameter.unsafeGetTensorImpl()->bump_version();

@@ -9,7 +9,6 @@
 #include <unordered_set>
 #include <utility>
 
-#include <c10/util/ScopeExit.h>
 #include <fmt/format.h>
 
 #include "stretto/base/content_hash.h"
@@ -78,9 +77,6 @@ torch::Tensor weight_of(const torch::nn::Module& layer) {
   const auto* const bag = dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&layer);
   return bag != nullptr ? bag->weight : torch::Tensor();
 }
-
-// That of the join() which runs on this thread.
-thread_local std::shared_ptr<JoinedLoop> loop_of_thread;
 
 }  // namespace
 
@@ -354,89 +350,6 @@ void Replica::set_epoch(std::uint64_t epoch) {
   if (uneven_) return;
   epoch_ = epoch;
   reducer_->set_epoch(epoch);
-}
-
-void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions& options) {
-  if (uneven_ != nullptr) refuse("join() is called inside of join() of the same model");
-  if (!sync_batch_norms_of(*module_).empty()) {
-    refuse("join() does not work with SyncBatchNorm, in which a rank without data would be missed");
-  }
-  const bool is_outermost = loop_of_thread == nullptr;
-  if (!is_outermost && &loop_of_thread->models.back()->communicator_ != &communicator_) {
-    refuse("join() is called inside of join() of a model with another communicator");
-  }
-  if (is_outermost) loop_of_thread = std::make_shared<JoinedLoop>(communicator_, options_.timeout);
-  uneven_ = loop_of_thread;
-  join_options_ = options;
-  uneven_->models.push_back(this);
-  const auto leave = c10::make_scope_exit([this, is_outermost] {
-    uneven_->models.pop_back();
-    uneven_.reset();
-    if (is_outermost) loop_of_thread.reset();
-  });
-  loop();
-  // A forward pass without a backward one has left copies in the place of parameters. The others
-  // wait for this rank even if putting these back is refused.
-  std::exception_ptr refusal;
-  try {
-    put_parameters_back();
-  } catch (const Error&) {
-    refusal = std::current_exception();
-  }
-  follow_others();
-  if (refusal != nullptr) std::rethrow_exception(refusal);
-  const Rank leader = uneven_->leader();
-  broadcast_state(leader);
-  for (torch::optim::Optimizer* const optimizer : options.optimizers) {
-    broadcast_optimizer(*optimizer, communicator_, leader, options_.timeout);
-  }
-  for (const StepInBackward& stepping : stepping_) {
-    broadcast_optimizer(stepping.optimizer(), communicator_, leader, options_.timeout);
-  }
-  // If an optimizer that was left out differs between ranks, so do parameters after one step.
-  verify_from_ = reducer_->step_count() + 2;
-}
-
-// What this rank does when it has no data left.
-void Replica::follow_others() {
-  while (true) {
-    const auto [phase, model] = uneven_->listen();
-    if (phase == reducer::UnevenSteps::Phase::finished) return;
-    const auto is_meant = [number = model](const Replica* replica) {
-      return replica->number_ == number;
-    };
-    const auto replica = std::ranges::find_if(uneven_->models, is_meant);
-    if (replica == uneven_->models.end()) {
-      throw Mismatch(Status(StatusCode::mismatch,
-                            "others run a step of model " + std::to_string(model) +
-                                ", whose join() has ended on this rank: call join() of all models "
-                                "of a loop around it, in the same order on all ranks"));
-    }
-    (*replica)->follow(phase);
-  }
-}
-
-void Replica::follow(reducer::UnevenSteps::Phase phase) {
-  if (phase == reducer::UnevenSteps::Phase::buffers) return run_buffer_hook();
-  {
-    borrow_places();
-    const auto give_back = c10::make_scope_exit([this] { return_places(); });
-    finalize(false);
-  }
-  same_graph_ = same_graph_ && !reducer_->requested(Reducer::Request::graph_changed);
-  if (reducer_->requested(Reducer::Request::other_gradients)) build_anew(false, 1);
-  reduce_sparse_gradients(communicator_, sparse_, false, 1, options_.timeout);
-  if (reducer_->rebuild()) create_views();
-}
-
-// One pass through two models: a rank without data would take part in a step of the first one to
-// its end, before it hears of the other.
-void Replica::announce_pass() {
-  const auto is_open = [](const Replica* replica) { return replica->pass_open_; };
-  if (std::ranges::any_of(uneven_->models, is_open)) {
-    refuse("inside join() of two models each backward pass must go through one of them only");
-  }
-  uneven_->announce(reducer::UnevenSteps::Phase::gradients, number_);
 }
 
 void Replica::put_parameters_back() {

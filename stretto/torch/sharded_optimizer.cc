@@ -3,10 +3,14 @@
 
 #include "stretto/torch/sharded_optimizer.h"
 
+#include <limits>
+#include <span>
 #include <sstream>
 #include <string>
 #include <unordered_set>
 #include <utility>
+
+#include <c10/util/ScopeExit.h>
 
 #include "stretto/base/refuse.h"
 #include "stretto/reducer/replica_check.h"
@@ -18,6 +22,9 @@ namespace {
 
 using torch::optim::Optimizer;
 using State = std::unique_ptr<torch::optim::OptimizerParamState>;
+
+// What ranks announce inside join().
+constexpr std::uint64_t kStep = 0, kGather = 1;
 
 std::vector<reducer::ReplicaItem> describe(const std::vector<torch::Tensor>& parameters) {
   std::vector<reducer::ReplicaItem> items;
@@ -50,6 +57,28 @@ State make_state(const Optimizer& optimizer) {
       "no parameter of its own");
 }
 
+void write_settings(const Optimizer& optimizer, torch::serialize::OutputArchive& archive) {
+  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    torch::serialize::OutputArchive of_group(archive.compilation_unit());
+    optimizer.param_groups()[i].options().serialize(of_group);
+    archive.write("settings" + std::to_string(i), of_group);
+  }
+}
+
+void read_settings(Optimizer& optimizer, torch::serialize::InputArchive& archive) {
+  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    torch::serialize::InputArchive of_group;
+    archive.read("settings" + std::to_string(i), of_group);
+    optimizer.param_groups()[i].options().serialize(of_group);
+  }
+}
+
+torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes) {
+  torch::serialize::InputArchive archive;
+  archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return archive;
+}
+
 std::string packed(Optimizer& optimizer, const std::vector<std::pair<std::string, void*>>& keys) {
   torch::serialize::OutputArchive archive;
   for (const auto& [name, key] : keys) {
@@ -68,17 +97,17 @@ std::string packed(Optimizer& optimizer, const std::vector<std::pair<std::string
 
 ShardedOptimizer::ShardedOptimizer(Optimizer& optimizer, Communicator& communicator,
                                    const std::optional<Duration>& timeout)
-    : optimizer_(optimizer),
-      communicator_(communicator),
+    : Joinable(communicator),
+      optimizer_(optimizer),
       timeout_(timeout),
       parameters_(ddp::parameters_of(optimizer)),
       exchange_(communicator, timeout) {
   ddp::check_steps_in_parts(optimizer);
   check_parameters();
-  reducer::check_replicas_described_alike(communicator_, describe(parameters_), timeout_);
+  reducer::check_replicas_described_alike(communicator, describe(parameters_), timeout_);
   std::vector<std::size_t> bytes;
   for (const torch::Tensor& parameter : parameters_) bytes.push_back(parameter.nbytes());
-  owners_ = reducer::share_out(bytes, communicator_.size());
+  owners_ = reducer::share_out(bytes, communicator.size());
   forget_foreign_state();
 }
 
@@ -101,6 +130,16 @@ void ShardedOptimizer::forget_foreign_state() {
 }
 
 void ShardedOptimizer::step() {
+  announce(kStep);
+  step_together();
+}
+
+void ShardedOptimizer::follow(std::uint64_t what) {
+  if (what == kStep) return step_together();
+  gather_together();
+}
+
+void ShardedOptimizer::step_together() {
   const std::vector<torch::Tensor> now = ddp::parameters_of(optimizer_);
   bool same = now.size() == parameters_.size();
   for (std::size_t i = 0; same && i < now.size(); ++i) same = now[i].is_same(parameters_[i]);
@@ -117,8 +156,14 @@ void ShardedOptimizer::step() {
   const auto is_mine = [&](const torch::Tensor& parameter) {
     return own.contains(parameter.unsafeGetTensorImpl());
   };
-  ddp::Parts spare;
-  ddp::step_part(optimizer_, is_mine, spare);
+  {
+    std::vector<torch::Tensor> lent = borrow_gradients();
+    const auto give_back = c10::make_scope_exit([&] {
+      for (std::size_t i = 0; i < lent.size(); ++i) parameters_[i].mutable_grad() = lent[i];
+    });
+    ddp::Parts spare;
+    ddp::step_part(optimizer_, is_mine, spare);
+  }
   ddp::TensorBytes bytes(parameters_);
   exchange_.run(bytes.spans(), owners_);
   bytes.write_back();
@@ -128,8 +173,74 @@ void ShardedOptimizer::step() {
   }
 }
 
+// What `rank` steps its parameters with, as this rank has it.
+ByteVector ShardedOptimizer::inputs_of(Rank rank) const {
+  torch::serialize::OutputArchive archive;
+  write_settings(optimizer_, archive);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const torch::Tensor& gradient = parameters_[i].grad();
+    // Copied, because all of the bucket would be written with a part of it.
+    if (owners_[i] == rank && gradient.defined()) {
+      archive.write("gradient" + std::to_string(i), gradient.clone());
+    }
+  }
+  std::ostringstream text;
+  archive.save_to(text);
+  const std::string packed = text.str();
+  const auto bytes = std::as_bytes(std::span(packed));
+  return {bytes.begin(), bytes.end()};
+}
+
+// On a rank without data, puts the gradients of one that has data in the place of its own, which
+// are returned, and takes over the settings: the program may have clipped the gradients since
+// backward, scheduled a learning rate, or unfrozen a parameter, and only there.
+std::vector<torch::Tensor> ShardedOptimizer::borrow_gradients() {
+  if (loop() == nullptr || loop()->ranks_with_data() == communicator().size()) return {};
+  const Rank leader = loop()->leader();
+  std::vector<ByteVector> for_ranks(static_cast<std::size_t>(communicator().size()));
+  for (std::size_t rank = 0; rank < for_ranks.size(); ++rank) {
+    const Rank other(static_cast<std::int32_t>(rank));
+    const bool is_sent = communicator().rank() == leader && !loop()->has_data(other);
+    if (is_sent) for_ranks[rank] = inputs_of(other);
+  }
+  constexpr std::size_t kAnyLength = std::numeric_limits<std::size_t>::max();
+  const ByteVector own = scatter_bytes(communicator(), for_ranks, leader,
+                                       {.limit_bytes = kAnyLength, .timeout = timeout_});
+  if (loop()->has_data(communicator().rank())) return {};
+  torch::serialize::InputArchive archive = archive_of(own);
+  read_settings(optimizer_, archive);
+  std::vector<torch::Tensor> before;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    torch::Tensor gradient;
+    if (is_own(i)) archive.try_read("gradient" + std::to_string(i), gradient);
+    before.push_back(std::exchange(parameters_[i].mutable_grad(), gradient));
+  }
+  return before;
+}
+
+// The state of each parameter is that of its rank, which has stepped it to the end.
+void ShardedOptimizer::finish(Rank last) {
+  std::string text;
+  if (communicator().rank() == last) {
+    torch::serialize::OutputArchive archive;
+    write_settings(optimizer_, archive);
+    std::ostringstream stream;
+    archive.save_to(stream);
+    text = stream.str();
+  }
+  const ByteVector bytes = ddp::broadcast_text(communicator(), text, last, timeout_);
+  if (communicator().rank() == last) return;
+  torch::serialize::InputArchive archive = archive_of(bytes);
+  read_settings(optimizer_, archive);
+}
+
 void ShardedOptimizer::gather_state() {
-  for (int rank = 0; rank < communicator_.size(); ++rank) receive_state_of(Rank(rank));
+  announce(kGather);
+  gather_together();
+}
+
+void ShardedOptimizer::gather_together() {
+  for (int rank = 0; rank < communicator().size(); ++rank) receive_state_of(Rank(rank));
 }
 
 // Sends, if it is this rank's.
@@ -140,11 +251,10 @@ void ShardedOptimizer::receive_state_of(Rank rank) {
     keys.emplace_back("parameter" + std::to_string(i), parameters_[i].unsafeGetTensorImpl());
   }
   std::string text;
-  if (rank == communicator_.rank()) text = packed(optimizer_, keys);
-  const ByteVector bytes = ddp::broadcast_text(communicator_, text, rank, timeout_);
-  if (rank == communicator_.rank()) return;
-  torch::serialize::InputArchive archive;
-  archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (rank == communicator().rank()) text = packed(optimizer_, keys);
+  const ByteVector bytes = ddp::broadcast_text(communicator(), text, rank, timeout_);
+  if (rank == communicator().rank()) return;
+  torch::serialize::InputArchive archive = archive_of(bytes);
   for (const auto& [name, key] : keys) {
     torch::serialize::InputArchive of_parameter;
     if (!archive.try_read(name, of_parameter)) continue;  // It has not been stepped yet.

@@ -3,8 +3,10 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "stretto/base/clock.h"
 #include "stretto/base/id.h"
@@ -20,26 +22,35 @@ class UnevenSteps {
     finished,   // Nothing any more: this rank, or every one, has no data left.
     buffers,    // A broadcast of buffers by leader().
     gradients,  // A step of the reducer.
+    joined,     // What something else does that takes part in the loop.
   };
   struct Announcement {
     Phase phase = Phase::finished;
-    std::uint64_t model = 0;  // ReducerOptions::number: several models may be trained in one loop.
+    // Several models may be trained in one loop: ReducerOptions::number; or which of what else
+    // takes part.
+    std::uint64_t number = 0;
+    std::uint64_t what = 0;  // That does, as far as it has to be known.
     friend bool operator==(const Announcement&, const Announcement&) = default;
   };
 
   explicit UnevenSteps(Communicator& communicator, std::optional<Duration> timeout = std::nullopt)
-      : communicator_(communicator), timeout_(timeout) {}
+      : communicator_(communicator),
+        timeout_(timeout),
+        has_data_(static_cast<std::size_t>(communicator.size())) {}
 
   // Of a rank that has data. Collective with the announce() and listen() of all others; blocks.
   // Throws Mismatch, on all ranks, if ranks with data are about to do different things.
-  void announce(Phase phase, std::uint64_t model) { (void)exchange({phase, model}); }
+  void announce(Phase phase, std::uint64_t number, std::uint64_t what = 0) {
+    (void)exchange({phase, number, what});
+  }
   // Of a rank that has none: what the others are about to do. Throws Mismatch if they do something
   // without having announced it.
   Announcement listen() { return exchange({}); }
 
-  // The lowest rank that had data when last any had, and how many had.
+  // The lowest rank that had data when last any had, how many had, and which.
   Rank leader() const { return leader_; }
   int ranks_with_data() const { return ranks_with_data_; }
+  bool has_data(Rank rank) const { return has_data_[static_cast<std::size_t>(rank.value())]; }
 
  private:
   Announcement exchange(const Announcement& own);
@@ -48,6 +59,7 @@ class UnevenSteps {
   std::optional<Duration> timeout_;
   Rank leader_ = 0;
   int ranks_with_data_ = 0;
+  std::vector<bool> has_data_;
 };
 
 }  // namespace stretto::reducer

@@ -24,6 +24,7 @@ class Optimizer;
 namespace stretto {
 
 class BufferHook;  // torch/buffer_hook.h
+class Joinable;    // torch/joinable.h
 
 // Types in which a model computes and its gradients travel, other than that of its parameters
 // (f32), which the optimizer goes on to see: as PyTorch's MixedPrecision.
@@ -120,6 +121,10 @@ struct UnevenInputsOptions {
   // has a state, and trains on, gets a Mismatch in the second step that follows, since ranks that
   // ran out of batches have stepped it less often.
   std::vector<torch::optim::Optimizer*> optimizers = {};
+  // What else communicates in the loop: each ShardedOptimizer (whose own optimizer is not to be
+  // named above) and ParameterAveraging, of the model's communicator, in the same order on all
+  // ranks; see torch/joinable.h.
+  std::vector<Joinable*> joined = {};
 };
 
 namespace ddp {

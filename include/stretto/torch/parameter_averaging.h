@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -10,7 +11,9 @@
 #include <torch/torch.h>
 
 #include "stretto/base/clock.h"
+#include "stretto/base/reduce_op.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/torch/joinable.h"
 
 namespace stretto {
 
@@ -38,8 +41,13 @@ struct ParameterAveragingOptions {
 // state of optimizers stays each rank's own. Ranks should start from the same values: build a
 // DistributedDataParallel, or call average_all().
 //
+// Inside join() (UnevenInputsOptions::joined names it) an average is that of the ranks which have
+// stepped since the one before: those that have data, and in the first average after its last step
+// a rank that has none left. It gets all averages. When the loop has ended, there is one more of
+// what ranks have not averaged yet.
+//
 // Threads: one at a time. The communicator must outlive it.
-class ParameterAveraging {
+class ParameterAveraging : public Joinable {
  public:
   // Dense parameters, the same on all ranks; those on devices are copied to the host for an
   // average, and back. Not collective. Throws InvalidArgument for others, and for a period or a
@@ -58,11 +66,16 @@ class ParameterAveraging {
   void set_steps(std::uint64_t steps) { steps_ = steps; }
 
  private:
-  void average(const std::vector<torch::Tensor>& parameters);
+  void follow(std::uint64_t what) override;
+  void finish(Rank last) override;
+  void average_in_turn();
+  void average_everything();
+  void average(const std::vector<torch::Tensor>& parameters, ReduceOp op);
+  void average_news(const std::vector<std::size_t>& partitions);
 
-  Communicator& communicator_;
   const ParameterAveragingOptions options_;
   std::vector<std::vector<torch::Tensor>> partitions_;
+  std::vector<bool> has_news_;  // Of each: steps since its last average.
   std::uint64_t steps_ = 0;
 };
 

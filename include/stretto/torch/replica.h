@@ -23,6 +23,7 @@
 #include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/gradient_memory.h"
 #include "stretto/torch/hook.h"
+#include "stretto/torch/joinable.h"
 #include "stretto/torch/logging_data.h"
 #include "stretto/torch/mixed_precision.h"
 #include "stretto/torch/optimizer_parts.h"
@@ -46,7 +47,8 @@ class Replica;
 // autograd's own; it changes between them.
 struct JoinedLoop : reducer::UnevenSteps {
   using UnevenSteps::UnevenSteps;
-  std::vector<Replica*> models;  // The innermost last.
+  std::vector<Replica*> models;   // The innermost last.
+  std::vector<Joinable*> joined;  // By their numbers.
 };
 
 // This rank's copy of a model, kept equal to those of the other ranks: all of
@@ -206,6 +208,8 @@ class Replica {
   void on_reduced(const FullBucket& bucket);
   void finish_step();
   void adopt_new_buckets();
+  void enter(const UnevenInputsOptions& options);
+  void leave(std::size_t joined_before);
   void follow_others();
   void follow(reducer::UnevenSteps::Phase phase);
   void announce_pass();

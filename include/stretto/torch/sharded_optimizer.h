@@ -4,14 +4,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <vector>
 
 #include <torch/torch.h>
 
 #include "stretto/base/clock.h"
+#include "stretto/communicator/byte_exchange.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/reducer/state_exchange.h"
+#include "stretto/torch/joinable.h"
 
 namespace stretto {
 
@@ -29,8 +32,11 @@ namespace stretto {
 // are dense and on the CPU. Settings, such as learning rates, are changed on `optimizer` itself, on
 // all ranks alike.
 //
+// Inside join() (UnevenInputsOptions::joined names it) a rank that has no data left goes on to step
+// its parameters, with the gradients and settings of the lowest rank that has data.
+//
 // Threads: one at a time. Both `optimizer` and `communicator` must outlive it.
-class ShardedOptimizer {
+class ShardedOptimizer : public Joinable {
  public:
   // Verifies that all ranks have the same parameters, and forgets the state of those that are
   // another rank's. Collective, blocks. `timeout`: of each message; default: the communicator's.
@@ -56,12 +62,20 @@ class ShardedOptimizer {
 
  private:
   void check_parameters() const;
-  bool is_own(std::size_t index) const { return owners_[index] == communicator_.rank(); }
+  bool is_own(std::size_t index) const { return owners_[index] == communicator().rank(); }
+  void follow(std::uint64_t what) override;
+  void finish(Rank last) override;
+  bool shares_out(const torch::optim::Optimizer& optimizer) const override {
+    return &optimizer == &optimizer_;
+  }
+  void step_together();
+  void gather_together();
+  ByteVector inputs_of(Rank rank) const;
+  std::vector<torch::Tensor> borrow_gradients();
   void forget_foreign_state();
   void receive_state_of(Rank rank);
 
   torch::optim::Optimizer& optimizer_;
-  Communicator& communicator_;
   const std::optional<Duration> timeout_;
   std::vector<torch::Tensor> parameters_;
   std::vector<Rank> owners_;  // Of parameters_.

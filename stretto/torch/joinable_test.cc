@@ -1,0 +1,194 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/joinable.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "stretto/torch/parameter_averaging.h"
+#include "stretto/torch/sharded_optimizer.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/torch_models.h"
+
+// What communicates besides models in a loop that join() runs.
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
+
+using Counts = std::vector<int>;  // Of batches, by rank.
+
+std::unique_ptr<torch::optim::Optimizer> optimizer_of(torch::nn::Module& module, bool is_adam) {
+  namespace optim = torch::optim;
+  if (is_adam) return std::make_unique<optim::Adam>(module.parameters(), optim::AdamOptions(1e-2));
+  return std::make_unique<optim::SGD>(module.parameters(), optim::SGDOptions(0.1).momentum(0.9));
+}
+
+double learning_rate(torch::optim::Optimizer& optimizer) {
+  return optimizer.param_groups()[0].options().get_lr();
+}
+
+// Does between backward and step what programs do there: only ranks with data do.
+template <class Stepped>
+void train(DistributedDataParallel<BranchesImpl>& ddp, torch::optim::Optimizer& optimizer,
+           Stepped& stepped, int batch, int rank) {
+  ddp.zero_grad();
+  const auto x = with_seed(static_cast<std::uint64_t>(100 + 10 * batch + rank), [] {
+    return torch::randn({4, kInputs});
+  });
+  ddp.forward(x, /*both=*/batch % 2 == 0).pow(2).sum().backward();
+  torch::nn::utils::clip_grad_norm_(ddp.parameters(), 0.5);
+  for (auto& group : optimizer.param_groups()) group.options().set_lr(1e-2 / (1 + batch));
+  stepped.step();
+}
+
+// With the optimizer itself, and shared out: an epoch in which rank r has counts[r] batches, and
+// one step more on all ranks.
+void expect_the_same_sharded(const Counts& counts, bool is_adam, bool mean_over_ranks_with_data) {
+  run_ranks(static_cast<int>(counts.size()), [&](Communicator& communicator, int rank) {
+    const auto build = [] { return with_seed(1, [] { return Branches(); }); };
+    Branches whole_model = build(), model = build();
+    const DistributedDataParallelOptions options = {.find_unused_parameters = true};
+    DistributedDataParallel whole_ddp(whole_model, communicator, options);
+    DistributedDataParallel ddp(model, communicator, options);
+    const auto whole = optimizer_of(*whole_model, is_adam), own = optimizer_of(*model, is_adam);
+    ShardedOptimizer sharded(*own, communicator);
+    const int batches = counts[static_cast<std::size_t>(rank)];
+    whole_ddp.join(
+        [&] {
+          for (int i = 0; i < batches; ++i) train(whole_ddp, *whole, *whole, i, rank);
+        },
+        {.mean_over_ranks_with_data = mean_over_ranks_with_data, .optimizers = {whole.get()}});
+    ddp.join(
+        [&] {
+          for (int i = 0; i < batches; ++i) {
+            train(ddp, *own, sharded, i, rank);
+            if (i == 1) sharded.gather_state();  // For a checkpoint, say.
+          }
+        },
+        {.mean_over_ranks_with_data = mean_over_ranks_with_data, .joined = {&sharded}});
+    expect_same_bits(*model, *whole_model);
+    EXPECT_EQ(learning_rate(*own), learning_rate(*whole));
+    train(whole_ddp, *whole, *whole, 8, rank);
+    train(ddp, *own, sharded, 8, rank);
+    expect_same_bits(*model, *whole_model);
+  });
+}
+
+TEST(Joinable, AShardedOptimizerHasTheBitsOfTheOptimizerItself) {
+  for (const bool is_adam : {true, false}) {
+    for (const Counts& counts : {Counts{3}, {1, 3}, {2, 0}, {0, 1, 4}, {3, 0, 2}, {1, 2, 3, 0}}) {
+      expect_the_same_sharded(counts, is_adam, false);
+    }
+    expect_the_same_sharded({1, 3, 0}, is_adam, true);
+  }
+}
+
+// The table is stepped by rank 0, which has no data.
+TEST(Joinable, SparseGradientsReachTheRankThatStepsThem) {
+  run_ranks(2, [](Communicator& communicator, int rank) {
+    const auto build = [] {
+      return with_seed(1, [] {
+        return torch::nn::Sequential(
+            torch::nn::Embedding(torch::nn::EmbeddingOptions(40, 2).sparse(true)),
+            torch::nn::Linear(2, 1));
+      });
+    };
+    auto whole_model = build(), model = build();
+    DistributedDataParallel whole_ddp(whole_model, communicator), ddp(model, communicator);
+    torch::optim::SGD whole(whole_model->parameters(), 0.1), own(model->parameters(), 0.1);
+    ShardedOptimizer sharded(own, communicator);
+    ASSERT_EQ(sharded.owners().front(), Rank(0));
+    const auto epoch = [rank](auto& trained, auto& stepped) {
+      for (int batch = 0; batch < 3 * rank; ++batch) {
+        trained.zero_grad();
+        trained.forward(torch::tensor({batch, batch + 1})).sum().backward();
+        stepped.step();
+      }
+    };
+    whole_ddp.join([&] { epoch(whole_ddp, whole); }, {.optimizers = {&whole}});
+    ddp.join([&] { epoch(ddp, sharded); }, {.joined = {&sharded}});
+    expect_same_bits(*model, *whole_model);
+  });
+}
+
+// The parameters of rank r grow by steps[r] in each of its counts[r] steps. Returns what they are
+// when the loop has ended, on all ranks.
+std::vector<float> averaged(const Counts& counts, const std::vector<float>& growth,
+                            const ParameterAveragingOptions& options, int average_all_after = -1) {
+  std::vector<float> result;
+  run_ranks(static_cast<int>(counts.size()), [&](Communicator& communicator, int rank) {
+    const auto self = static_cast<std::size_t>(rank);
+    torch::nn::Linear model(1, 1);
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) parameter.zero_();
+    DistributedDataParallel ddp(model, communicator);
+    ParameterAveraging averaging(model->parameters(), communicator, options);
+    const auto loop = [&] {
+      for (int step = 0; step < counts[self]; ++step) {
+        for (auto& parameter : model->parameters()) parameter.add_(growth[self]);
+        averaging.after_step();
+        if (step == average_all_after) averaging.average_all();
+      }
+    };
+    ddp.join(loop, {.joined = {&averaging}});
+    EXPECT_NO_THROW(ddp.verify_replicas());
+    EXPECT_EQ(averaging.steps(), static_cast<std::uint64_t>(*std::ranges::max_element(counts)));
+    if (rank == 0) result = {model->weight.item<float>(), model->bias.item<float>()};
+    // Nobody has anything new.
+    ddp.join([] {}, {.joined = {&averaging}});
+    EXPECT_NO_THROW(ddp.verify_replicas());
+  });
+  return result;
+}
+
+TEST(Joinable, AnAverageIsThatOfRanksWhichHaveSteppedSinceTheOneBefore) {
+  using Values = std::vector<float>;
+  // Rank 0 brings its only step into the first average, and nothing into the second.
+  EXPECT_EQ(averaged({1, 4, 2}, {2, 2, 3}, {.period = 2}), (Values{8, 8}));
+  // What ranks 1 and 2 have learned since the last average is averaged when the loop has ended.
+  EXPECT_EQ(averaged({0, 3, 3}, {9, 2, 3}, {.period = 2}), (Values{7.5, 7.5}));
+  // One parameter after the other: the first rank's step counts once in each.
+  EXPECT_EQ(averaged({1, 3}, {2, 4}, {.partitions = 2}), (Values{11, 9}));
+  EXPECT_EQ(averaged({0, 2}, {9, 4}, {.period = 100}, /*average_all_after=*/1), (Values{8, 8}));
+  // In warm-up steps gradients are averaged, and a rank without data does not follow.
+  EXPECT_EQ(averaged({1, 4}, {1, 1}, {.warm_up_steps = 2}), (Values{4, 4}));
+  EXPECT_EQ(averaged({2, 2}, {2, 4}, {}), (Values{6, 6}));
+}
+
+TEST(Joinable, WhatCannotJoinIsRefused) {
+  run_ranks(2, [](Communicator& communicator, int rank) {
+    Branches model;
+    DistributedDataParallel ddp(model, communicator);
+    torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+    ShardedOptimizer sharded(optimizer, communicator);
+    const auto group = communicator.new_group({0, 1});
+    ParameterAveraging elsewhere(ddp.parameters(), *group);
+    const auto refused = [&](const UnevenInputsOptions& options) {
+      return message_of<InvalidArgument>([&] { ddp.join([] {}, options); });
+    };
+    expect_contains(refused({.joined = {&sharded, &sharded}}), "names something twice");
+    expect_contains(refused({.joined = {&elsewhere}}), "of another communicator");
+    expect_contains(refused({.joined = {nullptr}}), "names a null pointer");
+    expect_contains(refused({.optimizers = {&optimizer}, .joined = {&sharded}}),
+                    "name the ShardedOptimizer in UnevenInputsOptions::joined only");
+    UnevenInputsOptions options;
+    if (rank == 1) options.joined = {&sharded};
+    const auto text = message_of<Error>([&] {
+      ddp.join(
+          [&] {
+            if (rank == 1) sharded.step();
+          },
+          options);
+    });
+    expect_contains(text, "and this rank has not: name the same on all ranks");
+  });
+}
+
+}  // namespace
+}  // namespace stretto
