@@ -18,7 +18,6 @@
 #include "stretto/reducer/state_broadcast.h"
 #include "stretto/torch/devices.h"
 #include "stretto/torch/names.h"
-#include "stretto/torch/optimizer_state.h"
 #include "stretto/torch/parameter_hook.h"
 #include "stretto/torch/streams.h"
 #include "stretto/torch/sync_batch_norm.h"

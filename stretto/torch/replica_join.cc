@@ -12,7 +12,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include "stretto/base/refuse.h"
-#include "stretto/torch/optimizer_parts.h"
+#include "stretto/torch/optimizer_state.h"
 #include "stretto/torch/replica.h"
 #include "stretto/torch/sync_batch_norm.h"
 
