@@ -130,6 +130,11 @@ struct BitXor {
 
 template <class V>
 struct ComplexVector {
+  // Those that the compiler would make are for no target, and g++ on Arm does not inline a vector's
+  // into them.
+  HWY_INLINE ComplexVector() {}  // NOLINT: as vectors, without values.
+  HWY_INLINE ComplexVector(V r, V i) : real(r), imaginary(i) {}
+
   V real;
   V imaginary;
 };
