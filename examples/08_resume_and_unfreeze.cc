@@ -89,27 +89,30 @@ void train_with_who_is_left(std::unique_ptr<stretto::Communicator> comm) {
   std::printf("%d trained to the end\n", comm->size());
 }
 
-// The same in a job that new processes may enter (stretto run --restarts N).
+// The same in a job that new processes may enter. A program whose ranks `stretto run --restarts`
+// starts again has nothing but this, and no stretto::join().
 void train_with_who_is_there() {
   stretto::ElasticJob job;
   Net model;
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  std::vector<int> step = {0};
-  while (step[0] < 20) {
-    const auto comm = job.join();
+  int step = 0;
+  while (const auto comm = job.join()) {
     try {
       stretto::DistributedDataParallel ddp(model, *comm);  // From here on rank 0's parameters,
       stretto::broadcast_optimizer(optimizer, *comm);      // its momentum,
-      comm->broadcast(step).wait();                        // and its count of steps.
-      for (; step[0] < 20 && !job.has_newcomers(*comm); ++step[0]) {
-        if (step[0] == 10 && comm->rank() == 1) return;
+      std::vector<int> newest = {step};
+      comm->broadcast(newest).wait();  // and its count of steps.
+      for (step = newest[0]; step < 20; ++step) {
+        if (step % 10 == 0 && job.has_newcomers(*comm)) break;
+        if (step == 10 && comm->rank() == 1) return;
         const auto data = torch::randn({16, 8});
         optimizer.zero_grad();
         (ddp.forward(data) - data.sum(1, true)).pow(2).mean().backward();
         optimizer.step();
       }
-    } catch (const stretto::PeerLost&) {
-    } catch (const stretto::Aborted&) {
+      if (step == 20) job.finish();
+    } catch (const stretto::Error& error) {
+      if (!stretto::ElasticJob::is_loss(error)) throw;
     }
   }
   std::printf("after generation %d all steps are done\n", job.generation());

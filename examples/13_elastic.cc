@@ -23,27 +23,29 @@ namespace {
 
 constexpr int kSamples = 1000;
 constexpr int kTerms = 16;
+constexpr double kRate = 4e-4;
 constexpr int kStepsBetweenQuestions = 10;
 // A larger model would take longer than this one.
 constexpr std::chrono::milliseconds kComputing(1);
 
-// All that training changes. Whoever comes gets that of rank 0.
+// All that training changes, in one buffer.
 struct State {
-  std::array<double, kTerms> weights{};  // Of the terms of a Fourier series.
-  std::array<double, 1> step{};
+  std::array<double, kTerms + 1> values{};
+  double& step() { return values[kTerms]; }
+  double& weight(int i) { return values[i]; }  // Of the terms of a Fourier series.
 };
 
 double term(int index, double x) { return std::sin((index + 1) * x); }
 
 // Fits a sawtooth wave to this rank's share of the samples: the gradient of the squared error.
-std::array<double, kTerms> gradient_of(const State& state, int rank, int size) {
+std::array<double, kTerms> gradient_of(State& state, int rank, int size) {
   std::array<double, kTerms> gradient{};
   const int begin = kSamples / size * rank + std::min(rank, kSamples % size);
   const int end = begin + kSamples / size + (rank < kSamples % size ? 1 : 0);
   for (int sample = begin; sample < end; ++sample) {
     const double x = std::numbers::pi * (2.0 * sample / kSamples - 1);
     double error = -x;
-    for (int i = 0; i < kTerms; ++i) error += state.weights[i] * term(i, x);
+    for (int i = 0; i < kTerms; ++i) error += state.weight(i) * term(i, x);
     for (int i = 0; i < kTerms; ++i) gradient[i] += error * term(i, x) / kSamples;
   }
   return gradient;
@@ -51,22 +53,22 @@ std::array<double, kTerms> gradient_of(const State& state, int rank, int size) {
 
 // Returns whether all steps are done; else processes wait to get in.
 bool train(stretto::ElasticJob& job, stretto::Communicator& comm, State& state, int steps) {
-  comm.broadcast(state.weights).wait();  // From rank 0, which has been here for longest.
-  comm.broadcast(state.step).wait();
+  State newest = state;
+  comm.broadcast(newest.values).wait();  // From rank 0. A failure leaves `state` as it was.
+  state = newest;
   std::printf("generation %d: rank %d of %d goes on at step %.0f (pid %d)\n", job.generation(),
-              comm.rank().value(), comm.size(), state.step[0], ::getpid());
+              comm.rank().value(), comm.size(), state.step(), ::getpid());
   std::fflush(stdout);
-  while (state.step[0] < steps) {
-    if (std::fmod(state.step[0], kStepsBetweenQuestions) == 0 && job.has_newcomers(comm)) {
+  while (state.step() < steps) {
+    if (std::fmod(state.step(), kStepsBetweenQuestions) == 0 && job.has_newcomers(comm)) {
       return false;
     }
     std::this_thread::sleep_for(kComputing);
     auto gradient = gradient_of(state, comm.rank().value(), comm.size());
-    comm.all_reduce(gradient).wait();  // A failure leaves the state as it was.
-    for (int i = 0; i < kTerms; ++i) state.weights[i] -= gradient[i];
-    state.step[0] += 1;
+    comm.all_reduce(gradient).wait();  // A failure leaves the state as it was here, too.
+    for (int i = 0; i < kTerms; ++i) state.weight(i) -= kRate * gradient[i];
+    state.step() += 1;
   }
-  comm.barrier().wait();
   return true;
 }
 
@@ -76,16 +78,14 @@ int main(int argc, char** argv) {
   const int steps = argc > 1 ? std::atoi(argv[1]) : 1000;
   stretto::ElasticJob job;
   State state;
-  for (bool finished = false; !finished;) {
-    const auto comm = job.join();
+  while (const auto comm = job.join()) {  // Null: the job has finished.
     try {
-      finished = train(job, *comm, state, steps);
-    } catch (const stretto::PeerLost& lost) {
-      std::fprintf(stderr, "meeting again: %s\n", lost.what());
-    } catch (const stretto::Aborted& lost) {  // Another rank has noticed it first.
-      std::fprintf(stderr, "meeting again: %s\n", lost.what());
+      if (train(job, *comm, state, steps)) job.finish();
+    } catch (const stretto::Error& error) {
+      if (!stretto::ElasticJob::is_loss(error)) throw;
+      std::fprintf(stderr, "meeting again: %s\n", error.what());
     }
   }
-  std::printf("after %.0f steps the first weights are %.6f %.6f\n", state.step[0], state.weights[0],
-              state.weights[1]);
+  std::printf("after %.0f steps the first weights are %.6f %.6f\n", state.step(), state.weight(0),
+              state.weight(1));
 }

@@ -31,8 +31,11 @@ constexpr Duration kLastWords = std::chrono::seconds(2);
 
 std::string key_of(const std::string& name, int rank) { return fmt::format("{}/{}", name, rank); }
 
+// Set when all have joined, by rank 0, for which the others wait at the end.
+constexpr const char* kAllJoined = "all-joined";
+
 // What is set when the others need nothing more of a rank to join.
-std::string last_note_of(int rank) { return rank == 0 ? kAllJoinedKey : key_of("joined", rank); }
+std::string last_note_of(int rank) { return rank == 0 ? kAllJoined : key_of("joined", rank); }
 
 // "node04 pid 8812": this process.
 std::string this_process() { return fmt::format("{} pid {}", host_name(), ::getpid()); }
@@ -171,10 +174,10 @@ Status JoinNotes::end_join() {
   std::vector<int> all(static_cast<std::size_t>(options_.size));
   std::iota(all.begin(), all.end(), 0);
   STRETTO_RETURN_IF_ERROR(get_all("joined", all).status());
-  return set(kAllJoinedKey, "");
+  return set(kAllJoined, "");
 }
 
-Status JoinNotes::wait_for_join() const { return get(kAllJoinedKey).status(); }
+Status JoinNotes::wait_for_join() const { return get(kAllJoined).status(); }
 
 void JoinNotes::wait_for_late_ranks() const {
   const WaitLimit limit = WaitLimit(options_.deadline).within(kLateComers);

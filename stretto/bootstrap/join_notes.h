@@ -16,9 +16,6 @@
 
 namespace stretto::bootstrap {
 
-// The key that rank 0 sets when all ranks have joined, for which the others wait at the end.
-inline constexpr const char* kAllJoinedKey = "all-joined";
-
 // What ranks that join a job tell each other in its store: what each writes under a key of its own,
 // "mesh/card/3", and that the join has failed and why. Used by one thread.
 class JoinNotes {

@@ -5,13 +5,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
-#include "stretto/base/error.h"
 #include "stretto/base/log.h"
+#include "stretto/bootstrap/memory_store.h"
 #include "stretto/bootstrap/prefix_store.h"
 #include "stretto/bootstrap/tcp_store.h"
 #include "stretto/job/job.h"
@@ -26,13 +27,12 @@ using job::Generation;
 using job::Job;
 using job::Membership;
 
-Result<std::unique_ptr<Membership>> enter(const ElasticOptions& options,
-                                          const Environment& environment) {
+Result<std::unique_ptr<Membership>> enter(const ElasticOptions& options, const ElasticPlace& place,
+                                          const WaitLimit& limit) {
   if (options.min_size < 1) {
     return status_of(StatusCode::invalid_argument,
                      "min_size is {}: a generation has at least one process", options.min_size);
   }
-  STRETTO_ASSIGN_OR_RETURN(const ElasticPlace place, job::elastic_place(options.join, environment));
   if (!place.store) return std::unique_ptr<Membership>();
   STRETTO_ASSIGN_OR_RETURN(
       std::shared_ptr<bootstrap::Store> store,
@@ -40,21 +40,13 @@ Result<std::unique_ptr<Membership>> enter(const ElasticOptions& options,
                                     .port = place.store->port,
                                     .key = place.key,
                                     .self = {.rank = std::max(0, place.launcher_rank)}},
-                                   Deadline::after(options.join.join_timeout)));
+                                   limit));
   return Membership::enter(std::make_shared<bootstrap::PrefixStore>("elastic/", std::move(store)),
                            {.launcher_rank = place.launcher_rank,
                             .first_size = place.launched_size,
-                            .min_size = options.min_size});
-}
-
-Result<Job> job_of(const Generation& generation, const JoinOptions& options,
-                   const Environment& environment) {
-  const auto size = static_cast<int>(generation.members.size());
-  STRETTO_ASSIGN_OR_RETURN(
-      Job job, job::given_job(generation.store, generation.rank, size, options, environment));
-  job.store_prefix = "";  // A member that ends early is missed where the others look.
-  for (const auto& member : generation.members) job.launcher_ranks.push_back(member.launcher_rank);
-  return job;
+                            .min_size = options.min_size,
+                            .settings = place.settings},
+                           limit);
 }
 
 // Who has been lost while a generation meets will not be in the next.
@@ -64,58 +56,94 @@ bool may_meet_again(const Status& failure) {
 
 }  // namespace
 
+bool ElasticJob::is_loss(const Error& error) {
+  return may_meet_again(error.status()) || error.status().code() == StatusCode::timeout;
+}
+
 ElasticJob::ElasticJob(const ElasticOptions& options)
     : options_(options),
-      membership_(enter(options, job::environment_of(options.join)).or_throw()) {}
+      place_(std::make_unique<ElasticPlace>(
+          job::elastic_place(options.join, job::environment_of(options.join)).or_throw())),
+      membership_(enter(options, *place_, limit()).or_throw()) {}
 
 ElasticJob::~ElasticJob() = default;
 
+Deadline ElasticJob::limit() const { return Deadline::after(options_.join.join_timeout); }
+
 std::unique_ptr<Communicator> ElasticJob::join() {
-  if (has_left_) {
-    throw InvalidArgument({StatusCode::invalid_argument,
-                           "this process has left the job when join() failed: a new ElasticJob "
-                           "enters it again"});
-  }
-  Result<std::unique_ptr<Communicator>> joined = try_to_join();
-  if (!joined.ok() && membership_ != nullptr) {
-    has_left_ = true;
-    membership_->leave();
-  }
-  return std::move(joined).or_throw();
+  store_ = nullptr;
+  return (membership_ == nullptr ? join_alone() : join_others()).or_throw();
 }
 
-Result<std::unique_ptr<Communicator>> ElasticJob::try_to_join() {
+Result<std::unique_ptr<Communicator>> ElasticJob::join_alone() {
+  if (finished_alone_) return std::unique_ptr<Communicator>();
   const Environment& environment = job::environment_of(options_.join);
-  if (membership_ == nullptr) {
-    ++generation_;
-    return job::join_job(job::resolve_job(options_.join, environment), options_.join, environment);
-  }
-  const Deadline deadline = Deadline::after(options_.join.join_timeout);
+  auto joined =
+      job::join_job(job::resolve_job(options_.join, environment), options_.join, environment);
+  if (!joined.ok()) return joined;
+  ++generation_;
+  store_ = std::make_shared<bootstrap::MemoryStore>();
+  return joined;
+}
+
+Result<std::unique_ptr<Communicator>> ElasticJob::join_others() {
+  constexpr Duration kLongestPause = std::chrono::seconds(2);
+  const Deadline deadline = limit();
+  Duration pause = std::chrono::milliseconds(10);
   while (true) {
-    STRETTO_ASSIGN_OR_RETURN(const Generation generation, membership_->next(deadline));
-    JoinOptions options = options_.join;
-    options.rendezvous.clear();
-    options.join_timeout = deadline.remaining();
-    auto joined = job::join_job(job_of(generation, options, environment), options, environment);
-    if (!joined.ok() && may_meet_again(joined.status()) && !deadline.passed()) {
-      log(LogLevel::warning, "generation {} of the job did not come about: {}", generation.number,
-          joined.status().message());
-      continue;
-    }
-    STRETTO_RETURN_IF_ERROR(joined.status());
-    generation_ = generation.number;
-    log(LogLevel::info, "generation {} of the job: this is rank {} of {}", generation_,
-        generation.rank, generation.members.size());
-    return joined;
+    STRETTO_ASSIGN_OR_RETURN(const auto generation, membership_->next(deadline));
+    if (!generation) return std::unique_ptr<Communicator>();
+    auto joined = meet(*generation);
+    if (joined.ok()) return joined;
+    if (!may_meet_again(joined.status()) || deadline.passed()) return joined;
+    log(LogLevel::warning, "generation {} of the job did not come about: {}", generation->number,
+        joined.status().message());
+    // Members that live, and cannot reach each other, shall not try as fast as they can.
+    std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
+    pause = std::min(2 * pause, kLongestPause);
   }
+}
+
+// Whoever has waited for long, or not, has as much time for it as all others.
+Result<std::unique_ptr<Communicator>> ElasticJob::meet(const Generation& generation) {
+  const Environment& environment = job::environment_of(options_.join);
+  JoinOptions options = options_.join;
+  options.rendezvous.clear();
+  const auto size = static_cast<int>(generation.members.size());
+  STRETTO_ASSIGN_OR_RETURN(
+      Job job, job::given_job(generation.store, generation.rank, size, options, environment));
+  job.key = place_->key;
+  for (const auto& member : generation.members) job.launcher_ranks.push_back(member.launcher_rank);
+  auto joined = job::join_job(job, options, environment);
+  if (!joined.ok()) return joined;
+  membership_->note_meeting(generation);
+  generation_ = generation.number;
+  // Apart from what they have written to meet.
+  store_ = std::make_shared<bootstrap::PrefixStore>("members/", generation.store);
+  log(LogLevel::info, "generation {} of the job: this is rank {} of {}", generation_,
+      generation.rank, size);
+  return joined;
 }
 
 bool ElasticJob::has_newcomers(Communicator& communicator) {
-  std::vector<std::uint8_t> some = {0};
   if (membership_ == nullptr) return false;
-  if (communicator.rank() == 0) some.front() = membership_->has_newcomers().or_throw() ? 1 : 0;
+  std::vector<std::uint8_t> some = {0};
+  if (communicator.rank() == 0) {
+    const Result<bool> found = membership_->has_newcomers(limit());
+    // They wait, and training goes on, with or without the store.
+    if (!found.ok()) log(LogLevel::warning, "{}", found.status().message());
+    some.front() = found.ok() && found.value() ? 1 : 0;
+  }
   communicator.broadcast(some).wait();
   return some.front() != 0;
+}
+
+void ElasticJob::finish() {
+  if (membership_ == nullptr) {
+    finished_alone_ = true;
+  } else {
+    membership_->finish(limit()).or_throw();
+  }
 }
 
 }  // namespace stretto

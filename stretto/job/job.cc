@@ -335,6 +335,14 @@ Status refuse_restarted(const Environment& environment) {
                    *restart);
 }
 
+// How ranks are connected, once it is known who they are and whether they have a key.
+Status resolve_connections(const JoinOptions& options, const Environment& environment, Job& job) {
+  STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_encryption(options, environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_network(environment, job));
+  return resolve_network_timeout(options, environment, job);
+}
+
 }  // namespace
 
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment) {
@@ -351,10 +359,7 @@ Result<Job> resolve_job(const JoinOptions& options, const Environment& environme
   if (job.size > 1) STRETTO_RETURN_IF_ERROR(refuse_restarted(environment));
   STRETTO_RETURN_IF_ERROR(resolve_rendezvous(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
-  STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
-  STRETTO_RETURN_IF_ERROR(resolve_encryption(options, environment, job));
-  STRETTO_RETURN_IF_ERROR(resolve_network(environment, job));
-  STRETTO_RETURN_IF_ERROR(resolve_network_timeout(options, environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_connections(options, environment, job));
   return job;
 }
 
@@ -376,10 +381,7 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
   job.rendezvous_kind = RendezvousKind::given_store;
   job.store = std::move(store);
   job.sources.add(fmt::format("rank {}, size {} and the store from the program", job.rank, size));
-  STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
-  STRETTO_RETURN_IF_ERROR(resolve_encryption(options, environment, job));
-  STRETTO_RETURN_IF_ERROR(resolve_network(environment, job));
-  STRETTO_RETURN_IF_ERROR(resolve_network_timeout(options, environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_connections(options, environment, job));
   return job;
 }
 
@@ -407,8 +409,15 @@ Result<ElasticPlace> elastic_place(const JoinOptions& options, const Environment
         given ? given->source + " names another place" : "the launcher of this process has none");
   }
   STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
+  STRETTO_RETURN_IF_ERROR(resolve_connections(options, environment, job));
   ElasticPlace place{.store = bootstrap::HostPort{job.rendezvous_host, job.rendezvous_port},
-                     .key = job.key.value_or(bootstrap::JobKey())};
+                     .key = *job.key};
+  place.settings = fmt::format("backend {}, transport {}, encryption {}, algorithm {}", job.backend,
+                               !job.engine.empty() ? job.engine
+                               : job.shared_memory ? "auto"
+                                                   : "tcp",
+                               job.encrypted ? "tls" : "off",
+                               environment.get("STRETTO_ALGORITHM").value_or("chosen"));
   if (own.launcher != Launcher::stretto_run) return place;
   place.launcher_rank = own.rank->value;
   place.launched_size = own.size->value;

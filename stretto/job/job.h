@@ -89,8 +89,10 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
 struct ElasticPlace {
   std::optional<bootstrap::HostPort> store = std::nullopt;  // None: this process is alone.
   bootstrap::JobKey key = {};
-  int launcher_rank = -1;  // -1: no launcher has started this process.
-  int launched_size = 1;   // So many processes does the launcher start.
+  int launcher_rank = -1;                           // -1: no launcher has started this process.
+  std::optional<int> launched_size = std::nullopt;  // So many processes does the launcher start.
+  // What must be the same in all processes: "backend stretto, transport auto, ...".
+  std::string settings = {};
 };
 
 // From JoinOptions::rendezvous or STRETTO_RENDEZVOUS, STRETTO_JOB_KEY, and, where stretto run has

@@ -13,11 +13,8 @@
 #include <fmt/format.h>
 
 #include "stretto/base/host_name.h"
-#include "stretto/base/log.h"
 #include "stretto/base/parse_number.h"
 #include "stretto/base/printable.h"
-#include "stretto/bootstrap/join_failure.h"
-#include "stretto/bootstrap/join_notes.h"
 #include "stretto/bootstrap/prefix_store.h"
 
 namespace stretto::job {
@@ -27,13 +24,17 @@ using Numbers = std::vector<std::int64_t>;
 
 // The keys, behind a generation's number or a process's:
 //   entered      how many processes have entered the job
+//   settings     those of the first of them
 //   gone/P       process P has ended, or has left
-//   waits/G/P    process P has come for generation G: its launcher rank and its name
+//   waits/G/P    process P has come for generation G: its first generation, its launcher rank, its
+//                name
 //   members/G    the members of generation G; set once, by whoever finds it complete
 //   open         the number of the generation that has no members yet; absent: 1
+//   finished     all steps are done
 //   G/...        where the members of generation G meet
 constexpr const char* kOpen = "open";
 constexpr const char* kGone = "gone/";
+constexpr const char* kFinished = "finished";
 std::string gone_key(std::int64_t process) { return fmt::format("{}{}", kGone, process); }
 std::string waits_prefix(int generation) { return fmt::format("waits/{}/", generation); }
 std::string waits_key(int generation, std::int64_t process) {
@@ -48,31 +49,104 @@ constexpr Duration kLookAgain = std::chrono::milliseconds(5);
 Duration pause_for(std::size_t processes) {
   return std::max<Duration>(kLookAgain, std::chrono::milliseconds(processes));
 }
-// How long the store may take to answer.
-Deadline answer() { return Deadline::after(std::chrono::seconds(10)); }
+// A request at the end of a wait still has a second, as the failure is to tell what it has found.
+WaitLimit asking(const WaitLimit& limit) {
+  const Deadline soon = Deadline::after(std::chrono::seconds(1));
+  return Deadline(std::max(limit.deadline().time(), soon.time()));
+}
+
+// Counting ends long before.
+constexpr int kGenerationMax = 1'000'000'000;
 
 bool contains(const Numbers& numbers, std::int64_t number) {
   return std::ranges::find(numbers, number) != numbers.end();
 }
 
-// "1 node04 pid 8812": what others need to know of a process, and its name for people.
-std::string card_of(int launcher_rank) {
-  return fmt::format("{} {} pid {}", launcher_rank, host_name(), ::getpid());
+// "2 1 node04 pid 8812".
+std::string card_of(int since, int launcher_rank) {
+  return fmt::format("{} {} {} pid {}", since, launcher_rank, host_name(), ::getpid());
 }
-Member member_of(std::int64_t number, const std::string& card) {
-  return {.number = number,
-          .launcher_rank = parse_number<int>(card.substr(0, card.find(' '))).value_or(-1)};
+
+// The word before the next one of these letters, which is taken off the text with it.
+std::string_view take_word(std::string_view& text, char end) {
+  const std::string_view word = text.substr(0, text.find(end));
+  text.remove_prefix(std::min(text.size(), word.size() + 1));
+  return word;
 }
-std::string name_of(std::int64_t number, const std::string& card) {
-  return fmt::format("process {} ({})", number, printable(card.substr(card.find(' ') + 1)));
+
+Result<Numbers> numbers_under(bootstrap::Store& store, const std::string& prefix,
+                              const WaitLimit& limit) {
+  STRETTO_ASSIGN_OR_RETURN(const auto keys, store.list_keys(prefix, limit));
+  Numbers numbers;
+  for (const std::string& key : keys) {
+    const auto number = parse_number<std::int64_t>(std::string_view(key).substr(prefix.size()));
+    if (number && *number > 0) numbers.push_back(*number);
+  }
+  std::ranges::sort(numbers);
+  return numbers;
 }
+
+// "process 3 (node04 pid 8812)".
+std::string name_of(bootstrap::Store& store, int generation, std::int64_t number) {
+  const Deadline soon = Deadline::after(std::chrono::seconds(1));
+  const auto text = store.look_up(waits_key(generation, number), soon);
+  const std::string card = text.ok() ? text.value().value_or("") : "";
+  std::string_view name = card;
+  (void)take_word(name, ' ');
+  (void)take_word(name, ' ');
+  return fmt::format("process {} ({})", number, printable(std::string(name)));
+}
+
+// The part of the job's store in which the members of a generation meet. What a process waits for
+// here comes from another member, so that a wait ends when one of them is gone: also one that ends
+// before it has come here, and that nobody misses yet.
+class MeetingPlace final : public bootstrap::PrefixStore {
+ public:
+  MeetingPlace(int generation, std::vector<Member> members, std::shared_ptr<bootstrap::Store> whole)
+      : PrefixStore(meeting_prefix(generation), whole),
+        generation_(generation),
+        members_(std::move(members)),
+        whole_(std::move(whole)) {}
+
+  Result<bootstrap::StoreReply> answer(const bootstrap::StoreRequest& request,
+                                       const WaitLimit& limit) override {
+    // All who wait look, as for arrivals, but deaths are rarer.
+    const Duration pause = 10 * pause_for(members_.size());
+    TimePoint next = Clock::now() + pause;
+    const WaitLimit among_members(limit.deadline(), [&]() -> Status {
+      STRETTO_RETURN_IF_ERROR(limit.look());
+      if (Clock::now() < next) return {};
+      next = Clock::now() + pause;
+      return check_members();
+    });
+    return PrefixStore::answer(request, among_members);
+  }
+
+ private:
+  Status check_members() const {
+    const auto gone = numbers_under(*whole_, kGone, Deadline::after(std::chrono::seconds(1)));
+    if (!gone.ok()) return {};  // Who waits for the store finds out what is wrong with it.
+    const auto member = std::ranges::find_if(
+        members_, [&](const Member& m) { return contains(gone.value(), m.number); });
+    if (member == members_.end()) return {};
+    const auto rank = static_cast<int>(member - members_.begin());
+    return {StatusCode::peer_lost,
+            fmt::format("rank {}, {}, has left the job or died", rank,
+                        name_of(*whole_, generation_, member->number)),
+            Rank(rank)};
+  }
+
+  const int generation_;
+  const std::vector<Member> members_;
+  const std::shared_ptr<bootstrap::Store> whole_;
+};
 
 }  // namespace
 
 std::string format_members(const std::vector<Member>& members) {
   std::string text;
-  for (const auto& [number, launcher_rank] : members) {
-    text += fmt::format("{}{}:{}", text.empty() ? "" : " ", number, launcher_rank);
+  for (const auto& [number, since, launcher_rank] : members) {
+    text += fmt::format("{}{}:{}:{}", text.empty() ? "" : " ", number, since, launcher_rank);
   }
   return text;
 }
@@ -80,17 +154,18 @@ std::string format_members(const std::vector<Member>& members) {
 Result<std::vector<Member>> parse_members(std::string_view text) {
   std::vector<Member> members;
   for (std::string_view rest = text; !rest.empty();) {
-    const std::string_view word = rest.substr(0, rest.find(' '));
-    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
-    const std::size_t colon = std::min(word.find(':'), word.size());
-    const auto number = parse_number<std::int64_t>(word.substr(0, colon));
-    const auto rank = parse_number<int>(word.substr(std::min(word.size(), colon + 1)));
-    const std::int64_t last = members.empty() ? 0 : members.back().number;
-    if (!number || *number <= last || !rank || *rank < -1) {
+    std::string_view word = take_word(rest, ' ');
+    const auto number = parse_number<std::int64_t>(take_word(word, ':'));
+    const auto since = parse_number<int>(take_word(word, ':'));
+    const auto launcher_rank = parse_number<int>(word);
+    const bool makes_sense = number && *number > 0 && since && *since > 0 && launcher_rank &&
+                             *launcher_rank >= -1 &&
+                             std::ranges::find(members, *number, &Member::number) == members.end();
+    if (!makes_sense) {
       return status_of(StatusCode::protocol, "\"{}\" are no members of a generation",
                        printable(std::string(text.substr(0, 80))));
     }
-    members.push_back({.number = *number, .launcher_rank = *rank});
+    members.push_back({.number = *number, .since = *since, .launcher_rank = *launcher_rank});
   }
   return members;
 }
@@ -98,104 +173,117 @@ Result<std::vector<Member>> parse_members(std::string_view text) {
 struct Membership::Meeting {
   Numbers arrived = {};  // Ascending.
   Numbers missing = {};  // Members of the last generation that live.
-  int wanted = 1;        // How many it takes.
+  std::optional<int> wanted = 1;
 
   bool complete() const {
-    return missing.empty() && arrived.size() >= static_cast<std::size_t>(wanted);
+    return missing.empty() && wanted && arrived.size() >= static_cast<std::size_t>(*wanted);
   }
 };
 
 Result<std::unique_ptr<Membership>> Membership::enter(std::shared_ptr<bootstrap::Store> store,
-                                                      const Options& options) {
-  STRETTO_ASSIGN_OR_RETURN(const auto number, store->add("entered", 1, answer()));
+                                                      const Options& options,
+                                                      const WaitLimit& limit) {
+  STRETTO_ASSIGN_OR_RETURN(const auto number, store->add("entered", 1, limit));
   std::unique_ptr<Membership> entered(new Membership(std::move(store), options, number));
+  STRETTO_RETURN_IF_ERROR(entered->compare_settings(limit));
   const bootstrap::Will will{.value = "1", .revoked_by = ""};
-  STRETTO_ASSIGN_OR_RETURN(entered->life_,
-                           entered->store_->watch(gone_key(number), will, answer()));
+  STRETTO_ASSIGN_OR_RETURN(entered->life_, entered->store_->watch(gone_key(number), will, limit));
   return entered;
 }
 
-Result<Generation> Membership::next(const WaitLimit& limit) {
+Status Membership::compare_settings(const WaitLimit& limit) const {
+  STRETTO_ASSIGN_OR_RETURN(const auto theirs,
+                           store_->compare_set("settings", "", options_.settings, limit));
+  if (theirs == options_.settings) return {};
+  return status_of(StatusCode::mismatch,
+                   "this process has other settings than the job that it is to enter: {}; the job "
+                   "has: {}",
+                   options_.settings, printable(theirs));
+}
+
+Result<std::optional<Generation>> Membership::next(const WaitLimit& limit) {
   while (true) {
-    STRETTO_ASSIGN_OR_RETURN(const int number, open_generation());
-    STRETTO_ASSIGN_OR_RETURN(auto pledge, arrive(number));
-    STRETTO_ASSIGN_OR_RETURN(auto members, wait_for_members(number, limit));
+    STRETTO_RETURN_IF_ERROR(check_own_place(asking(limit)));
+    STRETTO_ASSIGN_OR_RETURN(const auto finished, store_->look_up(kFinished, asking(limit)));
+    if (finished) return std::optional<Generation>();
+    STRETTO_ASSIGN_OR_RETURN(come_for_, open_generation(asking(limit)));
+    STRETTO_RETURN_IF_ERROR(store_->set(waits_key(come_for_, number_),
+                                        card_of(since_, options_.launcher_rank), asking(limit)));
+    STRETTO_ASSIGN_OR_RETURN(const auto members, wait_for_members(come_for_, limit));
     const auto own = std::ranges::find(members, number_, &Member::number);
+    // Else the job has finished, or they had met before this process came.
+    if (own == members.end()) continue;
+    generation_ = come_for_;
     const auto rank = static_cast<int>(own - members.begin());
-    if (own != members.end()) {
-      generation_ = number;
-      return Generation{
-          .number = number,
-          .rank = rank,
-          .members = std::move(members),
-          .store = std::make_shared<bootstrap::PrefixStore>(meeting_prefix(number), store_),
-          .pledge = std::move(pledge)};
-    }
-    // They had met before this process came: it is the next generation's.
-    STRETTO_RETURN_IF_ERROR(pledge->revoke(answer()));
-    STRETTO_RETURN_IF_ERROR(check_not_given_up());
+    return std::optional<Generation>(
+        {.number = generation_,
+         .rank = rank,
+         .members = members,
+         .store = std::make_shared<MeetingPlace>(generation_, members, store_)});
   }
 }
 
-Result<bool> Membership::has_newcomers() const {
-  STRETTO_ASSIGN_OR_RETURN(const Numbers waiting, numbers_under(waits_prefix(generation_ + 1)));
+void Membership::note_meeting(const Generation& generation) {
+  if (since_ == 0) since_ = generation.number;
+  // All have come from the one before, and nobody looks there any more.
+  if (generation.rank == 0 && generation.number > 1) forget(generation.number - 1);
+}
+
+Result<bool> Membership::has_newcomers(const WaitLimit& limit) const {
+  STRETTO_ASSIGN_OR_RETURN(const Numbers waiting,
+                           numbers_under(*store_, waits_prefix(generation_ + 1), limit));
   if (waiting.empty()) return false;
-  STRETTO_ASSIGN_OR_RETURN(const Numbers gone, numbers_under(kGone));
+  STRETTO_ASSIGN_OR_RETURN(const Numbers gone, numbers_under(*store_, kGone, limit));
   return std::ranges::any_of(waiting, [&](std::int64_t n) { return !contains(gone, n); });
 }
 
-// Whoever finds that the open one has its members opens the next, as the one who has set them may
-// not have come to that.
-Result<int> Membership::open_generation() const {
-  STRETTO_ASSIGN_OR_RETURN(const auto text, store_->look_up(kOpen, answer()));
-  int number = std::max(1, parse_number<int>(text.value_or("1")).value_or(1));
+Status Membership::finish(const WaitLimit& limit) const {
+  return store_->set(kFinished, "", limit);
+}
+
+// One for which this process has come and whose members it does not know yet may have got them
+// since. Else the open one. Whoever finds that it has its members opens the next, as the one who
+// has set them may not have come to that.
+Result<int> Membership::open_generation(const WaitLimit& limit) const {
+  int number = come_for_;
+  if (come_for_ <= generation_) {
+    STRETTO_ASSIGN_OR_RETURN(const auto text, store_->look_up(kOpen, limit));
+    number = std::clamp(parse_number<int>(text.value_or("1")).value_or(1), 1, kGenerationMax);
+  }
   while (true) {
-    STRETTO_ASSIGN_OR_RETURN(const auto members, members_of(number));
-    if (members.empty()) return number;
+    STRETTO_ASSIGN_OR_RETURN(const auto members, members_of(number, limit));
+    const bool is_member = std::ranges::find(members, number_, &Member::number) != members.end();
+    if (members.empty() || (is_member && number > generation_)) return number;
     const std::string before = number == 1 ? "" : std::to_string(number);
     ++number;
     STRETTO_RETURN_IF_ERROR(
-        store_->compare_set(kOpen, before, std::to_string(number), answer()).status());
+        store_->compare_set(kOpen, before, std::to_string(number), limit).status());
   }
 }
 
 // Empty: it has none yet.
-Result<std::vector<Member>> Membership::members_of(int generation) const {
-  STRETTO_ASSIGN_OR_RETURN(const auto text, store_->look_up(members_key(generation), answer()));
+Result<std::vector<Member>> Membership::members_of(int generation, const WaitLimit& limit) const {
+  STRETTO_ASSIGN_OR_RETURN(const auto text, store_->look_up(members_key(generation), limit));
   return parse_members(text.value_or(""));
 }
 
-// If this process ends before all members have met, nobody waits for it: their join has failed, and
-// the next generation will be without it.
-Result<std::unique_ptr<bootstrap::StoreWatch>> Membership::arrive(int generation) const {
-  const std::string card = card_of(options_.launcher_rank);
-  const Status ended(StatusCode::peer_lost,
-                     fmt::format("{} ended while generation {} of the job was starting",
-                                 name_of(number_, card), generation));
-  const std::string prefix = meeting_prefix(generation);
-  STRETTO_ASSIGN_OR_RETURN(auto pledge,
-                           store_->watch(prefix + std::string(bootstrap::kJoinFailureKey),
-                                         {.value = bootstrap::encode_join_failure(ended),
-                                          .revoked_by = prefix + bootstrap::kAllJoinedKey},
-                                         answer()));
-  STRETTO_RETURN_IF_ERROR(store_->set(waits_key(generation, number_), card, answer()));
-  return pledge;
-}
-
+// None if the job finishes instead.
 Result<std::vector<Member>> Membership::wait_for_members(int generation,
                                                          const WaitLimit& limit) const {
   const TimePoint start = Clock::now();
   std::vector<Member> last;
   if (generation > 1) {
-    STRETTO_ASSIGN_OR_RETURN(last, members_of(generation - 1));
+    STRETTO_ASSIGN_OR_RETURN(last, members_of(generation - 1, asking(limit)));
   }
   while (true) {
-    STRETTO_ASSIGN_OR_RETURN(auto members, members_of(generation));
+    STRETTO_ASSIGN_OR_RETURN(auto members, members_of(generation, asking(limit)));
     if (!members.empty()) return members;
-    STRETTO_RETURN_IF_ERROR(check_not_given_up());
-    STRETTO_ASSIGN_OR_RETURN(const Meeting meeting, look(generation, last));
+    STRETTO_RETURN_IF_ERROR(check_own_place(asking(limit)));
+    STRETTO_ASSIGN_OR_RETURN(const auto finished, store_->look_up(kFinished, asking(limit)));
+    if (finished) return members;
+    STRETTO_ASSIGN_OR_RETURN(const Meeting meeting, look(generation, last, asking(limit)));
     if (meeting.complete()) {
-      STRETTO_RETURN_IF_ERROR(close(generation, meeting));
+      STRETTO_RETURN_IF_ERROR(close(generation, meeting, asking(limit)));
       continue;
     }
     if (limit.passed()) return describe_wait(generation, meeting, Clock::now() - start);
@@ -204,23 +292,16 @@ Result<std::vector<Member>> Membership::wait_for_members(int generation,
   }
 }
 
-Result<Numbers> Membership::numbers_under(const std::string& prefix) const {
-  STRETTO_ASSIGN_OR_RETURN(const auto keys, store_->list_keys(prefix, answer()));
-  Numbers numbers;
-  for (const std::string& key : keys) {
-    const auto number = parse_number<std::int64_t>(std::string_view(key).substr(prefix.size()));
-    if (number) numbers.push_back(*number);
+Result<Membership::Meeting> Membership::look(int generation, const std::vector<Member>& last,
+                                             const WaitLimit& limit) const {
+  STRETTO_ASSIGN_OR_RETURN(Numbers waiting,
+                           numbers_under(*store_, waits_prefix(generation), limit));
+  STRETTO_ASSIGN_OR_RETURN(const Numbers gone, numbers_under(*store_, kGone, limit));
+  Meeting meeting{.wanted = options_.min_size};
+  if (generation == 1) {
+    meeting.wanted = options_.first_size;
+    if (meeting.wanted) meeting.wanted = std::max(*meeting.wanted, options_.min_size);
   }
-  std::ranges::sort(numbers);
-  return numbers;
-}
-
-Result<Membership::Meeting> Membership::look(int generation,
-                                             const std::vector<Member>& last) const {
-  STRETTO_ASSIGN_OR_RETURN(Numbers waiting, numbers_under(waits_prefix(generation)));
-  STRETTO_ASSIGN_OR_RETURN(const Numbers gone, numbers_under(kGone));
-  Meeting meeting{.wanted = generation == 1 ? std::max(options_.first_size, options_.min_size)
-                                            : options_.min_size};
   for (const Member& member : last) {
     if (!contains(waiting, member.number) && !contains(gone, member.number)) {
       meeting.missing.push_back(member.number);
@@ -232,22 +313,31 @@ Result<Membership::Meeting> Membership::look(int generation,
 }
 
 // Several may find it complete, and differ in who has come last: the first decides.
-Status Membership::close(int generation, const Meeting& meeting) const {
+Status Membership::close(int generation, const Meeting& meeting, const WaitLimit& limit) const {
   std::vector<std::string> keys;
   for (const std::int64_t number : meeting.arrived) keys.push_back(waits_key(generation, number));
-  STRETTO_ASSIGN_OR_RETURN(const auto cards, store_->multi_get(keys, answer()));
+  STRETTO_ASSIGN_OR_RETURN(const auto cards, store_->multi_get(keys, limit));
   std::vector<Member> members;
   for (std::size_t i = 0; i < cards.size(); ++i) {
-    members.push_back(member_of(meeting.arrived[i], cards[i]));
+    std::string_view card = cards[i];
+    const int since = parse_number<int>(take_word(card, ' ')).value_or(0);
+    const int launcher_rank = parse_number<int>(take_word(card, ' ')).value_or(-1);
+    members.push_back({.number = meeting.arrived[i],
+                       .since = since > 0 ? since : generation,
+                       .launcher_rank = std::max(-1, launcher_rank)});
   }
-  return store_->compare_set(members_key(generation), "", format_members(members), answer())
-      .status();
+  // Of those who have come at one time, the order is that in which they have entered.
+  std::ranges::stable_sort(members, {}, &Member::since);
+  return store_->compare_set(members_key(generation), "", format_members(members), limit).status();
 }
 
-Status Membership::check_not_given_up() const {
+Status Membership::check_own_place(const WaitLimit& limit) const {
   const std::array key = {gone_key(number_)};
-  STRETTO_ASSIGN_OR_RETURN(const bool gone, store_->check(key, answer()));
-  if (!gone) return {};
+  Result<bool> gone = store_->check(key, limit);
+  // After an outage of the network a connection that was idle is broken, and another is made.
+  if (!gone.ok()) gone = store_->check(key, limit);
+  if (!gone.ok()) return gone.status();
+  if (!gone.value()) return {};
   return status_of(StatusCode::aborted,
                    "{} has lost the connection to this process, which the others have taken for "
                    "dead: the job goes on without it",
@@ -258,14 +348,24 @@ Status Membership::describe_wait(int generation, const Meeting& meeting, Duratio
   std::string text = fmt::format(
       "waited {:.0f} s for generation {} of the job, to which {} of at least {} processes have "
       "come",
-      seconds(waited), generation, meeting.arrived.size(), meeting.wanted);
+      seconds(waited), generation, meeting.arrived.size(),
+      meeting.wanted ? std::to_string(*meeting.wanted) : "the launcher's");
   std::string separator = "; these live, but have not called join() again: ";
   for (const std::int64_t number : meeting.missing) {
-    const auto card = store_->look_up(waits_key(generation - 1, number), answer());
-    text += separator + name_of(number, card.ok() ? card.value().value_or("") : "");
+    text += separator + name_of(*store_, generation - 1, number);
     separator = ", ";
   }
   return {StatusCode::timeout, text + "; all meet in " + store_->describe()};
+}
+
+// Of a job that runs for weeks the store shall not remember everything. Nothing depends on it.
+void Membership::forget(int generation) const {
+  const WaitLimit soon = Deadline::after(std::chrono::seconds(10));
+  for (const std::string& prefix : {meeting_prefix(generation), waits_prefix(generation)}) {
+    const auto keys = store_->list_keys(prefix, soon);
+    if (!keys.ok()) return;
+    for (const std::string& key : keys.value()) (void)store_->delete_key(key, soon).ok();
+  }
 }
 
 }  // namespace stretto::job

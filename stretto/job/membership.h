@@ -19,6 +19,7 @@ namespace stretto::job {
 // A process of an elastic job.
 struct Member {
   std::int64_t number = 0;  // The job counts the processes that enter it, from 1.
+  int since = 0;            // The first generation in which it has met the others.
   int launcher_rank = -1;   // The rank that its launcher gave it; -1: it has none.
 
   friend bool operator==(const Member&, const Member&) = default;
@@ -28,63 +29,72 @@ struct Member {
 struct Generation {
   int number = 0;  // Counted from 1.
   int rank = 0;    // Of this process.
-  // By rank: the process that has been in the job for longest is rank 0.
+  // By rank: who has met the others first is rank 0.
   std::vector<Member> members = {};
-  // Where they meet; nobody else uses it.
+  // Where they meet; nobody else uses it. Who waits there for what another one writes gets
+  // peer_lost when a member has left the job.
   std::shared_ptr<bootstrap::Store> store = nullptr;
-  // Until they have met: lets the others know if this process ends without a word.
-  std::unique_ptr<bootstrap::StoreWatch> pledge = nullptr;
 };
 
-// "3:1 4:-1": number and launcher rank of each member.
+// "3:1:0 4:2:-1": number, first generation and launcher rank of each member.
 std::string format_members(const std::vector<Member>& members);
 // The text may come from anyone who can write to the store. Fails with protocol.
 Result<std::vector<Member>> parse_members(std::string_view text);
 
 // The part of a process in a job whose processes come and go: it enters, meets with the others for
 // one generation after the other, and leaves when this is destroyed or the process ends. Needs a
-// store that executes wills, and lasts for as long as the job; a store that does not answer fails
-// each call with timeout after ten seconds. Used by one thread.
+// store that executes wills, and lasts for as long as the job. Used by one thread.
 class Membership {
  public:
   struct Options {
     int launcher_rank = -1;
-    int first_size = 1;  // The first generation waits for so many processes.
-    int min_size = 1;    // Every other one, for so many.
+    // The first generation waits for so many processes. Empty: only who knows how many the launcher
+    // starts can say that it is complete.
+    std::optional<int> first_size = std::nullopt;
+    int min_size = 1;  // Every other one waits for so many.
+    // What must be the same in all processes, for people: "backend stretto, ...".
+    std::string settings = {};
   };
+  // Fails with mismatch if the settings are not those of the first who has entered.
   static Result<std::unique_ptr<Membership>> enter(std::shared_ptr<bootstrap::Store> store,
-                                                   const Options& options);
+                                                   const Options& options, const WaitLimit& limit);
 
   // Waits for the next generation: until all members of the last one that live have called this,
-  // and enough processes. Those that come meanwhile belong to it, too. Fails with timeout, naming
-  // who has not come; with aborted if the store has lost the connection to this process, which
-  // the others therefore take for dead. Call leave() then, so that they do not wait for this one.
-  Result<Generation> next(const WaitLimit& limit);
-  // The others go on without this process, which must not call next() again.
-  void leave() { life_.reset(); }
-  // Whether processes wait for a generation after the last that next() has returned.
-  Result<bool> has_newcomers() const;
+  // and enough processes. Those that come meanwhile belong to it, too. Nothing if the job has
+  // finished. Fails with timeout, naming who has not come; with aborted if the store has lost the
+  // connection to this process, which the others therefore take for dead. May be called again.
+  Result<std::optional<Generation>> next(const WaitLimit& limit);
+  // All members have met.
+  void note_meeting(const Generation& generation);
+
+  // Whether processes wait for the generation after the last that has met.
+  Result<bool> has_newcomers(const WaitLimit& limit) const;
+  // Nobody needs to come any more: all steps are done.
+  Status finish(const WaitLimit& limit) const;
 
  private:
   struct Meeting;  // Who has come for a generation, and who is missing.
 
   Membership(std::shared_ptr<bootstrap::Store> store, const Options& options, std::int64_t number)
       : store_(std::move(store)), options_(options), number_(number) {}
-  Result<int> open_generation() const;
-  Result<std::vector<Member>> members_of(int generation) const;
-  Result<std::unique_ptr<bootstrap::StoreWatch>> arrive(int generation) const;
+  Status compare_settings(const WaitLimit& limit) const;
+  Result<int> open_generation(const WaitLimit& limit) const;
+  Result<std::vector<Member>> members_of(int generation, const WaitLimit& limit) const;
   Result<std::vector<Member>> wait_for_members(int generation, const WaitLimit& limit) const;
-  Result<std::vector<std::int64_t>> numbers_under(const std::string& prefix) const;
-  Result<Meeting> look(int generation, const std::vector<Member>& last) const;
-  Status close(int generation, const Meeting& meeting) const;
-  Status check_not_given_up() const;
+  Result<Meeting> look(int generation, const std::vector<Member>& last,
+                       const WaitLimit& limit) const;
+  Status close(int generation, const Meeting& meeting, const WaitLimit& limit) const;
+  Status check_own_place(const WaitLimit& limit) const;
   Status describe_wait(int generation, const Meeting& meeting, Duration waited) const;
+  void forget(int generation) const;
 
   std::shared_ptr<bootstrap::Store> store_;
   const Options options_;
   const std::int64_t number_;
   std::unique_ptr<bootstrap::StoreWatch> life_;  // With it this process is gone.
-  int generation_ = 0;
+  int come_for_ = 0;    // The last generation for which this process has come.
+  int generation_ = 0;  // The last one that next() has returned.
+  int since_ = 0;
 };
 
 }  // namespace stretto::job

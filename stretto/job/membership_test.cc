@@ -5,14 +5,11 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <map>
 #include <mutex>
 #include <random>
-#include <set>
 #include <thread>
 
-#include "stretto/bootstrap/join_failure.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
 #include "tests/support/expect_contains.h"
@@ -32,8 +29,19 @@ class MembershipTest : public ::testing::Test {
         .or_throw();
   }
   // A process that enters the job.
-  std::unique_ptr<Membership> enter(const Membership::Options& options = {}) {
-    return Membership::enter(connect(), options).or_throw();
+  std::unique_ptr<Membership> enter(const Membership::Options& options = {.first_size = 1}) {
+    return Membership::enter(connect(), options, soon()).or_throw();
+  }
+  // Has it meet those who have come, or whatever next() says.
+  static Result<std::optional<Generation>> next(Membership& process,
+                                                const WaitLimit& limit = soon()) {
+    auto generation = process.next(limit);
+    if (generation.ok() && *generation) process.note_meeting(**generation);
+    return generation;
+  }
+  static Generation meet(Membership& process) { return next(process).or_throw().value(); }
+  static bool has_newcomers(const Membership& process) {
+    return process.has_newcomers(soon()).or_throw();
   }
   bool is_gone(int process) {
     const std::array key = {fmt::format("gone/{}", process)};
@@ -42,8 +50,7 @@ class MembershipTest : public ::testing::Test {
   // The next generation of all of these.
   static std::vector<Generation> meet(const std::vector<Membership*>& processes) {
     std::vector<Generation> generations(processes.size());
-    on_threads(processes.size(),
-               [&](std::size_t i) { generations[i] = processes[i]->next(soon()).or_throw(); });
+    on_threads(processes.size(), [&](std::size_t i) { generations[i] = meet(*processes[i]); });
     return generations;
   }
 
@@ -59,21 +66,28 @@ Numbers numbers_of(const Generation& generation) {
   return numbers;
 }
 
+const Deadline kNoTime = Deadline(TimePoint::min());
+
 TEST_F(MembershipTest, TheFirstGenerationWaitsForAllThatTheLauncherStarts) {
-  auto early = enter({.first_size = 2});
-  const Status alone = early->next(Deadline::after(std::chrono::milliseconds(30))).status();
+  const auto first = enter({.launcher_rank = 1, .first_size = 2});
+  const Status alone = next(*first, Deadline::after(std::chrono::milliseconds(30))).status();
   EXPECT_EQ(alone.code(), StatusCode::timeout);
   expect_contains(alone.message(), "generation 1 of the job, to which 1 of at least 2 processes");
-  early->leave();
-  ASSERT_TRUE(comes_true([&] { return is_gone(1); }));
-  const auto first = enter({.launcher_rank = 1, .first_size = 2});
   const auto second = enter({.launcher_rank = 0, .first_size = 2});
   const auto generations = meet({first.get(), second.get()});
   EXPECT_EQ(generations[0].number, 1);
   EXPECT_EQ(generations[0].rank, 0);
   EXPECT_EQ(generations[1].rank, 1);
-  EXPECT_EQ(generations[0].members, (std::vector<Member>{{2, 1}, {3, 0}}));
+  EXPECT_EQ(generations[0].members, (std::vector<Member>{{1, 1, 1}, {2, 1, 0}}));
   EXPECT_EQ(generations[0].members, generations[1].members);
+}
+
+TEST_F(MembershipTest, WhoDoesNotKnowHowManyThereAreDoesNotBegin) {
+  const auto by_hand = enter({});
+  const Status alone = next(*by_hand, Deadline::after(std::chrono::milliseconds(30))).status();
+  expect_contains(alone.message(), "1 of at least the launcher's processes have come");
+  const auto launched = enter({.first_size = 2});
+  EXPECT_EQ(meet({by_hand.get(), launched.get()})[0].members.size(), 2U);
 }
 
 TEST_F(MembershipTest, GoesOnWithThoseThatLive) {
@@ -91,30 +105,58 @@ TEST_F(MembershipTest, GoesOnWithThoseThatLive) {
 
 TEST_F(MembershipTest, ANewcomerWaitsUntilTheOthersCome) {
   const auto old = enter();
-  meet({old.get()});
-  EXPECT_FALSE(old->has_newcomers().or_throw());
+  meet(*old);
+  EXPECT_FALSE(has_newcomers(*old));
   const auto newcomer = enter();
-  EXPECT_FALSE(old->has_newcomers().or_throw()) << "it has entered, but waits for nothing yet";
+  EXPECT_FALSE(has_newcomers(*old)) << "it has entered, but waits for nothing yet";
   std::thread waits([&] {
-    const Generation generation = newcomer->next(soon()).or_throw();
+    const Generation generation = meet(*newcomer);
     EXPECT_EQ(generation.number, 2);
     EXPECT_EQ(generation.rank, 1);
   });
-  EXPECT_TRUE(comes_true([&] { return old->has_newcomers().or_throw(); }));
-  EXPECT_EQ(numbers_of(old->next(soon()).or_throw()), (Numbers{1, 2}));
+  EXPECT_TRUE(comes_true([&] { return has_newcomers(*old); }));
+  EXPECT_EQ(numbers_of(meet(*old)), (Numbers{1, 2}));
   waits.join();
-  EXPECT_FALSE(old->has_newcomers().or_throw());
+  EXPECT_FALSE(has_newcomers(*old));
+}
+
+// It would give everybody its empty state as rank 0.
+TEST_F(MembershipTest, WhoHasEnteredFirstButComesLastIsANewcomer) {
+  const auto slow = enter();
+  const auto first = enter({.first_size = 2});
+  const auto second = enter({.first_size = 2});
+  meet({first.get(), second.get()});
+  std::thread waits([&] { EXPECT_EQ(meet(*slow).rank, 2); });
+  EXPECT_TRUE(comes_true([&] { return has_newcomers(*first); }));
+  EXPECT_EQ(numbers_of(meet({first.get(), second.get()})[0]), (Numbers{2, 3, 1}));
+  waits.join();
 }
 
 TEST_F(MembershipTest, ANewcomerThatIsGoneIsNone) {
   const auto old = enter();
-  meet({old.get()});
+  meet(*old);
   auto newcomer = enter();
-  EXPECT_EQ(newcomer->next(Deadline::after(std::chrono::milliseconds(1))).status().code(),
-            StatusCode::timeout);
-  EXPECT_TRUE(old->has_newcomers().or_throw());
+  EXPECT_EQ(next(*newcomer, kNoTime).status().code(), StatusCode::timeout);
+  EXPECT_TRUE(has_newcomers(*old));
   newcomer.reset();
-  EXPECT_TRUE(comes_true([&] { return !old->has_newcomers().or_throw(); }));
+  EXPECT_TRUE(comes_true([&] { return !has_newcomers(*old); }));
+}
+
+TEST_F(MembershipTest, WhoHasTimedOutMayComeAgain) {
+  const Membership::Options options{.first_size = 2};
+  const auto first = enter(options);
+  const auto second = enter(options);
+  EXPECT_EQ(next(*first, kNoTime).status().code(), StatusCode::timeout);
+  // The other may find that both have come before the first has come again.
+  const Generation early = meet(*second);
+  EXPECT_EQ(early.number, 1);
+  EXPECT_EQ(meet(*first).number, 1);
+  // And now as a member.
+  EXPECT_EQ(next(*second, kNoTime).status().code(), StatusCode::timeout);
+  EXPECT_EQ(meet(*first).number, 2);
+  const Generation late = meet(*second);
+  EXPECT_EQ(late.number, 2);
+  EXPECT_EQ(numbers_of(late), (Numbers{1, 2}));
 }
 
 TEST_F(MembershipTest, WaitsForAsManyAsAreWanted) {
@@ -122,19 +164,12 @@ TEST_F(MembershipTest, WaitsForAsManyAsAreWanted) {
   const auto first = enter(options);
   auto second = enter(options);
   meet({first.get(), second.get()});
-  second->leave();
+  second.reset();
   ASSERT_TRUE(comes_true([&] { return is_gone(2); }));
-  std::thread waits([&] {
-    EXPECT_EQ(numbers_of(first->next(soon()).or_throw()), (Numbers{1, 3}));
-  });
-  const std::array waiting = {std::string("waits/2/1")};
-  store_->wait(waiting, soon()).or_throw();
-  const auto third = enter(options);
-  EXPECT_EQ(third->next(soon()).or_throw().rank, 1);
-  waits.join();
-  third->leave();
-  const Status alone = first->next(Deadline::after(std::chrono::milliseconds(100))).status();
+  const Status alone = next(*first, Deadline::after(std::chrono::milliseconds(30))).status();
   expect_contains(alone.message(), "1 of at least 2 processes have come");
+  const auto third = enter(options);
+  EXPECT_EQ(numbers_of(meet({first.get(), third.get()})[0]), (Numbers{1, 3}));
 }
 
 TEST_F(MembershipTest, NamesWhoLivesButDoesNotCome) {
@@ -142,7 +177,7 @@ TEST_F(MembershipTest, NamesWhoLivesButDoesNotCome) {
   const auto first = enter(options);
   const auto second = enter(options);
   meet({first.get(), second.get()});
-  const Status late = first->next(Deadline::after(std::chrono::milliseconds(30))).status();
+  const Status late = next(*first, Deadline::after(std::chrono::milliseconds(30))).status();
   EXPECT_EQ(late.code(), StatusCode::timeout);
   expect_contains(late.message(), "these live, but have not called join() again: process 2 (");
   expect_contains(late.message(), fmt::format("pid {})", ::getpid()));
@@ -150,46 +185,68 @@ TEST_F(MembershipTest, NamesWhoLivesButDoesNotCome) {
 
 TEST_F(MembershipTest, WhoIsTakenForDeadHasToLeave) {
   const auto first = enter();
-  meet({first.get()});
+  meet(*first);
   store_->set("gone/1", "1", soon()).or_throw();  // As if its connection had broken.
-  const Status given_up = first->next(soon()).status();
+  const Status given_up = next(*first).status();
   EXPECT_EQ(given_up.code(), StatusCode::aborted);
   expect_contains(given_up.message(), "the job goes on without it");
 }
 
+TEST_F(MembershipTest, OtherSettingsAreRefused) {
+  const auto first = enter({.first_size = 1, .settings = "backend stretto"});
+  const Status other = Membership::enter(connect(), {.settings = "backend nccl"}, soon()).status();
+  EXPECT_EQ(other.code(), StatusCode::mismatch);
+  expect_contains(other.message(), "backend nccl; the job has: backend stretto");
+  EXPECT_EQ(meet(*first).members.size(), 1U);
+}
+
+// Else whoever comes after the others have ended would do everything once more.
+TEST_F(MembershipTest, NobodyComesToAJobThatHasFinished) {
+  const auto old = enter();
+  meet(*old);
+  const auto newcomer = enter();
+  std::thread waits([&] { EXPECT_FALSE(next(*newcomer).or_throw().has_value()); });
+  EXPECT_TRUE(comes_true([&] { return has_newcomers(*old); }));
+  old->finish(soon()).or_throw();
+  waits.join();
+  EXPECT_FALSE(next(*old).or_throw().has_value());
+  EXPECT_FALSE(next(*enter()).or_throw().has_value());
+}
+
 // Else the others would wait for it until their time is up.
-TEST_F(MembershipTest, AGenerationFailsIfAMemberEndsBeforeAllHaveMet) {
+TEST_F(MembershipTest, MembersDoNotWaitForOneThatHasEnded) {
   const Membership::Options options{.first_size = 2};
   const auto first = enter(options);
   auto second = enter(options);
-  auto generations = meet({first.get(), second.get()});
-  const std::string failure(bootstrap::kJoinFailureKey);
-  EXPECT_FALSE(generations[0].store->look_up(failure, soon()).or_throw());
-  generations[1].pledge.reset();
-  const Status ended =
-      bootstrap::decode_join_failure(generations[0].store->get(failure, soon()).or_throw());
+  const auto generations = meet({first.get(), second.get()});
+  generations[1].store->set("a", "1", soon()).or_throw();
+  EXPECT_EQ(generations[0].store->get("a", soon()).or_throw(), "1");
+  second.reset();
+  const Status ended = generations[0].store->get("b", soon()).status();
   EXPECT_EQ(ended.code(), StatusCode::peer_lost);
-  expect_contains(ended.message(), "process 2 (");
+  expect_contains(ended.message(), "rank 1, process 2 (");
+  EXPECT_EQ(ended.rank(), Rank(1));
 }
 
-TEST_F(MembershipTest, AGenerationThatHasMetIsNotHarmedByAnEnd) {
-  const auto first = enter();
-  auto generation = first->next(soon()).or_throw();
-  generation.store->set("all-joined", "", soon()).or_throw();
-  generation.pledge.reset();
-  const auto next = first->next(soon()).or_throw();  // Asked for after the will was executed.
-  EXPECT_EQ(next.number, 2);
-  EXPECT_FALSE(
-      generation.store->look_up(std::string(bootstrap::kJoinFailureKey), soon()).or_throw());
+TEST_F(MembershipTest, OldGenerationsAreForgotten) {
+  const auto process = enter();
+  for (int generation = 1; generation <= 5; ++generation) {
+    meet(*process).store->set("note", "x", soon()).or_throw();
+  }
+  EXPECT_EQ(store_->num_keys("1/", soon()).or_throw(), 0);
+  EXPECT_EQ(store_->num_keys("waits/1/", soon()).or_throw(), 0);
+  EXPECT_EQ(store_->num_keys("5/", soon()).or_throw(), 1);
 }
 
 TEST(Members, AreReadAsTheyAreWritten) {
-  const std::vector<Member> members = {{.number = 3, .launcher_rank = 1}, {.number = 12}};
-  EXPECT_EQ(format_members(members), "3:1 12:-1");
-  EXPECT_EQ(parse_members("3:1 12:-1").or_throw(), members);
+  const std::vector<Member> members = {{.number = 12, .since = 1, .launcher_rank = 1},
+                                       {.number = 3, .since = 2}};
+  EXPECT_EQ(format_members(members), "12:1:1 3:2:-1");
+  EXPECT_EQ(parse_members("12:1:1 3:2:-1").or_throw(), members);
   EXPECT_EQ(parse_members("").or_throw(), std::vector<Member>());
-  for (const char* text : {"3", "3:", ":1", "3:1 3:2", "4:1 3:1", "0:1", "-3:1", "3:1,4:1", "3:-2",
-                           "3:1  4:1", "99999999999999999999:1", "3:1 x"}) {
+  for (const char* text :
+       {"3", "3:1", "3:1:", ":1:1", "3:1:1 3:1:2", "0:1:1", "-3:1:1", "3:0:1", "3:1:1,4:1:1",
+        "3:1:-2", "3:1:1  4:1:1", "99999999999999999999:1:1", "3:1:1 x", "3:1:1:1"}) {
     EXPECT_EQ(parse_members(text).status().code(), StatusCode::protocol) << text;
   }
 }
@@ -207,16 +264,19 @@ TEST_F(MembershipTest, AllMembersOfAGenerationKnowTheSame) {
     std::mt19937 random(seed + static_cast<unsigned>(thread));
     auto process = enter();
     int last = 0;
-    for (int meeting = 0; meeting < kMeetings; ++meeting) {
-      auto generation = process->next(soon()).or_throw();
+    for (int meeting = 0; meeting < kMeetings;) {
+      const bool in_a_hurry = random() % 5 == 0;
+      const auto generation = next(*process, in_a_hurry ? kNoTime : soon());
+      if (in_a_hurry && generation.status().code() == StatusCode::timeout) continue;
+      const Generation met = Result(generation).or_throw().value();
+      ++meeting;
       const std::lock_guard<std::mutex> lock(mutex);
-      EXPECT_GT(generation.number, last);
-      last = generation.number;
-      const auto [known, first] = generations.emplace(last, generation.members);
-      EXPECT_EQ(known->second, generation.members) << "generation " << last;
-      largest = std::max(largest, generation.members.size());
+      EXPECT_GT(met.number, last);
+      last = met.number;
+      const auto [known, first] = generations.emplace(last, met.members);
+      EXPECT_EQ(known->second, met.members) << "generation " << last;
+      largest = std::max(largest, met.members.size());
       if (random() % 4 != 0) continue;
-      if (random() % 2 == 0) generation.pledge.reset();
       process = enter();  // The old one is gone.
       last = 0;
     }

@@ -170,12 +170,11 @@ class Worker {
 
   void work_elastically(const JoinOptions& joining) {
     ElasticJob job({.join = joining});
-    for (bool ended = false; !ended;) {
-      during_ = "join";
-      const auto comm = job.join();
+    while (const auto comm = job.join()) {
       if (end_ == TimePoint()) note_join(*comm);
       events_.write("regrouped", {{"size", comm->size()}, {"now", comm->rank().value()}});
-      ended = loop(*comm, &job);
+      if (loop(*comm, &job)) job.finish();
+      during_ = "join";
     }
   }
 
@@ -210,9 +209,8 @@ class Worker {
       }
       return true;
     } catch (const Error& error) {
-      const StatusCode code = error.status().code();
-      const bool goes_on = code == StatusCode::peer_lost || code == StatusCode::aborted;
-      if (!options_.shrinks && !(job != nullptr && goes_on)) throw;
+      const bool meets_again = job != nullptr && ElasticJob::is_loss(error);
+      if (!options_.shrinks && !meets_again) throw;
       report(error);
       return false;
     }

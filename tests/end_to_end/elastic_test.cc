@@ -17,15 +17,11 @@ namespace stretto::testing {
 namespace {
 
 const std::string kExample = std::string(STRETTO_BIN_DIR) + "/13_elastic";
+const std::string kSteps = "5000";  // Six seconds.
 
-Arguments example(int ranks, int restarts, int steps) {
-  return {"run", "-n",     std::to_string(ranks), "--restarts", std::to_string(restarts),
-          "--",  kExample, std::to_string(steps)};
-}
-
-// The weights that the processes print at the end, which are the same for all.
+// What all processes print at the end. The weights depend on the number of steps.
 std::string result_of(const std::string& output) {
-  const std::regex pattern("the first weights are [-0-9. ]+");
+  const std::regex pattern("after [0-9]+ steps the first weights are [-0-9. ]+");
   std::string result;
   for (std::sregex_iterator at(output.begin(), output.end(), pattern), end; at != end; ++at) {
     if (result.empty()) result = at->str();
@@ -34,61 +30,86 @@ std::string result_of(const std::string& output) {
   return result;
 }
 
-// The process that is this rank of a generation, once it says so.
-pid_t member(Tool& job, int generation, int rank, int size) {
-  const std::string text = fmt::format("generation {}: rank {} of {} ", generation, rank, size);
-  EXPECT_TRUE(job.output().wait_for(text)) << text << "in: " << job.output().so_far();
-  std::smatch match;
-  const std::string output = job.output().so_far();
-  const std::regex pattern(text + "goes on at step [0-9]+ \\(pid ([0-9]+)\\)");
-  return std::regex_search(output, match, pattern) ? std::stoi(match[1]) : 0;
+// A process that has just become rank `rank` of `size`.
+struct Start {
+  int step = -1;
+  pid_t pid = 0;
+};
+
+// The last one of that kind, once there are more than `before`.
+Start start_of(Tool& job, int rank, int size, std::size_t before = 0) {
+  const std::regex pattern(
+      fmt::format("rank {} of {} goes on at step ([0-9]+) \\(pid ([0-9]+)\\)", rank, size));
+  std::string output;
+  std::vector<Start> starts;
+  const bool has_come = comes_true([&] {
+    output = job.output().so_far();
+    starts.clear();
+    for (std::sregex_iterator at(output.begin(), output.end(), pattern), end; at != end; ++at) {
+      starts.push_back({std::stoi((*at)[1]), std::stoi((*at)[2])});
+    }
+    return starts.size() > before;
+  });
+  EXPECT_TRUE(has_come) << "rank " << rank << " of " << size << " in: " << output;
+  return has_come ? starts.back() : Start();
 }
 
 TEST(Elastic, EveryRankMayDieAndComeBack) {
-  const Ended alone = run(example(1, 0, 200));
-  const std::string expected = result_of(alone.output);
-  ASSERT_FALSE(expected.empty()) << alone.errors;
+  Process alone({kExample, kSteps}, {});
+  Tool job({"run", "-n", "3", "--restarts", "2", "--", kExample, kSteps});
   // The first dies, which had the state for newcomers; then one that is new itself.
-  Tool job(example(3, 2, 5000));
-  const pid_t first = member(job, 1, 0, 3);
-  ASSERT_GT(first, 0);
-  ::kill(first, SIGKILL);
-  (void)member(job, 2, 0, 2);
-  const pid_t newcomer = member(job, 3, 2, 3);
-  ASSERT_GT(newcomer, 0);
-  ::kill(newcomer, SIGKILL);
-  (void)member(job, 5, 2, 3);
+  const Start first = start_of(job, 0, 3);
+  ASSERT_GT(first.pid, 0);
+  (void)start_of(job, 2, 3);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // Some steps.
+  ::kill(first.pid, SIGKILL);
+  const Start newcomer = start_of(job, 2, 3, 1);
+  ASSERT_GT(newcomer.pid, 0);
+  EXPECT_GT(newcomer.step, 0) << "rank 0 has given it an empty state";
+  ::kill(newcomer.pid, SIGKILL);
+  EXPECT_GE(start_of(job, 2, 3, 2).step, newcomer.step);
   const Ended ended = end_of(job);
   EXPECT_EQ(ended.status, 0) << ended.errors;
-  EXPECT_EQ(result_of(ended.output), expected);
-  EXPECT_EQ(occurrences(ended.output, "after 5000 steps"), 3U);
+  EXPECT_EQ(occurrences(ended.output, "after " + kSteps + " steps"), 3U);
+  EXPECT_EQ(result_of(ended.output), result_of(end_of(alone).output));
   expect_contains(ended.errors, "killed by SIGKILL");  // The others knew how it had ended.
 }
 
 TEST(Elastic, GoesOnWithoutRestarts) {
   Tool job({"run", "-n", "3", "--settle", "60", "--", kExample, "2000"});
-  const pid_t last = member(job, 1, 2, 3);
-  ASSERT_GT(last, 0);
-  ::kill(last, SIGKILL);
+  const Start last = start_of(job, 2, 3);
+  ASSERT_GT(last.pid, 0);
+  ::kill(last.pid, SIGKILL);
   const Ended ended = end_of(job);
   EXPECT_EQ(ended.status, 128 + SIGKILL);
   EXPECT_EQ(occurrences(ended.output, "after 2000 steps"), 2U) << ended.errors;
 }
 
+// It would do all steps once more, alone.
+TEST(Elastic, WhoIsStartedAgainAfterTheEndDoesNothing) {
+  const std::string dies_at_its_end =
+      "[ $STRETTO_RANK != 1 ] || [ -n \"$STRETTO_RESTART_COUNT\" ] || kill -9 $$";
+  const Ended ended = run(shell(2, kExample + " 300; " + dies_at_its_end, {"--restarts", "1"}));
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  expect_contains(ended.errors, "it is started again (restart 1 of 1)");
+  EXPECT_EQ(occurrences(ended.output, "goes on at step"), 2U) << ended.output;
+  EXPECT_EQ(occurrences(ended.output, "after 0 steps"), 1U) << ended.output;
+}
+
 TEST(Elastic, AProcessThatNoLauncherHasStartedGetsIn) {
   Tool job(shell(2, "echo place $STRETTO_RENDEZVOUS $STRETTO_JOB_KEY; exec " + kExample + " 3000"));
-  (void)member(job, 1, 1, 2);
+  (void)start_of(job, 1, 2);
   std::smatch place;
   const std::string output = job.output().so_far();
   ASSERT_TRUE(std::regex_search(output, place, std::regex("place ([0-9.:]+) ([0-9a-f]+)")));
   Process newcomer({kExample, "3000"},
                    {{"STRETTO_RENDEZVOUS", place[1]}, {"STRETTO_JOB_KEY", place[2]}});
   const Ended entered = end_of(newcomer);
-  expect_contains(entered.output, "generation 2: rank 2 of 3");
+  expect_contains(entered.output, "rank 2 of 3 goes on at step");
   const Ended ended = end_of(job);
   EXPECT_EQ(ended.status, 0) << ended.errors;
-  EXPECT_EQ(result_of(entered.output + ended.output), result_of(ended.output));
   EXPECT_EQ(entered.status, 0) << entered.errors;
+  EXPECT_EQ(result_of(entered.output), result_of(ended.output));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <signal.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -81,6 +82,21 @@ TEST(RunRestart, RanksShareTheRestarts) {
   const Ended ended = testing::run(shell(2, "exit 3", {"--restarts", "1", "--settle", "600"}));
   EXPECT_EQ(ended.status, 3);
   EXPECT_EQ(occurrences(ended.errors, "it is started again"), 1u) << ended.errors;
+}
+
+// The others go on, as after any failure.
+TEST(RunRestart, AProgramThatIsGoneIsAFailureOfItsRank) {
+  const TemporaryFolder folder;
+  const std::string program = folder / "program";
+  std::ofstream(program) << "#!/bin/sh\n"
+                            "if [ $STRETTO_RANK = 1 ]; then rm $0; exit 3; fi\n"
+                            "sleep 1.5; echo survived\n";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  const Ended ended =
+      testing::run({"run", "-n", "2", "--restarts", "1", "--settle", "20", "--", program});
+  EXPECT_EQ(ended.status, 127) << ended.errors;
+  expect_contains(ended.output, "[0] survived");
+  expect_contains(ended.errors, "No such file or directory");
 }
 
 TEST(RunRestart, ASignalInThePauseEndsTheJobWithoutARestart) {

@@ -137,7 +137,8 @@ class Guard {
 
   void set_up() const;
   bool start_ranks();
-  bool start_rank(int local_rank);
+  // Tells of it; or returns what has kept it from starting.
+  std::optional<RankEvent> start_rank(int local_rank);
   void watch();
   // False if the launcher has ended.
   bool follow_order();
@@ -203,13 +204,15 @@ bool Guard::start_ranks() {
   ranks_.resize(static_cast<std::size_t>(options_.local_size()));
   for (int local_rank = 0; local_rank < options_.local_size(); ++local_rank) {
     if (launcher_gone()) return false;
-    if (!start_rank(local_rank)) return true;
+    if (const auto failure = start_rank(local_rank)) {
+      tell(*failure);
+      return true;
+    }
   }
   return true;
 }
 
-// Tells of it. False if it could not be started.
-bool Guard::start_rank(int local_rank) {
+std::optional<RankEvent> Guard::start_rank(int local_rank) {
   settings_.local_rank = local_rank;
   StartFailure failure;
   Result<Child> child =
@@ -218,11 +221,10 @@ bool Guard::start_rank(int local_rank) {
                    .inherited_fd = status_fd_},
                   failure);
   if (!child.ok()) {
-    tell({.kind = RankEvent::Kind::not_started,
-          .local_rank = local_rank,
-          .number = failure.error_number,
-          .text = std::string(child.status().message())});
-    return false;
+    return RankEvent{.kind = RankEvent::Kind::not_started,
+                     .local_rank = local_rank,
+                     .number = failure.error_number,
+                     .text = std::string(child.status().message())};
   }
   ranks_[static_cast<std::size_t>(local_rank)] = {.pid = child->pid, .running = true};
   tell({.kind = RankEvent::Kind::started,
@@ -230,7 +232,7 @@ bool Guard::start_rank(int local_rank) {
         .pid = child->pid,
         .output = std::move(child->output),
         .errors = std::move(child->errors)});
-  return true;
+  return std::nullopt;
 }
 
 void Guard::watch() {
@@ -259,9 +261,14 @@ bool Guard::follow_order() {
   RestartMessage order{};
   if (::recv(socket_, &order, sizeof(order), 0) != sizeof(order)) return false;
   Rank& rank = ranks_[static_cast<std::size_t>(order.local_rank)];
-  end_group(std::exchange(rank, {}).pid);
+  if (const pid_t last = std::exchange(rank, {}).pid; last > 0) end_group(last);
   settings_.restart = order.number;
-  start_rank(order.local_rank);
+  if (auto failure = start_rank(order.local_rank)) {
+    // The others run: to them it is a process that has failed, as a shell would report it.
+    failure->kind = RankEvent::Kind::exited;
+    failure->number = failure->number == ENOENT ? 127 : 126;
+    tell(*failure);
+  }
   return true;
 }
 

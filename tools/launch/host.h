@@ -25,7 +25,7 @@ struct RankEvent {
   // not_started: the errno of the attempt to execute the program, 0 if it did not come to that;
   // exited: the exit code; killed: the signal.
   int number = 0;
-  // not_started: why; lost: what has become of its host.
+  // not_started, or exited where that was a restart: why; lost: what has become of its host.
   std::string text = {};
   // started, from the guardian: the reading ends of pipes, non-blocking.
   FileDescriptor output = {};

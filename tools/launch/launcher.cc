@@ -70,6 +70,7 @@ class RankProcesses {
   bool all_started() const;
   // Whether there is a restart that note_start() has not been told of.
   bool restarting() const;
+  bool has_ended(int rank) { return at(rank).stage == Stage::ended; }
   bool all_ended() const;
   std::vector<RankOutcome> outcomes() const;
 
@@ -288,6 +289,9 @@ std::optional<int> LaunchedJob::take(Host& host, int first_rank, const RankEvent
     case RankEvent::Kind::lost:
       break;
   }
+  // Hosts tell each end once; one that does not has no say in what runs.
+  if (processes_.has_ended(first_rank + event.local_rank)) return std::nullopt;
+  if (event.kind == RankEvent::Kind::exited && !event.text.empty()) say(event.text);
   const RankOutcome& outcome = processes_.note_end(first_rank + event.local_rank, event);
   // Those of its own host have been told. Once all are told to end, their ends are no news.
   const bool is_news = outcome.failed() && stage_ <= Stage::settling;

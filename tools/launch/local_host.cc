@@ -77,9 +77,9 @@ Result<std::unique_ptr<LocalHost>> LocalHost::create(const LaunchOptions& option
 Status LocalHost::start() {
   STRETTO_ASSIGN_OR_RETURN(bootstrap::HostPort where, meeting_place(options_));
   const auto pipes = 2 * static_cast<std::size_t>(options_.local_size());
-  // All ranks come to the store, and watch it.
+  // All ranks come to the store, and watch it; those of an elastic job also while it runs.
   const auto clients =
-      options_.host_index == 0 ? 2 * static_cast<std::size_t>(options_.size()) : std::size_t{0};
+      options_.host_index == 0 ? 4 * static_cast<std::size_t>(options_.size()) : std::size_t{0};
   allow_descriptors(pipes + clients + kOwnDescriptors);
   if (options_.host_index == 0) {
     STRETTO_ASSIGN_OR_RETURN(

@@ -5,14 +5,21 @@
 
 #include <memory>
 
+#include "stretto/base/clock.h"
+#include "stretto/base/error.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/job/join_options.h"
 
 namespace stretto {
 
+namespace bootstrap {
+class Store;
+}
 namespace job {
 class Membership;
-}
+struct ElasticPlace;
+struct Generation;
+}  // namespace job
 
 struct ElasticOptions {
   // As for join(), but without rank and size. The rendezvous is HOST:PORT, the store of a `stretto
@@ -26,31 +33,32 @@ struct ElasticOptions {
 // A job whose processes come and go, while the others keep their memory and go on: after a death
 // they meet again without the dead, and a process that `stretto run --restarts N` has started in
 // its place, or that somebody starts on another host, gets in at the next opportunity. (A job of
-// join() ends with its first death, unless it shrinks.)
+// stretto::join() ends with its first death, unless it shrinks.)
 //
 // From one change to the next the processes are one generation, with a communicator of its own.
-// Rank 0 is the process that has been in the job for longest, so it has what newcomers need:
+// Rank 0 is a process that has met the others before, so it has what newcomers need:
 //
 //   stretto::ElasticJob job;
-//   for (bool finished = false; !finished;) {
-//     const auto comm = job.join();
+//   while (const auto comm = job.join()) {  // Null: the job has finished.
 //     try {
-//       comm->broadcast(state).wait();  // From rank 0.
-//       finished = train(*comm, state);  // False: job.has_newcomers(*comm).
-//     } catch (const stretto::PeerLost&) {
-//     } catch (const stretto::Aborted&) {  // Another rank has noticed it before this one.
+//       State newest = state;
+//       comm->broadcast(newest.values).wait();  // From rank 0.
+//       state = newest;
+//       if (train(job, *comm, state)) job.finish();  // False: job.has_newcomers(*comm).
+//     } catch (const stretto::Error& error) {
+//       if (!stretto::ElasticJob::is_loss(error)) throw;
 //     }
 //   }
 //
-// `state` must not be left half changed by a step that fails: a rank that has finished the step
-// may meet with one that has not. Change it when the step's last operation has ended, and let the
-// state of rank 0 count.
+// `state` must not be left half changed by what fails: any rank may be rank 0 of the next
+// generation. Change it when the last operation of a step has ended. A rank that has finished a
+// step may then meet with one that has not, and the state of rank 0 counts.
 //
 // Who calls join() waits for every process of the last generation that lives. So all have to come:
 // those that an operation does not tell (it succeeded for them) when they use the old communicator
 // next, as it fails as soon as another rank has destroyed its own. A process that hangs, but lives,
-// makes the others time out; they name it. A process leaves the job when its ElasticJob is
-// destroyed: then destroy the communicator first.
+// makes the others time out in the operation, and then in join(), until somebody kills it. A
+// process leaves the job when its ElasticJob is destroyed, after its communicator.
 //
 // The processes meet in the store of a `stretto run` (of its first host), and the job ends with it.
 // A process that no launcher has started needs STRETTO_RENDEZVOUS and STRETTO_JOB_KEY (stretto run
@@ -61,34 +69,54 @@ struct ElasticOptions {
 class ElasticJob {
  public:
   // Enters. Blocks until the store is there, for join_timeout at most. Throws InvalidArgument,
-  // Refused (wrong key, other version), Timeout, SystemError.
+  // Refused (wrong key, other version), Mismatch (transport, backend, encryption or algorithm are
+  // not the job's), Timeout, SystemError.
   explicit ElasticJob(const ElasticOptions& options = {});
   ~ElasticJob();
   ElasticJob(const ElasticJob&) = delete;
   ElasticJob& operator=(const ElasticJob&) = delete;
 
   // The communicator of the next generation; the first one waits for all processes that the
-  // launcher starts. Destroy the last one's before, or else the others may not know that it is
-  // over. Blocks. If a process dies meanwhile, it begins anew. Throws Timeout, naming who is
-  // missing; PeerLost if the store is gone; Aborted if the others have taken this process for dead,
-  // because the network to the store was down; and what stretto::join() throws for settings that
-  // differ. After a failure it may be called again.
+  // launcher starts. Null if the job has finished, also while this process waited. Destroy the last
+  // communicator before, or else the others may not know that it is over. Blocks. If a process dies
+  // meanwhile, it begins anew. Throws Timeout, naming who is missing, and may be called again then;
+  // Aborted if the others have taken this process for dead, because the network to the store was
+  // down; PeerLost or SystemError if the store is gone.
   std::unique_ptr<Communicator> join();
 
   // Whether a process waits to get in; then all have to leave the communicator and call join().
   // Collective: rank 0 asks the store, which takes some hundred microseconds, and tells the others.
+  // Ask more often than newcomers wait (join_timeout).
   bool has_newcomers(Communicator& communicator);
+
+  // All steps are done: from now on join() returns null in every process, so that those that come
+  // later, or again, do not begin from the start. One rank suffices. Throws as join() if the store
+  // is gone.
+  void finish();
+
+  // Whether an error of an operation says that a process is lost, or does not answer, so that the
+  // others may meet again: PeerLost, Aborted, Timeout.
+  static bool is_loss(const Error& error);
 
   // Of the communicator that join() has returned last, counted from 1; 0: none yet.
   int generation() const { return generation_; }
+  // Where the members of that generation can leave notes for each other, or make_communicator()
+  // another communicator; nobody else uses it. Who waits there gets PeerLost when a member has left
+  // the job or died. Null: there is none. May outlive the job.
+  std::shared_ptr<bootstrap::Store> store() const { return store_; }
 
  private:
-  Result<std::unique_ptr<Communicator>> try_to_join();
+  Deadline limit() const;
+  Result<std::unique_ptr<Communicator>> join_alone();
+  Result<std::unique_ptr<Communicator>> join_others();
+  Result<std::unique_ptr<Communicator>> meet(const job::Generation& generation);
 
   const ElasticOptions options_;
-  std::unique_ptr<job::Membership> membership_;  // Null: the process is alone.
+  const std::unique_ptr<const job::ElasticPlace> place_;
+  const std::unique_ptr<job::Membership> membership_;  // Null: the process is alone.
   int generation_ = 0;
-  bool has_left_ = false;
+  bool finished_alone_ = false;
+  std::shared_ptr<bootstrap::Store> store_;
 };
 
 }  // namespace stretto
