@@ -31,7 +31,7 @@ string(JOIN ":" STRETTO_SERIAL_TESTS
 # and all others as two, and `./dev` has ctest run as many at once as two for each core.
 string(JOIN ":" STRETTO_WAITING_TESTS
   Worlds/* *StoreContract* SharedPool.* *SaysRank* Waiting.* WhoIsLate* Lateness* Shrunk*
-  RendezvousTest.* StripedLink* TcpLink* Socket.* Network.* Shortage.*)
+  RendezvousTest.* StripedLink* TcpLink* Socket.* Network.* Shortage.* Elastic.*)
 
 # Tests that a sanitizer would learn nothing from, and that take ten times as long with it: they
 # count bytes or allocations, compare two ways to compute a price, measure how soon a call returns

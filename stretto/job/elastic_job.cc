@@ -129,7 +129,8 @@ bool ElasticJob::has_newcomers(Communicator& communicator) {
   if (membership_ == nullptr) return false;
   std::vector<std::uint8_t> some = {0};
   if (communicator.rank() == 0) {
-    const Result<bool> found = membership_->has_newcomers(limit());
+    constexpr Duration kLongestAnswer = std::chrono::seconds(5);
+    const Result<bool> found = membership_->has_newcomers(Deadline::after(kLongestAnswer));
     // They wait, and training goes on, with or without the store.
     if (!found.ok()) log(LogLevel::warning, "{}", found.status().message());
     some.front() = found.ok() && found.value() ? 1 : 0;
