@@ -149,6 +149,11 @@ class HooksTest(unittest.TestCase):
             assert step["measured"] is None, step
             choices = [(each["compressed"], each["reason"]) for each in step["choices"]]
             assert choices and set(choices) == {(True, "always")}, step
+            tried = hooks.top_k(0.05, min_elements=100, automatic=True)
+            Training(rank, tried).steps(17)
+            measured = tried.last_step()["measured"]
+            kinds = {"dense_seconds", "codec_seconds", "other_seconds", "saved_seconds"}
+            assert set(measured) == kinds and measured["codec_seconds"] > 0, measured
             halved = hooks.f16()
             Training(rank, halved).steps(1)
             assert halved.last_step() == {}

@@ -221,7 +221,7 @@ py::dict dict_of(const CompressionStatistics* step) {
   if (step->measured) {
     measured = py::dict("dense_seconds"_a = step->measured->dense_seconds,
                         "codec_seconds"_a = step->measured->codec_seconds,
-                        "wire_seconds"_a = step->measured->wire_seconds,
+                        "other_seconds"_a = step->measured->other_seconds,
                         "saved_seconds"_a = step->measured->saved_seconds);
   }
   return py::dict(

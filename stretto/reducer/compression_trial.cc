@@ -32,6 +32,7 @@ std::string in_ranges(const std::vector<std::size_t>& numbers) {
 
 bool CompressedReduction::Trial::compresses(Communicator& communicator,
                                             const std::optional<Duration>& timeout) {
+  if (codecs_.empty()) return false;  // No gradient has one: there is nothing to find out.
   if (next_step_ == 0) counted_ = {};
   if (next_step_ == kEarlySteps && cannot_pay(communicator, timeout)) next_step_ = kTrialSteps;
   const std::size_t step = next_step_;
@@ -62,7 +63,7 @@ void CompressedReduction::Trial::settle(CompressionReason reason,
   period_ = decision_ ? kPeriod : std::min(2 * period_, kLongestPeriod);
 }
 
-// "top_k(0.01): wire 2.1 ms (dense 9.8), encode+decode 11.4 ms -> slower by 3.7 ms; disabled for
+// "top_k(0.01): encode+decode 11.4 ms, rest 2.1 ms (dense 9.8) -> slower by 3.7 ms; disabled for
 // buckets 0-5".
 std::string CompressedReduction::Trial::described() const {
   std::vector<std::size_t> compressed;
@@ -71,13 +72,13 @@ std::string CompressedReduction::Trial::described() const {
   }
   const bool is_predicted = reason_ == CompressionReason::predicted;
   return fmt::format(
-      "{}: wire {:.3g} ms{} (dense {:.3g}), encode+decode {:.3g} ms -> {} by {:.3g} ms{}; {} for "
+      "{}: encode+decode {:.3g} ms, {} {:.3g} ms{} (dense {:.3g}) -> {} by {:.3g} ms{}; {} for "
       "bucket{} {}",
-      codecs_, measured_->wire_seconds * 1e3, is_predicted ? " as predicted" : "",
-      measured_->dense_seconds * 1e3, measured_->codec_seconds * 1e3,
-      decision_ ? "faster" : "slower", std::abs(measured_->saved_seconds) * 1e3,
-      is_predicted ? " or more" : "", decision_ ? "enabled" : "disabled",
-      compressed.size() == 1 ? "" : "s", in_ranges(compressed));
+      codecs_, measured_->codec_seconds * 1e3, is_predicted ? "messages" : "rest",
+      measured_->other_seconds * 1e3, is_predicted ? " as predicted" : "",
+      measured_->dense_seconds * 1e3, decision_ ? "faster" : "slower",
+      std::abs(measured_->saved_seconds) * 1e3, is_predicted ? " or more" : "",
+      decision_ ? "enabled" : "disabled", compressed.size() == 1 ? "" : "s", in_ranges(compressed));
 }
 
 // Codecs work on the thread that has the gradients, so a compressed step is at least as long as
@@ -94,7 +95,7 @@ bool CompressedReduction::Trial::cannot_pay(Communicator& communicator,
   if (saves >= 0) return false;
   settle(CompressionReason::predicted, {.dense_seconds = without,
                                         .codec_seconds = codec,
-                                        .wire_seconds = exchange_seconds_,
+                                        .other_seconds = exchange_seconds_,
                                         .saved_seconds = saves});
   if (communicator.rank() == Rank(0)) log(LogLevel::info, "{}", described());
   return true;
@@ -119,7 +120,7 @@ void CompressedReduction::Trial::decide(Communicator& communicator,
   // Medians of different steps need not add up.
   settle(CompressionReason::measured, {.dense_seconds = without,
                                        .codec_seconds = codec,
-                                       .wire_seconds = std::max(0.0, without - saves - codec),
+                                       .other_seconds = std::max(0.0, without - saves - codec),
                                        .saved_seconds = saves});
   if (communicator.rank() != Rank(0)) return;
   log(LogLevel::info,

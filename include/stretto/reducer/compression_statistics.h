@@ -38,15 +38,17 @@ struct BucketCompression {
 
 // What a trial of Compression::automatic has measured: of whole steps, from the first full bucket
 // to the end, since only these can be compared. Buckets overlap with each other and with backward,
-// and the decision is one for all of them. The means over all ranks of medians over steps.
+// and the decision is one for all of them. CompressionReason::measured: the means over all ranks of
+// medians over steps. CompressionReason::predicted: the means over all ranks of their shortest step
+// without compression and of the codecs' time in one step with it.
 struct CompressionMeasurement {
   double dense_seconds = 0;  // A step without compression.
   double codec_seconds = 0;  // Of a step with it: encoding and decoding.
-  double wire_seconds = 0;   // Of a step with it: everything else. CompressionReason::predicted: of
-                             // the messages only, as the model of the links predicts; 0 if it says
-                             // nothing.
+  double other_seconds = 0;  // Of a step with it: everything else, such as messages, waiting, and
+                             // the rest of backward. CompressionReason::predicted: of the messages
+                             // only, as the model of the links predicts; 0 if it says nothing.
   // What a compressed step saves: the median over pairs of steps, one of each way. Negative: what
-  // it loses; CompressionReason::predicted: at least.
+  // it loses; CompressionReason::predicted: what it loses at least.
   double saved_seconds = 0;
 };
 
