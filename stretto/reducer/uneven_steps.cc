@@ -11,18 +11,15 @@
 #include "stretto/communicator/all_gather_value.h"
 
 namespace stretto::reducer {
-namespace {
 
-std::string described(const UnevenSteps::Announcement& announced) {
-  if (announced.phase == UnevenSteps::Phase::joined) {
-    return fmt::format("call of what was named as number {} to join ({})", announced.number,
-                       announced.what);
+std::string UnevenSteps::describe(const Announcement& announced) const {
+  if (announced.phase == Phase::joinable) {
+    return fmt::format("operation {} of joinable {}", announced.what, announced.number);
   }
-  const bool is_forward = announced.phase == UnevenSteps::Phase::buffers;
-  return fmt::format("{} pass of model {}", is_forward ? "forward" : "backward", announced.number);
+  const bool is_forward = announced.phase == Phase::buffers;
+  return fmt::format("a {} pass of model {}", is_forward ? "forward" : "backward",
+                     announced.number);
 }
-
-}  // namespace
 
 UnevenSteps::Announcement UnevenSteps::exchange(const Announcement& own) {
   RankVector<Announcement> all;
@@ -33,9 +30,9 @@ UnevenSteps::Announcement UnevenSteps::exchange(const Announcement& own) {
     mismatch.status()
         .with_context(
             "a rank without data waits inside join() for steps of the others, where only the "
-            "models that are joined may communicate, and what UnevenInputsOptions::joined names, "
-            "such as ShardedOptimizer and ParameterAveraging: no other model, and no operations of "
-            "the loop's own")
+            "models that are joined may communicate, and what UnevenInputsOptions::joinables "
+            "names, such as ShardedOptimizer and ParameterAveraging: no other model, and no "
+            "operations of the loop's own")
         .or_throw();
   }
   Rank first = -1;
@@ -47,9 +44,9 @@ UnevenSteps::Announcement UnevenSteps::exchange(const Announcement& own) {
     if (all[rank] == expected) continue;
     throw Mismatch(status_of(
         StatusCode::mismatch,
-        "ranks {} and {} both have data, but one is about to run a {} and the other one a {}: "
+        "ranks {} and {} both have data, but one is about to run {} and the other one {}: "
         "inside join() all ranks with data must do the same",
-        first.value(), rank, described(expected), described(all[rank])));
+        first.value(), rank, describe(expected), describe(all[rank])));
   }
   if (with_data == 0) return {};
   leader_ = first;

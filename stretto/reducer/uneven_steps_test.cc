@@ -54,9 +54,9 @@ TEST(UnevenSteps, RanksWithDataMustDoTheSame) {
                   "one is about to run a forward pass of model 1 and the other one a backward");
   expect_contains(text_of({Phase::gradients, 1}, {Phase::gradients, 2}),
                   "a backward pass of model 2");
-  expect_contains(text_of({Phase::joined, 0, 3}, {Phase::joined, 0, 4}),
-                  "one is about to run a call of what was named as number 0 to join (3) and the "
-                  "other one a call of what was named as number 0 to join (4)");
+  expect_contains(text_of({Phase::joinable, 0, 3}, {Phase::joinable, 0, 4}),
+                  "one is about to run operation 3 of joinable 0 and the other one operation 4 of "
+                  "joinable 0");
 }
 
 TEST(UnevenSteps, WhatOthersDoUnannouncedIsExplained) {

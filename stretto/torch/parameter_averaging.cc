@@ -38,6 +38,14 @@ void check(const std::vector<torch::Tensor>& parameters, const ParameterAveragin
   }
 }
 
+// In which a sum over ranks does not overflow, and is rounded no more than the mean.
+torch::ScalarType type_of_sum(const torch::Tensor& parameter) {
+  const torch::ScalarType dtype = parameter.scalar_type();
+  if (c10::isIntegralType(dtype, /*includeBool=*/true)) return torch::kDouble;
+  const bool is_short = c10::isFloatingType(dtype) && parameter.element_size() < 4;
+  return is_short ? torch::kFloat : dtype;
+}
+
 // Neighbours together, in parts of about as many bytes.
 std::vector<std::vector<torch::Tensor>> cut(std::vector<torch::Tensor> parameters, int parts) {
   std::size_t all = 0;
@@ -87,6 +95,11 @@ void ParameterAveraging::follow(std::uint64_t what) {
   average_in_turn();
 }
 
+std::string ParameterAveraging::describe(std::uint64_t what) const {
+  if (what == kAll) return "average_all() of the ParameterAveraging";
+  return fmt::format("after_step() number {} of the ParameterAveraging", what);
+}
+
 // Ranks may have steps that they have not averaged, also the last one.
 void ParameterAveraging::finish(Rank last) {
   average_everything();
@@ -132,11 +145,23 @@ void ParameterAveraging::average_news(const std::vector<std::size_t>& partitions
       average(parameters, ReduceOp::mean);
       continue;
     }
-    for (const torch::Tensor& parameter : parameters) {
-      if (!has_news) parameter.detach().zero_();
-    }
-    average(parameters, ReduceOp::sum);
-    for (const torch::Tensor& parameter : parameters) parameter.detach().div_(contributors[n]);
+    average_some(parameters, has_news, contributors[n]);
+  }
+}
+
+// The mean over the ranks that have news, of which there are `contributors`. Copies travel: if this
+// fails, each rank still has its own parameters.
+void ParameterAveraging::average_some(const std::vector<torch::Tensor>& parameters, bool has_news,
+                                      double contributors) {
+  std::vector<torch::Tensor> sums;
+  for (const torch::Tensor& parameter : parameters) {
+    const auto options = parameter.options().device(torch::kCPU).dtype(type_of_sum(parameter));
+    sums.push_back(torch::zeros_like(parameter, options));
+    if (has_news) sums.back().copy_(parameter);
+  }
+  average(sums, ReduceOp::sum);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    parameters[i].detach().copy_(sums[i] / contributors);
   }
 }
 

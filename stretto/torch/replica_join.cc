@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include <c10/util/ScopeExit.h>
 
@@ -21,6 +22,21 @@ namespace {
 
 // That of the join() which runs on this thread.
 thread_local std::shared_ptr<JoinedLoop> loop_of_thread;
+
+// A forward pass without a backward one has left copies in the place of parameters, also of the
+// models around this one, whose parameters a ShardedOptimizer may step while this rank follows.
+// Returns what was refused: the others wait for this rank all the same.
+std::exception_ptr put_parameters_back(const std::vector<Replica*>& models) {
+  std::exception_ptr refusal;
+  for (Replica* const model : models) {
+    try {
+      model->put_parameters_back();
+    } catch (const Error&) {
+      refusal = std::current_exception();
+    }
+  }
+  return refusal;
+}
 
 // The others go on with what this rank cannot follow, and must not wait for it.
 [[noreturn]] void refuse_to_follow(Communicator& communicator, const std::string& why) {
@@ -44,21 +60,21 @@ void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions&
   join_options_ = options;
   uneven_->models.push_back(this);
   const auto at_end =
-      c10::make_scope_exit([this, joined = uneven_->joined.size()] { leave(joined); });
+      c10::make_scope_exit([this, before = uneven_->joinables.size()] { leave(before); });
   enter(options);
   loop();
-  // A forward pass without a backward one has left copies in the place of parameters. The others
-  // wait for this rank even if putting these back is refused.
-  std::exception_ptr refusal;
-  try {
-    put_parameters_back();
-  } catch (const Error&) {
-    refusal = std::current_exception();
+  if (std::ranges::find(uneven_->joinables, nullptr) != uneven_->joinables.end()) {
+    refuse_to_follow(
+        communicator_,
+        "what UnevenInputsOptions::joinables names was destroyed in the loop on rank " +
+            std::to_string(communicator_.rank().value()) +
+            ": it must live until join() has returned");
   }
+  const std::exception_ptr refusal = stretto::ddp::put_parameters_back(uneven_->models);
   follow_others();
   if (refusal != nullptr) std::rethrow_exception(refusal);
   const Rank leader = uneven_->leader();
-  for (Joinable* const joined : options.joined) joined->finish(leader);
+  for (Joinable* const joinable : options.joinables) joinable->finish(leader);
   broadcast_state(leader);
   for (torch::optim::Optimizer* const optimizer : options.optimizers) {
     broadcast_optimizer(*optimizer, communicator_, leader, options_.timeout);
@@ -71,30 +87,36 @@ void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions&
 }
 
 void Replica::enter(const UnevenInputsOptions& options) {
-  for (Joinable* const joined : options.joined) {
-    if (joined == nullptr) refuse("UnevenInputsOptions::joined names a null pointer");
-    if (joined->loop_ != nullptr) refuse("UnevenInputsOptions::joined names something twice");
-    if (&joined->communicator_ != &communicator_) {
-      refuse("UnevenInputsOptions::joined names something of another communicator");
+  for (Joinable* const joinable : options.joinables) {
+    if (joinable == nullptr) refuse("UnevenInputsOptions::joinables names a null pointer");
+    if (joinable->loop_ != nullptr) refuse("UnevenInputsOptions::joinables names something twice");
+    if (&joinable->communicator_ != &communicator_) {
+      refuse("UnevenInputsOptions::joinables names something of another communicator");
     }
-    const auto is_shared_out = [joined](const torch::optim::Optimizer* optimizer) {
-      return joined->shares_out(*optimizer);
-    };
-    if (std::ranges::any_of(options.optimizers, is_shared_out)) {
+    joinable->begin();
+    joinable->loop_ = uneven_.get();
+    joinable->number_ = uneven_->joinables.size();
+    uneven_->joinables.push_back(joinable);
+  }
+  // Also where one call of join() names the one, and another call the other.
+  for (const Replica* const model : uneven_->models) {
+    for (const torch::optim::Optimizer* const optimizer : model->join_options_.optimizers) {
+      const auto shares_out = [optimizer](const Joinable* joinable) {
+        return joinable != nullptr && joinable->shares_out(*optimizer);
+      };
+      if (std::ranges::none_of(uneven_->joinables, shares_out)) continue;
       refuse(
           "UnevenInputsOptions::optimizers names the optimizer of a ShardedOptimizer, of whose "
-          "state each rank has a part: name the ShardedOptimizer in UnevenInputsOptions::joined "
-          "only");
+          "state each rank has a part: name the ShardedOptimizer in "
+          "UnevenInputsOptions::joinables only");
     }
-    joined->loop_ = uneven_.get();
-    joined->number_ = uneven_->joined.size();
-    uneven_->joined.push_back(joined);
   }
 }
 
-void Replica::leave(std::size_t joined_before) {
-  for (; uneven_->joined.size() > joined_before; uneven_->joined.pop_back()) {
-    uneven_->joined.back()->loop_ = nullptr;
+void Replica::leave(std::size_t joinables_before) {
+  for (; uneven_->joinables.size() > joinables_before; uneven_->joinables.pop_back()) {
+    Joinable* const joinable = uneven_->joinables.back();
+    if (joinable != nullptr) joinable->loop_ = nullptr;
   }
   uneven_->models.pop_back();
   if (uneven_->models.empty()) loop_of_thread.reset();
@@ -107,14 +129,14 @@ void Replica::follow_others() {
     const auto announced = uneven_->listen();
     const std::uint64_t number = announced.number;
     if (announced.phase == reducer::UnevenSteps::Phase::finished) return;
-    if (announced.phase == reducer::UnevenSteps::Phase::joined) {
-      if (number >= uneven_->joined.size()) {
+    if (announced.phase == reducer::UnevenSteps::Phase::joinable) {
+      if (number >= uneven_->joinables.size()) {
         refuse_to_follow(
             communicator_,
-            "others step what they have named in UnevenInputsOptions::joined, and this rank has "
+            "others step what they have named in UnevenInputsOptions::joinables, and this rank has "
             "not: name the same on all ranks");
       }
-      uneven_->joined[number]->follow(announced.what);
+      uneven_->joinables[number]->follow(announced.what);
       continue;
     }
     const auto is_meant = [number](const Replica* replica) { return replica->number_ == number; };

@@ -328,7 +328,7 @@ TEST(Replica, WhatJoinCannotFollowIsRefused) {
       });
     };
     const auto text = message_of<Mismatch>(train);
-    if (communicator.rank() == Rank(0)) expect_contains(text, "joined names, such as ShardedO");
+    if (communicator.rank() == Rank(0)) expect_contains(text, "joinables names, such as ShardedO");
   });
   run_ranks(1, [](Communicator& communicator) {
     SyncBatchNorm model(communicator, 2);

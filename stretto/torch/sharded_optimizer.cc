@@ -11,6 +11,7 @@
 #include <utility>
 
 #include <c10/util/ScopeExit.h>
+#include <fmt/format.h>
 
 #include "stretto/base/refuse.h"
 #include "stretto/reducer/replica_check.h"
@@ -26,7 +27,7 @@ using State = std::unique_ptr<torch::optim::OptimizerParamState>;
 // What ranks announce inside join().
 constexpr std::uint64_t kStep = 0, kGather = 1;
 
-std::vector<reducer::ReplicaItem> describe(const std::vector<torch::Tensor>& parameters) {
+std::vector<reducer::ReplicaItem> items_of(const std::vector<torch::Tensor>& parameters) {
   std::vector<reducer::ReplicaItem> items;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     std::ostringstream shape;
@@ -79,6 +80,14 @@ torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes) {
   return archive;
 }
 
+std::string packed_settings(const Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  write_settings(optimizer, archive);
+  std::ostringstream text;
+  archive.save_to(text);
+  return text.str();
+}
+
 std::string packed(Optimizer& optimizer, const std::vector<std::pair<std::string, void*>>& keys) {
   torch::serialize::OutputArchive archive;
   for (const auto& [name, key] : keys) {
@@ -104,7 +113,7 @@ ShardedOptimizer::ShardedOptimizer(Optimizer& optimizer, Communicator& communica
       exchange_(communicator, timeout) {
   ddp::check_steps_in_parts(optimizer);
   check_parameters();
-  reducer::check_replicas_described_alike(communicator, describe(parameters_), timeout_);
+  reducer::check_replicas_described_alike(communicator, items_of(parameters_), timeout_);
   std::vector<std::size_t> bytes;
   for (const torch::Tensor& parameter : parameters_) bytes.push_back(parameter.nbytes());
   owners_ = reducer::share_out(bytes, communicator.size());
@@ -127,6 +136,26 @@ void ShardedOptimizer::forget_foreign_state() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (!is_own(i)) optimizer_.state().erase(parameters_[i].unsafeGetTensorImpl());
   }
+}
+
+// In the loop only some ranks write the settings, and only some read them.
+void ShardedOptimizer::begin() {
+  try {
+    const std::string settings = packed_settings(optimizer_);
+    torch::serialize::InputArchive archive = archive_of(std::as_bytes(std::span(settings)));
+    read_settings(optimizer_, archive);
+  } catch (const c10::Error& error) {
+    refuse(
+        "inside join() ranks send each other the settings of a ShardedOptimizer's optimizer, and "
+        "those of this one's class cannot be written and read: override serialize() of its "
+        "OptimizerOptions, "
+        "both the one that writes and the one that reads ({})",
+        error.what_without_backtrace());
+  }
+}
+
+std::string ShardedOptimizer::describe(std::uint64_t what) const {
+  return fmt::format("{}() of the ShardedOptimizer", what == kStep ? "step" : "gather_state");
 }
 
 void ShardedOptimizer::step() {
@@ -221,13 +250,7 @@ std::vector<torch::Tensor> ShardedOptimizer::borrow_gradients() {
 // The state of each parameter is that of its rank, which has stepped it to the end.
 void ShardedOptimizer::finish(Rank last) {
   std::string text;
-  if (communicator().rank() == last) {
-    torch::serialize::OutputArchive archive;
-    write_settings(optimizer_, archive);
-    std::ostringstream stream;
-    archive.save_to(stream);
-    text = stream.str();
-  }
+  if (communicator().rank() == last) text = packed_settings(optimizer_);
   const ByteVector bytes = ddp::broadcast_text(communicator(), text, last, timeout_);
   if (communicator().rank() == last) return;
   torch::serialize::InputArchive archive = archive_of(bytes);

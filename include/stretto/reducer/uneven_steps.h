@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "stretto/base/clock.h"
@@ -22,14 +23,15 @@ class UnevenSteps {
     finished,   // Nothing any more: this rank, or every one, has no data left.
     buffers,    // A broadcast of buffers by leader().
     gradients,  // A step of the reducer.
-    joined,     // What something else does that takes part in the loop.
+    joinable,   // What something else does that takes part in the loop.
   };
   struct Announcement {
     Phase phase = Phase::finished;
-    // Several models may be trained in one loop: ReducerOptions::number; or which of what else
-    // takes part.
+    // Several models may be trained in one loop: buffers and gradients are those of the model with
+    // this ReducerOptions::number. Phase::joinable: its index in the list of what else takes part.
     std::uint64_t number = 0;
-    std::uint64_t what = 0;  // That does, as far as it has to be known.
+    // Phase::joinable: which of its operations it is about to run, in numbers of its own.
+    std::uint64_t what = 0;
     friend bool operator==(const Announcement&, const Announcement&) = default;
   };
 
@@ -37,6 +39,9 @@ class UnevenSteps {
       : communicator_(communicator),
         timeout_(timeout),
         has_data_(static_cast<std::size_t>(communicator.size())) {}
+  UnevenSteps(const UnevenSteps&) = delete;
+  UnevenSteps& operator=(const UnevenSteps&) = delete;
+  virtual ~UnevenSteps() = default;
 
   // Of a rank that has data. Collective with the announce() and listen() of all others; blocks.
   // Throws Mismatch, on all ranks, if ranks with data are about to do different things.
@@ -51,6 +56,10 @@ class UnevenSteps {
   Rank leader() const { return leader_; }
   int ranks_with_data() const { return ranks_with_data_; }
   bool has_data(Rank rank) const { return has_data_[static_cast<std::size_t>(rank.value())]; }
+
+ protected:
+  // For messages: what a rank that has data is about to run.
+  virtual std::string describe(const Announcement& announced) const;
 
  private:
   Announcement exchange(const Announcement& own);

@@ -133,8 +133,8 @@ class DistributedDataParallel {
   // Collective, blocks. Each step costs one more small operation. What `loop` throws comes out at
   // once; other ranks are told when the communicator is destroyed. Where the loop trains several
   // models of one communicator, by a backward pass each, calls are nested:
-  // `one.join([&] { two.join(loop); })`. Nothing else in the loop may communicate (Mismatch) but
-  // what the options name, a ShardedOptimizer, say; SyncBatchNorm is refused.
+  // `one.join([&] { two.join(loop); })`. What else communicates must be named in the options: else
+  // a rank that cannot follow throws Mismatch, the others that or Aborted. No SyncBatchNorm.
   void join(const std::function<void()>& loop, const UnevenInputsOptions& options = {}) {
     replica_->join(loop, options);
   }

@@ -123,8 +123,9 @@ struct UnevenInputsOptions {
   std::vector<torch::optim::Optimizer*> optimizers = {};
   // What else communicates in the loop: each ShardedOptimizer (whose own optimizer is not to be
   // named above) and ParameterAveraging, of the model's communicator, in the same order on all
-  // ranks; see torch/joinable.h.
-  std::vector<Joinable*> joined = {};
+  // ranks; see torch/joinable.h. Where calls of join() are nested, any one of them names each,
+  // once; what the loop steps must be named.
+  std::vector<Joinable*> joinables = {};
 };
 
 namespace ddp {

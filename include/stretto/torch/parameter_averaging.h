@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <torch/torch.h>
@@ -41,10 +42,10 @@ struct ParameterAveragingOptions {
 // state of optimizers stays each rank's own. Ranks should start from the same values: build a
 // DistributedDataParallel, or call average_all().
 //
-// Inside join() (UnevenInputsOptions::joined names it) an average is that of the ranks which have
-// stepped since the one before: those that have data, and in the first average after its last step
-// a rank that has none left. It gets all averages. When the loop has ended, there is one more of
-// what ranks have not averaged yet.
+// Inside join() (UnevenInputsOptions::joinables names it) an average is that of the ranks which
+// have stepped since the one before: those that have data, and in the first average after its last
+// step a rank that has none left. It gets all averages. When the loop has ended, there is one more
+// of what ranks have not averaged yet.
 //
 // Threads: one at a time. The communicator must outlive it.
 class ParameterAveraging : public Joinable {
@@ -68,10 +69,13 @@ class ParameterAveraging : public Joinable {
  private:
   void follow(std::uint64_t what) override;
   void finish(Rank last) override;
+  std::string describe(std::uint64_t what) const override;
   void average_in_turn();
   void average_everything();
   void average(const std::vector<torch::Tensor>& parameters, ReduceOp op);
   void average_news(const std::vector<std::size_t>& partitions);
+  void average_some(const std::vector<torch::Tensor>& parameters, bool has_news,
+                    double contributors);
 
   const ParameterAveragingOptions options_;
   std::vector<std::vector<torch::Tensor>> partitions_;

@@ -47,8 +47,11 @@ class Replica;
 // autograd's own; it changes between them.
 struct JoinedLoop : reducer::UnevenSteps {
   using UnevenSteps::UnevenSteps;
-  std::vector<Replica*> models;   // The innermost last.
-  std::vector<Joinable*> joined;  // By their numbers.
+  std::string describe(const Announcement& announced) const override;
+
+  std::vector<Replica*> models;  // The innermost last.
+  // Those that all nested calls have named. Null: it has been destroyed since.
+  std::vector<Joinable*> joinables;
 };
 
 // This rank's copy of a model, kept equal to those of the other ranks: all of
@@ -209,7 +212,7 @@ class Replica {
   void finish_step();
   void adopt_new_buckets();
   void enter(const UnevenInputsOptions& options);
-  void leave(std::size_t joined_before);
+  void leave(std::size_t joinables_before);
   void follow_others();
   void follow(reducer::UnevenSteps::Phase phase);
   void announce_pass();

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <torch/torch.h>
@@ -32,8 +33,10 @@ namespace stretto {
 // are dense and on the CPU. Settings, such as learning rates, are changed on `optimizer` itself, on
 // all ranks alike.
 //
-// Inside join() (UnevenInputsOptions::joined names it) a rank that has no data left goes on to step
-// its parameters, with the gradients and settings of the lowest rank that has data.
+// Inside join() (UnevenInputsOptions::joinables names it) a rank that has no data left goes on to
+// step its parameters, with the gradients and settings of the lowest rank that has data. The
+// settings must be such that OptimizerOptions::serialize() writes and reads them, as those of
+// libtorch's optimizers: join() throws InvalidArgument for others.
 //
 // Threads: one at a time. Both `optimizer` and `communicator` must outlive it.
 class ShardedOptimizer : public Joinable {
@@ -63,8 +66,10 @@ class ShardedOptimizer : public Joinable {
  private:
   void check_parameters() const;
   bool is_own(std::size_t index) const { return owners_[index] == communicator().rank(); }
+  void begin() override;
   void follow(std::uint64_t what) override;
   void finish(Rank last) override;
+  std::string describe(std::uint64_t what) const override;
   bool shares_out(const torch::optim::Optimizer& optimizer) const override {
     return &optimizer == &optimizer_;
   }
