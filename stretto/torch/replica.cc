@@ -301,16 +301,20 @@ ForwardScope Replica::before_forward() {
   precision_.refuse_lost_changes();
   if (!precision_.entered()) notice_changes();
   seen_ = seen_ever_ = true;
-  synchronize_buffers(BufferHookLocation::before_forward);
+  if (runs_buffer_hook(BufferHookLocation::before_forward)) synchronize_buffers();
   return ForwardScope(precision_, &timer_);
 }
 
 void Replica::end_of_forward() {
-  if (!inside_backward_node()) synchronize_buffers(BufferHookLocation::after_forward);
+  const bool runs = runs_buffer_hook(BufferHookLocation::after_forward);
+  if (runs && !inside_backward_node()) synchronize_buffers();
 }
 
-void Replica::synchronize_buffers(BufferHookLocation location) {
-  if (location != buffer_hook_->location() || !synchronizes_buffers() || no_sync_depth_ > 0) return;
+bool Replica::runs_buffer_hook(BufferHookLocation location) const {
+  return location == buffer_hook_->location() && synchronizes_buffers() && no_sync_depth_ == 0;
+}
+
+void Replica::synchronize_buffers() {
   const TimePoint begin = Clock::now();
   if (uneven_) uneven_->announce(reducer::UnevenSteps::Phase::buffers, number_);
   run_buffer_hook();
@@ -340,7 +344,10 @@ void Replica::run_buffer_hook() {
   }
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < sent.size(); ++i) {
-    if (!torch::equal(sent[i], handed[i].tensor)) buffers_[i].tensor.copy_(handed[i].tensor);
+    const torch::Tensor& buffer = buffers_[i].tensor;
+    const bool is_converted = buffer.scalar_type() != buffer_dtypes_[i];
+    if (!is_converted || torch::equal(sent[i], handed[i].tensor)) continue;
+    buffer.variable_data().copy_(handed[i].tensor);
   }
 }
 

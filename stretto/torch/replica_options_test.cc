@@ -193,6 +193,21 @@ TEST(ReplicaOptions, BuffersMayBecomeEqualAfterForward) {
   });
 }
 
+// A layer has saved them for its backward pass when the hook runs, which autograd must not notice.
+TEST(ReplicaOptions, ConvertedBuffersMayBecomeEqualAfterForward) {
+  run_ranks(2, [](Communicator& communicator, int rank) {
+    torch::nn::BatchNorm1d model(torch::nn::BatchNormOptions(2).momentum(1.0));
+    DistributedDataParallel ddp(
+        model, communicator,
+        {.buffer_hook = std::make_shared<MeanOfBuffers>(BufferHookLocation::after_forward)});
+    ddp.to(torch::kDouble);
+    const auto x = torch::full({4, 2}, static_cast<double>(rank), torch::kDouble);
+    ddp.forward(x).sum().backward();
+    EXPECT_EQ(model->running_mean[0].item<double>(), 0.5);
+    EXPECT_TRUE(model->bias.grad().equal(torch::full({2}, 4.0, torch::kDouble)));
+  });
+}
+
 // Looks at what a rank has when the loop has ended, before all get what the last one has.
 class AtTheEnd : public Joinable {
  public:

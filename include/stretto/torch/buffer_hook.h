@@ -26,7 +26,9 @@ enum class BufferHookLocation : std::uint8_t { before_forward, after_forward };
 struct BufferCall {
   Communicator& communicator;
   // Of this rank; to be changed in place. After a forward pass autograd does not notice the change:
-  // layers save running averages for backward passes that do not read them.
+  // layers save running averages for backward passes that do not read them. The hooks of this
+  // header change all of them, so a buffer that backward does read must be named in
+  // DistributedDataParallelOptions::parameters_to_ignore.
   const std::vector<ddp::NamedTensor>& buffers;
   std::optional<Duration> timeout;
   // Inside join(), a rank that has data; those that have none take part with the buffers they have.

@@ -184,7 +184,8 @@ class Replica {
   bool synchronizes_buffers() const;
   // Whether the places of gradients in buckets are lent to backward, which then writes them there.
   bool lends_places() const;
-  void synchronize_buffers(BufferHookLocation location);
+  bool runs_buffer_hook(BufferHookLocation location) const;
+  void synchronize_buffers();
   void run_buffer_hook();
   void begin_silent_pass();
   void begin_pass();
