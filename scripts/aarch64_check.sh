@@ -21,6 +21,7 @@ layers=(base kernel codec schedule transport group communicator bootstrap job re
 # of descriptors, what the system says of a connection, whether a system call is there.
 left_out=Thread.SaysWhichLimits*:ConnectionState.SaysForHowLong*:MemoryShortage.*:\
 MemoryTest.NoDescriptorLeaks:HostListenerTest.KeepsNoDescriptor*:StripedLink.*:\
+TcpLink.ASilentNetwork*:TcpLink.WhatHasBeenWrittenArrives*:\
 StatusBoard.IsEmptyWhereTheSystem*
 
 fill_root() {

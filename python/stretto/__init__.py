@@ -4,7 +4,8 @@
 """stretto as a backend of torch.distributed: init_process_group("stretto").
 
 Nothing here has to be imported for that. What this module has besides is what PyTorch has no word
-for: registered memory, notes for the error messages of others, how data travels and why.
+for: registered memory, notes for the error messages of others, how data travels and why, jobs that
+go on when a process dies.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from stretto import hooks
 from stretto.built_for import TORCH as _BUILT_FOR_TORCH
 from stretto.built_for import VERSION as __version__
+from stretto.elastic import ElasticJob
 
 if TYPE_CHECKING:
     import torch
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from torch.overrides import TorchFunctionMode
 
 __all__ = [
+    "ElasticJob",
     "Options",
     "__version__",
     "describe_links",
@@ -99,9 +102,9 @@ def _module() -> Any:
     return _loaded
 
 
-def _end_groups() -> None:
+def _end_groups(error: BaseException | None = None) -> None:
     """Other ranks hear of the exception that ends this one, if nobody has caught it."""
-    error = getattr(sys, "last_value", None)
+    error = error or getattr(sys, "last_value", None)
     text = "" if error is None else f"has ended by {type(error).__name__}: {error}"
     _loaded.shut_down_all(text[:400])
 

@@ -19,8 +19,10 @@
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/flight_recorder.h"
 #include "stretto/c10d/process_group.h"
+#include "stretto/c10d/stores.h"
 #include "stretto/c10d/without_gil.h"
 #include "stretto/codec/codec.h"
+#include "stretto/job/elastic_job.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/replica_check.h"
 
@@ -66,6 +68,28 @@ c10::intrusive_ptr<ProcessGroupStretto> group_of(const BackendPtr& backend) {
 
 std::shared_ptr<Communicator> communicator_of(const BackendPtr& backend) {
   return group_of(backend)->communicator();
+}
+
+std::unique_ptr<ElasticJob> enter_job(int min_size, double join_timeout,
+                                      const std::optional<double>& timeout,
+                                      const JoinOptions& join_options) {
+  ElasticOptions options{.join = join_options, .min_size = min_size};
+  options.join.join_timeout = *duration_of("join_timeout", join_timeout);
+  options.join.timeout = duration_of("timeout", timeout).value_or(options.join.timeout);
+  return for_torch([&] { return std::make_unique<ElasticJob>(options); });
+}
+
+using StorePtr = c10::intrusive_ptr<::c10d::Store>;
+
+// For init_process_group(): the store, the rank and the size. Nothing: the job has finished.
+std::optional<std::tuple<StorePtr, int, int>> join_generation(ElasticJob& job) {
+  auto communicator = for_torch([&] { return job.join(); });
+  if (communicator == nullptr) return std::nullopt;
+  const int rank = communicator->rank().value();
+  const int size = communicator->size();
+  return std::tuple(
+      StorePtr(c10::make_intrusive<GenerationStore>(job.store(), std::move(communicator))), rank,
+      size);
 }
 
 std::string explain(const BackendPtr& backend, const std::string& collective,
@@ -295,6 +319,18 @@ PYBIND11_MODULE(_c, module) {
            }),
            py::arg("network_timeout"), py::arg("warn_after"), py::arg("disable_shared_memory"),
            py::arg("backend"));
+  py::class_<ElasticJob>(module, "ElasticJob")
+      .def(py::init(&enter_job), Released())
+      .def("join", &join_generation, Released())
+      .def(
+          "has_newcomers",
+          [](ElasticJob& job, const BackendPtr& backend) {
+            return for_torch([&] { return job.has_newcomers(*communicator_of(backend)); });
+          },
+          Released())
+      .def(
+          "finish", [](ElasticJob& job) { for_torch([&] { job.finish(); }); }, Released())
+      .def("generation", &ElasticJob::generation);
   py::class_<DdpCommHook, std::shared_ptr<DdpCommHook>>(module, "DdpCommHook")
       .def(py::init(&make_ddp_comm_hook))
       .def(

@@ -13,24 +13,17 @@
 
 #include <c10/util/ScopeExit.h>
 
-#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
-
 #include "stretto/base/printable.h"
 #include "stretto/bootstrap/prefix_store.h"
-#include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/process_group.h"
+#include "stretto/c10d/stores.h"
 #include "stretto/c10d/without_gil.h"
 #include "stretto/job/join.h"
 
 namespace stretto::c10d_backend {
 namespace {
-
-using bootstrap::StoreOperation;
-using bootstrap::StoreReply;
-using bootstrap::StoreRequest;
 
 thread_local int hooks_of_thread = 0;  // In which it is at the moment.
 
@@ -77,9 +70,6 @@ std::shared_ptr<DeviceBlocks> blocks_for(const std::shared_ptr<Communicator>& co
   return std::make_shared<DeviceBlocks>(communicator, DeviceBlocks::Place::device);
 }
 
-std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
-std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-
 template <class Number>
 std::vector<Number> numbers_to(int size) {
   std::vector<Number> numbers(static_cast<std::size_t>(size));
@@ -115,97 +105,18 @@ std::string note_of(const std::string& description, const std::string& note) {
                      note.empty() ? "" : " ", note);
 }
 
-// A store of PyTorch's as one of ours, so that ranks meet where torch.distributed has met, and no
-// second port is needed. Waits by looking, up to fifty times a second: all of PyTorch's stores can
-// be asked, and a wait of theirs cannot be interrupted.
-class Store final : public bootstrap::Store {
- public:
-  explicit Store(c10::intrusive_ptr<::c10d::Store> store) : store_(std::move(store)) {}
-
-  std::string describe() const override { return "the store of torch.distributed"; }
-  std::string server() const override;
-  Result<bootstrap::StoreReply> answer(const bootstrap::StoreRequest& request,
-                                       const WaitLimit& limit) override;
-
- private:
-  Result<bootstrap::StoreReply> ask(const bootstrap::StoreRequest& request);
-  Status wait(const std::string& key, const WaitLimit& limit);
-
-  const c10::intrusive_ptr<::c10d::Store> store_;
-};
-
-std::string Store::server() const {
-  c10::intrusive_ptr<::c10d::Store> whole = store_;
-  if (auto* const part = dynamic_cast<::c10d::PrefixStore*>(store_.get())) {
-    whole = part->getUnderlyingNonPrefixStore();
-  }
-  const auto* const tcp = dynamic_cast<const ::c10d::TCPStore*>(whole.get());
-  return tcp == nullptr ? std::string()
-                        : bootstrap::format_host_port(tcp->getHost(), tcp->getPort());
-}
-
-Status Store::wait(const std::string& key, const WaitLimit& limit) {
-  Duration nap = std::chrono::milliseconds(1);
-  while (!store_->check({key})) {
-    STRETTO_RETURN_IF_ERROR(limit.look());
-    if (limit.passed()) return status_of(StatusCode::timeout, "nobody has set \"{}\"", key);
-    std::this_thread::sleep_for(std::min(nap, limit.nap()));
-    nap = std::min<Duration>(nap * 2, std::chrono::milliseconds(20));
-  }
-  return {};
-}
-
-// What join() asks for.
-Result<StoreReply> Store::ask(const StoreRequest& request) {
-  const std::string key(request.key);
-  switch (request.operation) {
-    case StoreOperation::set:
-      store_->set(key, bytes_of(request.value));
-      return StoreReply();
-    case StoreOperation::get:
-      return StoreReply{.value = text_of(store_->get(key))};
-    case StoreOperation::add:
-      return StoreReply{.number = store_->add(key, request.amount)};
-    case StoreOperation::compare_set: {
-      std::string now =
-          text_of(store_->compareSet(key, bytes_of(request.expected), bytes_of(request.value)));
-      // For an absent key the stores answer with what was expected, as if that were there.
-      const bool doubtful = !request.expected.empty() && now == request.expected;
-      if (doubtful && !store_->check({key})) now.clear();
-      return StoreReply{.value = std::move(now)};
-    }
-    case StoreOperation::wait:
-      return StoreReply();
-    case StoreOperation::check:
-      return StoreReply{.number = store_->check({key}) ? 1 : 0};
-    default:
-      return status_of(StatusCode::invalid_argument,
-                       "PyTorch's stores do not list their keys and keep no wills");
-  }
-}
-
-Result<StoreReply> Store::answer(const StoreRequest& request, const WaitLimit& limit) {
-  try {
-    if (request.operation == StoreOperation::get || request.operation == StoreOperation::wait) {
-      STRETTO_RETURN_IF_ERROR(wait(std::string(request.key), limit));
-    }
-    return ask(request);
-  } catch (const c10::Error& error) {
-    return Status(StatusCode::peer_lost, error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    return Status(StatusCode::peer_lost, error.what());
-  }
-}
-
 }  // namespace
 
 c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
     const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
     const c10::intrusive_ptr<Options>& options, const JoinOptions& join_options) {
+  if (auto communicator = take_communicator(*store)) {  // Of those that have met already.
+    return make_group(std::move(communicator), numbers_to<int>(size), options, join_options);
+  }
   JoinOptions ours = join_options;
   ours.timeout = ours.join_timeout = duration_of(options->timeout);
   auto communicator = for_torch([&] {
-    auto whole = std::make_shared<Store>(store);
+    const std::shared_ptr<bootstrap::Store> whole = store_of(store);
     // Who destroys a group and makes it again comes to the same store with the same names. All
     // ranks have done so equally often.
     const std::int64_t round =

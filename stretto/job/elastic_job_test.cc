@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <optional>
 #include <thread>
 
@@ -12,6 +13,7 @@
 #include "stretto/bootstrap/prefix_store.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
+#include "stretto/job/join.h"
 #include "stretto/job/membership.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
@@ -132,6 +134,36 @@ TEST_F(ElasticJobTest, MeetsAgainIfAProcessDiesMeanwhile) {
   dies.join();
 }
 
+TEST_F(ElasticJobTest, AWaitInTheStoreOfAGenerationEndsWithAMember) {
+  std::latch looked(2);
+  on_threads(3, [&](int rank) {
+    const FakeEnvironment environment = launched(rank, 3);
+    std::shared_ptr<bootstrap::Store> store;
+    {
+      ElasticJob job(options_of(environment));
+      EXPECT_EQ(job.store(), nullptr);
+      const auto comm = job.join();
+      store = job.store();
+      if (comm->rank() == 2) {
+        store->set("parting", "word", soon()).or_throw();
+        return;  // Leaves.
+      }
+      EXPECT_EQ(store->get("parting", soon()).or_throw(), "word");
+      const Status lost = store->get("answer", soon()).status();
+      EXPECT_EQ(lost.code(), StatusCode::peer_lost);
+      EXPECT_EQ(lost.rank(), Rank(2));
+      expect_contains(lost.message(), "has left the job");
+      const std::vector<std::string> keys = {"parting", "answer"};
+      EXPECT_EQ(store->multi_get(keys, soon()).status().code(), StatusCode::peer_lost);
+      EXPECT_THROW(make_communicator(std::make_shared<bootstrap::PrefixStore>("again/", store),
+                                     comm->rank(), 3, options_of(environment).join),
+                   PeerLost);
+      looked.arrive_and_wait();  // Before another one leaves.
+    }
+    EXPECT_EQ(store->get("parting", soon()).or_throw(), "word") << "it may outlive the job";
+  });
+}
+
 TEST_F(ElasticJobTest, AProcessThatHasTimedOutMayComeAgain) {
   const FakeEnvironment first = launched(0, 2);
   ElasticOptions hasty = options_of(first);
@@ -186,6 +218,7 @@ TEST(ElasticJobAlone, IsAJobOfOneProcess) {
     EXPECT_EQ(job.generation(), generation);
     EXPECT_EQ(sum_of(*comm, 7), 7);
     EXPECT_FALSE(job.has_newcomers(*comm));
+    EXPECT_EQ(job.store()->add("own", 3, soon()).or_throw(), 3) << "another one each time";
   }
   job.finish();
   EXPECT_EQ(job.join(), nullptr);

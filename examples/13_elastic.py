@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""13_elastic.cc for PyTorch: training that goes on when a process dies, and lets in a new one.
+Kill any of the processes while it runs (kill -9 PID):
+
+python3 -m stretto run -n 3 --restarts 10 -- python3 examples/13_elastic.py 20000
+
+The arguments are the number of steps and the least number of processes. The result is the same, but
+for rounding, because each process has all data.
+"""
+
+import os
+import sys
+import time
+
+import stretto
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS_BETWEEN_QUESTIONS = 10
+COMPUTING_SECONDS = 0.003  # A larger model would take longer than this one.
+
+
+class State:
+    """All that training changes. Whoever comes gets that of rank 0."""
+
+    def __init__(self):
+        torch.manual_seed(3)
+        self.network = nn.Linear(4, 2, dtype=torch.float64)
+        self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.01, momentum=0.9)
+        self.step = 0
+
+    def take_step(self, model):
+        """The data are others in each step, so that the parameters never come to rest."""
+        numbers = torch.arange(24, dtype=torch.float64).reshape(6, 4)
+        data = torch.sin(numbers + self.step % 7)
+        self.optimizer.zero_grad()
+        (model(data) - data[:, :2].square()).square().mean().backward()
+        self.optimizer.step()  # A failure before leaves the parameters and the count as they were.
+        self.step += 1
+
+
+def train(job, state, steps):
+    """Returns whether all steps are done; else processes wait to get in."""
+    model = DistributedDataParallel(state.network)  # From here on rank 0's parameters,
+    rest = [state.step, state.optimizer.state_dict()]  # its count of steps and its momentum.
+    dist.broadcast_object_list(rest, src=0)
+    state.step = rest[0]
+    state.optimizer.load_state_dict(rest[1])
+    rank, size = dist.get_rank(), dist.get_world_size()
+    print(f"generation {job.generation}: rank {rank} of {size} goes on at step {state.step} "
+          f"(pid {os.getpid()})", flush=True)  # fmt: skip
+    while state.step < steps:
+        if state.step % STEPS_BETWEEN_QUESTIONS == 0 and job.has_newcomers():
+            return False
+        time.sleep(COMPUTING_SECONDS)
+        state.take_step(model)
+    return True
+
+
+def main(steps, min_size):
+    state = State()
+    with stretto.ElasticJob(min_size) as job:
+        while job.join():  # False: the job has finished.
+            try:
+                if train(job, state, steps):
+                    job.finish()
+            except dist.DistBackendError as error:  # A process has died, or has left.
+                print(f"meeting again: {error}", file=sys.stderr, flush=True)
+    weights = " ".join(f"{weight:.12f}" for weight in state.network.weight[0].tolist())
+    print(f"after {state.step} steps the first weights are {weights}")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1)

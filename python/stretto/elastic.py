@@ -1,0 +1,142 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Jobs whose processes come and go; public as stretto.ElasticJob."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from stretto import Options
+
+
+class ElasticJob:
+    """A job whose processes come and go while the others keep their memory and go on. Under
+    `stretto run --restarts N` a process that dies is started again and gets in.
+
+    From one change to the next the processes are one generation, with a default process group of
+    its own. Rank 0 is a process that was there before, so it has what newcomers need:
+    DistributedDataParallel gives its parameters to all, and broadcasts give the rest.
+
+        with stretto.ElasticJob() as job:
+            step = torch.zeros((), dtype=torch.int64)
+            while job.join():  # False: the job has finished.
+                try:
+                    model = DistributedDataParallel(network)
+                    dist.broadcast(step, src=0)
+                    while step < steps and not job.has_newcomers():
+                        train_step(model, step)
+                        step += 1
+                    if step == steps:
+                        job.finish()
+                except dist.DistBackendError as error:  # A process has died, or has left.
+                    print(error)
+
+    The processes meet in the store of `stretto run`. Without a launcher it is a job of one process;
+    other launchers are refused with ValueError (docs/elastic_jobs.md).
+    """
+
+    def __init__(
+        self,
+        min_size: int = 1,
+        join_timeout: float = 300.0,
+        timeout: datetime.timedelta | None = None,
+        pg_options: Options | None = None,
+    ) -> None:
+        """Enters the job. Blocks until its store is there.
+
+        min_size: no generation begins with fewer processes: join() waits for more.
+        join_timeout: of each join(), in seconds.
+        timeout, pg_options: of the process groups, as for init_process_group().
+        """
+        from stretto import Options, _module
+
+        module = _module()
+        self._timeout = timeout
+        self._options = pg_options or Options()
+        options = module.JoinOptions(**dataclasses.asdict(self._options))
+        seconds = None if timeout is None else timeout.total_seconds()
+        self._job: Any = module.ElasticJob(min_size, join_timeout, seconds, options)
+
+    def join(self) -> bool:
+        """Makes the default process group of the next generation, in the place of the last one:
+        all groups of that are destroyed, and models have to be wrapped again. Returns False, and
+        makes none, if the job has finished.
+
+        Waits for all processes of the last generation that live, and for those that come
+        meanwhile; the first one waits for all that the launcher starts. Begins anew if a process
+        dies meanwhile. Raises DistBackendError if too few come within join_timeout, and says who
+        is missing; it may be called again then."""
+        import torch.distributed as dist
+
+        job = self._entered()
+        self._destroy_groups()
+        place = job.join()
+        if place is None:
+            return False
+        store, rank, size = place
+        dist.init_process_group(
+            "stretto",
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=self._timeout,
+            pg_options=self._options,
+        )
+        return True
+
+    def finish(self) -> None:
+        """All steps are done: from now on join() returns False in every process, so that those
+        that come later, or again, do not begin from the start. One rank suffices."""
+        self._entered().finish()
+
+    def has_newcomers(self) -> bool:
+        """Whether a process waits to get in; then all ranks have to call join(). Collective, by
+        the default group. Takes some hundred microseconds, because rank 0 asks the store."""
+        from stretto import _backend
+
+        return self._entered().has_newcomers(_backend(None))
+
+    @property
+    def generation(self) -> int:
+        """The number of the generation that join() has begun last, from 1; 0: none yet."""
+        return self._entered().generation()
+
+    def leave(self) -> None:
+        """Destroys the process groups and leaves the job, which goes on without this process."""
+        if self._job is not None:
+            self._destroy_groups()
+            self._job = None
+
+    def __enter__(self) -> ElasticJob:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """leave(); other ranks hear of the exception, if one ends the block."""
+        from stretto import _end_groups
+
+        if error is not None:
+            _end_groups(error)
+        self.leave()
+
+    def _entered(self) -> Any:
+        if self._job is None:
+            raise ValueError("this process has left the job: a new ElasticJob enters it again")
+        return self._job
+
+    @staticmethod
+    def _destroy_groups() -> None:
+        import torch.distributed as dist
+
+        if dist.is_initialized():
+            dist.destroy_process_group()

@@ -1,0 +1,66 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "stretto/bootstrap/store.h"
+#include "stretto/communicator/communicator.h"
+
+namespace stretto::c10d_backend {
+
+// A store of PyTorch's as one of ours, so that ranks meet where torch.distributed has met, and no
+// second port is needed. If there is one of ours below it, a GenerationStore, it is a part of that,
+// which knows of deaths.
+std::shared_ptr<bootstrap::Store> store_of(const c10::intrusive_ptr<::c10d::Store>& store);
+
+// The reverse: where the members of a generation of an elastic job have met, as a store of
+// PyTorch's. Throws DistStoreError if a key does not come in time, and DistBackendError if a member
+// has died, as operations do. Thread safe, but for setTimeout().
+class GenerationStore final : public ::c10d::Store {
+ public:
+  // `communicator` is that of all members, for the first group that is made with this store.
+  GenerationStore(std::shared_ptr<bootstrap::Store> store,
+                  std::unique_ptr<Communicator> communicator)
+      : store_(std::move(store)), communicator_(std::move(communicator)) {}
+
+  // Null: it has been taken.
+  std::unique_ptr<Communicator> take_communicator() { return std::move(communicator_); }
+  const std::shared_ptr<bootstrap::Store>& store() const { return store_; }
+
+  using Bytes = std::vector<uint8_t>;
+  using Keys = std::vector<std::string>;
+  using Store::compareSet;
+  using Store::set;
+  c10::intrusive_ptr<Store> clone() override;
+  void set(const std::string& key, const Bytes& value) override;
+  Bytes compareSet(const std::string& key, const Bytes& expected, const Bytes& desired) override;
+  Bytes get(const std::string& key) override;
+  int64_t add(const std::string& key, int64_t amount) override;
+  bool deleteKey(const std::string& key) override;
+  bool check(const Keys& keys) override;
+  int64_t getNumKeys() override;
+  void wait(const Keys& keys) override { wait(keys, timeout_); }
+  void wait(const Keys& keys, const std::chrono::milliseconds& timeout) override;
+  void append(const std::string& key, const Bytes& value) override;
+  std::vector<Bytes> multiGet(const Keys& keys) override;
+  void multiSet(const Keys& keys, const std::vector<Bytes>& values) override;
+  bool hasExtendedApi() const override { return true; }
+  Keys listKeys();  // Not every version of PyTorch from 2.11 on has it.
+
+ private:
+  const std::shared_ptr<bootstrap::Store> store_;
+  std::unique_ptr<Communicator> communicator_;
+};
+
+// That of the GenerationStore below `store`; null: there is none, or it has been taken.
+std::unique_ptr<Communicator> take_communicator(::c10d::Store& store);
+
+}  // namespace stretto::c10d_backend
