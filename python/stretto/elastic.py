@@ -51,7 +51,7 @@ class ElasticJob:
         """Enters the job. Blocks until its store is there.
 
         min_size: no generation begins with fewer processes: join() waits for more.
-        join_timeout: of each join(), in seconds.
+        join_timeout: how long join() waits for others, and then may take to connect; in seconds.
         timeout, pg_options: of the process groups, as for init_process_group().
         """
         from stretto import Options, _module
@@ -69,7 +69,7 @@ class ElasticJob:
         makes none, if the job has finished.
 
         Waits for all processes of the last generation that live, and for those that come
-        meanwhile; the first one waits for all that the launcher starts. Begins anew if a process
+        meanwhile; the first one waits for as many as the launcher starts. Begins anew if a process
         dies meanwhile. Raises DistBackendError if too few come within join_timeout, and says who
         is missing; it may be called again then."""
         import torch.distributed as dist

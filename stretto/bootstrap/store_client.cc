@@ -66,7 +66,13 @@ Result<FileDescriptor> StoreClient::connect(const WaitLimit& limit) {
 Result<StoreReply> StoreClient::answer(const StoreRequest& request, const WaitLimit& limit) {
   STRETTO_ASSIGN_OR_RETURN(FileDescriptor connection, take_connection(limit));
   Result<StoreReply> reply = exchange(connection.get(), request, limit);
-  if (reply.ok()) give_back(std::move(connection));
+  if (reply.ok()) {
+    give_back(std::move(connection));
+  } else {
+    // After an outage all are broken that have been idle; whoever asks again gets a new one.
+    const MutexLock lock(mutex_);
+    idle_.clear();
+  }
   return reply;
 }
 

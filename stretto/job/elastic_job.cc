@@ -49,16 +49,15 @@ Result<std::unique_ptr<Membership>> enter(const ElasticOptions& options, const E
                            limit);
 }
 
-// Who has been lost while a generation meets will not be in the next.
+// Who has been lost while a generation meets will not be in the next; nor one whose time was up.
 bool may_meet_again(const Status& failure) {
-  return failure.code() == StatusCode::peer_lost || failure.code() == StatusCode::aborted;
+  return failure.code() == StatusCode::peer_lost || failure.code() == StatusCode::aborted ||
+         failure.code() == StatusCode::timeout;
 }
 
 }  // namespace
 
-bool ElasticJob::is_loss(const Error& error) {
-  return may_meet_again(error.status()) || error.status().code() == StatusCode::timeout;
-}
+bool ElasticJob::is_loss(const Error& error) { return may_meet_again(error.status()); }
 
 ElasticJob::ElasticJob(const ElasticOptions& options)
     : options_(options),

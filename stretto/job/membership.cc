@@ -209,7 +209,17 @@ Result<std::optional<Generation>> Membership::next(const WaitLimit& limit) {
     STRETTO_ASSIGN_OR_RETURN(come_for_, open_generation(asking(limit)));
     STRETTO_RETURN_IF_ERROR(store_->set(waits_key(come_for_, number_),
                                         card_of(since_, options_.launcher_rank), asking(limit)));
-    STRETTO_ASSIGN_OR_RETURN(const auto members, wait_for_members(come_for_, limit));
+    Result<std::vector<Member>> found = wait_for_members(come_for_, limit);
+    if (found.status().code() == StatusCode::timeout) {
+      // The others shall not count on this process, unless they have just done so.
+      (void)store_->delete_key(waits_key(come_for_, number_), asking(limit)).ok();
+      const auto late = members_of(come_for_, asking(limit));
+      const bool is_member =
+          late.ok() && !late.value().empty() &&
+          std::ranges::find(late.value(), number_, &Member::number) != late.value().end();
+      if (is_member) found = late;
+    }
+    STRETTO_ASSIGN_OR_RETURN(const auto members, std::move(found));
     const auto own = std::ranges::find(members, number_, &Member::number);
     // Else the job has finished, or they had met before this process came.
     if (own == members.end()) continue;
@@ -225,8 +235,12 @@ Result<std::optional<Generation>> Membership::next(const WaitLimit& limit) {
 
 void Membership::note_meeting(const Generation& generation) {
   if (since_ == 0) since_ = generation.number;
-  // All have come from the one before, and nobody looks there any more.
-  if (generation.rank == 0 && generation.number > 1) forget(generation.number - 1);
+  // All have come from the ones before, and nobody looks there any more.
+  constexpr int kWithoutMeeting = 8;  // More than fail one after the other.
+  for (int old = std::max(1, generation.number - kWithoutMeeting);
+       generation.rank == 0 && old < generation.number; ++old) {
+    forget(old);
+  }
 }
 
 Result<bool> Membership::has_newcomers(const WaitLimit& limit) const {
@@ -238,7 +252,8 @@ Result<bool> Membership::has_newcomers(const WaitLimit& limit) const {
 }
 
 Status Membership::finish(const WaitLimit& limit) const {
-  return store_->set(kFinished, "", limit);
+  const Status set = store_->set(kFinished, "", limit);
+  return set.ok() ? set : store_->set(kFinished, "", limit);  // As in check_own_place().
 }
 
 // One for which this process has come and whose members it does not know yet may have got them
@@ -279,9 +294,10 @@ Result<std::vector<Member>> Membership::wait_for_members(int generation,
     STRETTO_ASSIGN_OR_RETURN(auto members, members_of(generation, asking(limit)));
     if (!members.empty()) return members;
     STRETTO_RETURN_IF_ERROR(check_own_place(asking(limit)));
+    STRETTO_ASSIGN_OR_RETURN(const Meeting meeting, look(generation, last, asking(limit)));
+    // Behind that look: members who finish leave then, and are missed no more.
     STRETTO_ASSIGN_OR_RETURN(const auto finished, store_->look_up(kFinished, asking(limit)));
     if (finished) return members;
-    STRETTO_ASSIGN_OR_RETURN(const Meeting meeting, look(generation, last, asking(limit)));
     if (meeting.complete()) {
       STRETTO_RETURN_IF_ERROR(close(generation, meeting, asking(limit)));
       continue;
@@ -316,10 +332,13 @@ Result<Membership::Meeting> Membership::look(int generation, const std::vector<M
 Status Membership::close(int generation, const Meeting& meeting, const WaitLimit& limit) const {
   std::vector<std::string> keys;
   for (const std::int64_t number : meeting.arrived) keys.push_back(waits_key(generation, number));
-  STRETTO_ASSIGN_OR_RETURN(const auto cards, store_->multi_get(keys, limit));
+  const auto cards = store_->multi_get(keys, limit.within(std::chrono::seconds(1)));
+  // One has given up waiting meanwhile: look again.
+  if (cards.status().code() == StatusCode::timeout) return {};
+  STRETTO_RETURN_IF_ERROR(cards.status());
   std::vector<Member> members;
-  for (std::size_t i = 0; i < cards.size(); ++i) {
-    std::string_view card = cards[i];
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    std::string_view card = cards.value()[i];
     const int since = parse_number<int>(take_word(card, ' ')).value_or(0);
     const int launcher_rank = parse_number<int>(take_word(card, ' ')).value_or(-1);
     members.push_back({.number = meeting.arrived[i],

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
 #include <mutex>
 #include <random>
@@ -136,27 +137,35 @@ TEST_F(MembershipTest, ANewcomerThatIsGoneIsNone) {
   const auto old = enter();
   meet(*old);
   auto newcomer = enter();
-  EXPECT_EQ(next(*newcomer, kNoTime).status().code(), StatusCode::timeout);
+  store_->set("waits/2/2", "0 -1 as if it had come", soon()).or_throw();
   EXPECT_TRUE(has_newcomers(*old));
   newcomer.reset();
   EXPECT_TRUE(comes_true([&] { return !has_newcomers(*old); }));
 }
 
-TEST_F(MembershipTest, WhoHasTimedOutMayComeAgain) {
+TEST_F(MembershipTest, WhoHasTimedOutIsNotCountedAndMayComeAgain) {
   const Membership::Options options{.first_size = 2};
   const auto first = enter(options);
   const auto second = enter(options);
   EXPECT_EQ(next(*first, kNoTime).status().code(), StatusCode::timeout);
-  // The other may find that both have come before the first has come again.
-  const Generation early = meet(*second);
-  EXPECT_EQ(early.number, 1);
-  EXPECT_EQ(meet(*first).number, 1);
+  EXPECT_EQ(store_->num_keys("waits/1/", soon()).or_throw(), 0);
+  EXPECT_EQ(meet({first.get(), second.get()})[0].number, 1);
   // And now as a member.
   EXPECT_EQ(next(*second, kNoTime).status().code(), StatusCode::timeout);
-  EXPECT_EQ(meet(*first).number, 2);
-  const Generation late = meet(*second);
-  EXPECT_EQ(late.number, 2);
-  EXPECT_EQ(numbers_of(late), (Numbers{1, 2}));
+  const auto generations = meet({first.get(), second.get()});
+  EXPECT_EQ(generations[1].number, 2);
+  EXPECT_EQ(numbers_of(generations[1]), (Numbers{1, 2}));
+}
+
+TEST_F(MembershipTest, TheFirstListOfMembersCounts) {
+  const auto first = enter({.first_size = 2});
+  std::thread others([&] {
+    const std::array come = {std::string("waits/1/1")};
+    store_->wait(come, soon()).or_throw();
+    store_->set("members/1", "1:1:-1 2:1:-1", soon()).or_throw();
+  });
+  EXPECT_EQ(meet(*first).members.size(), 2U);
+  others.join();
 }
 
 TEST_F(MembershipTest, WaitsForAsManyAsAreWanted) {

@@ -282,6 +282,8 @@ bool Guard::tell_ended() {
     if (waited != 0 || info.si_pid == 0) continue;
     running = false;
     any = true;
+    // What it has left holds its connections, and those that it is to meet again would wait for it.
+    if (options_.restarts > 0 && info.si_status != 0) ::kill(-pid, SIGKILL);
     const bool exited = info.si_code == CLD_EXITED;
     tell({.kind = exited ? RankEvent::Kind::exited : RankEvent::Kind::killed,
           .local_rank = static_cast<int>(i),

@@ -199,7 +199,8 @@ void LocalHost::send(int signal) {
 }
 
 void LocalHost::linger(const Signals& signals, bool failed) {
-  if (server_ == nullptr || options_.hosts.size() == 1) return;
+  // Of an elastic job processes may be there that no launcher has started.
+  if (server_ == nullptr || (failed && options_.hosts.size() == 1)) return;
   constexpr Duration kLookAgain = std::chrono::milliseconds(20);
   constexpr Duration kLatecomersTime = std::chrono::seconds(3);
   if (failed) {

@@ -84,6 +84,7 @@ std::string format_order(const Order& order) {
                  {"rendezvous", order.options.rendezvous},
                  {"key", order.options.key.hexadecimal()},
                  {"prefix", order.options.prefix},
+                 {"restarts", order.options.restarts},
                  {"directory", text_of_bytes(order.directory)},
                  {"environment", texts_of(order.environment)},
                  {"marker", order.marker}});
@@ -105,6 +106,7 @@ Result<Order> parse_order(std::string_view line) {
     order.options.rendezvous = json.at("rendezvous");
     order.options.key = key;
     order.options.prefix = json.at("prefix");
+    order.options.restarts = whole_number(json.at("restarts"));
     const auto hosts = static_cast<int>(order.options.hosts.size());
     if (order.options.host_index < 0 || order.options.host_index >= hosts ||
         order.options.command.empty() || order.options.local_size() < 1) {

@@ -23,8 +23,8 @@ struct Generation;
 
 struct ElasticOptions {
   // As for join(), but without rank and size. The rendezvous is HOST:PORT, the store of a `stretto
-  // run`, which the launcher tells its own processes. `join_timeout` bounds each call of
-  // ElasticJob::join().
+  // run`, which the launcher tells its own processes. `join_timeout` bounds how long
+  // ElasticJob::join() waits for others, and then how long it takes to connect.
   JoinOptions join = {};
   // No generation begins with fewer processes: join() waits for more.
   int min_size = 1;
@@ -36,7 +36,8 @@ struct ElasticOptions {
 // stretto::join() ends with its first death, unless it shrinks.)
 //
 // From one change to the next the processes are one generation, with a communicator of its own.
-// Rank 0 is a process that has met the others before, so it has what newcomers need:
+// Rank 0 is a process that has met the others before, if one is left, so it has what newcomers
+// need:
 //
 //   stretto::ElasticJob job;
 //   while (const auto comm = job.join()) {  // Null: the job has finished.
@@ -76,7 +77,7 @@ class ElasticJob {
   ElasticJob(const ElasticJob&) = delete;
   ElasticJob& operator=(const ElasticJob&) = delete;
 
-  // The communicator of the next generation; the first one waits for all processes that the
+  // The communicator of the next generation; the first one waits for as many processes as the
   // launcher starts. Null if the job has finished, also while this process waited. Destroy the last
   // communicator before, or else the others may not know that it is over. Blocks. If a process dies
   // meanwhile, it begins anew. Throws Timeout, naming who is missing, and may be called again then;
