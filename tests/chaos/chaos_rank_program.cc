@@ -268,7 +268,10 @@ class Worker {
     } else if (what == "join-wrong-key") {
       ::setenv("STRETTO_JOB_KEY", std::string(64, 'a').c_str(), 1);
     } else if (what == "join-wrong-size") {
-      ::setenv("STRETTO_SIZE", std::to_string(options_.act_value).c_str(), 1);
+      // Both that `stretto run` sets: variables that differ are this rank's own mistake.
+      for (const char* variable : {"STRETTO_SIZE", "WORLD_SIZE"}) {
+        ::setenv(variable, std::to_string(options_.act_value).c_str(), 1);
+      }
     } else if (what == "join-wrong-algorithm") {
       ::setenv("STRETTO_ALGORITHM", "ring", 1);
     } else if (what.rfind("join-limit-", 0) == 0) {
