@@ -457,7 +457,7 @@ function(stretto_add_script_tests)
       add_test(NAME ${folder}.${name} COMMAND ${Python3_EXECUTABLE} -m unittest ${name}
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}/${folder})
       # One of them compiles a program that includes libtorch.
-      set_tests_properties(${folder}.${name} PROPERTIES TIMEOUT 300 PROCESSORS 2)
+      set_tests_properties(${folder}.${name} PROPERTIES TIMEOUT 300 PROCESSORS 2 COST 50)
       if(name STREQUAL "late_hosts_test")  # It sleeps.
         set_tests_properties(${folder}.${name} PROPERTIES LABELS slow PROCESSORS 1)
       endif()
