@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/fake_environment.h"

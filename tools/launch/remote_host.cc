@@ -14,6 +14,8 @@
 #include <cerrno>
 #include <filesystem>
 
+#include <fmt/format.h>
+
 #include "tools/launch/child.h"
 #include "tools/launch/messages.h"
 #include "tools/launch/rank_environment.h"
