@@ -306,6 +306,43 @@ def check_include_cycles(sources: list[Source]) -> Iterator[Finding]:
         yield from visit(path)
 
 
+# What is in the common header of cmake/compile_options.cmake, and words that need it. Some builds
+# are without that header, so that a source must not lean on it.
+COMMON_HEADERS = {
+    "algorithm": r"std::(ranges::)?(sort|find|find_if|any_of|all_of|none_of|min|max|clamp|copy)\(",
+    "atomic": r"std::atomic",
+    "fmt/format.h": r"fmt::(join|formatter|memory_buffer|format_to)\b",
+    "functional": r"std::function<",
+    "map": r"std::map<",
+    "memory": r"std::(unique_ptr|shared_ptr|make_unique|make_shared)\b",
+    "mutex": r"std::(mutex|lock_guard|unique_lock)\b",
+    "span": r"std::span",
+    "thread": r"std::(this_thread|thread)\b",
+}
+
+
+def check_common_headers(sources: list[Source]) -> Iterator[Finding]:
+    """That what a source uses is included by it, or by what it includes."""
+    known = {source.place: source for source in sources if source.is_cpp}
+    reached: dict[str, set[str]] = {}
+
+    def reach(path: str) -> set[str]:
+        if path not in reached:
+            reached[path] = {path}  # Ends cycles, which are findings of their own.
+            if path in known:
+                for _, included, _ in includes(known[path]):
+                    reached[path] |= reach(included)
+        return reached[path]
+
+    for place, source in known.items():
+        if not source.path.endswith(".cc") or any("torch" in path for path in reach(place)):
+            continue  # What includes libtorch has everything.
+        for number, line in enumerate(source.lines, 1):
+            for header, words in COMMON_HEADERS.items():
+                if header not in reach(place) and re.search(words, line.split("//")[0]):
+                    yield Finding(source.path, number, f"needs #include <{header}>")
+
+
 RULES: list[Callable[[Source], Iterator[Finding]]] = [
     check_blob, check_lines, check_head, check_sizes, check_calls,
 ]
@@ -318,7 +355,9 @@ def check_sources(sources: list[Source], layers: dict[str, list[str]]) -> list[F
         for rule in RULES:
             findings += rule(source)
         findings += check_includes(source, layers)
-    return findings + list(check_public_headers(sources)) + list(check_include_cycles(sources))
+    for check in (check_public_headers, check_include_cycles, check_common_headers):
+        findings += check(sources)
+    return findings
 
 
 def tracked_files(root: pathlib.Path) -> list[str]:

@@ -16,6 +16,7 @@ import source_text
 import tidy
 
 HEAD = "// Copyright the stretto authors.\n// SPDX-License-Identifier: Apache-2.0\n\n"
+THREADS = HEAD + "#include <thread>\n"
 LAYERS = {"base": [], "kernel": ["base"], "torch": ["base"]}
 
 
@@ -125,6 +126,14 @@ class RulesTest(unittest.TestCase):
     def test_a_good_file_is_clean(self):
         self.assert_clean("stretto/base/a.h", HEAD + "#pragma once\n\nint f();\n")
 
+    def test_what_the_common_header_has_is_included(self):
+        text = HEAD + '#include "stretto/base/b.h"\n\nauto a = fmt::join(list(), " ");\n'
+        self.assert_finds("stretto/base/a.cc", text, "needs #include <fmt/format.h>")
+        self.assert_clean("stretto/base/a.cc", text.replace('"stretto/base/b.h"', "<fmt/format.h>"))
+        header = self.source("stretto/base/b.h", HEAD + "#pragma once\n#include <fmt/format.h>\n")
+        source = self.source("stretto/base/a.cc", text)
+        self.assertEqual(list(tidy.check_common_headers([source, header])), [])
+
     def test_head_and_pragma(self):
         self.assert_finds("stretto/base/a.cc", "int a;\n", "SPDX")
         self.assert_finds("stretto/base/a.h", HEAD + "int a;\n", "#pragma once")
@@ -160,7 +169,7 @@ class RulesTest(unittest.TestCase):
             ("using namespace std;", "name what you use"),
         ]:
             with self.subTest(call):
-                self.assert_finds("stretto/kernel/a.cc", HEAD + call + "\n", instead)
+                self.assert_finds("stretto/kernel/a.cc", THREADS + call + "\n", instead)
         get = 'const char* a = std::getenv("A");\n'
         self.assert_finds("stretto/kernel/a.cc", HEAD + get, "take an Environment")
         self.assert_clean("stretto/base/a.cc", HEAD + get)
@@ -173,9 +182,9 @@ class RulesTest(unittest.TestCase):
             "bool operand(int a);",
         ]:
             with self.subTest(line):
-                self.assert_clean("stretto/kernel/a.cc", HEAD + line + "\n")
+                self.assert_clean("stretto/kernel/a.cc", THREADS + line + "\n")
         for path in ["stretto/kernel/a_test.cc", "tests/faults/a.cc", "tools/a.cc"]:
-            self.assert_clean(path, HEAD + "std::abort();\nstd::exit(1);\nstd::thread t(f);\n")
+            self.assert_clean(path, THREADS + "std::abort();\nstd::exit(1);\nstd::thread t(f);\n")
 
     def test_layers(self):
         below = HEAD + '#include "stretto/kernel/b.h"\n'

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <mutex>
 #include <random>
 #include <string>
 #include <thread>
