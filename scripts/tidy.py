@@ -306,8 +306,9 @@ def check_include_cycles(sources: list[Source]) -> Iterator[Finding]:
         yield from visit(path)
 
 
-# What is in the common header of cmake/compile_options.cmake, and words that need it. Some builds
-# are without that header, so that a source must not lean on it.
+# Headers that are in the common header of cmake/compile_options.cmake, but for those that come with
+# any of ours, and words that need them. Some builds are without the common header, so that a source
+# must not lean on it.
 COMMON_HEADERS = {
     "algorithm": r"std::(ranges::)?(sort|find|find_if|any_of|all_of|none_of|min|max|clamp|copy)\(",
     "atomic": r"std::atomic",
@@ -337,9 +338,11 @@ def check_common_headers(sources: list[Source]) -> Iterator[Finding]:
     for place, source in known.items():
         if not source.path.endswith(".cc") or any("torch" in path for path in reach(place)):
             continue  # What includes libtorch has everything.
-        for number, line in enumerate(source.lines, 1):
-            for header, words in COMMON_HEADERS.items():
-                if header not in reach(place) and re.search(words, line.split("//")[0]):
+        missing = {header: words for header, words in COMMON_HEADERS.items()
+                   if header not in reach(place)}
+        for number, line in enumerate(source_text.code_only(source.text).splitlines(), 1):
+            for header, words in missing.items():
+                if re.search(words, line):
                     yield Finding(source.path, number, f"needs #include <{header}>")
 
 

@@ -4,10 +4,10 @@
 #include "stretto/job/elastic_job.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -49,7 +49,8 @@ Result<std::unique_ptr<Membership>> enter(const ElasticOptions& options, const E
                            limit);
 }
 
-// Who has been lost while a generation meets will not be in the next; nor one whose time was up.
+// Failures after which the others can meet for the next generation: whoever is lost is missed there
+// no more, and whoever was late may come.
 bool may_meet_again(const Status& failure) {
   return failure.code() == StatusCode::peer_lost || failure.code() == StatusCode::aborted ||
          failure.code() == StatusCode::timeout;
@@ -103,7 +104,8 @@ Result<std::unique_ptr<Communicator>> ElasticJob::join_others() {
   }
 }
 
-// Whoever has waited for long, or not, has as much time for it as all others.
+// To connect takes join_timeout at most, however long a member has waited for the others before:
+// the time has to be the same for all.
 Result<std::unique_ptr<Communicator>> ElasticJob::meet(const Generation& generation) {
   const Environment& environment = job::environment_of(options_.join);
   JoinOptions options = options_.join;
@@ -117,7 +119,7 @@ Result<std::unique_ptr<Communicator>> ElasticJob::meet(const Generation& generat
   if (!joined.ok()) return joined;
   membership_->note_meeting(generation);
   generation_ = generation.number;
-  // Apart from what they have written to meet.
+  // Apart from the notes by which they have connected.
   store_ = std::make_shared<bootstrap::PrefixStore>("members/", generation.store);
   log(LogLevel::info, "generation {} of the job: this is rank {} of {}", generation_,
       generation.rank, size);
@@ -126,16 +128,16 @@ Result<std::unique_ptr<Communicator>> ElasticJob::meet(const Generation& generat
 
 bool ElasticJob::has_newcomers(Communicator& communicator) {
   if (membership_ == nullptr) return false;
-  std::vector<std::uint8_t> some = {0};
+  std::array<std::uint8_t, 1> are_there = {0};
   if (communicator.rank() == 0) {
     constexpr Duration kLongestAnswer = std::chrono::seconds(5);
     const Result<bool> found = membership_->has_newcomers(Deadline::after(kLongestAnswer));
-    // They wait, and training goes on, with or without the store.
+    // Without an answer training goes on, and newcomers wait.
     if (!found.ok()) log(LogLevel::warning, "{}", found.status().message());
-    some.front() = found.ok() && found.value() ? 1 : 0;
+    are_there.front() = found.ok() && found.value() ? 1 : 0;
   }
-  communicator.broadcast(some).wait();
-  return some.front() != 0;
+  communicator.broadcast(are_there).wait();
+  return are_there.front() != 0;
 }
 
 void ElasticJob::finish() {

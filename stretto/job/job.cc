@@ -121,12 +121,17 @@ Status meet_by_mpi(const Environment& environment, Job& job) {
   return {};
 }
 
-Status resolve_rendezvous(const JoinOptions& options, const Environment& environment, Job& job) {
-  if (job.size == 1) return {};
+// Where the program, or the variable of stretto, says that the ranks meet.
+Result<MaybeSourced<std::string>> given_rendezvous(const JoinOptions& options,
+                                                   const Environment& environment) {
   MaybeSourced<std::string> from_options;
   if (!options.rendezvous.empty()) from_options = {options.rendezvous, "option rendezvous"};
-  STRETTO_ASSIGN_OR_RETURN(const auto given,
-                           agree(from_options, read_text(environment, "STRETTO_RENDEZVOUS")));
+  return agree(from_options, read_text(environment, "STRETTO_RENDEZVOUS"));
+}
+
+Status resolve_rendezvous(const JoinOptions& options, const Environment& environment, Job& job) {
+  if (job.size == 1) return {};
+  STRETTO_ASSIGN_OR_RETURN(const auto given, given_rendezvous(options, environment));
   if (given) {
     job.sources.note("rendezvous", *given);
     return set_rendezvous(job, given->value).with_context(given->source);
@@ -151,7 +156,6 @@ Status resolve_rendezvous(const JoinOptions& options, const Environment& environ
 }
 
 Status resolve_key(const Environment& environment, Job& job) {
-  if (job.size == 1) return {};
   const auto text = environment.get("STRETTO_JOB_KEY");
   if (!text) {
     if (job.rendezvous_kind != RendezvousKind::launcher_store) {
@@ -358,7 +362,7 @@ Result<Job> resolve_job(const JoinOptions& options, const Environment& environme
   }
   if (job.size > 1) STRETTO_RETURN_IF_ERROR(refuse_restarted(environment));
   STRETTO_RETURN_IF_ERROR(resolve_rendezvous(options, environment, job));
-  STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
+  if (job.size > 1) STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_connections(options, environment, job));
   return job;
 }
@@ -392,12 +396,9 @@ Result<ElasticPlace> elastic_place(const JoinOptions& options, const Environment
                   "options");
   }
   STRETTO_ASSIGN_OR_RETURN(const RankAndSize own, resolve_rank_and_size({}, environment));
-  MaybeSourced<std::string> from_options;
-  if (!options.rendezvous.empty()) from_options = {options.rendezvous, "option rendezvous"};
-  STRETTO_ASSIGN_OR_RETURN(const auto given,
-                           agree(from_options, read_text(environment, "STRETTO_RENDEZVOUS")));
+  STRETTO_ASSIGN_OR_RETURN(const auto given, given_rendezvous(options, environment));
   if (!given && own.empty()) return ElasticPlace();
-  Job job{.size = 2};  // Of one, nobody would have to have a key.
+  Job job;
   if (given) {
     STRETTO_RETURN_IF_ERROR(set_rendezvous(job, given->value).with_context(given->source));
   }
@@ -412,12 +413,11 @@ Result<ElasticPlace> elastic_place(const JoinOptions& options, const Environment
   STRETTO_RETURN_IF_ERROR(resolve_connections(options, environment, job));
   ElasticPlace place{.store = bootstrap::HostPort{job.rendezvous_host, job.rendezvous_port},
                      .key = *job.key};
-  place.settings = fmt::format("backend {}, transport {}, encryption {}, algorithm {}", job.backend,
-                               !job.engine.empty() ? job.engine
-                               : job.shared_memory ? "auto"
-                                                   : "tcp",
-                               job.encrypted ? "tls" : "off",
-                               environment.get("STRETTO_ALGORITHM").value_or("chosen"));
+  const std::string links = job.shared_memory ? "auto" : "tcp";
+  place.settings =
+      fmt::format("backend {}, transport {}, encryption {}, algorithm {}", job.backend,
+                  job.engine.empty() ? links : job.engine, job.encrypted ? "tls" : "off",
+                  environment.get("STRETTO_ALGORITHM").value_or("chosen"));
   if (own.launcher != Launcher::stretto_run) return place;
   place.launcher_rank = own.rank->value;
   place.launched_size = own.size->value;

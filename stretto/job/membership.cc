@@ -49,8 +49,9 @@ constexpr Duration kLookAgain = std::chrono::milliseconds(5);
 Duration pause_for(std::size_t processes) {
   return std::max<Duration>(kLookAgain, std::chrono::milliseconds(processes));
 }
-// A request at the end of a wait still has a second, as the failure is to tell what it has found.
-WaitLimit asking(const WaitLimit& limit) {
+// Of a request to the store within a wait. At the end of the wait there is still a second for it,
+// as the failure is to tell what the store says.
+WaitLimit limit_of_request(const WaitLimit& limit) {
   const Deadline soon = Deadline::after(std::chrono::seconds(1));
   return Deadline(std::max(limit.deadline().time(), soon.time()));
 }
@@ -67,11 +68,18 @@ std::string card_of(int since, int launcher_rank) {
   return fmt::format("{} {} {} pid {}", since, launcher_rank, host_name(), ::getpid());
 }
 
-// The word before the next one of these letters, which is taken off the text with it.
+// Takes the text up to the next `end`, and that letter, off the text. Returns it without the
+// letter.
 std::string_view take_word(std::string_view& text, char end) {
   const std::string_view word = text.substr(0, text.find(end));
   text.remove_prefix(std::min(text.size(), word.size() + 1));
   return word;
+}
+
+// The rank of this process; -1: it is none of the members.
+int rank_among(const std::vector<Member>& members, std::int64_t process) {
+  const auto member = std::ranges::find(members, process, &Member::number);
+  return member == members.end() ? -1 : static_cast<int>(member - members.begin());
 }
 
 Result<Numbers> numbers_under(bootstrap::Store& store, const std::string& prefix,
@@ -159,8 +167,7 @@ Result<std::vector<Member>> parse_members(std::string_view text) {
     const auto since = parse_number<int>(take_word(word, ':'));
     const auto launcher_rank = parse_number<int>(word);
     const bool makes_sense = number && *number > 0 && since && *since > 0 && launcher_rank &&
-                             *launcher_rank >= -1 &&
-                             std::ranges::find(members, *number, &Member::number) == members.end();
+                             *launcher_rank >= -1 && rank_among(members, *number) < 0;
     if (!makes_sense) {
       return status_of(StatusCode::protocol, "\"{}\" are no members of a generation",
                        printable(std::string(text.substr(0, 80))));
@@ -203,28 +210,25 @@ Status Membership::compare_settings(const WaitLimit& limit) const {
 
 Result<std::optional<Generation>> Membership::next(const WaitLimit& limit) {
   while (true) {
-    STRETTO_RETURN_IF_ERROR(check_own_place(asking(limit)));
-    STRETTO_ASSIGN_OR_RETURN(const auto finished, store_->look_up(kFinished, asking(limit)));
+    STRETTO_RETURN_IF_ERROR(check_own_place(limit_of_request(limit)));
+    STRETTO_ASSIGN_OR_RETURN(const auto finished,
+                             store_->look_up(kFinished, limit_of_request(limit)));
     if (finished) return std::optional<Generation>();
-    STRETTO_ASSIGN_OR_RETURN(come_for_, open_generation(asking(limit)));
+    STRETTO_ASSIGN_OR_RETURN(come_for_, open_generation(limit_of_request(limit)));
     STRETTO_RETURN_IF_ERROR(store_->set(waits_key(come_for_, number_),
-                                        card_of(since_, options_.launcher_rank), asking(limit)));
+                                        card_of(since_, options_.launcher_rank),
+                                        limit_of_request(limit)));
     Result<std::vector<Member>> found = wait_for_members(come_for_, limit);
     if (found.status().code() == StatusCode::timeout) {
       // The others shall not count on this process, unless they have just done so.
-      (void)store_->delete_key(waits_key(come_for_, number_), asking(limit)).ok();
-      const auto late = members_of(come_for_, asking(limit));
-      const bool is_member =
-          late.ok() && !late.value().empty() &&
-          std::ranges::find(late.value(), number_, &Member::number) != late.value().end();
-      if (is_member) found = late;
+      (void)store_->delete_key(waits_key(come_for_, number_), limit_of_request(limit)).ok();
+      const auto late = members_of(come_for_, limit_of_request(limit));
+      if (late.ok() && rank_among(late.value(), number_) >= 0) found = late;
     }
     STRETTO_ASSIGN_OR_RETURN(const auto members, std::move(found));
-    const auto own = std::ranges::find(members, number_, &Member::number);
-    // Else the job has finished, or they had met before this process came.
-    if (own == members.end()) continue;
+    const int rank = rank_among(members, number_);
+    if (rank < 0) continue;  // The job has finished, or they had met before this process came.
     generation_ = come_for_;
-    const auto rank = static_cast<int>(own - members.begin());
     return std::optional<Generation>(
         {.number = generation_,
          .rank = rank,
@@ -235,12 +239,10 @@ Result<std::optional<Generation>> Membership::next(const WaitLimit& limit) {
 
 void Membership::note_meeting(const Generation& generation) {
   if (since_ == 0) since_ = generation.number;
-  // All have come from the ones before, and nobody looks there any more.
-  constexpr int kWithoutMeeting = 8;  // More than fail one after the other.
-  for (int old = std::max(1, generation.number - kWithoutMeeting);
-       generation.rank == 0 && old < generation.number; ++old) {
-    forget(old);
-  }
+  const int last = std::exchange(met_, generation.number);
+  // All have come from that one, and those since then have not met: nobody looks there any more.
+  if (generation.rank != 0 || last == 0) return;
+  for (int old = last; old < generation.number; ++old) forget(old);
 }
 
 Result<bool> Membership::has_newcomers(const WaitLimit& limit) const {
@@ -267,8 +269,8 @@ Result<int> Membership::open_generation(const WaitLimit& limit) const {
   }
   while (true) {
     STRETTO_ASSIGN_OR_RETURN(const auto members, members_of(number, limit));
-    const bool is_member = std::ranges::find(members, number_, &Member::number) != members.end();
-    if (members.empty() || (is_member && number > generation_)) return number;
+    const bool is_next = number > generation_ && rank_among(members, number_) >= 0;
+    if (members.empty() || is_next) return number;
     const std::string before = number == 1 ? "" : std::to_string(number);
     ++number;
     STRETTO_RETURN_IF_ERROR(
@@ -288,18 +290,21 @@ Result<std::vector<Member>> Membership::wait_for_members(int generation,
   const TimePoint start = Clock::now();
   std::vector<Member> last;
   if (generation > 1) {
-    STRETTO_ASSIGN_OR_RETURN(last, members_of(generation - 1, asking(limit)));
+    STRETTO_ASSIGN_OR_RETURN(last, members_of(generation - 1, limit_of_request(limit)));
   }
   while (true) {
-    STRETTO_ASSIGN_OR_RETURN(auto members, members_of(generation, asking(limit)));
+    STRETTO_ASSIGN_OR_RETURN(auto members, members_of(generation, limit_of_request(limit)));
     if (!members.empty()) return members;
-    STRETTO_RETURN_IF_ERROR(check_own_place(asking(limit)));
-    STRETTO_ASSIGN_OR_RETURN(const Meeting meeting, look(generation, last, asking(limit)));
-    // Behind that look: members who finish leave then, and are missed no more.
-    STRETTO_ASSIGN_OR_RETURN(const auto finished, store_->look_up(kFinished, asking(limit)));
+    STRETTO_RETURN_IF_ERROR(check_own_place(limit_of_request(limit)));
+    STRETTO_ASSIGN_OR_RETURN(const Meeting meeting,
+                             look(generation, last, limit_of_request(limit)));
+    // Asked after that look: a member finishes before it leaves, so if it is missed no more because
+    // it has left, this says so.
+    STRETTO_ASSIGN_OR_RETURN(const auto finished,
+                             store_->look_up(kFinished, limit_of_request(limit)));
     if (finished) return members;
     if (meeting.complete()) {
-      STRETTO_RETURN_IF_ERROR(close(generation, meeting, asking(limit)));
+      STRETTO_RETURN_IF_ERROR(close(generation, meeting, limit_of_request(limit)));
       continue;
     }
     if (limit.passed()) return describe_wait(generation, meeting, Clock::now() - start);

@@ -94,7 +94,8 @@ class Membership {
   std::unique_ptr<bootstrap::StoreWatch> life_;  // With it this process is gone.
   int come_for_ = 0;    // The last generation for which this process has come.
   int generation_ = 0;  // The last one that next() has returned.
-  int since_ = 0;
+  int since_ = 0;       // The first one in which this process has met the others; 0: none yet.
+  int met_ = 0;         // The last one.
 };
 
 }  // namespace stretto::job

@@ -64,9 +64,7 @@ void CompressedReduction::begin_step(Communicator& communicator, const FullBucke
                                            : options_.compression == Compression::never;
   finishes_early_ = !compresses_ && is_steady;
   ++step_;
-  auto choices = std::move(this_step_.choices);  // Keeps its memory.
-  choices.assign(full.of_count, {});
-  this_step_ = {.step = step_, .compressed = compresses_, .choices = std::move(choices)};
+  begin_statistics(this_step_, step_, compresses_, full.of_count);
   if (trial_ != nullptr) this_step_.measured = trial_->measured();
   announcing_ = 0;
   // Of a step that is not compressed there is no more to say, and nothing may tell its end.
@@ -75,17 +73,14 @@ void CompressedReduction::begin_step(Communicator& communicator, const FullBucke
 
 void CompressedReduction::note_choice(const FullBucket& full, bool has_any) {
   CompressionReason reason = reason_;
-  if (!has_any) {
-    const auto is_small = [&](const View& view) { return view.count < options_.min_elements; };
-    const bool are_small = std::ranges::all_of(full.gradient_views, is_small);
-    reason = are_small ? CompressionReason::too_small : CompressionReason::no_codec;
-  }
-  // Not all users of the hook know from the beginning how many buckets a step has.
-  for (CompressionStatistics* const step : {&this_step_, &last_step_}) {
-    if (compresses_ && step == &last_step_) break;
-    if (step->choices.size() <= full.index) step->choices.resize(full.index + 1);
-    step->choices[full.index] = {.compressed = compresses_ && has_any, .reason = reason};
-  }
+  if (!has_any) reason = reason_without_codec(full.gradient_views, options_.min_elements);
+  const auto note = [&](CompressionStatistics& step) {
+    // Not all users of the hook know from the beginning how many buckets a step has.
+    if (step.choices.size() <= full.index) step.choices.resize(full.index + 1);
+    step.choices[full.index] = {.compressed = compresses_ && has_any, .reason = reason};
+  };
+  note(this_step_);
+  if (!compresses_) note(last_step_);  // begin_step() has made it the last one already.
 }
 
 Work CompressedReduction::start(Communicator& communicator, const FullBucket& full) {

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -10,11 +11,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/clock.h"
 #include "stretto/base/id.h"
 #include "stretto/base/rank_vector.h"
+#include "stretto/base/view.h"
 #include "stretto/codec/low_rank.h"
 #include "stretto/reducer/compressed_reduction.h"
 
@@ -31,6 +34,22 @@ inline constexpr std::size_t kLeastPart = 512;
 constexpr bool gathers_as_much(std::size_t message_bytes, std::size_t gradient_bytes,
                                std::size_t ranks) {
   return message_bytes * ranks >= 2 * gradient_bytes;
+}
+
+// Why a bucket travels as it is in a step that is compressed: none of its gradients has a codec.
+inline CompressionReason reason_without_codec(std::span<const View> gradients,
+                                              std::size_t min_elements) {
+  const auto is_small = [=](const View& view) { return view.count < min_elements; };
+  return std::ranges::all_of(gradients, is_small) ? CompressionReason::too_small
+                                                  : CompressionReason::no_codec;
+}
+
+// Begins the statistics of a step that has so many buckets. The list of these keeps its memory.
+inline void begin_statistics(CompressionStatistics& statistics, std::uint64_t step, bool compressed,
+                             std::size_t buckets) {
+  auto choices = std::move(statistics.choices);
+  choices.assign(buckets, {});
+  statistics = {.step = step, .compressed = compressed, .choices = std::move(choices)};
 }
 
 // The matrices whose product stands for a gradient.

@@ -35,11 +35,10 @@ UnevenSteps::Announcement UnevenSteps::exchange(const Announcement& own) {
             "operations of the loop's own")
         .or_throw();
   }
-  Rank first = -1;
-  int with_data = 0;
+  Rank first = -1;  // That has data.
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].phase == Phase::finished) continue;
-    if (with_data++ == 0) first = static_cast<std::int32_t>(rank);
+    if (first < 0) first = static_cast<std::int32_t>(rank);
     const Announcement& expected = all[first];
     if (all[rank] == expected) continue;
     throw Mismatch(status_of(
@@ -48,9 +47,8 @@ UnevenSteps::Announcement UnevenSteps::exchange(const Announcement& own) {
         "inside join() all ranks with data must do the same",
         first.value(), rank, describe(expected), describe(all[rank])));
   }
-  if (with_data == 0) return {};
+  if (first < 0) return {};
   leader_ = first;
-  ranks_with_data_ = with_data;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     has_data_[rank] = all[rank].phase != Phase::finished;
   }

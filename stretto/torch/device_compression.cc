@@ -3,7 +3,6 @@
 
 #include "stretto/torch/device_compression.h"
 
-#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -154,9 +153,7 @@ Work DeviceCompression::start(Communicator& communicator, const FullBucket& full
   STRETTO_CHECK(communicator_ == &communicator, "attach() with this communicator comes first");
   const TimePoint begin = Clock::now();
   if (std::exchange(bucket_step_, full.step) != full.step) {
-    auto choices = std::move(this_step_.choices);  // Keeps its memory.
-    choices.assign(full.of_count, {});
-    this_step_ = {.step = ++step_, .compressed = true, .choices = std::move(choices)};
+    begin_statistics(this_step_, ++step_, true, full.of_count);
   }
   BucketExtracts own;
   on_device([&] { own = extract_all(full); });
@@ -164,12 +161,9 @@ Work DeviceCompression::start(Communicator& communicator, const FullBucket& full
   StartedExchange started = exchange_->start(full, std::move(own), position());
   this_step_.buckets += is_compressed ? 1 : 0;
   BucketCompression& choice = this_step_.choices[full.index];
-  const auto is_small = [&](const View& view) { return view.count < least_elements(); };
   choice.compressed = is_compressed;
   choice.reason = is_compressed ? CompressionReason::always
-                  : std::ranges::all_of(full.gradient_views, is_small)
-                      ? CompressionReason::too_small
-                      : CompressionReason::no_codec;
+                                : reason_without_codec(full.gradient_views, least_elements());
   this_step_.message_bytes += started.sent_bytes;
   this_step_.received_bytes += started.received_bytes;
   choice.codec_seconds = seconds(Clock::now() - begin);

@@ -16,6 +16,7 @@
 
 #include "stretto/torch/parameter_averaging.h"
 #include "stretto/torch/sharded_optimizer.h"
+#include "tests/support/at_the_end.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/torch_models.h"
 
@@ -121,19 +122,6 @@ TEST(Joinable, SparseGradientsReachTheRankThatStepsThem) {
   });
 }
 
-// Compares ranks when the loop has ended, before all get the parameters of the last one.
-class Comparison : public Joinable {
- public:
-  Comparison(Communicator& communicator, std::function<void()> compare)
-      : Joinable(communicator), compare_(std::move(compare)) {}
-
- private:
-  void follow(std::uint64_t /*what*/) override {}
-  void finish(Rank /*last*/) override { compare_(); }
-
-  std::function<void()> compare_;
-};
-
 // The parameters of rank r grow by steps[r] in each of its counts[r] steps. Returns what they are
 // when the loop has ended, on all ranks.
 std::vector<float> averaged(const Counts& counts, const std::vector<float>& growth,
@@ -153,7 +141,7 @@ std::vector<float> averaged(const Counts& counts, const std::vector<float>& grow
         if (step == average_all_after) averaging.average_all();
       }
     };
-    Comparison comparison(communicator, [&] { EXPECT_NO_THROW(ddp.verify_replicas()); });
+    AtTheEnd comparison(communicator, [&] { EXPECT_NO_THROW(ddp.verify_replicas()); });
     ddp.join(loop, {.joinables = {&averaging, &comparison}});
     EXPECT_EQ(averaging.steps(), static_cast<std::uint64_t>(*std::ranges::max_element(counts)));
     if (rank == 0) result = {model->weight.item<float>(), model->bias.item<float>()};
@@ -275,7 +263,7 @@ TEST(Joinable, LowPrecisionCopiesOfAllModelsArePutBackBeforeARankFollows) {
       output.sum().backward();
       sharded.step();
     };
-    Comparison comparison(communicator, [&] { EXPECT_NO_THROW(ddp.verify_replicas()); });
+    AtTheEnd comparison(communicator, [&] { EXPECT_NO_THROW(ddp.verify_replicas()); });
     ddp.join([&] { inner.join(loop); }, {.joinables = {&sharded, &comparison}});
     EXPECT_EQ(model->a->bias.scalar_type(), torch::kFloat);
     expect_close(model->a->bias, before - 0.1f * 0.5f, "half the gradient of rank 1");

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -18,6 +17,7 @@
 #include "stretto/torch/buffer_hook.h"
 #include "stretto/torch/distributed_data_parallel.h"
 #include "stretto/torch/joinable.h"
+#include "tests/support/at_the_end.h"
 #include "tests/support/own_timeout.h"
 #include "tests/support/torch_models.h"
 
@@ -207,19 +207,6 @@ TEST(ReplicaOptions, ConvertedBuffersMayBecomeEqualAfterForward) {
     EXPECT_TRUE(model->bias.grad().equal(torch::full({2}, 4.0, torch::kDouble)));
   });
 }
-
-// Looks at what a rank has when the loop has ended, before all get what the last one has.
-class AtTheEnd : public Joinable {
- public:
-  AtTheEnd(Communicator& communicator, std::function<void()> look)
-      : Joinable(communicator), look_(std::move(look)) {}
-
- private:
-  void follow(std::uint64_t /*what*/) override {}
-  void finish(Rank /*last*/) override { look_(); }
-
-  std::function<void()> look_;
-};
 
 // Rank r has r + 1 batches. Those that have none left take part, with the buffers that they have.
 TEST(ReplicaOptions, InsideJoinBuffersMayBecomeEqualAfterForward) {

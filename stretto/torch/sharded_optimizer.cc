@@ -80,12 +80,16 @@ torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes) {
   return archive;
 }
 
-std::string packed_settings(const Optimizer& optimizer) {
-  torch::serialize::OutputArchive archive;
-  write_settings(optimizer, archive);
+std::string text_of(torch::serialize::OutputArchive& archive) {
   std::ostringstream text;
   archive.save_to(text);
   return text.str();
+}
+
+std::string packed_settings(const Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  write_settings(optimizer, archive);
+  return text_of(archive);
 }
 
 std::string packed(Optimizer& optimizer, const std::vector<std::pair<std::string, void*>>& keys) {
@@ -97,9 +101,7 @@ std::string packed(Optimizer& optimizer, const std::vector<std::pair<std::string
     found->second->serialize(of_parameter);
     archive.write(name, of_parameter);
   }
-  std::ostringstream text;
-  archive.save_to(text);
-  return text.str();
+  return text_of(archive);
 }
 
 }  // namespace
@@ -213,9 +215,7 @@ ByteVector ShardedOptimizer::inputs_of(Rank rank) const {
       archive.write("gradient" + std::to_string(i), gradient.clone());
     }
   }
-  std::ostringstream text;
-  archive.save_to(text);
-  const std::string packed = text.str();
+  const std::string packed = text_of(archive);
   const auto bytes = std::as_bytes(std::span(packed));
   return {bytes.begin(), bytes.end()};
 }

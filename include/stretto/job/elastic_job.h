@@ -55,9 +55,9 @@ struct ElasticOptions {
 // generation. Change it when the last operation of a step has ended. A rank that has finished a
 // step may then meet with one that has not, and the state of rank 0 counts.
 //
-// Who calls join() waits for every process of the last generation that lives. So all have to come:
-// those that an operation does not tell (it succeeded for them) when they use the old communicator
-// next, as it fails as soon as another rank has destroyed its own. A process that hangs, but lives,
+// Who calls join() waits for every process of the last generation that lives, so all have to come.
+// A process for which the failed operation has succeeded learns of it from its next one: that fails
+// as soon as another rank has destroyed its communicator. A process that hangs, but lives,
 // makes the others time out in the operation, and then in join(), until somebody kills it. A
 // process leaves the job when its ElasticJob is destroyed, after its communicator.
 //

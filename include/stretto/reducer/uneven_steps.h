@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -54,7 +55,7 @@ class UnevenSteps {
 
   // The lowest rank that had data when last any had, how many had, and which.
   Rank leader() const { return leader_; }
-  int ranks_with_data() const { return ranks_with_data_; }
+  int ranks_with_data() const { return static_cast<int>(std::ranges::count(has_data_, true)); }
   bool has_data(Rank rank) const { return has_data_[static_cast<std::size_t>(rank.value())]; }
 
  protected:
@@ -67,7 +68,6 @@ class UnevenSteps {
   Communicator& communicator_;
   std::optional<Duration> timeout_;
   Rank leader_ = 0;
-  int ranks_with_data_ = 0;
   std::vector<bool> has_data_;
 };
 

@@ -64,9 +64,7 @@ class Joinable {
   // of the ranks that had data last. After that, models get its parameters and buffers.
   virtual void finish(Rank last) = 0;
   // Whether ranks keep different parts of the state of `optimizer`, so that none has all of it.
-  virtual bool shares_out(const torch::optim::Optimizer& optimizer) const {
-    return (void)optimizer, false;
-  }
+  virtual bool shares_out(const torch::optim::Optimizer& /*optimizer*/) const { return false; }
   // For messages: what follows announce(what), such as "step() of the ShardedOptimizer".
   virtual std::string describe(std::uint64_t what) const;
 
