@@ -80,6 +80,7 @@ struct OpaqueComm {
   int rank = 0;
   int size = 1;
   int device = 0;
+  bool is_blocking = false;  // Calls return when they are done, or on the stream.
   bool is_aborted = false;
   bool is_finalized = false;
   ResultCode error = kSuccess;
@@ -275,6 +276,12 @@ ResultCode state_of(Comm comm) {
   return comm->is_finalized && is_held ? kInProgress : kSuccess;
 }
 
+// Of a blocking communicator: until the other ranks have come, or its calls have run.
+ResultCode wait_for(Comm comm, std::unique_lock<std::mutex>& held) {
+  shared().changed.wait(held, [&] { return comm->is_aborted || state_of(comm) != kInProgress; });
+  return state_of(comm);
+}
+
 // Messages of a group are under way at once: what is sent must not be received into.
 bool overlap(const Call& sent, const Call& received) {
   if (sent.kind != Kind::send || received.kind != Kind::receive) return false;
@@ -284,10 +291,33 @@ bool overlap(const Call& sent, const Call& received) {
          to < from + sent.count * bytes_of(sent.type);
 }
 
+// Launches the calls of the calling thread's group.
+ResultCode launch_group(std::unique_lock<std::mutex>& held) {
+  Comm const comm = std::exchange(group.comm, nullptr);
+  if (comm == nullptr) return kSuccess;
+  if (state_of(comm) == kInProgress) {
+    shared().misused("a launch while another is under way");
+    return kInvalidUsage;
+  }
+  for (const Call& sent : group.calls) {
+    for (const Call& other : group.calls) {
+      if (overlap(sent, other)) shared().misused("a message into what is being sent");
+    }
+  }
+  ++shared().control.launches;
+  comm->launching = std::exchange(group.calls, {});
+  comm->launching_on = group.stream;
+  comm->launched_at = Clock::now();
+  if (comm->is_blocking) return wait_for(comm, held);
+  comm->launched_at += shared().delay();
+  return kInProgress;
+}
+
 ResultCode add(Call call, Comm comm, StreamHandle stream) {
-  const std::lock_guard held(shared().mutex);
+  std::unique_lock held(shared().mutex);
   ++shared().control.calls;
-  if (group.depth == 0) shared().misused("a collective outside of a group");
+  const bool is_launched = group.depth == 0 && comm->is_blocking;
+  if (group.depth == 0 && !is_launched) shared().misused("a collective outside of a group");
   if (current_device() != comm->device) {
     shared().misused("a collective on another device than its communicator's");
   }
@@ -304,7 +334,7 @@ ResultCode add(Call call, Comm comm, StreamHandle stream) {
   call.is_registered = is_registered(call.from) && is_registered(call.to);
   if (call.op >= kFirstMadeOp) call.factor = comm->factors[call.op];
   group.calls.push_back(call);
-  return kSuccess;
+  return is_launched ? launch_group(held) : kSuccess;
 }
 
 }  // namespace
@@ -336,7 +366,7 @@ ResultCode ncclGetUniqueId(UniqueId* id) {
   return kSuccess;
 }
 ResultCode ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, void* bytes) {
-  const std::lock_guard held(shared().mutex);
+  std::unique_lock held(shared().mutex);
   Config config;
   std::memcpy(&config.size_bytes, bytes, sizeof(config.size_bytes));
   const bool knows_names = shared().control.version >= 22700;
@@ -344,7 +374,7 @@ ResultCode ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, 
     shared().misused("a configuration that this version does not have");
   }
   std::memcpy(&config, bytes, config.size_bytes);
-  if (config.magic != 0xcafebeef || config.blocking != 0 || !has_context()) {
+  if (config.magic != 0xcafebeef || !has_context()) {
     return stretto::fake_nccl::kInvalidArgument;
   }
   auto& world = worlds()[std::string(id.bytes, sizeof(id.bytes))];
@@ -355,7 +385,9 @@ ResultCode ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, 
   (*comm)->rank = rank;
   (*comm)->size = ranks;
   (*comm)->device = current_device();
-  return kInProgress;
+  (*comm)->is_blocking = config.blocking == 1;
+  shared().changed.notify_all();
+  return (*comm)->is_blocking ? wait_for(*comm, held) : kInProgress;
 }
 ResultCode ncclCommGetAsyncError(Comm comm, ResultCode* state) {
   const std::lock_guard held(shared().mutex);
@@ -363,9 +395,9 @@ ResultCode ncclCommGetAsyncError(Comm comm, ResultCode* state) {
   return kSuccess;
 }
 ResultCode ncclCommFinalize(Comm comm) {
-  const std::lock_guard held(shared().mutex);
+  std::unique_lock held(shared().mutex);
   comm->is_finalized = true;
-  return kInProgress;
+  return comm->is_blocking ? wait_for(comm, held) : kInProgress;
 }
 ResultCode ncclCommDestroy(Comm comm) {
   const std::lock_guard held(shared().mutex);
@@ -404,23 +436,8 @@ ResultCode ncclGroupStart() {
 }
 ResultCode ncclGroupEnd() {
   --group.depth;
-  const std::lock_guard held(shared().mutex);
-  Comm const comm = std::exchange(group.comm, nullptr);
-  if (comm == nullptr) return kSuccess;
-  if (state_of(comm) == kInProgress) {
-    shared().misused("a launch while another is under way");
-    return kInvalidUsage;
-  }
-  for (const Call& sent : group.calls) {
-    for (const Call& other : group.calls) {
-      if (overlap(sent, other)) shared().misused("a message into what is being sent");
-    }
-  }
-  ++shared().control.launches;
-  comm->launching = std::exchange(group.calls, {});
-  comm->launching_on = group.stream;
-  comm->launched_at = stretto::fake_nccl::Clock::now() + shared().delay();
-  return kInProgress;
+  std::unique_lock held(shared().mutex);
+  return launch_group(held);
 }
 ResultCode ncclAllReduce(const void* from, void* to, std::size_t count, Type type, RedOp op,
                          Comm comm, StreamHandle stream) {
