@@ -241,6 +241,8 @@ function(stretto_add_cross_layer_tests)
       add_dependencies(chaos_rank_program stretto_ucx)
     endif()
   endif()
+  # What the driver of ./dev bench gpus measures, by ranks that are threads.
+  target_sources(nccl_test PRIVATE ${PROJECT_SOURCE_DIR}/bench/drivers/gpu_systems.cc)
   add_dependencies(nccl_test fake_nccl)
   add_dependencies(device_test fake_nccl)
   if(TARGET end_to_end_test)
@@ -440,6 +442,9 @@ function(stretto_add_bench_drivers)
   # Of ./dev bench hosts --training.
   stretto_add_program(wire_driver OFF SOURCES bench/drivers/wire_driver.cc LIBRARIES stretto)
   stretto_add_program(join_driver OFF SOURCES bench/drivers/join_driver.cc LIBRARIES stretto)
+  # Of ./dev bench gpus.
+  stretto_add_program(gpu_driver OFF
+    SOURCES bench/drivers/gpu_driver.cc bench/drivers/gpu_systems.cc LIBRARIES stretto)
   # Of ./dev bench ddp.
   if(TARGET stretto_torch)
     stretto_add_program(ddp_driver ON SOURCES bench/drivers/ddp_driver.cc LIBRARIES stretto)

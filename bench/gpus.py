@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""How fast an all_reduce on GPUs is, for stretto and for NCCL alone, in turns.
+
+Every sum is checked first. Then all systems take turns, in the same processes: NCCL called directly
+on a stream, and stretto's backends nccl and cuda; between hosts, backend nccl also in two levels.
+Times are those of the slowest rank: by size, by operations in flight, and by number of ranks.
+"""
+
+import argparse
+import dataclasses
+import datetime
+import json
+import os
+import pathlib
+import shlex
+import statistics
+import subprocess
+import sys
+
+import figures
+import page
+import peers
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT / "scripts"))
+import gpu_check  # noqa: E402  pylint: disable=wrong-import-position
+
+KIB, MIB = 1 << 10, 1 << 20
+SIZES = [8, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB]
+IN_FLIGHT = [1, 2, 4, 8, 16]
+IN_FLIGHT_BYTES = 4 * MIB  # Of each.
+RANKS_BYTES = 64 * MIB
+ALONE = "NCCL alone"  # As bench/drivers/gpu_systems.cc names it.
+EXAMPLES = """examples:
+  ./dev bench gpus                                  a rank for each GPU
+  ./dev bench gpus --ranks 2,4,8 --html gpus.html   also by number of ranks, with plots
+  ./dev bench gpus --bytes 8,64K,16M --json gpus.jsonl
+  ./dev bench gpus --ranks 8 --hosts node0,node1    8 ranks on each host; two levels against flat
+  python3 bench/gpus.py --bin build/gpu/bin         programs that are built already"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What depends on what: `key` of a line is on the horizontal axis."""
+
+    key: str
+    title: str
+    caption: str
+    name_of: object = str  # Of a place on that axis.
+
+
+PARTS = [Part("bytes", "By size", "one all_reduce at a time", figures.size_text),
+         Part("in_flight", "By operations in flight",
+              f"all_reduces of {figures.size_text(IN_FLIGHT_BYTES)} each, begun together"),
+         Part("ranks", "By number of ranks",
+              f"one all_reduce of {figures.size_text(RANKS_BYTES)} at a time")]
+
+
+class DriverFailed(Exception):
+    """The text is what the job has said."""
+
+
+def numbers_of(text):
+    try:
+        numbers = [int(word) for word in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers; write 2 or 2,4")
+    return numbers
+
+
+def parse_arguments(words, gpus):
+    parser = argparse.ArgumentParser(
+        prog="./dev bench gpus", description=__doc__, epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=numbers_of, default=[max(1, gpus)], metavar="N[,N]",
+                        help="processes on each host [as many as there are GPUs]")
+    parser.add_argument("--hosts", metavar="HOSTS",
+                        help="as of stretto run, with the programs in the same folder [this one]")
+    parser.add_argument("--bytes", type=peers.sizes_of, default=SIZES, metavar="B[,B]",
+                        help="sizes, as in 8,64K,16M")
+    parser.add_argument("--in-flight", type=numbers_of, default=IN_FLIGHT, metavar="N[,N]",
+                        help="numbers of operations that are in flight together [1,2,4,8,16]")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each [7]")
+    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
+    parser.add_argument("--html", type=pathlib.Path, metavar="FILE", help="a page with plots")
+    parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build" / "release" / "bin",
+                        metavar="FOLDER", help="programs that are built [build/release/bin]")
+    return parser.parse_args(words)
+
+
+def points_of(arguments, ranks):
+    """(bytes, in flight) of what is measured with so many ranks: all with the most of them."""
+    points = [(RANKS_BYTES, 1)] if len(arguments.ranks) > 1 else []
+    if ranks == max(arguments.ranks):
+        # At least one element.
+        points += [(max(4, size // 4 * 4), 1) for size in arguments.bytes]
+        points += [(IN_FLIGHT_BYTES, count) for count in arguments.in_flight]
+    return list(dict.fromkeys(points))
+
+
+def drive(arguments, ranks, points):
+    """What the driver prints."""
+    programs = arguments.bin.resolve()
+    hosts = ["--hosts", arguments.hosts] if arguments.hosts else []
+    command = [programs / "stretto", "run", "-n", ranks, "--no-prefix", *hosts, "--",
+               programs / "gpu_driver", arguments.rounds,
+               *(f"{size}x{count}" for size, count in points)]
+    environment = {name: value for name, value in os.environ.items() if name != "STRETTO_BACKEND"}
+    try:
+        job = subprocess.run([str(word) for word in command], env=environment, text=True,
+                             capture_output=True, check=False)
+    except OSError as error:
+        raise DriverFailed(str(error)) from error
+    if job.returncode != 0:
+        raise DriverFailed(job.stderr.strip() or job.stdout.strip())
+    return job.stdout
+
+
+def measure(arguments):
+    """(lines, sentences on what was left out)"""
+    lines, sentences = [], []
+    for ranks in arguments.ranks:
+        number_of = "1 rank" if ranks == 1 else f"{ranks} ranks"
+        output = drive(arguments, ranks, points_of(arguments, ranks))
+        lines += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+        sentences += [f"{number_of}, {line}." for line in output.splitlines()
+                      if line.startswith("left out ")]
+        print(f"  {number_of}: done", file=sys.stderr, flush=True)
+    return lines, sentences
+
+
+def lines_of(part, lines):
+    """Those of a part, in the order of its axis."""
+    most = max((line["ranks"] for line in lines), default=0)
+    fits = {"bytes": lambda line: line["ranks"] == most and line["in_flight"] == 1,
+            "in_flight": lambda line: (line["ranks"] == most and line["bytes"] == IN_FLIGHT_BYTES),
+            "ranks": lambda line: line["bytes"] == RANKS_BYTES and line["in_flight"] == 1}
+    return sorted(filter(fits[part.key], lines), key=lambda line: line[part.key])
+
+
+def number(value):
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def range_text(values):
+    return f"{number(statistics.median(values))} ({number(min(values))} to {number(max(values))})"
+
+
+def ratios(line, alone):
+    """Round by round."""
+    return [mine / other for mine, other in zip(line["us"], alone["us"])]
+
+
+def table(part, lines):
+    """Markdown: times, what calls take of the host, and times as multiples of those of NCCL."""
+    chosen = lines_of(part, lines)
+    cells = {(line[part.key], line["system"]): line for line in chosen}
+    systems = list(dict.fromkeys(line["system"] for line in chosen))
+    others = [system for system in systems if system != ALONE] if ALONE in systems else []
+    heads = [part.key.replace("_", " "), *systems, *(f"call, {system}" for system in systems),
+             *(f"{system} / {ALONE}" for system in others)]
+    rows = [heads, ["---"] * len(heads)]
+    for x in dict.fromkeys(line[part.key] for line in chosen):
+        of = {system: cells.get((x, system)) for system in systems}
+        row = [part.name_of(x)]
+        row += [range_text(of[system]["us"]) if of[system] else "-" for system in systems]
+        row += [number(statistics.median(of[system]["call_us"])) if of[system] else "-"
+                for system in systems]
+        row += [range_text(ratios(of[system], of[ALONE])) if of[system] and of[ALONE] else "-"
+                for system in others]
+        rows.append(row)
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+
+
+def text(lines, left_out):
+    parts = [f"{part.title}, {part.caption}; microseconds:\n\n{table(part, lines)}"
+             for part in PARTS if lines_of(part, lines)]
+    return "\n\n".join(parts + left_out)
+
+
+def chart(part, lines, unit, value_of):
+    curves = {}
+    for line in lines_of(part, lines):
+        values = [value_of(line, us) for us in line["us"]]
+        middle = statistics.median(values)
+        title = f"{line['system']}, {part.name_of(line[part.key])}: {number(middle)} {unit}"
+        curves.setdefault(line["system"], []).append(
+            page.Point(line[part.key], middle, min(values), max(values), title=title))
+    places = sorted({line[part.key] for line in lines_of(part, lines)})
+    return page.chart(curves, [], places, unit, f"{part.title}, {unit}",
+                      f"{part.caption}; medians of all rounds, and the range.",
+                      name_of=part.name_of)
+
+
+def html(run, lines, left_out):
+    charts = [chart(PARTS[0], lines, "us", lambda line, us: us)]
+    charts += [chart(part, lines, "GB/s",
+                     lambda line, us: line["bytes"] * line["in_flight"] / us / 1e3)
+               for part in PARTS]
+    facts = (f"{', '.join(run['gpus'])}; f32 sums in place; {run['date']}, commit "
+             f"{run['commit']}; {run['command']}")
+    return page.whole("All-reduce on GPUs", page.escape(facts), page.plots(charts)
+                      + "".join(f"<p>{page.escape(sentence)}</p>" for sentence in left_out))
+
+
+def main(words):
+    gpus, reason = gpu_check.find_gpus(os.environ.get("STRETTO_CUDA_DRIVER") or "libcuda.so.1")
+    arguments = parse_arguments(words, len(gpus))
+    if not gpus:
+        print(f"no GPU: {reason}; nothing was measured.")
+        return gpu_check.NO_GPU
+    run = {"gpus": gpus, "commit": peers.commit_of(), "rounds": arguments.rounds,
+           "command": shlex.join(["./dev", "bench", "gpus", *peers.without_files(words)]),
+           "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
+    lines, left_out = measure(arguments)
+    print(text(lines, left_out))
+    if arguments.json:
+        arguments.json.write_text("".join(json.dumps(line | run) + "\n" for line in lines))
+    if arguments.html:
+        arguments.html.write_text(html(run, lines, left_out))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except DriverFailed as failure:
+        print(f"./dev bench gpus: {failure}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
