@@ -20,6 +20,7 @@ import pathlib
 import re
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import sysconfig
@@ -28,6 +29,7 @@ import time
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 NO_GPU = 77
 LAST_LINES = 12
+MOST_ADDED_US = 50  # By stretto to an all_reduce of NCCL.
 
 
 @dataclasses.dataclass
@@ -38,6 +40,7 @@ class Part:
     seconds: float
     environment: dict = dataclasses.field(default_factory=dict)
     needs: list = dataclasses.field(default_factory=list)
+    judge: object = lambda facts: ""  # Says what is wrong with what it has measured.
 
 
 @dataclasses.dataclass
@@ -89,6 +92,8 @@ def run(part, seconds):
         outcome.result = "timed out"
     elif process.returncode != 0 or says_skipped(output):
         outcome.result = "failed"
+    elif fault := part.judge(outcome.facts):
+        outcome.result, output = "failed", fault
     if outcome.result != "passed":
         outcome.detail = "\n".join(output.strip().splitlines()[-LAST_LINES:])
     return outcome
@@ -159,6 +164,33 @@ def kernel_parts(folder):
         parts.append(Part(f"compute-sanitizer {tool}", command, 60,
                           needs=["compute-sanitizer", kernels]))
     return parts
+
+
+def nccl_alone_part(folder, gpus):
+    ranks = ",".join(str(count) for count in sorted({1, gpus}))
+    command = [sys.executable, SOURCE / "bench" / "gpus.py", "--bin", folder, "--ranks", ranks,
+               "--bytes", "8,64K,1M", "--in-flight", "4", "--json", "/dev/stdout"]
+    return Part("all_reduce against NCCL alone", command, 90, needs=[str(folder / "gpu_driver")],
+                judge=slowness_beside_nccl)
+
+
+def slowness_beside_nccl(facts):
+    """Of short all_reduces, which take the longer by what stretto does besides; gross misses only.
+
+    A wrong sum ends the program.
+    """
+    times = {}
+    for fact in facts:
+        if fact["in_flight"] == 1 and fact["bytes"] <= 64 << 10:
+            times.setdefault((fact["ranks"], fact["bytes"]), {})[fact["system"]] = (
+                statistics.median(fact["us"]))
+    for (ranks, size), of in times.items():
+        if not {"NCCL alone", "stretto nccl"} <= of.keys():
+            return f"NCCL was not measured with {ranks} ranks"
+        added = of["stretto nccl"] - of["NCCL alone"]
+        if added > MOST_ADDED_US:
+            return f"{ranks} ranks, {size} bytes: stretto adds {added:.0f} us to NCCL's all_reduce"
+    return "" if times else "nothing was measured"
 
 
 def training_parts(folder):
@@ -275,7 +307,8 @@ def main(arguments, driver="libcuda.so.1"):
             before_training = [building("building with torch", options.build, options.jobs,
                                         "gpu_rank_program", "stretto_torch_test",
                                         "ddp_driver", *backend)]
-    parts = before_kernels + kernel_parts(folder) + before_training + training_parts(folder)
+    parts = (before_kernels + kernel_parts(folder) + [nccl_alone_part(folder, len(gpus))]
+             + before_training + training_parts(folder))
     outcomes = run_all(parts, options.seconds)
     show(outcomes)
     if options.json:

@@ -82,6 +82,34 @@ class GpuCheckTest(unittest.TestCase):
         self.assertIn("no such function", shown)
         self.assertRegex(shown, "training, 4 ranks on one GPU *passed")
 
+    def beside_nccl(self, with_stretto_us):
+        """Where NCCL alone takes 20 us."""
+        def line(system, us):
+            return json.dumps({"system": system, "ranks": 1, "bytes": 8, "in_flight": 1, "us": [us],
+                               "call_us": [2]})
+        self.programs()
+        self.program("gpu_driver")
+        self.program("stretto", "case $* in *gpu_driver*)", f"echo '{line('NCCL alone', 20)}'",
+                     f"echo '{line('stretto nccl', with_stretto_us)}'", ";; esac")
+        with unittest.mock.patch.dict("os.environ", STRETTO_CUDA_DRIVER=self.driver()):
+            return self.check()
+
+    def test_what_stretto_adds_to_nccl_is_shown(self):
+        status, shown = self.beside_nccl(60)
+        self.assertEqual(status, 0, shown)
+        self.assertIn("system stretto nccl, ranks 1, bytes 8, in_flight 1, us [60]", shown)
+
+    def test_too_much_added_to_nccl_fails(self):
+        status, shown = self.beside_nccl(90)
+        self.assertEqual(status, 1)
+        self.assertRegex(shown, "all_reduce against NCCL alone *failed")
+        self.assertIn("1 ranks, 8 bytes: stretto adds 70 us to NCCL's all_reduce", shown)
+
+    def test_nccl_that_was_not_measured_fails(self):
+        facts = [{"system": "stretto cuda", "ranks": 1, "bytes": 8, "in_flight": 1, "us": [9]}]
+        self.assertIn("not measured", gpu_check.slowness_beside_nccl(facts))
+        self.assertIn("nothing was measured", gpu_check.slowness_beside_nccl([]))
+
     def test_a_test_that_skips_itself_has_failed(self):
         self.programs()
         self.program("stretto_cuda_device_test", "echo '[  SKIPPED ] OnDevice.All (0 ms)'")
