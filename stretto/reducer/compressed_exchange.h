@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "stretto/base/id.h"
 #include "stretto/base/rank_vector.h"
 #include "stretto/base/view.h"
+#include "stretto/codec/codec.h"
 #include "stretto/codec/low_rank.h"
 #include "stretto/reducer/compressed_reduction.h"
 
@@ -29,11 +31,36 @@ inline constexpr std::size_t kCompressedWays = 4;
 // Parts of fewer elements are not worth a message each.
 inline constexpr std::size_t kLeastPart = 512;
 
-// Whether to gather messages of so many bytes is to receive as much as an all_reduce of the
-// gradients does, which is 2 / ranks of them from each other rank.
-constexpr bool gathers_as_much(std::size_t message_bytes, std::size_t gradient_bytes,
+constexpr bool are_worth_parts(std::size_t elements, std::size_t ranks) {
+  return elements >= ranks * kLeastPart;
+}
+
+// Whether messages of so many bytes, of a step, are divided although they are to be gathered: to
+// gather them is to receive as much as an all_reduce of the gradients does, which is 2 / ranks of
+// them from each other rank.
+constexpr bool divides_instead(std::size_t message_bytes, std::size_t gradient_bytes,
                                std::size_t ranks) {
-  return message_bytes * ranks >= 2 * gradient_bytes;
+  return ranks > 2 && message_bytes * ranks >= 2 * gradient_bytes &&
+         are_worth_parts(gradient_bytes / sizeof(float), ranks);
+}
+
+// What one rank adds up of a divided gradient.
+struct AddedPart {
+  std::size_t first = 0;  // Element of the gradient.
+  std::size_t count = 0;
+};
+// Who adds up all of a gradient that is too small to be divided.
+constexpr std::size_t owner_of(std::size_t gradient, std::size_t ranks) { return gradient % ranks; }
+constexpr AddedPart part_added_by(std::size_t adder, std::size_t elements, std::size_t owner,
+                                  std::size_t ranks) {
+  if (!are_worth_parts(elements, ranks)) return {0, adder == owner ? elements : 0};
+  const std::size_t first = adder * elements / ranks;
+  return {first, (adder + 1) * elements / ranks - first};
+}
+// What sums of messages are divided by before they are encoded again by a codec that is bounded: so
+// they are not beyond its bound. A power of two, which rounds nothing.
+inline int divisor_of_sums(const Codec& codec, int ranks) {
+  return codec.is_bounded() ? static_cast<int>(std::bit_ceil(static_cast<unsigned>(ranks))) : 1;
 }
 
 // Why a bucket travels as it is in a step that is compressed: none of its gradients has a codec.

@@ -4,7 +4,6 @@
 // What CompressedReduction makes of gradients and sums, and what it reads of others.
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 #include <fmt/format.h>
@@ -32,12 +31,11 @@ CompressedReduction::Part CompressedReduction::part_of(const Exchange& exchange,
   const auto ranks = static_cast<std::size_t>(ranks_);
   Part part{.first = 0, .count = exchange.values[i].size(), .position = {}};
   std::uint64_t key = gradient.key;
-  if (exchange.has_parts() && part.count >= ranks * kLeastPart) {
-    part.first = adder * exchange.values[i].size() / ranks;
-    part.count = (adder + 1) * exchange.values[i].size() / ranks - part.first;
-    key = Random(key ^ (adder + 1)).next();
-  } else if (exchange.has_parts() && adder != gradient.owner) {
-    part.count = 0;
+  if (exchange.has_parts()) {
+    if (are_worth_parts(part.count, ranks)) key = Random(key ^ (adder + 1)).next();
+    const AddedPart added = part_added_by(adder, part.count, gradient.owner, ranks);
+    part.first = added.first;
+    part.count = added.count;
   }
   part.position = {.step = step_ - 1,
                    .shared_key = key,
@@ -64,12 +62,9 @@ const Codec& CompressedReduction::codec_of(const Exchange& exchange, std::size_t
   return is_whole_sum ? codec_of_whole_sums() : *exchange.gradients[i]->codec;
 }
 
-// What sums of messages are divided by before they are encoded again by a codec that is bounded: so
-// they are not beyond its bound. A power of two, which rounds nothing.
-int CompressedReduction::divisor_of_sums(const Exchange& exchange, std::size_t i) const {
-  const bool is_divided = exchange.way == Way::divided;
-  if (!is_divided || !exchange.gradients[i]->codec->is_bounded()) return 1;
-  return static_cast<int>(std::bit_ceil(static_cast<unsigned>(ranks_)));
+int CompressedReduction::divisor_of(const Exchange& exchange, std::size_t i) const {
+  if (exchange.way != Way::divided) return 1;
+  return divisor_of_sums(*exchange.gradients[i]->codec, ranks_);
 }
 
 // Appends the messages of what `adder` adds up, or has added up, and returns their length.
@@ -80,7 +75,7 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
     const Part part = part_of(exchange, i, adder, of_sum);
     if (exchange.has_parts() && part.count == 0) continue;
     const std::span<float> values = exchange.values[i].subspan(part.first, part.count);
-    const int divisor = of_sum ? divisor_of_sums(exchange, i) : 1;
+    const int divisor = of_sum ? divisor_of(exchange, i) : 1;
     codec::divide(values, divisor);
     // Of a codec that is bounded the residual, which may be what this rank has clipped, is not sent
     // with the sum; nor with a whole sum; nor that of a silent gradient at all.
@@ -193,7 +188,7 @@ void CompressedReduction::decode(Exchange& exchange) {
   }
   this_step_.received_bytes += exchange.all.size() - exchange.own.size();
   for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
-    const int divisor = divisor_of_sums(exchange, i);
+    const int divisor = divisor_of(exchange, i);
     if (divisor > 1) {
       for (float& value : exchange.values[i]) value *= static_cast<float>(divisor);
     }

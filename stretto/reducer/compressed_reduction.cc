@@ -206,7 +206,7 @@ void CompressedReduction::attach(Communicator& communicator,
       warm_up_steps_ = std::max(warm_up_steps_, gradient->compressor->warm_up_steps());
       codecs.insert(gradient->compressor->name());
     }
-    gradient->owner = by_index_.size() % static_cast<std::size_t>(ranks_);
+    gradient->owner = owner_of(by_index_.size(), static_cast<std::size_t>(ranks_));
     by_index_.push_back(gradient.get());
   }
   if (trial_ != nullptr) {

@@ -115,7 +115,8 @@ void CompressedReduction::choose_exchange(Communicator& communicator) {
                             options_.exchange == CompressedExchange::combine;
   if (is_asked_for) {
     prediction_.combines_from = 0;
-  } else if (is_worth_parts(bytes.without_fixed_length) && ranks_ > 2) {
+  } else if (ranks_ > 2 && are_worth_parts(bytes.without_fixed_length / sizeof(float),
+                                           static_cast<std::size_t>(ranks_))) {
     prediction_.combines_from = 2 * bytes.without_fixed_length;
   }
   const bool is_automatic = options_.exchange == CompressedExchange::automatic;
@@ -192,11 +193,6 @@ CompressedReduction::Bytes CompressedReduction::bytes_in_step(std::uint64_t step
   return bytes;
 }
 
-// Whether gradients of so many bytes are worth a part for each rank.
-bool CompressedReduction::is_worth_parts(std::size_t bytes) const {
-  return bytes >= static_cast<std::size_t>(ranks_) * kLeastPart * sizeof(float);
-}
-
 // Where that was not asked for, too, if gathering receives as much as an all_reduce without a
 // codec, and the model of the links has not said what is faster for these messages. Told for all
 // buckets together, so that results do not depend on which gradient is in which.
@@ -207,8 +203,8 @@ bool CompressedReduction::divides_in_step(std::uint64_t step) const {
   const bool is_predicted = options_.exchange == CompressedExchange::automatic &&
                             prediction_.is_known() &&
                             bytes.of_messages == prediction_.message_bytes;
-  return divides_ || (gathers_as_much(bytes.of_messages, bytes.of_gradients, ranks) &&
-                      is_worth_parts(bytes.of_gradients) && ranks > 2 && !is_predicted);
+  return divides_ ||
+         (divides_instead(bytes.of_messages, bytes.of_gradients, ranks) && !is_predicted);
 }
 
 // Says how a gradient travels in this step. All ranks find the same, since they know of each other

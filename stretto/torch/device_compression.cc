@@ -54,8 +54,7 @@ bool DeviceCompression::is_for(const Codec& codec, const std::vector<NamedTensor
     of_gradients += count * sizeof(float);
   }
   const auto size = static_cast<std::size_t>(ranks);
-  const bool is_divided = ranks > 2 && gathers_as_much(of_messages, of_gradients, size);
-  return of_gradients > 0 && !is_divided;
+  return of_gradients > 0 && !divides_instead(of_messages, of_gradients, size);
 }
 
 DeviceCompression::DeviceCompression(std::shared_ptr<const Codec> codec, torch::Device device,

@@ -204,7 +204,6 @@ class CompressedReduction : public CommunicationHook {
     bool has_factors = false;  // That some gradient has.
   };
   std::string reason_for(bool is_divided, const Bytes& bytes) const;
-  bool is_worth_parts(std::size_t bytes) const;
   Bytes bytes_in_step(std::uint64_t step) const;
   bool divides_in_step(std::uint64_t step) const;
   Way way_of(const Gradient& gradient) const;
@@ -226,7 +225,7 @@ class CompressedReduction : public CommunicationHook {
   void refuse_what_is_said(std::size_t rank, const std::string& what);
   const Codec& codec_of(const Exchange& exchange, std::size_t i, bool of_sum) const;
   void encode(Exchange& exchange);
-  int divisor_of_sums(const Exchange& exchange, std::size_t i) const;
+  int divisor_of(const Exchange& exchange, std::size_t i) const;
   std::size_t encode_parts(Exchange& exchange, std::size_t adder, bool of_sum);
   void find_left_factors(Exchange& exchange);
   void find_right_factors(Exchange& exchange);
