@@ -24,6 +24,11 @@ std::size_t least_elements() {
   return least;
 }
 
+torch::Tensor narrow(const torch::Tensor& values, const AddedPart& part) {
+  return values.narrow(0, static_cast<std::int64_t>(part.first),
+                       static_cast<std::int64_t>(part.count));
+}
+
 bool is_compressed(DType dtype, std::size_t count) {
   return dtype == DType::f32 && count >= least_elements();
 }
@@ -40,21 +45,30 @@ bool CompressedDeviceBuckets::is_zero(ConstByteSpan bytes) const {
   return is_zero;
 }
 
-bool DeviceCompression::is_for(const Codec& codec, const std::vector<NamedTensor>& parameters,
-                               int ranks) {
+std::optional<CompressedExchange> DeviceCompression::exchange_of(
+    const Codec& codec, const std::vector<NamedTensor>& parameters, int ranks,
+    CompressedExchange wanted) {
+  const auto extraction = codec.extraction(1, 0);
+  const bool is_known =
+      wanted == CompressedExchange::gather || wanted == CompressedExchange::divide;
   // In steps of a warm-up messages may be so long that they are not gathered.
-  if (!codec.extraction(1, 0).has_value() || codec.warm_up_steps() > 0) return false;
+  if (!extraction || !is_known || codec.warm_up_steps() > 0) return std::nullopt;
   std::size_t of_messages = 0, of_gradients = 0;
   for (const NamedTensor& parameter : parameters) {
     const auto count = static_cast<std::size_t>(parameter.tensor.numel());
     const bool is_f32 = parameter.tensor.scalar_type() == torch::kFloat;
     if (!is_f32 || !is_compressed(DType::f32, count)) continue;
-    if (count >> 32 != 0) return false;
+    if (count >> 32 != 0) return std::nullopt;
     of_messages += *codec.message_bytes(count, 0);
     of_gradients += count * sizeof(float);
   }
-  const auto size = static_cast<std::size_t>(ranks);
-  return of_gradients > 0 && !divides_instead(of_messages, of_gradients, size);
+  if (of_gradients == 0) return std::nullopt;
+  const bool is_divided =
+      wanted == CompressedExchange::divide ||
+      divides_instead(of_messages, of_gradients, static_cast<std::size_t>(ranks));
+  if (!is_divided) return CompressedExchange::gather;
+  if (extraction->greatest > 0) return std::nullopt;
+  return CompressedExchange::divide;
 }
 
 DeviceCompression::DeviceCompression(std::shared_ptr<const Codec> codec, torch::Device device,
@@ -89,27 +103,59 @@ void DeviceCompression::attach(Communicator& communicator,
   step_ = reducer::take_over_together(communicator, name(), step, timeout()).step;
 }
 
+// What is said of each part of a gradient that one rank adds up, or of all of it; `carry` becomes
+// what that does not say. Numbers without a scale in common are cut in parts when all are there.
+std::vector<PlacedExtract> DeviceCompression::take_out(torch::Tensor carry,
+                                                       std::size_t gradient) const {
+  const auto count = static_cast<std::size_t>(carry.numel());
+  const auto adders = exchange_->divides() ? static_cast<std::size_t>(communicator_->size()) : 1;
+  const codec::Extraction how = *codec_->extraction(count, step_ - 1);
+  const bool is_cut = adders > 1 && how.block == 0;
+  const torch::Tensor numbers = is_cut ? extract_from(carry, how).numbers : torch::Tensor();
+  std::vector<PlacedExtract> parts;
+  for (std::size_t adder = 0; adder < adders; ++adder) {
+    const AddedPart part = part_added_by(adder, count, owner_of(gradient, adders), adders);
+    PlacedExtract& placed = parts.emplace_back(PlacedExtract{{}, how, part.first, part.count});
+    if (part.count == 0) continue;
+    if (is_cut) {
+      placed.extract.numbers =
+          narrow(numbers, {how.number_bytes(part.first), how.number_bytes(part.count)});
+    } else {
+      torch::Tensor of_part = narrow(carry, part);
+      placed.extract = extract_from(of_part, how);
+    }
+  }
+  return parts;
+}
+
 // Behind what the calling thread has begun, and the default stream.
-PlacedExtract DeviceCompression::extract(const FullBucket& full, std::size_t i,
-                                         Gradient& gradient) {
+void DeviceCompression::extract(const FullBucket& full, std::size_t i, Gradient& gradient,
+                                BucketExtracts& own) {
   const View& view = full.gradient_views[i];
   const torch::Tensor values = tensor_of(view, device_);
   if (gradient.residual.bytes().empty()) {
     gradient.residual = full.memory->allocate_copy(view.bytes());
   }
-  const bool may_change = full.is_uncomputed(i) && !full.is_silent(i);
-  gradient.before = may_change ? residual_of(gradient).clone() : torch::Tensor();
-  torch::Tensor carry =
-      full.is_silent(i) ? torch::zeros_like(values) : residual_of(gradient).add_(values);
-  PlacedExtract placed;
-  placed.how = *codec_->extraction(view.count, step_ - 1);
-  placed.first = static_cast<std::size_t>(view.data - full.view.data) / sizeof(float);
-  placed.count = view.count;
-  placed.extract = extract_from(carry, placed.how);
+  const bool is_silent = full.is_silent(i), divides = exchange_->divides();
+  // Of a silent gradient who adds up a part may keep something.
+  const bool may_change = full.is_uncomputed(i) && (!is_silent || divides);
+  const torch::Tensor residual = residual_of(gradient);
+  gradient.before = may_change ? residual.clone() : torch::Tensor();
+  const torch::Tensor carry = is_silent ? torch::zeros_like(values) : residual.add_(values);
+  for (PlacedExtract& placed : take_out(carry, full.gradients[i])) {
+    placed.first += static_cast<std::size_t>(view.data - full.view.data) / sizeof(float);
+    this_step_.sent_values += placed.how.elements(placed.count);
+    own.extracts.push_back(std::move(placed));
+  }
   this_step_.elements += view.count;
   this_step_.gradient_bytes += view.bytes();
-  this_step_.sent_values += placed.how.elements(view.count);
-  return placed;
+  if (!divides) return;
+  const auto ranks = static_cast<std::size_t>(communicator_->size());
+  const auto rank = static_cast<std::size_t>(communicator_->rank().value());
+  const AddedPart part = part_added_by(rank, view.count, owner_of(full.gradients[i], ranks), ranks);
+  if (part.count == 0) return;
+  own.residuals.push_back({narrow(residual, part), is_silent});
+  this_step_.sent_values += part.count;  // Of the sum.
 }
 
 BucketExtracts DeviceCompression::extract_all(const FullBucket& full) {
@@ -118,7 +164,7 @@ BucketExtracts DeviceCompression::extract_all(const FullBucket& full) {
   BucketExtracts own;
   for (std::size_t i = 0; i < full.gradients.size(); ++i) {
     if (Gradient* const gradient = by_index_[full.gradients[i]]) {
-      own.extracts.push_back(extract(full, i, *gradient));
+      extract(full, i, *gradient, own);
       own.names.push_back(gradient->name);
     } else {
       own.plain.push_back(full.gradient_views[i]);
@@ -127,7 +173,7 @@ BucketExtracts DeviceCompression::extract_all(const FullBucket& full) {
   return own;
 }
 
-// A residual changes where the gradient was not silent, and nowhere else.
+// A residual changes where the gradient was not silent, or this rank has added up a part.
 void DeviceCompression::forget(std::span<const std::size_t> gradients) {
   on_device([&] {
     const torch::NoGradGuard no_grad;
@@ -165,7 +211,7 @@ Work DeviceCompression::start(Communicator& communicator, const FullBucket& full
                                 : reason_without_codec(full.gradient_views, least_elements());
   this_step_.message_bytes += started.sent_bytes;
   this_step_.received_bytes += started.received_bytes;
-  choice.codec_seconds = seconds(Clock::now() - begin);
+  choice.codec_seconds = seconds(Clock::now() - begin - started.waited);
   this_step_.encode_seconds += choice.codec_seconds;
   return std::move(started.work);
 }

@@ -38,13 +38,17 @@ class CompressedDeviceBuckets final : public DeviceBuckets {
 // Compresses gradients in buckets of a device by a codec that has an extraction. What looks at
 // every element is done there (device_extraction.h), where the residuals are, too; an
 // ExtractExchange brings what has been taken out to the other ranks. So results have the bits of a
-// CompressedReduction with that codec and no other options. Gradients without a codec are reduced
-// as they are. Times in its statistics are the host's.
+// CompressedReduction with that codec, which gathers or divides as the exchange does, and no other
+// options. Gradients without a codec are reduced as they are. Times in its statistics are the
+// host's.
 class DeviceCompression final : public CommunicationHook {
  public:
-  // Whether buckets of a codec and of these gradients may be on a device: it compresses some, and
-  // there are so few ranks that messages are gathered.
-  static bool is_for(const Codec& codec, const std::vector<NamedTensor>& parameters, int ranks);
+  // How messages of a codec and of these gradients travel if `wanted` is asked for, `gather` or
+  // `divide`, where buckets may be on a device: the codec compresses some of them, and what is
+  // divided has no indices. Nothing where they may not.
+  static std::optional<CompressedExchange> exchange_of(const Codec& codec,
+                                                       const std::vector<NamedTensor>& parameters,
+                                                       int ranks, CompressedExchange wanted);
   DeviceCompression(std::shared_ptr<const Codec> codec, torch::Device device,
                     std::unique_ptr<ExtractExchange> exchange);
   ~DeviceCompression() override;
@@ -68,7 +72,8 @@ class DeviceCompression final : public CommunicationHook {
 
   codec::Position position() const;
   torch::Tensor residual_of(const Gradient& gradient) const;
-  PlacedExtract extract(const FullBucket& full, std::size_t i, Gradient& gradient);
+  std::vector<PlacedExtract> take_out(torch::Tensor carry, std::size_t gradient) const;
+  void extract(const FullBucket& full, std::size_t i, Gradient& gradient, BucketExtracts& own);
   BucketExtracts extract_all(const FullBucket& full);
 
   const std::shared_ptr<const Codec> codec_;

@@ -29,6 +29,21 @@ bool fit_one_bucket(const std::vector<NamedTensor>& parameters) {
   return elements < std::int64_t{1} << 31;
 }
 
+// Null where the host compresses.
+std::unique_ptr<ExtractExchange> choose_exchange(const std::vector<NamedTensor>& parameters,
+                                                 int ranks,
+                                                 const std::shared_ptr<const Codec>& codec,
+                                                 CompressedExchange wanted, torch::Device device,
+                                                 bool is_of_communicator) {
+  const auto how = DeviceCompression::exchange_of(*codec, parameters, ranks, wanted);
+  const bool is_there = is_of_communicator && fit_one_bucket(parameters);
+  if (how == CompressedExchange::divide) {
+    return is_there ? divided_exchange_on_device(codec, device) : nullptr;
+  }
+  if (how != CompressedExchange::gather) return nullptr;
+  return is_there ? exchange_on_device(device) : exchange_by_host(codec, device);
+}
+
 }  // namespace
 
 BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters,
@@ -54,15 +69,12 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
     return {device, std::make_shared<DeviceBuckets>(device), std::move(staged)};
   }
   const auto codec = std::dynamic_pointer_cast<const Codec>(options.codec);
-  if (!has_addresses(device) || codec == nullptr ||
-      options.exchange != CompressedExchange::gather ||
-      options.compression != Compression::always ||
-      !DeviceCompression::is_for(*codec, parameters, communicator.size())) {
+  if (!has_addresses(device) || codec == nullptr || options.compression != Compression::always) {
     return {};
   }
-  auto exchange = is_of_communicator && fit_one_bucket(parameters)
-                      ? exchange_on_device(device)
-                      : exchange_by_host(codec, device);
+  auto exchange = choose_exchange(parameters, communicator.size(), codec, options.exchange, device,
+                                  is_of_communicator);
+  if (exchange == nullptr) return {};
   return {device, std::make_shared<CompressedDeviceBuckets>(device),
           std::make_shared<DeviceCompression>(codec, device, std::move(exchange))};
 }

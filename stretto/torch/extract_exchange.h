@@ -20,10 +20,19 @@
 
 namespace stretto::ddp {
 
+// What this rank keeps of a part of a gradient whose sum it rounds.
+struct SumResidual {
+  torch::Tensor values;
+  bool is_silent = false;  // FullBucket::silent of the gradient.
+};
+
 // What this rank has taken out of a bucket, which its streams may still be doing.
 struct BucketExtracts {
-  // Of gradients with a codec, in the order of the bucket.
+  // Of gradients with a codec, in the order of the bucket; where they are divided, of each its
+  // parts, in the order of the ranks that add them up, also those of no elements.
   std::vector<PlacedExtract> extracts = {};
+  // Where they are divided: of each of which this rank adds up a part.
+  std::vector<SumResidual> residuals = {};
   std::vector<std::string_view> names = {};  // Theirs, which the hook keeps.
   std::vector<View> plain = {};              // Gradients that travel as they are.
 };
@@ -36,11 +45,12 @@ struct StartedExchange {
   // Of the extracts.
   std::size_t sent_bytes = 0;
   std::size_t received_bytes = 0;
+  Duration waited = {};  // So long start() has waited for other ranks.
 };
 
-// Brings the extracts of all ranks to each of them, and adds them in the order of ranks, as
-// everywhere; gradients without a codec are reduced. One thread at a time, which calls start() and
-// finish() in the order of buckets.
+// Brings the extracts of all ranks, or of their sums, to each of them; extracts are added in the
+// order of ranks, as everywhere. Gradients without a codec are reduced. One thread at a time, which
+// calls start() and finish() in the order of buckets.
 class ExtractExchange {
  public:
   virtual ~ExtractExchange() = default;
@@ -48,6 +58,8 @@ class ExtractExchange {
   virtual void attach(Communicator& communicator) = 0;
   // What the hook's name says of it: all ranks exchange in the same way.
   virtual std::string_view name() const = 0;
+  // Whether it is handed parts of gradients, each of which one rank adds up: CompressedExchange.
+  virtual bool divides() const { return false; }
   // All ranks have the same gradients in a bucket.
   virtual StartedExchange start(const FullBucket& full, BucketExtracts own,
                                 const codec::Position& position) = 0;
@@ -57,15 +69,23 @@ class ExtractExchange {
   virtual void finish(const FullBucket& full) = 0;
 };
 
-// For finish(): makes what the ranks have taken out the result, in the order of ranks, and the
-// other gradients what has been reduced of them, whose bytes lie one behind the other.
+// For finish(): makes what the ranks have taken out, times `factor`, the result, in the order of
+// ranks, and the other gradients what has been reduced of them, whose bytes lie one behind the
+// other.
 void put_together(const FullBucket& full, torch::Device device,
                   const std::vector<std::vector<PlacedExtract>>& of_ranks,
-                  const std::vector<View>& plain, const torch::Tensor& reduced);
+                  const std::vector<View>& plain, const torch::Tensor& reduced, int factor = 1);
 
 // As they are, in memory of the device that the communicator makes and whose operations it runs:
 // nothing goes to the host, which waits only as these operations do.
 std::unique_ptr<ExtractExchange> exchange_on_device(torch::Device device);
+
+// The same by parts, of a codec whose extracts are all of a vector: each rank gets the others'
+// extracts of its part of each gradient, adds them, and sends all ranks what it takes out of the
+// sums. Those of a bucket leave when the next one is full, or the last: the host waits then as it
+// does for operations of the communicator.
+std::unique_ptr<ExtractExchange> divided_exchange_on_device(std::shared_ptr<const Codec> codec,
+                                                            torch::Device device);
 
 // As messages of the codec, which the host makes, exchanges, whatever moves its data, and reads. So
 // only what is about as long as the messages goes to the host and comes from there. The message of

@@ -1,0 +1,231 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include <algorithm>
+#include <utility>
+
+#include "stretto/base/check.h"
+#include "stretto/base/round_up.h"
+#include "stretto/reducer/compressed_exchange.h"
+#include "stretto/torch/device_tensors.h"
+#include "stretto/torch/extract_exchange.h"
+#include "stretto/torch/extract_share.h"
+
+namespace stretto::ddp {
+namespace {
+
+struct DividedBucket {
+  DividedBucket() = default;
+  DividedBucket(const DividedBucket&) = delete;
+  DividedBucket& operator=(const DividedBucket&) = delete;
+  // A step that has ended may have left work to devices, which an exception that came later does
+  // not cut off.
+  ~DividedBucket() {
+    if (!has_ended) return;
+    (void)parts_work.wait_status();
+    (void)sums_work.wait_status();
+  }
+
+  ByteSpan plain() const { return memory.bytes().first(plain_bytes); }
+  ByteSpan shares(std::size_t first, std::size_t count) const {
+    return memory.bytes().subspan(round_up(plain_bytes, kShareAlignment) + first * share_bytes,
+                                  count * share_bytes);
+  }
+
+  View view;
+  std::vector<std::vector<PlacedExtract>> parts;  // By the rank that adds them up.
+  std::vector<SumResidual> residuals;             // Of those that this rank adds up.
+  std::vector<View> plain_gradients;
+  // The gradients that travel as they are; a share for each rank, in which it then has its sums;
+  // and what each rank has for this one. Shares are as long as the longest, since NCCL knows no
+  // others in memory that the communicator makes.
+  Memory memory;
+  std::size_t plain_bytes = 0;
+  std::size_t share_bytes = 0;
+  std::optional<Duration> timeout;
+  TimePoint sent;
+  // Where NCCL does the work, they are in flight until the device has got so far.
+  Work parts_work;
+  Work sums_work;
+  bool has_ended = false;
+};
+
+class DividedDeviceExchange final : public ExtractExchange {
+ public:
+  DividedDeviceExchange(std::shared_ptr<const Codec> codec, torch::Device device)
+      : codec_(std::move(codec)), device_(device) {}
+
+  void attach(Communicator& communicator) override {
+    communicator_ = &communicator;
+    divisor_ = divisor_of_sums(*codec_, communicator.size());
+    buckets_.clear();
+    pending_.clear();
+  }
+  std::string_view name() const override { return "divided there, "; }
+  bool divides() const override { return true; }
+  StartedExchange start(const FullBucket& full, BucketExtracts own,
+                        const codec::Position& position) override;
+  TimePoint wait(const FullBucket& full) override;
+  void finish(const FullBucket& full) override;
+
+ private:
+  std::size_t ranks() const { return static_cast<std::size_t>(communicator_->size()); }
+  std::size_t rank() const { return static_cast<std::size_t>(communicator_->rank().value()); }
+  void take(DividedBucket& bucket, const FullBucket& full, BucketExtracts own) const;
+  void lay_out(DividedBucket& bucket) const;
+  void send_parts(DividedBucket& bucket);
+  Duration send_sums(DividedBucket& bucket, BucketMemory& memory);
+  void add_up(const DividedBucket& bucket) const;
+  DeviceExtract round(const torch::Tensor& sums, const codec::Extraction& how,
+                      const SumResidual& residual) const;
+
+  const std::shared_ptr<const Codec> codec_;
+  const torch::Device device_;
+  Communicator* communicator_ = nullptr;
+  int divisor_ = 1;                                      // Of sums, before they are rounded.
+  std::vector<std::unique_ptr<DividedBucket>> buckets_;  // By index.
+  std::vector<DividedBucket*> pending_;                  // Whose sums have not been sent.
+};
+
+// The parts come gradient by gradient.
+void DividedDeviceExchange::take(DividedBucket& bucket, const FullBucket& full,
+                                 BucketExtracts own) const {
+  bucket.view = full.view;
+  bucket.timeout = full.timeout;
+  bucket.has_ended = false;
+  bucket.parts.assign(ranks(), {});
+  for (std::size_t i = 0; i < own.extracts.size(); ++i) {
+    if (own.extracts[i].count == 0) continue;
+    bucket.parts[i % ranks()].push_back(std::move(own.extracts[i]));
+  }
+  bucket.residuals = std::move(own.residuals);
+  bucket.plain_gradients = std::move(own.plain);
+}
+
+void DividedDeviceExchange::lay_out(DividedBucket& bucket) const {
+  bucket.plain_bytes = bytes_of(bucket.plain_gradients);
+  bucket.share_bytes = 0;
+  for (const std::vector<PlacedExtract>& parts : bucket.parts) {
+    bucket.share_bytes = std::max(bucket.share_bytes, share_bytes(parts));
+  }
+  make_room(bucket.memory,
+            round_up(bucket.plain_bytes, kShareAlignment) + 2 * ranks() * bucket.share_bytes,
+            *communicator_);
+}
+
+StartedExchange DividedDeviceExchange::start(const FullBucket& full, BucketExtracts own,
+                                             const codec::Position&) {
+  buckets_.resize(full.of_count);
+  if (buckets_[full.index] == nullptr) buckets_[full.index] = std::make_unique<DividedBucket>();
+  DividedBucket& bucket = *buckets_[full.index];
+  take(bucket, full, std::move(own));
+  lay_out(bucket);
+  on_device([&] {
+    const torch::NoGradGuard no_grad;
+    copy_gradients(bucket.plain_gradients, bucket.plain(), device_);
+    for (std::size_t adder = 0; adder < ranks(); ++adder) {
+      copy_extracts(bucket.parts[adder], bucket.shares(adder, 1), device_);
+      for (PlacedExtract& placed : bucket.parts[adder]) placed.extract = {};
+    }
+  });
+  full.memory->publish();
+  StartedExchange started;
+  if (bucket.plain_bytes > 0) {
+    started.work = communicator_->all_reduce(
+        View(bucket.plain().data(), bucket.plain_bytes / size_bytes(full.view.dtype),
+             full.view.dtype),
+        {.op = full.op, .timeout = full.timeout});
+  }
+  bucket.sent = Clock::now();
+  if (bucket.share_bytes > 0) send_parts(bucket);
+  // All ranks submit operations in the same order: sums of a bucket behind the parts of the next.
+  std::vector<DividedBucket*> due = std::exchange(pending_, {});
+  if (bucket.share_bytes > 0) (full.is_last() ? due : pending_).push_back(&bucket);
+  for (DividedBucket* const each : due) started.waited += send_sums(*each, *full.memory);
+  started.sent_bytes = (ranks() + 1) * bucket.share_bytes;
+  started.received_bytes = 2 * (ranks() - 1) * bucket.share_bytes;
+  return started;
+}
+
+void DividedDeviceExchange::send_parts(DividedBucket& bucket) {
+  bucket.parts_work = communicator_->all_to_all(
+      bucket.shares(0, ranks()), bucket.shares(ranks(), ranks()), {.timeout = bucket.timeout});
+}
+
+// Waits for the parts as a Reducer does for its buckets, and returns how long. Sums lie where this
+// rank's parts lay, which have been sent by then.
+Duration DividedDeviceExchange::send_sums(DividedBucket& bucket, BucketMemory& memory) {
+  const TimePoint begin = Clock::now();
+  memory.end(bucket.parts_work).or_throw();
+  const Duration waited = Clock::now() - begin;
+  on_device([&] {
+    const torch::NoGradGuard no_grad;
+    add_up(bucket);
+  });
+  memory.publish();
+  bucket.sums_work = communicator_->all_gather(bucket.shares(rank(), 1), bucket.shares(0, ranks()),
+                                               {.timeout = bucket.timeout});
+  return waited;
+}
+
+// What all ranks have taken out of this rank's parts becomes its share of the sums.
+void DividedDeviceExchange::add_up(const DividedBucket& bucket) const {
+  const std::vector<PlacedExtract>& own = bucket.parts[rank()];
+  const torch::Tensor all = tensor_of(bucket.view, device_);
+  const auto sums_of = [&](const PlacedExtract& part) {
+    return all.narrow(0, static_cast<std::int64_t>(part.first),
+                      static_cast<std::int64_t>(part.count));
+  };
+  for (const PlacedExtract& part : own) sums_of(part).zero_();
+  for (std::size_t from = 0; from < ranks(); ++from) {
+    add_extracts(all, extracts_in(bucket.shares(ranks() + from, 1), own, device_));
+  }
+  std::vector<PlacedExtract> said = own;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    said[i].extract = round(sums_of(own[i]), own[i].how, bucket.residuals[i]);
+  }
+  copy_extracts(said, bucket.shares(rank(), 1), device_);
+}
+
+// As CompressedReduction does: of a codec that is bounded the residual, which may be what this rank
+// has clipped, is not sent with the sum; nor that of a silent gradient.
+DeviceExtract DividedDeviceExchange::round(const torch::Tensor& sums, const codec::Extraction& how,
+                                           const SumResidual& residual) const {
+  torch::Tensor kept = residual.values;
+  if (divisor_ == 1 && !residual.is_silent) return extract_from(kept.add_(sums), how);
+  torch::Tensor rest = torch::zeros_like(sums).add_(sums.div_(divisor_));
+  DeviceExtract said = extract_from(rest, how);
+  kept.add_(rest.mul_(divisor_));
+  return said;
+}
+
+TimePoint DividedDeviceExchange::wait(const FullBucket& full) {
+  STRETTO_CHECK(pending_.empty(), "bucket {} ends before its sums left", full.index);
+  DividedBucket& bucket = *buckets_[full.index];
+  full.memory->end(bucket.sums_work).or_throw();
+  bucket.has_ended = true;
+  return bucket.sent;
+}
+
+void DividedDeviceExchange::finish(const FullBucket& full) {
+  const DividedBucket& bucket = *buckets_[full.index];
+  on_device([&] {
+    const torch::NoGradGuard no_grad;
+    std::vector<std::vector<PlacedExtract>> of_ranks;
+    for (std::size_t r = 0; r < ranks() && bucket.share_bytes > 0; ++r) {
+      of_ranks.push_back(extracts_in(bucket.shares(r, 1), bucket.parts[r], device_));
+    }
+    put_together(full, device_, of_ranks, bucket.plain_gradients,
+                 tensor_of(bucket.plain(), device_), divisor_);
+  });
+  full.memory->publish();
+}
+
+}  // namespace
+
+std::unique_ptr<ExtractExchange> divided_exchange_on_device(std::shared_ptr<const Codec> codec,
+                                                            torch::Device device) {
+  return std::make_unique<DividedDeviceExchange>(std::move(codec), device);
+}
+
+}  // namespace stretto::ddp
