@@ -3,7 +3,7 @@
 
 #pragma once
 
-#include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <set>
@@ -135,7 +135,7 @@ class Peer final : private FrameReader::Sink {
     std::vector<std::byte> payload;
     std::uint64_t arrivals = 0;  // Of the plane, when the frame came (DataPlane::arrivals).
   };
-  std::deque<Unheard> unheard_;
+  std::list<Unheard> unheard_;     // Mostly none, for each of many peers: it has no memory then.
   std::size_t unheard_bytes_ = 0;  // Of payloads.
   Duration plane_waited_{};        // For how long they have waited for the plane.
   TimePoint checked_at_;

@@ -51,6 +51,19 @@ TEST_P(CollectiveSimulation, ADisagreementIsToldToAll) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, CollectiveSimulation, testing::Range(0, kSeedGroups));
 
+// Of more ranks than drawn: they take a memory of 2 to 3 KiB for each pair.
+TEST(ManyRanksSimulation, EqualTheSerialOracleAndNameAKilledRank) {
+  constexpr int kRanks = 200;
+  for (const std::uint64_t seed : {8, 12}) {
+    SeededRun run(seed, {.ranks = kRanks});
+    run.go();
+    ASSERT_EQ(run.failure(), "") << run.describe();
+    SeededRun killed(seed, {.event = SeededRun::Event::kill, .ranks = kRanks});
+    killed.go();
+    ASSERT_EQ(killed.failure_after_event(), "") << killed.describe();
+  }
+}
+
 // Whether the tests above could fail. One wrong bit or one lost message anywhere must be noticed:
 // by a wrong result, by an error, or by ranks of which none can move any more.
 void expect_caught(transport::sim::Wire::Fault fault) {

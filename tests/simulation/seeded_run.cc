@@ -43,8 +43,9 @@ SeededRun::SeededRun(std::uint64_t seed, const Options& options) : options_(opti
   const bool undisturbed = options.event == Event::none && options.fault == Wire::Fault::none;
   const auto fewest = undisturbed ? 1u : 2u;
   const auto drawn = static_cast<int>(fewest + random.below(kRanksMax + 1 - fewest));
-  const int ranks = static_cast<int>(
+  const auto asked_for = static_cast<int>(
       number("STRETTO_SIMULATION_RANKS").value_or(static_cast<std::uint64_t>(drawn)));
+  const int ranks = options.ranks.value_or(asked_for);
   simulation_ =
       std::make_unique<Simulation>(Simulation::Options{.ranks = ranks, .seed = random.next()});
   const std::uint64_t operations = 1 + random.below(6);

@@ -38,6 +38,7 @@ class SeededRun {
   struct Options {
     Event event = Event::none;
     transport::sim::Wire::Fault fault = transport::sim::Wire::Fault::none;  // On some link.
+    std::optional<int> ranks = std::nullopt;  // Else drawn, or what the environment says.
   };
   SeededRun(std::uint64_t seed, const Options& options);
 

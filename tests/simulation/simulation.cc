@@ -10,6 +10,11 @@
 #include "stretto/communicator/scheduled_backend.h"
 
 namespace stretto::simulation {
+namespace {
+
+constexpr std::uint64_t kEagernessMax = 10;
+
+}  // namespace
 
 using communicator::ScheduledBackend;
 using group::Engine;
@@ -28,7 +33,7 @@ Simulation::Simulation(const Options& options) : random_(options.seed) {
     rank.communicator =
         ScheduledBackend::make_world(rank.engine, {.share_windows = false}).or_throw();
     // Some ranks are ten times as slow as others.
-    rank.eagerness = random_.below(3) == 0 ? 1 : 10;
+    rank.eagerness = random_.below(3) == 0 ? 1 : kEagernessMax;
     eagerness_total_ += rank.eagerness;
   }
 }
@@ -83,26 +88,45 @@ bool Simulation::take_turn(SimulatedRank& rank) {
   return rank.engine->turn() || submits;
 }
 
-// Some turns of random ranks. Returns whether anything moved.
+void Simulation::activate(int rank) {
+  if (std::exchange(ranks_[index(rank)].may_act, true)) return;
+  active_.push_back(rank);
+}
+
+// A turn of a random rank among those that may have something to do, some turns after each other.
+// Returns whether one may still have.
 bool Simulation::take_turns() {
-  bool moved = false;
   for (int i = 0; i < 4 * size(); ++i) {
     network_->pass(transport::sim::Time(random_.below(100)));
-    moved = take_turn(draw_rank()) || moved;
+    for (const int rank : network_->take_awake()) activate(rank);
+    if (active_.empty()) return false;
+    int& place = active_[random_.below(active_.size())];
+    SimulatedRank& rank = ranks_[index(place)];
+    if (random_.below(kEagernessMax) >= rank.eagerness) continue;
+    const bool moved = take_turn(rank);
+    if (moved || (!rank.waiting.empty() && !rank.dead)) continue;
+    rank.may_act = false;
+    place = active_.back();
+    active_.pop_back();
   }
+  return true;
+}
+
+// A turn of each rank, also of those that nothing has happened to. Returns whether anything moved.
+bool Simulation::sweep() {
+  bool moved = false;
+  for (SimulatedRank& rank : ranks_) moved = take_turn(rank) || moved;
   return moved;
 }
 
 void Simulation::run() {
-  while (true) {
-    if (take_turns()) continue;
-    // Chance may have left out the one that can move. The clock stands still meanwhile, or
-    // something might arrive at a rank that has just been asked.
-    bool moved = false;
-    for (SimulatedRank& rank : ranks_) {
-      moved = take_turn(rank) || (!rank.dead && !rank.waiting.empty()) || moved;
-    }
-    if (!moved && !network_->skip() && !event_) break;
+  for (int r = 0; r < size(); ++r) activate(r);
+  bool goes_on = true;
+  while (goes_on) {
+    if (take_turns() || network_->skip()) continue;
+    // The event may come in the middle of the sweep: then what it brings about is to come.
+    goes_on = event_ != nullptr;
+    goes_on = sweep() || goes_on;
   }
   collect();
 }

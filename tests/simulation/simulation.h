@@ -69,12 +69,15 @@ class Simulation {
     std::deque<Submit> waiting;
     std::vector<Operation> operations;
     std::uint64_t eagerness = 1;  // How often it gets a turn, compared with others.
+    bool may_act = false;         // It is among active_.
     bool dead = false;
     bool has_thread = false;  // Whether its program's thread has not ended.
     std::unique_ptr<std::condition_variable> may_move = std::make_unique<std::condition_variable>();
   };
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
   SimulatedRank& draw_rank();
+  void activate(int rank);
+  bool sweep();
   void submit_next(SimulatedRank& rank);
   bool take_turns();
   bool take_turn(SimulatedRank& rank);
@@ -89,6 +92,8 @@ class Simulation {
   std::shared_ptr<transport::sim::Network> network_;
   std::vector<SimulatedRank> ranks_;
   std::uint64_t eagerness_total_ = 0;
+  // Those that may have something to do: others get no turns.
+  std::vector<int> active_;
   std::uint64_t turns_ = 0;
   std::uint64_t event_turn_ = 0;
   std::function<void()> event_;  // Still to come; or none.

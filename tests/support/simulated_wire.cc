@@ -4,15 +4,48 @@
 #include "tests/support/simulated_wire.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace stretto::transport::sim {
 
-Wire::Wire(const Time* now, const Options& options)
-    : now_(now), options_(options), random_(options.seed) {}
+void Agenda::pass(Time time) {
+  now_ += time;
+  deliver();
+}
+
+bool Agenda::skip() {
+  deliver();
+  if (arrivals_.empty()) return false;
+  now_ = arrivals_.top().first;
+  deliver();
+  return true;
+}
+
+void Agenda::deliver() {
+  for (; !arrivals_.empty() && arrivals_.top().first <= now_; arrivals_.pop()) {
+    wake(arrivals_.top().second);
+  }
+}
+
+void Agenda::wake(int rank) {
+  const auto index = static_cast<std::size_t>(rank);
+  if (is_awake_[index]) return;
+  is_awake_[index] = true;
+  awake_.push_back(rank);
+}
+
+std::vector<int> Agenda::take_awake() {
+  for (const int rank : awake_) is_awake_[static_cast<std::size_t>(rank)] = false;
+  return std::exchange(awake_, {});
+}
+
+Wire::Wire(Agenda* agenda, const Ends& ends, const Options& options)
+    : agenda_(agenda), ends_(ends), options_(options), random_(options.seed) {}
 
 Time Wire::draw_arrival() {
   const Time delay(1 + random_.below(static_cast<std::uint64_t>(options_.delay_max.count()) + 1));
-  last_arrival_ = std::max(last_arrival_, *now_ + delay);
+  last_arrival_ = std::max(last_arrival_, agenda_->now() + delay);
+  agenda_->add(last_arrival_, ends_.reader);
   return last_arrival_;
 }
 
@@ -86,6 +119,7 @@ void Wire::begin_frame() {
 
 std::size_t Wire::read(ByteSpan into) {
   if (!has_arrived() || into.empty()) return 0;
+  if (held_bytes_ >= options_.room_bytes) agenda_->wake(ends_.writer);  // There is room again.
   const std::size_t wanted = 1 + random_.below(std::min(into.size(), options_.step_bytes_max));
   std::size_t given = 0;
   while (given < wanted && has_arrived()) {
@@ -101,7 +135,12 @@ std::size_t Wire::read(ByteSpan into) {
   return given;
 }
 
-bool Wire::ended() const { return end_ && packets_.empty() && *end_ <= *now_; }
+bool Wire::ended() const { return end_ && packets_.empty() && *end_ <= agenda_->now(); }
+
+void Wire::close_reader() {
+  reader_gone_ = true;
+  agenda_->wake(ends_.writer);
+}
 
 void Wire::end(bool lossy) {
   if (end_) return;
@@ -114,14 +153,6 @@ void Wire::end(bool lossy) {
     }
   }
   end_ = draw_arrival();
-}
-
-std::optional<Time> Wire::next_arrival() const {
-  if (!packets_.empty()) {
-    const Time arrival = packets_.front().arrival;
-    return arrival > *now_ ? std::optional(arrival) : std::nullopt;
-  }
-  return end_ && *end_ > *now_ ? end_ : std::nullopt;
 }
 
 }  // namespace stretto::transport::sim

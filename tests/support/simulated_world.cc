@@ -55,7 +55,7 @@ class SimEndpoint final : public Endpoint {
 
 }  // namespace
 
-Network::Network(const WorldOptions& options) : ranks_(options.ranks) {
+Network::Network(const WorldOptions& options) : ranks_(options.ranks), agenda_(options.ranks) {
   constexpr std::array<std::size_t, 4> kRooms = {300, 5000, 64 * 1024, 1024 * 1024};
   constexpr std::array<std::size_t, 4> kSteps = {100, 3000, 20 * 1024, 256 * 1024};
   constexpr std::array<Time, 4> kDelays = {Time(1), Time(1000), Time(50'000), Time(2'000'000)};
@@ -63,22 +63,15 @@ Network::Network(const WorldOptions& options) : ranks_(options.ranks) {
   const std::size_t room = options.room_bytes.value_or(kRooms[random.below(kRooms.size())]);
   const std::size_t step = options.step_bytes_max.value_or(kSteps[random.below(kSteps.size())]);
   const Time delay = options.delay_max.value_or(kDelays[random.below(kDelays.size())]);
-  for (int i = 0; i < ranks_ * ranks_; ++i) {
-    wires_.push_back(std::make_unique<Wire>(&now_, Wire::Options{.seed = random.next(),
-                                                                 .room_bytes = room,
-                                                                 .step_bytes_max = step,
-                                                                 .delay_max = delay}));
+  for (int from = 0; from < ranks_; ++from) {
+    for (int to = 0; to < ranks_; ++to) {
+      wires_.push_back(std::make_unique<Wire>(&agenda_, Wire::Ends{from, to},
+                                              Wire::Options{.seed = random.next(),
+                                                            .room_bytes = room,
+                                                            .step_bytes_max = step,
+                                                            .delay_max = delay}));
+    }
   }
-}
-
-bool Network::skip() {
-  std::optional<Time> next;
-  for (const auto& wire : wires_) {
-    const std::optional<Time> arrival = wire->next_arrival();
-    if (arrival && (!next || *arrival < *next)) next = arrival;
-  }
-  if (next) now_ = *next;
-  return next.has_value();
 }
 
 void Network::cut(Rank a, Rank b) {

@@ -31,11 +31,13 @@ class Network {
   explicit Network(const WorldOptions& options);
 
   int size() const { return ranks_; }
-  Time now() const { return now_; }
-  void pass(Time time) { now_ += time; }
+  Time now() const { return agenda_.now(); }
+  void pass(Time time) { agenda_.pass(time); }
   // Moves the clock to the next arrival anywhere. Returns whether there is one: if not, and no rank
   // can move, nothing will ever happen again.
-  bool skip();
+  bool skip() { return agenda_.skip(); }
+  // The ranks that may have got something to do since the last call.
+  std::vector<int> take_awake() { return agenda_.take_awake(); }
 
   // Ends the rank for the others, as if its process had been killed: what it had under way is lost
   // from a random byte on. It sees all others end.
@@ -66,7 +68,7 @@ class Network {
 
  private:
   int ranks_;
-  Time now_{0};
+  Agenda agenda_;
   std::vector<std::unique_ptr<Wire>> wires_;
   AfterProgress after_progress_;
 };
