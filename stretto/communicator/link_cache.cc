@@ -32,7 +32,7 @@ struct Field {
   bool may_be_zero = false;
 };
 
-std::array<Field, 11> fields_of(CachedLink& link) {
+std::array<Field, 12> fields_of(CachedLink& link) {
   constexpr double kSecondsMax = 10;
   constexpr double kBytesMax = 1e9;
   return {{{"latency_seconds", &link.cost.latency_seconds, kSecondsMax},
@@ -45,7 +45,8 @@ std::array<Field, 11> fields_of(CachedLink& link) {
            {"one_sync_reduced_bytes", &link.one_sync.reduced, kBytesMax},
            {"one_sync_moved_bytes", &link.one_sync.moved, kBytesMax},
            {"one_sync_private_reduced_bytes", &link.one_sync.private_reduced, kBytesMax},
-           {"one_sync_private_pair_bytes", &link.one_sync.private_pair, kBytesMax}}};
+           {"one_sync_private_pair_bytes", &link.one_sync.private_pair, kBytesMax},
+           {"confirmed", &link.confirmed, 2, true}}};
 }
 
 // Of a regular file that is not larger than ours are; of anything else, nothing. Whoever can write

@@ -217,11 +217,22 @@ TEST_F(LinkProbe, WhatMappedMemoryCostsIsMeasuredOnceAndAgreed) {
   EXPECT_EQ(std::filesystem::exists(folder(0)), !was_busy);
   // As rank 0 remembers it, whatever others do.
   if (was_busy) return;
-  const CachedLink known{.one_sync = {.reduced = 1024, .moved = 4096},
-                         .measured_at = std::chrono::system_clock::now()};
-  for (const auto& file : std::filesystem::directory_iterator(folder(0))) {
-    save_link(file.path().string(), "mapped memory", known);
+  CachedLink known{.one_sync = {.reduced = 1024, .moved = 4096},
+                   .measured_at = std::chrono::system_clock::now()};
+  const std::string path = std::filesystem::directory_iterator(folder(0))->path().string();
+  EXPECT_EQ(load_link(path)->confirmed, 0);
+  // What only one job has measured is measured again.
+  save_link(path, "mapped memory", known);
+  const auto again = agree(true).front();
+  const CachedLink anew = *load_link(path);
+  if (again.source == "mapped memory measured just now") {
+    EXPECT_EQ(anew.one_sync.reduced, again.one_sync.reduced);
+    EXPECT_EQ(anew.confirmed, again.one_sync.reduced == 1024 ? 1 : 0);
+  } else {  // The machine was busy.
+    EXPECT_EQ(again.one_sync.reduced, 1024);
   }
+  known.confirmed = 1;
+  save_link(path, "mapped memory", known);
   const auto remembered = agree(true);
   expect_all_equal(remembered);
   EXPECT_EQ(remembered.front().one_sync.reduced, 1024);
