@@ -24,9 +24,9 @@ struct Selection {
   std::int64_t* indices = nullptr;
   std::uint32_t* room = nullptr;  // Of selection_room() elements, whatever is in them.
 };
-inline constexpr std::size_t kDigitBits = 11;
-inline constexpr std::size_t kDigits = std::size_t{1} << kDigitBits;
-inline constexpr std::size_t kTile = 4096;  // Values whose hits are counted together.
+inline constexpr std::size_t kDigits = 4096;    // Those of the longest digit.
+inline constexpr std::size_t kTile = 4096;      // Values whose hits are counted together.
+inline constexpr std::size_t kInt8Block = 256;  // Codes of 8 bits that share a scale.
 inline constexpr std::size_t selection_tiles(std::size_t count) {
   return (count + kTile - 1) / kTile;
 }
@@ -35,13 +35,12 @@ inline constexpr std::size_t selection_room(std::size_t count) {
 }
 
 // Numbers that say values, as codec::Extraction::rounded has it: 16 bits each, or codes of 8 bits
-// with a scale for each block.
+// with a scale for each block of kInt8Block.
 struct Rounding {
   float* values = nullptr;  // What they do not say stays here; of infinity and NaN zero.
   std::size_t count = 0;
   DType dtype = DType::bf16;
   float limit = 0;
-  std::size_t block = 0;  // Of i8: so many share a scale.
   void* numbers = nullptr;
   std::uint8_t* scales = nullptr;
 };
@@ -57,13 +56,13 @@ using Round = int (*)(const Rounding* rounding, void* stream);
 using Add = int (*)(const Addition* addition, void* stream);
 
 // The library of our kernels exports them under names that change with what is above.
-#define STRETTO_CUDA_PROBE stretto_cuda_probe_1
-#define STRETTO_CUDA_SELECT stretto_cuda_select_1
-#define STRETTO_CUDA_ROUND stretto_cuda_round_1
-#define STRETTO_CUDA_ADD stretto_cuda_add_1
-inline constexpr const char* kProbe = "stretto_cuda_probe_1";
-inline constexpr const char* kSelect = "stretto_cuda_select_1";
-inline constexpr const char* kRound = "stretto_cuda_round_1";
-inline constexpr const char* kAdd = "stretto_cuda_add_1";
+#define STRETTO_CUDA_PROBE stretto_cuda_probe_2
+#define STRETTO_CUDA_SELECT stretto_cuda_select_2
+#define STRETTO_CUDA_ROUND stretto_cuda_round_2
+#define STRETTO_CUDA_ADD stretto_cuda_add_2
+inline constexpr const char* kProbe = "stretto_cuda_probe_2";
+inline constexpr const char* kSelect = "stretto_cuda_select_2";
+inline constexpr const char* kRound = "stretto_cuda_round_2";
+inline constexpr const char* kAdd = "stretto_cuda_add_2";
 
 }  // namespace stretto::cuda

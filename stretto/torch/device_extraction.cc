@@ -8,6 +8,7 @@
 
 #include <c10/core/DeviceGuard.h>
 
+#include "stretto/base/check.h"
 #include "stretto/base/log.h"
 #include "stretto/cuda/load_kernels.h"
 #include "stretto/torch/device_tensors.h"
@@ -50,13 +51,14 @@ void begin(Kernel kernel, const Task& task, const torch::Tensor& values) {
 
 cuda::Rounding rounding_of(const torch::Tensor& values, const codec::Extraction& how,
                            const torch::Tensor& numbers) {
+  const bool has_blocks = how.rounded != DType::i8 || how.block == cuda::kInt8Block;
+  STRETTO_CHECK(has_blocks, "kernels know no blocks of {} elements", how.block);
   const auto count = static_cast<std::size_t>(values.numel());
   auto* const first = static_cast<std::uint8_t*>(numbers.data_ptr());
   return {.values = values.data_ptr<float>(),
           .count = count,
           .dtype = *how.rounded,
           .limit = how.limit,
-          .block = how.block,
           .numbers = first,
           .scales = first + count};
 }

@@ -242,7 +242,6 @@ TEST_F(CodecKernelsOnAGpu, Speed) {
   cuda::Rounding rounding{.values = values_.data_ptr<float>(),
                           .count = static_cast<std::size_t>(kCount),
                           .limit = 65504,
-                          .block = 256,
                           .numbers = other_.data_ptr(),
                           .scales = static_cast<std::uint8_t*>(other_.data_ptr()) + kCount};
   for (const DType dtype : {DType::bf16, DType::f16, DType::i8}) {

@@ -53,32 +53,72 @@ bool is_aligned(const T* data) {
   return reinterpret_cast<std::uintptr_t>(data) % sizeof(Four<T>) == 0;
 }
 
-// How many values have which digit, of those whose higher digits are the cut's. Values are mostly
-// alike, so neighbouring lanes count for themselves.
-__global__ __launch_bounds__(kThreads) void count_digits(const float* values, std::size_t count,
-                                                         std::size_t fours, Found* found,
-                                                         unsigned shift, unsigned bits) {
-  constexpr unsigned kCopies = 4;
-  __shared__ unsigned counts[kDigits][kCopies];
-  for (unsigned d = threadIdx.x; d < kDigits * kCopies; d += kThreads) counts[0][d] = 0;
+// Four neighbours from element i on; what is beyond the end is zero.
+template <class T>
+__device__ Four<T> four_at(const T* data, std::size_t i, std::size_t count, bool by_fours) {
+  if (by_fours && i + 4 <= count) return *reinterpret_cast<const Four<T>*>(data + i);
+  Four<T> four;
+  for (int k = 0; k < 4; ++k) four.each[k] = i + k < count ? data[i + k] : T{};
+  return four;
+}
+template <class T>
+__device__ void set_four(T* data, std::size_t i, std::size_t count, bool by_fours, Four<T> four) {
+  if (by_fours && i + 4 <= count) {
+    *reinterpret_cast<Four<T>*>(data + i) = four;
+  } else {
+    for (int k = 0; k < 4; ++k) {
+      if (i + k < count) data[i + k] = four.each[k];
+    }
+  }
+}
+
+// A block counts each digit several times, and lanes side by side have one each: values are mostly
+// alike, and lanes that add to one number take turns.
+constexpr unsigned kCountsOfBlock = 8192;
+
+// How many values have which digit, of those whose higher digits are the cut's.
+__global__ __launch_bounds__(kThreads) void count_digits(const float* __restrict__ values,
+                                                         std::size_t count, bool by_fours,
+                                                         Found* found, unsigned shift,
+                                                         unsigned bits) {
+  __shared__ unsigned counts[kCountsOfBlock];
+  for (unsigned c = threadIdx.x; c < kCountsOfBlock; c += kThreads) counts[c] = 0;
   __syncthreads();
-  const unsigned cut = found->cut;
-  const unsigned mask = (1u << bits) - 1;
-  const auto look_at = [&](float value) {
-    const unsigned shifted = magnitude(value) >> shift;
-    if (shifted >> bits == cut) atomicAdd(&counts[shifted & mask][threadIdx.x % kCopies], 1u);
-  };
-  for (std::size_t i = 4 * fours + first_element(); i < count; i += stride()) look_at(values[i]);
-#pragma unroll 4
-  for (std::size_t i = first_element(); i < fours; i += stride()) {
-    const auto four = reinterpret_cast<const Four<float>*>(values)[i];
-    for (const float value : four.each) look_at(value);
+  const unsigned copies = kCountsOfBlock >> bits;
+  const unsigned cut = found->cut, mask = (1u << bits) - 1;
+  const unsigned copy = threadIdx.x % copies;
+  constexpr unsigned kFours = 4;  // That are read at once.
+  for (std::size_t i = 4 * first_element(); i < count; i += kFours * 4 * stride()) {
+    Four<float> fours[kFours];
+#pragma unroll
+    for (unsigned j = 0; j < kFours; ++j) {
+      fours[j] = four_at(values, i + j * 4 * stride(), count, by_fours);
+    }
+#pragma unroll
+    for (unsigned j = 0; j < kFours; ++j) {
+#pragma unroll
+      for (unsigned k = 0; k < 4; ++k) {
+        const unsigned shifted = magnitude(fours[j].each[k]) >> shift;
+        const bool is_one = i + j * 4 * stride() + k < count && shifted >> bits == cut;
+        if (is_one) atomicAdd(&counts[(shifted & mask) * copies + copy], 1u);
+      }
+    }
   }
   __syncthreads();
-  for (unsigned d = threadIdx.x; d < kDigits; d += kThreads) {
-    const unsigned all = counts[d][0] + counts[d][1] + counts[d][2] + counts[d][3];
+  for (unsigned d = threadIdx.x; d < 1u << bits; d += kThreads) {
+    unsigned all = 0;
+    for (unsigned c = 0; c < copies; ++c) all += counts[d * copies + (c + d) % copies];
     if (all != 0) atomicAdd(&found->counts[d], all);
   }
+}
+
+// As many blocks as run at once: those that are left over would begin when the others have ended.
+unsigned blocks_at_once() {
+  int device = 0, processors = 1, of_each = 1;
+  (void)cudaGetDevice(&device);
+  (void)cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  (void)cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_each, count_digits, kThreads, 0);
+  return static_cast<unsigned>(processors * of_each);
 }
 
 // The sum of what the threads before this one have; one block.
@@ -125,45 +165,31 @@ __global__ __launch_bounds__(kThreads) void choose_digit(Found* found, unsigned 
   }
 }
 
-// The values of a tile that a thread looks at: neighbours, so that all of them are in order.
-constexpr unsigned kOfThread = kTile / kThreads;
-struct Share {
-  std::size_t first;
-  unsigned count = 0;
-  unsigned magnitudes[kOfThread];
-  Hits hits{};
-};
-
-__device__ Share share_of(const float* values, std::size_t count, bool by_fours, unsigned cut) {
-  Share share;
-  share.first = blockIdx.x * kTile + threadIdx.x * kOfThread;
-  if (share.first < count) share.count = min(std::size_t{kOfThread}, count - share.first);
-  if (by_fours && share.count == kOfThread) {
-    const auto* const from = reinterpret_cast<const Four<float>*>(values + share.first);
-#pragma unroll
-    for (unsigned j = 0; j < kOfThread; j += 4) {
-      const Four<float> four = from[j / 4];
-#pragma unroll
-      for (unsigned k = 0; k < 4; ++k) share.magnitudes[j + k] = magnitude(four.each[k]);
-    }
-  } else {
-#pragma unroll
-    for (unsigned j = 0; j < kOfThread; ++j) {
-      share.magnitudes[j] = j < share.count ? magnitude(values[share.first + j]) : 0;
-    }
-  }
-#pragma unroll
-  for (unsigned j = 0; j < kOfThread; ++j) {
-    share.hits.above += j < share.count && share.magnitudes[j] > cut ? 1 : 0;
-    share.hits.equal += j < share.count && share.magnitudes[j] == cut ? 1 : 0;
-  }
-  return share;
+__device__ void look_at(unsigned magnitude, unsigned cut, Hits& hits) {
+  hits.above += magnitude > cut ? 1 : 0;
+  hits.equal += magnitude == cut ? 1 : 0;
 }
 
-// By one block for each tile.
-__global__ __launch_bounds__(kThreads) void count_hits(const float* values, std::size_t count,
-                                                       bool by_fours, Found* found) {
-  const Hits own = share_of(values, count, by_fours, found->cut).hits;
+// By one block for each tile. In no order, so lanes read neighbours.
+__global__ __launch_bounds__(kThreads) void count_hits(const float* __restrict__ values,
+                                                       std::size_t count, bool by_fours,
+                                                       Found* found) {
+  constexpr unsigned kFours = kTile / kThreads / 4;
+  const unsigned cut = found->cut;
+  const std::size_t first = blockIdx.x * kTile + 4 * threadIdx.x;
+  Hits own{};
+  Four<float> fours[kFours];
+#pragma unroll
+  for (unsigned j = 0; j < kFours; ++j) {
+    fours[j] = four_at(values, first + j * 4 * kThreads, count, by_fours);
+  }
+#pragma unroll
+  for (unsigned j = 0; j < kFours; ++j) {
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) {
+      if (first + j * 4 * kThreads + k < count) look_at(magnitude(fours[j].each[k]), cut, own);
+    }
+  }
   Hits of_tile;
   (void)sum_before(own.above, &of_tile.above);
   (void)sum_before(own.equal, &of_tile.equal);
@@ -186,23 +212,35 @@ __global__ __launch_bounds__(kThreads) void sum_hits(Found* found, std::size_t t
   }
 }
 
-// By one block for each tile.
-__global__ __launch_bounds__(kThreads) void write_indices(const float* values, std::size_t count,
-                                                          bool by_fours, Found* found,
-                                                          std::int64_t* indices) {
+// By one block for each tile. A thread looks at neighbours, so that all are in order.
+__global__ __launch_bounds__(kThreads) void write_indices(const float* __restrict__ values,
+                                                          std::size_t count, bool by_fours,
+                                                          Found* found, std::int64_t* indices) {
+  constexpr unsigned kOfThread = kTile / kThreads;
   const unsigned cut = found->cut, wanted = found->wanted;
-  const Share own = share_of(values, count, by_fours, cut);
+  const std::size_t first = blockIdx.x * kTile + threadIdx.x * kOfThread;
+  unsigned magnitudes[kOfThread];
+  Hits own{};
+#pragma unroll
+  for (unsigned j = 0; j < kOfThread; j += 4) {
+    const Four<float> four = four_at(values, first + j, count, by_fours);
+#pragma unroll
+    for (unsigned k = 0; k < 4; ++k) {
+      magnitudes[j + k] = magnitude(four.each[k]);
+      if (first + j + k < count) look_at(magnitudes[j + k], cut, own);
+    }
+  }
   const Hits before = hits_of(found)[blockIdx.x];
   unsigned total = 0;
-  unsigned above = before.above + sum_before(own.hits.above, &total);
-  unsigned equal = before.equal + sum_before(own.hits.equal, &total);
-  if (own.hits.above + own.hits.equal == 0) return;
+  unsigned above = before.above + sum_before(own.above, &total);
+  unsigned equal = before.equal + sum_before(own.equal, &total);
+  if (own.above + own.equal == 0) return;
 #pragma unroll
   for (unsigned j = 0; j < kOfThread; ++j) {
-    if (j >= own.count || own.magnitudes[j] < cut) continue;
-    const bool is_above = own.magnitudes[j] > cut;
+    if (first + j >= count || magnitudes[j] < cut) continue;
+    const bool is_above = magnitudes[j] > cut;
     if (is_above || equal < wanted) {
-      indices[above + min(equal, wanted)] = static_cast<std::int64_t>(own.first + j);
+      indices[above + min(equal, wanted)] = static_cast<std::int64_t>(first + j);
     }
     above += is_above ? 1 : 0;
     equal += is_above ? 0 : 1;
@@ -278,8 +316,9 @@ template <class Number>
 std::size_t fours_of(const float* values, const Number* numbers, std::size_t count) {
   return is_aligned(values) && is_aligned(numbers) ? count / 4 : 0;
 }
+// Enough that threads take one four each: with a loop these kernels are slower.
 unsigned blocks_of(std::size_t count, std::size_t fours) {
-  return blocks_for(fours != 0 ? fours : count);
+  return blocks_for(fours != 0 ? fours : count, std::size_t{1} << 20);
 }
 
 constexpr int kSaysNan = -128;
@@ -288,42 +327,51 @@ constexpr int kSaysNan = -128;
 __device__ float scale_of(unsigned exponent) { return __uint_as_float(exponent << 23); }
 
 // A warp for each block of values, whose greatest magnitude is a code of 64 to 127: as the kernels
-// of the host have it, and without a rounding but that of codes.
+// of the host have it, and without a rounding but that of codes. A lane holds its values meanwhile.
 __global__ __launch_bounds__(kThreads) void round_bytes(float* values, std::size_t count,
-                                                        std::size_t block, std::int8_t* codes,
+                                                        bool by_fours, std::int8_t* codes,
                                                         std::uint8_t* scales) {
+  constexpr unsigned kFours = kInt8Block / kWarp / 4;
   const unsigned lane = threadIdx.x % kWarp;
-  const std::size_t blocks = (count + block - 1) / block;
+  const std::size_t blocks = (count + kInt8Block - 1) / kInt8Block;
   for (std::size_t b = first_element() / kWarp; b < blocks; b += stride() / kWarp) {
-    const std::size_t end = min(count, (b + 1) * block);
+    const std::size_t first = b * kInt8Block + 4 * lane;
+    Four<float> own[kFours];
     unsigned greatest = 0;
-    for (std::size_t i = b * block + lane; i < end; i += kWarp) {
-      if (isfinite(values[i])) greatest = max(greatest, magnitude(values[i]));
+#pragma unroll
+    for (unsigned j = 0; j < kFours; ++j) {
+      own[j] = four_at(values, first + j * 4 * kWarp, count, by_fours);
+      for (const float value : own[j].each) {
+        if (isfinite(value)) greatest = max(greatest, magnitude(value));
+      }
     }
     for (unsigned step = kWarp / 2; step > 0; step /= 2) {
       greatest = max(greatest, __shfl_xor_sync(kAll, greatest, step));
     }
     const unsigned exponent = max(greatest >> 23, 7u) - 6;
     const float scale = scale_of(exponent), inverse = scale_of(254 - exponent);
-    for (std::size_t i = b * block + lane; i < end; i += kWarp) {
-      const float value = values[i];
-      const bool is_number = isfinite(value);
-      const float code = is_number ? fminf(fmaxf(rintf(value * inverse), -127.0f), 127.0f) : 0.0f;
-      codes[i] = static_cast<std::int8_t>(is_number ? static_cast<int>(code) : kSaysNan);
-      values[i] = is_number ? rest_of(value, code * scale) : 0.0f;
+#pragma unroll
+    for (unsigned j = 0; j < kFours; ++j) {
+      Four<std::int8_t> said;
+      for (int k = 0; k < 4; ++k) {
+        float& value = own[j].each[k];
+        const bool is_number = isfinite(value);
+        const float code = is_number ? fminf(fmaxf(rintf(value * inverse), -127.0f), 127.0f) : 0.0f;
+        said.each[k] = static_cast<std::int8_t>(is_number ? static_cast<int>(code) : kSaysNan);
+        value = is_number ? rest_of(value, code * scale) : 0.0f;
+      }
+      set_four(codes, first + j * 4 * kWarp, count, by_fours, said);
+      set_four(values, first + j * 4 * kWarp, count, by_fours, own[j]);
     }
     if (lane == 0) scales[b] = static_cast<std::uint8_t>(exponent);
   }
 }
 
 __global__ __launch_bounds__(kThreads) void add_bytes(float* values, std::size_t count,
-                                                      std::size_t fours, unsigned block,
-                                                      const std::int8_t* codes,
+                                                      std::size_t fours, const std::int8_t* codes,
                                                       const std::uint8_t* scales) {
   add_all(values, count, fours, codes, [=](std::size_t i, std::int8_t code) {
-    // Numbers of 32 bits are divided several times as fast as those of 64.
-    const std::size_t block_of_i = i >> 32 == 0 ? static_cast<unsigned>(i) / block : i / block;
-    const float scale = scale_of(min(static_cast<unsigned>(scales[block_of_i]), 248u));
+    const float scale = scale_of(min(static_cast<unsigned>(scales[i / kInt8Block]), 248u));
     return code == kSaysNan ? __uint_as_float(0x7FC00000) : static_cast<float>(code) * scale;
   });
 }
@@ -362,14 +410,13 @@ extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_SELECT(
   const float* const values = selection->values;
   const std::size_t count = selection->count;
   const bool by_fours = is_aligned(values);
-  const std::size_t fours = by_fours ? count / 4 : 0;
   begin<<<1, kThreads, 0, on>>>(found, static_cast<unsigned>(selection->greatest));
+  const unsigned blocks = std::min(blocks_at_once(), blocks_for((count + 3) / 4));
   unsigned shift = 31;
-  for (const unsigned bits : {11u, 10u, 10u}) {
+  // The exponent first, of which there are few.
+  for (const unsigned bits : {8u, 11u, 12u}) {
     shift -= bits;
-    // Few blocks, each of which adds what it has counted to what all have.
-    const unsigned blocks = std::min(1024u, blocks_of(count, fours));
-    count_digits<<<blocks, kThreads, 0, on>>>(values, count, fours, found, shift, bits);
+    count_digits<<<blocks, kThreads, 0, on>>>(values, count, by_fours, found, shift, bits);
     choose_digit<<<1, kThreads, 0, on>>>(found, bits);
   }
   count_hits<<<tiles, kThreads, 0, on>>>(values, count, by_fours, found);
@@ -387,10 +434,11 @@ extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_ROUND(
   } else if (rounding->dtype == stretto::DType::bf16) {
     begin_rounding<__nv_bfloat16>(*rounding, on);
   } else {
-    const std::size_t blocks = (rounding->count + rounding->block - 1) / rounding->block;
+    auto* const codes = static_cast<std::int8_t*>(rounding->numbers);
+    const std::size_t blocks = (rounding->count + kInt8Block - 1) / kInt8Block;
     round_bytes<<<blocks_for(kWarp * blocks), kThreads, 0, on>>>(
-        rounding->values, rounding->count, rounding->block,
-        static_cast<std::int8_t*>(rounding->numbers), rounding->scales);
+        rounding->values, rounding->count, is_aligned(rounding->values) && is_aligned(codes), codes,
+        rounding->scales);
   }
   return cudaGetLastError();
 }
@@ -407,8 +455,7 @@ extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_ADD(
     const auto* const codes = static_cast<const std::int8_t*>(addition->numbers);
     const std::size_t fours = fours_of(addition->values, codes, addition->count);
     add_bytes<<<blocks_of(addition->count, fours), kThreads, 0, on>>>(
-        addition->values, addition->count, fours, static_cast<unsigned>(addition->block), codes,
-        addition->scales);
+        addition->values, addition->count, fours, codes, addition->scales);
   }
   return cudaGetLastError();
 }

@@ -13,8 +13,8 @@ inline constexpr unsigned kThreads = 256;  // Of a block.
 // Enough to fill any device; threads take several elements where there are more.
 inline constexpr std::size_t kBlocksMax = 8192;
 
-inline unsigned blocks_for(std::size_t threads) {
-  return static_cast<unsigned>(std::min(kBlocksMax, (threads + kThreads - 1) / kThreads));
+inline unsigned blocks_for(std::size_t threads, std::size_t most = kBlocksMax) {
+  return static_cast<unsigned>(std::min(most, (threads + kThreads - 1) / kThreads));
 }
 
 __device__ inline std::size_t first_element() {
