@@ -83,7 +83,6 @@ void warn_of_mistakes(const CompressionOptions& options,
       options.codec->name(), name(gradients.front().dtype));
 }
 
-constexpr const char* kStateName = "compressed";
 constexpr const char* kAnnounced = " bytes announced";  // No name of a gradient.
 
 }  // namespace
@@ -226,19 +225,8 @@ void CompressedReduction::attach(Communicator& communicator,
 
 // Takes `state` over. Gradients that it does not mention begin anew.
 void CompressedReduction::restore(const reducer::SavedState& state) {
-  reducer::check_origin(state.rank, state.ranks, rank_, ranks_);
-  const auto is_unknown = [&](const auto& saved) { return !gradients_.contains(saved.first); };
-  if (!state.residuals.empty() && std::ranges::all_of(state.residuals, is_unknown)) {
-    refuse("the hook's state is of another model: of '{}' for one, and there is no such gradient",
-           state.residuals.begin()->first);
-  }
-  const auto unknown = std::ranges::count_if(state.residuals, is_unknown);
-  if (unknown > 0 && rank_ == 0) {
-    log(LogLevel::warning,
-        "the hook's state has residuals of {} gradients that this model does not have, and they "
-        "are lost: of '{}' for one",
-        unknown, std::ranges::find_if(state.residuals, is_unknown)->first);
-  }
+  reducer::check_compressed(state, rank_, ranks_,
+                            [this](const std::string& name) { return gradients_.contains(name); });
   for (const auto& [name, gradient] : gradients_) {
     (void)reducer::find(state.residuals, name, gradient->residual.size());
     (void)reducer::find(state.momenta, name, gradient->momentum.size());
@@ -270,7 +258,7 @@ void CompressedReduction::restore(const reducer::SavedState& state) {
 
 std::vector<std::byte> CompressedReduction::save() const {
   if (loaded_ != nullptr) return reducer::print(*loaded_);
-  reducer::SavedState state{.hook = kStateName,
+  reducer::SavedState state{.hook = reducer::kCompressedState,
                             .step = step_,
                             .rank = static_cast<std::uint64_t>(rank_),
                             .ranks = static_cast<std::uint64_t>(ranks_)};
@@ -291,7 +279,7 @@ std::vector<std::byte> CompressedReduction::save() const {
 }
 
 void CompressedReduction::load(std::span<const std::byte> bytes) {
-  reducer::SavedState state = reducer::parse(bytes, kStateName);
+  reducer::SavedState state = reducer::parse(bytes, reducer::kCompressedState);
   if (communicator_ == nullptr) {
     loaded_ = std::make_unique<reducer::SavedState>(std::move(state));
     return;
@@ -302,7 +290,7 @@ void CompressedReduction::load(std::span<const std::byte> bytes) {
 
 std::vector<std::vector<std::byte>> CompressedReduction::redistribute(
     std::span<const std::vector<std::byte>> states, std::size_t ranks, ReduceOp op) {
-  return reducer::redistribute(states, ranks, op, kStateName);
+  return reducer::redistribute(states, ranks, op, reducer::kCompressedState);
 }
 
 std::span<const float> CompressedReduction::residual(const std::string& name) const {

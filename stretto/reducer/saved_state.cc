@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "stretto/base/content_hash.h"
+#include "stretto/base/log.h"
 #include "stretto/base/refuse.h"
 
 namespace stretto::reducer {
@@ -161,6 +162,25 @@ void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank,
       "the hook's state was saved by rank {} of {}, and this is rank {} of {}. Load what the same "
       "rank has saved; for another number of ranks, what redistribute() makes",
       saved_rank, saved_ranks, rank, ranks);
+}
+
+void check_compressed(const SavedState& state, int rank, int ranks,
+                      const std::function<bool(const std::string& name)>& knows) {
+  check_origin(state.rank, state.ranks, rank, ranks);
+  std::vector<const char*> unknown;
+  for (const auto& saved : state.residuals) {
+    if (!knows(saved.first)) unknown.push_back(saved.first.c_str());
+  }
+  if (unknown.empty()) return;
+  if (unknown.size() == state.residuals.size()) {
+    refuse("the hook's state is of another model: of '{}' for one, and there is no such gradient",
+           unknown.front());
+  }
+  if (rank != 0) return;
+  log(LogLevel::warning,
+      "the hook's state has residuals of {} gradients that this model does not have, and they are "
+      "lost: of '{}' for one",
+      unknown.size(), unknown.front());
 }
 
 std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std::byte>> states,

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -41,6 +42,13 @@ SavedStates parse_states(std::span<const std::byte> bytes);
 
 // Throws InvalidArgument unless it was saved by this rank of as many.
 void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank, int ranks);
+
+// Of gradients that are compressed, whether on the host or on a device.
+inline constexpr const char* kCompressedState = "compressed";
+// The same for one of those; besides, throws if it is of another model, of whose gradients `knows`
+// knows none. Of which it does not know some, rank 0 logs.
+void check_compressed(const SavedState& state, int rank, int ranks,
+                      const std::function<bool(const std::string& name)>& knows);
 
 // See CompressedReduction::redistribute(). Each rank gets rank 0's factors.
 std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std::byte>> states,

@@ -4,11 +4,11 @@
 #include "stretto/reducer/state_exchange.h"
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 
 #include "stretto/base/check.h"
 #include "stretto/base/rank_vector.h"
+#include "stretto/base/stream_guard.h"
 #include "stretto/reducer/state_broadcast.h"
 
 namespace stretto::reducer {
@@ -28,14 +28,14 @@ struct Share {
 };
 
 // Copies the next bytes of `parts` into `staging`, or back, and moves on.
-void copy(std::span<const ByteSpan> parts, Place& at, std::span<std::uint8_t> staging,
+void copy(BucketMemory& memory, std::span<const ByteSpan> parts, Place& at, ByteSpan staging,
           bool into_staging) {
   at.left -= staging.size();
   while (!staging.empty()) {
     const ByteSpan rest = parts[at.part].subspan(at.offset);
     const std::size_t bytes = std::min(rest.size(), staging.size());
-    if (into_staging && bytes > 0) std::memcpy(staging.data(), rest.data(), bytes);
-    if (!into_staging && bytes > 0) std::memcpy(rest.data(), staging.data(), bytes);
+    const ByteSpan of_part = rest.first(bytes), there = staging.first(bytes);
+    if (bytes > 0) memory.copy(into_staging ? there : of_part, into_staging ? of_part : there);
     staging = staging.subspan(bytes);
     at.offset += bytes;
     if (bytes < rest.size()) continue;
@@ -50,13 +50,13 @@ void StateBroadcast::run(std::span<const ByteSpan> parts, Rank root) {
   Place at;
   for (const ByteSpan part : parts) at.left += part.size();
   const std::size_t needed = std::min(at.left, staging_bytes_);
-  if (staging_.size() < needed) staging_ = communicator_.allocate<std::uint8_t>(needed);
+  if (staging_.bytes().size() < needed) staging_ = communicator_.allocate_bytes(needed);
   const bool is_root = communicator_.rank() == root;
   while (at.left > 0) {
-    const auto message = staging_.span().first(std::min(at.left, staging_.size()));
-    if (is_root) copy(parts, at, message, true);
+    const ByteSpan message = staging_.bytes().first(std::min(at.left, staging_.bytes().size()));
+    if (is_root) copy(host_buckets(), parts, at, message, true);
     communicator_.broadcast(message, {.root = root, .timeout = timeout_}).wait();
-    if (!is_root) copy(parts, at, message, false);
+    if (!is_root) copy(host_buckets(), parts, at, message, false);
   }
 }
 
@@ -76,10 +76,11 @@ std::vector<Rank> share_out(std::span<const std::size_t> bytes, int ranks) {
 }
 
 StateExchange::StateExchange(Communicator& communicator, std::optional<Duration> timeout,
-                             std::size_t staging_bytes)
+                             std::size_t staging_bytes, BucketMemory& memory)
     : communicator_(communicator),
       timeout_(timeout),
-      staging_bytes_(std::max(staging_bytes, static_cast<std::size_t>(communicator.size()))) {}
+      staging_bytes_(std::max(staging_bytes, static_cast<std::size_t>(communicator.size()))),
+      memory_(memory) {}
 
 void StateExchange::run(std::span<const ByteSpan> parts, std::span<const Rank> owners) {
   STRETTO_CHECK(parts.size() == owners.size(), "{} parts of {} owners", parts.size(),
@@ -98,19 +99,24 @@ void StateExchange::run(std::span<const ByteSpan> parts, std::span<const Rank> o
       all += counts[r] = std::min(shares[r].at.left, most);
     }
     if (all == 0) return;
-    if (staging_.size() < all) staging_ = communicator_.allocate<std::uint8_t>(all);
-    std::vector<std::span<std::uint8_t>> places;
+    if (staging_.bytes().size() < all) {
+      staging_ = {};
+      staging_ = memory_.allocate(communicator_, all);
+    }
+    std::vector<ByteSpan> places;
     for (std::size_t r = 0, begin = 0; r < shares.size(); begin += counts[r++]) {
-      places.push_back(staging_.span().subspan(begin, counts[r]));
+      places.push_back(staging_.bytes().subspan(begin, counts[r]));
     }
     const auto self = static_cast<std::size_t>(communicator_.rank().value());
-    copy(shares[self].parts, shares[self].at, places[self], true);
-    communicator_
-        .all_gather(places[self], staging_.span().first(all),
-                    {.counts = counts, .timeout = timeout_})
-        .wait();
+    copy(memory_, shares[self].parts, shares[self].at, places[self], true);
+    // What this thread has begun is waited for by the default stream, and by no other.
+    const StreamGuard none(nullptr);
+    memory_.publish();
+    Work work = communicator_.all_gather(places[self], staging_.bytes().first(all),
+                                         {.counts = counts, .timeout = timeout_});
+    memory_.end(work).or_throw();
     for (std::size_t r = 0; r < shares.size(); ++r) {
-      if (r != self) copy(shares[r].parts, shares[r].at, places[r], false);
+      if (r != self) copy(memory_, shares[r].parts, shares[r].at, places[r], false);
     }
   }
 }

@@ -12,6 +12,7 @@
 #include "stretto/codec/header.h"
 #include "stretto/reducer/agreement.h"
 #include "stretto/reducer/compressed_exchange.h"
+#include "stretto/reducer/saved_state.h"
 #include "stretto/torch/device_tensors.h"
 #include "stretto/torch/streams.h"
 
@@ -90,13 +91,14 @@ void DeviceCompression::attach(Communicator& communicator,
                                std::span<const GradientDescription> gradients) {
   communicator_ = &communicator;
   exchange_->attach(communicator);
+  if (std::exchange(is_open_, false) && exchange_->divides()) forget_residuals();
   by_index_.clear();
   bucket_step_.reset();
   for (const GradientDescription& description : gradients) {
     by_index_.push_back(nullptr);
     if (!is_compressed(description.dtype, description.count)) continue;
     Gradient& gradient = gradients_[description.name];
-    if (gradient.count != description.count) gradient = {description.name, description.count, {}};
+    if (gradient.count != description.count) gradient = {description.name, description.count};
     by_index_.back() = &gradient;
   }
   const auto step = [this] { return reducer::ResumePoint{step_, 0}; };
@@ -135,6 +137,7 @@ void DeviceCompression::extract(const FullBucket& full, std::size_t i, Gradient&
   const torch::Tensor values = tensor_of(view, device_);
   if (gradient.residual.bytes().empty()) {
     gradient.residual = full.memory->allocate_copy(view.bytes());
+    fill_residual(gradient);
   }
   const bool is_silent = full.is_silent(i), divides = exchange_->divides();
   // Of a silent gradient who adds up a part may keep something.
@@ -187,6 +190,74 @@ void DeviceCompression::forget(std::span<const std::size_t> gradients) {
   });
 }
 
+std::vector<std::byte> DeviceCompression::save() const {
+  STRETTO_CHECK(communicator_ != nullptr, "attach() comes first");
+  if (is_open_ && exchange_->divides()) {
+    refuse("the last step has failed in the middle, and what compression has kept is not whole");
+  }
+  reducer::SavedState state{.hook = reducer::kCompressedState,
+                            .step = step_,
+                            .rank = static_cast<std::uint64_t>(communicator_->rank().value()),
+                            .ranks = static_cast<std::uint64_t>(communicator_->size())};
+  on_device([&] {
+    const torch::NoGradGuard no_grad;
+    let_wait(current_stream(device_), default_stream(device_));
+    for (const auto& [name, gradient] : gradients_) {
+      std::vector<float>& residual = state.residuals[name];
+      residual = gradient.loaded;
+      if (gradient.residual.bytes().empty()) continue;
+      residual.resize(gradient.count);
+      tensor_of({std::as_writable_bytes(std::span(residual)).data(), gradient.count, DType::f32},
+                torch::kCPU)
+          .copy_(residual_of(gradient));
+    }
+  });
+  std::erase_if(state.residuals, [](const auto& residual) { return residual.second.empty(); });
+  return reducer::print(state);
+}
+
+// Gradients that the state does not mention begin anew.
+void DeviceCompression::load(std::span<const std::byte> bytes) {
+  STRETTO_CHECK(communicator_ != nullptr, "attach() comes first");
+  const reducer::SavedState state = reducer::parse(bytes, reducer::kCompressedState);
+  reducer::check_compressed(state, communicator_->rank().value(), communicator_->size(),
+                            [this](const std::string& name) { return gradients_.contains(name); });
+  for (const auto& [name, gradient] : gradients_) {
+    (void)reducer::find(state.residuals, name, gradient.count);
+  }
+  step_ = state.step;
+  is_open_ = false;
+  on_device([&] {
+    const torch::NoGradGuard no_grad;
+    let_wait(current_stream(device_), default_stream(device_));
+    for (auto& [name, gradient] : gradients_) {
+      const auto* const residual = reducer::find(state.residuals, name, gradient.count);
+      gradient.loaded = residual != nullptr ? *residual : std::vector<float>(gradient.count);
+      if (!gradient.residual.bytes().empty()) fill_residual(gradient);
+    }
+    let_wait(default_stream(device_), current_stream(device_));
+  });
+}
+
+// What a step that has failed has left there is not whole.
+void DeviceCompression::forget_residuals() {
+  on_device([&] {
+    const torch::NoGradGuard no_grad;
+    let_wait(current_stream(device_), default_stream(device_));
+    for (auto& [name, gradient] : gradients_) {
+      if (!gradient.residual.bytes().empty()) residual_of(gradient).zero_();
+    }
+    let_wait(default_stream(device_), current_stream(device_));
+  });
+}
+
+void DeviceCompression::fill_residual(Gradient& gradient) const {
+  if (gradient.loaded.empty()) return;
+  const auto loaded = std::as_bytes(std::span(gradient.loaded));
+  residual_of(gradient).copy_(tensor_of({loaded.data(), gradient.count, DType::f32}, torch::kCPU));
+  gradient.loaded.clear();
+}
+
 torch::Tensor DeviceCompression::residual_of(const Gradient& gradient) const {
   return tensor_of({gradient.residual.bytes().data(), gradient.count, DType::f32}, device_);
 }
@@ -199,6 +270,7 @@ Work DeviceCompression::start(Communicator& communicator, const FullBucket& full
   const TimePoint begin = Clock::now();
   if (std::exchange(bucket_step_, full.step) != full.step) {
     begin_statistics(this_step_, ++step_, true, full.of_count);
+    is_open_ = true;
   }
   BucketExtracts own;
   on_device([&] { own = extract_all(full); });
@@ -224,7 +296,9 @@ void DeviceCompression::finish(const FullBucket& full) {
   const double spent = seconds(Clock::now() - begin);
   this_step_.decode_seconds += spent;
   this_step_.choices[full.index].codec_seconds += spent;
-  if (full.is_last()) last_step_ = this_step_;
+  if (!full.is_last()) return;
+  last_step_ = this_step_;
+  is_open_ = false;
 }
 
 }  // namespace stretto::ddp

@@ -59,19 +59,26 @@ class DeviceCompression final : public CommunicationHook {
   void finish(const FullBucket& full) override;
   void forget(std::span<const std::size_t> gradients) override;
   const CompressionStatistics* last_compression() const override { return &last_step_; }
+  // In the format of a CompressedReduction. Throws InvalidArgument behind a step that has failed
+  // where ranks divide gradients: the device may have added to residuals what never came.
+  std::vector<std::byte> save() const override;
+  void load(std::span<const std::byte> state) override;
 
  private:
   // What is remembered of a gradient that is compressed.
   struct Gradient {
     std::string name;
     std::size_t count = 0;
-    Memory residual;  // Of the device; made in the first step.
+    Memory residual = {};            // Of the device; made in the first step.
+    std::vector<float> loaded = {};  // What the residual is to begin with.
     // The residual before the step. It is restored if no rank has computed the gradient there.
     torch::Tensor before = {};
   };
 
   codec::Position position() const;
   torch::Tensor residual_of(const Gradient& gradient) const;
+  void fill_residual(Gradient& gradient) const;
+  void forget_residuals();
   std::vector<PlacedExtract> take_out(torch::Tensor carry, std::size_t gradient) const;
   void extract(const FullBucket& full, std::size_t i, Gradient& gradient, BucketExtracts& own);
   BucketExtracts extract_all(const FullBucket& full);
@@ -84,6 +91,7 @@ class DeviceCompression final : public CommunicationHook {
   Communicator* communicator_ = nullptr;
   std::uint64_t step_ = 0;
   std::optional<std::uint64_t> bucket_step_;  // FullBucket::step of the step that has begun.
+  bool is_open_ = false;                      // It has not ended, and has failed if nothing runs.
   CompressionStatistics this_step_;
   CompressionStatistics last_step_;
 };

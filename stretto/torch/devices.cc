@@ -13,6 +13,7 @@
 #include "stretto/torch/device_compression.h"
 #include "stretto/torch/staged_reduction.h"
 #include "stretto/torch/streams.h"
+#include "stretto/torch/tensor_bytes.h"
 
 namespace stretto::ddp {
 namespace {
@@ -36,7 +37,9 @@ std::unique_ptr<ExtractExchange> choose_exchange(const std::vector<NamedTensor>&
                                                  CompressedExchange wanted, torch::Device device,
                                                  bool is_of_communicator) {
   const auto how = DeviceCompression::exchange_of(*codec, parameters, ranks, wanted);
-  const bool is_there = is_of_communicator && fit_one_bucket(parameters);
+  const auto extraction = codec->extraction(1, 0);
+  const bool has_indices = extraction && extraction->greatest > 0;
+  const bool is_there = is_of_communicator && (!has_indices || fit_one_bucket(parameters));
   if (how == CompressedExchange::divide) {
     return is_there ? divided_exchange_on_device(codec, device) : nullptr;
   }
@@ -54,15 +57,12 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
   const torch::Device device = parameters.front().tensor.device();
   const auto is_there = [&](const NamedTensor& each) { return each.tensor.device() == device; };
   if (device.is_cpu() || !std::ranges::all_of(parameters, is_there)) return {};
-  // The kind of a device is told by where its memory is. Types of one byte can be moved there, and
-  // not added.
-  const auto is_on_it = [&](const NamedTensor& parameter) {
-    const torch::Tensor& tensor = parameter.tensor;
-    return tensor.element_size() > 1 &&
-           (tensor.numel() == 0 || communicator.device_of(tensor.const_data_ptr()));
-  };
+  // Types of one byte can be moved there, and not added.
   const bool is_of_communicator =
-      communicator.device() == device.index() && std::ranges::all_of(parameters, is_on_it);
+      are_of(communicator, tensors_of(parameters)) &&
+      std::ranges::none_of(parameters, [](const NamedTensor& parameter) {
+        return parameter.tensor.element_size() == 1;
+      });
   if (auto staged = hook.ending_in(std::make_shared<StagedReduction>(device))) {
     if (is_of_communicator) return {device, std::make_shared<CommunicatorBuckets>(device)};
     if (!has_addresses(device)) return {};
@@ -77,6 +77,16 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
   if (exchange == nullptr) return {};
   return {device, std::make_shared<CompressedDeviceBuckets>(device),
           std::make_shared<DeviceCompression>(codec, device, std::move(exchange))};
+}
+
+// The kind of a device is told by where its memory is.
+bool are_of(const Communicator& communicator, const std::vector<torch::Tensor>& tensors) {
+  return communicator.device().has_value() &&
+         std::ranges::all_of(tensors, [&](const torch::Tensor& tensor) {
+           return !tensor.device().is_cpu() && tensor.device().index() == *communicator.device() &&
+                  (tensor.numel() == 0 ||
+                   communicator.device_of(tensor.const_data_ptr()).has_value());
+         });
 }
 
 torch::Tensor view_like(const torch::Tensor& parameter, const GradientStorage& storage,

@@ -25,6 +25,10 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
                                       const CommunicationHook& hook,
                                       const DistributedDataParallelOptions& options);
 
+// Whether all of them are on the device of `communicator`, in memory that its operations take or
+// copy from.
+bool are_of(const Communicator& communicator, const std::vector<torch::Tensor>& tensors);
+
 // A tensor on a gradient's storage on `device`, with its parameter's strides where these fill a
 // block of memory: so gradient and parameter meet element by element in the optimizer (libtorch's
 // gradient layout contract). It keeps the storage alive.

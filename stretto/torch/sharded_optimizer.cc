@@ -3,6 +3,7 @@
 
 #include "stretto/torch/sharded_optimizer.h"
 
+#include <algorithm>
 #include <limits>
 #include <span>
 #include <sstream>
@@ -14,8 +15,10 @@
 #include <fmt/format.h>
 
 #include "stretto/base/refuse.h"
-#include "stretto/reducer/replica_check.h"
+#include "stretto/torch/device_buckets.h"
+#include "stretto/torch/devices.h"
 #include "stretto/torch/optimizer_parts.h"
+#include "stretto/torch/parameter_check.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto {
@@ -27,17 +30,13 @@ using State = std::unique_ptr<torch::optim::OptimizerParamState>;
 // What ranks announce inside join().
 constexpr std::uint64_t kStep = 0, kGather = 1;
 
-std::vector<reducer::ReplicaItem> items_of(const std::vector<torch::Tensor>& parameters) {
-  std::vector<reducer::ReplicaItem> items;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    std::ostringstream shape;
-    shape << parameters[i].sizes();
-    items.push_back(
-        {"parameter of the optimizer",
-         std::to_string(i),
-         {{"shape", shape.str()}, {"dtype", c10::toString(parameters[i].scalar_type())}}});
-  }
-  return items;
+// What makes memory where the communicator's operations reach parameters whose bytes they are to
+// exchange; nothing if these go through memory of the host.
+std::unique_ptr<BucketMemory> memory_of(const Communicator& communicator,
+                                        const std::vector<torch::Tensor>& parameters) {
+  const bool are_blocks = std::ranges::all_of(parameters, ddp::is_block);
+  if (parameters.empty() || !are_blocks || !ddp::are_of(communicator, parameters)) return nullptr;
+  return std::make_unique<ddp::CommunicatorBuckets>(parameters.front().device());
 }
 
 // An empty state of the kind that the optimizer keeps.
@@ -74,9 +73,11 @@ void read_settings(Optimizer& optimizer, torch::serialize::InputArchive& archive
   }
 }
 
-torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes) {
+// Whose tensors are on `device`, wherever those are that have been written.
+torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes,
+                                          torch::Device device = torch::kCPU) {
   torch::serialize::InputArchive archive;
-  archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size(), device);
   return archive;
 }
 
@@ -92,14 +93,18 @@ std::string packed_settings(const Optimizer& optimizer) {
   return text_of(archive);
 }
 
-std::string packed(Optimizer& optimizer, const std::vector<std::pair<std::string, void*>>& keys) {
+std::string name_of(std::size_t parameter) { return "parameter" + std::to_string(parameter); }
+
+// The state of those of `parameters` that have these indices.
+std::string packed(Optimizer& optimizer, const std::vector<torch::Tensor>& parameters,
+                   const std::vector<std::size_t>& indices) {
   torch::serialize::OutputArchive archive;
-  for (const auto& [name, key] : keys) {
-    const auto found = optimizer.state().find(key);
+  for (const std::size_t i : indices) {
+    const auto found = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
     if (found == optimizer.state().end()) continue;
     torch::serialize::OutputArchive of_parameter(archive.compilation_unit());
     found->second->serialize(of_parameter);
-    archive.write(name, of_parameter);
+    archive.write(name_of(i), of_parameter);
   }
   return text_of(archive);
 }
@@ -112,10 +117,13 @@ ShardedOptimizer::ShardedOptimizer(Optimizer& optimizer, Communicator& communica
       optimizer_(optimizer),
       timeout_(timeout),
       parameters_(ddp::parameters_of(optimizer)),
-      exchange_(communicator, timeout) {
+      device_(parameters_.empty() ? torch::kCPU : parameters_.front().device()),
+      memory_(memory_of(communicator, parameters_)),
+      exchange_(communicator, timeout, reducer::StateExchange::kStagingBytes,
+                memory_ != nullptr ? *memory_ : host_buckets()) {
   ddp::check_steps_in_parts(optimizer);
   check_parameters();
-  reducer::check_replicas_described_alike(communicator, items_of(parameters_), timeout_);
+  ddp::check_same_parameters(communicator, parameters_, timeout_);
   std::vector<std::size_t> bytes;
   for (const torch::Tensor& parameter : parameters_) bytes.push_back(parameter.nbytes());
   owners_ = reducer::share_out(bytes, communicator.size());
@@ -126,10 +134,10 @@ void ShardedOptimizer::check_parameters() const {
   if (parameters_.empty()) refuse("the optimizer has no parameters to share out");
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor& parameter = parameters_[i];
-    if (parameter.device().is_cpu() && parameter.layout() == torch::kStrided) continue;
+    if (parameter.layout() == torch::kStrided && !parameter.is_meta()) continue;
     refuse(
-        "parameter {} of the optimizer is not a dense tensor on the CPU, so it cannot be shared "
-        "out",
+        "parameter {} of the optimizer is not a dense tensor that has memory, so it cannot be "
+        "shared out",
         i);
   }
 }
@@ -195,13 +203,30 @@ void ShardedOptimizer::step_together() {
     ddp::Parts spare;
     ddp::step_part(optimizer_, is_mine, spare);
   }
-  ddp::TensorBytes bytes(parameters_);
-  exchange_.run(bytes.spans(), owners_);
-  bytes.write_back();
+  exchange();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     // So that autograd notices who still needs the old values.
     if (!is_own(i)) parameters_[i].unsafeGetTensorImpl()->bump_version();
   }
+}
+
+void ShardedOptimizer::exchange() {
+  if (memory_ == nullptr) {
+    ddp::TensorBytes bytes(parameters_);
+    exchange_.run(bytes.spans(), owners_);
+    return bytes.write_back();
+  }
+  std::vector<ByteSpan> parts;
+  for (const torch::Tensor& parameter : parameters_) {
+    if (parameter.device() != device_) {
+      refuse(
+          "a parameter of the optimizer has been moved from {} to {} since ShardedOptimizer was "
+          "built; build another one",
+          device_.str(), parameter.device().str());
+    }
+    parts.emplace_back(static_cast<std::byte*>(parameter.data_ptr()), parameter.nbytes());
+  }
+  exchange_.run(parts, owners_);
 }
 
 // What `rank` steps its parameters with, as this rank has it.
@@ -212,7 +237,9 @@ ByteVector ShardedOptimizer::inputs_of(Rank rank) const {
     const torch::Tensor& gradient = parameters_[i].grad();
     // Copied, because all of the bucket would be written with a part of it.
     if (owners_[i] == rank && gradient.defined()) {
-      archive.write("gradient" + std::to_string(i), gradient.clone());
+      archive.write(
+          "gradient" + std::to_string(i),
+          gradient.to(torch::kCPU, gradient.scalar_type(), /*non_blocking=*/false, /*copy=*/true));
     }
   }
   const std::string packed = text_of(archive);
@@ -241,7 +268,9 @@ std::vector<torch::Tensor> ShardedOptimizer::borrow_gradients() {
   std::vector<torch::Tensor> before;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     torch::Tensor gradient;
-    if (is_own(i)) archive.try_read("gradient" + std::to_string(i), gradient);
+    if (is_own(i) && archive.try_read("gradient" + std::to_string(i), gradient)) {
+      gradient = gradient.to(parameters_[i].device());
+    }
     before.push_back(std::exchange(parameters_[i].mutable_grad(), gradient));
   }
   return before;
@@ -268,22 +297,26 @@ void ShardedOptimizer::gather_together() {
 
 // Sends, if it is this rank's.
 void ShardedOptimizer::receive_state_of(Rank rank) {
-  std::vector<std::pair<std::string, void*>> keys;
+  std::vector<std::size_t> indices;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (owners_[i] != rank) continue;
-    keys.emplace_back("parameter" + std::to_string(i), parameters_[i].unsafeGetTensorImpl());
+    if (owners_[i] == rank) indices.push_back(i);
   }
   std::string text;
-  if (rank == communicator().rank()) text = packed(optimizer_, keys);
+  if (rank == communicator().rank()) text = packed(optimizer_, parameters_, indices);
   const ByteVector bytes = ddp::broadcast_text(communicator(), text, rank, timeout_);
   if (rank == communicator().rank()) return;
-  torch::serialize::InputArchive archive = archive_of(bytes);
-  for (const auto& [name, key] : keys) {
+  torch::Device device = indices.empty() ? torch::kCPU : parameters_[indices.front()].device();
+  torch::serialize::InputArchive archive = archive_of(bytes, device);
+  for (const std::size_t i : indices) {
+    if (parameters_[i].device() != device) {
+      device = parameters_[i].device();
+      archive = archive_of(bytes, device);
+    }
     torch::serialize::InputArchive of_parameter;
-    if (!archive.try_read(name, of_parameter)) continue;  // It has not been stepped yet.
+    if (!archive.try_read(name_of(i), of_parameter)) continue;  // It has not been stepped yet.
     State state = make_state(optimizer_);
     state->serialize(of_parameter);
-    optimizer_.state()[key] = std::move(state);
+    optimizer_.state()[parameters_[i].unsafeGetTensorImpl()] = std::move(state);
   }
 }
 

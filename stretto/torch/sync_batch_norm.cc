@@ -30,6 +30,7 @@ std::vector<std::int64_t> others(const torch::Tensor& input) {
   return dimensions;
 }
 
+// On the CPU, wherever the input is: ranks exchange few values, for which the host waits anyway.
 struct Moments {
   torch::Tensor mean;      // [C], f64.
   torch::Tensor variance;  // [C], f64, biased.
@@ -55,9 +56,8 @@ Moments moments_of_all(const NormRanks& group, const torch::Tensor& input) {
   if (count > 0) {
     const torch::Tensor wide = input.to(torch::kDouble);
     const torch::Tensor mean = wide.mean(others(input));
-    own.slice(0, 0, channels).copy_(mean);
-    own.slice(0, channels, 2 * channels)
-        .copy_((wide - per_channel(mean, input)).square().sum(others(input)));
+    const torch::Tensor apart = (wide - per_channel(mean, input)).square().sum(others(input));
+    own.slice(0, 0, 2 * channels).copy_(torch::cat({mean, apart}));
     own[2 * channels] = count;
   }
   torch::Tensor all = torch::empty({communicator.size(), 2 * channels + 1}, torch::kDouble);
@@ -110,8 +110,9 @@ struct Normalise : torch::autograd::Function<Normalise> {
           "SyncBatchNorm has no second derivatives (create_graph = true); use "
           "torch::nn::BatchNorm where a gradient is differentiated");
     }
+    sums = sums.cpu();
     group->communicator->all_reduce(sums, {.timeout = group->timeout}).wait();
-    const torch::Tensor means = sums / context->saved_data["count"].toDouble();
+    const torch::Tensor means = sums.to(input.device()) / context->saved_data["count"].toDouble();
     const torch::Tensor result =
         (gradients[0] - per_channel(means[0], input) - normal * per_channel(means[1], input)) *
         per_channel(scale, input);
@@ -156,9 +157,8 @@ void SyncBatchNormImpl::track(const torch::Tensor& mean, const torch::Tensor& va
                               ? *options_.momentum()
                               : 1.0 / num_batches_tracked.item<double>();
   const double unbiased = count > 1 ? count / (count - 1) : 1;
-  running_mean.mul_(1 - momentum).add_(mean.to(running_mean.scalar_type()), momentum);
-  running_var.mul_(1 - momentum)
-      .add_((variance * unbiased).to(running_var.scalar_type()), momentum);
+  running_mean.mul_(1 - momentum).add_(mean.to(running_mean), momentum);
+  running_var.mul_(1 - momentum).add_((variance * unbiased).to(running_var), momentum);
 }
 
 torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
@@ -186,9 +186,9 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
       track(moments.mean, moments.variance, moments.count);
     }
   }
-  const torch::Tensor scale = (moments.variance + options_.eps()).rsqrt().to(input.scalar_type());
+  const torch::Tensor scale = (moments.variance + options_.eps()).rsqrt().to(input.options());
   torch::Tensor output =
-      Normalise::apply(input, moments.mean.to(input.scalar_type()), scale, moments.count, group);
+      Normalise::apply(input, moments.mean.to(input.options()), scale, moments.count, group);
   if (!options_.affine()) return output;
   return output * per_channel(weight, input) + per_channel(bias, input);
 }

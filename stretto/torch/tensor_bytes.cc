@@ -32,13 +32,11 @@ namespace {
 // That are gathered: so much memory of the device is taken for it.
 constexpr std::size_t kGatheredBytes = std::size_t{64} << 20;
 
-// Whether the bytes of the tensor's memory are its elements, in some order, and are what is read of
-// it. A lazy conjugate or negative is not what its memory says.
+}  // namespace
+
 bool is_block(const torch::Tensor& tensor) {
   return tensor.is_non_overlapping_and_dense() && !tensor.is_conj() && !tensor.is_neg();
 }
-
-}  // namespace
 
 TensorBytes::TensorBytes(std::vector<torch::Tensor> tensors)
     : tensors_(std::move(tensors)), blocks_(tensors_.size()) {

@@ -21,6 +21,10 @@ Result<DType> dtype_of_tensor(const torch::Tensor& tensor);
 
 std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 
+// Whether the bytes of the tensor's memory are its elements, in some order, and are what is read of
+// it. A lazy conjugate or negative is not what its memory says.
+bool is_block(const torch::Tensor& tensor);
+
 // The bytes of tensors, for code that knows no strides. A tensor whose elements fill a block of
 // memory in whatever order (contiguous, channels-last, transposed) is that block; any other, and
 // one that is conjugated or negated only when it is read, or is on a device, is a contiguous copy

@@ -12,13 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 
 #include "stretto/base/content_hash.h"
 #include "stretto/base/refuse.h"
 #include "stretto/communicator/all_gather_value.h"
 #include "stretto/reducer/step_report.h"
-#include "stretto/torch/devices.h"
 #include "stretto/torch/replica.h"
 
 namespace stretto::ddp {
@@ -42,7 +41,7 @@ std::vector<std::byte> bytes_of(const torch::Tensor& tensor) {
 torch::Tensor read_tensor(torch::serialize::InputArchive& archive, const std::string& key) {
   torch::Tensor tensor;
   archive.read(key, tensor);
-  return tensor;
+  return tensor.cpu();
 }
 
 std::string read_text(torch::serialize::InputArchive& archive, const std::string& key) {
@@ -94,6 +93,46 @@ void read_part(torch::serialize::InputArchive& archive, const std::string& key, 
   loaded.load(part);
 }
 
+// All of an archive is read to one device; what the program has elsewhere goes back there.
+void read_module(torch::serialize::InputArchive& archive, torch::nn::Module& module) {
+  std::vector<torch::Tensor> tensors = module.parameters();
+  const std::vector<torch::Tensor> buffers = module.buffers();
+  tensors.insert(tensors.end(), buffers.begin(), buffers.end());
+  std::vector<torch::Device> places;
+  for (const torch::Tensor& tensor : tensors) places.push_back(tensor.device());
+  read_part(archive, "module", module);
+  const torch::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].device() != places[i]) tensors[i].set_data(tensors[i].to(places[i]));
+  }
+}
+
+// Of the random numbers of a device.
+torch::Tensor state_of(torch::Device device) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+void set_state_of(torch::Device device, const torch::Tensor& state) {
+  at::Generator generator = at::globalContext().defaultGenerator(device);
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+// The one device of a model whose state is written or read.
+torch::Device device_of(const std::vector<NamedTensor>& parameters) {
+  if (parameters.empty()) return torch::kCPU;
+  const torch::Device device = parameters.front().tensor.device();
+  for (const NamedTensor& parameter : parameters) {
+    if (parameter.tensor.device() == device) continue;
+    refuse(
+        "'{}' is on {} and '{}' is on {}: save_state() and load_state() are for models on one "
+        "device",
+        parameters.front().name, device.str(), parameter.name, parameter.tensor.device().str());
+  }
+  return device;
+}
+
 // What is taken over when all ranks have read their files.
 struct SavedBuckets {
   std::string gradients;  // As lines_of() makes them.
@@ -105,10 +144,10 @@ struct SavedBuckets {
 std::string optimizer_key(std::size_t index) { return "optimizer" + std::to_string(index); }
 
 SavedBuckets read_state(const std::string& file, Rank rank, int ranks, const std::string& hook,
-                        torch::nn::Module& module,
+                        torch::Device device, torch::nn::Module& module,
                         const std::vector<torch::optim::Optimizer*>& optimizers) {
   torch::serialize::InputArchive archive;
-  archive.load_from(file);
+  archive.load_from(file, device);
   const auto version = read_tensor(archive, "version").item<std::int64_t>();
   if (version != kVersion) {
     refuse("it has layout {}; this program reads {}", version, kVersion);
@@ -126,6 +165,12 @@ SavedBuckets read_state(const std::string& file, Rank rank, int ranks, const std
     refuse("it was written by rank {}: each rank has random numbers and residuals of its own",
            saved_rank);
   }
+  torch::Tensor device_generator;
+  const bool was_on_device = archive.try_read("device_generator", device_generator);
+  if (was_on_device == device.is_cpu()) {
+    refuse("it was written by a model that was {}on the CPU, and this one is on {}",
+           was_on_device ? "not " : "", device.str());
+  }
   const std::string saved_hook = read_text(archive, "hook");
   if (saved_hook != hook) {
     refuse("it was written with the communication hook '{}', and this one is '{}'", saved_hook,
@@ -139,13 +184,12 @@ SavedBuckets read_state(const std::string& file, Rank rank, int ranks, const std
   SavedBuckets saved{.gradients = read_text(archive, "gradients"),
                      .order = bucket_order_of(read_tensor(archive, "bucket_order")),
                      .hook_state = bytes_of(read_tensor(archive, "hook_state"))};
-  read_part(archive, "module", module);
+  read_module(archive, module);
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
     read_part(archive, optimizer_key(i), *optimizers[i]);
   }
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(read_tensor(archive, "generator"));
+  set_state_of(torch::kCPU, read_tensor(archive, "generator"));
+  if (was_on_device) set_state_of(device, device_generator.cpu());
   return saved;
 }
 
@@ -218,7 +262,7 @@ void Replica::save_state(const std::string& path,
   if (pass_open_ || precision_.entered()) {
     refuse("save_state() is called between forward and backward; call it after optimizer.step()");
   }
-  check_on_cpu(parameters_, "save_state(), which knows no random numbers of a device,");
+  const torch::Device device = device_of(parameters_);
   torch::serialize::OutputArchive archive;
   archive.write("version", torch::tensor(kVersion));
   archive.write("ranks", torch::tensor(static_cast<std::int64_t>(communicator_.size())));
@@ -226,12 +270,9 @@ void Replica::save_state(const std::string& path,
   archive.write("gradients", c10::IValue(lines_of(trained_)));
   archive.write("bucket_order", tensor_of(reducer_->bucket_order()));
   archive.write("hook", c10::IValue(options_.communication_hook->name()));
-  archive.write("hook_state", tensor_of(options_.communication_hook->save()));
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  {
-    const std::lock_guard lock(generator.mutex());
-    archive.write("generator", generator.get_state());
-  }
+  archive.write("hook_state", tensor_of(hook().save()));
+  archive.write("generator", state_of(torch::kCPU));
+  if (!device.is_cpu()) archive.write("device_generator", state_of(device));
   write_part(archive, "module", *module_);
   archive.write("optimizers", torch::tensor(static_cast<std::int64_t>(optimizers.size())));
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
@@ -252,20 +293,20 @@ void Replica::load_state(const std::string& path,
   if (pass_open_ || precision_.entered()) {
     refuse("load_state() is called between forward and backward; call it before forward()");
   }
-  check_on_cpu(parameters_, "load_state(), which knows no random numbers of a device,");
   const std::string context = "cannot load the state in '" + state_path(path) + "'";
   SavedBuckets saved;
   Status own;
   try {
     saved = read_state(state_path(path), communicator_.rank(), communicator_.size(),
-                       options_.communication_hook->name(), *module_, optimizers);
+                       options_.communication_hook->name(), device_of(parameters_), *module_,
+                       optimizers);
   } catch (const std::exception& error) {
     own = Status(StatusCode::invalid_argument, error.what()).with_context(context);
   }
   agree_on_state(own, describe_state(saved.gradients, saved.order));
   try {
     restore_buckets(saved.gradients, saved.order);
-    options_.communication_hook->load(saved.hook_state);  // Of gradients that it knows by now.
+    hook().load(saved.hook_state);  // Of gradients that it knows by now.
   } catch (const Error& error) {
     own = error.status().with_context(context);
   } catch (const std::exception& error) {

@@ -23,23 +23,8 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support.
 
-constexpr int kHidden = 256;
 // Of 4 and 5 ranks, which share the first weight in parts of odd lengths, one adds up the second.
 constexpr int kOddHidden = 509;
-
-// Two weights that are large enough for a codec, and a bias that is not.
-struct WideImpl : torch::nn::Module {
-  WideImpl(torch::Device device, std::uint64_t seed, int features = kHidden)
-      : first(register_parameter("first", random(seed, {features, kInputs}, device))),
-        second(register_parameter("second", random(seed + 1, {4, features}, device))),
-        bias(register_parameter("bias", random(seed + 2, {4}, device))) {}
-  torch::Tensor forward(const torch::Tensor& x, bool both) {
-    hidden = torch::tanh(torch::mm(x, first.t()));
-    return (both ? torch::mm(hidden, second.t()) + bias : hidden).pow(2).mean();
-  }
-  torch::Tensor first, second, bias, hidden;
-};
-TORCH_MODULE(Wide);
 
 torch::Tensor batch_of(int step, int rank, torch::Device device) {
   return random(static_cast<std::uint64_t>(step) * 10 + static_cast<std::uint64_t>(rank), {4, 6},

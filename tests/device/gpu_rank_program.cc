@@ -27,6 +27,7 @@
 #include "stretto/torch/scalar_type.h"
 #include "stretto/torch/streams.h"
 #include "tests/device/loss_curves.h"
+#include "tests/device/training_checks.h"
 #include "tests/end_to_end/rank_program.h"
 #include "tests/support/captured_graph.h"
 #include "tests/support/device_trial.h"
@@ -380,6 +381,11 @@ void check_all(stretto::Communicator& communicator, torch::Device device, std::i
     if (maps_devices) use_much_memory(communicator, make, features);
   }
   average_parameters(communicator, {device, features});
+  if (device.is_cuda()) {  // Mocks lack Module::to(); what they can do is in training_test.cc.
+    stretto::testing::check_sync_batch_norm(communicator, device);
+    stretto::testing::check_sharded_optimizer(communicator, device);
+    stretto::testing::check_saved_state(communicator, device);
+  }
   compare_all(communicator, {device, features});
   if (maps_devices && communicator.size() > 1) {
     survive_a_death(communicator, of_communicator(communicator, device));

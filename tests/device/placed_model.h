@@ -40,6 +40,22 @@ struct PlacedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Placed);
 
+inline constexpr int kHidden = 256;
+
+// Two weights that are large enough for a codec, and a bias that is not.
+struct WideImpl : torch::nn::Module {
+  WideImpl(torch::Device device, std::uint64_t seed, int features = kHidden)
+      : first(register_parameter("first", random(seed, {features, kInputs}, device))),
+        second(register_parameter("second", random(seed + 1, {4, features}, device))),
+        bias(register_parameter("bias", random(seed + 2, {4}, device))) {}
+  torch::Tensor forward(const torch::Tensor& x, bool both) {
+    hidden = torch::tanh(torch::mm(x, first.t()));
+    return (both ? torch::mm(hidden, second.t()) + bias : hidden).pow(2).mean();
+  }
+  torch::Tensor first, second, bias, hidden;
+};
+TORCH_MODULE(Wide);
+
 inline torch::Tensor share_of(int step, int rank, torch::Device device) {
   return part(global_batch(step), rank).data.to(device);
 }

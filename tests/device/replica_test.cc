@@ -18,6 +18,7 @@
 #include "tests/device/placed_model.h"
 #include "tests/support/captured_graph.h"
 #include "tests/support/double_ranks.h"
+#include "tests/support/files.h"
 
 namespace stretto {
 namespace {
@@ -330,8 +331,18 @@ TEST(DeviceReplica, WhatDoesNotWorkOnADeviceIsRefusedByName) {
     };
     expect_contains(text([&] { ddp.step_in_backward(optimizer); }),
                     "'here" + on_device + "step_in_backward() works on the CPU only");
-    expect_contains(text([&] { ddp.save_state("nowhere", optimizer); }), "'here" + on_device);
-    expect_contains(text([&] { ddp.load_state("nowhere", optimizer); }), "'here" + on_device);
+    Elsewhere spread(device, torch::kCPU);
+    DistributedDataParallel on_two(spread, communicator);
+    const std::string on_one =
+        "'here' is on fake_device:0 and 'there' is on cpu: save_state() and load_state() are for";
+    expect_contains(text([&] { on_two.save_state("nowhere", optimizer); }), on_one);
+    expect_contains(text([&] { on_two.load_state("nowhere", optimizer); }), on_one);
+    const TemporaryFolder folder;
+    Elsewhere here(torch::kCPU, torch::kCPU);
+    DistributedDataParallel on_cpu(here, communicator);
+    on_cpu.save_state(folder / "state", optimizer);
+    expect_contains(text([&] { ddp.load_state(folder / "state", optimizer); }),
+                    "written by a model that was on the CPU, and this one is on fake_device:0");
     use_new_stream(device);
     auto* const stream = static_cast<cuda::StreamHandle>(current_stream(device).native_handle());
     const CapturedGraph graph(

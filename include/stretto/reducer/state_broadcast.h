@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -34,7 +33,7 @@ class StateBroadcast {
   Communicator& communicator_;
   std::optional<Duration> timeout_;
   std::size_t staging_bytes_;
-  Buffer<std::uint8_t> staging_;
+  Memory staging_;
 };
 
 }  // namespace stretto::reducer

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "stretto/base/clock.h"
 #include "stretto/base/view.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/reducer/bucket_memory.h"
 
 namespace stretto::reducer {
 
@@ -25,13 +25,16 @@ std::vector<Rank> share_out(std::span<const std::size_t> bytes, int ranks);
 class StateExchange {
  public:
   // `timeout` is that of each message; default: the communicator's. `staging_bytes` bounds the
-  // memory, and one message of all ranks together, at a byte for each rank or more. `communicator`
-  // must outlive this.
+  // memory, and one message of all ranks together, at a byte for each rank or more. `memory`: where
+  // parts lie, and what makes it. `communicator` and `memory` must outlive this.
   explicit StateExchange(Communicator& communicator, std::optional<Duration> timeout = std::nullopt,
-                         std::size_t staging_bytes = std::size_t{32} << 20);
+                         std::size_t staging_bytes = kStagingBytes,
+                         BucketMemory& memory = host_buckets());
+  static constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
 
-  // Overwrites each part with that of its owner. Collective, blocks; lengths and owners must be
-  // equal on all ranks. Throws what Communicator::all_gather throws; then some parts may have been
+  // Overwrites each part with that of its owner. Collective, blocks, but not for copies on a
+  // device: those are on the calling thread's current stream. Lengths and owners must be equal on
+  // all ranks. Throws what Communicator::all_gather throws; then some parts may have been
   // overwritten.
   void run(std::span<const ByteSpan> parts, std::span<const Rank> owners);
 
@@ -39,7 +42,8 @@ class StateExchange {
   Communicator& communicator_;
   std::optional<Duration> timeout_;
   std::size_t staging_bytes_;
-  Buffer<std::uint8_t> staging_;
+  BucketMemory& memory_;
+  Memory staging_;
 };
 
 }  // namespace stretto::reducer

@@ -186,10 +186,10 @@ class DistributedDataParallel {
   // the first that differs, and where. Collective, blocks.
   void verify_replicas() { replica_->verify_replicas(); }
   // Everything that this rank needs to go on training bit by bit from here: the module, the
-  // optimizers, the buckets, what the communication hook remembers and the state of torch's
-  // generator, in the file `path` + ".rank3" (for rank 3), which is replaced as a whole. Not
+  // optimizers, the buckets, what the communication hook remembers and the states of torch's
+  // generators, in the file `path` + ".rank3" (for rank 3), which is replaced as a whole. Not
   // collective; call it on all ranks after the same optimizer step. Throws SystemError if it cannot
-  // be written.
+  // be written, InvalidArgument if parameters are on several devices.
   template <std::derived_from<torch::optim::Optimizer>... Optimizers>
   void save_state(const std::string& path, const Optimizers&... optimizers) const {
     replica_->save_state(path, {&optimizers...});

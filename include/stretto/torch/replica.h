@@ -92,10 +92,7 @@ class Replica {
   // Where no backward pass is to follow the last forward pass any more.
   void put_parameters_back();
   const StepStatistics& last_step() const { return last_step_; }
-  const CompressionStatistics* last_compression() const {
-    const auto& hook = location_.hook ? location_.hook : options_.communication_hook;
-    return hook->last_compression();
-  }
+  const CompressionStatistics* last_compression() const { return hook().last_compression(); }
   const reducer::BucketPlan& bucket_plan() const { return reducer_->plan(); }
   const std::vector<NamedTensor>& trained() const { return trained_; }
   const torch::nn::Module& module() const { return *module_; }
@@ -230,6 +227,10 @@ class Replica {
   std::vector<torch::ScalarType> buffer_dtypes_;  // When they were last the same on all ranks.
   std::vector<NamedTensor> trained_;              // With dense gradients: index i is gradient i.
   std::vector<NamedTensor> sparse_;               // With sparse ones.
+  // What reduces buckets.
+  CommunicationHook& hook() const {
+    return location_.hook ? *location_.hook : *options_.communication_hook;
+  }
   BucketLocation location_;
   // Held by autograd's threads, of which each device has one, where parameters are on several.
   std::mutex pass_mutex_;

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,8 +31,9 @@ namespace stretto {
 //   sharded.step();
 //
 // For every libtorch optimizer that treats parameters one by one, so not for LBFGS. All parameters
-// are dense and on the CPU. Settings, such as learning rates, are changed on `optimizer` itself, on
-// all ranks alike.
+// are dense, on the CPU or on devices. On the device of a communicator with the backend "nccl" or
+// "cuda" they travel from device to device, else through memory of the host. Settings, such as
+// learning rates, are changed on `optimizer` itself, on all ranks alike.
 //
 // Inside join() (UnevenInputsOptions::joinables names it) a rank that has no data left goes on to
 // step its parameters, with the gradients and settings of the lowest rank that has data. The
@@ -74,6 +76,7 @@ class ShardedOptimizer : public Joinable {
     return &optimizer == &optimizer_;
   }
   void step_together();
+  void exchange();
   void gather_together();
   ByteVector inputs_of(Rank rank) const;
   std::vector<torch::Tensor> borrow_gradients();
@@ -83,7 +86,9 @@ class ShardedOptimizer : public Joinable {
   torch::optim::Optimizer& optimizer_;
   const std::optional<Duration> timeout_;
   std::vector<torch::Tensor> parameters_;
-  std::vector<Rank> owners_;  // Of parameters_.
+  std::vector<Rank> owners_;              // Of parameters_.
+  const torch::Device device_;            // Of the first parameter.
+  std::unique_ptr<BucketMemory> memory_;  // Where the communicator reaches parameters; else none.
   reducer::StateExchange exchange_;
 };
 

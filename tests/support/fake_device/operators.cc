@@ -4,6 +4,8 @@
 // What operators of the device are made of: tensors, views of them, and copies. All others are
 // PyTorch's for the CPU, on copies: they wait for the current stream to read, and write later.
 
+#include <utility>
+
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/native/CPUFallback.h>
@@ -108,6 +110,15 @@ const at::Tensor& resize(const at::Tensor& tensor, c10::IntArrayRef sizes,
   return at::native::resize_(tensor, sizes, format);
 }
 
+// What PyTorch's archives read a tensor by.
+at::Tensor& set_storage(at::Tensor& tensor, at::Storage storage, int64_t offset,
+                        c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+  at::TensorImpl* const implementation = tensor.unsafeGetTensorImpl();
+  implementation->set_storage_keep_dtype(std::move(storage));
+  implementation->set_sizes_and_strides(sizes, strides, offset);
+  return tensor;
+}
+
 void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   at::native::cpu_fallback(op, stack);
 }
@@ -118,6 +129,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("_copy_from", &copy_from);
   library.impl("_copy_from_and_resize", &copy_from_and_resize);
   library.impl("_local_scalar_dense", &local_scalar);
+  library.impl("set_.source_Storage_storage_offset", &set_storage);
   library.impl("as_strided", &as_strided);
   library.impl("view", &view);
   library.impl("_reshape_alias", &reshape_alias);

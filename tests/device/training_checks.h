@@ -1,0 +1,129 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "stretto/torch.h"
+
+// What surrounds gradients in training on a GPU, which gpu_rank_program checks: each function
+// prints a line of JSON, or throws.
+namespace stretto::testing {
+
+inline torch::nn::Sequential dropping_net(torch::Device device, std::uint64_t seed) {
+  torch::manual_seed(seed);
+  torch::nn::Sequential net(torch::nn::Linear(256, 256), torch::nn::Tanh(), torch::nn::Dropout(0.2),
+                            torch::nn::Linear(256, 64));
+  net->to(device);
+  return net;
+}
+
+// The same on all devices: batches of the host.
+inline torch::Tensor batch_for(int step, int rank, torch::Device device) {
+  torch::manual_seed(static_cast<std::uint64_t>(1000 * step + rank));
+  return torch::randn({32, 256}).to(device);
+}
+
+inline void expect_bits(const char* what, const std::vector<torch::Tensor>& found,
+                        const std::vector<torch::Tensor>& expected) {
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (torch::equal(found[i], expected[i])) continue;
+    throw std::runtime_error(std::string(what) + ": parameter " + std::to_string(i) + " differs");
+  }
+}
+
+// Against the layer of PyTorch on the CPU, which sees all ranks' images.
+inline void check_sync_batch_norm(Communicator& communicator, torch::Device device) {
+  const int rank = communicator.rank().value(), ranks = communicator.size();
+  torch::nn::BatchNorm2d reference(16);
+  SyncBatchNorm layer(communicator, 16);
+  layer->to(device);
+  double greatest = 0;
+  const auto compare = [&](const torch::Tensor& found, const torch::Tensor& expected) {
+    const double apart = (found.cpu() - expected).abs().max().item<double>();
+    greatest = std::max(greatest, apart);
+  };
+  for (int step = 0; step < 3; ++step) {
+    torch::manual_seed(static_cast<std::uint64_t>(step));
+    torch::Tensor whole = torch::randn({4 * ranks, 16, 9, 9}) * 2 + 5;
+    torch::Tensor part = whole.narrow(0, 4 * rank, 4).clone().to(device).requires_grad_();
+    whole.requires_grad_();
+    const torch::Tensor expected = reference->forward(whole), output = layer->forward(part);
+    compare(output, expected.narrow(0, 4 * rank, 4));
+    (expected.pow(2) * expected).mean().backward();
+    ((output.pow(2) * output).mean() / ranks).backward();
+    compare(part.grad(), whole.grad().narrow(0, 4 * rank, 4));
+  }
+  compare(layer->running_mean, reference->running_mean);
+  compare(layer->running_var, reference->running_var);
+  std::printf(
+      "{\"check\": \"SyncBatchNorm\", \"rank\": %d, \"ranks\": %d, \"largest_difference\": %g}\n",
+      rank, ranks, greatest);
+  if (!(greatest < 1e-4)) throw std::runtime_error("SyncBatchNorm differs");
+}
+
+// Against the same optimizer that steps everything.
+inline void check_sharded_optimizer(Communicator& communicator, torch::Device device) {
+  const auto own = dropping_net(device, 1), twin = dropping_net(device, 1);
+  torch::optim::Adam optimizer(own->parameters(), 1e-2), whole(twin->parameters(), 1e-2);
+  ShardedOptimizer sharded(optimizer, communicator);
+  for (int step = 0; step < 4; ++step) {
+    torch::manual_seed(static_cast<std::uint64_t>(step));
+    const auto mine = own->parameters(), others = twin->parameters();
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      const torch::Tensor gradient = torch::randn(mine[i].sizes()).to(device);
+      mine[i].mutable_grad() = gradient;
+      others[i].mutable_grad() = gradient.clone();
+    }
+    whole.step();
+    sharded.step();
+    expect_bits("ShardedOptimizer", mine, others);
+  }
+  sharded.gather_state();
+  std::printf("{\"check\": \"ShardedOptimizer\", \"rank\": %d, \"ranks\": %d}\n",
+              communicator.rank().value(), communicator.size());
+}
+
+// After steps `first` to 5; saved after step 2, and loaded before step 3.
+inline std::vector<torch::Tensor> train(Communicator& communicator, torch::Device device, int first,
+                                        const std::string& path) {
+  const auto net = dropping_net(device, first == 0 ? 1 : 2);
+  DistributedDataParallel ddp(net, communicator, {.codec = top_k({.density = 0.05})});
+  torch::optim::Adam optimizer(ddp.parameters(), 1e-2);
+  if (first > 0) ddp.load_state(path, optimizer);
+  for (int step = first; step < 6; ++step) {
+    optimizer.zero_grad();
+    // The random numbers of dropout go on, whatever makes batches.
+    at::Generator generator = at::globalContext().defaultGenerator(device);
+    const torch::Tensor drawn = generator.get_state();
+    const torch::Tensor batch = batch_for(step, communicator.rank().value(), device);
+    generator.set_state(drawn);
+    ddp.forward(batch).square().mean().backward();
+    optimizer.step();
+    if (first == 0 && step == 2) ddp.save_state(path, optimizer);
+  }
+  std::vector<torch::Tensor> parameters;
+  for (const torch::Tensor& each : ddp.parameters()) parameters.push_back(each.detach().clone());
+  return parameters;
+}
+
+inline void check_saved_state(Communicator& communicator, torch::Device device) {
+  // All ranks have one launcher.
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("gpu_rank_program." + std::to_string(::getppid()));
+  const auto expected = train(communicator, device, 0, path);
+  expect_bits("a state that was saved", train(communicator, device, 3, path), expected);
+  std::filesystem::remove(path + ".rank" + std::to_string(communicator.rank().value()));
+  std::printf("{\"check\": \"a state that is saved and loaded\", \"rank\": %d, \"ranks\": %d}\n",
+              communicator.rank().value(), communicator.size());
+}
+
+}  // namespace stretto::testing

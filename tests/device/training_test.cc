@@ -1,0 +1,225 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// What surrounds gradients in training, with parameters on a double's device: normalisation over
+// all ranks, an optimizer whose state is shared out, and files from which training goes on.
+
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "stretto/base/stream_guard.h"
+#include "stretto/torch/sharded_optimizer.h"
+#include "stretto/torch/streams.h"
+#include "stretto/torch/sync_batch_norm.h"
+#include "tests/device/placed_model.h"
+#include "tests/support/double_ranks.h"
+#include "tests/support/expect_contains.h"
+#include "tests/support/failures.h"
+#include "tests/support/files.h"
+
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support.
+
+// By what operations of the communicator run, as in replica_test.cc.
+class DeviceTraining : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    Double::get().reset();
+    load_fake_device();
+  }
+  void TearDown() override {
+    const fake_nccl::Control control = Double::get().control();
+    EXPECT_EQ(control.misuse, "");
+    EXPECT_EQ(control.made_blocks, 0);
+    EXPECT_EQ(control.mapped_places, 0);
+  }
+  static void on_ranks(int size, const std::function<void(Communicator&)>& body) {
+    if (GetParam() == "schedules") return run_ranks(size, body);
+    DoubleRanks ranks({.size = size, .maps_devices = GetParam() == "kernels"});
+    ranks.on_all(body);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(By, DeviceTraining, ::testing::Values("schedules", "nccl", "kernels"),
+                         [](const auto& by) { return by.param; });
+
+// Ranks have 1 and 3 images of a batch of 4.
+TEST_P(DeviceTraining, SyncBatchNormIsBatchNormOfTheWholeBatch) {
+  on_ranks(2, [](Communicator& communicator) {
+    const bool first = communicator.rank() == Rank(0);
+    const torch::Device device = device_of(communicator);
+    use_new_stream(device);
+    // The double cannot take over parameters of the host, as a GPU does (gpu_rank_program).
+    const auto plain = torch::nn::BatchNormOptions(3).affine(false).track_running_stats(false);
+    torch::nn::BatchNorm2d reference(plain);
+    SyncBatchNorm model(communicator, 3, plain);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      const torch::Tensor whole = random(80 + step, {4, 3, 5, 2}, torch::kCPU) * 3 + 7;
+      const auto own = [&](const torch::Tensor& of_all) {
+        return first ? of_all.slice(0, 0, 1) : of_all.slice(0, 1);
+      };
+      torch::Tensor all = whole.clone().requires_grad_();
+      torch::Tensor part = own(whole).clone().to(device).requires_grad_();
+      const torch::Tensor expected = reference->forward(all);
+      const torch::Tensor output = model->forward(part);
+      expect_close(output.cpu(), own(expected), "output");
+      expected.pow(3).sum().backward();
+      output.pow(3).sum().backward();
+      EXPECT_TRUE(torch::allclose(part.grad().cpu(), own(all.grad()), 1e-3, 1e-4));
+    }
+    use_default_stream(device);
+  });
+}
+
+// The gradients of one step, the same on all ranks.
+void compute_gradients(Placed& model, int step, torch::Device device) {
+  model->zero_grad();
+  model->forward(global_batch(step).data.to(device), true).backward();
+}
+
+void expect_same_bits(const Placed& model, const Placed& reference) {
+  EXPECT_TRUE(torch::equal(model->first.cpu(), reference->first.cpu()));
+  EXPECT_TRUE(torch::equal(model->second.cpu(), reference->second.cpu()));
+}
+
+std::string saved(const torch::optim::Optimizer& optimizer) {
+  std::ostringstream file;
+  torch::save(optimizer, file);
+  return file.str();
+}
+
+TEST_P(DeviceTraining, AShardedOptimizerHasTheBitsOfTheOptimizerItself) {
+  on_ranks(3, [](Communicator& communicator) {
+    const torch::Device device = device_of(communicator);
+    use_new_stream(device);
+    // What the program names for operations of its own is of no account.
+    const StreamGuard other(new_stream(device).native_handle());
+    Placed sharded_model(device, 1), whole_model(device, 1);
+    const torch::optim::AdamOptions settings(1e-2);
+    torch::optim::Adam optimizer(sharded_model->parameters(), settings);
+    torch::optim::Adam whole(whole_model->parameters(), settings);
+    ShardedOptimizer sharded(optimizer, communicator);
+    for (int step = 0; step < 4; ++step) {
+      compute_gradients(sharded_model, step, device);
+      sharded.step();
+      compute_gradients(whole_model, step, device);
+      whole.step();
+      expect_same_bits(sharded_model, whole_model);
+    }
+    EXPECT_LE(optimizer.state().size(), 1u);
+    sharded.gather_state();
+    for (const auto& parameter : sharded_model->parameters()) {
+      const auto& state = optimizer.state().at(parameter.unsafeGetTensorImpl());
+      EXPECT_EQ(static_cast<torch::optim::AdamParamState&>(*state).exp_avg().device(), device);
+    }
+    EXPECT_EQ(saved(optimizer).size(), saved(whole).size());
+    use_default_stream(device);
+  });
+}
+
+// Where the bytes of a parameter travel, they mean something else there.
+TEST_P(DeviceTraining, RanksWhoseParametersHaveOtherStridesAreTold) {
+  on_ranks(2, [](Communicator& communicator) {
+    const torch::Device device = device_of(communicator);
+    const bool first = communicator.rank() == Rank(0);
+    const torch::Tensor parameter =
+        first ? torch::zeros({4, 3}).to(device) : torch::zeros({3, 4}).to(device).t();
+    torch::optim::SGD optimizer({parameter}, 0.1);
+    expect_contains(
+        message_of<Mismatch>([&] { ShardedOptimizer sharded(optimizer, communicator); }),
+        "parameter '0' has strides [3, 1] on rank 0; [1, 4] on rank 1");
+  });
+}
+
+// Rank r has r + 1 batches; without any left, it steps its parameters with another's gradients.
+TEST_P(DeviceTraining, AShardedOptimizerStepsOnRanksWithoutData) {
+  on_ranks(2, [](Communicator& communicator) {
+    const torch::Device device = device_of(communicator);
+    Placed sharded_model(device, 1), whole_model(device, 1);
+    DistributedDataParallel ddp(sharded_model, communicator), twin(whole_model, communicator);
+    torch::optim::Adam optimizer(sharded_model->parameters(), 1e-2);
+    torch::optim::Adam whole(whole_model->parameters(), 1e-2);
+    ShardedOptimizer sharded(optimizer, communicator);
+    const auto train = [&](DistributedDataParallel<Placed>& model, const auto& step_optimizer,
+                           const UnevenInputsOptions& options) {
+      model.join(
+          [&] {
+            for (int step = 0; step <= communicator.rank().value(); ++step) {
+              model.zero_grad();
+              model.forward(share_of(step, communicator.rank().value(), device), true).backward();
+              step_optimizer();
+            }
+          },
+          options);
+    };
+    train(ddp, [&] { sharded.step(); }, {.joinables = {&sharded}});
+    train(twin, [&] { whole.step(); }, {});
+    expect_same_bits(sharded_model, whole_model);
+  });
+}
+
+// Of gradients that a codec compresses, whose residuals are part of the state.
+class DeviceState : public DeviceTraining {
+ protected:
+  // After steps `first` to `last`; saved after step `saved`, and loaded before the first one if
+  // that is not 0.
+  std::vector<torch::Tensor> train(Communicator& communicator, int first, int last, int saved,
+                                   const DistributedDataParallelOptions& options) {
+    const torch::Device device = device_of(communicator);
+    Wide model(device, first == 0 ? 1 : 9);
+    DistributedDataParallel ddp(model, communicator, options);
+    torch::optim::Adam optimizer(ddp.parameters(), 0.01);
+    const auto compute = [&](int step) {
+      optimizer.zero_grad();
+      ddp.forward(share_of(step, communicator.rank().value(), device), true).backward();
+    };
+    if (first > 0) {
+      compute(11);  // Leaves other residuals.
+      ddp.load_state(path_, optimizer);
+    }
+    for (int step = first; step <= last; ++step) {
+      compute(step);
+      optimizer.step();
+      if (step == saved) ddp.save_state(path_, optimizer);
+    }
+    std::vector<torch::Tensor> parameters;
+    for (const torch::Tensor& each : ddp.parameters()) {
+      EXPECT_EQ(each.device(), device);
+      parameters.push_back(each.detach().cpu());
+    }
+    return parameters;
+  }
+
+  TemporaryFolder folder_;
+  const std::string path_ = folder_ / "state";
+};
+INSTANTIATE_TEST_SUITE_P(By, DeviceState, ::testing::Values("schedules", "nccl", "kernels"),
+                         [](const auto& by) { return by.param; });
+
+TEST_P(DeviceState, TrainingGoesOnBitByBit) {
+  const DistributedDataParallelOptions all[] = {
+      {},
+      {.codec = top_k({.density = 0.05})},
+      {.codec = int8(), .exchange = CompressedExchange::divide}};
+  for (const DistributedDataParallelOptions& options : all) {
+    on_ranks(2, [&](Communicator& communicator) {
+      const auto expected = train(communicator, 0, 5, 2, options);
+      communicator.barrier().wait();
+      const auto resumed = train(communicator, 3, 5, -1, options);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_TRUE(torch::equal(resumed[i], expected[i]))
+            << i << (options.codec != nullptr ? options.codec->name() : "");
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace stretto
