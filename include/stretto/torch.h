@@ -15,6 +15,7 @@
 #include "stretto/torch/optimizer_state.h"
 #include "stretto/torch/parameter_averaging.h"
 #include "stretto/torch/parameter_hook.h"
+#include "stretto/torch/reproducible_gradients.h"
 #include "stretto/torch/sharded_optimizer.h"
 #include "stretto/torch/sync_batch_norm.h"
 #include "stretto/torch/tensors.h"

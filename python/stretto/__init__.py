@@ -5,7 +5,7 @@
 
 Nothing here has to be imported for that. What this module has besides is what PyTorch has no word
 for: registered memory, notes for the error messages of others, how data travels and why, jobs that
-go on when a process dies.
+go on when a process dies, gradients that do not depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from stretto import hooks
 from stretto.built_for import TORCH as _BUILT_FOR_TORCH
 from stretto.built_for import VERSION as __version__
 from stretto.elastic import ElasticJob
+from stretto.reproducible import ReproducibleGradients
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ElasticJob",
     "Options",
+    "ReproducibleGradients",
     "__version__",
     "describe_links",
     "dump_flight_record",

@@ -19,9 +19,10 @@ namespace {
 const std::string kExample = std::string(STRETTO_BIN_DIR) + "/13_elastic";
 const std::string kSteps = "5000";  // Six seconds.
 
-// What all processes print at the end. The weights depend on the number of steps.
+// What all processes print at the end: weights, to the last bit, that depend on the number of
+// steps.
 std::string result_of(const std::string& output) {
-  const std::regex pattern("after [0-9]+ steps the first weights are [-0-9. ]+");
+  const std::regex pattern("after [0-9]+ steps the first weights are [-0-9.e ]+");
   std::string result;
   for (std::sregex_iterator at(output.begin(), output.end(), pattern), end; at != end; ++at) {
     if (result.empty()) result = at->str();

@@ -86,6 +86,14 @@ TEST_F(Examples, AGptFollowsTheSameCurveWithAnyNumberOfProcesses) {
   }
 }
 
+TEST_F(Examples, ParametersHaveTheSameBitsOnAnyNumberOfProcesses) {
+  const std::string alone = run("14_any_number_of_ranks", 1);
+  EXPECT_GT(numbers(alone, "").front(), 80) << alone;
+  for (const int processes : {2, 3, 5}) {
+    EXPECT_EQ(run("14_any_number_of_ranks", processes), alone);
+  }
+}
+
 TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
   const std::string text = run("08_resume_and_unfreeze", 2, folder_.path());
   EXPECT_EQ(numbers(text, "mean loss").size(), 1u) << text;

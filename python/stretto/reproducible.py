@@ -1,0 +1,161 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Gradients that do not depend on the number of ranks; public as stretto.ReproducibleGradients."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+    import torch.distributed as dist
+
+_HIGH = 2.0**18  # A value is high / 2^18 + low / 2^61, with integers that are added exactly.
+_LOW = 2.0**43
+_LIMIT = 2.0**24
+_MOST = 2**20  # Micro-batches.
+
+
+class ReproducibleGradients:
+    """Gradients that have the same bits with any number of ranks. The batch of a step is cut into
+    micro-batches, always the same ones, and it does not matter which rank computes which:
+
+        gradients = stretto.ReproducibleGradients(model.parameters())
+        for step, batch in enumerate(batches):
+            optimizer.zero_grad()  # What the last reduce() has made.
+            for part in batch.chunk(MICRO_BATCHES)[rank::size]:
+                loss_of(model, part).backward()  # Without DistributedDataParallel.
+                gradients.add()
+            gradients.reduce()  # .grad is the mean over all micro-batches.
+            optimizer.step()
+
+    A micro-batch has to give the same gradient everywhere: the same processors, as many threads
+    (torch.set_num_threads), no statistics of BatchNorm, no random numbers that depend on the rank.
+    The parameters are equal on all ranks. docs/reproducible_training.md has more.
+    """
+
+    def __init__(
+        self, parameters: Iterable[torch.Tensor], group: dist.ProcessGroup | None = None
+    ) -> None:
+        """parameters: dense ones of float32, float16 or bfloat16, all on one device, the same on
+            all ranks.
+        group: its backend adds integers of 64 bits there, by reduce_scatter_tensor; the default
+            group where None.
+
+        Collective. Raises ValueError, on all ranks if their parameters differ. It goes with its
+        group: whoever makes another one, as after a failure, makes another one of this, too.
+        """
+        import torch
+        import torch.distributed as dist
+
+        self._parameters = list(dict.fromkeys(parameters))
+        self._group = group
+        for index, each in enumerate(self._parameters):
+            if each.layout != torch.strided or each.dtype not in (
+                torch.float32,
+                torch.float16,
+                torch.bfloat16,
+            ):
+                raise ValueError(
+                    f"parameter {index} is not a dense tensor of float32, float16 or bfloat16"
+                )
+            if each.device != self._parameters[0].device:
+                raise ValueError(f"parameter {index} is on another device than the first")
+        size = dist.get_world_size(group)
+        self._compare(size)
+        self._made: list[torch.Tensor | None] = [None] * len(self._parameters)
+        count = sum(each.numel() for each in self._parameters)
+        device = self._parameters[0].device if self._parameters else torch.device("cpu")
+        self._share = -(-count // size)
+        self._high, self._low = torch.zeros(
+            2, size * self._share, dtype=torch.int64, device=device
+        ).unbind()
+        # So many micro-batches, values that have no such integers, and gradients of each parameter.
+        self._added = torch.zeros(2 + len(self._parameters), dtype=torch.int64, device=device)
+
+    def _compare(self, size: int) -> None:
+        import torch.distributed as dist
+
+        own = [(tuple(each.shape), str(each.dtype)) for each in self._parameters]
+        all_ranks: list[object] = [None] * size
+        dist.all_gather_object(all_ranks, own, group=self._group)
+        for rank, other in enumerate(all_ranks):
+            if other != all_ranks[0]:
+                raise ValueError(
+                    f"rank {rank} has other parameters than rank 0, or in another order"
+                )
+
+    def add(self) -> None:
+        """Takes the gradients of one micro-batch, so that none are left. Parameters that have none
+        count as zeros. Raises ValueError for sparse gradients, and for those that reduce() has
+        made; then nothing has been taken."""
+        import torch
+
+        for index, (each, made) in enumerate(zip(self._parameters, self._made)):
+            if each.grad is not None and each.grad.layout != torch.strided:
+                raise ValueError(f"the gradient of parameter {index} is sparse")
+            if each.grad is not None and each.grad is made:
+                raise ValueError(
+                    f"the gradient of parameter {index} is that of the last reduce(), perhaps with "
+                    "another one added: call zero_grad() before the first backward pass of a step"
+                )
+        begin = 0
+        for index, each in enumerate(self._parameters):
+            end = begin + each.numel()
+            if each.grad is not None:
+                self._add(index, begin, end, each.grad.detach())
+                each.grad = None
+            begin = end
+        self._added[0] += 1
+
+    def _add(self, index: int, begin: int, end: int, gradient: torch.Tensor) -> None:
+        value = gradient.flatten().double()
+        self._added[1] += (~(value.abs() < _LIMIT)).sum()
+        value = value * _HIGH
+        rounded = value.round()
+        self._high[begin:end] += rounded.long()
+        self._low[begin:end] += ((value - rounded) * _LOW).round().long()
+        self._added[2 + index] += 1
+
+    def reduce(self) -> int:
+        """Makes the mean over the micro-batches that all ranks have added since the last one the
+        gradients of the parameters, and returns their number. A parameter that no rank had a
+        gradient of has none. If a value in any of them is not finite, or is 2^24 or more, or if
+        there are more than 2^20 micro-batches, all are NaN: skip the step. Collective."""
+        import torch
+        import torch.distributed as dist
+
+        group = self._group
+        # Their names from PyTorch 2.13 on, and before.
+        reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+        all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+        works = [dist.all_reduce(self._added, group=group, async_op=True)]
+        sums = []
+        for whole in (self._high, self._low):
+            share = torch.empty_like(whole[: self._share])
+            works.append(reduce_scatter(share, whole, group=group, async_op=True))
+            sums.append(share)
+        for work in works:
+            work.wait()
+        micro_batches, lacking, *used = self._added.tolist()
+        high, low = (each.double() for each in sums)
+        own = (high / _HIGH + low / (_HIGH * _LOW)) * (1.0 / max(micro_batches, 1))
+        is_known = lacking == 0 and micro_batches <= _MOST
+        own = own.float() if is_known else own.float().fill_(torch.nan)
+        values = own.new_empty(self._high.shape)
+        all_gather(values, own, group=group)
+        begin = 0
+        for index, (each, times) in enumerate(zip(self._parameters, used)):
+            end = begin + each.numel()
+            made = None
+            if times:
+                made = torch.empty_like(each, requires_grad=False)
+                made.copy_(values[begin:end].view(each.shape))
+            self._made[index] = each.grad = made
+            begin = end
+        for total in (self._high, self._low, self._added):
+            total.zero_()
+        return micro_batches

@@ -1,0 +1,97 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/kernel/fixed_point.h"
+
+#include <bit>
+
+#include "stretto/kernel/targets.h"  // Before Highway.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "stretto/kernel/fixed_point.cc"
+#include "hwy/foreach_target.h"  // Must come before highway.h.
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace stretto::kernel::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using F64 = hn::ScalableTag<double>;
+using I64 = hn::RebindToSigned<F64>;
+using F32 = hn::Rebind<float, F64>;
+using U32 = hn::RebindToUnsigned<F32>;
+
+// Added to a number of less than 2^51, it makes the last bit of the sum's significand worth 1: so
+// the sum is the number rounded to an integer, and its bits are those of the magic number plus that
+// integer.
+constexpr double kMagic = 0x1.8p52;
+
+HWY_INLINE hn::Vec<I64> integer_of(hn::Vec<F64> rounded) {
+  return hn::Sub(hn::BitCast(I64(), rounded), hn::BitCast(I64(), hn::Set(F64(), kMagic)));
+}
+
+bool add(const float* values, std::size_t count, std::int64_t* high, std::int64_t* low) {
+  const auto magic = hn::Set(F64(), kMagic);
+  auto greatest = hn::Zero(U32());
+  std::size_t i = 0;
+  const auto add_vector = [&](hn::Vec<F32> value, std::int64_t* to_high, std::int64_t* to_low) {
+    // Behind all numbers come infinity and NaN. What has no pair is left out, so that no sum is
+    // beyond its integer.
+    const auto magnitude = hn::Abs(value);
+    greatest = hn::Max(greatest, hn::BitCast(U32(), magnitude));
+    value = hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(F32(), kFixedPointLimit)), value);
+    // Nothing here rounds but where magic is added.
+    const auto scaled = hn::Mul(hn::PromoteTo(F64(), value), hn::Set(F64(), 0x1p18));
+    const auto rounded = hn::Add(scaled, magic);
+    const auto rest = hn::Sub(scaled, hn::Sub(rounded, magic));
+    const auto rounded_rest = hn::Add(hn::Mul(rest, hn::Set(F64(), 0x1p43)), magic);
+    hn::StoreU(hn::Add(hn::LoadU(I64(), to_high), integer_of(rounded)), I64(), to_high);
+    hn::StoreU(hn::Add(hn::LoadU(I64(), to_low), integer_of(rounded_rest)), I64(), to_low);
+  };
+  constexpr std::size_t kLanes = hn::MaxLanes(F64());
+  for (; i + kLanes <= count; i += kLanes) {
+    add_vector(hn::LoadU(F32(), values + i), high + i, low + i);
+  }
+  if (i < count) {
+    float rest[kLanes] = {};
+    std::int64_t rest_high[kLanes] = {}, rest_low[kLanes] = {};
+    const std::size_t left = count - i;
+    for (std::size_t k = 0; k < left; ++k) rest[k] = values[i + k];
+    add_vector(hn::LoadU(F32(), rest), rest_high, rest_low);
+    for (std::size_t k = 0; k < left; ++k) {
+      high[i + k] += rest_high[k];
+      low[i + k] += rest_low[k];
+    }
+  }
+  std::uint32_t of_lanes[kLanes];
+  hn::StoreU(greatest, U32(), of_lanes);
+  for (const std::uint32_t of_lane : of_lanes) {
+    if (of_lane >= std::bit_cast<std::uint32_t>(kFixedPointLimit)) return false;
+  }
+  return true;
+}
+
+}  // namespace stretto::kernel::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace stretto::kernel {
+
+HWY_EXPORT(add);
+
+bool add_fixed_point(const float* values, std::size_t count, std::int64_t* high,
+                     std::int64_t* low) {
+  return HWY_DYNAMIC_DISPATCH(add)(values, count, high, low);
+}
+
+void from_fixed_point(const std::int64_t* high, const std::int64_t* low, std::size_t count,
+                      double factor, float* values) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const double value =
+        static_cast<double>(high[i]) * 0x1p-18 + static_cast<double>(low[i]) * 0x1p-61;
+    values[i] = static_cast<float>(value * factor);
+  }
+}
+
+}  // namespace stretto::kernel
+#endif  // HWY_ONCE
