@@ -85,12 +85,15 @@ def parse_arguments(words, gpus):
                         help="sizes, as in 8,64K,16M")
     parser.add_argument("--in-flight", type=numbers_of, default=IN_FLIGHT, metavar="N[,N]",
                         help="numbers of operations that are in flight together [1,2,4,8,16]")
-    parser.add_argument("--rounds", type=int, default=7, help="turns of each [7]")
+    parser.add_argument("--rounds", type=int, default=7, help="turns of each, 1 or more [7]")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
     parser.add_argument("--html", type=pathlib.Path, metavar="FILE", help="a page with plots")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build" / "release" / "bin",
                         metavar="FOLDER", help="programs that are built [build/release/bin]")
-    return parser.parse_args(words)
+    arguments = parser.parse_args(words)
+    if arguments.rounds < 1:
+        parser.error(f"--rounds {arguments.rounds}: at least one")
+    return arguments
 
 
 def points_of(arguments, ranks):
@@ -122,16 +125,22 @@ def drive(arguments, ranks, points):
 
 
 def measure(arguments):
-    """(lines, sentences on what was left out)"""
-    lines, sentences = [], []
+    """(lines, sentences on what was left out, and on what has failed)"""
+    lines, sentences, failures = [], [], []
     for ranks in arguments.ranks:
         number_of = "1 rank" if ranks == 1 else f"{ranks} ranks"
-        output = drive(arguments, ranks, points_of(arguments, ranks))
+        try:
+            output = drive(arguments, ranks, points_of(arguments, ranks))
+        except DriverFailed as failure:
+            failures.append(f"{number_of}: {failure}")
+            continue
         lines += [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         sentences += [f"{number_of}, {line}." for line in output.splitlines()
                       if line.startswith("left out ")]
         print(f"  {number_of}: done", file=sys.stderr, flush=True)
-    return lines, sentences
+    if not lines and not failures:
+        failures.append("there was nothing to measure")
+    return lines, sentences, failures
 
 
 def lines_of(part, lines):
@@ -211,26 +220,25 @@ def html(run, lines, left_out):
 def main(words):
     gpus, reason = gpu_check.find_gpus(os.environ.get("STRETTO_CUDA_DRIVER") or "libcuda.so.1")
     arguments = parse_arguments(words, len(gpus))
-    if not gpus:
+    if not gpus and not arguments.hosts:
         print(f"no GPU: {reason}; nothing was measured.")
         return gpu_check.NO_GPU
     run = {"gpus": gpus, "commit": peers.commit_of(), "rounds": arguments.rounds,
            "command": shlex.join(["./dev", "bench", "gpus", *peers.without_files(words)]),
            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
-    lines, left_out = measure(arguments)
+    lines, left_out, failures = measure(arguments)
     print(text(lines, left_out))
+    for failure in failures:
+        print(f"./dev bench gpus: {failure}", file=sys.stderr)
     if arguments.json:
         arguments.json.write_text("".join(json.dumps(line | run) + "\n" for line in lines))
     if arguments.html:
         arguments.html.write_text(html(run, lines, left_out))
-    return 0
+    return int(bool(failures))
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except DriverFailed as failure:
-        print(f"./dev bench gpus: {failure}", file=sys.stderr)
-        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

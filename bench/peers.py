@@ -16,6 +16,7 @@ import pathlib
 import platform
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -287,6 +288,9 @@ def huge_pages():
 
 def commit_of():
     """The commit that was measured; with a plus if files differ from it."""
+    if shutil.which("git") is None:
+        return "unknown"
+
     def git(*words):
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
     head = git("rev-parse", "--short=12", "HEAD")

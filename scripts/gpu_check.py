@@ -166,11 +166,11 @@ def kernel_parts(folder):
     return parts
 
 
-def nccl_alone_part(folder, gpus):
-    ranks = ",".join(str(count) for count in sorted({1, gpus}))
+def nccl_alone_part(folder, ranks):
     command = [sys.executable, SOURCE / "bench" / "gpus.py", "--bin", folder, "--ranks", ranks,
                "--bytes", "8,64K,1M", "--in-flight", "4", "--json", "/dev/stdout"]
-    return Part("all_reduce against NCCL alone", command, 90, needs=[str(folder / "gpu_driver")],
+    name = "all_reduce against NCCL alone" + (f", {ranks} ranks" if ranks > 1 else "")
+    return Part(name, command, 90, needs=[str(folder / "gpu_driver")],
                 judge=slowness_beside_nccl)
 
 
@@ -301,14 +301,16 @@ def main(arguments, driver="libcuda.so.1"):
         torch = torch_folder()
         before_kernels = [configuring(options.build, torch),
                           building("building", options.build, options.jobs,
-                                   "stretto_cuda_device_test", "nccl_test", "stretto_tool")]
+                                   "stretto_cuda_device_test", "nccl_test", "stretto_tool",
+                                   "gpu_driver")]
         if torch:
             backend = ["stretto_python"] if has_headers_of_python() else []
             before_training = [building("building with torch", options.build, options.jobs,
                                         "gpu_rank_program", "stretto_torch_test",
                                         "ddp_driver", *backend)]
-    parts = (before_kernels + kernel_parts(folder) + [nccl_alone_part(folder, len(gpus))]
-             + before_training + training_parts(folder))
+    alone = [nccl_alone_part(folder, ranks) for ranks in sorted({1, len(gpus)})]
+    parts = (before_kernels + kernel_parts(folder) + alone + before_training
+             + training_parts(folder))
     outcomes = run_all(parts, options.seconds)
     show(outcomes)
     if options.json:

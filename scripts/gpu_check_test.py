@@ -62,6 +62,23 @@ class GpuCheckTest(unittest.TestCase):
         self.assertEqual(len(shown.splitlines()), 1)
         self.assertIn("no GPU: no driver (/nowhere/libcuda.so.1", shown)
 
+    def test_all_programs_that_parts_need_are_built(self):
+        kept = []
+        keeping = unittest.mock.patch.object(
+            gpu_check, "run_all", side_effect=lambda parts, _: kept.extend(parts) or [])
+        torch = unittest.mock.patch.object(gpu_check, "torch_folder", return_value="/torch")
+        headers = unittest.mock.patch.object(gpu_check, "has_headers_of_python", return_value=True)
+        with keeping, torch, headers, contextlib.redirect_stdout(io.StringIO()):
+            gpu_check.main(["--build", str(self.folder / "build")], self.driver())
+        built = {str(word) for part in kept if "--target" in part.command for word in part.command}
+        needed = {pathlib.Path(need).name for part in kept for need in part.needs
+                  if str(need).startswith(str(self.folder))}
+        self.assertGreater(len(needed), 5)
+        names = {"stretto": "stretto_tool"}
+        for name in needed:
+            target = "stretto_python" if name.startswith("_c.") else names.get(name, name)
+            self.assertIn(target, built)
+
     def test_results_are_written(self):
         self.programs()
         status, shown = self.check("--json", str(self.folder / "out.json"))

@@ -107,6 +107,15 @@ Communicators make_communicators() {
     made.cuda = nullptr;
     made.left_out.emplace_back("cuda", "it takes up to 16 ranks of one host");
   }
+  if (made.cuda != nullptr) {
+    try {  // GPUs that do not reach each other say so in the first operation, on all ranks.
+      const auto data = made.cuda->allocate<float>(1, made.cuda->device());
+      made.cuda->all_reduce(data.span()).wait();
+    } catch (const Error& error) {
+      made.cuda = nullptr;
+      made.left_out.emplace_back("cuda", error.what());
+    }
+  }
   if (made.nccl != nullptr && !have_two_levels(made.hosts)) {
     made.left_out.emplace_back("two-level",
                                "it needs several hosts with as many GPUs each, two or more");

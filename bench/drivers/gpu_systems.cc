@@ -6,7 +6,9 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -27,6 +29,7 @@ constexpr int kFewestRepeats = 3, kMostRepeats = 1000;
 // Parts of a buffer begin where GPUs read whole lines of memory.
 constexpr std::size_t kLineElements = 64;
 constexpr std::size_t kMostOfAHost = 64;  // GPUs.
+constexpr std::chrono::seconds kMostWaiting(60);
 
 // One way to reduce f32 in place.
 class System {
@@ -42,6 +45,8 @@ class System {
   virtual void begin(std::span<float> data) = 0;
   // For all that has been begun.
   virtual void wait() = 0;
+  // Whether begin() returns before what it begins has ended elsewhere, so that several overlap.
+  virtual bool overlaps() const { return true; }
 
  private:
   std::string name_;
@@ -66,9 +71,14 @@ class NcclAlone final : public System {
     check("ncclCommInitRankConfig", nccl_->call.comm_init_rank_config(
                                         &comm_, ranks.size(), id, ranks.rank().value(), &config_));
   }
+  // Where something has failed, NCCL would wait for ever for what other ranks no longer do.
   ~NcclAlone() override {
-    (void)nccl_->call.comm_finalize(comm_);
-    (void)nccl_->call.comm_destroy(comm_);
+    if (has_failed_ || std::uncaught_exceptions() > 0) {
+      (void)nccl_->call.comm_abort(comm_);
+    } else {
+      (void)nccl_->call.comm_finalize(comm_);
+      (void)nccl_->call.comm_destroy(comm_);
+    }
     (void)driver_->call().stream_destroy(stream_);
   }
 
@@ -77,17 +87,24 @@ class NcclAlone final : public System {
                                                   nccl::Type::f32, nccl::kSum, comm_, stream_));
   }
   void wait() override {
+    const Deadline deadline = Deadline::after(kMostWaiting);
     int state = 0;
     while ((state = driver_->call().stream_query(stream_)) == cuda::DriverInterface::kNotReady) {
       ::sched_yield();
+      if (!deadline.passed()) continue;
+      has_failed_ = true;
+      check("ncclAllReduce", nccl_->state_of(comm_));
+      throw std::runtime_error("NCCL alone: an all_reduce has not ended after a minute");
     }
     driver_->status_of_call("cuStreamQuery", state).or_throw();
     check("ncclAllReduce", nccl_->state_of(comm_));
   }
 
  private:
-  void check(const char* call, nccl::ResultCode result) const {
-    nccl_->status_of_call(call, result, comm_).or_throw();
+  void check(const char* call, nccl::ResultCode result) {
+    const Status status = nccl_->status_of_call(call, result, comm_);
+    has_failed_ = has_failed_ || !status.ok();
+    status.or_throw();
   }
 
   std::shared_ptr<const nccl::Nccl> nccl_;
@@ -95,6 +112,7 @@ class NcclAlone final : public System {
   cuda::StreamHandle stream_;
   nccl::Config config_;
   nccl::Comm comm_ = nullptr;
+  bool has_failed_ = false;
 };
 
 class OfCommunicator : public System {
@@ -137,6 +155,7 @@ class TwoLevel final : public OfCommunicator {
     works_.back().wait_on_device().or_throw();
     works_.push_back(of_host_->all_gather(own, whole));
   }
+  bool overlaps() const override { return false; }
 
  private:
   std::unique_ptr<Communicator> of_host_, across_hosts_;
@@ -185,16 +204,20 @@ class Measurement {
   std::vector<Line> measure(const Point& point, int rounds) {
     std::vector<Line> lines;
     std::vector<int> repeats;
-    for (const auto& system : systems_) {
+    std::vector<System*> systems;
+    for (const auto& each : systems_) {
+      if (point.in_flight == 1 || each->overlaps()) systems.push_back(each.get());
+    }
+    for (System* const system : systems) {
       verify(*system, point);
       const double us = sample(*system, point, kFewestRepeats).front();
       repeats.push_back(std::clamp(static_cast<int>(kSampleUs / us), kFewestRepeats, kMostRepeats));
       lines.push_back({.system = system->name(), .point = point});
     }
     for (int round = 0; round < rounds; ++round) {
-      for (std::size_t i = 0; i < systems_.size(); ++i) {
-        const std::size_t turn = (i + static_cast<std::size_t>(round)) % systems_.size();
-        const auto times = sample(*systems_[turn], point, repeats[turn]);
+      for (std::size_t i = 0; i < systems.size(); ++i) {
+        const std::size_t turn = (i + static_cast<std::size_t>(round)) % systems.size();
+        const auto times = sample(*systems[turn], point, repeats[turn]);
         lines[turn].us.push_back(times.front());
         lines[turn].call_us.push_back(times.back());
       }
