@@ -43,10 +43,11 @@ SavedStates parse_states(std::span<const std::byte> bytes);
 // Throws InvalidArgument unless it was saved by this rank of as many.
 void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank, int ranks);
 
-// Of gradients that are compressed, whether on the host or on a device.
+// SavedState::hook where gradients are compressed, whether on the host or on a device.
 inline constexpr const char* kCompressedState = "compressed";
-// The same for one of those; besides, throws if it is of another model, of whose gradients `knows`
-// knows none. Of which it does not know some, rank 0 logs.
+// check_origin() for such a state. It also throws InvalidArgument if `knows` returns false for all
+// gradients that have residuals, since the state is of another model then. If it returns false for
+// some, rank 0 logs a warning.
 void check_compressed(const SavedState& state, int rank, int ranks,
                       const std::function<bool(const std::string& name)>& knows);
 

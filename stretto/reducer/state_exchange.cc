@@ -93,6 +93,8 @@ void StateExchange::run(std::span<const ByteSpan> parts, std::span<const Rank> o
   }
   const std::size_t most = staging_bytes_ / shares.size();  // Of a rank, in one message.
   std::vector<std::size_t> counts(shares.size());
+  // What this thread has begun is waited for by the default stream, and by no other.
+  const StreamGuard none(nullptr);
   while (true) {
     std::size_t all = 0;
     for (std::size_t r = 0; r < shares.size(); ++r) {
@@ -109,8 +111,6 @@ void StateExchange::run(std::span<const ByteSpan> parts, std::span<const Rank> o
     }
     const auto self = static_cast<std::size_t>(communicator_.rank().value());
     copy(memory_, shares[self].parts, shares[self].at, places[self], true);
-    // What this thread has begun is waited for by the default stream, and by no other.
-    const StreamGuard none(nullptr);
     memory_.publish();
     Work work = communicator_.all_gather(places[self], staging_.bytes().first(all),
                                          {.counts = counts, .timeout = timeout_});

@@ -30,6 +30,11 @@ torch::Tensor narrow(const torch::Tensor& values, const AddedPart& part) {
                        static_cast<std::int64_t>(part.count));
 }
 
+// Values in memory of the host, as a vector that does not keep them alive.
+torch::Tensor host_tensor_of(std::span<const float> values) {
+  return tensor_of({std::as_bytes(values).data(), values.size(), DType::f32}, torch::kCPU);
+}
+
 bool is_compressed(DType dtype, std::size_t count) {
   return dtype == DType::f32 && count >= least_elements();
 }
@@ -91,7 +96,10 @@ void DeviceCompression::attach(Communicator& communicator,
                                std::span<const GradientDescription> gradients) {
   communicator_ = &communicator;
   exchange_->attach(communicator);
-  if (std::exchange(is_open_, false) && exchange_->divides()) forget_residuals();
+  // What a step that has failed has left there is not whole.
+  if (std::exchange(is_open_, false) && exchange_->divides()) {
+    for (auto& [name, gradient] : gradients_) gradient.residual = {};
+  }
   by_index_.clear();
   bucket_step_.reset();
   for (const GradientDescription& description : gradients) {
@@ -137,7 +145,8 @@ void DeviceCompression::extract(const FullBucket& full, std::size_t i, Gradient&
   const torch::Tensor values = tensor_of(view, device_);
   if (gradient.residual.bytes().empty()) {
     gradient.residual = full.memory->allocate_copy(view.bytes());
-    fill_residual(gradient);
+    if (!gradient.loaded.empty()) residual_of(gradient).copy_(host_tensor_of(gradient.loaded));
+    gradient.loaded.clear();
   }
   const bool is_silent = full.is_silent(i), divides = exchange_->divides();
   // Of a silent gradient who adds up a part may keep something.
@@ -203,16 +212,13 @@ std::vector<std::byte> DeviceCompression::save() const {
     const torch::NoGradGuard no_grad;
     let_wait(current_stream(device_), default_stream(device_));
     for (const auto& [name, gradient] : gradients_) {
-      std::vector<float>& residual = state.residuals[name];
-      residual = gradient.loaded;
+      if (!gradient.loaded.empty()) state.residuals[name] = gradient.loaded;
       if (gradient.residual.bytes().empty()) continue;
+      std::vector<float>& residual = state.residuals[name];
       residual.resize(gradient.count);
-      tensor_of({std::as_writable_bytes(std::span(residual)).data(), gradient.count, DType::f32},
-                torch::kCPU)
-          .copy_(residual_of(gradient));
+      host_tensor_of(residual).copy_(residual_of(gradient));
     }
   });
-  std::erase_if(state.residuals, [](const auto& residual) { return residual.second.empty(); });
   return reducer::print(state);
 }
 
@@ -227,35 +233,11 @@ void DeviceCompression::load(std::span<const std::byte> bytes) {
   }
   step_ = state.step;
   is_open_ = false;
-  on_device([&] {
-    const torch::NoGradGuard no_grad;
-    let_wait(current_stream(device_), default_stream(device_));
-    for (auto& [name, gradient] : gradients_) {
-      const auto* const residual = reducer::find(state.residuals, name, gradient.count);
-      gradient.loaded = residual != nullptr ? *residual : std::vector<float>(gradient.count);
-      if (!gradient.residual.bytes().empty()) fill_residual(gradient);
-    }
-    let_wait(default_stream(device_), current_stream(device_));
-  });
-}
-
-// What a step that has failed has left there is not whole.
-void DeviceCompression::forget_residuals() {
-  on_device([&] {
-    const torch::NoGradGuard no_grad;
-    let_wait(current_stream(device_), default_stream(device_));
-    for (auto& [name, gradient] : gradients_) {
-      if (!gradient.residual.bytes().empty()) residual_of(gradient).zero_();
-    }
-    let_wait(default_stream(device_), current_stream(device_));
-  });
-}
-
-void DeviceCompression::fill_residual(Gradient& gradient) const {
-  if (gradient.loaded.empty()) return;
-  const auto loaded = std::as_bytes(std::span(gradient.loaded));
-  residual_of(gradient).copy_(tensor_of({loaded.data(), gradient.count, DType::f32}, torch::kCPU));
-  gradient.loaded.clear();
+  for (auto& [name, gradient] : gradients_) {
+    const auto* const residual = reducer::find(state.residuals, name, gradient.count);
+    gradient.residual = {};  // Made anew in the next step.
+    gradient.loaded = residual != nullptr ? *residual : std::vector<float>();
+  }
 }
 
 torch::Tensor DeviceCompression::residual_of(const Gradient& gradient) const {

@@ -69,7 +69,7 @@ class DeviceCompression final : public CommunicationHook {
   struct Gradient {
     std::string name;
     std::size_t count = 0;
-    Memory residual = {};            // Of the device; made in the first step.
+    Memory residual = {};            // Of the device; made in the first step that needs it.
     std::vector<float> loaded = {};  // What the residual is to begin with.
     // The residual before the step. It is restored if no rank has computed the gradient there.
     torch::Tensor before = {};
@@ -77,8 +77,6 @@ class DeviceCompression final : public CommunicationHook {
 
   codec::Position position() const;
   torch::Tensor residual_of(const Gradient& gradient) const;
-  void fill_residual(Gradient& gradient) const;
-  void forget_residuals();
   std::vector<PlacedExtract> take_out(torch::Tensor carry, std::size_t gradient) const;
   void extract(const FullBucket& full, std::size_t i, Gradient& gradient, BucketExtracts& own);
   BucketExtracts extract_all(const FullBucket& full);

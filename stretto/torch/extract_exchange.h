@@ -31,7 +31,7 @@ struct BucketExtracts {
   // Of gradients with a codec, in the order of the bucket; where they are divided, of each its
   // parts, in the order of the ranks that add them up, also those of no elements.
   std::vector<PlacedExtract> extracts = {};
-  // Where they are divided: of each of which this rank adds up a part.
+  // If gradients are divided, what this rank keeps of the parts that it adds up, in their order.
   std::vector<SumResidual> residuals = {};
   std::vector<std::string_view> names = {};  // Theirs, which the hook keeps.
   std::vector<View> plain = {};              // Gradients that travel as they are.
@@ -45,7 +45,7 @@ struct StartedExchange {
   // Of the extracts.
   std::size_t sent_bytes = 0;
   std::size_t received_bytes = 0;
-  Duration waited = {};  // So long start() has waited for other ranks.
+  Duration waited = {};  // How long start() has waited for other ranks.
 };
 
 // Brings the extracts of all ranks, or of their sums, to each of them; extracts are added in the

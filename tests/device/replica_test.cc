@@ -15,6 +15,7 @@
 #include "stretto/base/stream_guard.h"
 #include "stretto/torch/parameter_averaging.h"
 #include "stretto/torch/streams.h"
+#include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
 #include "tests/support/captured_graph.h"
 #include "tests/support/double_ranks.h"
@@ -25,34 +26,21 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support.
 
-// By what gradients are reduced: stretto's schedules, in buckets of the host, or on the device, in
-// buckets there, by the double of NCCL or our kernels.
-enum class By { schedules, nccl, kernels };
-class DeviceDouble : public ::testing::TestWithParam<By> {
+// Gradients are reduced in buckets of the host, or on the device, in buckets there.
+class DeviceDouble : public OnDevices {
  protected:
-  void SetUp() override {
-    Double::get().reset();
-    load_fake_device();
-  }
   void TearDown() override {
     const fake_nccl::Control control = Double::get().control();
     EXPECT_EQ(control.launches > 0, GetParam() == By::nccl);
     EXPECT_EQ(control.kernels > 0, GetParam() == By::kernels);
-    EXPECT_EQ(control.made_blocks, 0);
-    EXPECT_EQ(control.mapped_places, 0);
-    EXPECT_EQ(control.misuse, "");
+    OnDevices::TearDown();
   }
   static void on_ranks(const std::function<void(Communicator&)>& body) {
-    if (GetParam() == By::schedules) return run_ranks(kRanks, body);
-    DoubleRanks ranks({.size = kRanks, .maps_devices = GetParam() == By::kernels});
-    ranks.on_all(body);
+    OnDevices::on_ranks(kRanks, body);
   }
 };
 INSTANTIATE_TEST_SUITE_P(By, DeviceDouble, ::testing::Values(By::schedules, By::nccl, By::kernels),
-                         [](const auto& by) -> std::string {
-                           if (by.param == By::schedules) return "schedules";
-                           return by.param == By::nccl ? "nccl" : "kernels";
-                         });
+                         [](const auto& by) { return name_of(by.param); });
 
 TEST_P(DeviceDouble, ReplicasStepLikeOneProcess) {
   for (const bool halved : {false, true}) {

@@ -17,8 +17,8 @@
 #include "stretto/torch/sharded_optimizer.h"
 #include "stretto/torch/streams.h"
 #include "stretto/torch/sync_batch_norm.h"
+#include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
-#include "tests/support/double_ranks.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
 #include "tests/support/files.h"
@@ -28,27 +28,10 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support.
 
-// By what operations of the communicator run, as in replica_test.cc.
-class DeviceTraining : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    Double::get().reset();
-    load_fake_device();
-  }
-  void TearDown() override {
-    const fake_nccl::Control control = Double::get().control();
-    EXPECT_EQ(control.misuse, "");
-    EXPECT_EQ(control.made_blocks, 0);
-    EXPECT_EQ(control.mapped_places, 0);
-  }
-  static void on_ranks(int size, const std::function<void(Communicator&)>& body) {
-    if (GetParam() == "schedules") return run_ranks(size, body);
-    DoubleRanks ranks({.size = size, .maps_devices = GetParam() == "kernels"});
-    ranks.on_all(body);
-  }
-};
-INSTANTIATE_TEST_SUITE_P(By, DeviceTraining, ::testing::Values("schedules", "nccl", "kernels"),
-                         [](const auto& by) { return by.param; });
+class DeviceTraining : public OnDevices {};
+INSTANTIATE_TEST_SUITE_P(By, DeviceTraining,
+                         ::testing::Values(By::schedules, By::nccl, By::kernels),
+                         [](const auto& by) { return name_of(by.param); });
 
 // Ranks have 1 and 3 images of a batch of 4.
 TEST_P(DeviceTraining, SyncBatchNormIsBatchNormOfTheWholeBatch) {
@@ -200,8 +183,8 @@ class DeviceState : public DeviceTraining {
   TemporaryFolder folder_;
   const std::string path_ = folder_ / "state";
 };
-INSTANTIATE_TEST_SUITE_P(By, DeviceState, ::testing::Values("schedules", "nccl", "kernels"),
-                         [](const auto& by) { return by.param; });
+INSTANTIATE_TEST_SUITE_P(By, DeviceState, ::testing::Values(By::schedules, By::nccl, By::kernels),
+                         [](const auto& by) { return name_of(by.param); });
 
 TEST_P(DeviceState, TrainingGoesOnBitByBit) {
   const DistributedDataParallelOptions all[] = {

@@ -51,7 +51,7 @@ TEST_P(CollectiveSimulation, ADisagreementIsToldToAll) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, CollectiveSimulation, testing::Range(0, kSeedGroups));
 
-// Of more ranks than drawn: they take a memory of 2 to 3 KiB for each pair.
+// With more ranks than seeds draw. Each pair of ranks takes 2 to 3 KiB of memory.
 TEST(ManyRanksSimulation, EqualTheSerialOracleAndNameAKilledRank) {
   constexpr int kRanks = 200;
   for (const std::uint64_t seed : {8, 12}) {

@@ -1,0 +1,44 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "tests/device/placed_model.h"
+#include "tests/support/double_ranks.h"
+
+namespace stretto::testing {
+
+// By what operations of ranks run whose tensors are on a double's devices: stretto's schedules, on
+// memory of the host, or on the device, by the double of NCCL or our kernels.
+enum class By { schedules, nccl, kernels };
+
+inline std::string name_of(By by) {
+  if (by == By::schedules) return "schedules";
+  return by == By::nccl ? "nccl" : "kernels";
+}
+
+class OnDevices : public ::testing::TestWithParam<By> {
+ protected:
+  void SetUp() override {
+    Double::get().reset();
+    load_fake_device();
+  }
+  void TearDown() override {
+    const fake_nccl::Control control = Double::get().control();
+    EXPECT_EQ(control.made_blocks, 0);
+    EXPECT_EQ(control.mapped_places, 0);
+    EXPECT_EQ(control.misuse, "");
+  }
+  static void on_ranks(int size, const std::function<void(Communicator&)>& body) {
+    if (GetParam() == By::schedules) return run_ranks(size, body);
+    DoubleRanks ranks({.size = size, .maps_devices = GetParam() == By::kernels});
+    ranks.on_all(body);
+  }
+};
+
+}  // namespace stretto::testing
