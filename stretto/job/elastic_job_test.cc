@@ -134,6 +134,7 @@ TEST_F(ElasticJobTest, MeetsAgainIfAProcessDiesMeanwhile) {
   dies.join();
 }
 
+// Else the others would wait for it until their time is up.
 TEST_F(ElasticJobTest, AWaitInTheStoreOfAGenerationEndsWithAMember) {
   std::latch looked(2);
   on_threads(3, [&](int rank) {
@@ -152,6 +153,7 @@ TEST_F(ElasticJobTest, AWaitInTheStoreOfAGenerationEndsWithAMember) {
       const Status lost = store->get("answer", soon()).status();
       EXPECT_EQ(lost.code(), StatusCode::peer_lost);
       EXPECT_EQ(lost.rank(), Rank(2));
+      expect_contains(lost.message(), "rank 2, process 3 (");
       expect_contains(lost.message(), "has left the job");
       const std::vector<std::string> keys = {"parting", "answer"};
       EXPECT_EQ(store->multi_get(keys, soon()).status().code(), StatusCode::peer_lost);
@@ -200,13 +202,15 @@ TEST_F(ElasticJobTest, AProcessThatHasTimedOutMayComeAgain) {
 TEST_F(ElasticJobTest, ANewcomerWithOtherSettingsIsRefusedAndHarmsNobody) {
   const FakeEnvironment environment = launched(0, 1);
   ElasticJob job(options_of(environment));
-  const auto comm = job.join();
+  auto comm = job.join();
   const FakeEnvironment other({{"STRETTO_JOB_KEY", key_.hexadecimal()},
                                {"STRETTO_RENDEZVOUS", place()},
                                {"STRETTO_ALGORITHM", "ring"}});
   expect_contains(error_of<Mismatch>([&] { ElasticJob newcomer(options_of(other)); }),
                   "algorithm ring; the job has: backend stretto");
   EXPECT_FALSE(job.has_newcomers(*comm));
+  comm.reset();
+  EXPECT_EQ(job.join()->size(), 1);
 }
 
 TEST(ElasticJobAlone, IsAJobOfOneProcess) {

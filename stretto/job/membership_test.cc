@@ -201,14 +201,6 @@ TEST_F(MembershipTest, WhoIsTakenForDeadHasToLeave) {
   expect_contains(given_up.message(), "the job goes on without it");
 }
 
-TEST_F(MembershipTest, OtherSettingsAreRefused) {
-  const auto first = enter({.first_size = 1, .settings = "backend stretto"});
-  const Status other = Membership::enter(connect(), {.settings = "backend nccl"}, soon()).status();
-  EXPECT_EQ(other.code(), StatusCode::mismatch);
-  expect_contains(other.message(), "backend nccl; the job has: backend stretto");
-  EXPECT_EQ(meet(*first).members.size(), 1U);
-}
-
 // Else whoever comes after the others have ended would do everything once more.
 TEST_F(MembershipTest, NobodyComesToAJobThatHasFinished) {
   const auto old = enter();
@@ -220,21 +212,6 @@ TEST_F(MembershipTest, NobodyComesToAJobThatHasFinished) {
   waits.join();
   EXPECT_FALSE(next(*old).or_throw().has_value());
   EXPECT_FALSE(next(*enter()).or_throw().has_value());
-}
-
-// Else the others would wait for it until their time is up.
-TEST_F(MembershipTest, MembersDoNotWaitForOneThatHasEnded) {
-  const Membership::Options options{.first_size = 2};
-  const auto first = enter(options);
-  auto second = enter(options);
-  const auto generations = meet({first.get(), second.get()});
-  generations[1].store->set("a", "1", soon()).or_throw();
-  EXPECT_EQ(generations[0].store->get("a", soon()).or_throw(), "1");
-  second.reset();
-  const Status ended = generations[0].store->get("b", soon()).status();
-  EXPECT_EQ(ended.code(), StatusCode::peer_lost);
-  expect_contains(ended.message(), "rank 1, process 2 (");
-  EXPECT_EQ(ended.rank(), Rank(1));
 }
 
 TEST_F(MembershipTest, OldGenerationsAreForgotten) {
