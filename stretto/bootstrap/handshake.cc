@@ -88,10 +88,7 @@ std::string JobKey::hexadecimal() const {
   return text;
 }
 
-Result<Identity> handshake_as_client(int fd, const JobKey& key, Purpose purpose,
-                                     const Identity& self, const WaitLimit& limit) {
-  STRETTO_ASSIGN_OR_RETURN(auto machine,
-                           HandshakeMachine::start(HandshakeRole::client, key, purpose, self));
+Status shake_hands(int fd, HandshakeMachine& machine, const WaitLimit& limit) {
   STRETTO_RETURN_IF_ERROR(send_output(fd, machine, limit));
   while (!machine.done()) {
     const Status received = read_some(fd, machine, limit);
@@ -100,6 +97,14 @@ Result<Identity> handshake_as_client(int fd, const JobKey& key, Purpose purpose,
     STRETTO_RETURN_IF_ERROR(received);
     STRETTO_RETURN_IF_ERROR(sent);
   }
+  return {};
+}
+
+Result<Identity> handshake_as_client(int fd, const JobKey& key, Purpose purpose,
+                                     const Identity& self, const WaitLimit& limit) {
+  STRETTO_ASSIGN_OR_RETURN(auto machine,
+                           HandshakeMachine::start(HandshakeRole::client, key, purpose, self));
+  STRETTO_RETURN_IF_ERROR(shake_hands(fd, machine, limit));
   return machine.peer();
 }
 

@@ -15,6 +15,8 @@
 
 namespace stretto::bootstrap {
 
+class HandshakeMachine;
+
 // The secret that all processes of a job share; 32 bytes, written as 64 hexadecimal digits.
 class JobKey {
  public:
@@ -64,6 +66,10 @@ struct Identity {
 // caller closes `fd` then.
 Result<Identity> handshake_as_client(int fd, const JobKey& key, Purpose purpose,
                                      const Identity& self, const WaitLimit& limit);
+
+// The same for a machine of either role. After a failure, too, it knows what the peer has said of
+// itself.
+Status shake_hands(int fd, HandshakeMachine& machine, const WaitLimit& limit);
 
 // Connects and greets, again with growing pauses as long as `greet` fails with peer_lost: a server
 // that makes room closes connections it has not heard of yet. Fails with timeout at the limit.

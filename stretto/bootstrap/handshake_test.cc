@@ -4,7 +4,6 @@
 #include "stretto/bootstrap/handshake.h"
 
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <functional>
@@ -48,16 +47,7 @@ Result<Identity> serve(int fd, const Side& self) {
   auto machine =
       HandshakeMachine::start(HandshakeRole::server, self.key, self.purpose, self.identity)
           .or_throw();
-  while (!machine.done()) {
-    std::array<std::byte, kHelloBytes> bytes{};
-    if (!wait_for(fd, POLLIN, soon()).ok()) return machine.timed_out();
-    const ssize_t count = ::recv(fd, bytes.data(), machine.wanted_bytes(), 0);
-    const Status received =
-        count > 0 ? machine.receive(ConstByteSpan(bytes).first(static_cast<std::size_t>(count)))
-                  : machine.ended_early();
-    (void)write_all(fd, machine.take_output(), soon()).ok();
-    STRETTO_RETURN_IF_ERROR(received);
-  }
+  STRETTO_RETURN_IF_ERROR(shake_hands(fd, machine, soon()));
   return machine.peer();
 }
 

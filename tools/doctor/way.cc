@@ -21,8 +21,6 @@
 namespace stretto::tools::doctor {
 namespace {
 
-using bootstrap::HandshakeMachine;
-
 constexpr Duration kConnectTime = std::chrono::seconds(5);
 // For a server to say who it is, once it is reached.
 constexpr Duration kAnswerTime = std::chrono::seconds(1);
@@ -75,26 +73,6 @@ Check check_connection(const addrinfo& first, int port, FileDescriptor& connecti
   return problem("connection", seen, meaning_of(last));
 }
 
-// What a server of stretto's says to one that is no rank, with this key. Ends early where there is
-// none.
-Result<HandshakeMachine> greet(int fd, const bootstrap::JobKey& key, Status& refusal) {
-  const WaitLimit limit = Deadline::after(kAnswerTime);
-  STRETTO_ASSIGN_OR_RETURN(auto machine,
-                           HandshakeMachine::start(bootstrap::HandshakeRole::client, key,
-                                                   bootstrap::Purpose::store, {}));
-  while (refusal.ok() && !machine.done()) {
-    STRETTO_RETURN_IF_ERROR(bootstrap::write_all(fd, machine.take_output(), limit));
-    const Status readable = bootstrap::wait_for(fd, POLLIN, limit);
-    std::byte bytes[bootstrap::kHelloBytes];
-    const ssize_t count =
-        readable.ok() ? ::recv(fd, bytes, machine.wanted_bytes(), MSG_DONTWAIT) : 0;
-    refusal = !readable.ok() ? machine.timed_out()
-              : count > 0    ? machine.receive({bytes, static_cast<std::size_t>(count)})
-                             : machine.ended_early();
-  }
-  return machine;
-}
-
 Check check_server(int fd, const bootstrap::HostPort& place, const Environment& environment) {
   const std::string name = "server";
   const auto text = environment.get("STRETTO_JOB_KEY");
@@ -103,10 +81,14 @@ Check check_server(int fd, const bootstrap::HostPort& place, const Environment& 
     return problem(name, fmt::format("STRETTO_JOB_KEY: {}", key.status().message()),
                    "copy the key once more");
   }
-  Status refusal;
-  const auto greeted = greet(fd, key.value(), refusal);
-  if (greeted.ok() && greeted.value().introduced()) {
-    const bootstrap::Identity& peer = greeted.value().peer();
+  // What a server of stretto's says to one that is no rank, with this key.
+  auto machine = bootstrap::HandshakeMachine::start(bootstrap::HandshakeRole::client, key.value(),
+                                                    bootstrap::Purpose::store, {});
+  const Status greeted =
+      machine.ok() ? bootstrap::shake_hands(fd, machine.value(), Deadline::after(kAnswerTime))
+                   : machine.status();
+  if (machine.ok() && machine->introduced()) {
+    const bootstrap::Identity& peer = machine->peer();
     const std::string seen =
         fmt::format("{} of stretto {}, protocol {}",
                     peer.rank < 0 ? "the launcher" : fmt::format("rank {}", peer.rank), peer.build,
@@ -115,12 +97,12 @@ Check check_server(int fd, const bootstrap::HostPort& place, const Environment& 
       return problem(name, fmt::format("{}; here is {}", seen, bootstrap::kProtocolVersion),
                      "start all ranks with the same version of stretto");
     }
-    if (greeted.value().done()) {
+    if (greeted.ok()) {
       return {name, State::ok,
               seen + (text ? ", which takes this job's key" : ", which takes who has no key")};
     }
     if (!text) return {name, State::ok, seen + ", which wants the key in STRETTO_JOB_KEY"};
-    return problem(name, fmt::format("{}: {}", seen, refusal.message()),
+    return problem(name, fmt::format("{}: {}", seen, greeted.message()),
                    "set STRETTO_JOB_KEY to the key of the job that meets there");
   }
   const auto torch = bootstrap::connect_torch_store({.host = place.host, .port = place.port},
