@@ -3,9 +3,14 @@
 
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 // The commands of the `stretto` program. `arguments` is what follows the command's name. They
 // return the exit status: 0 for success and --help, 2 for a command line that they do not
@@ -21,6 +26,11 @@ SplitArguments split_arguments(const std::vector<std::string>& arguments);
 
 // Says on stderr what `stretto COMMAND` does not understand; returns the exit status for that.
 int usage_error(std::string_view command, std::string_view sentence);
+
+// Has `app` read the arguments of a command. Returns the exit status if there is nothing left to
+// do: help was printed, or a usage error, with the hint if arguments were left over.
+std::optional<int> parse(CLI::App& app, std::string_view command,
+                         std::vector<std::string> arguments, std::string_view hint_for_extras = {});
 
 // `stretto run`: otherwise returns launch()'s status.
 int run_command(const std::vector<std::string>& arguments);

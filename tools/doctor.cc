@@ -93,15 +93,7 @@ int doctor_command(const std::vector<std::string>& arguments) {
   app.add_option("--to", to,
                  "HOST:PORT: instead, whether this host reaches that place, and who answers there");
   app.add_flag("--json", json, "Print one JSON object instead of text");
-  try {
-    // CLI11 takes the last argument first.
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    return usage_error("doctor", error.what());
-  }
+  if (const auto status = parse(app, "doctor", arguments)) return *status;
   Checks checks;
   if (app.count("--to") == 0) {
     checks = check_all();

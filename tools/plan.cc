@@ -368,16 +368,7 @@ int plan_command(const std::vector<std::string>& arguments) {
   CommandLine line;
   CLI::App app(kDescription, "stretto plan");
   describe(app, line);
-  try {
-    // CLI11 takes the last argument first.
-    std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
-    app.parse(reversed);
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    return usage_error("plan", error.what());
-  }
+  if (const auto status = parse(app, "plan", arguments)) return *status;
   if (line.list) return list_algorithms();
   if (!line.pipeline.empty()) return report_pipeline(line);
   const auto collective = collective_of(line.collective);

@@ -264,6 +264,23 @@ int usage_error(std::string_view command, std::string_view sentence) {
   return 2;
 }
 
+std::optional<int> parse(CLI::App& app, std::string_view command,
+                         std::vector<std::string> arguments, std::string_view hint_for_extras) {
+  try {
+    // CLI11 takes the last argument first.
+    std::ranges::reverse(arguments);
+    app.parse(std::move(arguments));
+  } catch (const CLI::CallForHelp&) {
+    fmt::print("{}", app.help());
+    return 0;
+  } catch (const CLI::ExtrasError& error) {
+    return usage_error(command, fmt::format("{}{}", error.what(), hint_for_extras));
+  } catch (const CLI::ParseError& error) {
+    return usage_error(command, error.what());
+  }
+  return std::nullopt;
+}
+
 SplitArguments split_arguments(const std::vector<std::string>& arguments) {
   const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
   SplitArguments split{.options = {arguments.begin(), dashes}, .program = {}};
@@ -272,22 +289,12 @@ SplitArguments split_arguments(const std::vector<std::string>& arguments) {
 }
 
 int run_command(const std::vector<std::string>& arguments) {
-  SplitArguments split = split_arguments(arguments);
+  const SplitArguments split = split_arguments(arguments);
   CommandLine line;
   CLI::App app(kDescription, "stretto run");
   describe(app, line);
-  try {
-    // CLI11 takes the last argument first.
-    std::reverse(split.options.begin(), split.options.end());
-    app.parse(split.options);
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return 0;
-  } catch (const CLI::ExtrasError& error) {
-    return usage_error("run", fmt::format("{} (the program goes behind \"--\")", error.what()));
-  } catch (const CLI::ParseError& error) {
-    return usage_error("run", error.what());
-  }
+  const auto status = parse(app, "run", split.options, " (the program goes behind \"--\")");
+  if (status) return *status;
   if (line.print_job_key) return print_job_key();
   if (line.agent) return launch::serve_launcher();
 

@@ -205,15 +205,7 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
   Texts texts;
   CLI::App app(kDescription, "stretto bench");
   describe(app, options, texts);
-  try {
-    // CLI11 takes the last argument first.
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return {};
-  } catch (const CLI::ParseError& error) {
-    return {.options = std::nullopt, .status = tools::usage_error("bench", error.what())};
-  }
+  if (const auto status = tools::parse(app, "bench", arguments)) return {.status = *status};
   if (const std::string mistake = set_from(texts, options); !mistake.empty()) {
     return {.options = std::nullopt, .status = tools::usage_error("bench", mistake)};
   }
