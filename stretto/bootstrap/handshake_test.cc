@@ -14,23 +14,14 @@
 #include "stretto/bootstrap/handshake_machine.h"
 #include "stretto/bootstrap/socket.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/socket_pairs.h"
 #include "tests/support/soon.h"
 
 namespace stretto::bootstrap {
 namespace {
 
 using std::chrono::milliseconds;
-
-struct Pair {
-  FileDescriptor client;
-  FileDescriptor server;
-};
-
-Pair make_pair() {
-  int ends[2];
-  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
+using stretto::testing::make_unix_pair;
 
 JobKey key_of(char digit) { return JobKey::parse(std::string(64, digit)).or_throw(); }
 
@@ -58,15 +49,15 @@ struct Outcome {
 
 // Both sides close when they have failed, as callers do.
 Outcome shake(const Side& client, const Side& server) {
-  Pair pair = make_pair();
+  auto pair = make_unix_pair(SOCK_STREAM);  // The client's end, and the server's.
   auto answer = std::async(std::launch::async, [&] {
-    auto result = serve(pair.server.get(), server);
-    if (!result.ok()) pair.server.reset();
+    auto result = serve(pair.second.get(), server);
+    if (!result.ok()) pair.second.reset();
     return result;
   });
   auto result =
-      handshake_as_client(pair.client.get(), client.key, client.purpose, client.identity, soon());
-  if (!result.ok()) pair.client.reset();
+      handshake_as_client(pair.first.get(), client.key, client.purpose, client.identity, soon());
+  if (!result.ok()) pair.first.reset();
   return {result, answer.get()};
 }
 
@@ -79,26 +70,26 @@ void expect_refused(const Result<Identity>& result, const std::string& sentence)
 using Stranger = std::function<void(int fd)>;
 
 Result<Identity> server_meets(const Stranger& stranger) {
-  Pair pair = make_pair();
+  auto pair = make_unix_pair(SOCK_STREAM);
   std::thread thread([&] {
-    stranger(pair.client.get());
-    pair.client.reset();
+    stranger(pair.first.get());
+    pair.first.reset();
   });
-  const auto result = serve(pair.server.get(), side(0));
-  pair.server.reset();
+  const auto result = serve(pair.second.get(), side(0));
+  pair.second.reset();
   thread.join();
   return result;
 }
 
 Result<Identity> client_meets(const Stranger& stranger, const WaitLimit& limit = soon()) {
-  Pair pair = make_pair();
+  auto pair = make_unix_pair(SOCK_STREAM);
   std::thread thread([&] {
-    stranger(pair.server.get());
-    pair.server.reset();
+    stranger(pair.second.get());
+    pair.second.reset();
   });
-  const auto result = handshake_as_client(pair.client.get(), key_of('1'), Purpose::mesh_tcp,
+  const auto result = handshake_as_client(pair.first.get(), key_of('1'), Purpose::mesh_tcp,
                                           side(1).identity, limit);
-  pair.client.reset();
+  pair.first.reset();
   thread.join();
   return result;
 }
@@ -149,18 +140,18 @@ TEST(Handshake, TellsEachSideWhoTheOtherIs) {
 }
 
 TEST(Handshake, ReadsNothingOfWhatFollows) {
-  Pair pair = make_pair();
+  auto pair = make_unix_pair(SOCK_STREAM);
   std::thread client([&] {
-    ASSERT_TRUE(handshake_as_client(pair.client.get(), key_of('1'), Purpose::store,
-                                    side(1).identity, soon())
-                    .ok());
-    say(pair.client.get(), "first");
+    ASSERT_TRUE(
+        handshake_as_client(pair.first.get(), key_of('1'), Purpose::store, side(1).identity, soon())
+            .ok());
+    say(pair.first.get(), "first");
   });
   Side launcher = side(-1);
   launcher.purpose = Purpose::store;
-  ASSERT_TRUE(serve(pair.server.get(), launcher).ok());
+  ASSERT_TRUE(serve(pair.second.get(), launcher).ok());
   std::array<std::byte, 5> bytes{};
-  ASSERT_TRUE(read_exactly(pair.server.get(), bytes, soon()).ok());
+  ASSERT_TRUE(read_exactly(pair.second.get(), bytes, soon()).ok());
   EXPECT_EQ(std::memcmp(bytes.data(), "first", 5), 0);
   client.join();
 }
@@ -324,8 +315,8 @@ TEST(Handshake, AStrangersNameCannotSteerATerminal) {
 }
 
 TEST(Handshake, RefusesToSendAnIdentityThatDoesNotFit) {
-  Pair pair = make_pair();
-  const auto result = handshake_as_client(pair.client.get(), key_of('1'), Purpose::store,
+  auto pair = make_unix_pair(SOCK_STREAM);
+  const auto result = handshake_as_client(pair.first.get(), key_of('1'), Purpose::store,
                                           {.build = std::string(33, 'b')}, soon());
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().code(), StatusCode::invalid_argument);

@@ -5,11 +5,9 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <array>
-#include <cstring>
 #include <span>
 #include <thread>
 #include <vector>
@@ -21,6 +19,7 @@
 #include "tests/contract/process_resources.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/in_child.h"
+#include "tests/support/send_with_descriptors.h"
 #include "tests/support/shortage.h"
 #include "tests/support/soon.h"
 
@@ -185,19 +184,8 @@ TEST_F(HostListenerTest, KeepsNoDescriptorThatItHasNotAskedFor) {
     std::array<std::byte, 512> frame{};
     frame[3] = std::byte{0xff};  // No rank has a number below zero.
     const std::array<int, 2> sent{member.get(), member.get()};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(sent))> control{};
-    iovec part{.iov_base = frame.data(), .iov_len = frame.size()};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(sent));
-    std::memcpy(CMSG_DATA(rights), sent.data(), sizeof(sent));
-    ASSERT_EQ(::sendmsg(member.get(), &message, 0), std::ssize(frame));
+    ASSERT_EQ(stretto::testing::send_with_descriptors(member.get(), frame, sent),
+              std::ssize(frame));
     std::byte byte;
     EXPECT_EQ(read_exactly(member.get(), {&byte, 1}, soon()).code(), StatusCode::peer_lost);
   }

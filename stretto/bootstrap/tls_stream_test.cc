@@ -29,6 +29,7 @@ namespace {
 
 using stretto::testing::make_tcp_pair;
 using stretto::testing::make_tls_pair;
+using stretto::testing::make_unix_pair;
 using stretto::testing::TlsPair;
 using transport::tcp::ByteStream;
 using Bytes = std::vector<std::byte>;
@@ -169,9 +170,7 @@ TEST(TlsStream, CountsWhatTheSocketHasNotTakenAsHeld) {
 }
 
 TEST(TlsStream, TakesAFewRecordsAtATime) {
-  std::array<int, 2> ends{};
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends.data()), 0);
-  TlsPair pair = make_tls_pair({FileDescriptor(ends[0]), FileDescriptor(ends[1])}, 1, 0);
+  TlsPair pair = make_tls_pair(make_unix_pair(SOCK_STREAM | SOCK_NONBLOCK), 1, 0);
   const Bytes bytes(6 * kRecordBytes);
   const ByteStream::Moved moved = write(*pair.first, bytes);
   EXPECT_EQ(moved.bytes, 4 * kRecordBytes);

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "tests/support/shortage.h"
+#include "tests/support/socket_pairs.h"
 
 namespace stretto::transport::shm {
 namespace {
@@ -20,10 +21,11 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using stretto::testing::FewDescriptors;
+using stretto::testing::make_unix_pair;
 
-Result<Endpoint::Parts> attach_by(Rank self, int socket) {
+Result<Endpoint::Parts> attach_by(Rank self, FileDescriptor socket) {
   std::vector<FileDescriptor> sockets(2);
-  sockets[self == 0 ? 1 : 0] = FileDescriptor(socket);
+  sockets[self == 0 ? 1 : 0] = std::move(socket);
   return attach(self, std::move(sockets), Deadline::after(seconds(20)));
 }
 
@@ -36,15 +38,14 @@ struct Outcome {
 // with limits of its own.
 template <class Rank1>
 Outcome attach_two(const Rank1& rank_1) {
-  int ends[2] = {-1, -1};
-  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+  auto [own, other] = make_unix_pair(SOCK_STREAM);
   const pid_t child = ::fork();
   if (child == 0) {
-    ::close(ends[0]);
-    ::_exit(rank_1(ends[1]));
+    own.reset();
+    ::_exit(rank_1(std::move(other)));
   }
-  ::close(ends[1]);
-  Outcome outcome{.rank_0 = attach_by(0, ends[0]).status()};
+  other.reset();
+  Outcome outcome{.rank_0 = attach_by(0, std::move(own)).status()};
   int status = -1;
   EXPECT_EQ(::waitpid(child, &status, 0), child);
   outcome.rank_1 = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -53,22 +54,22 @@ Outcome attach_two(const Rank1& rank_1) {
 
 // One is for the process of the other; one is that of the own inbox, until the other has taken it.
 TEST(AttachTest, TwoDescriptorsAreEnough) {
-  const Outcome outcome = attach_two([](int socket) {
+  const Outcome outcome = attach_two([](FileDescriptor socket) {
     const FewDescriptors two(2);
-    return attach_by(1, socket).ok() ? 0 : 1;
+    return attach_by(1, std::move(socket)).ok() ? 0 : 1;
   });
   EXPECT_TRUE(outcome.rank_0.ok()) << outcome.rank_0.message();
   EXPECT_EQ(outcome.rank_1, 0);
 }
 
 TEST(AttachTest, AShortageThatIsOverSoonGoesUnseen) {
-  const Outcome outcome = attach_two([](int socket) {
+  const Outcome outcome = attach_two([](FileDescriptor socket) {
     std::optional<FewDescriptors> none(0);
     std::thread end([&] {
       std::this_thread::sleep_for(milliseconds(500));
       none.reset();
     });
-    const bool attached = attach_by(1, socket).ok();
+    const bool attached = attach_by(1, std::move(socket)).ok();
     end.join();
     return attached ? 0 : 1;
   });
@@ -77,9 +78,9 @@ TEST(AttachTest, AShortageThatIsOverSoonGoesUnseen) {
 }
 
 TEST(AttachTest, AShortageThatLastsIsSaid) {
-  const Outcome outcome = attach_two([](int socket) {
+  const Outcome outcome = attach_two([](FileDescriptor socket) {
     const FewDescriptors none(0);
-    const Status status = attach_by(1, socket).status();
+    const Status status = attach_by(1, std::move(socket)).status();
     return status.message().find("raise `ulimit -n`") != std::string_view::npos ? 0 : 1;
   });
   EXPECT_EQ(outcome.rank_0.code(), StatusCode::peer_lost) << outcome.rank_0.message();
@@ -87,10 +88,9 @@ TEST(AttachTest, AShortageThatLastsIsSaid) {
 }
 
 TEST(AttachTest, RanksThatWaitOnOneCoreKnow) {
-  int ends[2] = {-1, -1};
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-  auto other = std::async(std::launch::async, [&] { return attach_by(1, ends[1]); });
-  const auto first = Endpoint::create(attach_by(0, ends[0]).or_throw()).or_throw();
+  auto ends = make_unix_pair(SOCK_STREAM);
+  auto other = std::async(std::launch::async, [&] { return attach_by(1, std::move(ends.second)); });
+  const auto first = Endpoint::create(attach_by(0, std::move(ends.first)).or_throw()).or_throw();
   const auto second = Endpoint::create(other.get().or_throw()).or_throw();
   EXPECT_FALSE(first->shares_core());  // The other has not waited yet.
   // This thread may be moved in between, but not each time.

@@ -6,14 +6,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <unistd.h>
-
-#include <algorithm>
 
 #include "tests/contract/process_resources.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/send_with_descriptors.h"
 #include "tests/support/shortage.h"
+#include "tests/support/socket_pairs.h"
 #include "tests/support/soon.h"
 
 namespace stretto::transport::shm {
@@ -64,33 +63,19 @@ TEST(MappingTest, RefusesAFileThatIsTooSmall) {
 class MemoryTest : public ::testing::Test {
  protected:
   MemoryTest() {
-    int ends[2] = {-1, -1};
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    channel_ = Channel::create(FileDescriptor(ends[0])).or_throw();
-    peer_ = FileDescriptor(ends[1]);
+    auto ends = stretto::testing::make_unix_pair(SOCK_STREAM);
+    channel_ = Channel::create(std::move(ends.first)).or_throw();
+    peer_ = std::move(ends.second);
     memory_ =
         std::make_shared<ShmMemory>(0, std::vector<std::shared_ptr<Channel>>{nullptr, channel_});
   }
   // Sends bytes with some descriptors beside them.
-  void send(const void* bytes, std::size_t size, const std::vector<int>& descriptors = {}) {
-    alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))] = {};
-    iovec vector{.iov_base = const_cast<void*>(bytes), .iov_len = size};
-    msghdr message{};
-    message.msg_iov = &vector;
-    message.msg_iovlen = 1;
-    if (!descriptors.empty()) {
-      message.msg_control = control;
-      message.msg_controllen = CMSG_SPACE(descriptors.size() * sizeof(int));
-      cmsghdr* header = CMSG_FIRSTHDR(&message);
-      header->cmsg_level = SOL_SOCKET;
-      header->cmsg_type = SCM_RIGHTS;
-      header->cmsg_len = CMSG_LEN(descriptors.size() * sizeof(int));
-      std::copy(descriptors.begin(), descriptors.end(), reinterpret_cast<int*>(CMSG_DATA(header)));
-    }
-    ASSERT_EQ(::sendmsg(peer_.get(), &message, 0), static_cast<ssize_t>(size));
+  void send_bytes(ConstByteSpan bytes, const std::vector<int>& descriptors = {}) {
+    ASSERT_EQ(stretto::testing::send_with_descriptors(peer_.get(), bytes, descriptors),
+              std::ssize(bytes));
   }
   void send(const Notice& notice, const std::vector<int>& descriptors = {}) {
-    send(&notice, sizeof(notice), descriptors);
+    send_bytes(std::as_bytes(std::span(&notice, 1)), descriptors);
   }
   void take_in() {
     while (auto received = channel_->receive()) memory_->receive(1, std::move(*received));
@@ -188,10 +173,9 @@ TEST_F(MemoryTest, NoDescriptorLeaks) {
 class MemoryShortage : public ::testing::Test {
  protected:
   MemoryShortage() {
-    int ends[2] = {-1, -1};
-    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    for (std::size_t i : {0u, 1u})
-      channels_[i] = Channel::create(FileDescriptor(ends[i])).or_throw();
+    auto ends = stretto::testing::make_unix_pair(SOCK_STREAM);
+    channels_[0] = Channel::create(std::move(ends.first)).or_throw();
+    channels_[1] = Channel::create(std::move(ends.second)).or_throw();
     owner_ = std::make_shared<ShmMemory>(
         0, std::vector<std::shared_ptr<Channel>>{nullptr, channels_[0]});
     other_ = std::make_shared<ShmMemory>(
@@ -282,7 +266,7 @@ TEST_F(MemoryTest, NonsenseClosesTheChannel) {
 }
 
 TEST_F(MemoryTest, APieceOfANoticeClosesTheChannel) {
-  send("abc", 3);
+  send_bytes(std::as_bytes(std::span("abc", 3)));
   take_in();
   EXPECT_TRUE(channel_->closed());
 }

@@ -16,6 +16,7 @@
 
 #include "stretto/base/sealed_memory.h"
 #include "stretto/transport/shm/memory.h"
+#include "tests/support/send_with_descriptors.h"
 
 using namespace stretto::transport;
 using stretto::FileDescriptor;
@@ -34,23 +35,11 @@ struct Said {
 void send(int socket, const Said& said) {
   static const FileDescriptor good = stretto::make_sealed_memory("fuzz", kFileBytes).or_throw();
   static const FileDescriptor shrinks(::memfd_create("fuzz", MFD_CLOEXEC));
-  iovec vector{const_cast<shm::Notice*>(&said.notice),
-               said.file % 16 == 0 ? 7 : sizeof(said.notice)};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &vector;
-  message.msg_iovlen = 1;
-  if (said.file % 4 != 3) {
-    message.msg_control = control;
-    message.msg_controllen = CMSG_LEN(sizeof(int));
-    cmsghdr* const header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET;
-    header->cmsg_type = SCM_RIGHTS;
-    header->cmsg_len = CMSG_LEN(sizeof(int));
-    const int file = said.file % 4 == 2 ? shrinks.get() : good.get();
-    std::memcpy(CMSG_DATA(header), &file, sizeof(file));
-  }
-  (void)::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const int file = said.file % 4 == 2 ? shrinks.get() : good.get();
+  const auto notice = std::as_bytes(std::span(&said.notice, 1));
+  (void)stretto::testing::send_with_descriptors(socket,
+                                                said.file % 16 == 0 ? notice.first(7) : notice,
+                                                {&file, said.file % 4 == 3 ? 0u : 1u});
 }
 
 }  // namespace
