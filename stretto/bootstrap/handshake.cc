@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "stretto/base/hexadecimal.h"
 #include "stretto/base/log.h"
 #include "stretto/base/would_block.h"
 #include "stretto/bootstrap/handshake_machine.h"
@@ -19,13 +20,6 @@
 
 namespace stretto::bootstrap {
 namespace {
-
-int digit_value(char digit) {
-  if (digit >= '0' && digit <= '9') return digit - '0';
-  if (digit >= 'a' && digit <= 'f') return digit - 'a' + 10;
-  if (digit >= 'A' && digit <= 'F') return digit - 'A' + 10;
-  return -1;
-}
 
 // Closing a socket with unread bytes resets the connection, and the peer might then lose our last
 // words. Only what is there already: this must not wait for a stranger.
@@ -67,26 +61,19 @@ Result<JobKey> JobKey::generate() {
 
 Result<JobKey> JobKey::parse(std::string_view hexadecimal) {
   JobKey key;
-  // The text may be a secret with a typing error: no message shows it.
-  const Status bad = status_of(
-      StatusCode::invalid_argument,
-      "a job key has {} hexadecimal digits; this text has {} characters{}", 2 * key.bytes_.size(),
-      hexadecimal.size(), hexadecimal.size() == 2 * key.bytes_.size() ? ", not all digits" : "");
-  if (hexadecimal.size() != 2 * key.bytes_.size()) return bad;
-  for (std::size_t i = 0; i < key.bytes_.size(); ++i) {
-    const int high = digit_value(hexadecimal[2 * i]);
-    const int low = digit_value(hexadecimal[2 * i + 1]);
-    if (high < 0 || low < 0) return bad;
-    key.bytes_[i] = static_cast<std::uint8_t>(16 * high + low);
+  const auto bytes = from_hex(hexadecimal);
+  if (!bytes || bytes->size() != key.bytes_.size()) {
+    // The text may be a secret with a typing error: no message shows it.
+    return status_of(StatusCode::invalid_argument,
+                     "a job key has {} hexadecimal digits; this text has {} characters{}",
+                     2 * key.bytes_.size(), hexadecimal.size(),
+                     hexadecimal.size() == 2 * key.bytes_.size() ? ", not all digits" : "");
   }
+  std::ranges::copy(*bytes, key.bytes_.begin());
   return key;
 }
 
-std::string JobKey::hexadecimal() const {
-  std::string text;
-  for (std::uint8_t byte : bytes_) text += fmt::format("{:02x}", byte);
-  return text;
-}
+std::string JobKey::hexadecimal() const { return to_hex(bytes_); }
 
 Status shake_hands(int fd, HandshakeMachine& machine, const WaitLimit& limit) {
   STRETTO_RETURN_IF_ERROR(send_output(fd, machine, limit));

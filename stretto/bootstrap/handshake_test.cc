@@ -112,6 +112,7 @@ TEST(JobKey, IsWrittenAndReadAsHexadecimalDigits) {
   EXPECT_EQ(key.hexadecimal().size(), 64u);
   EXPECT_EQ(JobKey::parse(key.hexadecimal())->bytes(), key.bytes());
   EXPECT_NE(JobKey::generate()->bytes(), key.bytes());
+  EXPECT_EQ(key_of('B').bytes(), key_of('b').bytes());
 }
 
 TEST(JobKey, RefusesOtherTextWithoutRepeatingIt) {

@@ -10,9 +10,9 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "stretto/base/hexadecimal.h"
 #include "stretto/base/rank_vector.h"
 #include "stretto/transport/packets/engine.h"
 
@@ -25,31 +25,6 @@ using Clock = std::chrono::steady_clock;
 // connections are closed.
 constexpr std::chrono::milliseconds kFlushTime(50);
 constexpr std::chrono::milliseconds kCloseTime(200);
-
-constexpr std::string_view kDigits = "0123456789abcdef";
-
-std::string to_hex(const void* bytes, std::size_t count) {
-  std::string text;
-  for (std::size_t i = 0; i < count; ++i) {
-    const unsigned byte = static_cast<const unsigned char*>(bytes)[i];
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
-  return text;
-}
-
-// Empty if the text is not what to_hex() makes.
-std::vector<unsigned char> from_hex(std::string_view text) {
-  std::vector<unsigned char> bytes;
-  if (text.size() % 2 != 0) return {};
-  for (std::size_t i = 0; i < text.size(); i += 2) {
-    const std::size_t high = kDigits.find(text[i]);
-    const std::size_t low = kDigits.find(text[i + 1]);
-    if (high == std::string_view::npos || low == std::string_view::npos) return {};
-    bytes.push_back(static_cast<unsigned char>(high << 4 | low));
-  }
-  return bytes;
-}
 
 // Whether nobody has said what a setting is to be.
 bool leaves_to_ucx(const ucp_config_t* config, const std::string& name) {
@@ -107,7 +82,9 @@ class UcxEngine final : public Engine {
   const char* address() const override { return address_.c_str(); }
 
   void connect(const char* const* addresses) override {
-    for (int r = 0; r < options_.size; ++r) peers_[r].address = from_hex(addresses[r]);
+    for (int r = 0; r < options_.size; ++r) {
+      peers_[r].address = from_hex(addresses[r]).value_or(std::vector<std::uint8_t>());
+    }
   }
 
   // A synchronous send: it ends when the peer has matched it. Else the goodbye of a rank, which
@@ -156,7 +133,7 @@ class UcxEngine final : public Engine {
 
  private:
   struct Peer {
-    std::vector<unsigned char> address;
+    std::vector<std::uint8_t> address;
     ucp_ep_h endpoint = nullptr;  // Made when something is sent for the first time.
     std::string failure;
   };
@@ -209,7 +186,7 @@ class UcxEngine final : public Engine {
     std::size_t bytes = 0;
     status = ucp_worker_get_address(worker_, &address, &bytes);
     if (status != UCS_OK) return status;
-    address_ = to_hex(address, bytes);
+    address_ = to_hex({reinterpret_cast<const std::uint8_t*>(address), bytes});
     ucp_worker_release_address(worker_, address);
     return UCS_OK;
   }
