@@ -10,7 +10,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -75,14 +74,9 @@ Result<std::vector<InterfaceAddress>> interface_addresses() {
     if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
     const int family = entry->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) continue;
-    std::array<char, INET6_ADDRSTRLEN> text{};
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
     const auto* v6 = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr);
     if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) continue;
-    const void* const address = family == AF_INET ? static_cast<const void*>(&v4->sin_addr)
-                                                  : static_cast<const void*>(&v6->sin6_addr);
-    if (::inet_ntop(family, address, text.data(), text.size()) == nullptr) continue;
-    found.push_back({entry->ifa_name, text.data()});
+    found.push_back({entry->ifa_name, numeric_host(*entry->ifa_addr)});
   }
   std::ranges::stable_sort(found, {}, [](const InterfaceAddress& own) {
     return own.text.find(':') != std::string::npos;

@@ -45,26 +45,14 @@ struct SocketAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-std::string numeric_host(const SocketAddress& address) {
-  char host[NI_MAXHOST];
-  if (::getnameinfo(address.get(), address.length, host, sizeof(host), nullptr, 0,
-                    NI_NUMERICHOST) != 0) {
-    return "an unknown address";
+int port_of(const sockaddr& address) {
+  if (address.sa_family == AF_INET) {
+    return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
   }
-  return host;
+  return ntohs(reinterpret_cast<const sockaddr_in6&>(address).sin6_port);
 }
 
-int port_of(const SocketAddress& address) {
-  if (address.storage.ss_family == AF_INET) {
-    return ntohs(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
-  }
-  return ntohs(reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_port);
-}
-
-std::string describe(const addrinfo& entry) {
-  SocketAddress address;
-  std::memcpy(&address.storage, entry.ai_addr, entry.ai_addrlen);
-  address.length = entry.ai_addrlen;
+std::string describe(const sockaddr& address) {
   return format_host_port(numeric_host(address), port_of(address));
 }
 
@@ -167,7 +155,7 @@ class ConnectionRace {
   };
 
   static Status at_address(const addrinfo& entry, const Status& status) {
-    return status.with_context(describe(entry));
+    return status.with_context(describe(*entry.ai_addr));
   }
   Duration time_until_next() const {
     return next_ == entries_.size() ? kLongestAttempt
@@ -321,7 +309,7 @@ Result<FileDescriptor> listen_tcp(const std::string& host, const PortRange& port
     }
     const int error = errno;
     if (error == EADDRINUSE && port < ports.last) continue;
-    const Status status = system_status("binding " + describe(first), error);
+    const Status status = system_status("binding " + describe(*first.ai_addr), error);
     if (error == EADDRNOTAVAIL) return status.with_context("this host has no such address");
     if (error != EADDRINUSE || ports.first == ports.last) return status;
     return status.with_context(
@@ -383,19 +371,19 @@ Result<FileDescriptor> accept(int listener, const WaitLimit& limit) {
 
 Result<int> local_port(int fd) {
   STRETTO_ASSIGN_OR_RETURN(const SocketAddress address, local_address(fd));
-  return port_of(address);
+  return port_of(*address.get());
 }
 
 Result<std::string> local_host(int fd) {
   STRETTO_ASSIGN_OR_RETURN(const SocketAddress address, local_address(fd));
-  return numeric_host(address);
+  return numeric_host(*address.get());
 }
 
 Result<std::string> peer_host(int fd) {
   SocketAddress address;
   if (::getpeername(fd, address.get(), &address.length) != 0) return system_status("getpeername");
   unmap(address.storage);
-  return numeric_host(address);
+  return numeric_host(*address.get());
 }
 
 std::string peer_name(int fd) {
@@ -403,7 +391,18 @@ std::string peer_name(int fd) {
   if (::getpeername(fd, address.get(), &address.length) != 0) return "a peer that has gone";
   if (address.storage.ss_family == AF_UNIX) return "a process of this host";
   unmap(address.storage);
-  return format_host_port(numeric_host(address), port_of(address));
+  return describe(*address.get());
+}
+
+std::string numeric_host(const sockaddr& address) {
+  const std::size_t bytes =
+      address.sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  char host[NI_MAXHOST];
+  if (::getnameinfo(&address, static_cast<socklen_t>(bytes), host, sizeof(host), nullptr, 0,
+                    NI_NUMERICHOST) != 0) {
+    return "an unknown address";
+  }
+  return host;
 }
 
 void unmap(sockaddr_storage& address) {

@@ -53,6 +53,8 @@ Result<int> local_port(int fd);
 Result<std::string> local_host(int fd);
 // And of the other side.
 Result<std::string> peer_host(int fd);
+// "10.0.4.7", of an address of IPv4 or IPv6.
+std::string numeric_host(const sockaddr& address);
 // A socket that takes IPv4 as well as IPv6 has an IPv4 address in the form of one of IPv6: makes it
 // one of IPv4 again, as the other side has it. Leaves others as they are.
 void unmap(sockaddr_storage& address);

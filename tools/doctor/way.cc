@@ -63,7 +63,8 @@ Check check_connection(const addrinfo& first, int port, FileDescriptor& connecti
   for (const addrinfo* entry = &first; entry != nullptr; entry = entry->ai_next) {
     const TimePoint start = Clock::now();
     last = connect_to(*entry, connection);
-    const std::string place = bootstrap::format_host_port(numeric_address(*entry), port);
+    const std::string place =
+        bootstrap::format_host_port(bootstrap::numeric_host(*entry->ai_addr), port);
     seen += fmt::format("{}{}: {} in {:.1f} ms", seen.empty() ? "" : "; ", place,
                         last == 0 ? "connected" : std::strerror(last),
                         seconds(Clock::now() - start) * 1e3);
