@@ -130,70 +130,6 @@ TEST(Dependencies, AnotherRanksSlotIsAnotherPlace) {
 }
 
 // Any order that the dependencies allow is an execution; all of them must give the right result.
-class RandomRun {
- public:
-  RandomRun(const JointSchedule& joint, std::uint64_t seed)
-      : joint_(joint),
-        random_(seed),
-        waiting_for_(joint.step_count()),
-        started_(joint.step_count()) {
-    for (std::size_t step = 0; step < joint.step_count(); ++step) {
-      waiting_for_[step] = joint.predecessor_count(step);
-      if (waiting_for_[step] == 0) ready_.push_back(static_cast<std::int32_t>(step));
-    }
-  }
-
-  JointRun run() && {
-    while (!ready_.empty()) {
-      std::swap(ready_[random_.below(ready_.size())], ready_.back());
-      const std::int32_t step = ready_.back();
-      ready_.pop_back();
-      start(step);
-    }
-    execution_.complete = execution_.order.size() == joint_.step_count();
-    return std::move(execution_);
-  }
-
- private:
-  void start(std::int32_t step) {
-    started_[step] = true;
-    const std::int32_t partner = joint_.partner(step);
-    switch (joint_.step(step).kind) {
-      case StepKind::send:
-        if (started_[partner]) end({step, partner});
-        break;
-      case StepKind::recv:
-        if (started_[partner]) end({partner, step});
-        break;
-      case StepKind::sync:
-        syncs_.push_back(step);
-        if (syncs_.size() == joint_.schedules().size()) end(std::exchange(syncs_, {}));
-        break;
-      case StepKind::reduce:
-      case StepKind::copy:
-        end({step});
-        break;
-    }
-  }
-
-  void end(const std::vector<std::int32_t>& steps) {
-    for (const std::int32_t step : steps) {
-      execution_.order.push_back(step);
-      for (const std::int32_t successor : joint_.successors_of(step)) {
-        if (--waiting_for_[successor] == 0) ready_.push_back(successor);
-      }
-    }
-  }
-
-  const JointSchedule& joint_;
-  Random random_;
-  std::vector<std::int32_t> waiting_for_;
-  std::vector<bool> started_;
-  std::vector<std::int32_t> ready_;
-  std::vector<std::int32_t> syncs_;
-  JointRun execution_;
-};
-
 TEST(Dependencies, AllowOnlyOrdersThatGiveTheRightResult) {
   for (const Algorithm& algorithm : algorithms()) {
     if (algorithm.collective == Collective::barrier) continue;
@@ -201,7 +137,9 @@ TEST(Dependencies, AllowOnlyOrdersThatGiveTheRightResult) {
       const std::vector<Schedule> schedules = algorithm.build_all(n);
       const JointSchedule joint(schedules);
       for (std::uint64_t seed = 0; seed < 20; ++seed) {
-        const JointRun execution = RandomRun(joint, seed).run();
+        Random random(seed);
+        const JointRun execution =
+            execute(joint, [&](std::size_t ready) { return random.below(ready); });
         ASSERT_TRUE(execution.complete) << algorithm.name << " on " << n << ", seed " << seed;
         ExpressionPool pool;
         for (const bool in_place : {false, true}) {

@@ -30,9 +30,12 @@ class Runner {
     }
   }
 
-  JointRun run() && {
-    // First in, first out, so that the order looks like a run and not like a search.
-    for (std::size_t next = 0; next < ready_.size(); ++next) start(ready_[next]);
+  JointRun run(const std::function<std::size_t(std::size_t ready)>& pick) && {
+    // First in, first out if nobody picks, so that the order looks like a run, not like a search.
+    for (std::size_t next = 0; next < ready_.size(); ++next) {
+      if (pick) std::swap(ready_[next], ready_[next + pick(ready_.size() - next)]);
+      start(ready_[next]);
+    }
     execution_.complete = execution_.order.size() == joint_.step_count();
     return std::move(execution_);
   }
@@ -154,7 +157,10 @@ std::string JointSchedule::describe(std::size_t step) const {
                      print(schedule_of(step), this->step(step)));
 }
 
-JointRun execute(const JointSchedule& joint) { return Runner(joint).run(); }
+JointRun execute(const JointSchedule& joint,
+                 const std::function<std::size_t(std::size_t ready)>& pick) {
+  return Runner(joint).run(pick);
+}
 
 std::string explain_deadlock(const JointSchedule& joint, const JointRun& execution) {
   std::vector<bool> ended(joint.step_count());

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -64,7 +65,10 @@ struct JointRun {
 };
 
 // Runs all ranks, each step as soon as it may start; a send or receive ends when both have started.
-JointRun execute(const JointSchedule& joint);
+// Of as many steps as are ready, `pick` says which one starts next; without it, the one that has
+// been so for longest.
+JointRun execute(const JointSchedule& joint,
+                 const std::function<std::size_t(std::size_t ready)>& pick = {});
 
 // "rank 0 step 1 (...) waits for rank 1 step 2 (...), which waits for ...": a circle of steps, or a
 // chain to one that waits for nobody's step. Of an execution that is not complete.
