@@ -13,11 +13,10 @@
 
 #include "stretto/base/random.h"
 #include "stretto/base/rank_vector.h"
-#include "stretto/communicator/scheduled_backend.h"
-#include "stretto/transport/loopback/world.h"
+#include "stretto/job/threads.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
-#include "tests/support/on_threads.h"
+#include "tests/support/rank_list.h"
 
 namespace stretto {
 namespace {
@@ -25,20 +24,10 @@ namespace {
 using HostList = std::vector<std::int32_t>;
 
 void on_hosts(const HostList& hosts, const std::function<void(Communicator&)>& body) {
-  const auto ranks = static_cast<int>(hosts.size());
-  auto endpoints = transport::loopback::make_world({.ranks = ranks, .hosts = hosts}).or_throw();
-  on_threads(hosts.size(), [&](std::size_t r) {
-    auto engine = group::Engine::create(std::move(endpoints[r]), {.local_ranks = ranks});
-    const auto comm = communicator::ScheduledBackend::make_world(
-                          std::move(engine).or_throw(),
-                          {.timeout = std::chrono::seconds(20), .group = {.hosts = hosts}})
-                          .or_throw();
-    try {
-      body(*comm);
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << "rank " << r << ": " << error.what();
-    }
-  });
+  testing::on_all(make_thread_ranks({.size = static_cast<int>(hosts.size()),
+                                     .timeout = std::chrono::seconds(20),
+                                     .hosts = hosts}),
+                  body);
 }
 
 class OneSided : public ::testing::TestWithParam<HostList> {};

@@ -14,11 +14,11 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "stretto/communicator/scheduled_backend.h"
 #include "stretto/schedule/algorithms.h"
 #include "stretto/transport/loopback/world.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/problem.h"
+#include "tests/support/rank_list.h"
 
 namespace stretto {
 namespace {
@@ -71,7 +71,7 @@ class CountingLink final : public transport::Link {
   std::atomic<std::size_t>& count_;
 };
 
-std::vector<std::unique_ptr<Communicator>> make_ranks(Counts& counts) {
+testing::RankList make_ranks(Counts& counts) {
   auto endpoints = transport::loopback::make_world(
                        {.ranks = kRanks,
                         .hosts = counts.hosts,
@@ -82,15 +82,7 @@ std::vector<std::unique_ptr<Communicator>> make_ranks(Counts& counts) {
                                   std::move(link), row[static_cast<std::size_t>(peer)]);
                             }})
                        .or_throw();
-  std::vector<std::unique_ptr<Communicator>> ranks(kRanks);
-  on_threads(kRanks, [&](std::size_t r) {
-    auto engine = group::Engine::create(std::move(endpoints[r]),
-                                        group::Engine::Options{.local_ranks = kRanks});
-    ranks[r] = communicator::ScheduledBackend::make_world(std::move(engine).or_throw(),
-                                                          {.group = {.hosts = counts.hosts}})
-                   .or_throw();
-  });
-  return ranks;
+  return testing::make_ranks(endpoints, {}, {.group = {.hosts = counts.hosts}});
 }
 
 struct Traffic {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <memory>
 #include <span>
 #include <string>
 #include <tuple>
@@ -17,29 +16,9 @@
 #include "tests/contract/in_process_backend.h"
 #include "tests/contract/thread_library.h"
 #include "tests/support/bytes.h"
-#include "tests/support/on_threads.h"
+#include "tests/support/rank_list.h"
 
 namespace stretto::testing {
-
-using RankList = std::vector<std::unique_ptr<Communicator>>;
-
-// Runs `body` for every rank, each on a thread of its own, as the processes of a job would.
-inline void on_each(RankList& ranks,
-                    const std::function<void(std::unique_ptr<Communicator>&)>& body) {
-  on_threads_of(ranks, [&](auto& rank) {
-    try {
-      body(rank);
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << error.what();
-      rank.reset();  // So that the others do not wait for it.
-    }
-  });
-}
-
-// `ranks` may be a temporary list, which then ends with the call.
-inline void on_all(auto&& ranks, const std::function<void(Communicator&)>& body) {
-  on_each(ranks, [&](std::unique_ptr<Communicator>& rank) { body(*rank); });
-}
 
 // Small whole numbers, other ones in each round, of which every sum is exact. They repeat, and are
 // copied and compared as such: a sanitizer looks at each that is written by itself.

@@ -39,9 +39,9 @@ class SequencesRunOut : public ::testing::TestWithParam<transport::WorldKind> {
   static RankList make(int size) {
     transport::World world = GetParam().make({.ranks = size});
     return make_ranks(
-        world,
+        world.endpoints,
         {.heartbeat = std::chrono::milliseconds(50), .first_sequence = kSetUpSequence - kBefore},
-        std::chrono::seconds(30));
+        {.timeout = std::chrono::seconds(30)});
   }
 };
 INSTANTIATE_TEST_SUITE_P(, SequencesRunOut, ::testing::ValuesIn(transport::world_kinds()),

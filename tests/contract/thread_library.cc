@@ -10,10 +10,9 @@
 #include <numeric>
 #include <utility>
 
-#include "stretto/communicator/scheduled_backend.h"
 #include "stretto/kernel/reduce.h"
 #include "stretto/transport/loopback/world.h"
-#include "tests/support/on_threads.h"
+#include "tests/support/rank_list.h"
 
 namespace stretto::testing {
 namespace {
@@ -201,16 +200,7 @@ std::vector<std::unique_ptr<Communicator>> make_library_ranks(
         hubs->of(group.group), facts, group.rank.value(), static_cast<int>(group.members.size()),
         gives_buffers_back));
   };
-  std::vector<std::unique_ptr<Communicator>> ranks(endpoints.size());
-  on_threads(ranks.size(), [&](std::size_t r) {
-    auto engine =
-        group::Engine::create(std::move(endpoints[r]), group::Engine::Options{.local_ranks = size})
-            .or_throw();
-    ranks[r] = communicator::ScheduledBackend::make_world(
-                   std::move(engine), {.timeout = timeout, .library = {.make = make_library}})
-                   .or_throw();
-  });
-  return ranks;
+  return make_ranks(endpoints, {}, {.timeout = timeout, .library = {.make = make_library}});
 }
 
 }  // namespace stretto::testing

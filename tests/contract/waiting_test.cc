@@ -76,7 +76,8 @@ std::vector<std::unique_ptr<group::EngineLock>> stop(
 TEST(Waiting, OfAChainThatEndsInSilenceTheSilentRankIsNamed) {
   transport::World world = kind_named("tcp").make({.ranks = 5});
   std::vector<std::shared_ptr<group::Engine>> engines;
-  RankList ranks = make_ranks(world, {.heartbeat = milliseconds(100)}, kTimeout, &engines);
+  RankList ranks = make_ranks(world.endpoints, {.heartbeat = milliseconds(100)},
+                              {.timeout = kTimeout}, &engines);
   const auto held = stop(std::span(engines).subspan(2, 2));
   std::vector<std::vector<float>> data(5, std::vector<float>(50));
   std::vector<Work> works;
@@ -121,7 +122,8 @@ TEST(Waiting, OfTwoThatWaitForEachOtherTheOtherIsNamed) {
 TEST(Waiting, WhoOnlySendsWaitsForThoseWhoDoNotTakeIt) {
   transport::World world = kind_named("tcp").make({.ranks = 3});
   std::vector<std::shared_ptr<group::Engine>> engines;
-  RankList ranks = make_ranks(world, {.heartbeat = milliseconds(100)}, kTimeout, &engines);
+  RankList ranks = make_ranks(world.endpoints, {.heartbeat = milliseconds(100)},
+                              {.timeout = kTimeout}, &engines);
   const auto held = stop(std::span(engines).subspan(1));
   std::vector<float> data(100'000);
   const Status status =
@@ -146,7 +148,8 @@ TEST_P(CrawlingNetwork, IsToldFromARankThatDoesNotAnswer) {
   transport::World world = kind_named("tcp").make(
       {.ranks = 3, .socket_buffer_bytes = 16 * 1024, .network_timeout = seconds(2)});
   const int socket = world.sockets[0][1];
-  RankList ranks = make_ranks(world, {.heartbeat = milliseconds(100)}, kTimeout);
+  RankList ranks =
+      make_ranks(world.endpoints, {.heartbeat = milliseconds(100)}, {.timeout = kTimeout});
   limit_rate(socket, 20'000);
   on_all(ranks, [&](Communicator& comm) {
     const bool is_impatient = comm.rank() == impatient;
@@ -176,7 +179,8 @@ INSTANTIATE_TEST_SUITE_P(SaysRank, CrawlingNetwork, ::testing::Range(0, 3));
 
 TEST(Waiting, ALossBetweenOperationsSaysAfterWhich) {
   transport::World world = kind_named("tcp").make({.ranks = 2});
-  RankList ranks = make_ranks(world, {.heartbeat = milliseconds(100)}, kTimeout);
+  RankList ranks =
+      make_ranks(world.endpoints, {.heartbeat = milliseconds(100)}, {.timeout = kTimeout});
   on_all(ranks, [&](Communicator& comm) {
     std::vector<float> data(4);
     comm.all_reduce(data).wait();
@@ -194,8 +198,9 @@ TEST(Waiting, ALossBetweenOperationsSaysAfterWhich) {
 // Once per operation, long before its time is up, and not about those that wait behind it.
 TEST(Waiting, IsSaidInTheLogBeforeTheDeadline) {
   transport::World world = kind_named("tcp").make({.ranks = 3});
-  RankList ranks = make_ranks(
-      world, {.heartbeat = milliseconds(100), .warn_after = milliseconds(800)}, kTimeout);
+  RankList ranks =
+      make_ranks(world.endpoints, {.heartbeat = milliseconds(100), .warn_after = milliseconds(800)},
+                 {.timeout = kTimeout});
   ::testing::internal::CaptureStderr();
   on_all(ranks, [&](Communicator& comm) {
     std::vector<float> data(4), other(4);
@@ -224,7 +229,8 @@ TEST(Waiting, IsSaidInTheLogBeforeTheDeadline) {
 TEST(Waiting, WhoHasStoodStillBlamesItself) {
   transport::World world = kind_named("tcp").make({.ranks = 2});
   std::vector<std::shared_ptr<group::Engine>> engines;
-  RankList ranks = make_ranks(world, {.heartbeat = milliseconds(100)}, kTimeout, &engines);
+  RankList ranks = make_ranks(world.endpoints, {.heartbeat = milliseconds(100)},
+                              {.timeout = kTimeout}, &engines);
   std::vector<float> data(4);
   Work work = ranks[0]->all_reduce(data, {.timeout = milliseconds(700)});
   {

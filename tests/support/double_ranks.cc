@@ -15,9 +15,9 @@
 #include "stretto/transport/endpoint.h"
 #include "stretto/transport/shm/host.h"
 #include "stretto/transport/tcp/link.h"
-#include "tests/contract/rank_communicators.h"
 #include "tests/support/connect_pairs.h"
 #include "tests/support/on_threads.h"
+#include "tests/support/rank_list.h"
 #include "tests/support/socket_pairs.h"
 
 namespace stretto::testing {
