@@ -9,6 +9,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <tuple>
 
 #include "tests/contract/rank_communicators.h"
 #include "tests/support/failures.h"
@@ -108,17 +109,13 @@ std::vector<Disagreement> disagreements() {
   };
 }
 
-struct MappedOrNot {
-  std::size_t number;
-  bool shared_memory;
-};
-
-class EveryDisagreement : public ::testing::TestWithParam<MappedOrNot> {};
+class EveryDisagreement : public ::testing::TestWithParam<std::tuple<std::size_t, bool>> {};
 
 TEST_P(EveryDisagreement, IsToldToAllRanksWithBothCalls) {
-  const Disagreement disagreement = disagreements()[GetParam().number];
+  const auto [number, shared_memory] = GetParam();
+  const Disagreement disagreement = disagreements()[number];
   auto ranks = make_thread_ranks(
-      {.size = 3, .shared_memory = GetParam().shared_memory, .timeout = std::chrono::seconds(20)});
+      {.size = 3, .shared_memory = shared_memory, .timeout = std::chrono::seconds(20)});
   on_all(ranks, [&](Communicator& comm) {
     std::vector<float> data(24);
     const std::string text = error_of<Mismatch>([&] {
@@ -135,20 +132,13 @@ TEST_P(EveryDisagreement, IsToldToAllRanksWithBothCalls) {
   });
 }
 
-std::vector<MappedOrNot> mapped_and_not() {
-  std::vector<MappedOrNot> list;
-  for (std::size_t i = 0; i < disagreements().size(); ++i) {
-    list.push_back({i, false});
-    list.push_back({i, true});
-  }
-  return list;
-}
-
-INSTANTIATE_TEST_SUITE_P(, EveryDisagreement, ::testing::ValuesIn(mapped_and_not()),
-                         [](const auto& tested) {
-                           return disagreements()[tested.param.number].name +
-                                  (tested.param.shared_memory ? "_mapped" : "_messages");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    , EveryDisagreement,
+    ::testing::Combine(::testing::Range(std::size_t{0}, disagreements().size()), ::testing::Bool()),
+    [](const auto& tested) {
+      return disagreements()[std::get<0>(tested.param)].name +
+             (std::get<1>(tested.param) ? "_mapped" : "_messages");
+    });
 
 class Lateness : public ::testing::TestWithParam<bool> {
  protected:
