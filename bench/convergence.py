@@ -49,8 +49,7 @@ def parse_arguments(words):
                         help="an object a line for each run; those that are there count")
     parser.add_argument("--document", action="store_true",
                         help="put the tables into their page instead of printing them")
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
-                        metavar="FOLDER", help="build folder of stretto")
+    peers.add_build(parser)
     arguments = parser.parse_args(words)
     for model in arguments.models.split(","):
         if model not in ("digits", "gpt"):
@@ -121,14 +120,14 @@ def table(title, found):
     goals = [dense[len(dense) * eighth // 8 - 1][1] for eighth in (1, 2, 4, 8)]
     header = [title, *(f"loss at {dense[column][0]}" for column in columns), "end, of dense",
               "MB sent", *(f"MB to {goal:.4f}" for goal in goals)]
-    rows = [header, ["---"] * len(header)]
+    rows = []
     for hook, curve in found.items():
         end = 100 * (mean_of_last(curve) / mean_of_last(dense) - 1)
         rows.append([hook, *(f"{curve[column][1]:.4f}" for column in columns), f"{end:+.1f} %",
                      megabytes(curve[-1][2]),
                      *(next((megabytes(sent) for _, loss, sent in curve if loss <= goal), "-")
                        for goal in goals)])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return peers.markdown(header, rows)
 
 
 def tables(arguments, hooks):

@@ -235,7 +235,7 @@ def table(lines):
     """Markdown: what each mode adds to a step, and the part of Gloo's cost that stretto has."""
     columns = [key for key in COLUMNS if any(key in line["added"] for line in lines)]
     titles = ["model", "processes", *(COLUMNS[key] for key in columns), "stretto's part of Gloo's"]
-    rows = ["| " + " | ".join(titles) + " |", "|" + "---|" * len(titles)]
+    rows, said = [], []
     for line in lines:
         cells = [percent(line["added"].get(column)) for column in columns]
         part = "-"
@@ -244,14 +244,12 @@ def table(lines):
             own, gloos = (steps[f"{system} ddp"] - steps[f"{system} none"]
                           for system in ("stretto", "gloo"))
             part = f"{own / gloos:.2f}" if own > 0 and gloos > 0 else "-"
-        rows.append(f"| {MODELS[line['model']]} | {line['ranks']} | " + " | ".join(cells)
-                    + f" | {part} |")
-    for line in lines:
+        rows.append([MODELS[line["model"]], str(line["ranks"]), *cells, part])
         for name, values in line.get("ns_per_parameter", {}).items():
-            rows.append(f"\n{MODELS[line['model']]}, {line['ranks']} processes, gradients set to "
+            said.append(f"{MODELS[line['model']]}, {line['ranks']} processes, gradients set to "
                         f"{line['zero_grad']}: {name} adds {values['median']:.0f} ns per parameter "
                         f"and step ({values['least']:.0f} to {values['most']:.0f}).")
-    return "\n".join(rows)
+    return "\n\n".join([peers.markdown(titles, rows), *said])
 
 
 def section(text, words, run):
@@ -300,8 +298,7 @@ def parse_arguments(words):
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
     parser.add_argument("--document", type=pathlib.Path, metavar="FILE",
                         help="put the table into this page, between its comments")
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
-                        metavar="FOLDER", help="build folder of stretto")
+    peers.add_build(parser)
     arguments = parser.parse_args(words)
     try:
         arguments.ranks = [int(word) for word in arguments.ranks.split(",")]

@@ -173,7 +173,7 @@ def table(part, lines):
     others = [system for system in systems if system != ALONE] if ALONE in systems else []
     heads = [part.key.replace("_", " "), *systems, *(f"call, {system}" for system in systems),
              *(f"{system} / {ALONE}" for system in others)]
-    rows = [heads, ["---"] * len(heads)]
+    rows = []
     for x in dict.fromkeys(line[part.key] for line in chosen):
         of = {system: cells.get((x, system)) for system in systems}
         row = [part.name_of(x)]
@@ -183,7 +183,7 @@ def table(part, lines):
         row += [range_text(ratios(of[system], of[ALONE])) if of[system] and of[ALONE] else "-"
                 for system in others]
         rows.append(row)
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return peers.markdown(heads, rows)
 
 
 def text(lines, left_out):

@@ -176,7 +176,7 @@ def table_text(shapes):
     rows = [[*labels, *row] for labels, group in in_groups(shapes, columns).items()
             for row in rows_of(group, titles)]
     parts = [facts_text(shapes, columns, titles),
-             "\n".join(hosts_report.table(columns + titles, rows))]
+             peers.markdown(columns + titles, rows)]
     after = [sentence for shape in shapes for sentence in shape.sentences]
     if near := near_text([shape.near for shape in shapes]):
         after.append(f"{NEAR}: {near}.")
@@ -223,8 +223,8 @@ def put_run(path, part, versions, load):
     for name in PARTS:
         if name in parts:
             rows.setdefault(parts[name], []).append(name)
-    put(path, "runs", "\n".join(hosts_report.table(
-        RUNS, [[", ".join(names), *values] for values, names in rows.items()])))
+    put(path, "runs", peers.markdown(
+        RUNS, [[", ".join(names), *values] for values, names in rows.items()]))
 
 
 def predictions_text(page):

@@ -10,9 +10,9 @@ import statistics
 
 import conversation
 import figures
-import hosts_report
 import hosts_systems
 import page
+import peers
 import systems
 
 SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
@@ -134,7 +134,7 @@ def text(lines):
         rows = [[plot.name_of(x), *(of.get(x, "-") for of in speeds.values())]
                 for x in places_of(found)]
         parts.append(f"{plot.caption}, in MB/s (bytes per rank over time):\n\n"
-                     + "\n".join(hosts_report.table([plot.name.replace("_", " "), *found], rows)))
+                     + peers.markdown([plot.name.replace("_", " "), *found], rows))
     return "\n\n".join(parts)
 
 

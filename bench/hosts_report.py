@@ -6,6 +6,7 @@
 import statistics
 
 import figures
+import peers
 
 TITLES = {"stretto": "stretto", "stretto_tls": "stretto, TLS", "gloo": "Gloo",
           "openmpi": "Open MPI 4"}
@@ -50,14 +51,6 @@ def above_floor(facts, lines, most):
             said.append(f"{facts['shape']} {line['operation']} {line['bytes']} B: {times:.2f} "
                         f"times the reference, more than {most:g}")
     return said
-
-
-def row_text(words):
-    return f"| {' | '.join(words)} |"
-
-
-def table(titles, rows):
-    return [row_text(titles), row_text("---" for _ in titles), *map(row_text, rows)]
 
 
 def times_of_floor(line):
@@ -111,7 +104,7 @@ def by_algorithm(found):
                 text += f" ({line['predicted']:.2f})"
             cells.append(text)
         rows.append([figures.size_text(size), *cells])
-    return table(["bytes", *algorithms], rows) if rows else []
+    return peers.markdown(["bytes", *algorithms], rows) if rows else ""
 
 
 def cost_of_encryption(found):
@@ -151,25 +144,6 @@ def link_text(facts):
                       f"{facts['plain_16mib_ms']:.0f} ms"])
 
 
-def sections(facts, lines):
-    """The parts of one shape."""
-    found = medians(lines)
-    parts = [[f"{facts['shape']}: {link_text(facts)}."], table(*compared(found))]
-    if cost := cost_of_encryption(found):
-        parts.append(cost)
-    if named := by_algorithm(found):
-        near, count = near_predictions(found)
-        parts.append([f"all_reduce by algorithm, and in brackets predicted over measured: within "
-                      f"{NEAR_PREDICTION:.0%} in {near} of {count}."])
-        parts.append(named)
-    elif near_predictions(found, named=False)[1]:
-        near, count = near_predictions(found, named=False)
-        parts.append([f"Of what stretto chooses, with predicted over measured in brackets: within "
-                      f"{NEAR_PREDICTION:.0%} in {near} of {count}."])
-    left_out = [f"{text}." for text in left_out_texts(facts)]
-    return parts + ([left_out] if left_out else [])
-
-
 def left_out_texts(facts):
     """Which systems were not measured, or not to the end, and why."""
     return [f"Without {TITLES[name]}: {reason}" for name, reason in facts["missing"].items()] + [
@@ -178,7 +152,20 @@ def left_out_texts(facts):
 
 
 def text(facts, lines):
-    return "\n\n".join("\n".join(part) for part in sections(facts, lines)) + "\n"
+    """Of one shape."""
+    found = medians(lines)
+    parts = [f"{facts['shape']}: {link_text(facts)}.", peers.markdown(*compared(found)),
+             *cost_of_encryption(found)]
+    if named := by_algorithm(found):
+        near, count = near_predictions(found)
+        parts += [f"all_reduce by algorithm, and in brackets predicted over measured: within "
+                  f"{NEAR_PREDICTION:.0%} in {near} of {count}.", named]
+    elif near_predictions(found, named=False)[1]:
+        near, count = near_predictions(found, named=False)
+        parts.append(f"Of what stretto chooses, with predicted over measured in brackets: within "
+                     f"{NEAR_PREDICTION:.0%} in {near} of {count}.")
+    parts.append("\n".join(f"{sentence}." for sentence in left_out_texts(facts)))
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def versions_of(all_facts):

@@ -313,6 +313,11 @@ def without_files(words):
     return kept
 
 
+def markdown(titles, rows):
+    """A table."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *rows))
+
+
 def put_into(path, begin, end, text):
     """Replaces what a page has between two lines."""
     head, found, rest = path.read_text().partition(begin)
@@ -322,9 +327,13 @@ def put_into(path, begin, end, text):
     path.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}")
 
 
-def add_places(parser):
+def add_build(parser):
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
                         metavar="FOLDER", help="build folder of stretto")
+
+
+def add_places(parser):
+    add_build(parser)
     parser.add_argument("--peers", type=pathlib.Path, default=ROOT / "build" / "peers",
                         metavar="FOLDER", help="where the peers are installed")
 

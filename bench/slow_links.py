@@ -56,8 +56,7 @@ def parse_arguments(words):
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
     parser.add_argument("--document", type=pathlib.Path, metavar="FILE",
                         help="put the tables into this page, between its comments")
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
-                        metavar="FOLDER", help="build folder of stretto")
+    peers.add_build(parser)
     arguments = parser.parse_args(words)
     if arguments.megabytes < 4 or arguments.megabytes % 4:
         parser.error("--megabytes: layers have 4 MiB each")
@@ -139,7 +138,7 @@ def table(lines, megabytes):
     head = [f"{megabytes} MB", "codec"]
     for rate in rates:
         head += [f"step at {rate / 1e6:.0f} Mbit/s, ms", "alone, ms", "dense f32 / step"]
-    rows = [head, ["---"] * len(head)]
+    rows = []
     for codec in dict.fromkeys((line["system"], line["codec"]) for line in lines):
         rows.append(list(codec))
         for rate in rates:
@@ -147,7 +146,7 @@ def table(lines, megabytes):
             step, alone = median(codec, rate, "step_s"), median(codec, rate, "alone_s")
             rows[-1] += [f"{1e3 * step:.1f}", f"{1e3 * alone:.1f}" if alone else "",
                          f"{dense / step:.2f}"]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return peers.markdown(head, rows)
 
 
 def section(text, words, arguments, load):

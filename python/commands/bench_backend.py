@@ -348,8 +348,7 @@ def page_of(results: dict, command: str) -> str:
         for row in rows:
             if int(row[0]) >= NOISY_BYTES:
                 row[head.index("ours")] = ""
-        cells = [head, ["---"] * len(head), *rows]
-        parts.append("\n".join(f"| {' | '.join(row)} |" for row in cells))
+        parts.append(peers.markdown(head, rows))
     return "\n\n".join(parts)
 
 
