@@ -10,7 +10,6 @@ Times are those of the slowest rank: by size, by operations in flight, and by nu
 """
 
 import argparse
-import dataclasses
 import datetime
 import json
 import os
@@ -42,21 +41,11 @@ EXAMPLES = """examples:
   python3 bench/gpus.py --bin build/gpu/bin         programs that are built already"""
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """What depends on what: `key` of a line is on the horizontal axis."""
-
-    key: str
-    title: str
-    caption: str
-    name_of: object = str  # Of a place on that axis.
-
-
-PARTS = [Part("bytes", "By size", "one all_reduce at a time", figures.size_text),
-         Part("in_flight", "By operations in flight",
-              f"all_reduces of {figures.size_text(IN_FLIGHT_BYTES)} each, begun together"),
-         Part("ranks", "By number of ranks",
-              f"one all_reduce of {figures.size_text(RANKS_BYTES)} at a time")]
+PARTS = [page.Axis("bytes", "By size", "one all_reduce at a time", figures.size_text),
+         page.Axis("in_flight", "By operations in flight",
+                   f"all_reduces of {figures.size_text(IN_FLIGHT_BYTES)} each, begun together"),
+         page.Axis("ranks", "By number of ranks",
+                   f"one all_reduce of {figures.size_text(RANKS_BYTES)} at a time")]
 
 
 class DriverFailed(Exception):
@@ -152,12 +141,9 @@ def lines_of(part, lines):
     return sorted(filter(fits[part.key], lines), key=lambda line: line[part.key])
 
 
-def number(value):
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
 def range_text(values):
-    return f"{number(statistics.median(values))} ({number(min(values))} to {number(max(values))})"
+    least, middle, most = map(page.number, (min(values), statistics.median(values), max(values)))
+    return f"{middle} ({least} to {most})"
 
 
 def ratios(line, alone):
@@ -178,7 +164,7 @@ def table(part, lines):
         of = {system: cells.get((x, system)) for system in systems}
         row = [part.name_of(x)]
         row += [range_text(of[system]["us"]) if of[system] else "-" for system in systems]
-        row += [number(statistics.median(of[system]["call_us"])) if of[system] else "-"
+        row += [page.number(statistics.median(of[system]["call_us"])) if of[system] else "-"
                 for system in systems]
         row += [range_text(ratios(of[system], of[ALONE])) if of[system] and of[ALONE] else "-"
                 for system in others]
@@ -193,17 +179,11 @@ def text(lines, left_out):
 
 
 def chart(part, lines, unit, value_of):
-    curves = {}
+    found = {}
     for line in lines_of(part, lines):
         values = [value_of(line, us) for us in line["us"]]
-        middle = statistics.median(values)
-        title = f"{line['system']}, {part.name_of(line[part.key])}: {number(middle)} {unit}"
-        curves.setdefault(line["system"], []).append(
-            page.Point(line[part.key], middle, min(values), max(values), title=title))
-    places = sorted({line[part.key] for line in lines_of(part, lines)})
-    return page.chart(curves, [], places, unit, f"{part.title}, {unit}",
-                      f"{part.caption}; medians of all rounds, and the range.",
-                      name_of=part.name_of)
+        found.setdefault(line["system"], {})[line[part.key]] = values
+    return page.range_chart(found, part, unit)
 
 
 def html(run, lines, left_out):

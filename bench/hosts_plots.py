@@ -82,68 +82,41 @@ def shapes_of_ranks(shape):
     return [f"{hosts}x{ranks}" for ranks in RANKS_OF_HOST]
 
 
-def curves(lines, plot):
-    """name -> points of (x, MB/s): the bytes of a rank's buffers over the median time."""
+def speeds(lines, plot):
+    """{name: {x: MB/s of each repeat}}: the bytes of a rank's buffers over the time."""
     found = {}
     for line in lines:
         if line["plot"] == plot and "p50_us" in line:
-            found.setdefault(line["name"], {}).setdefault((line["x"], line["bytes"]), []).append(
-                line["p50_us"])
-    result = {}
-    for name, points in found.items():
-        for (x, size), times in sorted(points.items()):
-            speeds = [size / time for time in times]
-            speed = statistics.median(speeds)
-            result.setdefault(name, []).append(page.Point(
-                x, speed, min(speeds), max(speeds), title=f"{name}: {speed:.1f} MB/s"))
-    return result
+            found.setdefault(line["name"], {}).setdefault(line["x"], []).append(
+                line["bytes"] / line["p50_us"])
+    return found
 
 
-@dataclasses.dataclass(frozen=True)
-class Plot:
-    name: str
-    title: str
-    caption: str
-    name_of: object = str  # Of a place on the axis.
-
-
-PLOTS = [Plot("size", "Speed by size", "One all_reduce, by bytes per rank", figures.size_text),
-         Plot("at_once", "Speed by operations at a time",
-              f"Several all_reduces of {figures.size_text(PART_BYTES)} each, started together"),
-         Plot("ranks", "Speed by number of ranks",
-              f"One all_reduce of {figures.size_text(RANKS_BYTES)} per rank")]
-
-
-def places_of(found):
-    return sorted({point.x for points in found.values() for point in points})
-
-
-def chart(lines, plot):
-    found = curves(lines, plot.name)
-    return page.chart(found, [], places_of(found), "MB/s", plot.title, f"{plot.caption}.",
-                      name_of=plot.name_of)
+PLOTS = [page.Axis("size", "Speed by size", "One all_reduce, by bytes per rank",
+                   figures.size_text),
+         page.Axis("at_once", "Speed by operations at a time",
+                   f"Several all_reduces of {figures.size_text(PART_BYTES)} each, started together"),
+         page.Axis("ranks", "Speed by number of ranks",
+                   f"One all_reduce of {figures.size_text(RANKS_BYTES)} per rank")]
 
 
 def text(lines):
     """A table for each plot."""
     parts = []
     for plot in PLOTS:
-        found = curves(lines, plot.name)
-        speeds = {name: {point.x: f"{point.y:.0f}" for point in points}
-                  for name, points in found.items()}
-        rows = [[plot.name_of(x), *(of.get(x, "-") for of in speeds.values())]
-                for x in places_of(found)]
+        found = speeds(lines, plot.key)
+        rows = [[plot.name_of(x), *(f"{statistics.median(of[x]):.0f}" if x in of else "-"
+                                    for of in found.values())]
+                for x in sorted({x for of in found.values() for x in of})]
         parts.append(f"{plot.caption}, in MB/s (bytes per rank over time):\n\n"
-                     + peers.markdown([plot.name.replace("_", " "), *found], rows))
+                     + peers.markdown([plot.key.replace("_", " "), *found], rows))
     return "\n\n".join(parts)
 
 
 def write(folder, lines, said):
     """plots.html, which needs nothing else, and its numbers."""
     folder.mkdir(parents=True, exist_ok=True)
-    charts = [chart(lines, plot) for plot in PLOTS]
+    charts = [page.range_chart(speeds(lines, plot.key), plot, "MB/s") for plot in PLOTS]
     (folder / "plots.html").write_text(
-        "<!doctype html><html lang='en'><meta charset='utf-8'><title>Between hosts</title>"
-        f"<style>{page.STYLE}</style><h1>All-reduce between hosts</h1><p>{page.escape(said)}</p>"
-        f"{page.plots(charts)}</html>\n")
+        page.whole("All-reduce between hosts", page.escape(said), page.plots(charts)))
     (folder / "plots.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

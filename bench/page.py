@@ -184,6 +184,34 @@ def chart(lines, levels, sizes, unit, title, caption, style="", name_of=figures.
     return figure(parts, [line[:2] for line in lines], title, caption, style)
 
 
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """What depends on what: `key` says which of a line's numbers is on the horizontal axis."""
+
+    key: str
+    title: str
+    caption: str
+    name_of: object = str  # Of a place on that axis.
+
+
+def number(value):
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def range_chart(found, axis, unit):
+    """Medians and ranges of what was measured: {name: {place on the axis: values}}."""
+    curves = {}
+    for name, of in found.items():
+        for x, values in sorted(of.items()):
+            middle = statistics.median(values)
+            title = f"{name}, {axis.name_of(x)}: {number(middle)} {unit}"
+            curves.setdefault(name, []).append(
+                Point(x, middle, min(values), max(values), title=title))
+    places = sorted({x for of in found.values() for x in of})
+    return chart(curves, [], places, unit, f"{axis.title}, {unit}",
+                 f"{axis.caption}; medians of all rounds, and the range.", name_of=axis.name_of)
+
+
 def plots(charts):
     return f'<div class="plots">{"".join(charts)}</div>'
 
