@@ -6,6 +6,7 @@
 import json
 import os
 import pathlib
+import socket
 import statistics
 import subprocess
 import sys
@@ -25,6 +26,8 @@ import hosts_systems
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ.get("STRETTO_BUILD_DIR", HERE.parent / "build/release"))
 GIGABIT = hosts_floor.Link(1e9, 100e-6, 125000)
+sys.path.append(str(HERE / "drivers"))
+import plain_link  # noqa: E402  pylint: disable=wrong-import-position
 
 
 def line(system, p50, size=8, repeat=0, **more):
@@ -94,6 +97,16 @@ class FloorTest(unittest.TestCase):
     def test_few_bytes_take_the_round_trips(self):
         self.assertAlmostEqual(hosts_floor.floor_s("all_reduce", 8, [0, 1, 2, 3], GIGABIT), 100e-6)
         self.assertAlmostEqual(hosts_floor.floor_s("all_to_all", 16, [0, 1, 2, 3], GIGABIT), 50e-6)
+
+
+class PlainLinkTest(unittest.TestCase):
+    def test_a_side_that_closes_before_the_end_is_told(self):
+        near, far = socket.socketpair()
+        with near, far:
+            far.sendall(bytes(5))
+            far.close()
+            with self.assertRaisesRegex(ConnectionError, "3 bytes before the end"):
+                plain_link.receive(near, 8)
 
 
 class ReportTest(unittest.TestCase):

@@ -19,7 +19,10 @@ MESSAGE = bytes(8)
 
 def receive(link, count):
     while count:
-        count -= len(link.recv(min(count, 1 << 20)))
+        part = link.recv(min(count, 1 << 20))
+        if not part:
+            raise ConnectionError(f"the other side has closed, {count} bytes before the end")
+        count -= len(part)
 
 
 def exchange(link, count):
