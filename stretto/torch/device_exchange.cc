@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include "stretto/base/round_up.h"
 #include "stretto/torch/device_tensors.h"
 #include "stretto/torch/extract_exchange.h"
 #include "stretto/torch/extract_share.h"
@@ -26,60 +25,35 @@ class DeviceExchange final : public ExtractExchange {
   void finish(const FullBucket& full) override;
 
  private:
-  // Memory: the gradients that travel as they are, and then a share of each rank.
-  struct Bucket {
-    BucketExtracts own;
-    Memory memory;
-    std::size_t plain_bytes = 0;
-    std::size_t share_bytes = 0;
-    TimePoint sent;
-
-    ByteSpan plain() const { return memory.bytes().first(plain_bytes); }
-    ByteSpan shares(std::size_t first, std::size_t count) const {
-      return memory.bytes().subspan(round_up(plain_bytes, kShareAlignment) + first * share_bytes,
-                                    count * share_bytes);
-    }
+  struct Bucket : BucketShares {  // One of each rank.
+    std::vector<PlacedExtract> extracts;
   };
 
   std::size_t ranks() const { return static_cast<std::size_t>(communicator_->size()); }
   ByteSpan own_share(const Bucket& bucket) const {
     return bucket.shares(static_cast<std::size_t>(communicator_->rank().value()), 1);
   }
-  void lay_out(Bucket& bucket) const;
 
   const torch::Device device_;
   Communicator* communicator_ = nullptr;
   std::vector<Bucket> buckets_;  // By index.
 };
 
-void DeviceExchange::lay_out(Bucket& bucket) const {
-  bucket.plain_bytes = bytes_of(bucket.own.plain);
-  bucket.share_bytes = share_bytes(bucket.own.extracts);
-  make_room(bucket.memory,
-            round_up(bucket.plain_bytes, kShareAlignment) + bucket.share_bytes * ranks(),
-            *communicator_);
-}
-
 StartedExchange DeviceExchange::start(const FullBucket& full, BucketExtracts own,
                                       const codec::Position&) {
   buckets_.resize(full.of_count);
   Bucket& bucket = buckets_[full.index];
-  bucket.own = std::move(own);
-  lay_out(bucket);
+  bucket.extracts = std::move(own.extracts);
+  bucket.make_room(std::move(own.plain), share_bytes(bucket.extracts), ranks(), *communicator_);
   on_device([&] {
     const torch::NoGradGuard no_grad;
-    copy_gradients(bucket.own.plain, bucket.plain(), device_);
-    copy_extracts(bucket.own.extracts, own_share(bucket), device_);
+    copy_gradients(bucket.plain_gradients, bucket.plain(), device_);
+    copy_extracts(bucket.extracts, own_share(bucket), device_);
   });
-  for (PlacedExtract& placed : bucket.own.extracts) placed.extract = {};
+  for (PlacedExtract& placed : bucket.extracts) placed.extract = {};
   full.memory->publish();
   std::vector<Work> works;
-  if (bucket.plain_bytes > 0) {
-    const std::size_t count = bucket.plain_bytes / size_bytes(full.view.dtype);
-    works.push_back(communicator_->all_reduce(View(bucket.plain().data(), count, full.view.dtype),
-                                              {.op = full.op, .timeout = full.timeout}));
-  }
-  bucket.sent = Clock::now();
+  works.push_back(bucket.reduce_plain(full, *communicator_));
   if (bucket.share_bytes == 0) return {Work::all(std::move(works))};
   const ByteSpan all = bucket.shares(0, ranks());
   works.push_back(communicator_->all_gather(own_share(bucket), all, {.timeout = full.timeout}));
@@ -88,15 +62,7 @@ StartedExchange DeviceExchange::start(const FullBucket& full, BucketExtracts own
 
 void DeviceExchange::finish(const FullBucket& full) {
   const Bucket& bucket = buckets_[full.index];
-  on_device([&] {
-    const torch::NoGradGuard no_grad;
-    std::vector<std::vector<PlacedExtract>> of_ranks;
-    for (std::size_t r = 0; r < ranks() && bucket.share_bytes > 0; ++r) {
-      of_ranks.push_back(extracts_in(bucket.shares(r, 1), bucket.own.extracts, device_));
-    }
-    put_together(full, device_, of_ranks, bucket.own.plain, tensor_of(bucket.plain(), device_));
-  });
-  full.memory->publish();
+  bucket.finish(full, device_, {ranks(), bucket.extracts});
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "stretto/base/check.h"
-#include "stretto/base/round_up.h"
 #include "stretto/reducer/compressed_exchange.h"
 #include "stretto/torch/device_tensors.h"
 #include "stretto/torch/extract_exchange.h"
@@ -14,7 +13,10 @@
 namespace stretto::ddp {
 namespace {
 
-struct DividedBucket {
+// Has a share for each rank, in which it then has its sums; and what each rank has for this one.
+// All are as long as the longest, since NCCL knows no others in memory that the communicator makes.
+// The memory goes after the works, which are members.
+struct DividedBucket : BucketShares {
   DividedBucket() = default;
   DividedBucket(const DividedBucket&) = delete;
   DividedBucket& operator=(const DividedBucket&) = delete;
@@ -26,24 +28,10 @@ struct DividedBucket {
     (void)sums_work.wait_status();
   }
 
-  ByteSpan plain() const { return memory.bytes().first(plain_bytes); }
-  ByteSpan shares(std::size_t first, std::size_t count) const {
-    return memory.bytes().subspan(round_up(plain_bytes, kShareAlignment) + first * share_bytes,
-                                  count * share_bytes);
-  }
-
   View view;
   std::vector<std::vector<PlacedExtract>> parts;  // By the rank that adds them up.
   std::vector<SumResidual> residuals;             // Of those that this rank adds up.
-  std::vector<View> plain_gradients;
-  // The gradients that travel as they are; a share for each rank, in which it then has its sums;
-  // and what each rank has for this one. Shares are as long as the longest, since NCCL knows no
-  // others in memory that the communicator makes.
-  Memory memory;
-  std::size_t plain_bytes = 0;
-  std::size_t share_bytes = 0;
   std::optional<Duration> timeout;
-  TimePoint sent;
   // Where NCCL does the work, they are in flight until the device has got so far.
   Work parts_work;
   Work sums_work;
@@ -72,7 +60,6 @@ class DividedDeviceExchange final : public ExtractExchange {
   std::size_t ranks() const { return static_cast<std::size_t>(communicator_->size()); }
   std::size_t rank() const { return static_cast<std::size_t>(communicator_->rank().value()); }
   void take(DividedBucket& bucket, const FullBucket& full, BucketExtracts own) const;
-  void lay_out(DividedBucket& bucket) const;
   void send_parts(DividedBucket& bucket);
   Duration send_sums(DividedBucket& bucket, BucketMemory& memory);
   void add_up(const DividedBucket& bucket) const;
@@ -99,18 +86,11 @@ void DividedDeviceExchange::take(DividedBucket& bucket, const FullBucket& full,
     bucket.parts[i % ranks()].push_back(std::move(own.extracts[i]));
   }
   bucket.residuals = std::move(own.residuals);
-  bucket.plain_gradients = std::move(own.plain);
-}
-
-void DividedDeviceExchange::lay_out(DividedBucket& bucket) const {
-  bucket.plain_bytes = bytes_of(bucket.plain_gradients);
-  bucket.share_bytes = 0;
+  std::size_t longest = 0;
   for (const std::vector<PlacedExtract>& parts : bucket.parts) {
-    bucket.share_bytes = std::max(bucket.share_bytes, share_bytes(parts));
+    longest = std::max(longest, share_bytes(parts));
   }
-  make_room(bucket.memory,
-            round_up(bucket.plain_bytes, kShareAlignment) + 2 * ranks() * bucket.share_bytes,
-            *communicator_);
+  bucket.make_room(std::move(own.plain), longest, 2 * ranks(), *communicator_);
 }
 
 StartedExchange DividedDeviceExchange::start(const FullBucket& full, BucketExtracts own,
@@ -119,7 +99,6 @@ StartedExchange DividedDeviceExchange::start(const FullBucket& full, BucketExtra
   if (buckets_[full.index] == nullptr) buckets_[full.index] = std::make_unique<DividedBucket>();
   DividedBucket& bucket = *buckets_[full.index];
   take(bucket, full, std::move(own));
-  lay_out(bucket);
   on_device([&] {
     const torch::NoGradGuard no_grad;
     copy_gradients(bucket.plain_gradients, bucket.plain(), device_);
@@ -129,14 +108,7 @@ StartedExchange DividedDeviceExchange::start(const FullBucket& full, BucketExtra
     }
   });
   full.memory->publish();
-  StartedExchange started;
-  if (bucket.plain_bytes > 0) {
-    started.work = communicator_->all_reduce(
-        View(bucket.plain().data(), bucket.plain_bytes / size_bytes(full.view.dtype),
-             full.view.dtype),
-        {.op = full.op, .timeout = full.timeout});
-  }
-  bucket.sent = Clock::now();
+  StartedExchange started{.work = bucket.reduce_plain(full, *communicator_)};
   if (bucket.share_bytes > 0) send_parts(bucket);
   // All ranks submit operations in the same order: sums of a bucket behind the parts of the next.
   std::vector<DividedBucket*> due = std::exchange(pending_, {});
@@ -209,16 +181,7 @@ TimePoint DividedDeviceExchange::wait(const FullBucket& full) {
 
 void DividedDeviceExchange::finish(const FullBucket& full) {
   const DividedBucket& bucket = *buckets_[full.index];
-  on_device([&] {
-    const torch::NoGradGuard no_grad;
-    std::vector<std::vector<PlacedExtract>> of_ranks;
-    for (std::size_t r = 0; r < ranks() && bucket.share_bytes > 0; ++r) {
-      of_ranks.push_back(extracts_in(bucket.shares(r, 1), bucket.parts[r], device_));
-    }
-    put_together(full, device_, of_ranks, bucket.plain_gradients,
-                 tensor_of(bucket.plain(), device_), divisor_);
-  });
-  full.memory->publish();
+  bucket.finish(full, device_, {bucket.parts.begin(), bucket.parts.end()}, divisor_);
 }
 
 }  // namespace

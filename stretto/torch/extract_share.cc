@@ -4,17 +4,13 @@
 #include "stretto/torch/extract_share.h"
 
 #include <cstdint>
+#include <utility>
 
 #include "stretto/base/round_up.h"
 #include "stretto/torch/device_tensors.h"
+#include "stretto/torch/extract_exchange.h"
 
 namespace stretto::ddp {
-
-void make_room(Memory& memory, std::size_t bytes, Communicator& communicator) {
-  if (memory.bytes().size() >= bytes) return;
-  memory = {};
-  memory = communicator.allocate_bytes(bytes, communicator.device());
-}
 
 std::size_t share_bytes(std::span<const PlacedExtract> extracts) {
   std::size_t bytes = 0;
@@ -56,12 +52,6 @@ void copy_extracts(std::span<const PlacedExtract> from, ByteSpan share, torch::D
   }
 }
 
-std::size_t bytes_of(std::span<const View> gradients) {
-  std::size_t bytes = 0;
-  for (const View& view : gradients) bytes += view.bytes();
-  return bytes;
-}
-
 void copy_gradients(std::span<const View> from, ByteSpan to, torch::Device device) {
   std::size_t at = 0;
   for (const View& view : from) {
@@ -69,6 +59,48 @@ void copy_gradients(std::span<const View> from, ByteSpan to, torch::Device devic
         .copy_(tensor_of(ConstByteSpan(view.span()), device));
     at += view.bytes();
   }
+}
+
+void BucketShares::make_room(std::vector<View> gradients, std::size_t bytes_of_share,
+                             std::size_t count, Communicator& communicator) {
+  plain_gradients = std::move(gradients);
+  plain_bytes = 0;
+  for (const View& view : plain_gradients) plain_bytes += view.bytes();
+  share_bytes = bytes_of_share;
+  const std::size_t bytes = round_up(plain_bytes, kShareAlignment) + count * share_bytes;
+  if (memory.bytes().size() >= bytes) return;
+  memory = {};
+  memory = communicator.allocate_bytes(bytes, communicator.device());
+}
+
+ByteSpan BucketShares::shares(std::size_t first, std::size_t count) const {
+  return memory.bytes().subspan(round_up(plain_bytes, kShareAlignment) + first * share_bytes,
+                                count * share_bytes);
+}
+
+Work BucketShares::reduce_plain(const FullBucket& full, Communicator& communicator) {
+  Work work;
+  if (plain_bytes > 0) {
+    const DType dtype = full.view.dtype;
+    work = communicator.all_reduce(View(plain().data(), plain_bytes / size_bytes(dtype), dtype),
+                                   {.op = full.op, .timeout = full.timeout});
+  }
+  sent = Clock::now();
+  return work;
+}
+
+void BucketShares::finish(const FullBucket& full, torch::Device device,
+                          const std::vector<std::span<const PlacedExtract>>& alike,
+                          int factor) const {
+  on_device([&] {
+    const torch::NoGradGuard no_grad;
+    std::vector<std::vector<PlacedExtract>> of_ranks;
+    for (std::size_t r = 0; r < alike.size() && share_bytes > 0; ++r) {
+      of_ranks.push_back(extracts_in(shares(r, 1), alike[r], device));
+    }
+    put_together(full, device, of_ranks, plain_gradients, tensor_of(plain(), device), factor);
+  });
+  full.memory->publish();
 }
 
 }  // namespace stretto::ddp

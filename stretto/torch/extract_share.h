@@ -9,17 +9,16 @@
 
 #include <torch/torch.h>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/view.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/reducer/communication_hook.h"
 #include "stretto/torch/device_extraction.h"
 
 // How extracts lie in memory of a communicator, whose ranks exchange them there: in shares, which
 // hold one extract behind the other, of each the indices, counted from the beginning of the bucket,
 // and the numbers. All ranks know the lengths, so nothing else travels.
 namespace stretto::ddp {
-
-// At least so long, of the communicator's device.
-void make_room(Memory& memory, std::size_t bytes, Communicator& communicator);
 
 // What lies in a share begins at a multiple of this, as all dtypes may.
 inline constexpr std::size_t kShareAlignment = 16;
@@ -33,9 +32,29 @@ std::vector<PlacedExtract> extracts_in(ByteSpan share, std::span<const PlacedExt
 // Behind what the calling thread has begun.
 void copy_extracts(std::span<const PlacedExtract> from, ByteSpan share, torch::Device device);
 
-// Gradients that travel as they are, one behind the other.
-std::size_t bytes_of(std::span<const View> gradients);
-// Behind what the calling thread has begun.
+// Behind what the calling thread has begun: gradients that travel as they are, one behind the
+// other.
 void copy_gradients(std::span<const View> from, ByteSpan to, torch::Device device);
+
+// Of a bucket: the gradients that travel as they are, and then shares, which are equally long.
+struct BucketShares {
+  // For so many shares, in memory of the communicator's device.
+  void make_room(std::vector<View> gradients, std::size_t bytes_of_share, std::size_t count,
+                 Communicator& communicator);
+  ByteSpan plain() const { return memory.bytes().first(plain_bytes); }
+  ByteSpan shares(std::size_t first, std::size_t count) const;
+  // Submits what reduces the gradients that travel as they are, if there are any.
+  Work reduce_plain(const FullBucket& full, Communicator& communicator);
+  // What ExtractExchange::finish() does, by the first shares: one for each rank, whose extracts are
+  // as long as those of `alike`.
+  void finish(const FullBucket& full, torch::Device device,
+              const std::vector<std::span<const PlacedExtract>>& alike, int factor = 1) const;
+
+  std::vector<View> plain_gradients;
+  Memory memory;
+  std::size_t plain_bytes = 0;
+  std::size_t share_bytes = 0;
+  TimePoint sent;  // When reduce_plain() has returned.
+};
 
 }  // namespace stretto::ddp
