@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "stretto/base/refuse.h"
-#include "stretto/torch/distinct.h"
+#include "stretto/torch/parameters.h"
 
 namespace stretto::ddp {
 namespace {

@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/refuse.h"
-#include "stretto/torch/distinct.h"
+#include "stretto/torch/parameters.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto {

@@ -13,6 +13,7 @@
 
 #include "stretto/base/refuse.h"
 #include "stretto/torch/devices.h"
+#include "stretto/torch/parameters.h"
 #include "stretto/torch/replica.h"
 #include "stretto/torch/sync_batch_norm.h"
 
@@ -391,8 +392,8 @@ void Replica::check_late_gradients() const {
   const std::vector<std::string> sparse = sparse_names();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [name, tensor] = parameters_[i];
-    const bool is_late = is_outgrown(i) && std::ranges::find(sparse, name) == sparse.end();
-    if (is_late && tensor.grad().defined()) check_kind(name, tensor.grad());
+    if (!is_outgrown(i) || contains(sparse, name) || !tensor.grad().defined()) continue;
+    check_kind(name, tensor.grad());
   }
 }
 

@@ -14,7 +14,7 @@
 #include "stretto/base/refuse.h"
 #include "stretto/communicator/byte_exchange.h"
 #include "stretto/torch/devices.h"
-#include "stretto/torch/names.h"
+#include "stretto/torch/parameters.h"
 #include "stretto/torch/replica.h"
 #include "stretto/torch/tensor_bytes.h"
 

@@ -11,16 +11,11 @@
 #include "stretto/reducer/bucket_size.h"
 #include "stretto/reducer/replica_check.h"
 #include "stretto/torch/devices.h"
+#include "stretto/torch/parameters.h"
 #include "stretto/torch/replica.h"
 
 namespace stretto::ddp {
 namespace {
-
-std::string text_of(at::IntArrayRef numbers) {
-  std::ostringstream text;
-  text << numbers;
-  return text.str();
-}
 
 std::string text_of(const MixedPrecision& precision) {
   std::string text;
@@ -34,10 +29,10 @@ std::string text_of(const MixedPrecision& precision) {
 reducer::ReplicaItem describe(const char* kind, const NamedTensor& item) {
   return {kind,
           item.name,
-          {{"shape", text_of(item.tensor.sizes())},
+          {{"shape", list_text(item.tensor.sizes())},
            {"dtype", c10::toString(item.tensor.scalar_type())},
            {"requires_grad", item.tensor.requires_grad() ? "true" : "false"},
-           {"strides", text_of(item.tensor.strides())}}};
+           {"strides", list_text(item.tensor.strides())}}};
 }
 
 std::string text_of(const BufferHook* hook) {

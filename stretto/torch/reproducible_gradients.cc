@@ -9,8 +9,7 @@
 #include <utility>
 
 #include "stretto/base/refuse.h"
-#include "stretto/torch/distinct.h"
-#include "stretto/torch/parameter_check.h"
+#include "stretto/torch/parameters.h"
 
 namespace stretto {
 namespace {

@@ -18,7 +18,7 @@
 #include "stretto/torch/device_buckets.h"
 #include "stretto/torch/devices.h"
 #include "stretto/torch/optimizer_parts.h"
-#include "stretto/torch/parameter_check.h"
+#include "stretto/torch/parameters.h"
 #include "stretto/torch/tensor_bytes.h"
 
 namespace stretto {

@@ -3,7 +3,9 @@
 
 #pragma once
 
+#include <algorithm>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <torch/torch.h>
@@ -12,6 +14,17 @@
 #include "stretto/communicator/communicator.h"
 
 namespace stretto::ddp {
+
+// Names of parameters and buffers.
+inline bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+// Each tensor once, where it comes first.
+std::vector<torch::Tensor> distinct(std::vector<torch::Tensor> tensors);
+
+// A shape, or strides.
+std::string list_text(at::IntArrayRef numbers);
 
 // Throws Mismatch on all ranks, with the first difference, unless all have as many parameters of
 // the same shapes, strides and types, in this order and in the same places: so the bytes of a

@@ -1,31 +1,42 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/torch/parameter_check.h"
+#include "stretto/torch/parameters.h"
 
 #include <sstream>
-#include <string>
+#include <unordered_set>
 
 #include "stretto/reducer/replica_check.h"
 #include "stretto/torch/devices.h"
 
 namespace stretto::ddp {
 
+std::vector<torch::Tensor> distinct(std::vector<torch::Tensor> tensors) {
+  std::unordered_set<const void*> seen;
+  std::erase_if(tensors, [&](const torch::Tensor& tensor) {
+    return !seen.insert(tensor.unsafeGetTensorImpl()).second;
+  });
+  return tensors;
+}
+
+std::string list_text(at::IntArrayRef numbers) {
+  std::ostringstream text;
+  text << numbers;
+  return text.str();
+}
+
 void check_same_parameters(Communicator& communicator, const std::vector<torch::Tensor>& parameters,
                            const std::optional<Duration>& timeout) {
   std::vector<reducer::ReplicaItem> items;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const torch::Tensor& parameter = parameters[i];
-    std::ostringstream shape, strides;
-    shape << parameter.sizes();
-    strides << parameter.strides();
     const std::string place = are_of(communicator, {parameter})
                                   ? "the communicator's device"
                                   : c10::DeviceTypeName(parameter.device().type(), true);
     items.push_back({"parameter",
                      std::to_string(i),
-                     {{"shape", shape.str()},
-                      {"strides", strides.str()},
+                     {{"shape", list_text(parameter.sizes())},
+                      {"strides", list_text(parameter.strides())},
                       {"dtype", c10::toString(parameter.scalar_type())},
                       {"place", place}}});
   }
