@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/check.h"
+#include "stretto/base/name_in.h"
 
 namespace stretto {
 namespace {
@@ -43,19 +44,11 @@ void multiply(const View& view, double factor) {
   }
 }
 
+// Floats of 8 bits have no reductions.
 bool is_divided(const FullBucket& bucket) {
-  if (bucket.op != ReduceOp::mean) return false;
-  switch (bucket.view.dtype) {
-    case DType::f16:
-    case DType::bf16:
-    case DType::f32:
-    case DType::f64:
-    case DType::c64:
-    case DType::c128:
-      return true;
-    default:
-      return false;
-  }
+  const DType dtype = bucket.view.dtype;
+  return bucket.op == ReduceOp::mean &&
+         (is_complex(dtype) || (is_floating_point(dtype) && size_bytes(dtype) > 1));
 }
 
 // The largest power of two whose square is at most `ranks`.
@@ -75,15 +68,7 @@ FullBucket summed(const FullBucket& bucket) {
 }  // namespace
 
 std::string_view name(MeanDivision division) {
-  switch (division) {
-    case MeanDivision::after_sum:
-      return "after_sum";
-    case MeanDivision::before_sum:
-      return "before_sum";
-    case MeanDivision::half_each:
-      return "half_each";
-  }
-  return "unknown";
+  return name_in({"after_sum", "before_sum", "half_each"}, division, "unknown");
 }
 
 DividedReduction::DividedReduction(MeanDivision division, std::shared_ptr<CommunicationHook> inner)
