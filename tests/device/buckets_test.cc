@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
 #include "tests/support/double_ranks.h"
 
@@ -19,37 +20,22 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support.
 
-class DeviceBucketsDouble : public ::testing::Test {
- protected:
-  void SetUp() override {
-    Double::get().reset();
-    load_fake_device();
-  }
-  void TearDown() override {
-    const fake_nccl::Control control = Double::get().control();
-    EXPECT_EQ(control.misuse, "");
-    EXPECT_EQ(control.made_blocks, 0);
-    EXPECT_EQ(control.exported_bytes, 0u);
-    Double::get().reset();
-  }
-  static void stall(bool stalls) {
-    Double::get().change([=](auto& control) { control.stalls = stalls; });
-  }
-};
+void stall(bool stalls) {
+  Double::get().change([=](auto& control) { control.stalls = stalls; });
+}
+
+class DeviceBucketsDouble : public OnDoubles {};
 
 // By NCCL, or by our kernels on memory that the ranks have mapped.
-class DeviceBucketsBy : public DeviceBucketsDouble,
-                        public ::testing::WithParamInterface<std::string> {
+class DeviceBucketsBy : public OnDevices {
  protected:
-  static bool is_nccl() { return GetParam() == "nccl"; }
-  static DoubleRanks make() { return DoubleRanks({.size = kRanks, .maps_devices = !is_nccl()}); }
+  static bool is_nccl() { return GetParam() == By::nccl; }
   static int reductions() {
     const fake_nccl::Control control = Double::get().control();
     return is_nccl() ? control.launches : control.kernels;
   }
 };
-INSTANTIATE_TEST_SUITE_P(, DeviceBucketsBy, ::testing::Values("nccl", "cuda"),
-                         [](const auto& by) { return by.param; });
+INSTANTIATE_TEST_SUITE_P(, DeviceBucketsBy, ::testing::Values(By::nccl, By::kernels), name_of);
 
 TEST_P(DeviceBucketsBy, GradientsArePartsOfThem) {
   DoubleRanks ranks = make();
@@ -161,7 +147,7 @@ void lose_a_rank_behind_backward(DoubleRanks ranks, bool steps_on) {
     DistributedDataParallel ddp(model, communicator);
     const auto loss = ddp.forward(share_of(0, rank, device), true);
     communicator.barrier().wait();
-    if (rank == 0) Double::get().change([](auto& control) { control.stalls = true; });
+    if (rank == 0) stall(true);
     communicator.barrier().wait();
     loss.backward();
     if (++returned == kRanks) ranks.kill(1);

@@ -15,6 +15,7 @@
 #include <torch/torch.h>
 
 #include "stretto/torch/device_compression.h"
+#include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
 #include "tests/support/double_ranks.h"
 
@@ -32,28 +33,12 @@ torch::Tensor batch_of(int step, int rank, torch::Device device) {
 }
 
 // Exchanged on the device, by NCCL or by our kernels, or by the host ("schedules").
-class DeviceCodecs : public ::testing::TestWithParam<std::string> {
+class DeviceCodecs : public OnDevices {
  protected:
-  void SetUp() override {
-    Double::get().reset();
-    load_fake_device();
-  }
-  void TearDown() override {
-    EXPECT_EQ(Double::get().control().misuse, "");
-    EXPECT_EQ(Double::get().control().locked_pieces, 0);
-  }
   static void expect_way(const class Twins& twins);
-  static bool is_by_host() { return GetParam() == "schedules"; }
-  static void on_ranks(int size, const std::function<void(Communicator&)>& body) {
-    if (is_by_host()) return run_ranks(size, body);
-    make(size).on_all(body);
-  }
-  static DoubleRanks make(int size) {
-    return DoubleRanks({.size = size, .maps_devices = GetParam() == "cuda"});
-  }
+  static bool is_by_host() { return GetParam() == By::schedules; }
 };
-INSTANTIATE_TEST_SUITE_P(, DeviceCodecs, ::testing::Values("nccl", "cuda", "schedules"),
-                         [](const auto& by) { return by.param; });
+INSTANTIATE_TEST_SUITE_P(, DeviceCodecs, all_ways(), name_of);
 
 // The same model on the device and on the CPU, in steps that are compared bit by bit.
 class Twins {
@@ -222,8 +207,7 @@ TEST_P(DeviceCodecs, AValueOfBeforeThatNobodyAddsToIsForgotten) {
 
 // Of ranks that a test harms.
 class DeviceCodecsOn : public DeviceCodecs {};
-INSTANTIATE_TEST_SUITE_P(, DeviceCodecsOn, ::testing::Values("nccl", "cuda"),
-                         [](const auto& by) { return by.param; });
+INSTANTIATE_TEST_SUITE_P(, DeviceCodecsOn, ::testing::Values(By::nccl, By::kernels), name_of);
 
 // Either messages are gathered, or the step is left between parts and sums.
 TEST_P(DeviceCodecsOn, ADeathIsToldByTheOthers) {
@@ -303,7 +287,7 @@ TEST_P(DeviceCodecsOn, DividedHaveTheBitsOfTheHost) {
                                {5, bf16({.clip = 0.01f})},
                                {5, int8(), CompressedExchange::divide},
                                {2, f16(), CompressedExchange::divide}};
-  if (GetParam() == "nccl") all.push_back({1, f16(), CompressedExchange::divide});
+  if (GetParam() == By::nccl) all.push_back({1, f16(), CompressedExchange::divide});
   for (const Division& each : all) {
     make(each.ranks).on_all([&](Communicator& communicator) {
       Twins twins(communicator, {.codec = each.codec, .exchange = each.exchange}, kOddHidden);

@@ -17,12 +17,14 @@ namespace stretto::testing {
 // memory of the host, or on the device, by the double of NCCL or our kernels.
 enum class By { schedules, nccl, kernels };
 
-inline std::string name_of(By by) {
-  if (by == By::schedules) return "schedules";
-  return by == By::nccl ? "nccl" : "kernels";
+inline std::string name_of(const ::testing::TestParamInfo<By>& by) {
+  if (by.param == By::schedules) return "schedules";
+  return by.param == By::nccl ? "nccl" : "kernels";
 }
+inline auto all_ways() { return ::testing::Values(By::schedules, By::nccl, By::kernels); }
 
-class OnDevices : public ::testing::TestWithParam<By> {
+// With the doubles of a device and of its libraries, as they are at first.
+class OnDoubles : public ::testing::Test {
  protected:
   void SetUp() override {
     Double::get().reset();
@@ -32,12 +34,21 @@ class OnDevices : public ::testing::TestWithParam<By> {
     const fake_nccl::Control control = Double::get().control();
     EXPECT_EQ(control.made_blocks, 0);
     EXPECT_EQ(control.mapped_places, 0);
+    EXPECT_EQ(control.exported_bytes, 0u);
+    EXPECT_EQ(control.locked_pieces, 0);
     EXPECT_EQ(control.misuse, "");
+  }
+};
+
+class OnDevices : public OnDoubles, public ::testing::WithParamInterface<By> {
+ protected:
+  // Not for schedules.
+  static DoubleRanks make(int size = kRanks) {
+    return DoubleRanks({.size = size, .maps_devices = GetParam() == By::kernels});
   }
   static void on_ranks(int size, const std::function<void(Communicator&)>& body) {
     if (GetParam() == By::schedules) return run_ranks(size, body);
-    DoubleRanks ranks({.size = size, .maps_devices = GetParam() == By::kernels});
-    ranks.on_all(body);
+    make(size).on_all(body);
   }
 };
 

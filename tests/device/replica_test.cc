@@ -39,8 +39,7 @@ class DeviceDouble : public OnDevices {
     OnDevices::on_ranks(kRanks, body);
   }
 };
-INSTANTIATE_TEST_SUITE_P(By, DeviceDouble, ::testing::Values(By::schedules, By::nccl, By::kernels),
-                         [](const auto& by) { return name_of(by.param); });
+INSTANTIATE_TEST_SUITE_P(, DeviceDouble, all_ways(), name_of);
 
 TEST_P(DeviceDouble, ReplicasStepLikeOneProcess) {
   for (const bool halved : {false, true}) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
 #include "tests/support/double_ranks.h"
 
@@ -20,14 +21,7 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support.
 
-class StagedBuckets : public ::testing::Test {
- protected:
-  void SetUp() override {
-    Double::get().reset();
-    load_fake_device();
-  }
-  void TearDown() override { EXPECT_EQ(Double::get().control().misuse, ""); }
-};
+class StagedBuckets : public OnDoubles {};
 
 // Gradients are ramps, times what forward() is given, and are made in the order of registration, so
 // that buckets are formed anew, the first of them much longer. The double has little memory.

@@ -29,9 +29,7 @@ namespace {
 using namespace testing;  // NOLINT: the models of tests/support.
 
 class DeviceTraining : public OnDevices {};
-INSTANTIATE_TEST_SUITE_P(By, DeviceTraining,
-                         ::testing::Values(By::schedules, By::nccl, By::kernels),
-                         [](const auto& by) { return name_of(by.param); });
+INSTANTIATE_TEST_SUITE_P(, DeviceTraining, all_ways(), name_of);
 
 // Ranks have 1 and 3 images of a batch of 4.
 TEST_P(DeviceTraining, SyncBatchNormIsBatchNormOfTheWholeBatch) {
@@ -183,8 +181,7 @@ class DeviceState : public DeviceTraining {
   TemporaryFolder folder_;
   const std::string path_ = folder_ / "state";
 };
-INSTANTIATE_TEST_SUITE_P(By, DeviceState, ::testing::Values(By::schedules, By::nccl, By::kernels),
-                         [](const auto& by) { return name_of(by.param); });
+INSTANTIATE_TEST_SUITE_P(, DeviceState, all_ways(), name_of);
 
 TEST_P(DeviceState, TrainingGoesOnBitByBit) {
   const DistributedDataParallelOptions all[] = {
