@@ -4,7 +4,6 @@
 // Gradients on a device, which is a double's, compressed by the codecs: against the same model on
 // the CPU, whose gradients are compressed by the host.
 
-#include <cstdio>
 #include <limits>
 #include <set>
 #include <string>
@@ -17,6 +16,7 @@
 #include "stretto/torch/device_compression.h"
 #include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
+#include "tests/end_to_end/tool.h"
 #include "tests/support/double_ranks.h"
 
 namespace stretto {
@@ -371,18 +371,15 @@ INSTANTIATE_TEST_SUITE_P(, GpuRankProgram, ::testing::Values("stretto", "cuda", 
 TEST_P(GpuRankProgram, FindsNoDifferenceOnTheDouble) {
   const std::string bin = STRETTO_BIN_DIR, fake = bin + "/libfake_nccl.so";
   const bool is_alone = GetParam() == "nccl";
-  const std::string command = "STRETTO_CUDA_DRIVER=" + fake + " STRETTO_CUDA_KERNELS=" + fake +
-                              " STRETTO_NCCL_LIBRARY=" + fake + " STRETTO_BACKEND=" + GetParam() +
-                              " LD_PRELOAD=" + bin + "/libfake_device.so " STRETTO_TOOL " run -n " +
-                              (is_alone ? "1" : "2") + " -- " + bin +
-                              "/gpu_rank_program fake_device 64 2>&1";
-  std::FILE* const output = ::popen(command.c_str(), "r");
-  ASSERT_NE(output, nullptr);
-  std::string text;
-  for (int c = std::fgetc(output); c != EOF; c = std::fgetc(output)) {
-    text.push_back(static_cast<char>(c));
-  }
-  EXPECT_EQ(::pclose(output), 0) << text;
+  Process job({STRETTO_TOOL, "run", "-n", is_alone ? "1" : "2", "--", bin + "/gpu_rank_program",
+               "fake_device", "64"},
+              {{"STRETTO_CUDA_DRIVER", fake},
+               {"STRETTO_CUDA_KERNELS", fake},
+               {"STRETTO_NCCL_LIBRARY", fake},
+               {"STRETTO_BACKEND", GetParam()},
+               {"LD_PRELOAD", bin + "/libfake_device.so"}});
+  const auto [status, text, errors] = end_of(job);
+  EXPECT_EQ(status, 0) << text << errors;
   const std::string last = is_alone ? "\"rank\": 0, \"ranks\": 1" : "\"rank\": 1, \"ranks\": 2";
   if (GetParam() != "stretto") {
     expect_contains(text, "\"collectives on memory of the communicator\", " + last);

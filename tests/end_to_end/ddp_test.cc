@@ -1,18 +1,17 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include <cstdlib>
 #include <fstream>
 #include <string>
 #include <vector>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tests/support/files.h"
+#include "tests/end_to_end/tool.h"
 
 // DistributedDataParallel in real processes: the trainer of ./dev demo, started by `stretto run`.
+namespace stretto::testing {
 namespace {
 
 struct Step {
@@ -27,21 +26,18 @@ class DdpEndToEnd : public ::testing::Test {
     if (!STRETTO_TORCH_ENABLED) GTEST_SKIP() << "built without libtorch";
   }
 
-  // Eight steps of training; `environment` is put before the command: "NAME=value".
-  std::vector<Step> train(int processes, const std::string& environment = "",
+  // Eight steps of training.
+  std::vector<Step> train(int processes, const Variables& variables = {},
                           const std::string& model = "mlp") {
     const std::string record = folder_ / "record.jsonl";
-    const std::string log = folder_ / "log.txt";
-    std::string command = fmt::format(
-        "{}/train_digits --data {}/data/digits.csv --model {} --test-images 1285 --epochs 2 "
-        "--output {}",
-        STRETTO_BIN_DIR, STRETTO_SOURCE_DIR, model, record);
-    if (processes > 1) {
-      command = fmt::format("{} run -n {} -- {}", STRETTO_TOOL, processes, command);
-    }
-    const int status =
-        std::system(fmt::format("{} {} > {} 2>&1", environment, command, log).c_str());
-    EXPECT_EQ(status, 0) << command << "\n" << stretto::read_file(log);
+    const Arguments launcher = {STRETTO_TOOL, "run", "-n", std::to_string(processes), "--"};
+    const Arguments trainer = {STRETTO_BIN_DIR "/train_digits", "--model", model};
+    const Arguments data = {"--data", STRETTO_SOURCE_DIR "/data/digits.csv", "--output", record};
+    Process job((processes > 1 ? launcher + trainer : trainer) + data +
+                    Arguments{"--test-images", "1285", "--epochs", "2"},
+                variables);
+    const Ended ended = end_of(job);
+    EXPECT_EQ(ended.status, 0) << ended.output << ended.errors;
     return read(record);
   }
 
@@ -58,7 +54,7 @@ class DdpEndToEnd : public ::testing::Test {
     return steps;
   }
 
-  const stretto::TemporaryFolder folder_;
+  const TemporaryFolder folder_;
 };
 
 void expect_same_curve(const std::vector<Step>& several, const std::vector<Step>& one) {
@@ -85,7 +81,7 @@ TEST_F(DdpEndToEnd, SeveralProcessesFollowTheCurveOfOneAndAgreeOnEveryBit) {
 
 TEST_F(DdpEndToEnd, AResNetLearnsWithAnyNumberOfProcessesAndTheyAgreeOnEveryBit) {
   for (const int processes : {1, 2, 4}) {
-    const auto steps = train(processes, "", "resnet");
+    const auto steps = train(processes, {}, "resnet");
     ASSERT_FALSE(steps.empty());
     EXPECT_LT(steps.back().loss, steps.front().loss - 0.1) << processes << " processes";
     for (const Step& step : steps) EXPECT_TRUE(step.ranks_agree);
@@ -95,7 +91,8 @@ TEST_F(DdpEndToEnd, AResNetLearnsWithAnyNumberOfProcessesAndTheyAgreeOnEveryBit)
 TEST_F(DdpEndToEnd, SharedMemoryAndTcpGiveTheSameBitsAndTwiceTheSame) {
   const auto shared_memory = hashes(train(2));
   EXPECT_EQ(hashes(train(2)), shared_memory);
-  EXPECT_EQ(hashes(train(2, "STRETTO_TRANSPORT=tcp")), shared_memory);
+  EXPECT_EQ(hashes(train(2, {{"STRETTO_TRANSPORT", "tcp"}})), shared_memory);
 }
 
 }  // namespace
+}  // namespace stretto::testing

@@ -1,7 +1,6 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include <cstdlib>
 #include <map>
 #include <regex>
 #include <set>
@@ -9,18 +8,16 @@
 #include <utility>
 #include <vector>
 
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"
-#include "tests/support/files.h"
 
 // The programs of examples/ do what they say, with several numbers of processes, and the guide
 // shows nothing but parts of them.
+namespace stretto::testing {
 namespace {
-
-using stretto::read_file;
 
 class Examples : public ::testing::Test {
  protected:
@@ -28,13 +25,13 @@ class Examples : public ::testing::Test {
     if (!STRETTO_TORCH_ENABLED) GTEST_SKIP() << "built without libtorch";
   }
   // What an example prints on all ranks.
-  std::string run(const std::string& example, int processes, const std::string& arguments = "") {
-    const std::string log = folder_ / "log.txt";
-    const std::string command = fmt::format(
-        "cd {} && OMP_NUM_THREADS=1 {} run -n {} -- {}/{} {} > {} 2>&1", STRETTO_SOURCE_DIR,
-        STRETTO_TOOL, processes, STRETTO_BIN_DIR, example, arguments, log);
-    EXPECT_EQ(std::system(command.c_str()), 0) << command << "\n" << read_file(log);
-    return read_file(log);
+  std::string run(const std::string& example, int processes, const Arguments& arguments = {}) {
+    const Arguments job = {"run", "-n", std::to_string(processes), "--",
+                           STRETTO_BIN_DIR "/" + example};
+    Tool tool(job + arguments, {{"OMP_NUM_THREADS", "1"}}, {"env", "-C", STRETTO_SOURCE_DIR});
+    const Ended ended = end_of(tool);
+    EXPECT_EQ(ended.status, 0) << example << ": " << ended.output << ended.errors;
+    return ended.output + ended.errors;
   }
   // The numbers behind `word` in `text`.
   static std::vector<double> numbers(const std::string& text, const std::string& word) {
@@ -46,7 +43,7 @@ class Examples : public ::testing::Test {
     return result;
   }
 
-  const stretto::TemporaryFolder folder_;
+  const TemporaryFolder folder_;
 };
 
 TEST_F(Examples, RanksWithDifferentNumbersOfBatchesEndWithTheSameModel) {
@@ -76,11 +73,11 @@ TEST_F(Examples, AccumulatedGradientsLearn) {
 }
 
 TEST_F(Examples, AGptFollowsTheSameCurveWithAnyNumberOfProcesses) {
-  const auto one = numbers(run("07_small_gpt", 1, "ARCHITECTURE.md 40"), "loss");
+  const auto one = numbers(run("07_small_gpt", 1, {"ARCHITECTURE.md", "40"}), "loss");
   ASSERT_EQ(one.size(), 4u);
   EXPECT_LT(one.back(), one.front() - 0.2);
   for (const int processes : {2, 4}) {
-    const auto several = numbers(run("07_small_gpt", processes, "ARCHITECTURE.md 40"), "loss");
+    const auto several = numbers(run("07_small_gpt", processes, {"ARCHITECTURE.md", "40"}), "loss");
     ASSERT_EQ(several.size(), one.size());
     for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(several[i], one[i], 2e-3);
   }
@@ -95,11 +92,11 @@ TEST_F(Examples, ParametersHaveTheSameBitsOnAnyNumberOfProcesses) {
 }
 
 TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
-  const std::string text = run("08_resume_and_unfreeze", 2, folder_.path());
+  const std::string text = run("08_resume_and_unfreeze", 2, {folder_.path()});
   EXPECT_EQ(numbers(text, "mean loss").size(), 1u) << text;
-  stretto::expect_lacks(text, "another one");
-  stretto::expect_contains(text, "1 trained to the end");
-  stretto::expect_contains(text, "after generation 2 all steps are done");
+  expect_lacks(text, "another one");
+  expect_contains(text, "1 trained to the end");
+  expect_contains(text, "after generation 2 all steps are done");
   // Perfetto takes events that overlap on a track for calls of each other.
   const auto timeline = nlohmann::json::parse(read_file(folder_ / "timeline.json"));
   std::map<std::pair<int, int>, double> free_at;  // By rank and track, in microseconds.
@@ -124,9 +121,9 @@ TEST_F(Examples, AProgramForOneProcessBecomesOneForMany) {
 }
 
 TEST_F(Examples, EveryWayToStepLearnsAndEndsWithOneModel) {
-  const std::string after = run("09_optimizers", 2, "after");
+  const std::string after = run("09_optimizers", 2, {"after"});
   for (const std::string way : {"in-backward", "sharded", "local", "partial"}) {
-    const std::string text = run("09_optimizers", 2, way);
+    const std::string text = run("09_optimizers", 2, {way});
     const auto losses = numbers(text, "loss");
     const auto sums = numbers(text, "sum");
     ASSERT_EQ(sums.size(), 2u) << text;
@@ -140,3 +137,4 @@ TEST_F(Examples, EveryWayToStepLearnsAndEndsWithOneModel) {
 }
 
 }  // namespace
+}  // namespace stretto::testing
