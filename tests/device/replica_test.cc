@@ -60,6 +60,8 @@ TEST_P(DeviceDouble, ReplicasStepLikeOneProcess) {
         reference->forward(global_batch(step).data, true).backward();
         ddp.forward(share_of(step, rank, device), true).backward();
         EXPECT_EQ(model->first.grad().device(), device);
+        const torch::Tensor result = model->first.grad().cpu();
+        EXPECT_TRUE(torch::allclose(result, reference->first.grad(), 2e-2, 2e-3));
         alone.step();
         together.step();
         ddp.verify_replicas();
