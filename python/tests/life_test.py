@@ -165,6 +165,20 @@ class GroupsTest(unittest.TestCase):
 
         ranks.run(body)
 
+    def test_many_dropped_handles_do_not_keep_their_group(self) -> None:
+        """Several threads move them along, and all of them end with the group."""
+
+        def body(rank: int, size: int, path: str) -> None:
+            for turn in range(30):
+                ranks.start(f"{path}-{turn}", rank, size)
+                works = [dist.irecv(torch.empty(1), 1 - rank) for _ in range(8)]
+                del works
+                for _ in range(8):
+                    dist.send(torch.ones(1), 1 - rank)
+                dist.destroy_process_group()
+
+        ranks.run(body)
+
     def test_others_hear_of_the_exception_that_ended_a_rank(self) -> None:
         program = """
 import sys

@@ -27,6 +27,7 @@ void Driver::find_leader(const std::shared_ptr<State>& state) {
   if (state->idle > 0) return state->changed.notify_one();
   Result<std::thread> started = start_thread("stretto-driver", [state] { run(state); });
   if (started.ok()) {
+    ++state->idle;
     state->threads.push_back(std::move(*started));
   } else {
     log(LogLevel::warning, "futures end only where somebody waits for their Work: {}",
@@ -68,13 +69,16 @@ void Driver::stop() {
 
 void Driver::run(const std::shared_ptr<State>& state) {
   MutexLock lock(state->mutex);
-  while (true) {
-    ++state->idle;
+  while (true) {  // It is counted as idle already.
     while (state->queue.empty() ? !state->stopping : state->led != nullptr) {
       state->changed.wait(lock.native());
     }
     --state->idle;
-    if (state->queue.empty()) return;
+    if (state->queue.empty()) {
+      // Of those that stop, others may have waited until this one leads no more.
+      state->changed.notify_all();
+      return;
+    }
     std::shared_ptr<InFlight> operation = std::move(state->queue.front());
     state->queue.pop_front();
     state->led = operation;
@@ -87,6 +91,7 @@ void Driver::run(const std::shared_ptr<State>& state) {
     lock.unlock();
     operation.reset();  // Not under the lock: tensors may need the lock of Python.
     lock.lock();
+    ++state->idle;
   }
 }
 
