@@ -25,6 +25,16 @@ Result<StoreReply> PrefixStore::answer(const StoreRequest& request, const WaitLi
   return reply;
 }
 
+Result<std::vector<std::string>> PrefixStore::multi_get(std::span<const std::string> keys,
+                                                        const WaitLimit& limit) {
+  std::vector<std::string> full;
+  for (const std::string& key : keys) {
+    STRETTO_RETURN_IF_ERROR(check_store_limits({.operation = StoreOperation::get, .key = key}));
+    full.push_back(prefix_ + key);
+  }
+  return whole_->multi_get(full, limit);
+}
+
 Result<std::unique_ptr<StoreWatch>> PrefixStore::watch(const std::string& key, const Will& will,
                                                        const WaitLimit& limit) {
   return whole_->watch(prefix_ + key, {will.value, prefix_ + will.revoked_by}, limit);

@@ -118,19 +118,25 @@ class MeetingPlace final : public bootstrap::PrefixStore {
 
   Result<bootstrap::StoreReply> answer(const bootstrap::StoreRequest& request,
                                        const WaitLimit& limit) override {
-    // All who wait look, as for arrivals, but deaths are rarer.
-    const Duration pause = 10 * pause_for(members_.size());
-    TimePoint next = Clock::now() + pause;
-    const WaitLimit among_members(limit.deadline(), [&]() -> Status {
-      STRETTO_RETURN_IF_ERROR(limit.look());
-      if (Clock::now() < next) return {};
-      next = Clock::now() + pause;
-      return check_members();
-    });
-    return PrefixStore::answer(request, among_members);
+    return PrefixStore::answer(request, among_members(limit));
+  }
+  Result<std::vector<std::string>> multi_get(std::span<const std::string> keys,
+                                             const WaitLimit& limit) override {
+    return PrefixStore::multi_get(keys, among_members(limit));
   }
 
  private:
+  // All who wait look, as for arrivals, but deaths are rarer.
+  WaitLimit among_members(const WaitLimit& limit) const {
+    const Duration pause = 10 * pause_for(members_.size());
+    return {limit.deadline(),
+            [this, &limit, pause, next = Clock::now() + pause]() mutable -> Status {
+              STRETTO_RETURN_IF_ERROR(limit.look());
+              if (Clock::now() < next) return {};
+              next = Clock::now() + pause;
+              return check_members();
+            }};
+  }
   Status check_members() const {
     const auto gone = numbers_under(*whole_, kGone, Deadline::after(std::chrono::seconds(1)));
     if (!gone.ok()) return {};  // Who waits for the store finds out what is wrong with it.

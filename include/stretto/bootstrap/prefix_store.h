@@ -20,6 +20,8 @@ class PrefixStore : public Store {
   std::string describe() const override { return whole_->describe(); }
   std::string server() const override { return whole_->server(); }
   Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) override;
+  Result<std::vector<std::string>> multi_get(std::span<const std::string> keys,
+                                             const WaitLimit& limit) override;
   Result<std::unique_ptr<StoreWatch>> watch(const std::string& key, const Will& will,
                                             const WaitLimit& limit) override;
 
