@@ -92,6 +92,8 @@ struct Window {
     return offsetof(Window, staging) +
            (has_lanes ? kLanes * schedule::kScratchSets * kLaneBytes : 2 * kHalfBytes);
   }
+  // More shared slots than these do not fit.
+  static constexpr std::size_t kLaneSlotsMax = kLaneBytes / 128;
   static constexpr std::size_t lane_slot_bytes(std::size_t slots) {
     return kLaneBytes / slots - 64;
   }

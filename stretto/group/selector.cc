@@ -81,9 +81,15 @@ Selector::Selector(Setting setting)
     : setting_(std::move(setting)), summary_(setting_.rank_count, several(setting_.hosts)) {}
 
 bool Selector::is_usable(const Algorithm& algorithm, bool mapped, bool equal_chunks) const {
-  const bool has_memory = algorithm.access == Access::messages ||
-                          (algorithm.access == Access::mapped ? mapped : setting_.has_teams);
+  const bool has_memory =
+      algorithm.access == Access::messages ||
+      (algorithm.access == Access::mapped ? mapped : setting_.has_teams && fits_lanes(algorithm));
   return has_memory && (equal_chunks || !algorithm.equal_chunks);
+}
+
+bool Selector::fits_lanes(const Algorithm& algorithm) const {
+  const auto slots = static_cast<std::size_t>(schedule::shared_slots(algorithm, summary_));
+  return slots <= execution::Window::kLaneSlotsMax;
 }
 
 // Names are unique per collective, whatever the access. Null: there is none that can be used.

@@ -91,6 +91,7 @@ class Selector {
   std::size_t lanes_max(const schedule::Algorithm& algorithm) const;
   bool stages_in_caches() const;  // Rather than keeping a slow network busy.
   bool is_usable(const schedule::Algorithm& algorithm, bool mapped, bool equal_chunks) const;
+  bool fits_lanes(const schedule::Algorithm& algorithm) const;
   const schedule::Algorithm* find(Collective collective, std::string_view called, bool mapped,
                                   bool equal_chunks) const;
   std::string names(Collective collective, bool mapped, bool equal_chunks) const;

@@ -260,6 +260,24 @@ TEST(Selector, ChoosesForAHundredThousandRanks) {
   EXPECT_LT(few.front().seconds, 1e-3);
 }
 
+// What ranks of a host share of a lane has a place for each rank.
+TEST(Selector, InsideTeamsOfVeryManyRanksAllIsSent) {
+  const OperationDescriptor operation = operation_of(Collective::all_gather, 1 << 20);
+  for (const int ranks : {2000, 5000}) {
+    HostList hosts;
+    for (int rank = 0; rank < ranks; ++rank) hosts.push_back(rank / 8);
+    const Selector selector({.rank_count = ranks, .hosts = hosts, .has_teams = true});
+    bool any_mapped = false;
+    for (const auto& candidate : selector.candidates(operation, true)) {
+      if (candidate.algorithm->access != schedule::Access::both) continue;
+      any_mapped = true;
+      const std::size_t bytes = selector.segment_bytes(*candidate.algorithm, operation);
+      EXPECT_LE(bytes * static_cast<std::size_t>(ranks), execution::Window::kLaneBytes);
+    }
+    EXPECT_EQ(any_mapped, ranks == 2000);
+  }
+}
+
 // "recursive_doubling, from 16 KiB direct": what is chosen from 64 bytes to 64 MiB.
 std::string choices(Collective collective, int ranks, int ranks_per_host) {
   const Selector selector = selector_of(ranks, ranks_per_host);
