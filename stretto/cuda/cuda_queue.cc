@@ -113,10 +113,7 @@ Status CudaQueue::scale(const BoundStep& step, std::size_t count) const {
 Status CudaQueue::reduce(const BoundStep& step, std::size_t count) const {
   const kernel::Reduction& like = step.reduction->like();
   if (count == 0) return {};
-  // The bits of one input as they are, as on the host.
-  const bool copies = step.inputs.size() == 1 && like.divisor == 1 &&
-                      step.inputs.front().dtype == like.output_dtype;
-  if (copies) return copy(step, count);
+  if (step.reduction->copies_one()) return copy(step, count);
   int error = kNoKernel;
   if (step.inputs.size() <= kInputsMax && step.outputs.size() <= kOutputsMax) {
     Operands operands{};

@@ -59,7 +59,8 @@ struct Reduction {
 //
 // Same bits on every SIMD target, NaN included: the left operand's NaN wins if both are NaN. Sum
 // and product make it quiet; min and max return an operand as it is, the left one if both are
-// equal, as zeros of different sign are. One input, same dtype, no divisor: a copy of its bits.
+// equal, as zeros of different sign are. One input, same dtype, no divisor: a copy of its bits, but
+// for bool.
 //
 // An output may be one of the inputs (same address, same dtype). Buffers may not overlap otherwise.
 // No alignment is asked beyond that of the element. Never allocates, never blocks; any thread.
@@ -76,6 +77,8 @@ class PreparedReduction {
   static Result<PreparedReduction> create(const Reduction& like);
   // What it was made for, without buffers: for whoever carries it out in another way.
   const Reduction& like() const { return like_; }
+  // Whether every output gets the bits of the one input.
+  bool copies_one() const { return copies_one_; }
   // As reduce(). `inputs` have the dtypes, `outputs` the number, of those it was made for. Where
   // this is a part of a reduction of `whole_count` elements, it stores as the whole would.
   void run(std::size_t count, std::span<const Input> inputs, std::span<void* const> outputs,
@@ -96,7 +99,7 @@ class PreparedReduction {
   Reduction like_;                 // Without buffers.
   std::size_t element_bytes_ = 0;  // Of all inputs and outputs.
   unsigned partial_inputs_ = 0;
-  bool copies_one_ = false;  // Every output gets the bits of the one input.
+  bool copies_one_ = false;
   // Of what fits into one pass; null: it does not.
   void (*kernel_)(const Pass&) = nullptr;
   std::size_t lanes_per_element_ = 1;
