@@ -16,7 +16,7 @@ namespace stretto::communicator {
 struct CachedLink {
   schedule::LinkCost cost = {};
   group::OneSyncBytes one_sync = {};
-  double confirmed = 0;  // Of mapped memory. 1: the measurement before has found the same.
+  double confirmed = 0;  // Of mapped memory. 1: the measurement before was like it.
   std::chrono::system_clock::time_point measured_at = {};
 };
 

@@ -227,7 +227,7 @@ TEST_F(LinkProbe, WhatMappedMemoryCostsIsMeasuredOnceAndAgreed) {
   const CachedLink anew = *load_link(path);
   if (again.source == "mapped memory measured just now") {
     EXPECT_EQ(anew.one_sync.reduced, again.one_sync.reduced);
-    EXPECT_EQ(anew.confirmed, again.one_sync.reduced == 1024 ? 1 : 0);
+    EXPECT_EQ(anew.confirmed, are_alike(known.one_sync, again.one_sync) ? 1 : 0);
   } else {  // The machine was busy.
     EXPECT_EQ(again.one_sync.reduced, 1024);
   }
@@ -238,6 +238,20 @@ TEST_F(LinkProbe, WhatMappedMemoryCostsIsMeasuredOnceAndAgreed) {
   EXPECT_EQ(remembered.front().one_sync.reduced, 1024);
   EXPECT_EQ(remembered.front().one_sync.moved, 4096);
   EXPECT_EQ(remembered.front().source, "mapped memory measured 1 s ago");
+}
+
+TEST(OneSync, MeasurementsAreAlikeIfTheyAreNextToEachOther) {
+  const group::OneSyncBytes one;
+  EXPECT_TRUE(are_alike(one, one));
+  group::OneSyncBytes other = one;
+  other.moved *= 2;
+  other.private_reduced /= 2;
+  EXPECT_TRUE(are_alike(one, other) && are_alike(other, one));
+  other.moved *= 2;
+  EXPECT_FALSE(are_alike(one, other) || are_alike(other, one));
+  other = one;
+  other.reduced *= 2;
+  EXPECT_FALSE(are_alike(one, other));
 }
 
 }  // namespace

@@ -142,8 +142,8 @@ struct FoundBytes {
   std::int64_t found = 0;
 };
 
-// What is remembered counts once two jobs have measured the same: whatever else runs while one
-// measures may make it wrong, and that would last for a week.
+// What is remembered counts once two jobs in a row have measured almost the same: whatever else
+// runs while one measures may make it wrong, and that would last for a week.
 FoundBytes agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
   FoundBytes finding;
   std::optional<CachedLink> known;
@@ -163,7 +163,7 @@ FoundBytes agree(Communicator& world, const LinkCacheOptions& cache, const Choos
   if (measured) finding = {.bytes = *measured, .found = 1};
   if (!measured && known) finding.found = 1;
   if (measured && world.rank() == 0 && !path.empty()) {
-    const bool is_same = known && known->one_sync.reduced == measured->reduced;
+    const bool is_same = known && are_alike(known->one_sync, *measured);
     save_link(path, text,
               {.one_sync = finding.bytes,
                .confirmed = is_same ? 1.0 : 0.0,
@@ -174,6 +174,12 @@ FoundBytes agree(Communicator& world, const LinkCacheOptions& cache, const Choos
 }
 
 }  // namespace
+
+bool are_alike(const group::OneSyncBytes& a, const group::OneSyncBytes& b) {
+  const auto near = [](double x, double y) { return x <= 2 * y && y <= 2 * x; };
+  return a.reduced == b.reduced && near(a.moved, b.moved) &&
+         near(a.private_reduced, b.private_reduced) && near(a.private_pair, b.private_pair);
+}
 
 Status agree_on_one_sync(Communicator& world, const LinkCacheOptions& cache,
                          const ChooseBy& choose_by, group::LinkModel& model) {

@@ -16,6 +16,10 @@ namespace stretto::communicator {
 // between the same operations.
 using ChooseBy = std::function<void(const group::OneSyncBytes&)>;
 
+// Whether two measurements differ by one step of the sizes that are tried, at most, and in what is
+// reduced by none.
+bool are_alike(const group::OneSyncBytes& a, const group::OneSyncBytes& b);
+
 // Finds out up to how many bytes one sync on mapped memory is quicker than two, by running both: of
 // this machine and this number of ranks, or remembered from an earlier job; agreed by all ranks.
 // Puts it into `model`, which says where it comes from. Collective on `world`, whose ranks must

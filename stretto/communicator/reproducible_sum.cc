@@ -42,8 +42,11 @@ void ReproducibleSum::add(std::span<const float> values, std::size_t first) {
 std::span<const float> ReproducibleSum::reduce(double factor) {
   // The greatest of all ranks, and the least as what is greatest with the other sign.
   const auto count = static_cast<std::int64_t>(count_);
-  const auto bits = std::bit_cast<std::int64_t>(factor) / 2;  // So that -bits is another number.
-  std::array<std::int64_t, 5> of_all = {is_representable_ ? 0 : 1, count, -count, bits, -bits};
+  const auto bits = std::bit_cast<std::uint64_t>(factor);  // In halves, which can change sign.
+  const auto high_bits = static_cast<std::int64_t>(bits >> 32);
+  const auto low_bits = static_cast<std::int64_t>(bits & 0xffffffff);
+  std::array<std::int64_t, 7> of_all = {
+      is_representable_ ? 0 : 1, count, -count, high_bits, -high_bits, low_bits, -low_bits};
   Work told = communicator_.all_reduce(of_all, {.op = ReduceOp::max, .timeout = timeout_});
   const ReduceScatterOptions options{.timeout = timeout_};
   Work high = communicator_.reduce_scatter(high_.span(), high_sum_.span(), options);
@@ -51,7 +54,7 @@ std::span<const float> ReproducibleSum::reduce(double factor) {
   told.wait();
   high.wait();
   low.wait();
-  if (of_all[1] != -of_all[2] || of_all[3] != -of_all[4]) {
+  if (of_all[1] != -of_all[2] || of_all[3] != -of_all[4] || of_all[5] != -of_all[6]) {
     throw Mismatch(status_of(StatusCode::mismatch,
                              "ranks reduce ReproducibleSums of {} to {} elements, or by different "
                              "factors; this one has {} elements and the factor {}",

@@ -312,7 +312,8 @@ void Endpoint::check_contacts(TimePoint now) {
     if (peer != nullptr) peer->check_contact(now);
   }
   for (auto& peer : peers_) {
-    if (peer != nullptr && peer->contact().lost) peer->lose(silence_of(*peer));
+    if (peer == nullptr || !peer->contact().lost || !peer->status().ok()) continue;
+    peer->lose(silence_of(*peer));
   }
 }
 

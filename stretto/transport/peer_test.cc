@@ -49,8 +49,12 @@ class PeerTest : public ::testing::Test, public TransportListener {
   void feed_farewell(std::uint64_t group) {
     feed({.kind = FrameKind::farewell, .key = {.group = group}}, 0);
   }
-  void feed_inquiry(std::uint64_t group, std::uint32_t sequence) {
-    feed({.kind = FrameKind::inquiry, .key = {.group = group, .sequence = sequence}}, 0);
+  void feed_inquiry(std::uint64_t group, std::uint32_t sequence,
+                    const OperationDescriptor& operation = {}) {
+    feed({.kind = FrameKind::inquiry,
+          .key = {.group = group, .sequence = sequence},
+          .operation = operation},
+         0);
   }
   void feed_report(std::uint64_t group, std::uint32_t sequence, std::string_view text) {
     feed({.kind = FrameKind::report,
@@ -331,9 +335,11 @@ TEST_F(PeerTest, NorIfTheGroupIsForgottenWhileTheAbortComes) {
 
 TEST_F(PeerTest, AnswersInquiries) {
   state_ = "is in barrier() #3";
-  feed_inquiry(5, 17);
+  const OperationDescriptor operation{.collective = Collective::all_gather, .count = 3};
+  feed_inquiry(5, 17, operation);
   progress();
   EXPECT_EQ(asked_, (std::vector<Inquiry>{{5, 17}}));
+  EXPECT_EQ(asked_about_, operation);
   const Frame report = sent_frames().at(0);
   EXPECT_EQ(report.kind, FrameKind::report);
   EXPECT_EQ(report.key.group, 5u);

@@ -108,6 +108,7 @@ TEST_P(ReducerEventSimulation, AKilledRankIsNamedByAllOthers) {
     const auto said = run_all(simulation, [&](Communicator& communicator) {
       return testing::train(communicator, drawn);
     });
+    ASSERT_FALSE(simulation.was_stuck()) << seed;
     for (std::size_t rank = 0; rank < said.size(); ++rank) {
       const bool right = static_cast<int>(rank) == killed || said[rank].empty() ||
                          said[rank].find(fmt::format("rank {}", killed)) != std::string::npos;

@@ -233,7 +233,8 @@ std::string report_json(const JobOutcome& outcome) {
                       {"ranks", ranks}};
   if (outcome.ended_by != 0) json["ended_by"] = signal_name(outcome.ended_by);
   if (first != nullptr && !first->told_to_end) json["first_failure"] = first->rank;
-  return json.dump() + "\n";
+  // Names of hosts are what a user has written.
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 std::optional<long> out_of_memory_kills() {

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -256,7 +257,7 @@ class CompressedReduction : public CommunicationHook {
   std::uint64_t warm_up_steps_ = 0;
   bool compresses_ = true;                                // This step.
   CompressionReason reason_ = CompressionReason::always;  // For that.
-  bool finishes_early_ = false;
+  std::atomic<bool> finishes_early_ = false;              // Asked by threads that make gradients.
   bool divides_ = false;
   bool divides_step_ = false;   // This one.
   bool combines_step_ = false;  // Messages without a fixed length.
