@@ -6,13 +6,26 @@
 #include <algorithm>
 #include <condition_variable>
 
+#include "stretto/base/catch_all.h"
 #include "stretto/base/error.h"
+#include "stretto/base/log.h"
 #include "stretto/base/mutex.h"
 #include "stretto/base/refuse.h"
 #include "stretto/base/stream_guard.h"
 #include "stretto/base/wait_until.h"
 
 namespace stretto {
+namespace {
+
+void log_what_a_callback_threw(const char* what) {
+  log(LogLevel::error, "a callback of an operation threw: {}", what);
+}
+
+void call(const Continuation& callback, const Status& status) {
+  catch_all([&] { callback(status); }, log_what_a_callback_threw);
+}
+
+}  // namespace
 
 Work& Work::operator=(Work&& other) noexcept {
   if (this == &other) return *this;
@@ -76,8 +89,9 @@ void Work::wait_for(Duration timeout) {
 
 void Work::add_callback(Continuation callback) {
   const StreamGuard none(nullptr);  // As where the engine calls it.
-  if (operation_ == nullptr) return callback(result_);
-  operation_->then(std::move(callback));
+  if (operation_ == nullptr) return call(callback, result_);
+  // Which calls it at once if the operation has ended.
+  catch_all([&] { operation_->then(std::move(callback)); }, log_what_a_callback_threw);
 }
 
 std::string_view Work::operation() const {
@@ -264,14 +278,18 @@ void ChainedOperation::resume(const Status& status, const std::function<Work()>&
   if (status.ok() && abandoned) {
     second = Work(Status(StatusCode::aborted, "abandoned before its second part had begun"));
   } else if (status.ok()) {
-    try {
-      second = next();
-    } catch (const Error& error) {
-      second = Work(error.status());
-    } catch (const std::exception& error) {
-      second = Work(
-          status_of(StatusCode::internal, "what Work::then() was given threw: {}", error.what()));
-    }
+    catch_all(
+        [&] {
+          try {
+            second = next();
+          } catch (const Error& error) {
+            second = Work(error.status());
+          }
+        },
+        [&](const char* what) {
+          second =
+              Work(status_of(StatusCode::internal, "what Work::then() was given threw: {}", what));
+        });
   }
   std::shared_ptr<group::Operation> operation = std::move(second.operation_);
   {
@@ -297,7 +315,7 @@ void ChainedOperation::end(const Status& status) {
     due = std::move(continuations_);
   }
   changed_.notify_all();
-  for (const Continuation& continuation : due) continuation(status);
+  for (const Continuation& continuation : due) call(continuation, status);
 }
 
 bool ChainedOperation::poll() {
@@ -320,7 +338,7 @@ void ChainedOperation::then(Continuation continuation) {
     const MutexLock guard(mutex_);
     if (!done_) return continuations_.push_back(std::move(continuation));
   }
-  continuation(status_);
+  call(continuation, status_);
 }
 
 void ChainedOperation::abandon() {

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
 
@@ -187,6 +188,22 @@ TEST_P(Works, EndAsTheFirstFailureOfAChain) {
     const auto breaks = [] { throw std::runtime_error("broken"); };
     const Status broken = comm.barrier().then(breaks).then(call).wait_status();
     expect_failure(broken, StatusCode::internal, "broken");
+    const Status odd = comm.barrier().then([] { throw 1; }).then(call).wait_status();
+    expect_failure(odd, StatusCode::internal, "no std::exception");
+    std::array<float, 1> data = {};
+    const Rank peer = 1 - comm.rank().value();
+    Work late = comm.recv(data, {.from = peer}).then([] { throw 1; });
+    std::atomic<bool> told_next = false;
+    late.add_callback([](const Status&) { throw 2; });
+    late.add_callback([&](const Status&) { told_next = true; });
+    comm.barrier().wait();
+    comm.send(data, {.to = peer}).wait();
+    expect_failure(late.wait_status(), StatusCode::internal, "no std::exception");
+    while (!told_next) comm.poll();  // Perhaps by another thread.
+    Work().add_callback([](const Status&) { throw 3; });
+    Work first = comm.barrier();
+    comm.barrier().wait();
+    first.add_callback([](const Status&) { throw 4; });  // It has ended, and nobody has waited.
     EXPECT_FALSE(called);
     comm.barrier().wait();
   });
