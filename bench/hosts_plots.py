@@ -95,7 +95,7 @@ def speeds(lines, plot):
 PLOTS = [page.Axis("size", "Speed by size", "One all_reduce, by bytes per rank",
                    figures.size_text),
          page.Axis("at_once", "Speed by operations at a time",
-                   f"Several all_reduces of {figures.size_text(PART_BYTES)} each, started together"),
+                   f"Several all_reduces of {figures.size_text(PART_BYTES)}, started together"),
          page.Axis("ranks", "Speed by number of ranks",
                    f"One all_reduce of {figures.size_text(RANKS_BYTES)} per rank")]
 

@@ -209,7 +209,7 @@ def range_chart(found, axis, unit):
                 Point(x, middle, min(values), max(values), title=title))
     places = sorted({x for of in found.values() for x in of})
     return chart(curves, [], places, unit, f"{axis.title}, {unit}",
-                 f"{axis.caption}; medians of all rounds, and the range.", name_of=axis.name_of)
+                 f"{axis.caption}; medians, and the range.", name_of=axis.name_of)
 
 
 def plots(charts):

@@ -15,6 +15,7 @@ find_package(nlohmann_json REQUIRED)
 # What a layer uses that we did not write.
 set(STRETTO_EXTERNAL_base fmt::fmt spdlog::spdlog Threads::Threads ${CMAKE_DL_LIBS})
 set(STRETTO_EXTERNAL_kernel hwy::hwy)
+set(STRETTO_EXTERNAL_communicator $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 set(STRETTO_EXTERNAL_bootstrap OpenSSL::SSL OpenSSL::Crypto)
 set(STRETTO_EXTERNAL_torch $<BUILD_INTERFACE:stretto_libtorch>)
 set(STRETTO_EXTERNAL_programs CLI11::CLI11 nlohmann_json::nlohmann_json)

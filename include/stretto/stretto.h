@@ -13,6 +13,7 @@
 #include "stretto/base/stream_guard.h"
 #include "stretto/communicator/byte_exchange.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/communicator/flight_recorder.h"
 #include "stretto/communicator/reproducible_sum.h"
 #include "stretto/communicator/symmetric_memory.h"
 #include "stretto/job/elastic_job.h"

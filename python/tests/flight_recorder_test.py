@@ -10,6 +10,8 @@ import os
 import pathlib
 import pickle
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 import unittest
@@ -21,6 +23,7 @@ import torch.distributed as dist
 # Before 2.12, PyTorch's tool knows operations of NCCL only.
 IS_OLD = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 12)
 LIBRARY = "nccl" if IS_OLD else "gloo"
+TOOL = "torch.distributed.flight_recorder.fr_trace"
 
 
 def read(prefix: str, rank: int) -> dict:
@@ -44,7 +47,7 @@ class FlightRecorderTest(unittest.TestCase):
             dist.all_gather_into_tensor(torch.empty(6), torch.ones(3), group=pair)
             other = 1 - rank
             transfer = dist.isend if rank == 0 else dist.irecv
-            transfer(torch.ones(5), other).wait()
+            transfer(torch.ones(5), other, group=pair).wait()  # Number 1, as the gather.
             late = dist.irecv(torch.empty(1), 1) if rank == 0 else None
             assert stretto.dump_flight_record(prefix) == f"{prefix}{rank}"
             dist.barrier()
@@ -74,9 +77,8 @@ class FlightRecorderTest(unittest.TestCase):
             self.assertEqual(first["pg_config"][name]["ranks"], "[0, 1]")
             self.assertNotEqual(gathered["pg_id"], reduced["pg_id"])
             self.assertIn(str(gathered["pg_id"]), first["pg_status"])
-            tool = "torch.distributed.flight_recorder.fr_trace"
             told = os.path.join(folder, "told.db")
-            ranks.output_of("-m", tool, folder, "-o", told)
+            ranks.output_of("-m", TOOL, folder, "-o", told)
             _, database = pickle.loads(pathlib.Path(told).read_bytes())
             matched = [each.collective_name for each in database.collectives if each.pass_check]
             name = f"{LIBRARY}:all_reduce"
@@ -169,6 +171,28 @@ class FlightRecorderTest(unittest.TestCase):
                 last = read(prefix, 0)["entries"][-1]
                 self.assertEqual((last["state"], last["input_sizes"]), ("started", sizes))
                 self.assertEqual((last["retired"], last["timeout_ms"]), (True, 200))
+
+    @unittest.skipIf(IS_OLD, "C++ programs write what PyTorch's tool reads from 2.13 on")
+    def test_of_programs_in_cpp(self) -> None:
+        """Two that call different things: PyTorch's tool says who called what."""
+        program = pathlib.Path(os.environ["STRETTO_BUILD_DIR"]) / "bin" / "fault_rank_program"
+        modes = f'[ "$STRETTO_LOCAL_RANK" = 0 ] && exec {program} private; exec {program} barrier'
+        with tempfile.TemporaryDirectory() as folder:
+            prefix = os.path.join(folder, "rank_")
+            subprocess.run(
+                [os.environ["STRETTO_PROGRAM"], "run", "-n", "2", "--", "sh", "-c", modes],
+                env={**os.environ, "STRETTO_FLIGHT_RECORD": prefix},
+                timeout=ranks.TIMEOUT_SECONDS,
+                capture_output=True,
+            )
+            for rank, name in enumerate(("gloo:all_reduce", "gloo:barrier")):
+                (entry,) = read(prefix, rank)["entries"]
+                self.assertEqual(entry["profiling_name"], name)
+                self.assertEqual((entry["state"], entry["retired"]), ("started", True))
+            told = subprocess.run(
+                [sys.executable, "-m", TOOL, folder], capture_output=True, text=True, check=True
+            )
+        self.assertIn("Culprit rank 1; Error type: COLLECTIVE_TYPE_MISMATCH", told.stderr)
 
     def test_a_worker_is_asked(self) -> None:
         """By PyTorch's server for that, from outside, while the program does something else."""

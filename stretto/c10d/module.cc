@@ -298,7 +298,7 @@ void register_flight_record() {
   ::c10d::control_plane::registerHandler(
       "dump_stretto_trace_pickle",
       [](const ::c10d::control_plane::Request&, ::c10d::control_plane::Response& response) {
-        response.setContent(FlightRecorder::instance().dump(), "application/octet-stream");
+        response.setContent(flight_entries().pickled(), "application/octet-stream");
         response.setStatus(200);
       });
 }
@@ -359,7 +359,7 @@ PYBIND11_MODULE(_c, module) {
   module.def("verify_replicas", &verify_replicas, Released());
   module.def("time_all_reduces", &time_all_reduces, Released());
   register_flight_record();
-  module.def("flight_record", [] { return py::bytes(FlightRecorder::instance().dump()); });
+  module.def("flight_record", [] { return py::bytes(flight_entries().pickled()); });
 }
 
 }  // namespace stretto::c10d_backend

@@ -117,9 +117,8 @@ std::vector<std::size_t> split_counts(const at::Tensor& tensor, std::size_t coun
 
 stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& record_number,
                                                    Submit submit) {
-  FlightEntry entry = make_entry(what);
+  communicator::FlightEntry entry = make_entry(what);
   const std::shared_ptr<Communicator> comm = communicator();
-  FlightRecorder& recorder = FlightRecorder::instance();
   if (what.blocks) record_number = record(entry);
   try {
     what.tensors.wait_for_caller();
@@ -136,11 +135,11 @@ stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& 
   } catch (const Error& error) {
     const bool is_refused = error.status().code() == StatusCode::invalid_argument;
     if (!what.blocks && !is_refused) record_number = record(entry);
-    recorder.end(record_number, false);
+    flight_entries().end(record_number, false);
     shared_->note_failure(error.status());
     throw_for_torch(shared_->told(error.status()));
   } catch (...) {
-    recorder.end(record_number, false);
+    flight_entries().end(record_number, false);
     throw;
   }
 }

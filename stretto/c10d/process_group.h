@@ -159,12 +159,12 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   WorkPtr start(const Start& what, Submit submit);
   // `record_number` becomes that of an entry of the flight recorder that has to be told of the end.
   stretto::Work submit_recorded(const Start& what, uint64_t& record_number, Submit submit);
-  FlightEntry make_entry(const Start& what);
+  communicator::FlightEntry make_entry(const Start& what);
   // The options of a group of some ranks of this one, which have none, or those of this group.
   c10::intrusive_ptr<Options> options_of_part(const c10::intrusive_ptr<Options>& given,
                                               const std::vector<int>& ranks);
   // Counts an operation. A call that is refused, maybe on this rank only, is none.
-  uint64_t record(FlightEntry entry);
+  uint64_t record(communicator::FlightEntry entry);
   // That of the calling thread, which alone uses it; null if there is none.
   c10::intrusive_ptr<CoalescedWork> batch_of_thread();
   void tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);
@@ -194,7 +194,7 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   std::unordered_map<std::thread::id, c10::intrusive_ptr<CoalescedWork>> batches_
       STRETTO_GUARDED_BY(mutex_);
   std::atomic<std::size_t> batch_count_ = 0;  // Without the lock: how many there are.
-  std::shared_ptr<const FlightGroup> flight_group_ STRETTO_GUARDED_BY(mutex_);
+  std::shared_ptr<const ObservedGroup> flight_group_ STRETTO_GUARDED_BY(mutex_);
   // What has been submitted and had not ended then.
   struct Pending {
     std::weak_ptr<InFlight> operation;

@@ -275,35 +275,37 @@ void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options
   });
 }
 
-FlightEntry ProcessGroupStretto::make_entry(const Start& what) {
-  FlightEntry entry;
-  entry.type = what.type;
-  entry.rank = getRank();
-  entry.peer = what.peer;
-  entry.inputs = TensorShapes(what.inputs);
-  entry.outputs = TensorShapes(what.results);
+communicator::FlightEntry ProcessGroupStretto::make_entry(const Start& what) {
+  communicator::FlightEntry entry;
+  entry.operation = flight_name(what.type);
+  if (::c10d::isP2POp(what.type)) {
+    (what.type == ::c10d::OpType::SEND ? entry.sends_to : entry.receives_from) = what.peer;
+  }
+  entry.inputs = flight_tensors(what.inputs);
+  entry.outputs = flight_tensors(what.results);
   entry.timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
   const MutexLock guard(mutex_);
   // PyTorch names a group after it has made its backend, and before it hands it out.
   if (flight_group_ == nullptr) {
     shared_->rank_note = note_of(getGroupDesc(), shared_->rank_note);
   }
-  if (flight_group_ == nullptr || flight_group_->name != getGroupUid() ||
-      flight_group_->description != getGroupDesc()) {
-    flight_group_ = std::make_shared<const FlightGroup>(
-        FlightGroup{number_in_process_, getGroupUid(), getGroupDesc(), global_ranks_});
+  if (flight_group_ == nullptr || flight_group_->id != getGroupUid() ||
+      flight_group_->name != getGroupDesc()) {
+    ObservedGroup group{number_in_process_, getGroupUid(), getGroupDesc(), {}, getRank()};
+    for (const uint64_t rank : global_ranks_) group.ranks.emplace_back(static_cast<int>(rank));
+    flight_group_ = std::make_shared<const ObservedGroup>(std::move(group));
   }
   entry.group = flight_group_;
   return entry;
 }
 
-uint64_t ProcessGroupStretto::record(FlightEntry entry) {
+uint64_t ProcessGroupStretto::record(communicator::FlightEntry entry) {
   // Read once: other threads count as well.
-  const bool is_transfer = ::c10d::isP2POp(entry.type);
+  const bool is_transfer = entry.sends_to || entry.receives_from;
   const uint64_t number = ++(is_transfer ? transfers_ : collectives_);
   entry.collective_number = is_transfer ? collectives_.load() : number;
-  entry.point_to_point_number = is_transfer ? number : transfers_.load();
-  return FlightRecorder::instance().record(std::move(entry));
+  entry.message_number = is_transfer ? number : transfers_.load();
+  return flight_entries().record(std::move(entry));
 }
 
 void ProcessGroupStretto::startCoalescing() {

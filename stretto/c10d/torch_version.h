@@ -18,10 +18,10 @@ using PreMulSumSupplement = ::c10d::PreMulSumSupplement;
 
 // The tool that reads flight records knows a fixed list of libraries: before 2.12, none for CPUs.
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 12
-inline constexpr const char* kRecordedLibrary = "nccl:";
+inline constexpr const char* kRecordedLibrary = "nccl";
 inline constexpr auto kReduceScatterTensorCoalesced = ::c10d::OpType::UNKNOWN;
 #else
-inline constexpr const char* kRecordedLibrary = "gloo:";
+inline constexpr const char* kRecordedLibrary = "gloo";
 inline constexpr auto kReduceScatterTensorCoalesced =
     ::c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED;
 #endif

@@ -76,7 +76,7 @@ void InFlight::Outcome::end(const Status& how) {
     duration = Clock::now() - started;
     freed = std::move(buffers);
     due = std::move(callbacks);
-    FlightRecorder::instance().end(record_number, how.ok());
+    flight_entries().end(record_number, how.ok());
     // Before anybody can see that it has ended, and ask the group why.
     if (alive != nullptr) alive->note_failure(how);
     ended = true;
@@ -96,7 +96,7 @@ InFlight::InFlight(stretto::Work work, at::TensorList outputs,
       work_(std::move(work)) {
   if (is_captured) captured_buffers_ = std::move(buffers);
   if (is_captured || has_ended_well(work_)) {
-    FlightRecorder::instance().end(record_number, true);
+    flight_entries().end(record_number, true);
     return;
   }
   outcome_ = std::make_shared<Outcome>();
@@ -181,7 +181,7 @@ void Shared::note_failure(const Status& status) {
     if (!failure.ok()) return;
     failure = status;
   }
-  FlightRecorder::instance().dump_to_file(job_rank);
+  dump_flight_record(job_rank);
 }
 
 Status Shared::told(const Status& status) const {

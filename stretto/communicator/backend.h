@@ -56,6 +56,9 @@ class Backend {
 
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
+  // The same on all ranks, and another than that of any other group that has been made in the job.
+  virtual std::uint64_t group_id() const = 0;
+  virtual std::string group_name() const = 0;  // GroupOptions::name.
   // The number by which failures name a rank of the group.
   virtual Rank job_rank(Rank rank) const = 0;
 

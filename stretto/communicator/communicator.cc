@@ -12,6 +12,7 @@
 
 #include "stretto/communicator/arguments.h"
 #include "stretto/communicator/backend.h"
+#include "stretto/communicator/observed_backend.h"
 
 namespace stretto {
 
@@ -324,6 +325,11 @@ bool Communicator::is_device_memory(const void* data) const {
 }
 
 bool Communicator::maps_devices() const { return backend_->maps_devices(); }
+
+void Communicator::observe(std::shared_ptr<OperationObserver> observer) {
+  if (observer == nullptr) refuse({.rank = rank(), .operation = "observe"}, "there is no observer");
+  backend_ = std::make_unique<ObservedBackend>(std::move(backend_), std::move(observer));
+}
 
 void Communicator::abort(const std::string& reason) { backend_->abort(reason); }
 

@@ -81,11 +81,7 @@ Result<std::unique_ptr<Communicator>> ScheduledBackend::make_world(
   ScheduledBackend& own = *backend;
   auto world = std::make_unique<Communicator>(std::move(backend));
   try {
-    STRETTO_RETURN_IF_ERROR(own.use_device(own.deadline(std::nullopt)));
-    STRETTO_RETURN_IF_ERROR(own.share_windows(own.deadline(std::nullopt)));
-    STRETTO_RETURN_IF_ERROR(own.measure_links(*world));
-    STRETTO_RETURN_IF_ERROR(own.use_library(own.deadline(std::nullopt)));
-    own.begin_numbering();
+    STRETTO_RETURN_IF_ERROR(own.set_up(own.deadline(std::nullopt), world.get()));
   } catch (const Error& error) {  // The operations in it speak as the public face does.
     return error.status();
   }
@@ -315,11 +311,6 @@ Status ScheduledBackend::exchange_windows(const Deadline& until) {
   return {};
 }
 
-void ScheduledBackend::begin_numbering() {
-  const group::EngineLock held(*engine_);
-  group_->begin_numbering();
-}
-
 // Where all ranks share memory nothing is chosen by what messages cost, but by what a sync does,
 // unless that is to wait for a core.
 Status ScheduledBackend::measure_links(Communicator& world) {
@@ -450,13 +441,13 @@ Work ScheduledBackend::exchange(std::span<const Transfer> messages,
                            .incoming = message.incoming.span(),
                            .deadline = ends});
   };
+  std::vector<Work> parts;  // If they are abandoned, it is without the lock.
   group::EngineLock held(*engine_);
   if (messages.size() == 1) {
     auto operation = post(messages.front()).or_throw();
     engine_->run_continuations(held);
     return Work(std::move(operation));
   }
-  std::vector<Work> parts;
   // Receives first: what is on its way then finds its place at once.
   for (const bool sends : {false, true}) {
     for (const Transfer& message : messages) {

@@ -67,6 +67,8 @@ class ScheduledBackend final : public Backend {
 
   Rank rank() const override { return group_->membership().rank; }
   int size() const override { return group_->size(); }
+  std::uint64_t group_id() const override { return group_->id(); }
+  std::string group_name() const override { return options_.group.name; }
   Rank job_rank(Rank rank) const override { return group_->membership().job_rank(rank); }
   Work submit(std::span<CollectiveCall> calls, const std::string& algorithm,
               const std::optional<Duration>& timeout) override;
@@ -112,11 +114,11 @@ class ScheduledBackend final : public Backend {
   Result<transport::Region> allocate_region(
       std::size_t bytes, transport::MemoryKind kind = transport::MemoryKind::registered);
   Status measure_links(Communicator& world);
-  void begin_numbering();
   std::unique_ptr<ScheduledBackend> enter_group(std::uint64_t number,
                                                 const std::vector<Rank>& ranks,
                                                 const Options& options);
-  Status set_up(Deadline until);
+  // `world`: if this is the backend of all ranks of the job, its communicator.
+  Status set_up(Deadline until, Communicator* world = nullptr);
   Result<group::Proposal> agree(const std::vector<Rank>& left_out, bool ready,
                                 const Deadline& until);
   // What shrink() has made and the others may not have.

@@ -117,9 +117,13 @@ std::unique_ptr<ScheduledBackend> ScheduledBackend::enter_group(std::uint64_t nu
 }
 
 // With the others, who are told if it fails.
-Status ScheduledBackend::set_up(Deadline until) {
+Status ScheduledBackend::set_up(Deadline until, Communicator* world) {
   Status status = use_device(until);
   if (status.ok()) status = share_windows(until);
+  if (status.ok() && world != nullptr) {
+    status = measure_links(*world);
+    until = deadline(std::nullopt);  // Links may be slow.
+  }
   if (status.ok()) status = use_library(until);
   group::EngineLock held(*engine_);
   if (status.ok()) {

@@ -72,7 +72,9 @@ Deadline ElasticJob::limit() const { return Deadline::after(options_.join.join_t
 
 std::unique_ptr<Communicator> ElasticJob::join() {
   store_ = nullptr;
-  return (membership_ == nullptr ? join_alone() : join_others()).or_throw();
+  auto world = (membership_ == nullptr ? join_alone() : join_others()).or_throw();
+  if (world != nullptr) job::record_flight(*world, job::environment_of(options_.join), generation_);
+  return world;
 }
 
 Result<std::unique_ptr<Communicator>> ElasticJob::join_alone() {

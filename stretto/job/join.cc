@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <new>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@
 #include "stretto/bootstrap/mesh.h"
 #include "stretto/bootstrap/shm_links.h"
 #include "stretto/bootstrap/tcp_links.h"
+#include "stretto/communicator/flight_recorder.h"
 #include "stretto/communicator/scheduled_backend.h"
 #include "stretto/job/device_factory.h"
 #include "stretto/job/job.h"
@@ -119,10 +121,9 @@ Result<MakeDataPlane> engine_of(const Job& job, bootstrap::JoinNotes& notes) {
     STRETTO_ASSIGN_OR_RETURN(auto engine, make_engine(plugin, options));
     const std::string name = "engine";
     STRETTO_RETURN_IF_ERROR(notes.set(fmt::format("{}/{}", name, job.rank), engine->address()));
-    std::vector<std::string> addresses;
-    for (int r = 0; r < job.size; ++r) {
-      STRETTO_ASSIGN_OR_RETURN(addresses.emplace_back(), notes.get(name, r));
-    }
+    std::vector<int> ranks(static_cast<std::size_t>(job.size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    STRETTO_ASSIGN_OR_RETURN(const auto addresses, notes.get_all(name, ranks));
     return make_plane(std::move(engine), options, addresses);
   });
 }
@@ -233,10 +234,23 @@ Result<std::unique_ptr<Communicator>> job::join_job(const Result<Job>& resolved,
   }
 }
 
+void job::record_flight(Communicator& world, const Environment& environment,
+                        std::optional<int> generation) {
+  const auto prefix = environment.get("STRETTO_FLIGHT_RECORD");
+  if (!prefix || prefix->empty()) return;
+  const std::string part = generation ? fmt::format("{}_", *generation) : "";
+  log(LogLevel::info, "flight record {} from STRETTO_FLIGHT_RECORD", *prefix);
+  auto recorder = std::make_shared<FlightRecorder>();
+  recorder->write_at_failure(fmt::format("{}{}{}", *prefix, part, world.rank().value()));
+  world.observe(std::move(recorder));
+}
+
 std::unique_ptr<Communicator> join(const JoinOptions& options) {
-  return join_as(options, [&](const Environment& environment) {
+  auto world = join_as(options, [&](const Environment& environment) {
     return job::resolve_job(options, environment);
   });
+  job::record_flight(*world, job::environment_of(options));
+  return world;
 }
 
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<bootstrap::Store> store, Rank rank,

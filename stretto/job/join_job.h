@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "stretto/base/environment.h"
 #include "stretto/communicator/communicator.h"
@@ -19,5 +20,10 @@ const Environment& environment_of(const JoinOptions& options);
 Result<std::unique_ptr<Communicator>> join_job(const Result<Job>& resolved,
                                                const JoinOptions& options,
                                                const Environment& environment);
+
+// Has a FlightRecorder observe the communicator, which is the job's, if STRETTO_FLIGHT_RECORD says
+// so. `generation`: of an elastic job, whose ranks have other numbers in each.
+void record_flight(Communicator& world, const Environment& environment,
+                   std::optional<int> generation = std::nullopt);
 
 }  // namespace stretto::job

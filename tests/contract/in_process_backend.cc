@@ -4,6 +4,7 @@
 #include "tests/contract/in_process_backend.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -70,6 +71,8 @@ struct Room {
   explicit Room(std::vector<Rank> job_ranks)
       : members(std::move(job_ranks)), size(members.size()), numbers(size) {}
 
+  static inline std::atomic<std::uint64_t> made = 0;
+  const std::uint64_t id = ++made;
   const std::vector<Rank> members;
   const std::size_t size;
   std::mutex mutex;
@@ -253,7 +256,8 @@ class Computation {
 
 class InProcessBackend final : public Backend {
  public:
-  InProcessBackend(std::shared_ptr<Room> room, Rank rank) : room_(std::move(room)), rank_(rank) {}
+  InProcessBackend(std::shared_ptr<Room> room, Rank rank, std::string name = {})
+      : room_(std::move(room)), rank_(rank), name_(std::move(name)) {}
   ~InProcessBackend() override {
     {
       const std::lock_guard guard(room_->mutex);
@@ -265,6 +269,8 @@ class InProcessBackend final : public Backend {
 
   Rank rank() const override { return rank_; }
   int size() const override { return static_cast<int>(room_->size); }
+  std::uint64_t group_id() const override { return room_->id; }
+  std::string group_name() const override { return name_; }
   Rank job_rank(Rank rank) const override { return room_->members[static_cast<std::size_t>(rank)]; }
 
   Work submit(std::span<CollectiveCall> calls, const std::string& algorithm,
@@ -299,7 +305,7 @@ class InProcessBackend final : public Backend {
     return {std::move(owned), span};
   }
   std::unique_ptr<Backend> make_group(std::uint64_t number, const std::vector<Rank>& ranks,
-                                      const GroupOptions&) override {
+                                      const GroupOptions& options) override {
     const auto own = std::ranges::find(ranks, rank_);
     if (own == ranks.end()) return nullptr;
     std::vector<Rank> job_ranks;
@@ -307,7 +313,8 @@ class InProcessBackend final : public Backend {
     const std::lock_guard guard(room_->mutex);
     auto& room = room_->groups[number];
     if (room == nullptr) room = std::make_shared<Room>(std::move(job_ranks));
-    return std::make_unique<InProcessBackend>(room, static_cast<int>(own - ranks.begin()));
+    return std::make_unique<InProcessBackend>(room, static_cast<int>(own - ranks.begin()),
+                                              options.name);
   }
   std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) override {
     fail(*room_, status_of(StatusCode::aborted, "rank {} has called shrink", rank_.value()));
@@ -401,6 +408,7 @@ class InProcessBackend final : public Backend {
 
   std::shared_ptr<Room> room_;
   const Rank rank_;
+  const std::string name_;
 };
 
 }  // namespace

@@ -37,6 +37,7 @@ class OnDoubles : public ::testing::Test {
     EXPECT_EQ(control.exported_bytes, 0u);
     EXPECT_EQ(control.locked_pieces, 0);
     EXPECT_EQ(control.misuse, "");
+    Double::get().reset();
   }
 };
 

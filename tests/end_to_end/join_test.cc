@@ -121,6 +121,7 @@ Variables variables_of_all_kinds() {
           {"STRETTO_CUDA_KERNELS", "/nowhere/kernels.so"},
           {"STRETTO_DEVICE", "7"},
           {"STRETTO_ENCRYPTION", "tls"},
+          {"STRETTO_FLIGHT_RECORD", "/nowhere/rank_"},
           {"STRETTO_JOB_KEY", std::string(64, 'a')},
           {"STRETTO_LINK_CACHE", "off"},
           {"STRETTO_LOCAL_RANK", "1"},

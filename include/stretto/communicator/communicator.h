@@ -21,6 +21,7 @@
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
 #include "stretto/communicator/memory.h"
+#include "stretto/communicator/operation_observer.h"
 #include "stretto/communicator/options.h"
 #include "stretto/communicator/work.h"
 #include "stretto/group/explanation.h"
@@ -131,8 +132,7 @@ class Communicator final {
   }
   // Ends when every rank has entered.
   Work barrier(const BarrierOptions& options = {});
-  // The same, but slower, and when time is up all ranks are told which ranks have not come, all of
-  // them, as far as rank 0 is alive to say so. Blocks. Throws Timeout.
+  // The same, but slower: Timeout names all ranks that have not come, if rank 0 is alive. Blocks.
   void monitored_barrier(const BarrierOptions& options = {});
 
   // Lists of buffers, which need not have the same dtype or size, with one Work; all ranks pass
@@ -203,9 +203,8 @@ class Communicator final {
 
   // Memory that the other ranks of this host can reach: collectives on it copy nothing. Zeroed. Not
   // collective, does not wait for others. Lives as long as the returned object, which may outlive
-  // the communicator. Where no other rank can reach it, it is ordinary memory. Throws
-  // OutOfMemory if it does not fit into what the machine and the limits of this process' container
-  // have left, not even a second later; the communicator goes on.
+  // the communicator. Where no other rank can reach it, it is ordinary memory. Throws OutOfMemory
+  // if even a second later it does not fit into what machine and container have left.
   //
   // With a device, which must be device(): memory there, which the host cannot touch; with the
   // backend "cuda" (JoinOptions::backend) the devices of the other ranks of this host have mapped
@@ -229,8 +228,7 @@ class Communicator final {
   void note(std::string_view activity);
 
   // Lets operations in flight advance on the calling thread, without blocking. Worth calling from
-  // long computations when no core is free for a progress thread (see has_progress_thread()); the
-  // reducer does so for each gradient.
+  // long computations when no core is free for a progress thread (see has_progress_thread()).
   void poll();
   bool has_progress_thread() const;
 
@@ -243,8 +241,7 @@ class Communicator final {
   // Whether operations take what lies there, in memory of a device: of any, as far as the driver of
   // device() knows, or with the backend "cuda" what allocate() has made. Any thread.
   bool is_device_memory(const void* data) const;
-  // Whether it has to be what allocate() has made: with the backend "cuda". Any thread.
-  bool maps_devices() const;
+  bool maps_devices() const;  // Whether it has to be what allocate() has made, as with "cuda".
 
   // Ends the communicator, and the groups made of it by new_group() and split(), and of those, and
   // so on, on all ranks that can be reached: their operations fail with Aborted and `reason`; also
@@ -253,9 +250,13 @@ class Communicator final {
   // the groups that it shares with others. Local and immediate; waits for nobody. Any thread.
   void abort(const std::string& reason);
 
-  // "shm to rank 1; tcp to rank 2": how data reaches the others.
+  // Tells `observer`, which must not be null, of the operations that are submitted from now on, and
+  // of those of groups that are made from now on; beside other observers. Not while other threads
+  // use the communicator.
+  void observe(std::shared_ptr<OperationObserver> observer);
+
+  // How data reaches the others: "shm to rank 1; tcp to rank 2"; and one of them: "shm".
   std::string describe_links() const;
-  // "shm", "tcp", "loopback", "self".
   std::string describe_link(Rank rank) const;
   // How a collective on a buffer of `count` elements runs here, and why.
   Explanation explain(Collective collective, DType dtype, std::size_t count) const;

@@ -21,6 +21,10 @@
 
 namespace stretto {
 
+namespace communicator {
+class ObservedBackend;
+}
+
 // An operation in flight. The buffers given to the operation belong to it until it is done: they
 // must stay alive, must not be written, and an output must not be read.
 //
@@ -124,6 +128,7 @@ class [[nodiscard]] Work {
 
  private:
   friend class ChainedOperation;
+  friend class communicator::ObservedBackend;
 
   Work continue_with(std::function<Work()> next) &&;
   void finish(Status status);

@@ -1,0 +1,183 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/flight_entries.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
+
+#include "stretto/communicator/pickle.h"
+
+namespace stretto::communicator {
+namespace {
+
+using nlohmann::json;
+
+json::array_t sizes_of(const FlightTensors& tensors) {
+  json::array_t lists;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < tensors.types.size(); ++i) {
+    json::array_t sizes;
+    for (std::size_t d = 0; d < tensors.types[i].dims; ++d) sizes.push_back(tensors.sizes[next++]);
+    lists.push_back(std::move(sizes));
+  }
+  return lists;
+}
+
+json::array_t dtypes_of(const FlightTensors& tensors) {
+  json::array_t names;
+  for (std::size_t i = 0; i < tensors.types.size(); ++i) {
+    names.push_back(tensors.types[i].dtype);
+  }
+  return names;
+}
+
+bool is_message(const FlightEntry& entry) { return entry.sends_to || entry.receives_from; }
+
+// The tool takes a number of a group for a place among its ranks in ascending order. -1: any.
+int place_of(int rank, const std::vector<Rank>& ranks) {
+  if (rank < 0) return rank;
+  const Rank in_job = ranks[static_cast<std::size_t>(rank)];
+  return static_cast<int>(std::ranges::count_if(ranks, [&](Rank r) { return r < in_job; }));
+}
+
+// The tool takes from the name who sends to whom.
+std::string name_of(const FlightEntry& entry) {
+  if (!is_message(entry)) return entry.operation;
+  const int other = entry.sends_to ? *entry.sends_to : *entry.receives_from;
+  return fmt::format("{} {}{}{}", entry.operation,
+                     place_of(entry.group->rank.value(), entry.group->ranks),
+                     entry.sends_to ? "->" : "<-", place_of(other, entry.group->ranks));
+}
+
+// The tool takes neighbours of one number for the parts of one call, collectives and messages
+// alike.
+constexpr std::uint64_t kFirstMessage = std::uint64_t{1} << 32;
+
+// In UTF-8, which the name need not be: it is the program's.
+std::string description_of(const ObservedGroup& group) {
+  if (group.name.empty()) return "undefined";  // PyTorch's word for it.
+  const std::string text = json(group.name).dump(-1, ' ', false, json::error_handler_t::replace);
+  return json::parse(text).get<std::string>();
+}
+
+json record_of(const FlightEntry& entry, const std::string& library) {
+  const bool completed = entry.state == FlightEntry::State::completed;
+  json record = {{"record_id", entry.record_number - 1},
+                 {"pg_id", entry.group->serial},
+                 {"process_group", {entry.group->id, description_of(*entry.group)}},
+                 {"collective_seq_id", entry.collective_number},
+                 {"p2p_seq_id", entry.message_number + (is_message(entry) ? kFirstMessage : 0)},
+                 {"op_id", entry.collective_number + entry.message_number},
+                 {"is_p2p", is_message(entry)},
+                 {"profiling_name", library + ":" + name_of(entry)},
+                 {"input_sizes", sizes_of(entry.inputs)},
+                 {"input_dtypes", dtypes_of(entry.inputs)},
+                 {"output_sizes", sizes_of(entry.outputs)},
+                 {"output_dtypes", dtypes_of(entry.outputs)},
+                 {"state", completed ? "completed" : "started"},
+                 {"retired", entry.state != FlightEntry::State::started},
+                 {"timeout_ms", entry.timeout.count()},
+                 {"time_created_ns", entry.created_ns},
+                 {"time_discovered_started_ns", entry.created_ns},
+                 {"time_discovered_completed_ns", completed ? json(entry.ended_ns) : json()},
+                 {"frames", json::array_t()}};
+  if (completed) {
+    record["duration_ms"] = static_cast<double>(entry.ended_ns - entry.created_ns) / 1e6;
+  }
+  return record;
+}
+
+// The numbers of the last collectives of a group, which PyTorch calls its status.
+struct LastNumbers {
+  std::uint64_t started = 0;
+  std::uint64_t completed = 0;
+};
+
+json status_record(const LastNumbers& last) {
+  return {{"last_enqueued_collective", std::to_string(last.started)},
+          {"last_started_collective", std::to_string(last.started)},
+          {"last_completed_collective", std::to_string(last.completed)}};
+}
+
+json group_record(const ObservedGroup& group) {
+  std::vector<int> ranks;
+  for (const Rank rank : group.ranks) ranks.push_back(rank.value());
+  return {{"name", group.id},
+          {"desc", description_of(group)},
+          {"ranks", fmt::format("[{}]", fmt::join(ranks, ", "))}};
+}
+
+}  // namespace
+
+std::uint64_t FlightEntries::record(FlightEntry entry) {
+  if (capacity_ == 0) return 0;
+  const MutexLock guard(mutex_);
+  entry.record_number = ++recorded_;
+  if (ring_.size() < capacity_) {
+    ring_.push_back(std::move(entry));
+  } else {
+    ring_[(recorded_ - 1) % capacity_] = std::move(entry);
+  }
+  return recorded_;
+}
+
+void FlightEntries::end(std::uint64_t record_number, bool well) {
+  if (record_number == 0) return;
+  const MutexLock guard(mutex_);
+  FlightEntry& entry = ring_[(record_number - 1) % capacity_];
+  if (entry.record_number == record_number) entry.end(well);
+}
+
+// Groups that are gone may have had the id of one that is there, as PyTorch names groups anew when
+// all have been destroyed. Its tool knows a group by that: nothing is told of those.
+std::vector<FlightEntry> FlightEntries::in_order() const {
+  std::vector<FlightEntry> entries;
+  {
+    const MutexLock guard(mutex_);
+    entries = ring_;
+  }
+  std::ranges::sort(entries, {}, &FlightEntry::record_number);
+  std::map<std::string, std::uint64_t> newest;
+  for (const FlightEntry& entry : entries) newest[entry.group->id] = entry.group->serial;
+  std::erase_if(entries, [&](const FlightEntry& entry) {
+    const std::string& id = entry.group->id;
+    return !id.empty() && entry.group->serial != newest.at(id);
+  });
+  return entries;
+}
+
+nlohmann::json FlightEntries::document() const {
+  nlohmann::json::array_t records;
+  nlohmann::json groups = nlohmann::json::object();
+  std::map<std::uint64_t, LastNumbers> last;
+  for (const FlightEntry& entry : in_order()) {
+    records.push_back(record_of(entry, library_));
+    groups[entry.group->id] = group_record(*entry.group);
+    if (is_message(entry)) continue;
+    LastNumbers& of_group = last[entry.group->serial];
+    of_group.started = entry.collective_number;
+    if (entry.state == FlightEntry::State::completed) {
+      of_group.completed = std::max(of_group.completed, entry.collective_number);
+    }
+  }
+  nlohmann::json statuses = nlohmann::json::object();
+  for (const auto& [group, numbers] : last) {
+    statuses[std::to_string(group)] = status_record(numbers);
+  }
+  return {{"version", "2.10"},
+          {"comm_lib_version", "stretto"},
+          {"entries", std::move(records)},
+          {"pg_config", std::move(groups)},
+          {"pg_status", std::move(statuses)}};
+}
+
+std::string FlightEntries::json() const { return document().dump(); }
+
+std::string FlightEntries::pickled() const { return communicator::pickled(document()); }
+
+}  // namespace stretto::communicator

@@ -1,0 +1,194 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/communicator/observed_backend.h"
+
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "stretto/base/catch_all.h"
+#include "stretto/base/error.h"
+#include "stretto/base/log.h"
+
+namespace stretto::communicator {
+namespace {
+
+std::uint64_t next_serial() {
+  static std::atomic<std::uint64_t> last{0};  // Only a counter: nothing is read because of it.
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+std::shared_ptr<const ObservedGroup> group_of(const Backend& backend) {
+  auto group = std::make_shared<ObservedGroup>();
+  group->serial = next_serial();
+  group->id = fmt::format("{:x}", backend.group_id());
+  group->name = backend.group_name();
+  group->rank = backend.rank();
+  for (Rank rank = 0; rank < backend.size(); rank = rank.value() + 1) {
+    group->ranks.push_back(backend.job_rank(rank));
+  }
+  return group;
+}
+
+template <class Call>
+void tell(const Call& call) {
+  catch_all(call, [](const char* what) {
+    log(LogLevel::error, "an observer of operations threw: {}", what);
+  });
+}
+
+void tell_ended(OperationObserver& observer, const std::vector<std::uint64_t>& ids,
+                const Status& how) {
+  for (const std::uint64_t id : ids) tell([&] { observer.ended(id, how); });
+}
+
+// The end of operations that one Work stands for.
+class End {
+ public:
+  End(std::shared_ptr<OperationObserver> observer, std::vector<std::uint64_t> ids)
+      : observer_(std::move(observer)), ids_(std::move(ids)) {}
+  // The first one tells it, and others wait until it is told.
+  void tell_once(const Status& how) {
+    std::call_once(once_, [&] { tell_ended(*observer_, ids_, how); });
+  }
+
+ private:
+  const std::shared_ptr<OperationObserver> observer_;
+  const std::vector<std::uint64_t> ids_;
+  std::once_flag once_;
+};
+
+// An operation whose end the observer hears of before the program does.
+class ToldOperation final : public group::Operation {
+ public:
+  ToldOperation(std::shared_ptr<group::Operation> inner, std::shared_ptr<End> end)
+      : inner_(std::move(inner)), end_(std::move(end)) {
+    inner_->then([end = end_](const Status& how) { end->tell_once(how); });
+  }
+  bool poll() override {
+    const bool has_ended = inner_->poll();
+    if (has_ended) end_->tell_once(inner_->wait(Deadline()));
+    return has_ended;
+  }
+  Status wait(Deadline deadline) override {
+    Status status = inner_->wait(deadline);
+    (void)poll();
+    return status;
+  }
+  Status wait_on_device() override {
+    Status status = inner_->wait_on_device();
+    (void)poll();  // Of the host's memory, it has ended.
+    return status;
+  }
+  void end() override {
+    inner_->end();
+    (void)poll();
+  }
+  void then(Continuation continuation) override {
+    inner_->then([end = end_, continuation = std::move(continuation)](const Status& how) {
+      end->tell_once(how);
+      continuation(how);
+    });
+  }
+  void abandon() override {
+    inner_->abandon();
+    (void)poll();
+  }
+  std::optional<Rank> source() const override { return inner_->source(); }
+  OperationInfo info() const override { return inner_->info(); }
+
+ private:
+  const std::shared_ptr<group::Operation> inner_;
+  const std::shared_ptr<End> end_;
+};
+
+}  // namespace
+
+ObservedBackend::ObservedBackend(std::unique_ptr<Backend>&& inner,
+                                 std::shared_ptr<OperationObserver> observer)
+    : group_(group_of(*inner)), inner_(std::move(inner)), observer_(std::move(observer)) {}
+
+std::vector<std::uint64_t> ObservedBackend::tell_begun(std::span<ObservedOperation> operations) {
+  std::vector<std::uint64_t> ids;
+  for (ObservedOperation& each : operations) {
+    each.group = group_;
+    const bool is_message = each.parts.front().collective == Collective::point_to_point;
+    const std::uint64_t number = ++(is_message ? messages_ : collectives_);
+    each.collective_number = is_message ? collectives_.load() : number;
+    each.message_number = is_message ? number : messages_.load();
+    tell([&] { ids.push_back(observer_->begun(each)); });
+  }
+  return ids;
+}
+
+template <class Submit>
+Work ObservedBackend::tell_of(std::span<ObservedOperation> operations, const Submit& submit) {
+  const auto submitted = std::chrono::system_clock::now();
+  for (ObservedOperation& each : operations) each.submitted = submitted;
+  try {
+    Work work = submit();
+    std::vector<std::uint64_t> ids = tell_begun(operations);
+    // What is captured has ended for the host; to wait for it means something else.
+    if (work.operation_ == nullptr || work.is_captured()) {
+      tell_ended(*observer_, ids, work.result_);
+    } else {
+      work.operation_ = std::make_shared<ToldOperation>(
+          std::move(work.operation_), std::make_shared<End>(observer_, std::move(ids)));
+    }
+    return work;
+  } catch (const Error& error) {
+    // A call that is refused, perhaps on this rank only, is none.
+    if (error.status().code() != StatusCode::invalid_argument) {
+      tell_ended(*observer_, tell_begun(operations), error.status());
+    }
+    throw;
+  }
+}
+
+Work ObservedBackend::submit(std::span<CollectiveCall> calls, const std::string& algorithm,
+                             const std::optional<Duration>& timeout) {
+  std::vector<OperationDescriptor> parts;  // Calls may be moved from.
+  parts.reserve(calls.size());
+  for (const CollectiveCall& call : calls) parts.push_back(call.operation);
+  ObservedOperation operation{.parts = parts, .timeout = timeout};
+  return tell_of({&operation, 1}, [&] { return inner_->submit(calls, algorithm, timeout); });
+}
+
+Work ObservedBackend::exchange(std::span<const Transfer> messages,
+                               const std::optional<Duration>& timeout) {
+  std::vector<OperationDescriptor> parts(messages.size());
+  std::vector<ObservedOperation> operations(messages.size());
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Transfer& message = messages[i];
+    parts[i] = {.collective = Collective::point_to_point,
+                .dtype = message.sends ? message.outgoing.dtype : message.incoming.dtype,
+                .count = message.sends ? message.outgoing.count : message.incoming.count};
+    operations[i] = {.parts = {&parts[i], 1}, .timeout = timeout};
+    (message.sends ? operations[i].message_to : operations[i].message_from) = message.peer;
+  }
+  return tell_of(operations, [&] { return inner_->exchange(messages, timeout); });
+}
+
+std::unique_ptr<Backend> ObservedBackend::observed(std::unique_ptr<Backend> group) const {
+  if (group == nullptr) return nullptr;
+  return std::make_unique<ObservedBackend>(std::move(group), observer_);
+}
+
+std::unique_ptr<Backend> ObservedBackend::make_group(std::uint64_t number,
+                                                     const std::vector<Rank>& ranks,
+                                                     const GroupOptions& options) {
+  return observed(inner_->make_group(number, ranks, options));
+}
+
+std::unique_ptr<Backend> ObservedBackend::shrink(const std::vector<Rank>& excluded) {
+  return observed(inner_->shrink(excluded));
+}
+
+void ObservedBackend::abort(const std::string& reason) {
+  inner_->abort(reason);
+  tell([&] { observer_->aborted(*group_, reason); });
+}
+
+}  // namespace stretto::communicator
