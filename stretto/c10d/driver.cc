@@ -69,13 +69,13 @@ void Driver::stop() {
 
 void Driver::run(const std::shared_ptr<State>& state) {
   MutexLock lock(state->mutex);
-  while (true) {  // It is counted as idle already.
+  while (true) {  // This thread is counted as idle already.
     while (state->queue.empty() ? !state->stopping : state->led != nullptr) {
       state->changed.wait(lock.native());
     }
     --state->idle;
     if (state->queue.empty()) {
-      // Of those that stop, others may have waited until this one leads no more.
+      // Other threads that have to stop may be waiting until this one leads no more.
       state->changed.notify_all();
       return;
     }

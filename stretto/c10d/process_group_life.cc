@@ -279,7 +279,7 @@ communicator::FlightEntry ProcessGroupStretto::make_entry(const Start& what) {
   communicator::FlightEntry entry;
   entry.operation = flight_name(what.type);
   if (::c10d::isP2POp(what.type)) {
-    (what.type == ::c10d::OpType::SEND ? entry.sends_to : entry.receives_from) = what.peer;
+    (what.type == ::c10d::OpType::SEND ? entry.message_to : entry.message_from) = what.peer;
   }
   entry.inputs = flight_tensors(what.inputs);
   entry.outputs = flight_tensors(what.results);
@@ -301,7 +301,7 @@ communicator::FlightEntry ProcessGroupStretto::make_entry(const Start& what) {
 
 uint64_t ProcessGroupStretto::record(communicator::FlightEntry entry) {
   // Read once: other threads count as well.
-  const bool is_transfer = entry.sends_to || entry.receives_from;
+  const bool is_transfer = entry.message_to || entry.message_from;
   const uint64_t number = ++(is_transfer ? transfers_ : collectives_);
   entry.collective_number = is_transfer ? collectives_.load() : number;
   entry.message_number = is_transfer ? number : transfers_.load();

@@ -36,22 +36,21 @@ json::array_t dtypes_of(const FlightTensors& tensors) {
   return names;
 }
 
-bool is_message(const FlightEntry& entry) { return entry.sends_to || entry.receives_from; }
+bool is_message(const FlightEntry& entry) { return entry.message_to || entry.message_from; }
 
-// The tool takes a number of a group for a place among its ranks in ascending order. -1: any.
-int place_of(int rank, const std::vector<Rank>& ranks) {
-  if (rank < 0) return rank;
-  const Rank in_job = ranks[static_cast<std::size_t>(rank)];
+// The tool takes a number of a group for a place among its ranks in ascending order.
+int place_of(Rank rank, const std::vector<Rank>& ranks) {
+  if (rank == kAnyRank) return rank.value();
+  const Rank in_job = ranks[static_cast<std::size_t>(rank.value())];
   return static_cast<int>(std::ranges::count_if(ranks, [&](Rank r) { return r < in_job; }));
 }
 
 // The tool takes from the name who sends to whom.
 std::string name_of(const FlightEntry& entry) {
   if (!is_message(entry)) return entry.operation;
-  const int other = entry.sends_to ? *entry.sends_to : *entry.receives_from;
-  return fmt::format("{} {}{}{}", entry.operation,
-                     place_of(entry.group->rank.value(), entry.group->ranks),
-                     entry.sends_to ? "->" : "<-", place_of(other, entry.group->ranks));
+  const Rank other = entry.message_to ? *entry.message_to : *entry.message_from;
+  return fmt::format("{} {}{}{}", entry.operation, place_of(entry.group->rank, entry.group->ranks),
+                     entry.message_to ? "->" : "<-", place_of(other, entry.group->ranks));
 }
 
 // The tool takes neighbours of one number for the parts of one call, collectives and messages

@@ -69,9 +69,9 @@ struct FlightEntry {
     state = well ? State::completed : State::failed;
   }
 
-  const char* operation = "";                  // By which PyTorch's tool knows it; lives for good.
-  std::optional<int> sends_to = std::nullopt;  // Of messages.
-  std::optional<int> receives_from = std::nullopt;
+  const char* operation = "";  // By which PyTorch's tool knows it; lives for good.
+  std::optional<Rank> message_to = std::nullopt;  // See ObservedOperation.
+  std::optional<Rank> message_from = std::nullopt;
   std::uint64_t collective_number = 0;  // The last one of each kind, this one included.
   std::uint64_t message_number = 0;
   FlightTensors inputs = {};

@@ -87,10 +87,6 @@ void add_shapes(const ObservedOperation& operation, FlightEntry& entry) {
   }
 }
 
-std::optional<int> value_of(const std::optional<Rank>& rank) {
-  return rank ? std::optional(rank->value()) : std::nullopt;
-}
-
 }  // namespace
 
 FlightRecorder::FlightRecorder(std::size_t entries)
@@ -101,8 +97,8 @@ FlightRecorder::~FlightRecorder() = default;
 std::uint64_t FlightRecorder::begun(const ObservedOperation& operation) {
   FlightEntry entry{
       .operation = flight_name(operation),
-      .sends_to = value_of(operation.message_to),
-      .receives_from = value_of(operation.message_from),
+      .message_to = operation.message_to,
+      .message_from = operation.message_from,
       .collective_number = operation.collective_number,
       .message_number = operation.message_number,
       .timeout = std::chrono::duration_cast<std::chrono::milliseconds>(

@@ -163,10 +163,10 @@ FoundBytes agree(Communicator& world, const LinkCacheOptions& cache, const Choos
   if (measured) finding = {.bytes = *measured, .found = 1};
   if (!measured && known) finding.found = 1;
   if (measured && world.rank() == 0 && !path.empty()) {
-    const bool is_same = known && are_alike(known->one_sync, *measured);
+    const bool is_confirmed = known && are_alike(known->one_sync, *measured);
     save_link(path, text,
               {.one_sync = finding.bytes,
-               .confirmed = is_same ? 1.0 : 0.0,
+               .confirmed = is_confirmed ? 1.0 : 0.0,
                .measured_at = std::chrono::system_clock::now()});
   }
   share();

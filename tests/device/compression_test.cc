@@ -32,7 +32,7 @@ torch::Tensor batch_of(int step, int rank, torch::Device device) {
                 device);
 }
 
-// Exchanged on the device, by NCCL or by our kernels, or by the host ("schedules").
+// Exchanged on the device, by NCCL or by our kernels, or by the host (By::schedules).
 class DeviceCodecs : public OnDevices {
  protected:
   static void expect_way(const class Twins& twins);
