@@ -182,6 +182,14 @@ TEST(RunEnd, TheTimeLimitHoldsAlsoAfterAFailure) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
 }
 
+TEST(RunEnd, TheTimeLimitHoldsAlsoForRanksThatStartAfterIt) {
+  const TimePoint begin = Clock::now();
+  const Ended ended =
+      testing::run({"run", "-n", "150", "--timeout", "0.05", "--grace", "0", "--", "sleep", "60"});
+  EXPECT_EQ(ended.status, 124);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(30));
+}
+
 TEST(RunEnd, StrangersWithOpenConnectionsDoNotKeepTheLauncher) {
   Tool tool(shell(1, "echo port=${STRETTO_RENDEZVOUS#*:}; read line </dev/null; sleep 0.5"));
   ASSERT_TRUE(tool.output().wait_for("port="));

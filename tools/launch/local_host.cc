@@ -116,14 +116,11 @@ Result<std::optional<RankEvent>> LocalHost::next() {
 
 Status LocalHost::take_started(RankEvent& event) {
   const bool is_restart = event.local_rank < static_cast<int>(pids_.size());
-  if (is_restart) {
-    pids_[static_cast<std::size_t>(event.local_rank)] = event.pid;
-    // What the others have been sent since this one was to be started.
-    for (std::size_t i = signals_before_restart_; i < signals_sent_.size(); ++i) {
-      ::kill(-event.pid, signals_sent_[i]);
-    }
-  } else {
-    pids_.push_back(event.pid);
+  if (!is_restart) pids_.push_back(0);
+  pids_[static_cast<std::size_t>(event.local_rank)] = event.pid;
+  // What the others have been sent since this one was to be started.
+  for (std::size_t i = signals_before_start_; i < signals_sent_.size(); ++i) {
+    ::kill(-event.pid, signals_sent_[i]);
   }
   const int rank = options_.rank_of(event.local_rank);
   const auto prefix = [&](int fd) {
@@ -185,7 +182,7 @@ void LocalHost::restart(int local_rank, int number) {
   board_.promise_obituary(options_.rank_of(local_rank));
   // The guardian reaps what had this number.
   pids_[static_cast<std::size_t>(local_rank)] = 0;
-  signals_before_restart_ = signals_sent_.size();
+  signals_before_start_ = signals_sent_.size();
   guardian_.restart(local_rank, number);
 }
 

@@ -68,7 +68,9 @@ class LocalHost final : public Host {
   std::unique_ptr<bootstrap::StoreServer> server_;
   std::vector<pid_t> pids_;  // By local rank; 0 while one is started again.
   std::vector<int> signals_sent_;
-  std::size_t signals_before_restart_ = 0;  // The last restart, as a place in these.
+  // As a place in these: when the rank was to be started that starts next. Restarts come one after
+  // the other, once all ranks have started for the first time.
+  std::size_t signals_before_start_ = 0;
   std::optional<long> kills_ = out_of_memory_kills();
   long unexplained_kills_ = 0;  // Since then, but for those of ranks that have ended by SIGKILL.
   // A rank has failed, or all have been told to end.
