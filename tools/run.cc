@@ -151,7 +151,7 @@ void describe(CLI::App& app, CommandLine& line) {
 Status settle_hosts(const CLI::App& app, CommandLine& line) {
   launch::LaunchOptions& options = line.launch;
   options.hosts.front().ranks = line.ranks;
-  if (!line.hosts.empty()) {
+  if (app.count("--hosts") > 0) {
     STRETTO_ASSIGN_OR_RETURN(options.hosts, launch::read_hosts(line.hosts, line.ranks));
     if (app.count("--host-index") == 0) {
       options.remote_shell = CLI::detail::split_up(line.remote_shell);
@@ -160,6 +160,12 @@ Status settle_hosts(const CLI::App& app, CommandLine& line) {
         return status_of(StatusCode::invalid_argument, "--ssh names no program");
       }
     }
+  }
+  for (const char* way : {"--ssh", "--wait-for-hosts"}) {
+    if (app.count(way) == 0 || !options.remote_shell.empty()) continue;
+    return status_of(StatusCode::invalid_argument,
+                     "{} is for the way to other hosts: it needs --hosts, and no --host-index",
+                     way);
   }
   const int last = static_cast<int>(options.hosts.size()) - 1;
   if (options.host_index >= 0 && options.host_index <= last) return {};
