@@ -218,6 +218,11 @@ TEST(RunLimits, WithoutPrefixesTheOutputIsWhatTheRankWrote) {
   EXPECT_EQ(ended.errors, "error");
 }
 
+TEST(RunLimits, TheLineForProgramsIsALineOfItsOwn) {
+  const Ended ended = testing::run({"run", "--no-prefix", "--json", "--", "printf", "end"});
+  EXPECT_TRUE(ended.output.starts_with("end\n{")) << ended.output;
+}
+
 // The launcher, run by a user who may have so many processes (and threads), for two ranks.
 Ended run_with_processes(int limit, const std::string& mark) {
   Arguments before = {"prlimit", "--nproc=" + std::to_string(limit)};

@@ -398,7 +398,7 @@ int launch(const LaunchOptions& options) {
   const JobOutcome outcome = job.outcome();
   if (local != nullptr) local->linger(signals.value(), outcome.exit_status() != 0);
   write_fully(STDERR_FILENO, report(outcome));
-  if (options.json) write_fully(STDOUT_FILENO, report_json(outcome));
+  if (options.json) write_own_line(report_json(outcome));
   return outcome.exit_status();
 }
 

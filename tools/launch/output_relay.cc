@@ -24,6 +24,11 @@ namespace {
 constexpr std::size_t kLargestPipe = std::size_t{1} << 20;
 constexpr std::size_t kPiece = 64 * 1024;
 
+// Relays of several hosts write to the same output.
+std::mutex output_mutex;
+// Whether the last line on standard output has not ended. Guarded by the mutex.
+bool line_open = false;
+
 }  // namespace
 
 void LinePrefixer::add(std::string_view bytes, std::string& output) {
@@ -176,13 +181,18 @@ void OutputRelay::close(Pipe& pipe) {
 }
 
 void OutputRelay::write(int target, std::string_view text) {
-  // Relays of several hosts write to the same output.
-  static std::mutex one_at_a_time;
-  const std::lock_guard lock(one_at_a_time);
+  const std::lock_guard lock(output_mutex);
+  if (target == STDOUT_FILENO && !text.empty()) line_open = text.back() != '\n';
   const int error_number = write_fully(target, text);
   if (error_number == 0 || error_number == EPIPE || std::exchange(said_what_is_lost_, true)) return;
   const Status status = system_status("some of the ranks' output is lost", error_number);
   write_fully(STDERR_FILENO, fmt::format("stretto run: {}\n", status.message()));
+}
+
+void write_own_line(std::string_view line) {
+  const std::lock_guard lock(output_mutex);
+  if (line_open) write_fully(STDOUT_FILENO, "\n");
+  write_fully(STDOUT_FILENO, line);
 }
 
 int write_fully(int fd, std::string_view text) {

@@ -104,6 +104,10 @@ class OutputRelay {
   StoppableThread thread_;
 };
 
+// Writes a line, with its end, to standard output. It is a line of its own even where what relays
+// have written there ends within a line.
+void write_own_line(std::string_view line);
+
 // Writes all of it, however slowly it is read. Returns 0, or the errno for which it gave up: EPIPE
 // when the reader has gone.
 int write_fully(int fd, std::string_view text);
