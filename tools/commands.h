@@ -10,7 +10,8 @@
 
 namespace CLI {
 class App;
-}
+class Validator;
+}  // namespace CLI
 
 // The commands of the `stretto` program. `arguments` is what follows the command's name. They
 // return the exit status: 0 for success and --help, 2 for a command line that they do not
@@ -31,6 +32,9 @@ int usage_error(std::string_view command, std::string_view sentence);
 // do: help was printed, or a usage error, with the hint if arguments were left over.
 std::optional<int> parse(CLI::App& app, std::string_view command,
                          std::vector<std::string> arguments, std::string_view hint_for_extras = {});
+
+// For options that take a number. Unlike CLI::Range it does not let "nan" pass.
+CLI::Validator number_within(double low, double high, const std::string& unit);
 
 // `stretto run`: otherwise returns launch()'s status.
 int run_command(const std::vector<std::string>& arguments);

@@ -109,6 +109,9 @@ TEST(Plan, SaysWhatIsWrong) {
   (void)output_of({"all_reduce", "magic"}, 2);
   (void)output_of({"all_reduce", "ring", "-n", "4", "--rank", "4"}, 2);
   (void)output_of({"all_reduce", "ring", "-n", "0"}, 2);
+  for (const char* option : {"--gbit", "--latency-us", "--local-gbit", "--local-latency-us"}) {
+    (void)output_of({"all_reduce", option, "nan"}, 2);
+  }
 }
 
 }  // namespace

@@ -87,6 +87,8 @@ std::string pipeline_names() {
 }
 
 void describe(CLI::App& app, CommandLine& line) {
+  const CLI::Validator bandwidth = number_within(1e-6, 1e6, "Gbit/s");
+  const CLI::Validator latency = number_within(0, 1e9, "microseconds");
   app.footer(kExamples);
   app.add_option("collective", line.collective, "all_reduce, reduce_scatter, all_gather, ...");
   app.add_option("algorithm", line.algorithm, "ring, direct, ... (see --list)");
@@ -102,17 +104,17 @@ void describe(CLI::App& app, CommandLine& line) {
   app.add_option("--bytes", line.bytes, "Bytes of a rank's input or output, the longest of all")
       ->capture_default_str();
   app.add_option("--gbit", line.gbit_per_second, "Bandwidth of a link, Gbit/s each way")
-      ->check(CLI::PositiveNumber)
+      ->check(bandwidth)
       ->capture_default_str();
   app.add_option("--latency-us", line.latency_us, "Latency of a link, microseconds")
-      ->check(CLI::NonNegativeNumber)
+      ->check(latency)
       ->capture_default_str();
   app.add_option("--local-gbit", line.local_gbit_per_second,
                  "With --hosts: bandwidth inside a host")
-      ->check(CLI::PositiveNumber)
+      ->check(bandwidth)
       ->capture_default_str();
   app.add_option("--local-latency-us", line.local_latency_us, "With --hosts: latency inside a host")
-      ->check(CLI::NonNegativeNumber)
+      ->check(latency)
       ->capture_default_str();
   app.add_option("--streams", line.pipeline,
                  fmt::format("Instead, the stages of a pipeline: {}", pipeline_names()));

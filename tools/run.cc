@@ -100,14 +100,7 @@ void describe_ends(CLI::App& app, CommandLine& line, const CLI::Validator& durat
 }
 
 void describe(CLI::App& app, CommandLine& line) {
-  // Not CLI::Range, which lets "nan" pass.
-  const CLI::Validator duration(
-      [](const std::string& text) {
-        double value = 0;
-        const bool fits = CLI::detail::lexical_cast(text, value) && value >= 0 && value <= 1e9;
-        return fits ? std::string() : text + " is no time in seconds from 0 to 1e9";
-      },
-      "SECONDS");
+  const CLI::Validator duration = number_within(0, 1e9, "seconds");
   app.footer(kExamples);
   app.add_option("-n,--ranks", line.ranks, "Ranks to start on this host, or on each host")
       ->check(CLI::Range(1, 65536))
@@ -287,6 +280,17 @@ std::optional<int> parse(CLI::App& app, std::string_view command,
     return usage_error(command, error.what());
   }
   return std::nullopt;
+}
+
+CLI::Validator number_within(double low, double high, const std::string& unit) {
+  return {
+      [=](const std::string& text) {
+        double value = 0;
+        const bool fits = CLI::detail::lexical_cast(text, value) && value >= low && value <= high;
+        return fits ? std::string()
+                    : fmt::format("{} is no number of {} from {:g} to {:g}", text, unit, low, high);
+      },
+      unit};
 }
 
 SplitArguments split_arguments(const std::vector<std::string>& arguments) {

@@ -129,7 +129,7 @@ TEST(Run, SaysWhatIsWrongWithACommandLine) {
   EXPECT_EQ(run({"run", "-n", "2"}).status, 2);
   expect_contains(run({"run"}).errors, "put it behind \"--\"");
   expect_contains(run({"run", "./train"}).errors, "goes behind \"--\"");
-  expect_contains(run({"run", "--settle", "nan", "--", "x"}).errors, "nan is no time in seconds");
+  expect_contains(run({"run", "--settle", "nan", "--", "x"}).errors, "nan is no number of seconds");
   expect_contains(run({"run", "-n", "0", "--", "x"}).errors, "--ranks");
   expect_contains(run({"run", "--hosts", ",", "--", "x"}).errors, "--hosts , names no host");
   expect_contains(run({"run", "--hosts", "", "--", "x"}).errors, "names no host");

@@ -108,7 +108,7 @@ void describe(CLI::App& app, BenchOptions& options, Texts& texts) {
   describe_operation(app, options, texts);
   describe_sizes(app, options, texts);
   app.add_option("--seconds-per-line", options.seconds_per_line, "For the samples of a line")
-      ->check(CLI::Range(0.001, 3600.0))
+      ->check(tools::number_within(0.001, 3600, "seconds"))
       ->capture_default_str();
   app.add_option("--repeats", options.repeats, "How often to measure everything")
       ->check(CLI::Range(1, 1000))

@@ -108,12 +108,19 @@ TEST(BenchOptions, AllIsEveryCollectiveOnce) {
 
 TEST(BenchOptions, MistakesAreExplained) {
   const std::vector<std::vector<std::string>> mistakes = {
-      {"all_reduced"},           {"--dtype", "f33"},
-      {"--op", "add"},           {"--bytes", "8,x"},
-      {"--buffers", "mine"},     {"--min-bytes", "2K", "--max-bytes", "1K"},
-      {"--dtype", "f8_e4m3"},    {"--in-place", "--out-of-place"},
-      {"--transport", "ether"},  {"--step", "1"},
-      {"--check", "--no-check"}, {"--max-bytes", "many"}};
+      {"all_reduced"},
+      {"--dtype", "f33"},
+      {"--op", "add"},
+      {"--bytes", "8,x"},
+      {"--buffers", "mine"},
+      {"--min-bytes", "2K", "--max-bytes", "1K"},
+      {"--dtype", "f8_e4m3"},
+      {"--in-place", "--out-of-place"},
+      {"--transport", "ether"},
+      {"--step", "1"},
+      {"--check", "--no-check"},
+      {"--max-bytes", "many"},
+      {"--seconds-per-line", "nan"}};
   for (const auto& arguments : mistakes) {
     const ParsedOptions result = parse_options(arguments);
     EXPECT_FALSE(result.options.has_value()) << arguments.back();
