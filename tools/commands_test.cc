@@ -108,7 +108,9 @@ TEST(Plan, ShowsThePipelinesOfStreams) {
 TEST(Plan, SaysWhatIsWrong) {
   (void)output_of({"all_reduce", "magic"}, 2);
   (void)output_of({"all_reduce", "ring", "-n", "4", "--rank", "4"}, 2);
+  (void)output_of({"all_reduce", "ring", "-n", "4", "--rank", "-7"}, 2);
   (void)output_of({"all_reduce", "ring", "-n", "0"}, 2);
+  (void)output_of({"--list", "--json"}, 2);
   for (const char* option : {"--gbit", "--latency-us", "--local-gbit", "--local-latency-us"}) {
     (void)output_of({"all_reduce", option, "nan"}, 2);
   }

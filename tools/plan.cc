@@ -98,7 +98,8 @@ void describe(CLI::App& app, CommandLine& line) {
   app.add_option("--hosts", line.hosts, "Ranks on each host: 3+5+1 [all on one]");
   app.add_option("--per-host", line.per_host, "The same where all hosts but the last have as many")
       ->check(CLI::Range(1, kPricedRanksMax));
-  app.add_option("--rank", line.rank, "Print the steps of this rank only");
+  app.add_option("--rank", line.rank, "Print the steps of this rank only")
+      ->check(CLI::Range(0, kRanksMax - 1));
   app.add_option("--root", line.root, "Root of a broadcast, reduce, gather or scatter")
       ->capture_default_str();
   app.add_option("--bytes", line.bytes, "Bytes of a rank's input or output, the longest of all")
@@ -256,7 +257,6 @@ int report_pipeline(const CommandLine& line) {
     return usage_error("plan", fmt::format("there is no pipeline \"{}\", but: {}", line.pipeline,
                                            pipeline_names()));
   }
-  if (line.json) return usage_error("plan", "--streams prints no JSON");
   fmt::print("{}", text);
   return 0;
 }
@@ -371,6 +371,9 @@ int plan_command(const std::vector<std::string>& arguments) {
   CLI::App app(kDescription, "stretto plan");
   describe(app, line);
   if (const auto status = parse(app, "plan", arguments)) return *status;
+  if (line.json && (line.list || !line.pipeline.empty())) {
+    return usage_error("plan", "--list and --streams print no JSON");
+  }
   if (line.list) return list_algorithms();
   if (!line.pipeline.empty()) return report_pipeline(line);
   const auto collective = collective_of(line.collective);

@@ -171,8 +171,24 @@ std::string set_sizes(const Texts& texts, BenchOptions& options) {
   return {};
 }
 
+// A sentence about what was asked for and would not be done, or nothing.
+std::string find_unheeded(const Texts& texts, const BenchOptions& options) {
+  if (options.compression && (!texts.operations.empty() || texts.dtype != "f32")) {
+    return "--compression measures gradients of f32: it takes no collective and no other --dtype";
+  }
+  if ((options.compression || options.explain) && !options.algorithm.empty()) {
+    return "--algorithm is for what is measured, without --explain and --compression";
+  }
+  const auto& named = texts.operations;
+  if (options.explain && std::find(named.begin(), named.end(), "send_recv") != named.end()) {
+    return "--explain has nothing to say of send_recv, which knows one way only";
+  }
+  return {};
+}
+
 // A sentence about what is wrong, or nothing.
 std::string set_from(const Texts& texts, BenchOptions& options) {
+  if (std::string mistake = find_unheeded(texts, options); !mistake.empty()) return mistake;
   if (std::string mistake = set_operations(texts, options); !mistake.empty()) return mistake;
   if (std::string mistake = set_sizes(texts, options); !mistake.empty()) return mistake;
   const auto dtype = find_named<DType>(texts.dtype, kDTypeCount);

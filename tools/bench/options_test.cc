@@ -120,13 +120,18 @@ TEST(BenchOptions, MistakesAreExplained) {
       {"--step", "1"},
       {"--check", "--no-check"},
       {"--max-bytes", "many"},
-      {"--seconds-per-line", "nan"}};
+      {"--seconds-per-line", "nan"},
+      {"--compression", "all_reduce"},
+      {"--compression", "--dtype", "f16"},
+      {"--explain", "--algorithm", "ring"},
+      {"--explain", "send_recv"}};
   for (const auto& arguments : mistakes) {
     const ParsedOptions result = parse_options(arguments);
     EXPECT_FALSE(result.options.has_value()) << arguments.back();
     EXPECT_EQ(result.status, 2) << arguments.back();
   }
   EXPECT_TRUE(parse_options({"all_gather", "--dtype", "f8_e4m3"}).options.has_value());
+  EXPECT_TRUE(parse_options({"--explain", "all"}).options.has_value());
   EXPECT_EQ(parse_options({"--help"}).status, 0);
 }
 
