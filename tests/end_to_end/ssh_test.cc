@@ -237,5 +237,16 @@ TEST_F(Ssh, AHostThatIsNotThereYetIsTriedAgain) {
   expect_contains(ended.output, "[2] here");
 }
 
+// As ssh does that leaves a connection behind for others to share.
+TEST(RemoteShell, ItsEndIsNoticedAlthoughAnotherProcessHoldsItsOutput) {
+  const TimePoint begin = Clock::now();
+  const Ended ended = testing::run(
+      {"run", "--hosts", "node0", "--ssh", "sh -c 'sleep 60 & exit 127'", "--", "true"});
+  EXPECT_EQ(ended.status, 255);
+  expect_contains(ended.errors, "rank 0 on node0 failed first: not started, as \"sh -c ");
+  expect_contains(ended.errors, "ended with exit code 127");
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(30));
+}
+
 }  // namespace
 }  // namespace stretto

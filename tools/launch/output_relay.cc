@@ -114,7 +114,8 @@ void OutputRelay::take_added() {
   added_.clear();
 }
 
-Status OutputRelay::start() {
+Status OutputRelay::start(FileDescriptor writer) {
+  writer_ = std::move(writer);
   // As if woken: there are those that were added before.
   wake_ = FileDescriptor(::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_.valid()) return system_status("eventfd");
@@ -130,14 +131,18 @@ void OutputRelay::finish() {
 void OutputRelay::run(int stop) {
   while (true) {
     // A negative number is skipped by poll(): a pipe that has ended.
-    std::vector<pollfd> entries{{stop, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+    std::vector<pollfd> entries{
+        {stop, POLLIN, 0}, {wake_.get(), POLLIN, 0}, {writer_.get(), POLLIN, 0}};
     for (const Pipe& pipe : pipes_) entries.push_back({pipe.source.get(), POLLIN, 0});
     if (::poll(entries.data(), entries.size(), -1) < 0) continue;
     if (entries[0].revents != 0) return;
     for (std::size_t i = 0; i < pipes_.size(); ++i) {
-      if (entries[i + 2].revents != 0) copy(pipes_[i]);
+      if (entries[i + 3].revents != 0) copy(pipes_[i]);
     }
     if (entries[1].revents != 0) take_added();
+    if (entries[2].revents == 0) continue;
+    for (Pipe& pipe : pipes_) drain(pipe);
+    writer_.reset();
   }
 }
 

@@ -72,7 +72,9 @@ class OutputRelay {
   void add(FileDescriptor source, int target, std::string prefix);
   // The same for a pipe with marked lines: they go to `marked`, which ends with the pipe.
   void add_marked(FileDescriptor source, int target, std::string marker, FileDescriptor marked);
-  Status start();
+  // `writer` may be a descriptor that becomes readable when the process that writes has ended (a
+  // pidfd): then the pipes end with what they hold, whoever else could still write to them.
+  Status start(FileDescriptor writer = {});
   // Passes on what the pipes still hold and ends, whether or not somebody could still write to
   // them, or whether it had been started. Blocks while the reader of the output does not read.
   void finish();
@@ -99,6 +101,7 @@ class OutputRelay {
   std::mutex mutex_;
   std::vector<Pipe> added_;  // Guarded by the mutex.
   FileDescriptor wake_;      // An eventfd, once the thread runs.
+  FileDescriptor writer_;
   std::vector<Pipe> pipes_;
   bool said_what_is_lost_ = false;
   StoppableThread thread_;

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -69,7 +70,8 @@ Status RemoteHost::start() {
   relay_ = std::make_unique<OutputRelay>();
   relay_->add(std::move(child.output), STDOUT_FILENO, "");
   relay_->add_marked(std::move(child.errors), STDERR_FILENO, marker_, std::move(events.writing));
-  return relay_->start();
+  // Others may hold on to its output: a connection that is shared and outlives it.
+  return relay_->start(FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, shell_, 0))));
 }
 
 // The order is written before anybody reads it. A pipe may hold a page of it, if this user has
@@ -139,7 +141,7 @@ Result<std::optional<RankEvent>> RemoteHost::next() {
   }
 }
 
-// The agent's events have ended, and so has it, or will soon.
+// The agent's events have ended, and so has it, or will soon; or the shell has.
 Status RemoteHost::after_shell() {
   wait_for_shell();
   events_.reset();
