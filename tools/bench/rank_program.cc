@@ -149,14 +149,17 @@ int RankProgram::run() {
 }
 
 bool RankProgram::fits(const Measurement& plan) {
-  const std::size_t needed = needed_bytes(options_, plan.operation, plan.bytes, comm_.size());
+  const auto needed =
+      static_cast<double>(needed_bytes(options_, plan.operation, plan.bytes, comm_.size()));
   const std::optional<MemoryLeft> left = find_memory_left();
-  const bool enough = !left || needed < left->left_bytes;
-  if ((*coordinator_).agree(enough ? 1 : 0) != 0) return true;
+  // Negative, so that the largest is that of the host with the least.
+  std::vector<double> least = {left ? -static_cast<double>(left->left_bytes) : -HUGE_VAL};
+  (*coordinator_).maxima(least);
+  if (needed < -least.front()) return true;
   if (reporter_) {
     reporter_->note(fmt::format("{} is left out: it needs {:.1f} GiB of memory, {:.1f} are there",
-                                describe(plan), std::ldexp(static_cast<double>(needed), -30),
-                                std::ldexp(left ? static_cast<double>(left->left_bytes) : 0, -30)));
+                                describe(plan), std::ldexp(needed, -30),
+                                std::ldexp(-least.front(), -30)));
   }
   return false;
 }
