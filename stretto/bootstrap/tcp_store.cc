@@ -4,6 +4,7 @@
 #include "stretto/bootstrap/tcp_store.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/owner_process.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_client.h"
 #include "stretto/bootstrap/store_frame.h"
@@ -42,6 +44,10 @@ class ConnectionWatch : public StoreWatch {
  public:
   ConnectionWatch(FileDescriptor connection, std::string key)
       : connection_(std::move(connection)), key_(std::move(key)) {}
+  // A forked child that still holds the connection would keep it from ending.
+  ~ConnectionWatch() override {
+    if (owner_process_.is_here()) (void)::shutdown(connection_.get(), SHUT_RDWR);
+  }
 
   Status leave(std::string_view value, std::string_view revoked_by, const WaitLimit& limit) {
     const StoreRequest will{
@@ -68,6 +74,7 @@ class ConnectionWatch : public StoreWatch {
   }
 
  private:
+  const OwnerProcess owner_process_;
   FileDescriptor connection_;
   const std::string key_;
   bool asked_ = false;

@@ -4,6 +4,8 @@
 #include "stretto/job/membership.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <map>
@@ -11,6 +13,7 @@
 #include <random>
 #include <thread>
 
+#include "stretto/base/file_descriptor.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
 #include "tests/support/expect_contains.h"
@@ -102,6 +105,30 @@ TEST_F(MembershipTest, GoesOnWithThoseThatLive) {
   EXPECT_EQ(generations[0].number, 2);
   EXPECT_EQ(numbers_of(generations[0]), (Numbers{2, 3}));
   EXPECT_EQ(generations[1].rank, 1);
+}
+
+// A worker of a DataLoader, say.
+TEST_F(MembershipTest, WhoHasLeftIsGoneThoughAForkedChildLives) {
+  auto first = enter({.first_size = 2});
+  const auto second = enter({.first_size = 2});
+  meet({first.get(), second.get()});
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const FileDescriptor reading(ends[0]);
+  FileDescriptor writing(ends[1]);
+  const pid_t child = ::fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    ::close(writing.get());
+    char end_of_test = 0;
+    ::_exit(static_cast<int>(::read(reading.get(), &end_of_test, 1)));
+  }
+  first.reset();
+  EXPECT_EQ(numbers_of(meet(*second)), (Numbers{2}));
+  writing.reset();
+  int status = -1;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(MembershipTest, ANewcomerWaitsUntilTheOthersCome) {
