@@ -107,8 +107,17 @@ def _module() -> Any:
 def _end_groups(error: BaseException | None = None) -> None:
     """Other ranks hear of the exception that ends this one, if nobody has caught it."""
     error = error or getattr(sys, "last_value", None)
-    text = "" if error is None else f"has ended by {type(error).__name__}: {error}"
-    _loaded.shut_down_all(text[:400])
+    _loaded.shut_down_all("" if error is None else _name_end(error))
+
+
+def _name_end(error: BaseException) -> str:
+    text = f"has ended by {type(error).__name__}"
+    try:
+        text += f": {error}"
+    except Exception:  # Of its __str__; groups have to end all the same.
+        pass
+    # The name of a file may have bytes that are no UTF-8.
+    return text.encode("utf-8", "backslashreplace").decode()[:400]
 
 
 def _find_backend(group: dist.ProcessGroup) -> Any:

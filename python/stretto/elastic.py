@@ -125,9 +125,11 @@ class ElasticJob:
         """leave(); other ranks hear of the exception, if one ends the block."""
         from stretto import _end_groups
 
-        if error is not None:
-            _end_groups(error)
-        self.leave()
+        try:
+            if error is not None:
+                _end_groups(error)
+        finally:
+            self.leave()
 
     def _entered(self) -> Any:
         if self._job is None:

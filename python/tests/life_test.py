@@ -189,7 +189,7 @@ rank = int(sys.argv[1])
 dist.init_process_group("stretto", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
 dist.barrier()
 if rank == 1:
-    raise KeyError("no such image")
+    raise ValueError("no image \\udcff")  # As os.listdir() names a file that is no UTF-8.
 dist.all_reduce(torch.ones(1))
 """
         with tempfile.TemporaryDirectory() as folder:
@@ -202,7 +202,18 @@ dist.all_reduce(torch.ones(1))
                 for rank in range(2)
             ]
             told = [process.communicate(timeout=ranks.TIMEOUT_SECONDS)[1] for process in processes]
-        self.assertIn("rank 1 has ended by KeyError: 'no such image'", told[0])
+        self.assertIn("rank 1 has ended by ValueError: no image", told[0])
+
+    def test_an_exception_without_a_text_ends_the_groups_too(self) -> None:
+        import stretto
+
+        class Silent(Exception):
+            def __str__(self) -> str:
+                raise ZeroDivisionError
+
+        with mock.patch.object(stretto, "_loaded") as module:
+            stretto._end_groups(Silent())
+        module.shut_down_all.assert_called_once_with("has ended by Silent")
 
     def test_below_the_debug_wrapper(self) -> None:
         """Of TORCH_DISTRIBUTED_DEBUG=DETAIL: what only stretto has works there, too."""
