@@ -268,6 +268,13 @@ def coalesces(rank: int, size: int) -> None:
         dist.reduce_scatter_tensor(shares[1], torch.cat([value(rank, shape=(5,))] * size))
     same(shares[0], total(size))
     same(shares[1], total(size, shape=(5,)))
+    gathered = [[torch.empty(1 << 19), torch.empty(4)] for _ in range(size)]
+    refused = ranks.refusal(  # The second one, when the first has begun.
+        lambda: dist.all_gather_coalesced(gathered, [torch.ones(1 << 19), torch.ones(5)])
+    )
+    assert "5 elements; it must have 4" in refused, refused
+    dist.all_reduce(tensors[0])
+    same(tensors[0], total(size) * size)
 
 
 def reduces_sparse_tensors(rank: int, size: int) -> None:

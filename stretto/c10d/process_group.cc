@@ -236,9 +236,8 @@ WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
                  const stretto::AllReduceOptions ours = {
                      .op = reduction.op, .factor = reduction.factor, .timeout = timeout};
                  if (!is_each_alone) return comm.all_reduce_coalesced(views, ours);
-                 std::vector<stretto::Work> works;
-                 for (const View& view : views) works.push_back(comm.all_reduce(view, ours));
-                 return stretto::Work::all(std::move(works));
+                 return submit_each(views.size(),
+                                    [&](std::size_t i) { return comm.all_reduce(views[i], ours); });
                });
 }
 
@@ -303,16 +302,13 @@ WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& 
   std::vector<std::vector<View>> views;
   for (const Tensors& list : lists) views.push_back(held.outputs(list));
   const std::vector<ConstView> sources = held.inputs(inputs);
-  return start(
-      {OpType::ALLGATHER_COALESCED, "stretto:all_gather_coalesced", options.timeout, held, inputs,
-       results},
-      [&](Communicator& comm, Duration timeout) {
-        std::vector<stretto::Work> works;
-        for (std::size_t i = 0; i < sources.size(); ++i) {
-          works.push_back(comm.all_gather_list(sources[i], views[i], {.timeout = timeout}));
-        }
-        return stretto::Work::all(std::move(works));
-      });
+  return start({OpType::ALLGATHER_COALESCED, "stretto:all_gather_coalesced", options.timeout, held,
+                inputs, results},
+               [&](Communicator& comm, Duration timeout) {
+                 return submit_each(sources.size(), [&](std::size_t i) {
+                   return comm.all_gather_list(sources[i], views[i], {.timeout = timeout});
+                 });
+               });
 }
 
 WorkPtr ProcessGroupStretto::allgather_into_tensor_coalesced(

@@ -65,6 +65,17 @@ void call(const Continuation& callback, const Status& status) {
 
 }  // namespace
 
+stretto::Work submit_each(std::size_t count, c10::function_ref<stretto::Work(std::size_t)> submit) {
+  std::vector<stretto::Work> works;
+  try {
+    while (works.size() < count) works.push_back(submit(works.size()));
+  } catch (const Error&) {
+    for (stretto::Work& work : works) (void)work.wait_status();
+    throw;
+  }
+  return stretto::Work::all(std::move(works));
+}
+
 void InFlight::Outcome::end(const Status& how) {
   std::shared_ptr<void> freed;  // Not under the lock: tensors may need the lock of Python.
   const std::shared_ptr<Shared> alive = how.ok() ? nullptr : group.lock();

@@ -15,6 +15,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Stream.h>
+#include <c10/util/FunctionRef.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -37,6 +38,10 @@ struct Shared;
 inline bool has_ended_well(stretto::Work& work) {
   return work.duration() && work.wait_status().ok();
 }
+
+// One Work for several operations, of which submit(i) begins each. If one of them is refused, those
+// before it end first: destroyed by the exception, they would abort the communicator.
+stretto::Work submit_each(std::size_t count, c10::function_ref<stretto::Work(std::size_t)> submit);
 
 // One operation, of which a Work of PyTorch's and those who wait for its future know.
 class InFlight {
