@@ -109,6 +109,20 @@ class HandlesTest(unittest.TestCase):
 
         ranks.with_group(body)
 
+    def test_a_source_is_known_while_callbacks_run(self) -> None:
+        def body(rank: int, size: int) -> None:
+            if rank == 1:
+                time.sleep(0.2)  # So that the receive is in flight.
+                dist.send(torch.ones(1), 0)
+                return
+            work = dist.group.WORLD.recv_anysource([torch.empty(1)], 0)
+            future = work.get_future()
+            future.then(lambda _: time.sleep(0.5))
+            future.wait()
+            assert work.wait() and work._source_rank() == 1
+
+        ranks.with_group(body)
+
     def test_a_death_reaches_every_handle(self) -> None:
         def body(rank: int, size: int, path: str) -> list[str]:
             ranks.start(path, rank, size)

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
@@ -56,11 +57,16 @@ std::optional<std::vector<at::Tensor>> inputs_for_profiler(at::TensorList inputs
   return at::hasCallbacks() ? std::optional(inputs.vec()) : std::nullopt;
 }
 
+// Of this thread, which then may hold the lock of an operation that it moves along.
+thread_local bool is_in_callback = false;
+
 // The program's callbacks may throw, and whoever calls them is in the middle of something else.
 void call(const Continuation& callback, const Status& status) {
+  const bool was_in_callback = std::exchange(is_in_callback, true);
   catch_all(
       [&] { callback(status); },
       [](const char* what) { log(LogLevel::error, "a callback of an operation threw: {}", what); });
+  is_in_callback = was_in_callback;
 }
 
 }  // namespace
@@ -172,7 +178,9 @@ void InFlight::end_beside_others() {
 }
 
 std::optional<Rank> InFlight::source() {
-  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!try_end()) return std::nullopt;
+  const auto lock =
+      is_in_callback ? std::unique_lock(mutex_, std::try_to_lock) : std::unique_lock(mutex_);
   if (!lock || !work_.done()) return std::nullopt;
   return work_.source();
 }
@@ -245,6 +253,7 @@ std::exception_ptr WorkStretto::exception() const {
 }
 
 int WorkStretto::sourceRank() const {
+  const WithoutGil without_gil;
   const std::optional<Rank> source = operation_->source();
   TORCH_CHECK(source, "only a receive that has ended knows whose message it was");
   return source->value();

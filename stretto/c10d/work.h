@@ -77,7 +77,8 @@ class InFlight {
   bool has_ended() const { return outcome_ == nullptr || outcome_->ended; }
   Status status() const { return outcome_ == nullptr ? Status() : outcome_->status; }
   Duration duration() const { return outcome_ == nullptr ? Duration::zero() : outcome_->duration; }
-  // Of a receive, whose message it was. Nothing in a callback of the operation, which comes before.
+  // Of a receive, whose message it was. Waits while another thread calls callbacks. Called in one,
+  // it does not, and may know nothing yet.
   std::optional<Rank> source();
 
  private:
