@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,25 +45,15 @@ class ReproducibleGradients:
         group: its backend adds integers of 64 bits there, by reduce_scatter_tensor; the default
             group where None.
 
-        Collective. Raises ValueError, on all ranks if their parameters differ. It goes with its
-        group: whoever makes another one, as after a failure, makes another one of this, too.
+        Collective. Raises ValueError, on all ranks, for other parameters, and if they differ. It
+        goes with its group: whoever makes another one, as after a failure, makes another one of
+        this, too.
         """
         import torch
         import torch.distributed as dist
 
         self._parameters = list(dict.fromkeys(parameters))
         self._group = group
-        for index, each in enumerate(self._parameters):
-            if each.layout != torch.strided or each.dtype not in (
-                torch.float32,
-                torch.float16,
-                torch.bfloat16,
-            ):
-                raise ValueError(
-                    f"parameter {index} is not a dense tensor of float32, float16 or bfloat16"
-                )
-            if each.device != self._parameters[0].device:
-                raise ValueError(f"parameter {index} is on another device than the first")
         size = dist.get_world_size(group)
         self._compare(size)
         self._made: list[torch.Tensor | None] = [None] * len(self._parameters)
@@ -76,14 +66,29 @@ class ReproducibleGradients:
         # So many micro-batches, values that have no such integers, and gradients of each parameter.
         self._added = torch.zeros(2 + len(self._parameters), dtype=torch.int64, device=device)
 
+    def _complaint(self) -> str | None:
+        """What is wrong with the parameters of this rank."""
+        import torch
+
+        dtypes = (torch.float32, torch.float16, torch.bfloat16)
+        for index, each in enumerate(self._parameters):
+            if each.layout != torch.strided or each.dtype not in dtypes:
+                return f"parameter {index} is not a dense tensor of float32, float16 or bfloat16"
+            if each.device != self._parameters[0].device:
+                return f"parameter {index} is on another device than the first"
+        return None
+
     def _compare(self, size: int) -> None:
+        """The others wait here for a rank whose own parameters are wrong, so it tells them."""
         import torch.distributed as dist
 
         own = [(tuple(each.shape), str(each.dtype)) for each in self._parameters]
-        all_ranks: list[object] = [None] * size
-        dist.all_gather_object(all_ranks, own, group=self._group)
-        for rank, other in enumerate(all_ranks):
-            if other != all_ranks[0]:
+        all_ranks: list[Any] = [None] * size
+        dist.all_gather_object(all_ranks, (self._complaint(), own), group=self._group)
+        for rank, (complaint, other) in enumerate(all_ranks):
+            if complaint is not None:
+                raise ValueError(f"rank {rank}: {complaint}")
+            if other != all_ranks[0][1]:
                 raise ValueError(
                     f"rank {rank} has other parameters than rank 0, or in another order"
                 )

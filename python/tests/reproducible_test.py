@@ -103,6 +103,9 @@ class ReproducibleTest(unittest.TestCase):
             parameters = [torch.zeros(5 + rank), torch.zeros(2)]
             text = refusal(lambda: stretto.ReproducibleGradients(parameters))
             assert "rank 1 has other parameters than rank 0" in text
+            parameters = [torch.zeros(2, dtype=torch.float64 if rank == 1 else torch.float32)]
+            text = refusal(lambda: stretto.ReproducibleGradients(parameters))
+            assert "rank 1: parameter 0 is not a dense tensor" in text
 
         ranks.with_group(body, 2)
 
