@@ -105,7 +105,8 @@ class ReproducibleGradients:
             if each.grad is not None and each.grad is made:
                 raise ValueError(
                     f"the gradient of parameter {index} is that of the last reduce(), perhaps with "
-                    "another one added: call zero_grad() before the first backward pass of a step"
+                    "another one added: call zero_grad(), which sets gradients to none, before the "
+                    "first backward pass of a step"
                 )
         begin = 0
         for index, each in enumerate(self._parameters):
