@@ -30,13 +30,18 @@ void check_same_parameters(Communicator& communicator, const std::vector<torch::
   std::vector<reducer::ReplicaItem> items;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const torch::Tensor& parameter = parameters[i];
-    const std::string place = are_of(communicator, {parameter})
+    if (!parameter.defined()) {
+      items.push_back({"parameter", std::to_string(i), {{"shape", "none"}}});
+      continue;
+    }
+    const bool has_strides = parameter.layout() == torch::kStrided;
+    const std::string place = has_strides && are_of(communicator, {parameter})
                                   ? "the communicator's device"
                                   : c10::DeviceTypeName(parameter.device().type(), true);
     items.push_back({"parameter",
                      std::to_string(i),
                      {{"shape", list_text(parameter.sizes())},
-                      {"strides", list_text(parameter.strides())},
+                      {"strides", has_strides ? list_text(parameter.strides()) : "none"},
                       {"dtype", c10::toString(parameter.scalar_type())},
                       {"place", place}}});
   }

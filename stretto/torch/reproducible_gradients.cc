@@ -33,6 +33,8 @@ ReproducibleGradients::ReproducibleGradients(std::vector<torch::Tensor> paramete
     : communicator_(communicator),
       timeout_(timeout),
       parameters_(ddp::distinct(std::move(parameters))) {
+  // First, so that what is refused here is refused on all ranks.
+  ddp::check_same_parameters(communicator, parameters_, timeout_);
   std::size_t count = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor& parameter = parameters_[i];
@@ -43,7 +45,6 @@ ReproducibleGradients::ReproducibleGradients(std::vector<torch::Tensor> paramete
     begins_.push_back(count);
     count += static_cast<std::size_t>(parameter.numel());
   }
-  ddp::check_same_parameters(communicator, parameters_, timeout_);
   added_.resize(parameters_.size() + 1);
   made_.resize(parameters_.size());
   sum_.emplace(communicator, count, timeout_);

@@ -154,11 +154,18 @@ TEST(ReproducibleGradients, RefuseWhatTheyCannotAdd) {
     };
     expect_contains(refused({torch::zeros({2}), torch::zeros({2}, torch::kDouble)}),
                     "parameter 1 is not a dense tensor of f32, f16 or bf16 on the CPU");
-    const auto elements = communicator.rank() == Rank(0) ? 2 : 3;
-    expect_contains(message_of<Mismatch>([&] {
-                      ReproducibleGradients gradients({torch::zeros({elements})}, communicator);
-                    }),
+    const auto differ = [&](const torch::Tensor& on_rank_0, const torch::Tensor& on_rank_1) {
+      const torch::Tensor& own = communicator.rank() == Rank(0) ? on_rank_0 : on_rank_1;
+      return message_of<Mismatch>([&] { ReproducibleGradients gradients({own}, communicator); });
+    };
+    expect_contains(differ(torch::zeros({2}), torch::zeros({3})),
                     "parameter '0' has shape [2] on rank 0; [3] on rank 1");
+    expect_contains(differ(torch::zeros({2}), torch::zeros({2}, torch::kDouble)),
+                    "parameter '0' has dtype Float on rank 0; Double on rank 1");
+    expect_contains(differ(torch::zeros({2}), torch::zeros({2}).to_sparse()),
+                    "parameter '0' has strides [1] on rank 0; none on rank 1");
+    expect_contains(differ(torch::zeros({2}), torch::Tensor()),
+                    "parameter '0' has shape [2] on rank 0; none on rank 1");
     const torch::Tensor parameter = torch::zeros({2, 2});
     ReproducibleGradients gradients({parameter}, communicator);
     parameter.mutable_grad() = torch::ones({2, 2}).to_sparse();
