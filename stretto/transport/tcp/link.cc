@@ -135,7 +135,9 @@ Result<std::size_t> TcpLink::read(ByteSpan into) {
   if (!moved.violation.ok()) return moved.violation;
   if (moved.error_number == EINTR) return std::size_t{0};
   if (!would_block(moved.error_number)) {
-    return write_failure_.ok() ? failure("recv", moved.error_number) : write_failure_;
+    if (!write_failure_.ok()) return write_failure_;
+    was_closed_ = moved.error_number == 0;
+    return failure("recv", moved.error_number);
   }
   readable_ = false;
   return std::size_t{0};

@@ -78,6 +78,8 @@ class TcpLink : public Link {
   bool readable() const override { return readable_; }
   // Whether write() may take something. Costs no system call.
   bool writable() const { return writable_; }
+  // Whether read() has found that the peer has closed the connection in good order.
+  bool was_closed() const { return was_closed_; }
   bool needs_poll() const override { return true; }
   int descriptor() const override { return socket(); }
   void service(std::uint32_t events) override;
@@ -100,6 +102,7 @@ class TcpLink : public Link {
   bool readable_ = true;
   bool writable_ = true;
   bool ending_ = false;  // The peer sends no more: behind its last bytes read() finds the end.
+  bool was_closed_ = false;
   std::optional<TimePoint> last_progress_;  // Of the peer's kernel, since finish().
   int unsent_bytes_ = std::numeric_limits<int>::max();
 };

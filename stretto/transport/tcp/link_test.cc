@@ -303,6 +303,76 @@ TEST(StripedLink, SignsOfLifeBesideABlockThatWaitsLeaveTheStreamAlone) {
   EXPECT_EQ(read, stuck.bytes);
 }
 
+// A link by two connections, with raw sockets at their other ends.
+struct RawPeer {
+  RawPeer() {
+    std::vector<std::unique_ptr<TcpLink>> stripes;
+    for (FileDescriptor& end : ends) {
+      auto [mine, theirs] = testing::make_tcp_pair();
+      stripes.push_back(link_of(std::move(mine)));
+      end = std::move(theirs);
+    }
+    link = StripedLink::create(std::move(stripes)).or_throw();
+  }
+  // A block of one byte.
+  void send(std::size_t stripe, unsigned char number) {
+    const std::array<unsigned char, 9> block{number, 0, 0, 0, 1};
+    ASSERT_EQ(::send(ends[stripe].get(), block.data(), block.size(), 0), std::ssize(block));
+  }
+  Result<std::size_t> read() {
+    std::array<std::byte, 16> into;
+    link->service(EPOLLIN);
+    return link->read(into);
+  }
+  bool brings_a_byte() {
+    return comes_true([&] { return read().or_throw() == 1; });
+  }
+
+  std::array<FileDescriptor, 2> ends;
+  std::unique_ptr<Link> link;
+};
+
+TEST(StripedLink, WhatOneBringsLateArrivesThoughTheOtherHasEndedInGoodOrder) {
+  RawPeer peer;
+  const TimePoint begin = Clock::now();
+  peer.send(0, 0);
+  peer.ends[0].reset();
+  EXPECT_TRUE(peer.brings_a_byte());
+  for (const int passed : {0, 30, 59}) {
+    EXPECT_EQ(peer.read().or_throw(), 0u);
+    peer.link->check_contact(begin + std::chrono::seconds(passed));
+  }
+  peer.send(1, 1);
+  EXPECT_TRUE(peer.brings_a_byte());
+  peer.link->check_contact(begin + std::chrono::seconds(90));
+  EXPECT_EQ(peer.read().or_throw(), 0u) << "it has brought something meanwhile";
+  peer.ends[1].reset();
+  EXPECT_TRUE(comes_true([&] { return peer.read().status().code() == StatusCode::peer_lost; }));
+}
+
+TEST(StripedLink, WhatBringsNothingForASecondAfterAResetOfTheOtherIsGivenUp) {
+  RawPeer peer;
+  const TimePoint begin = Clock::now();
+  peer.send(0, 0);
+  EXPECT_TRUE(peer.brings_a_byte());
+  const linger reset{.l_onoff = 1, .l_linger = 0};
+  ASSERT_EQ(::setsockopt(peer.ends[0].get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
+  peer.ends[0].reset();
+  EXPECT_EQ(peer.read().or_throw(), 0u);
+  peer.link->check_contact(begin);
+  peer.link->check_contact(begin + std::chrono::milliseconds(900));
+  peer.send(1, 1);
+  EXPECT_TRUE(peer.brings_a_byte());
+  for (const int passed : {1800, 2700}) {
+    peer.link->check_contact(begin + std::chrono::milliseconds(passed));
+    EXPECT_EQ(peer.read().or_throw(), 0u);
+  }
+  EXPECT_TRUE(comes_true([&] {
+    peer.link->check_contact(begin + std::chrono::seconds(3));
+    return peer.read().status().code() == StatusCode::peer_lost;
+  }));
+}
+
 TEST(StripedLink, APeerThatSendsOnlySignsOfLifeKeepsNobodyWaiting) {
   std::vector<std::unique_ptr<TcpLink>> stripes;
   std::vector<FileDescriptor> peers;

@@ -14,8 +14,11 @@
 namespace stretto::transport::tcp {
 namespace {
 
-// Who closes one connection closes all. Longer than what is in the others takes to be read.
-constexpr std::chrono::seconds kEndsApart(1);
+// How long the others may bring nothing when one connection has ended. Who shuts one down in good
+// order does so with all, behind its last bytes, which a slow network may hold up; and for a silent
+// one there are the failure detectors. What resets one alone may leave the others as they are.
+constexpr std::chrono::seconds kQuietAfterEnd(60);
+constexpr std::chrono::seconds kQuietAfterReset(1);
 constexpr std::size_t kPieces = 32;
 constexpr std::uint64_t kBehindBytesMax = 4 * StripedLink::kBlockBytes;
 // Headers of a stripe at a time. A peer that sends nothing but signs of life, without end, must not
@@ -162,6 +165,10 @@ Result<std::size_t> StripedLink::read(ByteSpan into) {
   const std::size_t bytes = std::min<std::size_t>(into.size(), input_->left_bytes);
   const Result<std::size_t> given = input_->link->read(into.first(bytes));
   if (!given.ok()) return given;
+  if (given.value() > 0) {
+    quiet_since_.reset();
+    gives_up_ = false;
+  }
   input_->left_bytes -= static_cast<std::uint32_t>(given.value());
   if (input_->left_bytes > 0) return given;
   input_->header_bytes = 0;
@@ -228,6 +235,7 @@ Status StripedLink::end_of_stream() const {
 
 Link::Contact StripedLink::check_contact(TimePoint now) {
   Contact contact;
+  bool was_reset = false;
   for (Stripe& stripe : stripes_) {
     const Contact of_stripe = stripe.link->check_contact(now);
     contact.silence = std::max(contact.silence, of_stripe.silence);
@@ -237,7 +245,8 @@ Link::Contact StripedLink::check_contact(TimePoint now) {
     contact.waiting_bytes += of_stripe.waiting_bytes;
     contact.sent_rate += of_stripe.sent_rate;
     contact.received_rate += of_stripe.received_rate;
-    if (!stripe.ended.ok() && !first_end_) first_end_ = now;
+    if (!stripe.ended.ok() && !quiet_since_) quiet_since_ = now;
+    was_reset = was_reset || (!stripe.ended.ok() && !stripe.link->was_closed());
     if (!of_stripe.wants_sign) continue;
     // A block that has begun goes on by whatever comes next.
     if (output_.stripe == &stripe) {
@@ -247,7 +256,8 @@ Link::Contact StripedLink::check_contact(TimePoint now) {
     if (stripe.sign_left_bytes == 0) stripe.sign_left_bytes = sizeof(Header);
     (void)write_sign(stripe);
   }
-  gives_up_ = first_end_ && now - *first_end_ >= kEndsApart;
+  gives_up_ =
+      quiet_since_ && now - *quiet_since_ >= (was_reset ? kQuietAfterReset : kQuietAfterEnd);
   return contact;
 }
 

@@ -82,9 +82,9 @@ class StripedLink final : public Link {
   Output output_;
   std::uint32_t next_output_ = 0;  // Numbers of blocks.
   std::uint32_t next_input_ = 0;
-  Stripe* input_ = nullptr;  // Has the block that is being read.
-  std::optional<TimePoint> first_end_;
-  bool gives_up_ = false;  // The other stripes have not ended, though one has.
+  Stripe* input_ = nullptr;               // Has the block that is being read.
+  std::optional<TimePoint> quiet_since_;  // The others, when a stripe has ended.
+  bool gives_up_ = false;                 // They have been so for too long.
 };
 
 }  // namespace stretto::transport::tcp
