@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <set>
 #include <thread>
 
 #include "stretto/base/file_descriptor.h"
@@ -77,10 +78,10 @@ class FileStore : public Store {
   Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) override;
   Result<std::unique_ptr<StoreWatch>> watch(const std::string& key, const Will& will,
                                             const WaitLimit& limit) override;
-  // Executes the wills of those who are gone, but for `own`.
-  Status execute_wills(std::int64_t own);
+  // Executes the wills of those who are gone.
+  Status execute_wills();
   // Ends the life that a will depends on.
-  void end_life(std::int64_t will) { (void)lock_byte(fd_.get(), kWillLocks + will, F_UNLCK); }
+  void end_life(std::int64_t will);
 
   // Whether this is a file that may be used; makes its head if it is new.
   Status begin(const WaitLimit& limit);
@@ -103,6 +104,8 @@ class FileStore : public Store {
   std::size_t known_bytes_ STRETTO_GUARDED_BY(mutex_) = 0;
   // What is in it can still be read: perhaps why it was removed.
   bool removed_ STRETTO_GUARDED_BY(mutex_) = false;
+  // The wills of this store's watches: its own locks are no obstacle to it, and look free.
+  std::set<std::int64_t> living_ STRETTO_GUARDED_BY(mutex_);
 };
 
 bool reads(StoreOperation operation) {
@@ -129,7 +132,7 @@ class FileWatch : public StoreWatch {
     // Who has removed the file may have left a will, too.
     if (next_wills_.passed() || value.status().code() == StatusCode::peer_lost) {
       next_wills_ = Deadline::after(kBetweenWills);
-      const Status executed = store_.execute_wills(own_will_);
+      const Status executed = store_.execute_wills();
       if (!executed.ok() && executed.code() != StatusCode::timeout) return executed;
       value = store_.look_up(key_, deadline);
     }
@@ -158,12 +161,22 @@ Result<std::unique_ptr<StoreWatch>> FileStore::watch(const std::string& key, con
   if (lock_byte(fd_.get(), kWillLocks + number, F_WRLCK) < 0) {
     return system_status("locking a byte of the file for a will");
   }
+  {
+    const MutexLock guard(mutex_);
+    living_.insert(number);
+  }
   STRETTO_RETURN_IF_ERROR(
       set(will_key(number), key + "\n" + will.revoked_by + "\n" + will.value, limit));
   return std::unique_ptr<StoreWatch>(std::make_unique<FileWatch>(*this, key, number));
 }
 
-Status FileStore::execute_wills(std::int64_t own) {
+void FileStore::end_life(std::int64_t will) {
+  const MutexLock guard(mutex_);
+  living_.erase(will);
+  (void)lock_byte(fd_.get(), kWillLocks + will, F_UNLCK);
+}
+
+Status FileStore::execute_wills() {
   const MutexLock guard(mutex_);
   const FileLock lock(fd_.get());
   STRETTO_RETURN_IF_ERROR(catch_up(lock));
@@ -171,8 +184,7 @@ Status FileStore::execute_wills(std::int64_t own) {
   const std::int64_t last = count == nullptr ? 0 : std::atoll(count->c_str());
   for (std::int64_t number = 1; number <= last; ++number) {
     const std::string* left = contents_.find(will_key(number));
-    // This store's own locks are no obstacle to it, and look free.
-    if (number == own || left == nullptr ||
+    if (left == nullptr || living_.contains(number) ||
         lock_byte(fd_.get(), kWillLocks + number, F_WRLCK, F_OFD_GETLK) != F_UNLCK) {
       continue;
     }

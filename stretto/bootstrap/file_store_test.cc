@@ -171,6 +171,17 @@ TEST_F(FileStoreTest, AFileThatHasAnotherNameNowHasBeenRemoved) {
   std::filesystem::remove(path_ + ".other");
 }
 
+TEST_F(FileStoreTest, ExecutesTheWillsOfThoseWhoAreGoneOnly) {
+  const auto store = open();
+  auto watch = store->watch("news", {"one is gone", "all well"}, soon()).or_throw();
+  const auto other = store->watch("news", {"other is gone", "all well"}, soon()).or_throw();
+  // The next look executes wills.
+  std::this_thread::sleep_for(milliseconds(250));
+  EXPECT_FALSE(other->look().or_throw());
+  watch.reset();
+  EXPECT_TRUE(comes_true([&] { return other->look().or_throw() == "one is gone"; }));
+}
+
 TEST_F(FileStoreTest, WaitsForALockNoLongerThanItsDeadline) {
   const auto store = open();
   const FileDescriptor other(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
