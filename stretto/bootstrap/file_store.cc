@@ -184,13 +184,12 @@ Status FileStore::execute_wills() {
   const std::int64_t last = count == nullptr ? 0 : std::atoll(count->c_str());
   for (std::int64_t number = 1; number <= last; ++number) {
     const std::string* left = contents_.find(will_key(number));
-    if (left == nullptr || living_.contains(number) ||
-        lock_byte(fd_.get(), kWillLocks + number, F_WRLCK, F_OFD_GETLK) != F_UNLCK) {
-      continue;
-    }
+    if (left == nullptr || living_.contains(number)) continue;
     std::string value = *left;
     const std::string key = take_line(value);
     if (contents_.find(take_line(value)) != nullptr || contents_.find(key) != nullptr) continue;
+    // Last, for on a server's file system it takes a while, in which the whole file is locked.
+    if (lock_byte(fd_.get(), kWillLocks + number, F_WRLCK, F_OFD_GETLK) != F_UNLCK) continue;
     const StoreRequest set{.operation = StoreOperation::set, .key = key, .value = value};
     if (!check_store_limits(set).ok()) continue;
     STRETTO_RETURN_IF_ERROR(contents_.answer(set).status());
