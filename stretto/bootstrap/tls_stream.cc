@@ -286,11 +286,14 @@ Result<short> TlsStream::advance() {
       break;
   }
   const Rank peer = options_.peer;
-  if (session_->wire.error_number != 0) {
-    return system_status("setting up TLS", session_->wire.error_number);
-  }
-  if (session_->wire.ended) {
+  const int error_number = session_->wire.error_number;
+  // A reset: it has left without having read what was sent to it.
+  if (session_->wire.ended || error_number == ECONNRESET || error_number == EPIPE) {
     return Status(StatusCode::peer_lost, "it closed the connection while TLS was set up", peer);
+  }
+  if (error_number != 0) {
+    const Status cause = system_status("setting up TLS", error_number);
+    return Status(cause.code(), std::string(cause.message()), peer);
   }
   return Status(StatusCode::refused,
                 fmt::format("TLS was not set up: {}. Either STRETTO_JOB_KEY is not the same there, "

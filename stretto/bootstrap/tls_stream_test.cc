@@ -411,6 +411,17 @@ TEST(TlsHandshake, WithWhoSaysNothingEndsInTimeAndWithWhoLeavesAtOnce) {
   EXPECT_EQ(left.rank(), Rank(1));
 }
 
+TEST(TlsHandshake, WithWhoLeavesWithoutReadingItsFirstWordsSaysThatItIsGone) {
+  auto sockets = make_tcp_pair();
+  auto stream = TlsStream::create(std::move(sockets.first), options(1, 0)).or_throw();
+  EXPECT_EQ(stream->advance().or_throw(), POLLIN);
+  sockets.second.reset();
+  TlsStream* const alone = stream.get();
+  const Status left = finish_handshakes(std::span(&alone, 1), soon());
+  EXPECT_EQ(left.code(), StatusCode::peer_lost) << left.message();
+  EXPECT_EQ(left.rank(), Rank(0));
+}
+
 // What a user is told: the link and the rank.
 TEST(TlsLink, AChangedBitIsToldOfTheLink) {
   using transport::Endpoint;
