@@ -84,10 +84,18 @@ Result<std::string> Store::get(std::string_view key, const WaitLimit& limit) {
 
 Result<std::optional<std::string>> Store::look_up(std::string_view key, const WaitLimit& limit) {
   const std::string name(key);
-  STRETTO_ASSIGN_OR_RETURN(const bool there, check(std::span(&name, 1), limit));
-  if (!there) return std::optional<std::string>();
-  STRETTO_ASSIGN_OR_RETURN(std::string value, get(key, limit));
-  return std::optional(std::move(value));
+  STRETTO_ASSIGN_OR_RETURN(bool is_there, check(std::span(&name, 1), limit));
+  if (!is_there) return std::optional<std::string>();
+  // Somebody may delete it meanwhile; nobody need ever set it again.
+  const WaitLimit while_there(limit.deadline(), [&]() -> Status {
+    STRETTO_RETURN_IF_ERROR(limit.look());
+    STRETTO_ASSIGN_OR_RETURN(is_there, check(std::span(&name, 1), limit));
+    return is_there ? Status() : status_of(StatusCode::aborted, "it has been deleted");
+  });
+  Result<std::string> value = get(key, while_there);
+  if (!is_there) return std::optional<std::string>();
+  if (!value.ok()) return value.status();
+  return std::optional(std::move(*value));
 }
 
 Result<std::int64_t> Store::add(std::string_view key, std::int64_t amount, const WaitLimit& limit) {

@@ -396,6 +396,23 @@ class TorchServer {
   int port_ = 0;
 };
 
+TEST(Store, LooksNothingUpWhereTheKeyIsDeletedMeanwhile) {
+  class Deleting final : public MemoryStore {
+   public:
+    Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) override {
+      Result<StoreReply> reply = MemoryStore::answer(request, limit);
+      if (request.operation == StoreOperation::check) {
+        (void)MemoryStore::answer({.operation = StoreOperation::delete_key, .key = request.key},
+                                  limit);
+      }
+      return reply;
+    }
+  };
+  Deleting store;
+  ASSERT_TRUE(store.set("key", "value", soon()).ok());
+  EXPECT_FALSE(store.look_up("key", soon()).or_throw());
+}
+
 // Through a connection each request is a way to the server and back.
 TEST(PrefixStore, AsksForManyKeysAtOnce) {
   class Asked final : public MemoryStore {

@@ -130,12 +130,18 @@ Result<StoreReply> compare_set(int fd, const StoreRequest& request, const WaitLi
   return present.number == 0 ? StoreReply{} : std::move(*reply);
 }
 
-// The value of a key; nothing if it is absent.
+// The value of a key; nothing if it is absent. TCPStore cannot be asked that at once but by a
+// comparison, which changes nothing: for an absent key it answers with what was expected.
 Result<std::optional<std::string>> look_up(int fd, const StoreRequest& request,
                                            const WaitLimit& limit) {
-  STRETTO_ASSIGN_OR_RETURN(const StoreReply present, check(fd, request, limit));
-  if (present.number == 0) return std::optional<std::string>();
-  STRETTO_ASSIGN_OR_RETURN(StoreReply old, get(fd, request, limit));
+  constexpr std::string_view kAbsent = "stretto: absent";
+  STRETTO_RETURN_IF_ERROR(RequestFrame(TorchRequest::compare_set)
+                              .text(request.key)
+                              .text(kAbsent)
+                              .text(kAbsent)
+                              .send(fd, limit));
+  STRETTO_ASSIGN_OR_RETURN(StoreReply old, read_text(fd, limit));
+  if (old.value == kAbsent) return std::optional<std::string>();
   return std::optional(std::move(old.value));
 }
 
