@@ -19,6 +19,7 @@
 #include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/rank_card.h"
 #include "stretto/bootstrap/socket.h"
+#include "stretto/transport/shortage.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -466,7 +467,11 @@ Result<Mesh> Joiner::make_endpoint() {
   for (int r = 0; r < options_.size; ++r) {
     transport::ProcessHandle& of_rank = parts.processes[r];
     if (r == options_.rank || of_rank.valid()) continue;
-    STRETTO_ASSIGN_OR_RETURN(of_rank, find_process(r));
+    STRETTO_RETURN_IF_ERROR(transport::retry_shortages([&] {
+      Result<transport::ProcessHandle> process = find_process(r);
+      if (process.ok()) of_rank = std::move(*process);
+      return process.status();
+    }));
   }
   parts.names = mesh.names;
   if (options_.make_data_plane) {

@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <thread>
+
 #include "stretto/base/clock.h"
 #include "stretto/base/status.h"
 
@@ -30,5 +32,17 @@ class ShortageTimer {
   bool is_running_ = false;
   Deadline deadline_;
 };
+
+// Does it again as long as it fails, but no longer than a shortage may last.
+template <class Attempt>
+Status retry_shortages(const Attempt& attempt) {
+  ShortageTimer timer;
+  while (true) {
+    const Status shortage = attempt();
+    if (shortage.ok()) return {};
+    STRETTO_RETURN_IF_ERROR(timer.judge(shortage));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+}
 
 }  // namespace stretto::transport

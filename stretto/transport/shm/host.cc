@@ -6,7 +6,6 @@
 #include <poll.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "stretto/transport/ring_link.h"
 #include "stretto/transport/shm/channel.h"
@@ -60,18 +59,6 @@ Result<Channels> make_channels(std::vector<FileDescriptor> sockets) {
     STRETTO_ASSIGN_OR_RETURN(channels.back(), Channel::create(std::move(socket)));
   }
   return channels;
-}
-
-// Does it again as long as it fails, but no longer than a shortage may last.
-template <class Attempt>
-Status retry_shortages(const Attempt& attempt) {
-  ShortageTimer timer;
-  while (true) {
-    const Status shortage = attempt();
-    if (shortage.ok()) return {};
-    STRETTO_RETURN_IF_ERROR(timer.judge(shortage));
-    std::this_thread::sleep_for(kPause);
-  }
 }
 
 // Until something has come from a peer; not for long, for what has been lost is asked for again.
