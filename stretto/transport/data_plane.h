@@ -46,6 +46,11 @@ class DataPlane {
   // or receive of the group follows, but messages of `peer` may: they are dropped, too, for good,
   // for the number of a group never comes again.
   virtual void cancel(Rank peer, std::uint64_t group, const Status& reason) = 0;
+  // Nothing of the group comes from the peer any more, whether this rank has cancelled it or will
+  // do so later: when both are so, a plane need not remember that it drops what comes.
+  virtual void close(Rank, std::uint64_t /*group*/) {}
+  // Groups that are cancelled or closed, but not both.
+  virtual std::size_t half_closed(Rank) const { return 0; }
   // The peer is gone: ends all requests with it with `reason`. What it has sent before can still be
   // received.
   virtual void lose(Rank peer, const Status& reason) = 0;

@@ -118,11 +118,15 @@ Result<bool> Peer::hear() {
   bool any = false;
   const bool may_come = status_.ok() && plane_waited_ < kPlaneTime;
   while (!unheard_.empty()) {
-    if (may_come && !plane_->has_read(ranks_.peer, unheard_.front().arrivals)) break;
+    const bool all_read = plane_->has_read(ranks_.peer, unheard_.front().arrivals);
+    if (may_come && !all_read) break;
     const Unheard next = std::move(unheard_.front());
     unheard_.pop_front();
     unheard_bytes_ -= next.payload.size();
     any = true;
+    if (all_read && next.frame.kind == FrameKind::farewell) {
+      plane_->close(ranks_.peer, next.frame.key.group);
+    }
     STRETTO_RETURN_IF_ERROR(heard(next.frame, next.payload));
   }
   if (any) plane_waited_ = {};

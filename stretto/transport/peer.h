@@ -77,7 +77,9 @@ class Peer final : private FrameReader::Sink {
   const DataPlane& plane() const { return *plane_; }
   // Groups that one of the two sides has abandoned or forgotten and that the other, as far as is
   // known here, has not forgotten.
-  std::size_t half_forgotten() const { return abandoned_.size() + farewells_.size(); }
+  std::size_t half_forgotten() const {
+    return abandoned_.size() + farewells_.size() + plane_->half_closed(ranks_.peer);
+  }
 
  private:
   Result<ByteSpan> begin(const Frame& frame) override;

@@ -74,6 +74,7 @@ TEST_F(PeerOnPlaneTest, FarewellsAreHeardWhenWhatWasSentBeforeThemIsHere) {
   plane_.read = 1;
   EXPECT_TRUE(peer_->progress());
   EXPECT_EQ(forgotten_, std::vector<std::uint64_t>{5}) << "6 has been forgotten here";
+  EXPECT_EQ(plane_.closed, (std::vector<std::uint64_t>{5, 6}));
   EXPECT_TRUE(left_.empty());
   plane_.read = 3;
   progress();
@@ -147,6 +148,7 @@ TEST_F(PeerOnPlaneTest, FarewellsWaitTenSecondsForWhatNeverComes) {
   peer_->check_contact(now += std::chrono::seconds(1));
   progress();
   EXPECT_EQ(forgotten_, std::vector<std::uint64_t>{5});
+  EXPECT_TRUE(plane_.closed.empty()) << "it may come later";
   EXPECT_TRUE(peer_->status().ok());
 }
 

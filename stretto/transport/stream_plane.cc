@@ -41,10 +41,14 @@ class StreamPlane::Way final : private FrameReader::Sink {
     flush();
   }
   void cancel(std::uint64_t group, const Status& reason) {
-    cancelled_.insert(group);
+    if (closed_.erase(group) == 0) cancelled_.insert(group);
     if (messages_.fills(group)) reader_.drop_payload();
     messages_.cancel(peer_, group, reason);
   }
+  void close(std::uint64_t group) {
+    if (cancelled_.erase(group) == 0) closed_.insert(group);
+  }
+  std::size_t half_closed() const { return cancelled_.size() + closed_.size(); }
   // What has come until now is kept.
   void lose(const Status& reason) {
     if (!failure_.ok()) return;
@@ -109,7 +113,8 @@ class StreamPlane::Way final : private FrameReader::Sink {
   OutputQueue output_;
   FrameMessages messages_;
   FrameReader reader_;
-  std::set<std::uint64_t> cancelled_;  // Groups.
+  std::set<std::uint64_t> cancelled_;  // Groups of which something may still come.
+  std::set<std::uint64_t> closed_;     // Groups that have not been cancelled yet.
   bool is_unwanted_ = false;           // The frame that is coming.
   UnexpectedQueue unexpected_;
   Status failure_;
@@ -142,6 +147,10 @@ std::optional<UnexpectedMessage> StreamPlane::find_conflict(
 void StreamPlane::cancel(Rank peer, std::uint64_t group, const Status& reason) {
   way(peer).cancel(group, reason);
 }
+
+void StreamPlane::close(Rank peer, std::uint64_t group) { way(peer).close(group); }
+
+std::size_t StreamPlane::half_closed(Rank peer) const { return way(peer).half_closed(); }
 
 void StreamPlane::lose(Rank peer, const Status& reason) {
   for (int turn = 0; turn < kLastTurns && streams_->progress(); ++turn) {

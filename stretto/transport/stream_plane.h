@@ -45,6 +45,8 @@ class StreamPlane final : public DataPlane {
       Rank peer, std::uint64_t group, std::uint32_t sequence,
       const OperationDescriptor& operation) const override;
   void cancel(Rank peer, std::uint64_t group, const Status& reason) override;
+  void close(Rank peer, std::uint64_t group) override;
+  std::size_t half_closed(Rank peer) const override;
   void lose(Rank peer, const Status& reason) override;
   bool progress(UnexpectedQueue& unexpected) override;
   bool has_output(Rank peer) const override;

@@ -22,6 +22,7 @@ class HeldPlane final : public DataPlane {
   void cancel(Rank, std::uint64_t group, const Status& reason) override {
     end_if([group](const Request& request) { return request.key.group == group; }, reason);
   }
+  void close(Rank, std::uint64_t group) override { closed.push_back(group); }
   void lose(Rank, const Status& reason) override {
     end_if([](const Request&) { return true; }, reason);
   }
@@ -40,6 +41,7 @@ class HeldPlane final : public DataPlane {
   std::atomic<int> to_push = 0;  // In how many calls of progress().
   std::uint64_t arrived = 0;
   std::uint64_t read = 0;
+  std::vector<std::uint64_t> closed;
 
  private:
   void end_if(const std::function<bool(const Request&)>& predicate, const Status& reason) {

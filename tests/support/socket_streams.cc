@@ -3,6 +3,7 @@
 
 #include "tests/support/socket_plane.h"
 
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <utility>
@@ -25,12 +26,23 @@ class SocketStream final : public Link {
   }
   Result<std::size_t> read(ByteSpan into) override {
     const ssize_t count = ::recv(socket_.get(), into.data(), into.size(), MSG_DONTWAIT);
-    return count < 0 ? std::size_t{0} : static_cast<std::size_t>(count);
+    if (count < 0) return std::size_t{0};
+    read_bytes_ += static_cast<std::uint64_t>(count);
+    return static_cast<std::size_t>(count);
   }
   bool readable() const override { return true; }
 
+  // Of bytes: those of a Unix socket are there when they are sent.
+  std::uint64_t arrivals() const {
+    int waiting = 0;
+    (void)::ioctl(socket_.get(), FIONREAD, &waiting);
+    return read_bytes_ + static_cast<std::uint64_t>(waiting);
+  }
+  bool has_read(std::uint64_t arrivals) const { return read_bytes_ >= arrivals; }
+
  private:
   FileDescriptor socket_;
+  std::uint64_t read_bytes_ = 0;
 };
 
 class SocketStreams final : public Streams {
@@ -46,8 +58,10 @@ class SocketStreams final : public Streams {
   bool progress() override { return false; }
   // What a socket has taken arrives.
   bool has_output(Rank) const override { return false; }
-  std::uint64_t arrivals(Rank) const override { return 0; }
-  bool has_read(Rank, std::uint64_t) const override { return true; }
+  std::uint64_t arrivals(Rank peer) const override { return streams_[peer]->arrivals(); }
+  bool has_read(Rank peer, std::uint64_t arrivals) const override {
+    return streams_[peer]->has_read(arrivals);
+  }
 
  private:
   RankVector<std::unique_ptr<SocketStream>> streams_;
