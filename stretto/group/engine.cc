@@ -264,10 +264,10 @@ bool Engine::drive_locked(EngineLock& held, const std::function<bool()>& done, D
   bool finished = false;
   while (!(finished = done())) {
     if (turn_locked()) {
-      if (idle_turns > spins_max) wait.end(forecast_);
+      if (std::exchange(idle_turns, 0) > spins_max) wait.end(forecast_);
       run_continuations(held);
       yield_lock(held);
-      idle_turns = 0;
+      if (deadline.passed() && !done()) break;  // What moves may be others', and without end.
       continue;
     }
     if (idle_turns == 0) wait = IdleWait(forecast_.expected());

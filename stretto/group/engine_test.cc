@@ -91,6 +91,18 @@ TEST(Engine, AWaitThatThrowsIsOver) {
   EXPECT_TRUE(rank.pushes());
 }
 
+// As the large operations of another group do.
+TEST(Engine, AWaitEndsAtItsDeadlineThoughSomethingMoves) {
+  RankWithLibrary rank;
+  const Deadline stop = Deadline::after(std::chrono::seconds(10));
+  const auto never = [&] {
+    rank.library->moves = !stop.passed();
+    return false;
+  };
+  EXPECT_FALSE(rank.engine->drive(never, Deadline::after(std::chrono::milliseconds(1))));
+  EXPECT_TRUE(rank.library->moves.exchange(false)) << "it has waited for that to end";
+}
+
 TEST(Engine, AContinuationMayThrowWhatItLikes) {
   RankWithLibrary rank;
   int called = 0;

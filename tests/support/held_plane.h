@@ -29,7 +29,7 @@ class HeldPlane final : public DataPlane {
   bool progress(UnexpectedQueue&) override {
     if (throws) throw std::runtime_error("the library is broken");
     if (to_push > 0) --to_push;
-    return false;
+    return moves;
   }
   bool must_push() const override { return to_push > 0; }
   bool has_output(Rank) const override { return output; }
@@ -38,6 +38,7 @@ class HeldPlane final : public DataPlane {
 
   bool output = false;
   std::atomic<bool> throws = false;
+  std::atomic<bool> moves = false;
   std::atomic<int> to_push = 0;  // In how many calls of progress().
   std::uint64_t arrived = 0;
   std::uint64_t read = 0;
