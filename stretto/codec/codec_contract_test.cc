@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -314,6 +315,20 @@ TEST_P(CodecContract, ResidualsStayBounded) {
   for (std::size_t i = 0; i < kCount; ++i) {
     EXPECT_NEAR(sent[i], all[i], 0.8 * all[i]) << codec_.name() << ", element " << i;
   }
+}
+
+TEST(OneBit, DrawsAnewInEachSection) {
+  constexpr std::size_t kSection = 32768, kBlock = 512;
+  Floats gradient(2 * kSection, 0.3f), carry(2 * kSection);
+  for (std::size_t i = 0; i < gradient.size(); i += kBlock) gradient[i] = 1;
+  const auto codec = one_bit({.stochastic = true});
+  const Floats sent = decoded(*codec, encoded(*codec, carry, gradient), gradient.size());
+  EXPECT_NEAR(std::reduce(sent.begin(), sent.end(), 0.0) / (2 * kSection), 0.3, 0.02);
+  std::size_t same = 0;
+  for (std::size_t i = 0; i + 1 < kSection; ++i) {
+    same += sent[kSection + i] == sent[i + 1] ? 1 : 0;
+  }
+  EXPECT_LT(same, kSection * 6 / 10) << "by chance, 54.5 % are";
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CodecContract, ::testing::Range<std::size_t>(0, subjects().size()),

@@ -49,7 +49,7 @@ std::size_t OneBit::write(const Task& task, std::vector<std::byte>& out) const {
   std::byte* to = append(out, payload_bytes(task.carry.size(), 0));
   kernel::Rounding rounding = rounding_at(stochastic_, task.position);
   Room room;
-  for (std::size_t first = 0; first < task.carry.size(); first += kSection, ++rounding.key) {
+  for (std::size_t first = 0; first < task.carry.size(); first += kSection) {
     const std::size_t count = std::min(kSection, task.carry.size() - first);
     kernel::quantize_one_bit(task.carry.subspan(first, count), rounding,
                              {room.signs, kernel::one_bit_words(count)},
@@ -57,6 +57,7 @@ std::size_t OneBit::write(const Task& task, std::vector<std::byte>& out) const {
     std::memcpy(to, room.signs, sign_bytes(count));
     std::memcpy(to + sign_bytes(count), room.scales, scale_bytes(count));
     to += section_bytes(count);
+    rounding.key = Random(rounding.key).next();  // One more would draw the same, one later.
   }
   return task.carry.size();
 }
