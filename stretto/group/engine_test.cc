@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "stretto/group/group.h"
+#include "stretto/group/packing.h"
 #include "stretto/transport/loopback/world.h"
 #include "tests/support/fake_link.h"
 #include "tests/support/held_plane.h"
@@ -138,6 +139,20 @@ TEST(Engine, WhereTheProgressThreadEndsEarlyAllGroupsFail) {
             "the thread that makes progress for rank 0 has ended: the library is broken");
   const EngineLock held(*rank.engine);
   made.reset();
+}
+
+TEST(ScratchPool, LendsTheSmallestThatFitsAndTakesLittleMore) {
+  constexpr std::size_t kMiB = 1024 * 1024;
+  const auto world = transport::loopback::make_world({.ranks = 1}).or_throw();
+  ScratchPool pool;
+  transport::Region large = pool.take(33 * kMiB, *world[0]).or_throw();
+  transport::Region small = pool.take(kMiB, *world[0]).or_throw();
+  EXPECT_LT(large.bytes.size(), 40 * kMiB);
+  const std::byte* const data = large.bytes.data();
+  pool.give_back(std::move(large));
+  pool.give_back(std::move(small));
+  small = pool.take(1024, *world[0]).or_throw();
+  EXPECT_EQ(pool.take(33 * kMiB, *world[0]).or_throw().bytes.data(), data);
 }
 
 struct Loss {

@@ -83,10 +83,13 @@ void Packing::unpack(execution::Turn& turn) {
 }
 
 Result<transport::Region> ScratchPool::take(std::size_t bytes, transport::Endpoint& transport) {
-  const auto fits = [&](const auto& region) { return region.bytes.size() >= bytes; };
-  const auto found = std::find_if(idle_.begin(), idle_.end(), fits);
-  if (found == idle_.end()) {
-    return transport.allocate(std::bit_ceil(std::max(bytes, kScratchBytesMin)));
+  // The smallest that fits: what is too small wraps around, and counts as the largest.
+  const auto excess = [&](const auto& region) { return region.bytes.size() - bytes; };
+  const auto found = std::ranges::min_element(idle_, {}, excess);
+  if (found == idle_.end() || found->bytes.size() < bytes) {
+    const std::size_t least = std::max(bytes, kScratchBytesMin);
+    // An eighth more at most, for others that are nearly as long.
+    return transport.allocate(round_up(least, std::bit_floor(least) / 8));
   }
   transport::Region region = std::move(*found);
   idle_.erase(found);
