@@ -89,6 +89,8 @@ class Backend {
                                               const GroupOptions& options) = 0;
   virtual std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) = 0;
   virtual void abort(const std::string& reason) = 0;
+  // Whether it has failed: every later call repeats that.
+  virtual bool has_failed() const = 0;
 
   virtual void note(std::string_view activity) = 0;
   virtual void poll() = 0;

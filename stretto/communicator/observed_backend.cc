@@ -139,10 +139,8 @@ Work ObservedBackend::tell_of(std::span<ObservedOperation> operations, const Sub
     }
     return work;
   } catch (const Error& error) {
-    // A call that is refused, perhaps on this rank only, is none.
-    if (error.status().code() != StatusCode::invalid_argument) {
-      tell_ended(*observer_, tell_begun(operations), error.status());
-    }
+    // A call that is refused, perhaps on this rank only, is none: the group goes on without it.
+    if (inner_->has_failed()) tell_ended(*observer_, tell_begun(operations), error.status());
     throw;
   }
 }

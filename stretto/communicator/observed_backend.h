@@ -42,6 +42,7 @@ class ObservedBackend final : public Backend {
                                       const GroupOptions& options) override;
   std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) override;
   void abort(const std::string& reason) override;
+  bool has_failed() const override { return inner_->has_failed(); }
   void note(std::string_view activity) override { inner_->note(activity); }
   void poll() override { inner_->poll(); }
   bool has_progress_thread() const override { return inner_->has_progress_thread(); }

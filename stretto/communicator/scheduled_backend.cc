@@ -469,6 +469,11 @@ Status ScheduledBackend::ended_because_it(std::string_view did) const {
   return {StatusCode::aborted, fmt::format("rank {} {}", self.value(), did), self};
 }
 
+bool ScheduledBackend::has_failed() const {
+  const group::EngineLock held(*engine_);
+  return !group_->failure().ok();
+}
+
 std::string ScheduledBackend::link_name(Rank other) const {
   const group::EngineLock held(*engine_);
   return engine_->transport().link_name(group_->membership().job_rank(other));

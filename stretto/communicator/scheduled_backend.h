@@ -82,6 +82,7 @@ class ScheduledBackend final : public Backend {
                                       const GroupOptions& given) override;
   std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) override;
   void abort(const std::string& reason) override;
+  bool has_failed() const override;
   void note(std::string_view activity) override { engine_->note(activity); }
   void poll() override { engine_->turn(); }
   bool has_progress_thread() const override { return engine_->has_progress_thread(); }

@@ -334,6 +334,10 @@ class InProcessBackend final : public Backend {
     testing::abort(*room_,
                    status_of(StatusCode::aborted, "rank {} aborted: {}", rank_.value(), reason));
   }
+  bool has_failed() const override {
+    const std::lock_guard guard(room_->mutex);
+    return !room_->failure.ok();
+  }
   void note(std::string_view) override {}
   void poll() override {}
   bool has_progress_thread() const override { return false; }

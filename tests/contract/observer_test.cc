@@ -104,6 +104,18 @@ TEST_P(Observers, AreNotToldOfCallsThatAreRefused) {
   });
 }
 
+TEST(ObserversOfOneRank, AreNotToldOfCallsForWhichThereIsNoMemory) {
+  const RankList ranks = make_thread_ranks({.size = 1});
+  Communicator& comm = *ranks.front();
+  const auto notes = std::make_shared<Notes>();
+  comm.observe(notes);
+  std::byte one{};
+  const View endless(&one, std::size_t{1} << 50, DType::f32);
+  EXPECT_THROW(comm.all_gather_list(endless, {&endless, 1}).wait(), OutOfMemory);
+  comm.barrier().wait();
+  EXPECT_EQ(notes->lines(), std::vector<std::string>{":1 barrier() ok"});
+}
+
 TEST_P(Observers, AreToldOfFailures) {
   auto ranks = make(2);
   std::atomic<bool> has_left_barrier = false;  // An abort may overtake the end of that.
