@@ -138,9 +138,11 @@ std::string FlightRecorder::json() const { return entries_->json(); }
 
 void FlightRecorder::write(const std::string& path) const {
   // Whoever finds the file finds all of it. PyTorch's tool takes what has a number at its end, or
-  // begins like others, for a record.
-  const auto part = std::filesystem::path(path).parent_path() /
-                    fmt::format(".{}.{}.part", ::getpid(), static_cast<const void*>(this));
+  // begins like others, for a record. Nobody else has the name of the part.
+  static std::atomic<std::uint64_t> parts = 0;
+  const auto part =
+      std::filesystem::path(path).parent_path() /
+      fmt::format(".{}.{}.{}.part", ::getpid(), static_cast<const void*>(this), ++parts);
   const std::string text = pickled();
   std::ofstream file(part, std::ios::binary);
   file << text << std::flush;

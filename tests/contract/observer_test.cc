@@ -271,5 +271,17 @@ TEST_P(Observers, WriteTheFlightRecordAtTheFirstFailure) {
   });
 }
 
+TEST(FlightRecords, AreWholeThoughSeveralThreadsWriteOne) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "record";
+  const FlightRecorder recorder;
+  on_threads(2, [&](int) {
+    for (int i = 0; i < 200; ++i) {
+      EXPECT_NO_THROW(recorder.write(path));
+      EXPECT_EQ(read_file(path), recorder.pickled());
+    }
+  });
+}
+
 }  // namespace
 }  // namespace stretto::testing
