@@ -174,15 +174,18 @@ SingleCopy Planner::single_copy_of(const OperationDescriptor& operation,
 Explanation Planner::explain(const OperationDescriptor& operation,
                              std::string_view algorithm) const {
   Explanation explanation{.links = selector_.links().source};
+  const bool one_team = setting_.is_one_team;
+  Result<Choice> choice = selector_.choose(operation, algorithm, one_team, true);
+  if (!choice.ok()) {
+    algorithm = {};  // As if nobody had named it.
+    choice = selector_.choose(operation, algorithm, one_team, true);
+  }
   if (runs_in_library(operation, algorithm)) {
     explanation.algorithm = explanation.algorithm_registered = explanation.algorithm_huge_pages =
         setting_.library->name();
     explanation.reason = "the job's backend is that library, which runs such operations itself";
     return explanation;
   }
-  const bool one_team = setting_.is_one_team;
-  Result<Choice> choice = selector_.choose(operation, algorithm, one_team, true);
-  if (!choice.ok()) choice = selector_.choose(operation, {}, one_team, true);
   if (!choice.ok()) {
     explanation.reason = choice.status().message();
     return explanation;

@@ -60,7 +60,8 @@ class Planner {
   Result<std::uint8_t> number_of(const OperationDescriptor& operation, bool equal_shares,
                                  std::string_view algorithm) const;
   std::size_t team_lanes() const { return selector_.team_lanes(); }
-  // With which algorithms an operation would run, and why.
+  // With which algorithms an operation would run, and why. `algorithm`: the default one, which does
+  // not count where it cannot be used.
   Explanation explain(const OperationDescriptor& operation, std::string_view algorithm) const;
 
  private:

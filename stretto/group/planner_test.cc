@@ -128,5 +128,27 @@ TEST(Planner, HasSchedulesProvedBeforeTheyRun) {
                   "all_reduce by textbook_ring runs on 200 ranks without a proof");
 }
 
+struct AnyLibrary final : CollectiveLibrary {
+  const char* name() const override { return "any library"; }
+  const char* failure() const override { return ""; }
+  bool can_run(const OperationDescriptor&) const override { return true; }
+  bool gives_buffers_back() const override { return true; }
+  int start(const LibraryCall&) override { return 0; }
+  bool has_ended(int) override { return true; }
+  void abandon() override {}
+};
+
+// A default algorithm that there is for other collectives only.
+TEST(Planner, ExplainsAsIfNobodyHadNamedWhatCannotBeUsed) {
+  const OperationDescriptor operation{
+      .collective = Collective::broadcast, .dtype = DType::f32, .root = 0, .count = 1000};
+  const Planner planner = planner_over({0, 1}, kGigabit);
+  EXPECT_EQ(planner.explain(operation, "knomial").reason, "it was asked for");
+  EXPECT_EQ(planner.explain(operation, "ring").reason, planner.explain(operation, "").reason);
+  const AnyLibrary library;
+  const Planner of_library({.selector = {.rank_count = 2}, .library = &library});
+  EXPECT_EQ(of_library.explain(operation, "ring").algorithm, library.name());
+}
+
 }  // namespace
 }  // namespace stretto::group
