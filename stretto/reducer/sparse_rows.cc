@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -102,7 +103,7 @@ class Sum {
       if (*place != row) place = std::lower_bound(place, rows_.end(), row);
       T* const to =
           values_.data() + (place - rows_.begin()) * static_cast<std::ptrdiff_t>(row_elements_);
-      for (std::size_t e = 0; e < row_elements_; ++e) to[e] += values[e];
+      for (std::size_t e = 0; e < row_elements_; ++e) to[e] = sum(to[e], values[e]);
       values += row_elements_;
       ++place;
     }
@@ -111,6 +112,16 @@ class Sum {
   std::vector<T>& values() { return values_; }
 
  private:
+  // Sums of integers wrap (base/reduce_op.h).
+  static T sum(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      using Bits = std::make_unsigned_t<T>;
+      return static_cast<T>(static_cast<Bits>(a) + static_cast<Bits>(b));
+    } else {
+      return a + b;
+    }
+  }
+
   Rows rows_;
   const std::size_t row_elements_;
   std::vector<T> values_;

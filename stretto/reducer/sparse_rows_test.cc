@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <random>
 
@@ -76,6 +77,14 @@ TEST(SparseRows, AreAddedUpInTheOrderOfRanks) {
       expect_serial_sums<std::int64_t>(size, row_elements, ReduceOp::sum);
     }
   }
+}
+
+TEST(SparseRows, OfIntegersWrap) {
+  constexpr auto kMost = std::numeric_limits<std::int32_t>::max();
+  run_ranks(2, [](Communicator& comm) {
+    const SparseRows<std::int32_t> rows{.rows = {1}, .values = {kMost}};
+    EXPECT_EQ(all_reduce_rows(comm, rows).values, std::vector<std::int32_t>{-2});
+  });
 }
 
 TEST(SparseRows, OfNobodyAreNone) {
