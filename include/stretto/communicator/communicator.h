@@ -135,9 +135,9 @@ class Communicator final {
   // The same, but slower: Timeout names all ranks that have not come, if rank 0 is alive. Blocks.
   void monitored_barrier(const BarrierOptions& options = {});
 
-  // Lists of buffers, which need not have the same dtype or size, with one Work; all ranks pass
-  // lists of the same shape. Small buffers of one dtype travel together: the latency of one
-  // operation for all of them, for the price of two copies.
+  // Lists of buffers of any dtypes and sizes with one Work; all ranks pass lists of the same shape.
+  // What one entry writes must not overlap another entry, which nobody checks. Small buffers of one
+  // dtype travel together: the latency of one operation for all, for the price of two copies.
   Work all_reduce_coalesced(std::span<const View> list, const AllReduceOptions& options = {});
   Work broadcast_coalesced(std::span<const View> list, const BroadcastOptions& options = {});
   // Entry i of `inputs` and of `outputs` are those of one reduce_scatter (all_gather). Nothing is
