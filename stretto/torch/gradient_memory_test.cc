@@ -181,5 +181,97 @@ TEST(GradientMemory, LentPlacesOutliveTheReplica) {
   for (const auto& tensors : kept) expect_full_of_their_numbers(tensors);
 }
 
+struct ThreeSquaresImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    return c->forward(torch::tanh(b->forward(torch::tanh(a->forward(x)))));
+  }
+  torch::nn::Linear a = register_module("a", torch::nn::Linear(kWidth, kWidth));
+  torch::nn::Linear b = register_module("b", torch::nn::Linear(kWidth, kWidth));
+  torch::nn::Linear c = register_module("c", torch::nn::Linear(kWidth, kWidth));
+};
+TORCH_MODULE(ThreeSquares);
+
+// It is made in the place of the next one, which is reduced before it.
+TEST(GradientMemory, TheGradientOfAnUnfrozenParameterIsItsOwn) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    const auto made = [] { return with_seed(8, [] { return ThreeSquares(); }); };
+    ThreeSquares model = made(), reference = made();
+    DistributedDataParallel ddp(model, communicator);
+    for (int step = 0; step < 6; ++step) {
+      for (ThreeSquares* each : {&model, &reference}) {
+        (*each)->b->weight.set_requires_grad(step >= 4);
+      }
+      reference->zero_grad();
+      for (int r = 0; r < kRanks; ++r) {
+        const torch::Tensor rows = batch_of(step, r).narrow(0, 0, 8);
+        (reference->forward(rows).pow(2).mean() / kRanks).backward();
+      }
+      ddp.zero_grad();
+      ddp.forward(batch_of(step, rank).narrow(0, 0, 8)).pow(2).mean().backward();
+      expect_gradients_of(*reference, ddp);
+    }
+  });
+}
+
+// A table whose gradient has as many values as the weight behind it, but for some batches.
+struct TableImpl : torch::nn::Module {
+  explicit TableImpl(bool sparse)
+      : table(register_module(
+            "table", torch::nn::Embedding(torch::nn::EmbeddingOptions(9, kWidth).sparse(sparse)))) {
+  }
+  torch::Tensor forward(const torch::Tensor& rows) { return square(table(rows)).pow(2).mean(); }
+  torch::nn::Embedding table;
+  torch::nn::Linear square = register_module("square", torch::nn::Linear(kWidth, kWidth));
+};
+TORCH_MODULE(Table);
+
+TEST(GradientMemory, RowsOfATableAreItsOwn) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    const auto made = [](bool sparse) { return with_seed(8, [&] { return Table(sparse); }); };
+    Table model = made(true), reference = made(false);
+    DistributedDataParallel ddp(model, communicator, {.sparse_parameters = {"table.weight"}});
+    for (const int rows : {kWidth, kWidth, kWidth, 8, kWidth, kWidth}) {
+      const auto rows_of = [&](int r) { return (torch::arange(rows) * (r + 2)).remainder(9); };
+      reference->zero_grad();
+      for (int r = 0; r < kRanks; ++r) (reference->forward(rows_of(r)) / kRanks).backward();
+      ddp.zero_grad();
+      ddp.forward(rows_of(rank)).backward();
+      const torch::Tensor& table = model->table->weight.grad();
+      expect_close(table.to_dense(), reference->table->weight.grad(), "table");
+      expect_close(model->square->weight.grad(), reference->square->weight.grad(), "square");
+    }
+  });
+}
+
+TEST(GradientMemory, WhatIsKeptInThePlaceOfAFrozenParameterStays) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    Squares model = squares();
+    DistributedDataParallel ddp(model, communicator);
+    const auto step = [&](int number, const auto& hook) {
+      ddp.zero_grad();
+      const torch::Tensor output = ddp.forward(batch_of(number, rank));
+      output.register_hook(hook);
+      output.pow(2).mean().backward();
+    };
+    const auto nothing = [](const torch::Tensor&) {};
+    for (int number = 0; number < 4; ++number) step(number, nothing);
+    const void* const places[] = {model->a->weight.grad().const_data_ptr(),
+                                  model->b->weight.grad().const_data_ptr()};
+    std::vector<torch::Tensor> kept;
+    step(4, [&](const torch::Tensor&) {
+      for (int i = 0; i < 8; ++i) kept.push_back(torch::full({kWidth, kWidth}, rank + 1.0));
+    });
+    const auto is_lent = [&](const torch::Tensor& tensor) {
+      return std::ranges::find(places, tensor.const_data_ptr()) != std::end(places);
+    };
+    ASSERT_TRUE(std::ranges::any_of(kept, is_lent));
+    for (const torch::nn::Linear& layer : {model->a, model->b}) {
+      layer->weight.set_requires_grad(false);
+    }
+    step(5, nothing);
+    for (const torch::Tensor& each : kept) EXPECT_TRUE(each.eq(rank + 1.0).all().item<bool>());
+  });
+}
+
 }  // namespace
 }  // namespace stretto

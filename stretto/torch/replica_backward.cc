@@ -249,7 +249,8 @@ void Replica::mark_displaced() {
 void Replica::borrow_places() {
   displaced_.clear();
   for (std::size_t i = 0; i < progress_.size(); ++i) {
-    if (reducer_->is_ready(i) || !place_is_taken(i)) continue;
+    // Of what is frozen the reducer gives the bytes back, and may have reduced them by now.
+    if (reducer_->is_ready(i) || reducer_->is_frozen(i) || !place_is_taken(i)) continue;
     const auto* const bytes = static_cast<const std::byte*>(progress_[i].view_data);
     borrowed_.push_back({i, progress_[i].view, {bytes, bytes + progress_[i].view.nbytes()}});
   }
@@ -375,9 +376,10 @@ void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
 }
 
 // Those that this rank has not used may yet turn out to be unused on all, and gradients of ranks
-// with different numbers of batches are not final before the end of the pass.
+// with different numbers of batches are not final before the end of the pass. Nor does an optimizer
+// find its state where a gradient has its place until then.
 void Replica::on_reduced(const FullBucket& bucket) {
-  if (stepping_.empty() || uneven_) return;
+  if (stepping_.empty() || uneven_ || !borrowed_.empty()) return;
   reduced_.clear();
   for (const std::size_t i : bucket.gradients) {
     if (reducer_->is_ready(i) && !is_staged(i)) reduced_.push_back(trained_[i].tensor);
@@ -458,6 +460,7 @@ void Replica::finish_step() {
   const bool replaced = reducer_->requested(Reducer::Request::verification);
   last_step_ = reducer_->last_step();
   settle_gradients(scale);
+  return_places();  // Gradients that the reducer does not know of may be among what has them.
   if (reducer_->requested(Reducer::Request::other_gradients)) build_anew(true, scale);
   forget_progress();
   reduce_sparse_gradients(communicator_, sparse_, true, scale, options_.timeout);
