@@ -438,7 +438,6 @@ void Replica::verify_after_step(bool replaced) {
   const bool due =
       options_.verify_every_steps > 0 && last_step_.step % options_.verify_every_steps == 0;
   if (!replaced && !due && !joined) return;
-  if (joined) verify_from_ = 0;
   try {
     verify_replicas();
   } catch (const Mismatch& mismatch) {
@@ -446,6 +445,9 @@ void Replica::verify_after_step(bool replaced) {
         .with_context(why_replicas_differ(last_step_.step, replaced, joined))
         .or_throw();
   }
+  // Not before: until replicas are equal, each step says that they are not.
+  if (joined) verify_from_ = 0;
+  if (replaced) owes_verification_ = false;
 }
 
 void Replica::finish_step() {
@@ -468,10 +470,7 @@ void Replica::finish_step() {
   for (StepInBackward& stepping : stepping_) stepping.finish();
   const TimePoint stepped = Clock::now();
   timer_.add(last_step_);
-  if (all_have_data) {
-    if (replaced) owes_verification_ = false;
-    verify_after_step(replaced);
-  }
+  if (all_have_data) verify_after_step(replaced);
   if (reducer_->rebuild()) adopt_new_buckets();
   const Duration spent = Clock::now() - stepped + std::exchange(spent_besides_, Duration(0));
   last_step_.exposed_seconds += seconds(spent);

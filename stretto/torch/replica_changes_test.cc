@@ -141,7 +141,9 @@ TEST(ReplicaChanges, ReplacedParametersAreComparedEvenIfTheirStepFails) {
     if (changes) model->scale.set_requires_grad(true);
     expect_contains(message_of<Mismatch>(step), "parameter 'scale'");
     if (changes) model->scale.set_requires_grad(false);
-    expect_contains(message_of<Mismatch>(step), "parameters were replaced on some rank");
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      expect_contains(message_of<Mismatch>(step), "parameters were replaced on some rank");
+    }
     if (changes) weight.set_data(before);
     EXPECT_NO_THROW(step());
   });
