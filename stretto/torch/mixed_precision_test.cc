@@ -386,5 +386,33 @@ TEST(MixedPrecision, BatchNormGoesAlongWhereTypesCannotBeMixed) {
   });
 }
 
+TEST(MixedPrecision, ParametersComeBackWhereTrainingEndsBehindForward) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Net model = net();
+    {
+      DistributedDataParallel ddp(model, communicator, in_bf16());
+      (void)loss_of(ddp, global_batch(0));
+      EXPECT_EQ(model->first->weight.scalar_type(), torch::kBFloat16);
+    }
+    ASSERT_EQ(model->first->weight.scalar_type(), torch::kFloat);
+    expect_same_bits(*model, *net());
+  });
+}
+
+TEST(MixedPrecision, AParameterUnfrozenWhileTheOthersAreCopiesIsRefusedOnce) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, in_bf16());
+    (void)loss_of(ddp, global_batch(1));
+    model->scale.set_requires_grad(true);
+    const auto step = [&] { loss_of(ddp, part(global_batch(1), rank)).backward(); };
+    expect_contains(message_of<InvalidArgument>(step), "'scale' was frozen or unfrozen behind");
+    step();
+    torch::Tensor mean = model->scale.grad().clone();
+    communicator.all_reduce(mean, {.op = ReduceOp::mean}).wait();
+    EXPECT_TRUE(torch::equal(mean, model->scale.grad()));
+  });
+}
+
 }  // namespace
 }  // namespace stretto

@@ -285,6 +285,12 @@ bool Replica::synchronizes_buffers() const {
   return options_.broadcast_buffers && !buffers_.empty() && module_->is_training();
 }
 
+// Parameters that are copies since a forward pass become what they were: the module outlives this.
+Replica::~Replica() {
+  wait_for_pass();
+  precision_.leave();
+}
+
 ForwardScope Replica::before_forward() {
   // A checkpoint computes again what has been computed.
   if (inside_backward_node()) return ForwardScope(precision_, nullptr);
@@ -299,7 +305,11 @@ ForwardScope Replica::before_forward() {
   // If the last backward pass ended in an exception, this repeats what was said of it.
   if (pass_open_) end_of_backward();
   precision_.refuse_lost_changes();
-  if (!precision_.entered()) notice_changes();
+  if (precision_.entered()) {
+    refuse_unseen_changes();
+  } else {
+    notice_changes();
+  }
   seen_ = seen_ever_ = true;
   if (runs_buffer_hook(BufferHookLocation::before_forward)) synchronize_buffers();
   return ForwardScope(precision_, &timer_);

@@ -216,8 +216,10 @@ void Replica::leave_bucket(std::size_t index) {
 }
 
 // For a pass that no forward() of this object has preceded since the last step: another one through
-// the same graph, or one that began with a call of the module itself.
-void Replica::refuse_unseen_changes() const {
+// the same graph, or one that began with a call of the module itself. And for a forward pass while
+// copies stand in the place of parameters, since autograd would lose what others have recorded if
+// they went for a moment.
+void Replica::refuse_unseen_changes() {
   if (!seen_ever_ && synchronizes_buffers()) {
     refuse(
         "backward() without forward() of DistributedDataParallel: each rank would keep buffers of "
@@ -228,6 +230,14 @@ void Replica::refuse_unseen_changes() const {
     const torch::Tensor& tensor = parameters_[i].tensor;
     const bool same_data = precision_.is_on() || tensor.const_data_ptr() == looks_[i].data;
     if (same_data && tensor.requires_grad() == looks_[i].requires_grad) continue;
+    if (precision_.entered()) {
+      precision_.leave();
+      refuse(
+          "parameter '{}' was frozen or unfrozen behind a forward pass that no backward pass has "
+          "followed, when parameters were copies in mixed_precision.parameter_dtype. Evaluate "
+          "under torch::NoGradGuard",
+          parameters_[i].name);
+    }
     refuse(
         "parameter '{}' was frozen, unfrozen or replaced since the last forward pass of "
         "DistributedDataParallel. Call ddp.forward() after that, not forward() of the module "

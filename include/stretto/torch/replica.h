@@ -63,7 +63,7 @@ class Replica {
           DistributedDataParallelOptions options);
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
-  ~Replica() { wait_for_pass(); }
+  ~Replica();
 
   // To be kept while the module's forward() runs.
   [[nodiscard]] ForwardScope before_forward();
@@ -176,7 +176,7 @@ class Replica {
   bool is_outgrown(std::size_t index) const;
   void notice_changes();
   void leave_bucket(std::size_t index);
-  void refuse_unseen_changes() const;
+  void refuse_unseen_changes();
   bool has_converted_buffers() const;
   bool synchronizes_buffers() const;
   // Whether the places of gradients in buckets are lent to backward, which then writes them there.
