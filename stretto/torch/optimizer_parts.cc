@@ -67,6 +67,16 @@ std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
   return distinct(std::move(result));
 }
 
+void load_whole(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive) {
+  auto before = std::exchange(optimizer.state(), {});
+  try {
+    optimizer.load(archive);
+  } catch (...) {
+    optimizer.state() = std::move(before);
+    throw;
+  }
+}
+
 ByteVector broadcast_text(Communicator& communicator, const std::string& text, Rank root,
                           const std::optional<Duration>& timeout) {
   constexpr std::size_t kAnyLength = std::numeric_limits<std::size_t>::max();

@@ -15,7 +15,9 @@ void broadcast_optimizer(torch::optim::Optimizer& optimizer, Communicator& commu
   if (communicator.rank() == root) torch::save(optimizer, text);
   const ByteVector bytes = ddp::broadcast_text(communicator, text.str(), root, timeout);
   if (communicator.rank() == root) return;
-  torch::load(optimizer, reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  torch::serialize::InputArchive archive;
+  archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  ddp::load_whole(optimizer, archive);
 }
 
 }  // namespace stretto

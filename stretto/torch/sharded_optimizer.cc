@@ -312,6 +312,7 @@ void ShardedOptimizer::receive_state_of(Rank rank) {
       device = parameters_[i].device();
       archive = archive_of(bytes, device);
     }
+    optimizer_.state().erase(parameters_[i].unsafeGetTensorImpl());
     torch::serialize::InputArchive of_parameter;
     if (!archive.try_read(name_of(i), of_parameter)) continue;  // It has not been stepped yet.
     State state = make_state(optimizer_);

@@ -18,6 +18,7 @@
 #include "stretto/base/refuse.h"
 #include "stretto/communicator/all_gather_value.h"
 #include "stretto/reducer/step_report.h"
+#include "stretto/torch/optimizer_parts.h"
 #include "stretto/torch/replica.h"
 
 namespace stretto::ddp {
@@ -86,11 +87,11 @@ void write_part(torch::serialize::OutputArchive& archive, const std::string& key
   archive.write(key, part);
 }
 
-template <class Loaded>
-void read_part(torch::serialize::InputArchive& archive, const std::string& key, Loaded& loaded) {
+torch::serialize::InputArchive part_of(torch::serialize::InputArchive& archive,
+                                       const std::string& key) {
   torch::serialize::InputArchive part;
   archive.read(key, part);
-  loaded.load(part);
+  return part;
 }
 
 // All of an archive is read to one device; what the program has elsewhere goes back there.
@@ -100,7 +101,8 @@ void read_module(torch::serialize::InputArchive& archive, torch::nn::Module& mod
   tensors.insert(tensors.end(), buffers.begin(), buffers.end());
   std::vector<torch::Device> places;
   for (const torch::Tensor& tensor : tensors) places.push_back(tensor.device());
-  read_part(archive, "module", module);
+  torch::serialize::InputArchive part = part_of(archive, "module");
+  module.load(part);
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].device() != places[i]) tensors[i].set_data(tensors[i].to(places[i]));
@@ -186,7 +188,8 @@ SavedBuckets read_state(const std::string& file, Rank rank, int ranks, const std
                      .hook_state = bytes_of(read_tensor(archive, "hook_state"))};
   read_module(archive, module);
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
-    read_part(archive, optimizer_key(i), *optimizers[i]);
+    torch::serialize::InputArchive part = part_of(archive, optimizer_key(i));
+    load_whole(*optimizers[i], part);
   }
   set_state_of(torch::kCPU, read_tensor(archive, "generator"));
   if (was_on_device) set_state_of(device, device_generator.cpu());

@@ -14,6 +14,7 @@
 
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/torch/distributed_data_parallel.h"
+#include "stretto/torch/optimizer_state.h"
 #include "tests/support/files.h"
 #include "tests/support/torch_models.h"
 
@@ -308,6 +309,35 @@ TEST_F(SavedState, ThatOneRankCannotTakeOverIsRefusedOnAll) {
     }
     expect_contains(load(), refuses ? "it was written by rank 0: each rank has"
                                     : "the state of rank 1 could not be taken over");
+  });
+}
+
+// That of the others is gone, where they have stepped what the root has not.
+TEST(OptimizerState, IsThatOfTheRootAndNoMore) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    torch::Tensor weight = torch::ones({3}).set_requires_grad(true);
+    torch::optim::SGD optimizer({weight}, torch::optim::SGDOptions(0.1).momentum(0.9));
+    weight.mutable_grad() = torch::ones({3});
+    if (rank == 1) optimizer.step();
+    broadcast_optimizer(optimizer, communicator, Rank(0));
+    EXPECT_TRUE(optimizer.state().empty());
+    if (rank == 1) optimizer.step();
+    broadcast_optimizer(optimizer, communicator, Rank(1));
+    EXPECT_EQ(optimizer.state().size(), 1u);
+  });
+}
+
+TEST_F(SavedState, OfWhatHadNotBeenSteppedIsNone) {
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator, small_buckets());
+    torch::optim::Adam optimizer(ddp.parameters(), 0.01);
+    ddp.save_state(path_, optimizer);
+    loss_of(ddp, global_batch(0)).backward();
+    optimizer.step();
+    EXPECT_FALSE(optimizer.state().empty());
+    ddp.load_state(path_, optimizer);
+    EXPECT_TRUE(optimizer.state().empty());
   });
 }
 

@@ -25,6 +25,11 @@ void check_steps_in_parts(const torch::optim::Optimizer& optimizer);
 // registered under both names.
 std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer);
 
+// optimizer.load(archive), without what libtorch would leave: the state of parameters of which the
+// archive has none, as they had not been stepped when it was written. What throws leaves the state
+// as it was.
+void load_whole(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive);
+
 // What `root` has packed into `text`, of any length, on all ranks. Collective, blocks.
 ByteVector broadcast_text(Communicator& communicator, const std::string& text, Rank root,
                           const std::optional<Duration>& timeout);
