@@ -168,9 +168,9 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
         "channels",
         features_, input.dim());
   }
-  const bool own_moments = is_training() || !options_.track_running_stats();
-  if (!own_moments) {
-    return torch::batch_norm(input, weight, bias, running_mean, running_var, false, 0,
+  if (!is_training()) {
+    const bool own_moments = !options_.track_running_stats();
+    return torch::batch_norm(input, weight, bias, running_mean, running_var, own_moments, 0,
                              options_.eps(), false);
   }
   const torch::ScalarType dtype = input.scalar_type();
@@ -182,9 +182,7 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
   {
     const torch::NoGradGuard no_grad;
     moments = moments_of_all(*group, input);
-    if (is_training() && options_.track_running_stats()) {
-      track(moments.mean, moments.variance, moments.count);
-    }
+    if (options_.track_running_stats()) track(moments.mean, moments.variance, moments.count);
   }
   const torch::Tensor scale = (moments.variance + options_.eps()).rsqrt().to(input.options());
   torch::Tensor output =

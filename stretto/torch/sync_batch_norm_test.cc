@@ -262,5 +262,21 @@ TEST(SyncBatchNorm, RefusesAnotherNumberOfChannels) {
   });
 }
 
+// By the moments of its own batch where the layer has kept none.
+TEST(SyncBatchNorm, IsLocalInEvaluation) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    for (const bool track : {true, false}) {
+      const auto options = torch::nn::BatchNormOptions(3).track_running_stats(track);
+      SyncBatchNorm model(communicator, 3, options);
+      if (communicator.rank() == Rank(0)) continue;
+      torch::nn::BatchNorm1d reference(options);
+      model->eval();
+      reference->eval();
+      const torch::Tensor input = torch::linspace(-1, 2, 12).reshape({4, 3});
+      expect_close(model->forward(input), reference->forward(input), "output");
+    }
+  });
+}
+
 }  // namespace
 }  // namespace stretto
