@@ -172,5 +172,40 @@ TEST(CommunicationHook, StateOfAnotherHookIsRefused) {
   EXPECT_THROW(plain.load(state), InvalidArgument);
 }
 
+// The other would wait for its bucket.
+TEST(CommunicationHook, OneThatLacksMemoryOnOneRankFailsTheStepOnAll) {
+  struct Lacking : PlainReduction {
+    explicit Lacking(bool in_finish) : in_finish(in_finish) {}
+    static void lack(Rank rank) {
+      if (rank == Rank(0)) throw OutOfMemory(Status(StatusCode::out_of_memory, "there is no room"));
+    }
+    Work start(Communicator& communicator, const FullBucket& bucket) override {
+      rank = communicator.rank();
+      if (!in_finish) lack(rank);
+      return PlainReduction::start(communicator, bucket);
+    }
+    void finish(const FullBucket& bucket) override {
+      if (in_finish) lack(rank);
+      PlainReduction::finish(bucket);
+    }
+    const bool in_finish;
+    Rank rank;
+  };
+  for (const bool in_finish : {false, true}) {
+    run_ranks(2, [&](Communicator& communicator) {
+      Reducer reducer(communicator, three_gradients(),
+                      {.hook = std::make_shared<Lacking>(in_finish)});
+      const auto two_steps = [&] {
+        for (int step = 0; step < 2; ++step) run_step(reducer, 0, 1);
+      };
+      if (communicator.rank() == Rank(0)) {
+        EXPECT_THROW(two_steps(), OutOfMemory);
+      } else {
+        expect_contains(message_of<Aborted>(two_steps), "there is no room");
+      }
+    });
+  }
+}
+
 }  // namespace
 }  // namespace stretto

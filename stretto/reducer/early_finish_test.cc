@@ -1,6 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <barrier>
 #include <memory>
 #include <stdexcept>
 #include <vector>
@@ -76,8 +77,7 @@ TEST(EarlyFinish, AHookThatThrowsFailsTheStep) {
   });
 }
 
-// Of the host, but a bucket's reduction cannot be ended.
-class FailingMemory final : public BucketMemory {
+class HostMemory : public BucketMemory {
  public:
   Memory allocate(Communicator& communicator, std::size_t bytes) override {
     return host_buckets().allocate(communicator, bytes);
@@ -88,8 +88,14 @@ class FailingMemory final : public BucketMemory {
   void clear(ByteSpan bytes) override { host_buckets().clear(bytes); }
   bool is_zero(ConstByteSpan bytes) const override { return host_buckets().is_zero(bytes); }
   void publish() override {}
+  Status end(Work& work) override { return host_buckets().end(work); }
+};
+
+// A bucket's reduction cannot be ended.
+class FailingMemory final : public HostMemory {
+ public:
   Status end(Work& work) override {
-    const Status status = host_buckets().end(work);
+    const Status status = HostMemory::end(work);
     if (++ended_ > 1) throw std::runtime_error("the device is lost");
     return status;
   }
@@ -107,6 +113,76 @@ TEST(EarlyFinish, TheFirstFailureOfAStepIsTold) {
     hook->refuse();
     for (const std::size_t i : {1, 0}) reducer.mark_ready(i);
     expect_contains(testing::error_of([&] { reducer.finalize(); }), "the hook does not like it");
+  });
+}
+
+// Nothing more can be allocated from some time on.
+class FullMemory final : public HostMemory {
+ public:
+  Memory allocate(Communicator& communicator, std::size_t bytes) override {
+    expect_room();
+    return HostMemory::allocate(communicator, bytes);
+  }
+  Memory allocate_copy(std::size_t bytes) override {
+    expect_room();
+    return HostMemory::allocate_copy(bytes);
+  }
+  bool is_full = false;
+
+ private:
+  void expect_room() const {
+    if (is_full) throw std::runtime_error("the device is full");
+  }
+};
+
+// On rank 1, where gradients are kept that no rank may have used, or where buckets are formed anew.
+TEST(ReducerFailure, MemoryThatOneRankLacksEndsTheStepOnAll) {
+  for (const bool in_rebuild : {false, true}) {
+    run_ranks(2, [&](Communicator& communicator, int rank) {
+      const auto memory = std::make_shared<FullMemory>();
+      Reducer reducer(communicator, {{"a", DType::f32, 8}, {"b", DType::f32, 8}},
+                      {.bucket_bytes = {32}, .find_unused = !in_rebuild, .memory = memory});
+      if (!in_rebuild) memory->is_full = rank == 1;
+      const auto steps = [&] {
+        for (int step = 0; step < 2; ++step) {
+          for (const std::size_t i : {0, 1}) {
+            if (in_rebuild || i == 0) reducer.mark_ready(i);
+          }
+          reducer.finalize();
+          if (in_rebuild) memory->is_full = rank == 1;
+          (void)reducer.rebuild();
+        }
+      };
+      if (rank == 1) {
+        EXPECT_EQ(testing::message_of<std::runtime_error>(steps), "the device is full");
+      } else {
+        expect_contains(testing::message_of<Aborted>(steps), "the device is full");
+      }
+      EXPECT_THROW(reducer.mark_ready(0), Aborted);
+    });
+  }
+}
+
+// Rank 0 shrinks the communicator before rank 1 knows why: what they have besides goes on.
+TEST(ReducerFailure, ThatAnotherRankHasToldOfEndsNoOtherGroup) {
+  std::barrier all_done(3);
+  run_ranks(3, [&](Communicator& communicator, int rank) {
+    const auto pair = communicator.split({.color = rank / 2});
+    Reducer reducer(communicator, {{"a", DType::f32, 8}});
+    const auto step = [&] {
+      reducer.mark_ready(0);
+      reducer.finalize();
+    };
+    if (rank == 1) {
+      EXPECT_THROW(step(), Aborted);
+    }
+    if (rank < 2) {
+      EXPECT_EQ(communicator.shrink({2})->size(), 2);
+      int ranks = 1;
+      pair->all_reduce(std::span(&ranks, 1)).wait();
+      EXPECT_EQ(ranks, 2);
+    }
+    all_done.arrive_and_wait();
   });
 }
 

@@ -174,13 +174,14 @@ void Reducer::launch(std::size_t index) {
   Bucket& bucket = buckets_[index];
   std::ranges::fill(bucket.silent, std::uint8_t{0});
   std::ranges::fill(bucket.uncomputed, std::uint8_t{0});
-  if (closing_ || frozen_count_ > 0) keep_unused_values(index);
-  bucket.launch = Clock::now();
   const StreamGuard none(nullptr);  // The memory has the default stream wait for what it holds.
   try {
+    if (closing_ || frozen_count_ > 0) keep_unused_values(index);
+    bucket.launch = Clock::now();
     options_.memory->publish();
     bucket.work = options_.hook->start(communicator_, full(index));
   } catch (const Error& error) {
+    tell_others(error.status());
     fail(explained(error.status()));
     throw_if_failed();
   } catch (const std::exception& error) {
@@ -256,9 +257,11 @@ void Reducer::end_bucket(std::size_t index) {
   } catch (const Error& error) {
     note(error.status());
   } catch (const std::exception& error) {
-    note(status_of(StatusCode::aborted,
-                   "what follows the reduction of bucket {} of {} has failed: {}", index,
-                   buckets_.size(), error.what()));
+    Status failure = status_of(StatusCode::aborted,
+                               "what follows the reduction of bucket {} of {} has failed: {}",
+                               index, buckets_.size(), error.what());
+    if (bucket_failure_.ok()) communicator_.abort(std::string(failure.message()));
+    note(std::move(failure));
   }
 }
 
@@ -280,7 +283,10 @@ void Reducer::end_step(Data data) {
   } catch (const Error& error) {
     failure = error.status();
   }
-  if (!failure.ok()) fail(explained(failure));
+  if (!failure.ok()) {
+    tell_others(failure);
+    fail(explained(failure));
+  }
   throw_if_failed();
   record_step(begin, Clock::now());
   restore_unused_values();

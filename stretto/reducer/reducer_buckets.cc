@@ -124,7 +124,12 @@ bool Reducer::rebuild() {
     throw_if_failed();
   }
   order_.planned_hash = hash_of(order);
-  return form_buckets(std::move(order));
+  try {
+    return form_buckets(std::move(order));
+  } catch (const std::exception& error) {
+    give_up(fmt::format("its buckets cannot be formed anew: {}", error.what()));
+    throw;
+  }
 }
 
 // Returns whether that has changed anything.

@@ -46,6 +46,20 @@ void Reducer::abandon_step(const std::string& reason) {
                   rank, ready_count_.load(), gradients_.size(), why));
 }
 
+// Of what happens to this rank alone nobody else hears, and all wait for its next operation. What a
+// call means is refused on all ranks alike, and an operation that fails has told the others.
+void Reducer::tell_others(const Status& failure) {
+  switch (failure.code()) {
+    case StatusCode::system:
+    case StatusCode::out_of_memory:
+    case StatusCode::internal:
+      communicator_.abort(std::string(failure.message()));
+      break;
+    default:
+      break;
+  }
+}
+
 void Reducer::give_up(const std::string& reason) {
   if (failed_.load(std::memory_order_acquire)) return;
   communicator_.abort(reason);
