@@ -414,6 +414,18 @@ TEST(CompressedAllReduce, WhatIsStartedAndForgottenEndsAll) {
   });
 }
 
+TEST(CompressedAllReduce, WhatOneRankForgetsItKnowsTheLengthsOf) {
+  run_ranks(3, [](Communicator& communicator, int rank) {
+    CompressionState state;
+    const CompressedAllReduceOptions options{threshold({.limit = 0.1f}), &state, "x"};
+    Floats data(3000, 1.0f);
+    if (CompressedWork work = start_all_reduce(communicator, data, options); rank > 0) work.wait();
+    data.assign(3000, 2.0f);
+    all_reduce(communicator, data, options);
+    EXPECT_EQ(data, Floats(3000, 6.0f));
+  });
+}
+
 // Rank 1 takes part by hand in what tells lengths, and not in what follows: only rank 0's giving
 // up can end that.
 TEST(CompressedAllReduce, WhatAnExceptionUnwindsIsAbandoned) {

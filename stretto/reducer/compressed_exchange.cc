@@ -113,8 +113,16 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& fu
     if (is_f32 && options_.non_finite == NonFinite::zero) clear_non_finite(floats(view));
   }
   Work work = communicator.all_reduce(full.view, {.op = full.op, .timeout = full.timeout});
-  while (full.is_last() && !pending_.empty()) advance(communicator);
+  submit_rest(communicator, full);
   return work;
+}
+
+// Behind the last bucket no other one comes that would have it submitted.
+void CompressedReduction::submit_rest(Communicator& communicator, const FullBucket& full) {
+  if (!full.is_last()) return;
+  while (!pending_.empty()) advance(communicator);
+  // Here, since all ranks come to this place; some may drop the work before they finish().
+  if (compresses_) announced_ = static_cast<float>(announcing_);
 }
 
 void CompressedReduction::keep_remembered(const FullBucket& full) {
@@ -171,7 +179,7 @@ Work CompressedReduction::start_messages(Communicator& communicator, const FullB
   if (!bucket.plain.empty()) {
     work = communicator.all_reduce(bucket.plain, {.op = full.op, .timeout = full.timeout});
   }
-  while (full.is_last() && !pending_.empty()) advance(communicator);
+  submit_rest(communicator, full);
   return work;
 }
 
@@ -389,7 +397,6 @@ void CompressedReduction::finish(const FullBucket& full) {
     this_step_.gradient_norm = std::sqrt(this_step_.gradient_norm);
     this_step_.residual_norm = std::sqrt(this_step_.residual_norm);
     last_step_ = this_step_;
-    announced_ = static_cast<float>(announcing_);
   }
   if (trial_ == nullptr) return;
   trial_->end_step(this_step_);

@@ -217,6 +217,7 @@ class CompressedReduction : public CommunicationHook {
   void sort_gradients(const FullBucket& full, Bucket& bucket);
   void submit_next(Communicator& communicator, Exchange& exchange);
   void advance(Communicator& communicator);
+  void submit_rest(Communicator& communicator, const FullBucket& full);
   Part part_of(const Exchange& exchange, std::size_t i, std::size_t adder, bool of_sum) const;
   void submit_parts(Communicator& communicator, Exchange& exchange);
   void submit_lengths(Communicator& communicator, Exchange& exchange);
