@@ -37,7 +37,9 @@ void write_file(const std::string& path, const std::string& text) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "we"),
                                                              &std::fclose);
   if (file == nullptr) throw SystemError(system_status("cannot write " + path));
-  if (std::fwrite(text.data(), 1, text.size(), file.get()) != text.size()) {
+  // What is in its buffer leaves here: nobody hears of it from the end of the file.
+  if (std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||
+      std::fflush(file.get()) != 0) {
     throw SystemError(system_status("cannot write " + path));
   }
 }

@@ -40,6 +40,7 @@ TEST(Timeline, HasTracksForForwardBackwardAndBuckets) {
     expect_contains(json, "step 1: bucket 1 of 1 gradients");
     expect_lacks(json, "\"dur\":-");
     EXPECT_THROW(timeline.write("/nowhere/timeline.json"), SystemError);
+    EXPECT_THROW(timeline.write("/dev/full"), SystemError);
   });
 }
 
