@@ -183,6 +183,52 @@ TEST_P(DeviceDouble, StreamsOfTheProgramAreWaitedForAndWait) {
   });
 }
 
+// Two branches, each computed on a stream of its own.
+struct BranchedImpl : torch::nn::Module {
+  explicit BranchedImpl(torch::Device device)
+      : quick(register_parameter("quick", random(1, {4, kInputs}, device))),
+        late(register_parameter("late", random(2, {4, kInputs}, device))) {}
+  static torch::Tensor branch(const torch::Tensor& x, const torch::Tensor& weight) {
+    if (!x.is_cpu()) synchronize(x.device());
+    if (!x.is_cpu()) use_new_stream(x.device());
+    const torch::Tensor loss = torch::tanh(torch::mm(x, weight.t())).pow(2).mean();
+    if (!x.is_cpu()) synchronize(x.device());
+    return loss;
+  }
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::Tensor first = branch(x, quick);
+    return first + branch(x, late);
+  }
+  torch::Tensor quick, late;
+};
+TORCH_MODULE(Branched);
+
+// One of them writes its gradient when that of the other has long filled the bucket.
+TEST_P(DeviceDouble, HalvedGradientsAreThoseOfAllStreams) {
+  on_ranks([](Communicator& communicator) {
+    const int rank = communicator.rank().value();
+    const torch::Device device = device_of(communicator);
+    Branched reference(torch::kCPU), model(device);
+    DistributedDataParallel ddp(model, communicator,
+                                {.communication_hook = std::make_shared<Bf16Reduction>()});
+    torch::Tensor spare = random(3, {4, kInputs}, device);
+    model->late.register_hook([&](const torch::Tensor& gradient) {
+      for (int i = 0; i < 60; ++i) spare.copy_(gradient);
+    });
+    for (int step = 0; step < 2; ++step) {
+      reference->zero_grad();
+      ddp.zero_grad();
+      reference->forward(global_batch(step).data).backward();
+      ddp.forward(share_of(step, rank, device)).backward();
+      for (const auto& item : reference->named_parameters()) {
+        const torch::Tensor found = ddp.named_parameters()[item.key()].grad().cpu();
+        EXPECT_TRUE(torch::allclose(found, item.value().grad(), 0.02, 1e-3)) << item.key();
+      }
+    }
+    use_default_stream(device);
+  });
+}
+
 TEST_P(DeviceDouble, BuffersAreThoseOfRankZero) {
   on_ranks([](Communicator& communicator) {
     const int rank = communicator.rank().value();
