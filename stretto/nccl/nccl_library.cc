@@ -228,6 +228,10 @@ int NcclLibrary::start(const LibraryCall& call) {
   Result<Launch> launch = make_launch(call, rank_, size_, memory);
   if (launch.ok()) {
     running.launch = std::move(*launch);
+    running.needs_stream_alone = !running.launch.after.empty() ||
+                                 std::ranges::any_of(running.launch.before, [&](const Copy& copy) {
+                                   return device_of(copy.from) < 0;
+                                 });
     if (call.mark >= 0) take_mark(call.mark, running);
     move();
   } else {
@@ -277,11 +281,11 @@ void NcclLibrary::move() {
     // A copy from or to memory of the host may wait for all that the stream has, which may wait for
     // a rank that has died; and this thread holds the lock. Such a launch has the stream to itself.
     if (running.phase == Running::Phase::queued) {
-      if (!running.mark && &running != &running_.front()) return;
+      if (running.needs_stream_alone && &running != &running_.front()) return;
       begin(running);
       if (running.phase == Running::Phase::launching || !failure_.empty()) return;
     }
-    if (!running.mark) return;
+    if (running.needs_stream_alone) return;
   }
 }
 

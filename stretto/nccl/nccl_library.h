@@ -66,6 +66,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
     int number = 0;
     Phase phase = Phase::queued;
     Launch launch;
+    bool needs_stream_alone = false;
     std::optional<int> mark;  // Of memory of devices: what it has to wait for.
     Event ended = nullptr;
     // Not null: a graph captures it, on a stream for those, and has its scratch for good.

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <cstring>
 #include <optional>
 #include <thread>
@@ -88,6 +89,30 @@ TEST_F(NcclDoubleFails, RanksOnDifferentKindsOfMemoryFindOut) {
     expect_contains(text, "what is for memory of devices");
   });
   EXPECT_EQ(Double::get().control().launches, 0);
+}
+
+// A copy from or to memory of the host may wait for all that the stream has.
+TEST_F(NcclDoubleFails, WhatIsCopiedFromTheHostHasTheStreamToItself) {
+  Double::get().reset([](auto& control) { control.stalls = true; });
+  DoubleRanks ranks({.size = 2});
+  std::barrier looked(2);
+  ranks.on_all([&](Communicator& rank) {
+    const bool is_first = rank.rank() == 0;
+    std::vector<float> own(is_first ? 3 : 7, 1.0f), all(is_first ? 4 : 6);
+    using Counts = std::vector<std::size_t>;
+    Work exchanged = rank.all_to_all(own, all,
+                                     {.send_counts = is_first ? Counts{1, 2} : Counts{3, 4},
+                                      .recv_counts = is_first ? Counts{1, 3} : Counts{2, 4}});
+    Work reduced = rank.all_reduce(on_device(rank, 8));
+    const Deadline end = Deadline::after(milliseconds(100));
+    while (!end.passed()) rank.poll();
+    EXPECT_EQ(Double::get().control().launches, 2);
+    looked.arrive_and_wait();
+    Double::get().change([](auto& control) { control.stalls = false; });
+    exchanged.wait();
+    reduced.wait();
+    EXPECT_EQ(std::ranges::count(all, 1.0f), std::ssize(all));
+  });
 }
 
 // M7: NCCL's kernels wait for a rank that has died, and say nothing; the survivors hear who.
