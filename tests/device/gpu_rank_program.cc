@@ -90,7 +90,7 @@ class Trained {
     const auto own = model_->parameters(), others = other.model_->parameters();
     for (std::size_t i = 0; i < own.size(); ++i) {
       const torch::Tensor between = (own[i].grad().cpu() - others[i].grad().cpu()).abs();
-      greatest = std::max(greatest, between.max().item<double>());
+      greatest = stretto::testing::greater(greatest, between.max().item<double>());
     }
     return greatest;
   }
@@ -116,7 +116,7 @@ void compare(stretto::Communicator& communicator, const Where& where, const Comp
     const torch::Tensor batch = torch::randn({64, where.features}).to(where.device);
     device_ms = std::min(device_ms, on_device.step(batch));
     host_ms = std::min(host_ms, on_host.step(batch));
-    distance = std::max(distance, on_device.distance_to(on_host));
+    distance = stretto::testing::greater(distance, on_device.distance_to(on_host));
   }
   std::printf(
       "{\"check\": \"%s\", \"rank\": %d, \"ranks\": %d, \"largest_difference\": %g, \"allowed\": "

@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -12,6 +11,7 @@
 
 #include "bench/drivers/ddp_models.h"
 #include "stretto/torch.h"
+#include "tests/device/greater.h"
 
 // The three models of ./dev bench ddp, trained on a device and on the CPU from the same numbers.
 namespace stretto::testing {
@@ -59,7 +59,7 @@ inline void compare_losses(const std::string& name, torch::Device device,
     last = there.step();
     last_here = here.step();
     if (step == 0) first = last;
-    difference = std::max(difference, std::abs(last - last_here) / first);
+    difference = greater(difference, std::abs(last - last_here) / first);
   }
   std::printf(
       "{\"check\": \"loss of %s\", \"rank\": %d, \"first\": %.4f, \"last\": %.4f, \"last_on_cpu\": "

@@ -5,7 +5,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <stdexcept>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "stretto/torch.h"
+#include "tests/device/greater.h"
 
 // What surrounds gradients in training on a GPU, which gpu_rank_program checks: each function
 // prints a line of JSON, or throws.
@@ -48,8 +48,7 @@ inline void check_sync_batch_norm(Communicator& communicator, torch::Device devi
   layer->to(device);
   double greatest = 0;
   const auto compare = [&](const torch::Tensor& found, const torch::Tensor& expected) {
-    const double apart = (found.cpu() - expected).abs().max().item<double>();
-    greatest = std::max(greatest, apart);
+    greatest = greater(greatest, (found.cpu() - expected).abs().max().item<double>());
   };
   for (int step = 0; step < 3; ++step) {
     torch::manual_seed(static_cast<std::uint64_t>(step));

@@ -4,6 +4,7 @@
 // What surrounds gradients in training, with parameters on a double's device: normalisation over
 // all ranks, an optimizer whose state is shared out, and files from which training goes on.
 
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <sstream>
@@ -17,6 +18,7 @@
 #include "stretto/torch/sharded_optimizer.h"
 #include "stretto/torch/streams.h"
 #include "stretto/torch/sync_batch_norm.h"
+#include "tests/device/greater.h"
 #include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
 #include "tests/support/expect_contains.h"
@@ -27,6 +29,14 @@ namespace stretto {
 namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support.
+
+// By which gpu_rank_program compares what a GPU has computed.
+TEST(Greater, IsNoNumberWhereOneIsNone) {
+  EXPECT_EQ(greater(1, 2), 2);
+  EXPECT_EQ(greater(2, 1), 2);
+  EXPECT_TRUE(std::isnan(greater(1, std::nan(""))));
+  EXPECT_TRUE(std::isnan(greater(std::nan(""), 1)));
+}
 
 class DeviceTraining : public OnDevices {};
 INSTANTIATE_TEST_SUITE_P(, DeviceTraining, all_ways(), name_of);
