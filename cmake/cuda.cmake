@@ -9,12 +9,14 @@
 set(STRETTO_CUDA AUTO CACHE STRING "AUTO, ON or OFF: build the kernels for GPUs with nvcc")
 set_property(CACHE STRETTO_CUDA PROPERTY STRINGS AUTO ON OFF)
 
-# Sets `result` to the options for the devices from sm_70 to sm_100 that this nvcc knows, one of a
-# generation, and to the code that later devices translate.
+set(STRETTO_CUDA_DEVICES 70 75 80 90 100 CACHE STRING
+  "The devices to compile for (sm_70 and so on), one of a generation, if nvcc knows them")
+
+# Sets `result` to the options for these devices, and to the code that later ones translate.
 function(stretto_cuda_devices result)
   execute_process(COMMAND ${STRETTO_NVCC} --list-gpu-arch OUTPUT_VARIABLE known)
   set(options)
-  foreach(number IN ITEMS 70 75 80 90 100)
+  foreach(number IN LISTS STRETTO_CUDA_DEVICES)
     if(known MATCHES "compute_${number}\n")
       list(APPEND options -gencode arch=compute_${number},code=sm_${number})
       set(last ${number})

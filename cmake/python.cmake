@@ -67,7 +67,7 @@ function(stretto_add_python)
   add_library(stretto_python MODULE ${sources})
   set_target_properties(stretto_python PROPERTIES PREFIX "" OUTPUT_NAME _c
     SUFFIX ${STRETTO_PYTHON_SUFFIX} LIBRARY_OUTPUT_DIRECTORY ${package} LINK_DEPENDS ${map}
-    UNITY_BUILD ON CXX_VISIBILITY_PRESET hidden
+    UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0 CXX_VISIBILITY_PRESET hidden
     INSTALL_RPATH "$ORIGIN/lib" LINKER_LANGUAGE CXX)
   target_include_directories(stretto_python SYSTEM PRIVATE ${STRETTO_PYTHON_INCLUDE})
   target_link_libraries(stretto_python PRIVATE stretto_build stretto_job stretto_reducer

@@ -102,7 +102,11 @@ function(stretto_add_suites target)
   foreach(suite IN LISTS suites)
     add_test(NAME ${suite} COMMAND ${target} --gtest_filter=${suite}.*:*/${suite}.*)
     string(APPEND rest "${suite}.*:*/${suite}.*:")
-    set_tests_properties(${suite} PROPERTIES TIMEOUT 300 PROCESSORS 2)
+    set(processors 2)
+    if(suite MATCHES "^Device")  # The doubles of devices are slow on purpose.
+      set(processors 1)
+    endif()
+    set_tests_properties(${suite} PROPERTIES TIMEOUT 300 PROCESSORS ${processors})
   endforeach()
   add_test(NAME ${target}.rest COMMAND ${target} --gtest_filter=${rest})
 endfunction()
@@ -340,33 +344,6 @@ function(stretto_add_tests_with_mpi folder)
     string(APPEND left_out ":MpiPlane.RunsCollectives*")
   endif()
   stretto_add_test_with_mpi(${folder} end_to_end "MpiPlane.*:Mpirun.*-${left_out}")
-endfunction()
-
-# tests/compile_fail/wrong.cc compiles as it is, and must not with a name that it tests defined;
-# behind the name stands what the compiler is to complain about.
-function(stretto_add_compile_fail_tests)
-  # g++ says only when asked which part of a concept does not hold; clang does so anyway.
-  set(flags -std=c++20 -fsyntax-only -Wall -Wextra -Werror=unused-result)
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    list(APPEND flags -fconcepts-diagnostics-depth=5)
-  endif()
-  set(source ${PROJECT_SOURCE_DIR}/tests/compile_fail/wrong.cc)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
-  file(STRINGS ${source} lines REGEX "^#ifdef ")
-  foreach(line IN ITEMS "#ifdef   // " LISTS lines)
-    string(REGEX MATCH "^#ifdef ([a-z0-9_]*)  // (.*)$" matched "${line}")
-    set(wrong ${CMAKE_MATCH_1})
-    set(expected ${CMAKE_MATCH_2})
-    set(name compile_fail.${wrong})
-    if(NOT wrong)
-      set(name compile_fail.not)
-    endif()
-    add_test(NAME ${name}
-      COMMAND ${CMAKE_COMMAND} -D SOURCE=${source} -D "WRONG=${wrong}" -D "EXPECTED=${expected}"
-        -P ${PROJECT_SOURCE_DIR}/cmake/compile_fail.cmake
-        -- ${CMAKE_CXX_COMPILER} ${flags} -I${PROJECT_SOURCE_DIR}/include)
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS} PROCESSORS 2)
-  endforeach()
 endfunction()
 
 # Every *_bench.cc of a layer is a program, where Google Benchmark is installed.

@@ -1,8 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Compiles as it is, and must not with any one of the names below defined: then the compiler says
-// what stands behind the name, regular expressions between " & ".
+// Compiles as it is, and must not with the names below defined: then the compiler says in each
+// block what stands behind the name, regular expressions between " & ". See
+// scripts/compile_fail_test.py.
 
 #include <cstdint>
 #include <span>
