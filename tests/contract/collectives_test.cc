@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <set>
 #include <string>
 
@@ -44,20 +45,26 @@ bool needs_equal_shares(const Problem& problem) {
   return false;
 }
 
-// AddressSanitizer looks at accesses and makes everything ten times as slow: with it few numbers of
-// ranks are tried, and of types those of gradients and every so many, of which each number of ranks
-// has its own.
-#if defined(__SANITIZE_ADDRESS__)
+// Of more ranks than three, types are those of gradients and every so many others, of which each
+// number of ranks has its own: what is done with a type does not depend on how many ranks do it.
 constexpr int kTypeStep = 11;
+int type_step_of(int ranks) {
+  return ranks > 3 && std::getenv("STRETTO_EVERY_TYPE") == nullptr ? kTypeStep : 1;
+}
+
+// AddressSanitizer looks at accesses and makes everything ten times as slow: with it few numbers of
+// ranks are tried, and few types.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kIsSlow = true;
 bool is_tried(int ranks) { return ranks <= 4 || ranks == 7 || ranks == 13; }
 #else
-constexpr int kTypeStep = 1;
+constexpr bool kIsSlow = false;
 bool is_tried(int) { return true; }
 #endif
 
 // The types and operations that are worth trying with a collective: all where it reduces; where it
 // only moves, sizes of elements are all that counts.
-std::vector<std::pair<DType, ReduceOp>> types_of(Collective collective, int ranks) {
+std::vector<std::pair<DType, ReduceOp>> types_of(Collective collective, int ranks, int step) {
   if (!reduces(collective)) {
     return {{DType::f8_e4m3, ReduceOp::sum},
             {DType::bf16, ReduceOp::sum},
@@ -69,7 +76,7 @@ std::vector<std::pair<DType, ReduceOp>> types_of(Collective collective, int rank
   for (const auto& [dtype, op] : reductions()) {
     const bool is_of_gradients = (dtype == DType::f32 || dtype == DType::bf16) &&
                                  (op == ReduceOp::sum || op == ReduceOp::mean);
-    const bool is_next = number++ % kTypeStep == ranks % kTypeStep;
+    const bool is_next = number++ % step == ranks % step;
     if (is_of_gradients || is_next) types.emplace_back(dtype, op);
   }
   return types;
@@ -105,6 +112,7 @@ class CollectivesOfAny : public ::testing::Test {
   virtual Ranks make_ranks(std::size_t segment_bytes) const = 0;
   // Those that make a difference.
   virtual std::vector<std::string> algorithms(Collective collective) const = 0;
+  virtual int type_step() const { return kIsSlow ? kTypeStep : type_step_of(size()); }
   virtual bool registered() const { return false; }
   virtual std::vector<Rank> roots() const {
     std::vector<Rank> all;
@@ -116,7 +124,7 @@ class CollectivesOfAny : public ::testing::Test {
     const Ranks ranks = make_ranks(0);
     for (const Collective collective : kCollectives) {
       for (const std::string& algorithm : algorithms(collective)) {
-        for (const auto& [dtype, op] : types_of(collective, size())) {
+        for (const auto& [dtype, op] : types_of(collective, size(), type_step())) {
           for (const Problem& problem : sizes_of({.collective = collective,
                                         .dtype = dtype,
                                         .op = op,
@@ -221,7 +229,7 @@ TEST_P(SegmentedCollectives, AnySegmentsGiveTheSameBits) { expect_it_by_any_segm
 // What is larger than a segment, of the size of an element and of the kind of arithmetic.
 std::vector<std::pair<DType, ReduceOp>> long_types_of(Collective collective, int ranks) {
   std::vector<std::pair<DType, ReduceOp>> types = {{DType::bf16, ReduceOp::sum}};
-  if (!reduces(collective) || ranks > 3 || kTypeStep > 1) return types;
+  if (!reduces(collective) || ranks > 3 || kIsSlow) return types;
   types.emplace_back(DType::f32, ReduceOp::mean);
   types.emplace_back(DType::i64, ReduceOp::max);
   types.emplace_back(DType::c64, ReduceOp::sum);
@@ -299,6 +307,8 @@ class CollectivesOnHosts : public CollectivesOfAny,
                            public ::testing::WithParamInterface<HostsCase> {
  protected:
   int size() const override { return static_cast<int>(std::get<0>(GetParam()).size()); }
+  // Of the algorithms for hosts there is no smaller number of ranks.
+  int type_step() const override { return kIsSlow ? kTypeStep : 1; }
   bool shares_memory() const { return std::get<1>(GetParam()); }
   Ranks make_ranks(std::size_t segment_bytes) const override {
     return make_thread_ranks({.size = size(),

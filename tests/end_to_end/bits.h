@@ -3,13 +3,19 @@
 
 #pragma once
 
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "stretto/base/fnv1a.h"
 #include "stretto/base/random.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/job/threads.h"
 #include "tests/support/algorithms_for.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto::testing {
 
@@ -28,7 +34,7 @@ inline std::vector<std::string> canonical_algorithms() {
 inline std::uint64_t hash_of_all_reduces(Communicator& comm, const std::string& algorithm,
                                          bool registered) {
   std::uint64_t hash = fnv1a({});
-  for (const std::size_t count : {0u, 1u, 7u, 1000u, 20011u, 400009u}) {
+  for (const std::size_t count : {0u, 1u, 7u, 1000u, 20011u, 150001u}) {
     for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::i32}) {
       std::vector<std::byte> own(count * size_bytes(dtype));
       Memory memory = comm.allocate_bytes(own.size());
@@ -43,6 +49,21 @@ inline std::uint64_t hash_of_all_reduces(Communicator& comm, const std::string& 
     }
   }
   return hash;
+}
+
+// The different hashes that ranks come to which are threads, on memory that they share and on none.
+inline std::set<std::string> hashes_of_threads(int size) {
+  std::set<std::string> hashes;
+  std::mutex mutex;
+  for (const bool shared_memory : {false, true}) {
+    auto ranks = make_thread_ranks({.size = size, .shared_memory = shared_memory});
+    on_threads_of(ranks, [&](auto& rank) {
+      const std::uint64_t hash = hash_of_all_reduces(*rank, "", true);
+      const std::lock_guard lock(mutex);
+      hashes.insert(fmt::format("{:016x}", hash));
+    });
+  }
+  return hashes;
 }
 
 }  // namespace stretto::testing

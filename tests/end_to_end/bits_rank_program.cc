@@ -1,7 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Prints "ALGORITHM BUFFERS hash" for each way to do the same all-reduces, on every rank.
+// bits_rank_program [chosen]: prints "bits HASH ALGORITHM BUFFERS" for each way to do the same
+// all-reduces, on every rank; with the argument, for the algorithm that is chosen only.
 
 #include <cinttypes>
 #include <cstdio>
@@ -9,9 +10,11 @@
 #include "stretto/stretto.h"
 #include "tests/end_to_end/bits.h"
 
-int main() {
+int main(int argument_count, char**) {
   auto comm = stretto::join();
-  for (const std::string& algorithm : stretto::testing::canonical_algorithms()) {
+  auto algorithms = stretto::testing::canonical_algorithms();
+  if (argument_count > 1) algorithms = {""};
+  for (const std::string& algorithm : algorithms) {
     for (const bool registered : {false, true}) {
       const std::uint64_t hash =
           stretto::testing::hash_of_all_reduces(*comm, algorithm, registered);
