@@ -280,10 +280,10 @@ def add_expectations(lines, link, placement, explained):
 
 
 def report_plots(arguments):
-    """The three plots of hosts_plots.py: two on the first shape, one on as many hosts with other
-    numbers of ranks."""
+    """The three plots of hosts_plots.py: two on the first shape, up to the most bytes that were
+    asked for, and one on as many hosts with other numbers of ranks."""
     first, load = arguments.shapes[0], peers.cores_in_use()
-    lines = plot_lines(arguments, first, hosts_plots.asks_on_one_shape())
+    lines = plot_lines(arguments, first, hosts_plots.asks_on_one_shape(max(arguments.bytes)))
     for shape in hosts_plots.shapes_of_ranks(first):
         ranks = len(hosts_systems.placement_of(shape))
         lines += plot_lines(arguments, shape, hosts_plots.asks_of_ranks(ranks))

@@ -35,9 +35,10 @@ class Ask:
     at_once: int = 1
 
 
-def asks_on_one_shape():
-    return [Ask("size", size, size) for size in SIZES] + [
+def asks_on_one_shape(most_bytes):
+    asks = [Ask("size", size, size) for size in SIZES] + [
         Ask("at_once", count, count * PART_BYTES, count) for count in AT_ONCE]
+    return [ask for ask in asks if ask.bytes <= most_bytes]
 
 
 def asks_of_ranks(ranks):

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import unittest
-from typing import Any, Callable
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 PROGRAM = pathlib.Path(__file__).with_name("trained_on_hosts_program.py")
@@ -26,14 +25,9 @@ def end(launcher: subprocess.Popen[str]) -> None:
         os.killpg(launcher.pid, signal.SIGKILL)
 
 
-def torchrun(addresses: list[str], host: int) -> list[str]:
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2"]
-    return [*launch, f"--master-addr={addresses[0]}", "--master-port=29500", f"--node-rank={host}"]
-
-
-def stretto_run(addresses: list[str], host: int) -> list[str]:
-    launch = [sys.executable, "-m", "stretto", "run", "-n", "2", "--hosts", ",".join(addresses)]
-    return [*launch, "--host-index", str(host), "--", sys.executable]
+def launch(addresses: list[str], host: int) -> list[str]:
+    words = [sys.executable, "-m", "stretto", "run", "-n", "2", "--hosts", ",".join(addresses)]
+    return [*words, "--host-index", str(host), "--", sys.executable]
 
 
 class HostsTest(unittest.TestCase):
@@ -49,11 +43,6 @@ class HostsTest(unittest.TestCase):
             network.shape(1e9)
         except namespaces.NetworkError as error:
             self.skipTest(str(error))
-        for launch in (torchrun, stretto_run):
-            with self.subTest(launch.__name__):
-                self.train(network, launch)
-
-    def train(self, network: Any, launch: Callable[[list[str], int], list[str]]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             answer = pathlib.Path(folder) / "links"
             addresses = [network.address(host) for host in range(2)]

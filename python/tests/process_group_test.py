@@ -82,15 +82,6 @@ class StartTest(unittest.TestCase):
         free_port_of_job = free_port()
         ranks.run(body)
 
-    def test_starts_with_a_launcher(self) -> None:
-        """And no import but PyTorch's; `python -m stretto` is the program."""
-        script = pathlib.Path(__file__).with_name("torchrun_program.py")
-        launcher = ["torch.distributed.run", "--nproc-per-node=2", f"--master-port={free_port()}"]
-        self.assertIn("2 of 2 ranks", ranks.output_of("-m", *launcher, script))
-        own = ["stretto", "run", "-n", "2", "--", sys.executable]
-        self.assertIn("[0] 2 of 2 ranks", ranks.output_of("-m", *own, script))
-        self.assertIn("bench", ranks.output_of("-m", "stretto", "--help"))
-
     def test_two_hosts(self) -> None:
         """Namespaces without a default route: the store says by which network ranks meet."""
         sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))

@@ -17,6 +17,7 @@ import traceback
 from typing import Any, Callable
 
 import torch
+import torch._dynamo  # Which DDP and optimizers load: once here, and not in each rank.
 import torch.distributed as dist
 
 # Before anything is computed: threads of OpenMP do not survive a fork.

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-STEPS, SAVED_EACH = 1000, 50
+STEPS, SAVED_EACH = 400, 50
 FOLDER = pathlib.Path(sys.argv[1])
 SAVED = FOLDER / "saved.pt"
 

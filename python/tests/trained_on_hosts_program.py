@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Started by torchrun on each host: trains, and compares with one process that has all the data."""
+"""Started on each host: trains, and compares with one process that has all the data."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def main() -> None:
     said = f"{rank} of {size}: {stretto.describe_links()}; {losses[0]:.4f} to {losses[-1]:.4f}"
     everyone: list = [None] * size
     dist.all_gather_object(everyone, said)
-    dist.destroy_process_group()
+    # No destroy_process_group(): the end of the process is the end of the group.
     if rank == 0:
         with open(sys.argv[1], "w", encoding="utf-8") as file:
             file.write("\n".join(everyone))

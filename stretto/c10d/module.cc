@@ -41,7 +41,7 @@ namespace py = pybind11;
 using namespace py::literals;  // NOLINT: names of arguments.
 using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
 
-std::optional<Duration> duration_of(const char* option, const std::optional<double>& seconds) {
+std::optional<Duration> duration_option(const char* option, const std::optional<double>& seconds) {
   if (!seconds) return std::nullopt;
   constexpr double kMost = 1e9;  // Which our clock can count.
   TORCH_CHECK_VALUE(std::abs(*seconds) <= kMost, "option ", option,
@@ -74,8 +74,8 @@ std::unique_ptr<ElasticJob> enter_job(int min_size, double join_timeout,
                                       const std::optional<double>& timeout,
                                       const JoinOptions& join_options) {
   ElasticOptions options{.join = join_options, .min_size = min_size};
-  options.join.join_timeout = *duration_of("join_timeout", join_timeout);
-  options.join.timeout = duration_of("timeout", timeout).value_or(options.join.timeout);
+  options.join.join_timeout = *duration_option("join_timeout", join_timeout);
+  options.join.timeout = duration_option("timeout", timeout).value_or(options.join.timeout);
   return for_torch([&] { return std::make_unique<ElasticJob>(options); });
 }
 
@@ -311,8 +311,8 @@ PYBIND11_MODULE(_c, module) {
       .def(py::init([](std::optional<double> network_timeout, std::optional<double> warn_after,
                        bool disable_shared_memory, const std::optional<std::string>& backend) {
              JoinOptions options;
-             options.network_timeout = duration_of("network_timeout", network_timeout);
-             options.warn_after = duration_of("warn_after", warn_after);
+             options.network_timeout = duration_option("network_timeout", network_timeout);
+             options.warn_after = duration_option("warn_after", warn_after);
              options.disable_shared_memory = disable_shared_memory;
              options.backend = backend.value_or("");
              return options;

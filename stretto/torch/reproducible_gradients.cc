@@ -61,7 +61,8 @@ void ReproducibleGradients::add() {
     if (gradient.is_same(made_[i])) {
       refuse(
           "the gradient of parameter {} is that of the last reduce(), perhaps with another one "
-          "added: call zero_grad() before the first backward pass of a step",
+          "added: call zero_grad(), which sets gradients to none, before the first backward pass "
+          "of a step",
           i);
     }
   }
