@@ -3,6 +3,8 @@
 
 // Groups of scheduled backends, made of other groups.
 
+#include <new>
+
 #include <fmt/format.h>
 
 #include "stretto/base/random.h"
@@ -118,13 +120,21 @@ std::unique_ptr<ScheduledBackend> ScheduledBackend::enter_group(std::uint64_t nu
 
 // With the others, who are told if it fails.
 Status ScheduledBackend::set_up(Deadline until, Communicator* world) {
-  Status status = use_device(until);
-  if (status.ok()) status = share_windows(until);
-  if (status.ok() && world != nullptr) {
-    status = measure_links(*world);
-    until = deadline(std::nullopt);  // Links may be slow.
+  const auto use_all = [&]() -> Status {
+    STRETTO_RETURN_IF_ERROR(use_device(until));
+    STRETTO_RETURN_IF_ERROR(share_windows(until));
+    if (world != nullptr) {
+      STRETTO_RETURN_IF_ERROR(measure_links(*world));
+      until = deadline(std::nullopt);  // Links may be slow.
+    }
+    return use_library(until);
+  };
+  Status status;
+  try {
+    status = use_all();
+  } catch (const std::bad_alloc&) {
+    status = Status(StatusCode::out_of_memory, "setting up a group: there is no memory left");
   }
-  if (status.ok()) status = use_library(until);
   group::EngineLock held(*engine_);
   if (status.ok()) {
     group_->begin_numbering();

@@ -113,6 +113,16 @@ TEST_P(Library, SaysWhyItHasFailed) {
   });
 }
 
+// The others hear of it, at the latest by the first operation, and do not wait for the rank.
+TEST_P(Library, WhatOneRankHasNoMemoryForIsMadeOnNone) {
+  auto ranks = make(3);
+  facts_->lacks_memory = 1;
+  on_all(ranks, [](Communicator& comm) {
+    const Status status = failure_of([&] { comm.split({.color = 0})->barrier().wait(); });
+    expect_contains(status.message(), "there is no memory left");
+  });
+}
+
 TEST_P(Library, IsThereForGroupsButNotAfterADeath) {
   auto ranks = make(4);
   on_each(ranks, [&](std::unique_ptr<Communicator>& comm) {

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <new>
 #include <numeric>
 #include <utility>
 
@@ -196,6 +197,7 @@ std::vector<std::unique_ptr<Communicator>> make_library_ranks(
   const auto hubs = std::make_shared<Hubs>();
   const auto make_library = [=](const execution::Membership& group,
                                 const communicator::LibraryMeeting&) {
+    if (group.rank.value() == facts->lacks_memory) throw std::bad_alloc();
     return Result<std::unique_ptr<CollectiveLibrary>>(std::make_unique<ThreadLibrary>(
         hubs->of(group.group), facts, group.rank.value(), static_cast<int>(group.members.size()),
         gives_buffers_back));

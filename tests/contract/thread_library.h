@@ -19,6 +19,7 @@ struct LibraryFacts {
   std::atomic<int> abandoned = 0;
   std::atomic<bool> is_stuck = false;  // Nothing ends any more.
   std::atomic<bool> has_failed = false;
+  std::atomic<int> lacks_memory = -1;  // This rank of a group that is made.
   std::atomic<const std::byte*> last_output = nullptr;
 };
 
