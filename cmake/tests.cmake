@@ -39,7 +39,9 @@ string(JOIN ":" STRETTO_WAITING_TESTS
 set(STRETTO_UNSANITIZED_TESTS)
 if(STRETTO_SANITIZE)
   string(JOIN ":" STRETTO_UNSANITIZED_TESTS
-    *EveryAlgorithm.IsCorrectForManyRanks*
+    *EveryAlgorithm.IsCorrectForManyRanks* TwoLevel.IsCorrectOnLayoutsOfNote
+    TwoLevel.IsCorrectOnEqualHosts TwoLevel.NeedsMemory* AgreementTest.SurvivorsAgree*
+    AlgorithmsDocument.* Cache.Of*IsBounded
     BytesOnHosts.* ReducerAllocation.* ReducerMemory.* Estimate.Chooses* BesideLargeOnes.*
     Submission.OfALarge* Submission.OfALong* FastPath.GivesTheSameSumsWhoeverIsLate/400000
     CompressedReduction.BucketsDoNotMatter LongCollectives.*/ranks2_*
