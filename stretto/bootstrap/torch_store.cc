@@ -130,18 +130,13 @@ Result<StoreReply> compare_set(int fd, const StoreRequest& request, const WaitLi
   return present.number == 0 ? StoreReply{} : std::move(*reply);
 }
 
-// The value of a key; nothing if it is absent. TCPStore cannot be asked that at once but by a
-// comparison, which changes nothing: for an absent key it answers with what was expected.
+// The value of a key; nothing if it is absent. In two requests, between which it may be deleted: a
+// comparison that changes nothing would wake up who waits for the key.
 Result<std::optional<std::string>> look_up(int fd, const StoreRequest& request,
                                            const WaitLimit& limit) {
-  constexpr std::string_view kAbsent = "stretto: absent";
-  STRETTO_RETURN_IF_ERROR(RequestFrame(TorchRequest::compare_set)
-                              .text(request.key)
-                              .text(kAbsent)
-                              .text(kAbsent)
-                              .send(fd, limit));
-  STRETTO_ASSIGN_OR_RETURN(StoreReply old, read_text(fd, limit));
-  if (old.value == kAbsent) return std::optional<std::string>();
+  STRETTO_ASSIGN_OR_RETURN(const StoreReply present, check(fd, request, limit));
+  if (present.number == 0) return std::optional<std::string>();
+  STRETTO_ASSIGN_OR_RETURN(StoreReply old, get(fd, request, limit));
   return std::optional(std::move(old.value));
 }
 
