@@ -35,7 +35,7 @@ string(JOIN ":" STRETTO_WAITING_TESTS
 
 # Tests that a sanitizer would learn nothing from, and that take ten times as long with it: they
 # count bytes or allocations, compare two ways to compute a price, measure how soon a call returns
-# or is answered, or repeat others with more ranks.
+# or is answered, read documents, or repeat others with more ranks or hosts.
 set(STRETTO_UNSANITIZED_TESTS)
 if(STRETTO_SANITIZE)
   string(JOIN ":" STRETTO_UNSANITIZED_TESTS

@@ -11,6 +11,7 @@ go on when a process dies, gradients that do not depend on the number of ranks.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import datetime
 import importlib.util
@@ -107,15 +108,13 @@ def _module() -> Any:
 def _end_groups(error: BaseException | None = None) -> None:
     """Other ranks hear of the exception that ends this one, if nobody has caught it."""
     error = error or getattr(sys, "last_value", None)
-    _loaded.shut_down_all("" if error is None else _name_end(error))
+    _loaded.shut_down_all("" if error is None else _describe_end(error))
 
 
-def _name_end(error: BaseException) -> str:
+def _describe_end(error: BaseException) -> str:
     text = f"has ended by {type(error).__name__}"
-    try:
+    with contextlib.suppress(Exception):  # Of its __str__; groups have to end all the same.
         text += f": {error}"
-    except Exception:  # Of its __str__; groups have to end all the same.
-        pass
     # The name of a file may have bytes that are no UTF-8.
     return text.encode("utf-8", "backslashreplace").decode()[:400]
 

@@ -45,9 +45,9 @@ class ReproducibleGradients:
         group: its backend adds integers of 64 bits there, by reduce_scatter_tensor; the default
             group where None.
 
-        Collective. Raises ValueError, on all ranks, for other parameters, and if they differ. It
-        goes with its group: whoever makes another one, as after a failure, makes another one of
-        this, too.
+        Collective. Raises ValueError, on all ranks, if one has other parameters, or parameters of
+        another kind. It goes with its group: whoever makes another one, as after a failure, makes
+        another one of this, too.
         """
         import torch
         import torch.distributed as dist

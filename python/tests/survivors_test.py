@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import nn
 
 STEPS = 1000
+RESTARTED_STEPS = 400  # As restart_program.py has them.
 SIZE = 3
 
 
@@ -110,7 +111,7 @@ class SurvivorsTest(unittest.TestCase):
         program = pathlib.Path(__file__).with_name("restart_program.py")
         seed = random.randrange(1 << 30)
         draw = random.Random(seed)
-        victim, step = draw.randrange(SIZE), draw.randrange(100, 300)
+        victim, step = draw.randrange(SIZE), draw.randrange(100, RESTARTED_STEPS - 100)
         delay = draw.uniform(0, 0.003)
         print(f"seed {seed}: rank {victim} is killed {delay * 1e3:.1f} ms into step {step}")
         with tempfile.TemporaryDirectory() as folder:
@@ -121,5 +122,5 @@ class SurvivorsTest(unittest.TestCase):
             told = json.loads((pathlib.Path(folder) / "result.json").read_text())
         self.assertEqual(told["restarts"], 1)
         # Where it had saved last; the signal may come some steps later.
-        self.assertIn(told["began_at"], range(step // 50 * 50, 400, 50))
+        self.assertIn(told["began_at"], range(step // 50 * 50, RESTARTED_STEPS, 50))
         self.assertEqual(told["loss"], told["loss_without_a_death"])

@@ -57,7 +57,7 @@ std::optional<std::vector<at::Tensor>> inputs_for_profiler(at::TensorList inputs
   return at::hasCallbacks() ? std::optional(inputs.vec()) : std::nullopt;
 }
 
-// Of this thread, which then may hold the lock of an operation that it moves along.
+// Whether this thread calls a callback now: then it may hold the lock of the operation.
 thread_local bool is_in_callback = false;
 
 // The program's callbacks may throw, and whoever calls them is in the middle of something else.

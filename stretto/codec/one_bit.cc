@@ -57,7 +57,8 @@ std::size_t OneBit::write(const Task& task, std::vector<std::byte>& out) const {
     std::memcpy(to, room.signs, sign_bytes(count));
     std::memcpy(to + sign_bytes(count), room.scales, scale_bytes(count));
     to += section_bytes(count);
-    rounding.key = Random(rounding.key).next();  // One more would draw the same, one later.
+    // By the key + 1 each element would draw what the one behind it has drawn here.
+    rounding.key = Random(rounding.key).next();
   }
   return task.carry.size();
 }

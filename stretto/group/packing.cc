@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstdint>
 
 #include "stretto/base/round_up.h"
 #include "stretto/kernel/copy.h"
@@ -83,9 +84,11 @@ void Packing::unpack(execution::Turn& turn) {
 }
 
 Result<transport::Region> ScratchPool::take(std::size_t bytes, transport::Endpoint& transport) {
-  // The smallest that fits: what is too small wraps around, and counts as the largest.
-  const auto excess = [&](const auto& region) { return region.bytes.size() - bytes; };
-  const auto found = std::ranges::min_element(idle_, {}, excess);
+  // The smallest that fits.
+  const auto size_or_most = [&](const auto& region) {
+    return region.bytes.size() < bytes ? SIZE_MAX : region.bytes.size();
+  };
+  const auto found = std::ranges::min_element(idle_, {}, size_or_most);
   if (found == idle_.end() || found->bytes.size() < bytes) {
     const std::size_t least = std::max(bytes, kScratchBytesMin);
     // An eighth more at most, for others that are nearly as long.

@@ -59,7 +59,7 @@ void DeviceBuckets::copy(ByteSpan to, ConstByteSpan from) {
 void DeviceBuckets::convert(const View& to, const ConstView& from) {
   if (from.count == 0) return;
   on_device([&] {
-    // Behind which publish() has put all streams that have written gradients.
+    // The default stream waits for all streams that have written gradients, since publish().
     let_wait(use(), default_stream(device_));
     const torch::NoGradGuard no_grad;
     tensor_of(to, device_).copy_(tensor_of(from, device_), /*non_blocking=*/true);

@@ -249,7 +249,8 @@ void Replica::mark_displaced() {
 void Replica::borrow_places() {
   displaced_.clear();
   for (std::size_t i = 0; i < progress_.size(); ++i) {
-    // Of what is frozen the reducer gives the bytes back, and may have reduced them by now.
+    // The reducer itself gives frozen gradients their bytes back, and may have reduced them
+    // already.
     if (reducer_->is_ready(i) || reducer_->is_frozen(i) || !place_is_taken(i)) continue;
     const auto* const bytes = static_cast<const std::byte*>(progress_[i].view_data);
     borrowed_.push_back({i, progress_[i].view, {bytes, bytes + progress_[i].view.nbytes()}});
@@ -376,8 +377,8 @@ void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
 }
 
 // Those that this rank has not used may yet turn out to be unused on all, and gradients of ranks
-// with different numbers of batches are not final before the end of the pass. Nor does an optimizer
-// find its state where a gradient has its place until then.
+// with different numbers of batches are not final before the end of the pass. While tensors that
+// were lent places have not got them back, one of these may be an optimizer's state.
 void Replica::on_reduced(const FullBucket& bucket) {
   if (stepping_.empty() || uneven_ || !borrowed_.empty()) return;
   reduced_.clear();
@@ -462,7 +463,7 @@ void Replica::finish_step() {
   const bool replaced = reducer_->requested(Reducer::Request::verification);
   last_step_ = reducer_->last_step();
   settle_gradients(scale);
-  return_places();  // Gradients that the reducer does not know of may be among what has them.
+  return_places();  // Late and sparse gradients, which are read below, may lie in these places.
   if (reducer_->requested(Reducer::Request::other_gradients)) build_anew(true, scale);
   forget_progress();
   reduce_sparse_gradients(communicator_, sparse_, true, scale, options_.timeout);

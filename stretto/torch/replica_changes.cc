@@ -217,8 +217,8 @@ void Replica::leave_bucket(std::size_t index) {
 
 // For a pass that no forward() of this object has preceded since the last step: another one through
 // the same graph, or one that began with a call of the module itself. And for a forward pass while
-// copies stand in the place of parameters, since autograd would lose what others have recorded if
-// they went for a moment.
+// copies stand in the place of parameters: to look at the parameters would mean to put them back,
+// and autograd would then lose what earlier forward passes have recorded.
 void Replica::refuse_unseen_changes() {
   if (!seen_ever_ && synchronizes_buffers()) {
     refuse(

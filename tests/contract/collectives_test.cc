@@ -48,9 +48,7 @@ bool needs_equal_shares(const Problem& problem) {
 // Of more ranks than three, types are those of gradients and every so many others, of which each
 // number of ranks has its own: what is done with a type does not depend on how many ranks do it.
 constexpr int kTypeStep = 11;
-int type_step_of(int ranks) {
-  return ranks > 3 && std::getenv("STRETTO_EVERY_TYPE") == nullptr ? kTypeStep : 1;
-}
+constexpr int kRanksOfEveryType = 3;
 
 // AddressSanitizer looks at accesses and makes everything ten times as slow: with it few numbers of
 // ranks are tried, and few types.
@@ -64,7 +62,7 @@ bool is_tried(int) { return true; }
 
 // The types and operations that are worth trying with a collective: all where it reduces; where it
 // only moves, sizes of elements are all that counts.
-std::vector<std::pair<DType, ReduceOp>> types_of(Collective collective, int ranks, int step) {
+std::vector<std::pair<DType, ReduceOp>> types_of(Collective collective, int ranks, bool every) {
   if (!reduces(collective)) {
     return {{DType::f8_e4m3, ReduceOp::sum},
             {DType::bf16, ReduceOp::sum},
@@ -76,8 +74,8 @@ std::vector<std::pair<DType, ReduceOp>> types_of(Collective collective, int rank
   for (const auto& [dtype, op] : reductions()) {
     const bool is_of_gradients = (dtype == DType::f32 || dtype == DType::bf16) &&
                                  (op == ReduceOp::sum || op == ReduceOp::mean);
-    const bool is_next = number++ % step == ranks % step;
-    if (is_of_gradients || is_next) types.emplace_back(dtype, op);
+    const bool is_next = number++ % kTypeStep == ranks % kTypeStep;
+    if (every || is_of_gradients || is_next) types.emplace_back(dtype, op);
   }
   return types;
 }
@@ -112,7 +110,10 @@ class CollectivesOfAny : public ::testing::Test {
   virtual Ranks make_ranks(std::size_t segment_bytes) const = 0;
   // Those that make a difference.
   virtual std::vector<std::string> algorithms(Collective collective) const = 0;
-  virtual int type_step() const { return kIsSlow ? kTypeStep : type_step_of(size()); }
+  virtual bool tries_every_type() const {
+    return !kIsSlow &&
+           (size() <= kRanksOfEveryType || std::getenv("STRETTO_EVERY_TYPE") != nullptr);
+  }
   virtual bool registered() const { return false; }
   virtual std::vector<Rank> roots() const {
     std::vector<Rank> all;
@@ -124,7 +125,7 @@ class CollectivesOfAny : public ::testing::Test {
     const Ranks ranks = make_ranks(0);
     for (const Collective collective : kCollectives) {
       for (const std::string& algorithm : algorithms(collective)) {
-        for (const auto& [dtype, op] : types_of(collective, size(), type_step())) {
+        for (const auto& [dtype, op] : types_of(collective, size(), tries_every_type())) {
           for (const Problem& problem : sizes_of({.collective = collective,
                                         .dtype = dtype,
                                         .op = op,
@@ -308,7 +309,7 @@ class CollectivesOnHosts : public CollectivesOfAny,
  protected:
   int size() const override { return static_cast<int>(std::get<0>(GetParam()).size()); }
   // Of the algorithms for hosts there is no smaller number of ranks.
-  int type_step() const override { return kIsSlow ? kTypeStep : 1; }
+  bool tries_every_type() const override { return !kIsSlow; }
   bool shares_memory() const { return std::get<1>(GetParam()); }
   Ranks make_ranks(std::size_t segment_bytes) const override {
     return make_thread_ranks({.size = size(),

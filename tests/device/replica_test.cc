@@ -189,8 +189,10 @@ struct BranchedImpl : torch::nn::Module {
       : quick(register_parameter("quick", random(1, {4, kInputs}, device))),
         late(register_parameter("late", random(2, {4, kInputs}, device))) {}
   static torch::Tensor branch(const torch::Tensor& x, const torch::Tensor& weight) {
-    if (!x.is_cpu()) synchronize(x.device());
-    if (!x.is_cpu()) use_new_stream(x.device());
+    if (!x.is_cpu()) {
+      synchronize(x.device());
+      use_new_stream(x.device());
+    }
     const torch::Tensor loss = torch::tanh(torch::mm(x, weight.t())).pow(2).mean();
     if (!x.is_cpu()) synchronize(x.device());
     return loss;

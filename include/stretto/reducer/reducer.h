@@ -172,7 +172,6 @@ class Reducer {
   void abandon_step(const std::string& reason = {});
   // Aborts the communicator, because others may be waiting. All later calls throw `reason`.
   void give_up(const std::string& reason);
-  void tell_others(const Status& failure);
 
   // Forms buckets in the order in which rank 0's gradients became ready and moves their values
   // there: after the first step, and again when that order has changed for good. Returns whether
@@ -242,6 +241,7 @@ class Reducer {
   void reset_step();
   std::vector<std::string> names() const;
   void fail(Status status);
+  void tell_others(const Status& failure);
   void throw_if_failed() const;
 
   Communicator& communicator_;

@@ -38,7 +38,7 @@ class ReproducibleGradients {
   // Dense parameters of f32, f16 or bf16 on the CPU, the same on all ranks; their values are not
   // touched, and must be equal on all ranks. Collective, blocks. `timeout`: of each operation;
   // default: the communicator's. Throws, on all ranks, Mismatch if they have different parameters,
-  // InvalidArgument if all have others.
+  // InvalidArgument if all have parameters of another kind.
   ReproducibleGradients(std::vector<torch::Tensor> parameters, Communicator& communicator,
                         const std::optional<Duration>& timeout = std::nullopt);
 
