@@ -1,13 +1,15 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Tests of what gpu_check.py says where something is missing, fails or hangs."""
+"""Tests of what gpu_check.py says where something is missing, fails or hangs, and of the nvcc that
+./dev tells CMake."""
 
 import contextlib
 import io
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -78,6 +80,23 @@ class GpuCheckTest(unittest.TestCase):
         for name in needed:
             target = "stretto_python" if name.startswith("_c.") else names.get(name, name)
             self.assertIn(target, built)
+
+    def test_dev_builds_with_the_nvcc_that_is_there(self):
+        (self.folder / "scripts").mkdir()
+        for name in ("dev", *(f"scripts/{part}.sh" for part in ("phases", "setup", "bench_peers"))):
+            shutil.copy(pathlib.Path(gpu_check.__file__).parent.parent / name, self.folder / name)
+        self.program("nvcc")
+        for name in ("cmake", "python3"):  # They say what they are told to do, and do nothing.
+            self.program(name, 'echo "$@"')
+        environment = {name: value for name, value in os.environ.items() if name != "Torch_DIR"}
+        environment |= {"PATH": f"{self.folder}:{os.environ['PATH']}", "STRETTO_PACKAGES": "OFF",
+                        "STRETTO_NVCC": str(self.folder / "nvcc")}
+        for command, log, before in (("build", "configure-release", "-D"),
+                                     ("wheel", "wheel", "--config-settings=cmake.define.")):
+            subprocess.run([self.folder / "dev", command], env=environment, check=False,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.assertIn(f"{before}STRETTO_NVCC={self.folder}/nvcc",
+                          (self.folder / f"build/logs/{log}.log").read_text())
 
     def test_results_are_written(self):
         self.programs()

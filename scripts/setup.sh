@@ -150,7 +150,8 @@ fill_cuda() {
 
 # ensure_cuda [install]: sets cuda_args to what CMake is to be told, so that code for GPUs is
 # compiled: by the nvcc that is there (STRETTO_NVCC, PATH, /usr/local, build/venv), or, if that is
-# asked for, by one that is installed in build/venv. Without either: to leave it out.
+# asked for, by one that is installed in build/venv. Without either, or with one that lacks headers
+# or libraries or does not know C++20, CMake leaves it out.
 ensure_cuda() {
   local nvcc
   nvcc=$(find_nvcc)
@@ -161,7 +162,8 @@ ensure_cuda() {
     nvcc=$(find_nvcc)
     [[ -n $nvcc ]] || fail "the packages of CUDA have no nvcc for this machine"
   fi
-  cuda_args=(-DSTRETTO_CUDA=OFF)
+  # Named, because CMake remembers another value of an earlier call.
+  cuda_args=(-DSTRETTO_CUDA=AUTO)
   # shellcheck disable=SC2034  # ./dev reads it.
-  [[ -z $nvcc ]] || cuda_args=(-DSTRETTO_CUDA=ON "-DSTRETTO_NVCC=$nvcc")
+  [[ -z $nvcc ]] || cuda_args+=("-DSTRETTO_NVCC=$nvcc")
 }
