@@ -36,8 +36,8 @@ constexpr int kSlicesMax = 64;
 constexpr const char* kDescription =
     "Prints the schedule of a collective, proves it for this number of ranks, and prices it:\n"
     "stretto plan COLLECTIVE ALGORITHM -n RANKS [OPTIONS]\n"
-    "stretto plan COLLECTIVE -n RANKS [OPTIONS]: the price of every algorithm, of up to a million "
-    "ranks\n";
+    "stretto plan COLLECTIVE -n RANKS [OPTIONS]: the prices of those with messages among which a\n"
+    "job of up to a million ranks chooses, and of ring\n";
 constexpr const char* kExamples = R"(
 Times are modelled from the link's latency and bandwidth, not measured.
 
@@ -52,7 +52,7 @@ Examples:
     stretto plan gather binomial_tree -n 6 --root 2
   Nine ranks on three hosts that are not of one size:
     stretto plan all_reduce two_level --hosts 3+5+1
-  What an all-reduce of 64 MiB costs on 12500 hosts of 8 ranks, by each algorithm:
+  What an all-reduce of 64 MiB costs on 12500 hosts of 8 ranks:
     stretto plan all_reduce -n 100000 --per-host 8 --bytes 67108864 --gbit 100
   How slices of a gradient on a device go through the five streams of Fairring:
     stretto plan --streams fairring

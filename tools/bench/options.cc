@@ -43,10 +43,8 @@ Examples:
     stretto bench all_reduce --transport tcp --max-bytes 64M
   Which algorithm runs at which size, and why:
     stretto bench --explain -n 4
-  Whether compressed gradients pay between these hosts, and which:
-    stretto bench --compression --bytes 1M,25M
-  On several hosts, started by any launcher:
-    stretto run -n 2 --hosts a,b ... -- stretto bench all_reduce
+  Whether compressed gradients pay between two hosts, and which (any launcher may start it):
+    stretto run -n 2 --hosts node0,node1 -- stretto bench --compression --bytes 1M,25M
 )";
 
 constexpr std::array kOperations = {Collective::all_reduce, Collective::reduce_scatter,
