@@ -40,9 +40,10 @@ struct JoinOptions {
   // Never use shared memory between the ranks of a host: tcp instead. For tests and measurements;
   // also STRETTO_TRANSPORT=tcp.
   bool disable_shared_memory = false;
-  // What moves bytes, the same on all ranks: "auto" and "shm", shared memory inside a host and
-  // sockets between hosts; "tcp", sockets only; "mpi" and "ucx", shared memory inside a host, and
-  // all messages by that library (docs/engines.md). Empty: what STRETTO_TRANSPORT says, or "auto".
+  // What moves bytes: "auto" and "shm", shared memory inside a host and sockets between hosts;
+  // "tcp", sockets only, also with ranks that have another of these; "mpi" and "ucx", which all
+  // ranks must have, shared memory inside a host, and all messages by that library
+  // (docs/engines.md). Empty: what STRETTO_TRANSPORT says, or "auto".
   std::string transport = {};
   // Whose collectives run, the same on all ranks: "stretto", its own schedules; "mpi", those of an
   // MPI library, as far as it does what is asked (docs/engines.md); "nccl" likewise, on memory of
