@@ -166,8 +166,9 @@ def page(results: dict[str, dict[str, Outcomes]]) -> str:
     lines = [
         "# PyTorch's own distributed tests",
         "",
-        "`./dev torch-suite` made this page. It runs the distributed tests that ship in PyTorch's",
-        "wheel (`torch.testing._internal.distributed.distributed_test`) on stretto and on Gloo.",
+        "`./dev torch-suite --page docs/internals/torch_suite.md` made this page. The command runs",
+        "the distributed tests that ship in PyTorch's wheel",
+        "(`torch.testing._internal.distributed.distributed_test`) on stretto and on Gloo.",
         "",
         "The suite chooses its tests by the name of the backend, and does not know stretto. It is",
         "loaded as for Gloo, and then its variable with that name is set to `stretto`. Four tests",
