@@ -172,7 +172,7 @@ class FlightRecorderTest(unittest.TestCase):
                 self.assertEqual((last["state"], last["input_sizes"]), ("started", sizes))
                 self.assertEqual((last["retired"], last["timeout_ms"]), (True, 200))
 
-    @unittest.skipIf(IS_OLD, "C++ programs write what PyTorch's tool reads from 2.13 on")
+    @unittest.skipIf(IS_OLD, "C++ programs write what PyTorch's tool reads from 2.12 on")
     def test_of_programs_in_cpp(self) -> None:
         """Two that call different things: PyTorch's tool says who called what."""
         program = pathlib.Path(os.environ["STRETTO_BUILD_DIR"]) / "bin" / "fault_rank_program"

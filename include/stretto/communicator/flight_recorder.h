@@ -29,7 +29,7 @@ class FlightEntries;
 //
 // With STRETTO_FLIGHT_RECORD=records/rank_, join() does this, and a failure writes it. The files of
 // all ranks are compared by `python -m torch.distributed.flight_recorder.fr_trace records` (PyTorch
-// 2.13 or later). One recorder may observe several communicators of one rank of a job. Any thread.
+// 2.12 or later). One recorder may observe several communicators of one rank of a job. Any thread.
 class FlightRecorder final : public OperationObserver {
  public:
   static constexpr std::size_t kEntries = 2000;
