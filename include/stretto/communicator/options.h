@@ -25,7 +25,8 @@ namespace stretto {
 //   counts     Elements of each rank's share, where not all have the same; the same list on all
 //              ranks. Shares lie one behind the other, in the order of ranks; they may be empty.
 //   algorithm  The name of one (docs/internals/algorithms.md), in place of a choice; on all ranks
-//              the same. Those without canonical order ("ring") are used only if named.
+//              the same. Reductions by "ring" and "double_binary_tree", which have no canonical
+//              order, are used only if named.
 //   timeout    The operation fails if it has not ended by then, after its submission. Default: the
 //              communicator's.
 struct AllReduceOptions {
