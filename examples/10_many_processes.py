@@ -2,7 +2,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""10_many_processes.cc as it is in Python; docs/coming_from_torch_nn_parallel.md compares the two.
+"""10_many_processes.cc as it is in Python; docs/coming_from_torch_nn_parallel.md maps the names.
 
 torchrun --nproc-per-node 2 examples/10_many_processes.py data/digits.csv
 """
