@@ -45,11 +45,11 @@ struct CollectiveCall {
   std::optional<group::Packing> packing = std::nullopt;
 };
 
-// What carries out the operations of a Communicator: the seam at which stretto's own schedules
-// (scheduled_backend.h) and libraries with algorithms of their own can be exchanged. A Backend
-// belongs to one Communicator, which has checked all arguments and put lists, factors and shares
-// into calls. Functions that block or fail do so as the Communicator's of the same name say, and
-// throw what those promise. Any thread may call; destroying it ends the group for this rank.
+// What carries out the operations of a Communicator (scheduled_backend.h), perhaps with an observer
+// around it (observed_backend.h). A Backend belongs to one Communicator, which has checked all
+// arguments and put lists, factors and shares into calls. Functions that block or fail do so as the
+// Communicator's of the same name say, and throw what those promise. Any thread may call;
+// destroying it ends the group for this rank.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -74,13 +74,12 @@ class Backend {
   virtual Memory allocate(std::size_t bytes, std::optional<int> device) = 0;
   // How the other ranks are told of what allocate() has given in memory of the host; not valid if
   // none can reach it.
-  virtual transport::RemoteAddress locate(ConstByteSpan) const { return {}; }
+  virtual transport::RemoteAddress locate(ConstByteSpan own) const = 0;
   // Memory of another rank, in this process, as long as the pointer is held; null if this rank does
   // not reach it. Blocks until it has come.
-  virtual std::shared_ptr<std::byte> map(Rank, transport::RemoteAddress, std::size_t /*bytes*/,
-                                         const std::optional<Duration>& /*timeout*/) {
-    return nullptr;
-  }
+  virtual std::shared_ptr<std::byte> map(Rank rank, transport::RemoteAddress address,
+                                         std::size_t bytes,
+                                         const std::optional<Duration>& timeout) = 0;
 
   // A group of some of these ranks; all of them make it, in the same order. Null if this rank is
   // not in the list. `number` is the same on all ranks, and another for each group made of this
@@ -96,9 +95,9 @@ class Backend {
   virtual void poll() = 0;
   virtual bool has_progress_thread() const = 0;
   // Null: its buffers are in memory of the host.
-  virtual const DeviceOperations* devices() const { return nullptr; }
+  virtual const DeviceOperations* devices() const = 0;
   // Whether those work on what allocate() has made there, and on nothing else.
-  virtual bool maps_devices() const { return false; }
+  virtual bool maps_devices() const = 0;
   virtual std::string link_name(Rank rank) const = 0;  // Of another rank, or of this one.
   virtual Explanation explain(const OperationDescriptor& operation) const = 0;
 };

@@ -13,7 +13,6 @@
 
 #include "stretto/job/threads.h"
 #include "stretto/schedule/algorithms.h"
-#include "tests/contract/in_process_backend.h"
 #include "tests/contract/world_ranks.h"
 #include "tests/support/algorithms_for.h"
 #include "tests/support/on_threads.h"
@@ -188,7 +187,6 @@ struct Case {
   bool shared_memory = false;
   bool registered = false;
   bool single_copy = false;
-  bool in_process = false;  // On a Backend without schedules.
 };
 
 class Collectives : public CollectivesOfAny, public ::testing::WithParamInterface<Case> {
@@ -196,7 +194,6 @@ class Collectives : public CollectivesOfAny, public ::testing::WithParamInterfac
   int size() const override { return GetParam().ranks; }
   bool registered() const override { return GetParam().registered; }
   Ranks make_ranks(std::size_t segment_bytes) const override {
-    if (GetParam().in_process) return make_in_process_ranks(size());
     return make_thread_ranks(
         {.size = size(),
          .shared_memory = GetParam().shared_memory,
@@ -205,7 +202,6 @@ class Collectives : public CollectivesOfAny, public ::testing::WithParamInterfac
   }
   // The others do not reach callers' buffers, or cannot.
   std::vector<std::string> algorithms(Collective collective) const override {
-    if (GetParam().in_process) return {""};
     if (GetParam().single_copy) return {"", "direct_mapped"};
     const bool mapped = GetParam().shared_memory;
     auto names =
@@ -275,7 +271,6 @@ std::vector<Case> cases_up_to(int ranks_max) {
   for (int ranks = 1; ranks <= ranks_max; ++ranks) {
     if (!is_tried(ranks)) continue;
     list.push_back({.ranks = ranks});
-    if (ranks <= 5) list.push_back({.ranks = ranks, .in_process = true});
     list.push_back({.ranks = ranks, .shared_memory = true});
     // The slowest by far, as each of its regions that goes is looked for in all that is kept.
     if (ranks <= 9 || ranks == 13 || ranks >= 16) {
@@ -288,10 +283,7 @@ std::vector<Case> cases_up_to(int ranks_max) {
 
 std::string case_name(const ::testing::TestParamInfo<Case>& tested) {
   const Case& c = tested.param;
-  return "ranks" + std::to_string(c.ranks) +
-         (c.in_process      ? "_in_process"
-          : c.shared_memory ? "_mapped"
-                            : "_messages") +
+  return "ranks" + std::to_string(c.ranks) + (c.shared_memory ? "_mapped" : "_messages") +
          (c.registered ? "_registered" : "") + (c.single_copy ? "_single_copy" : "");
 }
 

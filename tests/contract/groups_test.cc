@@ -20,8 +20,8 @@
 namespace stretto::testing {
 namespace {
 
-class Groups : public OnEveryBackend {};
-INSTANTIATE_TEST_SUITE_P(, Groups, OnEveryBackend::all(), OnEveryBackend::name);
+class Groups : public OnEveryKind {};
+INSTANTIATE_TEST_SUITE_P(, Groups, OnEveryKind::all(), OnEveryKind::name);
 
 // A sum over all ranks of a group, of which each hands in its rank in the job plus one.
 void expect_sums(Communicator& group, Rank job_rank, int sum, std::size_t count = 500) {

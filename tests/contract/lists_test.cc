@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kSize = 3;
 
-class Lists : public OnEveryBackend {
+class Lists : public OnEveryKind {
  protected:
   // `body` gets the group and this rank's weight in it: 1, 2 or 4.
   static void on_group(const std::function<void(Communicator&, int weight)>& body) {
@@ -26,7 +26,7 @@ class Lists : public OnEveryBackend {
     });
   }
 };
-INSTANTIATE_TEST_SUITE_P(, Lists, OnEveryBackend::all(), OnEveryBackend::name);
+INSTANTIATE_TEST_SUITE_P(, Lists, OnEveryKind::all(), OnEveryKind::name);
 
 TEST_P(Lists, OfAnySizesAreReducedAsOne) {
   on_group([](Communicator& group, int weight) {
@@ -146,7 +146,7 @@ std::vector<AnyView> views_of(std::vector<Values>& list) {
   return views;
 }
 
-class ShareLists : public OnEveryBackend {
+class ShareLists : public OnEveryKind {
  protected:
   // For 1 to 4 ranks, with equal shares and others.
   static void try_all(const std::function<void(Communicator&, bool equal)>& body) {
@@ -159,7 +159,7 @@ class ShareLists : public OnEveryBackend {
     }
   }
 };
-INSTANTIATE_TEST_SUITE_P(, ShareLists, OnEveryBackend::all(), OnEveryBackend::name);
+INSTANTIATE_TEST_SUITE_P(, ShareLists, OnEveryKind::all(), OnEveryKind::name);
 
 TEST_P(ShareLists, AreGathered) {
   try_all([](Communicator& comm, bool equal) {

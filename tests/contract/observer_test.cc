@@ -54,8 +54,8 @@ class Notes final : public OperationObserver {
   std::vector<std::string> lines_;
 };
 
-class Observers : public OnEveryBackend {};
-INSTANTIATE_TEST_SUITE_P(, Observers, OnEveryBackend::all(), OnEveryBackend::name);
+class Observers : public OnEveryKind {};
+INSTANTIATE_TEST_SUITE_P(, Observers, OnEveryKind::all(), OnEveryKind::name);
 
 TEST_P(Observers, AreToldOfEveryOperationAndItsEnd) {
   on_all(make(2), [](Communicator& comm) {

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "stretto/job/threads.h"
-#include "tests/contract/in_process_backend.h"
 #include "tests/contract/thread_library.h"
 #include "tests/support/bytes.h"
 #include "tests/support/rank_list.h"
@@ -74,14 +73,13 @@ class OnBoth : public ::testing::TestWithParam<std::tuple<bool, ProgressThread>>
   }
 };
 
-// Ranks of every kind: those, ranks on a Backend that is not ours, and ranks with a library.
+// Ranks of every kind: those, and ranks with a library.
 struct RankMaker {
   std::string name;
   std::function<RankList(int size)> make;
 
   static std::vector<RankMaker> all() {
-    std::vector<RankMaker> makers = {{"in_process", make_in_process_ranks},
-                                     {"library", [](int size) {
+    std::vector<RankMaker> makers = {{"library", [](int size) {
                                         return make_library_ranks(size,
                                                                   std::make_shared<LibraryFacts>(),
                                                                   std::chrono::seconds(30));
@@ -100,7 +98,7 @@ struct RankMaker {
   }
 };
 
-class OnEveryBackend : public ::testing::TestWithParam<RankMaker> {
+class OnEveryKind : public ::testing::TestWithParam<RankMaker> {
  public:
   static auto all() { return ::testing::ValuesIn(RankMaker::all()); }
   static std::string name(const ::testing::TestParamInfo<RankMaker>& tested) {

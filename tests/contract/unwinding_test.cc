@@ -259,8 +259,8 @@ using Values = std::vector<std::int32_t>;
 
 class Shrunk : public OnBoth {};
 INSTANTIATE_TEST_SUITE_P(, Shrunk, OnBoth::both(), OnBoth::name);
-class ShrunkOfAny : public OnEveryBackend {};
-INSTANTIATE_TEST_SUITE_P(, ShrunkOfAny, OnEveryBackend::all(), OnEveryBackend::name);
+class ShrunkOfAny : public OnEveryKind {};
+INSTANTIATE_TEST_SUITE_P(, ShrunkOfAny, OnEveryKind::all(), OnEveryKind::name);
 
 void expect_sum(Communicator& comm, std::int32_t own, std::int32_t sum) {
   Values data(300, own);

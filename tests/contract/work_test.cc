@@ -23,8 +23,8 @@ using std::chrono::milliseconds;
 
 class Works : public OnBoth {};
 INSTANTIATE_TEST_SUITE_P(, Works, OnBoth::both(), OnBoth::name);
-class WorksOfAny : public OnEveryBackend {};
-INSTANTIATE_TEST_SUITE_P(, WorksOfAny, OnEveryBackend::all(), OnEveryBackend::name);
+class WorksOfAny : public OnEveryKind {};
+INSTANTIATE_TEST_SUITE_P(, WorksOfAny, OnEveryKind::all(), OnEveryKind::name);
 
 // Counts how often it was called, and with what.
 struct Told {
