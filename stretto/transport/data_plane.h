@@ -25,6 +25,9 @@ using UnexpectedQueue = RingQueue<UnexpectedMessage>;
 // first sent goes to the first posted. A send of up to kEagerBytes ends without its receive; a
 // larger one may wait for it. Each request ends exactly once, by complete().
 //
+// No descriptor tells when a plane beside the links has something to do: progress() is called by
+// whoever waits, and every millisecond by a rank that sleeps.
+//
 // Not thread safe. Nothing waits, and nobody is called.
 class DataPlane {
  public:
@@ -71,8 +74,6 @@ class DataPlane {
   virtual std::uint64_t arrivals(Rank) const { return 0; }
   // Whether so many have been read, or no more will be.
   virtual bool has_read(Rank, std::uint64_t /*arrivals*/) const { return true; }
-  // A descriptor that is readable when progress() has something to do, or -1: it must be asked.
-  virtual int descriptor() const { return -1; }
 };
 
 // What the sender of a message says of it.

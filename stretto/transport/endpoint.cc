@@ -30,8 +30,7 @@ constexpr std::chrono::milliseconds kContactCheck(50);
 constexpr std::size_t kBytesPerLook = 1 << 20;
 constexpr std::size_t kLeastBytes = 4096;
 constexpr std::uint64_t kWakeEvent = std::numeric_limits<std::uint64_t>::max();
-constexpr std::uint64_t kDataPlaneEvent = kWakeEvent - 1;
-// Between two looks at a data plane that has no descriptor, while this rank sleeps.
+// Between two looks at a data plane beside the links, while this rank sleeps: it has no descriptor.
 constexpr std::chrono::milliseconds kPolledPlaneNap(1);
 // For how long a rank whose last group an exception has destroyed waits for what it has sent by
 // another plane: the program sees the exception only afterwards, and a rank that is stopped takes
@@ -79,11 +78,6 @@ Status Endpoint::open_poll() {
   wake_event_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_event_.valid()) return system_status("eventfd");
   STRETTO_RETURN_IF_ERROR(watch(poll_.get(), wake_event_.get(), EPOLLIN, kWakeEvent));
-  if (data_plane_ != nullptr && data_plane_->descriptor() >= 0) {
-    // Not edge triggered: what is left to do after progress() is said again.
-    STRETTO_RETURN_IF_ERROR(
-        watch(poll_.get(), data_plane_->descriptor(), EPOLLIN, kDataPlaneEvent));
-  }
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     if (peers_[r] == nullptr) continue;
     const Link& link = peers_[r]->link();
@@ -294,7 +288,7 @@ bool Endpoint::poll_descriptors() {
   for (int i = 0; i < count; ++i) {
     const epoll_event& event = events[static_cast<std::size_t>(i)];
     const std::uint64_t index = event.data.u64;
-    if (index == kWakeEvent || index == kDataPlaneEvent) continue;
+    if (index == kWakeEvent) continue;
     served = true;
     if (index >= kEndEvent) {
       peers_[index - kEndEvent]->process_ended(processes_[index - kEndEvent].number());
@@ -350,8 +344,8 @@ void Endpoint::sleep(Deadline until) {
   // Bounded: a deadline is checked by the caller, and a wake-up that went to another sleeper of
   // this process costs at most this.
   constexpr std::chrono::milliseconds kUndisturbed(100);
-  const bool must_look = data_plane_ != nullptr && data_plane_->descriptor() < 0;
-  const std::chrono::milliseconds sleep_max = must_look ? kPolledPlaneNap : kUndisturbed;
+  const std::chrono::milliseconds sleep_max =
+      data_plane_ != nullptr ? kPolledPlaneNap : kUndisturbed;
   // In nanoseconds, less than a second of them: whoever expects a message wakes up just before it.
   const timespec left{.tv_sec = 0,
                       .tv_nsec = std::min<Duration>(until.remaining(), sleep_max).count()};

@@ -1,8 +1,6 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include <sys/socket.h>
-
 #include <cstring>
 #include <limits>
 #include <vector>
@@ -14,8 +12,7 @@
 #include "stretto/transport/memory.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/fake_link.h"
-#include "tests/support/socket_pairs.h"
-#include "tests/support/socket_plane.h"
+#include "tests/support/held_plane.h"
 
 namespace stretto::transport {
 namespace {
@@ -88,10 +85,7 @@ TEST_F(EndpointTest, SignsOfLifeAreNoMessageThatArrives) {
 
 // Messages go elsewhere: the link still says that this rank is there, and carries none.
 TEST(Endpoint, ALinkWithoutMessagesGivesSignsOfLifeAndTakesNothingElse) {
-  auto [mine, theirs] = testing::make_unix_pair(SOCK_SEQPACKET);
-  std::vector<FileDescriptor> sockets(2);
-  sockets[1] = std::move(mine);
-  Endpoint::Parts parts{.rank = 0, .data_plane = make_socket_plane(0, std::move(sockets))};
+  Endpoint::Parts parts{.rank = 0, .data_plane = std::make_unique<HeldPlane>()};
   auto owned = std::make_unique<FakeLink>();
   FakeLink* const link = owned.get();
   parts.links.push_back(nullptr);

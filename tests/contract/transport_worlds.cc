@@ -21,7 +21,7 @@
 #include "tests/support/mpi_files.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/socket_pairs.h"
-#include "tests/support/socket_plane.h"
+#include "tests/support/socket_streams.h"
 #include "tests/support/tls_pairs.h"
 
 namespace stretto::transport {
@@ -94,7 +94,7 @@ World make_by_pairs(const WorldOptions& options, LocalPairs local) {
 
 using Planes = std::vector<std::unique_ptr<DataPlane>>;
 
-// Every pair has so many connections. Messages go by them, or by planes that are not ours.
+// Every pair has so many connections. Messages go by them, or by planes of their own.
 World make_connected(const WorldOptions& options, Connect connect, int stripes = 1,
                      Planes planes = {}) {
   World world = without_links(options.ranks);
@@ -131,16 +131,6 @@ World make_connected(const WorldOptions& options, Connect connect, int stripes =
 
 World make_by_planes(const WorldOptions& options, Planes planes) {
   return make_connected(options, connect_plainly, 1, std::move(planes));
-}
-
-World make_by_socket_plane(const WorldOptions& options) {
-  auto sockets = testing::connect_pairs(
-      options.ranks, [](int, int) { return testing::make_unix_pair(SOCK_SEQPACKET); });
-  Planes planes;
-  for (int r = 0; r < options.ranks; ++r) {
-    planes.push_back(make_socket_plane(r, std::move(sockets[r])));
-  }
-  return make_by_planes(options, std::move(planes));
 }
 
 World make_by_stream_plane(const WorldOptions& options) {
@@ -246,7 +236,6 @@ std::vector<WorldKind> find_world_kinds() {
       {.name = "mixed",
        .make = [](const Options& options) { return make_by_pairs(options, same_host); },
        .shares_memory = same_host},
-      {.name = "socket_plane", .make = make_by_socket_plane, .must_be_asked = true},
       {.name = "stream_plane", .make = make_by_stream_plane, .must_be_asked = true},
       {.name = "tcp",
        .make = [](const Options& options) { return make_connected(options, connect_plainly); }},

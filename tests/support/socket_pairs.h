@@ -11,7 +11,7 @@ namespace stretto::testing {
 
 // Two connected TCP sockets of this host. The size of their buffers in bytes; zero: the kernel's.
 std::pair<FileDescriptor, FileDescriptor> make_tcp_pair(int buffer_bytes = 0);
-// `type` is SOCK_STREAM or SOCK_SEQPACKET, with SOCK_NONBLOCK or without.
+// `type` is SOCK_STREAM, with SOCK_NONBLOCK or without.
 std::pair<FileDescriptor, FileDescriptor> make_unix_pair(int type);
 
 }  // namespace stretto::testing

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "tests/support/socket_plane.h"
+#include "tests/support/socket_streams.h"
 
 #include <sys/ioctl.h>
 #include <sys/socket.h>

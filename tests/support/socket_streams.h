@@ -7,15 +7,9 @@
 #include <vector>
 
 #include "stretto/base/file_descriptor.h"
-#include "stretto/transport/data_plane.h"
 #include "stretto/transport/stream_plane.h"
 
 namespace stretto::transport {
-
-// A data plane that is none of ours: it matches messages itself and moves them over Unix sockets
-// (SOCK_SEQPACKET), as simply as it can be done, and must be asked, as MPI must. `sockets[r]` is
-// connected to rank r.
-std::unique_ptr<DataPlane> make_socket_plane(Rank self, std::vector<FileDescriptor> sockets);
 
 // The streams of a StreamPlane on sockets, which must be asked, as MPI must. `sockets[r]` is
 // connected to rank r.
