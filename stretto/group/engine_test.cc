@@ -18,6 +18,7 @@
 #include "stretto/transport/loopback/world.h"
 #include "tests/support/fake_link.h"
 #include "tests/support/held_plane.h"
+#include "tests/support/recording_listener.h"
 
 namespace stretto::group {
 namespace {
@@ -220,22 +221,11 @@ struct Heard {
   std::optional<transport::GroupStage> passed_on;
 };
 
-class Told final : public transport::TransportListener {
- public:
-  void peer_lost(Rank, const Status&) override {}
-  void unexpected_message(Rank, const transport::MessageKey&, const OperationDescriptor&) override {
-  }
-  void group_aborted(std::uint64_t, Rank, const Status&, transport::GroupStage how) override {
-    stage = how;
-  }
-  std::optional<transport::GroupStage> stage;
-};
-
 Heard hear(transport::GroupStage stage) {
   auto world = transport::loopback::make_world({.ranks = 3}).or_throw();
   const auto engine =
       Engine::create(std::move(world[0]), {.heartbeat = Duration::zero()}).or_throw();
-  Told third;
+  transport::RecordingListener third;
   world[2]->set_listener(&third);
   const std::vector<Rank> members = {0, 1, 2};
   std::unique_ptr<Group> made;
@@ -246,7 +236,7 @@ Heard hear(transport::GroupStage stage) {
   }
   world[1]->announce_abort(7, members, {StatusCode::timeout, "rank 2 is late", Rank(2)}, stage);
   world[2]->progress();
-  third.stage.reset();
+  third.aborted.clear();
   engine->turn();
   Heard heard;
   const EngineLock held(*engine);
@@ -254,7 +244,7 @@ Heard hear(transport::GroupStage stage) {
   made->begin_numbering();
   heard.when_made = made->failure();
   world[2]->progress();
-  heard.passed_on = third.stage;
+  if (!third.aborted.empty()) heard.passed_on = third.aborted.back().stage;
   made.reset();
   return heard;
 }

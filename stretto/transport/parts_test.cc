@@ -13,19 +13,13 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/fake_link.h"
 #include "tests/support/held_plane.h"
+#include "tests/support/recording_listener.h"
 
 namespace stretto::transport {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-struct Listener final : TransportListener {
-  void peer_lost(Rank peer, const Status& status) override { lost.emplace_back(peer, status); }
-  void unexpected_message(Rank, const MessageKey&, const OperationDescriptor&) override {}
-  void group_aborted(std::uint64_t, Rank, const Status&, GroupStage) override {}
-  std::vector<std::pair<Rank, Status>> lost;
-};
 
 // Rank 0 of five.
 class EndpointTest : public ::testing::Test {
@@ -130,7 +124,7 @@ TEST_F(EndpointTest, LastWordsDoNotWaitForWhoHasGone) {
 }
 
 TEST_F(EndpointTest, NamesAllFromWhomNothingComesBack) {
-  Listener listener;
+  RecordingListener listener;
   endpoint->set_listener(&listener);
   const TimePoint now = Clock::now();
   endpoint->check_contacts(now);

@@ -3,153 +3,209 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/transport/peer.h"
 #include "tests/support/fake_link.h"
 #include "tests/support/held_plane.h"
+#include "tests/support/recording_listener.h"
+#include "tests/support/tracked_request.h"
 
 namespace stretto::transport {
 namespace {
 
-// Something else moves the messages.
-class PeerOnPlaneTest : public ::testing::Test, public TransportListener {
+// Rank 0 of three, and what it believes to be rank 1.
+class PeerFixture : public ::testing::Test {
  protected:
-  PeerOnPlaneTest() {
-    plane_.arrived = 1;  // A message has begun to come.
-    auto link = std::make_unique<FakeLink>();
-    link_ = link.get();
-    peer_ = std::make_unique<Peer>(Peer::Ranks{.self = 0, .peer = 1, .count = 3}, std::move(link),
-                                   &listener_, &plane_);
+  explicit PeerFixture(std::unique_ptr<HeldPlane> plane = nullptr) : plane_(std::move(plane)) {}
+
+  void progress() {
+    while (peer_.progress()) continue;
   }
 
-  void feed(const Frame& frame) { link_->feed(encode(frame)); }
+  FakeLink& link_ = *new FakeLink;  // The peer's.
+  RecordingListener heard_;
+  TransportListener* listener_ = &heard_;
+  const std::unique_ptr<HeldPlane> plane_;
+  Peer peer_{
+      {.self = 0, .peer = 1, .count = 3}, std::unique_ptr<Link>(&link_), &listener_, plane_.get()};
+};
+
+// When and by which words a peer is lost whose link has ended.
+class PeerEndTest : public PeerFixture {};
+
+TEST_F(PeerEndTest, IsLostByWhatTheLauncherTells) {
+  TrackedRequest request;
+  request.peer = 1;
+  peer_.recv(request);
+  heard_.obituary = "";  // Somebody looks after it.
+  link_.ended = true;
+  progress();
+  EXPECT_TRUE(heard_.lost.empty());
+  EXPECT_TRUE(peer_.awaits_obituary());
+  EXPECT_FALSE(request.done());
+  heard_.obituary = "killed by SIGKILL\n";
+  EXPECT_TRUE(peer_.progress());
+  ASSERT_EQ(heard_.lost.size(), 1u);
+  EXPECT_EQ(heard_.lost[0].second.message(), "lost rank 1 (fake): killed by SIGKILL ");
+  EXPECT_EQ(heard_.lost[0].second.code(), StatusCode::peer_lost);
+  EXPECT_EQ(heard_.lost[0].second.rank(), Rank(1));
+  EXPECT_EQ(request.status().message(), heard_.lost[0].second.message());
+  EXPECT_FALSE(peer_.awaits_obituary());
+  progress();
+  EXPECT_EQ(heard_.lost.size(), 1u);
+}
+
+TEST_F(PeerEndTest, IsLostSoonThoughTheLauncherTellsNothing) {
+  heard_.obituary = "";
+  link_.ended = true;
+  const TimePoint begin = Clock::now();
+  const Deadline deadline = Deadline::after(std::chrono::seconds(10));
+  while (heard_.lost.empty() && !deadline.passed()) peer_.progress();
+  ASSERT_EQ(heard_.lost.size(), 1u);
+  EXPECT_EQ(heard_.lost[0].second.message(), "lost rank 1 (fake): the end");
+  EXPECT_GE(Clock::now() - begin, std::chrono::milliseconds(100));
+}
+
+TEST_F(PeerEndTest, NobodyWaitsWhereNoLauncherTells) {
+  link_.ended = true;
+  progress();
+  ASSERT_EQ(heard_.lost.size(), 1u);
+  EXPECT_EQ(heard_.lost[0].second.message(), "lost rank 1 (fake): the end");
+  EXPECT_EQ(heard_.obituaries_asked, std::vector<Rank>{1});
+}
+
+TEST_F(PeerEndTest, NobodyWaitsForTheEndOfOneWhoHasLeft) {
+  heard_.obituary = "";
+  link_.feed(encode({.kind = FrameKind::goodbye}));
+  link_.ended = true;
+  progress();
+  EXPECT_EQ(heard_.left.size(), 1u);
+  EXPECT_TRUE(heard_.obituaries_asked.empty());
+}
+
+TEST_F(PeerEndTest, NobodyWaitsForTheEndOfOneWhileLeaving) {
+  heard_.obituary = "";
+  link_.ended = true;
+  progress();
+  EXPECT_TRUE(peer_.awaits_obituary());
+  listener_ = nullptr;  // As at the end of an endpoint.
+  progress();
+  EXPECT_EQ(peer_.status().message(), "lost rank 1 (fake): the end");
+}
+
+// Something else moves the messages.
+class PeerOnPlaneTest : public PeerFixture {
+ protected:
+  PeerOnPlaneTest() : PeerFixture(std::make_unique<HeldPlane>()) {
+    plane_->arrived = 1;  // A message has begun to come.
+  }
+
+  void feed(const Frame& frame) { link_.feed(encode(frame)); }
   void feed_farewell(std::uint64_t group) {
     feed({.kind = FrameKind::farewell, .key = {.group = group}});
   }
-  void progress() {
-    while (peer_->progress()) continue;
-  }
-
-  void peer_lost(Rank, const Status& status) override { lost_.push_back(status); }
-  void peer_left(Rank, const Status& status) override { left_.push_back(status); }
-  void unexpected_message(Rank, const MessageKey&, const OperationDescriptor&) override {}
-  void group_aborted(std::uint64_t, Rank, const Status& reason, GroupStage) override {
-    aborted_.push_back(reason);
-  }
-  void group_left(std::uint64_t group, Rank, Farewell) override { forgotten_.push_back(group); }
-  Status agreement_arrived(Rank, const MessageKey&, ConstByteSpan payload) override {
-    agreed_.assign(payload.begin(), payload.end());
-    return {};
-  }
-
-  TransportListener* listener_ = this;
-  HeldPlane plane_;
-  FakeLink* link_ = nullptr;
-  std::unique_ptr<Peer> peer_;
-  std::vector<Status> lost_;
-  std::vector<Status> left_;
-  std::vector<Status> aborted_;
-  std::vector<std::uint64_t> forgotten_;
-  std::vector<std::byte> agreed_;
 };
 
 TEST_F(PeerOnPlaneTest, FarewellsAreHeardWhenWhatWasSentBeforeThemIsHere) {
   feed_farewell(5);
   feed_farewell(6);
   progress();
-  plane_.arrived = 3;  // After that.
+  plane_->arrived = 3;  // After that.
   feed({.kind = FrameKind::abort,
         .key = {.group = 9, .sequence = static_cast<std::uint32_t>(StatusCode::timeout)}});
   progress();
-  EXPECT_TRUE(forgotten_.empty());
-  EXPECT_EQ(aborted_.size(), 1u) << "bad news does not wait";
-  peer_->forget(6, Status(StatusCode::aborted, "enough"));
+  EXPECT_TRUE(heard_.groups_left.empty());
+  EXPECT_EQ(heard_.aborted.size(), 1u) << "bad news does not wait";
+  peer_.forget(6, Status(StatusCode::aborted, "enough"));
   feed({.kind = FrameKind::goodbye});
-  link_->ended = true;
+  link_.ended = true;
   progress();
-  EXPECT_TRUE(left_.empty());
-  plane_.read = 1;
-  EXPECT_TRUE(peer_->progress());
-  EXPECT_EQ(forgotten_, std::vector<std::uint64_t>{5}) << "6 has been forgotten here";
-  EXPECT_EQ(plane_.closed, (std::vector<std::uint64_t>{5, 6}));
-  EXPECT_TRUE(left_.empty());
-  plane_.read = 3;
+  EXPECT_TRUE(heard_.left.empty());
+  plane_->read = 1;
+  EXPECT_TRUE(peer_.progress());
+  EXPECT_EQ(heard_.groups_left, std::vector<std::uint64_t>{5}) << "6 has been forgotten here";
+  EXPECT_EQ(plane_->closed, (std::vector<std::uint64_t>{5, 6}));
+  EXPECT_TRUE(heard_.left.empty());
+  plane_->read = 3;
   progress();
-  EXPECT_EQ(left_.size(), 1u);
-  EXPECT_TRUE(lost_.empty());
+  EXPECT_EQ(heard_.left.size(), 1u);
+  EXPECT_TRUE(heard_.lost.empty());
 }
 
 TEST_F(PeerOnPlaneTest, FarewellsAreHeardWhenNothingCanComeAnyMore) {
   feed_farewell(5);
   progress();
-  EXPECT_TRUE(forgotten_.empty());
-  link_->ended = true;
+  EXPECT_TRUE(heard_.groups_left.empty());
+  link_.ended = true;
   progress();
-  EXPECT_EQ(forgotten_, std::vector<std::uint64_t>{5});
-  EXPECT_EQ(lost_.size(), 1u);
+  EXPECT_EQ(heard_.groups_left, std::vector<std::uint64_t>{5});
+  EXPECT_EQ(heard_.lost.size(), 1u);
 }
 
 TEST_F(PeerOnPlaneTest, AgreementsOvertakeNoMessages) {
   const std::vector<std::byte> said(3, std::byte{7});
   feed({.kind = FrameKind::agreement, .key = {.group = 5}, .message_bytes = said.size()});
-  link_->feed(said);
+  link_.feed(said);
   feed_farewell(5);
   progress();
-  EXPECT_TRUE(agreed_.empty());
-  plane_.read = 1;
+  EXPECT_TRUE(heard_.agreements.empty());
+  plane_->read = 1;
   progress();
-  EXPECT_EQ(agreed_, said);
-  EXPECT_EQ(forgotten_, std::vector<std::uint64_t>{5});
+  ASSERT_EQ(heard_.agreements.size(), 1u);
+  EXPECT_EQ(heard_.agreements[0].second, said);
+  EXPECT_EQ(heard_.groups_left, std::vector<std::uint64_t>{5});
 
-  plane_.output = true;
-  peer_->send_agreement({.group = 6}, said);
-  peer_->flush();
-  EXPECT_TRUE(link_->written.empty());
-  plane_.output = false;
+  plane_->output = true;
+  peer_.send_agreement({.group = 6}, said);
+  peer_.flush();
+  EXPECT_TRUE(link_.written.empty());
+  plane_->output = false;
   progress();
-  EXPECT_EQ(link_->written.size(), encode({.kind = FrameKind::agreement}).size() + said.size());
+  EXPECT_EQ(link_.written.size(), encode({.kind = FrameKind::agreement}).size() + said.size());
 }
 
 TEST_F(PeerOnPlaneTest, APeerThatAgreesWithoutEndIsGivenUp) {
   const std::vector<std::byte> said(kAgreementBytes);
   for (std::uint64_t group = 0; group < 17; ++group) {
     feed({.kind = FrameKind::agreement, .key = {.group = group}, .message_bytes = said.size()});
-    link_->feed(said);
+    link_.feed(said);
   }
   progress();
-  EXPECT_EQ(peer_->status().code(), StatusCode::protocol) << peer_->status().message();
+  EXPECT_EQ(peer_.status().code(), StatusCode::protocol) << peer_.status().message();
 }
 
 TEST_F(PeerOnPlaneTest, TheEndOfItsProcessDoesNotCutAGoodbyeShort) {
   feed({.kind = FrameKind::goodbye});
   progress();
-  peer_->process_ended(4711);
+  peer_.process_ended(4711);
   const Deadline deadline = Deadline::after(std::chrono::milliseconds(150));
-  while (!deadline.passed()) peer_->progress();
-  EXPECT_TRUE(peer_->status().ok());
-  plane_.read = 1;
-  link_->ended = true;
+  while (!deadline.passed()) peer_.progress();
+  EXPECT_TRUE(peer_.status().ok());
+  plane_->read = 1;
+  link_.ended = true;
   progress();
-  EXPECT_EQ(left_.size(), 1u);
+  EXPECT_EQ(heard_.left.size(), 1u);
 }
 
 TEST_F(PeerOnPlaneTest, FarewellsWaitTenSecondsForWhatNeverComes) {
   TimePoint now = Clock::now();
-  peer_->check_contact(now);
+  peer_.check_contact(now);
   feed_farewell(5);
   progress();
-  peer_->check_contact(now += std::chrono::hours(1));  // This process stood still.
-  for (int second = 2; second < 10; ++second) peer_->check_contact(now += std::chrono::seconds(1));
+  peer_.check_contact(now += std::chrono::hours(1));  // This process stood still.
+  for (int second = 2; second < 10; ++second) peer_.check_contact(now += std::chrono::seconds(1));
   progress();
-  EXPECT_TRUE(forgotten_.empty());
-  peer_->check_contact(now += std::chrono::seconds(1));
+  EXPECT_TRUE(heard_.groups_left.empty());
+  peer_.check_contact(now += std::chrono::seconds(1));
   progress();
-  EXPECT_EQ(forgotten_, std::vector<std::uint64_t>{5});
-  EXPECT_TRUE(plane_.closed.empty()) << "it may come later";
-  EXPECT_TRUE(peer_->status().ok());
+  EXPECT_EQ(heard_.groups_left, std::vector<std::uint64_t>{5});
+  EXPECT_TRUE(plane_->closed.empty()) << "it may come later";
+  EXPECT_TRUE(peer_.status().ok());
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "tests/support/expect_contains.h"
 #include "tests/support/fake_link.h"
+#include "tests/support/recording_listener.h"
 #include "tests/support/tracked_request.h"
 
 namespace stretto::transport {
@@ -20,7 +21,7 @@ constexpr std::size_t kAnnounced = kEagerBytes + 10;
 const MessageKey kPeerKey{.group = 1};
 
 // Rank 0 of three, and what it believes to be rank 1.
-class PeerTest : public ::testing::Test, public TransportListener {
+class PeerTest : public ::testing::Test {
  protected:
   PeerTest() {
     auto link = std::make_unique<FakeLink>();
@@ -86,47 +87,21 @@ class PeerTest : public ::testing::Test, public TransportListener {
     return request_;
   }
 
-  void peer_lost(Rank, const Status& status) override { lost_.push_back(status); }
-  void peer_left(Rank, const Status& status) override { left_.push_back(status); }
-  void unexpected_message(Rank, const MessageKey& key, const OperationDescriptor&) override {
-    unexpected_.push_back(key);
-  }
-  void group_aborted(std::uint64_t, Rank, const Status& reason, GroupStage) override {
-    aborted_.push_back(reason);
-  }
-  std::string describe_state(Rank, std::uint64_t group, std::uint32_t sequence,
-                             const OperationDescriptor& operation) override {
-    asked_about_ = operation;
-    asked_.emplace_back(group, sequence);
-    return state_;
-  }
-  void state_reported(Rank, std::uint64_t, std::uint32_t, const std::string& text) override {
-    reports_.push_back(text);
-  }
-
-  TransportListener* listener_ = this;
+  RecordingListener heard_;
+  TransportListener* listener_ = &heard_;
   FakeLink* link_ = nullptr;
   std::unique_ptr<Peer> peer_;
   std::vector<std::byte> bytes_;
   TrackedRequest request_;
-  std::vector<Status> lost_;
-  std::vector<Status> left_;
-  std::vector<MessageKey> unexpected_;
-  std::vector<Status> aborted_;
-  using Inquiry = std::pair<std::uint64_t, std::uint32_t>;
-  std::vector<Inquiry> asked_;
-  OperationDescriptor asked_about_;
-  std::string state_;
-  std::vector<std::string> reports_;
 };
 
 TEST_F(PeerTest, ParsesHoweverTheBytesAreCut) {
   for (const std::size_t cut : {1u, 3u, 55u, 56u, 57u, 4096u, 100000u}) {
     link_->read_max_bytes = cut;
-    const std::size_t before = unexpected_.size();
+    const std::size_t before = heard_.unexpected.size();
     for (std::uint32_t i = 0; i < 5; ++i) feed_message({.group = 1, .message = i}, i * 3000);
     progress();
-    EXPECT_EQ(unexpected_.size(), before + 5) << cut;
+    EXPECT_EQ(heard_.unexpected.size(), before + 5) << cut;
     for (std::uint32_t i = 0; i < 5; ++i) {
       const TrackedRequest& request = receive({.group = 1, .message = i}, i * 3000);
       EXPECT_TRUE(request.done() && request.status().ok());
@@ -157,7 +132,7 @@ TEST_F(PeerTest, ForgetsAMessageWhoseBytesAreComing) {
       EXPECT_EQ(bytes_, std::vector<std::byte>(10, std::byte{'y'}));
     }
   }
-  EXPECT_EQ(unexpected_, std::vector<MessageKey>(4, MessageKey{.group = 2}));
+  EXPECT_EQ(heard_.unexpected, std::vector(4, std::pair(Rank(1), MessageKey{.group = 2})));
   EXPECT_EQ(static_cast<const FrameMessages&>(peer_->plane()).matcher().unexpected_bytes(), 0u);
 }
 
@@ -175,7 +150,7 @@ TEST_F(PeerTest, KeepsNothingForAForgottenGroup) {
   for (int i = 0; i < 100'000; ++i) feed(i % 2 == 0 ? announcement : clear, 0);
   feed_message({.group = 2}, 1);
   progress();
-  EXPECT_EQ(unexpected_, std::vector<MessageKey>{{.group = 2}});
+  EXPECT_EQ(heard_.unexpected, std::vector{std::pair(Rank(1), MessageKey{.group = 2})});
   EXPECT_TRUE(peer_->status().ok()) << peer_->status().message();
 }
 
@@ -308,18 +283,18 @@ TEST_F(PeerTest, AbortsOfGroupsThatHaveFailedAreHeard) {
   peer_->abandon(9, Status(StatusCode::timeout, "late"));
   feed_abort(static_cast<std::uint32_t>(StatusCode::aborted), 2, "enough");
   progress();
-  ASSERT_EQ(aborted_.size(), 1u);
-  EXPECT_EQ(aborted_[0].message(), "enough");
+  ASSERT_EQ(heard_.aborted.size(), 1u);
+  EXPECT_EQ(heard_.aborted[0].reason.message(), "enough");
 }
 
 TEST_F(PeerTest, AbortsOfForgottenGroupsAreNotHeard) {
   peer_->forget(9, Status(StatusCode::aborted, "enough"));
   feed_abort(static_cast<std::uint32_t>(StatusCode::timeout), 2, "late");
   progress();
-  EXPECT_TRUE(aborted_.empty());
+  EXPECT_TRUE(heard_.aborted.empty());
   feed_message({.group = 2}, 1);
   progress();
-  EXPECT_EQ(unexpected_.size(), 1u) << "its text was taken for the next frame";
+  EXPECT_EQ(heard_.unexpected.size(), 1u) << "its text was taken for the next frame";
 }
 
 TEST_F(PeerTest, NorIfTheGroupIsForgottenWhileTheAbortComes) {
@@ -330,30 +305,29 @@ TEST_F(PeerTest, NorIfTheGroupIsForgottenWhileTheAbortComes) {
   peer_->forget(9, Status(StatusCode::aborted, "enough"));
   link_->feed(std::as_bytes(std::span("te", 2)));
   progress();
-  EXPECT_TRUE(aborted_.empty());
+  EXPECT_TRUE(heard_.aborted.empty());
 }
 
 TEST_F(PeerTest, AnswersInquiries) {
-  state_ = "is in barrier() #3";
+  heard_.state = "is in barrier() #3";
   const OperationDescriptor operation{.collective = Collective::all_gather, .count = 3};
   feed_inquiry(5, 17, operation);
   progress();
-  EXPECT_EQ(asked_, (std::vector<Inquiry>{{5, 17}}));
-  EXPECT_EQ(asked_about_, operation);
+  EXPECT_EQ(heard_.asked, (std::vector<RecordingListener::Inquiry>{{5, 17, operation}}));
   const Frame report = sent_frames().at(0);
   EXPECT_EQ(report.kind, FrameKind::report);
   EXPECT_EQ(report.key.group, 5u);
   EXPECT_EQ(report.key.sequence, 17u);
-  EXPECT_EQ(report.message_bytes, state_.size());
+  EXPECT_EQ(report.message_bytes, heard_.state.size());
   link_->written.clear();
-  state_ = std::string(100'000, 'x');
+  heard_.state = std::string(100'000, 'x');
   feed_inquiry(5, 18);
   progress();
   EXPECT_EQ(sent_frames().at(0).message_bytes, kReportTextBytes);
 }
 
 TEST_F(PeerTest, DoesNotPileUpAnswersThatNobodyReads) {
-  state_ = "is in barrier() #3";
+  heard_.state = "is in barrier() #3";
   link_->room_bytes = 0;
   for (std::uint32_t i = 0; i < 10'000; ++i) feed_inquiry(1, i);
   progress();
@@ -375,20 +349,20 @@ TEST_F(PeerTest, HearsTheReportsItHasAskedForOnce) {
   peer_->inquire(1, 3, {});
   progress();
   EXPECT_EQ(sent_frames().size(), 2u);
-  EXPECT_TRUE(reports_.empty());
+  EXPECT_TRUE(heard_.reports.empty());
   feed_report(1, 2, "\x1b[31mred\n\xff");
   feed_report(1, 2, "again");
   progress();
-  EXPECT_EQ(reports_, (std::vector<std::string>{"?[31mred ?"}));
+  EXPECT_EQ(heard_.reports, (std::vector<std::pair<Rank, std::string>>{{1, "?[31mred ?"}}));
   peer_->inquire(1, 2, {});
   feed_report(1, 2, "");
   progress();
-  EXPECT_EQ(reports_.size(), 2u);
+  EXPECT_EQ(heard_.reports.size(), 2u);
   // Nobody wants to know about a group that is no more.
   peer_->forget(1, Status(StatusCode::aborted, "enough"));
   feed_report(1, 3, "late");
   progress();
-  EXPECT_EQ(reports_.size(), 2u);
+  EXPECT_EQ(heard_.reports.size(), 2u);
 }
 
 TEST_F(PeerTest, WhoLeavesSendsWhatItHasAndHearsNothing) {
@@ -404,7 +378,7 @@ TEST_F(PeerTest, WhoLeavesSendsWhatItHasAndHearsNothing) {
   link_->room_bytes = static_cast<std::size_t>(-1);
   progress();
   EXPECT_FALSE(receiving.done());
-  EXPECT_TRUE(unexpected_.empty());
+  EXPECT_TRUE(heard_.unexpected.empty());
   const std::vector<Frame> frames = sent_frames();
   ASSERT_EQ(frames.size(), 2u);
   EXPECT_EQ(frames[0].kind, FrameKind::message);
@@ -418,29 +392,29 @@ TEST_F(PeerTest, ChecksWhatAnAbortSays) {
   feed_abort(77, 3, "");
   feed_abort(static_cast<std::uint32_t>(StatusCode::system), 0x80000000u, "no such rank");
   progress();
-  ASSERT_EQ(aborted_.size(), 4u);
-  EXPECT_EQ(aborted_[0].code(), StatusCode::timeout);
-  EXPECT_EQ(aborted_[0].rank(), Rank(2));
-  EXPECT_EQ(aborted_[0].message(), "late");
-  EXPECT_EQ(aborted_[1].code(), StatusCode::aborted);
-  EXPECT_EQ(aborted_[1].rank(), std::nullopt);
-  EXPECT_EQ(aborted_[2].code(), StatusCode::aborted);
-  EXPECT_EQ(aborted_[2].rank(), std::nullopt) << "of three ranks";
-  EXPECT_EQ(aborted_[3].rank(), std::nullopt);
+  ASSERT_EQ(heard_.aborted.size(), 4u);
+  EXPECT_EQ(heard_.aborted[0].reason.code(), StatusCode::timeout);
+  EXPECT_EQ(heard_.aborted[0].reason.rank(), Rank(2));
+  EXPECT_EQ(heard_.aborted[0].reason.message(), "late");
+  EXPECT_EQ(heard_.aborted[1].reason.code(), StatusCode::aborted);
+  EXPECT_EQ(heard_.aborted[1].reason.rank(), std::nullopt);
+  EXPECT_EQ(heard_.aborted[2].reason.code(), StatusCode::aborted);
+  EXPECT_EQ(heard_.aborted[2].reason.rank(), std::nullopt) << "of three ranks";
+  EXPECT_EQ(heard_.aborted[3].reason.rank(), std::nullopt);
 }
 
 TEST_F(PeerTest, NonsenseIsAProtocolErrorToldOnce) {
   receive(kPeerKey, 10);
   link_->feed(std::vector<std::byte>(200, std::byte{0x41}));
   progress();
-  ASSERT_EQ(lost_.size(), 1u);
-  EXPECT_EQ(lost_[0].rank(), Rank(1));
-  expect_failure(lost_[0], StatusCode::protocol, "lost rank 1 (fake)");
+  ASSERT_EQ(heard_.lost.size(), 1u);
+  EXPECT_EQ(heard_.lost[0].second.rank(), Rank(1));
+  expect_failure(heard_.lost[0].second, StatusCode::protocol, "lost rank 1 (fake)");
   EXPECT_TRUE(link_->disconnected) << "the peer would wait";
   EXPECT_EQ(request_.status().code(), StatusCode::protocol);
   link_->ended = true;
   progress();
-  EXPECT_EQ(lost_.size(), 1u);
+  EXPECT_EQ(heard_.lost.size(), 1u);
   EXPECT_EQ(request_.ended.size(), 1u);
 }
 
@@ -448,8 +422,8 @@ TEST_F(PeerTest, PositionsThatMakeNoSenseAreAProtocolErrorForWritersToo) {
   link_->write_failure = Status(StatusCode::protocol, "a ring claims to hold too much");
   peer_->send_abort(1, Status(StatusCode::aborted, "enough"), GroupStage::in_use);
   progress();
-  ASSERT_EQ(lost_.size(), 1u);
-  EXPECT_EQ(lost_[0].code(), StatusCode::protocol);
+  ASSERT_EQ(heard_.lost.size(), 1u);
+  EXPECT_EQ(heard_.lost[0].second.code(), StatusCode::protocol);
 }
 
 TEST_F(PeerTest, ReadsTheLastWordsOfOneWhoTakesNoMore) {
@@ -459,9 +433,9 @@ TEST_F(PeerTest, ReadsTheLastWordsOfOneWhoTakesNoMore) {
   feed({.kind = FrameKind::goodbye}, 0);
   link_->ended = true;
   progress();
-  EXPECT_EQ(unexpected_.size(), 1u);
-  EXPECT_TRUE(lost_.empty());
-  ASSERT_EQ(left_.size(), 1u);
+  EXPECT_EQ(heard_.unexpected.size(), 1u);
+  EXPECT_TRUE(heard_.lost.empty());
+  ASSERT_EQ(heard_.left.size(), 1u);
   EXPECT_TRUE(receive(kPeerKey, 10).done());
   EXPECT_TRUE(request_.status().ok());
 }
@@ -471,8 +445,8 @@ TEST_F(PeerTest, GoodbyeIsHeardThoughItsGroupIsForgotten) {
   feed({.kind = FrameKind::goodbye}, 0);
   link_->ended = true;
   progress();
-  EXPECT_TRUE(lost_.empty());
-  EXPECT_EQ(left_.size(), 1u);
+  EXPECT_TRUE(heard_.lost.empty());
+  EXPECT_EQ(heard_.left.size(), 1u);
 }
 
 TEST_F(PeerTest, DiesInMidMessage) {
@@ -481,7 +455,7 @@ TEST_F(PeerTest, DiesInMidMessage) {
   link_->ended = true;
   progress();
   EXPECT_EQ(request_.status().code(), StatusCode::peer_lost);
-  EXPECT_EQ(lost_.size(), 1u);
+  EXPECT_EQ(heard_.lost.size(), 1u);
   EXPECT_EQ(request_.ended.size(), 1u);
 }
 

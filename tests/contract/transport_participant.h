@@ -15,6 +15,7 @@
 #include "tests/contract/transport_worlds.h"
 #include "tests/support/bytes.h"
 #include "tests/support/on_threads.h"
+#include "tests/support/recording_listener.h"
 #include "tests/support/tracked_request.h"
 
 namespace stretto::transport {
@@ -38,24 +39,18 @@ inline OperationDescriptor some_operation(std::uint64_t count = 4) {
 }
 
 // One rank of a test: posts messages that own their bytes, and keeps what it is told.
-class Participant final : public TransportListener {
+class Participant final : public RecordingListener {
  public:
   struct Message {
     Bytes bytes;
     TrackedRequest request;
-  };
-  struct Aborted {
-    std::uint64_t group;
-    Rank from;
-    Status reason;
-    GroupStage stage;
   };
 
   Participant(World& world, int rank) : world_(&world), rank_(rank) {
     endpoint().set_listener(this);
   }
   Participant(const Participant&) = delete;
-  ~Participant() {
+  ~Participant() override {
     if (world_->endpoints[rank_] == nullptr) return;
     endpoint().set_listener(nullptr);
     for (const Message& message : messages_) {
@@ -89,16 +84,6 @@ class Participant final : public TransportListener {
         messages_.begin(), messages_.end(), [](const Message& m) { return m.request.done(); }));
   }
 
-  std::vector<std::pair<Rank, Status>> lost;
-  std::vector<std::pair<Rank, Status>> left;
-  std::vector<std::pair<Rank, MessageKey>> unexpected;
-  std::vector<Aborted> aborted;
-  std::vector<std::pair<MessageKey, Bytes>> agreements;
-  Status agreement_status;  // What it says of each.
-  std::vector<std::uint64_t> groups_left;
-  std::string state;  // What it says it is doing.
-  std::vector<std::pair<Rank, std::string>> reports;
-
  private:
   Message& add(Rank peer, MessageKey key, Bytes bytes, const OperationDescriptor& operation) {
     Message& message = messages_.emplace_back();
@@ -107,29 +92,6 @@ class Participant final : public TransportListener {
     message.request.key = key;
     message.request.operation = operation;
     return message;
-  }
-
-  void peer_lost(Rank peer, const Status& status) override { lost.emplace_back(peer, status); }
-  void peer_left(Rank peer, const Status& status) override { left.emplace_back(peer, status); }
-  void unexpected_message(Rank from, const MessageKey& key, const OperationDescriptor&) override {
-    unexpected.emplace_back(from, key);
-  }
-  void group_aborted(std::uint64_t group, Rank from, const Status& reason,
-                     GroupStage stage) override {
-    aborted.push_back({group, from, reason, stage});
-  }
-
-  void group_left(std::uint64_t group, Rank, Farewell) override { groups_left.push_back(group); }
-  Status agreement_arrived(Rank, const MessageKey& key, ConstByteSpan payload) override {
-    agreements.emplace_back(key, Bytes(payload.begin(), payload.end()));
-    return agreement_status;
-  }
-  std::string describe_state(Rank, std::uint64_t, std::uint32_t,
-                             const OperationDescriptor&) override {
-    return state;
-  }
-  void state_reported(Rank peer, std::uint64_t, std::uint32_t, const std::string& text) override {
-    reports.emplace_back(peer, text);
   }
 
   World* world_;
