@@ -4,12 +4,11 @@
 #include "stretto/torch/optimizer_parts.h"
 
 #include <algorithm>
-#include <limits>
-#include <span>
-#include <string>
+#include <sstream>
 #include <utility>
 
 #include "stretto/base/refuse.h"
+#include "stretto/torch/optimizer_state.h"
 #include "stretto/torch/parameters.h"
 
 namespace stretto::ddp {
@@ -77,9 +76,15 @@ void load_whole(torch::optim::Optimizer& optimizer, torch::serialize::InputArchi
   }
 }
 
+torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes,
+                                          const std::optional<torch::Device>& device) {
+  torch::serialize::InputArchive archive;
+  archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size(), device);
+  return archive;
+}
+
 ByteVector broadcast_text(Communicator& communicator, const std::string& text, Rank root,
                           const std::optional<Duration>& timeout) {
-  constexpr std::size_t kAnyLength = std::numeric_limits<std::size_t>::max();
   return broadcast_bytes(communicator, std::as_bytes(std::span(text)), root,
                          {.limit_bytes = kAnyLength, .timeout = timeout});
 }
@@ -113,3 +118,17 @@ void StepInBackward::finish() {
 }
 
 }  // namespace stretto::ddp
+
+namespace stretto {
+
+void broadcast_optimizer(torch::optim::Optimizer& optimizer, Communicator& communicator, Rank root,
+                         const std::optional<Duration>& timeout) {
+  std::ostringstream text;
+  if (communicator.rank() == root) torch::save(optimizer, text);
+  const ByteVector bytes = ddp::broadcast_text(communicator, text.str(), root, timeout);
+  if (communicator.rank() == root) return;
+  torch::serialize::InputArchive archive = ddp::archive_of(bytes, std::nullopt);
+  ddp::load_whole(optimizer, archive);
+}
+
+}  // namespace stretto

@@ -4,7 +4,6 @@
 #include "stretto/torch/sharded_optimizer.h"
 
 #include <algorithm>
-#include <limits>
 #include <span>
 #include <sstream>
 #include <string>
@@ -71,14 +70,6 @@ void read_settings(Optimizer& optimizer, torch::serialize::InputArchive& archive
     archive.read("settings" + std::to_string(i), of_group);
     optimizer.param_groups()[i].options().serialize(of_group);
   }
-}
-
-// Whose tensors are on `device`, wherever those are that have been written.
-torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes,
-                                          torch::Device device = torch::kCPU) {
-  torch::serialize::InputArchive archive;
-  archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size(), device);
-  return archive;
 }
 
 std::string text_of(torch::serialize::OutputArchive& archive) {
@@ -152,7 +143,8 @@ void ShardedOptimizer::forget_foreign_state() {
 void ShardedOptimizer::begin() {
   try {
     const std::string settings = packed_settings(optimizer_);
-    torch::serialize::InputArchive archive = archive_of(std::as_bytes(std::span(settings)));
+    torch::serialize::InputArchive archive =
+        ddp::archive_of(std::as_bytes(std::span(settings)), torch::kCPU);
     read_settings(optimizer_, archive);
   } catch (const c10::Error& error) {
     refuse(
@@ -259,11 +251,10 @@ std::vector<torch::Tensor> ShardedOptimizer::borrow_gradients() {
     const bool is_sent = communicator().rank() == leader && !loop()->has_data(other);
     if (is_sent) for_ranks[rank] = inputs_of(other);
   }
-  constexpr std::size_t kAnyLength = std::numeric_limits<std::size_t>::max();
   const ByteVector own = scatter_bytes(communicator(), for_ranks, leader,
-                                       {.limit_bytes = kAnyLength, .timeout = timeout_});
+                                       {.limit_bytes = ddp::kAnyLength, .timeout = timeout_});
   if (loop()->has_data(communicator().rank())) return {};
-  torch::serialize::InputArchive archive = archive_of(own);
+  torch::serialize::InputArchive archive = ddp::archive_of(own, torch::kCPU);
   read_settings(optimizer_, archive);
   std::vector<torch::Tensor> before;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -282,7 +273,7 @@ void ShardedOptimizer::finish(Rank last) {
   if (communicator().rank() == last) text = packed_settings(optimizer_);
   const ByteVector bytes = ddp::broadcast_text(communicator(), text, last, timeout_);
   if (communicator().rank() == last) return;
-  torch::serialize::InputArchive archive = archive_of(bytes);
+  torch::serialize::InputArchive archive = ddp::archive_of(bytes, torch::kCPU);
   read_settings(optimizer_, archive);
 }
 
@@ -306,11 +297,11 @@ void ShardedOptimizer::receive_state_of(Rank rank) {
   const ByteVector bytes = ddp::broadcast_text(communicator(), text, rank, timeout_);
   if (rank == communicator().rank()) return;
   torch::Device device = indices.empty() ? torch::kCPU : parameters_[indices.front()].device();
-  torch::serialize::InputArchive archive = archive_of(bytes, device);
+  torch::serialize::InputArchive archive = ddp::archive_of(bytes, device);
   for (const std::size_t i : indices) {
     if (parameters_[i].device() != device) {
       device = parameters_[i].device();
-      archive = archive_of(bytes, device);
+      archive = ddp::archive_of(bytes, device);
     }
     optimizer_.state().erase(parameters_[i].unsafeGetTensorImpl());
     torch::serialize::InputArchive of_parameter;
