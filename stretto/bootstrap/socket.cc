@@ -426,51 +426,47 @@ Status wait_for(int fd, short events, const WaitLimit& limit) {
   }
 }
 
-Status read_exactly(int fd, ByteSpan bytes, const WaitLimit& limit) {
+namespace {
+
+// Moves so many bytes by `call`, which gets how many have been moved: sends them if `events` is
+// POLLOUT, else receives them.
+template <class Call>
+Status move_all(int fd, std::size_t bytes, short events, const WaitLimit& limit, const Call& call) {
+  const bool sends = events == POLLOUT;
   std::size_t done = 0;
-  while (done < bytes.size()) {
+  while (done < bytes) {
     if (limit.passed()) {
-      return status_of(StatusCode::timeout, "only {} of {} bytes came before the deadline", done,
-                       bytes.size());
+      return status_of(StatusCode::timeout, "only {} of {} bytes {} before the deadline", done,
+                       bytes, sends ? "could be sent" : "came");
     }
-    const ssize_t count = ::recv(fd, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT);
+    const ssize_t count = call(done);
     if (count > 0) {
       done += static_cast<std::size_t>(count);
-    } else if (count == 0 || errno == ECONNRESET) {
-      return status_of(StatusCode::peer_lost, "the connection ended after {} of {} bytes", done,
-                       bytes.size());
+    } else if (count == 0 || errno == ECONNRESET || (sends && errno == EPIPE)) {
+      return status_of(StatusCode::peer_lost, "the connection ended after {} of {} bytes{}", done,
+                       bytes, sends ? " were sent" : "");
     } else if (would_block(errno)) {
-      const Status waited = wait_for(fd, POLLIN, limit);
+      const Status waited = wait_for(fd, events, limit);
       if (!waited.ok() && !limit.passed()) return waited;
     } else if (errno != EINTR) {
-      return connection_status("recv");
+      return connection_status(sends ? "send" : "recv");
     }
   }
   return {};
 }
 
+}  // namespace
+
+Status read_exactly(int fd, ByteSpan bytes, const WaitLimit& limit) {
+  return move_all(fd, bytes.size(), POLLIN, limit, [&](std::size_t done) {
+    return ::recv(fd, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT);
+  });
+}
+
 Status write_all(int fd, ConstByteSpan bytes, const WaitLimit& limit) {
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    if (limit.passed()) {
-      return status_of(StatusCode::timeout, "only {} of {} bytes could be sent before the deadline",
-                       done, bytes.size());
-    }
-    const ssize_t count =
-        ::send(fd, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (count >= 0) {
-      done += static_cast<std::size_t>(count);
-    } else if (errno == ECONNRESET || errno == EPIPE) {
-      return status_of(StatusCode::peer_lost, "the connection ended after {} of {} bytes were sent",
-                       done, bytes.size());
-    } else if (would_block(errno)) {
-      const Status waited = wait_for(fd, POLLOUT, limit);
-      if (!waited.ok() && !limit.passed()) return waited;
-    } else if (errno != EINTR) {
-      return connection_status("send");
-    }
-  }
-  return {};
+  return move_all(fd, bytes.size(), POLLOUT, limit, [&](std::size_t done) {
+    return ::send(fd, bytes.data() + done, bytes.size() - done, MSG_DONTWAIT | MSG_NOSIGNAL);
+  });
 }
 
 }  // namespace stretto::bootstrap
