@@ -30,16 +30,13 @@ namespace {
 using std::chrono::milliseconds;
 using Control = fake_nccl::Control;
 
-class DeviceMemory : public ::testing::Test {
+class DeviceMemory : public WithDouble {
  protected:
-  void SetUp() override { Double::get().reset(); }
   void TearDown() override {
     const Control control = Double::get().control();
-    EXPECT_EQ(control.misuse, "");
     EXPECT_EQ(control.mapped_places, 0);
     EXPECT_EQ(control.reserved_places, 0);
     EXPECT_EQ(control.exported_bytes, 0u);
-    Double::get().reset();
   }
   static DoubleRanks make(int size, Duration timeout = std::chrono::seconds(30)) {
     return DoubleRanks({.size = size, .maps_devices = true, .timeout = timeout});

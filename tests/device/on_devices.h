@@ -24,20 +24,15 @@ inline std::string name_of(const ::testing::TestParamInfo<By>& by) {
 inline auto all_ways() { return ::testing::Values(By::schedules, By::nccl, By::kernels); }
 
 // With the doubles of a device and of its libraries, as they are at first.
-class OnDoubles : public ::testing::Test {
+class OnDoubles : public WithDouble {
  protected:
-  void SetUp() override {
-    Double::get().reset();
-    load_fake_device();
-  }
+  void SetUp() override { load_fake_device(); }
   void TearDown() override {
     const fake_nccl::Control control = Double::get().control();
     EXPECT_EQ(control.made_blocks, 0);
     EXPECT_EQ(control.mapped_places, 0);
     EXPECT_EQ(control.exported_bytes, 0u);
     EXPECT_EQ(control.locked_pieces, 0);
-    EXPECT_EQ(control.misuse, "");
-    Double::get().reset();
   }
 };
 

@@ -31,17 +31,12 @@ Memory memory_of_the_host(int* locked_at_its_end = nullptr) {
   return {data, {data.get(), kBytes}};
 }
 
-class PageLocked : public ::testing::Test {
+class PageLocked : public WithDouble {
  protected:
   void SetUp() override {
-    Double::get().reset();
     ::setenv("STRETTO_CUDA_DRIVER", Double::file().c_str(), 1);  // NOLINT: of this process alone.
   }
-  void TearDown() override {
-    EXPECT_EQ(Double::get().control().misuse, "");
-    EXPECT_EQ(Double::get().control().locked_pieces, 0);
-    Double::get().reset();
-  }
+  void TearDown() override { EXPECT_EQ(locked_pieces(), 0); }
   static int locked_pieces() { return Double::get().control().locked_pieces; }
 };
 

@@ -31,15 +31,7 @@ View on_device(const Communicator& rank, std::size_t count) {
   return {data, count, DType::f32};
 }
 
-class NcclDoubleFails : public ::testing::Test {
- protected:
-  void SetUp() override { Double::get().reset(); }
-  void TearDown() override {
-    // Nobody waits for kernels that a test has stopped.
-    EXPECT_EQ(Double::get().control().misuse, "");
-    Double::get().reset();
-  }
-};
+class NcclDoubleFails : public WithDouble {};  // Nobody waits for kernels that a test has stopped.
 
 double seconds_of(const std::function<void()>& body) {
   const TimePoint begun = Clock::now();

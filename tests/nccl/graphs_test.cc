@@ -81,14 +81,9 @@ class OnStream {
   cuda::StreamHandle stream_;
 };
 
-class NcclDoubleGraphs : public ::testing::Test {
+class NcclDoubleGraphs : public WithDouble {
  protected:
-  void SetUp() override { Double::get().reset(); }
-  void TearDown() override {
-    EXPECT_EQ(Double::get().control().misuse, "");
-    EXPECT_FALSE(Double::get().control().has_spoiled_capture);
-    Double::get().reset();
-  }
+  void TearDown() override { EXPECT_FALSE(Double::get().control().has_spoiled_capture); }
 };
 
 // Ranks 1 and 2: sums are 3 times as much. What the program does beside a collective stays beside

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "stretto/base/rank_vector.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/scheduled_backend.h"
@@ -39,6 +41,16 @@ class Double {
   void (*change_)(void (*)(fake_nccl::Control&, void*), void*);
   std::byte* (*reach_)(const void*);
   void (*enqueue_)(nccl::StreamHandle, void (*)(void*), void*, void (*)(void*));
+};
+
+// Tests with the double as it is at first, which must not be misused.
+class WithDouble : public ::testing::Test {
+ protected:
+  WithDouble() { Double::get().reset(); }
+  ~WithDouble() override {
+    EXPECT_EQ(Double::get().control().misuse, "");
+    Double::get().reset();
+  }
 };
 
 // Names the double as NCCL, as our kernels, and as the driver, or another file.
