@@ -51,7 +51,8 @@ class Hook:
             options = options | {"rules": rules}
         self._hook = _module().DdpCommHook(kind, options)
         self._numbers: dict[Any, int] = {}
-        self._started: list[tuple[Any, Any]] = []
+        self._started: list[tuple[Any, Any]] = []  # Of this step.
+        self._reduced: set[int] = set()  # The numbers of what is in these.
 
     @property
     def name(self) -> str:
@@ -65,16 +66,29 @@ class Hook:
 
     def register(self, model: Any) -> Hook:
         """Makes it the hook of a DistributedDataParallel, whose group is one of stretto's. All
-        ranks do so, before the first backward. Returns itself."""
+        ranks do so, before the first backward. Returns itself. ValueError: the model leaves out
+        buckets, or does not reduce the parameters that require a gradient now."""
         from stretto import _backend
 
+        if getattr(model, "skip_all_reduce_unused_params", False):
+            raise ValueError(
+                "this DistributedDataParallel leaves out buckets that nobody has used, which "
+                "stretto.hooks wait for: make it without skip_all_reduce_unused_params"
+            )
         named = {
             name: parameter
             for name, parameter in model.module.named_parameters()
             if parameter.requires_grad and name not in model.parameters_to_ignore
         }
+        held = model._get_ddp_logging_data()["num_parameter_tensors"]
+        if held != len(named):
+            raise ValueError(
+                f"this DistributedDataParallel reduces {held} parameters, and {len(named)} require "
+                "a gradient now: set requires_grad before it is made, and not after"
+            )
         self._hook.attach(_backend(model.process_group), list(named), list(named.values()))
         self._numbers = {parameter: number for number, parameter in enumerate(named.values())}
+        self._begin_step()
         model.register_comm_hook(self._numbers, self._reduce)
         return self
 
@@ -88,6 +102,10 @@ class Hook:
         another number: redistribute()."""
         self._hook.load(state)
 
+    def _begin_step(self) -> None:
+        self._started.clear()
+        self._reduced.clear()
+
     # Without types: PyTorch takes none but its own here, and no text for them.
     def _reduce(self, registered, bucket):  # type: ignore[no-untyped-def]
         import torch
@@ -99,19 +117,23 @@ class Hook:
             )
         future: Any = torch.futures.Future()
         buffer = bucket.buffer()
-        if bucket.index() == 0:
-            self._started.clear()  # Of a step that has failed.
-        self._started.append((future, buffer))
         parameters = bucket.parameters()
         numbers = [registered[parameter] for parameter in parameters]
+        # The parameters tell which bucket is the first and which the last one: in the first step of
+        # a static graph PyTorch gives all of them the index 0.
+        if not self._reduced.isdisjoint(numbers):
+            self._begin_step()  # The step before has failed.
+        index = len(self._started)
+        self._started.append((future, buffer))
+        self._reduced.update(numbers)
+        last = len(self._reduced) == len(registered)
         # Of complex parameters PyTorch's buckets hold the real numbers.
         whole = buffer.view(parameters[0].dtype) if parameters[0].is_complex() else buffer
-        last = bucket.is_last()
-        self._hook.reduce(bucket.index(), last, whole, bucket.gradients(), numbers)
+        self._hook.reduce(index, last, whole, bucket.gradients(), numbers)
         if last:  # The others wait for nothing else, so all end here, on the thread that waits.
             for each, reduced in self._started:
                 each.set_result(reduced)
-            self._started.clear()
+            self._begin_step()
         return future
 
 

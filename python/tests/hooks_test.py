@@ -47,6 +47,27 @@ class Training:
         return torch.cat([p.detach().flatten() for p in self.model.parameters()])
 
 
+class Mixed(torch.nn.Module):
+    """Of parameters of three types, which share no bucket."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.waves = torch.nn.Parameter(torch.randn(2, 2000, dtype=torch.complex64))
+        self.short = torch.nn.Parameter(torch.randn(2000).to(torch.bfloat16))
+        self.plain = torch.nn.Parameter(torch.randn(2000))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return ((self.waves * values).abs() + self.short + self.plain).square().mean()
+
+
+def two_backwards(model: DistributedDataParallel, rank: int) -> None:
+    """Of a model of Mixed."""
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.full((2000,), rank + 1.0)).backward()
+
+
 def all_equal(values: torch.Tensor) -> bool:
     least, most = values.clone(), values.clone()
     dist.all_reduce(least, dist.ReduceOp.MIN)
@@ -198,28 +219,31 @@ class HooksTest(unittest.TestCase):
         ranks.with_group(body)
 
     def test_parameters_of_other_types_travel_as_they_are(self) -> None:
-        class Mixed(torch.nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                torch.manual_seed(1)
-                self.waves = torch.nn.Parameter(torch.randn(2, 2000, dtype=torch.complex64))
-                self.short = torch.nn.Parameter(torch.randn(2000).to(torch.bfloat16))
-                self.plain = torch.nn.Parameter(torch.randn(2000))
-
-            def forward(self, values: torch.Tensor) -> torch.Tensor:
-                return ((self.waves * values).abs() + self.short + self.plain).square().mean()
-
         def body(rank: int, size: int) -> None:
             dense, other = (DistributedDataParallel(Mixed()) for _ in range(2))
             hook = hooks.top_k(0.1).register(other)
-            for _ in range(2):
-                for model in (dense, other):
-                    model.zero_grad()
-                    model(torch.full((2000,), rank + 1.0)).backward()
+            for model in (dense, other):
+                two_backwards(model, rank)
             assert hook.last_step()["elements"] == 2000, hook.last_step()
             for name in ("waves", "short"):
                 found = getattr(other.module, name).grad
                 assert torch.equal(found, getattr(dense.module, name).grad), name
+
+        ranks.with_group(body)
+
+    def test_all_buckets_of_a_static_graph_are_reduced(self) -> None:
+        """In the first backward, PyTorch gives all of them the index 0."""
+
+        def body(rank: int, size: int) -> None:
+            for make in (lambda: hooks.f16(), lambda: hooks.top_k(0.1)):
+                plain = DistributedDataParallel(Mixed())
+                static = DistributedDataParallel(Mixed(), static_graph=True)
+                for model in (plain, static):
+                    make().register(model)
+                    two_backwards(model, rank)
+                for expected, found in zip(plain.parameters(), static.parameters()):
+                    assert expected.grad is not None and found.grad is not None
+                    assert torch.equal(found.grad, expected.grad), make().name
 
         ranks.with_group(body)
 
@@ -237,6 +261,15 @@ class HooksTest(unittest.TestCase):
             gloo = dist.new_group(backend="gloo")
             on_gloo = DistributedDataParallel(torch.nn.Linear(4, 4), process_group=gloo)
             assert "gloo" in refusal(lambda: hooks.int8().register(on_gloo))
+            skipping = DistributedDataParallel(torch.nn.Linear(4, 4), find_unused_parameters=True,
+                                               skip_all_reduce_unused_params=True)  # fmt: skip
+            text = refusal(lambda: hooks.int8().register(skipping))
+            assert "without skip_all_reduce_unused_params" in text, text
+            layer = torch.nn.Linear(4, 4)
+            frozen = DistributedDataParallel(layer)
+            layer.bias.requires_grad_(False)
+            text = refusal(lambda: hooks.int8().register(frozen))
+            assert "reduces 2 parameters, and 1 require" in text, text
             rows = DistributedDataParallel(torch.nn.Embedding(9, 200, sparse=True))
             hooks.int8().register(rows)
             assert "sparse" in refusal(lambda: rows(torch.tensor([1])).sum().backward())

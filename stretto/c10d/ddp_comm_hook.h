@@ -24,9 +24,10 @@ class DdpCommHook {
   void attach(c10::intrusive_ptr<ProcessGroupStretto> group, const std::vector<std::string>& names,
               const Tensors& parameters);
   // A bucket that is full, in place: its buffer, the gradients in it, and which of the parameters'
-  // they are. Buckets come in their order; with the last one all are reduced to their mean, for
-  // which this blocks. PyTorch does not say which of them this rank has not computed; those hold
-  // zeros, so a gradient of zeros is silent (FullBucket). What it throws fails the step.
+  // they are. `index` counts the buckets of a step; 0 begins a step, also if the one before has
+  // failed. With the last one all are reduced to their mean, for which this blocks. PyTorch does
+  // not say which of them this rank has not computed; those hold zeros, so a gradient of zeros is
+  // silent (FullBucket). What it throws fails the step.
   void reduce(std::size_t index, bool is_last, const at::Tensor& buffer, const Tensors& gradients,
               const std::vector<std::size_t>& numbers);
 
