@@ -46,11 +46,12 @@ class State:
 
 def train(job, state, steps):
     """Returns whether all steps are done; else processes wait to get in."""
-    model = DistributedDataParallel(state.network)  # From here on rank 0's parameters,
-    rest = [state.step, state.optimizer.state_dict()]  # its count of steps and its momentum.
-    dist.broadcast_object_list(rest, src=0)
-    state.step = rest[0]
-    state.optimizer.load_state_dict(rest[1])
+    newest = [state.step, state.network.state_dict(), state.optimizer.state_dict()]
+    dist.broadcast_object_list(newest, src=0)  # From rank 0. A failure leaves `state` as it was.
+    state.step = newest[0]
+    state.network.load_state_dict(newest[1])
+    state.optimizer.load_state_dict(newest[2])
+    model = DistributedDataParallel(state.network)
     rank, size = dist.get_rank(), dist.get_world_size()
     print(f"generation {job.generation}: rank {rank} of {size} goes on at step {state.step} "
           f"(pid {os.getpid()})", flush=True)  # fmt: skip

@@ -20,15 +20,19 @@ class ElasticJob:
     `stretto run --restarts N` a process that dies is started again and gets in.
 
     From one change to the next the processes are one generation, with a default process group of
-    its own. Rank 0 is a process that was there before, so it has what newcomers need:
-    DistributedDataParallel gives its parameters to all, and broadcasts give the rest.
+    its own. Rank 0 is a process that was there before, so all take its state: as one object, which
+    has come as a whole or not at all if rank 0 dies meanwhile.
 
         with stretto.ElasticJob() as job:
-            step = torch.zeros((), dtype=torch.int64)
+            step = 0
             while job.join():  # False: the job has finished.
                 try:
+                    newest = [step, network.state_dict(), optimizer.state_dict()]
+                    dist.broadcast_object_list(newest, src=0)
+                    step = newest[0]
+                    network.load_state_dict(newest[1])
+                    optimizer.load_state_dict(newest[2])
                     model = DistributedDataParallel(network)
-                    dist.broadcast(step, src=0)
                     while step < steps and not job.has_newcomers():
                         train_step(model, step)
                         step += 1

@@ -194,6 +194,40 @@ class TrainingTest(unittest.TestCase):
         wanted.take_step(wanted.network)
         self.assertNotAlmostEqual(results[0][2][0], wanted.network.weight[0, 0].item(), delta=1e-6)
 
+    def test_the_other_dies_while_a_newcomer_takes_its_state(self) -> None:
+        """The newcomer trains from its own beginning then, and not from the other's parameters."""
+        steps = 30
+
+        def body(rank: int, size: int, path: str) -> tuple[int, list[float]]:
+            import stretto
+
+            state = example.State()
+            begun = pathlib.Path(f"{path}-begun")
+            if rank == 1:
+                come_later(begun)
+            with stretto.ElasticJob() as job:
+                while job.join():
+                    if job.generation == 1:
+                        for _ in range(10):
+                            state.take_step(state.network)
+                        begun.touch()
+                        while not job.has_newcomers():
+                            time.sleep(0.001)
+                        continue
+                    if rank == 0:
+                        setattr(dist, "broadcast_object_list", lambda *_, **__: os._exit(0))
+                    with contextlib.suppress(dist.DistBackendError):
+                        if example.train(job, state, steps):
+                            job.finish()
+            return state.step, state.network.weight.flatten().tolist()
+
+        example = load_example()
+        wanted = trained_by_one(example, steps)
+        died, (step, found) = run_as_launched(body, 2, launched=1, may_die=True)
+        self.assertEqual((died, step), (None, steps))
+        for weight, expected in zip(found, wanted.network.weight.flatten().tolist()):
+            self.assertAlmostEqual(weight, expected, delta=1e-9)
+
 
 class MembersTest(unittest.TestCase):
     def test_a_death_is_noticed_wherever_the_others_wait(self) -> None:
