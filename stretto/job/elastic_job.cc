@@ -90,14 +90,17 @@ Result<std::unique_ptr<Communicator>> ElasticJob::join_alone() {
 
 Result<std::unique_ptr<Communicator>> ElasticJob::join_others() {
   constexpr Duration kLongestPause = std::chrono::seconds(2);
-  const Deadline deadline = limit();
+  Deadline deadline = limit();
   Duration pause = std::chrono::milliseconds(10);
   while (true) {
     STRETTO_ASSIGN_OR_RETURN(const auto generation, membership_->next(deadline));
     if (!generation) return std::unique_ptr<Communicator>();
     auto joined = meet(*generation);
     if (joined.ok()) return joined;
-    if (!may_meet_again(joined.status()) || deadline.passed()) return joined;
+    if (!may_meet_again(joined.status())) return joined;
+    // Those that are left meet anew, with time of their own. There are only so many deaths.
+    if (membership_->has_lost_one_of(*generation)) deadline = limit();
+    if (deadline.passed()) return joined;
     log(LogLevel::warning, "generation {} of the job did not come about: {}", generation->number,
         joined.status().message());
     // Members that live, and cannot reach each other, shall not try as fast as they can.

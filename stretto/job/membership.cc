@@ -94,6 +94,16 @@ Result<Numbers> numbers_under(bootstrap::Store& store, const std::string& prefix
   return numbers;
 }
 
+// One of these that has left the job or died. Null: none. A store that does not answer knows of
+// none: who waits for it finds out what is wrong with it.
+const Member* find_gone(bootstrap::Store& store, const std::vector<Member>& members) {
+  const auto gone = numbers_under(store, kGone, Deadline::after(std::chrono::seconds(1)));
+  if (!gone.ok()) return nullptr;
+  const auto member = std::ranges::find_if(
+      members, [&](const Member& each) { return contains(gone.value(), each.number); });
+  return member == members.end() ? nullptr : &*member;
+}
+
 // "process 3 (node04 pid 8812)".
 std::string name_of(bootstrap::Store& store, int generation, std::int64_t number) {
   const Deadline soon = Deadline::after(std::chrono::seconds(1));
@@ -138,15 +148,12 @@ class MeetingPlace final : public bootstrap::PrefixStore {
             }};
   }
   Status check_members() const {
-    const auto gone = numbers_under(*whole_, kGone, Deadline::after(std::chrono::seconds(1)));
-    if (!gone.ok()) return {};  // Who waits for the store finds out what is wrong with it.
-    const auto member = std::ranges::find_if(
-        members_, [&](const Member& m) { return contains(gone.value(), m.number); });
-    if (member == members_.end()) return {};
-    const auto rank = static_cast<int>(member - members_.begin());
+    const Member* const gone = find_gone(*whole_, members_);
+    if (gone == nullptr) return {};
+    const auto rank = static_cast<int>(gone - members_.data());
     return {StatusCode::peer_lost,
             fmt::format("rank {}, {}, has left the job or died", rank,
-                        name_of(*whole_, generation_, member->number)),
+                        name_of(*whole_, generation_, gone->number)),
             Rank(rank)};
   }
 
@@ -249,6 +256,10 @@ void Membership::note_meeting(const Generation& generation) {
   // All have come from that one, and those since then have not met: nobody looks there any more.
   if (generation.rank != 0 || last == 0) return;
   for (int old = last; old < generation.number; ++old) forget(old);
+}
+
+bool Membership::has_lost_one_of(const Generation& generation) const {
+  return find_gone(*store_, generation.members) != nullptr;
 }
 
 Result<bool> Membership::has_newcomers(const WaitLimit& limit) const {

@@ -66,6 +66,8 @@ class Membership {
   Result<std::optional<Generation>> next(const WaitLimit& limit);
   // All members have met.
   void note_meeting(const Generation& generation);
+  // Whether the store knows that a member has left the job or died. Takes a second at most.
+  bool has_lost_one_of(const Generation& generation) const;
 
   // Whether processes wait for the generation after the last that has met.
   Result<bool> has_newcomers(const WaitLimit& limit) const;
