@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 #include <span>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -38,6 +39,14 @@ void check(const std::vector<torch::Tensor>& parameters, const ParameterAveragin
   }
 }
 
+reducer::ReplicaItem item_of(const ParameterAveragingOptions& options) {
+  return {"options",
+          "ParameterAveraging",
+          {{"period", std::to_string(options.period)},
+           {"partitions", std::to_string(options.partitions)},
+           {"warm_up_steps", std::to_string(options.warm_up_steps)}}};
+}
+
 // In which a sum over ranks does not overflow, and is rounded no more than the mean.
 torch::ScalarType type_of_sum(const torch::Tensor& parameter) {
   const torch::ScalarType dtype = parameter.scalar_type();
@@ -67,8 +76,11 @@ ParameterAveraging::ParameterAveraging(std::vector<torch::Tensor> parameters,
                                        Communicator& communicator,
                                        ParameterAveragingOptions options)
     : Joinable(communicator), options_(options) {
-  check(parameters, options_);
-  partitions_ = cut(ddp::distinct(std::move(parameters)), options_.partitions);
+  const Status refusal = ddp::refusal_of([&] { check(parameters, options_); });
+  parameters = ddp::distinct(std::move(parameters));
+  ddp::check_same_parameters(communicator, refusal, item_of(options_), parameters,
+                             options_.timeout);
+  partitions_ = cut(std::move(parameters), options_.partitions);
   has_news_.assign(partitions_.size(), false);
 }
 

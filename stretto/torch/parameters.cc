@@ -5,8 +5,8 @@
 
 #include <sstream>
 #include <unordered_set>
+#include <utility>
 
-#include "stretto/reducer/replica_check.h"
 #include "stretto/torch/devices.h"
 
 namespace stretto::ddp {
@@ -25,10 +25,28 @@ std::string list_text(at::IntArrayRef numbers) {
   return text.str();
 }
 
-void check_same_parameters(Communicator& communicator, const std::vector<torch::Tensor>& parameters,
+void check_described_alike(Communicator& communicator, const Status& refusal,
+                           reducer::ReplicaItem options, std::vector<reducer::ReplicaItem> items,
+                           const std::optional<Duration>& timeout) {
+  options.facts.insert(options.facts.begin(),
+                       {"refusal", refusal.ok() ? "none" : std::string(refusal.message())});
+  items.insert(items.begin(), std::move(options));
+  try {
+    reducer::check_replicas_described_alike(communicator, items, timeout);
+  } catch (const Error&) {
+    refusal.or_throw();
+    throw;
+  }
+  refusal.or_throw();
+}
+
+void check_same_parameters(Communicator& communicator, const Status& refusal,
+                           reducer::ReplicaItem options,
+                           const std::vector<torch::Tensor>& parameters,
                            const std::optional<Duration>& timeout) {
   std::vector<reducer::ReplicaItem> items;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
+  // Tensors that are refused may not even have what describes them.
+  for (std::size_t i = 0; refusal.ok() && i < parameters.size(); ++i) {
     const torch::Tensor& parameter = parameters[i];
     if (!parameter.defined()) {
       items.push_back({"parameter", std::to_string(i), {{"shape", "none"}}});
@@ -45,7 +63,7 @@ void check_same_parameters(Communicator& communicator, const std::vector<torch::
                       {"dtype", c10::toString(parameter.scalar_type())},
                       {"place", place}}});
   }
-  reducer::check_replicas_described_alike(communicator, items, timeout);
+  check_described_alike(communicator, refusal, std::move(options), std::move(items), timeout);
 }
 
 }  // namespace stretto::ddp

@@ -11,7 +11,9 @@
 #include <torch/torch.h>
 
 #include "stretto/base/clock.h"
+#include "stretto/base/error.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/reducer/replica_check.h"
 
 namespace stretto::ddp {
 
@@ -26,10 +28,29 @@ std::vector<torch::Tensor> distinct(std::vector<torch::Tensor> tensors);
 // A shape, or strides.
 std::string list_text(at::IntArrayRef numbers);
 
-// Throws Mismatch on all ranks, with the first difference, unless all have as many parameters of
-// the same shapes, strides and types, in this order and in the same places: so the bytes of a
-// parameter mean the same everywhere. Collective, blocks.
-void check_same_parameters(Communicator& communicator, const std::vector<torch::Tensor>& parameters,
+// Why this rank cannot use what it has been given: what `check` throws. Ok: it can.
+template <class Check>
+Status refusal_of(Check check) {
+  try {
+    check();
+  } catch (const Error& error) {
+    return error.status();
+  }
+  return {};
+}
+
+// Throws on all ranks if one of them refuses what it has been given, or if their items differ:
+// where there is a `refusal`, that, and else Mismatch with the first difference. `options` is the
+// first item, and gets the refusal as its first fact. Collective, blocks.
+void check_described_alike(Communicator& communicator, const Status& refusal,
+                           reducer::ReplicaItem options, std::vector<reducer::ReplicaItem> items,
+                           const std::optional<Duration>& timeout);
+
+// The same, of parameters: all ranks have as many, of the same shapes, strides and types, in this
+// order and in the same places; so the bytes of a parameter mean the same everywhere.
+void check_same_parameters(Communicator& communicator, const Status& refusal,
+                           reducer::ReplicaItem options,
+                           const std::vector<torch::Tensor>& parameters,
                            const std::optional<Duration>& timeout);
 
 }  // namespace stretto::ddp

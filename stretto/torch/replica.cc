@@ -97,22 +97,14 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   look_at_parameters();
   adopt(choose_trained());
   // Other ranks, whose modules may well be trained, are told why this one's cannot.
-  try {
+  refusal_ = refusal_of([this] {
     options_.communication_hook->claim(self_, options_.timeout);
     refuse_assigned_weights();
     check_tensors();
     location_ =
         choose_bucket_location(parameters_, communicator_, *reducer_options().hook, options_);
-  } catch (const Error& error) {
-    refusal_ = error.status();
-  }
-  try {
-    verify_descriptions();
-  } catch (const Error&) {
-    refusal_.or_throw();
-    throw;
-  }
-  refusal_.or_throw();
+  });
+  verify_descriptions();
   agree_on_number();
   if (bucket_bytes_ == kAutomaticBucketBytes) {
     bucket_bytes_ = measured_bucket_bytes(communicator_, options_.timeout);

@@ -200,11 +200,7 @@ void Replica::notice_changes() {
   refusal_ = Status();
   if (!outgrown_) return reducer_->withdraw(Reducer::Request::other_gradients);
   check_not_of_others();
-  try {
-    check_outgrown();
-  } catch (const Error& error) {
-    refusal_ = error.status();
-  }
+  refusal_ = refusal_of([this] { check_outgrown(); });
   reducer_->request(Reducer::Request::other_gradients);
 }
 

@@ -5,11 +5,11 @@
 
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include <fmt/ranges.h>
 
 #include "stretto/reducer/bucket_size.h"
-#include "stretto/reducer/replica_check.h"
 #include "stretto/torch/devices.h"
 #include "stretto/torch/parameters.h"
 #include "stretto/torch/replica.h"
@@ -66,10 +66,7 @@ reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
 }  // namespace
 
 void Replica::verify_descriptions() {
-  std::vector<reducer::ReplicaItem> items = {describe(options_)};
-  auto& facts = items.front().facts;
-  facts.insert(facts.begin(),
-               {"refusal", refusal_.ok() ? "none" : std::string(refusal_.message())});
+  std::vector<reducer::ReplicaItem> items;
   items.push_back({"buckets", "memory", {{"of", location_.device.is_cpu() ? "host" : "device"}}});
   // Tensors that are refused may not even have what describes them.
   const std::vector<int> devices = device_numbers(parameters_);
@@ -83,7 +80,8 @@ void Replica::verify_descriptions() {
     items.push_back({"delayed parameter", name, {}});
   for (std::size_t i = 0; refusal_.ok() && i < buffers_.size(); ++i)
     items.push_back(describe("buffer", buffers_[i]));
-  reducer::check_replicas_described_alike(communicator_, items, options_.timeout);
+  check_described_alike(communicator_, refusal_, describe(options_), std::move(items),
+                        options_.timeout);
 }
 
 ReducerOptions Replica::reducer_options() const {

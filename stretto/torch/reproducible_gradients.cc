@@ -34,7 +34,8 @@ ReproducibleGradients::ReproducibleGradients(std::vector<torch::Tensor> paramete
       timeout_(timeout),
       parameters_(ddp::distinct(std::move(parameters))) {
   // First, so that what is refused here is refused on all ranks.
-  ddp::check_same_parameters(communicator, parameters_, timeout_);
+  ddp::check_same_parameters(communicator, {}, {"options", "ReproducibleGradients", {}},
+                             parameters_, timeout_);
   std::size_t count = 0;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor& parameter = parameters_[i];

@@ -112,9 +112,12 @@ ShardedOptimizer::ShardedOptimizer(Optimizer& optimizer, Communicator& communica
       memory_(memory_of(communicator, parameters_)),
       exchange_(communicator, timeout, reducer::StateExchange::kStagingBytes,
                 memory_ != nullptr ? *memory_ : host_buckets()) {
-  ddp::check_steps_in_parts(optimizer);
-  check_parameters();
-  ddp::check_same_parameters(communicator, parameters_, timeout_);
+  const Status refusal = ddp::refusal_of([this] {
+    ddp::check_steps_in_parts(optimizer_);
+    check_parameters();
+  });
+  ddp::check_same_parameters(communicator, refusal, {"options", "ShardedOptimizer", {}},
+                             parameters_, timeout_);
   std::vector<std::size_t> bytes;
   for (const torch::Tensor& parameter : parameters_) bytes.push_back(parameter.nbytes());
   owners_ = reducer::share_out(bytes, communicator.size());

@@ -150,6 +150,31 @@ TEST(ShardedOptimizer, WhatCannotBeSharedOutIsRefused) {
   });
 }
 
+// What `build` says on rank 1, which alone refuses something; the others are told so at once.
+std::string told_to_all(const Communicator& communicator, const std::function<void()>& build) {
+  if (communicator.rank() == Rank(1)) return message_of<InvalidArgument>(build);
+  const std::string text = message_of<Mismatch>(build);
+  expect_contains(text, "refusal none on ranks 0, 2; ");
+  expect_contains(text, "on rank 1");
+  return text;
+}
+
+TEST(ShardedOptimizer, WhatOneRankRefusesIsToldToAll) {
+  run_ranks(3, [](Communicator& communicator) {
+    const bool refuses = communicator.rank() == Rank(1);
+    Net model = net();
+    torch::optim::SGD sgd(model->parameters(), 0.1);
+    torch::optim::SGD none({torch::ones({2}, torch::kMeta)}, 0.1);
+    torch::optim::LBFGS lbfgs(model->parameters());
+    const auto with = [&](torch::optim::Optimizer& refused) {
+      return told_to_all(communicator,
+                         [&] { ShardedOptimizer(refuses ? refused : sgd, communicator); });
+    };
+    expect_contains(with(lbfgs), "LBFGS");
+    expect_contains(with(none), "not a dense tensor that has memory");
+  });
+}
+
 TEST(ShardedOptimizer, TheTimeoutHoldsForTheConstructor) {
   OwnTimeout timeout;
   run_ranks(kRanks, [&](Communicator& communicator) {
@@ -266,6 +291,20 @@ TEST(ParameterAveraging, WhatHasNoMeanIsRefused) {
     expect_contains(refused({torch::ones({2}, torch::kBool)}, {}), "has no mean");
     expect_contains(refused({torch::ones({2}).to_sparse()}, {}), "not a dense tensor");
     expect_contains(refused({torch::ones({2}, torch::kMeta)}, {}), "that has memory");
+  });
+}
+
+TEST(ParameterAveraging, WhatOneRankRefusesOrHasOtherwiseIsToldToAll) {
+  run_ranks(3, [](Communicator& communicator) {
+    const bool is_other = communicator.rank() == Rank(1);
+    const auto type = is_other ? torch::kBool : torch::kFloat;
+    const auto refused = [&] { ParameterAveraging({torch::ones({2}, type)}, communicator); };
+    expect_contains(told_to_all(communicator, refused),
+                    "parameter 0 is of a type that has no mean");
+    const auto differ = [&] {
+      ParameterAveraging({torch::ones({2})}, communicator, {.period = is_other ? 3 : 2});
+    };
+    expect_contains(message_of<Mismatch>(differ), "period 2 on ranks 0, 2; 3 on rank 1");
   });
 }
 

@@ -26,7 +26,7 @@ struct ParameterAveragingOptions {
   int partitions = 1;
   // The first steps after which nothing is averaged, because gradients are (post-local SGD).
   std::uint64_t warm_up_steps = 0;
-  // Bounds each average. Default: the communicator's.
+  // Bounds each average, and the comparison when it is built. Default: the communicator's.
   std::optional<Duration> timeout = std::nullopt;
 };
 
@@ -51,8 +51,9 @@ struct ParameterAveragingOptions {
 class ParameterAveraging : public Joinable {
  public:
   // Dense parameters, the same on all ranks; those on devices are copied to the host for an
-  // average, and back. Not collective. Throws InvalidArgument for others, and for a period or a
-  // number of partitions below 1.
+  // average, and back. Collective, blocks. Throws InvalidArgument for others, and for a period or a
+  // number of partitions below 1; else Mismatch, on all ranks, with the first difference of
+  // parameters or options, or with what another rank refuses.
   ParameterAveraging(std::vector<torch::Tensor> parameters, Communicator& communicator,
                      ParameterAveragingOptions options = {});
 

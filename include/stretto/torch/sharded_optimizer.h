@@ -45,7 +45,8 @@ class ShardedOptimizer : public Joinable {
  public:
   // Verifies that all ranks have the same parameters, and forgets the state of those that are
   // another rank's. Collective, blocks. `timeout`: of each message; default: the communicator's.
-  // Throws Mismatch on all ranks with the first difference, InvalidArgument for LBFGS.
+  // Throws InvalidArgument for LBFGS, and for parameters that are none, not dense, or without
+  // memory; else Mismatch, on all ranks, with the first difference or what another rank refuses.
   ShardedOptimizer(torch::optim::Optimizer& optimizer, Communicator& communicator,
                    const std::optional<Duration>& timeout = std::nullopt);
 
