@@ -60,7 +60,8 @@ struct Encoding {
   // Kept from one step to the next; begins as zero. For speed only, but for top_k() that is not
   // exact, where the next message depends on it.
   std::uint32_t* hint = nullptr;
-  // Empty, or as long as the carry: where a sparse message has a value, this becomes zero.
+  // Empty, or as long as the carry: where a sparse message has a value, this becomes zero. One of
+  // nonzeros() that has all values is not sparse.
   std::span<float> cleared = {};
   // Of a sum: the rank whose message has stopped it, by NonFinite::stop. This message says so, too,
   // if it stops.

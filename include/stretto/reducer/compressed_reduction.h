@@ -97,8 +97,9 @@ struct CompressionOptions {
   // optimizer must have no momentum of its own then. Of all gradients of f32; costs a vector for
   // each of them.
   float momentum = 0;
-  // Of elements that a sparse message has sent, the momentum begins anew. The paper does so; off,
-  // because it made learning worse where we tried it: docs/measurements/convergence.md.
+  // Of elements that a sparse message has sent, the momentum begins anew; so not where nonzeros()
+  // sends all. The paper does so; off, because it made learning worse where we tried it:
+  // docs/measurements/convergence.md.
   bool mask_momentum = false;
   // A gradient whose norm on a rank is above this / sqrt(ranks) is scaled down to that. 0: none.
   float clip_norm = 0;
