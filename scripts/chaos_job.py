@@ -228,6 +228,7 @@ class Job:
             for line in output.read_text(errors="replace").splitlines():
                 if line.startswith('{"') and '"first_failure"' in line:
                     report = json.loads(line)
-                    ends = {end["rank"]: end for end in report["ranks"]}
+                    ends = {end["rank"]: end for end in report["ranks"]
+                            if end["seconds"] is not None}
                     self.record.ends |= ends
                     self.record.blamed.append((report["first_failure"], set(ends)))

@@ -135,9 +135,8 @@ void describe(CLI::App& app, CommandLine& line) {
   describe_ends(app, line, duration);
   app.add_flag("--no-prefix", line.no_prefix,
                "Pass output on as it is, without \"[rank] \" before each line");
-  app.add_flag(
-      "--json", line.launch.json,
-      "End with a line of JSON about each rank's end, if the launcher has seen all of them");
+  app.add_flag("--json", line.launch.json,
+               "End with a line of JSON about each rank's end, with null for what is not known");
   app.add_flag("--print-job-key", line.print_job_key,
                "Print a fresh job key and do nothing else; jobs on several hosts need one");
 }

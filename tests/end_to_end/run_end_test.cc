@@ -96,7 +96,7 @@ TEST(RunEnd, WhatARankLeavesBehindIsReapedWhileTheJobGoesOn) {
 }
 
 TEST(RunEnd, ALauncherWhoseGuardianIsKilledSaysSoAndEndsTheRanks) {
-  Tool tool(shell(1, "sleep 300 & echo child=$! guard=$PPID; wait"));
+  Tool tool(shell(1, "sleep 300 & echo child=$! guard=$PPID; wait", {"--json"}));
   ASSERT_TRUE(tool.output().wait_for("guard="));
   const std::string output = tool.output().so_far();
   const auto number = [&](const std::string& name) {
@@ -106,6 +106,11 @@ TEST(RunEnd, ALauncherWhoseGuardianIsKilledSaysSoAndEndsTheRanks) {
   EXPECT_EQ(tool.status(), 1);
   expect_contains(tool.errors().finish(), "the process that looks after the ranks");
   EXPECT_TRUE(testing::ends_soon(number("child=")));
+  const std::string all = tool.output().finish();
+  const auto json = nlohmann::json::parse(all.substr(all.rfind("\n{")));
+  EXPECT_EQ(json["exit_status"], 1);
+  EXPECT_GT(json["ranks"][0]["pid"], 0);
+  EXPECT_TRUE(json["ranks"][0]["exit_code"].is_null());
 }
 
 class RunEndSignal : public ::testing::TestWithParam<int> {};

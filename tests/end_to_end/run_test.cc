@@ -117,8 +117,9 @@ TEST(Run, AnInterruptedJobReturnsLikeAnInterruptedProgram) {
 }
 
 TEST(Run, SaysWhyAProgramCannotStart) {
-  const Ended missing = run({"run", "-n", "2", "--", "no-such-program"});
+  const Ended missing = run({"run", "-n", "2", "--json", "--", "no-such-program"});
   EXPECT_EQ(missing.status, 127);
+  expect_contains(missing.output, "\"exit_status\":127,");
   EXPECT_EQ(missing.errors,
             "stretto run: cannot start \"no-such-program\": No such file or directory\n");
   const Ended forbidden = run({"run", "--", "/etc/passwd"});

@@ -28,6 +28,14 @@ void say(std::string_view sentence) {
   write_fully(STDERR_FILENO, fmt::format("stretto run: {}\n", sentence));
 }
 
+// Where there are no ranks yet. Returns the launcher's exit status.
+int give_up(const LaunchOptions& options, const Status& why) {
+  say(why.message());
+  const JobOutcome outcome{.launcher_status = 1};
+  if (options.json) write_own_line(report_json(outcome));
+  return outcome.exit_status();
+}
+
 // Whether a signal asks the launcher to end.
 bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
 
@@ -157,7 +165,8 @@ class LaunchedJob {
 
   // An exit status: 0: all ranks have started and ended.
   int run();
-  JobOutcome outcome() const;
+  // With what run() has returned.
+  JobOutcome outcome(int launcher_status) const;
 
  private:
   // What happens to the ranks that are left after a failure, one step after the other.
@@ -230,6 +239,7 @@ int LaunchedJob::run() {
     if (const std::optional<int> signal = signals_.wait(next_step(), fds)) {
       if (asks_to_end(*signal) && !processes_.all_started()) {
         say("ended by a signal before all ranks had been started");
+        ended_by_ = *signal;
         return 128 + *signal;
       }
       handle(*signal);
@@ -243,12 +253,13 @@ int LaunchedJob::run() {
   return 0;
 }
 
-JobOutcome LaunchedJob::outcome() const {
+JobOutcome LaunchedJob::outcome(int launcher_status) const {
   JobOutcome outcome{.ranks = processes_.outcomes(),
                      .out_of_memory_kills = 0,
                      .time_limit = options_.time_limit,
                      .time_limit_reached = time_limit_reached_,
-                     .ended_by = ended_by_};
+                     .ended_by = ended_by_,
+                     .launcher_status = launcher_status};
   if (const auto kills = out_of_memory_kills(); kills && kills_before_) {
     outcome.out_of_memory_kills = *kills - *kills_before_;
   }
@@ -371,19 +382,13 @@ void open_standard_streams() {
 int launch(const LaunchOptions& options) {
   open_standard_streams();
   const Result<Signals> signals = Signals::open();
-  if (!signals.ok()) {
-    say(signals.status().message());
-    return 1;
-  }
+  if (!signals.ok()) return give_up(options, signals.status());
   OutputRelay relay;
   Hosts hosts;
   LocalHost* local = nullptr;
   if (options.remote_shell.empty()) {
     Result<std::unique_ptr<LocalHost>> host = LocalHost::create(options, relay, told_to_end);
-    if (!host.ok()) {
-      say(host.status().message());
-      return 1;
-    }
+    if (!host.ok()) return give_up(options, host.status());
     local = host->get();
     hosts.push_back(std::move(*host));
   } else {
@@ -393,11 +398,14 @@ int launch(const LaunchOptions& options) {
     }
   }
   LaunchedJob job(options, signals.value(), hosts, local == nullptr ? 0 : options.host_index);
-  if (const int status = job.run(); status != 0) return status;
+  const int status = job.run();
+  if (status != 0) hosts.clear();  // With what is left of the ranks.
   relay.finish();
-  const JobOutcome outcome = job.outcome();
-  if (local != nullptr) local->linger(signals.value(), outcome.exit_status() != 0);
-  write_fully(STDERR_FILENO, report(outcome));
+  const JobOutcome outcome = job.outcome(status);
+  if (status == 0) {
+    if (local != nullptr) local->linger(signals.value(), outcome.exit_status() != 0);
+    write_fully(STDERR_FILENO, report(outcome));
+  }
   if (options.json) write_own_line(report_json(outcome));
   return outcome.exit_status();
 }

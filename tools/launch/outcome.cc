@@ -92,16 +92,15 @@ std::string describe_other(const RankOutcome& other, const RankOutcome* first) {
 }
 
 nlohmann::json to_json(const RankOutcome& outcome) {
-  nlohmann::json json{{"rank", outcome.rank},
-                      {"pid", outcome.pid},
-                      {"exit_code", nullptr},
-                      {"signal", nullptr},
-                      {"seconds", seconds(outcome.ended - outcome.started)},
-                      {"told_to_end", outcome.told_to_end},
+  nlohmann::json json{{"rank", outcome.rank},     {"pid", nullptr},
+                      {"exit_code", nullptr},     {"signal", nullptr},
+                      {"seconds", nullptr},       {"told_to_end", outcome.told_to_end},
                       {"last_operation", nullptr}};
+  if (outcome.pid > 0) json["pid"] = outcome.pid;
+  if (outcome.has_ended()) json["seconds"] = seconds(outcome.ended - outcome.started);
   if (outcome.signal != 0) {
     json["signal"] = signal_name(outcome.signal);
-  } else {
+  } else if (outcome.has_ended()) {
     json["exit_code"] = outcome.exit_code;
   }
   if (!outcome.host.empty()) json["host"] = outcome.host;
@@ -141,6 +140,7 @@ const RankOutcome* JobOutcome::first_failure() const {
 }
 
 int JobOutcome::exit_status() const {
+  if (launcher_status != 0) return launcher_status;
   if (time_limit_reached) return kTimeLimitStatus;
   const RankOutcome* first = first_failure();
   return first == nullptr ? 0 : first->exit_status();

@@ -14,7 +14,7 @@
 
 namespace stretto::launch {
 
-// How a rank ended.
+// How a rank ended, or what is known of one whose end nobody has seen.
 struct RankOutcome {
   int rank = 0;
   // Where it ran, if the job has several hosts.
@@ -25,7 +25,7 @@ struct RankOutcome {
   int exit_code = 0;  // If no signal killed it.
   int signal = 0;     // Which signal killed it; 0: none.
   TimePoint started = {};
-  TimePoint ended = {};
+  TimePoint ended = {};  // Unset where nobody has seen it.
   // The launcher had already told it to end: another rank had failed, time was up, or the launcher
   // itself had been told to end.
   bool told_to_end = false;
@@ -40,6 +40,7 @@ struct RankOutcome {
 
   void note_end(const RankEvent& event);
 
+  bool has_ended() const { return ended != TimePoint(); }
   bool failed() const { return signal != 0 || exit_code != 0; }
   // As a shell reports it: the exit code, or 128 + the signal.
   int exit_status() const { return signal != 0 ? 128 + signal : exit_code; }
@@ -53,12 +54,15 @@ struct JobOutcome {
   bool time_limit_reached = false;
   // The signal by which somebody ended the job through the launcher; 0: nobody did.
   int ended_by = 0;
+  // That of a launcher which ends before it has seen all ranks end; 0: it has seen them.
+  int launcher_status = 0;
 
   // The rank whose failure explains the others': the first to end in failure; but a rank that was
   // killed or crashed within a tenth of a second after it goes before one that merely ended with an
   // error code, because death is noticed by the others faster than by us. Null if no rank failed.
   const RankOutcome* first_failure() const;
-  // Of the whole job: 0, or the first failure's; 124 if the time limit was reached.
+  // Of the whole job: 0, or the first failure's; 124 if the time limit was reached; the launcher's
+  // own before all of these.
   int exit_status() const;
 };
 
@@ -78,7 +82,7 @@ std::string restart_notice(const RankOutcome& outcome, int restart, int restarts
 // Empty if all went well.
 std::string report(const JobOutcome& outcome);
 
-// One line of JSON, for programs.
+// One line of JSON, for programs. null: what is not known.
 std::string report_json(const JobOutcome& outcome);
 
 // How many processes of this process's control group the system's out-of-memory killer has killed;

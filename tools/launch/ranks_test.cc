@@ -171,6 +171,18 @@ TEST(Report, JsonTellsProgramsTheSame) {
   EXPECT_TRUE(nlohmann::json::parse(report_json({}))["first_failure"].is_null());
 }
 
+TEST(Report, JsonTellsWhatIsKnownOfRanksThatNobodyHasSeenEnd) {
+  const auto json = nlohmann::json::parse(report_json(
+      {.ranks = {exited(0, 5, 20), {.rank = 1, .pid = 101}, {.rank = 2}}, .launcher_status = 1}));
+  EXPECT_EQ(json["exit_status"], 1);
+  EXPECT_EQ(json["first_failure"], 0);
+  EXPECT_EQ(json["ranks"][1]["pid"], 101);
+  EXPECT_TRUE(json["ranks"][2]["pid"].is_null());
+  for (const char* end : {"exit_code", "signal", "seconds"}) {
+    EXPECT_TRUE(json["ranks"][1][end].is_null()) << end;
+  }
+}
+
 std::string prefixed(std::initializer_list<std::string_view> pieces) {
   LinePrefixer lines("[3] ");
   std::string output;
