@@ -30,6 +30,7 @@ class OptionsTest(hosts_test.RunsHosts):
         self.assertTrue(all(0.1 < share < 1.1 for share in shares["2x2"]), shares)
         self.assertIn("The wire is busy", self.said)
 
+    @hosts_test.thorough
     def test_a_mesh_costs_something_for_each_rank(self):
         facts = self.run_hosts("--mesh")
         self.assertEqual([fact["ranks"] for fact in facts], [8, 60])
@@ -47,6 +48,7 @@ class OptionsTest(hosts_test.RunsHosts):
         self.assertLess(four["p50_us"], one["p50_us"] / 2)
         self.assertIn("40 Mbit/s per connection", self.said)
 
+    @hosts_test.thorough
     def test_plots_have_every_point(self):
         with tempfile.TemporaryDirectory() as folder:
             self.run_hosts("--plots", folder, "--rate", "10G", "--bytes", "1M")
@@ -56,6 +58,7 @@ class OptionsTest(hosts_test.RunsHosts):
             self.assertEqual({entry["plot"] for entry in lines}, {"size", "at_once", "ranks"})
             self.assertIn("<svg", (pathlib.Path(folder) / "plots.html").read_text())
 
+    @hosts_test.thorough
     def test_a_part_of_the_page_is_measured_and_written(self):
         with tempfile.TemporaryDirectory() as folder:
             page = pathlib.Path(folder) / "page.md"

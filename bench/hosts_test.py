@@ -30,6 +30,10 @@ sys.path.append(str(HERE / "drivers"))
 import plain_link  # noqa: E402  pylint: disable=wrong-import-position
 
 
+thorough = unittest.skipUnless(os.environ.get("STRETTO_THOROUGH"),
+                               "it takes long: ./dev test --all runs it")
+
+
 def line(system, p50, size=8, repeat=0, **more):
     return {"operation": "all_reduce", "bytes": size, "system": system, "algorithm": "",
             "repeat": repeat, "p50_us": p50, "floor_us": 50.0, "version": "1"} | more

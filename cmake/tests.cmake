@@ -11,9 +11,7 @@ endif()
 
 # Seconds after which a test counts as hung. A hang is a failure here, so this is not generous.
 set(STRETTO_TEST_TIMEOUT_SECONDS 60)
-if(STRETTO_SANITIZE)
-  set(STRETTO_TEST_TIMEOUT_SECONDS 180)
-endif()
+set(STRETTO_SUITE_TIMEOUT_SECONDS 300)
 
 # What `./dev test` leaves to `./dev check`, which runs every test: exhaustive sweeps, and tests
 # that wait for limits of seconds to pass. GoogleTest's patterns of names.
@@ -32,6 +30,9 @@ string(JOIN ":" STRETTO_SERIAL_TESTS
 string(JOIN ":" STRETTO_WAITING_TESTS
   Worlds/* *StoreContract* SharedPool.* *SaysRank* Waiting.* WhoIsLate* Lateness* Shrunk*
   RendezvousTest.* StripedLink* TcpLink* Socket.* Network.* Shortage.* Elastic.*)
+# The same of suites that are run as one, and the doubles of devices, which are slow on purpose.
+set(STRETTO_WAITING_SUITES "^(Transport|SharedPool|Waiting|WhoIsLate|Lateness|Shrunk|StripedLink|\
+TcpLink|Device)|StoreContract|SaysRank|^(RendezvousTest|Socket|Shortage)$")
 
 # Tests that a sanitizer would learn nothing from, and that take ten times as long with it: they
 # count bytes or allocations, compare two ways to compute a price, measure how soon a call returns
@@ -45,7 +46,9 @@ if(STRETTO_SANITIZE)
     BytesOnHosts.* ReducerAllocation.* ReducerMemory.* Estimate.Chooses* BesideLargeOnes.*
     Submission.OfALarge* Submission.OfALong* FastPath.GivesTheSameSumsWhoeverIsLate/400000
     CompressedReduction.BucketsDoNotMatter LongCollectives.*/ranks2_*
-    Worlds/*/tls_striped
+    Worlds/*/tls_striped Worlds/*/loopback_without_memory FastPath.*/2 FastPath.*/300
+    *EveryAlgorithm.NeedsMemory* TwoLevel.IsCorrectOnRandomLayouts
+    Algorithms.RootedOnesAreCorrectForEveryRoot
     RandomPrograms.*/ranks1* RandomPrograms.*/ranks4* RandomPrograms.*/ranks5*
     DisagreementMatrix.*_5_ranks)
 endif()
@@ -53,7 +56,8 @@ endif()
 if(STRETTO_SANITIZE MATCHES "thread")
   string(APPEND STRETTO_UNSANITIZED_TESTS ":Collectives.*:SegmentedCollectives.*:LongCollectives.*"
     ":CollectivesOnHosts.EqualTheSerialOracle/*:CollectivesOnHosts.InPlace*"
-    ":CollectivesOnHosts.AnySegments*:RandomPrograms.*:AgreementTest.*:PeerTest.*")
+    ":CollectivesOnHosts.AnySegments*:CollectivesByWay.*:RandomPrograms.*:AgreementTest.*"
+    ":PeerTest.*")
 endif()
 
 # Tests that start programs find them, and the files of the source tree, by these definitions. Only
@@ -90,8 +94,8 @@ function(stretto_add_program target uses_torch)
   endif()
 endfunction()
 
-# Suites of a program are tests, not each test of theirs: to load torch takes longer than most do.
-# What none of their names fits is run together.
+# Suites of a program are tests, not each test of theirs: to load torch, or to start sanitized,
+# takes longer than most do. What none of their names fits is run together.
 function(stretto_add_suites target)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${ARGN})
   set(suites)
@@ -101,15 +105,17 @@ function(stretto_add_suites target)
     list(APPEND suites ${lines})
   endforeach()
   list(REMOVE_DUPLICATES suites)
-  set(rest "-")
+  set(rest "-${STRETTO_UNSANITIZED_TESTS}:")
   foreach(suite IN LISTS suites)
-    add_test(NAME ${suite} COMMAND ${target} --gtest_filter=${suite}.*:*/${suite}.*)
+    add_test(NAME ${suite}
+      COMMAND ${target} --gtest_filter=${suite}.*:*/${suite}.*-${STRETTO_UNSANITIZED_TESTS})
     string(APPEND rest "${suite}.*:*/${suite}.*:")
     set(processors 2)
-    if(suite MATCHES "^Device")  # The doubles of devices are slow on purpose.
+    if(suite MATCHES "${STRETTO_WAITING_SUITES}")
       set(processors 1)
     endif()
-    set_tests_properties(${suite} PROPERTIES TIMEOUT 300 PROCESSORS ${processors})
+    set_tests_properties(${suite} PROPERTIES TIMEOUT ${STRETTO_SUITE_TIMEOUT_SECONDS}
+      PROCESSORS ${processors})
   endforeach()
   add_test(NAME ${target}.rest COMMAND ${target} --gtest_filter=${rest})
 endfunction()
@@ -117,7 +123,7 @@ endfunction()
 # Those that `filter` fits, which ends in what it leaves out.
 function(stretto_discover_tests target filter)
   gtest_discover_tests(${target} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 120 NO_PRETTY_VALUES
-    TEST_FILTER "${filter}${STRETTO_UNSANITIZED_TESTS}"
+    TEST_FILTER "${filter}"
     PROPERTIES TIMEOUT ${STRETTO_TEST_TIMEOUT_SECONDS} ${ARGN})
 endfunction()
 
@@ -133,7 +139,7 @@ function(stretto_add_test_program target library uses_torch)
     stretto_use_common_header(${target} test)
   endif()
   stretto_compile_together(${target})
-  if(uses_torch)
+  if(uses_torch OR STRETTO_SANITIZE)
     stretto_add_suites(${target} ${ARGN})
     return()
   endif()
@@ -156,7 +162,7 @@ endfunction()
 function(stretto_add_tests name library)
   # What has one thread would keep ThreadSanitizer's compiler busy for nothing.
   if(STRETTO_SANITIZE MATCHES "thread" AND
-     name MATCHES "^(stretto_(schedule|kernel|codec|tools)|golden|simulation)$")
+     name MATCHES "^(stretto_(schedule|kernel|codec)|golden|simulation|allocation)$")
     return()
   endif()
   if(library STREQUAL "stretto_torch")
@@ -205,12 +211,15 @@ function(stretto_add_cross_layer_tests)
   file(GLOB support CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/*.cc)
   add_library(stretto_test_support STATIC ${support})
   target_link_libraries(stretto_test_support PRIVATE stretto_build PUBLIC stretto GTest::gtest)
+  stretto_use_common_header(stretto_test_support library)
+  stretto_compile_together(stretto_test_support)
   set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/support/double_ranks.cc PROPERTIES
     COMPILE_DEFINITIONS STRETTO_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
   # In the place of NCCL and of a device's driver, loaded as they are.
   file(GLOB double CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/fake_nccl/*.cc)
   add_library(fake_nccl MODULE ${double})
   target_link_libraries(fake_nccl PRIVATE stretto_build stretto_base)
+  stretto_use_common_header(fake_nccl library)
   target_include_directories(fake_nccl PRIVATE ${PROJECT_SOURCE_DIR}/include)
   set_target_properties(fake_nccl PROPERTIES
     LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
@@ -218,6 +227,8 @@ function(stretto_add_cross_layer_tests)
     file(GLOB device CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/support/fake_device/*.cc)
     add_library(fake_device MODULE ${device})
     target_link_libraries(fake_device PRIVATE stretto_build stretto_cuda_driver stretto_libtorch)
+    stretto_use_torch_header(fake_device)
+    stretto_compile_together(fake_device)
     set_target_properties(fake_device PROPERTIES
       LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
   endif()
@@ -288,6 +299,7 @@ function(stretto_add_standalone program source)
   if(NOT uses_torch)
     stretto_add_program(${program} OFF
       SOURCES ${source} LIBRARIES ${library} ${STRETTO_EXTERNAL_programs})
+    stretto_use_common_header(${program} library)
   elseif(TARGET stretto_torch)
     stretto_add_program(${program} ON
       SOURCES ${source} LIBRARIES ${library} ${STRETTO_EXTERNAL_programs})

@@ -53,8 +53,6 @@ endif()
 # What g++ leaves for the end, though, the instances of torch's templates, takes ten seconds of
 # every source, be it empty: so those of the library are compiled as one.
 function(stretto_use_torch_header target)
-  # Debug information of torch's templates is fifty times the size of the code that it explains.
-  target_compile_options(${target} PRIVATE $<$<CONFIG:RelWithDebInfo>:-g1>)
   if(TARGET stretto_torch_header)
     target_precompile_headers(${target} REUSE_FROM stretto_torch_header)
   endif()
@@ -66,6 +64,6 @@ if(STRETTO_HAVE_TORCH)
   add_library(stretto_torch_header OBJECT ${source})
   target_link_libraries(stretto_torch_header PRIVATE stretto_build stretto_libtorch)
   # In every build, as tests have it: what is compiled without may use a header with it.
-  target_compile_options(stretto_torch_header PRIVATE -g1)
+  target_compile_options(stretto_torch_header PRIVATE -g${STRETTO_DEBUG_LEVEL})
   target_precompile_headers(stretto_torch_header PRIVATE <torch/torch.h>)
 endif()

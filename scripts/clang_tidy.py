@@ -103,8 +103,8 @@ def _read_arguments() -> argparse.Namespace:
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/check",
                         help="folder with compile_commands.json (default: build/check)")
     parser.add_argument("--count", type=int, default=40, help="at most so many (default: 40)")
-    parser.add_argument("--seconds", type=float, default=80,
-                        help="begin none after so many (default: 80)")
+    parser.add_argument("--seconds", type=float, default=50,
+                        help="begin none after so many (default: 50)")
     parser.add_argument("--all", action="store_true", help="all of them, however long it takes")
     return parser.parse_args()
 

@@ -61,6 +61,7 @@ class BenchTest(unittest.TestCase):
         for column in ("exposed", "floor ms", "fsdp step"):
             self.assertIn(column, run.stdout)
 
+    @ranks.thorough
     def test_communication_exposes_less_than_with_gloo(self) -> None:
         """A tenth on quiet cores; here others may use them, so the best of three counts."""
         shares = []
@@ -118,6 +119,7 @@ class BenchTest(unittest.TestCase):
 
         self.assertEqual(ranks.run(body, 1), ["1 ranks have failed"])
 
+    @ranks.thorough
     def test_torchrun_on_two_hosts(self) -> None:
         results, run = bench("--hosts=2", "--ranks=1", "--measure=ddp", "--models=mlp")
         if "NetworkError" in run.stderr:

@@ -38,6 +38,7 @@ class GuideTest(unittest.TestCase):
         self.assertGreaterEqual(len(blocks), 4)
         print(f"{len(blocks)} programs of {PAGE.name}")
 
+    @ranks.thorough
     def test_example(self) -> None:
         """A GPT learns the same with both backends."""
         with tempfile.TemporaryDirectory() as folder:

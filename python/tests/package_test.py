@@ -72,6 +72,7 @@ class PackageTest(unittest.TestCase):
             self.assertRegex(wheel.name, r"^stretto-0\.1\.0-cp3\d+-cp3\d+-linux_")
             ranks.output_of(SOURCE / "python/commands/try_wheel.py", wheel)
 
+    @ranks.thorough
     def test_is_configured_for_the_torch_beside_pip(self) -> None:
         """Of one environment, and then of another in the same folder. The package file of a torch
         with CUDA ends the configuration where there is no toolkit."""

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import traceback
+import unittest
 from typing import Any, Callable
 
 import torch
@@ -25,6 +26,11 @@ torch.set_num_threads(1)
 
 # Generous: a loaded machine, or one core for all ranks, must not make a test fail.
 TIMEOUT_SECONDS = 120
+
+
+thorough = unittest.skipUnless(
+    os.environ.get("STRETTO_THOROUGH"), "it takes long: ./dev test --all runs it"
+)
 
 
 def refusal(call: Callable[[], object]) -> str:

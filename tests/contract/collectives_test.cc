@@ -7,7 +7,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <set>
 #include <string>
 
@@ -17,6 +16,7 @@
 #include "tests/support/algorithms_for.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/problem.h"
+#include "tests/support/thorough.h"
 
 namespace stretto::testing {
 namespace {
@@ -110,8 +110,7 @@ class CollectivesOfAny : public ::testing::Test {
   // Those that make a difference.
   virtual std::vector<std::string> algorithms(Collective collective) const = 0;
   virtual bool tries_every_type() const {
-    return !kIsSlow &&
-           (size() <= kRanksOfEveryType || std::getenv("STRETTO_EVERY_TYPE") != nullptr);
+    return !kIsSlow && (size() <= kRanksOfEveryType || is_thorough());
   }
   virtual bool registered() const { return false; }
   virtual std::vector<Rank> roots() const {
@@ -384,6 +383,7 @@ class CollectivesByWay : public CollectivesOfAny, public ::testing::WithParamInt
   std::vector<std::string> algorithms(Collective collective) const override {
     return algorithms_of(collective, schedule::Access::messages);
   }
+  bool tries_every_type() const override { return is_thorough(); }  // A wire carries bytes.
 };
 
 TEST_P(CollectivesByWay, EqualTheSerialOracle) { expect_the_serial_oracle(); }

@@ -4,7 +4,7 @@
 // Ranks that disagree about an operation, in every way, over every transport: each rank is told,
 // within two seconds, with both calls. All combinations are too many for every run: some are drawn
 // from a seed, which is printed. STRETTO_DISAGREEMENT_SEED repeats them,
-// STRETTO_DISAGREEMENT_CASES=all (or a number, for each world) tries more, as ./dev check does.
+// STRETTO_DISAGREEMENT_CASES says how many are tried in each world; ./dev test --all tries all.
 
 #include <gtest/gtest.h>
 
@@ -19,6 +19,7 @@
 #include "stretto/base/operation.h"
 #include "stretto/base/rank_vector.h"
 #include "tests/contract/world_ranks.h"
+#include "tests/support/thorough.h"
 
 namespace stretto::testing {
 namespace {
@@ -30,8 +31,10 @@ constexpr milliseconds kHeartbeat(40);
 // By when everybody is told. A sanitized program takes several times as long for everything.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr seconds kTold(10);
+constexpr std::size_t kCases = 48;
 #else
 constexpr seconds kTold(2);
+constexpr std::size_t kCases = 128;
 #endif
 // What has not been told by then never will be.
 constexpr seconds kPatience(30);
@@ -272,8 +275,7 @@ std::uint64_t seed() {
 
 std::size_t wanted_cases(std::size_t all) {
   const char* const wanted = std::getenv("STRETTO_DISAGREEMENT_CASES");
-  if (wanted == nullptr) return std::min<std::size_t>(all, 128);
-  if (std::string(wanted) == "all") return all;
+  if (wanted == nullptr) return is_thorough() ? all : std::min(all, kCases);
   return std::min<std::size_t>(all, std::strtoull(wanted, nullptr, 10));
 }
 
@@ -311,7 +313,7 @@ TEST_P(DisagreementMatrix, EveryRankIsToldWithBothCalls) {
 // windows are never used again. Were the slots in the root's own window, each of n could only have
 // an nth of the half, and from 16 ranks on a scatter would need more syncs than it does.
 std::vector<transport::WorldKind> kinds() {
-  std::vector<transport::WorldKind> kinds = transport::world_kinds();
+  std::vector<transport::WorldKind> kinds = transport::world_kinds_for_groups();
 #ifdef __SANITIZE_THREAD__
   std::erase_if(kinds, [](const auto& kind) { return kind.name == "loopback"; });
 #endif

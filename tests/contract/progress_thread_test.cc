@@ -29,7 +29,8 @@ class WithProgressThread : public ::testing::TestWithParam<transport::WorldKind>
                             ProgressThread::always);
   }
 };
-INSTANTIATE_TEST_SUITE_P(, WithProgressThread, ::testing::ValuesIn(transport::world_kinds()),
+INSTANTIATE_TEST_SUITE_P(, WithProgressThread,
+                         ::testing::ValuesIn(transport::world_kinds_for_groups()),
                          ::testing::PrintToStringParamName());
 
 // An operation of which nothing is asked but to tell when it has ended.
@@ -237,7 +238,7 @@ TEST_P(FreedMemory, StaysWhereAnotherRankStillWorksOnIt) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(, FreedMemory, ::testing::ValuesIn(transport::world_kinds()),
+INSTANTIATE_TEST_SUITE_P(, FreedMemory, ::testing::ValuesIn(transport::world_kinds_for_groups()),
                          ::testing::PrintToStringParamName());
 
 }  // namespace

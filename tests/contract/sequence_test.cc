@@ -44,7 +44,8 @@ class SequencesRunOut : public ::testing::TestWithParam<transport::WorldKind> {
         {.timeout = std::chrono::seconds(30)});
   }
 };
-INSTANTIATE_TEST_SUITE_P(, SequencesRunOut, ::testing::ValuesIn(transport::world_kinds()),
+INSTANTIATE_TEST_SUITE_P(, SequencesRunOut,
+                         ::testing::ValuesIn(transport::world_kinds_for_groups()),
                          [](const auto& tested) { return tested.param.name; });
 
 TEST_P(SequencesRunOut, AndCollectivesGoOn) {

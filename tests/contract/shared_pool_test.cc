@@ -32,7 +32,7 @@ RankList make(const WorldKind& kind, int size, Duration heartbeat = milliseconds
 }
 
 class SharedPool : public ::testing::TestWithParam<WorldKind> {};
-INSTANTIATE_TEST_SUITE_P(, SharedPool, ::testing::ValuesIn(transport::world_kinds()),
+INSTANTIATE_TEST_SUITE_P(, SharedPool, ::testing::ValuesIn(transport::world_kinds_for_groups()),
                          ::testing::PrintToStringParamName());
 
 const std::vector<Rank> kAll = {0, 1, 2};

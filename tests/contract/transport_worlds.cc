@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <iterator>
 
@@ -265,6 +266,16 @@ std::vector<WorldKind> find_world_kinds() {
 
 const std::vector<WorldKind>& world_kinds() {
   static const std::vector<WorldKind> kinds = find_world_kinds();
+  return kinds;
+}
+
+std::vector<WorldKind> world_kinds_for_groups() {
+  std::vector<WorldKind> kinds = world_kinds();
+  std::erase_if(kinds, [](const WorldKind& kind) {
+    constexpr std::array kLikeTcp = {"loopback_without_memory", "tcp_striped", "tls",
+                                     "tls_striped"};
+    return std::ranges::find(kLikeTcp, kind.name) != kLikeTcp.end();
+  });
   return kinds;
 }
 

@@ -60,6 +60,9 @@ struct WorldKind {
 std::ostream& operator<<(std::ostream& out, const WorldKind& kind);
 
 const std::vector<WorldKind>& world_kinds();
+// Of those that a group cannot tell apart, one: it sees whether ranks share memory, and whether a
+// plane of messages must be asked. Others' engines are tried besides, where they are built.
+std::vector<WorldKind> world_kinds_for_groups();
 std::vector<WorldKind> world_kinds_where(bool (*fits)(const WorldKind& kind));
 const WorldKind& kind_named(std::string_view name);
 

@@ -45,7 +45,7 @@ TEST_P(FirstCause, OfAMessageIsToldBeforeItsReceiverHasGone) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(, FirstCause, ::testing::ValuesIn(transport::world_kinds()),
+INSTANTIATE_TEST_SUITE_P(, FirstCause, ::testing::ValuesIn(transport::world_kinds_for_groups()),
                          ::testing::PrintToStringParamName());
 
 // Ranks that have set off for different numbers of operations meet in equal ones.

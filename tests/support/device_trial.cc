@@ -18,7 +18,7 @@ namespace stretto::testing {
 namespace {
 
 // A communicator, and the device of its rank.
-struct Trial {
+struct DeviceTrial {
   Communicator& ranks;
   const cuda::Driver& driver;
 };
@@ -26,7 +26,7 @@ struct Trial {
 // The same bytes in both kinds of memory.
 class Twin {
  public:
-  Twin(const Trial& trial, DType dtype, std::size_t count, std::uint64_t seed)
+  Twin(const DeviceTrial& trial, DType dtype, std::size_t count, std::uint64_t seed)
       : driver_(trial.driver),
         count_(count),
         dtype_(dtype),
@@ -122,7 +122,7 @@ std::vector<Operation> packed_operations(int root) {
   };
 }
 
-std::string difference_of(const Trial& trial, const Operation& operation, DType dtype,
+std::string difference_of(const DeviceTrial& trial, const Operation& operation, DType dtype,
                           std::size_t share) {
   Communicator& ranks = trial.ranks;
   const auto size = static_cast<std::size_t>(ranks.size());
@@ -164,7 +164,7 @@ std::vector<std::size_t> parcels_of(int size, int rank, bool sent) {
 }
 
 // All_to_all with unequal shares: of one buffer, and of lists that lie one behind the other or not.
-std::string difference_of_parcels(const Trial& trial) {
+std::string difference_of_parcels(const DeviceTrial& trial) {
   Communicator& ranks = trial.ranks;
   const auto sent = parcels_of(ranks.size(), ranks.rank().value(), true);
   const auto received = parcels_of(ranks.size(), ranks.rank().value(), false);
@@ -215,7 +215,7 @@ std::string difference_of_rooted_shares(Communicator& ranks, const std::vector<s
 }
 
 // Of a list with a share for each rank.
-std::string difference_of_unequal_shares(const Trial& trial) {
+std::string difference_of_unequal_shares(const DeviceTrial& trial) {
   Communicator& ranks = trial.ranks;
   std::vector<std::size_t> counts;
   for (int r = 0; r < ranks.size(); ++r) counts.push_back(500u * static_cast<std::size_t>(r % 3));
@@ -238,7 +238,7 @@ std::string difference_of_unequal_shares(const Trial& trial) {
 
 std::string difference_on_device(Communicator& ranks, const std::string& driver_file) {
   const auto driver = cuda::Driver::open(driver_file, ranks.device().value()).or_throw();
-  const Trial trial{ranks, *driver};
+  const DeviceTrial trial{ranks, *driver};
   const auto compare = [&](const std::vector<Operation>& all, const std::vector<DType>& dtypes) {
     for (const DType dtype : dtypes) {
       for (const std::size_t share : {1u, 7u, 5003u}) {
