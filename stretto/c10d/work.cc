@@ -13,8 +13,7 @@
 #include <c10/core/StreamGuard.h>
 #include <fmt/format.h>
 
-#include "stretto/base/catch_all.h"
-#include "stretto/base/log.h"
+#include "stretto/base/call_back.h"
 #include "stretto/base/stream_guard.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/operation_tensors.h"
@@ -63,9 +62,7 @@ thread_local bool is_in_callback = false;
 // The program's callbacks may throw, and whoever calls them is in the middle of something else.
 void call(const Continuation& callback, const Status& status) {
   const bool was_in_callback = std::exchange(is_in_callback, true);
-  catch_all(
-      [&] { callback(status); },
-      [](const char* what) { log(LogLevel::error, "a callback of an operation threw: {}", what); });
+  call_back(callback, status);
   is_in_callback = was_in_callback;
 }
 

@@ -6,26 +6,15 @@
 #include <algorithm>
 #include <condition_variable>
 
+#include "stretto/base/call_back.h"
 #include "stretto/base/catch_all.h"
 #include "stretto/base/error.h"
-#include "stretto/base/log.h"
 #include "stretto/base/mutex.h"
 #include "stretto/base/refuse.h"
 #include "stretto/base/stream_guard.h"
 #include "stretto/base/wait_until.h"
 
 namespace stretto {
-namespace {
-
-void log_what_a_callback_threw(const char* what) {
-  log(LogLevel::error, "a callback of an operation threw: {}", what);
-}
-
-void call(const Continuation& callback, const Status& status) {
-  catch_all([&] { callback(status); }, log_what_a_callback_threw);
-}
-
-}  // namespace
 
 Work& Work::operator=(Work&& other) noexcept {
   if (this == &other) return *this;
@@ -89,9 +78,9 @@ void Work::wait_for(Duration timeout) {
 
 void Work::add_callback(Continuation callback) {
   const StreamGuard none(nullptr);  // As where the engine calls it.
-  if (operation_ == nullptr) return call(callback, result_);
+  if (operation_ == nullptr) return call_back(callback, result_);
   // Which calls it at once if the operation has ended.
-  catch_all([&] { operation_->then(std::move(callback)); }, log_what_a_callback_threw);
+  call_back([&] { operation_->then(std::move(callback)); });
 }
 
 std::string_view Work::operation() const {
@@ -315,7 +304,7 @@ void ChainedOperation::end(const Status& status) {
     due = std::move(continuations_);
   }
   changed_.notify_all();
-  for (const Continuation& continuation : due) call(continuation, status);
+  for (const Continuation& continuation : due) call_back(continuation, status);
 }
 
 bool ChainedOperation::poll() {
@@ -338,7 +327,7 @@ void ChainedOperation::then(Continuation continuation) {
     const MutexLock guard(mutex_);
     if (!done_) return continuations_.push_back(std::move(continuation));
   }
-  call(continuation, status_);
+  call_back(continuation, status_);
 }
 
 void ChainedOperation::abandon() {
