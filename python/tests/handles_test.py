@@ -109,6 +109,28 @@ class HandlesTest(unittest.TestCase):
 
         ranks.with_group(body)
 
+    def test_a_callback_may_wait_for_an_operation_that_ends_with_its_own(self) -> None:
+        """Both have ended when the first callback begins, and somebody has to tell of the other."""
+
+        def body(rank: int, size: int) -> None:
+            # The second is received into a copy.
+            for received in 20 * [torch.empty(3, 4), torch.empty(4, 3).t()]:
+                if rank == 1:
+                    dist.recv(torch.empty(1), 0)
+                    sent = [dist.isend(torch.ones(3, 4), 0, tag=tag) for tag in (1, 2)]
+                    for work in sent:
+                        work.wait()
+                    continue
+                late = dist.irecv(received, 1, tag=2).get_future()
+                early = dist.irecv(torch.empty(3, 4), 1, tag=1).get_future()
+                waited = early.then(lambda _, late=late: late.wait())
+                dist.send(torch.ones(1), 1)
+                waited.wait()
+                assert torch.equal(received, torch.ones(3, 4))
+                received.zero_()
+
+        ranks.with_group(body)
+
     def test_a_source_is_known_while_callbacks_run(self) -> None:
         def body(rank: int, size: int) -> None:
             if rank == 1:

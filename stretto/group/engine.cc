@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/call_back.h"
 #include "stretto/base/catch_all.h"
 #include "stretto/base/cores.h"
 #include "stretto/base/log.h"
@@ -142,24 +143,18 @@ void Engine::add(Client& group) {
 }
 
 void Engine::call_later(Continuation continuation, Status status) {
-  continuations_.emplace_back(std::move(continuation), std::move(status));
+  continuations_.push({std::move(continuation), std::move(status)});
 }
 
 void Engine::run_continuations(EngineLock& held) {
   const StreamGuard none(nullptr);  // What they submit is not behind the stream of this thread.
+  // One at a time: it may wait until another thread, which makes progress, has called the next.
   while (!continuations_.empty()) {
-    std::vector<std::pair<Continuation, Status>> batch;
-    batch.swap(continuations_);
+    auto [continuation, status] = std::move(continuations_.front());
+    continuations_.pop();
     held.unlock();
-    for (auto& later : batch) {
-      // This thread may be in the middle of somebody else's wait().
-      catch_all([&] { later.first(later.second); },
-                [](const char* what) {
-                  log(LogLevel::error, "a continuation of an operation threw: {}", what);
-                });
-    }
-    // What continuations own may need the lock to go.
-    batch.clear();
+    call_back(continuation, status);
+    continuation = nullptr;  // What it owns may need the lock to go.
     held.lock();
   }
 }
@@ -222,7 +217,8 @@ bool Engine::turn_locked(std::size_t bytes_of_each_group) {
     moved = groups_[i]->advance(turn_of(bytes_of_each_group)) || moved;
   }
   if (++turns_ % kTurnsPerDeadlineCheck == 0) check_deadlines();
-  return moved;
+  // Another thread may be in a continuation that waits for the next, which is called here then.
+  return moved || !continuations_.empty();
 }
 
 void Engine::note_standstill(TimePoint now) {
@@ -409,6 +405,7 @@ void Engine::run_background_thread() {
         moved = turn_locked();
         // What has woken a sleeper may have been taken here before it could look.
         if (moved && sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+        run_continuations(held);
         yield_lock(held);
       }
       check_deadlines();

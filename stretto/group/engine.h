@@ -17,6 +17,7 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/base/owner_process.h"
+#include "stretto/base/ring_queue.h"
 #include "stretto/execution/turn.h"
 #include "stretto/group/client.h"
 #include "stretto/group/idle_wait.h"
@@ -98,7 +99,8 @@ class Engine final : private transport::TransportListener {
   }
   // Calls `continuation` as soon as a thread that makes progress has let go of the lock.
   void call_later(Continuation continuation, Status status) STRETTO_REQUIRES(engine_held);
-  // Does so now, letting go of the lock meanwhile.
+  // Does so now, letting go of the lock meanwhile: calls one after the other, as they have come.
+  // Whichever other thread does the same meanwhile takes its part of them.
   void run_continuations(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
 
   // Called without the lock. Drives until `done` says true (asked with the lock held) or the
@@ -172,7 +174,7 @@ class Engine final : private transport::TransportListener {
     transport::GroupStage stage = transport::GroupStage::set_up;
   };
   std::vector<EarlyAbort> early_aborts_ STRETTO_GUARDED_BY(engine_held);
-  std::vector<std::pair<Continuation, Status>> continuations_ STRETTO_GUARDED_BY(engine_held);
+  RingQueue<std::pair<Continuation, Status>> continuations_ STRETTO_GUARDED_BY(engine_held);
   std::string activity_ STRETTO_GUARDED_BY(engine_held);
   int in_flight_ STRETTO_GUARDED_BY(engine_held) = 0;
   // Whom release() has to wake: the background thread, and those that sleep for messages.

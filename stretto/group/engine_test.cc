@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <new>
@@ -19,6 +20,7 @@
 #include "tests/support/fake_link.h"
 #include "tests/support/held_plane.h"
 #include "tests/support/recording_listener.h"
+#include "tests/support/soon.h"
 
 namespace stretto::group {
 namespace {
@@ -105,16 +107,56 @@ TEST(Engine, AWaitEndsAtItsDeadlineThoughSomethingMoves) {
   EXPECT_TRUE(rank.library->moves.exchange(false)) << "it has waited for that to end";
 }
 
+// A rank alone, for which only the threads of a test make progress.
+std::shared_ptr<Engine> make_quiet_engine() {
+  auto world = transport::loopback::make_world({.ranks = 1}).or_throw();
+  return Engine::create(std::move(world[0]), {.heartbeat = Duration::zero()}).or_throw();
+}
+
 TEST(Engine, AContinuationMayThrowWhatItLikes) {
-  RankWithLibrary rank;
+  const auto engine = make_quiet_engine();
   int called = 0;
   {
-    const EngineLock held(*rank.engine);
-    rank.engine->call_later([](const Status&) { throw 1; }, {});
-    rank.engine->call_later([&](const Status&) { ++called; }, {});
+    const EngineLock held(*engine);
+    engine->call_later([](const Status&) { throw 1; }, {});
+    engine->call_later([&](const Status&) { ++called; }, {});
   }
-  EXPECT_NO_THROW(rank.engine->turn());
+  EXPECT_NO_THROW(engine->turn());
   EXPECT_EQ(called, 1);
+}
+
+// Of two continuations that are called in one turn: whether the first may wait for the second while
+// another thread does `make_progress`.
+template <class MakeProgress>
+bool may_wait_for_the_second(MakeProgress make_progress) {
+  const auto engine = make_quiet_engine();
+  std::atomic<bool> is_called{false};
+  bool has_waited_well = false;
+  std::thread other;
+  {
+    const EngineLock held(*engine);
+    const auto wait_for_second = [&](const Status&) {
+      other = std::thread([&] { make_progress(*engine, is_called); });
+      has_waited_well =
+          comes_true([&] { return is_called.load(); }, Deadline::after(std::chrono::seconds(5)));
+    };
+    engine->call_later(wait_for_second, {});
+    engine->call_later([&](const Status&) { is_called = true; }, {});
+  }
+  engine->turn();
+  other.join();
+  return has_waited_well;
+}
+
+TEST(Engine, AContinuationMayWaitForTheNextWhileAnotherThreadPolls) {
+  EXPECT_TRUE(may_wait_for_the_second([](Engine& engine, const auto&) { engine.turn(); }));
+}
+
+// Nothing moves, so it would sleep.
+TEST(Engine, AContinuationMayWaitForTheNextWhileAnotherThreadWaits) {
+  EXPECT_TRUE(may_wait_for_the_second([](Engine& engine, const std::atomic<bool>& is_called) {
+    (void)engine.drive([&] { return is_called.load(); }, Deadline::after(std::chrono::seconds(10)));
+  }));
 }
 
 TEST(Engine, WhereTheProgressThreadEndsEarlyAllGroupsFail) {

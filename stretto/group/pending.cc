@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/call_back.h"
 #include "stretto/base/stream_guard.h"
 
 namespace stretto::group {
@@ -66,8 +67,15 @@ void PendingOperation::finish(Status status) {
   if (done()) return;
   status_ = std::move(status);
   duration_ = Clock::now() - deadline_.set_at();
-  for (Continuation& continuation : continuations_) {
-    engine_->call_later(std::move(continuation), status_);
+  if (continuations_.size() == 1) {
+    engine_->call_later(std::move(continuations_.front()), status_);
+  } else if (!continuations_.empty()) {
+    // In their order, by one thread, though several may make progress.
+    engine_->call_later(
+        [all = std::move(continuations_)](const Status& how) {
+          for (const Continuation& each : all) call_back(each, how);
+        },
+        status_);
   }
   continuations_.clear();
   engine_->ended();

@@ -95,7 +95,7 @@ TEST_P(Works, ContinueWhenTheirCommunicatorIsDestroyed) {
   EXPECT_EQ(work.wait_status().code(), StatusCode::aborted);
   EXPECT_EQ(told.times, 1);
   EXPECT_EQ(told.code, StatusCode::aborted);
-  EXPECT_EQ(listed.times, 1);
+  EXPECT_TRUE(listed.soon());  // Perhaps by another thread.
 }
 
 TEST_P(WorksOfAny, ContinueWhenTheyAreAborted) {
