@@ -109,6 +109,58 @@ class HandlesTest(unittest.TestCase):
 
         ranks.with_group(body)
 
+    def test_a_callback_may_wait_for_what_its_own_thread_waits_for(self) -> None:
+        """Whoever waits for an operation calls the callbacks of others meanwhile."""
+
+        def send_both(group: dist.ProcessGroup) -> None:
+            dist.recv(torch.empty(1), 0)
+            for tag in (1, 2):
+                time.sleep(0.05)  # So that all of rank 0 waits.
+                dist.send(torch.ones(1), 0, group, tag)
+
+        def receive_both(group: dist.ProcessGroup) -> list[dist.Work]:
+            return [dist.irecv(torch.empty(1), 1, group, tag) for tag in (1, 2)]
+
+        def poll(work: dist.Work) -> None:
+            while not work.is_completed():
+                time.sleep(0.001)
+
+        minute = datetime.timedelta(seconds=60)
+        waits = (
+            lambda work: work.wait(),
+            lambda work: work.wait(minute),
+            lambda _: dist.group.WORLD._wait_for_pending_works(),
+            poll,
+        )
+
+        def on_the_drivers_thread(rank: int, size: int) -> None:
+            for wait in waits:
+                if rank == 1:
+                    send_both(dist.group.WORLD)
+                    continue
+                early, late = receive_both(dist.group.WORLD)
+                late.get_future()
+                waited = early.get_future().then(lambda _, wait=wait, late=late: wait(late))
+                dist.send(torch.ones(1), 1)
+                begun = time.monotonic()
+                waited.wait()
+                assert time.monotonic() - begun < 20
+
+        def on_the_callers_thread(rank: int, size: int) -> None:
+            group = dist.new_group()
+            if rank == 1:
+                return send_both(group)
+            seen: list[bool] = []
+            group._register_on_completion_hook(lambda _: seen.append(late.wait()))
+            early, late = receive_both(group)
+            dist.send(torch.ones(1), 1)
+            assert late.wait() and early.wait()
+            group._wait_for_pending_works()
+            assert seen == [True, True]
+
+        ranks.with_group(on_the_drivers_thread)
+        ranks.with_group(on_the_callers_thread)
+
     def test_a_callback_may_wait_for_an_operation_that_ends_with_its_own(self) -> None:
         """Both have ended when the first callback begins, and somebody has to tell of the other."""
 

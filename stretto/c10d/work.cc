@@ -56,7 +56,7 @@ std::optional<std::vector<at::Tensor>> inputs_for_profiler(at::TensorList inputs
   return at::hasCallbacks() ? std::optional(inputs.vec()) : std::nullopt;
 }
 
-// Whether this thread calls a callback now: then it may hold the lock of the operation.
+// Whether this thread calls a callback now.
 thread_local bool is_in_callback = false;
 
 // The program's callbacks may throw, and whoever calls them is in the middle of something else.
@@ -96,7 +96,8 @@ void InFlight::Outcome::end(const Status& how) {
     ended = true;
   }
   if (!due.empty()) Driver::before_callbacks();
-  for (const Continuation& callback : due) call(callback, status);
+  // Each goes when it has been called: the next may wait for what it owns to go.
+  for (Continuation& callback : due) call(std::exchange(callback, nullptr), status);
 }
 
 InFlight::InFlight(stretto::Work work, at::TensorList outputs,
@@ -134,8 +135,9 @@ Status InFlight::let_wait(const c10::Stream& waiting) {
 
 bool InFlight::try_end() {
   if (has_ended()) return true;
+  if (mutex_.is_mine()) poll_group();
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return has_ended();  // Another thread waits, and moves it along.
+  if (!lock) return has_ended();  // Whoever waits moves it along.
   if (const std::optional<Status> how = work_.status()) outcome_->end(*how);
   return has_ended();
 }
@@ -143,7 +145,8 @@ bool InFlight::try_end() {
 bool InFlight::end_within(Duration timeout) {
   if (has_ended()) return true;
   const Deadline deadline = Deadline::after(timeout);
-  const std::unique_lock lock(mutex_, timeout);
+  const auto lock =
+      must_not_block() ? lock_beside_others(deadline) : std::unique_lock(mutex_, timeout);
   if (!lock) return has_ended();
   try {
     work_.wait_for(deadline.remaining());
@@ -156,28 +159,37 @@ bool InFlight::end_within(Duration timeout) {
 
 void InFlight::end() {
   if (has_ended()) return;
+  if (must_not_block()) return end_beside_others();
   const std::lock_guard lock(mutex_);
   outcome_->end(work_.wait_status());
 }
 
 void InFlight::end_beside_others() {
+  if (const auto lock = lock_beside_others(Deadline())) outcome_->end(work_.wait_status());
+}
+
+bool InFlight::must_not_block() const { return is_in_callback || mutex_.is_mine(); }
+
+std::unique_lock<InFlight::WaitMutex> InFlight::lock_beside_others(const Deadline& deadline) {
   constexpr std::chrono::microseconds kNap(100);
-  while (!has_ended()) {
-    if (const std::unique_lock lock(mutex_, std::try_to_lock); lock) {
-      return outcome_->end(work_.wait_status());
-    }
-    const std::shared_ptr<Shared> group = outcome_->group.lock();
-    const auto communicator = group == nullptr ? nullptr : group->communicator.lock();
-    if (communicator == nullptr) return end();
-    communicator->poll();
+  std::unique_lock lock(mutex_, std::defer_lock);
+  while (!has_ended() && !lock.try_lock() && !deadline.passed()) {
+    poll_group();
     std::this_thread::sleep_for(kNap);
   }
+  return lock;
+}
+
+void InFlight::poll_group() {
+  const std::shared_ptr<Shared> group = outcome_->group.lock();
+  const auto communicator = group == nullptr ? nullptr : group->communicator.lock();
+  if (communicator != nullptr) communicator->poll();
 }
 
 std::optional<Rank> InFlight::source() {
   if (!try_end()) return std::nullopt;
   const auto lock =
-      is_in_callback ? std::unique_lock(mutex_, std::try_to_lock) : std::unique_lock(mutex_);
+      must_not_block() ? std::unique_lock(mutex_, std::try_to_lock) : std::unique_lock(mutex_);
   if (!lock || !work_.done()) return std::nullopt;
   return work_.source();
 }

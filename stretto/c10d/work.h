@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -61,11 +62,12 @@ class InFlight {
   const std::optional<c10::Stream> stream;
   const bool is_captured;  // By a graph: for the host it has ended.
 
-  // All three move the operation along, and say whether it has ended. The first does not block.
+  // All three move the operation along, and say whether it has ended. The first does not block. The
+  // others may be called in a callback, also on the thread that waits for this operation.
   bool try_end();
   bool end_within(Duration timeout);
   void end();
-  // As end(), also where the thread that waits is in a callback, which may wait for this.
+  // As end() in a callback: the thread that waits may be in one, which may wait for this.
   void end_beside_others();
   // Runs `callback` once when the operation has ended; on which thread, see Work::add_callback().
   // Does not block, whoever waits. What the callback throws is logged.
@@ -98,9 +100,44 @@ class InFlight {
     std::atomic<bool> ended = false;
   };
 
+  // Held by the one thread that waits. That calls callbacks of other operations meanwhile, in which
+  // it may come again, and must know: to try to lock a std::mutex that one has is undefined.
+  class WaitMutex {
+   public:
+    bool is_mine() const { return holder_ == std::this_thread::get_id(); }
+    void lock() {
+      mutex_.lock();
+      note_holder();
+    }
+    bool try_lock() { return !is_mine() && mutex_.try_lock() && note_holder(); }
+    bool try_lock_for(Duration timeout) {
+      return !is_mine() && mutex_.try_lock_for(timeout) && note_holder();
+    }
+    void unlock() {
+      holder_ = std::thread::id();
+      mutex_.unlock();
+    }
+
+   private:
+    bool note_holder() {
+      holder_ = std::this_thread::get_id();
+      return true;
+    }
+
+    std::timed_mutex mutex_;
+    std::atomic<std::thread::id> holder_;
+  };
+
+  // Whether this thread must not wait for the lock: it has it, or is in a callback, for whose end
+  // the thread that has it may wait.
+  bool must_not_block() const;
+  // Makes progress until the lock is free. Without it, if the operation has ended or time is up.
+  std::unique_lock<WaitMutex> lock_beside_others(const Deadline& deadline);
+  void poll_group();
+
   std::shared_ptr<Outcome> outcome_;  // Null: it ended well while it was being submitted.
   std::shared_ptr<OperationTensors> captured_buffers_;  // Of one that a graph captures.
-  std::timed_mutex mutex_;                              // Held by the one thread that waits.
+  WaitMutex mutex_;
   // This member is destroyed first. If no stream waits for what a graph captures, the stream of the
   // caller waits for it then.
   stretto::Work work_;
