@@ -100,9 +100,11 @@ class GroupsTest(unittest.TestCase):
             if rank == 0:  # Nor does it have who holds the lock of an operation in flight.
                 dist.all_reduce(torch.ones(1), async_op=True).get_future()
                 time.sleep(0.1)
+            kept = [dist.irecv(torch.empty(3, 4).t(), 1 - rank)]  # And then copied.
             reading, writing = os.pipe()
             child = os.fork()
             if child == 0:
+                kept.clear()
                 os.write(writing, refusal(lambda: dist.all_reduce(torch.ones(1))).encode())
                 atexit._run_exitfuncs()
                 dist.destroy_process_group()
@@ -117,6 +119,8 @@ class GroupsTest(unittest.TestCase):
                 time.sleep(0.01)
             if rank == 1:
                 dist.all_reduce(torch.ones(1))
+            dist.send(torch.ones(4, 3), 1 - rank)
+            assert kept[0].wait()
             sum_of_ranks(size)
             return told
 

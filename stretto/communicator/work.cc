@@ -10,6 +10,7 @@
 #include "stretto/base/catch_all.h"
 #include "stretto/base/error.h"
 #include "stretto/base/mutex.h"
+#include "stretto/base/owner_process.h"
 #include "stretto/base/refuse.h"
 #include "stretto/base/stream_guard.h"
 #include "stretto/base/wait_until.h"
@@ -241,6 +242,7 @@ class ChainedOperation final : public group::Operation,
   }
 
   const std::shared_ptr<group::Operation> first_;
+  const OwnerProcess owner_process_;
   void* const stream_ = StreamGuard::current();
   const TimePoint started_ = Clock::now();
   mutable Mutex mutex_;
@@ -315,7 +317,14 @@ bool ChainedOperation::poll() {
 
 // Waiting for a part lets it advance; but it may be another thread that goes on when it has ended.
 Status ChainedOperation::wait(Deadline deadline) {
-  (void)first_->wait(deadline);
+  const Status first = first_->wait(deadline);
+  // In a forked child nobody goes on with it.
+  if (!owner_process_.is_here() && !poll()) {
+    return first.ok() ? Status(StatusCode::invalid_argument,
+                               "this process was forked from the one that has begun this chain of "
+                               "operations, and cannot wait for what is left of it")
+                      : first;
+  }
   if (comes_true(deadline, [this]() STRETTO_REQUIRES(mutex_) { return begun_; }))
     (void)current()->wait(deadline);
   if (comes_true(deadline, [this]() STRETTO_REQUIRES(mutex_) { return done_; })) return status_;

@@ -13,8 +13,11 @@
 
 #include <cstdio>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "stretto/stretto.h"
 
@@ -65,9 +68,13 @@ void misuse() {
   const auto comm = join();
   const stretto::Rank other = comm->rank() == 0 ? 1 : 0;
   float sum[1] = {1.0f};
-  float message[1] = {};
+  float messages[3] = {};
   comm->all_reduce(std::span<float>(sum)).wait();
-  const stretto::Work received = comm->recv(std::span<float>(message), {.from = other});
+  std::vector<stretto::Work> received;
+  for (int tag = 0; tag < 3; ++tag) {
+    received.push_back(comm->recv(std::span(messages + tag, 1), {.from = other, .tag = tag}));
+    if (tag > 0) received.back() = std::move(received.back()).then([] {});
+  }
   const pid_t child = ::fork();
   try {
     comm->all_reduce(std::span<float>(sum)).wait();
@@ -75,12 +82,15 @@ void misuse() {
   } catch (const stretto::Error& error) {
     if (child != 0) throw;
     print(std::string("child: ") + error.what());
+    if (received[1].wait_status().code() != stretto::StatusCode::invalid_argument) ::_exit(1);
     return;  // Destroys what it has.
   }
   int status = -1;
   ::waitpid(child, &status, 0);
   for (int i = 0; i < 100; ++i) comm->all_reduce(std::span<float>(sum)).wait();
-  comm->send(std::span<float>(sum), {.to = other}).wait();
+  for (int tag = 0; tag < 3; ++tag) {
+    comm->send(std::span<float>(sum), {.to = other, .tag = tag}).wait();
+  }
   print(status == 0 ? "right" : "wrong");
 }
 
