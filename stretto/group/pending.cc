@@ -114,7 +114,7 @@ void PendingOperation::then(Continuation continuation) {
 }
 
 void PendingOperation::abandon() {
-  if (poll()) return;
+  if (poll() || !engine_->is_owner_process()) return;
   {
     EngineLock held(*engine_);
     if (Client* const group = engine_->find(group_)) group->unwind(this);

@@ -68,10 +68,10 @@ void misuse() {
   const auto comm = join();
   const stretto::Rank other = comm->rank() == 0 ? 1 : 0;
   float sum[1] = {1.0f};
-  float messages[3] = {};
+  float messages[4] = {};
   comm->all_reduce(std::span<float>(sum)).wait();
   std::vector<stretto::Work> received;
-  for (int tag = 0; tag < 3; ++tag) {
+  for (int tag = 0; tag < 4; ++tag) {
     received.push_back(comm->recv(std::span(messages + tag, 1), {.from = other, .tag = tag}));
     if (tag > 0) received.back() = std::move(received.back()).then([] {});
   }
@@ -83,12 +83,17 @@ void misuse() {
     if (child != 0) throw;
     print(std::string("child: ") + error.what());
     if (received[1].wait_status().code() != stretto::StatusCode::invalid_argument) ::_exit(1);
+    try {
+      const stretto::Work abandoned = std::move(received[2]);
+      throw 1;
+    } catch (int) {
+    }
     return;  // Destroys what it has.
   }
   int status = -1;
   ::waitpid(child, &status, 0);
   for (int i = 0; i < 100; ++i) comm->all_reduce(std::span<float>(sum)).wait();
-  for (int tag = 0; tag < 3; ++tag) {
+  for (int tag = 0; tag < 4; ++tag) {
     comm->send(std::span<float>(sum), {.to = other, .tag = tag}).wait();
   }
   print(status == 0 ? "right" : "wrong");
