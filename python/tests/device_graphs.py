@@ -37,14 +37,15 @@ def graphs_hold_collectives(one: Rank) -> None:
     several = [torch.zeros(4, device=one.device) for _ in range(4)]
     beside = torch.zeros(4, device=one.device)
     columns = torch.zeros(4, 2, device=one.device)
-    results = [torch.zeros(4, device=one.device) for _ in range(5)]
+    batch = [torch.zeros(4, device=one.device) for _ in range(2)]
+    results = [torch.zeros(4, device=one.device) for _ in range(6)]
     gathered = [[torch.zeros(4, device=one.device) for _ in range(2)] for _ in range(one.size)]
     kept = [torch.zeros(4, device=one.device) for _ in range(2)]
     double = dist.AllreduceOptions()
     double.reduceOp = dist._make_nccl_premul_sum(2.0)
 
     def body() -> None:
-        for each in (*several, columns[:, 1]):
+        for each in (*several, *batch, columns[:, 1]):
             each.copy_(given)
         first = one.backend.allreduce([several[0]], double)
         assert first.is_completed() and first.is_success(), "it is in the graph"
@@ -65,6 +66,11 @@ def graphs_hold_collectives(one: Rank) -> None:
         both = dist.AllreduceCoalescedOptions()
         one.backend.allreduce_coalesced([several[3]], both).wait()
         results[4].copy_(several[3])
+        one.group._start_coalescing(one.device)
+        parts = [one.backend.allreduce([each], double) for each in batch]
+        one.group._end_coalescing(one.device).wait()
+        results[5].copy_(batch[0])
+        parts.clear()
         one.backend.allgather_coalesced(gathered, [given, given]).wait()
         for place, part in zip(kept, gathered[-1]):
             place.copy_(part)
@@ -75,7 +81,7 @@ def graphs_hold_collectives(one: Rank) -> None:
     for number in range(1, 6):
         given.copy_(host * number)
         launch()
-        for result in results[:4]:
+        for result in (*results[:4], results[5]):
             assert torch.equal(result.cpu(), 2 * number * total), (number, result.cpu())
         assert torch.equal(results[4].cpu(), number * total), (number, results[4].cpu())
         assert torch.equal(beside.cpu(), host * number), (number, beside.cpu())

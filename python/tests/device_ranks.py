@@ -255,6 +255,24 @@ def copied_results_reach_other_streams(one: Rank) -> None:
         assert torch.equal(tensor.cpu(), wanted), (tensor.cpu(), wanted)
 
 
+def results_of_batches_reach_other_streams(one: Rank) -> None:
+    """Also of what has ended before the next of the batch is called."""
+    for _ in range(4):
+        before = one.use_stream(0)
+        one.use_stream()
+        one.be_busy()
+        tensor = torch.full((40, 30), one.rank + 1.0, device=one.device)
+        one.group._start_coalescing(one.device)
+        first = dist.all_reduce(tensor.t(), group=one.group, async_op=True)
+        while not first.is_completed():
+            time.sleep(0.0001)
+        dist.all_reduce(torch.ones(1), group=one.group)
+        work = one.group._end_coalescing(one.device)
+        one.use_stream(before)
+        work.wait()
+        assert torch.equal(tensor.cpu(), torch.full((40, 30), one.sum_over_ranks())), tensor.cpu()
+
+
 def futures_wait_too(one: Rank) -> None:
     one.be_busy()
     tensor = torch.full((8, 4), one.rank + 1.0, device=one.device)
@@ -423,6 +441,7 @@ EVERYWHERE = (
     equals_the_cpu,
     waits_for_the_current_stream,
     copied_results_reach_other_streams,
+    results_of_batches_reach_other_streams,
     futures_wait_too,
     inputs_may_be_dropped,
     trains,

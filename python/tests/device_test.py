@@ -38,6 +38,7 @@ from device_ranks import (
     load_double,
     on_ranks,
     reaches_the_device,
+    results_of_batches_reach_other_streams,
     results_outlive_the_group,
     trains_with_buckets,
     waits_for_the_current_stream,
@@ -317,6 +318,7 @@ class DeviceTest(unittest.TestCase):
             for function in (
                 waits_for_the_current_stream,
                 copied_results_reach_other_streams,
+                results_of_batches_reach_other_streams,
                 futures_wait_too,
                 inputs_may_be_dropped,
                 results_outlive_the_group,

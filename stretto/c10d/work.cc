@@ -368,7 +368,9 @@ float WorkStretto::getDuration() const {
 uint64_t WorkStretto::getSequencenumber() const { return operation_->number; }
 
 void CoalescedWork::add(c10::intrusive_ptr<WorkStretto> part) {
-  while (!parts_.empty() && parts_.front()->isSuccess()) {
+  // Not what a graph captures, for which streams are still to wait.
+  while (!parts_.empty() && parts_.front()->isSuccess() &&
+         !parts_.front()->operation().is_captured) {
     forget(*parts_.front());
     parts_.pop_front();
   }
@@ -378,6 +380,10 @@ void CoalescedWork::add(c10::intrusive_ptr<WorkStretto> part) {
 
 void CoalescedWork::forget(WorkStretto& part) {
   longest_ms_ = std::max(longest_ms_, part.getDuration());
+  const std::optional<c10::Stream>& stream = part.operation().stream;
+  if (stream && std::find(streams_.begin(), streams_.end(), *stream) == streams_.end()) {
+    streams_.push_back(*stream);
+  }
   std::erase_if(results_, [](const WeakTensor& each) { return each.expired(); });
   for (const at::Tensor& tensor : part.result()) {
     const WeakTensor weak(tensor.getIntrusivePtr());
@@ -422,6 +428,7 @@ std::vector<at::Tensor> CoalescedWork::result() {
 }
 
 bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
+  for (const c10::Stream& each : streams_) let_wait(current_stream(each.device()), each);
   if (timeout <= kNoTimeout) {
     for (const auto& part : parts_) part->wait();
     return true;

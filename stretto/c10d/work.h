@@ -198,6 +198,7 @@ class WorkStretto final : public ::c10d::Work {
   // Returns milliseconds.
   float getDuration() const override;
   uint64_t getSequencenumber() const override;
+  const InFlight& operation() const { return *operation_; }
 
  private:
   void end_wait();
@@ -218,7 +219,7 @@ class CoalescedWork final : public ::c10d::Work {
 
   // While nobody else has it. An exception may keep the program from the end of the batch, which
   // then must keep no memory alive: it forgets what has ended well, but for results that somebody
-  // else holds, too.
+  // else holds, too, and the streams on which they come.
   void add(c10::intrusive_ptr<WorkStretto> part);
 
   bool isCompleted() override;
@@ -242,8 +243,10 @@ class CoalescedWork final : public ::c10d::Work {
   std::vector<at::Tensor> forgotten_results() const;
 
   std::deque<c10::intrusive_ptr<WorkStretto>> parts_;
-  std::vector<WeakTensor> results_;  // Of those forgotten, each tensor once.
-  float longest_ms_ = 0;             // Of those forgotten.
+  // Of those forgotten; each tensor and stream once.
+  std::vector<WeakTensor> results_;
+  std::vector<c10::Stream> streams_;
+  float longest_ms_ = 0;
   uint64_t number_ = 0;
 };
 
