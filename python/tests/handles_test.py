@@ -222,6 +222,28 @@ class HandlesTest(unittest.TestCase):
                 for text in told:
                     self.assertIn("rank 1", text)
 
+    def test_several_operations_are_called_as_the_last_of_them(self) -> None:
+        """As what all_gather_coalesced submits, one for each tensor."""
+
+        def body(rank: int, size: int) -> None:
+            numbers: list[int] = []
+            group = dist.new_group()
+            group._register_on_completion_hook(lambda work: numbers.append(work.seq))
+            dist.barrier()
+            if rank == 1:
+                time.sleep(0.2)
+            inputs = [torch.ones(2), torch.ones(1 << 16)]
+            outputs = [[torch.empty_like(each) for each in inputs] for _ in range(size)]
+            work = group._get_backend(CPU).allgather_coalesced(outputs, inputs)
+            if rank == 0:
+                told = refusal(lambda: work.wait(datetime.timedelta(milliseconds=20)))
+                assert "rank 0: all_gather#" in told and "#0" not in told, told
+            work.wait()
+            group._wait_for_pending_works()
+            assert len(numbers) == 1 and numbers[0] > 0, numbers
+
+        ranks.with_group(body)
+
     def test_a_batch_that_fails_leaves_the_group_usable(self) -> None:
         def body(rank: int, size: int) -> None:
             other = 1 - rank

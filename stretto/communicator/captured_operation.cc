@@ -45,9 +45,8 @@ class CapturedOperation final : public group::Operation {
 
 }  // namespace
 
-Work make_captured(Work begun, std::optional<Collective> collective,
-                   std::vector<std::shared_ptr<CapturedEnd>> ends) {
-  const OperationInfo info{.collective = collective, .number = begun.number()};
+Work make_captured(Work begun, Collective last, std::vector<std::shared_ptr<CapturedEnd>> ends) {
+  const OperationInfo info{.collective = last, .number = begun.number()};
   begun.wait();
   return Work(std::make_shared<CapturedOperation>(info, std::move(ends)));
 }

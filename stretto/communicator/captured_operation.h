@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "stretto/base/collective_library.h"
@@ -14,9 +13,7 @@ namespace stretto::communicator {
 
 // A Work for calls that a CUDA graph captures and that end there as `ends` (Work::is_captured()).
 // Blocks until `begun`, which is what was submitted, has ended: then they are in the graph, in
-// front of what the program does next. Throws as its wait(). `collective`: which it is, if it is
-// one.
-Work make_captured(Work begun, std::optional<Collective> collective,
-                   std::vector<std::shared_ptr<CapturedEnd>> ends);
+// front of what the program does next. Throws as its wait(). `last`: which the last of them is.
+Work make_captured(Work begun, Collective last, std::vector<std::shared_ptr<CapturedEnd>> ends);
 
 }  // namespace stretto::communicator

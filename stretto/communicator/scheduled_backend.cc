@@ -348,9 +348,8 @@ Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string
     auto ends = go_by_memory(calls, {rank(), algorithm, *devices_, maps_devices()});
     for (CollectiveCall& each : calls) lend_scratch(each);
     if (!ends.empty()) {
-      std::optional<Collective> only;
-      if (calls.size() == 1) only = calls.front().operation.collective;
-      return make_captured(submit_queued(calls, algorithm, timeout), only, std::move(ends));
+      const Collective last = calls.back().operation.collective;
+      return make_captured(submit_queued(calls, algorithm, timeout), last, std::move(ends));
     }
   }
   const CollectiveCall& call = calls.front();

@@ -84,14 +84,14 @@ void Work::add_callback(Continuation callback) {
   call_back([&] { operation_->then(std::move(callback)); });
 }
 
+OperationInfo Work::info() const { return operation_ != nullptr ? operation_->info() : info_; }
+
 std::string_view Work::operation() const {
-  const OperationInfo info = operation_ != nullptr ? operation_->info() : info_;
-  return info.collective ? name(*info.collective) : std::string_view();
+  const std::optional<Collective> collective = info().collective;
+  return collective ? name(*collective) : std::string_view();
 }
 
-std::uint32_t Work::number() const {
-  return operation_ != nullptr ? operation_->info().number : info_.number;
-}
+std::uint32_t Work::number() const { return info().number; }
 
 std::optional<Duration> Work::duration() const {
   return operation_ == nullptr ? std::optional(info_.duration) : std::nullopt;
@@ -118,11 +118,11 @@ class EndedOperation final : public group::Operation {
   const std::optional<Rank> source_;
 };
 
-// Several operations that one Work stands for.
+// Several operations that one Work stands for, which has the name and number of the last.
 class JoinedOperation final : public group::Operation {
  public:
-  explicit JoinedOperation(std::vector<std::shared_ptr<group::Operation>> parts)
-      : parts_(std::move(parts)) {}
+  JoinedOperation(std::vector<std::shared_ptr<group::Operation>> parts, const OperationInfo& last)
+      : parts_(std::move(parts)), last_(last) {}
 
   bool poll() override {
     return std::ranges::all_of(parts_, [](const auto& part) { return part->poll(); });
@@ -144,7 +144,7 @@ class JoinedOperation final : public group::Operation {
     for (const auto& part : parts_) part->abandon();
   }
   OperationInfo info() const override {
-    OperationInfo info;
+    OperationInfo info = last_;
     for (const auto& part : parts_) info.duration = std::max(info.duration, part->info().duration);
     return info;
   }
@@ -161,6 +161,7 @@ class JoinedOperation final : public group::Operation {
   }
 
   std::vector<std::shared_ptr<group::Operation>> parts_;
+  const OperationInfo last_;
 };
 
 void JoinedOperation::then(Continuation continuation) {
@@ -192,6 +193,9 @@ void JoinedOperation::then(Continuation continuation) {
 }  // namespace
 
 Work Work::all(std::vector<Work> works) {
+  if (works.empty()) return Work();
+  if (works.size() == 1) return std::move(works.front());
+  const OperationInfo last = works.back().info();
   std::vector<std::shared_ptr<group::Operation>> parts;
   for (Work& work : works) {
     if (work.operation_ != nullptr) {
@@ -200,9 +204,8 @@ Work Work::all(std::vector<Work> works) {
       parts.push_back(std::make_shared<EndedOperation>(std::move(work.result_)));
     }
   }
-  if (parts.empty()) return Work();
-  if (parts.size() == 1) return Work(std::move(parts.front()));
-  return Work(std::make_shared<JoinedOperation>(std::move(parts)));
+  if (parts.empty()) return std::move(works.back());
+  return Work(std::make_shared<JoinedOperation>(std::move(parts), last));
 }
 
 // What then() returns: an operation, and the one that follows it once that is known.

@@ -260,6 +260,15 @@ TEST_P(Works, TellWhatTheyWereAndHowLongItTook) {
     EXPECT_EQ(message.operation(), "send/recv");
     EXPECT_EQ(message.number(), 0u);
     message.wait();
+    std::vector<Work> several;
+    several.push_back(comm.all_reduce(data));
+    several.push_back(comm.barrier());
+    Work all = Work::all(std::move(several));
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_EQ(all.operation(), "barrier");
+      EXPECT_EQ(all.number(), 8u);
+      all.wait();
+    }
   });
 }
 

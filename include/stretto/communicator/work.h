@@ -116,8 +116,8 @@ class [[nodiscard]] Work {
   // One Work for all of `works`: ends when all have ended, with the first failure in their order.
   static Work all(std::vector<Work> works);
 
-  // What was submitted: "all_reduce", "send/recv", ...; of then(), what came first. Empty for
-  // Work() and all().
+  // What was submitted: "all_reduce", "send/recv", ...; of then(), what came first, and of all(),
+  // the last. Empty for Work().
   std::string_view operation() const;
   // Which of its communicator's collectives it is, counted from 1, as messages count them: "#7".
   // After 4,026,531,839 comes 1 again. 0: none.
@@ -130,6 +130,7 @@ class [[nodiscard]] Work {
   friend class ChainedOperation;
   friend class communicator::ObservedBackend;
 
+  OperationInfo info() const;
   Work continue_with(std::function<Work()> next) &&;
   void finish(Status status);
   void wait_or_abandon();

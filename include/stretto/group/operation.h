@@ -19,7 +19,7 @@ using Continuation = std::function<void(const Status&)>;
 
 // What an operation was, for its user's records.
 struct OperationInfo {
-  std::optional<Collective> collective = std::nullopt;  // Nothing: several operations, or none.
+  std::optional<Collective> collective = std::nullopt;  // Nothing: none.
   std::uint32_t number = 0;                             // See Work::number().
   Duration duration = {};                               // Valid once it has ended.
 };
