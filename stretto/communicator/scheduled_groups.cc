@@ -98,7 +98,7 @@ std::unique_ptr<Backend> ScheduledBackend::make_group(std::uint64_t number,
   if (group == nullptr) return nullptr;
   {
     const group::EngineLock held(*engine_);
-    group->group_->inherit_abort(*group_);
+    group->group_->is_made_of(*group_);
   }
   group->set_up(deadline(std::nullopt)).or_throw();
   return group;

@@ -51,6 +51,10 @@ class Client {
   virtual bool let_wait(void* stream, const PendingOperation& operation)
       STRETTO_REQUIRES(engine_held) = 0;
 
+  // A group of this rank's has failed.
+  virtual void other_failed(std::uint64_t group, const Status& reason)
+      STRETTO_REQUIRES(engine_held) = 0;
+
   // What the transport has heard.
   virtual void member_lost(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) = 0;
   virtual void member_left(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) = 0;

@@ -315,15 +315,38 @@ TEST(Engine, AGroupEndsThatIsMadeOfOneAbortedMeanwhile) {
   Group parent(engine, pair, {});
   parent.begin_numbering();
   Group before(engine, {.group = 8, .rank = 0, .members = {0, 1}}, {.ancestors = {7}});
-  before.inherit_abort(parent);
+  before.is_made_of(parent);
   EXPECT_TRUE(before.failure().ok());
   parent.abort({StatusCode::aborted, "rank 0 aborted: enough", Rank(0)});
   Group after(engine, {.group = 9, .rank = 0, .members = {0, 1}}, {.ancestors = {7}});
-  after.inherit_abort(parent);
+  after.is_made_of(parent);
   for (const Group* const group : {&before, &after}) {
     EXPECT_EQ(group->failure().message(),
               "ended with the communicator of which it was made: rank 0 aborted: enough");
   }
+}
+
+// Who cannot begin to make it does not answer those who have begun.
+TEST(Engine, AGroupEndsThatIsMadeOfOneThatFailsMeanwhile) {
+  auto world = transport::loopback::make_world({.ranks = 2}).or_throw();
+  const auto engine =
+      Engine::create(std::move(world[0]), {.heartbeat = Duration::zero()}).or_throw();
+  const EngineLock held(*engine);
+  Group parent(engine, {.group = 7, .rank = 0, .members = {0, 1}}, {});
+  parent.begin_numbering();
+  Group made(engine, {.group = 8, .rank = 0, .members = {0, 1}}, {.ancestors = {7}});
+  made.is_made_of(parent);
+  made.begin_numbering();
+  Group before(engine, {.group = 9, .rank = 0, .members = {0, 1}}, {.ancestors = {7}});
+  before.is_made_of(parent);
+  parent.fail({StatusCode::timeout, "rank 1 is late", Rank(1)}, true);
+  Group after(engine, {.group = 10, .rank = 0, .members = {0, 1}}, {.ancestors = {7}});
+  after.is_made_of(parent);
+  for (const Group* const group : {&before, &after}) {
+    EXPECT_EQ(group->failure().message(),
+              "ended with the communicator of which it was made: rank 1 is late");
+  }
+  EXPECT_TRUE(made.failure().ok());
 }
 
 TEST(Engine, WhyAnotherHasGivenAGroupUpIsWhyItsSetUpFailsToo) {

@@ -283,6 +283,7 @@ TEST_P(AbortedGroups, MayHaveFailedBefore) {
   on_all(make(4), [](Communicator& comm) {
     auto oldest = comm.new_group({0, 1, 2, 3});
     auto half = oldest->split({.color = comm.rank().value() / 2});
+    comm.barrier().wait();  // All have made it: until then it would fail, too.
     std::vector<std::int32_t> data(1);
     const auto receive = [&] {
       oldest->recv(data, {.from = 3, .timeout = std::chrono::milliseconds(1)}).wait();

@@ -179,11 +179,11 @@ class Communicator final {
 
   // A communicator of some of this one's ranks; `ranks[i]` becomes rank i of it. All ranks of this
   // communicator call it, in the same order, with the same list; those not in the list get null.
-  // Blocks until all have agreed.
+  // Blocks until all have agreed; fails if this communicator fails meanwhile.
   std::unique_ptr<Communicator> new_group(std::vector<Rank> ranks,
                                           const GroupOptions& options = {});
   // A communicator of the ranks that name the same colour; null for those that name none. All ranks
-  // of this communicator call it. Blocks until all have agreed.
+  // of this communicator call it. Blocks and fails as new_group() does.
   std::unique_ptr<Communicator> split(const SplitOptions& options);
 
   // A communicator of the ranks that are left, in their order: so those who survive go on without
