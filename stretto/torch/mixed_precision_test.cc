@@ -414,5 +414,20 @@ TEST(MixedPrecision, AParameterUnfrozenWhileTheOthersAreCopiesIsRefusedOnce) {
   });
 }
 
+TEST(MixedPrecision, AParameterUnfrozenBetweenStepsIsReducedAfterTwoForwardPasses) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    Net model = net(), other = net();
+    DistributedDataParallel ddp(model, communicator, in_bf16());
+    model->scale.set_requires_grad(true);
+    other->scale.set_requires_grad(true);
+    DistributedDataParallel trained_before(other, communicator, in_bf16());
+    for (auto* const each : {&ddp, &trained_before}) {
+      const auto one = loss_of(*each, part(global_batch(0), rank));
+      (one + loss_of(*each, part(global_batch(1), rank))).backward();
+    }
+    expect_close(model->scale.grad(), other->scale.grad(), "scale");
+  });
+}
+
 }  // namespace
 }  // namespace stretto

@@ -179,6 +179,7 @@ void Replica::notice_changes() {
       look.data = data;
       look.requires_grad = requires_grad;
     }
+    look.last_requires_grad = requires_grad;
     replaced = replaced || !same_data;
     outgrown_ = outgrown_ || outgrown;
     if (look.gradient < 0) continue;
@@ -224,8 +225,10 @@ void Replica::refuse_unseen_changes() {
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor& tensor = parameters_[i].tensor;
-    const bool same_data = precision_.is_on() || tensor.const_data_ptr() == looks_[i].data;
-    if (same_data && tensor.requires_grad() == looks_[i].requires_grad) continue;
+    const Look& look = looks_[i];
+    const bool same_data = precision_.is_on() || tensor.const_data_ptr() == look.data;
+    const bool known = precision_.entered() ? look.last_requires_grad : look.requires_grad;
+    if (same_data && tensor.requires_grad() == known) continue;
     if (precision_.entered()) {
       precision_.leave();
       refuse(

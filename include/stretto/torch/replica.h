@@ -108,7 +108,7 @@ class Replica {
   struct Look {
     const void* data = nullptr;
     torch::ScalarType dtype = torch::kFloat;
-    bool requires_grad = false;
+    bool requires_grad = false, last_requires_grad = false;  // As agreed on; in the last pass.
     std::ptrdiff_t gradient = -1;  // Its index in trained_; -1: it has none, or a sparse one.
   };
   // What becomes of a gradient in a step.
