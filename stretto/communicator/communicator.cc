@@ -333,6 +333,8 @@ void Communicator::observe(std::shared_ptr<OperationObserver> observer) {
 
 void Communicator::abort(const std::string& reason) { backend_->abort(reason); }
 
+bool Communicator::has_failed() const { return backend_->has_failed(); }
+
 std::string Communicator::describe_links() const {
   std::string text;
   for (std::int32_t r = 0; r < size(); ++r) {

@@ -186,5 +186,32 @@ TEST(ReducerFailure, ThatAnotherRankHasToldOfEndsNoOtherGroup) {
   });
 }
 
+// Rank 2 has begun a list, lacks memory for the rest of it, and has told that to the others.
+TEST(ReducerFailure, MemoryThatAnotherRankHasLackedEndsNoOtherGroup) {
+  std::barrier has_failed(3);
+  run_ranks(3, [&](Communicator& communicator, int rank) {
+    const auto pair = communicator.split({.color = rank / 2});
+    communicator.barrier().wait();  // All have made it: until then it would fail, too.
+    if (rank == 2) {
+      std::vector<float> large(100'000);
+      const View begun = as_output(large), endless(begun.data, std::size_t{1} << 50, begun.dtype);
+      const View views[] = {begun, endless};
+      EXPECT_THROW(communicator.all_reduce_coalesced(views, {.factor = 0.5}).wait(), OutOfMemory);
+      EXPECT_TRUE(communicator.has_failed());
+    }
+    has_failed.arrive_and_wait();
+    if (rank == 2) return;
+    Reducer reducer(communicator, {{"a", DType::f32, 8}});
+    const auto step = [&] {
+      reducer.mark_ready(0);
+      reducer.finalize();
+    };
+    EXPECT_THROW(step(), Error);
+    int ranks = 1;
+    pair->all_reduce(std::span(&ranks, 1)).wait();
+    EXPECT_EQ(ranks, 2);
+  });
+}
+
 }  // namespace
 }  // namespace stretto

@@ -47,8 +47,10 @@ void Reducer::abandon_step(const std::string& reason) {
 }
 
 // Of what happens to this rank alone nobody else hears, and all wait for its next operation. What a
-// call means is refused on all ranks alike, and an operation that fails has told the others.
+// call means is refused on all ranks alike, and of what the communicator has failed with they know:
+// to abort it would end the groups that were made of it, too.
 void Reducer::tell_others(const Status& failure) {
+  if (communicator_.has_failed()) return;
   switch (failure.code()) {
     case StatusCode::system:
     case StatusCode::out_of_memory:

@@ -235,8 +235,7 @@ class Communicator final {
   // The device in whose memory buffers may lie, too, by its number in this process; none if they
   // must lie in memory of the host. See JoinOptions::backend. Any thread.
   std::optional<int> device() const;
-  // The device in whose memory that lies, whoever has made it; none if it is memory of the host, or
-  // device() is none. Any thread.
+  // The device whose memory that is; none if it is of the host, or device() is none. Any thread.
   std::optional<int> device_of(const void* data) const;
   // Whether operations take what lies there, in memory of a device: of any, as far as the driver of
   // device() knows, or with the backend "cuda" what allocate() has made. Any thread.
@@ -249,6 +248,7 @@ class Communicator final {
   // was shrunk, and does not end with that one. A rank that has destroyed this one is reached by
   // the groups that it shares with others. Local and immediate; waits for nobody. Any thread.
   void abort(const std::string& reason);
+  bool has_failed() const;  // Then every later call but shrink() repeats why. Any thread.
 
   // Tells `observer`, which must not be null, of the operations that are submitted from now on, and
   // of those of groups that are made from now on; beside other observers. Not while other threads
