@@ -6,6 +6,7 @@ overridden with the same signature, or stands in a table here with what becomes 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import pathlib
 import pickle
@@ -305,6 +306,22 @@ class SeldomCalledTest(unittest.TestCase):
         text = ranks.with_group(body)[0]
         self.assertIn("rank 1 has called abort()", text)
         self.assertIn('(This is the group "experts ".)', text)
+
+    def test_a_list_that_one_rank_cannot_go_on_with_ends_its_group(self) -> None:
+        """The others would wait for the rest of it."""
+
+        def body(rank: int, size: int) -> str:
+            group = dist.new_group()
+            inputs = [torch.ones(4), torch.ones(2 << 20)]
+            outputs = [[torch.empty_like(each) for each in inputs] for _ in range(size)]
+            with ranks.little_shared_memory() if rank == 0 else contextlib.nullcontext():
+                text = ranks.failure(lambda: dist.all_gather_coalesced(outputs, inputs, group))
+            assert sum_in(world()) == 3
+            return text
+
+        first, second = ranks.with_group(body)
+        self.assertIn("File too large", first)
+        self.assertIn("rank 0 aborted", second)
 
     def test_abort_of_all_groups(self) -> None:
         """As PyTorch's function for that leaves them: there may be new ones."""

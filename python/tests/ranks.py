@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import pickle
+import resource
 import select
 import subprocess
 import sys
@@ -15,7 +17,7 @@ import tempfile
 import time
 import traceback
 import unittest
-from typing import Any, Callable
+from typing import Any, Callable, Iterator
 
 import torch
 import torch._dynamo  # Which DDP and optimizers load: once here, and not in each rank.
@@ -49,6 +51,17 @@ def failure(call: Callable[[], object]) -> str:
     except dist.DistBackendError as error:
         return str(error)
     raise AssertionError("it did not fail")
+
+
+@contextlib.contextmanager
+def little_shared_memory() -> Iterator[None]:
+    """This process gets no more than 1 MiB in one piece meanwhile."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def output_of(*words: object, **options: Any) -> str:

@@ -236,7 +236,7 @@ WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
                  const stretto::AllReduceOptions ours = {
                      .op = reduction.op, .factor = reduction.factor, .timeout = timeout};
                  if (!is_each_alone) return comm.all_reduce_coalesced(views, ours);
-                 return submit_each(views.size(),
+                 return submit_each(comm, views.size(),
                                     [&](std::size_t i) { return comm.all_reduce(views[i], ours); });
                });
 }
@@ -305,7 +305,7 @@ WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& 
   return start({OpType::ALLGATHER_COALESCED, "stretto:all_gather_coalesced", options.timeout, held,
                 inputs, results},
                [&](Communicator& comm, Duration timeout) {
-                 return submit_each(sources.size(), [&](std::size_t i) {
+                 return submit_each(comm, sources.size(), [&](std::size_t i) {
                    return comm.all_gather_list(sources[i], views[i], {.timeout = timeout});
                  });
                });

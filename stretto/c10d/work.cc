@@ -68,12 +68,16 @@ void call(const Continuation& callback, const Status& status) {
 
 }  // namespace
 
-stretto::Work submit_each(std::size_t count, c10::function_ref<stretto::Work(std::size_t)> submit) {
+stretto::Work submit_each(Communicator& communicator, std::size_t count,
+                          c10::function_ref<stretto::Work(std::size_t)> submit) {
   std::vector<stretto::Work> works;
   try {
     while (works.size() < count) works.push_back(submit(works.size()));
-  } catch (const Error&) {
+  } catch (const InvalidArgument&) {
     for (stretto::Work& work : works) (void)work.wait_status();
+    throw;
+  } catch (const std::exception& error) {
+    if (!works.empty() && !communicator.has_failed()) communicator.abort(error.what());
     throw;
   }
   return stretto::Work::all(std::move(works));

@@ -40,9 +40,12 @@ inline bool has_ended_well(stretto::Work& work) {
   return work.duration() && work.wait_status().ok();
 }
 
-// One Work for several operations, of which submit(i) begins each. If one of them is refused, those
-// before it end first: destroyed by the exception, they would abort the communicator.
-stretto::Work submit_each(std::size_t count, c10::function_ref<stretto::Work(std::size_t)> submit);
+// One Work for several operations of `communicator`, of which submit(i) begins each. If one of them
+// is refused, those before it end first: destroyed by the exception, they would abort the
+// communicator. If one fails for want of something that only this rank lacks, the others wait for
+// the rest of the list: then the communicator is aborted, unless none has been begun.
+stretto::Work submit_each(Communicator& communicator, std::size_t count,
+                          c10::function_ref<stretto::Work(std::size_t)> submit);
 
 // One operation, of which a Work of PyTorch's and those who wait for its future know.
 class InFlight {
