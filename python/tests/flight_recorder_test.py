@@ -131,6 +131,28 @@ class FlightRecorderTest(unittest.TestCase):
         first, second = ranks.with_group(body)
         self.assertEqual(first, second)
 
+    def test_calls_for_which_there_is_no_memory_are_not_counted(self) -> None:
+        """Nor is the group said to have failed."""
+
+        def body(rank: int, size: int, path: str) -> list[tuple]:
+            import stretto
+
+            start_recording(prefix, rank, size, path)
+            own = torch.ones(2 << 20)
+            outputs = [torch.empty_like(own) for _ in range(size)]
+            with ranks.little_shared_memory():
+                text = ranks.failure(lambda: dist.all_gather(outputs, own))
+            assert "File too large" in text, text
+            dist.barrier()
+            entries = pickle.loads(stretto._module().flight_record())["entries"]
+            return [(each["profiling_name"], each["collective_seq_id"]) for each in entries]
+
+        with tempfile.TemporaryDirectory() as folder:
+            prefix = os.path.join(folder, "flight_")
+            for entries in ranks.run(body):
+                self.assertEqual(entries, [(f"{LIBRARY}:barrier", 1), (f"{LIBRARY}:barrier", 2)])
+            self.assertEqual(os.listdir(folder), [])
+
     def test_groups_that_are_gone_do_not_mix_with_those_of_their_names(self) -> None:
         def body(rank: int, size: int, path: str) -> list[int]:
             import stretto

@@ -133,10 +133,11 @@ stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& 
     if (!is_over) record_number = number;
     return submitted;
   } catch (const Error& error) {
-    const bool is_refused = error.status().code() == StatusCode::invalid_argument;
-    if (!what.blocks && !is_refused) record_number = record(entry);
+    // What the group outlives, perhaps on this rank only, is no call: the others do not count it.
+    const bool is_call = comm->has_failed();
+    if (!what.blocks && is_call) record_number = record(entry);
     flight_entries().end(record_number, false);
-    shared_->note_failure(error.status());
+    if (is_call) shared_->note_failure(error.status());
     throw_for_torch(shared_->told(error.status()));
   } catch (...) {
     flight_entries().end(record_number, false);

@@ -153,7 +153,7 @@ struct Shared {
   int named_rank = 0;     // By which failures name this rank.
   std::string rank_note;  // Which group it is, and what other numbers its ranks have.
   Driver driver;
-  // The first failure but for wrong arguments, after which all is as before; what getError() tells.
+  // The first failure that the group does not outlive; what getError() tells.
   Mutex mutex;
   Status failure STRETTO_GUARDED_BY(mutex);
   std::optional<c10::Stream> branch STRETTO_GUARDED_BY(mutex);
