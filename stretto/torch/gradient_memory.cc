@@ -266,6 +266,10 @@ bool GradientMemory::is_lent(std::size_t index) const {
   return state_ != nullptr && state_->places[index].lent.load(std::memory_order_acquire);
 }
 
+GradientMemory::NoLending::NoLending() : passes_(std::exchange(passes.list, {})) {}
+
+GradientMemory::NoLending::~NoLending() { passes.list = std::move(passes_); }
+
 void GradientMemory::retire() {
   if (state_ == nullptr) return;
   end_pass();

@@ -273,5 +273,39 @@ TEST(GradientMemory, WhatIsKeptInThePlaceOfAFrozenParameterStays) {
   });
 }
 
+// As large as the gradient of a parameter that is frozen when it has been made.
+TEST(GradientMemory, AnOptimizerThatStepsInBackwardKeepsItsStateElsewhere) {
+  run_ranks(1, [](Communicator& communicator) {
+    const auto made = [] { return with_seed(8, [] { return ThreeSquares(); }); };
+    ThreeSquares early = made(), late = made();
+    const DistributedDataParallelOptions one_by_one{.bucket_bytes = {64}};
+    DistributedDataParallel early_ddp(early, communicator, one_by_one);
+    DistributedDataParallel late_ddp(late, communicator, one_by_one);
+    const torch::optim::SGDOptions momentum = torch::optim::SGDOptions(0.1).momentum(0.9);
+    torch::optim::SGD early_sgd(early->parameters(), momentum);
+    torch::optim::SGD late_sgd(late->parameters(), momentum);
+    for (int step = 0; step < 8; ++step) {
+      if (step == 4) early_ddp.step_in_backward(early_sgd);
+      for (auto* const ddp : {&early_ddp, &late_ddp}) {
+        ddp->zero_grad();
+        ddp->forward(batch_of(step, 0).narrow(0, 0, 8)).pow(2).mean().backward();
+      }
+      if (step >= 4) late_sgd.step();
+      expect_same_bits(*early, *late);
+      if (step != 4) continue;
+      ASSERT_EQ(early_sgd.state().size(), 6u);
+      for (const auto& [key, state] : early_sgd.state()) {
+        const auto& own = static_cast<const torch::optim::SGDParamState&>(*state);
+        for (const torch::Tensor& each : early->parameters()) {
+          EXPECT_NE(own.momentum_buffer().const_data_ptr(), each.grad().const_data_ptr());
+        }
+      }
+      for (const ThreeSquares& each : {early, late}) {
+        for (torch::Tensor parameter : each->b->parameters()) parameter.set_requires_grad(false);
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace stretto

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "stretto/base/refuse.h"
+#include "stretto/torch/gradient_memory.h"
 #include "stretto/torch/optimizer_state.h"
 #include "stretto/torch/parameters.h"
 
@@ -92,6 +93,9 @@ ByteVector broadcast_text(Communicator& communicator, const std::string& text, R
 void step_part(torch::optim::Optimizer& optimizer,
                const std::function<bool(const torch::Tensor&)>& chosen, Parts& spare) {
   const Narrowed narrowed(optimizer, chosen, spare);
+  // Its state would have a place for ever, and the reducer puts bytes back in those of parameters
+  // that are frozen.
+  const GradientMemory::NoLending elsewhere;
   optimizer.step();
 }
 

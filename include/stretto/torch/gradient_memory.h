@@ -45,6 +45,19 @@ class GradientMemory {
 
   struct State;
 
+  // While it lives, this thread is lent no places, and its requests are not counted: for what makes
+  // tensors in a pass that outlive it by far.
+  class NoLending {
+   public:
+    NoLending();
+    NoLending(const NoLending&) = delete;
+    NoLending& operator=(const NoLending&) = delete;
+    ~NoLending();
+
+   private:
+    std::vector<std::shared_ptr<State>> passes_;
+  };
+
  private:
   void retire();
 
