@@ -1,7 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
 #include <barrier>
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <vector>
@@ -10,11 +12,15 @@
 
 #include "stretto/reducer/reducer.h"
 #include "tests/support/failures.h"
+#include "tests/support/gradients.h"
 #include "tests/support/run_ranks.h"
 
 // A bucket's hook is finished as soon as the bucket is reduced, not at the end of the step.
 namespace stretto {
 namespace {
+
+using testing::floats;
+using testing::three_gradients;
 
 class Recording : public PlainReduction {
  public:
@@ -127,11 +133,12 @@ class FullMemory final : public HostMemory {
     expect_room();
     return HostMemory::allocate_copy(bytes);
   }
-  bool is_full = false;
+  std::size_t room = SIZE_MAX;  // For so many allocations.
 
  private:
-  void expect_room() const {
-    if (is_full) throw std::runtime_error("the device is full");
+  void expect_room() {
+    if (room == 0) throw std::runtime_error("the device is full");
+    --room;
   }
 };
 
@@ -142,14 +149,14 @@ TEST(ReducerFailure, MemoryThatOneRankLacksEndsTheStepOnAll) {
       const auto memory = std::make_shared<FullMemory>();
       Reducer reducer(communicator, {{"a", DType::f32, 8}, {"b", DType::f32, 8}},
                       {.bucket_bytes = {32}, .find_unused = !in_rebuild, .memory = memory});
-      if (!in_rebuild) memory->is_full = rank == 1;
+      if (!in_rebuild && rank == 1) memory->room = 0;
       const auto steps = [&] {
         for (int step = 0; step < 2; ++step) {
           for (const std::size_t i : {0, 1}) {
             if (in_rebuild || i == 0) reducer.mark_ready(i);
           }
           reducer.finalize();
-          if (in_rebuild) memory->is_full = rank == 1;
+          if (in_rebuild && rank == 1) memory->room = 0;
           (void)reducer.rebuild();
         }
       };
@@ -161,6 +168,34 @@ TEST(ReducerFailure, MemoryThatOneRankLacksEndsTheStepOnAll) {
       EXPECT_THROW(reducer.mark_ready(0), Aborted);
     });
   }
+}
+
+TEST(ReducerFailure, BucketsThatCannotBeRestoredLeaveThoseThatAreThere) {
+  run_ranks(2, [](Communicator& communicator, int rank) {
+    const auto memory = std::make_shared<FullMemory>();
+    Reducer reducer(communicator, three_gradients(), {.bucket_bytes = {32}, .memory = memory});
+    const reducer::BucketOrder before = reducer.bucket_order();
+    reducer::BucketOrder other = before;
+    std::ranges::reverse(other.gradients);
+    memory->room = 1;
+    EXPECT_THROW((void)reducer.restore(other), std::runtime_error);
+    EXPECT_EQ(reducer.bucket_order().gradients, before.gradients);
+    memory->room = SIZE_MAX;
+    for (const bool restores : {false, true}) {
+      for (std::size_t i = 0; i < 3; ++i) {
+        std::ranges::fill(floats(reducer, i), static_cast<float>(rank) + static_cast<float>(i));
+      }
+      if (restores) {
+        EXPECT_TRUE(reducer.restore(other));
+      }
+      for (std::size_t i = 0; i < 3; ++i) reducer.mark_ready(i);
+      reducer.finalize();
+      for (std::size_t i = 0; i < 3; ++i) {
+        const float mean = 0.5F + static_cast<float>(i);
+        for (const float element : floats(reducer, i)) ASSERT_EQ(element, mean) << "gradient " << i;
+      }
+    }
+  });
 }
 
 // Rank 0 shrinks the communicator before rank 1 knows why: what they have besides goes on.

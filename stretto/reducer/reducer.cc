@@ -66,7 +66,9 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
   last_step_.ready_seconds.resize(gradients_.size());
   order_.gradients.resize(gradients_.size());
   std::iota(order_.gradients.rbegin(), order_.gradients.rend(), std::size_t{0});
-  build_buckets(plan_for(order_.gradients));
+  reducer::BucketPlan plan = plan_for(order_.gradients);
+  std::vector<Bucket> buckets = allocate_buckets(plan);
+  use_buckets(std::move(plan), std::move(buckets));
   options_.hook->attach(communicator_, gradients_);
 }
 

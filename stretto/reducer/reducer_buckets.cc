@@ -41,8 +41,7 @@ reducer::BucketPlan Reducer::plan_for(std::span<const std::size_t> order) const 
                                        options_.last_bucket_small);
 }
 
-// Allocates the buckets of `plan` and gives each gradient its place in them.
-void Reducer::build_buckets(reducer::BucketPlan plan) {
+std::vector<Reducer::Bucket> Reducer::allocate_buckets(const reducer::BucketPlan& plan) const {
   std::vector<Bucket> buckets(plan.size());
   for (std::size_t b = 0; b < plan.size(); ++b) {
     std::size_t bytes = 0;
@@ -58,22 +57,33 @@ void Reducer::build_buckets(reducer::BucketPlan plan) {
     bucket.uncomputed.resize(plan[b].gradients.size());
     std::size_t offset = 0;
     for (const std::size_t index : plan[b].gradients) {
-      slots_[index].bucket = b;
-      slots_[index].view = View(bucket.view.data + offset, gradients_[index].count, dtype);
-      bucket.gradient_views.push_back(slots_[index].view);
-      offset += round_up(slots_[index].view.bytes(), kAlignment);
+      const View& view = bucket.gradient_views.emplace_back(bucket.view.data + offset,
+                                                            gradients_[index].count, dtype);
+      offset += round_up(view.bytes(), kAlignment);
     }
   }
+  return buckets;
+}
+
+// Gives each gradient its place in `buckets`, which are those of `plan`.
+void Reducer::use_buckets(reducer::BucketPlan plan, std::vector<Bucket> buckets) {
   std::vector<std::size_t> places;  // Of each bucket, its size and its gradients.
   for (const reducer::PlannedBucket& bucket : plan) {
     places.push_back(bucket.gradients.size());
     places.insert(places.end(), bucket.gradients.begin(), bucket.gradients.end());
   }
+  last_step_.launch_seconds.resize(buckets.size());
+  last_step_.end_seconds.resize(buckets.size());
+  for (std::size_t b = 0; b < plan.size(); ++b) {
+    for (std::size_t i = 0; i < plan[b].gradients.size(); ++i) {
+      Slot& slot = slots_[plan[b].gradients[i]];
+      slot.bucket = b;
+      slot.view = buckets[b].gradient_views[i];
+    }
+  }
   plan_hash_ = hash_of(places);
   plan_ = std::move(plan);
   buckets_ = std::move(buckets);
-  last_step_.launch_seconds.resize(buckets_.size());
-  last_step_.end_seconds.resize(buckets_.size());
   reset_step();
 }
 
@@ -123,27 +133,30 @@ bool Reducer::rebuild() {
                 Rank(0)));
     throw_if_failed();
   }
-  order_.planned_hash = hash_of(order);
+  bool moved = false;
   try {
-    return form_buckets(std::move(order));
+    moved = form_buckets(order);
   } catch (const std::exception& error) {
     give_up(fmt::format("its buckets cannot be formed anew: {}", error.what()));
     throw;
   }
+  order_.planned_hash = hash_of(order);
+  order_.gradients = std::move(order);
+  return moved;
 }
 
-// Returns whether that has changed anything.
-bool Reducer::form_buckets(std::vector<std::size_t> order) {
+// Returns whether that has changed anything. What throws changes nothing.
+bool Reducer::form_buckets(std::span<const std::size_t> order) {
   reducer::BucketPlan plan = plan_for(order);
-  order_.gradients = std::move(order);
   if (plan == plan_) return false;
-  // The old buckets stay alive until their values have moved.
-  std::vector<GradientStorage> old;
-  for (std::size_t i = 0; i < slots_.size(); ++i) old.push_back(gradient(i));
-  build_buckets(std::move(plan));
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    options_.memory->copy(slots_[i].view.span(), old[i].view.span());
+  std::vector<Bucket> buckets = allocate_buckets(plan);
+  for (std::size_t b = 0; b < plan.size(); ++b) {
+    for (std::size_t i = 0; i < plan[b].gradients.size(); ++i) {
+      options_.memory->copy(buckets[b].gradient_views[i].span(),
+                            slots_[plan[b].gradients[i]].view.span());
+    }
   }
+  use_buckets(std::move(plan), std::move(buckets));
   return true;
 }
 
@@ -159,10 +172,11 @@ bool Reducer::restore(reducer::BucketOrder order) {
     refuse("the order of buckets that is to be restored is not one of {} gradients",
            gradients_.size());
   }
+  const bool moved = form_buckets(order.gradients);
   next_rebuild_step_ = step_ + order.steps_before_next;
   rebuild_due_ = false;
   order_ = std::move(order);
-  return form_buckets(order_.gradients);
+  return moved;
 }
 
 }  // namespace stretto

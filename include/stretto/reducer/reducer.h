@@ -180,7 +180,8 @@ class Reducer {
   bool rebuild();
   // Forms the buckets of another reducer of the same gradients, between steps, on all ranks, and
   // new ones in the same steps as that. Returns whether storage has moved; sends nothing. Throws
-  // InvalidArgument if `order` is none of these gradients.
+  // InvalidArgument if `order` is none of these gradients, and what allocating buckets throws; then
+  // nothing has changed.
   bool restore(reducer::BucketOrder order);
   reducer::BucketOrder bucket_order() const;
 
@@ -217,8 +218,9 @@ class Reducer {
   };
   enum class Data : std::uint8_t { on_all_ranks, uneven, not_here };  // Who has some in a step.
   reducer::BucketPlan plan_for(std::span<const std::size_t> order) const;
-  void build_buckets(reducer::BucketPlan plan);
-  bool form_buckets(std::vector<std::size_t> order);
+  std::vector<Bucket> allocate_buckets(const reducer::BucketPlan& plan) const;
+  void use_buckets(reducer::BucketPlan plan, std::vector<Bucket> buckets);
+  bool form_buckets(std::span<const std::size_t> order);
   FullBucket full(std::size_t bucket) const;
   void communicate(bool full, TimePoint begin);
   void launch_full_buckets();
