@@ -4,13 +4,13 @@
 // Memory that scheduled backends give.
 
 #include <algorithm>
-#include <bit>
 
 #include <fmt/format.h>
 
 #include "stretto/base/memory_limit.h"
 #include "stretto/communicator/arguments.h"
 #include "stretto/communicator/scheduled_backend.h"
+#include "stretto/group/packing.h"
 
 namespace stretto::communicator {
 namespace {
@@ -63,7 +63,7 @@ void ScheduledBackend::lend_scratch(CollectiveCall& call) {
   auto found = std::ranges::find_if(*scratch_, fits);
   if (found == scratch_->end()) {
     held.unlock();
-    auto made = allocate_region(std::bit_ceil(bytes), transport::MemoryKind::device);
+    auto made = allocate_region(group::scratch_bytes_for(bytes), transport::MemoryKind::device);
     made.status()
         .with_context(fmt::format("rank {}: {}: {} bytes of scratch on the device", rank().value(),
                                   name(call.operation.collective), bytes))

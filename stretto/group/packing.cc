@@ -83,6 +83,11 @@ void Packing::unpack(execution::Turn& turn) {
   }
 }
 
+std::size_t scratch_bytes_for(std::size_t bytes) {
+  const std::size_t least = std::max(bytes, kScratchBytesMin);
+  return round_up(least, std::bit_floor(least) / 8);
+}
+
 Result<transport::Region> ScratchPool::take(std::size_t bytes, transport::Endpoint& transport) {
   // The smallest that fits.
   const auto size_or_most = [&](const auto& region) {
@@ -90,9 +95,7 @@ Result<transport::Region> ScratchPool::take(std::size_t bytes, transport::Endpoi
   };
   const auto found = std::ranges::min_element(idle_, {}, size_or_most);
   if (found == idle_.end() || found->bytes.size() < bytes) {
-    const std::size_t least = std::max(bytes, kScratchBytesMin);
-    // An eighth more at most, for others that are nearly as long.
-    return transport.allocate(round_up(least, std::bit_floor(least) / 8));
+    return transport.allocate(scratch_bytes_for(bytes));
   }
   transport::Region region = std::move(*found);
   idle_.erase(found);

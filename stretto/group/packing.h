@@ -50,6 +50,10 @@ struct Packing {
   std::size_t output_begin() const;
 };
 
+// How much is made where so much scratch is wanted: 64 KiB, or an eighth more at most, for others
+// that are nearly as long.
+std::size_t scratch_bytes_for(std::size_t bytes);
+
 // Registered memory that is used again and again, so that packing costs no system calls.
 class ScratchPool {
  public:

@@ -422,6 +422,18 @@ TEST_F(DeviceMemory, WithoutADeviceThereIsNone) {
                   "needs stretto's kernels for GPUs, which cannot be loaded (/nowhere/kernels.so");
 }
 
+TEST_F(DeviceMemory, ListsTakeLittleMoreScratchThanTheyAreLong) {
+  const FakeEnvironment environment = nccl_variables();
+  const auto alone = join({.rank = 0, .size = 1, .backend = "cuda", .environment = &environment});
+  constexpr std::size_t kBytes = std::size_t{5} << 20;
+  const auto data = alone->allocate<float>(kBytes / sizeof(float), alone->device());
+  const std::size_t before = Double::get().control().exported_bytes;
+  alone->all_reduce_coalesced(std::array{view_of(data.span())}, {.factor = 1.5}).wait();
+  const std::size_t made = Double::get().control().exported_bytes - before;
+  EXPECT_GE(made, kBytes);
+  EXPECT_LE(made, kBytes / 8 * 9);
+}
+
 TEST_F(DeviceMemory, TooMuchIsToldWithRankAndCause) {
   DoubleRanks ranks = make(2);
   Double::get().change([](Control& control) { control.exportable_bytes = 1 << 20; });
