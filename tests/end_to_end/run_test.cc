@@ -107,6 +107,18 @@ TEST(Run, PassesSignalsOn) {
   }
 }
 
+// Programs have not said yet what they do with it, and it would end them.
+TEST(Run, PassesNothingForProgramsOnToRanksThatStartAfterIt) {
+  sigset_t blocked, before;
+  ::sigemptyset(&blocked);
+  ::sigaddset(&blocked, SIGUSR1);
+  ::pthread_sigmask(SIG_BLOCK, &blocked, &before);  // Until the launcher asks for it.
+  Tool tool({"run", "-n", "2", "--", "sleep", "0.2"});
+  ::kill(tool.pid(), SIGUSR1);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  EXPECT_EQ(tool.status(), 0) << tool.errors().finish();
+}
+
 TEST(Run, AnInterruptedJobReturnsLikeAnInterruptedProgram) {
   Tool tool({"run", "-n", "2", "--", "sh", "-c", "echo ready; exec sleep 60"});
   ASSERT_TRUE(tool.output().wait_for("[0] ready"));

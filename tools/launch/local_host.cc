@@ -118,9 +118,10 @@ Status LocalHost::take_started(RankEvent& event) {
   const bool is_restart = event.local_rank < static_cast<int>(pids_.size());
   if (!is_restart) pids_.push_back(0);
   pids_[static_cast<std::size_t>(event.local_rank)] = event.pid;
-  // What the others have been sent since this one was to be started.
+  // What the others have been sent since this one was to be started, but for what would end a
+  // program that cannot have said yet what it does with it.
   for (std::size_t i = signals_before_start_; i < signals_sent_.size(); ++i) {
-    ::kill(-event.pid, signals_sent_[i]);
+    if (!is_for_programs(signals_sent_[i])) ::kill(-event.pid, signals_sent_[i]);
   }
   const int rank = options_.rank_of(event.local_rank);
   const auto prefix = [&](int fd) {
@@ -188,7 +189,7 @@ void LocalHost::restart(int local_rank, int number) {
 
 // The guardian keeps ranks that have ended as zombies: none of these numbers means something else.
 void LocalHost::send(int signal) {
-  ending_ = ending_ || (signal != SIGUSR1 && signal != SIGUSR2);
+  ending_ = ending_ || !is_for_programs(signal);
   signals_sent_.push_back(signal);
   for (const pid_t pid : pids_) {
     if (pid > 0) ::kill(-pid, signal);

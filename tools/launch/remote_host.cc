@@ -20,6 +20,7 @@
 #include "tools/launch/child.h"
 #include "tools/launch/messages.h"
 #include "tools/launch/rank_environment.h"
+#include "tools/launch/signals.h"
 
 namespace stretto::launch {
 namespace {
@@ -176,7 +177,7 @@ void RemoteHost::restart(int local_rank, int number) {
 void RemoteHost::send(int signal) {
   if (heard_) {
     (void)write_line(fmt::format("{}\n", signal));
-  } else if (signal != SIGUSR1 && signal != SIGUSR2) {
+  } else if (!is_for_programs(signal)) {
     ending_ = true;
     if (shell_ > 0) ::kill(-shell_, SIGTERM);
   }

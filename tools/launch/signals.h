@@ -14,6 +14,9 @@
 
 namespace stretto::launch {
 
+// Whether ranks are sent it for their programs' purposes; the others tell them to end.
+constexpr bool is_for_programs(int signal) { return signal == SIGUSR1 || signal == SIGUSR2; }
+
 // The signals a launcher answers to (SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2), as something to
 // wait for. A signal the launcher was started to ignore, by nohup say, stays ignored. Blocks them
 // in the calling thread, and so in all threads that are started later; SIGPIPE and SIGXFSZ are
