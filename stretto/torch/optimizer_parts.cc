@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <type_traits>
 #include <utility>
 
 #include "stretto/base/refuse.h"
@@ -50,6 +51,35 @@ bool is_among(const torch::Tensor& parameter, const std::vector<const void*>& or
                                     static_cast<const void*>(parameter.unsafeGetTensorImpl()));
 }
 
+std::vector<torch::Device> devices_of(const std::vector<torch::Tensor>& parameters) {
+  std::vector<torch::Device> devices;
+  for (const torch::Tensor& parameter : parameters) {
+    if (std::ranges::find(devices, parameter.device()) == devices.end()) {
+      devices.push_back(parameter.device());
+    }
+  }
+  if (devices.empty()) devices.push_back(torch::kCPU);  // There are settings all the same.
+  return devices;
+}
+
+// All of an archive is read to one device, so it is read once for each that has parameters.
+void load_where_parameters_are(torch::optim::Optimizer& optimizer,
+                               std::span<const std::byte> bytes) {
+  std::remove_reference_t<decltype(optimizer.state())> loaded;
+  const std::vector<torch::Tensor> parameters = parameters_of(optimizer);
+  for (const torch::Device device : devices_of(parameters)) {
+    torch::serialize::InputArchive archive = archive_of(bytes, device);
+    load_whole(optimizer, archive);
+    for (const torch::Tensor& parameter : parameters) {
+      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+      if (parameter.device() != device || found == optimizer.state().end()) continue;
+      loaded[found->first] = std::move(found->second);
+      optimizer.state().erase(found);
+    }
+  }
+  optimizer.state() = std::move(loaded);
+}
+
 }  // namespace
 
 void check_steps_in_parts(const torch::optim::Optimizer& optimizer) {
@@ -77,8 +107,7 @@ void load_whole(torch::optim::Optimizer& optimizer, torch::serialize::InputArchi
   }
 }
 
-torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes,
-                                          const std::optional<torch::Device>& device) {
+torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes, torch::Device device) {
   torch::serialize::InputArchive archive;
   archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size(), device);
   return archive;
@@ -131,8 +160,7 @@ void broadcast_optimizer(torch::optim::Optimizer& optimizer, Communicator& commu
   if (communicator.rank() == root) torch::save(optimizer, text);
   const ByteVector bytes = ddp::broadcast_text(communicator, text.str(), root, timeout);
   if (communicator.rank() == root) return;
-  torch::serialize::InputArchive archive = ddp::archive_of(bytes, std::nullopt);
-  ddp::load_whole(optimizer, archive);
+  ddp::load_where_parameters_are(optimizer, bytes);
 }
 
 }  // namespace stretto

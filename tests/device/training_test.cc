@@ -15,6 +15,7 @@
 #include <torch/torch.h>
 
 #include "stretto/base/stream_guard.h"
+#include "stretto/torch/optimizer_state.h"
 #include "stretto/torch/sharded_optimizer.h"
 #include "stretto/torch/streams.h"
 #include "stretto/torch/sync_batch_norm.h"
@@ -153,6 +154,32 @@ TEST_P(DeviceTraining, AShardedOptimizerStepsOnRanksWithoutData) {
     train(ddp, [&] { sharded.step(); }, {.joinables = {&sharded}});
     train(twin, [&] { whole.step(); }, {});
     expect_same_bits(sharded_model, whole_model);
+  });
+}
+
+// The root has both parameters on its device, and the others have one on the host.
+TEST_P(DeviceTraining, TheStateOfTheRootsOptimizerComesToThePlacesOfParameters) {
+  on_ranks(2, [](Communicator& communicator) {
+    const bool is_root = communicator.rank() == Rank(0);
+    const torch::Device device = device_of(communicator);
+    const std::vector<torch::Tensor> parameters{
+        torch::zeros({3}).to(device), torch::zeros({3}).to(is_root ? device : torch::kCPU)};
+    torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(1).momentum(0.5));
+    for (const torch::Tensor& parameter : parameters) {
+      parameter.mutable_grad() = torch::full({3}, is_root ? 1.F : 3.F).to(parameter.device());
+    }
+    optimizer.step();
+    broadcast_optimizer(optimizer, communicator);
+    for (const torch::Tensor& parameter : parameters) {
+      const auto& state = *optimizer.state().at(parameter.unsafeGetTensorImpl());
+      const auto& of_sgd = static_cast<const torch::optim::SGDParamState&>(state);
+      EXPECT_EQ(of_sgd.momentum_buffer().device(), parameter.device());
+    }
+    optimizer.step();
+    const float expected = is_root ? -1 - (0.5F + 1) : -3 - (0.5F + 3);  // By the root's momentum.
+    for (const torch::Tensor& parameter : parameters) {
+      EXPECT_TRUE(torch::equal(parameter.cpu(), torch::full({3}, expected)));
+    }
   });
 }
 

@@ -33,9 +33,8 @@ std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer);
 // as it was.
 void load_whole(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive);
 
-// What an OutputArchive has written, with its tensors on `device`; nothing: where they were then.
-torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes,
-                                          const std::optional<torch::Device>& device);
+// What an OutputArchive has written, with its tensors on `device`.
+torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes, torch::Device device);
 
 inline constexpr std::size_t kAnyLength = std::numeric_limits<std::size_t>::max();
 // What `root` has packed into `text`, of any length, on all ranks. Collective, blocks.

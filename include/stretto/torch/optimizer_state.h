@@ -14,8 +14,9 @@ namespace stretto {
 
 // Makes the settings (learning rates) and the state (momentum, moments) of `root`'s optimizer
 // everyone's: for ranks that come later, or have fallen behind. All have the same kind of optimizer
-// for the same parameters, which stay as they are. `timeout`: of each message; default: the
-// communicator's. Collective, blocks. Throws what Communicator::broadcast() throws.
+// for the same parameters, which stay as they are, and the state comes to their devices. `timeout`:
+// of each message; default: the communicator's. Collective, blocks. Throws what
+// Communicator::broadcast() throws.
 void broadcast_optimizer(torch::optim::Optimizer& optimizer, Communicator& communicator,
                          Rank root = 0, const std::optional<Duration>& timeout = std::nullopt);
 
