@@ -87,6 +87,8 @@ class DeviceOperations {
   // For a call that is to begin behind what is on that stream now. Fails if the device says no.
   // `is_captured`: as that function has just said.
   virtual Result<Mark> mark(void* stream, bool is_captured) = 0;
+  // The call with that mark will never begin.
+  virtual void forget(int mark) = 0;
 
  protected:
   ~DeviceOperations() = default;
@@ -165,7 +167,7 @@ struct LibraryGroup {
 // the library is part of, such as MPI, which wants that done by a thread of the program.
 using MakeLibrary = CollectiveLibrary* (*)(const LibraryGroup& group, char* text,
                                            std::size_t text_bytes);
-#define STRETTO_MAKE_LIBRARY stretto_collectives_9
+#define STRETTO_MAKE_LIBRARY stretto_collectives_10
 #define STRETTO_TEXT_OF(name) #name
 #define STRETTO_TEXT(name) STRETTO_TEXT_OF(name)
 inline constexpr const char* kMakeLibrary = STRETTO_TEXT(STRETTO_MAKE_LIBRARY);

@@ -185,7 +185,7 @@ std::vector<std::shared_ptr<CapturedEnd>> go_by_memory(std::span<CollectiveCall>
   for (CollectiveCall& call : calls) {
     if (!call.packing || !call.packing->is_on_device()) continue;
     Mark mark = of_device(devices.mark(stream->handle, stream->is_captured), call, caller);
-    call.packing->mark = mark.number;
+    call.packing->mark = group::HeldMark(devices, mark.number);
     if (mark.captured != nullptr) captured.push_back(std::move(mark.captured));
   }
   return captured;

@@ -39,6 +39,7 @@ class CudaDevice final : public execution::SharedDevice {
                       const BufferParts& parts) const override;
   Result<bool> is_captured(void* stream) override;
   Result<Mark> mark(void* stream, bool) override;
+  void forget(int mark) override { marks_->forget(mark); }
 
  private:
   // What create() has made and nobody has freed.

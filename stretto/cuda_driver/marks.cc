@@ -33,15 +33,16 @@ Result<int> Marks::add(StreamHandle stream) {
 }
 
 Status Marks::let_wait(StreamHandle stream, int mark) {
-  Event event = nullptr;
-  {
-    const MutexLock held(mutex_);
-    event = std::exchange(marks_[static_cast<std::size_t>(mark)], nullptr);
-  }
+  Event event = take(mark);
   if (event == nullptr) return {};
   const int result = driver_->call().stream_wait_event(stream, event, 0);
   give_back(event);  // The stream waits for what it was when that was said.
   return driver_->status_of_call("cuStreamWaitEvent", result);
+}
+
+Marks::Event Marks::take(int mark) {
+  const MutexLock held(mutex_);
+  return std::exchange(marks_[static_cast<std::size_t>(mark)], nullptr);
 }
 
 Result<Marks::Event> Marks::take_event() {

@@ -28,12 +28,16 @@ class Marks {
   Result<int> add(StreamHandle stream);
   // What the stream gets from now on comes behind it; the mark is gone.
   Status let_wait(StreamHandle stream, int mark);
+  // The mark is gone.
+  void forget(int mark) { give_back(take(mark)); }
 
   // An event of Driver::make_event(), or one that has been given back.
   Result<Event> take_event();
   void give_back(Event event);
 
  private:
+  Event take(int mark);
+
   std::shared_ptr<const Driver> driver_;
   Mutex mutex_;
   std::vector<Event> marks_ STRETTO_GUARDED_BY(mutex_);  // By number; null: free.

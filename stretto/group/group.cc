@@ -38,7 +38,6 @@ execution::Call call_of(const Group::Submission& submission, std::uint32_t seque
   if (!packing || !packing->is_on_device()) return call;
   call.input.kind = call.output.kind = packing->kind;
   call.parts = &packing->parts;
-  call.mark = packing->mark;
   return call;
 }
 

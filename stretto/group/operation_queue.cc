@@ -72,6 +72,9 @@ bool OperationQueue::start_ready(execution::Turn& turn) {
     moved = true;
     report(item);
     if (packed.ok()) {
+      if (auto& packing = item.collective->packing) {
+        item.collective->call.mark = packing->mark.take();
+      }
       item.execution->start(item.collective->call, turn);
     } else {
       item.execution->fail(packed);
@@ -156,7 +159,10 @@ void OperationQueue::fail(const Status& reason, bool of_others) {
     item.execution->fail(reason);
     if (item.execution->ended()) collective.finish(reason);
   }
-  for (; !queue_.empty(); queue_.pop()) queue_.front().collective->finish(reason);
+  for (; !queue_.empty(); queue_.pop()) {
+    queue_.front().collective->packing.reset();  // With the mark of the call.
+    queue_.front().collective->finish(reason);
+  }
 }
 
 bool OperationQueue::release_buffers(const Status& reason, execution::Turn& turn) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "stretto/base/collective_library.h"
@@ -14,6 +15,24 @@
 
 namespace stretto::group {
 
+// What DeviceOperations::mark() has said, until the call with it begins. It is forgotten if the
+// call never does.
+class HeldMark {
+ public:
+  HeldMark() = default;
+  // `devices` must outlive it.
+  HeldMark(DeviceOperations& devices, int number) : mark_(&devices, Forget{number}) {}
+  // For whoever begins the call; -1: there is none.
+  int take() { return mark_.release() == nullptr ? -1 : mark_.get_deleter().number; }
+
+ private:
+  struct Forget {
+    int number;
+    void operator()(DeviceOperations* devices) const { devices->forget(number); }
+  };
+  std::unique_ptr<DeviceOperations, Forget> mark_;
+};
+
 // What has to happen to the caller's buffers before a collective and after it, where its schedule
 // cannot run on them as they are: a factor, several buffers as one, an input that the output
 // overwrites too early.
@@ -23,7 +42,7 @@ struct Packing {
   // Of kind device, nothing is done here: a library takes the parts as they are, and an execution
   // on mapped memory copies them there, when what `mark` stands for has been done.
   transport::MemoryKind kind = transport::MemoryKind::host;
-  int mark = -1;
+  HeldMark mark = {};
   // Whether the result comes behind the sources in the scratch, not in their place.
   bool apart = false;
   // Where the sources go. Null: scratch that the group lends, of their size.

@@ -184,6 +184,14 @@ Result<Mark> NcclLibrary::mark(void* of_caller, bool is_captured) {
   return Mark{number, std::move(end)};
 }
 
+void NcclLibrary::forget(int mark) {
+  {
+    const MutexLock held(mutex_);
+    captured_.erase(mark);  // Before another call gets its number.
+  }
+  marks_->forget(mark);
+}
+
 const NcclLibrary::Running* NcclLibrary::find(int operation) const {
   const auto found = std::ranges::find(running_, operation, &Running::number);
   return found == running_.end() ? nullptr : &*found;

@@ -102,6 +102,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   }
   Result<bool> is_captured(void* stream) override;
   Result<Mark> mark(void* stream, bool is_captured) override;
+  void forget(int mark) override;
   bool is_launched(int operation) override;
   bool let_wait(void* stream, int operation) override;
   bool has_given_back() override;

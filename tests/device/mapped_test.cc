@@ -283,6 +283,34 @@ TEST_F(DeviceMemory, WhatCannotBeIsRefusedWithASentence) {
   });
 }
 
+// The first group goes by how many events operations need that are in flight together.
+TEST_F(DeviceMemory, CallsThatNeverBeginLeaveNoEventBehind) {
+  DoubleRanks ranks = make(2);
+  std::atomic<bool> told{false};
+  ranks.on_all([&](Communicator& rank) {
+    const std::unique_ptr<Communicator> groups[] = {rank.split({.color = 0}),
+                                                    rank.split({.color = 0})};
+    const auto data = rank.allocate<float>(8, rank.device());
+    while (rank.rank() == 1 && !told) std::this_thread::sleep_for(milliseconds(5));
+    if (rank.rank() == 1) return;
+    int before = 0;
+    for (const auto& group : groups) {
+      before = Double::get().control().events;
+      std::vector<Work> works;
+      for (int i = 0; i < 20; ++i) {
+        works.push_back(group->all_reduce(data.span(), {.timeout = milliseconds(200)}));
+      }
+      for (Work& work : works) EXPECT_EQ(work.wait_status().code(), StatusCode::timeout);
+    }
+    const View foreign(Double::get().allocate(32, *rank.device()), 8, DType::f32);
+    for (int i = 0; i < 100; ++i) {
+      error_of<InvalidArgument>([&] { rank.all_reduce(foreign).wait(); });
+    }
+    EXPECT_LT(Double::get().control().events - before, 5);
+    told = true;
+  });
+}
+
 TEST_F(DeviceMemory, ListsThatLieOneBehindTheOtherAreOneBuffer) {
   DoubleRanks ranks = make(2);
   ranks.on_all([](Communicator& rank) {

@@ -72,6 +72,7 @@ struct Control {
   int aborts = 0;
   int destroyed = 0;
   int kernels = 0;  // Of ours that have begun.
+  int events = 0;   // That have been created, less those that have been destroyed.
   int allocations = 0;
   // Of memory for export, that are there: its bytes, and places that are reserved or hold it.
   std::size_t exported_bytes = 0;

@@ -319,6 +319,8 @@ int cuStreamWaitEvent(StreamHandle stream, void* event, unsigned) {
 int cuEventCreate(void** event, unsigned) {
   if (!has_context()) return kInvalidContext;
   *event = new Event;
+  const std::lock_guard held(shared().mutex);
+  ++shared().control.events;
   return kSuccess;
 }
 int cuEventRecord(void* event, StreamHandle stream) {
@@ -343,6 +345,8 @@ int cuEventQuery(void* event) {
 }
 int cuEventDestroy_v2(void* event) {
   delete static_cast<Event*>(event);
+  const std::lock_guard held(shared().mutex);
+  --shared().control.events;
   return kSuccess;
 }
 int cuCtxSynchronize() {
