@@ -20,6 +20,9 @@ namespace {
 // A rank that copies of another's memory is done in a fraction of a millisecond, or two if pages
 // have to be found, unless it is stopped.
 constexpr std::chrono::seconds kLastCopyTime(1);
+// A device is done with what an operation has begun there as soon as it is with what the program
+// had begun before, which may wait for what never comes.
+constexpr std::chrono::seconds kLastKernelTime(10);
 // Within this, a rank that abandons an operation or dies is heard of: by the heartbeat, at the
 // latest.
 constexpr std::chrono::seconds kReasonTime(3);
@@ -266,16 +269,26 @@ bool MappedExecution::release_mappings() {
   return true;
 }
 
-// Abandons the run, and ends it when nobody copies from or to this rank's private memory any more:
-// its owner gets it back then. See window.h, Note [private memory of an abandoned operation].
+// Abandons the run, and ends it when the device has ended its part, and nobody copies from or to
+// this rank's private memory any more: its owner gets it back then. See window.h, Note [private
+// memory of an abandoned operation].
 void MappedExecution::release_buffers(bool has_lock) {
   if (phase_ != Phase::releasing) {
+    const bool has_begun = call_.parts != nullptr && call_.parts->has_sources();
+    // Only to wait for the program.
+    if (phase_ == Phase::staging && !has_begun) queue_ = &host_queue();
     phase_ = Phase::releasing;
     own().abandoned.store(windows_->entered, std::memory_order_seq_cst);
     arrived_ = 0;
     abandoned_at_ = Clock::now();
   }
-  if (!queue_->is_done()) return;
+  if (!queue_->is_done()) {
+    if (Clock::now() - abandoned_at_ < kLastKernelTime) return;
+    log(LogLevel::warning,
+        "{} has failed, and its device has not ended its part in {} s: keep the buffers until it "
+        "has",
+        describe(call_.operation), kLastKernelTime.count());
+  }
   const auto self = static_cast<std::uint32_t>(membership_->rank.value()) + 1;
   for (; process_ && arrived_ < windows_->of.size(); ++arrived_) {
     if (windows_->of[arrived_]->reaches_into.load(std::memory_order_seq_cst) != self) continue;

@@ -67,7 +67,8 @@ class MappedExecution final : public Execution {
     entering,  // Until all have posted.
     running,
     syncing,
-    releasing,  // After a failure: until nobody copies from or to this rank's private memory.
+    releasing,  // After a failure: until nobody copies from or to this rank's private memory, nor
+                // its device from or to anything.
     ended,
   };
   // Where a turn of running steps has stopped; `queue_works`: at a sync or the end, which is not to

@@ -11,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <future>
 #include <thread>
 #include <tuple>
 
@@ -280,6 +281,26 @@ TEST_F(DeviceMemory, WhatCannotBeIsRefusedWithASentence) {
     // Nothing has begun, so the group goes on.
     rank.all_reduce(data.span()).wait();
     rank.all_reduce(host).wait();
+  });
+}
+
+// The buffers are the program's as soon as the time is up: nothing of the operation is there yet.
+TEST_F(DeviceMemory, TimeIsUpForWhatTheProgramNeverLetsBegin) {
+  DoubleRanks ranks = make(2);
+  std::promise<void> goes_on;
+  ranks.on_all([&](Communicator& rank) {
+    const auto data = rank.allocate<float>(8, rank.device());
+    rank.barrier().wait();  // To zero it waits for all streams of the double.
+    if (rank.rank() == 0) {
+      const auto waits_for = goes_on.get_future().share();
+      Double::get().enqueue(*rank.device(), nullptr, [waits_for] { waits_for.wait(); });
+    }
+    Work work = rank.all_reduce(data.span(), {.timeout = milliseconds(300)});
+    const Deadline late = Deadline::after(std::chrono::seconds(5));
+    while (!work.done() && !late.passed()) std::this_thread::sleep_for(milliseconds(5));
+    EXPECT_FALSE(late.passed());
+    if (rank.rank() == 0) goes_on.set_value();
+    EXPECT_EQ(work.wait_status().code(), StatusCode::timeout);
   });
 }
 
