@@ -40,6 +40,13 @@ Status Marks::let_wait(StreamHandle stream, int mark) {
   return driver_->status_of_call("cuStreamWaitEvent", result);
 }
 
+bool Marks::has_passed(int mark) {
+  const Driver::Current current(*driver_);
+  const MutexLock held(mutex_);
+  Event const event = marks_[static_cast<std::size_t>(mark)];
+  return event == nullptr || driver_->call().event_query(event) != DriverInterface::kNotReady;
+}
+
 Marks::Event Marks::take(int mark) {
   const MutexLock held(mutex_);
   return std::exchange(marks_[static_cast<std::size_t>(mark)], nullptr);

@@ -28,6 +28,9 @@ class Marks {
   Result<int> add(StreamHandle stream);
   // What the stream gets from now on comes behind it; the mark is gone.
   Status let_wait(StreamHandle stream, int mark);
+  // Whether the stream has come there. Its device may have failed instead, which is told by what
+  // is begun next.
+  bool has_passed(int mark);
   // The mark is gone.
   void forget(int mark) { give_back(take(mark)); }
 

@@ -287,14 +287,19 @@ void NcclLibrary::move() {
       record_end(running);
     }
     // A copy from or to memory of the host may wait for all that the stream has, which may wait for
-    // a rank that has died; and this thread holds the lock. Such a launch has the stream to itself.
+    // a rank that has died; and this thread holds the lock. Such a launch has the stream to itself,
+    // which does not wait for the program's either.
     if (running.phase == Running::Phase::queued) {
-      if (running.needs_stream_alone && &running != &running_.front()) return;
+      if (running.needs_stream_alone && !can_have_stream_alone(running)) return;
       begin(running);
       if (running.phase == Running::Phase::launching || !failure_.empty()) return;
     }
     if (running.needs_stream_alone) return;
   }
+}
+
+bool NcclLibrary::can_have_stream_alone(const Running& running) const {
+  return &running == &running_.front() && (!running.mark || marks_->has_passed(*running.mark));
 }
 
 void NcclLibrary::begin(Running& running) {

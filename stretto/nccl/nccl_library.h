@@ -118,6 +118,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   // Below, with the communicator.
   void move() STRETTO_REQUIRES(shared_->mutex);
   bool find_end(int operation) STRETTO_REQUIRES(shared_->mutex);
+  bool can_have_stream_alone(const Running& running) const;
   void begin(Running& running) STRETTO_REQUIRES(shared_->mutex);
   ResultCode begin_steps(const Running& running) STRETTO_REQUIRES(shared_->mutex);
   ResultCode begin_step(const Step& step, RedOp op, StreamHandle stream)

@@ -107,6 +107,26 @@ TEST_F(NcclDoubleFails, WhatIsCopiedFromTheHostHasTheStreamToItself) {
   });
 }
 
+// Nor does the engine wait, without which other groups would not go on.
+TEST_F(NcclDoubleFails, WhatIsCopiedFromTheHostBeginsWhenTheProgramIsThere) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const auto part = rank.split({.color = 0});
+    const std::size_t sent = rank.rank() == 0 ? 1 : 2;
+    std::vector<float> own(2 * sent, 1.0f), all(3), host(8);
+    Double::get().delay_program(*rank.device(), milliseconds(800));
+    Work exchanged;
+    const double took = seconds_of([&] {
+      exchanged = rank.all_to_all(own, all, {.send_counts = {sent, sent}, .recv_counts = {1, 2}});
+      part->all_reduce(host).wait();
+    });
+    EXPECT_LT(took, 0.5);
+    EXPECT_FALSE(exchanged.done());
+    exchanged.wait();
+    EXPECT_EQ(all, std::vector<float>(3, 1.0f));
+  });
+}
+
 // M7: NCCL's kernels wait for a rank that has died, and say nothing; the survivors hear who.
 TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDevice) {
   Double::get().reset([](auto& control) { control.stalls = true; });

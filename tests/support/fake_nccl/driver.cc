@@ -10,7 +10,6 @@
 #include <array>
 #include <cstring>
 #include <map>
-#include <set>
 #include <vector>
 
 #include "tests/support/fake_nccl/fake.h"
@@ -45,10 +44,18 @@ Pages& pages() {
   return *made;
 }
 
-// What the host has locked, by where it begins.
-std::set<void*>& locked() {
-  static auto* const made = new std::set<void*>;
+// How many bytes the host has locked, by where they begin.
+std::map<const void*, std::size_t>& locked() {
+  static auto* const made = new std::map<const void*, std::size_t>;
   return *made;
+}
+
+bool is_locked(const void* data) {
+  const std::lock_guard held(shared().mutex);
+  const auto behind = locked().upper_bound(data);
+  if (behind == locked().begin()) return false;
+  const auto& [begin, bytes] = *std::prev(behind);
+  return data < static_cast<const std::byte*>(begin) + bytes;
 }
 
 }  // namespace
@@ -159,6 +166,11 @@ int cuMemcpyAsync(std::uint64_t to, std::uint64_t from, std::size_t bytes, Strea
   if (!has_context()) return kInvalidContext;
   std::byte* const target = reach(reinterpret_cast<void*>(to));
   const std::byte* const source = reach(reinterpret_cast<const void*>(from));
+  // What the host has not locked the driver copies by memory of its own, when it comes to it.
+  for (const std::uint64_t end : {to, from}) {
+    const auto* const data = reinterpret_cast<const void*>(end);
+    if (!is_device_memory(data) && !is_locked(data)) finish(stream);
+  }
   enqueue(stream, [=] { std::copy_n(source, bytes, target); });
   return kSuccess;
 }
@@ -178,7 +190,7 @@ int cuMemHostRegister_v2(void* data, std::size_t bytes, unsigned flags) {
   const std::lock_guard held(shared().mutex);
   if (shared().control.refuses_locks || bytes == 0) return kInvalidValue;
   if (flags != kPortable) shared().misused("pages are locked for one device only");
-  if (!locked().insert(data).second) return kAlreadyLocked;
+  if (!locked().emplace(data, bytes).second) return kAlreadyLocked;
   ++shared().control.locked_pieces;
   return kSuccess;
 }

@@ -126,6 +126,8 @@ int current_device();
 // graph is.
 void enqueue(StreamHandle stream, std::function<void()> work);
 bool is_captured(StreamHandle stream);
+// Waits until a stream that is not captured has done what is there.
+void finish(StreamHandle stream);
 
 }  // namespace stretto::fake_nccl
 

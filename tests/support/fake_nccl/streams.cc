@@ -196,6 +196,13 @@ bool is_captured(StreamHandle stream) {
   return stream != nullptr && stream->graph != nullptr;
 }
 
+void finish(StreamHandle stream) {
+  const cuda::OpaqueStream* const of = stream_of(stream);
+  std::unique_lock held(shared().mutex);
+  if (of->graph != nullptr) return;
+  shared().changed.wait(held, [of, all = of->begun] { return of->ended >= all; });
+}
+
 }  // namespace stretto::fake_nccl
 
 using namespace stretto::fake_nccl;
