@@ -278,9 +278,11 @@ def futures_wait_too(one: Rank) -> None:
     tensor = torch.full((8, 4), one.rank + 1.0, device=one.device)
     work = dist.all_reduce(tensor.t(), group=one.group, async_op=True)
     doubled = work.get_future().then(lambda future: future.value()[0] * 2)
+    made = work.get_future().then(lambda _: torch.empty(1, device=one.device.type).device.index)
     doubled.wait()
     wanted = torch.full((4, 8), 2 * one.sum_over_ranks())
     assert torch.equal(doubled.value().cpu(), wanted), doubled.value().cpu()
+    assert made.wait() == one.device.index, made.value()
 
 
 def inputs_may_be_dropped(one: Rank) -> None:

@@ -10,6 +10,7 @@
 
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <fmt/format.h>
 
@@ -331,7 +332,10 @@ c10::intrusive_ptr<Future> WorkStretto::make_future(
     const Status& status = ended.ok() ? waits : ended;
     const std::shared_ptr<Shared> alive = status.ok() ? nullptr : shared.lock();
     try {
-      // For which its callbacks wait.
+      // Callbacks have the device that is current now, and wait for the stream that is.
+      const auto& devices = future->devices();
+      const c10::OptionalDeviceGuard on_device(devices.empty() ? std::nullopt
+                                                               : std::optional(devices.front()));
       const c10::OptionalStreamGuard on_stream(stream_of_events(*future, stream));
       complete(*future, alive != nullptr ? alive->told(status) : status);
     } catch (const std::exception&) {  // Of the device.
