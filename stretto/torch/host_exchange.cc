@@ -3,7 +3,6 @@
 
 #include <utility>
 
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <fmt/format.h>
 
@@ -94,14 +93,14 @@ struct Bucket {
   codec::Position position;
   DType plain_dtype = DType::f32;
   torch::Tensor extracts;  // All bytes of them, behind the plain ones; until the host has them.
-  std::optional<c10::Event> encoded;
+  std::optional<DeviceEvent> encoded;
   Memory host;
   std::size_t plain_bytes = 0;
   Memory all;                 // Messages: of rank r, share r.
   std::size_t own_bytes = 0;  // Of a share.
   std::vector<std::byte> up;  // What else the device reads.
   // Before the next step's messages are encoded, as that is behind what this step has written.
-  std::optional<c10::Event> uploaded;
+  std::optional<DeviceEvent> uploaded;
   ReduceOp op = ReduceOp::mean;
   std::optional<Duration> timeout;
   TimePoint sent;
@@ -164,7 +163,7 @@ void HostExchange::collect(Bucket& bucket) const {
   }
   parts.insert(parts.end(), numbers.begin(), numbers.end());
   bucket.extracts = torch::cat(parts);
-  bucket.encoded.emplace(device_.type());
+  bucket.encoded.emplace(device_);
   bucket.encoded->record(current_stream(device_));
 }
 
@@ -200,7 +199,7 @@ void HostExchange::send(Bucket& bucket) {
   on_device([&] {
     const torch::NoGradGuard no_grad;
     if (!to_host_) to_host_ = new_stream(device_);
-    to_host_->wait(*bucket.encoded);
+    bucket.encoded->let_wait(*to_host_);
     const c10::StreamGuard reading(*to_host_);
     const ConstByteSpan to = bucket.host.bytes().first(bucket.extracts.nbytes());
     tensor_of(to, torch::kCPU).copy_(bucket.extracts);
@@ -295,7 +294,7 @@ void HostExchange::finish(const FullBucket& full) {
     const std::vector<Said> all = read_messages(bucket, upload);
     const Upload::Place plain = upload.append(bucket.host.bytes().first(bucket.plain_bytes));
     upload.copy_to(device_);
-    bucket.uploaded.emplace(device_.type());
+    bucket.uploaded.emplace(device_);
     bucket.uploaded->record(current_stream(device_));
     std::vector<std::vector<PlacedExtract>> of_ranks;
     for (std::size_t i = 0; i < all.size(); ++i) {

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 
 #include "stretto/base/check.h"
@@ -27,7 +26,7 @@ struct StagedReduction::Slice {
   View on_device;
   View on_host;
   AllReduceOptions options;
-  c10::Event copied;
+  DeviceEvent copied;
   Work work;
 };
 
@@ -99,7 +98,7 @@ void StagedReduction::copy_to_host(const FullBucket& full, Bucket& bucket) {
     bucket.slices.push_back({{full.view.data + offset, count, full.view.dtype},
                              {bucket.host.bytes().data() + offset, count, full.view.dtype},
                              {.op = full.op, .timeout = full.timeout},
-                             c10::Event(device_.type()),
+                             DeviceEvent(device_),
                              {}});
     Slice& made = bucket.slices.back();
     tensor_of(made.on_host, torch::kCPU)

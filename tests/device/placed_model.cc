@@ -48,6 +48,8 @@ void use_default_stream(torch::Device device) {
   find<std::int64_t(int, std::int64_t)>("fake_device_use_stream")(device.index(), 0);
 }
 
+unsigned devices_come_back_to() { return find<unsigned()>("fake_device_came_back_to")(); }
+
 void synchronize(torch::Device device) {
   c10::impl::getDeviceGuardImpl(device.type())->synchronizeStream(current_stream(device));
 }

@@ -19,6 +19,9 @@ torch::Device device_of(const Communicator& communicator);
 // As the calling thread's current one.
 void use_new_stream(torch::Device device);
 void use_default_stream(torch::Device device);
+// The devices that have got a context, bit by bit, since this was asked last, because they were a
+// thread's current one while an event of another device was used.
+unsigned devices_come_back_to();
 // Until all that is on the calling thread's current stream has been done.
 void synchronize(torch::Device device);
 

@@ -327,6 +327,25 @@ TEST(DeviceReplica, AModuleMayBeOnSeveralDevicesOfWhichEachHasBucketsOfItsOwn) {
   DoubleRanks({.size = kRanks}).on_all(expect_spread_model_steps_like_one_process);
 }
 
+// The threads of ranks begin with device 0, as those of programs do.
+TEST(DeviceReplica, TakesNoDeviceButThatOfItsParameters) {
+  load_fake_device();
+  (void)devices_come_back_to();
+  for (const auto& codec : {std::shared_ptr<const Codec>(), int8()}) {
+    run_ranks(kRanks, [&](Communicator& communicator) {
+      const int rank = communicator.rank().value();
+      const torch::Device device(torch::kPrivateUse1, static_cast<c10::DeviceIndex>(rank + 3));
+      Wide model(device, 1);
+      DistributedDataParallel ddp(model, communicator, {.codec = codec});
+      ddp.forward(share_of(0, rank, device), true).backward();
+      EXPECT_TRUE(model->first.grad().defined());
+      let_wait(new_stream(device), current_stream(device));
+      wait_for(current_stream(device));
+    });
+  }
+  EXPECT_EQ(devices_come_back_to() & 1u, 0u);
+}
+
 TEST(DeviceReplica, RanksThatSpreadAModuleDifferentlyAreTold) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const bool spreads = communicator.rank() == Rank(1);

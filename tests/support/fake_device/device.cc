@@ -6,6 +6,7 @@
 #include "tests/support/fake_device/device.h"
 
 #include <array>
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -142,6 +143,26 @@ class Allocator final : public c10::Allocator {
   static void poison_nothing(void*) {}
 };
 
+// As CUDA's guard has it, which gives the process a context on the device that was current.
+class OtherDevice {
+ public:
+  explicit OtherDevice(c10::DeviceIndex device) : before_(std::exchange(device_now, device)) {}
+  OtherDevice(const OtherDevice&) = delete;
+  OtherDevice& operator=(const OtherDevice&) = delete;
+  ~OtherDevice() {
+    device_now = before_;
+    came_back_to() |= 1u << before_;
+  }
+  // Bit by bit.
+  static std::atomic<unsigned>& came_back_to() {
+    static std::atomic<unsigned> devices{0};
+    return devices;
+  }
+
+ private:
+  const c10::DeviceIndex before_;
+};
+
 class Guard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return kType; }
@@ -190,6 +211,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
               c10::EventFlag) const override {
+    const OtherDevice there(stream.device_index());
     const Driver& driver = the_double().driver(stream.device_index());
     const Driver::Current current(driver);
     if (*event == nullptr) (void)driver.call().event_create(event, 0);
@@ -197,6 +219,7 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
+    const OtherDevice there(stream.device_index());
     const Driver& driver = the_double().driver(stream.device_index());
     const Driver::Current current(driver);
     (void)driver.call().stream_wait_event(the_double().stream(stream), event, 0);
@@ -209,8 +232,10 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     while (!queryEvent(event)) nap();
   }
-  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
-    if (event != nullptr) (void)the_double().driver(0).call().event_destroy(event);
+  void destroyEvent(void* event, c10::DeviceIndex device) const noexcept override {
+    if (event == nullptr) return;
+    const OtherDevice there(device);
+    (void)the_double().driver(0).call().event_destroy(event);
   }
 };
 
@@ -337,6 +362,11 @@ std::size_t fake_device_exported_bytes() {
   std::size_t bytes = 0;
   stretto::fake_device::change([&](const auto& control) { bytes = control.exported_bytes; });
   return bytes;
+}
+// The devices, bit by bit, that the guard has made current again after another, since this was
+// asked last.
+unsigned fake_device_came_back_to() {
+  return stretto::fake_device::OtherDevice::came_back_to().exchange(0);
 }
 const char* fake_device_misuse() {
   static std::string misuse;
