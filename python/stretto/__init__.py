@@ -135,11 +135,12 @@ def _create_backend(place: Any, options: Any) -> Any:
     import torch.distributed as dist
     from torch._C._distributed_c10d import Backend
 
+    world = dist.group.WORLD
+    parent = None if world is None else _find_backend(world)
+    inherited = None if parent is None else module.join_options(parent)
     # Of "cuda:nccl,cpu:stretto" all backends are given the same, which may be NCCL's.
     if options is None or isinstance(options, Backend.Options):
-        world = dist.group.WORLD
-        parent = None if world is None else _find_backend(world)
-        options = Options() if parent is None else module.join_options(parent)
+        options = inherited or Options()
     if isinstance(options, Options):
         options = module.JoinOptions(**dataclasses.asdict(options))
     if not isinstance(options, module.JoinOptions):
@@ -147,6 +148,8 @@ def _create_backend(place: Any, options: Any) -> Any:
             "pg_options of the backend stretto is a stretto.Options, not a "
             + type(options).__name__
         )
+    if inherited is not None:
+        options.device = inherited.device  # A process has one, whatever its rank is in a group.
     return module.create(
         place.store,
         place.group_rank,

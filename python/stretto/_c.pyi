@@ -16,6 +16,7 @@ class JoinOptions:
         disable_shared_memory: bool,
         backend: str | None,
     ) -> None: ...
+    device: int | None
 
 class ElasticJob:
     def __init__(

@@ -151,6 +151,11 @@ def map_devices(one: Rank, path: str) -> None:
         dist.all_reduce(tensor, group=group)
         assert stretto.explain("all_reduce", tensor, group).endswith(copied)
     assert torch.equal(tensor.cpu(), torch.full((4,), float(size * size))), tensor.cpu()
+    # Each is rank 0 there, and has its own device all the same.
+    for options in (None, stretto.Options(backend="cuda")):
+        alone = [dist.new_group([each], pg_options=options) for each in range(size)][rank]
+        dist.all_reduce(tensor, group=alone)
+        assert stretto.explain("all_reduce", tensor, alone) == how + COPIED["cuda"]
     dist.destroy_process_group()
 
 

@@ -444,7 +444,9 @@ class StubsTest(unittest.TestCase):
         listed = {}
         for node in ast.parse(stub.read_text()).body:
             if isinstance(node, ast.ClassDef):
-                listed |= {f"{node.name}.{each.name}": each for each in node.body}
+                for each in node.body:
+                    is_value = isinstance(each, ast.AnnAssign)
+                    listed[f"{node.name}.{each.target.id if is_value else each.name}"] = each
             elif isinstance(node, ast.FunctionDef):
                 listed[node.name] = node
         found = {}
@@ -456,6 +458,9 @@ class StubsTest(unittest.TestCase):
                 found[name] = value
         self.assertEqual(set(listed), set(found))
         for name, value in found.items():
+            self.assertEqual(isinstance(value, property), isinstance(listed[name], ast.AnnAssign))
+            if isinstance(value, property):
+                continue
             with self.subTest(function=name):
                 signature = value.__doc__.splitlines()[0]
                 named = [n for n in re.findall(r"[(,] ?(\w+): ", signature) if n != "self"]

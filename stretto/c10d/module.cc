@@ -318,7 +318,8 @@ PYBIND11_MODULE(_c, module) {
              return options;
            }),
            py::arg("network_timeout"), py::arg("warn_after"), py::arg("disable_shared_memory"),
-           py::arg("backend"));
+           py::arg("backend"))
+      .def_readwrite("device", &JoinOptions::device);
   py::class_<ElasticJob>(module, "ElasticJob")
       .def(py::init(&enter_job), Released())
       .def("join", &join_generation, Released())

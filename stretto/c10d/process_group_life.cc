@@ -70,6 +70,12 @@ std::shared_ptr<DeviceBlocks> blocks_for(const std::shared_ptr<Communicator>& co
   return std::make_shared<DeviceBlocks>(communicator, DeviceBlocks::Place::device);
 }
 
+// For the groups that come of this one: in each, this process may be another rank.
+JoinOptions with_device_of(const Communicator& communicator, JoinOptions options) {
+  if (communicator.device()) options.device = communicator.device();
+  return options;
+}
+
 template <class Number>
 std::vector<Number> numbers_to(int size) {
   std::vector<Number> numbers(static_cast<std::size_t>(size));
@@ -138,7 +144,7 @@ ProcessGroupStretto::ProcessGroupStretto(std::unique_ptr<Communicator> communica
       number_in_process_(next_number_in_process()),
       options_(c10::make_intrusive<Options>(*options)),  // Others may change theirs.
       timeout_(options->timeout),
-      join_options_(std::move(join_options)),
+      join_options_(with_device_of(*communicator, std::move(join_options))),
       shared_(std::make_shared<Shared>()),
       communicator_(std::move(communicator)),
       host_blocks_(std::make_shared<DeviceBlocks>(communicator_, DeviceBlocks::Place::host)),

@@ -24,7 +24,8 @@ Result<int> count_devices(std::string_view backend, const std::string& driver_fi
                    devices.ok() ? "this process sees none" : devices.status().message());
 }
 
-Result<std::optional<int>> named_device(const Environment& environment) {
+Result<std::optional<int>> named_device(const Environment& environment, const OwnDevice& own) {
+  if (own.number) return own.number;
   const std::optional<std::string> text = environment.get("STRETTO_DEVICE");
   if (!text) return std::optional<int>();
   const std::optional<int> number = parse_number<int>(*text);
@@ -35,15 +36,16 @@ Result<std::optional<int>> named_device(const Environment& environment) {
 
 }  // namespace
 
-Result<communicator::LibraryFactory> nccl_factory(const Environment& environment) {
+Result<communicator::LibraryFactory> nccl_factory(const Environment& environment,
+                                                  const OwnDevice& own) {
   STRETTO_ASSIGN_OR_RETURN(const auto nccl, nccl::load_nccl(nccl::nccl_files(environment)));
-  STRETTO_ASSIGN_OR_RETURN(const std::optional<int> named, named_device(environment));
+  STRETTO_ASSIGN_OR_RETURN(const std::optional<int> named, named_device(environment, own));
   const std::string driver_file = environment.get("STRETTO_CUDA_DRIVER").value_or("");
   STRETTO_ASSIGN_OR_RETURN(const int devices, count_devices("nccl", driver_file));
   const auto make = [=](const execution::Membership& group,
                         const communicator::LibraryMeeting& meeting)
       -> Result<std::unique_ptr<CollectiveLibrary>> {
-    const int number = named.value_or(meeting.local_rank % devices);
+    const int number = named.value_or(own.local_rank.value_or(meeting.local_rank) % devices);
     STRETTO_ASSIGN_OR_RETURN(auto driver, cuda::Driver::open(driver_file, number));
     const std::size_t ranks = group.members.size();
     const auto share_id = [&](nccl::UniqueId& id) -> Status {
@@ -64,13 +66,13 @@ Result<communicator::LibraryFactory> nccl_factory(const Environment& environment
   return communicator::LibraryFactory{.make = make, .for_devices = true};
 }
 
-Result<OpenDevice> device_opener(const Environment& environment) {
-  STRETTO_ASSIGN_OR_RETURN(const std::optional<int> named, named_device(environment));
+Result<OpenDevice> device_opener(const Environment& environment, const OwnDevice& own) {
+  STRETTO_ASSIGN_OR_RETURN(const std::optional<int> named, named_device(environment, own));
   const std::string driver_file = environment.get("STRETTO_CUDA_DRIVER").value_or("");
   STRETTO_ASSIGN_OR_RETURN(const int devices, count_devices("cuda", driver_file));
   STRETTO_ASSIGN_OR_RETURN(const cuda::Kernels kernels, cuda::load_kernels(environment));
   return OpenDevice([=](int local_rank) -> Result<std::shared_ptr<execution::SharedDevice>> {
-    const int number = named.value_or(local_rank % devices);
+    const int number = named.value_or(own.local_rank.value_or(local_rank) % devices);
     STRETTO_ASSIGN_OR_RETURN(auto driver, cuda::Driver::open(driver_file, number));
     return std::shared_ptr<execution::SharedDevice>(
         std::make_shared<cuda::CudaDevice>(std::move(driver), kernels));

@@ -115,14 +115,17 @@ Result<std::unique_ptr<Communicator>> ElasticJob::meet(const Generation& generat
   const Environment& environment = job::environment_of(options_.join);
   JoinOptions options = options_.join;
   options.rendezvous.clear();
+  if (device_) options.device = device_;
   const auto size = static_cast<int>(generation.members.size());
   STRETTO_ASSIGN_OR_RETURN(
       Job job, job::given_job(generation.store, generation.rank, size, options, environment));
   job.key = place_->key;
+  job.local_rank = place_->local_rank;
   for (const auto& member : generation.members) job.launcher_ranks.push_back(member.launcher_rank);
   auto joined = job::join_job(job, options, environment);
   if (!joined.ok()) return joined;
   membership_->note_meeting(generation);
+  device_ = (*joined)->device();
   generation_ = generation.number;
   // Apart from the notes by which they have connected.
   store_ = std::make_shared<bootstrap::PrefixStore>("members/", generation.store);

@@ -421,6 +421,8 @@ Result<ElasticPlace> elastic_place(const JoinOptions& options, const Environment
   if (own.launcher != Launcher::stretto_run) return place;
   place.launcher_rank = own.rank->value;
   place.launched_size = own.size->value;
+  STRETTO_ASSIGN_OR_RETURN(const auto local_rank, read_number(environment, "STRETTO_LOCAL_RANK"));
+  if (local_rank) place.local_rank = local_rank->value;
   return place;
 }
 

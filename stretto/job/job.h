@@ -56,7 +56,9 @@ struct Job {
   std::string engine = {};              // "mpi" or "ucx", which moves all messages; or empty.
   std::string backend = "stretto";      // Whose collectives run.
   std::string plugin = {};              // The file of what they need; empty: where it is found.
-  bool encrypted = false;               // What goes between ranks that share no memory.
+  // By which this process takes its turn for a GPU of the host; nothing: by its rank.
+  std::optional<int> local_rank = std::nullopt;
+  bool encrypted = false;  // What goes between ranks that share no memory.
   Duration network_timeout = kNetworkTimeout;
   // What names the network for other libraries, "NCCL_SOCKET_IFNAME=eth1", if nothing does for us.
   std::string foreign_network = {};
@@ -91,13 +93,16 @@ struct ElasticPlace {
   bootstrap::JobKey key = {};
   int launcher_rank = -1;                           // -1: no launcher has started this process.
   std::optional<int> launched_size = std::nullopt;  // So many processes does the launcher start.
+  // Its number among those on this host, which one that is started in its place has again.
+  std::optional<int> local_rank = std::nullopt;
   // What must be the same in all processes: "backend stretto, transport auto, ...".
   std::string settings = {};
 };
 
 // From JoinOptions::rendezvous or STRETTO_RENDEZVOUS, STRETTO_JOB_KEY, and, where stretto run has
-// started this process, from STRETTO_RANK and STRETTO_SIZE. Fails with invalid_argument where these
-// make no sense, or where the ranks meet in a place that does not outlive their start.
+// started this process, from STRETTO_RANK, STRETTO_SIZE and STRETTO_LOCAL_RANK. Fails with
+// invalid_argument where these make no sense, or where the ranks meet in a place that does not
+// outlive their start.
 Result<ElasticPlace> elastic_place(const JoinOptions& options, const Environment& environment);
 
 }  // namespace stretto::job

@@ -90,13 +90,15 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job,
   return links;
 }
 
-Result<Collectives> collectives_of(const Job& job, const Environment& environment) {
+Result<Collectives> collectives_of(const Job& job, const Settings& settings,
+                                   const Environment& environment) {
+  const job::OwnDevice device{.number = settings.device, .local_rank = job.local_rank};
   if (job.backend == "nccl") {
-    STRETTO_ASSIGN_OR_RETURN(auto library, job::nccl_factory(environment));
+    STRETTO_ASSIGN_OR_RETURN(auto library, job::nccl_factory(environment, device));
     return Collectives{.library = std::move(library)};
   }
   if (job.backend == "cuda") {
-    STRETTO_ASSIGN_OR_RETURN(auto open_device, job::device_opener(environment));
+    STRETTO_ASSIGN_OR_RETURN(auto open_device, job::device_opener(environment, device));
     return Collectives{.open_device = std::move(open_device)};
   }
   if (job.backend == "stretto" || job.size == 1) return Collectives();
@@ -133,7 +135,7 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
                            const Result<Settings>& settings, const Environment& environment) {
   STRETTO_RETURN_IF_ERROR(settings.status());
   STRETTO_ASSIGN_OR_RETURN(MakeDataPlane engine, engine_of(job, rendezvous.notes()));
-  STRETTO_ASSIGN_OR_RETURN(auto collectives, collectives_of(job, environment));
+  STRETTO_ASSIGN_OR_RETURN(auto collectives, collectives_of(job, settings.value(), environment));
   const bootstrap::MeshOptions mesh_options{
       .rank = job.rank,
       .size = job.size,
@@ -153,7 +155,7 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
 Result<Joined> join_alone(const Job& job, const Result<Settings>& settings,
                           const Environment& environment) {
   STRETTO_RETURN_IF_ERROR(settings.status());
-  STRETTO_ASSIGN_OR_RETURN(auto collectives, collectives_of(job, environment));
+  STRETTO_ASSIGN_OR_RETURN(auto collectives, collectives_of(job, settings.value(), environment));
   STRETTO_ASSIGN_OR_RETURN(auto world, transport::loopback::make_world({.ranks = 1}));
   auto joined =
       make_engine({.endpoint = std::move(world.front())}, job, settings.value(), environment);

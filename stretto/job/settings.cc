@@ -113,7 +113,6 @@ void note_what_others_read(const Environment& environment, Sources& sources) {
                            {"file of NCCL", "STRETTO_NCCL_LIBRARY"},
                            {"file of the GPU's driver", "STRETTO_CUDA_DRIVER"},
                            {"file of kernels for GPUs", "STRETTO_CUDA_KERNELS"},
-                           {"GPU", "STRETTO_DEVICE"},
                            {"rank on this host", "STRETTO_LOCAL_RANK"},
                            {"ranks on this host", "STRETTO_LOCAL_SIZE"},
                            {"restart of the job", "STRETTO_RESTART_COUNT"},
@@ -128,6 +127,11 @@ Result<Settings> read_settings(const JoinOptions& options, const Environment& en
                                Sources& sources) {
   using enum schedule::Verification;
   note_what_others_read(environment, sources);
+  if (options.device) {
+    sources.note("GPU", Sourced<int>{*options.device, "option device"});
+  } else {
+    (void)read_text(environment, "STRETTO_DEVICE", "GPU", sources);
+  }
   STRETTO_RETURN_IF_ERROR(check_times(options, sources));
   STRETTO_ASSIGN_OR_RETURN(const Duration warning, warn_after(options, environment, sources));
   STRETTO_ASSIGN_OR_RETURN(
@@ -152,7 +156,7 @@ Result<Settings> read_settings(const JoinOptions& options, const Environment& en
           environment, "STRETTO_VERIFY", "proofs",
           {{"automatic", automatic}, {"always", always}, {"never", never}}, sources));
   STRETTO_ASSIGN_OR_RETURN(const std::string algorithm, default_algorithm(environment, sources));
-  return Settings{thread, checks_memory, copies, proofs, algorithm, warning};
+  return Settings{thread, checks_memory, copies, proofs, algorithm, warning, options.device};
 }
 
 std::span<const std::string_view> variables() { return kVariables; }

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,7 @@ struct Settings {
   schedule::Verification verification;
   std::string algorithm;
   Duration warn_after;
+  std::optional<int> device;  // JoinOptions::device.
 };
 
 // Fails with invalid_argument, naming the variable or the option, if a value makes no sense. Notes

@@ -6,7 +6,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include "stretto/bootstrap/host_port.h"
+#include "stretto/bootstrap/store_server.h"
 #include "stretto/cuda_driver/driver.h"
+#include "stretto/job/elastic_job.h"
 #include "stretto/job/join.h"
 #include "stretto/nccl/load.h"
 #include "stretto/nccl/versions.h"
@@ -81,6 +84,63 @@ TEST(NcclLoading, JobsNameItAsTheirBackend) {
         (void)join({.rank = 0, .size = 1, .backend = "nccl", .environment = &no_device});
       }),
       "rank 0 of 1 could not join: the backend \"nccl\" needs a GPU, and there is no driver");
+}
+
+Variables device_variables() {
+  using stretto::testing::Double;
+  return {{"STRETTO_NCCL_LIBRARY", Double::file()},
+          {"STRETTO_CUDA_KERNELS", Double::file()},
+          {"STRETTO_CUDA_DRIVER", Double::file()}};
+}
+
+TEST(NcclLoading, TheDeviceIsThatOfTheOptionOrElseOfTheVariable) {
+  stretto::testing::Double::get().reset();
+  Variables variables = device_variables();
+  variables["STRETTO_DEVICE"] = "5";
+  const FakeEnvironment environment(variables);
+  for (const char* backend : {"nccl", "cuda"}) {
+    JoinOptions options{.rank = 0, .size = 1, .backend = backend, .environment = &environment};
+    EXPECT_EQ(join(options)->device(), 5);
+    options.device = 3;
+    EXPECT_EQ(join(options)->device(), 3);
+  }
+}
+
+// The second is started again: as the last rank, behind those that have met before.
+TEST(NcclLoading, ProcessesOfAnElasticJobHaveTheSameDeviceInAllGenerations) {
+  stretto::testing::Double::get().reset();
+  const bootstrap::JobKey key = bootstrap::JobKey::generate().or_throw();
+  const auto server = bootstrap::StoreServer::start({.key = key}).or_throw();
+  on_threads(3, [&](int rank) {
+    Variables variables = device_variables();
+    variables.merge(
+        Variables{{"STRETTO_RANK", std::to_string(rank)},
+                  {"STRETTO_SIZE", "3"},
+                  {"STRETTO_LOCAL_RANK", std::to_string(rank)},
+                  {"STRETTO_RENDEZVOUS", bootstrap::format_host_port("127.0.0.1", server->port())},
+                  {"STRETTO_JOB_KEY", key.hexadecimal()},
+                  {"STRETTO_TRANSPORT", "tcp"},
+                  {"STRETTO_BACKEND", "nccl"}});
+    const FakeEnvironment environment(variables);
+    const ElasticOptions options{
+        .join = {.join_timeout = std::chrono::seconds(20), .environment = &environment},
+        .min_size = 3};
+    auto job = std::make_unique<ElasticJob>(options);
+    {
+      const auto first = job->join();
+      EXPECT_EQ(first->device(), rank);
+      first->barrier().wait();
+    }
+    if (rank == 1) {
+      job.reset();
+      job = std::make_unique<ElasticJob>(options);
+    }
+    const auto again = job->join();
+    EXPECT_EQ(again->device(), rank);
+    again->barrier().wait();
+    job->finish();
+  });
+  EXPECT_EQ(stretto::testing::Double::get().control().misuse, "");
 }
 
 }  // namespace

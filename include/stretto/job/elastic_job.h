@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "stretto/base/clock.h"
 #include "stretto/base/error.h"
@@ -66,6 +67,9 @@ struct ElasticOptions {
 // --rendezvous, --print-job-key); without these, and without a launcher, it is a job of its own.
 // Other launchers end or restart a job as a whole, and are refused.
 //
+// A process keeps its GPU, though its rank changes. `stretto run` starts one in the place of
+// another that takes the same; who enters by hand names one that is free (JoinOptions::device).
+//
 // Threads: one at a time.
 class ElasticJob {
  public:
@@ -116,6 +120,7 @@ class ElasticJob {
   const std::unique_ptr<const job::ElasticPlace> place_;
   const std::unique_ptr<job::Membership> membership_;  // Null: the process is alone.
   int generation_ = 0;
+  std::optional<int> device_;  // Of the last generation: there is what the program keeps.
   bool finished_alone_ = false;
   std::shared_ptr<bootstrap::Store> store_;
 };

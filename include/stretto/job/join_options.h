@@ -50,6 +50,11 @@ struct JoinOptions {
   // GPUs; "cuda", its own there, too, where all ranks are on one host (docs/gpu.md). Empty: what
   // STRETTO_BACKEND says, or "stretto".
   std::string backend = {};
+  // The GPU of this process, by its number among those that it sees; for the backends "nccl" and
+  // "cuda". Empty: what STRETTO_DEVICE says; without that, the ranks of a host take the GPUs in
+  // their order, by turns. Who makes several communicators with ranks of its own names that of the
+  // first one, which is Communicator::device(): in another one the process may have another rank.
+  std::optional<int> device = std::nullopt;
   // "tls": connections between hosts are encrypted with keys that both ends take from the job's
   // key, which must then be in STRETTO_JOB_KEY or in a file; "off". The same on all ranks; shared
   // memory stays as it is. Empty: what STRETTO_ENCRYPTION says, or "off".
