@@ -1,0 +1,32 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "tests/support/double_ranks.h"
+
+namespace stretto::testing {
+
+// Ranks that have mapped each other's memory of the double's devices, all of which is gone at the
+// end of a test.
+class DeviceMemory : public WithDouble {
+ protected:
+  void TearDown() override {
+    const fake_nccl::Control control = Double::get().control();
+    EXPECT_EQ(control.mapped_places, 0);
+    EXPECT_EQ(control.reserved_places, 0);
+    EXPECT_EQ(control.exported_bytes, 0u);
+  }
+  static DoubleRanks make(int size, Duration timeout = std::chrono::seconds(30)) {
+    return DoubleRanks({.size = size, .maps_devices = true, .timeout = timeout});
+  }
+};
+
+// The elements, for the host.
+inline float* reach(const Buffer<float>& buffer) {
+  return reinterpret_cast<float*>(Double::get().reach(buffer.data()));
+}
+
+}  // namespace stretto::testing
