@@ -98,7 +98,7 @@ std::unique_ptr<Backend> ScheduledBackend::make_group(std::uint64_t number,
   if (group == nullptr) return nullptr;
   {
     const group::EngineLock held(*engine_);
-    group->group_->is_made_of(*group_);
+    group->group_->fail_with_until_set_up(*group_);
   }
   group->set_up(deadline(std::nullopt)).or_throw();
   return group;

@@ -52,7 +52,7 @@ class Client {
       STRETTO_REQUIRES(engine_held) = 0;
 
   // A group of this rank's has failed.
-  virtual void other_failed(std::uint64_t group, const Status& reason)
+  virtual void note_failed_group(std::uint64_t group, const Status& reason)
       STRETTO_REQUIRES(engine_held) = 0;
 
   // What the transport has heard.

@@ -152,6 +152,8 @@ void Engine::run_continuations(EngineLock& held) {
   while (!continuations_.empty()) {
     auto [continuation, status] = std::move(continuations_.front());
     continuations_.pop();
+    if (!continuations_.empty() && sleepers_.load(std::memory_order_relaxed) > 0)
+      transport_->wake();
     held.unlock();
     call_back(continuation, status);
     continuation = nullptr;  // What it owns may need the lock to go.
@@ -217,7 +219,8 @@ bool Engine::turn_locked(std::size_t bytes_of_each_group) {
     moved = groups_[i]->advance(turn_of(bytes_of_each_group)) || moved;
   }
   if (++turns_ % kTurnsPerDeadlineCheck == 0) check_deadlines();
-  // Another thread may be in a continuation that waits for the next, which is called here then.
+  // Whoever has turned runs the continuations that are left, and does not sleep: the thread that
+  // would run the next one may be in one that waits for it.
   return moved || !continuations_.empty();
 }
 

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -157,6 +158,40 @@ TEST(Engine, AContinuationMayWaitForTheNextWhileAnotherThreadWaits) {
   EXPECT_TRUE(may_wait_for_the_second([](Engine& engine, const std::atomic<bool>& is_called) {
     (void)engine.drive([&] { return is_called.load(); }, Deadline::after(std::chrono::seconds(10)));
   }));
+}
+
+// How long the first of two continuations waits for the second, which a thread calls that has
+// slept.
+Duration wait_for_a_sleeper() {
+  const auto engine = make_quiet_engine();
+  std::atomic<bool> is_called{false};
+  Duration waited{};
+  const auto wait_until_called = [&] {
+    (void)engine->drive([&] { return is_called.load(); },
+                        Deadline::after(std::chrono::seconds(10)));
+  };
+  std::thread sleeper(wait_until_called);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  {
+    const EngineLock held(*engine);
+    const auto wait_for_second = [&](const Status&) {
+      const TimePoint begun = Clock::now();
+      (void)comes_true([&] { return is_called.load(); }, Deadline::after(std::chrono::seconds(5)));
+      waited = Clock::now() - begun;
+    };
+    engine->call_later(wait_for_second, {});
+    engine->call_later([&](const Status&) { is_called = true; }, {});
+  }
+  wait_until_called();
+  sleeper.join();
+  return waited;
+}
+
+// It would sleep for 50 ms more each time.
+TEST(Engine, WhoSleepsIsWokenForTheNextContinuation) {
+  Duration least = Duration::max();
+  for (int i = 0; i < 5; ++i) least = std::min(least, wait_for_a_sleeper());
+  EXPECT_LT(least, std::chrono::milliseconds(25));
 }
 
 TEST(Engine, WhereTheProgressThreadEndsEarlyAllGroupsFail) {
@@ -315,11 +350,11 @@ TEST(Engine, AGroupEndsThatIsMadeOfOneAbortedMeanwhile) {
   Group parent(engine, pair, {});
   parent.begin_numbering();
   Group before(engine, {.group = 8, .rank = 0, .members = {0, 1}}, {.ancestors = {7}});
-  before.is_made_of(parent);
+  before.fail_with_until_set_up(parent);
   EXPECT_TRUE(before.failure().ok());
   parent.abort({StatusCode::aborted, "rank 0 aborted: enough", Rank(0)});
   Group after(engine, {.group = 9, .rank = 0, .members = {0, 1}}, {.ancestors = {7}});
-  after.is_made_of(parent);
+  after.fail_with_until_set_up(parent);
   for (const Group* const group : {&before, &after}) {
     EXPECT_EQ(group->failure().message(),
               "ended with the communicator of which it was made: rank 0 aborted: enough");
@@ -335,13 +370,13 @@ TEST(Engine, AGroupEndsThatIsMadeOfOneThatFailsMeanwhile) {
   Group parent(engine, {.group = 7, .rank = 0, .members = {0, 1}}, {});
   parent.begin_numbering();
   Group made(engine, {.group = 8, .rank = 0, .members = {0, 1}}, {.ancestors = {7}});
-  made.is_made_of(parent);
+  made.fail_with_until_set_up(parent);
   made.begin_numbering();
   Group before(engine, {.group = 9, .rank = 0, .members = {0, 1}}, {.ancestors = {7}});
-  before.is_made_of(parent);
+  before.fail_with_until_set_up(parent);
   parent.fail({StatusCode::timeout, "rank 1 is late", Rank(1)}, true);
   Group after(engine, {.group = 10, .rank = 0, .members = {0, 1}}, {.ancestors = {7}});
-  after.is_made_of(parent);
+  after.fail_with_until_set_up(parent);
   for (const Group* const group : {&before, &after}) {
     EXPECT_EQ(group->failure().message(),
               "ended with the communicator of which it was made: rank 1 is late");

@@ -96,7 +96,7 @@ bool Group::descends_from(std::uint64_t group) const {
 void Group::begin_numbering() {
   lane_.close();
   operations_.begin_numbering();
-  being_made_of_.reset();
+  parent_in_set_up_.reset();
   std::erase_if(beliefs_, [](const Belief& b) { return b.sequence >= transport::kSetUpSequence; });
   if (!told_in_set_up_.ok()) fail(told_in_set_up_, true);
   open_lane();

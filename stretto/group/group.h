@@ -116,10 +116,11 @@ class Group final : public Client {
   void check_deadlines(TimePoint now) STRETTO_REQUIRES(engine_held) override;
   void unwind(const PendingOperation* operation) STRETTO_REQUIRES(engine_held) override;
   void abort(const Status& reason) STRETTO_REQUIRES(engine_held) override;
-  // Until begin_numbering() this group fails with the one of which it is made, and at once if that
-  // has failed meanwhile: who cannot begin to make it does not answer those who have begun.
-  void is_made_of(const Group& parent) STRETTO_REQUIRES(engine_held);
-  void other_failed(std::uint64_t group, const Status& reason)
+  // Until begin_numbering() this group fails with `parent`, of which it is made, and at once if
+  // that has failed meanwhile: a rank whose parent fails before it begins the set-up never answers
+  // those that wait in it.
+  void fail_with_until_set_up(const Group& parent) STRETTO_REQUIRES(engine_held);
+  void note_failed_group(std::uint64_t group, const Status& reason)
       STRETTO_REQUIRES(engine_held) override;
   bool let_wait(void* stream, const PendingOperation& operation)
       STRETTO_REQUIRES(engine_held) override {
@@ -217,7 +218,7 @@ class Group final : public Client {
   bool is_aborted_ STRETTO_GUARDED_BY(engine_held) = false;  // With all groups made of it.
   // Why another, which has set the group up, has abandoned it while this rank still sets it up.
   Status told_in_set_up_ STRETTO_GUARDED_BY(engine_held);
-  std::optional<std::uint64_t> being_made_of_ STRETTO_GUARDED_BY(engine_held);
+  std::optional<std::uint64_t> parent_in_set_up_ STRETTO_GUARDED_BY(engine_held);
 };
 
 }  // namespace stretto::group

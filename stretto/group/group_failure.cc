@@ -62,7 +62,7 @@ void Group::fail_telling(const Status& reason, const Status* told, bool by_other
   engine_->transport().abandon(membership_.group, membership_.members, failure_);
   operations_.fail(failure_, by_others);
   mailbox_.fail(failure_);
-  for (Client* other : engine_->groups()) other->other_failed(id(), failure_);
+  for (Client* other : engine_->groups()) other->note_failed_group(id(), failure_);
   // Graphs of the program may wait on the device for who is lost, though nothing is in flight here.
   if (!is_leaving_) cache_.abandon_device_library();
 }
@@ -87,14 +87,14 @@ void Group::abort_telling(const Status& reason, const Status& told, bool by_othe
   failure_.ok() ? fail_telling(reason, &told, by_others) : announce(told);
 }
 
-void Group::is_made_of(const Group& parent) {
-  being_made_of_ = parent.id();
+void Group::fail_with_until_set_up(const Group& parent) {
+  parent_in_set_up_ = parent.id();
   if (parent.is_aborted_) abort(inherited(parent.failure_));
-  if (!parent.failure_.ok()) other_failed(parent.id(), parent.failure_);
+  if (!parent.failure_.ok()) note_failed_group(parent.id(), parent.failure_);
 }
 
-void Group::other_failed(std::uint64_t group, const Status& reason) {
-  if (being_made_of_ == group) fail(inherited(reason), true);
+void Group::note_failed_group(std::uint64_t group, const Status& reason) {
+  if (parent_in_set_up_ == group) fail(inherited(reason), true);
 }
 
 void Group::unwind(const PendingOperation* operation) {
