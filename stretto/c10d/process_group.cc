@@ -133,11 +133,12 @@ stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& 
     if (!is_over) record_number = number;
     return submitted;
   } catch (const Error& error) {
-    // What the group outlives, perhaps on this rank only, is no call: the others do not count it.
-    const bool is_call = comm->has_failed();
-    if (!what.blocks && is_call) record_number = record(entry);
+    // If the group goes on, nothing has been submitted, perhaps on this rank only: to keep step
+    // with the others' numbers, the call gets none.
+    const bool is_counted = comm->has_failed();
+    if (!what.blocks && is_counted) record_number = record(entry);
     flight_entries().end(record_number, false);
-    if (is_call) shared_->note_failure(error.status());
+    if (is_counted) shared_->note_failure(error.status());
     throw_for_torch(shared_->told(error.status()));
   } catch (...) {
     flight_entries().end(record_number, false);

@@ -469,6 +469,7 @@ Status ScheduledBackend::ended_because_it(std::string_view did) const {
 }
 
 bool ScheduledBackend::has_failed() const {
+  if (!engine_->is_owner_process()) return false;  // Of a forked child, whose calls are refused.
   const group::EngineLock held(*engine_);
   return !group_->failure().ok();
 }

@@ -248,7 +248,7 @@ class Communicator final {
   // was shrunk, and does not end with that one. A rank that has destroyed this one is reached by
   // the groups that it shares with others. Local and immediate; waits for nobody. Any thread.
   void abort(const std::string& reason);
-  bool has_failed() const;  // Then every later call but shrink() repeats why. Any thread.
+  bool has_failed() const;  // What is submitted then fails with the same reason. Any thread.
 
   // Tells `observer`, which must not be null, of the operations that are submitted from now on, and
   // of those of groups that are made from now on; beside other observers. Not while other threads
