@@ -65,19 +65,25 @@ std::vector<torch::Device> devices_of(const std::vector<torch::Tensor>& paramete
 // All of an archive is read to one device, so it is read once for each that has parameters.
 void load_where_parameters_are(torch::optim::Optimizer& optimizer,
                                std::span<const std::byte> bytes) {
-  std::remove_reference_t<decltype(optimizer.state())> loaded;
-  const std::vector<torch::Tensor> parameters = parameters_of(optimizer);
-  for (const torch::Device device : devices_of(parameters)) {
-    torch::serialize::InputArchive archive = archive_of(bytes, device);
-    load_whole(optimizer, archive);
-    for (const torch::Tensor& parameter : parameters) {
-      const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (parameter.device() != device || found == optimizer.state().end()) continue;
-      loaded[found->first] = std::move(found->second);
-      optimizer.state().erase(found);
+  auto before = std::exchange(optimizer.state(), {});
+  try {
+    std::remove_reference_t<decltype(optimizer.state())> loaded;
+    const std::vector<torch::Tensor> parameters = parameters_of(optimizer);
+    for (const torch::Device device : devices_of(parameters)) {
+      torch::serialize::InputArchive archive = archive_of(bytes, device);
+      load_whole(optimizer, archive);
+      for (const torch::Tensor& parameter : parameters) {
+        const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+        if (parameter.device() != device || found == optimizer.state().end()) continue;
+        loaded[found->first] = std::move(found->second);
+        optimizer.state().erase(found);
+      }
     }
+    optimizer.state() = std::move(loaded);
+  } catch (...) {
+    optimizer.state() = std::move(before);
+    throw;
   }
-  optimizer.state() = std::move(loaded);
 }
 
 }  // namespace

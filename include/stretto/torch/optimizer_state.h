@@ -14,9 +14,10 @@ namespace stretto {
 
 // Makes the settings (learning rates) and the state (momentum, moments) of `root`'s optimizer
 // everyone's: for ranks that come later, or have fallen behind. All have the same kind of optimizer
-// for the same parameters, which stay as they are, and the state comes to their devices. `timeout`:
-// of each message; default: the communicator's. Collective, blocks. Throws what
-// Communicator::broadcast() throws.
+// for the same parameters, which stay as they are, and the state comes to their devices, each of
+// which briefly holds all of it. `timeout`: of each message; default: the communicator's.
+// Collective, blocks. Throws what Communicator::broadcast() throws; a rank's state is then as it
+// was.
 void broadcast_optimizer(torch::optim::Optimizer& optimizer, Communicator& communicator,
                          Rank root = 0, const std::optional<Duration>& timeout = std::nullopt);
 
