@@ -13,7 +13,7 @@ endif()
 set(STRETTO_TEST_TIMEOUT_SECONDS 60)
 set(STRETTO_SUITE_TIMEOUT_SECONDS 300)
 
-# What `./dev test` leaves to `./dev check`, which runs every test: exhaustive sweeps, and tests
+# What `./dev test` leaves to `./dev check` and `./dev test --all`: exhaustive sweeps, and tests
 # that wait for limits of seconds to pass. GoogleTest's patterns of names.
 string(JOIN ":" STRETTO_SLOW_TESTS
   Collectives.EqualTheSerialOracle* *EveryAlgorithm* *RandomPrograms* *Canary*
@@ -151,9 +151,10 @@ function(stretto_add_test_program target library uses_torch)
     stretto_discover_tests(${target} "${serial}-ManyRanks.*:" RUN_SERIAL ON)
   endif()
   set(slow ${STRETTO_SLOW_TESTS})
-  stretto_discover_tests(${target} "Network.*-" PROCESSORS 1 LABELS slow)
+  set(slow_properties LABELS slow TIMEOUT ${STRETTO_SUITE_TIMEOUT_SECONDS})
+  stretto_discover_tests(${target} "Network.*-" PROCESSORS 1 ${slow_properties})
   stretto_discover_tests(${target} "${STRETTO_WAITING_TESTS}-${slow}:" PROCESSORS 1)
-  stretto_discover_tests(${target} "${slow}-Network.*:${serial}:" PROCESSORS 2 LABELS slow)
+  stretto_discover_tests(${target} "${slow}-Network.*:${serial}:" PROCESSORS 2 ${slow_properties})
   stretto_discover_tests(${target} "-${STRETTO_WAITING_TESTS}:${slow}:${serial}:" PROCESSORS 2)
 endfunction()
 
@@ -162,7 +163,7 @@ endfunction()
 function(stretto_add_tests name library)
   # What has one thread would keep ThreadSanitizer's compiler busy for nothing.
   if(STRETTO_SANITIZE MATCHES "thread" AND
-     name MATCHES "^(stretto_(schedule|kernel|codec)|golden|simulation|allocation)$")
+     name MATCHES "^(stretto_(schedule|kernel|codec)|golden|simulation)$")
     return()
   endif()
   if(library STREQUAL "stretto_torch")

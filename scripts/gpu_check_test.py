@@ -88,7 +88,8 @@ class GpuCheckTest(unittest.TestCase):
         self.program("nvcc")
         for name in ("cmake", "python3"):  # They say what they are told to do, and do nothing.
             self.program(name, 'echo "$@"')
-        environment = {name: value for name, value in os.environ.items() if name != "Torch_DIR"}
+        environment = {name: value for name, value in os.environ.items()
+                       if name not in ("Torch_DIR", "STRETTO_TORCH")}
         environment |= {"PATH": f"{self.folder}:{os.environ['PATH']}", "STRETTO_PACKAGES": "OFF",
                         "STRETTO_NVCC": str(self.folder / "nvcc")}
         for command, log, before in (("build", "configure-release", "-D"),

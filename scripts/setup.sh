@@ -129,11 +129,14 @@ sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' ||
 readonly cuda_requirements=(nvidia-cuda-nvcc==13.0.* nvidia-nvvm==13.0.* nvidia-cuda-crt==13.0.*
   nvidia-cuda-runtime==13.0.* nvidia-cuda-cccl==13.0.*)
 
+# One that is named, or knows C++20.
 find_nvcc() {
   local candidate
   for candidate in "${STRETTO_NVCC:-}" "$(command -v nvcc || true)" /usr/local/bin/nvcc \
     /usr/local/cuda/bin/nvcc "$PWD/$venv"/lib/python3*/site-packages/nvidia/cu13/bin/nvcc; do
-    if [[ -n $candidate && -x $candidate ]]; then
+    [[ -n $candidate && -x $candidate ]] || continue
+    if [[ $candidate == "${STRETTO_NVCC:-}" ]] ||
+      "$candidate" -std=c++20 --dryrun -c empty.cu &> /dev/null; then
       printf '%s\n' "$candidate"
       return
     fi

@@ -1,9 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Ranks that disagree about an operation, in every way, over every transport: each rank is told,
-// within two seconds, with both calls. All combinations are too many for every run: some are drawn
-// from a seed, which is printed. STRETTO_DISAGREEMENT_SEED repeats them,
+// Ranks that disagree about an operation, in every way, over all transports that a group can tell
+// apart: each rank is told, within two seconds, with both calls. All combinations are too many for
+// every run: some are drawn from a seed, which is printed. STRETTO_DISAGREEMENT_SEED repeats them,
 // STRETTO_DISAGREEMENT_CASES says how many are tried in each world; ./dev test --all tries all.
 
 #include <gtest/gtest.h>
@@ -276,6 +276,7 @@ std::uint64_t seed() {
 std::size_t wanted_cases(std::size_t all) {
   const char* const wanted = std::getenv("STRETTO_DISAGREEMENT_CASES");
   if (wanted == nullptr) return is_thorough() ? all : std::min(all, kCases);
+  if (std::string(wanted) == "all") return all;
   return std::min<std::size_t>(all, std::strtoull(wanted, nullptr, 10));
 }
 
