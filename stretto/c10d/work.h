@@ -70,7 +70,8 @@ class InFlight {
   bool try_end();
   bool end_within(Duration timeout);
   void end();
-  // As end() in a callback: the thread that waits may be in one, which may wait for this.
+  // As end(), but never blocks on the lock, whose holder may be in a callback that waits for this
+  // operation: makes progress until the operation has ended or the lock is free.
   void end_beside_others();
   // Runs `callback` once when the operation has ended; on which thread, see Work::add_callback().
   // Does not block, whoever waits. What the callback throws is logged.

@@ -98,7 +98,7 @@ Result<std::unique_ptr<Communicator>> ElasticJob::join_others() {
     auto joined = meet(*generation);
     if (joined.ok()) return joined;
     if (!may_meet_again(joined.status())) return joined;
-    // Those that are left meet anew, with time of their own. There are only so many deaths.
+    // Those that are left meet anew, with time of their own.
     if (membership_->has_lost_one_of(*generation)) deadline = limit();
     if (deadline.passed()) return joined;
     log(LogLevel::warning, "generation {} of the job did not come about: {}", generation->number,

@@ -118,8 +118,8 @@ Status LocalHost::take_started(RankEvent& event) {
   const bool is_restart = event.local_rank < static_cast<int>(pids_.size());
   if (!is_restart) pids_.push_back(0);
   pids_[static_cast<std::size_t>(event.local_rank)] = event.pid;
-  // What the others have been sent since this one was to be started, but for what would end a
-  // program that cannot have said yet what it does with it.
+  // The signals that were sent while this rank was being started, but for those that programs
+  // handle themselves: they kill one that has not yet installed its handler.
   for (std::size_t i = signals_before_start_; i < signals_sent_.size(); ++i) {
     if (!is_for_programs(signals_sent_[i])) ::kill(-event.pid, signals_sent_[i]);
   }

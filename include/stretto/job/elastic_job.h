@@ -25,7 +25,8 @@ struct Generation;
 struct ElasticOptions {
   // As for join(), but without rank and size. The rendezvous is HOST:PORT, the store of a `stretto
   // run`, which the launcher tells its own processes. `join_timeout` bounds how long
-  // ElasticJob::join() waits for others, and then how long it takes to connect.
+  // ElasticJob::join() waits for others, and then how long it takes to connect: anew after each
+  // death of a process that was about to do so.
   JoinOptions join = {};
   // No generation begins with fewer processes: join() waits for more.
   int min_size = 1;
