@@ -148,12 +148,11 @@ void Engine::call_later(Continuation continuation, Status status) {
 
 void Engine::run_continuations(EngineLock& held) {
   const StreamGuard none(nullptr);  // What they submit is not behind the stream of this thread.
-  // One at a time: it may wait until another thread, which makes progress, has called the next.
+  // One at a time: a continuation may wait for the next one, which another thread calls then.
   while (!continuations_.empty()) {
     auto [continuation, status] = std::move(continuations_.front());
     continuations_.pop();
-    if (!continuations_.empty() && sleepers_.load(std::memory_order_relaxed) > 0)
-      transport_->wake();
+    if (!continuations_.empty()) notify_sleepers();
     held.unlock();
     call_back(continuation, status);
     continuation = nullptr;  // What it owns may need the lock to go.
@@ -203,7 +202,7 @@ bool Engine::turn() {
   // The caller has other things to do, and it may not be the only one to do these.
   const bool moved = turn_locked(drives_ ? kInlineBytes : execution::kTurnBytes);
   // What has woken the progress thread may have been taken here, and is not done with.
-  if (moved && sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+  if (moved) notify_sleepers();
   run_continuations(held);
   return moved;
 }
@@ -251,7 +250,7 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   }
   // The event that ended this may have been another sleeper's as well; and the progress thread may
   // be waiting for waiters to leave.
-  if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+  notify_sleepers();
   if (drives_) work_arrived_.notify_one();
   return finished;
 }
@@ -407,7 +406,7 @@ void Engine::run_background_thread() {
         transport_->poll_all_next();
         moved = turn_locked();
         // What has woken a sleeper may have been taken here before it could look.
-        if (moved && sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+        if (moved) notify_sleepers();
         run_continuations(held);
         yield_lock(held);
       }

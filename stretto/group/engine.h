@@ -135,6 +135,10 @@ class Engine final : private transport::TransportListener {
   bool background_pushes() const STRETTO_REQUIRES(engine_held);
   void push(EngineLock& held, TimePoint until) STRETTO_REQUIRES(engine_held);
   bool must_be_asked() const STRETTO_REQUIRES(engine_held);
+  // What has happened may be what they sleep for. With the lock or without.
+  void notify_sleepers() {
+    if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
+  }
   void run_background_thread() STRETTO_UNCHECKED_LOCKING;
   void background_thread_failed(const char* what) STRETTO_UNCHECKED_LOCKING;
   void check_deadlines() STRETTO_REQUIRES(engine_held);
