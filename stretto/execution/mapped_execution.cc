@@ -288,6 +288,7 @@ void MappedExecution::release_buffers(bool has_lock) {
         "{} has failed, and its device has not ended its part in {} s: keep the buffers until it "
         "has",
         describe(call_.operation), kLastKernelTime.count());
+    queue_ = &host_queue();  // The device is not asked again.
   }
   const auto self = static_cast<std::uint32_t>(membership_->rank.value()) + 1;
   for (; process_ && arrived_ < windows_->of.size(); ++arrived_) {
