@@ -62,11 +62,22 @@ std::vector<torch::Device> devices_of(const std::vector<torch::Tensor>& paramete
   return devices;
 }
 
+// Calls `load` with no state, and gives back what there was if that throws.
+template <class Load>
+void replace_state(torch::optim::Optimizer& optimizer, Load load) {
+  auto before = std::exchange(optimizer.state(), {});
+  try {
+    load();
+  } catch (...) {
+    optimizer.state() = std::move(before);
+    throw;
+  }
+}
+
 // All of an archive is read to one device, so it is read once for each that has parameters.
 void load_where_parameters_are(torch::optim::Optimizer& optimizer,
                                std::span<const std::byte> bytes) {
-  auto before = std::exchange(optimizer.state(), {});
-  try {
+  replace_state(optimizer, [&] {
     std::remove_reference_t<decltype(optimizer.state())> loaded;
     const std::vector<torch::Tensor> parameters = parameters_of(optimizer);
     for (const torch::Device device : devices_of(parameters)) {
@@ -80,10 +91,7 @@ void load_where_parameters_are(torch::optim::Optimizer& optimizer,
       }
     }
     optimizer.state() = std::move(loaded);
-  } catch (...) {
-    optimizer.state() = std::move(before);
-    throw;
-  }
+  });
 }
 
 }  // namespace
@@ -104,13 +112,7 @@ std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
 }
 
 void load_whole(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive) {
-  auto before = std::exchange(optimizer.state(), {});
-  try {
-    optimizer.load(archive);
-  } catch (...) {
-    optimizer.state() = std::move(before);
-    throw;
-  }
+  replace_state(optimizer, [&] { optimizer.load(archive); });
 }
 
 torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes, torch::Device device) {
