@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 import unittest
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterable, Iterator
 
 import ranks
 import torch
@@ -126,6 +126,10 @@ def trained_by_one(example: Any, steps: int) -> Any:
 
 
 class TrainingTest(unittest.TestCase):
+    def expect_weights(self, found: Iterable[float], wanted: torch.Tensor) -> None:
+        for weight, expected in zip(found, wanted.tolist()):
+            self.assertAlmostEqual(weight, expected, delta=1e-9)
+
     def test_two_die_and_come_back(self) -> None:
         """The first, which has the state for newcomers, and another while the rest meet again."""
         steps, program = 500, (sys.executable, EXAMPLE)
@@ -155,8 +159,7 @@ class TrainingTest(unittest.TestCase):
         self.assertRegex(errors, r"(?m)^meeting again: .*killed by SIGKILL")
         (found,) = results
         wanted = trained_by_one(load_example(), steps).network.weight[0]
-        for weight, expected in zip(map(float, found.split()), wanted.tolist()):
-            self.assertAlmostEqual(weight, expected, delta=1e-9)
+        self.expect_weights(map(float, found.split()), wanted)
 
     def test_the_others_go_on_and_let_in_a_new_one(self) -> None:
         steps = 300
@@ -189,8 +192,7 @@ class TrainingTest(unittest.TestCase):
         results.remove(None)
         self.assertEqual(results, [results[0]] * 3)
         self.assertEqual(results[0][:2], (steps, 3))
-        for weight, expected in zip(results[0][2], wanted.network.weight.flatten().tolist()):
-            self.assertAlmostEqual(weight, expected, delta=1e-9)
+        self.expect_weights(results[0][2], wanted.network.weight.flatten())
         wanted.take_step(wanted.network)
         self.assertNotAlmostEqual(results[0][2][0], wanted.network.weight[0, 0].item(), delta=1e-6)
 
@@ -225,8 +227,7 @@ class TrainingTest(unittest.TestCase):
         wanted = trained_by_one(example, steps)
         died, (step, found) = run_as_launched(body, 2, launched=1, may_die=True)
         self.assertEqual((died, step), (None, steps))
-        for weight, expected in zip(found, wanted.network.weight.flatten().tolist()):
-            self.assertAlmostEqual(weight, expected, delta=1e-9)
+        self.expect_weights(found, wanted.network.weight.flatten())
 
 
 class MembersTest(unittest.TestCase):
