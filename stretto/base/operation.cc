@@ -42,8 +42,8 @@ std::string algorithm_name(std::uint8_t algorithm) {
   const std::string_view known =
       name_in({"the chosen algorithm", "ring", "direct", "recursive_doubling", "binomial_tree",
                "direct_mapped", "staged_mapped", "pairwise", "bruck", "knomial",
-               "recursive_halving", "double_binary_tree", "two_level", "textbook_ring",
-               "eager_mapped", "two_level_mapped", "two_level_eager"},
+               "recursive_halving", "double_binary_tree", "two_level", "", "eager_mapped",
+               "two_level_mapped", "two_level_eager"},
               algorithm, "");
   return known.empty() ? fmt::format("algorithm {}", algorithm) : std::string(known);
 }

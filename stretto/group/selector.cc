@@ -193,7 +193,7 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
   for (const Algorithm& algorithm : schedule::algorithms()) {
     if (algorithm.collective != operation.collective) continue;
     // Any other order would make the bits depend on the algorithm.
-    if (algorithm.order == schedule::Order::fixed || algorithm.reference) continue;
+    if (algorithm.order == schedule::Order::fixed) continue;
     if (!is_usable(algorithm, false, equal_chunks)) continue;
     candidates.push_back({&algorithm, estimate(algorithm, operation, link())});
   }
@@ -219,8 +219,8 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
 std::vector<Selector::Candidate> Selector::others(const OperationDescriptor& operation) const {
   std::vector<Candidate> others;
   for (const Algorithm& algorithm : schedule::algorithms()) {
-    const bool is_meant = algorithm.collective == operation.collective &&
-                          algorithm.order == schedule::Order::fixed && !algorithm.reference;
+    const bool is_meant =
+        algorithm.collective == operation.collective && algorithm.order == schedule::Order::fixed;
     if (!is_meant || !schedule::is_estimated(algorithm)) continue;
     others.push_back({&algorithm, estimate(algorithm, operation, link())});
   }

@@ -26,27 +26,19 @@ OperationDescriptor operation_of(Collective collective, std::size_t bytes) {
   return {.collective = collective, .dtype = DType::f32, .count = bytes / 4};
 }
 
-TEST(Selector, ChoosesNoReferenceAndKeepsTheOrder) {
+TEST(Selector, KeepsTheOrder) {
   for (const int ranks : {2, 3, 8}) {
     const Selector selector = selector_of(ranks, 1);
     for (int c = 0; c < kCollectiveCount; ++c) {
       const auto collective = static_cast<Collective>(c);
       for (const std::size_t bytes : {0u, 64u, 65536u, 16u << 20}) {
         for (const auto& candidate : selector.candidates(operation_of(collective, bytes), true)) {
-          EXPECT_FALSE(candidate.algorithm->reference) << candidate.algorithm->name;
-          EXPECT_NE(candidate.algorithm->order, schedule::Order::fixed);
+          EXPECT_NE(candidate.algorithm->order, schedule::Order::fixed)
+              << candidate.algorithm->name;
         }
       }
     }
   }
-}
-
-TEST(Selector, AReferenceRunsWhereItIsNamed) {
-  const Selector selector = selector_of(3, 1);
-  const OperationDescriptor operation = operation_of(Collective::all_reduce, 64);
-  const Choice choice = selector.choose(operation, "textbook_ring", false, true).or_throw();
-  ASSERT_NE(choice.messages, nullptr);
-  EXPECT_TRUE(choice.messages->reference);
 }
 
 TEST(Selector, SingleCopyIsForWhatEverybodyTakesMuchOf) {

@@ -17,8 +17,8 @@ using enum Access;
 using enum Order;
 
 constexpr bool kEqualChunks = true;
-constexpr bool kReference = true;
 
+// 13 was given to an algorithm that is gone, and stays free.
 // clang-format off
 constexpr Algorithm kAlgorithms[] = {
     {1, "ring", all_reduce, messages, fixed, ring_all_reduce, time_of::ring_all_reduce},
@@ -89,8 +89,6 @@ constexpr Algorithm kAlgorithms[] = {
     {12, "two_level", all_gather, messages, none, two_level_all_gather,
      time_of::two_level_all_gather},
     {12, "two_level", broadcast, messages, none, two_level_broadcast, time_of::two_level_broadcast},
-    {13, "textbook_ring", all_reduce, messages, canonical, textbook_ring_all_reduce,
-     nullptr, false, kReference},
     {14, "eager_mapped", all_reduce, mapped, canonical, eager_mapped_all_reduce},
     {14, "eager_mapped", reduce, mapped, canonical, eager_mapped_reduce},
     {15, "two_level_mapped", all_reduce, both, canonical, two_level_mapped_all_reduce,

@@ -48,8 +48,6 @@ struct Algorithm {
   // it neither sends nor receives for itself (of an all_to_all it does not know their sizes), or
   // where all ranks must cut them into equally many segments.
   bool equal_chunks = false;
-  // Kept to compare others with; used only where it is asked for by name.
-  bool reference = false;
 
   Schedule build(const Shape& shape) const;
   // Those of all ranks, in their order.

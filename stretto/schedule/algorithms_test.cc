@@ -125,7 +125,7 @@ TEST(Algorithms, NumbersAreStable) {
                                                   "recursive_halving",
                                                   "double_binary_tree",
                                                   "two_level",
-                                                  "textbook_ring",
+                                                  "",
                                                   "eager_mapped",
                                                   "two_level_mapped",
                                                   "two_level_eager"};

@@ -55,8 +55,7 @@ Hosts scattered(int ranks, std::mt19937& random) {
 }
 
 bool may_be_chosen(const Algorithm& algorithm) {
-  return algorithm.access != Access::mapped && algorithm.order != Order::fixed &&
-         !algorithm.reference;
+  return algorithm.access != Access::mapped && algorithm.order != Order::fixed;
 }
 
 // What the choice by closed forms takes, as a multiple of the best one's time; both as cost()

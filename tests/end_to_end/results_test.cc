@@ -99,7 +99,7 @@ TEST(SingleCopy, IsOneOfThreeWishes) {
 
 TEST(Algorithm, IsThatOfTheEnvironmentWhereItExists) {
   const Variables tcp = {{"STRETTO_TRANSPORT", "tcp"}, {"STRETTO_LINK_CACHE", "off"}};
-  for (const std::string name : {"ring", "binomial_tree", "textbook_ring"}) {
+  for (const std::string name : {"ring", "binomial_tree"}) {
     Variables variables = tcp;
     variables["STRETTO_ALGORITHM"] = name;
     const Ended ended = values_of(2, variables, {"choice"});

@@ -27,7 +27,6 @@ AddSteps ring_all_reduce, ring_reduce_scatter, ring_all_gather;
 AddSteps staged_mapped_all_reduce, staged_mapped_reduce_scatter, staged_mapped_all_gather,
     staged_mapped_broadcast, staged_mapped_reduce, staged_mapped_gather, staged_mapped_scatter,
     staged_mapped_all_to_all;
-AddSteps textbook_ring_all_reduce;
 AddSteps two_level_all_reduce, two_level_reduce_scatter, two_level_all_gather, two_level_broadcast;
 AddSteps two_level_mapped_all_reduce, two_level_mapped_reduce_scatter, two_level_mapped_all_gather,
     two_level_mapped_broadcast, two_level_mapped_reduce, two_level_mapped_gather,

@@ -86,18 +86,4 @@ void ring_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   gather_lap(schedule, Ring(shape), input(own));
 }
 
-// Textbook ring all-reduce: everybody's whole buffer passes by everybody.
-void textbook_ring_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
-  RankVector<Slot> inputs(shape.rank_count);
-  inputs[shape.rank] = input(0);
-  Slot passing = input(0);
-  for (int hop = 1; hop < shape.rank_count; ++hop) {
-    schedule.send(passing, neighbour(shape, 1));
-    passing = raw(hop - 1, 0);
-    schedule.recv(neighbour(shape, -1), passing);
-    inputs[neighbour(shape, -hop)] = passing;
-  }
-  schedule.reduce(inputs, {output(0)}).completes();
-}
-
 }  // namespace stretto::schedule
