@@ -210,18 +210,6 @@ Status make_link(transport::Endpoint::Parts& parts, int& socket, TcpLinkOptions 
   return tcp_links(std::move(options))->make_links(parts, std::move(sockets), soon());
 }
 
-// What is polled for longer than net.core.busy_read says is for those who may.
-TEST(Socket, OfALinkPollsBusilyWhereThatIsAskedFor) {
-  transport::Endpoint::Parts parts;
-  int socket = -1;
-  const Status made = make_link(parts, socket, {.busy_poll = std::chrono::microseconds(50)});
-  if (!made.ok()) return expect_failure(made, StatusCode::system, "needs CAP_NET_ADMIN");
-  int microseconds = 0;
-  socklen_t bytes = sizeof(microseconds);
-  ASSERT_EQ(::getsockopt(socket, SOL_SOCKET, SO_BUSY_POLL, &microseconds, &bytes), 0);
-  EXPECT_EQ(microseconds, 50);
-}
-
 // Every system has reno, and lets everybody use it.
 TEST(Socket, OfALinkHasTheCongestionControlThatIsAskedFor) {
   transport::Endpoint::Parts parts;

@@ -91,7 +91,6 @@ class TcpLinks final : public LinkProvider {
       if (streams[r].empty()) continue;
       std::vector<std::unique_ptr<TcpLink>> links;
       for (std::unique_ptr<ByteStream>& stream : streams[r]) {
-        STRETTO_RETURN_IF_ERROR(poll_busily(stream->socket()));
         STRETTO_RETURN_IF_ERROR(control_congestion(stream->socket()));
         STRETTO_ASSIGN_OR_RETURN(auto link,
                                  TcpLink::create(std::move(stream), options_.network_timeout));
@@ -191,18 +190,6 @@ class TcpLinks final : public LinkProvider {
         "{} is not read by stretto: set STRETTO_NETWORK to the interface or subnet (eth1, "
         "10.0.0.0/8) by which ranks shall reach each other",
         foreign);
-  }
-
-  Status poll_busily(int socket) const {
-    const int microseconds = static_cast<int>(options_.busy_poll.count());
-    if (microseconds == 0 ||
-        ::setsockopt(socket, SOL_SOCKET, SO_BUSY_POLL, &microseconds, sizeof(microseconds)) == 0) {
-      return {};
-    }
-    return system_status("STRETTO_BUSY_POLL")
-        .with_context(
-            "before Linux 6.7 a process needs CAP_NET_ADMIN to poll for longer than "
-            "net.core.busy_read says");
   }
 
   // Each end's is that of what it sends.

@@ -28,8 +28,6 @@ struct TcpLinkOptions {
   std::string foreign_network = {};
   PortRange ports = {};  // To listen on.
   int streams = 1;       // Between two ranks that both want so many.
-  // For which the kernel asks a network card's queue before a read finds nothing (SO_BUSY_POLL).
-  std::chrono::microseconds busy_poll{0};
   // Of every connection (TCP_CONGESTION), "cubic" say. Empty: as the system's routes have it.
   std::string congestion_control = {};
   // Of the job: then the links are encrypted (tls_stream.h), and are another way than without.

@@ -18,9 +18,8 @@
 namespace stretto::job {
 namespace {
 
-// More connections to a rank than fill any network; and a second, in microseconds.
+// More connections to a rank than fill any network.
 constexpr int kStreamsMax = 16;
-constexpr int kBusyPollMax = 1'000'000;
 
 Status set_address(Job& job, RendezvousKind kind, std::string_view text) {
   STRETTO_ASSIGN_OR_RETURN(const bootstrap::HostPort address, bootstrap::parse_host_port(text));
@@ -285,12 +284,8 @@ void resolve_networks(const Environment& environment, Job& job) {
 
 Status resolve_network(const Environment& environment, Job& job) {
   resolve_networks(environment, job);
-  int busy_poll = 0;
   STRETTO_RETURN_IF_ERROR(read_within(environment, "STRETTO_STREAMS", "streams", 1, kStreamsMax,
                                       job.streams, job.sources));
-  STRETTO_RETURN_IF_ERROR(read_within(environment, "STRETTO_BUSY_POLL", "busy poll in microseconds",
-                                      0, kBusyPollMax, busy_poll, job.sources));
-  job.busy_poll = std::chrono::microseconds(busy_poll);
   job.congestion_control =
       read_text(environment, "STRETTO_CONGESTION_CONTROL", "congestion control", job.sources);
   if (job.congestion_control.empty()) job.sources.by_default("congestion control", "the system's");

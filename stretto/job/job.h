@@ -51,7 +51,6 @@ struct Job {
   std::vector<std::string> networks = {};  // Interfaces or subnets; empty: towards the rendezvous.
   bootstrap::PortRange ports = {};         // For connections between ranks.
   int streams = 1;                         // Between two ranks of different hosts.
-  std::chrono::microseconds busy_poll{0};
   std::string congestion_control = {};  // Of connections between ranks; empty: as the system says.
   std::string engine = {};              // "mpi" or "ucx", which moves all messages; or empty.
   std::string backend = "stretto";      // Whose collectives run.
@@ -72,7 +71,7 @@ struct Job {
 // JoinOptions::transport or STRETTO_TRANSPORT (auto, shm, tcp, mpi, ucx), whether it is encrypted
 // from JoinOptions::encryption or STRETTO_ENCRYPTION (off, tls), whose collectives run from
 // JoinOptions::backend or STRETTO_BACKEND (stretto, mpi, nccl, cuda), where to listen from
-// STRETTO_NETWORK and STRETTO_PORTS, how to use sockets from STRETTO_STREAMS, STRETTO_BUSY_POLL and
+// STRETTO_NETWORK and STRETTO_PORTS, how to use sockets from STRETTO_STREAMS and
 // STRETTO_CONGESTION_CONTROL, for how long the network may be silent from
 // JoinOptions::network_timeout or STRETTO_NETWORK_TIMEOUT.
 //

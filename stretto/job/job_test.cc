@@ -192,17 +192,13 @@ TEST(ResolveJob, SaysWhereToListen) {
 
 TEST(ResolveJob, SaysHowToUseSockets) {
   EXPECT_EQ(resolve({}, {}).streams, 1);
-  EXPECT_EQ(resolve({}, {}).busy_poll.count(), 0);
   EXPECT_EQ(resolve({}, {}).congestion_control, "");
   const Job job = resolve({}, {{"STRETTO_STREAMS", "4"},
                                {"STRETTO_NETWORK", "eth0,eth1"},
-                               {"STRETTO_BUSY_POLL", "50"},
                                {"STRETTO_CONGESTION_CONTROL", "reno"}});
   EXPECT_EQ(job.streams, 4);
-  EXPECT_EQ(job.busy_poll.count(), 50);
   EXPECT_EQ(job.congestion_control, "reno");
   expect_invalid({}, {{"STRETTO_STREAMS", "0"}}, "STRETTO_STREAMS says 0: want 1 to 16");
-  expect_invalid({}, {{"STRETTO_BUSY_POLL", "-1"}}, "STRETTO_BUSY_POLL says -1: want 0 to 1000000");
 }
 
 TEST(ResolveJob, EncryptsWithAKeyThatHasNotTravelled) {

@@ -84,7 +84,6 @@ std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job,
                             .foreign_network = job.foreign_network,
                             .ports = job.ports,
                             .streams = job.streams,
-                            .busy_poll = job.busy_poll,
                             .congestion_control = job.congestion_control,
                             .tls_key = job.encrypted ? std::optional(key) : std::nullopt}));
   return links;

@@ -115,7 +115,6 @@ TEST_F(Join, BySlurmsVariables) {
 Variables variables_of_all_kinds() {
   return {{"STRETTO_ALGORITHM", "recursive_doubling"},
           {"STRETTO_BACKEND", "stretto"},
-          {"STRETTO_BUSY_POLL", "0"},
           {"STRETTO_CONGESTION_CONTROL", "reno"},
           {"STRETTO_CUDA_DRIVER", "/nowhere/libcuda.so"},
           {"STRETTO_CUDA_KERNELS", "/nowhere/kernels.so"},
@@ -172,11 +171,10 @@ TEST_F(Join, PrintsWhatHoldsByDefault) {
   expect_contains(ended[1].errors, "stretto [rank 1] info: job key from the store: rank 0 makes");
   expect_contains(ended[1].errors,
                   "stretto [rank 1] info: by default: backend stretto, encryption off, network "
-                  "towards the store, streams 1, busy poll in microseconds 0, congestion control "
-                  "the system's, ports as the system chooses, network timeout in seconds 10, "
-                  "timeout in seconds 1800, warnings after seconds 60, progress thread automatic, "
-                  "memory check on, single copy automatic, proofs automatic, algorithm as "
-                  "measured\n");
+                  "towards the store, streams 1, congestion control the system's, ports as the "
+                  "system chooses, network timeout in seconds 10, timeout in seconds 1800, "
+                  "warnings after seconds 60, progress thread automatic, memory check on, single "
+                  "copy automatic, proofs automatic, algorithm as measured\n");
   expect_contains(ended[1].errors, "join_timeout in seconds 20 from option join_timeout\n");
   // And by which networks ranks reach each other.
   expect_contains(ended[0].errors,
