@@ -81,23 +81,43 @@ class GpuCheckTest(unittest.TestCase):
             target = "stretto_python" if name.startswith("_c.") else names.get(name, name)
             self.assertIn(target, built)
 
+    def dev(self, *arguments, **variables):
+        """How a copy of ./dev ends for which programs of this test's folder come first, and what
+        it has said."""
+        shutil.copytree(gpu_check.SOURCE / "scripts", self.folder / "scripts", dirs_exist_ok=True)
+        shutil.copy(gpu_check.SOURCE / "dev", self.folder)
+        environment = {name: value for name, value in os.environ.items()
+                       if name != "Torch_DIR" and not name.startswith("STRETTO_")}
+        environment |= {"PATH": f"{self.folder}:{os.environ['PATH']}"} | variables
+        said = self.folder / "said"  # A pipe would be read until what ./dev leaves has ended, too.
+        with said.open("w") as output:
+            status = subprocess.run([self.folder / "dev", *arguments], env=environment, check=False,
+                                    stdout=output, stderr=subprocess.STDOUT).returncode
+        return status, said.read_text()
+
     def test_dev_builds_with_the_nvcc_that_is_there(self):
-        (self.folder / "scripts").mkdir()
-        for name in ("dev", *(f"scripts/{part}.sh" for part in ("phases", "setup", "bench_peers"))):
-            shutil.copy(pathlib.Path(gpu_check.__file__).parent.parent / name, self.folder / name)
         self.program("nvcc")
         for name in ("cmake", "python3"):  # They say what they are told to do, and do nothing.
             self.program(name, 'echo "$@"')
-        environment = {name: value for name, value in os.environ.items()
-                       if name not in ("Torch_DIR", "STRETTO_TORCH")}
-        environment |= {"PATH": f"{self.folder}:{os.environ['PATH']}", "STRETTO_PACKAGES": "OFF",
-                        "STRETTO_NVCC": str(self.folder / "nvcc")}
         for command, log, before in (("build", "configure-release", "-D"),
                                      ("wheel", "wheel", "--config-settings=cmake.define.")):
-            subprocess.run([self.folder / "dev", command], env=environment, check=False,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.dev(command, STRETTO_PACKAGES="OFF", STRETTO_NVCC=str(self.folder / "nvcc"))
             self.assertIn(f"{before}STRETTO_NVCC={self.folder}/nvcc",
                           (self.folder / f"build/logs/{log}.log").read_text())
+
+    def test_dev_installs_the_compiler_before_the_nvcc_that_needs_it(self):
+        installed = self.folder / "installed"
+        self.program("dpkg-query", f"test -e {installed} && echo installed")
+        self.program("apt-get", f"touch {installed}")
+        self.program("sudo", '[ "$1" = -v ] || "$@"')
+        self.program("gcc", f"test -e {installed}")
+        self.program("nvcc", "exec gcc")
+        (self.folder / "build/venv/bin").mkdir(parents=True)
+        self.program("build/venv/bin/python")  # Its pip would install the same nvcc.
+        status, said = self.dev("setup", "--with-cuda", "--without-torch")
+        self.assertEqual(status, 0, said)
+        self.assertIn(f"STRETTO_NVCC={self.folder}/nvcc", said)
+        self.assertIn("ready: ", said)
 
     def test_results_are_written(self):
         self.programs()
