@@ -23,6 +23,7 @@ import concurrent.futures
 import dataclasses
 import itertools
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -213,7 +214,8 @@ class Report:
 def parse(arguments):
     parser = argparse.ArgumentParser(prog="./dev chaos", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long [1]")
+    parser.add_argument("--minutes", type=float,
+                        help="how long [1; with --cases no limit]")
     parser.add_argument("--cases", type=int, default=0, help="at most so many [no limit]")
     parser.add_argument("--seed", type=int, default=1, help="of the first case [1]")
     parser.add_argument("--only", action="append", choices=sorted(KINDS), metavar="KIND",
@@ -233,7 +235,10 @@ def parse(arguments):
                         help="the folder of stretto and chaos_rank_program")
     parser.add_argument("--failures", type=pathlib.Path, default=ROOT / "build/chaos",
                         help="a folder for what failing jobs have said")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.minutes is None:
+        options.minutes = math.inf if options.cases else 1.0
+    return options
 
 
 def main(arguments=None):
@@ -250,6 +255,8 @@ def main(arguments=None):
     finally:
         runner.close()
     print(report.table())
+    if len(report.results) < options.cases:
+        print(f"the time was up after {len(report.results)} of {options.cases} cases")
     return 1 if report.failed() else 0
 
 

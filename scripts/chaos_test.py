@@ -7,7 +7,9 @@ import contextlib
 import copy
 import dataclasses
 import io
+import math
 import unittest
+import unittest.mock
 
 import chaos
 import chaos_judge
@@ -252,6 +254,19 @@ class ReportTest(unittest.TestCase):
 
     def test_a_failure_says_how_to_do_it_again(self):
         self.assertIn("./dev chaos --only kill --seed 2 --cases 1", self.said.getvalue())
+
+    def test_cases_have_no_time_limit_unless_one_is_given(self):
+        self.assertEqual(chaos.parse(["--cases", "500"]).minutes, math.inf)
+        self.assertEqual(chaos.parse(["--cases", "500", "--minutes", "2"]).minutes, 2)
+        self.assertEqual(chaos.parse([]).minutes, 1)
+
+    def test_cases_that_time_did_not_suffice_for_are_counted(self):
+        said = io.StringIO()
+        with unittest.mock.patch.object(chaos, "usable_worlds", return_value=({"shm"}, [])), \
+                unittest.mock.patch.object(chaos, "Runner"), contextlib.redirect_stdout(said):
+            status = chaos.main(["--cases", "3", "--minutes", "-1"])
+        self.assertEqual(status, 0)
+        self.assertIn("the time was up after 0 of 3 cases", said.getvalue())
 
     def test_patience_stretches_bounds_only(self):
         row = chaos.patient(KILLED, 2.0)
