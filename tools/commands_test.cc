@@ -83,6 +83,9 @@ TEST(Plan, CountsTheRanksOfHosts) {
       nlohmann::json::parse(output_of({"all_gather", "ring", "--hosts", "3+5+1", "--json"}, 0));
   EXPECT_EQ(object["ranks"], 9);
   EXPECT_EQ(object["hosts"], "3+5+1");
+  EXPECT_EQ(nlohmann::json::parse(output_of(
+                {"all_gather", "ring", "--per-host", "4", "-n", "10", "--json"}, 0))["hosts"],
+            "4+4+2");
   const auto slow_inside = nlohmann::json::parse(
       output_of({"all_gather", "ring", "--hosts", "3+5+1", "--local-gbit", "0.01", "--json"}, 0));
   EXPECT_GT(slow_inside["modelled_seconds"], object["modelled_seconds"]);
@@ -114,6 +117,11 @@ TEST(Plan, SaysWhatIsWrong) {
   for (const char* option : {"--gbit", "--latency-us", "--local-gbit", "--local-latency-us"}) {
     (void)output_of({"all_reduce", option, "nan"}, 2);
   }
+  // The second is 1 where 64 bits wrap around; the last is 2^40 + 1.
+  for (const char* bytes : {"-1", "-18446744073709551615", "1099511627777"}) {
+    (void)output_of({"all_reduce", "ring", "--bytes", bytes}, 2);
+  }
+  (void)output_of({"all_reduce", "ring", "--bytes", "0"}, 0);
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ constexpr int kRanksMax = 256;
 constexpr int kPricedRanksMax = 1'000'000;
 constexpr int kRanksDefault = 4;
 constexpr int kSlicesMax = 64;
+constexpr double kBytesMax = 0x1p40;
 
 constexpr const char* kDescription =
     "Prints the schedule of a collective, proves it for this number of ranks, and prices it:\n"
@@ -66,7 +67,7 @@ struct CommandLine {
   int root = 0;
   std::string hosts;                        // "3+5+1": ranks per host. Empty: all are on one.
   int per_host = 0;                         // On each host, where all have as many; 0: `hosts`.
-  std::vector<std::int32_t> host_of_ranks;  // What `hosts` says, rank by rank.
+  std::vector<std::int32_t> host_of_ranks;  // What either of them says, rank by rank.
   std::size_t bytes = 1 << 20;
   double gbit_per_second = 10;
   double latency_us = 10;
@@ -103,6 +104,7 @@ void describe(CLI::App& app, CommandLine& line) {
   app.add_option("--root", line.root, "Root of a broadcast, reduce, gather or scatter")
       ->capture_default_str();
   app.add_option("--bytes", line.bytes, "Bytes of a rank's input or output, the longest of all")
+      ->check(number_within(0, kBytesMax, "bytes"))
       ->capture_default_str();
   app.add_option("--gbit", line.gbit_per_second, "Bandwidth of a link, Gbit/s each way")
       ->check(bandwidth)
@@ -326,6 +328,16 @@ int report_prices(Collective collective, const CommandLine& line) {
   return 0;
 }
 
+// "3+5+1", as --hosts takes it. Empty: all ranks are on one host.
+std::string ranks_per_host(const std::vector<std::int32_t>& host_of_ranks) {
+  std::vector<int> counts;
+  for (const std::int32_t host : host_of_ranks) {
+    counts.resize(static_cast<std::size_t>(host) + 1);  // Hosts come one after the other.
+    ++counts.back();
+  }
+  return fmt::format("{}", fmt::join(counts, "+"));
+}
+
 int report(const Algorithm& algorithm, const CommandLine& line) {
   const std::vector<Schedule> schedules =
       algorithm.build_all(line.ranks, line.root, line.host_of_ranks);
@@ -343,7 +355,7 @@ int report(const Algorithm& algorithm, const CommandLine& line) {
     const nlohmann::json object{{"collective", line.collective},
                                 {"algorithm", line.algorithm},
                                 {"ranks", line.ranks},
-                                {"hosts", line.hosts},
+                                {"hosts", ranks_per_host(line.host_of_ranks)},
                                 {"access", name(algorithm.access)},
                                 {"order", name(algorithm.order)},
                                 {"bytes", line.bytes},
