@@ -384,6 +384,10 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
   return job;
 }
 
+std::string plugin_file(const Job& job, std::string_view name) {
+  return name == (job.engine.empty() ? job.backend : job.engine) ? job.plugin : std::string();
+}
+
 Result<ElasticPlace> elastic_place(const JoinOptions& options, const Environment& environment) {
   if (options.rank || options.size) {
     return Status(StatusCode::invalid_argument,

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "stretto/base/id.h"
 #include "stretto/base/status.h"
@@ -54,7 +55,7 @@ struct Job {
   std::string congestion_control = {};  // Of connections between ranks; empty: as the system says.
   std::string engine = {};              // "mpi" or "ucx", which moves all messages; or empty.
   std::string backend = "stretto";      // Whose collectives run.
-  std::string plugin = {};              // The file of what they need; empty: where it is found.
+  std::string plugin = {};              // Of one of them: see plugin_file().
   // By which this process takes its turn for a GPU of the host; nothing: by its rank.
   std::optional<int> local_rank = std::nullopt;
   bool encrypted = false;  // What goes between ranks that share no memory.
@@ -85,6 +86,10 @@ Result<Job> resolve_job(const JoinOptions& options, const Environment& environme
 // where connections are to be encrypted. A process that was started again is not refused.
 Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int size,
                       const JoinOptions& options, const Environment& environment);
+
+// The file of the plug-in for `name` ("mpi", "ucx"): where something else moves the messages,
+// STRETTO_PLUGIN is that one's, and else the backend's. Empty: where it is found.
+std::string plugin_file(const Job& job, std::string_view name);
 
 // Where the processes of an elastic job meet.
 struct ElasticPlace {

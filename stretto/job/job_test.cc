@@ -341,6 +341,20 @@ TEST(ResolveJob, ChoosesTheTransport) {
   EXPECT_FALSE(resolve({.disable_shared_memory = true}, {}).shared_memory);
 }
 
+TEST(ResolveJob, TheFileOfAPlugInIsThatOfTheTransportFirst) {
+  const auto file = [](const std::string& transport, const std::string& backend,
+                       const std::string& name) {
+    return plugin_file(
+        resolve({.transport = transport, .backend = backend}, {{"STRETTO_PLUGIN", "/its/file"}}),
+        name);
+  };
+  EXPECT_EQ(file("ucx", "mpi", "ucx"), "/its/file");
+  EXPECT_EQ(file("ucx", "mpi", "mpi"), "");
+  EXPECT_EQ(file("mpi", "mpi", "mpi"), "/its/file");
+  EXPECT_EQ(file("auto", "mpi", "mpi"), "/its/file");
+  EXPECT_EQ(file("auto", "mpi", "ucx"), "");
+}
+
 TEST(ResolveJob, SaysHowLongTheNetworkMayBeSilent) {
   using std::chrono::milliseconds;
   EXPECT_EQ(resolve({}, {}).network_timeout, kNetworkTimeout);

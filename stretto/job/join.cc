@@ -101,11 +101,8 @@ Result<Collectives> collectives_of(const Job& job, const Settings& settings,
     return Collectives{.open_device = std::move(open_device)};
   }
   if (job.backend == "stretto" || job.size == 1) return Collectives();
-  // Where something else moves the messages, STRETTO_PLUGIN is that.
-  const bool is_named = job.engine.empty() || job.engine == job.backend;
-  STRETTO_ASSIGN_OR_RETURN(
-      const auto plugin,
-      transport::packets::load_plugin(job.backend, is_named ? job.plugin : std::string()));
+  STRETTO_ASSIGN_OR_RETURN(const auto plugin, transport::packets::load_plugin(
+                                                  job.backend, job::plugin_file(job, job.backend)));
   return Collectives{.library = job::plugin_factory(plugin, job.size)};
 }
 
@@ -116,7 +113,8 @@ using MakeDataPlane = std::function<Result<std::unique_ptr<transport::DataPlane>
 Result<MakeDataPlane> engine_of(const Job& job, bootstrap::JoinNotes& notes) {
   using namespace transport::packets;
   if (job.engine.empty()) return MakeDataPlane();
-  STRETTO_ASSIGN_OR_RETURN(const Plugin plugin, load_plugin(job.engine, job.plugin));
+  STRETTO_ASSIGN_OR_RETURN(const Plugin plugin,
+                           load_plugin(job.engine, job::plugin_file(job, job.engine)));
   return MakeDataPlane([&job, &notes, plugin]() -> Result<std::unique_ptr<transport::DataPlane>> {
     const EngineOptions options{.rank = job.rank, .size = job.size};
     STRETTO_ASSIGN_OR_RETURN(auto engine, make_engine(plugin, options));

@@ -100,6 +100,17 @@ TEST(Doctor, TriesWhatTheJobWants) {
                   "GLOO_SOCKET_IFNAME=eth9 is not read");
 }
 
+TEST(Doctor, TriesTheFileOfAPlugInForThatOneOnly) {
+  const auto object = nlohmann::json::parse(doctor_says({"--json"}, 1,
+                                                        {{"STRETTO_TRANSPORT", "ucx"},
+                                                         {"STRETTO_BACKEND", "mpi"},
+                                                         {"STRETTO_PLUGIN", "/nowhere/ucx.so"}}));
+  std::map<std::string, std::string> seen;
+  for (const auto& check : object["checks"]) seen[check["name"]] = check["seen"];
+  expect_contains(seen.at("plug-in ucx"), "/nowhere/ucx.so");
+  expect_lacks(seen.at("plug-in mpi"), "/nowhere/ucx.so");
+}
+
 TEST(Doctor, FindsWhatAContainerForbids) {
   const int found = testing::exit_code_in_child([] {
     testing::forbid({SYS_memfd_create, SYS_process_vm_readv}, EPERM);

@@ -147,8 +147,8 @@ Checks check_libraries(const Environment& environment) {
                 check_library("kernels for GPUs", find_kernels(environment), backend == "cuda")};
   for (const std::string name : {"mpi", "ucx"}) {
     const bool is_wanted = backend == name || engine == name;
-    checks.push_back(check_library(
-        "plug-in " + name, find_plugin(name, is_wanted ? job.value().plugin : ""), is_wanted));
+    const std::string file = job.ok() ? job::plugin_file(job.value(), name) : "";
+    checks.push_back(check_library("plug-in " + name, find_plugin(name, file), is_wanted));
   }
   return checks;
 }
