@@ -93,6 +93,17 @@ TEST(Bench, AnAlgorithmThatIsNoneEndsTheJob) {
   expect_contains(ended.errors, "magic");
 }
 
+TEST(Bench, SharedMemoryThatIsAskedForMustBeThere) {
+  for (const Arguments& mode : {Arguments(), Arguments{"--explain"}, Arguments{"--compression"},
+                                Arguments{"--compression", "--explain"}}) {
+    const Ended ended =
+        run(Arguments{"bench", "-n", "2", "--bytes", "8", "--transport", "shm"} + mode,
+            {{"STRETTO_TRANSPORT", "tcp"}});
+    EXPECT_NE(ended.status, 0) << ended.output;
+    expect_contains(ended.errors, "shm: not all ranks share memory");
+  }
+}
+
 // `stretto bench --explain` from outside, and the cache of links that it tells of.
 
 TEST(Explain, MeasuresTheLinksOnceAndThenRemembersThem) {

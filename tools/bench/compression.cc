@@ -362,7 +362,7 @@ void explain(Communicator& comm, std::size_t bytes, bool json) {
 }  // namespace
 
 int run_explaining_compression(const BenchOptions& options) {
-  const auto comm = join({.disable_shared_memory = options.transport == "tcp"});
+  const auto comm = join_by(options);
   if (comm->rank() == 0 && !options.json) {
     const std::string model = comm->explain(Collective::all_reduce, DType::f32, 1).links;
     fmt::print("{} ranks: {}\nlinks: {}\n", comm->size(), comm->describe_links(), model);
@@ -373,7 +373,7 @@ int run_explaining_compression(const BenchOptions& options) {
 }
 
 int run_compressing_rank(const BenchOptions& options) {
-  const auto comm = join({.disable_shared_memory = options.transport == "tcp"});
+  const auto comm = join_by(options);
   if (comm->rank() == 0 && !options.json) {
     fmt::print(
         "{} ranks: {}. Steps of one gradient, by the slowest rank. \"times as fast\": the median "

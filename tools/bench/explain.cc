@@ -120,7 +120,7 @@ void explain(const Communicator& comm, const BenchOptions& options) {
 }  // namespace
 
 int run_explaining_rank(const BenchOptions& options) {
-  const auto comm = join({.disable_shared_memory = options.transport == "tcp"});
+  const auto comm = join_by(options);
   if (comm->rank() == 0) explain(*comm, options);
   comm->barrier().wait();
   return 0;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <initializer_list>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -169,13 +170,28 @@ std::string set_sizes(const Texts& texts, BenchOptions& options) {
   return {};
 }
 
+// The first of these options that is on the command line, or null.
+const char* first_given(const CLI::App& app, std::initializer_list<const char*> names) {
+  const auto* const found =
+      std::ranges::find_if(names, [&](const char* name) { return app.count(name) > 0; });
+  return found == names.end() ? nullptr : *found;
+}
+
 // A sentence about what was asked for and would not be done, or nothing.
-std::string find_unheeded(const Texts& texts, const BenchOptions& options) {
-  if (options.compression && (!texts.operations.empty() || texts.dtype != "f32")) {
-    return "--compression measures gradients of f32: it takes no collective and no other --dtype";
+std::string find_unheeded(const CLI::App& app, const Texts& texts, const BenchOptions& options) {
+  const char* const of_measuring =
+      first_given(app, {"--algorithm", "--buffers", "--in-place", "--out-of-place",
+                        "--seconds-per-line", "--repeats", "--no-pin", "--check", "--no-check"});
+  if ((options.compression || options.explain) && of_measuring != nullptr) {
+    return fmt::format(
+        "{} is for collectives that are measured, without --explain and --compression",
+        of_measuring);
   }
-  if ((options.compression || options.explain) && !options.algorithm.empty()) {
-    return "--algorithm is for what is measured, without --explain and --compression";
+  const char* const of_collectives =
+      first_given(app, {"collectives", "--op", "--min-bytes", "--max-bytes", "--step"});
+  if (options.compression && (of_collectives != nullptr || texts.dtype != "f32")) {
+    return fmt::format("--compression takes gradients of f32 in the sizes of --bytes, and no {}",
+                       of_collectives != nullptr ? of_collectives : "other --dtype");
   }
   const auto& named = texts.operations;
   if (options.explain && std::find(named.begin(), named.end(), "send_recv") != named.end()) {
@@ -186,7 +202,6 @@ std::string find_unheeded(const Texts& texts, const BenchOptions& options) {
 
 // A sentence about what is wrong, or nothing.
 std::string set_from(const Texts& texts, BenchOptions& options) {
-  if (std::string mistake = find_unheeded(texts, options); !mistake.empty()) return mistake;
   if (std::string mistake = set_operations(texts, options); !mistake.empty()) return mistake;
   if (std::string mistake = set_sizes(texts, options); !mistake.empty()) return mistake;
   const auto dtype = find_named<DType>(texts.dtype, kDTypeCount);
@@ -220,7 +235,9 @@ ParsedOptions parse_options(const std::vector<std::string>& arguments) {
   CLI::App app(kDescription, "stretto bench");
   describe(app, options, texts);
   if (const auto status = tools::parse(app, "bench", arguments)) return {.status = *status};
-  if (const std::string mistake = set_from(texts, options); !mistake.empty()) {
+  std::string mistake = find_unheeded(app, texts, options);
+  if (mistake.empty()) mistake = set_from(texts, options);
+  if (!mistake.empty()) {
     return {.options = std::nullopt, .status = tools::usage_error("bench", mistake)};
   }
   return {.options = std::move(options), .status = 0};

@@ -121,9 +121,6 @@ TEST(BenchOptions, MistakesAreExplained) {
       {"--check", "--no-check"},
       {"--max-bytes", "many"},
       {"--seconds-per-line", "nan"},
-      {"--compression", "all_reduce"},
-      {"--compression", "--dtype", "f16"},
-      {"--explain", "--algorithm", "ring"},
       {"--explain", "send_recv"}};
   for (const auto& arguments : mistakes) {
     const ParsedOptions result = parse_options(arguments);
@@ -133,6 +130,37 @@ TEST(BenchOptions, MistakesAreExplained) {
   EXPECT_TRUE(parse_options({"all_gather", "--dtype", "f8_e4m3"}).options.has_value());
   EXPECT_TRUE(parse_options({"--explain", "all"}).options.has_value());
   EXPECT_EQ(parse_options({"--help"}).status, 0);
+}
+
+TEST(BenchOptions, WhatWouldNotBeHeededIsRefused) {
+  const std::vector<std::vector<std::string>> of_measuring = {{"--algorithm", "ring"},
+                                                              {"--buffers", "private"},
+                                                              {"--in-place"},
+                                                              {"--out-of-place"},
+                                                              {"--seconds-per-line", "1"},
+                                                              {"--repeats", "2"},
+                                                              {"--no-pin"},
+                                                              {"--check"},
+                                                              {"--no-check"}};
+  const std::vector<std::vector<std::string>> of_collectives = {
+      {"all_reduce"},        {"--op", "max"}, {"--min-bytes", "64"},
+      {"--max-bytes", "4K"}, {"--step", "2"}, {"--dtype", "f16"}};
+  const auto is_taken = [](const std::string& mode, std::vector<std::string> arguments) {
+    arguments.push_back(mode);
+    return parse_options(arguments).options.has_value();
+  };
+  for (const auto& arguments : of_measuring) {
+    EXPECT_FALSE(is_taken("--explain", arguments)) << arguments.front();
+    EXPECT_FALSE(is_taken("--compression", arguments)) << arguments.front();
+    EXPECT_TRUE(parse_options(arguments).options.has_value()) << arguments.front();
+  }
+  for (const auto& arguments : of_collectives) {
+    EXPECT_TRUE(is_taken("--explain", arguments)) << arguments.front();
+    EXPECT_FALSE(is_taken("--compression", arguments)) << arguments.front();
+  }
+  EXPECT_TRUE(
+      is_taken("--compression", {"--explain", "--bytes", "4K", "-n", "2", "--transport", "shm",
+                                 "--dtype", "f32", "--json", "--table-terminal", "/dev/tty"}));
 }
 
 TEST(Shape, SizesAreThoseOfTheLargerSide) {

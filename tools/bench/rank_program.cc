@@ -241,15 +241,20 @@ Line measure_line(Coordinator& coordinator, BenchCase& bench_case, const BenchOp
   return line;
 }
 
+std::unique_ptr<Communicator> join_by(const BenchOptions& options) {
+  auto comm = join({.disable_shared_memory = options.transport == "tcp"});
+  if (options.transport == "shm" && comm->describe_links().find("tcp") != std::string::npos) {
+    throw std::runtime_error("shm: not all ranks share memory: " + comm->describe_links());
+  }
+  return comm;
+}
+
 int run_rank(const BenchOptions& options) {
-  const auto comm = join({.disable_shared_memory = options.transport == "tcp"});
+  const auto comm = join_by(options);
   // Before the rank is bound to one of them.
   const int cores = cores_of_all(*comm);
   if (options.pin && !pin_to_core(local_rank(*comm))) {
     fmt::print(stderr, "stretto bench: rank {} cannot be bound to a core\n", comm->rank().value());
-  }
-  if (options.transport == "shm" && comm->describe_links().find("tcp") != std::string::npos) {
-    throw std::runtime_error("shm: not all ranks share memory: " + comm->describe_links());
   }
   RankProgram program(*comm, options, cores);
   try {

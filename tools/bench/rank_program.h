@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <memory>
+
 #include "stretto/stretto.h"
 #include "tools/bench/bench_case.h"
 #include "tools/bench/line.h"
@@ -10,6 +12,10 @@
 #include "tools/bench/options.h"
 
 namespace stretto::bench {
+
+// Joins the job by the transport that was asked for. Throws what join() throws, and if shared
+// memory was asked for that not all ranks have in common.
+std::unique_ptr<Communicator> join_by(const BenchOptions& options);
 
 // What each rank of `stretto bench` does: joins the job, measures all lines, and, as rank 0, tells
 // about them. Returns the exit status: 1 if a result was wrong. Throws what the library throws.
