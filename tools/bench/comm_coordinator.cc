@@ -6,12 +6,14 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <fstream>
-#include <string>
 
 #include <fmt/format.h>
 
 #include "stretto/base/file_descriptor.h"
+#include "stretto/base/fnv1a.h"
 
 namespace stretto::bench {
 namespace {
@@ -30,12 +32,11 @@ std::string announce(Communicator& comm, const std::string& text) {
   return {reinterpret_cast<const char*>(told.data()), told.size()};
 }
 
-// Null where the board of rank 0 cannot be reached, or must not be taken for one.
-std::unique_ptr<Board> open_board(const std::string& where, int rank) {
-  const std::size_t end = where.find('\n');
-  if (end == std::string::npos || where.substr(0, end) != boot_id()) return nullptr;
+// Null where there is none at this path, or it cannot be reached.
+std::unique_ptr<Board> open_board(const std::string& path, int rank) {
+  if (path.empty()) return nullptr;
   try {
-    return std::make_unique<Board>(where.substr(end + 1), rank);
+    return std::make_unique<Board>(path, rank);
   } catch (const std::runtime_error&) {
     return nullptr;
   }
@@ -63,17 +64,26 @@ void RankCoordinator::abandon() {
   if (board_) board_->abandon();
 }
 
-RankCoordinator::RankCoordinator(Communicator& comm, int cores) {
+int count_ranks_of(Communicator& comm, const std::string& host) {
+  const std::vector<std::uint64_t> own = {fnv1a(host)};
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size()));
+  comm.all_gather(own, all).wait();
+  return static_cast<int>(std::ranges::count(all, own.front()));
+}
+
+RankCoordinator::RankCoordinator(Communicator& comm, int cores)
+    : ranks_of_host_(count_ranks_of(comm, boot_id())) {
   FileDescriptor file;
-  std::string where;
-  if (comm.rank() == 0) {
+  std::string path;
+  // On another host it would be somebody else's file.
+  if (comm.rank() == 0 && ranks_of_host_ == comm.size()) {
     file = FileDescriptor(::memfd_create("stretto-bench", MFD_CLOEXEC));
     if (file.valid()) {
       Board::format(file.get(), comm.size(), cores);
-      where = fmt::format("{}\n/proc/{}/fd/{}", boot_id(), ::getpid(), file.get());
+      path = fmt::format("/proc/{}/fd/{}", ::getpid(), file.get());
     }
   }
-  board_ = open_board(announce(comm, where), comm.rank().value());
+  board_ = open_board(announce(comm, path), comm.rank().value());
   if (!everywhere(comm, board_ != nullptr)) board_.reset();
   if (board_) {
     coordinator_ = std::make_unique<BoardCoordinator>(*board_);

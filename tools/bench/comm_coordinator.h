@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "stretto/stretto.h"
@@ -27,6 +28,9 @@ class CommCoordinator final : public Coordinator {
   Communicator& comm_;
 };
 
+// How many ranks, with this one, give the same name for their host; collective.
+int count_ranks_of(Communicator& comm, const std::string& host);
+
 // The ranks of `comm` by a board if they share a host, else by `comm` itself; collective. The board
 // has no name, so nothing is left of it however the ranks end.
 class RankCoordinator {
@@ -34,10 +38,12 @@ class RankCoordinator {
   RankCoordinator(Communicator& comm, int cores);
   Coordinator& operator*() const { return *coordinator_; }
   bool one_host() const { return board_ != nullptr; }
+  int ranks_of_host() const { return ranks_of_host_; }
   // So that no other rank waits for this one, which has failed.
   void abandon();
 
  private:
+  const int ranks_of_host_;
   std::unique_ptr<Board> board_;
   std::unique_ptr<Coordinator> coordinator_;
 };

@@ -46,7 +46,7 @@ int cores_of_all(Communicator& comm) {
   return has_quota ? usable_cores() : std::max(1, CPU_COUNT(&set));
 }
 
-// Buffers of all ranks, those of the copies and what the library may stage, at their largest.
+// Buffers of so many ranks, those of the copies and what the library may stage, at their largest.
 std::size_t needed_bytes(const BenchOptions& options, Collective operation, std::size_t bytes,
                          int ranks) {
   const std::size_t own = usually_in_place(operation) && options.in_place.value_or(true) ? 1 : 2;
@@ -149,17 +149,16 @@ int RankProgram::run() {
 }
 
 bool RankProgram::fits(const Measurement& plan) {
-  const auto needed =
-      static_cast<double>(needed_bytes(options_, plan.operation, plan.bytes, comm_.size()));
+  const std::size_t needed =
+      needed_bytes(options_, plan.operation, plan.bytes, coordinator_.ranks_of_host());
   const std::optional<MemoryLeft> left = find_memory_left();
-  // Negative, so that the largest is that of the host with the least.
-  std::vector<double> least = {left ? -static_cast<double>(left->left_bytes) : -HUGE_VAL};
-  (*coordinator_).maxima(least);
-  if (needed < -least.front()) return true;
+  std::vector<double> missing = {
+      left ? static_cast<double>(needed) - static_cast<double>(left->left_bytes) : -HUGE_VAL};
+  (*coordinator_).maxima(missing);
+  if (missing.front() < 0) return true;
   if (reporter_) {
-    reporter_->note(fmt::format("{} is left out: it needs {:.1f} GiB of memory, {:.1f} are there",
-                                describe(plan), std::ldexp(needed, -30),
-                                std::ldexp(-least.front(), -30)));
+    reporter_->note(fmt::format("{} is left out: a host lacks {:.1f} GiB of memory for it",
+                                describe(plan), std::ldexp(missing.front(), -30)));
   }
   return false;
 }
