@@ -4,7 +4,6 @@
 // What happens to a replica's gradients while a backward pass runs, and at its end.
 
 #include <algorithm>
-#include <cstring>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -23,7 +22,6 @@ namespace {
 // When the parameters of the module are looked for: in so many steps, and then now and then.
 constexpr std::uint64_t kFirstSteps = 3;
 constexpr std::uint64_t kStepsBetweenLooks = 64;
-constexpr std::size_t kTimedBytes = std::size_t{32} << 10;  // Copying less costs less than a clock.
 
 void check_kind(const std::string& name, const torch::Tensor& gradient) {
   if (gradient.layout() != torch::kStrided) {
@@ -194,76 +192,6 @@ void Replica::check_gradient(std::size_t index, const torch::Tensor& gradient) c
         "DistributedDataParallel; change it before forward()",
         trained_[index].name);
   }
-}
-
-// Makes the bucket the storage of a gradient again if it is not: after zero_grad(), which by
-// default lets autograd keep the tensor that backward made, or if a program has put one there.
-// Costs nothing where backward has written into the bucket, and else a copy, which is less than
-// zeroing the bucket and adding to it.
-void Replica::adopt_gradient(std::size_t index) {
-  torch::Tensor& gradient = trained_[index].tensor.mutable_grad();
-  Progress& progress = progress_[index];
-  if (gradient.is_same(progress.view)) return;
-  check_gradient(index, gradient);
-  const std::size_t bytes = progress.view.nbytes();
-  const TimePoint begin = bytes < kTimedBytes ? TimePoint() : Clock::now();
-  const bool is_on_host = location_.device.is_cpu() && !is_staged(index);
-  const bool same_bytes = is_on_host && gradient.scalar_type() == progress.view.scalar_type() &&
-                          gradient.strides() == progress.view.strides() && !gradient.is_neg() &&
-                          !gradient.is_conj();
-  if (same_bytes) {
-    // What copy_ would do, without the half microsecond that it takes to find out.
-    const void* const data = gradient.const_data_ptr();
-    if (bytes > 0 && data != progress.view_data) {
-      gradient_memory_.learn(index, data);
-      std::memcpy(progress.view_data, data, bytes);
-    }
-  } else {
-    const torch::NoGradGuard no_grad;
-    progress.view.copy_(gradient);
-  }
-  if (!is_staged(index)) gradient = progress.view;
-  if (bytes >= kTimedBytes) spent_besides_ += Clock::now() - begin;
-}
-
-// Whether a tensor that is not the gradient has been lent the gradient's place: in a pass unlike
-// the one before. Most of these tensors end within the pass.
-bool Replica::place_is_taken(std::size_t index) const {
-  if (!gradient_memory_.is_lent(index)) return false;
-  const torch::Tensor& gradient = trained_[index].tensor.grad();
-  return !gradient.defined() || gradient.layout() != torch::kStrided ||
-         gradient.const_data_ptr() != progress_[index].view_data;
-}
-
-void Replica::mark_displaced() {
-  std::erase_if(displaced_, [this](std::size_t index) {
-    if (place_is_taken(index)) return false;
-    adopt_gradient(index);
-    reducer_->mark_ready(index);
-    return true;
-  });
-}
-
-// At the end of a pass, tensors that the program keeps may still have gradients' places. Their
-// bytes are put aside until the step is reduced.
-void Replica::borrow_places() {
-  displaced_.clear();
-  for (std::size_t i = 0; i < progress_.size(); ++i) {
-    // The reducer itself gives frozen gradients their bytes back, and may have reduced them
-    // already.
-    if (reducer_->is_ready(i) || reducer_->is_frozen(i) || !place_is_taken(i)) continue;
-    const auto* const bytes = static_cast<const std::byte*>(progress_[i].view_data);
-    borrowed_.push_back({i, progress_[i].view, {bytes, bytes + progress_[i].view.nbytes()}});
-  }
-}
-
-void Replica::return_places() {
-  for (const Borrowed& borrowed : borrowed_) {
-    torch::Tensor& gradient = trained_[borrowed.index].tensor.mutable_grad();
-    if (gradient.is_same(borrowed.place)) gradient = gradient.clone();
-    std::memcpy(borrowed.place.mutable_data_ptr(), borrowed.bytes.data(), borrowed.bytes.size());
-  }
-  borrowed_.clear();
 }
 
 void Replica::end_of_backward() {
