@@ -266,6 +266,10 @@ bool GradientMemory::is_lent(std::size_t index) const {
   return state_ != nullptr && state_->places[index].lent.load(std::memory_order_acquire);
 }
 
+bool GradientMemory::may_lend(std::size_t index) const {
+  return state_ != nullptr && state_->places[index].size_class != kNone;
+}
+
 GradientMemory::NoLending::NoLending() : passes_(std::exchange(passes.list, {})) {}
 
 GradientMemory::NoLending::~NoLending() { passes.list = std::move(passes_); }

@@ -273,6 +273,52 @@ TEST(GradientMemory, WhatIsKeptInThePlaceOfAFrozenParameterStays) {
   });
 }
 
+// What the sum hands back is the gradient of `position` and of `hidden`. That of `position` is
+// reduced first; that of `hidden` is still to be read, or, `beside` it, to be added to.
+struct PositionsImpl : torch::nn::Module {
+  explicit PositionsImpl(bool beside) : beside(beside) {}
+  torch::Tensor forward(const torch::Tensor& x) {
+    const torch::Tensor hidden = a->forward(x).view({1, kWidth, kWidth});
+    const torch::Tensor first = beside ? b->forward(hidden) : torch::Tensor();
+    const torch::Tensor sum = hidden + position.unsqueeze(0);
+    return (beside ? torch::tanh(sum) + first : b->forward(sum)).squeeze(0);
+  }
+  const bool beside;
+  torch::nn::Linear a = register_module("a", torch::nn::Linear(kWidth, kWidth));
+  torch::Tensor position = register_parameter("position", torch::randn({kWidth, kWidth}));
+  torch::nn::Linear b = register_module("b", torch::nn::Linear(kWidth, kWidth));
+};
+TORCH_MODULE(Positions);
+
+TEST(GradientMemory, AGradientThatOthersStillReadIsReducedWhenTheyHave) {
+  const auto train = [](Communicator& communicator, bool beside) {
+    const int rank = communicator.rank().value();
+    const auto made = [&] { return with_seed(8, [&] { return Positions(beside); }); };
+    Positions model = made(), reference = made();
+    DistributedDataParallel ddp(model, communicator,
+                                {.bucket_bytes = {64}, .mean_division = MeanDivision::before_sum});
+    torch::Tensor kept;
+    model->b->weight.register_hook(
+        [&](const torch::Tensor& gradient) { kept = gradient.detach(); });
+    for (int step = 0; step < 6; ++step) {
+      torch::Tensor own;  // This rank's gradient of b.weight.
+      reference->zero_grad();
+      for (const int of : {rank, 1 - rank}) {
+        reference->forward(batch_of(step, of)).pow(2).mean().backward();
+        if (of == rank) own = reference->b->weight.grad().clone();
+      }
+      for (torch::Tensor parameter : reference->parameters()) parameter.mutable_grad() /= kRanks;
+      ddp.zero_grad();
+      ddp.forward(batch_of(step, rank)).pow(2).mean().backward();
+      expect_gradients_of(*reference, *model);
+      expect_close(kept, own, "what a hook keeps");
+    }
+  };
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    for (const bool beside : {false, true}) train(communicator, beside);
+  });
+}
+
 // As large as the gradient of a parameter that is frozen when it has been made.
 TEST(GradientMemory, AnOptimizerThatStepsInBackwardKeepsItsStateElsewhere) {
   run_ranks(1, [](Communicator& communicator) {

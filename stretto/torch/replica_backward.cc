@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <ranges>
 #include <string>
 #include <utility>
 
@@ -140,17 +141,18 @@ void Replica::on_gradient(std::size_t index) {
     begin_silent_pass();
   }
   try {
-    if (!displaced_.empty()) mark_displaced();
-    const bool displaced = place_is_taken(index);
-    if (!displaced) adopt_gradient(index);
+    if (!waiting_.empty()) mark_waiting();
+    const bool settled = settle(index);
     if (!reduces) return;
     progress.last_arrival = ++arrivals_;
     const bool complete = ++progress.arrivals == progress.expected && graph_known_;
     if (options_.static_graph && !complete) return;
-    if (displaced) {
-      displaced_.push_back(index);
-    } else {
+    // What backward may make in its place waits for the next hook, as autograd holds it until this
+    // one returns; and wherever it was made, so that ranks hand gradients over alike.
+    if (settled && !gradient_memory_.may_lend(index)) {
       reducer_->mark_ready(index);
+    } else {
+      waiting_.push_back(index);
     }
   } catch (const Error& error) {
     own_failure_ = error.what();
@@ -170,7 +172,7 @@ void Replica::abandon_pass() {
                  std::to_string(communicator_.rank().value()));
   }
   gradient_memory_.end_pass();
-  displaced_.clear();
+  waiting_.clear();
   accumulated_ = false;  // What the pass has added is not the same part of it on all ranks.
   for (StepInBackward& stepping : stepping_) stepping.forget();
   precision_.leave();
@@ -196,7 +198,15 @@ void Replica::check_gradient(std::size_t index, const torch::Tensor& gradient) c
 
 void Replica::end_of_backward() {
   if (!pass_open_) return;
-  if (inside_backward_node() && !(reducer_->all_ready() && sparse_.empty() && !outgrown_)) {
+  const auto has_come = [this](std::size_t i) {
+    return reducer_->is_ready(i) || reducer_->is_frozen(i) ||
+           std::ranges::find(waiting_, i) != waiting_.end();
+  };
+  const auto all_have_come = [&] {
+    return sparse_.empty() && !outgrown_ &&
+           std::ranges::all_of(std::views::iota(std::size_t{0}, progress_.size()), has_come);
+  };
+  if (inside_backward_node() && !all_have_come()) {
     // An inner pass, one of several that make up the step; and perhaps the last that says so.
     call_in_enclosing_backward(this, [self = std::weak_ptr(self_)] {
       const auto alive = self.lock();
@@ -209,12 +219,15 @@ void Replica::end_of_backward() {
   pass_open_ = false;
   gradient_memory_.end_pass();
   precision_.leave();
-  borrow_places();
   const auto give_back = c10::make_scope_exit([this] { return_places(); });
   const bool knew_graph = graph_known_;
   try {
+    mark_waiting();
+    borrow_places();
+    waiting_.clear();
     complete_gradients();
   } catch (const std::exception& error) {
+    waiting_.clear();
     reducer_->abandon_step(error.what());
     throw;
   }

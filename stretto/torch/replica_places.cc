@@ -46,19 +46,25 @@ void Replica::adopt_gradient(std::size_t index) {
   if (bytes >= kTimedBytes) spent_besides_ += Clock::now() - begin;
 }
 
-// Whether a tensor that is not the gradient has been lent the gradient's place: in a pass unlike
-// the one before. Most of these tensors end within the pass.
-bool Replica::place_is_taken(std::size_t index) const {
-  if (!gradient_memory_.is_lent(index)) return false;
+// Gives the gradient its place in the bucket; false while another tensor is there. One may have
+// been lent it, in a pass unlike the one before. Or the gradient, which backward has made there, is
+// a view of a tensor that a part of the graph has yet to read, or has a view that a hook keeps.
+// Most of them end within the pass. Until then grad() keeps what it has: autograd adds what comes
+// later to a tensor whose memory nobody else holds.
+bool Replica::settle(std::size_t index) {
   const torch::Tensor& gradient = trained_[index].tensor.grad();
-  return !gradient.defined() || gradient.layout() != torch::kStrided ||
-         gradient.const_data_ptr() != progress_[index].view_data;
+  if (gradient_memory_.is_lent(index)) {
+    const bool is_there = gradient.defined() && gradient.layout() == torch::kStrided &&
+                          gradient.const_data_ptr() == progress_[index].view_data;
+    if (!is_there || gradient.storage().use_count() > 1) return false;
+  }
+  adopt_gradient(index);
+  return !gradient_memory_.is_lent(index);
 }
 
-void Replica::mark_displaced() {
-  std::erase_if(displaced_, [this](std::size_t index) {
-    if (place_is_taken(index)) return false;
-    adopt_gradient(index);
+void Replica::mark_waiting() {
+  std::erase_if(waiting_, [this](std::size_t index) {
+    if (!settle(index)) return false;
     reducer_->mark_ready(index);
     return true;
   });
@@ -67,11 +73,10 @@ void Replica::mark_displaced() {
 // At the end of a pass, tensors that the program keeps may still have gradients' places. Their
 // bytes are put aside until the step is reduced.
 void Replica::borrow_places() {
-  displaced_.clear();
   for (std::size_t i = 0; i < progress_.size(); ++i) {
     // The reducer itself gives frozen gradients their bytes back, and may have reduced them
     // already.
-    if (reducer_->is_ready(i) || reducer_->is_frozen(i) || !place_is_taken(i)) continue;
+    if (reducer_->is_ready(i) || reducer_->is_frozen(i) || !gradient_memory_.is_lent(i)) continue;
     const auto* const bytes = static_cast<const std::byte*>(progress_[i].view_data);
     borrowed_.push_back({i, progress_[i].view, {bytes, bytes + progress_[i].view.nbytes()}});
   }

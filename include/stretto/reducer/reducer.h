@@ -123,12 +123,9 @@ class Reducer {
   bool is_frozen(std::size_t index) const { return slots_[index].frozen; }
   bool all_frozen() const { return frozen_count_ == gradients_.size(); }
 
-  // Since the last finalize(): was a gradient marked, any, or all that are not frozen?
+  // Since the last finalize(): was a gradient marked, or any?
   bool is_ready(std::size_t i) const { return slots_[i].ready.load(std::memory_order_acquire); }
   bool step_open() const { return ready_count_.load(std::memory_order_acquire) > 0; }
-  bool all_ready() const {
-    return ready_count_.load(std::memory_order_acquire) == gradients_.size() - frozen_count_;
-  }
 
   // Before finalize(), which then throws on all ranks: the gradient has not come as was promised.
   void mark_changed(std::size_t index) { slots_[index].changed = true; }

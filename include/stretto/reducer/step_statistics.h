@@ -29,7 +29,9 @@ struct StepStatistics {
   // Of gradients, in the buckets that were reduced: what is handed to the communication hook.
   std::size_t bytes = 0;
   // For each gradient, when it became ready, counted from the first one; -1 if it did not. Where
-  // gradients are small, the clock is read at every 32 KiB of them and at the last of a bucket.
+  // gradients are small, the clock is read at every 32 KiB of them and at the last of a bucket. Of
+  // those that DistributedDataParallel has had written into buckets: when the next one came, or at
+  // the end of the pass.
   std::vector<double> ready_seconds;
   // For each bucket, when its reduction began and was seen to have ended, counted alike; -1 if it
   // was left out.

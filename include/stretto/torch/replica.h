@@ -189,8 +189,8 @@ class Replica {
   void on_gradient(std::size_t index);
   void on_sparse_gradient();
   void adopt_gradient(std::size_t index);
-  bool place_is_taken(std::size_t index) const;
-  void mark_displaced();
+  bool settle(std::size_t index);
+  void mark_waiting();
   void borrow_places();
   void return_places();
   void verify_after_step(bool replaced);
@@ -238,7 +238,7 @@ class Replica {
   std::unique_ptr<Reducer> reducer_;
   std::vector<Progress> progress_;  // Of trained_.
   GradientMemory gradient_memory_;
-  std::vector<std::size_t> displaced_;  // Gradients that wait for their places.
+  std::vector<std::size_t> waiting_;  // Gradients that are not alone in their places yet.
   std::vector<Borrowed> borrowed_;
   LowPrecision precision_;
   std::shared_ptr<BufferHook> buffer_hook_;
