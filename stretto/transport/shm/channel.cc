@@ -18,7 +18,7 @@
 namespace stretto::transport::shm {
 namespace {
 
-// Between two times of asking: an answer has time to come.
+// Between two looks for room: a shortage has time to end.
 constexpr std::chrono::milliseconds kAskPause(100);
 
 bool known(Notice::Kind kind) {
@@ -57,8 +57,9 @@ void Channel::send(const Notice& notice, std::shared_ptr<const FileDescriptor> f
 }
 
 bool Channel::take_back(std::uint32_t region) {
-  unconfirmed_.erase(region);
-  return drop_pending(region);
+  const auto sent = unconfirmed_.extract(region);
+  const bool is_awaited = !sent.empty() && sent.mapped().is_awaited;
+  return drop_pending(region) && !is_awaited;
 }
 
 bool Channel::drop_pending(std::uint32_t region) {
@@ -79,7 +80,9 @@ void Channel::flush() {
   if (!lost_.empty()) ask_again();
 }
 
-// Only when there is room for a descriptor, or the answer would be lost as well.
+// Only when there is room for a descriptor, or the answer would be lost as well. And only once
+// before the answer comes, however late the owner looks: of several answers one could be lost after
+// another has been taken, and the owner would then say that the region is gone.
 void Channel::ask_again() {
   const TimePoint now = Clock::now();
   if (now < ask_at_ || !pending_.empty()) return;
@@ -87,10 +90,10 @@ void Channel::ask_again() {
   const FileDescriptor room(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
   const int error_number = errno;
   for (auto& [region, lost] : lost_) {
-    if (room.valid()) {
-      send({.kind = Notice::Kind::again, .region = region});
-    } else {
+    if (!room.valid()) {
       lost.error_number = error_number;
+    } else if (!std::exchange(lost.is_asked_for, true)) {
+      send({.kind = Notice::Kind::again, .region = region});
     }
   }
 }
@@ -125,7 +128,8 @@ bool Channel::serve(const Received& received, bool file_lost) {
       return false;
     case Notice::Kind::region:
       if (file_lost) {
-        lost_.try_emplace(notice.region, Lost{.bytes = notice.bytes, .error_number = EMFILE});
+        const Lost lost{.bytes = notice.bytes, .error_number = EMFILE};
+        lost_.try_emplace(notice.region, lost).first->second.is_asked_for = false;
         return true;
       }
       lost_.erase(notice.region);
@@ -142,6 +146,7 @@ void Channel::send_again(std::uint32_t region) {
   drop_pending(region);
   const Pending again = found->second;
   send(again.notice, again.file);
+  found->second.is_awaited = true;
 }
 
 std::optional<Channel::Received> Channel::receive_next(bool& file_lost) {

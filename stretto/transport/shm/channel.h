@@ -55,8 +55,8 @@ class Channel {
   void send(const Notice& notice, std::shared_ptr<const FileDescriptor> file = nullptr);
   // Sends what is left to send, and asks again for what has been lost. To be called now and then.
   void flush();
-  // Lets go of the file of a region; takes back its notice if it has not been sent yet, and then
-  // returns true.
+  // Lets go of the file of a region, and takes back its notice if that has not been sent yet.
+  // Returns whether the peer has never heard of the region, and so need not hear of its end.
   bool take_back(std::uint32_t region);
   // A doorbell that finds the socket full is dropped: the peer has something to read already.
   void ring();
@@ -66,7 +66,8 @@ class Channel {
   // A region of the peer whose file has been lost, and has not come again yet.
   struct Lost {
     std::uint64_t bytes = 0;
-    int error_number = 0;  // Why there was no room for its descriptor.
+    int error_number = 0;       // Why there was no room for its descriptor.
+    bool is_asked_for = false;  // And no answer has come yet.
   };
   std::optional<Lost> find_lost(std::uint32_t region) const;
   // Whether the peer has taken all files.
@@ -81,6 +82,7 @@ class Channel {
   struct Pending {
     Notice notice;
     std::shared_ptr<const FileDescriptor> file;
+    bool is_awaited = false;  // The peer has lost it, and asked for it again.
   };
   explicit Channel(FileDescriptor socket) : socket_(std::move(socket)) {}
   bool try_send(const Notice& notice, const FileDescriptor* file);

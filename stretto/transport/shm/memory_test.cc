@@ -5,9 +5,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "stretto/base/poll.h"
 #include "tests/contract/process_resources.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/send_with_descriptors.h"
@@ -182,7 +184,7 @@ class MemoryShortage : public ::testing::Test {
         1, std::vector<std::shared_ptr<Channel>>{channels_[1], nullptr});
   }
   void turn() {
-    while (auto received = channels_[0]->receive()) owner_->receive(1, std::move(*received));
+    take_in_by_owner();
     while (auto received = channels_[1]->receive()) other_->receive(0, std::move(*received));
     owner_->service();
     other_->service();
@@ -197,6 +199,17 @@ class MemoryShortage : public ::testing::Test {
   void turn_for_a_while() {
     const Deadline deadline = Deadline::after(std::chrono::milliseconds(100));
     while (!deadline.passed()) turn();
+  }
+  void take_in_by_owner() {
+    while (auto received = channels_[0]->receive()) owner_->receive(1, std::move(*received));
+  }
+  // A region whose file the other rank has lost.
+  Region allocate_lost() {
+    Region region = owner_->allocate(4096).or_throw();
+    const stretto::testing::FewDescriptors none(0);
+    turn_for_a_while();
+    EXPECT_EQ(other_->resolve(0, region.address, 1), nullptr);
+    return region;
   }
 
   std::shared_ptr<Channel> channels_[2];
@@ -235,6 +248,59 @@ TEST_F(MemoryShortage, ALostRegionThatIsFreedMeanwhileIsForgotten) {
   region = {};
   turn_for_a_while();
   EXPECT_TRUE(other_->find_shortage(0, address).ok());
+}
+
+// Of several answers one could be lost after another has been taken.
+TEST_F(MemoryShortage, ALostFileIsAskedForOnceHoweverLateItsOwnerLooks) {
+  const Region region = allocate_lost();
+  const Deadline later = Deadline::after(std::chrono::milliseconds(350));
+  while (!later.passed()) other_->service();
+  int bytes = 0;
+  ASSERT_EQ(::ioctl(channels_[0]->descriptor(), FIONREAD, &bytes), 0);
+  EXPECT_EQ(static_cast<std::size_t>(bytes), sizeof(Notice)) << "the owner has one thing to read";
+  take_in_by_owner();
+  auto answer = channels_[1]->receive();
+  ASSERT_TRUE(answer);
+  other_->receive(0, std::move(*answer));
+  {
+    const stretto::testing::FewDescriptors none(0);
+    turn_for_a_while();
+  }
+  for (int i = 0; i < 3; ++i) turn_for_a_while();
+  EXPECT_NE(other_->resolve(0, region.address, 1), nullptr) << "what was mapped stays so";
+}
+
+TEST_F(MemoryShortage, AnAnswerThatIsLostIsAskedForAgain) {
+  const Region region = allocate_lost();
+  ASSERT_TRUE(comes_true([&] {
+    other_->service();
+    return is_readable(channels_[0]->descriptor());
+  }));
+  take_in_by_owner();
+  {
+    const stretto::testing::FewDescriptors none(0);
+    turn_for_a_while();
+    EXPECT_FALSE(other_->find_shortage(0, region.address).ok());
+  }
+  EXPECT_TRUE(arrives(region.address));
+}
+
+TEST_F(MemoryShortage, WhoWaitsForAFileLearnsThatItsRegionIsGone) {
+  Region region = allocate_lost();
+  const RemoteAddress address = region.address;
+  ASSERT_TRUE(comes_true([&] {
+    other_->service();
+    return is_readable(channels_[0]->descriptor());
+  }));
+  // No room for an answer, before the region is freed.
+  for (int i = 0; i < 10000; ++i) channels_[0]->ring();
+  take_in_by_owner();
+  region = {};
+  owner_->service();
+  EXPECT_TRUE(comes_true([&] {
+    turn();
+    return other_->find_shortage(0, address).ok();
+  }));
 }
 
 TEST_F(MemoryShortage, ARegionThatFindsNoAddressesIsMappedLater) {
