@@ -106,6 +106,15 @@ Result<Collectives> collectives_of(const Job& job, const Settings& settings,
   return Collectives{.library = job::plugin_factory(plugin, job.size)};
 }
 
+// What each rank says under a name, this one `own`.
+Result<std::vector<std::string>> exchange(const Job& job, bootstrap::JoinNotes& notes,
+                                          const std::string& name, const std::string& own) {
+  STRETTO_RETURN_IF_ERROR(notes.set(fmt::format("{}/{}", name, job.rank), own));
+  std::vector<int> ranks(static_cast<std::size_t>(job.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return notes.get_all(name, ranks);
+}
+
 using MakeDataPlane = std::function<Result<std::unique_ptr<transport::DataPlane>>()>;
 
 // The engine that moves all messages, for which ranks tell each other where it reaches them. Empty
@@ -117,12 +126,14 @@ Result<MakeDataPlane> engine_of(const Job& job, bootstrap::JoinNotes& notes) {
                            load_plugin(job.engine, job::plugin_file(job, job.engine)));
   return MakeDataPlane([&job, &notes, plugin]() -> Result<std::unique_ptr<transport::DataPlane>> {
     const EngineOptions options{.rank = job.rank, .size = job.size};
+    // An MPI waits for all ranks while it starts, and neither a deadline nor another rank's failure
+    // ends that: nobody begins before all have come so far.
+    if (job.engine == "mpi") {
+      STRETTO_RETURN_IF_ERROR(exchange(job, notes, "engine-start", "").status());
+    }
     STRETTO_ASSIGN_OR_RETURN(auto engine, make_engine(plugin, options));
-    const std::string name = "engine";
-    STRETTO_RETURN_IF_ERROR(notes.set(fmt::format("{}/{}", name, job.rank), engine->address()));
-    std::vector<int> ranks(static_cast<std::size_t>(job.size));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    STRETTO_ASSIGN_OR_RETURN(const auto addresses, notes.get_all(name, ranks));
+    STRETTO_ASSIGN_OR_RETURN(const auto addresses,
+                             exchange(job, notes, "engine", engine->address()));
     return make_plane(std::move(engine), options, addresses);
   });
 }

@@ -3,7 +3,8 @@
 
 // Joins a job, adds up the ranks with the others, says "rank 1 of 4: sum 6". Under a system that
 // refuses threads, or unnamed files in memory, where TEST_FORBID says so; with room for as many
-// more descriptors as TEST_DESCRIPTORS says; within TEST_JOIN_SECONDS.
+// more descriptors as TEST_DESCRIPTORS says; within TEST_JOIN_SECONDS; by no shared memory where
+// TEST_NO_SHARED_MEMORY is set.
 
 #include <cerrno>
 #include <chrono>
@@ -28,7 +29,8 @@ int main() {
   const char* limit = std::getenv("TEST_JOIN_SECONDS");
   try {
     auto comm = stretto::join(
-        {.join_timeout = std::chrono::seconds(limit == nullptr ? 20 : std::atoi(limit))});
+        {.join_timeout = std::chrono::seconds(limit == nullptr ? 20 : std::atoi(limit)),
+         .disable_shared_memory = std::getenv("TEST_NO_SHARED_MEMORY") != nullptr});
     float sum[1] = {static_cast<float>(comm->rank().value())};
     comm->all_reduce(std::span<float>(sum)).wait();
     // One write: the lines of several ranks must not run into each other.

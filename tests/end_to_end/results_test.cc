@@ -140,13 +140,13 @@ class MpiPlane : public ::testing::Test {
     variables.insert(more.begin(), more.end());
     return variables;
   }
-  Ended started_by_mpirun(Variables more) const {
+  Ended started_by_mpirun(Variables more, const Arguments& program = {kValues}) const {
     more.insert({"STRETTO_RENDEZVOUS", "file://" + (folder_ / "job")});
-    testing::Process job({"mpirun", "-n", "3", STRETTO_BIN_DIR "/values_rank_program"},
-                         variables_with(more));
+    testing::Process job(Arguments{"mpirun", "-n", "3"} + program, variables_with(more));
     return testing::end_of(job);
   }
 
+  static constexpr const char* kValues = STRETTO_BIN_DIR "/values_rank_program";
   // What a rank says last. An mpirun may put lines of two ranks together.
   static constexpr const char* kRight = "right";
   const std::string kPlugin = testing::mpi_file(STRETTO_BIN_DIR, "libstretto_mpi.so");
@@ -158,6 +158,19 @@ TEST_F(MpiPlane, GivesTheValuesOfTheOracle) {
   EXPECT_EQ(ended.status, 0) << ended.errors;
   EXPECT_EQ(occurrences(ended.output, kRight), 3u) << ended.output << ended.errors;
   expect_contains(ended.errors, "messages are moved by");
+}
+
+// Nobody waits for it in MPI. All end in good order, or mpirun would end those that are left.
+TEST_F(MpiPlane, ARankThatCannotBeConnectedEndsTheJoinOfAll) {
+  const std::string script =
+      "test ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} = 1 && export "
+      "STRETTO_CONGESTION_CONTROL=nonsense\n" STRETTO_BIN_DIR "/join_rank_program\nexit 0";
+  const Ended ended = started_by_mpirun(
+      {{"STRETTO_TRANSPORT", "mpi"}, {"TEST_NO_SHARED_MEMORY", "yes"}}, {"sh", "-c", script});
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  expect_contains(ended.errors, "rank 1 of 3 could not join: ");
+  EXPECT_EQ(occurrences(ended.errors, "of 3 could not join: rank 1 ("), 2u) << ended.errors;
+  expect_contains(ended.errors, "STRETTO_CONGESTION_CONTROL=nonsense: ");
 }
 
 // Which has mpirun start them.
