@@ -7,12 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "stretto/bootstrap/authenticating_listener.h"
 #include "stretto/bootstrap/handshake.h"
+#include "stretto/bootstrap/handshake_machine.h"
 #include "stretto/bootstrap/peer_user.h"
 #include "stretto/bootstrap/socket.h"
 #include "tests/support/expect_contains.h"
@@ -118,6 +120,36 @@ TEST_F(AcceptorTest, TurnsAwayProcessesOfOtherUsersUnread) {
   EXPECT_EQ(code, 0);
   EXPECT_TRUE(join_as(1, key_).ok());
   expect_contains(::testing::internal::GetCapturedStderr(), "it belongs to another user");
+}
+
+TEST(AuthenticatingListenerTest, WhoRepeatsAHelloHasNotShownTheKey) {
+  ::testing::internal::CaptureStderr();
+  const JobKey key = JobKey::generate().or_throw();
+  FileDescriptor socket = listen_tcp("127.0.0.1", 0).or_throw();
+  const int port = local_port(socket.get()).or_throw();
+  const auto listener = AuthenticatingListener::create({.listener = std::move(socket),
+                                                        .key = key,
+                                                        .purpose = Purpose::store,
+                                                        .self = {.rank = 0}})
+                            .or_throw();
+  const auto passes_for_shown = [&](Purpose purpose, const Identity& self) {
+    auto overheard = HandshakeMachine::start(HandshakeRole::client, key, purpose, self).or_throw();
+    const FileDescriptor visitor = connect_tcp("127.0.0.1", port, soon()).or_throw();
+    EXPECT_TRUE(write_all(visitor.get(), overheard.take_output(), soon()).ok());
+    // No proof; the listener may have hung up before.
+    (void)write_all(visitor.get(), std::array<std::byte, kTagBytes>{}, soon()).ok();
+    std::vector<AuthenticatingListener::Refusal> refused;
+    EXPECT_TRUE(comes_true([&] {
+      refused = listener->serve().refused;
+      return !refused.empty();
+    }));
+    return !refused.empty() && refused.front().holds_key;
+  };
+  EXPECT_FALSE(passes_for_shown(Purpose::store, {.rank = 4}));
+  EXPECT_FALSE(passes_for_shown(Purpose::mesh_tcp, {.rank = 4})) << "of another connection";
+  EXPECT_TRUE(passes_for_shown(Purpose::store, {.rank = 4, .protocol_version = 77}))
+      << "another version has no other way to show it";
+  (void)::testing::internal::GetCapturedStderr();
 }
 
 TEST(PeerUser, IsKnownOfConnectionsInsideTheHost) {

@@ -166,8 +166,11 @@ void HandshakeMachine::expect(State state, std::size_t bytes) {
   received_.clear();
 }
 
+// A hello that no proof has followed may have been overheard and repeated.
 Status HandshakeMachine::fail(Status status) {
-  if (!status.ok()) expect(State::failed, 0);
+  if (status.ok()) return status;
+  if (state_ != State::other_version) holds_key_ = false;
+  expect(State::failed, 0);
   return status;
 }
 

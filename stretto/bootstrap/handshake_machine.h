@@ -53,6 +53,7 @@ class HandshakeMachine {
   // Whether the peer has introduced itself as one of ours, whatever came of it.
   bool introduced() const { return introduced_; }
   // Whether its hello was made with the key: by the peer itself, or by somebody whom it overheard.
+  // After a failure only a peer of another version counts, which cannot be asked for its proof.
   bool holds_key() const { return holds_key_; }
   // The failure when the stream ends or the deadline passes before done().
   Status ended_early() const;
