@@ -78,8 +78,6 @@ class FileStore : public Store {
   Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) override;
   Result<std::unique_ptr<StoreWatch>> watch(const std::string& key, const Will& will,
                                             const WaitLimit& limit) override;
-  // Executes the wills of those who are gone.
-  Status execute_wills();
   // Ends the life that a will depends on.
   void end_life(std::int64_t will);
 
@@ -88,6 +86,8 @@ class FileStore : public Store {
 
  private:
   Result<std::optional<StoreReply>> try_answer(const StoreRequest& request);
+  // Executes the wills of those who are gone.
+  Status execute_wills() STRETTO_REQUIRES(mutex_);
   Status catch_up(const FileLock& lock) STRETTO_REQUIRES(mutex_);
   bool is_removed(const struct stat& state) const;
   Result<std::string> read_new_bytes() STRETTO_REQUIRES(mutex_);
@@ -106,6 +106,7 @@ class FileStore : public Store {
   bool removed_ STRETTO_GUARDED_BY(mutex_) = false;
   // The wills of this store's watches: its own locks are no obstacle to it, and look free.
   std::set<std::int64_t> living_ STRETTO_GUARDED_BY(mutex_);
+  Deadline next_wills_ STRETTO_GUARDED_BY(mutex_) = Deadline::after(kBetweenWills);
 };
 
 bool reads(StoreOperation operation) {
@@ -115,7 +116,6 @@ bool reads(StoreOperation operation) {
 
 std::string will_key(std::int64_t number) { return fmt::format("will/{}", number); }
 
-// Looks into the file from time to time, and after those who are gone.
 class FileWatch : public StoreWatch {
  public:
   FileWatch(FileStore& store, std::string key, std::int64_t own_will)
@@ -127,15 +127,7 @@ class FileWatch : public StoreWatch {
 
   Result<std::optional<std::string>> look() override {
     // Whoever holds the file for longer than this says nothing.
-    const Deadline deadline = Deadline::after(std::chrono::seconds(1));
-    auto value = store_.look_up(key_, deadline);
-    // Who has removed the file may have left a will, too.
-    if (next_wills_.passed() || value.status().code() == StatusCode::peer_lost) {
-      next_wills_ = Deadline::after(kBetweenWills);
-      const Status executed = store_.execute_wills();
-      if (!executed.ok() && executed.code() != StatusCode::timeout) return executed;
-      value = store_.look_up(key_, deadline);
-    }
+    auto value = store_.look_up(key_, Deadline::after(std::chrono::seconds(1)));
     if (value.status().code() == StatusCode::timeout) return std::optional<std::string>();
     return value;
   }
@@ -144,7 +136,6 @@ class FileWatch : public StoreWatch {
   FileStore& store_;
   const std::string key_;
   const std::int64_t own_will_;
-  Deadline next_wills_ = Deadline::after(kBetweenWills);
 };
 
 // Takes the bytes before the next line feed off the text.
@@ -177,9 +168,7 @@ void FileStore::end_life(std::int64_t will) {
 }
 
 Status FileStore::execute_wills() {
-  const MutexLock guard(mutex_);
-  const FileLock lock(fd_.get());
-  STRETTO_RETURN_IF_ERROR(catch_up(lock));
+  next_wills_ = Deadline::after(kBetweenWills);
   const std::string* count = contents_.find(kWillCount);
   const std::int64_t last = count == nullptr ? 0 : std::atoll(count->c_str());
   for (std::int64_t number = 1; number <= last; ++number) {
@@ -219,6 +208,9 @@ Result<std::optional<StoreReply>> FileStore::try_answer(const StoreRequest& requ
   const MutexLock guard(mutex_);
   const FileLock lock(fd_.get());
   STRETTO_RETURN_IF_ERROR(catch_up(lock));
+  // Whoever asks for anything may be waiting for one who is gone; who has removed the file may have
+  // left a will, too.
+  if (removed_ || next_wills_.passed()) STRETTO_RETURN_IF_ERROR(execute_wills());
   if (removed_ && (contents_.find(request.key) == nullptr || !reads(request.operation))) {
     return status_of(StatusCode::peer_lost, "the file has been removed");
   }

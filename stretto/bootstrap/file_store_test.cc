@@ -175,11 +175,18 @@ TEST_F(FileStoreTest, ExecutesTheWillsOfThoseWhoAreGoneOnly) {
   const auto store = open();
   auto watch = store->watch("news", {"one is gone", "all well"}, soon()).or_throw();
   const auto other = store->watch("news", {"other is gone", "all well"}, soon()).or_throw();
-  // The next look executes wills.
+  // The next question executes wills.
   std::this_thread::sleep_for(milliseconds(250));
   EXPECT_FALSE(other->look().or_throw());
   watch.reset();
   EXPECT_TRUE(comes_true([&] { return other->look().or_throw() == "one is gone"; }));
+}
+
+TEST_F(FileStoreTest, AWaitWithoutAWatchExecutesWills) {
+  const auto waiting = open();
+  const auto leaving = open();
+  (void)leaving->watch("news", {"one is gone", "all well"}, soon()).or_throw();
+  EXPECT_EQ(waiting->get("news", soon()).or_throw(), "one is gone");
 }
 
 TEST_F(FileStoreTest, WaitsForALockNoLongerThanItsDeadline) {

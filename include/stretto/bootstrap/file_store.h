@@ -18,9 +18,11 @@ namespace stretto::bootstrap {
 // another user, if others may read it (whoever can read it can join the job), or if it holds
 // something else; that stays as it is. Nobody removes the file: who knows that the last process has
 // finished does. Operations on a removed file, or on one that has got another name, fail with
-// peer_lost, also those that wait.
+// peer_lost, also those that wait; but what was set before can still be read.
 //
-// A wait looks at the file some fifty times a second. Any thread; the processes may come and go.
+// A wait looks at the file some fifty times a second. Whoever asks for anything, or waits, executes
+// the wills of those who are gone, five times a second at most; a look takes a system call for each
+// will. Any thread; the processes may come and go.
 Result<std::unique_ptr<Store>> open_file_store(const std::string& path, const WaitLimit& limit);
 
 }  // namespace stretto::bootstrap
