@@ -16,6 +16,7 @@
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/file_size_signal.h"
 #include "stretto/base/mutex.h"
+#include "stretto/base/owner_process.h"
 #include "stretto/bootstrap/file_log.h"
 #include "stretto/bootstrap/store_contents.h"
 
@@ -96,6 +97,8 @@ class FileStore : public Store {
   Status write_end(std::string_view bytes) STRETTO_REQUIRES(mutex_);
 
   const std::string path_;
+  // A forked child shares the open file, and with it the locks, which exclude neither of the two.
+  const OwnerProcess owner_process_;
   const FileDescriptor fd_;
   // Never held while sleeping. The lock on the file excludes other processes only.
   Mutex mutex_;
@@ -162,6 +165,7 @@ Result<std::unique_ptr<StoreWatch>> FileStore::watch(const std::string& key, con
 }
 
 void FileStore::end_life(std::int64_t will) {
+  if (!owner_process_.is_here()) return;
   const MutexLock guard(mutex_);
   living_.erase(will);
   (void)lock_byte(fd_.get(), kWillLocks + will, F_UNLCK);
@@ -188,6 +192,11 @@ Status FileStore::execute_wills() {
 }
 
 Result<StoreReply> FileStore::answer(const StoreRequest& request, const WaitLimit& limit) {
+  if (!owner_process_.is_here()) {
+    return status_of(StatusCode::invalid_argument,
+                     "this process was forked from the one that has opened the file: open it anew "
+                     "here");
+  }
   Duration pause = kFirstPause;
   while (true) {
     Result<std::optional<StoreReply>> reply = try_answer(request);

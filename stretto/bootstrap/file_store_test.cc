@@ -18,6 +18,7 @@
 #include "stretto/base/file_descriptor.h"
 #include "stretto/bootstrap/file_log.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/in_child.h"
 #include "tests/support/soon.h"
 
 namespace stretto::bootstrap {
@@ -187,6 +188,18 @@ TEST_F(FileStoreTest, AWaitWithoutAWatchExecutesWills) {
   const auto leaving = open();
   (void)leaving->watch("news", {"one is gone", "all well"}, soon()).or_throw();
   EXPECT_EQ(waiting->get("news", soon()).or_throw(), "one is gone");
+}
+
+TEST_F(FileStoreTest, AForkedChildNeitherUsesTheFileNorEndsTheLifeOfItsParent) {
+  const auto store = open();
+  auto watch = store->watch("news", {"one is gone", "all well"}, soon()).or_throw();
+  const int code = stretto::testing::exit_code_in_child([&] {
+    watch.reset();
+    return store->set("key", "value", soon()).code() == StatusCode::invalid_argument ? 0 : 1;
+  });
+  EXPECT_EQ(code, 0);
+  EXPECT_EQ(open()->get("news", Deadline::after(milliseconds(500))).status().code(),
+            StatusCode::timeout);
 }
 
 TEST_F(FileStoreTest, WaitsForALockNoLongerThanItsDeadline) {

@@ -22,7 +22,8 @@ namespace stretto::bootstrap {
 //
 // A wait looks at the file some fifty times a second. Whoever asks for anything, or waits, executes
 // the wills of those who are gone, five times a second at most; a look takes a system call for each
-// will. Any thread; the processes may come and go.
+// will. Any thread; the processes may come and go. A forked child opens the file anew: what its
+// parent has opened fails there with invalid_argument.
 Result<std::unique_ptr<Store>> open_file_store(const std::string& path, const WaitLimit& limit);
 
 }  // namespace stretto::bootstrap
