@@ -174,6 +174,13 @@ TEST(Socket, ConnectsOverAnAbstractUnixSocket) {
             StatusCode::invalid_argument);
 }
 
+// Which comes from the store.
+TEST(Socket, AUnixSocketsNameCannotSteerATerminal) {
+  const Status status =
+      connect_unix_abstract("a\x1b[2J", Deadline::after(milliseconds(5))).status();
+  expect_failure(status, StatusCode::timeout, "could not connect to the Unix socket @a?[2J within");
+}
+
 TEST(Socket, ReadingEndsAtTheDeadlineAndAtTheEndOfTheStream) {
   const FileDescriptor listener = listen_tcp("127.0.0.1", 0).or_throw();
   FileDescriptor client =

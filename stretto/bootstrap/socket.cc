@@ -21,6 +21,7 @@
 
 #include "stretto/base/log.h"
 #include "stretto/base/poll.h"
+#include "stretto/base/printable.h"
 #include "stretto/base/would_block.h"
 #include "stretto/bootstrap/resolve.h"
 #include "stretto/transport/shortage.h"
@@ -343,7 +344,7 @@ Result<FileDescriptor> listen_unix_abstract(const std::string& name) {
 
 Result<FileDescriptor> connect_unix_abstract(const std::string& name, const WaitLimit& limit) {
   STRETTO_ASSIGN_OR_RETURN(const sockaddr_un address, abstract_address(name));
-  return retry("the Unix socket @" + name, limit, [&]() -> Result<FileDescriptor> {
+  return retry("the Unix socket @" + printable(name), limit, [&]() -> Result<FileDescriptor> {
     // Which succeeds or fails at once.
     STRETTO_ASSIGN_OR_RETURN(
         FileDescriptor fd,

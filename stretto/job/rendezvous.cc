@@ -12,6 +12,7 @@
 
 #include "stretto/base/log.h"
 #include "stretto/base/parse_number.h"
+#include "stretto/base/printable.h"
 #include "stretto/bootstrap/file_store.h"
 #include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/prefix_store.h"
@@ -164,7 +165,7 @@ Status Rendezvous::agree_on_size() {
   if (stranger) STRETTO_RETURN_IF_ERROR(notes_->withdraw());
   return status_of(StatusCode::mismatch,
                    "rank {} says that the job has {} ranks, but who came to {} before says {}",
-                   job_.rank, size, store_->describe(), agreed);
+                   job_.rank, size, store_->describe(), printable(agreed.substr(0, 80)));
 }
 
 // The launcher's key, or, where it made none, one that rank 0 makes and the store hands out. The

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/base/rank_vector.h"
+#include "stretto/bootstrap/file_store.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/job/rendezvous.h"
@@ -172,6 +173,15 @@ TEST_F(RendezvousTest, RanksAgreeOnTheSize) {
     expect_failure(status, StatusCode::mismatch,
                    "rank 1 says that the job has 3 ranks, but who came");
   }
+}
+
+TEST_F(RendezvousTest, ASizeThatIsNoneIsShownCutAndPrintable) {
+  const Job job = file_job(2);
+  const auto store = bootstrap::open_file_store(job.rendezvous_path, soon()).or_throw();
+  ASSERT_TRUE(store->set("size", "\x1b[2J" + std::string(1000, '3'), soon()).ok());
+  const Status status = Rendezvous::open(as_rank(job, 1), soon()).status();
+  expect_failure(status, StatusCode::mismatch, "before says ?[2J3");
+  EXPECT_LT(status.message().size(), 500u);
 }
 
 TEST_F(RendezvousTest, RefusesTheFileOfAnEarlierJobAndLeavesIt) {
