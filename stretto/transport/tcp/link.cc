@@ -160,11 +160,15 @@ Status TcpLink::failure(std::string_view call, int error_number) const {
     case EHOSTUNREACH:
     case EHOSTDOWN:
     case ENETUNREACH:
-    case ENETDOWN:
-      return status_of(StatusCode::peer_lost,
-                       "{}; nothing had come back for {:.1f} s: the network to it, or its host, "
-                       "was down",
-                       cause.message(), seconds(detector_.contact().silence));
+    case ENETDOWN: {
+      // Without a limit nobody has looked.
+      const std::string silence = detector_.gives_up()
+                                      ? fmt::format("nothing had come back for {:.1f} s: ",
+                                                    seconds(detector_.contact().silence))
+                                      : "";
+      return status_of(StatusCode::peer_lost, "{}; {}the network to it, or its host, was down",
+                       cause.message(), silence);
+    }
     default:
       break;
   }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -17,6 +18,7 @@
 
 #include "stretto/base/poll.h"
 #include "stretto/transport/tcp/striped_link.h"
+#include "tests/support/expect_contains.h"
 #include "tests/support/socket_pairs.h"
 #include "tests/support/soon.h"
 
@@ -101,6 +103,26 @@ TEST(TcpLink, ASilentNetworkDoesNotHoldTheEndUp) {
   const TimePoint begin = Clock::now();
   link.reset();
   EXPECT_LE(Clock::now() - begin, std::chrono::milliseconds(500));
+}
+
+// The kernel ends the connection then; here it does so sooner than it would.
+TEST(TcpLink, WithoutALimitNobodyKnowsForHowLongTheNetworkWasSilent) {
+  auto [mine, theirs] = testing::make_tcp_pair();
+  const auto link = link_of(std::move(mine));
+  const int limit_milliseconds = 500;
+  ASSERT_EQ(::setsockopt(link->descriptor(), IPPROTO_TCP, TCP_USER_TIMEOUT, &limit_milliseconds,
+                         sizeof(limit_milliseconds)),
+            0);
+  cut_off(theirs);
+  std::array<std::byte, 100> bytes{};
+  const std::array<ConstByteSpan, 1> pieces{bytes};
+  ASSERT_EQ(link->write(pieces).or_throw(), bytes.size());
+  Status end;
+  ASSERT_TRUE(comes_true([&] {
+    end = link->read(bytes).status();
+    return !end.ok();
+  }));
+  expect_failure(end, StatusCode::peer_lost, "timed out; the network to it, or its host, was down");
 }
 
 TEST(TcpLink, WhoHasAskedWhetherTheEndIsThereNeedNotWaitForIt) {
