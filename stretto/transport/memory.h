@@ -122,8 +122,8 @@ class SharedMemory {
   virtual Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const;
   // Grows whenever locate() or resolve() may answer otherwise than before.
   virtual std::uint64_t generation() const = 0;
-  // Of all regions of hosts that are mapped here, those of peers included. None of memory that is
-  // not shared between processes.
+  // Of all regions of hosts that are mapped here, those of peers included, as far as anybody may
+  // write to them. None of memory that is not shared between processes.
   virtual std::size_t mapped_bytes() const { return 0; }
   // Tells peers what they have not been told yet, such as the end of a region that another thread
   // has freed. Called now and then, and before sleeping.

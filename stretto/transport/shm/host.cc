@@ -17,9 +17,6 @@ namespace {
 
 constexpr std::chrono::milliseconds kPause(20);
 
-// The inbox of every rank is its first region.
-constexpr RemoteAddress kInbox{.region = 1, .offset_bytes = 0};
-
 // Wakes a rank of this host through the Unix socket between the two, which also carries the files
 // of regions and ends when the peer does.
 class ChannelDoorbell final : public Doorbell {

@@ -23,8 +23,9 @@ using std::chrono::seconds;
 using stretto::testing::FewDescriptors;
 using stretto::testing::make_unix_pair;
 
-Result<Endpoint::Parts> attach_by(Rank self, FileDescriptor socket) {
-  std::vector<FileDescriptor> sockets(2);
+// As one of two ranks of this host, in a job of so many.
+Result<Endpoint::Parts> attach_by(Rank self, FileDescriptor socket, std::size_t ranks = 2) {
+  std::vector<FileDescriptor> sockets(ranks);
   sockets[self == 0 ? 1 : 0] = std::move(socket);
   return attach(self, std::move(sockets), Deadline::after(seconds(20)));
 }
@@ -85,6 +86,18 @@ TEST(AttachTest, AShortageThatLastsIsSaid) {
   });
   EXPECT_EQ(outcome.rank_0.code(), StatusCode::peer_lost) << outcome.rank_0.message();
   EXPECT_EQ(outcome.rank_1, 0);
+}
+
+// They are never paid for.
+TEST(AttachTest, RingsOfOtherHostsCountForNothing) {
+  auto ends = make_unix_pair(SOCK_STREAM);
+  auto other =
+      std::async(std::launch::async, [&] { return attach_by(1, std::move(ends.second), 1024); });
+  const Endpoint::Parts first = attach_by(0, std::move(ends.first), 1024).or_throw();
+  const Endpoint::Parts second = other.get().or_throw();
+  for (const Endpoint::Parts* parts : {&first, &second}) {
+    EXPECT_EQ(parts->memory->mapped_bytes(), 2 * Inbox::bytes(2));
+  }
 }
 
 TEST(AttachTest, RanksThatWaitOnOneCoreKnow) {

@@ -11,6 +11,7 @@
 
 #include "stretto/base/log.h"
 #include "stretto/base/sealed_memory.h"
+#include "stretto/transport/ring.h"
 
 namespace stretto::transport::shm {
 namespace {
@@ -151,9 +152,19 @@ Status ShmMemory::put(Rank peer, ConstByteSpan from, RemoteAddress to) const {
 
 std::size_t ShmMemory::mapped_bytes() const {
   std::size_t bytes = 0;
-  for (const PeerRegions& regions : peers_) bytes += regions.table.total_bytes();
+  for (const PeerRegions& regions : peers_) bytes += writable_bytes(regions.table);
   const MutexLock lock(mutex_);
-  return bytes + own_.total_bytes();
+  return bytes + writable_bytes(own_);
+}
+
+// An inbox has a ring for each rank of the job, but only ranks of this host write to any.
+std::size_t ShmMemory::writable_bytes(const RegionTable& table) const {
+  const std::size_t bytes = table.total_bytes();
+  const std::size_t inbox_bytes = Inbox::bytes(static_cast<int>(channels_.size()));
+  if (table.find(kInbox, inbox_bytes) == nullptr) return bytes;
+  const auto peers =
+      std::ranges::count_if(channels_, [](const auto& channel) { return channel != nullptr; });
+  return bytes - inbox_bytes + Inbox::bytes(static_cast<int>(peers) + 1);
 }
 
 void ShmMemory::receive(Rank peer, Channel::Received received) {

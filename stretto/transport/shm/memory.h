@@ -16,6 +16,9 @@
 
 namespace stretto::transport::shm {
 
+// The inbox of every rank is its first region.
+inline constexpr RemoteAddress kInbox{.region = 1, .offset_bytes = 0};
+
 // Unnamed files in memory (memfd). They have no name, no limit but memory, and are gone with the
 // last process that maps them, however that process ends.
 class FileMemory final : public MappableMemory {
@@ -83,6 +86,7 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   const PeerProcess& process(Rank peer) const { return peers_[peer].process; }
   Region share(std::uint32_t number, MappableMemory::Mapping mapping, std::size_t bytes);
   std::uint32_t next_number();
+  std::size_t writable_bytes(const RegionTable& table) const;
   Result<MappableMemory::Mapping> open(std::uint32_t number, const FileDescriptor& file,
                                        std::size_t bytes);
   void map_region(Rank peer, std::uint32_t number, FileDescriptor file, std::size_t bytes);

@@ -4,7 +4,7 @@
 // What another process of the host may say about its memory over the Unix socket, with files that
 // are what it says, others, or none. Whatever address it then names, only memory that is there is
 // found, as long as it is held.
-// Sources: channel.cc memory.cc peer_process.cc ../memory.cc ../process_handle.cc
+// Sources: channel.cc memory.cc peer_process.cc ../memory.cc ../process_handle.cc ../ring.cc
 
 #include <fcntl.h>
 #include <sys/mman.h>
