@@ -93,6 +93,17 @@ TEST(RunEnd, WhatARankLeavesBehindIsReapedWhileTheJobGoesOn) {
       "ps -o stat= --ppid $PPID | grep -c Z || true";
   const Ended ended = testing::run(shell(1, script));
   EXPECT_EQ(ended.output, "[0] 0\n");
+  EXPECT_EQ(ended.errors, "");  // As where there is no ps.
+}
+
+TEST(RunEnd, WhatARankLeavesBehindIsReapedAlthoughMoreEndsAllTheTime) {
+  const std::string script =
+      "for i in $(seq 60); do (sleep 0.05 &); sleep 0.1; "
+      "left=$(ps -o stat= --ppid $PPID | grep -c Z); "
+      "if [ $((i - left)) -gt 5 ]; then echo reaped; exit; fi; done; echo $left are left";
+  const Ended ended = testing::run(shell(1, script));
+  EXPECT_EQ(ended.output, "[0] reaped\n");
+  EXPECT_EQ(ended.errors, "");
 }
 
 TEST(RunEnd, ALauncherWhoseGuardianIsKilledSaysSoAndEndsTheRanks) {

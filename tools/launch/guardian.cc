@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/cores.h"
 #include "stretto/base/parse_number.h"
 #include "stretto/base/poll.h"
@@ -54,7 +55,7 @@ struct RestartMessage {
 constexpr std::size_t kMaxTextBytes = 4096;
 constexpr char kBetweenPlaces = ' ';
 // How soon what ranks have left behind is reaped once it has ended.
-constexpr int kReapMilliseconds = 1000;
+constexpr Duration kReapTime = std::chrono::seconds(1);
 
 // From /proc/PID/stat: "4711 (any name) S 4710 ...". -1 if it has ended meanwhile.
 pid_t parent_of(pid_t pid) {
@@ -142,8 +143,7 @@ class Guard {
   void watch();
   // False if the launcher has ended.
   bool follow_order();
-  // False if some child has ended that is no rank.
-  bool tell_ended();
+  void tell_ended();
   bool launcher_gone() const;
   void tell(const RankEvent& event) const;
 
@@ -236,24 +236,26 @@ std::optional<RankEvent> Guard::start_rank(int local_rank) {
 }
 
 void Guard::watch() {
-  // Ranks may have ended before.
-  bool strays = !tell_ended();
+  // Ranks and others may have ended before.
+  tell_ended();
+  Deadline reap_at = Deadline::after(kReapTime);
   while (true) {
     std::array<pollfd, 2> entries{{{socket_, POLLIN, 0}, {children_.get(), POLLIN, 0}}};
-    const int ready = ::poll(entries.data(), entries.size(), strays ? kReapMilliseconds : -1);
+    const int ready =
+        ::poll(entries.data(), entries.size(), poll_milliseconds(reap_at.remaining()));
     if (ready < 0) continue;
     if (entries[0].revents != 0 && !follow_order()) return;
-    if (ready == 0) {
-      std::vector<pid_t> kept;
-      for (const Rank& rank : ranks_) kept.push_back(rank.pid);
-      reap_children_except(kept);
-      strays = false;
-      continue;
-    }
     signalfd_siginfo info{};
     while (::read(children_.get(), &info, sizeof(info)) == sizeof(info)) {
     }
-    if (!tell_ended()) strays = true;
+    tell_ended();
+    // What ends later does not postpone it.
+    if (ready > 0) reap_at = Deadline(std::min(reap_at.time(), Clock::now() + kReapTime));
+    if (!reap_at.passed()) continue;
+    std::vector<pid_t> kept;
+    for (const Rank& rank : ranks_) kept.push_back(rank.pid);
+    reap_children_except(kept);
+    reap_at = Deadline();
   }
 }
 
@@ -272,8 +274,7 @@ bool Guard::follow_order() {
   return true;
 }
 
-bool Guard::tell_ended() {
-  bool any = false;
+void Guard::tell_ended() {
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
     auto& [pid, running] = ranks_[i];
     if (!running) continue;
@@ -281,7 +282,6 @@ bool Guard::tell_ended() {
     const int waited = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT);
     if (waited != 0 || info.si_pid == 0) continue;
     running = false;
-    any = true;
     // What it has left holds its connections, and those that it is to meet again would wait for it.
     if (options_.restarts > 0 && info.si_status != 0) ::kill(-pid, SIGKILL);
     const bool exited = info.si_code == CLD_EXITED;
@@ -290,7 +290,6 @@ bool Guard::tell_ended() {
           .pid = pid,
           .number = info.si_status});
   }
-  return any;
 }
 
 bool Guard::launcher_gone() const { return is_readable(socket_); }
