@@ -166,6 +166,25 @@ INSTANTIATE_TEST_SUITE_P(, RunEndSignal, ::testing::Values(SIGINT, SIGTERM, SIGH
                            return std::string(::sigabbrev_np(tested.param));
                          });
 
+// Rank 0 saves its state, but does not end, once the failure of rank 1 has ended the job.
+TEST(RunEnd, TheFirstRequestLeavesRanksThatAreBeingEndedTheirGrace) {
+  const TemporaryFolder folder;
+  const std::string ready = folder / "ready";
+  const std::string script = fmt::format(
+      "if [ $STRETTO_RANK = 1 ]; then until [ -e {0} ]; do sleep 0.01; done; exit 3; fi; "
+      "trap 'echo told; sleep 0.5; echo saved' TERM; touch {0}; while :; do sleep 0.01; done",
+      ready);
+  Tool tool(shell(2, script, {"--settle", "0", "--grace", "600"}));
+  ASSERT_TRUE(tool.output().wait_for("[0] told"));
+  ::kill(tool.pid(), SIGTERM);
+  ASSERT_TRUE(tool.output().wait_for("[0] saved"));
+  // Sooner it would pass for the same request, told twice.
+  std::this_thread::sleep_for(milliseconds(150));
+  ::kill(tool.pid(), SIGTERM);
+  EXPECT_EQ(tool.status(), 3);
+  expect_contains(tool.errors().finish(), "rank 0: SIGKILL (sent by this launcher)");
+}
+
 TEST(RunEnd, ARequestToldTwiceAtOnceIsOneRequest) {
   Tool tool(shell(1,
                   "trap 'sleep 0.3; echo saved; exit 0' TERM; echo ready; "

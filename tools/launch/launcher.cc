@@ -341,9 +341,10 @@ void LaunchedJob::handle(int signal) {
   if (!asks_to_end(signal)) return send(signal, false);
   if (Clock::now() - asked_to_end_at_ < kSameRequest) return;
   asked_to_end_at_ = Clock::now();
-  if (ended_by_ == 0) ended_by_ = signal;
-  if (stage_ >= Stage::ending) return enter(Stage::killing, Deadline(), SIGKILL);
-  enter(Stage::ending, Deadline::after(options_.grace_time), signal);
+  if (ended_by_ != 0) return enter(Stage::killing, Deadline(), SIGKILL);
+  ended_by_ = signal;
+  // Ranks that have been told to end keep the time that they have for it.
+  if (stage_ < Stage::ending) enter(Stage::ending, Deadline::after(options_.grace_time), signal);
 }
 
 void LaunchedJob::advance() {
