@@ -225,6 +225,17 @@ TEST(RunEnd, TheTimeLimitHoldsAlsoForRanksThatStartAfterIt) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(30));
 }
 
+TEST(RunEnd, TheTimeLimitHoldsAlsoWhileTheNameOfThisHostIsUnknown) {
+  const TimePoint begin = Clock::now();
+  const Ended ended = testing::run({"run", "--hosts", "nosuch.invalid,other", "--host-index", "0",
+                                    "--timeout", "1", "--json", "--", "true"},
+                                   {{"STRETTO_JOB_KEY", std::string(64, 'a')}});
+  EXPECT_EQ(ended.status, 124);
+  expect_contains(ended.errors, "looking up \"nosuch.invalid\"");
+  EXPECT_EQ(nlohmann::json::parse(ended.output)["time_limit_reached"], true);
+  EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
+}
+
 TEST(RunEnd, StrangersWithOpenConnectionsDoNotKeepTheLauncher) {
   Tool tool(shell(1, "echo port=${STRETTO_RENDEZVOUS#*:}; read line </dev/null; sleep 0.5"));
   ASSERT_TRUE(tool.output().wait_for("port="));

@@ -231,7 +231,8 @@ int LaunchedJob::run() {
     const Status status = host->start();
     if (status.ok()) continue;
     say(status.message());
-    return 1;
+    time_limit_reached_ = time_limit_.passed();
+    return time_limit_reached_ ? kTimeLimitStatus : 1;
   }
   while (!processes_.all_ended() || !restarts_.empty()) {
     std::vector<int> fds;

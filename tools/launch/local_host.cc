@@ -82,9 +82,10 @@ Status LocalHost::start() {
       options_.host_index == 0 ? 4 * static_cast<std::size_t>(options_.size()) : std::size_t{0};
   allow_descriptors(pipes + clients + kOwnDescriptors);
   if (options_.host_index == 0) {
-    STRETTO_ASSIGN_OR_RETURN(
-        const auto host, bootstrap::address_to_bind(where.host, where.port,
-                                                    {Deadline::after(kNameTime), told_to_end_}));
+    WaitLimit limit(Deadline::after(kNameTime), told_to_end_);
+    if (options_.time_limit > Duration::zero()) limit = limit.within(options_.time_limit);
+    STRETTO_ASSIGN_OR_RETURN(const auto host,
+                             bootstrap::address_to_bind(where.host, where.port, limit));
     auto server =
         bootstrap::StoreServer::start({.host = host, .port = where.port, .key = options_.key});
     if (!server.ok()) {

@@ -19,8 +19,6 @@ namespace stretto::launch {
 namespace {
 
 constexpr Duration kNoticeDelay = std::chrono::milliseconds(100);
-// What timeout(1) returns.
-constexpr int kTimeLimitStatus = 124;
 
 std::string signal_name(int number) {
   const char* name = ::sigabbrev_np(number);

@@ -46,6 +46,9 @@ struct RankOutcome {
   int exit_status() const { return signal != 0 ? 128 + signal : exit_code; }
 };
 
+// The exit status where the time limit was reached: what timeout(1) returns.
+inline constexpr int kTimeLimitStatus = 124;
+
 struct JobOutcome {
   std::vector<RankOutcome> ranks = {};  // By rank.
   // By how much the count of this control group's out-of-memory kills has grown.
