@@ -248,5 +248,13 @@ TEST(RemoteShell, ItsEndIsNoticedAlthoughAnotherProcessHoldsItsOutput) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(30));
 }
 
+TEST(RemoteShell, TheLogOfAnotherHostIsThatOfTheLauncher) {
+  const Ended ended =
+      testing::run({"run", "--hosts", "node0", "--ssh", "sh -c 'eval \"$1\"'", "--", "true"},
+                   {{"STRETTO_LOG", "debug"}});
+  EXPECT_EQ(ended.status, 0);
+  expect_contains(ended.errors, "stretto run debug: rank -1 connected to the store from ");
+}
+
 }  // namespace
 }  // namespace stretto

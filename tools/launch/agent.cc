@@ -11,6 +11,8 @@
 #include <array>
 #include <cstdlib>
 
+#include "stretto/base/environment.h"
+#include "stretto/base/log.h"
 #include "stretto/base/parse_number.h"
 #include "stretto/base/poll.h"
 #include "tools/launch/line_reader.h"
@@ -97,6 +99,7 @@ Status Agent::start() {
     if (equals == std::string::npos) continue;
     ::setenv(entry.substr(0, equals).c_str(), entry.c_str() + equals + 1, 1);
   }
+  configure_log(process_environment(), "stretto run");
   if (::chdir(order_.directory.c_str()) != 0) {
     return system_status("the directory " + order_.directory);
   }
