@@ -69,6 +69,21 @@ TEST(RunRestart, AFailedRankIsStartedAgainAndWhatItHasLeftIsGone) {
   EXPECT_EQ(json["ranks"][1]["exit_code"], 0);
 }
 
+TEST(RunRestart, ARankIsStartedAgainAlthoughNobodyReadsThatItIs) {
+  const TemporaryFolder folder;
+  const std::string again = folder / "again";
+  testing::UnreadPipe errors;
+  Tool tool(
+      shell(1, "test -n \"$STRETTO_RESTART_COUNT\" || exit 3; touch " + again, {"--restarts", "1"}),
+      {}, errors.before({STDERR_FILENO}));
+  EXPECT_TRUE(comes_true([&] { return std::filesystem::exists(again); }));
+  testing::Collector said = errors.read();
+  EXPECT_EQ(tool.status(), 0);
+  expect_contains(
+      said.finish(),
+      "stretto run: rank 0 failed: exit code 3; it is started again (restart 1 of 1)\n");
+}
+
 TEST(RunRestart, WithoutRestartsLeftAFailureEndsTheJob) {
   const Ended ended =
       testing::run(shell(2, "echo start; test $STRETTO_RANK = 1 && exit 3; exec sleep 60",

@@ -217,6 +217,21 @@ TEST(Run, AStrangerOnThePortIsRefusedAndTheJobUnharmed) {
   expect_contains(ended.errors, "not a stretto peer: the first bytes were 72 61 6e");
 }
 
+// The store, which says so, goes on.
+TEST(Run, AStrangerIsRefusedAlthoughNobodyReadsThat) {
+  const TemporaryFolder folder;
+  const std::string met = folder / "met";
+  UnreadPipe errors;
+  Tool tool(shell(2, "p=${STRETTO_RENDEZVOUS#*:}; test $STRETTO_RANK = 0 || exec " + kStoreRank +
+                         " meet; bash -c \"echo random >/dev/tcp/127.0.0.1/$p\"; " + kStoreRank +
+                         " meet && touch " + met),
+            {}, errors.before({STDERR_FILENO}));
+  EXPECT_TRUE(comes_true([&] { return std::filesystem::exists(met); }));
+  Collector said = errors.read();
+  EXPECT_EQ(tool.status(), 0);
+  expect_contains(said.finish(), "stretto run warning: refused a connection from 127.0.0.1:");
+}
+
 TEST(Run, SurvivesThatNobodyReadsItsOutput) {
   Tool tool(
       {"run", "-n", "1", "--", "sh", "-c", STRETTO_TOOL " run -n 2 -- seq 1 50000 | head -n 1"});

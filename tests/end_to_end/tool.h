@@ -6,12 +6,15 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <climits>
 #include <cstdlib>
 #include <fstream>
+#include <initializer_list>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -83,6 +86,39 @@ class Collector {
   std::mutex mutex_;
   std::string text_;
   std::thread thread_;
+};
+
+// A pipe that has no room until the test reads it, as that to a pager which shows its first page.
+class UnreadPipe {
+ public:
+  UnreadPipe() {
+    EXPECT_EQ(::mkfifo(path_.c_str(), S_IRUSR | S_IWUSR), 0);
+    reading_ = FileDescriptor(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    writing_ = FileDescriptor(::open(path_.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
+    // So much is written whole or not at all.
+    const std::string dots(PIPE_BUF, '.');
+    while (::write(writing_.get(), dots.data(), dots.size()) > 0) {
+    }
+  }
+
+  // Starts a Tool whose streams with these numbers lead here.
+  Arguments before(std::initializer_list<int> streams) const {
+    std::string script = "exec \"$@\"";
+    for (const int stream : streams) script += " " + std::to_string(stream) + ">" + path_;
+    return {"sh", "-c", script, "sh"};
+  }
+  // Once, after the program has opened it.
+  Collector read() {
+    writing_.reset();
+    ::fcntl(reading_.get(), F_SETFL, 0);
+    return Collector(std::move(reading_));
+  }
+
+ private:
+  TemporaryFolder folder_;
+  std::string path_ = folder_ / "pipe";
+  FileDescriptor reading_;
+  FileDescriptor writing_;
 };
 
 // A running program with what it prints.

@@ -106,6 +106,8 @@ Status Agent::start() {
   STRETTO_ASSIGN_OR_RETURN(host_, LocalHost::create(order_.options, relay_, launcher_gone));
   host_->promise_obituaries_of_all();
   STRETTO_RETURN_IF_ERROR(events_relay_.start());
+  STRETTO_RETURN_IF_ERROR(relay_.start());
+  events_relay_.carry_log();
   return host_->start();
 }
 

@@ -11,8 +11,11 @@
 #include <cerrno>
 #include <deque>
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "stretto/base/descriptor_limit.h"
 #include "tools/launch/local_host.h"
@@ -24,13 +27,9 @@
 namespace stretto::launch {
 namespace {
 
-void say(std::string_view sentence) {
-  write_fully(STDERR_FILENO, fmt::format("stretto run: {}\n", sentence));
-}
-
 // Where there are no ranks yet. Returns the launcher's exit status.
 int give_up(const LaunchOptions& options, const Status& why) {
-  say(why.message());
+  write_fully(STDERR_FILENO, fmt::format("stretto run: {}\n", why.message()));
   const JobOutcome outcome{.launcher_status = 1};
   if (options.json) write_own_line(report_json(outcome));
   return outcome.exit_status();
@@ -159,9 +158,10 @@ using Hosts = std::vector<std::unique_ptr<Host>>;
 // The launcher's part between the first start and the last end.
 class LaunchedJob {
  public:
-  // `first_host`: which of the options' hosts the first of `hosts` is.
+  // `first_host`: which of the options' hosts the first of `hosts` is. `relay` writes what there is
+  // to say.
   LaunchedJob(const LaunchOptions& options, const Signals& signals, const Hosts& hosts,
-              int first_host);
+              int first_host, OutputRelay& relay);
 
   // An exit status: 0: all ranks have started and ended.
   int run();
@@ -192,11 +192,15 @@ class LaunchedJob {
   void send(int signal, bool told_to_end);
   void advance();
   void enter(Stage stage, Deadline until, int signal = 0);
+  void say(std::string_view sentence) const {
+    relay_.say(fmt::format("stretto run: {}\n", sentence));
+  }
 
   const LaunchOptions& options_;
   const Signals& signals_;
   const Hosts& hosts_;
   const int first_host_;
+  OutputRelay& relay_;
   RankProcesses processes_;
   std::optional<long> kills_before_ = out_of_memory_kills();
   Stage stage_ = Stage::running;
@@ -210,8 +214,8 @@ class LaunchedJob {
 };
 
 LaunchedJob::LaunchedJob(const LaunchOptions& options, const Signals& signals, const Hosts& hosts,
-                         int first_host)
-    : options_(options), signals_(signals), hosts_(hosts), first_host_(first_host) {
+                         int first_host, OutputRelay& relay)
+    : options_(options), signals_(signals), hosts_(hosts), first_host_(first_host), relay_(relay) {
   const auto last_host = first_host + static_cast<int>(hosts.size());
   for (int host = first_host; host < last_host; ++host) {
     const HostShare& share = options.hosts[static_cast<std::size_t>(host)];
@@ -386,6 +390,7 @@ int launch(const LaunchOptions& options) {
   const Result<Signals> signals = Signals::open();
   if (!signals.ok()) return give_up(options, signals.status());
   OutputRelay relay;
+  OutputRelay notices;  // Of its own thread: stderr may be read where the ranks' output is not.
   Hosts hosts;
   LocalHost* local = nullptr;
   if (options.remote_shell.empty()) {
@@ -399,10 +404,16 @@ int launch(const LaunchOptions& options) {
       hosts.push_back(std::make_unique<RemoteHost>(options, host));
     }
   }
-  LaunchedJob job(options, signals.value(), hosts, local == nullptr ? 0 : options.host_index);
+  Status started = relay.start();
+  if (started.ok()) started = notices.start();
+  if (!started.ok()) return give_up(options, started);
+  notices.carry_log();
+  LaunchedJob job(options, signals.value(), hosts, local == nullptr ? 0 : options.host_index,
+                  notices);
   const int status = job.run();
   if (status != 0) hosts.clear();  // With what is left of the ranks.
   relay.finish();
+  notices.finish();
   const JobOutcome outcome = job.outcome(status);
   if (status == 0) {
     if (local != nullptr) local->linger(signals.value(), outcome.exit_status() != 0);

@@ -108,14 +108,14 @@ Result<std::optional<RankEvent>> LocalHost::next() {
   if (!event.ok() || !event.value()) return event;
   RankEvent& found = **event;
   if (found.kind == RankEvent::Kind::started) {
-    STRETTO_RETURN_IF_ERROR(take_started(found));
+    take_started(found);
   } else if (found.kind != RankEvent::Kind::not_started) {
     note_end(found);
   }
   return event;
 }
 
-Status LocalHost::take_started(RankEvent& event) {
+void LocalHost::take_started(RankEvent& event) {
   const bool is_restart = event.local_rank < static_cast<int>(pids_.size());
   if (!is_restart) pids_.push_back(0);
   pids_[static_cast<std::size_t>(event.local_rank)] = event.pid;
@@ -130,8 +130,6 @@ Status LocalHost::take_started(RankEvent& event) {
   };
   relay_.add(std::move(event.output), STDOUT_FILENO, prefix(STDOUT_FILENO));
   relay_.add(std::move(event.errors), STDERR_FILENO, prefix(STDERR_FILENO));
-  const bool is_last = event.local_rank + 1 == options_.local_size();
-  return is_last && !is_restart ? relay_.start() : Status();
 }
 
 void LocalHost::promise_obituaries_of_all() {

@@ -26,9 +26,8 @@ namespace stretto::launch {
 // The ranks of this host, and, on the first of a job, the store in which they meet.
 class LocalHost final : public Host {
  public:
-  // Call it before the process has a second thread. Both must outlive this; the relay starts when
-  // all ranks have for the first time. A failure of `told_to_end` ends start(), which may have to
-  // wait until the name of this host is known.
+  // Call it before the process has a second thread. Both must outlive this. A failure of
+  // `told_to_end` ends start(), which may have to wait until the name of this host is known.
   static Result<std::unique_ptr<LocalHost>> create(const LaunchOptions& options, OutputRelay& relay,
                                                    WaitLimit::Interruption told_to_end);
   ~LocalHost() override;
@@ -52,7 +51,7 @@ class LocalHost final : public Host {
   LocalHost(const LaunchOptions& options, OutputRelay& relay, WaitLimit::Interruption told_to_end,
             job::LauncherBoard board, Guardian guardian);
 
-  Status take_started(RankEvent& event);
+  void take_started(RankEvent& event);
   void note_end(RankEvent& event);
   void tell_joiners(const RankOutcome& outcome);
   // Null if there is none.

@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/log_sink.h"
 #include "stretto/base/would_block.h"
 
 namespace stretto::launch {
@@ -102,7 +103,24 @@ void OutputRelay::add(Pipe pipe) {
     const std::lock_guard lock(mutex_);
     added_.push_back(std::move(pipe));
   }
+  wake();
+}
+
+void OutputRelay::wake() const {
   if (wake_.valid()) ::eventfd_write(wake_.get(), 1);
+}
+
+void OutputRelay::say(std::string_view line) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (said_.size() < kLargestPipe) said_ += line;
+  }
+  wake();
+}
+
+void OutputRelay::carry_log() {
+  carries_log_ = true;
+  set_log_sink([this](LogLevel, std::string_view line) { say(fmt::format("{}\n", line)); });
 }
 
 void OutputRelay::take_added() {
@@ -126,6 +144,8 @@ void OutputRelay::finish() {
   thread_.stop();
   take_added();
   for (Pipe& pipe : pipes_) drain(pipe);
+  if (std::exchange(carries_log_, false)) set_log_sink({});
+  write_said();
 }
 
 void OutputRelay::run(int stop) {
@@ -139,7 +159,10 @@ void OutputRelay::run(int stop) {
     for (std::size_t i = 0; i < pipes_.size(); ++i) {
       if (entries[i + 3].revents != 0) copy(pipes_[i]);
     }
-    if (entries[1].revents != 0) take_added();
+    if (entries[1].revents != 0) {
+      take_added();
+      write_said();
+    }
     if (entries[2].revents == 0) continue;
     for (Pipe& pipe : pipes_) drain(pipe);
     writer_.reset();
@@ -191,7 +214,16 @@ void OutputRelay::write(int target, std::string_view text) {
   const int error_number = write_fully(target, text);
   if (error_number == 0 || error_number == EPIPE || std::exchange(said_what_is_lost_, true)) return;
   const Status status = system_status("some of the ranks' output is lost", error_number);
-  write_fully(STDERR_FILENO, fmt::format("stretto run: {}\n", status.message()));
+  say(fmt::format("stretto run: {}\n", status.message()));
+}
+
+void OutputRelay::write_said() {
+  std::string said;
+  {
+    const std::lock_guard lock(mutex_);
+    said.swap(said_);
+  }
+  write(STDERR_FILENO, said);
 }
 
 void write_own_line(std::string_view line) {

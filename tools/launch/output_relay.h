@@ -58,8 +58,9 @@ std::string rank_prefix(int rank, bool coloured);
 bool wants_colour(int fd);
 
 // Copies what ranks write to this process's own output, line by line, on a thread of its own: a
-// terminal that stands still must not keep the launcher from its duties. When the reader of the
-// output has gone, the ranks' output is thrown away and the ranks go on.
+// terminal that stands still must not keep the launcher from its duties. What this process itself
+// has to say meanwhile goes between these lines. When the reader of the output has gone, the ranks'
+// output is thrown away and the ranks go on.
 class OutputRelay {
  public:
   OutputRelay() = default;
@@ -75,6 +76,12 @@ class OutputRelay {
   // `writer` may be a descriptor that becomes readable when the process that writes has ended (a
   // pidfd): then the pipes end with what they hold, whoever else could still write to them.
   Status start(FileDescriptor writer = {});
+  // A line of this process's own, with its end, for standard error. Never blocks, and may be called
+  // by any thread after start(). Left out if a whole pipe of such lines waits to be read.
+  void say(std::string_view line);
+  // Has the lines of this process's log go the same way until finish(). Call it after start(), of
+  // one relay at a time.
+  void carry_log();
   // Passes on what the pipes still hold and ends, whether or not somebody could still write to
   // them, or whether it had been started. Blocks while the reader of the output does not read.
   void finish();
@@ -90,6 +97,7 @@ class OutputRelay {
 
   void run(int stop);
   void add(Pipe pipe);
+  void wake() const;
   // Those that have been added since.
   void take_added();
   // False at the end of the pipe, or if there is nothing (more) to read.
@@ -97,10 +105,13 @@ class OutputRelay {
   void drain(Pipe& pipe);
   void close(Pipe& pipe);
   void write(int target, std::string_view text);
+  void write_said();
 
   std::mutex mutex_;
   std::vector<Pipe> added_;  // Guarded by the mutex.
-  FileDescriptor wake_;      // An eventfd, once the thread runs.
+  std::string said_;         // Guarded by it, too.
+  bool carries_log_ = false;
+  FileDescriptor wake_;  // An eventfd, once the thread runs.
   FileDescriptor writer_;
   std::vector<Pipe> pipes_;
   bool said_what_is_lost_ = false;
