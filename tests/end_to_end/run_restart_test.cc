@@ -155,11 +155,12 @@ TEST(RunRestart, ASignalAfterThePauseReachesARankThatIsJustBeingStarted) {
 }
 
 // A stand-in for ssh that runs the command here.
-Arguments on_two_hosts(const TemporaryFolder& folder, const std::string& script) {
+Arguments on_two_hosts(const TemporaryFolder& folder, const std::string& script,
+                       const std::string& hosts = "node0,node1") {
   const std::string remote_shell = folder / "shell";
   write_file(remote_shell, "#!/bin/sh\nexec sh -c \"$2\"\n");
   std::filesystem::permissions(remote_shell, std::filesystem::perms::owner_all);
-  return {"run",        "--hosts", "node0,node1",  "--ssh",
+  return {"run",        "--hosts", hosts,          "--ssh",
           remote_shell, "--json",  "--rendezvous", fmt::format("127.0.0.1:{}", free_port()),
           "--restarts", "1",       "--settle",     "0.05",
           "--timeout",  "20",      "--",           "sh",
@@ -176,6 +177,32 @@ TEST(RunRestart, ARankOfAnotherHostIsStartedAgainThere) {
   expect_contains(ended.errors, "stretto run: rank 1 on node1 failed: SIGKILL");
   const auto json = nlohmann::json::parse(ended.output.substr(ended.output.find('{')));
   EXPECT_EQ(json["ranks"][1]["restarts"], 1);
+}
+
+// Of rank 0, on node0, the standard error waits to be read; of rank 1, on node1, the output. Then
+// rank 2 ends, and after it rank 3 fails, both on node1.
+TEST(RunRestart, AFailureOnAnotherHostIsHeardOfAlthoughNobodyReadsTheOutput) {
+  const TemporaryFolder folder;
+  write_file(folder / "hosts", "node0\nnode1 slots=3\n");
+  const std::string script = "cd " + folder.path() +
+                             "; wait_for() { until [ -e $1 ]; do sleep 0.01; done; }; "
+                             "case $STRETTO_RANK$STRETTO_RESTART_COUNT in "
+                             "0) echo words >&2; touch written; wait_for again;; "
+                             "1) seq 100000;; "
+                             "2) wait_for written; sleep 0.2;; "
+                             "3) wait_for written; sleep 0.5; exit 3;; "
+                             "31) touch again;; esac";
+  testing::UnreadPipe unread;
+  Tool tool(on_two_hosts(folder, script, folder / "hosts"), {},
+            unread.before({STDOUT_FILENO, STDERR_FILENO}));
+  EXPECT_TRUE(comes_true([&] { return std::filesystem::exists(folder / "again"); }));
+  testing::Collector said = unread.read();
+  EXPECT_EQ(tool.status(), 0);
+  for (const char* line :
+       {"[0] words\n", "[1] 100000\n",
+        "stretto run: rank 3 on node1 failed: exit code 3; it is started again"}) {
+    expect_contains(said.finish(), line);
+  }
 }
 
 TEST(RunRestart, AHostThatIsLostInThePauseIsNotWaitedFor) {

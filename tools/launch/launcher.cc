@@ -60,7 +60,7 @@ constexpr Duration kSameRequest = std::chrono::milliseconds(100);
 constexpr Duration kRestartPause = std::chrono::seconds(1);
 
 // Of a host that a remote shell leads to, with those that this process has open itself.
-constexpr std::size_t kDescriptorsOfHost = 9;
+constexpr std::size_t kDescriptorsOfHost = 12;
 
 // The ranks that a launcher looks after: who runs, who has ended and how.
 class RankProcesses {

@@ -5,6 +5,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,10 +26,24 @@ namespace {
 constexpr std::size_t kLargestPipe = std::size_t{1} << 20;
 constexpr std::size_t kPiece = 64 * 1024;
 
-// Relays of several hosts write to the same output.
+// Relays of several hosts write to the same output. Standard error has a mutex of its own where it
+// leads to another file than standard output: there it does not have to wait until that is read.
 std::mutex output_mutex;
-// Whether the last line on standard output has not ended. Guarded by the mutex.
+std::mutex errors_mutex;
+// Whether the last line on standard output has not ended. Guarded by output_mutex.
 bool line_open = false;
+
+bool are_same_file(int one, int other) {
+  struct stat first {};
+  struct stat second {};
+  return ::fstat(one, &first) == 0 && ::fstat(other, &second) == 0 &&
+         first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+}
+
+std::mutex& mutex_of(int target) {
+  static const bool differ = !are_same_file(STDOUT_FILENO, STDERR_FILENO);
+  return differ && target == STDERR_FILENO ? errors_mutex : output_mutex;
+}
 
 }  // namespace
 
@@ -209,8 +224,10 @@ void OutputRelay::close(Pipe& pipe) {
 }
 
 void OutputRelay::write(int target, std::string_view text) {
-  const std::lock_guard lock(output_mutex);
-  if (target == STDOUT_FILENO && !text.empty()) line_open = text.back() != '\n';
+  // Marked lines do not have to wait for a mutex if nothing else has come with them.
+  if (text.empty()) return;
+  const std::lock_guard lock(mutex_of(target));
+  if (target == STDOUT_FILENO) line_open = text.back() != '\n';
   const int error_number = write_fully(target, text);
   if (error_number == 0 || error_number == EPIPE || std::exchange(said_what_is_lost_, true)) return;
   const Status status = system_status("some of the ranks' output is lost", error_number);

@@ -68,11 +68,17 @@ Status RemoteHost::start() {
   StartFailure failure;
   STRETTO_ASSIGN_OR_RETURN(Child child, start_child(shell, failure));
   shell_ = child.pid;
-  relay_ = std::make_unique<OutputRelay>();
-  relay_->add(std::move(child.output), STDOUT_FILENO, "");
-  relay_->add_marked(std::move(child.errors), STDERR_FILENO, marker_, std::move(events.writing));
-  // Others may hold on to its output: a connection that is shared and outlives it.
-  return relay_->start(FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, shell_, 0))));
+  output_relay_ = std::make_unique<OutputRelay>();
+  output_relay_->add(std::move(child.output), STDOUT_FILENO, "");
+  events_relay_ = std::make_unique<OutputRelay>();
+  events_relay_->add_marked(std::move(child.errors), STDERR_FILENO, marker_,
+                            std::move(events.writing));
+  for (OutputRelay* relay : {output_relay_.get(), events_relay_.get()}) {
+    // Others may hold on to its output: a connection that is shared and outlives it.
+    STRETTO_RETURN_IF_ERROR(
+        relay->start(FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, shell_, 0)))));
+  }
+  return {};
 }
 
 // The order is written before anybody reads it. A pipe may hold a page of it, if this user has
@@ -194,7 +200,8 @@ void RemoteHost::end() {
   wait_for_shell();
   // Nobody reads on; the relay must not wait for that.
   events_.reset();
-  if (relay_ != nullptr) relay_->finish();
+  if (output_relay_ != nullptr) output_relay_->finish();
+  if (events_relay_ != nullptr) events_relay_->finish();
 }
 
 void RemoteHost::wait_for_shell() {

@@ -54,7 +54,10 @@ class RemoteHost final : public Host {
   // The agent's standard input, and the marked lines of its standard error.
   FileDescriptor orders_;
   FileDescriptor events_;
-  std::unique_ptr<OutputRelay> relay_;
+  // Of its standard output, and of its standard error, so that events come also while nobody reads
+  // the output.
+  std::unique_ptr<OutputRelay> output_relay_;
+  std::unique_ptr<OutputRelay> events_relay_;
   LineReader lines_;
   bool heard_ = false;
   // It is no longer wanted.
