@@ -124,6 +124,20 @@ class StartTest(unittest.TestCase):
 
         ranks.with_group(body, 3)
 
+    def test_groups_of_several_sizes_with_one_name(self) -> None:
+        """PyTorch begins anew with the names of groups when the default group is destroyed."""
+
+        def body(rank: int, size: int, path: str) -> None:
+            store = dist.FileStore(path, size)
+            for members in ([0, 1], None):
+                dist.init_process_group("stretto", store=store, rank=rank, world_size=size)
+                group = dist.new_group(members)
+                if group is not dist.GroupMember.NON_GROUP_MEMBER:
+                    sum_of_ranks(group.size(), group)
+                dist.destroy_process_group()
+
+        ranks.run(body, 3)
+
     def test_refuses_what_does_not_fit(self) -> None:
         import stretto
 

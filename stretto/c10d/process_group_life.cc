@@ -124,11 +124,12 @@ c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
   auto communicator = for_torch([&] {
     const std::shared_ptr<bootstrap::Store> whole = store_of(store);
     // Who destroys a group and makes it again comes to the same store with the same names. All
-    // ranks have done so equally often.
-    const std::int64_t round =
-        whole->add(fmt::format("stretto/rounds/{}", rank), 1, Deadline::after(ours.join_timeout))
-            .or_throw();
-    auto part = std::make_shared<bootstrap::PrefixStore>(fmt::format("stretto/{}/", round), whole);
+    // ranks of groups of one size have done so equally often; PyTorch may give the same name to
+    // groups of several sizes.
+    const std::string rounds = fmt::format("stretto/rounds/{}/{}", size, rank);
+    const std::int64_t round = whole->add(rounds, 1, Deadline::after(ours.join_timeout)).or_throw();
+    const std::string prefix = fmt::format("stretto/{}/{}/", size, round);
+    auto part = std::make_shared<bootstrap::PrefixStore>(prefix, whole);
     return make_communicator(std::move(part), rank, size, ours);
   });
   return make_group(std::move(communicator), numbers_to<int>(size), options, join_options);
