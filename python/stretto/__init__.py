@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import dataclasses
+import copy
 import datetime
 import importlib.util
 import os
@@ -29,6 +29,16 @@ if TYPE_CHECKING:
     import torch
     import torch.distributed as dist
     from torch.overrides import TorchFunctionMode
+
+    from stretto._c import Options
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Options is of the compiled module, which is not loaded before somebody needs it."""
+        if name != "Options":
+            raise AttributeError(f"module 'stretto' has no attribute {name!r}")
+        return _module().Options
+
 
 __all__ = [
     "ElasticJob",
@@ -48,27 +58,6 @@ __all__ = [
 
 if importlib.util.find_spec("torch") is None:
     raise ImportError("stretto is a backend of PyTorch, which is not installed: pip install torch")
-
-
-@dataclasses.dataclass
-class Options:
-    """For init_process_group(..., pg_options=stretto.Options(...)). Times are in seconds. A
-    new_group() without pg_options has those of the default group.
-
-    network_timeout: for how long nothing may come back from the host of another rank before that
-        rank counts as lost. None: STRETTO_NETWORK_TIMEOUT, or 10.
-    warn_after: an operation that has waited so long for others says so in the log; 0: never. None:
-        STRETTO_WARN_AFTER, or 60.
-    disable_shared_memory: for tests and measurements: TCP between the ranks of one host too.
-    backend: for tensors on GPUs, on all ranks alike: "nccl", or "cuda" where all ranks are on one
-        host and may share GPUs; else they are copied to the host and back (docs/gpu.md). None:
-        STRETTO_BACKEND, or "stretto".
-    """
-
-    network_timeout: float | None = None
-    warn_after: float | None = None
-    disable_shared_memory: bool = False
-    backend: str | None = None
 
 
 def _check_version(torch_version: str) -> None:
@@ -137,13 +126,13 @@ def _create_backend(place: Any, options: Any) -> Any:
 
     world = dist.group.WORLD
     parent = None if world is None else _find_backend(world)
-    inherited = None if parent is None else module.join_options(parent)
+    inherited = None if parent is None else parent.options
+    if isinstance(options, module.Options):
+        options = copy.copy(options)
     # Of "cuda:nccl,cpu:stretto" all backends are given the same, which may be NCCL's.
-    if options is None or isinstance(options, Backend.Options):
-        options = inherited or Options()
-    if isinstance(options, Options):
-        options = module.JoinOptions(**dataclasses.asdict(options))
-    if not isinstance(options, module.JoinOptions):
+    elif options is None or isinstance(options, Backend.Options):
+        options = inherited or module.Options()
+    else:
         raise TypeError(
             "pg_options of the backend stretto is a stretto.Options, not a "
             + type(options).__name__

@@ -1,26 +1,33 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""The compiled module; for use by the package only."""
+"""The compiled module; but for Options, which is stretto.Options, for use by the package only."""
 
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import Backend, Store
 
-class JoinOptions:
+class Options(Backend.Options):
     def __init__(
         self,
-        network_timeout: float | None,
-        warn_after: float | None,
-        disable_shared_memory: bool,
-        backend: str | None,
+        network_timeout: float | None = None,
+        warn_after: float | None = None,
+        disable_shared_memory: bool = False,
+        backend: str | None = None,
     ) -> None: ...
+    network_timeout: float | None
+    warn_after: float | None
+    disable_shared_memory: bool
     device: int | None
+
+class ProcessGroup(Backend):
+    options: Options
+    def perform_nocolor_split(self, device: torch.device | None, /) -> None: ...
 
 class ElasticJob:
     def __init__(
-        self, min_size: int, join_timeout: float, timeout: float | None, join_options: JoinOptions, /
+        self, min_size: int, join_timeout: float, timeout: float | None, options: Options, /
     ) -> None: ...
     def join(self) -> tuple[Store, int, int] | None: ...
     def finish(self) -> None: ...
@@ -54,10 +61,9 @@ def create(
     timeout_seconds: float,
     group_name: str,
     global_ranks: list[int],
-    join_options: JoinOptions,
+    options: Options,
     /,
 ) -> object: ...
-def join_options(backend: object, /) -> JoinOptions: ...
 def shut_down_all(reason: str, /) -> None: ...
 def note(backend: object, activity: str, /) -> None: ...
 def describe_links(backend: object, /) -> str: ...

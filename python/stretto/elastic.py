@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -58,14 +57,13 @@ class ElasticJob:
         join_timeout: how long join() waits for others, and then may take to connect; in seconds.
         timeout, pg_options: of the process groups, as for init_process_group().
         """
-        from stretto import Options, _module
+        from stretto import _module
 
         module = _module()
         self._timeout = timeout
-        self._options = pg_options or Options()
-        options = module.JoinOptions(**dataclasses.asdict(self._options))
+        self._options = pg_options or module.Options()
         seconds = None if timeout is None else timeout.total_seconds()
-        self._job: Any = module.ElasticJob(min_size, join_timeout, seconds, options)
+        self._job: Any = module.ElasticJob(min_size, join_timeout, seconds, self._options)
 
     def join(self) -> bool:
         """Makes the default process group of the next generation, in the place of the last one:

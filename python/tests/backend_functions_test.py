@@ -7,6 +7,7 @@ overridden with the same signature, or stands in a table here with what becomes 
 from __future__ import annotations
 
 import contextlib
+import copy
 import datetime
 import pathlib
 import pickle
@@ -14,6 +15,7 @@ import re
 import sys
 import unittest
 from typing import Callable
+from unittest import mock
 
 import ranks
 import torch
@@ -78,7 +80,7 @@ SINCE_2_14: dict[str, tuple[Callable[[], object], str | None]] = {
     ),
     "getBoundDeviceId": (lambda: dist.group.WORLD.bound_device_id, None),
     "setBoundDeviceId": (lambda: setattr(dist.group.WORLD, "bound_device_id", None), None),
-    "clone": (lambda: backend().options, None),  # Of options, to which we add nothing.
+    "clone": (lambda: backend().options, None),  # Of options; ours are a copy anyway.
 }
 LEFT_TO_PYTORCH.update(SINCE_2_14)
 # New names, by which PyTorch calls what has the old one.
@@ -249,6 +251,34 @@ class SeldomCalledTest(unittest.TestCase):
             return of_pair, of_merged
 
         self.assertEqual(ranks.run(body, 3), [(4.0, 6.0), (None, 6.0), (4.0, 6.0)])
+
+    def test_groups_where_the_default_group_has_a_device(self) -> None:
+        """PyTorch then splits it for each of them. Nothing here works on that device."""
+        device = torch.device("cuda", 0)
+        accelerator = mock.patch.multiple(
+            torch.accelerator, is_available=lambda: True, current_accelerator=lambda: device
+        )
+
+        def body(rank: int, size: int) -> None:
+            import stretto
+            from torch.distributed.device_mesh import init_device_mesh
+
+            world().bound_device_id = device
+            options = stretto.Options(disable_shared_memory=True)
+            with accelerator:
+                plain = dist.split_group(split_ranks=[[0, 1]])
+                other = dist.split_group(split_ranks=[[0, 1]], pg_options=options)
+                mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("rows", "columns"))
+            assert mesh.get_group("columns").size() == 1
+            copied = copy.deepcopy(other._get_backend(device).options)
+            again = other.split_group([1, 0], opts=copied, group_name="again")
+            assert sum_in(plain) == sum_in(other) == sum_in(again) == 3
+            for group in (other, again):
+                assert "tcp to rank" in stretto.describe_links(group)
+            alone = dist.new_group([0])  # For which PyTorch calls something on rank 1, too.
+            assert rank == 1 or sum_in(alone) == 1
+
+        ranks.with_group(body)
 
     def test_completion_hooks_and_numbers(self) -> None:
         def body(rank: int, size: int) -> list[str]:

@@ -62,7 +62,7 @@ class Rank:
 
     def start(self, store: dist.Store) -> None:
         rank, size = self.rank, self.size
-        options = stretto._module().JoinOptions(None, None, False, self.kind)
+        options = stretto.Options(backend=self.kind)
         self.backend = stretto._module().create(
             store, rank, size, 60.0, "doubles", list(range(size)), options
         )

@@ -456,6 +456,8 @@ class StubsTest(unittest.TestCase):
         for name, value in vars(module).items():
             if isinstance(value, type):
                 own = {n: v for n, v in vars(value).items() if n == "__init__" or n[0] != "_"}
+                if "self: " not in own["__init__"].__doc__:  # Python's, of a class that has none.
+                    del own["__init__"]
                 found |= {f"{name}.{n}": v for n, v in own.items()}
             elif not name.startswith("_"):
                 found[name] = value

@@ -150,10 +150,13 @@ class StartTest(unittest.TestCase):
             told = ranks.refusal(lambda: ranks.start(path, rank, size, pg_options=object()))
             assert "stretto.Options" in told, told
             for option in ("network_timeout", "warn_after"):
-                for seconds in (float("inf"), float("nan"), -1):
-                    options = stretto.Options(**{option: seconds})
-                    told = ranks.refusal(lambda: ranks.start(path, rank, size, pg_options=options))
+                for seconds in (float("inf"), float("nan")):
+                    told = ranks.refusal(lambda: stretto.Options(**{option: seconds}))
                     assert f"option {option} " in told, told
+                options = stretto.Options(**{option: -1})
+                assert getattr(options, option) == -1
+                told = ranks.refusal(lambda: ranks.start(path, rank, size, pg_options=options))
+                assert f"option {option} " in told, told
 
         ranks.run(body, 1)
 

@@ -1,7 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The Python module stretto._c. What is public of it is said in python/stretto/__init__.py.
+// The Python module stretto._c. Its class Options is public; what else is public is said in
+// python/stretto/__init__.py.
 
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/distributed/c10d/control_plane/Handlers.hpp>
@@ -49,14 +50,42 @@ std::optional<Duration> duration_option(const char* option, const std::optional<
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
 }
 
+constexpr const char* kOptions =
+    R"(For init_process_group(..., pg_options=stretto.Options(...)). Times are in seconds. A
+new_group() without pg_options has those of the default group.
+
+network_timeout: for how long nothing may come back from the host of another rank before that
+    rank counts as lost. None: STRETTO_NETWORK_TIMEOUT, or 10.
+warn_after: an operation that has waited so long for others says so in the log; 0: never. None:
+    STRETTO_WARN_AFTER, or 60.
+disable_shared_memory: for tests and measurements: TCP between the ranks of one host too.
+backend: for tensors on GPUs, on all ranks alike: "nccl", or "cuda" where all ranks are on one
+    host and may share GPUs; else they are copied to the host and back (docs/gpu.md). None:
+    STRETTO_BACKEND, or "stretto".)";
+
+std::optional<double> seconds_of(const std::optional<Duration>& option) {
+  return option ? std::optional(seconds(*option)) : std::nullopt;
+}
+
+c10::intrusive_ptr<OptionsStretto> make_options(const std::optional<double>& network_timeout,
+                                                const std::optional<double>& warn_after,
+                                                bool disable_shared_memory,
+                                                const std::optional<std::string>& backend) {
+  JoinOptions join;
+  join.network_timeout = duration_option("network_timeout", network_timeout);
+  join.warn_after = duration_option("warn_after", warn_after);
+  join.disable_shared_memory = disable_shared_memory;
+  join.backend = backend.value_or("");
+  return c10::make_intrusive<OptionsStretto>(std::move(join));
+}
+
 BackendPtr create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                   double timeout_seconds, const std::string& group_name,
-                  const std::vector<uint64_t>& global_ranks, const JoinOptions& join_options) {
-  auto options = c10::make_intrusive<::c10d::Backend::Options>(
-      "stretto", std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1e3)));
-  options->group_name = group_name;
-  options->global_ranks_in_group = global_ranks;
-  return ProcessGroupStretto::create(store, rank, size, options, join_options);
+                  const std::vector<uint64_t>& global_ranks, OptionsStretto options) {
+  options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1e3));
+  options.group_name = group_name;
+  options.global_ranks_in_group = global_ranks;
+  return ProcessGroupStretto::create(store, rank, size, options);
 }
 
 c10::intrusive_ptr<ProcessGroupStretto> group_of(const BackendPtr& backend) {
@@ -72,8 +101,8 @@ std::shared_ptr<Communicator> communicator_of(const BackendPtr& backend) {
 
 std::unique_ptr<ElasticJob> enter_job(int min_size, double join_timeout,
                                       const std::optional<double>& timeout,
-                                      const JoinOptions& join_options) {
-  ElasticOptions options{.join = join_options, .min_size = min_size};
+                                      const OptionsStretto& of_groups) {
+  ElasticOptions options{.join = of_groups.join, .min_size = min_size};
   options.join.join_timeout = *duration_option("join_timeout", join_timeout);
   options.join.timeout = duration_option("timeout", timeout).value_or(options.join.timeout);
   return for_torch([&] { return std::make_unique<ElasticJob>(options); });
@@ -303,23 +332,44 @@ void register_flight_record() {
       });
 }
 
+using Released = py::call_guard<py::gil_scoped_release>;
+
+void define_groups(py::module_& module) {
+  const auto copy = [](const OptionsStretto& self) {
+    return c10::make_intrusive<OptionsStretto>(self);
+  };
+  py::class_<OptionsStretto, ::c10d::Backend::Options, c10::intrusive_ptr<OptionsStretto>>(
+      module, "Options", kOptions)
+      .def(py::init(&make_options), py::arg("network_timeout") = py::none(),
+           py::arg("warn_after") = py::none(), py::arg("disable_shared_memory") = false,
+           py::arg("backend") = py::none())
+      .def_property_readonly(
+          "network_timeout",
+          [](const OptionsStretto& self) { return seconds_of(self.join.network_timeout); })
+      .def_property_readonly(
+          "warn_after", [](const OptionsStretto& self) { return seconds_of(self.join.warn_after); })
+      .def_property_readonly(
+          "disable_shared_memory",
+          [](const OptionsStretto& self) { return self.join.disable_shared_memory; })
+      .def("__copy__", copy)
+      .def("__deepcopy__",
+           [copy](const OptionsStretto& self, const py::dict&) { return copy(self); })
+      .def_property(
+          "device", [](const OptionsStretto& self) { return self.join.device; },
+          [](OptionsStretto& self, std::optional<int> device) { self.join.device = device; });
+  // What PyTorch's Python asks of a backend that can be split.
+  py::class_<ProcessGroupStretto, ::c10d::Backend, c10::intrusive_ptr<ProcessGroupStretto>>(
+      module, "ProcessGroup")
+      .def_property_readonly("options", &ProcessGroupStretto::getBackendOptions)
+      // For NCCL, which wants all ranks in each split, also those that get no group.
+      .def("perform_nocolor_split", [](const ProcessGroupStretto&, const py::object&) {});
+  module.def("create", &create, Released());
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_c, module) {
-  using Released = py::call_guard<py::gil_scoped_release>;
-  py::class_<JoinOptions>(module, "JoinOptions")
-      .def(py::init([](std::optional<double> network_timeout, std::optional<double> warn_after,
-                       bool disable_shared_memory, const std::optional<std::string>& backend) {
-             JoinOptions options;
-             options.network_timeout = duration_option("network_timeout", network_timeout);
-             options.warn_after = duration_option("warn_after", warn_after);
-             options.disable_shared_memory = disable_shared_memory;
-             options.backend = backend.value_or("");
-             return options;
-           }),
-           py::arg("network_timeout"), py::arg("warn_after"), py::arg("disable_shared_memory"),
-           py::arg("backend"))
-      .def_readwrite("device", &JoinOptions::device);
+  define_groups(module);
   py::class_<ElasticJob>(module, "ElasticJob")
       .def(py::init(&enter_job), Released())
       .def("join", &join_generation, Released())
@@ -347,9 +397,6 @@ PYBIND11_MODULE(_c, module) {
         hook.load(std::as_bytes(std::span(state)));
       });
   module.def("redistribute", &redistribute);
-  module.def("create", &create, Released());
-  module.def("join_options",
-             [](const BackendPtr& backend) { return group_of(backend)->join_options(); });
   module.def("shut_down_all", &ProcessGroupStretto::shut_down_all, Released());
   module.def("note", [](const BackendPtr& backend, const std::string& activity) {
     communicator_of(backend)->note(activity);

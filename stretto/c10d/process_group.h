@@ -30,6 +30,15 @@ using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
 
+// What a group is made with; in Python stretto.Options. PyTorch hands them on when it splits a
+// group.
+struct OptionsStretto final : ::c10d::Backend::Options {
+  explicit OptionsStretto(JoinOptions how, const Options& general = Options("stretto"))
+      : Options(general), join(std::move(how)) {}
+
+  JoinOptions join;
+};
+
 // The backend "stretto" of torch.distributed: collectives of tensors on the CPU and on devices, by
 // way of the host unless it was started with NCCL or "cuda", by a Communicator of its own. All
 // functions throw ValueError or DistBackendError. Any thread; the order of the group is the order
@@ -42,18 +51,18 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   // timeout is that of `options`.
   static c10::intrusive_ptr<ProcessGroupStretto> create(
       const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
-      const c10::intrusive_ptr<Options>& options, const JoinOptions& join_options);
+      const OptionsStretto& options);
   // The end of all groups of this process, for its own: no thread of ours may outlive Python. Other
   // ranks hear of `reason`, if there is one.
   static void shut_down_all(const std::string& reason);
   ProcessGroupStretto(std::unique_ptr<Communicator> communicator, std::vector<int> named_ranks,
-                      const c10::intrusive_ptr<Options>& options, JoinOptions join_options);
+                      const OptionsStretto& options);
   ~ProcessGroupStretto() override;
 
   const std::string getBackendName() const override { return "stretto"; }  // NOLINT: as declared.
   // A copy: ProcessGroup::splitGroup() writes the new group's timeout and name into what it gets.
   c10::intrusive_ptr<Options> getBackendOptions() override {
-    auto options = c10::make_intrusive<Options>(*options_);
+    auto options = c10::make_intrusive<OptionsStretto>(options_);
     options->timeout = timeout_;
     return options;
   }
@@ -137,8 +146,6 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   // For what PyTorch has no word for: the communicator, which throws after shutdown(), and what
   // operations of it are called with.
   std::shared_ptr<Communicator> communicator() const;
-  // What it was made with, which groups of its ranks inherit.
-  const JoinOptions& join_options() const { return join_options_; }
   OperationTensors tensors_of_operation() const { return {shared_->communicator, blocks_}; }
   // For messages, which go by way of the host whatever the communicator does on devices.
   OperationTensors tensors_of_message() const { return {shared_->communicator, host_blocks_}; }
@@ -161,8 +168,8 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   stretto::Work submit_recorded(const Start& what, uint64_t& record_number, Submit submit);
   communicator::FlightEntry make_entry(const Start& what);
   // The options of a group of some ranks of this one, which have none, or those of this group.
-  c10::intrusive_ptr<Options> options_of_part(const c10::intrusive_ptr<Options>& given,
-                                              const std::vector<int>& ranks);
+  OptionsStretto options_of_part(const c10::intrusive_ptr<Options>& given,
+                                 const std::vector<int>& ranks);
   // Counts an operation. A call that is refused, maybe on this rank only, is none.
   uint64_t record(communicator::FlightEntry entry);
   // That of the calling thread, which alone uses it; null if there is none.
@@ -178,9 +185,8 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   const RankVector<int> named_ranks_;
   const RankVector<uint64_t> global_ranks_;
   const size_t number_in_process_;  // Counted as other backends count their groups.
-  const c10::intrusive_ptr<const Options> options_;  // But for the timeout:
+  const OptionsStretto options_;    // But for the timeout:
   std::atomic<std::chrono::milliseconds> timeout_;
-  const JoinOptions join_options_;
   const std::shared_ptr<Shared> shared_;
   const OwnerProcess owner_process_;
   std::atomic<uint64_t> collectives_ = 0;  // That were submitted.

@@ -71,8 +71,8 @@ std::shared_ptr<DeviceBlocks> blocks_for(const std::shared_ptr<Communicator>& co
 }
 
 // For the groups that come of this one: in each, this process may be another rank.
-JoinOptions with_device_of(const Communicator& communicator, JoinOptions options) {
-  if (communicator.device()) options.device = communicator.device();
+OptionsStretto with_device_of(const Communicator& communicator, OptionsStretto options) {
+  if (communicator.device()) options.join.device = communicator.device();
   return options;
 }
 
@@ -115,12 +115,12 @@ std::string note_of(const std::string& description, const std::string& note) {
 
 c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
     const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
-    const c10::intrusive_ptr<Options>& options, const JoinOptions& join_options) {
+    const OptionsStretto& options) {
   if (auto communicator = take_communicator(*store)) {  // Of those that have met already.
-    return make_group(std::move(communicator), numbers_to<int>(size), options, join_options);
+    return make_group(std::move(communicator), numbers_to<int>(size), options);
   }
-  JoinOptions ours = join_options;
-  ours.timeout = ours.join_timeout = duration_of(options->timeout);
+  JoinOptions ours = options.join;
+  ours.timeout = ours.join_timeout = duration_of(options.timeout);
   auto communicator = for_torch([&] {
     const std::shared_ptr<bootstrap::Store> whole = store_of(store);
     // Who destroys a group and makes it again comes to the same store with the same names. All
@@ -132,20 +132,18 @@ c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
     auto part = std::make_shared<bootstrap::PrefixStore>(prefix, whole);
     return make_communicator(std::move(part), rank, size, ours);
   });
-  return make_group(std::move(communicator), numbers_to<int>(size), options, join_options);
+  return make_group(std::move(communicator), numbers_to<int>(size), options);
 }
 
 ProcessGroupStretto::ProcessGroupStretto(std::unique_ptr<Communicator> communicator,
                                          std::vector<int> named_ranks,
-                                         const c10::intrusive_ptr<Options>& options,
-                                         JoinOptions join_options)
+                                         const OptionsStretto& options)
     : Backend(communicator->rank().value(), communicator->size()),
       named_ranks_(std::move(named_ranks)),
-      global_ranks_(global_ranks_of(*options, getSize())),
+      global_ranks_(global_ranks_of(options, getSize())),
       number_in_process_(next_number_in_process()),
-      options_(c10::make_intrusive<Options>(*options)),  // Others may change theirs.
-      timeout_(options->timeout),
-      join_options_(with_device_of(*communicator, std::move(join_options))),
+      options_(with_device_of(*communicator, options)),
+      timeout_(options.timeout),
       shared_(std::make_shared<Shared>()),
       communicator_(std::move(communicator)),
       host_blocks_(std::make_shared<DeviceBlocks>(communicator_, DeviceBlocks::Place::host)),
@@ -211,23 +209,26 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::split(
   const auto own = std::find(ranks.begin(), ranks.end(), getRank());
   if (own == ranks.end()) return nullptr;
   return create(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
-                options_of_part(options, ranks), join_options_);
+                options_of_part(options, ranks));
 }
 
 c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::merge(
     const c10::intrusive_ptr<::c10d::Store>& store, const c10::intrusive_ptr<Options>& options,
     const int& rank, const int& size) {
-  return create(store, rank, size, options_of_part(options, {}), join_options_);
+  return create(store, rank, size, options_of_part(options, {}));
 }
 
-c10::intrusive_ptr<::c10d::Backend::Options> ProcessGroupStretto::options_of_part(
-    const c10::intrusive_ptr<Options>& given, const std::vector<int>& ranks) {
-  auto options = given != nullptr ? c10::make_intrusive<Options>(*given) : getBackendOptions();
-  options->global_ranks_in_group.clear();
+OptionsStretto ProcessGroupStretto::options_of_part(const c10::intrusive_ptr<Options>& given,
+                                                    const std::vector<int>& ranks) {
+  const auto general = given != nullptr ? given : getBackendOptions();
+  const auto* const ours = dynamic_cast<const OptionsStretto*>(general.get());
+  OptionsStretto options(ours != nullptr ? ours->join : options_.join, *general);
+  options.join.device = options_.join.device;
+  options.global_ranks_in_group.clear();
   for (const int rank : ranks) {
     TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), "stretto: rank ", rank, " is not one of the ",
                       getSize(), " ranks of this group");
-    options->global_ranks_in_group.push_back(global_ranks_[rank]);
+    options.global_ranks_in_group.push_back(global_ranks_[rank]);
   }
   return options;
 }
@@ -257,8 +258,7 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
         "are lost too; name them as well and call shrink_group() again",
         getRank(), left.size(), smaller->size()));
   }
-  return make_group(std::move(smaller), std::move(left_named), options_of_part(options, left),
-                    join_options_);
+  return make_group(std::move(smaller), std::move(left_named), options_of_part(options, left));
 }
 
 void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options,
