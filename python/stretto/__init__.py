@@ -10,7 +10,6 @@ go on when a process dies, gradients that do not depend on the number of ranks.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import copy
 import datetime
@@ -88,14 +87,14 @@ def _module() -> Any:
         if not torch.cuda.is_available():
             os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
-        # Before Python's end: no thread of a group that was never destroyed may outlive it.
-        atexit.register(_end_groups)
         _loaded = _c
     return _loaded
 
 
 def _end_groups(error: BaseException | None = None) -> None:
     """Other ranks hear of the exception that ends this one, if nobody has caught it."""
+    if _loaded is None:
+        return
     error = error or getattr(sys, "last_value", None)
     _loaded.shut_down_all("" if error is None else _describe_end(error))
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 from typing import Any
 
 
@@ -15,6 +16,11 @@ def register() -> None:
     if not dist.is_available() or "STRETTO" in dist.Backend._plugins:
         return
     dist.Backend.register_backend("stretto", _create, extended_api=True, devices=["cpu", "cuda"])
+    # No thread of a group that was never destroyed may outlive Python. What a program gives to
+    # atexit after `import torch` runs before this, and may use its groups.
+    from stretto import _end_groups
+
+    atexit.register(_end_groups)
 
 
 def _create(place: Any, options: Any) -> Any:

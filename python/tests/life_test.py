@@ -13,8 +13,6 @@ import functools
 import os
 import pathlib
 import re
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -188,28 +186,28 @@ class GroupsTest(unittest.TestCase):
 
     def test_others_hear_of_the_exception_that_ended_a_rank(self) -> None:
         program = """
-import sys
-import torch
-import torch.distributed as dist
-
-rank = int(sys.argv[1])
-dist.init_process_group("stretto", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
+meet()
 dist.barrier()
-if rank == 1:
+if dist.get_rank() == 1:
     raise ValueError("no image \\udcff")  # As os.listdir() names a file that is no UTF-8.
 dist.all_reduce(torch.ones(1))
 """
-        with tempfile.TemporaryDirectory() as folder:
-            processes = [
-                subprocess.Popen(
-                    [sys.executable, "-c", program, str(rank), f"{folder}/store"],
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-                for rank in range(2)
-            ]
-            told = [process.communicate(timeout=ranks.TIMEOUT_SECONDS)[1] for process in processes]
-        self.assertIn("rank 1 has ended by ValueError: no image", told[0])
+        (_, told), _ = ranks.two_programs(program)
+        self.assertIn("rank 1 has ended by ValueError: no image", told)
+
+    def test_functions_of_atexit_use_groups_that_are_made_later(self) -> None:
+        program = """
+@atexit.register
+def last():
+    ones = torch.ones(1)
+    dist.all_reduce(ones)
+    print(ones.item())
+    dist.destroy_process_group()
+
+meet()
+"""
+        for said, told in ranks.two_programs(program):
+            self.assertEqual(said, "2.0\n", told)
 
     def test_an_exception_without_a_text_ends_the_groups_too(self) -> None:
         import stretto

@@ -71,6 +71,34 @@ def output_of(*words: object, **options: Any) -> str:
     return run.stdout
 
 
+# What two_programs() puts before the program.
+MEETING = """
+import atexit
+import sys
+import torch
+import torch.distributed as dist
+
+def meet():
+    place = f"file://{sys.argv[2]}"
+    dist.init_process_group("stretto", init_method=place, rank=int(sys.argv[1]), world_size=2)
+"""
+
+
+def two_programs(program: str) -> list[tuple[str, str]]:
+    """What each of them, a rank of its own, writes to its output and to its error output."""
+    with tempfile.TemporaryDirectory() as folder:
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", MEETING + program, str(rank), f"{folder}/store"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        return [process.communicate(timeout=TIMEOUT_SECONDS) for process in processes]
+
+
 def start(path: str, rank: int, size: int, backend: str = "stretto", **options: Any) -> None:
     """init_process_group by a file at `path`."""
     options.setdefault("timeout", datetime.timedelta(seconds=TIMEOUT_SECONDS))
