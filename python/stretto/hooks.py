@@ -54,6 +54,15 @@ class Hook:
         self._started: list[tuple[Any, Any]] = []  # Of this step.
         self._reduced: set[int] = set()  # The numbers of what is in these.
 
+    def __getstate__(self) -> tuple[str, dict[str, Any], bytes]:
+        """PyTorch copies and saves a model with its hooks, and registers none with the copy."""
+        return (*self._made_of, self.save())
+
+    def __setstate__(self, state: tuple[str, dict[str, Any], bytes]) -> None:
+        kind, options, kept = state
+        Hook.__init__(self, kind, **options)
+        self.load(kept)
+
     @property
     def name(self) -> str:
         """What it does, with its settings."""

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
+import io
 import time
 import unittest
 
@@ -120,6 +122,27 @@ class HooksTest(unittest.TestCase):
                 resumed.steps(3)
                 assert torch.equal(resumed.parameters(), through.parameters()), hook.name
                 assert again.save() == hook.save(), hook.name
+
+        ranks.with_group(body)
+
+    def test_a_model_can_be_copied_and_saved_whole(self) -> None:
+        def body(rank: int, size: int) -> None:
+            rules = [("2.*", hooks.int8()), ("*.bias", None)]
+            hook = hooks.top_k(0.05, min_elements=100, rules=rules)
+            training = Training(rank, copy.deepcopy(hook))
+            training.steps(1)
+            file = io.BytesIO()
+            torch.save(training.model, file)
+            file.seek(0)
+            for model in (copy.deepcopy(training.model), torch.load(file, weights_only=False)):
+                [(reduce, _)] = model._comm_hooks
+                assert reduce.__self__.name == training.hook.name
+                assert reduce.__self__.save() == training.hook.save()
+                model(training.data).sum().backward()  # Without it: nobody has registered it.
+                assert all_equal(model.module[0].weight.grad)
+            training.steps(1)
+            assert training.hook.last_step()["step"] == 2
+            assert all_equal(training.parameters())
 
         ranks.with_group(body)
 

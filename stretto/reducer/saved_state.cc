@@ -154,6 +154,7 @@ SavedStates parse_states(std::span<const std::byte> bytes) {
 }
 
 void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank, int ranks) {
+  if (saved_ranks == 0) return;  // There was nothing to keep yet.
   if (saved_ranks == static_cast<std::uint64_t>(ranks) &&
       saved_rank == static_cast<std::uint64_t>(rank)) {
     return;

@@ -40,7 +40,7 @@ std::vector<std::byte> print(const SavedStates& states);
 // to be parsed.
 SavedStates parse_states(std::span<const std::byte> bytes);
 
-// Throws InvalidArgument unless it was saved by this rank of as many.
+// Throws InvalidArgument unless it was saved by this rank of as many, or before there was any.
 void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank, int ranks);
 
 // SavedState::hook where gradients are compressed, whether on the host or on a device.
