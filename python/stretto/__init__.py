@@ -184,7 +184,8 @@ def explain(
 
 def verify_replicas(model: torch.nn.Module, group: dist.ProcessGroup | None = None) -> None:
     """Throws on all ranks unless the parameters of `model` have the same bits on all of them, and
-    names the first that differs, and the ranks. Collective; 8 bytes for each parameter travel. For
+    names the first that differs, and the ranks; or says how many each rank has, if these numbers
+    differ. The group goes on. Collective; at most 8 bytes for each parameter travel. For
     use between steps, now and then: a model that DistributedDataParallel trains stays the same
     unless a program changes it on some ranks only."""
     named = dict(model.named_parameters())

@@ -273,6 +273,11 @@ meet()
                     model[1].weight[1, 0] += 1e-6
             told = refusal(lambda: stretto.verify_replicas(model))
             assert "parameter '1.weight'" in told and "rank 1" in told, told
+            if rank == 1:
+                model.append(torch.nn.Linear(2, 2))
+            told = refusal(lambda: stretto.verify_replicas(model))
+            assert "4 parameters on rank 0; 6 parameters on rank 1" in told, told
+            sum_of_ranks(size)
             dist.destroy_process_group()
 
         ranks.run(body)

@@ -4,6 +4,7 @@
 #include "stretto/reducer/replica_check.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <map>
 #include <optional>
@@ -141,8 +142,16 @@ void check_replicas_hash_alike(Communicator& communicator, const std::vector<std
                                std::span<const std::uint64_t> hashes,
                                const std::optional<Duration>& timeout) {
   STRETTO_CHECK(names.size() == hashes.size(), "{} names, {} hashes", names.size(), hashes.size());
-  const std::uint64_t summary = content_hash(std::as_bytes(hashes));
-  if (all_equal(communicator::all_gather_value(communicator, summary, timeout))) return;
+  const std::array<std::uint64_t, 2> summary = {content_hash(std::as_bytes(hashes)), hashes.size()};
+  const auto summaries = communicator::all_gather_value(communicator, summary, timeout);
+  if (all_equal(summaries)) return;
+  // Lists of different lengths cannot be gathered: that would fail the group.
+  std::vector<std::string> counts;
+  for (const auto& [hash, count] : summaries) counts.push_back(fmt::format("{} parameters", count));
+  if (!all_equal(counts)) {
+    throw Mismatch(
+        status_of(StatusCode::mismatch, "replicas have diverged: {}", values_by_rank(counts)));
+  }
   std::vector<std::uint64_t> all(hashes.size() * static_cast<std::size_t>(communicator.size()));
   communicator.all_gather(hashes, all, {.timeout = timeout}).wait();
   for (std::size_t i = 0; i < hashes.size(); ++i) {

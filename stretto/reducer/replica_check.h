@@ -33,8 +33,8 @@ void check_replicas_described_alike(Communicator& communicator,
                                     const std::optional<Duration>& timeout = std::nullopt);
 
 // Throws Mismatch, on all ranks and with the same sentence, unless hashes[i] is the same on all
-// ranks for each i; names[i] is what the sentence calls it. The lists must have equal lengths
-// everywhere. Collective; `timeout` as above.
+// ranks for each i; names[i] is what the sentence calls it. Where ranks have lists of different
+// lengths, the sentence says how many parameters each has. Collective; `timeout` as above.
 void check_replicas_hash_alike(Communicator& communicator, const std::vector<std::string>& names,
                                std::span<const std::uint64_t> hashes,
                                const std::optional<Duration>& timeout = std::nullopt);

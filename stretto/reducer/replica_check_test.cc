@@ -90,5 +90,18 @@ TEST(ReplicaCheck, DivergedValuesNameTheFirstDifferenceAndItsRanks) {
   });
 }
 
+TEST(ReplicaCheck, DifferentNumbersAreSaidAndTheGroupGoesOn) {
+  run_ranks(3, [](Communicator& communicator, int rank) {
+    const std::size_t count = rank == 1 ? 3 : 2;
+    const std::string message = testing::message_of<Mismatch>([&] {
+      check_replicas_hash_alike(communicator, std::vector<std::string>(count, "a"),
+                                std::vector<std::uint64_t>(count, 1));
+    });
+    EXPECT_EQ(message,
+              "replicas have diverged: 2 parameters on ranks 0, 2; 3 parameters on rank 1");
+    EXPECT_NO_THROW(check_replicas_hash_alike(communicator, {}, {}));
+  });
+}
+
 }  // namespace
 }  // namespace stretto::reducer
