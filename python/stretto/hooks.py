@@ -76,13 +76,18 @@ class Hook:
     def register(self, model: Any) -> Hook:
         """Makes it the hook of a DistributedDataParallel, whose group is one of stretto's. All
         ranks do so, before the first backward. Returns itself. ValueError: the model leaves out
-        buckets, or does not reduce the parameters that require a gradient now."""
+        buckets or has none, or does not reduce the parameters that require a gradient now."""
         from stretto import _backend
 
         if getattr(model, "skip_all_reduce_unused_params", False):
             raise ValueError(
                 "this DistributedDataParallel leaves out buckets that nobody has used, which "
                 "stretto.hooks wait for: make it without skip_all_reduce_unused_params"
+            )
+        if getattr(model, "_use_python_reducer", False):
+            raise ValueError(
+                "this DistributedDataParallel has no buckets, but hands each gradient to hooks by "
+                'itself: make it without torch._dynamo.config.optimize_ddp = "python_reducer"'
             )
         named = {
             name: parameter

@@ -288,6 +288,9 @@ class HooksTest(unittest.TestCase):
                                                skip_all_reduce_unused_params=True)  # fmt: skip
             text = refusal(lambda: hooks.int8().register(skipping))
             assert "without skip_all_reduce_unused_params" in text, text
+            with torch._dynamo.config.patch(optimize_ddp="python_reducer"):
+                single = DistributedDataParallel(torch.nn.Linear(4, 4))
+            assert "has no buckets" in refusal(lambda: hooks.int8().register(single))
             layer = torch.nn.Linear(4, 4)
             frozen = DistributedDataParallel(layer)
             layer.bias.requires_grad_(False)
