@@ -89,28 +89,37 @@ void train_with_who_is_left(std::unique_ptr<stretto::Communicator> comm) {
   std::printf("%d trained to the end\n", comm->size());
 }
 
+// All that training changes.
+struct State {
+  Net model;
+  torch::optim::SGD optimizer{model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)};
+  int step = 0;
+};
+
 // The same in a job that new processes may enter. A program whose ranks `stretto run --restarts`
 // starts again has nothing but this, and no stretto::join().
 void train_with_who_is_there() {
   stretto::ElasticJob job;
-  Net model;
-  torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
-  int step = 0;
+  auto state = std::make_shared<State>();
   while (const auto comm = job.join()) {
     try {
-      stretto::DistributedDataParallel ddp(model, *comm);  // From here on rank 0's parameters,
-      stretto::broadcast_optimizer(optimizer, *comm);      // its momentum,
-      std::vector<int> newest = {step};
-      comm->broadcast(newest).wait();  // and its count of steps.
-      for (step = newest[0]; step < 20; ++step) {
-        if (step % 10 == 0 && job.has_newcomers(*comm)) break;
-        if (step == 10 && comm->rank() == 1) return;
+      // Rank 0 sends its own, others receive into new ones: a failure leaves `state` as it was.
+      const auto newest = comm->rank() == 0 ? state : std::make_shared<State>();
+      stretto::DistributedDataParallel ddp(newest->model, *comm);  // The parameters,
+      stretto::broadcast_optimizer(newest->optimizer, *comm);      // the momentum,
+      std::vector<int> step = {newest->step};
+      comm->broadcast(step).wait();  // and the count of steps.
+      newest->step = step[0];
+      state = newest;
+      for (; state->step < 20; ++state->step) {
+        if (state->step % 10 == 0 && job.has_newcomers(*comm)) break;
+        if (state->step == 10 && comm->rank() == 1) return;
         const auto data = torch::randn({16, 8});
-        optimizer.zero_grad();
+        state->optimizer.zero_grad();
         (ddp.forward(data) - data.sum(1, true)).pow(2).mean().backward();
-        optimizer.step();
+        state->optimizer.step();
       }
-      if (step == 20) job.finish();
+      if (state->step == 20) job.finish();
     } catch (const stretto::Error& error) {
       if (!stretto::ElasticJob::is_loss(error)) throw;
     }
