@@ -120,16 +120,17 @@ std::unique_ptr<Communicator> Communicator::split(const SplitOptions& options) {
 
 std::unique_ptr<Communicator> Communicator::shrink(std::vector<Rank> excluded) {
   const Caller caller{.rank = rank(), .operation = "shrink"};
+  RankVector<bool> listed(size());
   for (Rank& out : excluded) {
     Rank member = 0;
     while (member < size() && backend_->job_rank(member) != out) member = member.value() + 1;
     check(caller, member < size(),
           fmt::format("rank {} of the job is no rank of this group", out.value()));
+    check(caller, !listed[member], fmt::format("rank {} is listed twice", out.value()));
+    listed[member] = true;
     out = member;
   }
-  if (!excluded.empty()) check_list(caller, excluded, size());
-  check(caller, std::ranges::find(excluded, rank()) == excluded.end(),
-        "the list has this rank in it");
+  check(caller, !listed[rank()], "the list has this rank in it");
   return of(backend_->shrink(excluded));
 }
 

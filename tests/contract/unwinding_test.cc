@@ -305,6 +305,10 @@ TEST_P(Shrunk, RanksAreLeftOutAsErrorsNameThem) {
     });
     EXPECT_EQ(status.rank(), Rank(1)) << status.message();
     EXPECT_THROW((void)group->shrink({0}), InvalidArgument) << "it is in the job, not in the group";
+    expect_contains(error_of<InvalidArgument>([&] {
+                      (void)group->shrink({3, 3});
+                    }),
+                    "rank 3 is listed twice");
     if (rank->rank() == 1) {
       EXPECT_EQ(failure_of<Aborted>([&] { (void)group->shrink(); }).code(), StatusCode::aborted);
       return;
