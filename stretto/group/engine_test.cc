@@ -233,6 +233,24 @@ TEST(ScratchPool, LendsTheSmallestThatFitsAndTakesLittleMore) {
   EXPECT_EQ(pool.take(33 * kMiB, *world[0]).or_throw().bytes.data(), data);
 }
 
+// Rank 2 computes and rank 3 is stopped, of four.
+TEST(Inquiry, WhoDoesNotAnswerIsNamedBesideWhoHasNotEntered) {
+  auto world = transport::loopback::make_world({.ranks = 4}).or_throw();
+  const auto engine =
+      Engine::create(std::move(world[0]), {.heartbeat = Duration::zero()}).or_throw();
+  const execution::Membership all{.group = 7, .rank = 0, .members = {0, 1, 2, 3}};
+  Inquiry inquiry(*engine, all);
+  const EngineLock held(*engine);
+  inquiry.begin(1, {.collective = Collective::barrier}, Clock::now());
+  inquiry.take(1, 1, encode({true, {2, 3}, "is in barrier() #1"}));
+  inquiry.take(2, 1, encode({.text = "has called no collective of the group"}));
+  for (const std::vector<Rank>& waited_for : {std::vector<Rank>{2, 3}, {1}}) {
+    const Late late = inquiry.find_late(1, waited_for);
+    EXPECT_EQ(late.ranks, (std::vector<Rank>{2, 3}));
+    EXPECT_EQ(late.culprit, std::nullopt) << "either may be at fault";
+  }
+}
+
 struct Loss {
   Duration taken;  // Since the link had ended.
   std::string text;

@@ -94,7 +94,13 @@ Late Inquiry::find_late(std::uint32_t sequence, const std::vector<Rank>& waited_
     if (answer && !answer->has_entered) late.ranks.push_back(member);
   }
   const bool all_have_entered = is_collective(sequence) && late.ranks.empty();
-  if (late.ranks.empty()) late.ranks = waited_for;
+  if (late.ranks.empty()) {
+    late.ranks = waited_for;
+  } else {
+    for (const Rank root : roots_of(waited_for)) {
+      if (!answers_[root]) late.ranks.push_back(root);
+    }
+  }
   const std::vector<Rank> roots = answered ? roots_of(late.ranks) : late.ranks;
   if (all_have_entered) late.ranks.clear();
   for (const Rank root : roots) {

@@ -47,9 +47,9 @@ class Inquiry {
 
   // Whether the answers are about this operation.
   bool is_about(std::uint32_t sequence) const { return sequence_ == sequence && !answers_.empty(); }
-  // Those who have not entered the operation, even if this rank waits for others who wait for them.
-  // Where all have, those at the end of the chain of ranks that wait for each other; of a message,
-  // its other end as well.
+  // Those who say that they have not entered the operation, and with them those who say nothing at
+  // the end of the chain of ranks that wait for each other. If nobody says so, those at the end of
+  // the chain; of a message, its other end as well.
   Late find_late(std::uint32_t sequence, const std::vector<Rank>& waited_for) const;
   // From rank to rank, by whom each says that it waits for: those who wait for nobody or say
   // nothing. Where all wait for each other, those from whom it began.
