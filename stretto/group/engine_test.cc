@@ -251,6 +251,36 @@ TEST(Inquiry, WhoDoesNotAnswerIsNamedBesideWhoHasNotEntered) {
   }
 }
 
+// How many others are asked by rank 0 of seventy, which waits for rank 5.
+std::ptrdiff_t asked_about(const OperationDescriptor& operation) {
+  constexpr int kRanks = 70;
+  transport::Endpoint::Parts parts{.rank = 0};
+  parts.links = RankVector<std::unique_ptr<transport::Link>>(kRanks);
+  execution::Membership all{.group = 7, .rank = 0, .members = RankVector<Rank>(kRanks)};
+  std::vector<const transport::FakeLink*> links;
+  for (int r = 0; r < kRanks; ++r) {
+    all.members[r] = r;
+    if (r == 0) continue;
+    auto link = std::make_unique<transport::FakeLink>();
+    links.push_back(link.get());
+    parts.links[r] = std::move(link);
+  }
+  const auto engine = Engine::create(transport::Endpoint::create(std::move(parts)).or_throw(),
+                                     {.heartbeat = Duration::zero()})
+                          .or_throw();
+  Inquiry inquiry(*engine, all);
+  const EngineLock held(*engine);
+  inquiry.begin(1, operation, Clock::now());
+  inquiry.ask_about(1, operation, {5});
+  return std::ranges::count_if(links, [](const auto* link) { return !link->written.empty(); });
+}
+
+// Others tell of the first few only for whom they wait.
+TEST(Inquiry, OfAMonitoredBarrierEverybodyIsAskedInLargeGroupsToo) {
+  EXPECT_EQ(asked_about({.collective = Collective::barrier}), 1);
+  EXPECT_EQ(asked_about({.collective = Collective::barrier, .layout = kMonitoredLayout}), 69);
+}
+
 struct Loss {
   Duration taken;  // Since the link had ended.
   std::string text;

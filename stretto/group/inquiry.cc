@@ -61,7 +61,8 @@ void Inquiry::ask(Rank member, std::uint32_t sequence, const OperationDescriptor
 
 void Inquiry::ask_about(std::uint32_t sequence, const OperationDescriptor& operation,
                         const std::vector<Rank>& waited_for) {
-  if (!is_collective(sequence) || size() > kAskEverybodyMax) {
+  const bool names_all = operation.layout == kMonitoredLayout;
+  if (!is_collective(sequence) || (size() > kAskEverybodyMax && !names_all)) {
     for (const Rank member : waited_for) ask(member, sequence, operation);
     return;
   }

@@ -38,7 +38,8 @@ class Inquiry {
   // Tells a member what this rank waits in, which may be news to it, and asks where it is.
   void ask(Rank member, std::uint32_t sequence, const OperationDescriptor& operation)
       STRETTO_REQUIRES(engine_held);
-  // Those for whom it waits; in a group of bearable size everybody, of a collective.
+  // Those for whom it waits; everybody about a collective in a group of bearable size, and about a
+  // monitored barrier in any.
   void ask_about(std::uint32_t sequence, const OperationDescriptor& operation,
                  const std::vector<Rank>& waited_for) STRETTO_REQUIRES(engine_held);
   // An answer. Who waits for others leads to those at the root of it, who are asked, too.
