@@ -320,6 +320,8 @@ bool Engine::sleep(EngineLock& held, TimePoint until) {
     });
     idle = !turn_locked();
     if (idle) {
+      // Nothing is left to read: a process that was stopped wakes up behind its deadlines.
+      check_deadlines();
       if (must_be_asked() || transport_->awaits_obituary()) {
         until = std::min(until, Clock::now() + kAskedNap);
       }
@@ -328,7 +330,6 @@ bool Engine::sleep(EngineLock& held, TimePoint until) {
       held.lock();
     }
   }
-  check_deadlines();
   run_continuations(held);
   return idle;
 }

@@ -242,6 +242,30 @@ TEST(Waiting, WhoHasStoodStillBlamesItself) {
   expect_failure(status, StatusCode::timeout, "this rank itself has stood still for 1.");
 }
 
+// What has come meanwhile has come in time. No beat of a heartbeat reads it first.
+TEST(Waiting, WhoHasSleptPastItsDeadlineReadsFirst) {
+  transport::World world = kind_named("tcp").make({.ranks = 2});
+  std::vector<std::shared_ptr<group::Engine>> engines;
+  RankList ranks = make_ranks(world.endpoints,
+                              {.progress_thread = ProgressThread::never, .heartbeat = seconds(10)},
+                              {.timeout = kTimeout}, &engines);
+  constexpr seconds kShort(1);
+  std::array<std::vector<float>, 2> data{std::vector<float>(4), std::vector<float>(4)};
+  Work first = ranks[0]->all_reduce(data[0], {.timeout = kShort});
+  const TimePoint passed = Clock::now() + kShort;
+  std::thread waiter([&] { (void)first.wait_status(); });
+  std::this_thread::sleep_for(milliseconds(100));  // Until it sleeps.
+  Work second;
+  {
+    const group::EngineLock held(*engines[0]);
+    second = ranks[1]->all_reduce(data[1]);
+    std::this_thread::sleep_until(passed + milliseconds(1));
+  }
+  waiter.join();
+  EXPECT_TRUE(first.wait_status().ok()) << first.wait_status().message();
+  EXPECT_TRUE(second.wait_status().ok()) << second.wait_status().message();
+}
+
 TEST(Waiting, NoTimeoutIsNegative) {
   auto ranks = make_thread_ranks({.size = 2});
   on_all(ranks, [&](Communicator& comm) {
