@@ -106,7 +106,7 @@ template <class T>
 T of_device(const Result<T>& said, const CollectiveCall& call, const DeviceCaller& caller) {
   if (said.ok()) return said.value();
   const auto what = name(call.operation.collective);
-  said.status().with_context(fmt::format("rank {}: {}", caller.rank.value(), what)).or_throw();
+  said.status().with_context(fmt::format("rank {}: {}", caller.job_rank.value(), what)).or_throw();
   return {};
 }
 

@@ -14,7 +14,8 @@ namespace stretto::communicator {
 
 // Who asks for operations in a group whose ranks have devices.
 struct DeviceCaller {
-  Rank rank;
+  Rank rank;                     // For what is wrong with a call...
+  Rank job_rank;                 // ...and for what fails.
   const std::string& algorithm;  // That was named; may be empty.
   DeviceOperations& devices;
   bool packs_parts = false;  // As our schedules do, while a library takes them as they are.

@@ -345,7 +345,8 @@ Deadline ScheduledBackend::deadline(const std::optional<Duration>& timeout) cons
 Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string& algorithm,
                               const std::optional<Duration>& timeout) {
   if (devices_ != nullptr) {
-    auto ends = go_by_memory(calls, {rank(), algorithm, *devices_, maps_devices()});
+    auto ends =
+        go_by_memory(calls, {rank(), job_rank(rank()), algorithm, *devices_, maps_devices()});
     for (CollectiveCall& each : calls) lend_scratch(each);
     if (!ends.empty()) {
       const Collective last = calls.back().operation.collective;
@@ -424,7 +425,8 @@ Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
 
 Work ScheduledBackend::exchange(std::span<const Transfer> messages,
                                 const std::optional<Duration>& timeout) {
-  if (devices_ != nullptr) refuse_device_memory(messages, {rank(), {}, *devices_});
+  if (devices_ != nullptr)
+    refuse_device_memory(messages, {rank(), job_rank(rank()), {}, *devices_});
   const Deadline ends = deadline(timeout);
   const auto post = [&](const Transfer& message) STRETTO_REQUIRES(group::engine_held) {
     const View& in = message.incoming;

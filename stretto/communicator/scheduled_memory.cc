@@ -65,8 +65,8 @@ void ScheduledBackend::lend_scratch(CollectiveCall& call) {
     held.unlock();
     auto made = allocate_region(group::scratch_bytes_for(bytes), transport::MemoryKind::device);
     made.status()
-        .with_context(fmt::format("rank {}: {}: {} bytes of scratch on the device", rank().value(),
-                                  name(call.operation.collective), bytes))
+        .with_context(fmt::format("rank {}: {}: {} bytes of scratch on the device",
+                                  job_rank(rank()).value(), name(call.operation.collective), bytes))
         .or_throw();
     held.lock();
     found = scratch_->insert(scratch_->end(), std::move(*made));
@@ -86,8 +86,8 @@ Memory ScheduledBackend::allocate(std::size_t bytes, std::optional<int> device) 
   if (!device) return memory_of(allocate_region(bytes).or_throw());
   const auto give = [&](auto made) {
     made.status()
-        .with_context(
-            fmt::format("rank {}: allocate {} bytes on device {}", rank().value(), bytes, *device))
+        .with_context(fmt::format("rank {}: allocate {} bytes on device {}",
+                                  job_rank(rank()).value(), bytes, *device))
         .or_throw();
     return std::move(*made);
   };

@@ -62,6 +62,11 @@ struct SymmetricMemory::State {
   Caller caller(std::string_view operation) const {
     return {.rank = comm->rank(), .operation = operation};
   }
+  // Failures name ranks so.
+  Rank in_job(Rank rank) const { return comm->backend_->job_rank(rank); }
+  Status failure(StatusCode code, Rank culprit, std::string_view what) const {
+    return {code, fmt::format("rank {}: {}", in_job(comm->rank()).value(), what), in_job(culprit)};
+  }
   ByteSpan place(std::string_view operation, Rank rank, std::size_t offset_bytes,
                  std::size_t bytes) const;
   void ask(Rank rank, const Request& request, ConstByteSpan payload);
@@ -106,9 +111,10 @@ SymmetricMemory::State::State(Communicator& communicator, std::size_t bytes,
                                                      announcements[r].bytes, bytes));
     }
     if (announcements[r].is_there == 0) {
-      status_of(StatusCode::out_of_memory,
-                "rank {}: symmetric memory: rank {} has no room for {} bytes", comm->rank().value(),
-                r, bytes)
+      const Rank lacks_room = static_cast<std::int32_t>(r);
+      failure(StatusCode::out_of_memory, lacks_room,
+              fmt::format("symmetric memory: rank {} has no room for {} bytes",
+                          in_job(lacks_room).value(), bytes))
           .or_throw();
     }
   }
@@ -164,9 +170,10 @@ RankVector<ByteVector> SymmetricMemory::State::exchange(
     try {
       messages.emplace_back(bytes);
     } catch (const std::exception&) {
-      fail(status_of(StatusCode::out_of_memory,
-                     "rank {}: fence: there is no room for {} bytes of rank {}",
-                     comm->rank().value(), bytes, r));
+      const Rank from = static_cast<std::int32_t>(r);
+      fail(failure(StatusCode::out_of_memory, comm->rank(),
+                   fmt::format("fence: there is no room for {} bytes of rank {}", bytes,
+                               in_job(from).value())));
     }
     sent.push_back(as_input(outgoing[r]));
     received.push_back(as_output(messages.back()));
@@ -204,9 +211,9 @@ ByteVector SymmetricMemory::State::answer(Rank from, ConstByteSpan asked,
   ByteVector reply;
   const auto check = [&](bool makes_sense) {
     if (makes_sense) return;
-    fail(status_of(StatusCode::protocol,
-                   "rank {}: fence: what rank {} has put, or wants to get, makes no sense",
-                   comm->rank().value(), from.value()));
+    fail(failure(StatusCode::protocol, from,
+                 fmt::format("fence: what rank {} has put, or wants to get, makes no sense",
+                             in_job(from).value())));
   };
   while (!asked.empty()) {
     Request request;

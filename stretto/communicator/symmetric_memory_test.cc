@@ -13,6 +13,7 @@
 
 #include "stretto/base/random.h"
 #include "stretto/base/rank_vector.h"
+#include "stretto/communicator/all_gather_value.h"
 #include "stretto/job/threads.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
@@ -161,6 +162,62 @@ TEST_P(OneSided, AnAbortEndsAFence) {
     };
     expect_contains(testing::error_of<Aborted>(go_on), "as planned");
   });
+}
+
+// What rank 2 throws in a group where its number is 0, and 1 that of rank 0, which does something
+// else there.
+template <class Failure>
+Status failure_in_group(const std::function<void(Communicator&)>& call,
+                        const std::function<void(Communicator&)>& something_else) {
+  Status status;
+  on_hosts({0, 1, 2}, [&](Communicator& comm) {
+    const auto group = comm.new_group({2, 0});
+    if (comm.rank() == 2) status = testing::failure_of<Failure>([&] { call(*group); });
+    if (comm.rank() == 0) something_else(*group);
+  });
+  return status;
+}
+
+using FourWords = std::array<std::uint64_t, 4>;
+
+TEST(OneSidedFailures, NameARankWithoutRoomByItsNumberInTheJob) {
+  const auto make = [](Communicator& group) { SymmetricMemory(group, 8); };
+  const Status status = failure_in_group<OutOfMemory>(make, [](Communicator& group) {
+    // Says that it lacks the 8 bytes.
+    (void)communicator::all_gather_value(group, FourWords{8}, std::nullopt);
+  });
+  EXPECT_EQ(status.message(), "rank 2: symmetric memory: rank 0 has no room for 8 bytes");
+  EXPECT_EQ(status.rank(), Rank(0));
+}
+
+// In place of a fence, announces so many bytes of puts and gets, and sends five of them.
+void break_fence(Communicator& group, std::uint64_t request_bytes) {
+  const SymmetricMemory memory(group, 8);
+  const FourWords traffic{request_bytes};
+  FourWords incoming{};
+  const std::array<std::byte, 5> five{};
+  const std::string text = testing::error_of<Aborted>([&] {
+    group.all_to_all(std::as_bytes(std::span(traffic)), std::as_writable_bytes(std::span(incoming)))
+        .wait();
+    group.all_to_all_list(std::array{as_input(five), ConstView()}, std::array<View, 2>()).wait();
+    group.barrier().wait();
+  });
+  expect_contains(text, "rank 2 aborted: rank 2: fence: ");
+}
+
+TEST(OneSidedFailures, OfAFenceNameRanksByTheirNumbersInTheJob) {
+  const auto fence = [](Communicator& group) { SymmetricMemory(group, 8).fence(); };
+  const Status room = failure_in_group<OutOfMemory>(fence, [](Communicator& group) {
+    break_fence(group, std::numeric_limits<std::uint64_t>::max());
+  });
+  EXPECT_EQ(room.message(),
+            "rank 2: fence: there is no room for 18446744073709551615 bytes of rank 0");
+  EXPECT_EQ(room.rank(), Rank(2));
+  const Status nonsense =
+      failure_in_group<ProtocolError>(fence, [](Communicator& group) { break_fence(group, 5); });
+  EXPECT_EQ(nonsense.message(),
+            "rank 2: fence: what rank 0 has put, or wants to get, makes no sense");
+  EXPECT_EQ(nonsense.rank(), Rank(0));
 }
 
 INSTANTIATE_TEST_SUITE_P(, OneSided,
