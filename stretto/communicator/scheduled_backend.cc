@@ -417,6 +417,10 @@ Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
     submission.algorithm = {};
     operation = group_->submit(submission, held);
   }
+  if (!operation.ok() && lacks_scratch(submission, operation.status().code())) {
+    STRETTO_RETURN_IF_ERROR(lend_scratch(*submission.packing, held));
+    operation = group_->submit(submission, held);
+  }
   if (operation.ok()) return std::shared_ptr<group::Operation>(std::move(*operation));
   return operation.status().code() == StatusCode::invalid_argument
              ? operation.status().with_context(fmt::format("rank {}", rank().value()))

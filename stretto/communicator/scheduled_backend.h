@@ -132,6 +132,12 @@ class ScheduledBackend final : public Backend {
 
   // For a call on parts of memory of a device, which our schedules have to be brought to one piece.
   void lend_scratch(CollectiveCall& call);
+  // For one on memory of the host, whose group has refused it with `code`: whether that is for want
+  // of scratch, and as much as it needs, for which this lets go of the engine's lock.
+  bool lacks_scratch(const group::Group::Submission& submission, StatusCode code) const
+      STRETTO_REQUIRES(group::engine_held);
+  Status lend_scratch(group::Packing& packing, group::EngineLock& held)
+      STRETTO_REQUIRES(group::engine_held) STRETTO_UNCHECKED_LOCKING;
   // The ordinary way, with the lock of the engine.
   Work submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
                      const std::optional<Duration>& timeout);

@@ -74,6 +74,21 @@ void ScheduledBackend::lend_scratch(CollectiveCall& call) {
   packing.scratch = *found;
 }
 
+bool ScheduledBackend::lacks_scratch(const group::Group::Submission& submission,
+                                     StatusCode code) const {
+  const bool is_short = code == StatusCode::system || code == StatusCode::out_of_memory;
+  return is_short && group_->failure().ok() && submission.packing &&
+         submission.packing->lacks_scratch();
+}
+
+Status ScheduledBackend::lend_scratch(group::Packing& packing, group::EngineLock& held) {
+  held.unlock();
+  auto made = allocate_region(group::scratch_bytes_for(packing.bytes()));
+  held.lock();
+  if (made.ok()) packing.scratch = std::move(*made);
+  return made.status();
+}
+
 Memory ScheduledBackend::allocate(std::size_t bytes, std::optional<int> device) {
   const Caller who{.rank = rank(), .operation = "allocate"};
   check(who, !device || devices_ != nullptr,

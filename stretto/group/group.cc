@@ -184,9 +184,7 @@ Result<PlanCache::Entry*> Group::entry_for(Submission& submission, EngineLock& h
 Status Group::prepare(PlanCache::Entry& entry, Submission& submission) {
   if (submission.packing) {
     Packing& packing = *submission.packing;
-    if (!packing.is_on_device()) {
-      STRETTO_RETURN_IF_ERROR(operations_.lend_scratch(packing));
-    }
+    STRETTO_RETURN_IF_ERROR(operations_.lend_scratch(packing));
     const bool is_lent = !packing.scratch.bytes.empty();
     if (is_lent && packing.parts.has_sources()) submission.input = packing.input();
     if (is_lent && !packing.parts.targets.empty()) submission.output = packing.output();

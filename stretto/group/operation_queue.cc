@@ -26,7 +26,7 @@ std::shared_ptr<PendingCollective> OperationQueue::pooled() {
 }
 
 Status OperationQueue::lend_scratch(Packing& packing) {
-  if (packing.destination != nullptr) return {};
+  if (!packing.lacks_scratch()) return {};
   STRETTO_ASSIGN_OR_RETURN(packing.scratch, scratch_.take(packing.bytes(), engine_->transport()));
   return {};
 }

@@ -54,6 +54,9 @@ struct Packing {
   ByteSpan input() const { return scratch.bytes.first(source_bytes()); }
   ByteSpan output() const { return scratch.bytes.subspan(output_begin(), target_bytes()); }
   bool is_on_device() const { return kind == transport::MemoryKind::device; }
+  bool lacks_scratch() const {
+    return !is_on_device() && destination == nullptr && scratch.bytes.empty();
+  }
   // As far as the turn goes, from where the one before has stopped.
   Status pack(execution::Turn& turn);
   void unpack(execution::Turn& turn);

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A job whose last rank lacks something while the others allocate shared memory:
-//   shortage_rank_program files|addresses passing|lasting reduce|split
+//   shortage_rank_program files|addresses passing|lasting reduce|split|scale
 // Each rank prints "right", or "failed" and why.
 
 #include <cstdio>
@@ -43,6 +43,14 @@ void reduce(stretto::Communicator& comm, stretto::Buffer<float>& buffer) {
   std::printf(right ? "right\n" : "wrong\n");
 }
 
+// With a factor, in registered memory that is lent for it.
+void scale(stretto::Communicator& comm, stretto::Buffer<float>& buffer) {
+  for (float& element : buffer) element = 1.0f;
+  comm.reduce(buffer, {.root = 0, .factor = 2}).wait();
+  const float expected = comm.rank() == 0 ? 2.0f * static_cast<float>(comm.size()) : 1.0f;
+  std::printf(buffer[kCount - 1] == expected ? "right\n" : "wrong\n");
+}
+
 void split(stretto::Communicator& comm) {
   const auto part = comm.split({.color = 0});
   float sum[1] = {1.0f};
@@ -50,7 +58,7 @@ void split(stretto::Communicator& comm) {
   std::printf(sum[0] == static_cast<float>(comm.size()) ? "right\n" : "wrong\n");
 }
 
-void work(const std::string& what, bool passes, bool reduces) {
+void work(const std::string& what, bool passes, const std::string& where) {
   auto comm = stretto::join({.join_timeout = 20s, .timeout = 40s});
   const bool lacks = comm->rank() == comm->size() - 1;
   stretto::Buffer<float> buffer;
@@ -72,7 +80,9 @@ void work(const std::string& what, bool passes, bool reduces) {
   comm->barrier().wait();
   try {
     if (!lacks) buffer = comm->allocate<float>(kCount);
-    reduces ? reduce(*comm, buffer) : split(*comm);
+    if (where == "reduce") reduce(*comm, buffer);
+    if (where == "split") split(*comm);
+    if (where == "scale") scale(*comm, buffer);
   } catch (const stretto::Error& error) {
     std::printf("failed %d: %s\n", error.status().rank().value_or(-1).value(), error.what());
   }
@@ -83,6 +93,6 @@ void work(const std::string& what, bool passes, bool reduces) {
 
 int main(int argument_count, char** arguments) {
   if (argument_count != 4) return 2;
-  work(arguments[1], arguments[2] == std::string("passing"), arguments[3] == std::string("reduce"));
+  work(arguments[1], arguments[2] == std::string("passing"), arguments[3]);
   return 0;
 }

@@ -80,16 +80,12 @@ std::ostream& operator<<(std::ostream& out, const Shortfall& setting) {
   return out << setting.what << "_" << setting.where;
 }
 
-class Shortage : public ::testing::TestWithParam<Shortfall> {
- protected:
-  static Ended run(const char* how_long) {
-    return testing::run(Arguments{"run", "-n", "3", "--", STRETTO_BIN_DIR "/shortage_rank_program",
-                                  GetParam().what, how_long, GetParam().where});
-  }
-};
+Ended run_short(const char* what, const char* how_long, const char* where) {
+  return testing::run(Arguments{"run", "-n", "3", "--", STRETTO_BIN_DIR "/shortage_rank_program",
+                                what, how_long, where});
+}
 
-TEST_P(Shortage, GoesUnseenIfItIsOverSoon) {
-  const Ended ended = run("passing");
+void expect_unseen(const Ended& ended) {
   EXPECT_EQ(ended.status, 0);
   for (const char* rank : {"[0]", "[1]", "[2]"}) {
     expect_contains(ended.output, fmt::format("{} right", rank));
@@ -97,10 +93,20 @@ TEST_P(Shortage, GoesUnseenIfItIsOverSoon) {
   EXPECT_EQ(ended.errors, "");
 }
 
+class Shortage : public ::testing::TestWithParam<Shortfall> {};
+
+TEST_P(Shortage, GoesUnseenIfItIsOverSoon) {
+  expect_unseen(run_short(GetParam().what, "passing", GetParam().where));
+}
+
+TEST(ShortageOfScratch, GoesUnseenIfItIsOverSoon) {
+  expect_unseen(run_short("addresses", "passing", "scale"));
+}
+
 // The operation could take 40 s; the test as a whole takes less.
 TEST_P(Shortage, IsTheCauseThatAllRanksHearOfIfItLasts) {
   const TimePoint begin = Clock::now();
-  const Ended ended = run("lasting");
+  const Ended ended = run_short(GetParam().what, "lasting", GetParam().where);
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(30));
   for (const char* rank : {"[0]", "[1]", "[2]"}) {
     expect_contains(ended.output, fmt::format("{} failed 2: ", rank));
