@@ -379,6 +379,7 @@ Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string
 Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
                                      const std::optional<Duration>& timeout) {
   const Deadline ends = deadline(timeout);
+  Work last;  // These are abandoned without the lock if something throws.
   std::vector<Work> parts;
   std::size_t bytes = 0;
   group::EngineLock held(*engine_);
@@ -394,14 +395,15 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
     bytes += std::max(submission.input.size(), submission.output.size());
     // Those before it are on the caller's buffers already, and the others wait for all of them.
     if (!part.ok() && !parts.empty()) group_->fail(part.status(), true);
+    if (!part.ok()) engine_->run_continuations(held);
+    last = Work(std::move(part).or_throw());
     // The call works once, behind the last operation: each of a list may be short, and all long.
-    if (part.ok() && &call == &calls.back()) group_->run_inline(bytes);
-    if (!part.ok() || calls.size() == 1) engine_->run_continuations(held);
-    if (calls.size() == 1) return Work(std::move(part).or_throw());
-    parts.emplace_back(std::move(part).or_throw());
+    if (&call == &calls.back()) group_->run_inline(bytes);
+    if (calls.size() > 1) parts.push_back(std::move(last));
   }
   engine_->run_continuations(held);
-  return Work::all(std::move(parts));
+  held.unlock();
+  return parts.empty() ? std::move(last) : Work::all(std::move(parts));
 }
 
 Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
@@ -429,8 +431,7 @@ Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
 
 Work ScheduledBackend::exchange(std::span<const Transfer> messages,
                                 const std::optional<Duration>& timeout) {
-  if (devices_ != nullptr)
-    refuse_device_memory(messages, {rank(), job_rank(rank()), {}, *devices_});
+  if (devices_) refuse_device_memory(messages, {rank(), job_rank(rank()), {}, *devices_});
   const Deadline ends = deadline(timeout);
   const auto post = [&](const Transfer& message) STRETTO_REQUIRES(group::engine_held) {
     const View& in = message.incoming;
@@ -447,6 +448,7 @@ Work ScheduledBackend::exchange(std::span<const Transfer> messages,
                            .deadline = ends});
   };
   std::vector<Work> parts;  // If they are abandoned, it is without the lock.
+  if (messages.size() > 1) parts.reserve(messages.size());
   group::EngineLock held(*engine_);
   if (messages.size() == 1) {
     auto operation = post(messages.front()).or_throw();
@@ -460,6 +462,7 @@ Work ScheduledBackend::exchange(std::span<const Transfer> messages,
     }
   }
   engine_->run_continuations(held);
+  held.unlock();
   return Work::all(std::move(parts));
 }
 

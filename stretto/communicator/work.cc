@@ -197,6 +197,7 @@ Work Work::all(std::vector<Work> works) {
   if (works.size() == 1) return std::move(works.front());
   const OperationInfo last = works.back().info();
   std::vector<std::shared_ptr<group::Operation>> parts;
+  parts.reserve(works.size());  // Before anything is taken from the works.
   for (Work& work : works) {
     if (work.operation_ != nullptr) {
       parts.push_back(std::move(work.operation_));

@@ -34,7 +34,8 @@ class Client {
   // Whether it was made of that group, or of one that was.
   virtual bool descends_from(std::uint64_t group) const = 0;
 
-  // Does what can be done now, within the turn. Returns whether anything was.
+  // Does what can be done now, within the turn. Returns whether anything was. The group fails if
+  // there is no memory for it.
   virtual bool advance(execution::Turn turn) STRETTO_REQUIRES(engine_held) = 0;
   // Whether something that runs goes on only when it is asked: nothing wakes who sleeps for it.
   virtual bool must_be_asked() const STRETTO_REQUIRES(engine_held) = 0;

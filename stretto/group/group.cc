@@ -4,6 +4,7 @@
 #include "stretto/group/group.h"
 
 #include <algorithm>
+#include <new>
 
 #include <fmt/format.h>
 
@@ -203,8 +204,10 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission, 
     return status;
   }
   const OperationDescriptor& operation = submission.operation;
-  const std::uint32_t sequence = operations_.number_next();
+  // What may lack memory comes first: the others count a number that is taken.
   std::shared_ptr<PendingCollective> collective = operations_.pooled();
+  operations_.push(collective, **entry);
+  const std::uint32_t sequence = operations_.number_next();
   collective->begin(operation, sequence, submission.deadline);
   collective->packing = std::move(submission.packing);
   collective->call = call_of(submission, sequence, collective->packing);
@@ -212,7 +215,6 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission, 
       std::max(submission.input.size(), submission.output.size()) <= kInlineBytes;
   const bool is_plain = operation.algorithm == 0 && operation.layout == 0 && !collective->packing;
   if (is_plain && runs_inline && (*entry)->runs_alone()) lane_.remember(operation, **entry);
-  operations_.push(collective, **entry);
   return std::shared_ptr<PendingOperation>(std::move(collective));
 }
 
@@ -220,10 +222,14 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission, 
 // who wait or poll, or by the progress thread: with one, a large operation is not even announced
 // here, since that takes system calls.
 void Group::run_inline(std::size_t bytes) {
-  if (bytes <= kInlineBytes) {
-    advance(engine_->turn_of(execution::kTurnBytes));
-  } else if (!engine_->has_progress_thread()) {
-    advance(engine_->turn_of(kInlineBytes));
+  try {
+    if (bytes <= kInlineBytes) {
+      advance(engine_->turn_of(execution::kTurnBytes));
+    } else if (!engine_->has_progress_thread()) {
+      advance(engine_->turn_of(kInlineBytes));
+    }
+  } catch (const std::bad_alloc&) {
+    // The call must not throw, as if it had begun nothing. Whoever waits takes the same turn again.
   }
 }
 
@@ -237,10 +243,18 @@ bool Group::advance(execution::Turn turn) {
   if (is_one_team()) release_mappings();
   // A device may take its time, in which whoever waits sleeps, and may give up waiting.
   if (!failure_.ok()) return operations_.release_buffers(failure_, turn) && !must_be_asked();
-  lane_.adopt_parked();
-  bool moved = operations_.start_ready(turn);
-  moved = mailbox_.advance() || moved;
-  moved = operations_.advance(turn) || moved;
+  bool moved = false;
+  try {
+    lane_.adopt_parked();
+    moved = operations_.start_ready(turn);
+    moved = mailbox_.advance() || moved;
+    moved = operations_.advance(turn) || moved;
+  } catch (const std::bad_alloc&) {
+    // What has been begun cannot go on, whoever takes this turn, and others wait for it.
+    const Rank self = membership_.job_rank(membership_.rank);
+    fail(in_context(oldest(), {StatusCode::out_of_memory, "there is no memory left", self}), true);
+    return true;
+  }
   if (const auto* failed = operations_.find_failed()) {
     fail(in_context(failed->collective.get(), failed->execution->status()), true);
     return true;

@@ -32,8 +32,8 @@ Status OperationQueue::lend_scratch(Packing& packing) {
 }
 
 void OperationQueue::push(std::shared_ptr<PendingCollective> collective, PlanCache::Entry& entry) {
-  ++entry.in_use;
   queue_.push({std::move(collective), &entry});
+  ++entry.in_use;
   engine_->submitted();
 }
 
@@ -66,9 +66,10 @@ bool OperationQueue::start_ready(execution::Turn& turn) {
       packed = packing->pack(turn);
       if (packed.ok() && !packing->is_packed()) return moved;
     }
+    // Before it counts as running: there may be no memory for it.
+    queue_.front().execution = cache_->take(*queue_.front().entry);
     Item& item = running_.emplace_back(std::move(queue_.front()));
     queue_.pop();
-    item.execution = cache_->take(*item.entry);
     moved = true;
     report(item);
     if (packed.ok()) {
@@ -108,22 +109,22 @@ bool OperationQueue::advance(execution::Turn& turn) {
 }
 
 void OperationQueue::retire(std::size_t index) {
-  Item item = std::move(running_[index]);
-  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
-  cache_->keep(*item.entry, std::move(item.execution));
-  --item.entry->in_use;
-  PendingCollective& collective = *item.collective;
-  if (collective.packing) {
-    scratch_.give_back(std::move(collective.packing->scratch));
-    collective.packing.reset();
-  }
+  PendingCollective& collective = *running_[index].collective;
   past_.add(collective.sequence(), collective.operation(),
             [&](std::uint32_t sequence) { return is_running(sequence); });
   const std::uint32_t last = last_ended();
   if (last == 0 || transport::precedes(last, collective.sequence())) {
     set_ended(collective.sequence());
   }
-  collective.finish(Status());
+  collective.finish(Status());  // Without memory for it, it stays among those that run.
+  Item item = std::move(running_[index]);
+  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
+  --item.entry->in_use;
+  cache_->keep(*item.entry, std::move(item.execution));
+  if (collective.packing) {
+    scratch_.give_back(std::move(collective.packing->scratch));
+    collective.packing.reset();
+  }
 }
 
 bool OperationQueue::let_wait(void* stream, const PendingOperation& operation) {

@@ -90,19 +90,21 @@ PlanCache::Entry* PlanCache::find(const OperationDescriptor& operation,
 
 PlanCache::Entry& PlanCache::add(const OperationDescriptor& operation,
                                  const std::optional<execution::SharesView>& shares, Plans plans) {
-  Entry& entry = entries_.emplace(Key{operation, hash_of(shares)}, Entry())->second;
+  std::multimap<Key, Entry> added;  // In the cache when it is complete: memory may be lacking.
+  Entry& entry = added.emplace(Key{operation, hash_of(shares)}, Entry())->second;
   entry.name = describe(operation);
   if (shares) entry.shares = shares->copy();
   entry.plans = std::move(plans);
-  const Plans& made = entry.plans;
-  if (made.messages != nullptr) return entry;
-  auto mapped = std::make_unique<execution::MappedExecution>(
-      execution::MappedExecution::Plans{
-          .direct = made.direct, .staged = made.staged, .single_copy = made.single_copy},
-      *membership_, *windows_, *transport_,
-      operation.algorithm == kDeviceAlgorithm ? *device_ : execution::host_queue());
-  entry.mapped = mapped.get();
-  entry.idle.push_back(std::move(mapped));
+  if (const Plans& made = entry.plans; made.messages == nullptr) {
+    auto mapped = std::make_unique<execution::MappedExecution>(
+        execution::MappedExecution::Plans{
+            .direct = made.direct, .staged = made.staged, .single_copy = made.single_copy},
+        *membership_, *windows_, *transport_,
+        operation.algorithm == kDeviceAlgorithm ? *device_ : execution::host_queue());
+    entry.mapped = mapped.get();
+    entry.idle.push_back(std::move(mapped));
+  }
+  entries_.merge(added);
   return entry;
 }
 
@@ -125,7 +127,10 @@ std::unique_ptr<execution::Execution> PlanCache::make(const Entry& entry) {
 }
 
 std::unique_ptr<execution::Execution> PlanCache::take(Entry& entry) {
-  if (entry.idle.empty()) return make(entry);
+  if (entry.idle.empty()) {
+    entry.idle.reserve(entry.in_use + 1);  // So that keep() needs no memory.
+    return make(entry);
+  }
   std::unique_ptr<execution::Execution> execution = std::move(entry.idle.back());
   entry.idle.pop_back();
   idle_bytes_ -= std::min(idle_bytes_, execution->idle_bytes());

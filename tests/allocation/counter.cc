@@ -18,14 +18,17 @@ std::atomic<bool> counting{false};
 std::atomic<long> count{0};
 std::atomic<long> bytes{0};
 std::atomic<const char*> failing_thread{nullptr};
+std::atomic<long> allocations_left{0};  // On that thread, up to the last that fails.
+std::atomic<long> failures_wanted{0};
 
 bool fails() {
-  const char* thread = failing_thread.load(std::memory_order_relaxed);
+  const char* const thread = failing_thread.load(std::memory_order_relaxed);
   if (thread == nullptr) return false;
   std::array<char, 16> own{};
   ::pthread_getname_np(::pthread_self(), own.data(), own.size());
-  return std::string_view(own.data()) == thread &&
-         failing_thread.compare_exchange_strong(thread, nullptr);
+  if (std::string_view(own.data()) != thread) return false;
+  const long left = allocations_left.fetch_sub(1, std::memory_order_relaxed) - 1;
+  return left >= 0 && left < failures_wanted.load(std::memory_order_relaxed);
 }
 
 void* counted(void* memory) {
@@ -93,9 +96,15 @@ AllocationCount::~AllocationCount() { counting = false; }
 
 long AllocationCount::value() const { return count; }
 
-AllocationFailure::AllocationFailure(const char* thread) { failing_thread = thread; }
+AllocationFailure::AllocationFailure(const char* thread, long number, long failures) {
+  failures_wanted = failures;
+  allocations_left = number + failures - 1;
+  failing_thread = thread;
+}
 
 AllocationFailure::~AllocationFailure() { failing_thread = nullptr; }
+
+bool AllocationFailure::has_happened() const { return allocations_left <= 0; }
 
 long bytes_in_use() { return bytes; }
 

@@ -16,13 +16,17 @@ class AllocationCount {
   long value() const;
 };
 
-// While it exists, the first allocation on a thread of that name fails. Not nested.
+// While it exists, so many allocations on a thread of that name fail, one behind the other; the
+// first of them has that number, from 1. Not nested.
 class AllocationFailure {
  public:
-  explicit AllocationFailure(const char* thread);
+  explicit AllocationFailure(const char* thread, long number = 1, long failures = 1);
   ~AllocationFailure();
   AllocationFailure(const AllocationFailure&) = delete;
   AllocationFailure& operator=(const AllocationFailure&) = delete;
+
+  // Whether all of them have failed.
+  bool has_happened() const;
 };
 
 // Bytes allocated with `new` and not deleted yet, by the whole program.

@@ -8,9 +8,12 @@
 #include <pthread.h>
 
 #include <array>
+#include <chrono>
 #include <new>
 #include <optional>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "stretto/base/error.h"
 #include "stretto/bootstrap/resolve.h"
@@ -31,14 +34,21 @@ TEST(AllocationFails, ALookUpThatCannotTellWhatItHasFoundIsOver) {
   EXPECT_EQ(found.status().code(), StatusCode::system);
 }
 
+using ThreadName = std::array<char, 16>;
+
+ThreadName own_name() {
+  ThreadName name{};
+  ::pthread_getname_np(::pthread_self(), name.data(), name.size());
+  return name;
+}
+
 // Two ranks that share memory, both on this thread.
 class BothRanks {
  public:
   Work start(std::size_t rank) { return ranks_[rank]->all_reduce(data_[rank]); }
   // The same, and the first allocation fails. Nothing: it has thrown for that.
   std::optional<Work> start_with_failure(std::size_t rank) {
-    std::array<char, 16> own{};
-    ::pthread_getname_np(::pthread_self(), own.data(), own.size());
+    const ThreadName own = own_name();
     const AllocationFailure failure(own.data());
     try {
       return start(rank);
@@ -91,6 +101,92 @@ TEST(AllocationFails, AnOperationThatLacksItCanBeCalledAgain) {
   EXPECT_GT(thrown, 0);
   ranks.end();
 }
+
+// What has thrown for lack of memory is called again.
+template <class Call>
+auto until_there_is_memory(const Call& call) {
+  while (true) {
+    try {
+      return call();
+    } catch (const std::bad_alloc&) {
+      continue;
+    }
+  }
+}
+
+struct FirstCalls {
+  std::vector<std::int32_t> hosts;  // Of the two ranks.
+  long failures;                    // So many allocations fail, one behind the other.
+};
+
+class FirstCall : public ::testing::TestWithParam<FirstCalls> {
+ protected:
+  // How a kind of operation ends on two ranks that have not called it before, where allocations
+  // fail from that number on. Nothing: there are not so many.
+  static std::optional<std::array<Status, 2>> call(long number) {
+    const auto ranks = make_thread_ranks({.size = 2,
+                                          .progress_thread = ProgressThread::never,
+                                          .timeout = std::chrono::seconds(5),
+                                          .hosts = GetParam().hosts});
+    std::array<std::array<float, 4>, 2> data;
+    for (auto& each : data) each.fill(1);
+    std::array<Work, 2> works;
+    {
+      const ThreadName own = own_name();
+      const AllocationFailure failure(own.data(), number, GetParam().failures);
+      for (std::size_t rank = 0; rank < works.size(); ++rank) {
+        works[rank] = until_there_is_memory([&] { return start(*ranks[rank], data[rank]); });
+      }
+      while (!until_there_is_memory([&] { return have_ended(works); })) {
+      }
+      if (!failure.has_happened()) return std::nullopt;
+    }
+    std::array<Status, 2> statuses;
+    for (std::size_t rank = 0; rank < works.size(); ++rank) {
+      statuses[rank] = works[rank].wait_status();
+      EXPECT_TRUE(!statuses[rank].ok() || data[rank].back() == 2) << number;
+    }
+    return statuses;
+  }
+
+ private:
+  static Work start(Communicator& rank, std::array<float, 4>& data) {
+    try {
+      return rank.all_reduce(data);
+    } catch (const Error& error) {
+      return Work(error.status());
+    }
+  }
+  static bool have_ended(std::array<Work, 2>& works) {
+    const bool first = works[0].done();
+    return works[1].done() && first;
+  }
+};
+
+// Well, or on both ranks with the reason. Who lacks memory for telling it, too, has thrown that.
+TEST_P(FirstCall, EndsWhicheverAllocationFails) {
+  const bool may_throw = GetParam().failures > 1;
+  long number = 1;
+  while (const auto statuses = call(number)) {
+    for (const Status& status : *statuses) {
+      const StatusCode code = status.code();
+      EXPECT_TRUE(status.ok() || code == StatusCode::out_of_memory ||
+                  (may_throw && code == StatusCode::aborted))
+          << number << ": " << status.message();
+    }
+    ++number;
+  }
+  EXPECT_GT(number, 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(, FirstCall,
+                         ::testing::Values(FirstCalls{{0, 0}, 1}, FirstCalls{{0, 1}, 1},
+                                           FirstCalls{{0, 1}, 2}),
+                         [](const auto& tested) {
+                           const FirstCalls& of = tested.param;
+                           return fmt::format("{}_host_failures{}",
+                                              of.hosts[1] == 0 ? "one" : "other", of.failures);
+                         });
 
 }  // namespace
 }  // namespace stretto::testing
