@@ -74,7 +74,9 @@ void Replica::after_forward(const torch::Tensor& output) {
     }
     const auto lock = (*alive)->exclusive();
     if ((*alive)->no_sync_depth_ > 0) return (*alive)->begin_silent_pass();
-    (*alive)->begin_pass();
+    // Not where the step has ended in a pass inside of this one, which began later.
+    const bool is_over = !(*alive)->pass_open_ && current_backward() < (*alive)->last_backward_;
+    if (!is_over) (*alive)->begin_pass();
   });
 }
 
@@ -212,7 +214,8 @@ void Replica::end_of_backward() {
       const auto alive = self.lock();
       if (alive == nullptr) return;
       const auto lock = (*alive)->exclusive();
-      (*alive)->begin_pass();
+      // What comes next may run when the step has ended, or again in a later pass.
+      if ((*alive)->pass_open_) (*alive)->begin_pass();
     });
     return;
   }

@@ -1,6 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <cstdint>
 #include <future>
 #include <memory>
 #include <mutex>
@@ -8,6 +9,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -112,6 +114,65 @@ TEST(UnusualPrograms, ForwardAndBackwardMayRunOnDifferentThreads) {
       std::thread([&] { loss.backward(); }).join();
       expect_gradients_of(*reference, ddp);
     }
+  });
+}
+
+// A checkpoint of what two tensors add up to.
+struct CheckpointOfSum : torch::autograd::Function<CheckpointOfSum> {
+  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
+                               const torch::Tensor& y, torch::nn::Linear* module) {
+    return Checkpoint::forward(context, x + y, module);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const torch::Tensor of_sum = Checkpoint::backward(context, gradients).front();
+    return {of_sum, of_sum, torch::Tensor()};
+  }
+};
+
+// Two checkpoints, with all parameters, and a tensor that both of them take.
+struct SkippingImpl : torch::nn::Module {
+  std::vector<torch::Tensor> forward(const torch::Tensor& skipped, bool returns_both) {
+    auto output = CheckpointOfSum::apply(Checkpoint::apply(skipped, &a), skipped, &b);
+    if (returns_both) return {output, skipped};
+    return {output};
+  }
+  torch::nn::Linear a = register_module("a", torch::nn::Linear(kInputs, kInputs));
+  torch::nn::Linear b = register_module("b", torch::nn::Linear(kInputs, kInputs));
+};
+TORCH_MODULE(Skipping);
+
+// Backward comes to that tensor when the step has ended in the inner pass of a checkpoint.
+TEST(UnusualPrograms, ATensorThatSeveralCheckpointsTakeBeginsNoOtherStep) {
+  for (const bool returns_both : {false, true}) {
+    run_ranks(kRanks, [&](Communicator& communicator) {
+      Skipping model;
+      DistributedDataParallel ddp(model, communicator);
+      const auto x = torch::ones({1, kInputs}).set_requires_grad(true);
+      for (std::uint64_t step = 1; step <= 3; ++step) {
+        ddp.zero_grad();
+        const auto outputs = ddp.forward(x * 2, returns_both);
+        (outputs.front().sum() + outputs.back().sum()).backward();
+        EXPECT_EQ(ddp.last_step().step, step);
+        expect_close(model->b->bias.grad(), torch::full({kInputs}, returns_both ? 1.0 : 2.0), "b");
+      }
+    });
+  }
+}
+
+// Autograd keeps the node of a leaf, and what hangs on it, for as long as a graph with it lives.
+TEST(UnusualPrograms, ALeafThatACheckpointTakesBeginsNoStepInsideNoSync) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    Skipping model;
+    DistributedDataParallel ddp(model, communicator);
+    const auto leaf = torch::ones({1, kInputs}).set_requires_grad(true);
+    const auto loss = [&] { return ddp.forward(leaf, false).front().sum(); };
+    const auto kept = loss();
+    kept.backward();
+    EXPECT_EQ(ddp.last_step().step, 1u);
+    const auto guard = ddp.no_sync();
+    loss().backward();
+    EXPECT_EQ(ddp.last_step().step, 1u);
   });
 }
 

@@ -35,7 +35,8 @@ class GradientHook {
 void call_when_backward_reaches(const torch::Tensor& output, std::function<void()> function);
 
 // A number that identifies the backward pass that runs on this thread; passes inside of other
-// passes (re-entrant ones, as checkpointing makes them) have numbers of their own. -1: none runs.
+// passes (re-entrant ones, as checkpointing makes them) have numbers of their own. A pass that
+// begins later has a greater one. -1: none runs.
 int current_backward();
 
 // Calls `function` on this thread when the backward pass that runs now has computed everything.
@@ -51,7 +52,8 @@ int current_backward();
 bool inside_backward_node();
 
 // For the end of an inner pass: calls `function` while the pass around it runs, before that goes
-// on. `owner` tells callers apart; one function of each is enough, however often this is called.
+// on; and in later passes that go the same way, as those to a leaf do while a graph with it lives.
+// `owner` tells callers apart; one function of each is enough, however often this is called.
 void call_in_enclosing_backward(const void* owner, const std::function<void()>& function);
 
 }  // namespace stretto::ddp
