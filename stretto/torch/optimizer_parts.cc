@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <sstream>
 #include <type_traits>
+#include <unordered_set>
 #include <utility>
 
 #include "stretto/base/refuse.h"
@@ -44,6 +45,35 @@ class Narrowed {
 
   torch::optim::Optimizer& optimizer_;
   Parts& parts_;
+};
+
+// While it lives, an empty tensor stands where a parameter is listed once more. libtorch moves the
+// state that it has read to each place in the list, so that the last one would get none, and take
+// away what the first one got.
+class WithoutRepetition {
+ public:
+  explicit WithoutRepetition(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {
+    std::unordered_set<const void*> seen;
+    for (auto& group : optimizer_.param_groups()) {
+      before_.push_back(group.params());
+      for (torch::Tensor& parameter : group.params()) {
+        if (!seen.insert(parameter.unsafeGetTensorImpl()).second) parameter = empty_;
+      }
+    }
+  }
+  WithoutRepetition(const WithoutRepetition&) = delete;
+  WithoutRepetition& operator=(const WithoutRepetition&) = delete;
+  ~WithoutRepetition() {
+    for (std::size_t i = 0; i < before_.size(); ++i) {
+      optimizer_.param_groups()[i].params().swap(before_[i]);
+    }
+    optimizer_.state().erase(empty_.unsafeGetTensorImpl());
+  }
+
+ private:
+  torch::optim::Optimizer& optimizer_;
+  Parts before_;
+  const torch::Tensor empty_ = torch::empty({0});
 };
 
 bool is_among(const torch::Tensor& parameter, const std::vector<const void*>& ordered) {
@@ -112,7 +142,10 @@ std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer) {
 }
 
 void load_whole(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive) {
-  replace_state(optimizer, [&] { optimizer.load(archive); });
+  replace_state(optimizer, [&] {
+    const WithoutRepetition each_once(optimizer);
+    optimizer.load(archive);
+  });
 }
 
 torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes, torch::Device device) {

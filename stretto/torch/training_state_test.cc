@@ -327,6 +327,51 @@ TEST(OptimizerState, IsThatOfTheRootAndNoMore) {
   });
 }
 
+// As libtorch lists those of a layer that has two names.
+TEST(OptimizerState, OfAParameterThatIsListedTwiceIsWhole) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    torch::Tensor weight = torch::ones({3}).set_requires_grad(true);
+    const std::vector<torch::Tensor> twice = {weight, weight};
+    torch::optim::SGD optimizer(twice, torch::optim::SGDOptions(0.5).momentum(0.5));
+    const auto step = [&](float gradient) {
+      weight.mutable_grad() = torch::full({3}, gradient);
+      optimizer.step();
+    };
+    step(rank == 0 ? 4.0f : 2.0f);
+    broadcast_optimizer(optimizer, communicator, Rank(0));
+    EXPECT_EQ(optimizer.param_groups()[0].params().size(), 2u);
+    ASSERT_EQ(optimizer.state().size(), 1u);
+    ASSERT_NE(optimizer.state().begin()->second, nullptr);
+    weight.data().fill_(1);
+    step(0);
+    // Rank 0's momentum was 6 after its two turns, and is 3 and 1.5 in these.
+    EXPECT_TRUE(torch::equal(weight, torch::full({3}, 1 - 0.5 * (3 + 1.5))));
+  });
+}
+
+TEST_F(SavedState, OfALayerWithTwoNamesIsWhole) {
+  run_ranks(kRanks, [&](Communicator& communicator, int rank) {
+    torch::nn::Linear layer = with_seed(1, [] { return torch::nn::Linear(kInputs, kInputs); });
+    torch::nn::Sequential model(layer, torch::nn::Tanh(), layer);
+    DistributedDataParallel ddp(model, communicator);
+    torch::optim::Adam optimizer(ddp.parameters(), 0.01);
+    ASSERT_EQ(ddp.parameters().size(), 4u);
+    const torch::Tensor data = part(global_batch(0), rank).data;
+    const auto step = [&] {
+      optimizer.zero_grad();
+      ddp.forward(data).pow(2).mean().backward();
+      optimizer.step();
+      return ddp.parameter_hash();
+    };
+    step();
+    ddp.save_state(path_, optimizer);
+    const std::uint64_t next = step();
+    ddp.load_state(path_, optimizer);
+    for (const auto& [key, state] : optimizer.state()) ASSERT_NE(state, nullptr);
+    EXPECT_EQ(step(), next);
+  });
+}
+
 TEST_F(SavedState, OfWhatHadNotBeenSteppedIsNone) {
   run_ranks(kRanks, [&](Communicator& communicator) {
     Net model = net();

@@ -29,8 +29,8 @@ void check_steps_in_parts(const torch::optim::Optimizer& optimizer);
 std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer);
 
 // optimizer.load(archive), without what libtorch would leave: the state of parameters of which the
-// archive has none, as they had not been stepped when it was written. What throws leaves the state
-// as it was.
+// archive has none, as they had not been stepped when it was written; and none of a parameter that
+// is listed twice. What throws leaves the state as it was.
 void load_whole(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive);
 
 // What an OutputArchive has written, with its tensors on `device`.
