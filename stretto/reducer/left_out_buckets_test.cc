@@ -207,6 +207,36 @@ TEST(LeftOutBuckets, ARankWithoutDataNeedNotHaveFrozenAllNorKnowIt) {
   });
 }
 
+TEST(LeftOutBuckets, ARankWithoutDataNeedNotKnowWhatOthersHaveUnfrozen) {
+  run_ranks(2, [](Communicator& communicator) {
+    Training training(communicator);
+    training.reducer.set_frozen(2, true);
+    training.step({1, 0});
+    if (communicator.rank() == Rank(0)) {
+      training.reducer.set_frozen(2, false);
+      training.step(kAll, 4, /*uneven=*/true);
+    } else {
+      training.reducer.finalize_without_data();
+    }
+    for (std::size_t i = 0; i < 3; ++i) training.expect(i, 2);
+  });
+}
+
+// Rank 0 has no data, and b is frozen where there are some.
+TEST(LeftOutBuckets, WhatIsFrozenAlikeIsNotNamedWhereARankHasNoData) {
+  run_ranks(3, [](Communicator& communicator, int rank) {
+    Training training(communicator);
+    training.reducer.set_frozen(1, true);
+    if (rank == 1) training.reducer.set_frozen(2, true);
+    const auto step = [&] {
+      if (rank == 0) return training.reducer.finalize_without_data();
+      training.step(rank == 1 ? Indices{0} : Indices{2, 0}, 1, /*uneven=*/true);
+    };
+    expect_contains(testing::message_of<Mismatch>(step),
+                    "is frozen (requires_grad = false) on rank 1 and not on the others: c. Fix: ");
+  });
+}
+
 TEST(LeftOutBuckets, AHookThatNeedsAllBucketsSeesThem) {
   run_ranks(2, [](Communicator& communicator) {
     Training training(communicator, /*early=*/false);

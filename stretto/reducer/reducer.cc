@@ -328,11 +328,9 @@ void Reducer::write_report(bool without_data) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].changed) report_.say(i, Use::changed);
     if (slots_[i].repeated.load(std::memory_order_relaxed)) report_.say(i, Use::repeated);
-    if (slots_[i].frozen) {
-      report_.say(i, Use::frozen);
-    } else if (!without_data) {
-      report_.say(i, is_ready(i) ? Use::used : Use::unused);
-    }
+    if (without_data) continue;  // What others have frozen since, this rank does not know.
+    const Use arrived = is_ready(i) ? Use::used : Use::unused;
+    report_.say(i, slots_[i].frozen ? Use::frozen : arrived);
   }
   if (!all_frozen()) request(Request::not_all_frozen);
   if (!without_data && wants_rebuild()) {

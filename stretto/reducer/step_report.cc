@@ -46,7 +46,9 @@ std::vector<std::pair<Case, std::vector<std::string>>> cases_of(
       if (report.says(ranks[rank], i, Use::used)) found.second.push_back(rank);
     }
     if (found.first.empty()) continue;
-    if (other == Use::frozen && found.first.size() == ranks.size()) continue;
+    // Not by the number of ranks: those without data say nothing.
+    const bool is_wanted = report.any_rank_says(i, Use::unused) || !found.second.empty();
+    if (other == Use::frozen && !is_wanted) continue;
     const auto [at, is_new] = index_of.try_emplace(found, cases.size());
     if (is_new) cases.push_back({found, {}});
     cases[at->second].second.push_back(names[i]);

@@ -292,6 +292,24 @@ TEST(Replica, InsideJoinDenseParametersMayBeFrozenNextToSparseOnes) {
   });
 }
 
+// Rank 0 has no data left when rank 1 trains again what both have frozen.
+TEST(Replica, InsideJoinParametersMayBeFrozenInEveryOtherStep) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    Branches model;
+    DistributedDataParallel ddp(model, communicator);
+    ddp.join([&] {
+      for (int batch = 0; batch <= rank; ++batch) {
+        for (torch::Tensor& parameter : model->b->parameters()) {
+          parameter.set_requires_grad(batch % 2 == 1);
+        }
+        ddp.zero_grad();
+        ddp.forward(torch::ones({1, kInputs}), true).sum().backward();
+      }
+    });
+    if (rank == 1) expect_close(model->b->bias.grad(), torch::full({2}, 0.5), "b.bias");
+  });
+}
+
 TEST(Replica, InsideJoinABackwardPassThroughTwoModelsIsRefused) {
   for (const auto policy : {std::launch::deferred, std::launch::async}) {  // Here, on a thread.
     run_ranks(kRanks, [&](Communicator& communicator) {

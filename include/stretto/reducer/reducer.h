@@ -118,7 +118,7 @@ class Reducer {
   void mark_ready(std::size_t index);
 
   // Between steps: a frozen gradient is not expected and keeps its value, not to be touched during
-  // a step. All ranks must freeze alike.
+  // a step. All ranks that have data must freeze alike.
   void set_frozen(std::size_t index, bool frozen);
   bool is_frozen(std::size_t index) const { return slots_[index].frozen; }
   bool all_frozen() const { return frozen_count_ == gradients_.size(); }

@@ -29,7 +29,7 @@ struct StepPosition {
 // together with the last bucket, so it costs no time of its own.
 class StepReport {
  public:
-  // What a gradient was on a rank.
+  // What a gradient was on a rank. One without data says nothing of the first three.
   enum class Use : std::uint8_t {
     used,    // Computed in this step.
     unused,  // Expected, but not computed.
