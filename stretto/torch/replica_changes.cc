@@ -159,7 +159,11 @@ bool Replica::is_outgrown(std::size_t index) const {
   const Look& look = looks_[index];
   if (tensor.scalar_type() != look.dtype) return true;
   if (look.gradient < 0) return tensor.requires_grad() != look.requires_grad;
-  return tensor.sizes() != progress_[static_cast<std::size_t>(look.gradient)].view.sizes();
+  const torch::Tensor& view = progress_[static_cast<std::size_t>(look.gradient)].view;
+  if (tensor.sizes() != view.sizes()) return true;
+  if (tensor.strides() == view.strides()) return false;
+  // See view_like(), which gives the gradient contiguous ones where the parameter has gaps.
+  return tensor.is_non_overlapping_and_dense() || !view.is_contiguous();
 }
 
 // Programs unfreeze and freeze parameters, load checkpoints and change types after they have built
@@ -174,7 +178,7 @@ void Replica::notice_changes() {
     const void* const data = tensor.const_data_ptr();
     const bool requires_grad = tensor.requires_grad();
     const bool same_data = data == look.data && tensor.scalar_type() == look.dtype;
-    const bool outgrown = (!same_data || requires_grad != look.requires_grad) && is_outgrown(i);
+    const bool outgrown = is_outgrown(i);
     if (!outgrown) {
       look.data = data;
       look.requires_grad = requires_grad;

@@ -1,6 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -351,6 +352,50 @@ TEST(ReplicaChanges, GradientsOfConvertedParametersAreAddedToOutsideOfTheBuckets
       }
     }
   });
+}
+
+// Registered in the order of their gradients, so that buckets are formed anew after the first step.
+struct WideImpl : torch::nn::Module {
+  static constexpr int kWidth = 64;  // The gradient of a square is worth its place in a bucket.
+  torch::Tensor forward(const torch::Tensor& x) {
+    return last(torch::tanh(first(x))).pow(2).mean();
+  }
+  torch::nn::Linear last = register_module("last", torch::nn::Linear(kWidth, 2));
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(kWidth, kWidth));
+};
+TORCH_MODULE(Wide);
+
+// Steps of which one, before which buckets are formed anew or in which backward writes into them,
+// begins with a weight that is transposed where it lies, or elsewhere.
+void expect_transposing_works(int transposed_in, bool elsewhere) {
+  run_ranks(kRanks, [&](Communicator& communicator, int rank) {
+    const auto build = [] { return with_seed(1, [] { return Wide(); }); };
+    Wide reference = build(), model = build();
+    DistributedDataParallel ddp(model, communicator);
+    for (int step = 0; step < transposed_in + 3; ++step) {
+      for (const torch::Tensor& weight : {reference->first->weight, model->first->weight}) {
+        if (step != transposed_in) break;
+        const torch::Tensor transposed = weight.detach().t();
+        weight.set_data(elsewhere ? transposed.clone() : transposed);
+      }
+      const auto data = with_seed(static_cast<std::uint64_t>(step), [] {
+        return torch::randn({4 * kRanks, WideImpl::kWidth});
+      });
+      reference->zero_grad();
+      reference->forward(data).backward();
+      ddp.zero_grad();
+      ddp.forward(data.narrow(0, rank * 4, 4)).backward();
+      expect_gradients_of(*reference, ddp);
+      EXPECT_EQ(model->first->weight.grad().strides(), model->first->weight.strides());
+    }
+  });
+}
+
+TEST(ReplicaChanges, AParameterOfOtherStridesHasItsGradientInThem) {
+  for (const bool elsewhere : {true, false}) {
+    expect_transposing_works(0, elsewhere);
+    expect_transposing_works(4, elsewhere);
+  }
 }
 
 TEST(ReplicaChanges, AFirstStepThatFailsIsNoPromiseOfTheStaticGraph) {

@@ -116,7 +116,7 @@ class Replica {
     torch::Tensor view;  // In its bucket.
     void* view_data = nullptr;
     bool touched = false;  // Accumulated since the last step that was reduced.
-    // The parameter has another type or shape than view: reduced when that is so on all ranks.
+    // The parameter has another type, shape or strides than view: reduced when all ranks have.
     bool outgrown = false;
     // The last forward pass found that this step reduces the gradient, since the parameter is
     // trained, or since the gradient is owed.
