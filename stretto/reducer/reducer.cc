@@ -61,9 +61,9 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
   step_ = options_.steps;
   slots_ = std::vector<Slot>(gradients_.size());
   ready_order_.resize(gradients_.size());
-  unused_somewhere_.resize(gradients_.size());
   order_of_ranks_.reserve(gradients_.size());
   last_step_.ready_seconds.resize(gradients_.size());
+  order_.unused_somewhere.resize(gradients_.size());
   order_.gradients.resize(gradients_.size());
   std::iota(order_.gradients.rbegin(), order_.gradients.rend(), std::size_t{0});
   reducer::BucketPlan plan = plan_for(order_.gradients);
@@ -369,7 +369,9 @@ Status Reducer::reduce_left_out() {
 // Chooses for the next step. All ranks leave out the same buckets: they have the same report.
 void Reducer::choose_left_out() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (report_.any_rank_says(i, reducer::StepReport::Use::unused)) unused_somewhere_[i] = true;
+    if (report_.any_rank_says(i, reducer::StepReport::Use::unused)) {
+      order_.unused_somewhere[i] = true;
+    }
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     Bucket& bucket = buckets_[b];

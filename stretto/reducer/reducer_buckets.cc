@@ -93,7 +93,7 @@ const std::vector<std::size_t>& Reducer::order_of_ranks() {
   order_of_ranks_.clear();
   for (const bool unused : {false, true}) {
     std::ranges::copy_if(ready_order_, std::back_inserter(order_of_ranks_),
-                         [&](std::size_t i) { return unused_somewhere_[i] == unused; });
+                         [&](std::size_t i) { return order_.unused_somewhere[i] == unused; });
   }
   return order_of_ranks_;
 }
@@ -119,7 +119,7 @@ bool Reducer::rebuild() {
       step_ + (kStepsBetweenRebuilds << std::min<std::uint64_t>(order_.rebuilds, 32));
   ++order_.rebuilds;
   std::vector<std::size_t> order = order_of_ranks();
-  unused_somewhere_.assign(gradients_.size(), false);
+  order_.unused_somewhere.assign(gradients_.size(), false);
   std::vector<std::int32_t> wire(order.begin(), order.end());
   try {
     communicator_.broadcast(wire, {.timeout = options_.timeout}).wait();
@@ -168,7 +168,8 @@ reducer::BucketOrder Reducer::bucket_order() const {
 
 bool Reducer::restore(reducer::BucketOrder order) {
   STRETTO_CHECK(!step_open(), "buckets are restored inside step {}", step_ + 1);
-  if (!is_permutation(order.gradients, gradients_.size())) {
+  const bool is_whole = order.unused_somewhere.size() == gradients_.size();
+  if (!is_whole || !is_permutation(order.gradients, gradients_.size())) {
     refuse("the order of buckets that is to be restored is not one of {} gradients",
            gradients_.size());
   }

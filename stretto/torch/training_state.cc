@@ -25,7 +25,7 @@ namespace stretto::ddp {
 namespace {
 
 // Which layout the file has.
-constexpr std::int64_t kVersion = 4;
+constexpr std::int64_t kVersion = 5;
 
 torch::Tensor tensor_of(const std::vector<std::byte>& bytes) {
   torch::Tensor tensor = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kByte);
@@ -58,11 +58,13 @@ std::string lines_of(const std::vector<NamedTensor>& parameters) {
   return lines;
 }
 
-// The order itself, behind the four numbers.
+// The order itself, behind the four numbers; then for each gradient whether it was unused
+// somewhere.
 torch::Tensor tensor_of(const reducer::BucketOrder& order) {
   std::vector<std::uint64_t> numbers = {order.planned_hash, order.last_hash, order.rebuilds,
                                         order.steps_before_next};
   numbers.insert(numbers.end(), order.gradients.begin(), order.gradients.end());
+  numbers.insert(numbers.end(), order.unused_somewhere.begin(), order.unused_somewhere.end());
   const auto bytes = std::as_bytes(std::span(numbers));
   return tensor_of(std::vector<std::byte>(bytes.begin(), bytes.end()));
 }
@@ -72,7 +74,10 @@ reducer::BucketOrder bucket_order_of(const torch::Tensor& tensor) {
   std::vector<std::uint64_t> numbers(bytes.size() / sizeof(std::uint64_t));
   if (numbers.size() < 4) refuse("its order of buckets is too short");
   std::memcpy(numbers.data(), bytes.data(), numbers.size() * sizeof(std::uint64_t));
-  return {.gradients = {numbers.begin() + 4, numbers.end()},
+  const auto gradients = numbers.begin() + 4;
+  const auto flags = gradients + (numbers.end() - gradients) / 2;
+  return {.gradients = {gradients, flags},
+          .unused_somewhere = {flags, numbers.end()},
           .planned_hash = numbers[0],
           .last_hash = numbers[1],
           .rebuilds = numbers[2],

@@ -110,8 +110,9 @@ class RingReduction : public PlainReduction {
 
 // Layers are used in the opposite order of their registration, so that buckets are formed anew.
 struct BackwardsImpl : torch::nn::Module {
-  torch::Tensor forward(const torch::Tensor& x) {
-    return first(torch::tanh(second(torch::tanh(third(x)))));
+  torch::Tensor forward(const torch::Tensor& x, bool whole) {
+    const auto hidden = torch::tanh(second(torch::tanh(third(x))));
+    return whole ? first(hidden) : hidden;
   }
   torch::nn::Linear first = register_module("first", torch::nn::Linear(9, 3));
   torch::nn::Linear second = register_module("second", torch::nn::Linear(7, 9));
@@ -119,38 +120,47 @@ struct BackwardsImpl : torch::nn::Module {
 };
 TORCH_MODULE(Backwards);
 
+// Also where the one that resumes must know that a rank has left out the first gradients before.
 TEST_F(SavedState, RestoresBucketsSoThatAnyHookAddsUpAsBefore) {
-  run_ranks(kMostRanks, [&](Communicator& communicator) {
-    const auto train = [&](int first, bool unfreezes_late, bool compresses) {
+  run_ranks(kMostRanks, [&](Communicator& communicator, int rank) {
+    const auto train = [&](int first, bool unfreezes_late, bool compresses, bool leaves_out) {
       Backwards model = with_seed(first == 0 ? 1 : 9, [] { return Backwards(); });
       if (unfreezes_late) model->third->bias.set_requires_grad(false);
       std::shared_ptr<CommunicationHook> hook = std::make_shared<RingReduction>();
       const CompressionOptions compression{.codec = top_k({.density = 0.3}), .min_elements = 1};
       if (compresses) hook = std::make_shared<CompressedReduction>(compression);
       DistributedDataParallel ddp(model, communicator,
-                                  {.bucket_bytes = {300}, .communication_hook = hook});
+                                  {.bucket_bytes = {300},
+                                   .find_unused_parameters = leaves_out,
+                                   .communication_hook = hook});
       torch::optim::SGD optimizer(ddp.parameters(), 0.1);
       if (first > 0) ddp.load_state(path_, optimizer);
       communicator.barrier().wait();  // Thread-ranks have one generator.
       if (unfreezes_late) model->third->bias.set_requires_grad(true);
       for (int step = first; step < 12; ++step) {
         optimizer.zero_grad();
-        const auto seed = static_cast<std::uint64_t>(100 * step + communicator.rank().value());
+        const auto seed = static_cast<std::uint64_t>(100 * step + rank);
         const auto data = with_seed(seed, [] { return torch::randn({5, kInputs}); });
-        ddp.forward(data).pow(2).mean().backward();
+        const bool whole = !leaves_out || rank != 1 || step == 0 || step > 4;
+        ddp.forward(data, whole).pow(2).mean().backward();
         optimizer.step();
         if (first == 0 && step == 4) ddp.save_state(path_, optimizer);
       }
       communicator.barrier().wait();
       EXPECT_EQ(ddp.logging_data().ints_map.at("has_rebuilt_buckets"), 1);
+      const std::size_t last = ddp.bucket_plan().back().gradients.back();
+      EXPECT_EQ(ddp.trained_parameters()[last].name.starts_with("first."), leaves_out);
       return ddp.parameter_hash();
     };
-    for (const bool compresses : {false, true}) {
-      const std::uint64_t whole = train(0, false, compresses);
-      EXPECT_EQ(train(5, false, compresses), whole);
-      EXPECT_EQ(train(5, true, compresses), whole);
+    const auto expect_restored = [&](bool compresses, bool leaves_out) {
+      const std::uint64_t whole = train(0, false, compresses, leaves_out);
+      EXPECT_EQ(train(5, false, compresses, leaves_out), whole);
+      EXPECT_EQ(train(5, true, compresses, leaves_out), whole);
       communicator.barrier().wait();
-    }
+    };
+    expect_restored(false, false);
+    expect_restored(true, false);
+    expect_restored(false, true);
   });
 }
 

@@ -267,7 +267,6 @@ class Reducer {
   std::atomic<std::int64_t> inside_ticks_ = 0;      // What mark_ready() spent on communication.
 
   std::vector<std::size_t> ready_order_;     // Those that were not ready come last.
-  std::vector<bool> unused_somewhere_;       // Of each gradient, since the last rebuild.
   std::vector<std::size_t> order_of_ranks_;  // What order_of_ranks() returns.
   reducer::BucketOrder order_;               // But for steps_before_next:
   std::uint64_t next_rebuild_step_ = 0;      // Not before.
