@@ -3,6 +3,7 @@
 
 #include "stretto/reducer/communication_hook.h"
 
+#include <barrier>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -107,6 +108,27 @@ TEST(CommunicationHook, OneThatThrowsFailsTheStep) {
   run_ranks(1, [](Communicator& communicator) {
     Reducer reducer(communicator, three_gradients(), {.hook = std::make_shared<Throwing>()});
     EXPECT_THROW(run_step(reducer, 0, 1), InvalidArgument);
+  });
+}
+
+// Rank 1 catches what is thrown, keeps everything and does nothing more.
+TEST(CommunicationHook, OneThatRefusesABucketOnOneRankEndsTheStepOnAll) {
+  struct Refusing : PlainReduction {
+    Work start(Communicator& communicator, const FullBucket& bucket) override {
+      if (communicator.rank() == Rank(1) && bucket.is_last()) {
+        throw InvalidArgument(Status(StatusCode::invalid_argument, "not this bucket"));
+      }
+      return PlainReduction::start(communicator, bucket);
+    }
+  };
+  std::barrier has_failed(2);
+  run_ranks(2, [&](Communicator& communicator, int rank) {
+    Reducer reducer(communicator, three_gradients(),
+                    {.bucket_bytes = {400}, .hook = std::make_shared<Refusing>()});
+    const Status status = testing::failure_of([&] { run_step(reducer, 0, 1); });
+    EXPECT_EQ(status.code(), rank == 1 ? StatusCode::invalid_argument : StatusCode::aborted);
+    expect_contains(std::string(status.message()), "not this bucket");
+    has_failed.arrive_and_wait();
   });
 }
 

@@ -371,10 +371,10 @@ TEST(CompressedReduction, GradientsAsLongAsNoMessageMayBeAreRefused) {
 }
 
 TEST(CompressedReduction, WhatAnotherHookHasConvertedIsRefused) {
-  run_ranks(2, [](Communicator& communicator) {
-    const std::shared_ptr<CommunicationHook> hooks[] = {compressing({.min_elements = 1}),
-                                                        compressing({.codec = power_sgd()})};
-    for (const auto& inner : hooks) {
+  const std::shared_ptr<CommunicationHook> hooks[] = {compressing({.min_elements = 1}),
+                                                      compressing({.codec = power_sgd()})};
+  for (const auto& inner : hooks) {
+    run_ranks(1, [&](Communicator& communicator) {  // Of several, the first to refuse ends it.
       Reducer reducer(communicator, {{.name = "weight", .count = 4096}},
                       {.hook = std::make_shared<Bf16Reduction>(inner)});
       expect_contains(message_of<InvalidArgument>([&] {
@@ -382,8 +382,8 @@ TEST(CompressedReduction, WhatAnotherHookHasConvertedIsRefused) {
                         reducer.finalize();
                       }),
                       "gets bf16");
-    }
-  });
+    });
+  }
 }
 
 // Minimises |x - target|^2, of which each rank knows its part, by gradients of 1 % of elements.

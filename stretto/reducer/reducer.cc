@@ -183,7 +183,8 @@ void Reducer::launch(std::size_t index) {
     options_.memory->publish();
     bucket.work = options_.hook->start(communicator_, full(index));
   } catch (const Error& error) {
-    tell_others(error.status());
+    // The others wait for this bucket, whatever the hook has refused, unless they know already.
+    if (!communicator_.has_failed()) communicator_.abort(std::string(error.status().message()));
     fail(explained(error.status()));
     throw_if_failed();
   } catch (const std::exception& error) {

@@ -89,7 +89,8 @@ class CommunicationHook {
   // not wait for other ranks.
   // When the work has ended and finish() has run, `bucket.view` must hold the same bits on all
   // ranks: `bucket.op` of what they had, or what stands for it. Called in the order of buckets, one
-  // at a time, on whichever thread made the last gradient ready. What it throws fails the step.
+  // at a time, on whichever thread made the last gradient ready. What it throws to a Reducer ends
+  // training on all ranks: those that do not throw wait for the bucket.
   virtual Work start(Communicator& communicator, const FullBucket& bucket) = 0;
 
   // Ends what start() began, once its work has ended well; one bucket at a time, in the order of
