@@ -57,7 +57,7 @@ void train_on_samples(stretto::DistributedDataParallel<Net>& ddp, stretto::Commu
       optimizer.zero_grad();
       (ddp.forward(data) - data.sum(1, true)).pow(2).mean().backward();
       optimizer.step();
-      timeline.add(ddp.last_step(), ddp.bucket_plan());
+      timeline.add(ddp.last_step());
     }
   }
   timeline.write_merged(comm, timeline_path);  // Of all ranks, by one clock: who was last?

@@ -425,10 +425,14 @@ void Reducer::record_step(TimePoint begin, TimePoint end) {
   }
   last_step_.bytes = 0;
   last_step_.communication_seconds = 0;
+  last_step_.bucket_gradients.resize(buckets_.size());
+  last_step_.launch_seconds.resize(buckets_.size());
+  last_step_.end_seconds.resize(buckets_.size());
   TimePoint first_launch = TimePoint::max(), last_end = TimePoint::min();
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     const Bucket& bucket = buckets_[b];
     const bool is_reduced = bucket.launch != TimePoint();
+    last_step_.bucket_gradients[b] = plan_[b].gradients.size();
     last_step_.launch_seconds[b] = is_reduced ? since(bucket.launch) : -1;
     last_step_.end_seconds[b] = is_reduced ? since(bucket.end) : -1;
     if (!is_reduced) continue;

@@ -72,8 +72,6 @@ void Reducer::use_buckets(reducer::BucketPlan plan, std::vector<Bucket> buckets)
     places.push_back(bucket.gradients.size());
     places.insert(places.end(), bucket.gradients.begin(), bucket.gradients.end());
   }
-  last_step_.launch_seconds.resize(buckets.size());
-  last_step_.end_seconds.resize(buckets.size());
   for (std::size_t b = 0; b < plan.size(); ++b) {
     for (std::size_t i = 0; i < plan[b].gradients.size(); ++i) {
       Slot& slot = slots_[plan[b].gradients[i]];

@@ -51,7 +51,7 @@ void Timeline::add_event(std::string name, int track, double begin_us, double du
   events_.push_back({std::move(name), track, begin_us, duration_us});
 }
 
-void Timeline::add(const StepStatistics& statistics, const reducer::BucketPlan& plan) {
+void Timeline::add(const StepStatistics& statistics) {
   const double begin = seconds(statistics.begin.time_since_epoch()) * kMicroseconds;
   if (statistics.forward_seconds > 0) {
     add_event(fmt::format("step {}: forward", statistics.step), kForwardTrack,
@@ -62,7 +62,7 @@ void Timeline::add(const StepStatistics& statistics, const reducer::BucketPlan& 
             statistics.backward_seconds * kMicroseconds);
   // Events of one track must not overlap: each bucket takes the first track that is free.
   std::vector<double> free_at;
-  for (std::size_t b = 0; b < plan.size() && b < statistics.launch_seconds.size(); ++b) {
+  for (std::size_t b = 0; b < statistics.bucket_gradients.size(); ++b) {
     const double launch = statistics.launch_seconds[b];
     const double end = statistics.end_seconds[b];
     if (launch < 0) continue;  // Left out.
@@ -71,7 +71,7 @@ void Timeline::add(const StepStatistics& statistics, const reducer::BucketPlan& 
     if (track == free_at.size()) free_at.push_back(0);
     free_at[track] = end;
     add_event(fmt::format("step {}: bucket {} of {} gradients", statistics.step, b,
-                          plan[b].gradients.size()),
+                          statistics.bucket_gradients[b]),
               kBucketTrack + static_cast<int>(track), begin + launch * kMicroseconds,
               (end - launch) * kMicroseconds);
   }

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/communicator/clock_offset.h"
+#include "stretto/reducer/reducer.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
 #include "tests/support/files.h"
@@ -31,7 +32,7 @@ TEST(Timeline, HasTracksForForwardBackwardAndBuckets) {
       EXPECT_EQ(statistics.bytes, 2 * 448u) << "whole cache lines";
       statistics.forward_begin = statistics.begin - std::chrono::milliseconds(3);
       statistics.forward_seconds = 0.002 * step;  // Not known of step 1.
-      timeline.add(statistics, reducer.plan());
+      timeline.add(statistics);
     }
     const std::string json = timeline.json();
     expect_contains(json, "\"name\":\"step 2: backward\",\"ts\":");
@@ -44,6 +45,23 @@ TEST(Timeline, HasTracksForForwardBackwardAndBuckets) {
   });
 }
 
+TEST(Timeline, HasTheBucketsOfTheStepThoughOthersHaveBeenFormedSince) {
+  run_ranks(2, [](Communicator& communicator) {
+    Reducer reducer(communicator,
+                    {{"a", DType::f32, 50}, {"b", DType::f32, 50}, {"c", DType::f32, 100}},
+                    {.bucket_bytes = {600}});
+    for (const std::size_t i : {0, 1, 2}) reducer.mark_ready(i);
+    reducer.finalize();
+    ASSERT_EQ(reducer.plan().size(), 2u);
+    ASSERT_TRUE(reducer.rebuild());
+    ASSERT_EQ(reducer.plan().size(), 1u);
+    Timeline timeline(communicator.rank());
+    timeline.add(reducer.last_step());
+    expect_contains(timeline.json(), "step 1: bucket 0 of 2 gradients");
+    expect_contains(timeline.json(), "step 1: bucket 1 of 1 gradients");
+  });
+}
+
 // Two events of a track that overlap, one inside the other at best, are drawn as if one had called
 // the other.
 TEST(Timeline, BucketsThatAreUnderWayAtOnceHaveTracksOfTheirOwn) {
@@ -52,7 +70,8 @@ TEST(Timeline, BucketsThatAreUnderWayAtOnceHaveTracksOfTheirOwn) {
   statistics.step = 1;
   statistics.launch_seconds = {0, 1, 2, 4};
   statistics.end_seconds = {3, 2, 5, 6};
-  timeline.add(statistics, reducer::BucketPlan(4));
+  statistics.bucket_gradients = {1, 1, 1, 1};
+  timeline.add(statistics);
   const std::string json = timeline.json();
   for (const std::string event :
        {R"("tid":3,"name":"step 1: bucket 0 of)", R"("tid":4,"name":"step 1: bucket 1 of)",
@@ -80,9 +99,10 @@ TEST(Timeline, TellsInOneFileWhichRankTheOthersHaveWaitedFor) {
     statistics.begin = TimePoint(std::chrono::seconds(100));
     statistics.launch_seconds = {rank == 2 ? 0.5 : 0.1, rank == 0 ? 0.9 : 0.7};
     statistics.end_seconds = {1, 2};
-    timeline.add(statistics, reducer::BucketPlan(2));
+    statistics.bucket_gradients = {1, 1};
+    timeline.add(statistics);
     timeline.write_merged(communicator, path);
-    if (rank == 1) timeline.add(statistics, reducer::BucketPlan(2));
+    if (rank == 1) timeline.add(statistics);
     const auto merge = [&] { timeline.write_merged(communicator, path); };
     expect_contains(testing::error_of<InvalidArgument>(merge),
                     "rank 0 has 2 buckets, rank 1 has 4");

@@ -33,8 +33,9 @@ struct StepStatistics {
   // those that DistributedDataParallel has had written into buckets: when the next one came, or at
   // the end of the pass.
   std::vector<double> ready_seconds;
-  // For each bucket, when its reduction began and was seen to have ended, counted alike; -1 if it
-  // was left out.
+  // For each bucket of the step, how many gradients it had, and when its reduction began and was
+  // seen to have ended, counted alike; -1 if it was left out.
+  std::vector<std::size_t> bucket_gradients;
   std::vector<double> launch_seconds;
   std::vector<double> end_seconds;
 };

@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "stretto/base/id.h"
-#include "stretto/reducer/reducer.h"
+#include "stretto/communicator/communicator.h"
+#include "stretto/reducer/step_statistics.h"
 
 namespace stretto {
 
@@ -21,7 +22,7 @@ class Timeline {
   explicit Timeline(Rank rank) : rank_(rank) {}
 
   // The step that `statistics` are about. Remembers the first hundred thousand events.
-  void add(const StepStatistics& statistics, const reducer::BucketPlan& plan);
+  void add(const StepStatistics& statistics);
 
   // Trace-event JSON, by this host's clock.
   std::string json() const;
