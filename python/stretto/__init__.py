@@ -10,6 +10,7 @@ go on when a process dies, gradients that do not depend on the number of ranks.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import copy
 import datetime
@@ -87,8 +88,15 @@ def _module() -> Any:
         if not torch.cuda.is_available():
             os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
 
+        # Of an exception the others hear first: functions of atexit may take their time.
+        atexit.register(_end_groups_if_failed)
         _loaded = _c
     return _loaded
+
+
+def _end_groups_if_failed() -> None:
+    if getattr(sys, "last_value", None) is not None:
+        _end_groups()
 
 
 def _end_groups(error: BaseException | None = None) -> None:
@@ -185,9 +193,9 @@ def explain(
 def verify_replicas(model: torch.nn.Module, group: dist.ProcessGroup | None = None) -> None:
     """Throws on all ranks unless the parameters of `model` have the same bits on all of them, and
     names the first that differs, and the ranks; or says how many each rank has, if these numbers
-    differ. The group goes on. Collective; at most 8 bytes for each parameter travel. For
-    use between steps, now and then: a model that DistributedDataParallel trains stays the same
-    unless a program changes it on some ranks only."""
+    differ. The group goes on. Collective; 16 bytes travel, and 8 for each parameter if models
+    differ. For use between steps, now and then: a model that DistributedDataParallel trains stays
+    the same unless a program changes it on some ranks only."""
     named = dict(model.named_parameters())
     _module().verify_replicas(_backend(group), list(named), list(named.values()))
 
