@@ -300,6 +300,27 @@ def inputs_may_be_dropped(one: Rank) -> None:
         assert torch.equal(output.cpu(), wanted), output.cpu()
 
 
+def copied_inputs_may_be_dropped(one: Rank) -> None:
+    """Also where their memory is of another stream than the one that is to copy them."""
+    wanted = torch.arange(1.0, one.size + 1).repeat_interleave(500)
+    for _ in range(4):
+        one.use_stream(0)
+        output = torch.empty(one.size * 500, device=one.device)
+        tensor = torch.full((25, 20), one.rank + 1.0, device=one.device)
+        tensor.cpu()  # Now it has been written.
+        one.use_stream()
+        first, second = torch.zeros(2, 1, device=one.device)
+        for _ in range(20):  # The double is late with each.
+            second.copy_(first)
+        one.be_busy()
+        work = dist.all_gather_into_tensor(output, tensor.t(), group=one.group, async_op=True)
+        del tensor
+        one.use_stream(0)
+        torch.full((25, 20), -1.0, device=one.device)  # A GPU gives it the memory that is free.
+        work.wait()
+        assert torch.equal(output.cpu(), wanted), output.cpu()
+
+
 def trains(one: Rank) -> list[torch.nn.Parameter]:
     """PyTorch's DistributedDataParallel on the device, beside one process on the whole batch. The
     gradients of the parameters lie in its buckets."""
@@ -446,6 +467,7 @@ EVERYWHERE = (
     results_of_batches_reach_other_streams,
     futures_wait_too,
     inputs_may_be_dropped,
+    copied_inputs_may_be_dropped,
     trains,
 )
 BY_THE_HOST = (

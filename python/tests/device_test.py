@@ -30,6 +30,7 @@ from device_ranks import (
     blocks_are_not_shared,
     blocks_are_read_before_the_host_writes,
     blocks_go_from_stream_to_stream,
+    copied_inputs_may_be_dropped,
     copied_results_reach_other_streams,
     equals_the_cpu,
     futures_wait_too,
@@ -326,6 +327,7 @@ class DeviceTest(unittest.TestCase):
                 results_of_batches_reach_other_streams,
                 futures_wait_too,
                 inputs_may_be_dropped,
+                copied_inputs_may_be_dropped,
                 results_outlive_the_group,
             ):
                 with self.subTest(function.__name__, kind=kind):

@@ -103,7 +103,9 @@ ConstView OperationTensors::describe(const at::Tensor& tensor) {
 View OperationTensors::source(const at::Tensor& tensor, bool is_reduced) {
   check(tensor);
   const at::NoGradGuard no_grad;
-  kept_.push_back(is_taken_as_it_is(tensor) ? tensor : begin_copy(make_block(tensor), tensor));
+  // Also where it is copied: its memory may be of another stream than the one that copies it later.
+  kept_.push_back(tensor);
+  if (!is_taken_as_it_is(tensor)) kept_.push_back(begin_copy(make_block(tensor), tensor));
   return view(kept_.back(), is_reduced);
 }
 
