@@ -29,6 +29,7 @@ import time
 SOURCE = pathlib.Path(__file__).resolve().parent.parent
 NO_GPU = 77
 LAST_LINES = 12
+ON_ONE_GPU = {"STRETTO_DEVICE": "0"}  # Else ranks take the GPUs of a machine by turns.
 MOST_ADDED_US = 50  # By stretto to an all_reduce of NCCL.
 
 
@@ -198,7 +199,7 @@ def training_parts(folder):
 
     def ranks(name, count, *arguments, **environment):
         return Part(name, [launcher, "run", "-n", count, "--", program, "cuda", *arguments], 45,
-                    environment, needs=[launcher, program])
+                    ON_ONE_GPU | environment, needs=[launcher, program])
 
     # NCCL takes one rank for a GPU.
     return [*codec_parts(folder),
@@ -237,7 +238,8 @@ def steps(name, folder, *options):
 def sanitized_collectives(launcher, program):
     command = [launcher, "run", "-n", "2", "--", "compute-sanitizer", "--tool", "memcheck",
                "--report-api-errors", "no", "--error-exitcode", "1", program, "cuda", "64"]
-    return Part("compute-sanitizer memcheck, 2 ranks", command, 90, {"STRETTO_BACKEND": "cuda"},
+    return Part("compute-sanitizer memcheck, 2 ranks", command, 90,
+                ON_ONE_GPU | {"STRETTO_BACKEND": "cuda"},
                 needs=["compute-sanitizer", launcher, program])
 
 

@@ -81,6 +81,13 @@ class GpuCheckTest(unittest.TestCase):
             target = "stretto_python" if name.startswith("_c.") else names.get(name, name)
             self.assertIn(target, built)
 
+    def test_ranks_on_one_gpu_are_told_which(self):
+        parts = [part for part in gpu_check.training_parts(self.folder)
+                 if "on one GPU" in part.name or part.environment.get("STRETTO_BACKEND") == "cuda"]
+        self.assertEqual(len(parts), 6)
+        for part in parts:
+            self.assertEqual(part.environment.get("STRETTO_DEVICE"), "0", part.name)
+
     def dev(self, *arguments, **variables):
         """How a copy of ./dev ends for which programs of this test's folder come first, and what
         it has said."""
