@@ -209,7 +209,8 @@ void add_extracts(const torch::Tensor& sums, std::span<const PlacedExtract> extr
     constexpr std::int64_t kAllBits = 0xFFFFFFFF;
     places = places.to(torch::kLong).bitwise_and_(kAllBits).clamp_max_(sums.numel() - 1);
   }
-  sums.index_add_(0, places, torch::cat(values));
+  // No place is there twice. On a GPU, index_add_ would take denormals for zeros.
+  sums.index_copy_(0, places, sums.index_select(0, places).add_(torch::cat(values)));
 }
 
 }  // namespace stretto::ddp

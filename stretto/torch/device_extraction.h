@@ -33,8 +33,8 @@ struct PlacedExtract {
   std::size_t count = 0;  // which has so many.
 };
 
-// Adds them to what they have been taken from. Indices are those of `sums`, each there once; what
-// lies beyond its end counts as its last element, since it may come from another rank.
+// Adds those of one rank to what they have been taken from. Indices are those of `sums`, each there
+// once; what lies beyond its end counts as its last element, since it may come from another rank.
 void add_extracts(const torch::Tensor& sums, std::span<const PlacedExtract> extracts);
 
 }  // namespace stretto::ddp

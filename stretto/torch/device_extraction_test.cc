@@ -200,6 +200,19 @@ TEST_P(ExtractionsOnAGpu, HaveTheBitsOfThoseOnTheCpu) {
   }
 }
 
+TEST_P(ExtractionsOnAGpu, DenormalsAreAddedAsOnTheCpu) {
+  Floats values(1000, std::numeric_limits<float>::denorm_min());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] *= static_cast<float>(i + 1);
+  torch::Tensor here = tensor_of(values), there = here.to(torch::kCUDA);
+  const torch::Tensor sums = here.clone(), sums_there = there.clone();
+  const codec::Extraction how = *codec_.extraction(values.size(), kPosition.step);
+  const PlacedExtract said = placed_at(0, values.size(), how, extract_from(here, how));
+  const PlacedExtract said_there = placed_at(0, values.size(), how, extract_from(there, how));
+  add_extracts(sums, {&said, 1});
+  add_extracts(sums_there, {&said_there, 1});
+  EXPECT_TRUE(torch::equal(sums_there.cpu(), sums));
+}
+
 // Every byte that is read or written counts. A third of a copy's speed is what no kernel should
 // miss.
 class CodecKernelsOnAGpu : public ::testing::Test {
