@@ -3,6 +3,7 @@
 
 #include "stretto/communicator/device_calls.h"
 
+#include <cstdint>
 #include <optional>
 #include <vector>
 
@@ -27,8 +28,15 @@ struct Kinds {
   bool device = false;
   bool registered = false;  // Of a device, by whoever runs operations there.
   bool unregistered = false;
-  int elsewhere = -1;  // The number of a device that is not this rank's.
+  bool misaligned = false;  // Of a device, where kernels cannot read elements.
+  int elsewhere = -1;       // The number of a device that is not this rank's.
 };
+
+// Of the parts of a complex number, each is read by itself.
+bool is_aligned(const void* data, DType dtype) {
+  const std::size_t alignment = size_bytes(dtype) / (is_complex(dtype) ? 2 : 1);
+  return reinterpret_cast<std::uintptr_t>(data) % alignment == 0;
+}
 
 Kinds kinds_of(const CollectiveCall& call, const DeviceOperations& devices) {
   Kinds kinds;
@@ -41,8 +49,10 @@ Kinds kinds_of(const CollectiveCall& call, const DeviceOperations& devices) {
     }
     const int device = devices.device_of(data);
     (device >= 0 ? kinds.device : kinds.host) = true;
-    if (device >= 0 && device != devices.device()) kinds.elsewhere = device;
-    if (device >= 0) (devices.is_registered(data) ? kinds.registered : kinds.unregistered) = true;
+    if (device < 0) return;
+    if (device != devices.device()) kinds.elsewhere = device;
+    (devices.is_registered(data) ? kinds.registered : kinds.unregistered) = true;
+    if (!is_aligned(data, call.operation.dtype)) kinds.misaligned = true;
   };
   look(call.input.data(), call.input.size());
   look(call.output.data(), call.output.size());
@@ -87,6 +97,9 @@ void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCall
                             "STRETTO_DEVICE={0}",
                             kinds.elsewhere, caller.devices.name(), caller.devices.device()));
   }
+  check(who, !kinds.misaligned,
+        "a buffer in memory of a device is not aligned to its elements, which kernels cannot read "
+        "there; let it begin at a multiple of their size");
   check(who, !(kinds.host && stream.is_captured),
         "a CUDA graph is being captured, and some buffers lie in memory of the host");
   check(who, !(kinds.registered && kinds.unregistered),

@@ -262,9 +262,14 @@ TEST_F(DeviceMemory, WhatCannotBeIsRefusedWithASentence) {
     const View foreign(Double::get().allocate(32, *rank.device()), 8, DType::f32);
     expect_contains(refused([&] { rank.all_reduce(foreign).wait(); }),
                     "Communicator::allocate makes them, in memory of a device if it is told which");
+    auto* const first = reinterpret_cast<std::byte*>(data.data());
+    const View misaligned(first + 1, 4, DType::f32);
+    expect_contains(refused([&] { rank.all_reduce(misaligned).wait(); }),
+                    "a buffer in memory of a device is not aligned to its elements");
     // Nothing has begun, so the group goes on.
     rank.all_reduce(data.span()).wait();
     rank.all_reduce(host).wait();
+    rank.all_reduce(View(first + sizeof(float), 3, DType::c64)).wait();
   });
 }
 
