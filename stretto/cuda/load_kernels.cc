@@ -31,7 +31,7 @@ Result<Kernels> load_kernels(const Environment& environment) {
   STRETTO_ASSIGN_OR_RETURN(const SymbolTable symbols,
                            open_library(environment, "the backend \"cuda\" needs"));
   Kernels kernels;
-  STRETTO_RETURN_IF_ERROR(symbols.find_all({{kReduce, &kernels.reduce}}));
+  STRETTO_RETURN_IF_ERROR(symbols.find_all({{kProbe, &kernels.probe}, {kReduce, &kernels.reduce}}));
   return kernels;
 }
 

@@ -11,6 +11,7 @@
 namespace stretto::cuda {
 
 struct Kernels {
+  Probe probe = nullptr;
   Reduce reduce = nullptr;
 };
 

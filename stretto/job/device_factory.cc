@@ -34,6 +34,18 @@ Result<std::optional<int>> named_device(const Environment& environment, const Ow
                    "STRETTO_DEVICE={} is not the number of a device, counted from 0", *text);
 }
 
+// Whether our kernels run on that device.
+Status probe(const cuda::Kernels& kernels, const cuda::Driver& driver) {
+  const cuda::Driver::Current current(driver);
+  const int error = kernels.probe();
+  if (error == 0) return {};
+  return status_of(StatusCode::invalid_argument,
+                   "stretto's kernels do not run on device {}: CUDA's error {} (35: the driver is "
+                   "older than the CUDA that they were built with; 209: they were built for other "
+                   "GPUs)",
+                   driver.number(), error);
+}
+
 }  // namespace
 
 Result<communicator::LibraryFactory> nccl_factory(const Environment& environment,
@@ -74,6 +86,7 @@ Result<OpenDevice> device_opener(const Environment& environment, const OwnDevice
   return OpenDevice([=](int local_rank) -> Result<std::shared_ptr<execution::SharedDevice>> {
     const int number = named.value_or(own.local_rank.value_or(local_rank) % devices);
     STRETTO_ASSIGN_OR_RETURN(auto driver, cuda::Driver::open(driver_file, number));
+    STRETTO_RETURN_IF_ERROR(probe(kernels, *driver));
     return std::shared_ptr<execution::SharedDevice>(
         std::make_shared<cuda::CudaDevice>(std::move(driver), kernels));
   });

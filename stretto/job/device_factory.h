@@ -29,7 +29,7 @@ Result<communicator::LibraryFactory> nccl_factory(const Environment& environment
 
 // The device of a rank, for the backend "cuda": with the number of the rank among those of its
 // host. Loads the driver now, and our kernels (cuda/load_kernels.h): fails as nccl_factory() does.
-// Reads STRETTO_DEVICE likewise.
+// What is returned fails so where these do not run on the device. Reads STRETTO_DEVICE likewise.
 using OpenDevice = std::function<Result<std::shared_ptr<execution::SharedDevice>>(int local_rank)>;
 Result<OpenDevice> device_opener(const Environment& environment, const OwnDevice& own = {});
 

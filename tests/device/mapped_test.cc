@@ -412,6 +412,16 @@ TEST_F(DeviceMemory, WithoutADeviceThereIsNone) {
                   "needs stretto's kernels for GPUs, which cannot be loaded (/nowhere/kernels.so");
 }
 
+TEST_F(DeviceMemory, WhereKernelsDoNotRunARankDoesNotJoin) {
+  Double::get().change([](Control& control) { control.probe_error = 35; });
+  const FakeEnvironment environment = nccl_variables();
+  expect_contains(
+      error_of<InvalidArgument>([&] {
+        (void)join({.rank = 0, .size = 1, .backend = "cuda", .environment = &environment});
+      }),
+      "stretto's kernels do not run on device 0: CUDA's error 35 (35: the driver");
+}
+
 TEST_F(DeviceMemory, TooMuchIsToldWithRankAndCause) {
   DoubleRanks ranks = make(2);
   Double::get().change([](Control& control) { control.exportable_bytes = 1 << 20; });

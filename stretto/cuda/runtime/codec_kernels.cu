@@ -397,7 +397,9 @@ void begin_addition(const Addition& addition, cudaStream_t on) {
 
 extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_PROBE() {
   cudaFuncAttributes ignored;
-  return cudaFuncGetAttributes(&ignored, stretto::cuda::sum_hits);
+  const int error = cudaFuncGetAttributes(&ignored, stretto::cuda::sum_hits);
+  (void)cudaGetLastError();  // Else the next launch of this thread would be blamed for it.
+  return error;
 }
 
 extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_SELECT(

@@ -55,6 +55,7 @@ struct Control {
   // Our kernels wait until they are let go; or are refused with this error, if it is not 0.
   bool holds_kernels = false;
   int kernel_error = 0;
+  int probe_error = 0;  // What they say to the question whether they run here.
   // Streams that are done say this, and the default one and memory say it always; devices get no
   // access to memory of others.
   int stream_error = 0;

@@ -5,6 +5,7 @@
 
 #include "stretto/cuda/kernels.h"
 
+#include "stretto/cuda/codec_kernels.h"
 #include "stretto/cuda/visit_reduction.h"
 #include "tests/support/fake_nccl/fake.h"
 
@@ -25,6 +26,12 @@ void begin_kernel() {
 }
 
 }  // namespace
+
+extern "C" int STRETTO_CUDA_PROBE() {
+  if (!has_context()) return kInvalidContext;
+  const std::lock_guard held(shared().mutex);
+  return shared().control.probe_error;
+}
 
 extern "C" int STRETTO_CUDA_REDUCE(stretto::DType dtype, stretto::DType output,
                                    stretto::ReduceOp op, const Operands* operands, void* stream) {
