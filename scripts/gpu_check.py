@@ -30,6 +30,7 @@ SOURCE = pathlib.Path(__file__).resolve().parent.parent
 NO_GPU = 77
 LAST_LINES = 12
 ON_ONE_GPU = {"STRETTO_DEVICE": "0"}  # Else ranks take the GPUs of a machine by turns.
+GREATEST_BUFFER_BYTES = 12 << 30
 MOST_ADDED_US = 50  # By stretto to an all_reduce of NCCL.
 
 
@@ -69,6 +70,21 @@ def find_gpus(driver="libcuda.so.1"):
         cuda.cuDeviceGetName(name, len(name), number)
         names.append(name.value.decode())
     return names, "the driver knows no device"
+
+
+def memory_of_first_gpu(driver="libcuda.so.1"):
+    """Its bytes; find_gpus() has found it."""
+    total = ctypes.c_size_t()
+    error = ctypes.CDLL(driver).cuDeviceTotalMem_v2(ctypes.byref(total), 0)
+    if error:
+        raise OSError(f"cuDeviceTotalMem: the driver answers with error {error}")
+    return total.value
+
+
+def buffer_bytes(gpu_bytes, ranks):
+    """What each of so many ranks may have at once of such a GPU, with room for what else is there.
+    """
+    return min(GREATEST_BUFFER_BYTES, gpu_bytes * 6 // 10 // ranks)
 
 
 def run(part, seconds):
@@ -194,7 +210,7 @@ def slowness_beside_nccl(facts):
     return "" if times else "nothing was measured"
 
 
-def training_parts(folder):
+def training_parts(folder, gpu_bytes):
     launcher, program = str(folder / "stretto"), str(folder / "gpu_rank_program")
 
     def ranks(name, count, *arguments, **environment):
@@ -204,8 +220,8 @@ def training_parts(folder):
     # NCCL takes one rank for a GPU.
     return [*codec_parts(folder),
             ranks("NCCL and training, 1 rank", 1, STRETTO_BACKEND="nccl"),
-            ranks("collectives, 2 ranks on one GPU", 2, STRETTO_BACKEND="cuda"),
-            ranks("collectives, 4 ranks on one GPU", 4, STRETTO_BACKEND="cuda"),
+            *(ranks(f"collectives, {count} ranks on one GPU", count, "1024",
+                    buffer_bytes(gpu_bytes, count), STRETTO_BACKEND="cuda") for count in (2, 4)),
             sanitized_collectives(launcher, program),
             ranks("training, 2 ranks on one GPU", 2),
             ranks("training, 4 ranks on one GPU", 4),
@@ -312,7 +328,7 @@ def main(arguments, driver="libcuda.so.1"):
                                         "ddp_driver", *backend)]
     alone = [nccl_alone_part(folder, ranks) for ranks in sorted({1, len(gpus)})]
     parts = (before_kernels + kernel_parts(folder) + alone + before_training
-             + training_parts(folder))
+             + training_parts(folder, memory_of_first_gpu(driver)))
     outcomes = run_all(parts, options.seconds)
     show(outcomes)
     if options.json:

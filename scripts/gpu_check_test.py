@@ -25,6 +25,7 @@ int cuInit(unsigned flags) { return (int)flags; }
 int cuDeviceGetCount(int* count) { *count = 1; return 0; }
 int cuDeviceGetName(char* name, int room, int number) { name[0] = 'X'; name[1] = 0;
                                                         return room + number < 0; }
+int cuDeviceTotalMem_v2(unsigned long* bytes, int number) { *bytes = 24ul << 30; return number; }
 """
 
 
@@ -82,11 +83,25 @@ class GpuCheckTest(unittest.TestCase):
             self.assertIn(target, built)
 
     def test_ranks_on_one_gpu_are_told_which(self):
-        parts = [part for part in gpu_check.training_parts(self.folder)
+        parts = [part for part in gpu_check.training_parts(self.folder, 24 << 30)
                  if "on one GPU" in part.name or part.environment.get("STRETTO_BACKEND") == "cuda"]
         self.assertEqual(len(parts), 6)
         for part in parts:
             self.assertEqual(part.environment.get("STRETTO_DEVICE"), "0", part.name)
+
+    def test_buffers_of_all_ranks_fit_on_a_gpu_and_make_more_than_it_has(self):
+        for gib in (8, 24, 80, 141):
+            for ranks in (2, 4):
+                of_all = ranks * gpu_check.buffer_bytes(gib << 30, ranks)
+                self.assertLess(of_all, 0.65 * (gib << 30), (gib, ranks))
+                self.assertGreater(8 * of_all, gib << 30, (gib, ranks))  # One after the other.
+        self.assertEqual(gpu_check.buffer_bytes(141 << 30, 4), 12 << 30)
+        self.programs()
+        self.program("stretto", 'case "$*" in *"cuda 1024 "*) echo "{\\"bytes\\": ${8}}";; esac')
+        status, shown = self.check()
+        self.assertEqual(status, 0, shown)
+        for ranks in (2, 4):
+            self.assertIn(f"bytes {gpu_check.buffer_bytes(24 << 30, ranks)}", shown)
 
     def dev(self, *arguments, **variables):
         """How a copy of ./dev ends for which programs of this test's folder come first, and what

@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A rank of a job on a device, for scripts/gpu_check.py:
-//   gpu_rank_program DEVICE [FEATURES|losses]
-// DEVICE is "cuda", or another that PyTorch knows; a layer of the model has so many features; with
-// "losses" it trains the models of ./dev bench ddp instead (loss_curves.h).
+//   gpu_rank_program DEVICE [FEATURES [BYTES]|losses]
+// DEVICE is "cuda", or another that PyTorch knows; a layer of the model has so many features; the
+// largest buffers have so many bytes; with "losses" it trains the models of ./dev bench ddp instead
+// (loss_curves.h).
 // Prints a line of JSON for each check, and ends with 1 and a line that begins with "wrong" if one
 // has failed. With the backend "nccl" or "cuda" it runs collectives, also on memory that the
 // communicator has made. Gradients are computed on the device twice: some are reduced there, where
@@ -295,9 +296,8 @@ void average_parameters(stretto::Communicator& communicator, const Where& where)
 // What ranks have freed is there again, though others had mapped it: two of them take more of it,
 // one buffer after the other, than a GPU has.
 void use_much_memory(stretto::Communicator& communicator, const MakeTensor& make,
-                     std::int64_t features) {
+                     std::int64_t count) {
   constexpr int kTimes = 8;
-  const std::int64_t count = 3 * 1024 * features * features;
   for (int i = 0; i < kTimes; ++i) {
     const torch::Tensor data = make(count, torch::kFloat);
     communicator.all_reduce(view_of(data)).wait();
@@ -359,7 +359,9 @@ void survive_a_death(stretto::Communicator& communicator, const MakeTensor& make
   }
 }
 
-void check_all(stretto::Communicator& communicator, torch::Device device, std::int64_t features) {
+// `many` elements are in the largest buffers.
+void check_all(stretto::Communicator& communicator, torch::Device device, std::int64_t features,
+               std::int64_t many) {
   const bool maps_devices = communicator.device() && communicator.maps_devices();
   if (communicator.device()) {
     const MakeTensor make = of_communicator(communicator, device);
@@ -378,7 +380,7 @@ void check_all(stretto::Communicator& communicator, torch::Device device, std::i
     for (const std::int64_t count : {std::int64_t{1}, whole / 256, whole, 4 * whole}) {
       time_all_reduce(communicator, make, count);
     }
-    if (maps_devices) use_much_memory(communicator, make, features);
+    if (maps_devices) use_much_memory(communicator, make, many);
   }
   average_parameters(communicator, {device, features});
   if (device.is_cuda()) {  // Mocks lack Module::to(); what they can do is in training_test.cc.
@@ -392,7 +394,7 @@ void check_all(stretto::Communicator& communicator, torch::Device device, std::i
   }
 }
 
-void run(const std::string& name, const std::string& what) {
+void run(const std::string& name, const std::string& what, const std::string& bytes) {
   // The linker leaves out what no function is called of.
   if (name == "cuda") (void)::dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL);
   const auto communicator = stretto::join();
@@ -401,14 +403,19 @@ void run(const std::string& name, const std::string& what) {
   if (what == "losses") {
     stretto::testing::compare_all_losses(*communicator, device);
   } else {
-    check_all(*communicator, device, std::atoll(what.c_str()));
+    const std::int64_t features = std::atoll(what.c_str());
+    constexpr auto kElement = static_cast<std::int64_t>(sizeof(float));
+    check_all(
+        *communicator, device, features,
+        bytes.empty() ? 3 * 1024 * features * features : std::atoll(bytes.c_str()) / kElement);
   }
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2 || argc > 3)
-    return std::fputs("usage: gpu_rank_program DEVICE [FEATURES|losses]\n", stderr), 2;
-  return stretto::testing::run_or_explain([&] { run(argv[1], argc > 2 ? argv[2] : "1024"); });
+  if (argc < 2 || argc > 4)
+    return std::fputs("usage: gpu_rank_program DEVICE [FEATURES [BYTES]|losses]\n", stderr), 2;
+  return stretto::testing::run_or_explain(
+      [&] { run(argv[1], argc > 2 ? argv[2] : "1024", argc > 3 ? argv[3] : ""); });
 }
