@@ -93,6 +93,11 @@ std::unique_ptr<Backend> ScheduledBackend::make_group(std::uint64_t number,
   options.timeout = given.timeout.value_or(options_.timeout);
   options.group.ancestors.push_back(group_->id());
   options.group.name = given.name;
+  if (given.is_for_host_memory) {
+    if (options.library.for_devices) options.library = {};
+    options.open_device = {};
+    options.device = nullptr;
+  }
   std::unique_ptr<ScheduledBackend> group =
       enter_group(group_number(group_->id(), number, ranks), ranks, options);
   if (group == nullptr) return nullptr;

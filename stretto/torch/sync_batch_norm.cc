@@ -80,7 +80,7 @@ Moments moments_of_all(const NormRanks& group, const torch::Tensor& input) {
 std::shared_ptr<Communicator> group_of_all(Communicator& communicator) {
   std::vector<Rank> ranks(static_cast<std::size_t>(communicator.size()));
   for (std::size_t i = 0; i < ranks.size(); ++i) ranks[i] = static_cast<std::int32_t>(i);
-  return communicator.new_group(std::move(ranks));
+  return communicator.new_group(std::move(ranks), {.is_for_host_memory = true});
 }
 
 struct Normalise : torch::autograd::Function<Normalise> {

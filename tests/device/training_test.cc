@@ -70,6 +70,21 @@ TEST_P(DeviceTraining, SyncBatchNormIsBatchNormOfTheWholeBatch) {
   });
 }
 
+TEST_P(DeviceTraining, GroupsOfSyncBatchNormMakeNothingOnTheDevice) {
+  on_ranks(2, [](Communicator& communicator) {
+    for (int layer = 0; layer < 3; ++layer) const SyncBatchNorm made(communicator, 3);
+    const auto group = communicator.new_group({0, 1}, {.is_for_host_memory = true});
+    const auto made_of_it = group->split({.color = 0});
+    EXPECT_FALSE(group->device());
+    EXPECT_FALSE(made_of_it->device());
+    torch::Tensor sum = torch::ones({3});
+    made_of_it->all_reduce(sum).wait();
+    EXPECT_TRUE(torch::equal(sum, torch::full({3}, 2.0f)));
+    // Each rank has that of the job.
+    EXPECT_EQ(Double::get().control().connections, GetParam() == By::nccl ? 2 : 0);
+  });
+}
+
 // The gradients of one step, the same on all ranks.
 void compute_gradients(Placed& model, int step, torch::Device device) {
   model->zero_grad();

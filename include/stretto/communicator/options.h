@@ -125,6 +125,10 @@ struct GroupOptions {
   // longer one they say the first 64 characters, and '?' for what is not printable ASCII. Empty:
   // there is none; groups made of this one have none of it.
   std::string name = {};
+  // Nobody gives memory of a device to the group, nor to those made of it, which would read it as
+  // the host's. They make nothing on devices, such as a communicator of NCCL. Unlike the rest, the
+  // same on all ranks: else making the group fails when its time is up.
+  bool is_for_host_memory = false;
 };
 struct SplitOptions {
   // Ranks of one colour become one group. Empty: this rank will be in none.

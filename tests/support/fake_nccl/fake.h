@@ -68,8 +68,9 @@ struct Control {
   int failing_rank = -1;
   ResultCode error = 6;
 
-  int launches = 0;  // Groups of calls, of all ranks.
-  int calls = 0;     // Collectives in them.
+  int connections = 0;  // Communicators of NCCL that ranks have begun to make.
+  int launches = 0;     // Groups of calls, of all ranks.
+  int calls = 0;        // Collectives in them.
   int aborts = 0;
   int destroyed = 0;
   int kernels = 0;  // Of ours that have begun.

@@ -380,6 +380,7 @@ ResultCode ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, 
   auto& world = worlds()[std::string(id.bytes, sizeof(id.bytes))];
   if (world == nullptr) world = std::make_shared<World>();
   ++world->arrived;
+  ++shared().control.connections;
   *comm = comms().emplace_back(std::make_unique<stretto::nccl::OpaqueComm>()).get();
   (*comm)->world = world;
   (*comm)->rank = rank;
