@@ -105,6 +105,11 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& fu
   }
   bucket.is_compressed = compresses_ && has_any;
   note_choice(full, has_any);
+  if (is_f32 && options_.non_finite == NonFinite::zero) {
+    // Before anything is made of them: they must spoil neither norms, momenta nor residuals. What
+    // overflows later is cleared later.
+    for (const View& view : full.gradient_views) clear_non_finite(floats(view));
+  }
   if (is_f32) keep_remembered(full);
   if (is_f32) clip_and_add_momentum(full);
   if (bucket.is_compressed) return start_messages(communicator, full, bucket);

@@ -28,6 +28,7 @@ namespace {
 // of each can be told.
 
 using testing::compressing;
+using testing::copy_of;
 using testing::floats;
 using testing::message_of;
 using Floats = std::vector<float>;
@@ -36,8 +37,9 @@ using Floats = std::vector<float>;
 class Steps {
  public:
   Steps(Communicator& communicator, const CompressionOptions& options, std::size_t count)
-      : reducer_(communicator, {{.name = "x", .count = count}},
-                 {.op = ReduceOp::sum, .hook = compressing(options)}) {}
+      : hook_(compressing(options)),
+        reducer_(communicator, {{.name = "x", .count = count}},
+                 {.op = ReduceOp::sum, .hook = hook_}) {}
 
   Floats sum_of(const Floats& own) {
     auto* const values = reinterpret_cast<float*>(reducer_.gradient_bytes(0).data());
@@ -46,8 +48,10 @@ class Steps {
     reducer_.finalize();
     return {values, values + own.size()};
   }
+  Floats residual() const { return copy_of(hook_->residual("x")); }
 
  private:
+  const std::shared_ptr<CompressedReduction> hook_;
   Reducer reducer_;
 };
 
@@ -231,6 +235,45 @@ void expect_nan_is_seen(NonFinite policy) {
 
 TEST(NonFinite, NaNIsSeenByAllOrByNone) {
   for (const NonFinite policy : {NonFinite::send, NonFinite::zero}) expect_nan_is_seen(policy);
+}
+
+// Sums and residuals of all steps.
+std::vector<Floats> results_of(const CompressionOptions& options,
+                               const std::vector<Floats>& gradients) {
+  std::vector<Floats> results;
+  run_ranks(1, [&](Communicator& communicator) {
+    Steps steps(communicator, options, gradients[0].size());
+    for (const Floats& gradient : gradients) {
+      results.push_back(steps.sum_of(gradient));
+      results.push_back(steps.residual());
+    }
+  });
+  return results;
+}
+
+// Also for the norm that is clipped, for momentum and for residuals.
+TEST(NonFinite, WhatCountsAsZeroLeavesWhatZeroLeaves) {
+  constexpr NonFinite kZero = NonFinite::zero;
+  const auto half = top_k({.density = 0.5});
+  const std::vector<CompressionOptions> each = {
+      {.codec = half, .min_elements = 1, .non_finite = kZero, .clip_norm = 1},
+      {.codec = half, .min_elements = 1, .non_finite = kZero, .momentum = 0.5f},
+      {.codec = half, .min_elements = 1, .non_finite = kZero},
+      {.codec = power_sgd({.rank = 1}), .min_elements = 1, .non_finite = kZero},
+      {.non_finite = kZero, .momentum = 0.5f, .compression = Compression::never},
+  };
+  for (const CompressionOptions& options : each) {
+    const auto with = [&](float value) {
+      Floats first(16), second(16);
+      for (std::size_t i = 0; i < 16; ++i) first[i] = 1 + static_cast<float>(i * i % 7);
+      second[0] = 1000;
+      second[7] = value;  // The least of the first ones: half of them are not sent.
+      return results_of(options, {first, second, Floats(16)});
+    };
+    const std::vector<Floats> expected = with(0);
+    EXPECT_EQ(with(std::numeric_limits<float>::infinity()), expected);
+    EXPECT_EQ(with(std::numeric_limits<float>::quiet_NaN()), expected);
+  }
 }
 
 // Also where no codec is used: small gradients alone in a bucket, and steps without compression.
