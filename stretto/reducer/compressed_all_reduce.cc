@@ -3,11 +3,13 @@
 
 #include "stretto/reducer/compressed_all_reduce.h"
 
+#include <cstdint>
 #include <limits>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "stretto/base/error.h"
 #include "stretto/base/refuse.h"
 #include "stretto/reducer/saved_state.h"
 
@@ -72,6 +74,10 @@ struct CompressedWork::Call {
               .gradient_views = {&view, 1},
               .op = options.op,
               .timeout = options.timeout};
+    // Until it has ended well, what there was before is remembered.
+    if (options.non_finite == NonFinite::stop && options.state != nullptr) {
+      bucket.uncomputed = {&may_be_forgotten, 1};
+    }
     work = vector->reduction->start(communicator, bucket);
     vector->is_on_its_way = true;
   }
@@ -83,6 +89,7 @@ struct CompressedWork::Call {
 
   const std::shared_ptr<CompressionState::Vector> vector;
   const std::size_t index = 0;
+  const std::uint8_t may_be_forgotten = 1;
   const View view;
   FullBucket bucket;
   Work work;  // Ends before the vector's messages do.
@@ -97,7 +104,13 @@ CompressionStatistics CompressedWork::wait() {
   if (call_ == nullptr) refuse("a compressed all_reduce has been waited for already");
   const std::unique_ptr<Call> call = std::move(call_);
   call->work.wait();
-  call->vector->reduction->finish(call->bucket);
+  try {
+    call->vector->reduction->finish(call->bucket);
+  } catch (const InvalidArgument&) {
+    // NonFinite::stop: no rank has got anything of what any has sent.
+    if (!call->bucket.uncomputed.empty()) call->vector->reduction->forget({&call->index, 1});
+    throw;
+  }
   return call->vector->reduction->last_step();
 }
 

@@ -12,8 +12,10 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/base/error.h"
 #include "stretto/base/log_sink.h"
 #include "stretto/base/rank_vector.h"
+#include "stretto/reducer/compressed_all_reduce.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/support/expect_contains.h"
@@ -306,6 +308,39 @@ TEST(NonFinite, PoliciesHoldForWhatTravelsAsItIs) {
         EXPECT_EQ(floats(reducer, 1)[7], 3.0f);
       });
     }
+  }
+}
+
+// Of vectors, which others may follow: what was to be sent is not lost, and right factors stay.
+TEST(NonFinite, ACallThatIsStoppedIsAsIfItHadNotBeen) {
+  const auto half = top_k({.density = 0.5});
+  std::vector<CompressedAllReduceOptions> each = {{.codec = power_sgd({.rank = 1})}};
+  for (const auto exchange : kEveryExchange) each.push_back({.codec = half, .exchange = exchange});
+  for (const CompressedAllReduceOptions& given : each) {
+    run_ranks(2, [&](Communicator& communicator, int rank) {
+      Floats sums[2];
+      for (const bool stops : {false, true}) {
+        CompressionState state;
+        CompressedAllReduceOptions options = given;
+        options.state = &state;
+        options.name = "x";
+        options.non_finite = NonFinite::stop;
+        Floats data(16);
+        for (std::size_t i = 0; i < 16; ++i) data[i] = 1 + static_cast<float>(i * i % 7);
+        all_reduce(communicator, data, options);
+        const Floats before = copy_of(state.residual("x"));
+        if (stops) {
+          for (std::size_t i = 0; i < 16; ++i) data[i] = static_cast<float>(i);
+          if (rank == 1) data[0] = std::numeric_limits<float>::quiet_NaN();
+          EXPECT_THROW(all_reduce(communicator, data, options), InvalidArgument);
+          EXPECT_EQ(copy_of(state.residual("x")), before);
+        }
+        std::ranges::fill(data, 0.0f);
+        all_reduce(communicator, data, options);
+        sums[stops ? 1 : 0] = data;
+      }
+      EXPECT_EQ(sums[1], sums[0]);
+    });
   }
 }
 

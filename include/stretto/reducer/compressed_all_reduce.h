@@ -71,6 +71,9 @@ class [[nodiscard]] CompressedWork {
 // if the operation is neither sum nor mean, or if the name stood for another length or other
 // options before; and what operations throw, after which the communicator has been aborted and
 // the residual is that of a call of which it is not known who has got what was sent.
+// If NonFinite::stop ends the call, it throws InvalidArgument on all ranks alike: residuals and
+// factors are what they were before it (for which a state keeps a second vector for each name), the
+// call is counted, the vector holds anything, and the communicator stays usable.
 CompressionStatistics all_reduce(Communicator& communicator, std::span<float> data,
                                  const CompressedAllReduceOptions& options);
 // The same without waiting for messages: start, do something else, wait(). The vector belongs to
