@@ -135,8 +135,16 @@ HWY_INLINE std::uint8_t int8_block(float* values, std::size_t count, bool stocha
     const auto raw = hn::LoadU(F32(), values + i);
     const auto value = finite_or_zero(raw);
     const auto scaled = hn::Mul(value, inverse);
-    auto code = stochastic ? hn::ConvertTo(I32(), hn::Floor(hn::Add(scaled, draws.at(first + i))))
-                           : hn::NearestInt(scaled);
+    auto code = hn::NearestInt(scaled);
+    if (stochastic) {
+      // The draw is compared with the fraction, since its sum with the value would be rounded, now
+      // and then up to the next whole number. The fraction is exact but from -1 to 0, where it is
+      // right to 2^-25.
+      const auto whole = hn::Floor(scaled);
+      const auto goes_up = hn::Lt(draws.at(first + i), hn::Sub(scaled, whole));
+      const auto step = hn::IfThenElseZero(goes_up, hn::Set(F32(), 1.0f));
+      code = hn::ConvertTo(I32(), hn::Add(whole, step));
+    }
     code = hn::Max(hn::Set(I32(), -127), hn::Min(code, hn::Set(I32(), 127)));
     hn::StoreU(hn::Sub(value, hn::Mul(hn::ConvertTo(F32(), code), scale)), F32(), values + i);
     const auto finite = hn::Lt(magnitudes(raw), hn::Set(I32(), 0x7F800000));
@@ -249,10 +257,11 @@ HWY_INLINE float one_bit_block(float* values, std::size_t count, bool stochastic
     auto negative = hn::Lt(value, hn::Zero(F32()));
     if (draw) {
       // Both sides are from -1 to 0: the odds of the positive one, and the draw, less one. The
-      // greatest is always positive, and its opposite negative.
+      // greatest is always positive, and its opposite negative, also where both sides round to -1.
       const auto odds = hn::Mul(hn::Sub(value, plus), half_inverse);
       const auto drawn = hn::Add(draws.at(first + i), hn::Set(F32(), 0x1p-25f));
-      negative = hn::Lt(odds, hn::Sub(drawn, hn::Set(F32(), 1.0f)));
+      negative =
+          hn::Or(hn::Lt(odds, hn::Sub(drawn, hn::Set(F32(), 1.0f))), hn::Eq(value, hn::Neg(plus)));
     }
     const auto said = hn::IfThenElse(negative, hn::Neg(plus), plus);
     hn::StoreU(hn::Sub(value, said), F32(), values + i);

@@ -123,5 +123,35 @@ TEST_F(Quantize, BytesAndBitsAreThoseOfTheFirstTarget) {
   });
 }
 
+// Whatever is drawn: so many draws that some are next to 1.
+TEST_F(Quantize, WholeNumbersStayWhatTheyAre) {
+  std::vector<float> values(kInt8Block, 100.0f);
+  for (std::size_t i = 1; i < kInt8Block; i += 2) values[i] = -100;
+  values[5] = 127;  // So the scale is 1.
+  std::vector<std::int8_t> codes(kInt8Block);
+  std::vector<std::uint8_t> scales(1);
+  for (const std::string_view target : available_targets()) {
+    ASSERT_TRUE(use_target(target).ok());
+    Random keys(1);
+    for (int draw = 0; draw < (1 << 14); ++draw) {
+      std::vector<float> rest = values;
+      quantize_int8(rest, {.stochastic = true, .key = keys.next()}, codes, scales);
+      ASSERT_EQ(rest, std::vector<float>(kInt8Block)) << target << ", " << draw;
+    }
+  }
+}
+
+// Of key 0 the first draw is 0.
+TEST_F(Quantize, TheOppositeOfTheGreatestIsNegativeWhateverIsDrawn) {
+  for (const std::string_view target : available_targets()) {
+    ASSERT_TRUE(use_target(target).ok());
+    std::vector<float> values = {-3, 3}, scales(1);
+    std::vector<std::uint64_t> signs(1);
+    quantize_one_bit(values, {.stochastic = true, .key = 0}, signs, scales);
+    EXPECT_EQ(signs[0], 1u) << target;
+    EXPECT_EQ(scales[0], 3.0f) << target;
+  }
+}
+
 }  // namespace
 }  // namespace stretto::kernel
