@@ -15,6 +15,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/random.h"
 #include "stretto/reducer/agreement.h"
 #include "stretto/reducer/compressed_reduction.h"
@@ -275,6 +276,24 @@ TEST(CombinedExchange, PredictionsThatCannotBeAreRefused) {
                         hook.attach(communicator, {&description, 1});
                       }),
                       "rank 0 says that combining pays from");
+    });
+  }
+}
+
+// What ranks add up in between is work of the codec, and no exchange.
+TEST(Exchange, NoTimeIsCountedTwice) {
+  for (const auto exchange : {CompressedExchange::divide, CompressedExchange::combine}) {
+    run_ranks(2, [&](Communicator& communicator, int rank) {
+      const auto hook = compressing({.exchange = exchange});
+      constexpr std::size_t kMany = 1 << 20;
+      Reducer reducer(communicator, {{"w", DType::f32, kMany}}, {.hook = hook});
+      std::ranges::copy(gradient_of(rank, 0, kMany), floats(reducer, 0).begin());
+      const TimePoint begin = Clock::now();
+      reducer.mark_ready(0);
+      reducer.finalize();
+      const double whole = seconds(Clock::now() - begin);
+      const CompressionStatistics& step = hook->last_step();
+      EXPECT_LE(step.encode_seconds + step.exchange_seconds + step.decode_seconds, whole);
     });
   }
 }

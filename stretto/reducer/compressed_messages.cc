@@ -121,6 +121,7 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
 // say joins its residual.
 void CompressedReduction::add_up(Exchange& exchange) {
   const TimePoint begin = Clock::now();
+  this_step_.exchange_seconds += seconds(begin - exchange.encoded);
   const auto own = static_cast<std::size_t>(rank_);
   for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
     const Part part = part_of(exchange, i, own, false);
@@ -136,9 +137,9 @@ void CompressedReduction::add_up(Exchange& exchange) {
   this_step_.decode_seconds += seconds(added - begin);
   exchange.own.clear();
   encode_parts(exchange, own, true);
-  const TimePoint encoded = Clock::now();
-  this_step_.encode_seconds += seconds(encoded - added);
-  exchange.codec_seconds += seconds(encoded - begin);
+  exchange.encoded = Clock::now();
+  this_step_.encode_seconds += seconds(exchange.encoded - added);
+  exchange.codec_seconds += seconds(exchange.encoded - begin);
 }
 
 // Adds what rank `from` says of what `adder` adds up, or has added up.

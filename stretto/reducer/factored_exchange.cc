@@ -80,6 +80,7 @@ void CompressedReduction::find_left_factors(Exchange& exchange) {
 
 void CompressedReduction::find_right_factors(Exchange& exchange) {
   const TimePoint begin = Clock::now();
+  this_step_.exchange_seconds += seconds(begin - exchange.encoded);
   exchange.right.clear();
   std::span<const float> sums = exchange.left;
   for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
