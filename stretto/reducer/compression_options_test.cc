@@ -147,7 +147,7 @@ TEST(CompressionOptions, TwoGradientsOfOneNameAreRefused) {
 
 TEST(CompressionOptions, AStateOfAnotherModelIsRefused) {
   run_ranks(2, [](Communicator& communicator) {
-    const auto reducer_of = [&](std::vector<std::string> names,
+    const auto reducer_of = [&](const std::vector<std::string>& names,
                                 const std::shared_ptr<CompressedReduction>& hook) {
       std::vector<GradientDescription> gradients;
       for (const std::string& name : names) gradients.push_back({.name = name, .count = 2000});
