@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <ranges>
 #include <string>
 #include <utility>
 
@@ -200,13 +199,12 @@ void Replica::check_gradient(std::size_t index, const torch::Tensor& gradient) c
 
 void Replica::end_of_backward() {
   if (!pass_open_) return;
-  const auto has_come = [this](std::size_t i) {
-    return reducer_->is_ready(i) || reducer_->is_frozen(i) ||
-           std::ranges::find(waiting_, i) != waiting_.end();
-  };
-  const auto all_have_come = [&] {
-    return sparse_.empty() && !outgrown_ &&
-           std::ranges::all_of(std::views::iota(std::size_t{0}, progress_.size()), has_come);
+  const auto all_have_come = [this] {
+    for (std::size_t i = 0; i < progress_.size(); ++i) {
+      if (reducer_->is_ready(i) || reducer_->is_frozen(i)) continue;
+      if (std::ranges::find(waiting_, i) == waiting_.end()) return false;
+    }
+    return sparse_.empty() && !outgrown_;
   };
   if (inside_backward_node() && !all_have_come()) {
     // An inner pass, one of several that make up the step; and perhaps the last that says so.
