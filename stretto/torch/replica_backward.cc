@@ -143,17 +143,17 @@ void Replica::on_gradient(std::size_t index) {
   }
   try {
     if (!waiting_.empty()) mark_waiting();
-    const bool settled = settle(index);
+    settle(index);
     if (!reduces) return;
     progress.last_arrival = ++arrivals_;
     const bool complete = ++progress.arrivals == progress.expected && graph_known_;
     if (options_.static_graph && !complete) return;
     // What backward may make in its place waits for the next hook, as autograd holds it until this
     // one returns; and wherever it was made, so that ranks hand gradients over alike.
-    if (settled && !gradient_memory_.may_lend(index)) {
-      reducer_->mark_ready(index);
-    } else {
+    if (gradient_memory_.may_lend(index)) {
       waiting_.push_back(index);
+    } else {
+      reducer_->mark_ready(index);
     }
   } catch (const Error& error) {
     own_failure_ = error.what();

@@ -14,6 +14,7 @@
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/fnv1a.h"
+#include "stretto/communicator/all_gather_value.h"
 
 namespace stretto::bench {
 namespace {
@@ -65,10 +66,9 @@ void RankCoordinator::abandon() {
 }
 
 int count_ranks_of(Communicator& comm, const std::string& host) {
-  const std::vector<std::uint64_t> own = {fnv1a(host)};
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.size()));
-  comm.all_gather(own, all).wait();
-  return static_cast<int>(std::ranges::count(all, own.front()));
+  const std::uint64_t own = fnv1a(host);
+  const auto all = communicator::all_gather_value(comm, own, std::nullopt);
+  return static_cast<int>(std::ranges::count(all, own));
 }
 
 RankCoordinator::RankCoordinator(Communicator& comm, int cores)
