@@ -14,8 +14,8 @@ namespace stretto::communicator {
 
 // Who asks for operations in a group whose ranks have devices.
 struct DeviceCaller {
-  Rank rank;                     // For what is wrong with a call...
-  Rank job_rank;                 // ...and for what fails.
+  Rank rank;                     // In its group: named where a call is rejected.
+  Rank job_rank;                 // In the job: named where an operation fails.
   const std::string& algorithm;  // That was named; may be empty.
   DeviceOperations& devices;
   bool packs_parts = false;  // As our schedules do, while a library takes them as they are.

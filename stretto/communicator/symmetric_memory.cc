@@ -62,7 +62,7 @@ struct SymmetricMemory::State {
   Caller caller(std::string_view operation) const {
     return {.rank = comm->rank(), .operation = operation};
   }
-  // Failures name ranks so.
+  // The rank's number in the job, by which failures name it.
   Rank in_job(Rank rank) const { return comm->backend_->job_rank(rank); }
   Status failure(StatusCode code, Rank culprit, std::string_view what) const {
     return {code, fmt::format("rank {}: {}", in_job(comm->rank()).value(), what), in_job(culprit)};

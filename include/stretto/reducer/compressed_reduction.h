@@ -89,10 +89,10 @@ struct CompressionOptions {
   // Keep what a message does not say, and add it to the next gradient. Without it, it is lost.
   bool error_feedback = true;
   // Holds for all gradients of f32, also where they travel as they are or as factors. What stops a
-  // step then is the sum of all ranks, and no rank is named. With `send`, infinity or NaN
-  // makes all of a gradient that travels as factors NaN, and so do numbers whose products are
-  // infinite. With `zero`, what is infinite or NaN in a rank's gradient becomes zero before it is
-  // clipped and before momentum and residual are added, and such products make the gradient zero.
+  // step then is the sum of all ranks, and no rank is named. With `send`, infinity or NaN makes
+  // all of a gradient that travels as factors NaN, and so do numbers whose products are infinite.
+  // With `zero`, what is infinite or NaN in a rank's gradient becomes zero before it is clipped and
+  // before momentum and residual are added, and such products make the gradient zero.
   NonFinite non_finite = NonFinite::send;
   // What Deep Gradient Compression (Lin et al., 2018) does before gradients are compressed:
   // Momentum correction: each rank adds its gradients up with this momentum, and sends that. The

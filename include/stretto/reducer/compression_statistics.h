@@ -63,9 +63,9 @@ struct CompressionStatistics {
   std::size_t elements = 0;        // Of these gradients.
   std::size_t sent_values = 0;     // In these messages and factors.
   double encode_seconds = 0;
-  double exchange_seconds =
-      0;  // From each encoding of a bucket to what is computed of it next, for
-          // all together: these overlap, with each other and with backward.
+  // From each encoding of a bucket to what is computed of it next, for all together: these overlap,
+  // with each other and with backward.
+  double exchange_seconds = 0;
   double decode_seconds = 0;
   // Euclidean, if CompressionOptions::measure_norms: of what was added to the residuals, and of
   // these after the step.

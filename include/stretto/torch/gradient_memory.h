@@ -42,7 +42,7 @@ class GradientMemory {
   // A gradient has come, in memory that libtorch's allocator was asked for.
   void learn(std::size_t index, const void* data);
   bool is_lent(std::size_t index) const;
-  // Whether it is large enough.
+  // Whether place `index` is large enough to be lent.
   bool may_lend(std::size_t index) const;
 
   struct State;
