@@ -20,6 +20,8 @@ int main(int argc, char** argv) {
   std::shared_ptr<stretto::bootstrap::Store> store =
       stretto::bootstrap::open_file_store(argv[3], soon).or_throw();
   auto comm = stretto::make_communicator(store, std::atoi(argv[1]), std::atoi(argv[2]));
+  comm->barrier().wait();                       // All have joined: nobody needs the file.
+  if (comm->rank() == 0) std::remove(argv[3]);  // The next job needs a new one.
 
   std::vector<float> sum = {1};
   std::vector<float> all(static_cast<std::size_t>(comm->size()));
