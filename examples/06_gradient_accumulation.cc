@@ -4,7 +4,6 @@
 // Batches larger than memory: gradients of several parts are added up on each rank, and only the
 // last part's backward pass communicates.
 //   build/release/bin/stretto run -n 2 -- build/release/bin/06_gradient_accumulation
-//   data/digits.csv
 
 #include <cstdio>
 

@@ -175,7 +175,8 @@ void train(const std::unique_ptr<stretto::Communicator>& comm, const std::string
 
 }  // namespace
 
-int main(int, char** argv) {
+int main(int argc, char** argv) {
+  if (argc != 2) return std::fputs("usage: 08_resume_and_unfreeze FOLDER\n", stderr), 2;
   auto comm = stretto::join();
   train(comm, argv[1]);
   train_with_who_is_there();
