@@ -21,9 +21,9 @@ enum class StatusCode {
   invalid_argument,  // The caller asked for something that has no meaning.
   peer_lost,         // Another rank died, left, or became unreachable.
   timeout,           // A deadline passed.
-  mismatch,          // Ranks called different operations, or joined with different settings.
-  refused,           // Authentication or version check failed.
-  aborted,           // Another rank or another thread ended the job on purpose.
+  mismatch,          // Ranks called different operations, or disagree on the size or the model.
+  refused,           // Another key, version or settings, a rank that is taken, an unsafe file.
+  aborted,           // abort(), shrink() or an exception has ended the communicator.
   protocol,          // A peer sent bytes that no correct peer sends.
   system,            // The operating system refused a call.
   out_of_memory,     // There is not as much memory left as would be needed.

@@ -68,8 +68,9 @@ struct ElasticOptions {
 // --rendezvous, --print-job-key); without these, and without a launcher, it is a job of its own.
 // Other launchers end or restart a job as a whole, and are refused.
 //
-// A process keeps its GPU, though its rank changes. `stretto run` starts one in the place of
-// another that takes the same; who enters by hand names one that is free (JoinOptions::device).
+// A process keeps its GPU, though its rank changes. A process that `stretto run` starts in the
+// place of another takes the GPU of that one. A process that is started by hand must name a GPU
+// that no other process uses (JoinOptions::device).
 //
 // Threads: one at a time.
 class ElasticJob {

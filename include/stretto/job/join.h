@@ -20,17 +20,18 @@ class Store;
 // need none of them (threads.h).
 //
 // A rank is connected to each other one. Where that could take more than half of the usual 1024
-// descriptors (from 171 ranks on, or fewer with several streams), the call raises the soft limit
-// (`ulimit -n`) of this process, and so of its later children, as far as the hard one lets it.
+// descriptors (from 171 ranks on, or fewer with several connections to each), the call raises the
+// soft limit (`ulimit -n`) of this process, and so of its later children, as far as the hard one
+// lets it.
 //
 // Blocks until all ranks are connected. STRETTO_LOG=info prints each value with its source, those
-// that hold by default, and by which addresses ranks are connected. Throws Refused (wrong job key,
-// other version, a place where another job meets, another process that has come as this rank),
-// Mismatch (ranks disagree on the size or the settings), Timeout (and who is missing),
-// InvalidArgument (a conflict between two sources, or values that make no sense), SystemError (no
-// thread can be started, say), OutOfMemory. A rank that fails or dies before all have joined ends
-// the join of all: then the others throw PeerLost for a death, the same for Refused, Mismatch and
-// Timeout, else Aborted, with its reason.
+// that hold by default, and by which addresses ranks are connected. Throws Refused (another job
+// key, version or settings, a place where another job meets, another process that has come as this
+// rank, a file or folder that others may read), Mismatch (ranks disagree on the size), Timeout (and
+// who is missing), InvalidArgument (a conflict between two sources, or values that make no sense),
+// SystemError (no thread can be started, say), OutOfMemory. A rank that fails or dies before all
+// have joined ends the join of all: then the others throw PeerLost for a death, the same for
+// Refused, Mismatch and Timeout, else Aborted, with its reason.
 std::unique_ptr<Communicator> join(const JoinOptions& options = {});
 
 // For programs that know which rank of how many they are, and bring a store in which the ranks meet

@@ -31,8 +31,8 @@ namespace stretto {
 // processors, with as many threads of PyTorch (torch::set_num_threads), and no state of a rank's
 // own, such as the statistics of BatchNorm or random numbers that are not of the micro-batch.
 //
-// Costs of ReproducibleSum for each element, and no part of it goes on beside a backward pass.
-// Threads: one at a time. The communicator must outlive it.
+// ReproducibleSum says what each element costs. reduce() communicates after the backward passes,
+// not during them. Threads: one at a time. The communicator must outlive it.
 class ReproducibleGradients {
  public:
   // Dense parameters of f32, f16 or bf16 on the CPU, the same on all ranks; their values are not
