@@ -21,7 +21,7 @@ constexpr const char* kUsage =
     "Usage: stretto COMMAND [OPTIONS]\n"
     "\n"
     "Commands:\n"
-    "  run          start the ranks of a job on this host and look after them\n"
+    "  run          start the ranks of a job, here or by ssh on other hosts, and look after them\n"
     "  plan         print, prove and price the schedule of a collective\n"
     "  bench        measure collectives, or explain which algorithms run, and why\n"
     "  doctor       look for what is wrong with this host, its network and a job's settings\n"

@@ -113,10 +113,11 @@ void describe(CLI::App& app, CommandLine& line) {
       ->check(latency)
       ->capture_default_str();
   app.add_option("--local-gbit", line.local_gbit_per_second,
-                 "With --hosts: bandwidth inside a host")
+                 "With --hosts or --per-host: bandwidth inside a host, Gbit/s each way")
       ->check(bandwidth)
       ->capture_default_str();
-  app.add_option("--local-latency-us", line.local_latency_us, "With --hosts: latency inside a host")
+  app.add_option("--local-latency-us", line.local_latency_us,
+                 "With --hosts or --per-host: latency inside a host, microseconds")
       ->check(latency)
       ->capture_default_str();
   app.add_option("--streams", line.pipeline,

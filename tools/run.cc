@@ -138,7 +138,8 @@ void describe(CLI::App& app, CommandLine& line) {
   app.add_flag("--json", line.launch.json,
                "End with a line of JSON about each rank's end, with null for what is not known");
   app.add_flag("--print-job-key", line.print_job_key,
-               "Print a fresh job key and do nothing else; jobs on several hosts need one");
+               "Print a fresh job key and do nothing else; for jobs with --host-index, of other "
+               "launchers, or whose processes are started by hand");
 }
 
 // What the options for hosts mean together.
