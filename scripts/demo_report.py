@@ -33,10 +33,10 @@ def charts(runs, summaries):
     apart = {run.label(): points(differences(run, runs[0])) for run in runs[1:]}
     speeds = [item["samples_per_second"] for item in summaries]
     several = summaries[1:]
-    exposed = [1e3 * item["exposed_seconds"] for item in several]
-    hidden = [max(1e3 * item["communication_seconds"] - ms, 0)
-              for item, ms in zip(several, exposed)]
-    communication = {"exposed: the step waits for it": exposed, "hidden behind backward": hidden}
+    costs = [1e3 * item["exposed_seconds"] for item in several]
+    times = [1e3 * item["step_seconds"] for item in several]
+    parts = {"what communication costs it": costs,
+             "everything else": [ms - cost for ms, cost in zip(times, costs)]}
     labels = [run.label() for run in runs]
     of_parts = (0, 4)
     return [
@@ -49,10 +49,10 @@ def charts(runs, summaries):
         ("How far they lie apart from 1 process",
          drawing.steps_drawing(apart, COLOURS[1:], "|difference| of the loss"),
          list(zip(COLOURS[1:], apart))),
-        ("Communication per step", drawing.bars_drawing(
-            communication, of_parts, labels[1:],
-            [f"{item['exposed_share_of_communication']:.0%} exposed" for item in several], "ms"),
-         list(zip(of_parts, communication))),
+        ("Time of a step", drawing.bars_drawing(
+            parts, of_parts, labels[1:],
+            [f"{cost:.1f} of {ms:.1f} ms" for cost, ms in zip(costs, times)], "ms"),
+         list(zip(of_parts, parts))),
     ]
 
 
@@ -85,8 +85,8 @@ def picture(start, drawn):
 
 
 def table(summaries):
-    head = ("processes", "images/s", "step (ms)", "communication (ms)", "exposed (ms)",
-            "exposed share", "largest difference of loss", "read correctly")
+    head = ("processes", "images/s", "step (ms)", "communication (ms)", "its cost (ms)",
+            "largest difference of loss", "read correctly")
     rows = []
     for item in summaries:
         several = item["processes"] > 1
@@ -94,8 +94,7 @@ def table(summaries):
                  f"{item['step_seconds'] * 1e3:.1f}"]
         cells += [f"{item['communication_seconds'] * 1e3:.1f}",
                   f"{item['exposed_seconds'] * 1e3:.1f}",
-                  f"{item['exposed_share_of_communication']:.0%}",
-                  f"{item['max_loss_difference']:.1e}"] if several else ["-"] * 4
+                  f"{item['max_loss_difference']:.1e}"] if several else ["-"] * 3
         cells.append(f"{item['test_accuracy']:.1%}")
         rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
     return ("<table><tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in head) + "</tr>" +
@@ -114,10 +113,11 @@ def page(start, drawn, summaries, claims, next_steps):
 <h2>Checked in this run</h2><ul>{checked}</ul>
 <h2>Numbers</h2><div class="scroll">{table(summaries)}</div>
 <p class="soft">Means over all steps but the first few; images/s are their median. Communication
-lasts from the first bucket that leaves to the last one that is reduced; exposed is what backward()
-waited for after its own work was done. More processes than cores share cores, and cannot be faster
-than one process per core. Links: {html.escape(links)}. {html.escape(platform.platform())},
-{os.cpu_count()} cores.</p>
+lasts from the first bucket that leaves to the last one that is reduced. Its cost is the time that
+it takes from computing: waiting at the end of backward(), copying gradients, sending buffers and
+starting operations, some of it before the first bucket or after the last. More processes than cores
+share cores, and cannot be faster than one process per core. Links: {html.escape(links)}.
+{html.escape(platform.platform())}, {os.cpu_count()} cores.</p>
 <h2>Commands</h2><pre>{commands}</pre>
 <h2>Try next</h2><pre>{further}</pre>""")
 

@@ -35,8 +35,16 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(picture.count('class="line"'), 3 + 2)
         self.assertEqual(picture.count("<rect"), 1 + 3 + 2 * 2)
         self.assertEqual(page.count("<figure"), 4)
-        for text in ("400, 4.00x", "50% exposed", "4 processes", "hidden behind backward"):
+        for text in ("400, 4.00x", "1.0 of 10.0 ms", "4 processes", "what communication costs it"):
             self.assertIn(text, picture)
             self.assertIn(text, page)
         self.assertIn("a &lt; b", page)
         self.assertNotIn("nan", picture)
+
+    def test_the_cost_of_communication_is_no_share_of_its_time(self):
+        run = run_of(2, 0)
+        for step in run.steps:
+            step["exposed_seconds"] = 0.004  # More than from the first bucket to the last.
+        text = demo.communication_text(demo.summarize(run, run))
+        self.assertIn("took 2.0 ms per step; it cost the step 4.0 ms", text)
+        self.assertNotIn("%", text)
