@@ -242,16 +242,16 @@ void Engine::check_deadlines() {
 
 bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   waiters_.fetch_add(1, std::memory_order_relaxed);
+  EngineLock held(*this);
   bool finished = false;
   {
-    EngineLock held(*this);
     const ScopeExit leave([this] { waiters_.fetch_sub(1, std::memory_order_relaxed); });
     finished = drive_locked(held, done, deadline);
   }
-  // The event that ended this may have been another sleeper's as well; and the progress thread may
-  // be waiting for waiters to leave.
-  notify_sleepers();
-  if (drives_) work_arrived_.notify_one();
+  // The progress thread may be waiting for waiters to leave. Whoever still waits sees to it later,
+  // with the lock as here, and so does whoever submits: no work is left that it has not heard of.
+  if (background_drives()) wake_background_ = true;
+  wake_sleepers_ = true;  // The event that ended this may have been another sleeper's as well.
   return finished;
 }
 

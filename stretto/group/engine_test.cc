@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <new>
 #include <optional>
@@ -94,6 +96,32 @@ TEST(Engine, AWaitThatThrowsIsOver) {
   const auto fails = []() -> bool { throw std::bad_alloc(); };
   EXPECT_THROW((void)rank.engine->drive(fails, Deadline()), std::bad_alloc);
   EXPECT_TRUE(rank.pushes());
+}
+
+// How often this process's progress thread, the only one there is, has gone to sleep.
+int sleeps_of_progress_thread() {
+  int sleeps = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream comm(task.path() / "comm"), status(task.path() / "status");
+    std::string line;
+    if (!std::getline(comm, line) || line != "stretto-engine") continue;
+    while (status >> line && line != "voluntary_ctxt_switches:") continue;
+    status >> sleeps;
+  }
+  return sleeps;
+}
+
+// To wake it takes longer than the whole of a short operation.
+TEST(Engine, AWaitThatLeavesNothingToDoDoesNotWakeTheProgressThread) {
+  constexpr int kWaits = 20;
+  const RankWithLibrary rank;
+  ASSERT_TRUE(comes_true([] { return sleeps_of_progress_thread() > 0; }));
+  const int before = sleeps_of_progress_thread();
+  for (int wait = 0; wait < kWaits; ++wait) {
+    EXPECT_TRUE(rank.engine->drive([] { return true; }, Deadline()));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_LT(sleeps_of_progress_thread() - before, kWaits / 2);
 }
 
 // As the large operations of another group do.
