@@ -27,7 +27,9 @@ add_library(stretto_build INTERFACE)
 target_include_directories(stretto_build INTERFACE
   ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
 # -fPIC for programs too: they can then share precompiled headers with libraries.
-target_compile_options(stretto_build INTERFACE -fPIC
+# An instruction for a product and a sum rounds once, and only some processors have it: without it
+# all ranks of a job, and all targets of a loop, round alike.
+target_compile_options(stretto_build INTERFACE -fPIC -ffp-contract=off
   -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # ccache has to see which precompiled header a preprocessed file used.

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/base/random.h"
+#include "stretto/codec/low_rank.h"
 
 namespace stretto {
 namespace {
@@ -41,6 +42,16 @@ TEST(Arithmetic, Divides) {
   std::vector<float> values(101, 7.0f);
   codec::divide(values, 3);
   for (const float value : values) EXPECT_EQ(value, 7.0f / 3.0f);
+}
+
+// An instruction for both rounds once, and not all processors have it.
+TEST(Arithmetic, ProductsAreRoundedBeforeTheyAreAdded) {
+  constexpr std::size_t kCount = 13;  // Vectors, and a rest.
+  constexpr float kFactor = 1 + 0x1p-12f;
+  std::vector<float> sums(kCount, -1 - 0x1p-11f);  // The square of the factor, but for 2^-24.
+  codec::add_product(sums, {1, kCount}, 1, std::vector(1, kFactor), std::vector(kCount, kFactor),
+                     1);
+  EXPECT_EQ(sums, std::vector<float>(kCount));
 }
 
 }  // namespace

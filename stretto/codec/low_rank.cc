@@ -16,7 +16,7 @@ namespace stretto::codec {
 namespace {
 
 // Four numbers at a time, by the compiler's own vectors: they exist on every processor, so all
-// ranks round alike.
+// ranks add in the same order. None fuses products and sums (-ffp-contract), so they round alike.
 using Vector = float __attribute__((vector_size(16)));
 constexpr std::size_t kLanes = sizeof(Vector) / sizeof(float);
 constexpr std::size_t kStep = 2 * kLanes;

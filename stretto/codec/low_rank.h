@@ -18,7 +18,7 @@ MatrixShape matrix_shape(std::size_t count, std::size_t rows);
 
 // The steps of PowerSGD (Vogels, Karimireddy, Jaggi, 2019). `left` has `rank` numbers for each row
 // of the matrix, one behind the other; `right` has `rank` vectors of a number for each column. Same
-// bits each time, on every processor of an architecture.
+// bits each time, on every processor.
 
 // left = matrix * right.
 void multiply(std::span<const float> matrix, MatrixShape shape, std::size_t rank,

@@ -176,19 +176,7 @@ struct ComplexProduct {
     const auto bd = Product::combine(left.imaginary, right.imaginary);
     const auto ad = Product::combine(left.real, right.imaginary);
     const auto bc = Product::combine(left.imaginary, right.real);
-    const auto bd_or_0 = yield_to_nan(ac, bd);
-    const auto bc_or_0 = yield_to_nan(ad, bc);
-    return {hn::Sub(yield_to_right(ac, bd_or_0), bd_or_0),
-            hn::Add(yield_to_right(ad, bc_or_0), bc_or_0)};
-  }
-
- private:
-  // The left operand too is zero where the other decides about NaN. That changes no result. But
-  // what is added is then no product, and no compiler can merge the two into an instruction that
-  // rounds once, which only some targets have.
-  template <class V>
-  static HWY_INLINE V yield_to_right(V left, V right) {
-    return yield_to_nan(right, left);
+    return {hn::Sub(ac, yield_to_nan(ac, bd)), Sum::combine(ad, bc)};
   }
 };
 

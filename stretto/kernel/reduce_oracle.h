@@ -113,12 +113,11 @@ std::complex<Float> combine(ReduceOp op, std::complex<Float> left, std::complex<
   if (op != ReduceOp::product) {
     return {combine(op, left.real(), right.real()), combine(op, left.imag(), right.imag())};
   }
-  // Volatile: else the compiler may round a product and a sum at once.
-  const volatile Float ac = combine(op, left.real(), right.real());
-  const volatile Float bd = combine(op, left.imag(), right.imag());
-  const volatile Float ad = combine(op, left.real(), right.imag());
-  const volatile Float bc = combine(op, left.imag(), right.real());
-  return {add_or_subtract<Float>(ac, bd, true), add_or_subtract<Float>(ad, bc, false)};
+  const Float ac = combine(op, left.real(), right.real());
+  const Float bd = combine(op, left.imag(), right.imag());
+  const Float ad = combine(op, left.real(), right.imag());
+  const Float bc = combine(op, left.imag(), right.real());
+  return {add_or_subtract(ac, bd, true), add_or_subtract(ad, bc, false)};
 }
 
 inline bool combine(ReduceOp op, bool left, bool right) {
