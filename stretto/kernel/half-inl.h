@@ -27,10 +27,13 @@ using HalfU16 = hn::Rebind<std::uint16_t, F32>;  // As many 16-bit lanes as a ve
 using FloatVector = hn::Vec<F32>;
 using BitsVector = hn::Vec<U32>;
 
-// Whether the target converts f16 in hardware, where Highway's DemoteTo rounds to nearest even.
-// Highway's emulation elsewhere truncates, and does not keep NaN.
+// Whether the target converts f16 in hardware, where Highway's DemoteTo rounds to nearest even and,
+// on both architectures, NaN keeps its sign and the top of its payload and becomes quiet, as below.
+// Highway's emulation elsewhere truncates, and does not keep NaN. A better target has a lower
+// number, those of x86 the lowest and the portable ones the highest.
 #undef STRETTO_HARDWARE_F16
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
+#if (HWY_TARGET <= HWY_AVX2 && !defined(HWY_DISABLE_F16C)) || \
+    (HWY_ARCH_ARM_A64 && HWY_TARGET < HWY_EMU128)
 #define STRETTO_HARDWARE_F16 1
 #else
 #define STRETTO_HARDWARE_F16 0
