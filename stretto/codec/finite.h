@@ -13,11 +13,11 @@
 namespace stretto::codec {
 
 inline bool are_finite(std::span<const float> values) {
-  std::uint32_t greatest = 0;  // Magnitude; those of infinity and NaN are above all others.
+  std::int32_t greatest = 0;  // Magnitude; those of infinity and NaN are above all others.
   for (const float value : values) {
-    greatest = std::max(greatest, std::bit_cast<std::uint32_t>(value) & 0x7FFFFFFF);
+    greatest = std::max(greatest, std::bit_cast<std::int32_t>(value) & 0x7FFFFFFF);
   }
-  return greatest < std::bit_cast<std::uint32_t>(std::numeric_limits<float>::infinity());
+  return greatest < std::bit_cast<std::int32_t>(std::numeric_limits<float>::infinity());
 }
 
 inline void clear_non_finite(std::span<float> values) {

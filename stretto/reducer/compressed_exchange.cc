@@ -6,6 +6,7 @@
 #include "stretto/reducer/compressed_exchange.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <numeric>
 #include <utility>
@@ -29,10 +30,19 @@ std::span<float> floats(const View& view) {
   return {reinterpret_cast<float*>(view.data), view.count};
 }
 
+// Eight sums at a time: one would wait for each addition.
 double squares(std::span<const float> values) {
-  double sum = 0;
-  for (const float value : values) sum += double{value} * double{value};
-  return sum;
+  constexpr std::size_t kSums = 8;
+  std::array<double, kSums> sums = {};
+  std::size_t i = 0;
+  for (; i + kSums <= values.size(); i += kSums) {
+    for (std::size_t j = 0; j < kSums; ++j) {
+      const double value = values[i + j];
+      sums[j] += value * value;
+    }
+  }
+  for (; i < values.size(); ++i) sums[i % kSums] += double{values[i]} * double{values[i]};
+  return std::accumulate(sums.begin(), sums.end(), 0.0);
 }
 
 }  // namespace
@@ -355,13 +365,14 @@ void CompressedReduction::clip_and_add_momentum(const FullBucket& bucket) {
     if (limit > 0) {
       const double norm = std::sqrt(squares(values));
       const auto factor = static_cast<float>(limit / norm);
-      for (std::size_t e = 0; norm > limit && std::isfinite(norm) && e < values.size(); ++e) {
-        values[e] *= factor;
+      if (norm > limit && std::isfinite(norm)) {
+        for (float& value : values) value *= factor;
       }
     }
-    std::vector<float>& momentum = by_index_[bucket.gradients[i]]->momentum;
+    const std::span<float> momentum = by_index_[bucket.gradients[i]]->momentum;
+    const float kept = options_.momentum;
     for (std::size_t e = 0; e < momentum.size(); ++e) {
-      values[e] += options_.momentum * momentum[e];
+      values[e] += kept * momentum[e];
       momentum[e] = std::isfinite(values[e]) ? values[e] : 0.0f;
     }
   }
@@ -373,8 +384,9 @@ void CompressedReduction::add_residuals(const FullBucket& bucket) {
     Gradient& gradient = *by_index_[bucket.gradients[i]];
     if (bucket.is_silent(i) || !std::exchange(gradient.has_residual, false)) continue;
     const std::span<float> values = floats(bucket.gradient_views[i]);
-    for (std::size_t e = 0; e < gradient.residual.size(); ++e) values[e] += gradient.residual[e];
-    std::ranges::fill(gradient.residual, 0.0f);
+    const std::span<float> residual = gradient.residual;
+    for (std::size_t e = 0; e < residual.size(); ++e) values[e] += residual[e];
+    std::ranges::fill(residual, 0.0f);
   }
 }
 

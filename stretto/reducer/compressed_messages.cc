@@ -105,9 +105,10 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
                      .cleared = cleared,
                      .stopped_by = of_sum ? exchange.stopped_by[i] : std::nullopt},
                     scratch_, exchange.own);
-    // Of a whole sum nothing is left.
-    for (std::size_t e = 0; sets_aside && !is_whole_sum && e < part.count; ++e) {
-      gradient.residual[part.first + e] += carry[e] * static_cast<float>(divisor);
+    if (sets_aside && !is_whole_sum) {  // Of a whole sum nothing is left.
+      const auto residual = std::span(gradient.residual).subspan(part.first, part.count);
+      const auto factor = static_cast<float>(divisor);
+      for (std::size_t e = 0; e < part.count; ++e) residual[e] += carry[e] * factor;
     }
     const std::size_t bytes = exchange.own.size() - before;
     this_step_.message_bytes += bytes;

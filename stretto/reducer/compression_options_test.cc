@@ -86,12 +86,16 @@ TEST(CompressionOptions, DenseStepsGoOnWithTheSameMomentum) {
 
 TEST(CompressionOptions, ClipsWhatOneRankAdds) {
   run_ranks(4, [](Communicator& communicator) {
+    constexpr std::size_t kCount = 19;  // Some more than are squared at a time.
     Steps steps(communicator, {.codec = top_k({.density = 1}), .min_elements = 1, .clip_norm = 10},
-                2);
-    const Floats sum =
-        steps.sum_of(communicator.rank() == Rank(0) ? Floats{30, 40} : Floats{0.5f, 0});
-    EXPECT_FLOAT_EQ(sum[0], 3 + 1.5f);
-    EXPECT_FLOAT_EQ(sum[1], 4);
+                kCount);
+    const bool is_great = communicator.rank() == Rank(0);
+    Floats own(kCount);
+    own[5] = is_great ? 30 : 0.5f;
+    own[18] = is_great ? 40 : 0;
+    const Floats sum = steps.sum_of(own);
+    EXPECT_FLOAT_EQ(sum[5], 3 + 1.5f);
+    EXPECT_FLOAT_EQ(sum[18], 4);
   });
 }
 

@@ -65,7 +65,8 @@ void CompressedReduction::find_left_factors(Exchange& exchange) {
       std::ranges::fill(factors.left, 0.0f);
     } else {
       if (!options_.error_feedback) std::ranges::fill(matrix, 0.0f);
-      for (std::size_t e = 0; e < matrix.size(); ++e) matrix[e] += exchange.values[i][e];
+      const std::span<const float> values = exchange.values[i];
+      for (std::size_t e = 0; e < matrix.size(); ++e) matrix[e] += values[e];
       if (options_.non_finite == NonFinite::zero) codec::clear_non_finite(matrix);
       codec::multiply(matrix, factors.shape, factors.rank, factors.right, factors.left);
       // The factors tell all ranks; a step that another bucket stops must not leave it here.
