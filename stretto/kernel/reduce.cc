@@ -119,11 +119,18 @@ Status check(const Reduction& reduction) {
 // Whether every output is an input. Then its lines are in the cache when they are written, as they
 // were just read: non-temporal stores would save nothing, and measure down to half the speed.
 bool is_in_place(const Reduction& reduction) {
-  const auto is_input = [&](const void* output) {
-    return std::any_of(reduction.inputs.begin(), reduction.inputs.end(),
-                       [&](const Input& input) { return input.data == output; });
-  };
-  return std::all_of(reduction.outputs.begin(), reduction.outputs.end(), is_input);
+  const std::span<const Input> inputs = reduction.inputs;
+  std::size_t next = 0;  // Ranks come in one order, or in a rotation of it: no search for each.
+  return std::all_of(reduction.outputs.begin(), reduction.outputs.end(), [&](const void* output) {
+    if (inputs[next].data != output) {
+      const auto found = std::find_if(inputs.begin(), inputs.end(),
+                                      [&](const Input& input) { return input.data == output; });
+      if (found == inputs.end()) return false;
+      next = static_cast<std::size_t>(found - inputs.begin());
+    }
+    if (++next == inputs.size()) next = 0;
+    return true;
+  });
 }
 
 template <class T, class Wide>

@@ -137,6 +137,7 @@ std::vector<Shape> shapes() {
       {.name = "f32_sum_16_to_16", .inputs = 16, .outputs = 16},
       {.name = "f32_sum_2_to_2_in_place", .in_place = true},
       {.name = "f32_sum_4_to_4_in_place", .inputs = 4, .outputs = 4, .in_place = true},
+      {.name = "f32_sum_64_to_64_in_place", .inputs = 64, .outputs = 64, .in_place = true},
       {.name = "f32_mean_of_4_to_4", .divisor = 4, .inputs = 4, .outputs = 4},
       {.name = "f32_mean_of_3_to_3", .divisor = 3, .inputs = 3, .outputs = 3},
       {.name = "f32_max_4_to_4", .op = ReduceOp::max, .inputs = 4, .outputs = 4},
