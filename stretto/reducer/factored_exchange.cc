@@ -34,6 +34,29 @@ void append(std::span<const float> values, std::vector<float>& out) {
   out.insert(out.end(), values.begin(), values.end());
 }
 
+// Some rows of a gradient, as a matrix of their own.
+struct Rows {
+  std::size_t first;  // Element, and how many there are.
+  std::size_t count;
+  codec::MatrixShape shape;
+  std::span<float> left;  // Their factors.
+};
+
+// Few enough at a time to stay in the first-level cache from one loop of `visit` to the next.
+template <class Visit>
+void visit_rows(Factors& factors, std::size_t count, const Visit& visit) {
+  constexpr std::size_t kElements = 2048;
+  const auto [rows, columns] = factors.shape;
+  const std::size_t step = columns < kElements ? kElements / std::max<std::size_t>(columns, 1) : 1;
+  for (std::size_t row = 0; row < rows; row += step) {
+    const codec::MatrixShape some{std::min(step, rows - row), columns};
+    const std::size_t first = std::min(count, row * columns);
+    const auto left = std::span(factors.left).subspan(row * factors.rank);
+    visit(Rows{first, std::min(some.rows * columns, count - first), some,
+               left.first(some.rows * factors.rank)});
+  }
+}
+
 }  // namespace
 
 bool Factors::found_nothing() const { return is_zero(left); }
@@ -64,11 +87,14 @@ void CompressedReduction::find_left_factors(Exchange& exchange) {
     if (exchange.silent[i] != 0) {
       std::ranges::fill(factors.left, 0.0f);
     } else {
-      if (!options_.error_feedback) std::ranges::fill(matrix, 0.0f);
       const std::span<const float> values = exchange.values[i];
-      for (std::size_t e = 0; e < matrix.size(); ++e) matrix[e] += values[e];
-      if (options_.non_finite == NonFinite::zero) codec::clear_non_finite(matrix);
-      codec::multiply(matrix, factors.shape, factors.rank, factors.right, factors.left);
+      visit_rows(factors, matrix.size(), [&](const Rows& rows) {
+        const std::span<float> some = matrix.subspan(rows.first, rows.count);
+        if (!options_.error_feedback) std::ranges::fill(some, 0.0f);
+        for (std::size_t e = 0; e < some.size(); ++e) some[e] += values[rows.first + e];
+        if (options_.non_finite == NonFinite::zero) codec::clear_non_finite(some);
+        codec::multiply(some, rows.shape, factors.rank, factors.right, rows.left);
+      });
       // The factors tell all ranks; a step that another bucket stops must not leave it here.
       if (!are_finite(factors.left)) codec::clear_non_finite(matrix);
     }
@@ -119,16 +145,22 @@ void CompressedReduction::multiply_factors(Exchange& exchange) {
     Gradient& gradient = *exchange.gradients[i];
     Factors& factors = gradient.factors;
     const std::span<float> values = exchange.values[i];
-    std::ranges::fill(values, 0.0f);
     if (factors.found_nothing()) {
+      std::ranges::fill(values, 0.0f);
       // What nobody has used, or is zero, goes on with the factors that it has.
       if (sums[factors.right.size() - 1] != 0) factors.draw_right(gradient.key);
       sums = sums.subspan(factors.right.size());
       continue;
     }
     take(sums, factors.right);
-    codec::add_product(values, factors.shape, factors.rank, factors.left, factors.right, 1);
-    if (factors.is_finite() && are_finite(values)) {
+    bool is_finite = factors.is_finite();
+    visit_rows(factors, values.size(), [&](const Rows& rows) {
+      const std::span<float> some = values.subspan(rows.first, rows.count);
+      std::ranges::fill(some, 0.0f);
+      codec::add_product(some, rows.shape, factors.rank, rows.left, factors.right, 1);
+      is_finite = is_finite && are_finite(some);
+    });
+    if (is_finite) {
       factors.draw_zero_columns(gradient.key);
       continue;
     }
