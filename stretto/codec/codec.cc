@@ -120,6 +120,17 @@ Result<std::size_t> Codec::decode_add(std::span<const std::byte> bytes,
   return sizeof(Header) + payload.bytes.size();
 }
 
+Result<std::size_t> Codec::check(std::span<const std::byte> bytes, const codec::Position& position,
+                                 codec::Scratch& scratch, std::size_t count) const {
+  STRETTO_ASSIGN_OR_RETURN(const Payload payload, open(bytes, position, scratch, count));
+  return sizeof(Header) + payload.bytes.size();
+}
+
+void Codec::add_section(std::span<const std::byte> message, std::size_t count, std::size_t first,
+                        std::span<float> sums) const {
+  read_section(message.subspan(sizeof(Header)), count, first, sums);
+}
+
 void Codec::encode_extract(const codec::Extract& extract, std::size_t count,
                            const codec::Position& position, std::span<std::byte> message) const {
   Header header = header_of(count, position);
@@ -137,6 +148,11 @@ Result<codec::Extract> Codec::decode_extract(std::span<const std::byte> bytes,
   codec::Extract extract;
   if (!read_extract(payload, extract)) return Status(StatusCode::protocol, kNoMessage);
   return extract;
+}
+
+void Codec::read_section(std::span<const std::byte>, std::size_t, std::size_t,
+                         std::span<float>) const {
+  STRETTO_CHECK(false, "'{}' has no sections", name());
 }
 
 void Codec::write_extract(const codec::Extract&, std::size_t, std::span<std::byte>) const {

@@ -7,11 +7,13 @@
 
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -86,6 +88,31 @@ void bench_decode(benchmark::State& state, const std::shared_ptr<const Codec>& c
                                                   benchmark::Counter::kIsIterationInvariantRate);
 }
 
+// The sum of four ranks' messages, one after the other or a section of all at a time.
+void bench_sum(benchmark::State& state, const std::shared_ptr<const Codec>& codec, bool by_sections,
+               std::size_t count) {
+  constexpr int kRanks = 4;
+  const std::vector<float> gradient = gradient_of(count);
+  std::vector<float> carry(count), sums(count);
+  std::vector<std::byte> message;
+  codec::Scratch scratch;
+  codec->encode({carry, gradient, {}}, scratch, message);
+  const std::vector<std::vector<std::byte>> messages(kRanks, message);
+  const std::size_t length = by_sections ? codec->section() : count;
+  for (auto _ : state) {
+    for (const auto& each : messages) {
+      if (!codec->check(each, {}, scratch, count).ok()) state.SkipWithError("not decoded");
+    }
+    for (std::size_t first = 0; first < count; first += length) {
+      const auto some = std::span(sums).subspan(first, std::min(length, count - first));
+      std::ranges::fill(some, 0.0f);
+      for (const auto& each : messages) codec->add_section(each, count, first, some);
+    }
+    benchmark::ClobberMemory();
+  }
+  count_bytes(state, count);
+}
+
 // What decoding `density` of the elements cannot be faster than: it adds to as many places.
 void bench_scatter(benchmark::State& state, double density, std::size_t count) {
   Random random(1);
@@ -157,6 +184,11 @@ void register_size(const std::string& size, std::size_t count) {
         [=](benchmark::State& state) { bench_encode(state, codec, count); });
     add("decode " + codec->name(),
         [=](benchmark::State& state) { bench_decode(state, codec, count); });
+    if (codec->section() == 0) continue;
+    for (const bool by_sections : {false, true}) {
+      add((by_sections ? "sum by sections of " : "sum of ") + codec->name(),
+          [=](benchmark::State& state) { bench_sum(state, codec, by_sections, count); });
+    }
   }
 }
 

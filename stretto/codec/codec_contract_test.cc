@@ -199,6 +199,25 @@ TEST_P(CodecContract, SeveralMessagesStandOneBehindTheOther) {
   EXPECT_EQ(*std::max_element(sums.begin(), sums.end()), 2.0f);
 }
 
+TEST_P(CodecContract, SectionsAddUpToTheWhole) {
+  if (codec_.section() == 0) return;
+  Random random(GetParam() + 4);
+  for (const std::size_t rest : {0, 1, 300, 20000}) {
+    const std::size_t count = 2 * codec_.section() + rest;
+    Floats carry(count), sums(count);
+    const Message message = encoded(codec_, carry, random_values(count, random));
+    codec::Scratch scratch;
+    const auto length = codec_.check(message, kPosition, scratch, count);
+    ASSERT_TRUE(length.ok());
+    EXPECT_EQ(length.value(), message.size());
+    for (std::size_t first = 0; first < count; first += codec_.section()) {
+      const std::size_t some = std::min(codec_.section(), count - first);
+      codec_.add_section(message, count, first, std::span(sums).subspan(first, some));
+    }
+    EXPECT_TRUE(are_same_bits(sums, decoded(codec_, message, count))) << rest;
+  }
+}
+
 TEST_P(CodecContract, InfinityAndNaNAreSeenAndNotKept) {
   for (const float wrong : {kNaN, kInfinity, -kInfinity}) {
     Floats gradient(1000, 0.25f);

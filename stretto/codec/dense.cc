@@ -21,13 +21,12 @@ std::size_t write_all(std::span<float> carry, std::vector<std::byte>& out) {
   return carry.size();
 }
 
-bool add_all(std::span<const std::byte> bytes, std::span<float> sums) {
+void add_all(std::span<const std::byte> bytes, std::span<float> sums) {
   for (std::size_t i = 0; i < sums.size(); ++i) {
     float value = 0;
     std::memcpy(&value, bytes.data() + i * sizeof(value), sizeof(value));
     sums[i] += value;
   }
-  return true;
 }
 
 class Dense final : public WholeCodec {
@@ -41,8 +40,9 @@ class Dense final : public WholeCodec {
   std::size_t write(const Task& task, std::vector<std::byte>& out) const override {
     return write_all(task.carry, out);
   }
-  bool read(const Payload& payload, std::span<float> sums) const override {
-    return add_all(payload.bytes, sums);
+  void read_section(std::span<const std::byte> payload, std::size_t, std::size_t first,
+                    std::span<float> sums) const override {
+    add_all(payload.subspan(first * sizeof(float)), sums);
   }
 };
 
@@ -71,8 +71,9 @@ class Nonzeros final : public SparseCodec {
     return write_all(task.carry, out);
   }
   bool read(const Payload& payload, std::span<float> sums) const override {
-    const bool is_dense = payload.values == sums.size();
-    return is_dense ? add_all(payload.bytes, sums) : SparseCodec::read(payload, sums);
+    if (payload.values != sums.size()) return SparseCodec::read(payload, sums);
+    add_all(payload.bytes, sums);
+    return true;
   }
 };
 

@@ -55,9 +55,10 @@ class Halved final : public WholeCodec {
     narrow_and_keep_rest<Number>(task.carry, clip_, {to, count * sizeof(Number)});
     return count;
   }
-  bool read(const Payload& payload, std::span<float> sums) const override {
-    widen_and_add<Number>(payload.bytes.first(sums.size() * sizeof(Number)), sums);
-    return true;
+  void read_section(std::span<const std::byte> payload, std::size_t, std::size_t first,
+                    std::span<float> sums) const override {
+    widen_and_add<Number>(payload.subspan(first * sizeof(Number), sums.size() * sizeof(Number)),
+                          sums);
   }
   std::optional<Extraction> extraction(std::size_t, std::uint64_t) const override {
     return Extraction{.rounded = dtype_of<Number>,

@@ -27,13 +27,13 @@ class Int8 final : public WholeCodec {
         {reinterpret_cast<std::uint8_t*>(to) + count, kernel::int8_blocks(count)});
     return count;
   }
-  bool read(const Payload& payload, std::span<float> sums) const override {
-    const std::byte* const from = payload.bytes.data();
-    kernel::add_int8({reinterpret_cast<const std::int8_t*>(from), sums.size()},
-                     {reinterpret_cast<const std::uint8_t*>(from) + sums.size(),
-                      kernel::int8_blocks(sums.size())},
-                     sums);
-    return true;
+  void read_section(std::span<const std::byte> payload, std::size_t count, std::size_t first,
+                    std::span<float> sums) const override {
+    const std::byte* const codes = payload.data() + first;
+    const std::byte* const scales = payload.data() + count + first / kernel::kInt8Block;
+    kernel::add_int8(
+        {reinterpret_cast<const std::int8_t*>(codes), sums.size()},
+        {reinterpret_cast<const std::uint8_t*>(scales), kernel::int8_blocks(sums.size())}, sums);
   }
 
   std::optional<Extraction> extraction(std::size_t, std::uint64_t) const override {

@@ -9,10 +9,8 @@
 namespace stretto::codec {
 namespace {
 
-// Block by block, so that neither side needs more room than for one.
-constexpr std::size_t kSection = std::size_t{64} * kernel::kOneBitBlock;
-
-// Signs in words, then scales, padded to 8 bytes: for each section of 64 blocks.
+// Signs in words, then scales, padded to 8 bytes: for each section, so that neither side needs more
+// room than for one.
 class OneBit final : public WholeCodec {
  public:
   explicit OneBit(const RoundingOptions& options)
@@ -35,7 +33,8 @@ class OneBit final : public WholeCodec {
     return count / kSection * section_bytes(kSection) + section_bytes(count % kSection);
   }
   std::size_t write(const Task& task, std::vector<std::byte>& out) const override;
-  bool read(const Payload& payload, std::span<float> sums) const override;
+  void read_section(std::span<const std::byte> payload, std::size_t, std::size_t first,
+                    std::span<float> sums) const override;
 
   const bool stochastic_;
 };
@@ -63,18 +62,18 @@ std::size_t OneBit::write(const Task& task, std::vector<std::byte>& out) const {
   return task.carry.size();
 }
 
-bool OneBit::read(const Payload& payload, std::span<float> sums) const {
-  const std::byte* from = payload.bytes.data();
+void OneBit::read_section(std::span<const std::byte> payload, std::size_t, std::size_t first,
+                          std::span<float> sums) const {
+  const std::byte* from = payload.data() + first / kSection * section_bytes(kSection);
   Room room;
-  for (std::size_t first = 0; first < sums.size(); first += kSection) {
-    const std::size_t count = std::min(kSection, sums.size() - first);
+  for (std::size_t done = 0; done < sums.size(); done += kSection) {
+    const std::size_t count = std::min(kSection, sums.size() - done);
     std::memcpy(room.signs, from, sign_bytes(count));
     std::memcpy(room.scales, from + sign_bytes(count), scale_bytes(count));
     kernel::add_one_bit({room.signs, kernel::one_bit_words(count)},
-                        {room.scales, kernel::one_bit_blocks(count)}, sums.subspan(first, count));
+                        {room.scales, kernel::one_bit_blocks(count)}, sums.subspan(done, count));
     from += section_bytes(count);
   }
-  return true;
 }
 
 }  // namespace

@@ -11,11 +11,21 @@
 
 namespace stretto::codec {
 
+// Of one_bit(), which has written them so since it is there; whole blocks of all others.
+inline constexpr std::size_t kSection = std::size_t{64} * kernel::kOneBitBlock;
+
 // Something of every element, so messages need no indices.
 class WholeCodec : public Codec {
+ public:
+  std::size_t section() const final { return kSection; }
+
  protected:
   using Codec::Codec;
 
+  bool read(const Payload& payload, std::span<float> sums) const final {
+    read_section(payload.bytes, payload.count, 0, sums);
+    return true;
+  }
   std::optional<std::size_t> values_of(std::size_t count, std::uint64_t) const override {
     return count;
   }

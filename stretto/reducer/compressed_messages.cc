@@ -164,31 +164,77 @@ void CompressedReduction::decode_parts(Exchange& exchange, std::span<const std::
       if (!exchange.stopped_by[i]) exchange.stopped_by[i] = Rank(static_cast<std::int32_t>(from));
       return;
     }
-    // Of a sum the rank that has stopped it, or the one that found it so without any.
-    const std::optional<Rank> named = length.status().rank();
-    const bool is_of_sum = exchange.has_parts() && of_sum;
-    const bool is_named = is_of_sum && named && *named < Rank(ranks_);
-    const Rank whose = is_named ? *named : Rank(static_cast<std::int32_t>(from));
-    const Status status(
-        code,
-        fmt::format("gradient {} {} rank {}, in step {}: {}", exchange.gradients[i]->name,
-                    is_of_sum && !is_named ? "as added up by" : "of", whose.value(), step_,
-                    length.status().message()),
-        whose);
-    // What stops all ranks needs no more words; the rest only this rank may have seen.
-    if (code != StatusCode::invalid_argument) communicator_->abort(std::string(status.message()));
-    status.or_throw();
+    refuse_message(exchange, i, from, exchange.has_parts() && of_sum, length.status());
+  }
+}
+
+void CompressedReduction::refuse_message(const Exchange& exchange, std::size_t i, std::size_t from,
+                                         bool is_of_sum, const Status& why) {
+  // Of a sum the rank that has stopped it, or the one that found it so without any.
+  const std::optional<Rank> named = why.rank();
+  const bool is_named = is_of_sum && named && *named < Rank(ranks_);
+  const Rank whose = is_named ? *named : Rank(static_cast<std::int32_t>(from));
+  const Status status(
+      why.code(),
+      fmt::format("gradient {} {} rank {}, in step {}: {}", exchange.gradients[i]->name,
+                  is_of_sum && !is_named ? "as added up by" : "of", whose.value(), step_,
+                  why.message()),
+      whose);
+  // What stops all ranks needs no more words; the rest only this rank may have seen.
+  if (why.code() != StatusCode::invalid_argument) {
+    communicator_->abort(std::string(status.message()));
+  }
+  status.or_throw();
+}
+
+// Calls use(rank, messages) with what each rank has sent behind its first `begin` bytes.
+template <class Use>
+void CompressedReduction::for_each_rank(const Exchange& exchange, std::size_t begin,
+                                        const Use& use) {
+  std::span<const std::byte> rest = exchange.all;
+  for (std::size_t rank = 0; rank < exchange.lengths.size(); ++rank) {
+    const std::size_t length = exchange.lengths[rank];
+    use(rank, rest.first(length).subspan(std::min(begin, length)));
+    rest = rest.subspan(length);
+  }
+}
+
+// Of gradients that are gathered, all by codecs that have sections, whose messages have fixed
+// lengths: a gradient's begins at the same place on all ranks.
+void CompressedReduction::decode_by_sections(Exchange& exchange) {
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
+    const Codec& codec = *exchange.gradients[i]->codec;
+    const std::span<float> values = exchange.values[i];
+    const Part part = part_of(exchange, i, 0, false);
+    std::size_t length = 0;
+    for_each_rank(exchange, begin, [&](std::size_t rank, std::span<const std::byte> message) {
+      const auto checked = codec.check(message, part.position, scratch_, values.size());
+      if (!checked.ok()) refuse_message(exchange, i, rank, false, checked.status());
+      length = checked.value();
+    });
+    for (std::size_t first = 0; first < values.size(); first += codec.section()) {
+      const auto sums = values.subspan(first, std::min(codec.section(), values.size() - first));
+      std::ranges::fill(sums, 0.0f);
+      for_each_rank(exchange, begin, [&](std::size_t, std::span<const std::byte> message) {
+        codec.add_section(message, values.size(), first, sums);
+      });
+      if (exchange.op == ReduceOp::mean) codec::divide(sums, ranks_);
+    }
+    begin += length;
   }
 }
 
 void CompressedReduction::decode(Exchange& exchange) {
-  for (const std::span<float> values : exchange.values) std::ranges::fill(values, 0.0f);
-  std::span<const std::byte> rest = exchange.all;
-  for (std::size_t rank = 0; rank < exchange.lengths.size(); ++rank) {
-    decode_parts(exchange, rest.first(exchange.lengths[rank]), rank, rank, true);
-    rest = rest.subspan(exchange.lengths[rank]);
-  }
   this_step_.received_bytes += exchange.all.size() - exchange.own.size();
+  const auto has_sections = [](const Gradient* each) { return each->codec->section() > 0; };
+  if (!exchange.has_parts() && std::ranges::all_of(exchange.gradients, has_sections)) {
+    return decode_by_sections(exchange);
+  }
+  for (const std::span<float> values : exchange.values) std::ranges::fill(values, 0.0f);
+  for_each_rank(exchange, 0, [&](std::size_t rank, std::span<const std::byte> messages) {
+    decode_parts(exchange, messages, rank, rank, true);
+  });
   for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
     const int divisor = divisor_of(exchange, i);
     if (divisor > 1) {

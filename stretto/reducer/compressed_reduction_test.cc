@@ -93,6 +93,28 @@ std::vector<std::shared_ptr<const Codec>> codecs() {
 constexpr CompressedExchange kExchanges[] = {CompressedExchange::gather, CompressedExchange::divide,
                                              CompressedExchange::combine};
 
+// Which are decoded a section at a time.
+TEST(CompressedReduction, LongGradientsAreAddedUpToTheEnd) {
+  constexpr std::size_t kCount = 100001;
+  run_ranks(2, [](Communicator& communicator, int rank) {
+    Reducer reducer(communicator, {{"w", DType::f32, kCount}, {"v", DType::f32, 3}},
+                    {.hook = compressing({.codec = int8(), .min_elements = 1})});
+    for (const std::size_t i : {1, 0}) {
+      // What int8() says exactly.
+      for (std::size_t e = 0; e < floats(reducer, i).size(); ++e) {
+        floats(reducer, i)[e] = static_cast<float>(e % 7) + static_cast<float>(rank);
+      }
+      reducer.mark_ready(i);
+    }
+    reducer.finalize();
+    for (const std::size_t i : {0, 1}) {
+      for (std::size_t e = 0; e < floats(reducer, i).size(); ++e) {
+        ASSERT_EQ(floats(reducer, i)[e], static_cast<float>(e % 7) + 0.5f) << e;
+      }
+    }
+  });
+}
+
 TEST(CompressedReduction, RanksAgreeBitForBitAndAgain) {
   for (const CompressedExchange exchange : kExchanges) {
     for (const auto& codec : codecs()) {

@@ -132,6 +132,17 @@ class Codec : public Compressor {
   // codec makes such bytes. Then `sums` may have changed.
   Result<std::size_t> decode_add(std::span<const std::byte> bytes, const codec::Position& position,
                                  codec::Scratch& scratch, std::span<float> sums) const;
+  // For the sum of several messages, of codecs that say something of each element: so many elements
+  // at a time, which stay in the cache until all have been added. 0: decode_add() is all there is.
+  virtual std::size_t section() const { return 0; }
+  // The length of the message at the beginning of `bytes`, of `count` elements. Fails as
+  // decode_add() does.
+  Result<std::size_t> check(std::span<const std::byte> bytes, const codec::Position& position,
+                            codec::Scratch& scratch, std::size_t count) const;
+  // Adds what such a message, which has been checked, says of the elements from `first` on, a
+  // multiple of section(): of so many, or of those that are left.
+  void add_section(std::span<const std::byte> message, std::size_t count, std::size_t first,
+                   std::span<float> sums) const;
 
   // Of a vector in memory that the host cannot read, what is to be done there. Nothing: it is to be
   // encoded on the host. Messages have a fixed length where there is something.
@@ -205,6 +216,9 @@ class Codec : public Compressor {
   virtual std::size_t write(const Task& task, std::vector<std::byte>& out) const = 0;
   // False if no codec makes such bytes.
   virtual bool read(const Payload& payload, std::span<float> sums) const = 0;
+  // The same of the elements from `first` on, for codecs that have sections. Cannot fail.
+  virtual void read_section(std::span<const std::byte> payload, std::size_t count,
+                            std::size_t first, std::span<float> sums) const;
   // The same of codecs that have an extraction.
   virtual void write_extract(const codec::Extract& extract, std::size_t count,
                              std::span<std::byte> payload) const;

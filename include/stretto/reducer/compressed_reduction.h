@@ -239,11 +239,16 @@ class CompressedReduction : public CommunicationHook {
   void add_up(Exchange& exchange);
   void decode_parts(Exchange& exchange, std::span<const std::byte> messages, std::size_t from,
                     std::size_t adder, bool of_sum);
+  void refuse_message(const Exchange& exchange, std::size_t i, std::size_t from, bool is_of_sum,
+                      const Status& why);
   void clip_and_add_momentum(const FullBucket& bucket);
   void add_residuals(const FullBucket& bucket);
   void stop_at_non_finite(const FullBucket& full, bool is_compressed) const;
   void finish_messages(const FullBucket& full, Bucket& bucket);
   void decode(Exchange& exchange);
+  template <class Use>
+  static void for_each_rank(const Exchange& exchange, std::size_t begin, const Use& use);
+  void decode_by_sections(Exchange& exchange);
 
   const CompressionOptions options_;
   std::map<std::string, std::unique_ptr<Gradient>> gradients_;
