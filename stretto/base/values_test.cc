@@ -16,6 +16,7 @@
 #include "stretto/base/parse_number.h"
 #include "stretto/base/printable.h"
 #include "stretto/base/random.h"
+#include "stretto/base/rank_set.h"
 #include "stretto/base/ring_queue.h"
 
 namespace stretto {
@@ -198,6 +199,35 @@ TEST(RingQueueTest, PoppedItemsAreDestroyedAtOnce) {
   EXPECT_EQ(item.use_count(), 2);
   queue.pop();
   EXPECT_EQ(item.use_count(), 1);
+}
+
+std::vector<std::size_t> ranks_of(const RankSet& set) {
+  std::vector<std::size_t> ranks;
+  set.for_each([&](std::size_t rank) { ranks.push_back(rank); });
+  return ranks;
+}
+
+TEST(RankSetTest, VisitsWhatIsInIt) {
+  RankSet set(129);
+  EXPECT_TRUE(ranks_of(set).empty());
+  for (const std::size_t rank : {128u, 64u, 0u, 63u, 64u}) set.insert(rank);
+  EXPECT_EQ(ranks_of(set), (std::vector<std::size_t>{0, 63, 64, 128}));
+  set.erase(64);
+  set.erase(65);
+  EXPECT_EQ(ranks_of(set), (std::vector<std::size_t>{0, 63, 128}));
+}
+
+TEST(RankSetTest, MayChangeWhileItIsVisited) {
+  RankSet set(129);
+  for (const std::size_t rank : {5u, 70u}) set.insert(rank);
+  std::vector<std::size_t> visited;
+  set.for_each([&](std::size_t rank) {
+    visited.push_back(rank);
+    set.erase(rank);
+    if (rank == 70) set.insert(3);
+  });
+  EXPECT_EQ(visited, (std::vector<std::size_t>{5, 70}));
+  EXPECT_EQ(ranks_of(set), std::vector<std::size_t>{3});
 }
 
 }  // namespace
