@@ -168,6 +168,7 @@ class Endpoint {
   std::unique_ptr<SleepFlag> sleep_flag_;
   std::unique_ptr<DataPlane> data_plane_;  // May be null.
   UnexpectedQueue unexpected_;
+  std::size_t unexpected_count_ = 0;         // Of all peers; another data plane does not count.
   RankVector<std::unique_ptr<Peer>> peers_;  // Null at rank_.
   RankVector<ProcessHandle> processes_;
   FileDescriptor poll_;

@@ -15,8 +15,9 @@ namespace stretto::transport {
 // are announced (RTS) and go when the receiver has cleared them (CTS). Not thread safe.
 class FrameMessages final : public DataPlane {
  public:
-  FrameMessages(Rank self, Rank peer, OutputQueue& output)
-      : output_(&output), matcher_(self, peer) {}
+  // `unexpected_count`: see Matcher.
+  FrameMessages(Rank self, Rank peer, OutputQueue& output, std::size_t* unexpected_count = nullptr)
+      : output_(&output), matcher_(self, peer, unexpected_count) {}
 
   void send(Request& request) override;
   void recv(Request& request) override;

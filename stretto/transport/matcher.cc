@@ -64,6 +64,7 @@ Matcher::Unexpected& Matcher::keep(const Frame& frame, std::size_t bytes) {
   unexpected.complete = frame.kind == FrameKind::announce;
   unexpected.claimed_by = nullptr;
   unexpected.orphaned = false;
+  if (unexpected_count_ != nullptr) ++*unexpected_count_;
   if (unexpected.complete) {
     ++announced_;
   } else {
@@ -73,6 +74,7 @@ Matcher::Unexpected& Matcher::keep(const Frame& frame, std::size_t bytes) {
 }
 
 void Matcher::drop(Unexpected& unexpected) {
+  if (unexpected_count_ != nullptr) --*unexpected_count_;
   if (unexpected.frame.kind == FrameKind::announce) {
     --announced_;
   } else {

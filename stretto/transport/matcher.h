@@ -29,7 +29,10 @@ class Matcher {
     bool orphaned = false;  // Forgotten while its bytes were still coming.
   };
 
-  explicit Matcher(Rank self, Rank peer) : self_(self), peer_(peer) {}
+  // `unexpected_count`: of those that this and the other matchers of a rank keep, for whoever would
+  // look through all of them. May be null.
+  Matcher(Rank self, Rank peer, std::size_t* unexpected_count = nullptr)
+      : self_(self), peer_(peer), unexpected_count_(unexpected_count) {}
 
   // A receive has been posted. If its message is here, takes it (and ends the request). Returns
   // whether the peer must be told that a large message may come.
@@ -94,6 +97,7 @@ class Matcher {
 
   Rank self_;
   Rank peer_;
+  std::size_t* unexpected_count_;
   std::vector<Posted> receives_;
   // A list: the parser keeps a pointer to the one that is being filled.
   std::list<Unexpected> unexpected_;

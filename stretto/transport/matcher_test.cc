@@ -47,7 +47,8 @@ class MatcherTest : public ::testing::Test {
     return *unexpected;
   }
 
-  Matcher matcher_{5, 6};
+  std::size_t unexpected_count_ = 0;
+  Matcher matcher_{5, 6, &unexpected_count_};
   std::vector<std::unique_ptr<Receive>> receives_;
 };
 
@@ -255,9 +256,11 @@ TEST_F(MatcherTest, ForgettingConcernsOneGroup) {
   EXPECT_FALSE(others.done());
   // The parser is still writing to it.
   EXPECT_GT(matcher_.unexpected_bytes(), 0u);
+  EXPECT_EQ(unexpected_count_, 1u);
   std::fill(coming.bytes.begin(), coming.bytes.end(), std::byte{2});
   EXPECT_FALSE(matcher_.unexpected_complete(coming));
   EXPECT_EQ(matcher_.unexpected_bytes(), 0u);
+  EXPECT_EQ(unexpected_count_, 0u);
   send.key = cleared;
   EXPECT_FALSE(matcher_.post_waiting_send(send)) << "the clear was forgotten as well";
 }
@@ -269,7 +272,9 @@ TEST_F(MatcherTest, LosingThePeerKeepsWhatItSent) {
   whole.message = 99;
   matcher_.unexpected_complete(arrive_unexpected(3, std::byte{3}, whole));
   announce(kLarge, {.group = 1, .message = 50});
+  EXPECT_EQ(unexpected_count_, 2u);
   matcher_.lose(Status(StatusCode::peer_lost, "gone"));
+  EXPECT_EQ(unexpected_count_, 1u);
   EXPECT_EQ(posted.status().code(), StatusCode::peer_lost);
   EXPECT_TRUE(matcher_.has_arrived(whole));
   EXPECT_FALSE(matcher_.has_arrived({.group = 1, .message = 50})) << "its bytes are with the peer";
@@ -277,6 +282,7 @@ TEST_F(MatcherTest, LosingThePeerKeepsWhatItSent) {
   EXPECT_FALSE(matcher_.post_receive(late));
   EXPECT_TRUE(late.done() && late.status().ok());
   EXPECT_EQ(matcher_.unexpected_bytes(), 0u);
+  EXPECT_EQ(unexpected_count_, 0u);
 }
 
 TEST_F(MatcherTest, ClearsWithoutEndAreRefused) {

@@ -40,10 +40,10 @@ std::uint32_t rank_number(const std::optional<Rank>& rank) {
 }  // namespace
 
 Peer::Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* const* listener,
-           DataPlane* plane)
+           DataPlane* plane, std::size_t* unexpected_count)
     : ranks_(ranks), link_(std::move(link)), listener_(listener), plane_(plane) {
   if (plane_ != nullptr) return;
-  messages_ = std::make_unique<FrameMessages>(ranks.self, ranks.peer, output_);
+  messages_ = std::make_unique<FrameMessages>(ranks.self, ranks.peer, output_, unexpected_count);
   plane_ = messages_.get();
 }
 

@@ -31,9 +31,9 @@ class Peer final : private FrameReader::Sink {
     std::string peer_name = {};  // "node05 pid 8812", for messages; may be empty.
   };
   // `listener` is read at each event, so that it may be set later than this. `plane` moves the
-  // messages; null: frames of the link do.
+  // messages; null: frames of the link do, and `unexpected_count` is that of a Matcher.
   Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* const* listener,
-       DataPlane* plane = nullptr);
+       DataPlane* plane = nullptr, std::size_t* unexpected_count = nullptr);
 
   Link& link() { return *link_; }
   const Link& link() const { return *link_; }
