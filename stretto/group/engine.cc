@@ -37,7 +37,7 @@ namespace {
 // Where each rank has a core, a yield that takes long has given it to another program, for a slice
 // of milliseconds in which the peer may long have come. A sleeper is woken in the midst of a slice.
 // So nobody yields for a while then, which bounds what is lost to a tenth.
-constexpr int kSpins = 400;
+constexpr int kSpins = 400;           // Idle turns: no longer with many ranks on other hosts.
 constexpr int kSpinsBeforeNote = 10;  // Shorter waits do without.
 constexpr std::chrono::microseconds kLongYield(700);
 constexpr int kSleepOnlyTimes = 10;  // As long as that yield.

@@ -54,21 +54,26 @@ Endpoint::Endpoint(Parts parts)
       memory_(std::move(parts.memory)),
       sleep_flag_(std::move(parts.sleep_flag)),
       data_plane_(std::move(parts.data_plane)),
+      due_(parts.links.size()),
       processes_(std::move(parts.processes)),
       farewell_time_(parts.farewell_time) {
   if (memory_ == nullptr) memory_ = std::make_shared<PrivateMemory>();
   const std::size_t ranks = parts.links.size();
   for (std::size_t r = 0; r < ranks; ++r) {
     std::unique_ptr<Link> link = std::move(parts.links[r]);
-    peers_.push_back(
-        link == nullptr
-            ? nullptr
-            : std::make_unique<Peer>(
-                  Peer::Ranks{.self = rank_,
-                              .peer = static_cast<int>(r),
-                              .count = static_cast<int>(ranks),
-                              .peer_name = r < parts.names.size() ? parts.names[r] : std::string()},
-                  std::move(link), &listener_, data_plane_.get(), &unexpected_count_));
+    if (link == nullptr) {
+      peers_.push_back(nullptr);
+      continue;
+    }
+    if (!link->needs_poll()) local_links_.push_back(link.get());
+    // What has come while the job started makes no event.
+    due_.insert(r);
+    peers_.push_back(std::make_unique<Peer>(
+        Peer::Ranks{.self = rank_,
+                    .peer = static_cast<int>(r),
+                    .count = static_cast<int>(ranks),
+                    .peer_name = r < parts.names.size() ? parts.names[r] : std::string()},
+        std::move(link), &listener_, data_plane_.get(), &unexpected_count_));
   }
 }
 
@@ -104,10 +109,11 @@ Status Endpoint::watch_processes() {
 Endpoint::~Endpoint() {
   listener_ = nullptr;
   if (data_plane_ != nullptr) drain_plane();
-  for (auto& peer : peers_) {
-    if (peer == nullptr) continue;
-    peer->leave();
-    peer->flush();
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    if (peers_[r] == nullptr) continue;
+    due_.insert(r);
+    peers_[r]->leave();
+    peers_[r]->flush();
   }
   drain();
   finish_links();
@@ -184,6 +190,7 @@ void Endpoint::send(Request& request) {
   STRETTO_CHECK(to != nullptr, "rank {} sends to itself", rank_.value());
   // Usually the link has room: the message is on its way before this returns.
   const bool idle = !to->has_output();
+  due_.insert(static_cast<std::size_t>(request.peer));
   to->send(request);
   if (idle) to->flush();
 }
@@ -191,6 +198,7 @@ void Endpoint::send(Request& request) {
 void Endpoint::recv(Request& request) {
   Peer* from = peer(request.peer);
   STRETTO_CHECK(from != nullptr, "rank {} receives from itself", rank_.value());
+  due_.insert(static_cast<std::size_t>(request.peer));
   from->recv(request);
 }
 
@@ -220,6 +228,7 @@ void Endpoint::tell(std::span<const Rank> ranks, const Say& say) {
   for (const Rank rank : ranks) {
     Peer* const to = peer(rank);
     if (to == nullptr) continue;
+    due_.insert(static_cast<std::size_t>(rank));
     say(*to);
     to->flush();
   }
@@ -257,17 +266,29 @@ std::size_t Endpoint::half_forgotten_groups() const {
   return count;
 }
 
+// Note [due]
+//
+// With hundreds of connections most are idle in a turn, and looking at each would take longer than
+// whatever the others have to do. So a turn visits the peers that are due: after an event of their
+// descriptors, after a call that concerns them (to send, to receive, to tell), after each look at
+// the connections (check_contacts), which may find what made no event, and for as long as
+// Peer::needs_progress() says so: always where memory is shared, since what comes there makes no
+// event. A peer that had something to do in Peer::progress() and were not due would wait for ever.
+// So whatever is added there is added to needs_progress(), too, and whoever calls a function of a
+// Peer that gives it something to do makes it due.
+
 bool Endpoint::progress() {
   bool moved = false;
   if (polls_always_ || ++turns_ % kTurnsPerPoll == 0) moved = poll_descriptors();
   // The links first: of what a peer has sent by another plane before it says by its link that it
   // leaves, all is counted by then, and Peer::hear() waits until it has been read.
   awaits_obituary_ = false;
-  for (auto& peer : peers_) {
-    if (peer == nullptr) continue;
-    moved = peer->progress() || moved;
-    awaits_obituary_ = awaits_obituary_ || peer->awaits_obituary();
-  }
+  due_.for_each([&](std::size_t r) {
+    Peer& peer = *peers_[r];
+    moved = peer.progress() || moved;
+    awaits_obituary_ = awaits_obituary_ || peer.awaits_obituary();
+    if (!peer.needs_progress()) due_.erase(r);
+  });
   return (data_plane_ != nullptr && progress_plane()) || moved;
 }
 
@@ -292,10 +313,13 @@ bool Endpoint::poll_descriptors() {
     const std::uint64_t index = event.data.u64;
     if (index == kWakeEvent) continue;
     served = true;
-    if (index >= kEndEvent) {
-      peers_[index - kEndEvent]->process_ended(processes_[index - kEndEvent].number());
+    const bool has_ended = index >= kEndEvent;
+    const std::uint64_t rank = has_ended ? index - kEndEvent : index;
+    due_.insert(rank);
+    if (has_ended) {
+      peers_[rank]->process_ended(processes_[rank].number());
     } else {
-      peers_[index]->link().service(event.events);
+      peers_[rank]->link().service(event.events);
     }
   }
   return served;
@@ -304,8 +328,10 @@ bool Endpoint::poll_descriptors() {
 void Endpoint::check_contacts(TimePoint now) {
   if (now < next_contact_check_) return;
   next_contact_check_ = now + kContactCheck;
-  for (auto& peer : peers_) {
-    if (peer != nullptr) peer->check_contact(now);
+  for (std::size_t r = 0; r < peers_.size(); ++r) {
+    if (peers_[r] == nullptr) continue;
+    due_.insert(r);
+    peers_[r]->check_contact(now);
   }
   for (auto& peer : peers_) {
     if (peer == nullptr || !peer->contact().lost || !peer->status().ok()) continue;
@@ -398,9 +424,8 @@ bool Endpoint::shares_core() {
   if (core < 0 || sleep_flag_ == nullptr) return false;
   const auto number = static_cast<std::uint32_t>(core);
   sleep_flag_->note_core(number);
-  return std::ranges::any_of(peers_, [&](const auto& peer) {
-    return peer != nullptr && peer->link().peer_waits_on(number);
-  });
+  return std::ranges::any_of(local_links_,
+                             [&](const Link* link) { return link->peer_waits_on(number); });
 }
 
 std::string Endpoint::link_name(Rank rank) const {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "stretto/base/file_descriptor.h"
+#include "stretto/base/rank_set.h"
 #include "stretto/base/rank_vector.h"
 #include "stretto/transport/data_plane.h"
 #include "stretto/transport/memory.h"
@@ -170,6 +171,9 @@ class Endpoint {
   UnexpectedQueue unexpected_;
   std::size_t unexpected_count_ = 0;         // Of all peers; another data plane does not count.
   RankVector<std::unique_ptr<Peer>> peers_;  // Null at rank_.
+  RankSet due_;  // Whose progress() may have something to do: endpoint.cc, Note [due].
+  // To ranks that share memory with this one. Does not change: any thread.
+  std::vector<const Link*> local_links_;
   RankVector<ProcessHandle> processes_;
   FileDescriptor poll_;
   FileDescriptor wake_event_;

@@ -50,10 +50,9 @@ void FrameMessages::lose(Rank, const Status& reason) {
 }
 
 void FrameMessages::return_credit(std::uint64_t least_step_bytes) {
-  const std::uint64_t taken = received_cost_ - matcher_.unexpected_bytes();
-  if (taken - received_credit_ < least_step_bytes) return;
-  received_credit_ = taken;
-  output_->push(Frame{.kind = FrameKind::credit, .message_bytes = taken});
+  if (!owes_credit(least_step_bytes)) return;
+  received_credit_ = taken_cost();
+  output_->push(Frame{.kind = FrameKind::credit, .message_bytes = received_credit_});
 }
 
 bool FrameMessages::carries(FrameKind kind) {

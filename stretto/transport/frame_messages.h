@@ -51,9 +51,14 @@ class FrameMessages final : public DataPlane {
   // Says how much of what came unexpectedly has been taken since it was last said, if it is so
   // much.
   void return_credit(std::uint64_t least_step_bytes);
+  // Whether return_credit() would say something.
+  bool owes_credit(std::uint64_t least_step_bytes) const {
+    return taken_cost() - received_credit_ >= least_step_bytes;
+  }
   const Matcher& matcher() const { return matcher_; }
 
  private:
+  std::uint64_t taken_cost() const { return received_cost_ - matcher_.unexpected_bytes(); }
   Status clear_arrived(const Frame& frame);
   Status credit_arrived(std::uint64_t total_bytes);
   Result<bool> announcement_arrived(const Frame& frame);

@@ -231,6 +231,14 @@ bool Peer::progress() {
   return moved;
 }
 
+// All that progress() acts upon. No event follows where time has to pass, or another plane to move.
+bool Peer::needs_progress() const {
+  if (!status_.ok()) return false;
+  return !link_->needs_poll() || awaits_obituary() || !unsaid_.empty() || !output_.empty() ||
+         (messages_ != nullptr && messages_->owes_credit(FrameMessages::kCreditStepBytes)) ||
+         !unheard_.empty() || link_->readable() || ended_process_ != 0;
+}
+
 void Peer::process_ended(int number) {
   ended_process_ = number;
   last_words_ = Deadline::after(kLastWordsTime);

@@ -66,6 +66,9 @@ class Peer final : private FrameReader::Sink {
   // Reads and writes what can be moved now. Returns whether anything was. Not to be called by those
   // who are told of something: the parser is then in the middle of its bytes.
   bool progress();
+  // Whether progress() may have something to do though no event of the link says so. If not, it has
+  // nothing to do until link().service() or another function of this class is called.
+  bool needs_progress() const;
   // The process of the peer is gone. It is lost when all that it has left in the link is read, also
   // if the link does not end, because the peer has forked.
   void process_ended(int number);
