@@ -9,6 +9,7 @@ import contextlib
 import datetime
 import os
 import pickle
+import random
 import resource
 import select
 import subprocess
@@ -33,6 +34,13 @@ TIMEOUT_SECONDS = 120
 thorough = unittest.skipUnless(
     os.environ.get("STRETTO_THOROUGH"), "it takes long: ./dev test --all runs it"
 )
+
+
+def random_by_seed() -> random.Random:
+    """Numbers by STRETTO_SEED, as tests in C++ draw them: ./dev sets it."""
+    seed = os.environ.get("STRETTO_SEED") or random.randrange(1 << 30)
+    print(f"STRETTO_SEED={seed} draws the same again")
+    return random.Random(int(seed))
 
 
 def refusal(call: Callable[[], object]) -> str:

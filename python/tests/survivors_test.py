@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import pathlib
-import random
 import signal
 import tempfile
 import threading
@@ -84,11 +83,10 @@ def train_and_survive(member: int, victim: int, last_step: int, delay: float) ->
 
 class SurvivorsTest(unittest.TestCase):
     def test_training_goes_on_with_those_who_are_left(self) -> None:
-        seed = random.randrange(1 << 30)
-        draw = random.Random(seed)
+        draw = ranks.random_by_seed()
         victim, last_step = draw.randrange(SIZE), draw.randrange(100, STEPS - 100)
         delay = draw.uniform(0, 0.003)
-        print(f"seed {seed}: rank {victim} is killed {delay * 1e3:.1f} ms into step {last_step}")
+        print(f"rank {victim} is killed {delay * 1e3:.1f} ms into step {last_step}")
 
         def body(rank: int, size: int, path: str) -> tuple[int, float]:
             ranks.start(path, rank, size)
@@ -109,11 +107,10 @@ class SurvivorsTest(unittest.TestCase):
 
     def test_a_launcher_starts_all_again(self) -> None:
         program = pathlib.Path(__file__).with_name("restart_program.py")
-        seed = random.randrange(1 << 30)
-        draw = random.Random(seed)
+        draw = ranks.random_by_seed()
         victim, step = draw.randrange(SIZE), draw.randrange(100, RESTARTED_STEPS - 100)
         delay = draw.uniform(0, 0.003)
-        print(f"seed {seed}: rank {victim} is killed {delay * 1e3:.1f} ms into step {step}")
+        print(f"rank {victim} is killed {delay * 1e3:.1f} ms into step {step}")
         with tempfile.TemporaryDirectory() as folder:
             command = ["-m", "torch.distributed.run", "--standalone"]
             options = [f"--nproc-per-node={SIZE}", "--max-restarts=1", "--monitor-interval=0.1"]

@@ -18,6 +18,7 @@
 #include "stretto/bootstrap/tcp_store.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/on_threads.h"
+#include "tests/support/seed.h"
 #include "tests/support/soon.h"
 
 namespace stretto::job {
@@ -266,15 +267,14 @@ TEST(Members, AreReadAsTheyAreWritten) {
 
 // Processes come, leave and die at any time; whoever is told of a generation is told the same.
 TEST_F(MembershipTest, AllMembersOfAGenerationKnowTheSame) {
-  const unsigned seed = std::random_device()();
-  SCOPED_TRACE(fmt::format("seed {}", seed));
+  const std::uint64_t seed = testing::draw_seed();
   constexpr int kThreads = 4;
   constexpr int kMeetings = 25;
   std::mutex mutex;
   std::map<int, std::vector<Member>> generations;
   std::size_t largest = 0;
   on_threads(kThreads, [&](int thread) {
-    std::mt19937 random(seed + static_cast<unsigned>(thread));
+    std::mt19937 random(seed + static_cast<std::uint64_t>(thread));
     auto process = enter();
     int last = 0;
     for (int meeting = 0; meeting < kMeetings;) {

@@ -3,14 +3,13 @@
 
 // Ranks that disagree about an operation, in every way, over all transports that a group can tell
 // apart: each rank is told, within two seconds, with both calls. All combinations are too many for
-// every run: some are drawn from a seed, which is printed. STRETTO_DISAGREEMENT_SEED repeats them,
-// STRETTO_DISAGREEMENT_CASES says how many are tried in each world; ./dev test --all tries all.
+// every run: some are drawn from a seed. STRETTO_DISAGREEMENT_CASES says how many are tried in each
+// world; ./dev test --all tries all.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <iostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -19,6 +18,7 @@
 #include "stretto/base/operation.h"
 #include "stretto/base/rank_vector.h"
 #include "tests/contract/world_ranks.h"
+#include "tests/support/seed.h"
 #include "tests/support/thorough.h"
 
 namespace stretto::testing {
@@ -268,11 +268,6 @@ void check(const CallsThatDiffer& tested, const RankCase& own, int rank) {
   EXPECT_TRUE(good) << tested.name << ", rank " << rank << ": " << own.failure << ": " << own.text;
 }
 
-std::uint64_t seed() {
-  const char* const wanted = std::getenv("STRETTO_DISAGREEMENT_SEED");
-  return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : std::random_device()();
-}
-
 std::size_t wanted_cases(std::size_t all) {
   const char* const wanted = std::getenv("STRETTO_DISAGREEMENT_CASES");
   if (wanted == nullptr) return is_thorough() ? all : std::min(all, kCases);
@@ -286,11 +281,9 @@ class DisagreementMatrix : public ::testing::TestWithParam<std::tuple<transport:
 TEST_P(DisagreementMatrix, EveryRankIsToldWithBothCalls) {
   const auto& [kind, size] = GetParam();
   std::vector<CallsThatDiffer> cases = all_cases(size);
-  const std::uint64_t drawn_by = seed();
-  std::mt19937_64 random(drawn_by);
+  std::mt19937_64 random(draw_seed());
   std::ranges::shuffle(cases, random);
   cases.resize(wanted_cases(cases.size()));
-  std::cout << cases.size() << " cases, STRETTO_DISAGREEMENT_SEED=" << drawn_by << std::endl;
   auto worlds = make_world_ranks(kind, size, kHeartbeat, kTimeout);
   for (std::size_t done = 0; done < cases.size(); done += kBatch) {
     const auto batch = std::span(cases).subspan(done, std::min(kBatch, cases.size() - done));

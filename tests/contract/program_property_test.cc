@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Random programs of collectives, messages and groups give what a serial oracle says. A program
-// that does not is made as short as it can be; RC_PARAMS, as printed, runs it again.
+// that does not is made as short as it can be; RC_PARAMS, which `./dev` makes of STRETTO_SEED, runs it
+// again.
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>

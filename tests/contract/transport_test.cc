@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tests/contract/transport_participant.h"
+#include "tests/support/seed.h"
 
 namespace stretto::transport {
 namespace {
@@ -294,13 +295,10 @@ void run_traffic(const Traffic& traffic, Participant& self) {
 }
 
 TEST_P(TransportTest, RandomTrafficBetweenAll) {
+  const std::uint64_t seed = testing::draw_seed();
   for (int ranks = 2; ranks <= 5; ++ranks) {
-    const Traffic traffic{
-        .seed =
-            static_cast<std::uint64_t>(::testing::UnitTest::GetInstance()->random_seed()) * 100 +
-            static_cast<std::uint64_t>(ranks),
-        .messages = 40};
-    SCOPED_TRACE(::testing::Message() << ranks << " ranks, seed " << traffic.seed);
+    const Traffic traffic{.seed = seed + static_cast<std::uint64_t>(ranks), .messages = 40};
+    SCOPED_TRACE(::testing::Message() << ranks << " ranks");
     World world = make(ranks);
     std::atomic<int> finished{0};
     on_each_rank(world, [&](Participant& self) {
