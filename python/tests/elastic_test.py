@@ -188,7 +188,7 @@ class TrainingTest(unittest.TestCase):
 
         example = load_example()
         wanted = trained_by_one(example, steps)  # Before the forks, as it loads much of PyTorch.
-        results = run_as_launched(body, 4, launched=3, may_die=True)
+        results = run_as_launched(body, 4, launched=3, deaths=1)
         results.remove(None)
         self.assertEqual(results, [results[0]] * 3)
         self.assertEqual(results[0][:2], (steps, 3))
@@ -225,7 +225,7 @@ class TrainingTest(unittest.TestCase):
 
         example = load_example()
         wanted = trained_by_one(example, steps)
-        died, (step, found) = run_as_launched(body, 2, launched=1, may_die=True)
+        died, (step, found) = run_as_launched(body, 2, launched=1, deaths=1)
         self.assertEqual((died, step), (None, steps))
         self.expect_weights(found, wanted.network.weight.flatten())
 
@@ -263,7 +263,7 @@ class MembersTest(unittest.TestCase):
                 dist.barrier()
                 return told
 
-        told_to = [told for told in run_as_launched(body, 3, may_die=True) if told is not None]
+        told_to = [told for told in run_as_launched(body, 3, deaths=1) if told is not None]
         self.assertEqual(len(told_to), 2)
         for told in told_to:
             for text in told[:2]:
@@ -284,7 +284,7 @@ class MembersTest(unittest.TestCase):
                 dist.barrier()
                 return job.generation, dist.get_world_size()
 
-        results = run_as_launched(body, 3, may_die=True)
+        results = run_as_launched(body, 3, deaths=1)
         self.assertCountEqual(results, [None, (2, 2), (2, 2)])
 
     def test_a_newcomer(self) -> None:

@@ -255,4 +255,4 @@ class FlightRecorderTest(unittest.TestCase):
         for is_dropped in (True, False):
             with tempfile.TemporaryDirectory() as folder:
                 prefix = os.path.join(folder, "death_")
-                ranks.run(body, may_die=True)
+                ranks.run(body, deaths=1)

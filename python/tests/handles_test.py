@@ -217,7 +217,7 @@ class HandlesTest(unittest.TestCase):
             assert time.monotonic() - begun < 20
             return told
 
-        for rank, told in enumerate(ranks.run(body, 3, may_die=True)):
+        for rank, told in enumerate(ranks.run(body, 3, deaths=1)):
             if rank != 1:
                 for text in told:
                     self.assertIn("rank 1", text)

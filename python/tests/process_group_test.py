@@ -274,7 +274,7 @@ class WorkTest(unittest.TestCase):
             assert "rank 1" in texts[0] and "before shrink_group" not in texts[0], texts[0]
             return texts[1]
 
-        for rank, text in enumerate(ranks.run(body, 4, may_die=True)):
+        for rank, text in enumerate(ranks.run(body, 4, deaths=2)):
             if rank in (0, 3):
                 self.assertIn("rank 2", text)
                 self.assertIn("what were 0, 2, 3 are ranks 0 to 2 of this group", text)
@@ -291,7 +291,7 @@ class WorkTest(unittest.TestCase):
                 return ""
             return ranks.failure(lambda: dist.all_reduce(torch.ones(2)))
 
-        text = ranks.run(body, 3, may_die=True)[1]
+        text = ranks.run(body, 3, deaths=1)[1]
         self.assertIn("rank 2 has called abort()", text)
         self.assertIn("what were 1, 2 are ranks 0 to 1", text)
 

@@ -143,11 +143,9 @@ def _read(pipe: int, deadline: float) -> bytes | None:
         parts.append(part)
 
 
-def run(
-    function: Callable[[int, int, str], Any], size: int = 2, may_die: bool = False
-) -> list[Any]:
-    """function(rank, size, path) on every rank; their results. Fails with the ranks' tracebacks.
-    With `may_die` a rank that ends without a result has None."""
+def run(function: Callable[[int, int, str], Any], size: int = 2, deaths: int = 0) -> list[Any]:
+    """function(rank, size, path) on every rank; their results. Fails with the ranks' tracebacks,
+    and unless as many as `deaths` end without a result, for which they have None."""
     children = []
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(size):
@@ -159,17 +157,22 @@ def run(
             os.close(writing)
             children.append((pid, reading))
         deadline = time.monotonic() + TIMEOUT_SECONDS
-        results, problems = [], []
+        results, problems, dead = [], [], []
         for rank, (pid, reading) in enumerate(children):
             said = _read(reading, deadline)
             os.close(reading)
             if said is None:
                 os.kill(pid, 9)
+                problems.append(f"rank {rank} hangs")
             _, status = os.waitpid(pid, 0)
-            fine, result = pickle.loads(said) if said else (may_die, None)
+            if said == b"":
+                dead.append(f"rank {rank} gave no answer (wait status {status})")
+            fine, result = pickle.loads(said) if said else (True, None)
             results.append(result)
             if not fine:
-                problems.append(result or f"rank {rank} gave no answer (wait status {status})")
+                problems.append(result)
+        if len(dead) != deaths:
+            problems += [*dead, f"{len(dead)} have died, not {deaths}"]
         assert not problems, "\n".join(problems)
         return results
 

@@ -94,7 +94,7 @@ class SurvivorsTest(unittest.TestCase):
             dist.destroy_process_group()
             return result
 
-        results = ranks.run(body, SIZE, may_die=True)
+        results = ranks.run(body, SIZE, deaths=1)
         self.assertIsNone(results[victim])
         left = [member for member in range(SIZE) if member != victim]
         (changed_at, loss), other = results[left[0]], results[left[1]]
