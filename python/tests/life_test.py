@@ -192,8 +192,11 @@ if dist.get_rank() == 1:
     raise ValueError("no image \\udcff")  # As os.listdir() names a file that is no UTF-8.
 dist.all_reduce(torch.ones(1))
 """
-        (_, told), _ = ranks.two_programs(program)
-        self.assertIn("rank 1 has ended by ValueError: no image", told)
+        ended = ranks.two_programs(program)
+        self.assertIn("rank 1 has ended by ValueError: no image", ended[0][1])
+        for _, told, status in ended:
+            self.assertNotIn("atexit", told)  # What a function there throws is only printed.
+            self.assertEqual(status, 1, told)
 
     def test_functions_of_atexit_use_groups_that_are_made_later(self) -> None:
         program = """
@@ -206,8 +209,8 @@ def last():
 
 meet()
 """
-        for said, told in ranks.two_programs(program):
-            self.assertEqual(said, "2.0\n", told)
+        for said, told, status in ranks.two_programs(program):
+            self.assertEqual((said, status), ("2.0\n", 0), told)
 
     def test_an_exception_without_a_text_ends_the_groups_too(self) -> None:
         import stretto

@@ -92,8 +92,9 @@ def meet():
 """
 
 
-def two_programs(program: str) -> list[tuple[str, str]]:
-    """What each of them, a rank of its own, writes to its output and to its error output."""
+def two_programs(program: str) -> list[tuple[str, str, int]]:
+    """What each of them, a rank of its own, writes to its output and to its error output, and its
+    exit status."""
     with tempfile.TemporaryDirectory() as folder:
         processes = [
             subprocess.Popen(
@@ -104,7 +105,7 @@ def two_programs(program: str) -> list[tuple[str, str]]:
             )
             for rank in range(2)
         ]
-        return [process.communicate(timeout=TIMEOUT_SECONDS) for process in processes]
+        return [(*each.communicate(timeout=TIMEOUT_SECONDS), each.returncode) for each in processes]
 
 
 def start(path: str, rank: int, size: int, backend: str = "stretto", **options: Any) -> None:
