@@ -233,10 +233,11 @@ TEST(Run, AStrangerIsRefusedAlthoughNobodyReadsThat) {
 }
 
 TEST(Run, SurvivesThatNobodyReadsItsOutput) {
-  Tool tool(
-      {"run", "-n", "1", "--", "sh", "-c", STRETTO_TOOL " run -n 2 -- seq 1 50000 | head -n 1"});
-  EXPECT_EQ(tool.status(), 0);
-  EXPECT_EQ(lines(tool.output().finish()).size(), 1u);
+  const Ended ended =
+      run(shell(1, "{ " STRETTO_TOOL " run -n 2 -- seq 1 50000; echo ended $? >&2; } | head -n 1"));
+  EXPECT_EQ(ended.status, 0);
+  EXPECT_EQ(lines(ended.output).size(), 1u);
+  expect_contains(ended.errors, "[0] ended 0\n");
 }
 
 // Each has two pipes.
