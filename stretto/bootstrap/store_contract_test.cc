@@ -354,14 +354,13 @@ INSTANTIATE_TEST_SUITE_P(Stores, StoreContract,
 // A TCPStore in a Python process, as torchrun's agent hosts one.
 class TorchServer {
  public:
-  TorchServer() {
-    const std::string program = python();
+  explicit TorchServer(const std::string& python) {
     int ends[2];
-    if (program.empty() || ::pipe(ends) != 0) return;
+    if (::pipe(ends) != 0) return;
     process_ = ::fork();
     if (process_ == 0) {
       ::dup2(ends[1], STDOUT_FILENO);
-      ::execl(program.c_str(), program.c_str(), "-c", kProgram, nullptr);
+      ::execl(python.c_str(), python.c_str(), "-c", kProgram, nullptr);
       ::_exit(127);
     }
     ::close(ends[1]);
@@ -376,16 +375,10 @@ class TorchServer {
     ::kill(process_, SIGKILL);
     ::waitpid(process_, nullptr, 0);
   }
-  // 0 if it did not start: no torch there, say.
+  // 0 if it did not start.
   int port() const { return port_; }
 
  private:
-  // The Python that has torch, or "": STRETTO_TORCH_PYTHON, or the one that ./dev has set up.
-  static std::string python() {
-    if (const char* chosen = std::getenv("STRETTO_TORCH_PYTHON")) return chosen;
-    const std::string usual = STRETTO_SOURCE_DIR "/build/venv/bin/python";
-    return std::filesystem::exists(usual) ? usual : "";
-  }
   static constexpr const char* kProgram =
       "import time\n"
       "from torch.distributed import TCPStore\n"
@@ -433,12 +426,23 @@ TEST(PrefixStore, AsksForManyKeysAtOnce) {
   EXPECT_EQ(whole->times, 1);
 }
 
+// That which has torch, or "": STRETTO_TORCH_PYTHON, or the one that ./dev has set up.
+std::string python_with_torch() {
+  const char* const chosen = std::getenv("STRETTO_TORCH_PYTHON");
+  std::string python = chosen != nullptr ? chosen : STRETTO_SOURCE_DIR "/build/venv/bin/python";
+  const char* const look = "import importlib.util as u; exit(u.find_spec(\"torch\") is None)";
+  const std::string command = fmt::format("'{}' -c '{}' 2> /dev/null", python, look);
+  return std::system(command.c_str()) == 0 ? python : "";
+}
+
 // In one test, for importing torch takes seconds; each part has keys of its own.
 TEST(TorchStore, KeepsTheContractWithARealServer) {
-  const TorchServer server;
-  if (server.port() == 0) {
+  const std::string python = python_with_torch();
+  if (python.empty()) {
     GTEST_SKIP() << "no Python with torch: set STRETTO_TORCH_PYTHON to one, or run ./dev demo";
   }
+  const TorchServer server(python);
+  ASSERT_NE(server.port(), 0) << python << " has torch, but its TCPStore has not begun";
   const auto open = [&](const std::string& prefix) -> std::shared_ptr<Store> {
     return std::make_shared<PrefixStore>(
         prefix,
