@@ -22,7 +22,7 @@ string(JOIN ":" STRETTO_SLOW_TESTS
 # Of the programs that start whole jobs, those tests that are run alone, because they say how soon
 # something has to happen, or count what the machine has left.
 string(JOIN ":" STRETTO_SERIAL_TESTS
-  Faults* Backward.* StoppedInBackward.* Pause.* *Interrupted.* SystemCall.* Fork.* Run* Ssh.*
+  Faults* Backward.* StoppedInBackward.* *Pause.* *Interrupted.* SystemCall.* Fork.* Run* Ssh.*
   ShrinkProcesses.* ManyRanks.* Bench.* CompressionBench.*)
 
 # Tests that mostly wait for something to happen, and leave their core to others: they count as one

@@ -89,19 +89,6 @@ TEST_P(Faults, AKilledRankIsNamedByAllOthersWithinASecond) {
   for (int r = 0; r < 4; ++r) EXPECT_TRUE(testing::ends_soon(job.pid(r))) << "rank " << r;
 }
 
-TEST_P(Faults, AStoppedRankCostsTimeAndNotTheJob) {
-  const Setting& setting = GetParam();
-  Job job(2, setting.mode, setting.elements, setting.variables);
-  ::kill(job.pid(1), SIGSTOP);
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  EXPECT_TRUE(testing::runs(job.pid(0)));
-  ::kill(job.pid(1), SIGCONT);
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  EXPECT_TRUE(testing::runs(job.pid(0)));
-  EXPECT_TRUE(testing::runs(job.pid(1)));
-  expect_lacks(job.tool().output().so_far(), "failed");
-}
-
 struct End {
   const char* name;
   const char* mode;
