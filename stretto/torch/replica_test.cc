@@ -271,24 +271,31 @@ TEST(Replica, SeveralModelsMayBeTrainedInOneLoop) {
 
 // Rank 0 has no data left when rank 1 freezes all but the table.
 TEST(Replica, InsideJoinDenseParametersMayBeFrozenNextToSparseOnes) {
-  run_ranks(kRanks, [](Communicator& communicator) {
-    torch::nn::Sequential model(
-        torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true)),
-        torch::nn::Linear(2, 1));
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    torch::nn::Embedding table(torch::nn::EmbeddingOptions(4, 2).sparse(true));
+    torch::nn::Linear last(2, 1);
+    torch::nn::Sequential model(table, last);
     DistributedDataParallel ddp(model, communicator);
-    const bool has_data = communicator.rank() == Rank(1);
     const auto freeze = [&] {
-      for (auto& parameter : model[1]->parameters()) parameter.set_requires_grad(false);
+      for (auto& parameter : last->parameters()) parameter.set_requires_grad(false);
+    };
+    const auto expect_mean_in = [&](int row) {  // One rank has it, with the gradient last->weight.
+      expect_close(table->weight.grad().to_dense()[row], last->weight[0] / kRanks, "table");
+    };
+    const auto train = [&](int row) {
+      ddp.zero_grad();
+      ddp.forward(torch::tensor({row})).sum().backward();
+      expect_mean_in(row);
     };
     ddp.join([&] {
-      for (int batch = 0; has_data && batch < 3; ++batch) {
+      for (int batch = 0; rank == 1 && batch < 3; ++batch) {
         if (batch == 1) freeze();
-        ddp.forward(torch::tensor({batch})).sum().backward();
+        train(batch);
       }
     });
     freeze();
-    ddp.forward(torch::tensor({3})).sum().backward();  // As on all ranks.
-    ddp.verify_replicas();
+    train(3 - rank);
+    expect_mean_in(2 + rank);
   });
 }
 

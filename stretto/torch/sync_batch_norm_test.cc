@@ -137,6 +137,7 @@ TEST(SyncBatchNorm, HooksThatWaitBeginBehindItWhereARankKeepsATensor) {
     DistributedDataParallel ddp(
         model, communicator,
         {.bucket_bytes = {1}, .communication_hook = hook, .timeout = std::chrono::seconds(20)});
+    torch::optim::SGD optimizer(ddp.parameters(), 0.1);
     int step = 0;
     std::vector<torch::Tensor> kept;
     model[3]->as<torch::nn::Linear>()->weight.register_hook([&](const torch::Tensor& gradient) {
@@ -146,6 +147,7 @@ TEST(SyncBatchNorm, HooksThatWaitBeginBehindItWhereARankKeepsATensor) {
     for (; step < 6; ++step) {
       ddp.zero_grad();
       loss_of_output(ddp.forward(part(global_batch(step), rank).data)).backward();
+      optimizer.step();
     }
     ddp.verify_replicas();
     EXPECT_EQ(kept.size(), rank == 0 ? 3u : 0u);
