@@ -9,10 +9,12 @@
 #include <atomic>
 #include <cerrno>
 #include <thread>
+#include <utility>
 
 #include "tests/support/fake_environment.h"
 #include "tests/support/forbid.h"
 #include "tests/support/in_child.h"
+#include "tests/support/soon.h"
 
 namespace stretto::job {
 namespace {
@@ -77,24 +79,28 @@ TEST(StatusBoard, IsSilentWithoutALauncher) {
 TEST(StatusBoard, AReaderNeverSeesHalfANote) {
   const auto reader = LauncherBoard::create(1, 2).or_throw();
   StatusBoard board = open(std::to_string(reader.fd()), "0");
-  board.write(std::string(100, 'a'));
+  const std::string notes[] = {std::string(100, 'a'), std::string(200, 'b')};
+  board.write(notes[0]);
   std::atomic<bool> stop = false;
   std::thread writer([&] {
-    while (!stop) {
-      board.write(std::string(200, 'b'));
-      std::this_thread::yield();
-      board.write(std::string(100, 'a'));
+    for (int i = 0; !stop; i = 1 - i) {
+      board.write(notes[i]);
       std::this_thread::yield();
     }
   });
-  int mixed = 0;
-  for (int i = 0; i < 2000; ++i) {
+  int mixed = 0, changes = 0;
+  std::string last;
+  // Many times, and until the note has changed between two reads often enough.
+  const Deadline deadline = soon();
+  for (int i = 0; i < 2000 || (changes < 200 && !deadline.passed()); ++i) {
     const std::string text = reader.read(0)->text;
-    mixed += text != std::string(200, 'b') && text != std::string(100, 'a');
+    mixed += text != notes[0] && text != notes[1];
+    changes += text != std::exchange(last, text);
   }
   stop = true;
   writer.join();
   EXPECT_EQ(mixed, 0);
+  EXPECT_GE(changes, 200) << "it has not been written while it was read";
 }
 
 TEST(StatusBoard, TellsHowRanksHaveEnded) {
