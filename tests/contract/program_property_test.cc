@@ -2,18 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Random programs of collectives, messages and groups give what a serial oracle says. A program
-// that does not is made as short as it can be; RC_PARAMS, which `./dev` makes of STRETTO_SEED, runs it
-// again.
+// that does not is made as short as it can be; RC_PARAMS, as printed, runs it again.
 
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <cstdlib>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "tests/contract/program_run.h"
 #include "tests/contract/rank_communicators.h"
+#include "tests/support/seed.h"
 
 namespace stretto::testing {
 namespace {
@@ -44,6 +45,8 @@ class RandomPrograms : public ::testing::TestWithParam<std::tuple<int, RankMaker
 
 TEST_P(RandomPrograms, EqualTheSerialOracle) {
   const auto& [size, maker] = GetParam();
+  // Which rapidcheck reads at its first check.
+  ::setenv("RC_PARAMS", ("seed=" + std::to_string(draw_seed())).c_str(), /*replace=*/0);
   EXPECT_TRUE(rc::check([&, size = size, &make = maker.make] {
     const auto program = *rc::gen::container<std::vector<ProgramStep>>(step_generator());
     ProgramRun run(make(size));
