@@ -238,7 +238,10 @@ TEST_P(FreedMemory, StaysWhereAnotherRankStillWorksOnIt) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(, FreedMemory, ::testing::ValuesIn(transport::world_kinds_for_groups()),
+INSTANTIATE_TEST_SUITE_P(, FreedMemory,
+                         ::testing::ValuesIn(transport::world_kinds_where([](const auto& kind) {
+                           return kind.shares_memory(0, 1) && !kind.is_mixed;
+                         })),
                          ::testing::PrintToStringParamName());
 
 }  // namespace

@@ -48,7 +48,8 @@ struct WorldKind {
   World (*make)(const WorldOptions& options) = nullptr;
   std::string link = "tcp";  // Between ranks that share no memory.
   bool (*shares_memory)(int rank, int peer) = [](int, int) { return false; };
-  bool can_kill = true;  // Whether World::kill() works.
+  bool is_mixed = false;  // Two ranks of it are as those of "shm".
+  bool can_kill = true;   // Whether World::kill() works.
   // Whether no descriptor tells of messages, so that a rank wakes every millisecond to look.
   bool must_be_asked = false;
 
