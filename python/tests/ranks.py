@@ -23,6 +23,7 @@ from typing import Any, Callable, Iterator
 import torch
 import torch._dynamo  # Which DDP and optimizers load: once here, and not in each rank.
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
 
 # Before anything is computed: threads of OpenMP do not survive a fork.
 torch.set_num_threads(1)
@@ -114,6 +115,17 @@ def start(path: str, rank: int, size: int, backend: str = "stretto", **options: 
     dist.init_process_group(
         backend, init_method=f"file://{path}", rank=rank, world_size=size, **options
     )
+
+
+def first(call: Callable[[], Any]) -> Any:
+    """What it returns on rank 0. The others do nothing until then, and have None."""
+    store = _get_default_store()
+    if dist.get_rank() > 0:
+        store.wait(["rank 0 is done"])
+        return None
+    result = call()
+    store.set("rank 0 is done", "")
+    return result
 
 
 def _be_rank(function: Callable[..., Any], rank: int, size: int, path: str, answer: int) -> None:

@@ -13,6 +13,7 @@
 #include "tests/contract/rank_communicators.h"
 #include "tests/contract/thread_library.h"
 #include "tests/support/failures.h"
+#include "tests/support/soon.h"
 
 namespace stretto::testing {
 namespace {
@@ -75,10 +76,15 @@ TEST_P(Library, IsHandedNothingOnWhichRanksDisagree) {
 }
 
 TEST_P(Library, IsHandedNothingForWhichARankIsLate) {
-  on_all(make(3, milliseconds(600)), [](Communicator& comm) {
-    if (comm.rank() == 1) return std::this_thread::sleep_for(seconds(2));
+  std::atomic<int> failed{0};
+  on_all(make(3, milliseconds(600)), [&](Communicator& comm) {
+    if (comm.rank() == 1) {
+      EXPECT_TRUE(comes_true([&] { return failed == 2; }));
+      return;
+    }
     std::vector<float> data(4);
     const Status status = failure_of([&] { comm.all_reduce(data).wait(); });
+    ++failed;
     EXPECT_EQ(status.code(), StatusCode::timeout);
     EXPECT_EQ(status.rank(), Rank(1));
   });

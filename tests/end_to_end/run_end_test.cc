@@ -89,8 +89,8 @@ TEST(RunEnd, NothingOutlivesAJobHoweverItHidden) {
 
 TEST(RunEnd, WhatARankLeavesBehindIsReapedWhileTheJobGoesOn) {
   const std::string script =
-      "(sleep 0.05 &); sleep 2.5; "
-      "ps -o stat= --ppid $PPID | grep -c Z || true";
+      "(sleep 0.05 &); left=1; for i in $(seq 100); do [ $left = 0 ] && break; sleep 0.05; "
+      "left=$(ps -o comm= --ppid $PPID | grep -c sleep); done; echo $left";
   const Ended ended = testing::run(shell(1, script));
   EXPECT_EQ(ended.output, "[0] 0\n");
   EXPECT_EQ(ended.errors, "");  // As where there is no ps.
