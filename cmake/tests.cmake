@@ -29,10 +29,10 @@ string(JOIN ":" STRETTO_SERIAL_TESTS
 # and all others as two, and `./dev` has ctest run as many at once as two for each core.
 string(JOIN ":" STRETTO_WAITING_TESTS
   Worlds/* *StoreContract* SharedPool.* *SaysRank* Waiting.* WhoIsLate* Lateness* Shrunk*
-  RendezvousTest.* StripedLink* TcpLink* Socket.* Network.* Shortage* Elastic.*)
+  RendezvousTest.* StripedLink* TcpLink* Socket.* Network.* Shortage* Elastic.* NamedGroups.*)
 # The same of suites that are run as one, and the doubles of devices, which are slow on purpose.
-set(STRETTO_WAITING_SUITES "^(Transport|SharedPool|Waiting|WhoIsLate|Lateness|Shrunk|StripedLink|\
-TcpLink|Device)|StoreContract|SaysRank|^(RendezvousTest|Socket|Shortage)$")
+set(STRETTO_WAITING_SUITES "^(Transport|SharedPool|Waiting|WhoIsLate|Lateness|NamedGroups|Shrunk|\
+StripedLink|TcpLink|Device)|StoreContract|SaysRank|^(RendezvousTest|Socket|Shortage)$")
 
 # Tests that a sanitizer would learn nothing from, and that take ten times as long with it: they
 # count bytes or allocations, compare two ways to compute a price, measure how soon a call returns
