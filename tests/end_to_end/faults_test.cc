@@ -4,7 +4,6 @@
 // What becomes of a job when something is done to one of its ranks.
 
 #include <chrono>
-#include <filesystem>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -70,9 +69,7 @@ class Faults : public ::testing::TestWithParam<Setting> {
   void SetUp() override {
     const auto transport = GetParam().variables.find("STRETTO_TRANSPORT");
     const bool is_ucx = transport != GetParam().variables.end() && transport->second == "ucx";
-    if (is_ucx && !std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_ucx.so")) {
-      GTEST_SKIP() << "no UCX: CMake found none";
-    }
+    if (is_ucx && !testing::has_ucx()) GTEST_SKIP() << "no UCX: CMake found none";
   }
 };
 

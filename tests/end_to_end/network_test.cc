@@ -157,9 +157,7 @@ TEST_F(Network, ACableThatIsPulledIsNoticedWithLargeMessagesUnderWay) {
 
 // Nor one that leaves because it has been told, with messages that the other host never takes.
 TEST_F(Network, AHostThatVanishesHoldsNobodyUpOverUcx) {
-  if (!std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_ucx.so")) {
-    GTEST_SKIP() << "no UCX: CMake found none";
-  }
+  if (!testing::has_ucx()) GTEST_SKIP() << "no UCX: CMake found none";
   make(2);
   Variables variables{{"STRETTO_TRANSPORT", "ucx"},
                       {"STRETTO_ALGORITHM", "direct"},  // All send to all.

@@ -229,9 +229,7 @@ TEST_F(MpiPlane, SaysThatMpirunMustStartIt) {
 class UcxPlane : public ::testing::Test {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_ucx.so")) {
-      GTEST_SKIP() << "no UCX: CMake found none";
-    }
+    if (!testing::has_ucx()) GTEST_SKIP() << "no UCX: CMake found none";
   }
 };
 

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <optional>
 #include <sstream>
@@ -139,10 +138,8 @@ class Pause : public ::testing::TestWithParam<Setting> {
  protected:
   void SetUp() override {
     const auto& [name, ranks, variables] = GetParam();
-    if (name == std::string("ucx_3") &&
-        !std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_ucx.so")) {
+    if (name == std::string("ucx_3") && !testing::has_ucx())
       GTEST_SKIP() << "no UCX: CMake found none";
-    }
     tool_.emplace(
         Arguments{"run", "-n", std::to_string(ranks), "--", STRETTO_BIN_DIR "/pause_rank_program"},
         variables);

@@ -7,4 +7,6 @@ namespace stretto::testing {
 
 const char* const kToolPath = STRETTO_TOOL;
 
+bool has_ucx() { return std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_ucx.so"); }
+
 }  // namespace stretto::testing

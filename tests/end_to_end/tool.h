@@ -33,6 +33,8 @@ namespace stretto::testing {
 
 // The built program; defined in tool.cc, which CMake tells.
 extern const char* const kToolPath;
+// Whether the plug-in for UCX has been built.
+bool has_ucx();
 
 // A class of this namespace, so that its operator+ is found wherever it is used.
 struct Arguments : std::vector<std::string> {

@@ -252,9 +252,7 @@ TEST_F(TwoHosts, GiveTheBitsOfOne) {
 
 // By two_level_mapped where no other algorithm is named, as in the next test.
 TEST_F(TwoHosts, GiveTheBitsOfOneByUcx) {
-  if (!std::filesystem::exists(STRETTO_BIN_DIR "/libstretto_ucx.so")) {
-    GTEST_SKIP() << "no UCX: CMake found none";
-  }
+  if (!testing::has_ucx()) GTEST_SKIP() << "no UCX: CMake found none";
   const Variables variables{{"STRETTO_TRANSPORT", "ucx"},
                             {"STRETTO_LOG", "info"},
                             {"STRETTO_ALGORITHM", "two_level_mapped"},
