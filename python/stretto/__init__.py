@@ -134,6 +134,10 @@ def _create_backend(place: Any, options: Any) -> Any:
     world = dist.group.WORLD
     parent = None if world is None else _find_backend(world)
     inherited = None if parent is None else parent.options
+    # PyTorch has it since 2.14. What is inherited does not count: the default group's members.
+    enable_reconfigure = any(
+        getattr(each, "enable_reconfigure", False) for each in (place, options)
+    )
     if isinstance(options, module.Options):
         options = copy.copy(options)
     # Of "cuda:nccl,cpu:stretto" all backends are given the same, which may be NCCL's.
@@ -154,6 +158,7 @@ def _create_backend(place: Any, options: Any) -> Any:
         place.group_id,
         place.global_ranks_in_group,
         options,
+        enable_reconfigure,
     )
 
 

@@ -62,6 +62,7 @@ def create(
     group_name: str,
     global_ranks: list[int],
     options: Options,
+    enable_reconfigure: bool,
     /,
 ) -> object: ...
 def shut_down_all(reason: str, /) -> None: ...

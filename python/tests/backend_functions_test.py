@@ -59,25 +59,8 @@ SINCE_2_14: dict[str, tuple[Callable[[], object], str | None]] = {
         lambda: backend()._add_ephemeral_timeout(datetime.timedelta(seconds=1)),
         None,
     ),
-    "supportsReconfigure": (lambda: backend().supports_reconfigure, None),
-    "get_reconfigure_handle": (
-        lambda: backend().get_reconfigure_handle(),
-        "does not support get_reconfigure_handle",
-    ),
-    "reconfigure": (
-        lambda: backend().reconfigure(torch._C._distributed_c10d.ReconfigureOptions()),
-        "does not support reconfigure",
-    ),
     "supportsWindow": (lambda: backend().supports_window, None),
     "new_window": (lambda: backend().new_window(), "does not support new_window"),
-    "registerAbortHook": (
-        lambda: backend().register_abort_hook(1, lambda: None),
-        "does not support registerAbortHook",
-    ),
-    "unregisterAbortHook": (
-        lambda: backend().unregister_abort_hook(1),
-        "does not support unregisterAbortHook",
-    ),
     "getBoundDeviceId": (lambda: dist.group.WORLD.bound_device_id, None),
     "setBoundDeviceId": (lambda: setattr(dist.group.WORLD, "bound_device_id", None), None),
     "clone": (lambda: backend().options, None),  # Of options; ours are a copy anyway.
@@ -330,6 +313,11 @@ class SeldomCalledTest(unittest.TestCase):
                 group.abort()
             else:
                 text = ranks.failure(lambda: dist.all_reduce(torch.ones(1), group=group))
+                of_group = group._get_backend(torch.device("cpu"))
+                if hasattr(of_group, "get_error"):  # Since PyTorch 2.14.
+                    error = of_group.get_error()
+                    of_group.shutdown()
+                    assert error == of_group.get_error() != type(error).SUCCESS, error
             assert sum_in(world()) == 3 and sum_in(dist.new_group()) == 3
             return text
 

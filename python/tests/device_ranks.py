@@ -64,7 +64,7 @@ class Rank:
         rank, size = self.rank, self.size
         options = stretto.Options(backend=self.kind)
         self.backend = stretto._module().create(
-            store, rank, size, 60.0, "doubles", list(range(size)), options
+            store, rank, size, 60.0, "doubles", list(range(size)), options, False
         )
         self.group = dist.ProcessGroup(dist.PrefixStore("group", store), rank, size)
         kind = dist.ProcessGroup.BackendType.CUSTOM

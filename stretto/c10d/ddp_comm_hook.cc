@@ -38,6 +38,7 @@ void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
     }
     hook_->attach(*communicator, gradients);
   });
+  attached_to_ = communicator->serial();
   group_ = std::move(group);
 }
 
@@ -52,6 +53,12 @@ void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buff
   if (index == 0) {
     buckets_.clear();  // Of a step that has failed.
     ++step_;
+  }
+  if (communicator->serial() != attached_to_) {
+    throw_for_torch(
+        status_of(StatusCode::invalid_argument,
+                  "this hook knows the members that the process group had before "
+                  "reconfigure(): wrap the model again, and register a hook with that"));
   }
   auto bucket = std::make_unique<Bucket>();
   bucket->buffer = buffer;

@@ -51,6 +51,7 @@ class DdpCommHook {
   const std::shared_ptr<CommunicationHook> hook_;
   const std::shared_ptr<const void> owner_ = std::make_shared<char>();  // Of the hook.
   c10::intrusive_ptr<ProcessGroupStretto> group_;
+  std::uint64_t attached_to_ = 0;                 // The serial() of the communicator.
   std::vector<std::unique_ptr<Bucket>> buckets_;  // Of the step so far.
   std::uint64_t step_ = 0;
 };

@@ -81,11 +81,12 @@ c10::intrusive_ptr<OptionsStretto> make_options(const std::optional<double>& net
 
 BackendPtr create(const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
                   double timeout_seconds, const std::string& group_name,
-                  const std::vector<uint64_t>& global_ranks, OptionsStretto options) {
+                  const std::vector<uint64_t>& global_ranks, OptionsStretto options,
+                  bool enable_reconfigure) {
   options.timeout = std::chrono::milliseconds(static_cast<int64_t>(timeout_seconds * 1e3));
   options.group_name = group_name;
   options.global_ranks_in_group = global_ranks;
-  return ProcessGroupStretto::create(store, rank, size, options);
+  return ProcessGroupStretto::create(store, rank, size, options, enable_reconfigure);
 }
 
 c10::intrusive_ptr<ProcessGroupStretto> group_of(const BackendPtr& backend) {
@@ -128,8 +129,8 @@ std::string explain(const BackendPtr& backend, const std::string& collective,
     const auto each = static_cast<Collective>(number);
     known.append(number == 0 ? "" : ", ").append(name(each));
     if (name(each) != collective) continue;
-    const auto communicator = communicator_of(backend);
-    OperationTensors tensors = group_of(backend)->tensors_of_operation();
+    MemberTensors tensors = group_of(backend)->tensors_of_operation();
+    const auto& communicator = tensors.members->communicator;
     const ConstView view = tensors.describe(tensor);
     const bool is_on_cpu = tensor.device().is_cpu();
     if (!is_on_cpu && communicator->device()) {
@@ -149,8 +150,8 @@ std::string explain(const BackendPtr& backend, const std::string& collective,
 // seconds, by `clock`, of an all_reduce of each tensor and the wait for all, by their number.
 std::vector<double> time_all_reduces(const BackendPtr& backend, const Tensors& tensors, int repeat,
                                      int clock) {
-  const std::shared_ptr<Communicator> communicator = communicator_of(backend);
-  OperationTensors held = group_of(backend)->tensors_of_operation();
+  MemberTensors held = group_of(backend)->tensors_of_operation();
+  const std::shared_ptr<Communicator>& communicator = held.members->communicator;
   const std::vector<View> views = held.outputs(tensors, OperationTensors::kReduced);
   const auto now = [clock] {
     timespec time{};

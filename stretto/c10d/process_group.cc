@@ -118,28 +118,29 @@ std::vector<std::size_t> split_counts(const at::Tensor& tensor, std::size_t coun
 stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& record_number,
                                                    Submit submit) {
   communicator::FlightEntry entry = make_entry(what);
-  const std::shared_ptr<Communicator> comm = communicator();
-  if (what.blocks) record_number = record(entry);
+  Membership& members = *what.tensors.members;
+  Communicator& comm = *members.communicator;
+  if (what.blocks) record_number = members.record(entry);
   try {
     what.tensors.wait_for_caller();
     const auto timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
     const StreamGuard behind(what.tensors.stream_handle());
-    stretto::Work submitted = submit(*comm, duration_of(timeout));
+    stretto::Work submitted = submit(comm, duration_of(timeout));
     if (submitted.is_captured() && what.tensors.has_copies()) submitted.wait();
     if (what.blocks) return submitted;
     const bool is_over = has_ended_well(submitted) && !what.tensors.has_copies();
     if (is_over) entry.end(true);
-    const uint64_t number = record(entry);
+    const uint64_t number = members.record(entry);
     if (!is_over) record_number = number;
     return submitted;
   } catch (const Error& error) {
     // If the group goes on, nothing has been submitted, perhaps on this rank only: to keep step
     // with the others' numbers, the call gets none.
-    const bool is_counted = comm->has_failed();
-    if (!what.blocks && is_counted) record_number = record(entry);
+    const bool is_counted = comm.has_failed();
+    if (!what.blocks && is_counted) record_number = members.record(entry);
     flight_entries().end(record_number, false);
-    if (is_counted) shared_->note_failure(error.status());
-    throw_for_torch(shared_->told(error.status()));
+    if (is_counted) members.shared->note_failure(error.status());
+    throw_for_torch(members.shared->told(error.status()));
   } catch (...) {
     flight_entries().end(record_number, false);
     throw;
@@ -148,20 +149,22 @@ stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& 
 
 WorkPtr ProcessGroupStretto::start(const Start& what, Submit submit) {
   uint64_t record_number = 0;
+  const std::shared_ptr<Shared>& shared = what.tensors.members->shared;
   stretto::Work submitted = submit_recorded(what, record_number, submit);
   const std::optional<c10::Stream> stream =
       submitted.is_captured() ? what.tensors.stream() : what.tensors.copying_stream();
   std::shared_ptr<OperationTensors> buffers;
   if (what.tensors.has_copies() || !submitted.duration()) {
-    buffers = std::make_shared<OperationTensors>(std::move(what.tensors));
+    OperationTensors& taken = what.tensors;  // Without the members, which it must not keep.
+    buffers = std::make_shared<OperationTensors>(std::move(taken));
     if (buffers->has_copies()) {
       submitted = std::move(submitted).then([buffers] { buffers->write_back(); });
     }
   }
   auto operation = std::make_shared<InFlight>(std::move(submitted), what.results,
-                                              std::move(buffers), record_number, shared_, stream);
-  auto work = c10::make_intrusive<WorkStretto>(getRank(), what.type, what.title, what.inputs,
-                                               operation, shared_);
+                                              std::move(buffers), record_number, shared, stream);
+  auto work = c10::make_intrusive<WorkStretto>(what.tensors.rank(), what.type, what.title,
+                                               what.inputs, operation, shared);
   if (!operation->has_ended()) note_pending(operation, what.type);
   if (onCompletionHook_ != nullptr) tell_hook(operation, what.type);
   if (const auto batch = batch_of_thread()) batch->add(work);
@@ -169,10 +172,10 @@ WorkPtr ProcessGroupStretto::start(const Start& what, Submit submit) {
 }
 
 WorkPtr ProcessGroupStretto::broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) {
-  OperationTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation();
   at::Tensor& tensor = only(tensors, "broadcast");
-  const Rank root = rank_of(options.rootRank, getSize(), "broadcast: source");
-  const View data = root == Rank(getRank()) ? held.source(tensor) : held.output(tensor);
+  const Rank root = rank_of(options.rootRank, held.size(), "broadcast: source");
+  const View data = root == Rank(held.rank()) ? held.source(tensor) : held.output(tensor);
   return start({OpType::BROADCAST, "stretto:broadcast", options.timeout, held, tensors, tensors},
                [&](Communicator& comm, Duration timeout) {
                  return comm.broadcast(data, {.root = root, .timeout = timeout});
@@ -182,7 +185,7 @@ WorkPtr ProcessGroupStretto::broadcast(Tensors& tensors, const ::c10d::Broadcast
 WorkPtr ProcessGroupStretto::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
   at::Tensor& tensor = only(tensors, "all_reduce");
   if (tensor.is_sparse()) return allreduce_sparse(tensors, options);
-  OperationTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation();
   const View data = held.in_place(tensor, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
   return start({OpType::ALLREDUCE, "stretto:all_reduce", options.timeout, held, tensors, tensors},
@@ -209,7 +212,7 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
         "or with other operations; make the tensor dense: to_dense()",
         c10::toString(tensor.scalar_type()));
   }
-  OperationTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation();
   return start({.type = OpType::_ALLREDUCE_SPARSE,
                 .title = "stretto:all_reduce_sparse",
                 .timeout = options.timeout,
@@ -227,7 +230,7 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
 
 WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
                                                  const ::c10d::AllreduceCoalescedOptions& options) {
-  OperationTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation();
   std::vector<View> views;
   for (const at::Tensor& tensor : tensors) views.push_back(held.in_place(tensor, kReduced));
   const Reduction reduction = reduction_of(options.reduceOp);
@@ -244,10 +247,10 @@ WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
 }
 
 WorkPtr ProcessGroupStretto::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
-  OperationTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation();
   at::Tensor& tensor = only(tensors, "reduce");
-  const Rank root = rank_of(options.rootRank, getSize(), "reduce: destination");
-  const bool is_root = root == Rank(getRank());
+  const Rank root = rank_of(options.rootRank, held.size(), "reduce: destination");
+  const bool is_root = root == Rank(held.rank());
   const View output = is_root ? held.in_place(tensor, kReduced) : View();
   const ConstView input = is_root ? ConstView(output) : held.input(tensor, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
@@ -262,8 +265,8 @@ WorkPtr ProcessGroupStretto::reduce(Tensors& tensors, const ::c10d::ReduceOption
 
 WorkPtr ProcessGroupStretto::allgather(TensorLists& outputs, Tensors& inputs,
                                        const ::c10d::AllgatherOptions& options) {
-  OperationTensors held = tensors_of_operation();
-  const Tensors& list = only_list(outputs, "all_gather", getSize());
+  MemberTensors held = tensors_of_operation();
+  const Tensors& list = only_list(outputs, "all_gather", held.size());
   const ConstView input = held.input(only(inputs, "all_gather"));
   const std::vector<View> views = held.outputs(list);
   return start({OpType::ALLGATHER, "stretto:all_gather", options.timeout, held, inputs, list},
@@ -274,7 +277,7 @@ WorkPtr ProcessGroupStretto::allgather(TensorLists& outputs, Tensors& inputs,
 
 WorkPtr ProcessGroupStretto::_allgather_base(at::Tensor& output, at::Tensor& input,
                                              const ::c10d::AllgatherOptions& options) {
-  OperationTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation();
   const ConstView from = held.input(input);
   const View to = held.output(output);
   return start(
@@ -286,10 +289,10 @@ WorkPtr ProcessGroupStretto::_allgather_base(at::Tensor& output, at::Tensor& inp
 
 WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& inputs,
                                                  const ::c10d::AllgatherOptions& options) {
-  OperationTensors held = tensors_of_operation();
-  if (outputs.size() != static_cast<std::size_t>(getSize())) {
-    refuse("all_gather_coalesced: wants a list of tensors from each of {} ranks, got {}", getSize(),
-           outputs.size());
+  MemberTensors held = tensors_of_operation();
+  if (outputs.size() != static_cast<std::size_t>(held.size())) {
+    refuse("all_gather_coalesced: wants a list of tensors from each of {} ranks, got {}",
+           held.size(), outputs.size());
   }
   Tensors results;
   std::vector<Tensors> lists(inputs.size());
@@ -315,7 +318,7 @@ WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& 
 
 WorkPtr ProcessGroupStretto::allgather_into_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const ::c10d::AllgatherOptions& options) {
-  OperationTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation();
   const std::vector<ConstView> from = held.inputs(inputs);
   const std::vector<View> to = held.outputs(outputs);
   return start({OpType::COALESCED, "stretto:all_gather_into_tensor_coalesced", options.timeout,
@@ -327,13 +330,13 @@ WorkPtr ProcessGroupStretto::allgather_into_tensor_coalesced(
 
 WorkPtr ProcessGroupStretto::gather(TensorLists& outputs, Tensors& inputs,
                                     const ::c10d::GatherOptions& options) {
-  OperationTensors held = tensors_of_operation();
-  const Rank root = rank_of(options.rootRank, getSize(), "gather: destination");
+  MemberTensors held = tensors_of_operation();
+  const Rank root = rank_of(options.rootRank, held.size(), "gather: destination");
   const ConstView input = held.input(only(inputs, "gather"));
   std::vector<View> views;
   Tensors results;
-  if (root == Rank(getRank())) {
-    results = only_list(outputs, "gather", getSize());
+  if (root == Rank(held.rank())) {
+    results = only_list(outputs, "gather", held.size());
     views = held.outputs(results);
   } else if (!outputs.empty() && !outputs.front().empty()) {
     refuse("gather: only the destination, rank {}, takes a list of outputs", root.value());
@@ -346,9 +349,9 @@ WorkPtr ProcessGroupStretto::gather(TensorLists& outputs, Tensors& inputs,
 
 WorkPtr ProcessGroupStretto::gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                                 const ::c10d::GatherOptions& options) {
-  OperationTensors held = tensors_of_operation();
-  const Rank root = rank_of(options.rootRank, getSize(), "gather: destination");
-  const bool is_root = root == Rank(getRank());
+  MemberTensors held = tensors_of_operation();
+  const Rank root = rank_of(options.rootRank, held.size(), "gather: destination");
+  const bool is_root = root == Rank(held.rank());
   const ConstView from = held.input(input);
   const View to = is_root ? held.output(output) : View();
   const at::TensorList results = is_root ? at::TensorList(output) : at::TensorList();
@@ -360,12 +363,12 @@ WorkPtr ProcessGroupStretto::gather_into_tensor(at::Tensor& output, at::Tensor& 
 
 WorkPtr ProcessGroupStretto::scatter(Tensors& outputs, TensorLists& inputs,
                                      const ::c10d::ScatterOptions& options) {
-  OperationTensors held = tensors_of_operation();
-  const Rank root = rank_of(options.rootRank, getSize(), "scatter: source");
+  MemberTensors held = tensors_of_operation();
+  const Rank root = rank_of(options.rootRank, held.size(), "scatter: source");
   const View output = held.output(only(outputs, "scatter"));
   std::vector<ConstView> views;
-  if (root == Rank(getRank())) {
-    views = held.inputs(only_list(inputs, "scatter", getSize()));
+  if (root == Rank(held.rank())) {
+    views = held.inputs(only_list(inputs, "scatter", held.size()));
   } else if (!inputs.empty() && !inputs.front().empty()) {
     refuse("scatter: only the source, rank {}, takes a list of inputs", root.value());
   }
@@ -377,8 +380,8 @@ WorkPtr ProcessGroupStretto::scatter(Tensors& outputs, TensorLists& inputs,
 
 WorkPtr ProcessGroupStretto::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                             const ::c10d::ReduceScatterOptions& options) {
-  OperationTensors held = tensors_of_operation();
-  const Tensors& list = only_list(inputs, "reduce_scatter", getSize());
+  MemberTensors held = tensors_of_operation();
+  const Tensors& list = only_list(inputs, "reduce_scatter", held.size());
   const View output = held.output(only(outputs, "reduce_scatter"), kReduced);
   const std::vector<ConstView> views = held.inputs(list, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
@@ -399,7 +402,7 @@ WorkPtr ProcessGroupStretto::_reduce_scatter_base(at::Tensor& output, at::Tensor
 
 WorkPtr ProcessGroupStretto::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const ::c10d::ReduceScatterOptions& options) {
-  OperationTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation();
   const std::vector<ConstView> from = held.inputs(inputs, kReduced);
   const std::vector<View> to = held.outputs(outputs, kReduced);
   const Reduction reduction = reduction_of(options.reduceOp);
@@ -418,11 +421,11 @@ WorkPtr ProcessGroupStretto::alltoall_base(at::Tensor& output, at::Tensor& input
                                            std::vector<int64_t>& output_splits,
                                            std::vector<int64_t>& input_splits,
                                            const ::c10d::AllToAllOptions& options) {
-  OperationTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation();
   const ConstView from = held.input(input);
   const View to = held.output(output);
-  const auto sent = split_counts(input, from.count, input_splits, getSize(), "input");
-  const auto received = split_counts(output, to.count, output_splits, getSize(), "output");
+  const auto sent = split_counts(input, from.count, input_splits, held.size(), "input");
+  const auto received = split_counts(output, to.count, output_splits, held.size(), "output");
   stretto::AllToAllOptions ours;
   // Equal parts need no messages on one host, so ranks that give sizes are told from those that
   // do not: these would have to know of the others before they begin.
@@ -439,7 +442,7 @@ WorkPtr ProcessGroupStretto::alltoall_base(at::Tensor& output, at::Tensor& input
 
 WorkPtr ProcessGroupStretto::alltoall(Tensors& outputs, Tensors& inputs,
                                       const ::c10d::AllToAllOptions& options) {
-  OperationTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation();
   const std::vector<ConstView> from = held.inputs(inputs);
   const std::vector<View> to = held.outputs(outputs);
   return start({OpType::ALLTOALL, "stretto:all_to_all", options.timeout, held, inputs, outputs},
@@ -449,9 +452,9 @@ WorkPtr ProcessGroupStretto::alltoall(Tensors& outputs, Tensors& inputs,
 }
 
 WorkPtr ProcessGroupStretto::send(Tensors& tensors, int destination, int tag) {
-  OperationTensors held = tensors_of_message();
+  MemberTensors held = tensors_of_message();
   const ConstView data = held.input(only(tensors, "send"));
-  const Rank to = rank_of(destination, getSize(), "send: destination");
+  const Rank to = rank_of(destination, held.size(), "send: destination");
   return start(
       {OpType::SEND, "stretto:send", ::c10d::kUnsetTimeout, held, tensors, {}, destination},
       [&](Communicator& comm, Duration timeout) {
@@ -459,32 +462,33 @@ WorkPtr ProcessGroupStretto::send(Tensors& tensors, int destination, int tag) {
       });
 }
 
-WorkPtr ProcessGroupStretto::receive(Tensors& tensors, Rank source, int tag, OpType type) {
-  OperationTensors held = tensors_of_message();
+WorkPtr ProcessGroupStretto::receive(Tensors& tensors, int source, int tag, OpType type) {
+  MemberTensors held = tensors_of_message();
   const View data = held.output(only(tensors, "recv"));
-  const bool from_any = source == kAnyRank;
+  const bool from_any = type == OpType::RECVANYSOURCE;
+  const Rank from = from_any ? kAnyRank : rank_of(source, held.size(), "recv: source");
   return start({type,
                 from_any ? "stretto:recvAnySource" : "stretto:recv",
                 ::c10d::kUnsetTimeout,
                 held,
                 {},
                 tensors,
-                from_any ? -1 : source.value()},
+                from.value()},
                [&](Communicator& comm, Duration timeout) {
-                 return comm.recv(data, {.from = source, .tag = tag, .timeout = timeout});
+                 return comm.recv(data, {.from = from, .tag = tag, .timeout = timeout});
                });
 }
 
 WorkPtr ProcessGroupStretto::recv(Tensors& tensors, int source, int tag) {
-  return receive(tensors, rank_of(source, getSize(), "recv: source"), tag, OpType::RECV);
+  return receive(tensors, source, tag, OpType::RECV);
 }
 
 WorkPtr ProcessGroupStretto::recvAnysource(Tensors& tensors, int tag) {
-  return receive(tensors, kAnyRank, tag, OpType::RECVANYSOURCE);
+  return receive(tensors, kAnyRank.value(), tag, OpType::RECVANYSOURCE);
 }
 
 WorkPtr ProcessGroupStretto::barrier(const ::c10d::BarrierOptions& options) {
-  OperationTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation();
   return start(
       {OpType::BARRIER, "stretto:barrier", options.timeout, held},
       [&](Communicator& comm, Duration timeout) { return comm.barrier({.timeout = timeout}); });

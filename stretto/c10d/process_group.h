@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -18,8 +19,9 @@
 
 #include "stretto/base/mutex.h"
 #include "stretto/base/owner_process.h"
-#include "stretto/base/rank_vector.h"
-#include "stretto/c10d/operation_tensors.h"
+#include "stretto/c10d/abort_hooks.h"
+#include "stretto/c10d/membership.h"
+#include "stretto/c10d/torch_version.h"
 #include "stretto/c10d/work.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/job/join_options.h"
@@ -45,31 +47,30 @@ struct OptionsStretto final : ::c10d::Backend::Options {
 // of the calls.
 //
 // `override` is missing where not every version of PyTorch from 2.11 on has the function.
-class ProcessGroupStretto final : public ::c10d::Backend {
+class ProcessGroupStretto final : public NewestBackend {
  public:
-  // Blocks until the ranks 0 to size-1 have come, which find each other by `store`. The operations'
-  // timeout is that of `options`.
+  // Blocks until the ranks 0 to size-1 have come, which find each other by `store`; unless
+  // reconfigure() is to say first who takes part. The operations' timeout is that of `options`.
   static c10::intrusive_ptr<ProcessGroupStretto> create(
       const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
-      const OptionsStretto& options);
+      const OptionsStretto& options, bool enable_reconfigure = false);
   // The end of all groups of this process, for its own: no thread of ours may outlive Python. Other
   // ranks hear of `reason`, if there is one.
   static void shut_down_all(const std::string& reason);
-  ProcessGroupStretto(std::unique_ptr<Communicator> communicator, std::vector<int> named_ranks,
+  // Has no members yet.
+  ProcessGroupStretto(c10::intrusive_ptr<::c10d::Store> store, int rank, int size,
                       const OptionsStretto& options);
   ~ProcessGroupStretto() override;
 
   const std::string getBackendName() const override { return "stretto"; }  // NOLINT: as declared.
   // A copy: ProcessGroup::splitGroup() writes the new group's timeout and name into what it gets.
-  c10::intrusive_ptr<Options> getBackendOptions() override {
-    auto options = c10::make_intrusive<OptionsStretto>(options_);
-    options->timeout = timeout_;
-    return options;
-  }
+  c10::intrusive_ptr<Options> getBackendOptions() override;
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ = timeout; }
   Duration timeout() const { return duration_of(timeout_); }
   bool supportsSplitting() const override { return true; }
   bool supportsShrinking() const { return true; }
+  bool supportsReconfigure() const override { return true; }
+  bool supportsAbortHooks() const override { return true; }
 
   WorkPtr broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& options) override;
   WorkPtr allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) override;
@@ -114,7 +115,8 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   WorkPtr endCoalescing() override;
 
   void setSequenceNumberForGroup() override {}
-  uint64_t getSequenceNumberForGroup() override { return collectives_; }
+  uint64_t getSequenceNumberForGroup() override;
+  // Of the members, or, while there are none, of the last ones.
   ::c10d::ErrorType getError() override;
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<::c10d::WorkInfo>)>&& hook) override;
@@ -133,6 +135,20 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   // the list.
   c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
                                      const c10::intrusive_ptr<Options>& options);
+  // Names this member to the others, as long as the group lives.
+  ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
+  // The members are then those whose handles are given, which all call it. Blocks until all have
+  // come. What is in flight fails; of who is still a member of the old ones, operations that need
+  // this rank do. Works after a failure, too. If it fails itself, the group has no members; it may
+  // be called again. Throws ValueError, and changes nothing, for what is wrong with the arguments.
+  WorkPtr reconfigure(const ReconfigureOptions& options) override;
+  // Whether the group has members.
+  bool isInitialized() override;
+  // A hook is called once for each failure that ends the members' communicator: before abort() does
+  // so, or when the first thread learns of it, while others may learn of it, too. It runs on any
+  // thread, and must wait for no operation.
+  void registerAbortHook(int64_t hook_id, AbortHook hook) override;
+  void unregisterAbortHook(int64_t hook_id) override;
   void abort() override;
   // Collectives in flight end first, as they do with PyTorch's own backends: a program may wait for
   // the last ones by this call. Sends and receives, to which nobody may ever answer, are ended.
@@ -143,19 +159,19 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;  // NOLINT: as declared.
   std::unordered_map<std::string, uint64_t> getMemoryStats();
 
-  // For what PyTorch has no word for: the communicator, which throws after shutdown(), and what
-  // operations of it are called with.
-  std::shared_ptr<Communicator> communicator() const;
-  OperationTensors tensors_of_operation() const { return {shared_->communicator, blocks_}; }
+  // For what PyTorch has no word for: the communicator, and what operations of it are called with.
+  // Throw if the group has no members.
+  std::shared_ptr<Communicator> communicator() const { return members()->communicator; }
+  MemberTensors tensors_of_operation() const;
   // For messages, which go by way of the host whatever the communicator does on devices.
-  OperationTensors tensors_of_message() const { return {shared_->communicator, host_blocks_}; }
+  MemberTensors tensors_of_message() const;
 
  private:
   struct Start {
     ::c10d::OpType type;
     const char* title;
     std::chrono::milliseconds timeout;  // kUnsetTimeout: the group's.
-    OperationTensors& tensors;          // Taken, if the operation goes on.
+    MemberTensors& tensors;             // Taken, if the operation goes on.
     at::TensorList inputs = {};         // For the profiler and the flight recorder.
     at::TensorList results = {};
     int peer = -1;        // Of a send or receive; -1: any.
@@ -167,40 +183,56 @@ class ProcessGroupStretto final : public ::c10d::Backend {
   // `record_number` becomes that of an entry of the flight recorder that has to be told of the end.
   stretto::Work submit_recorded(const Start& what, uint64_t& record_number, Submit submit);
   communicator::FlightEntry make_entry(const Start& what);
-  // The options of a group of some ranks of this one, which have none, or those of this group.
+  // A group of these ranks.
+  static c10::intrusive_ptr<ProcessGroupStretto> make(
+      const c10::intrusive_ptr<::c10d::Store>& store, std::unique_ptr<Communicator> communicator,
+      std::vector<int> named_ranks, const OptionsStretto& options);
+  // Throws if the group has been shut down.
+  void set_members(std::unique_ptr<Communicator> communicator, std::vector<int> named_ranks,
+                   std::vector<uint64_t> global_ranks);
+  // Throws if there are none.
+  std::shared_ptr<Membership> members() const;
+  // Of the members, or of the last ones; null: there were none yet.
+  std::shared_ptr<Shared> shared() const;
+  // The options of a group that comes of this one: those given, or of this group.
   OptionsStretto options_of_part(const c10::intrusive_ptr<Options>& given,
-                                 const std::vector<int>& ranks);
-  // Counts an operation. A call that is refused, maybe on this rank only, is none.
-  uint64_t record(communicator::FlightEntry entry);
+                                 std::vector<uint64_t> global_ranks);
+  // Takes the members out for reconfigure(), if there are any. Throws if it must not begin.
+  std::shared_ptr<Membership> take_members(int64_t uuid);
+  void end_reconfigured(std::shared_ptr<Membership> members);
   // That of the calling thread, which alone uses it; null if there is none.
   c10::intrusive_ptr<CoalescedWork> batch_of_thread();
   void tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);
   void note_pending(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);
   void end_pending(bool only_collectives);
+  // The others hear that this rank "has called" something.
+  void abort_because(const std::string& reason);
   // Ends what is in flight, and waits for nobody.
   void close();
-  WorkPtr receive(Tensors& tensors, Rank source, int tag, ::c10d::OpType type);
+  WorkPtr receive(Tensors& tensors, int source, int tag, ::c10d::OpType type);
 
-  // By rank: the numbers by which failures name them, and those in PyTorch's job.
-  const RankVector<int> named_ranks_;
-  const RankVector<uint64_t> global_ranks_;
-  const size_t number_in_process_;  // Counted as other backends count their groups.
-  const OptionsStretto options_;    // But for the timeout:
+  const c10::intrusive_ptr<::c10d::Store> store_;
+  // But for the timeout. It stands where Gloo's backend has its options: of a group that
+  // shrink_group() has made, PyTorch takes any backend for that, and DDP reads them.
+  c10::intrusive_ptr<OptionsStretto> options_ STRETTO_GUARDED_BY(mutex_);
+  const ReconfigureHandle handle_;
   std::atomic<std::chrono::milliseconds> timeout_;
-  const std::shared_ptr<Shared> shared_;
   const OwnerProcess owner_process_;
-  std::atomic<uint64_t> collectives_ = 0;  // That were submitted.
-  std::atomic<uint64_t> transfers_ = 0;    // Sends and receives.
+  const std::shared_ptr<AbortHooks> abort_hooks_ = std::make_shared<AbortHooks>();
 
   mutable Mutex mutex_;
-  std::shared_ptr<Communicator> communicator_ STRETTO_GUARDED_BY(mutex_);
-  const std::shared_ptr<DeviceBlocks> host_blocks_;
-  const std::shared_ptr<DeviceBlocks> blocks_;  // Null with NCCL, which takes all memory.
+  // Null: reconfigure() is still to give the group some, has failed or is at it; or shut down.
+  std::shared_ptr<Membership> members_ STRETTO_GUARDED_BY(mutex_);
+  std::shared_ptr<Shared> shared_ STRETTO_GUARDED_BY(mutex_);  // See shared().
+  // Of this process in PyTorch's job, among its first members: that records of it are named by.
+  std::optional<int> job_rank_ STRETTO_GUARDED_BY(mutex_);
+  bool is_shut_down_ STRETTO_GUARDED_BY(mutex_) = false;
+  bool is_reconfiguring_ STRETTO_GUARDED_BY(mutex_) = false;  // By a call in progress.
+  std::set<int64_t> used_uuids_ STRETTO_GUARDED_BY(mutex_);
   // The batches of threads that are between startCoalescing() and endCoalescing().
   std::unordered_map<std::thread::id, c10::intrusive_ptr<CoalescedWork>> batches_
       STRETTO_GUARDED_BY(mutex_);
   std::atomic<std::size_t> batch_count_ = 0;  // Without the lock: how many there are.
-  std::shared_ptr<const ObservedGroup> flight_group_ STRETTO_GUARDED_BY(mutex_);
   // What has been submitted and had not ended then.
   struct Pending {
     std::weak_ptr<InFlight> operation;

@@ -4,20 +4,18 @@
 // How a group comes into being and ends.
 
 #include <algorithm>
-#include <numeric>
 #include <thread>
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <c10/util/ScopeExit.h>
 
-#include "stretto/base/printable.h"
 #include "stretto/bootstrap/prefix_store.h"
 #include "stretto/bootstrap/store.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/process_group.h"
+#include "stretto/c10d/reconfigure_handle.h"
 #include "stretto/c10d/stores.h"
 #include "stretto/c10d/without_gil.h"
 #include "stretto/job/join.h"
@@ -45,42 +43,17 @@ class Groups {
   std::vector<c10::weak_intrusive_ptr<ProcessGroupStretto>> groups_ STRETTO_GUARDED_BY(mutex_);
 };
 
-size_t next_number_in_process() {
-  static std::atomic<size_t> next = 0;
-  return next++;
-}
-
 Groups& groups() {
   static auto* const all = new Groups;  // Outlives what other static objects do at the end.
   return *all;
 }
 
-template <class... Args>
-c10::intrusive_ptr<ProcessGroupStretto> make_group(Args&&... args) {
-  auto group = c10::make_intrusive<ProcessGroupStretto>(std::forward<Args>(args)...);
+c10::intrusive_ptr<ProcessGroupStretto> make_without_members(
+    const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
+    const OptionsStretto& options) {
+  auto group = c10::make_intrusive<ProcessGroupStretto>(store, rank, size, options);
   groups().add(group);
   return group;
-}
-
-// Where operations work on copies of tensors on a device; null: on the tensors themselves.
-std::shared_ptr<DeviceBlocks> blocks_for(const std::shared_ptr<Communicator>& communicator,
-                                         const std::shared_ptr<DeviceBlocks>& on_host) {
-  if (!communicator->device()) return on_host;
-  if (!communicator->maps_devices()) return nullptr;
-  return std::make_shared<DeviceBlocks>(communicator, DeviceBlocks::Place::device);
-}
-
-// For the groups that come of this one: in each, this process may be another rank.
-OptionsStretto with_device_of(const Communicator& communicator, OptionsStretto options) {
-  if (communicator.device()) options.join.device = communicator.device();
-  return options;
-}
-
-template <class Number>
-std::vector<Number> numbers_to(int size) {
-  std::vector<Number> numbers(static_cast<std::size_t>(size));
-  std::iota(numbers.begin(), numbers.end(), Number(0));
-  return numbers;
 }
 
 // The numbers in PyTorch's job of the ranks of a group, if `options` has those of this group.
@@ -89,35 +62,17 @@ std::vector<uint64_t> global_ranks_of(const ::c10d::Backend::Options& options, i
   return ranks.size() == static_cast<std::size_t>(size) ? ranks : numbers_to<uint64_t>(size);
 }
 
-// What else must be known of the numbers by which failures name the ranks of a group.
-std::string note_of(const std::vector<int>& named, const std::vector<uint64_t>& global) {
-  const auto size = static_cast<int>(named.size());
-  if (named != numbers_to<int>(size)) {
-    return fmt::format(
-        "(Ranks have the numbers that they had before shrink_group(): what were {} are ranks 0 to "
-        "{} of this group.)",
-        fmt::join(named, ", "), size - 1);
-  }
-  if (global == numbers_to<uint64_t>(size)) return {};
-  return fmt::format("(The ranks of this group are, in the job: {}.)", fmt::join(global, ", "));
-}
-
-// Before that: which group it is, if the program has described it.
-std::string note_of(const std::string& description, const std::string& note) {
-  constexpr std::size_t kMost = 64;
-  const bool is_given = description != "undefined" && description != "default_pg";
-  if (description.empty() || !is_given) return note;
-  return fmt::format("(This is the group \"{}\".){}{}", printable(description.substr(0, kMost)),
-                     note.empty() ? "" : " ", note);
-}
-
 }  // namespace
 
 c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
     const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
-    const OptionsStretto& options) {
+    const OptionsStretto& options, bool enable_reconfigure) {
+  if (enable_reconfigure) {
+    (void)take_communicator(*store);  // No other group is to get it.
+    return make_without_members(store, rank, size, options);
+  }
   if (auto communicator = take_communicator(*store)) {  // Of those that have met already.
-    return make_group(std::move(communicator), numbers_to<int>(size), options);
+    return make(store, std::move(communicator), numbers_to<int>(size), options);
   }
   JoinOptions ours = options.join;
   ours.timeout = ours.join_timeout = duration_of(options.timeout);
@@ -132,50 +87,45 @@ c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
     auto part = std::make_shared<bootstrap::PrefixStore>(prefix, whole);
     return make_communicator(std::move(part), rank, size, ours);
   });
-  return make_group(std::move(communicator), numbers_to<int>(size), options);
+  return make(store, std::move(communicator), numbers_to<int>(size), options);
 }
 
-ProcessGroupStretto::ProcessGroupStretto(std::unique_ptr<Communicator> communicator,
-                                         std::vector<int> named_ranks,
-                                         const OptionsStretto& options)
-    : Backend(communicator->rank().value(), communicator->size()),
-      named_ranks_(std::move(named_ranks)),
-      global_ranks_(global_ranks_of(options, getSize())),
-      number_in_process_(next_number_in_process()),
-      options_(with_device_of(*communicator, options)),
-      timeout_(options.timeout),
-      shared_(std::make_shared<Shared>()),
-      communicator_(std::move(communicator)),
-      host_blocks_(std::make_shared<DeviceBlocks>(communicator_, DeviceBlocks::Place::host)),
-      blocks_(blocks_for(communicator_, host_blocks_)) {
-  shared_->communicator = communicator_;
-  const auto own = static_cast<std::size_t>(getRank());
-  shared_->job_rank = static_cast<int>(global_ranks_[own]);
-  shared_->named_rank = named_ranks_[own];
-  shared_->rank_note = note_of(named_ranks_, global_ranks_);
+c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::make(
+    const c10::intrusive_ptr<::c10d::Store>& store, std::unique_ptr<Communicator> communicator,
+    std::vector<int> named_ranks, const OptionsStretto& options) {
+  const int size = communicator->size();
+  auto group = make_without_members(store, communicator->rank().value(), size, options);
+  group->set_members(std::move(communicator), std::move(named_ranks),
+                     global_ranks_of(options, size));
+  return group;
+}
+
+ProcessGroupStretto::ProcessGroupStretto(c10::intrusive_ptr<::c10d::Store> store, int rank,
+                                         int size, const OptionsStretto& options)
+    : NewestBackend(rank, size),
+      store_(std::move(store)),
+      options_(c10::make_intrusive<OptionsStretto>(options)),
+      handle_(new_handle(store_)),
+      timeout_(options.timeout) {
   init();
 }
 
 ProcessGroupStretto::~ProcessGroupStretto() { shutdown(); }
 
+c10::intrusive_ptr<::c10d::Backend::Options> ProcessGroupStretto::getBackendOptions() {
+  const MutexLock guard(mutex_);
+  auto options = c10::make_intrusive<OptionsStretto>(*options_);
+  options->timeout = timeout_;
+  return options;
+}
+
 void ProcessGroupStretto::shut_down_all(const std::string& reason) {
   for (const auto& each : groups().take()) {
     const auto alive = each.lock();
     if (alive == nullptr) continue;
-    if (!reason.empty() && alive->owner_process_.is_here()) alive->shared_->abort(reason);
+    if (!reason.empty() && alive->owner_process_.is_here()) alive->abort_because(reason);
     alive->close();
   }
-}
-
-std::shared_ptr<Communicator> ProcessGroupStretto::communicator() const {
-  const MutexLock guard(mutex_);
-  if (communicator_ == nullptr) {
-    throw_for_torch(status_of(StatusCode::aborted,
-                              "rank {}: this process group has been shut down; make another by "
-                              "init_process_group() or new_group()",
-                              getRank()));
-  }
-  return communicator_;
 }
 
 void ProcessGroupStretto::shutdown() {
@@ -187,29 +137,34 @@ void ProcessGroupStretto::shutdown() {
 
 void ProcessGroupStretto::close() {
   const WithoutGil without_gil;
-  std::shared_ptr<Communicator> last;
+  std::shared_ptr<Membership> last;
   decltype(batches_) batches;  // Their works end without the lock.
   {
     const MutexLock guard(mutex_);
-    last = std::move(communicator_);
+    is_shut_down_ = true;
+    last = std::move(members_);
     batches.swap(batches_);
   }
   batches.clear();
-  last.reset();  // Operations in flight end with it.
-  host_blocks_->close();
-  if (blocks_ != nullptr) blocks_->close();
-  shared_->driver.stop();
+  if (last != nullptr) Membership::end(std::move(last));
 }
 
-void ProcessGroupStretto::abort() { shared_->abort("has called abort() of the process group"); }
+void ProcessGroupStretto::abort() { abort_because("has called abort() of the process group"); }
+
+void ProcessGroupStretto::abort_because(const std::string& reason) {
+  if (const std::shared_ptr<Shared> alive = shared()) alive->abort(reason);
+}
 
 c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::split(
     const c10::intrusive_ptr<::c10d::Store>& store, const std::vector<int>& ranks,
     const c10::intrusive_ptr<Options>& options) {
-  const auto own = std::find(ranks.begin(), ranks.end(), getRank());
+  std::shared_ptr<Membership> whole = members();
+  const auto own = std::find(ranks.begin(), ranks.end(), whole->rank());
   if (own == ranks.end()) return nullptr;
+  const OptionsStretto of_part = options_of_part(options, whole->global_ranks_of(ranks));
+  whole.reset();  // Which could not end while the others are waited for.
   return create(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
-                options_of_part(options, ranks));
+                of_part);
 }
 
 c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::merge(
@@ -219,28 +174,26 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::merge(
 }
 
 OptionsStretto ProcessGroupStretto::options_of_part(const c10::intrusive_ptr<Options>& given,
-                                                    const std::vector<int>& ranks) {
-  const auto general = given != nullptr ? given : getBackendOptions();
+                                                    std::vector<uint64_t> global_ranks) {
+  const auto inherited = getBackendOptions();
+  const auto& general = given != nullptr ? given : inherited;
+  const JoinOptions& join = dynamic_cast<const OptionsStretto&>(*inherited).join;
   const auto* const ours = dynamic_cast<const OptionsStretto*>(general.get());
-  OptionsStretto options(ours != nullptr ? ours->join : options_.join, *general);
-  options.join.device = options_.join.device;
-  options.global_ranks_in_group.clear();
-  for (const int rank : ranks) {
-    TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), "stretto: rank ", rank, " is not one of the ",
-                      getSize(), " ranks of this group");
-    options.global_ranks_in_group.push_back(global_ranks_[rank]);
-  }
+  OptionsStretto options(ours != nullptr ? ours->join : join, *general);
+  options.join.device = join.device;
+  options.global_ranks_in_group = std::move(global_ranks);
   return options;
 }
 
 c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
     const std::vector<int64_t>& ranks_to_exclude, int /*flags*/,
     const c10::intrusive_ptr<Options>& options) {
+  const std::shared_ptr<Membership> whole = members();
   std::vector<Rank> excluded;
   std::vector<int> left;
   std::vector<int> left_named;
-  for (int rank = 0; rank < getSize(); ++rank) {
-    const int named = named_ranks_[rank];
+  for (int rank = 0; rank < whole->size(); ++rank) {
+    const int named = whole->named_ranks[rank];
     const bool out =
         std::find(ranks_to_exclude.begin(), ranks_to_exclude.end(), rank) != ranks_to_exclude.end();
     if (out) {
@@ -250,22 +203,23 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
       left_named.push_back(named);
     }
   }
-  auto smaller = for_torch([&] { return communicator()->shrink(excluded); });
+  auto smaller = for_torch([&] { return whole->communicator->shrink(excluded); });
   if (static_cast<std::size_t>(smaller->size()) != left.size()) {
     throw_for_torch(status_of(
         StatusCode::peer_lost,
         "rank {}: shrink: {} ranks should be left, and {} are: some that were not to be excluded "
         "are lost too; name them as well and call shrink_group() again",
-        getRank(), left.size(), smaller->size()));
+        whole->rank(), left.size(), smaller->size()));
   }
-  return make_group(std::move(smaller), std::move(left_named), options_of_part(options, left));
+  return make(store_, std::move(smaller), std::move(left_named),
+              options_of_part(options, whole->global_ranks_of(left)));
 }
 
 void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options,
                                            bool /*wait_all_ranks*/) {
   // All ranks that are missing are named anyway.
   const WithoutGil without_gil;
-  OperationTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation();
   const Start what{.type = ::c10d::OpType::BARRIER,
                    .title = "stretto:monitored_barrier",
                    .timeout = options.timeout,
@@ -276,7 +230,7 @@ void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options
       communicator.monitored_barrier({.timeout = timeout});
     } catch (const Timeout& late) {  // With Gloo's words, which programs may look for.
       throw Timeout(late.status().with_context(
-          fmt::format("Rank {} timed out in monitoredBarrier", getRank())));
+          fmt::format("Rank {} timed out in monitoredBarrier", held.rank())));
     }
     return stretto::Work();
   });
@@ -291,28 +245,8 @@ communicator::FlightEntry ProcessGroupStretto::make_entry(const Start& what) {
   entry.inputs = flight_tensors(what.inputs);
   entry.outputs = flight_tensors(what.results);
   entry.timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
-  const MutexLock guard(mutex_);
-  // PyTorch names a group after it has made its backend, and before it hands it out.
-  if (flight_group_ == nullptr) {
-    shared_->rank_note = note_of(getGroupDesc(), shared_->rank_note);
-  }
-  if (flight_group_ == nullptr || flight_group_->id != getGroupUid() ||
-      flight_group_->name != getGroupDesc()) {
-    ObservedGroup group{number_in_process_, getGroupUid(), getGroupDesc(), {}, getRank()};
-    for (const uint64_t rank : global_ranks_) group.ranks.emplace_back(static_cast<int>(rank));
-    flight_group_ = std::make_shared<const ObservedGroup>(std::move(group));
-  }
-  entry.group = flight_group_;
+  entry.group = what.tensors.members->flight_group(getGroupUid(), getGroupDesc());
   return entry;
-}
-
-uint64_t ProcessGroupStretto::record(communicator::FlightEntry entry) {
-  // Read once: other threads count as well.
-  const bool is_transfer = entry.message_to || entry.message_from;
-  const uint64_t number = ++(is_transfer ? transfers_ : collectives_);
-  entry.collective_number = is_transfer ? collectives_.load() : number;
-  entry.message_number = is_transfer ? number : transfers_.load();
-  return flight_entries().record(std::move(entry));
 }
 
 void ProcessGroupStretto::startCoalescing() {
@@ -338,10 +272,13 @@ WorkPtr ProcessGroupStretto::endCoalescing() {
 }
 
 ::c10d::ErrorType ProcessGroupStretto::getError() {
-  const MutexLock guard(shared_->mutex);
-  if (shared_->failure.ok()) return ::c10d::ErrorType::SUCCESS;
-  if (shared_->failure.code() == StatusCode::timeout) return ::c10d::ErrorType::TIMEOUT;
-  return shared_->failure.rank() ? ::c10d::ErrorType::REMOTE_ERROR : ::c10d::ErrorType::COMM_ERROR;
+  const std::shared_ptr<Shared> of_last = shared();
+  if (of_last == nullptr) return ::c10d::ErrorType::SUCCESS;
+  const MutexLock guard(of_last->mutex);
+  const Status& failure = of_last->failure;
+  if (failure.ok()) return ::c10d::ErrorType::SUCCESS;
+  if (failure.code() == StatusCode::timeout) return ::c10d::ErrorType::TIMEOUT;
+  return failure.rank() ? ::c10d::ErrorType::REMOTE_ERROR : ::c10d::ErrorType::COMM_ERROR;
 }
 
 void ProcessGroupStretto::registerOnCompletionHook(

@@ -12,8 +12,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include "stretto/bootstrap/host_port.h"
 #include "stretto/bootstrap/prefix_store.h"
-#include "stretto/bootstrap/socket.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/work.h"
 
@@ -40,7 +40,7 @@ class FromTorch final : public bootstrap::Store {
   explicit FromTorch(c10::intrusive_ptr<::c10d::Store> store) : store_(std::move(store)) {}
 
   std::string describe() const override { return "the store of torch.distributed"; }
-  std::string server() const override;
+  std::string server() const override { return tcp_server_of(store_); }
   Result<bootstrap::StoreReply> answer(const bootstrap::StoreRequest& request,
                                        const WaitLimit& limit) override;
 
@@ -50,16 +50,6 @@ class FromTorch final : public bootstrap::Store {
 
   const c10::intrusive_ptr<::c10d::Store> store_;
 };
-
-std::string FromTorch::server() const {
-  c10::intrusive_ptr<::c10d::Store> whole = store_;
-  if (auto* const part = dynamic_cast<::c10d::PrefixStore*>(store_.get())) {
-    whole = part->getUnderlyingNonPrefixStore();
-  }
-  const auto* const tcp = dynamic_cast<const ::c10d::TCPStore*>(whole.get());
-  return tcp == nullptr ? std::string()
-                        : bootstrap::format_host_port(tcp->getHost(), tcp->getPort());
-}
 
 Status FromTorch::wait(const std::string& key, const WaitLimit& limit) {
   Duration nap = std::chrono::milliseconds(1);
@@ -133,6 +123,31 @@ T value_of(Result<T> result) {
 }
 
 }  // namespace
+
+c10::intrusive_ptr<::c10d::Store> whole_of(const c10::intrusive_ptr<::c10d::Store>& store) {
+  auto* const part = dynamic_cast<::c10d::PrefixStore*>(store.get());
+  return part == nullptr ? store : part->getUnderlyingNonPrefixStore();
+}
+
+std::string tcp_server_of(const c10::intrusive_ptr<::c10d::Store>& store) {
+  const c10::intrusive_ptr<::c10d::Store> whole = whole_of(store);
+  const auto* const tcp = dynamic_cast<const ::c10d::TCPStore*>(whole.get());
+  return tcp == nullptr ? std::string()
+                        : bootstrap::format_host_port(tcp->getHost(), tcp->getPort());
+}
+
+std::shared_ptr<bootstrap::Store> connect_tcp_store(const std::string& server, Duration timeout) {
+  const bootstrap::HostPort place = bootstrap::parse_host_port(server).or_throw();
+  ::c10d::TCPStoreOptions options;
+  options.port = static_cast<std::uint16_t>(place.port);
+  options.timeout = std::chrono::ceil<std::chrono::milliseconds>(timeout);
+  try {
+    return std::make_shared<FromTorch>(c10::make_intrusive<::c10d::TCPStore>(place.host, options));
+  } catch (const c10::Error& error) {
+    throw PeerLost(status_of(StatusCode::peer_lost, "the TCPStore at {} cannot be reached: {}",
+                             server, error.what_without_backtrace()));
+  }
+}
 
 std::shared_ptr<bootstrap::Store> store_of(const c10::intrusive_ptr<::c10d::Store>& store) {
   if (const auto* const ours = dynamic_cast<const GenerationStore*>(store.get())) {

@@ -21,6 +21,13 @@ namespace stretto::c10d_backend {
 // which knows of deaths.
 std::shared_ptr<bootstrap::Store> store_of(const c10::intrusive_ptr<::c10d::Store>& store);
 
+// The store that `store` is a part of, or itself.
+c10::intrusive_ptr<::c10d::Store> whole_of(const c10::intrusive_ptr<::c10d::Store>& store);
+// "HOST:PORT" of the server, if the whole store is a TCPStore of PyTorch's; else empty.
+std::string tcp_server_of(const c10::intrusive_ptr<::c10d::Store>& store);
+// A client of the TCPStore at "HOST:PORT". Throws PeerLost if it is not there in time.
+std::shared_ptr<bootstrap::Store> connect_tcp_store(const std::string& server, Duration timeout);
+
 // The reverse: where the members of a generation of an elastic job have met, as a store of
 // PyTorch's. Throws DistStoreError if a key does not come in time, and DistBackendError if a member
 // has died, as operations do. Thread safe, but for setTimeout().

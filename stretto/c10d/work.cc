@@ -85,8 +85,13 @@ stretto::Work submit_each(Communicator& communicator, std::size_t count,
 }
 
 void InFlight::Outcome::end(const Status& how) {
-  std::shared_ptr<void> freed;  // Not under the lock: tensors may need the lock of Python.
+  if (ended) return;
+  flight_entries().end(record_number, how.ok());
+  // Before anybody can see that it has ended, and ask the group why. The program's hooks are called
+  // there, so not under the lock.
   const std::shared_ptr<Shared> alive = how.ok() ? nullptr : group.lock();
+  if (alive != nullptr) alive->note_failure(how);
+  std::shared_ptr<void> freed;  // Not under the lock: tensors may need the lock of Python.
   std::vector<Continuation> due;
   {
     const MutexLock guard(mutex);
@@ -95,9 +100,6 @@ void InFlight::Outcome::end(const Status& how) {
     duration = Clock::now() - started;
     freed = std::move(buffers);
     due = std::move(callbacks);
-    flight_entries().end(record_number, how.ok());
-    // Before anybody can see that it has ended, and ask the group why.
-    if (alive != nullptr) alive->note_failure(how);
     ended = true;
   }
   if (!due.empty()) Driver::before_callbacks();
@@ -215,6 +217,11 @@ void Shared::note_failure(const Status& status) {
     failure = status;
   }
   dump_flight_record(job_rank);
+  call_abort_hooks();
+}
+
+void Shared::call_abort_hooks() {
+  if (are_hooks_due.exchange(false)) abort_hooks->call();
 }
 
 Status Shared::told(const Status& status) const {
@@ -235,7 +242,9 @@ c10::Stream Shared::branch_of(const c10::Device& device) {
 
 void Shared::abort(const std::string& what) {
   const std::shared_ptr<Communicator> alive = communicator.lock();
-  if (alive != nullptr) alive->abort(fmt::format("rank {} {}", named_rank, what));
+  if (alive == nullptr) return;
+  call_abort_hooks();
+  alive->abort(fmt::format("rank {} {}", named_rank, what));
 }
 
 WorkStretto::WorkStretto(int rank, ::c10d::OpType type, const char* title, at::TensorList inputs,

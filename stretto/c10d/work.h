@@ -21,6 +21,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "stretto/base/mutex.h"
+#include "stretto/c10d/abort_hooks.h"
 #include "stretto/c10d/driver.h"
 #include "stretto/c10d/flight_recorder.h"
 #include "stretto/communicator/communicator.h"
@@ -94,9 +95,9 @@ class InFlight {
 
     const TimePoint started = Clock::now();
     std::weak_ptr<Shared> group;
+    uint64_t record_number = 0;
     Mutex mutex;
     std::shared_ptr<void> buffers STRETTO_GUARDED_BY(mutex);
-    uint64_t record_number STRETTO_GUARDED_BY(mutex) = 0;
     std::vector<Continuation> callbacks STRETTO_GUARDED_BY(mutex);
     // Do not change once it has ended.
     Status status;
@@ -147,13 +148,15 @@ class InFlight {
   stretto::Work work_;
 };
 
-// What all operations of one backend share.
+// What all operations of one membership share.
 struct Shared {
   std::weak_ptr<Communicator> communicator;
   int job_rank = 0;       // Of PyTorch's job: the process that records are of.
   int named_rank = 0;     // By which failures name this rank.
   std::string rank_note;  // Which group it is, and what other numbers its ranks have.
   Driver driver;
+  std::shared_ptr<const AbortHooks> abort_hooks;
+  std::atomic<bool> are_hooks_due = true;  // Until they are called, or the group ends in order.
   // The first failure that the group does not outlive; what getError() tells.
   Mutex mutex;
   Status failure STRETTO_GUARDED_BY(mutex);
@@ -162,13 +165,14 @@ struct Shared {
   // A stream of that device, on which results of futures are that a graph captures: so that who
   // needs them waits for them, and not the stream of the call.
   c10::Stream branch_of(const c10::Device& device);
-  // The first one has the flight recorder write its file.
+  // The first one has the flight recorder write its file, and calls the abort hooks.
   void note_failure(const Status& status);
   // How an operation failed, as PyTorch's programs are told: ranks have their numbers in this
   // group, and where those in the job are others, the text says which.
   Status told(const Status& status) const;
   // Ends all operations; the others are told what this rank "has called".
   void abort(const std::string& what);
+  void call_abort_hooks();
 };
 
 // PyTorch's handle of an operation. Any thread may use it. May be dropped while the operation is in

@@ -1,0 +1,79 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "stretto/base/mutex.h"
+#include "stretto/base/rank_vector.h"
+#include "stretto/c10d/abort_hooks.h"
+#include "stretto/c10d/operation_tensors.h"
+#include "stretto/c10d/work.h"
+#include "stretto/communicator/communicator.h"
+
+namespace stretto::c10d_backend {
+
+// Ranks that are connected: what a group consists of until reconfigure() gives it others. An
+// operation keeps those with which it has begun.
+class Membership {
+ public:
+  // `named_ranks` and `global_ranks`: see below.
+  Membership(std::unique_ptr<Communicator> made, std::vector<int> named_ranks,
+             std::vector<uint64_t> global_ranks, std::shared_ptr<const AbortHooks> abort_hooks);
+  // For this rank only, and without the abort hooks. Calls that are in progress on other threads
+  // keep the communicator until they return; else operations in flight fail.
+  static void end(std::shared_ptr<Membership> members);
+
+  int rank() const { return communicator->rank().value(); }
+  int size() const { return communicator->size(); }
+  // The numbers in PyTorch's job of some of the ranks.
+  std::vector<uint64_t> global_ranks_of(const std::vector<int>& ranks) const;
+  // As flight records have it, by what PyTorch calls it now.
+  std::shared_ptr<const ObservedGroup> flight_group(const std::string& id, const std::string& name);
+  // Counts an operation. A call that is refused, maybe on this rank only, is none.
+  uint64_t record(communicator::FlightEntry entry);
+  uint64_t collectives() const { return collectives_; }  // That were submitted.
+
+  // By rank: the numbers by which failures name them, and those in PyTorch's job.
+  const RankVector<int> named_ranks;
+  const RankVector<uint64_t> global_ranks;
+  const std::shared_ptr<Communicator> communicator;
+  const std::shared_ptr<DeviceBlocks> host_blocks;
+  const std::shared_ptr<DeviceBlocks> blocks;  // Null with NCCL, which takes all memory.
+  const std::shared_ptr<Shared> shared = std::make_shared<Shared>();
+
+ private:
+  const std::uint64_t serial_;  // Counted as other backends count their groups.
+  std::atomic<uint64_t> collectives_ = 0;
+  std::atomic<uint64_t> transfers_ = 0;  // Sends and receives.
+  Mutex mutex_;
+  std::shared_ptr<const ObservedGroup> flight_group_ STRETTO_GUARDED_BY(mutex_);
+};
+
+// The tensors of an operation, and among whom it takes place.
+struct MemberTensors final : OperationTensors {
+  MemberTensors(std::shared_ptr<Membership> of, std::shared_ptr<DeviceBlocks> blocks)
+      : OperationTensors(of->communicator, std::move(blocks)), members(std::move(of)) {}
+
+  int rank() const { return members->rank(); }
+  int size() const { return members->size(); }
+
+  const std::shared_ptr<Membership> members;
+};
+
+// 0, 1, 2, ...
+template <class Number>
+std::vector<Number> numbers_to(int size) {
+  std::vector<Number> numbers;
+  for (int rank = 0; rank < size; ++rank) numbers.push_back(static_cast<Number>(rank));
+  return numbers;
+}
+
+}  // namespace stretto::c10d_backend
