@@ -13,6 +13,7 @@ import tempfile
 import unittest
 
 import ranks
+import torch.distributed as dist
 from process_group_test import free_port
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
@@ -23,6 +24,8 @@ class GuideTest(unittest.TestCase):
     def test_blocks(self) -> None:
         blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
         for number, block in enumerate(blocks, 1):
+            if "enable_reconfigure" in block and not hasattr(dist.ProcessGroup, "reconfigure"):
+                continue  # It needs PyTorch 2.14.
             port = free_port()
 
             def body(rank: int, size: int, path: str) -> None:
