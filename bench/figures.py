@@ -25,6 +25,19 @@ def ratio_text(value):
     return f"{value:.0f}" if value >= 10 else f"{value:.2f}" if value >= 0.1 else f"{value:.1g}"
 
 
+def number(value):
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """What a table's rows differ in: `key` says which of a line's numbers that is."""
+
+    key: str
+    caption: str
+    name_of: object = str  # Of such a number.
+
+
 @dataclasses.dataclass
 class Cell:
     """One way to run one operation in one system: its lines of one regime."""
@@ -46,20 +59,8 @@ class Cell:
         return statistics.median(self.p99s.values())
 
     @property
-    def spread(self):
-        return min(self.p50s.values()), max(self.p50s.values())
-
-    @property
     def jitter(self):
         return self.p99_us / self.p50_us if self.p50_us > 0 else 0.0
-
-    def way(self):
-        """How it was run, as words; empty where there is but one way."""
-        words = {"past_cache": ["past the cache"], "plain": ["memcpy"],
-                 "staged": ["staged"]}.get(self.algorithm, [])
-        if self.buffers == "huge":
-            words.append("huge pages")
-        return ", ".join(words + (["in place"] if self.in_place else []))
 
 
 @dataclasses.dataclass
@@ -159,14 +160,6 @@ def rows_of(lines):
         for regime in order:
             rows.append(Row(operation, ranks, size, regime, _cells(by_regime[regime])))
     return rows
-
-
-def main_rows(rows):
-    """Of each operation and size the row of the regime that has most."""
-    chosen = {}
-    for row in rows:
-        chosen.setdefault((row.operation, row.bytes), row)
-    return list(chosen.values())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,6 @@ import subprocess
 import sys
 
 import figures
-import page
 import peers
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -35,17 +34,17 @@ RANKS_BYTES = 64 * MIB
 ALONE = "NCCL alone"  # As bench/drivers/gpu_systems.cc names it.
 EXAMPLES = """examples:
   ./dev bench gpus                                  a rank for each GPU
-  ./dev bench gpus --ranks 2,4,8 --html gpus.html   also by number of ranks, with plots
+  ./dev bench gpus --ranks 2,4,8                    also by number of ranks
   ./dev bench gpus --bytes 8,64K,16M --json gpus.jsonl
   ./dev bench gpus --ranks 8 --hosts node0,node1    8 ranks on each host; two levels against flat
   python3 bench/gpus.py --bin build/gpu/bin         programs that are built already"""
 
 
-PARTS = [page.Axis("bytes", "By size", "one all_reduce at a time", figures.size_text),
-         page.Axis("in_flight", "By operations in flight",
-                   f"all_reduces of {figures.size_text(IN_FLIGHT_BYTES)} each, begun together"),
-         page.Axis("ranks", "By number of ranks",
-                   f"one all_reduce of {figures.size_text(RANKS_BYTES)} at a time")]
+PARTS = [figures.Axis("bytes", "By size, one all_reduce at a time", figures.size_text),
+         figures.Axis("in_flight", "By operations in flight, all_reduces of "
+                      f"{figures.size_text(IN_FLIGHT_BYTES)} each, begun together"),
+         figures.Axis("ranks", "By number of ranks, one all_reduce of "
+                      f"{figures.size_text(RANKS_BYTES)} at a time")]
 
 
 class DriverFailed(Exception):
@@ -76,7 +75,6 @@ def parse_arguments(words, gpus):
                         help="numbers of operations that are in flight together [1,2,4,8,16]")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each, 1 or more [7]")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
-    parser.add_argument("--html", type=pathlib.Path, metavar="FILE", help="a page with plots")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build" / "release" / "bin",
                         metavar="FOLDER", help="programs that are built [build/release/bin]")
     arguments = parser.parse_args(words)
@@ -142,7 +140,8 @@ def lines_of(part, lines):
 
 
 def range_text(values):
-    least, middle, most = map(page.number, (min(values), statistics.median(values), max(values)))
+    least, middle, most = map(figures.number,
+                              (min(values), statistics.median(values), max(values)))
     return f"{middle} ({least} to {most})"
 
 
@@ -164,7 +163,7 @@ def table(part, lines):
         of = {system: cells.get((x, system)) for system in systems}
         row = [part.name_of(x)]
         row += [range_text(of[system]["us"]) if of[system] else "-" for system in systems]
-        row += [page.number(statistics.median(of[system]["call_us"])) if of[system] else "-"
+        row += [figures.number(statistics.median(of[system]["call_us"])) if of[system] else "-"
                 for system in systems]
         row += [range_text(ratios(of[system], of[ALONE])) if of[system] and of[ALONE] else "-"
                 for system in others]
@@ -173,28 +172,9 @@ def table(part, lines):
 
 
 def text(lines, left_out):
-    parts = [f"{part.title}, {part.caption}; microseconds:\n\n{table(part, lines)}"
+    parts = [f"{part.caption}; microseconds:\n\n{table(part, lines)}"
              for part in PARTS if lines_of(part, lines)]
     return "\n\n".join(parts + left_out)
-
-
-def chart(part, lines, unit, value_of):
-    found = {}
-    for line in lines_of(part, lines):
-        values = [value_of(line, us) for us in line["us"]]
-        found.setdefault(line["system"], {})[line[part.key]] = values
-    return page.range_chart(found, part, unit)
-
-
-def html(run, lines, left_out):
-    charts = [chart(PARTS[0], lines, "us", lambda line, us: us)]
-    charts += [chart(part, lines, "GB/s",
-                     lambda line, us: line["bytes"] * line["in_flight"] / us / 1e3)
-               for part in PARTS]
-    facts = (f"{', '.join(run['gpus'])}; f32 sums in place; {run['date']}, commit "
-             f"{run['commit']}; {run['command']}")
-    return page.whole("All-reduce on GPUs", page.escape(facts), page.plots(charts)
-                      + "".join(f"<p>{page.escape(sentence)}</p>" for sentence in left_out))
 
 
 def main(words):
@@ -212,8 +192,6 @@ def main(words):
         print(f"./dev bench gpus: {failure}", file=sys.stderr)
     if arguments.json:
         arguments.json.write_text("".join(json.dumps(line | run) + "\n" for line in lines))
-    if arguments.html:
-        arguments.html.write_text(html(run, lines, left_out))
     return int(bool(failures))
 
 

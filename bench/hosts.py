@@ -144,8 +144,8 @@ def make_parser():
                         help=f"of the page: {', '.join(hosts_page.PARTS)} (default: all)")
     parser.add_argument("--training", action="store_true", help="instead: how busy steps of "
                         f"training, of {TRAINING.total >> 20} MiB of gradients, keep the wire")
-    parser.add_argument("--plots", type=pathlib.Path, metavar="FOLDER", help="instead: three plots "
-                        "of the speed of an all_reduce, by size, operations at a time and ranks")
+    parser.add_argument("--plots", type=pathlib.Path, metavar="FOLDER", help="instead: the speed "
+                        "of an all_reduce by size, by operations at a time and by number of ranks")
     parser.add_argument("--joining", type=int, nargs="?", const=64, default=0, metavar="RANKS",
                         help="instead: how long so many processes on 4 hosts take to join, and the "
                         "memory and descriptors of each (default: 64)")
@@ -160,7 +160,7 @@ def parse_arguments(words, given=None):
     parser = make_parser()
     arguments = parser.parse_args(words, copy.copy(given))
     arguments.build, arguments.peers = arguments.build.resolve(), arguments.peers.resolve()
-    arguments.buffers, arguments.words = ["private"], words
+    arguments.buffers = ["private"]
     if arguments.encryption == "tls":
         arguments.systems = list(dict.fromkeys(["stretto", "stretto_tls", *arguments.systems]))
     if arguments.page and given is None and (arguments.plots or arguments.encryption != "off"):
@@ -280,19 +280,15 @@ def add_expectations(lines, link, placement, explained):
 
 
 def report_plots(arguments):
-    """The three plots of hosts_plots.py: two on the first shape, up to the most bytes that were
+    """The three tables of hosts_plots.py: two on the first shape, up to the most bytes that were
     asked for, and one on as many hosts with other numbers of ranks."""
-    first, load = arguments.shapes[0], peers.cores_in_use()
+    first = arguments.shapes[0]
     lines = plot_lines(arguments, first, hosts_plots.asks_on_one_shape(max(arguments.bytes)))
     for shape in hosts_plots.shapes_of_ranks(first):
         ranks = len(hosts_systems.placement_of(shape))
         lines += plot_lines(arguments, shape, hosts_plots.asks_of_ranks(ranks))
-    hosts_plots.write(arguments.plots, lines,
-                      f"./dev bench hosts {' '.join(arguments.words)}: {first}, "
-                      f"{arguments.rate / 1e6:g} Mbit/s, with {load:.1f} cores busy with something "
-                      f"else when it began. Commit {peers.commit_of()}. Virtual hosts on one "
-                      "machine, each with one core.")
-    print(f"{arguments.plots / 'plots.html'}: {len(lines)} measurements", file=sys.stderr)
+    hosts_plots.write(arguments.plots, lines)
+    print(f"{arguments.plots / 'plots.jsonl'}: {len(lines)} measurements", file=sys.stderr)
     bad = [f"{line['name']}, {line['plot']} {line['x']}: {line['error']}"
            for line in lines if "error" in line]
     return Report(hosts_plots.text(lines), lines, own_version(), bad)

@@ -1,8 +1,8 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Three plots between hosts, for stretto and its peers, two-level against flat: how the speed of an
-all-reduce depends on its size, on how many run at a time, and on the number of ranks."""
+"""Three tables between hosts, for stretto and its peers, two-level against flat: how the speed of
+an all-reduce depends on its size, on how many run at a time, and on the number of ranks."""
 
 import dataclasses
 import json
@@ -11,7 +11,6 @@ import statistics
 import conversation
 import figures
 import hosts_systems
-import page
 import peers
 import systems
 
@@ -93,12 +92,10 @@ def speeds(lines, plot):
     return found
 
 
-PLOTS = [page.Axis("size", "Speed by size", "One all_reduce, by bytes per rank",
-                   figures.size_text),
-         page.Axis("at_once", "Speed by operations at a time",
-                   f"Several all_reduces of {figures.size_text(PART_BYTES)}, started together"),
-         page.Axis("ranks", "Speed by number of ranks",
-                   f"One all_reduce of {figures.size_text(RANKS_BYTES)} per rank")]
+PLOTS = [figures.Axis("size", "One all_reduce, by bytes per rank", figures.size_text),
+         figures.Axis("at_once",
+                      f"Several all_reduces of {figures.size_text(PART_BYTES)}, started together"),
+         figures.Axis("ranks", f"One all_reduce of {figures.size_text(RANKS_BYTES)} per rank")]
 
 
 def text(lines):
@@ -114,10 +111,6 @@ def text(lines):
     return "\n\n".join(parts)
 
 
-def write(folder, lines, said):
-    """plots.html, which needs nothing else, and its numbers."""
+def write(folder, lines):
     folder.mkdir(parents=True, exist_ok=True)
-    charts = [page.range_chart(speeds(lines, plot.key), plot, "MB/s") for plot in PLOTS]
-    (folder / "plots.html").write_text(
-        page.whole("All-reduce between hosts", page.escape(said), page.plots(charts)))
     (folder / "plots.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

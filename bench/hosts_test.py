@@ -290,11 +290,6 @@ class PlotsTest(unittest.TestCase):
         speeds = hosts_plots.speeds(lines, "at_once").pop("stretto")
         self.assertAlmostEqual(statistics.median(speeds[4]), (4 << 20) / 2e5)
         self.assertEqual(hosts_plots.speeds(lines, "size"), {})
-        with tempfile.TemporaryDirectory() as folder:
-            hosts_plots.write(pathlib.Path(folder) / "new", lines, "said")
-            text = (pathlib.Path(folder) / "new" / "plots.html").read_text()
-            self.assertEqual(text.count("<svg"), 1)
-            self.assertIn("several all_reduces".lower(), text.lower())
         text = hosts_plots.text(lines)
         self.assertIn("| at once | stretto |\n| --- | --- |\n| 4 | 21 |", text)
 

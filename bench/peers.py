@@ -24,7 +24,6 @@ import time
 
 import conversation
 import figures
-import page
 import peers_table
 import systems
 
@@ -68,7 +67,7 @@ def sizes_of(text):
 def parse_arguments(words):
     parser = argparse.ArgumentParser(
         prog="./dev bench peers", description=__doc__.splitlines()[0],
-        epilog="example: ./dev bench peers --operations all_reduce --bytes 8,4K,1M --html a.html")
+        epilog="example: ./dev bench peers --operations all_reduce --bytes 8,4K,1M")
     names = list(systems.all_systems())
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--operations", type=list_of(systems.OPERATIONS),
@@ -86,7 +85,6 @@ def parse_arguments(words):
                         help=f"of {', '.join(names)}; default: all that can run here, without "
                         f"{', '.join(sorted(NOT_BY_DEFAULT))}")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
-    parser.add_argument("--html", type=pathlib.Path, metavar="FILE", help="a page with plots")
     parser.add_argument("--record", action="store_true", help="append to bench/baselines.jsonl")
     add_places(parser)
     arguments = parser.parse_args(words)
@@ -306,8 +304,8 @@ def without_files(words):
     """The words of a command line less where results go: that changes no figure."""
     kept, skip = [], False
     for word in words:
-        is_file = word in ("--json", "--html", "--page", "--document", "--build", "--peers")
-        if not (skip or is_file or word.startswith(("--json=", "--html=")) or word == "--record"):
+        is_file = word in ("--json", "--page", "--document", "--build", "--peers")
+        if not (skip or is_file or word.startswith("--json=") or word == "--record"):
             kept.append(word)
         skip = is_file
     return kept
@@ -355,7 +353,7 @@ def warn_if_busy(load):
               "figures.", file=sys.stderr)
 
 
-def run_of(arguments, words, place, chosen, contest, missing):
+def run_of(arguments, words, place, chosen, contest):
     titles = {system.name: system.title for system in chosen}
     versions = {line["system"]: line["version"] for line in contest.lines if line["version"]}
     return {"machine": machine_of(place.cores), "commit": commit_of(),
@@ -364,8 +362,7 @@ def run_of(arguments, words, place, chosen, contest, missing):
             "ranks": arguments.ranks, "repeats": arguments.repeats, "seconds": arguments.seconds,
             "systems": [{"name": name, "title": title, "version": versions.get(name, ""),
                          "settings": systems.all_systems()[name].settings(place),
-                         "notes": contest.notes.get(name, [])} for name, title in titles.items()],
-            "missing": missing}
+                         "notes": contest.notes.get(name, [])} for name, title in titles.items()]}
 
 
 def choose(arguments, place):
@@ -380,9 +377,6 @@ def choose(arguments, place):
 def write_results(arguments, run, lines, rows):
     if arguments.json:
         arguments.json.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if arguments.html:
-        arguments.html.write_text(page.peers_page(run, rows, lines))
-        print(f"\nthe page: {arguments.html}")
     if arguments.record:
         path = ROOT / "bench" / "baselines.jsonl"
         entry = {key: run[key] for key in ("machine", "commit", "command", "date")}
@@ -413,7 +407,7 @@ def main(words):
         contest.run()
     finally:
         contest.close()
-    run = run_of(arguments, words, place, chosen, contest, missing)
+    run = run_of(arguments, words, place, chosen, contest)
     run["machine"]["load_before"] = round(load, 2)
     warn_if_busy(load)
     rows = figures.rows_of(contest.lines)

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a model with 1 process and with several, checks that they agree, and draws it.
 
-./dev demo builds what this needs and calls it. Writes report.html (self contained), report.svg and
-summary.json, and leaves each run's record and output beside them.
+./dev demo builds what this needs and calls it. Writes report.svg and summary.json, and leaves each
+run's record and output beside them.
 """
 
 import argparse
@@ -208,8 +208,9 @@ def check(summaries):
 
 def communication_text(item):
     """What communication took, and what it cost: neither is a part of the other."""
-    return (f"{item['processes']} processes: from the first bucket to the last, communication took "
-            f"{item['communication_seconds'] * 1e3:.1f} ms per step; it cost the step "
+    return (f"{item['processes']} processes: a step took {item['step_seconds'] * 1e3:.1f} ms; from "
+            "the first bucket to the last, communication took "
+            f"{item['communication_seconds'] * 1e3:.1f} ms; it cost the step "
             f"{item['exposed_seconds'] * 1e3:.1f} ms (waiting, copies, buffers)")
 
 
@@ -252,13 +253,13 @@ def main():
     runs = [train(options, processes) for processes in [1] + options.processes]
     summaries = [summarize(run, runs[0]) for run in runs]
     claims = check(summaries)
-    paths = demo_report.write(options.output, runs, summaries, claims, next_steps(options))
+    path = demo_report.write(options.output, runs, summaries, claims)
     print()
     for claim in claims:
         print(f"checked: {claim}")
     for item in summaries[1:]:
         print(communication_text(item))
-    print(f"\nreport:  {shown_path(paths['html'])}\npicture: {shown_path(paths['svg'])}")
+    print(f"\npicture: {shown_path(path)}\nnumbers: {shown_path(path.with_name('summary.json'))}")
     print("\nTry next:")
     for what, command in next_steps(options):
         print(f"  {command}\n      {what}")

@@ -1,20 +1,83 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The picture and the page of ./dev demo."""
+"""The picture of ./dev demo, and its numbers."""
 
 import html
 import json
+import math
 import os
-import pathlib
-import platform
-import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "bench"))
-import page as drawing  # noqa: E402
-
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 400, 64, 12, 12, 44  # Of a chart.
 GAP, HEAD = 24, 72  # Between the charts of the picture, and what is above them.
-COLOURS = (9, 3, 0, 5, 7)  # Of 1 process and of more, as bench/page.py counts them.
-STYLE = """pre{background:var(--faint);padding:12px;overflow-x:auto}li{margin:3px 0}"""
+COLOURS = ("#8a8f98", "#2f7fc1", "#d9541e", "#3c9a5f", "#8a6bc0")  # Of 1 process and of more.
+PART_COLOURS = ("#d9541e", "#7fb0d8")
+STYLE = """svg{color:#1f2328;font-family:sans-serif}svg text{fill:currentColor;font-size:12px}
+.grid{stroke:#8884}.line{fill:none;stroke-width:2}"""
+
+
+def scale(values, begin, end, room):
+    """From values to pixels, logarithmically, with room for a factor at both ends."""
+    low, high = math.log(min(values) / room), math.log(max(values) * room)
+    return lambda value: begin + (math.log(value) - low) / (high - low) * (end - begin)
+
+
+def linear(low, high, begin, end):
+    return lambda value: begin + (value - low) / (high - low or 1) * (end - begin)
+
+
+def axes(x_scale, y_scale, steps, ys, unit):
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    first, last = math.floor(math.log10(min(ys))), math.ceil(math.log10(max(ys)))
+    factors = (1, 2, 5) if last - first <= 3 else (1,)
+    ticks = [factor * 10.0 ** power for power in range(first, last + 1) for factor in factors]
+    parts = [f'<text x="{LEFT}" y="{TOP}">{html.escape(unit)}</text>']
+    for tick, y in ((tick, y_scale(tick)) for tick in ticks):
+        if TOP <= y <= bottom:
+            parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{right}"/><text x="{LEFT - 8}" '
+                         f'y="{y + 4:.1f}" text-anchor="end">{tick:,g}</text>')
+    for step, x in ((step, x_scale(step)) for step in steps):
+        parts.append(f'<path class="grid" d="M{x:.1f} {bottom}v4"/><text x="{x:.1f}" '
+                     f'y="{bottom + 20}" text-anchor="middle">{step}</text>')
+    return parts
+
+
+def steps_drawing(lines, colours, unit):
+    """Lines ({name: values}) over the steps of a training; the vertical axis is logarithmic. The
+    lines may lie on each other: they are broken, so that all are seen."""
+    ys = [y for line in lines.values() for y in line]
+    last = max(map(len, lines.values())) - 1
+    step = next(step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 10 ** 9)
+                if last / step <= 8)
+    x_scale = linear(0, last, LEFT, WIDTH - RIGHT)
+    y_scale = scale(ys, HEIGHT - BOTTOM, TOP, 1.25)
+    parts = axes(x_scale, y_scale, range(0, last + 1, step), ys, unit)
+    for i, (line, colour) in enumerate(zip(lines.values(), colours)):
+        path = "L".join(f"{x_scale(x):.1f} {y_scale(y):.1f}" for x, y in enumerate(line))
+        parts.append(f'<path class="line" stroke="{colour}" '
+                     f'stroke-dasharray="9 {9 * (len(lines) - 1)}" '
+                     f'stroke-dashoffset="{-9 * i}" d="M{path}"/>')
+    return parts
+
+
+def bars_drawing(stacks, colours, names, notes, unit):
+    """Bars from zero: of each part ({name: a value for each bar}) a piece, one upon the other; with
+    a name below each bar and a note above it."""
+    tops = [sum(values) for values in zip(*stacks.values())]
+    y_scale = linear(0, 1.25 * max(*tops, 1e-9), HEIGHT - BOTTOM, TOP)
+    width = (WIDTH - LEFT - RIGHT) / len(names)
+    parts = [f'<text x="{LEFT}" y="{TOP}">{html.escape(unit)}</text>',
+             f'<path class="grid" d="M{LEFT} {y_scale(0)}H{WIDTH - RIGHT}"/>']
+    for bar, (name, note) in enumerate(zip(names, notes)):
+        x, begin = LEFT + (bar + 0.25) * width, 0
+        for colour, values in zip(colours, stacks.values()):
+            y, height = y_scale(begin + values[bar]), y_scale(begin) - y_scale(begin + values[bar])
+            begin += values[bar]
+            parts.append(f'<rect x="{x:.1f}" y="{y:.1f}" width="{width / 2:.1f}" '
+                         f'height="{height:.1f}" fill="{colour}"/>')
+        for text, y in ((note, y_scale(begin) - 8), (name, HEIGHT - BOTTOM + 20)):
+            parts.append(f'<text x="{x + width / 4:.1f}" y="{y:.1f}" text-anchor="middle">'
+                         f"{html.escape(text)}</text>")
+    return parts
 
 
 def differences(run, reference):
@@ -23,14 +86,10 @@ def differences(run, reference):
             for ours, theirs in zip(run.column("loss"), reference.column("loss"))]
 
 
-def points(values):
-    return [drawing.Point(step, value) for step, value in enumerate(values)]
-
-
 def charts(runs, summaries):
-    """(title, drawing, colours and names of what it draws), for the page and for the picture."""
-    losses = {run.label(): points(run.column("loss")) for run in runs}
-    apart = {run.label(): points(differences(run, runs[0])) for run in runs[1:]}
+    """(title, drawing, colours and names of what it draws)"""
+    losses = {run.label(): run.column("loss") for run in runs}
+    apart = {run.label(): differences(run, runs[0]) for run in runs[1:]}
     speeds = [item["samples_per_second"] for item in summaries]
     several = summaries[1:]
     costs = [1e3 * item["exposed_seconds"] for item in several]
@@ -38,21 +97,20 @@ def charts(runs, summaries):
     parts = {"what communication costs it": costs,
              "everything else": [ms - cost for ms, cost in zip(times, costs)]}
     labels = [run.label() for run in runs]
-    of_parts = (0, 4)
     return [
-        ("Loss on the same global batches", drawing.steps_drawing(losses, COLOURS, "loss"),
+        ("Loss on the same global batches", steps_drawing(losses, COLOURS, "loss"),
          list(zip(COLOURS, losses))),
-        ("Throughput", drawing.bars_drawing(
+        ("Throughput", bars_drawing(
             {"": speeds}, COLOURS[1:], labels,
             [f"{speed:.0f}, {speed / speeds[0]:.2f}x" for speed in speeds],
             "images per second"), []),
         ("How far they lie apart from 1 process",
-         drawing.steps_drawing(apart, COLOURS[1:], "|difference| of the loss"),
+         steps_drawing(apart, COLOURS[1:], "|difference| of the loss"),
          list(zip(COLOURS[1:], apart))),
-        ("Time of a step", drawing.bars_drawing(
-            parts, of_parts, labels[1:],
+        ("Time of a step", bars_drawing(
+            parts, PART_COLOURS, labels[1:],
             [f"{cost:.1f} of {ms:.1f} ms" for cost, ms in zip(costs, times)], "ms"),
-         list(zip(of_parts, parts))),
+         list(zip(PART_COLOURS, parts))),
     ]
 
 
@@ -64,71 +122,28 @@ def said(start):
 
 def picture(start, drawn):
     """The charts as one SVG, two beside each other, with the names of lines below their titles."""
-    width, height = 2 * drawing.WIDTH + 3 * GAP, 2 * (drawing.HEIGHT + HEAD + GAP) + HEAD
+    width, height = 2 * WIDTH + 3 * GAP, 2 * (HEIGHT + HEAD + GAP) + HEAD
     parts = [f'<rect width="{width}" height="{height}" fill="#fff"/>'
              f'<text x="{GAP}" y="34" style="font-size:24px;font-weight:600">One model, one curve, '
              'any number of processes</text>'
              f'<text x="{GAP}" y="60">{html.escape(said(start))}</text>']
     for i, (title, inner, names) in enumerate(drawn):
-        x = GAP + (i % 2) * (drawing.WIDTH + GAP)
-        y = HEAD + GAP + (i // 2) * (drawing.HEIGHT + HEAD + GAP)
-        legend = "".join(f'<tspan style="fill:var(--c{colour})" dx="8">&#9679; '
-                         f"{html.escape(name)}</tspan>" for colour, name in names)
-        place = f'x="{x}" y="{y + HEAD - 28}" width="{drawing.WIDTH}" height="{drawing.HEIGHT}"'
+        x = GAP + (i % 2) * (WIDTH + GAP)
+        y = HEAD + GAP + (i // 2) * (HEIGHT + HEAD + GAP)
+        legend = "".join(f'<tspan style="fill:{colour}" dx="8">&#9679; {html.escape(name)}</tspan>'
+                         for colour, name in names)
         parts.append(f'<text x="{x}" y="{y + 8}" style="font-weight:600">{title}</text>'
                      f'<text x="{x}" y="{y + 28}">{legend}</text>'
-                     f"{drawing.svg(inner, title, place)}")
+                     f'<svg x="{x}" y="{y + HEAD - 28}" width="{WIDTH}" height="{HEIGHT}">'
+                     f'{"".join(inner)}</svg>')
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">'
-            f"<style>{drawing.STYLE}svg{{color:#1f2328;font-family:sans-serif}}"
-            f"svg svg{{width:{drawing.WIDTH}px;min-width:0}}</style>"
-            f"{''.join(parts)}</svg>\n")
+            f"<style>{STYLE}</style>{''.join(parts)}</svg>\n")
 
 
-def table(summaries):
-    head = ("processes", "images/s", "step (ms)", "communication (ms)", "its cost (ms)",
-            "largest difference of loss", "read correctly")
-    rows = []
-    for item in summaries:
-        several = item["processes"] > 1
-        cells = [str(item["processes"]), f"{item['samples_per_second']:.0f}",
-                 f"{item['step_seconds'] * 1e3:.1f}"]
-        cells += [f"{item['communication_seconds'] * 1e3:.1f}",
-                  f"{item['exposed_seconds'] * 1e3:.1f}",
-                  f"{item['max_loss_difference']:.1e}"] if several else ["-"] * 3
-        cells.append(f"{item['test_accuracy']:.1%}")
-        rows.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
-    return ("<table><tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in head) + "</tr>" +
-            "".join(rows) + "</table>")
-
-
-def page(start, drawn, summaries, claims, next_steps):
-    checked = "".join(f"<li>{html.escape(claim)}</li>" for claim in claims)
-    commands = html.escape("\n".join(item["command"] for item in summaries))
-    further = html.escape("\n".join(f"{command}   # {what}" for what, command in next_steps))
-    links = "; ".join(f"{item['processes']} processes: {item['links']}" for item in summaries[1:])
-    shown = drawing.plots(drawing.figure(inner, names, title, "")
-                          for title, inner, names in drawn)
-    return drawing.whole("stretto: a model trained by one process and by several",
-                         html.escape(said(start)), f"""<style>{STYLE}</style>{shown}
-<h2>Checked in this run</h2><ul>{checked}</ul>
-<h2>Numbers</h2><div class="scroll">{table(summaries)}</div>
-<p class="soft">Means over all steps but the first few; images/s are their median. Communication
-lasts from the first bucket that leaves to the last one that is reduced. Its cost is the time that
-it takes from computing: waiting at the end of backward(), copying gradients, sending buffers and
-starting operations, some of it before the first bucket or after the last. More processes than cores
-share cores, and cannot be faster than one process per core. Links: {html.escape(links)}.
-{html.escape(platform.platform())}, {os.cpu_count()} cores.</p>
-<h2>Commands</h2><pre>{commands}</pre>
-<h2>Try next</h2><pre>{further}</pre>""")
-
-
-def write(folder, runs, summaries, claims, next_steps):
-    """Writes report.svg, report.html and summary.json; returns the paths of the first two."""
-    paths = {"svg": folder / "report.svg", "html": folder / "report.html"}
-    drawn = charts(runs, summaries)
-    paths["svg"].write_text(picture(runs[0].start, drawn), encoding="utf-8")
-    paths["html"].write_text(page(runs[0].start, drawn, summaries, claims, next_steps),
-                             encoding="utf-8")
+def write(folder, runs, summaries, claims):
+    """Writes report.svg and summary.json; returns the path of the first."""
+    path = folder / "report.svg"
+    path.write_text(picture(runs[0].start, charts(runs, summaries)), encoding="utf-8")
     (folder / "summary.json").write_text(
         json.dumps({"claims": claims, "runs": summaries}, indent=2) + "\n", encoding="utf-8")
-    return paths
+    return path

@@ -29,16 +29,12 @@ class ReportTest(unittest.TestCase):
         summaries = [demo.summarize(run, runs[0]) for run in runs]
         self.assertEqual(len(demo.check(summaries)), 3)
         with tempfile.TemporaryDirectory() as folder:
-            paths = demo_report.write(pathlib.Path(folder), runs, summaries, ["a < b"], [])
-            picture, page = paths["svg"].read_text(), paths["html"].read_text()
+            picture = demo_report.write(pathlib.Path(folder), runs, summaries, []).read_text()
         xml.etree.ElementTree.fromstring(picture)
         self.assertEqual(picture.count('class="line"'), 3 + 2)
         self.assertEqual(picture.count("<rect"), 1 + 3 + 2 * 2)
-        self.assertEqual(page.count("<figure"), 4)
         for text in ("400, 4.00x", "1.0 of 10.0 ms", "4 processes", "what communication costs it"):
             self.assertIn(text, picture)
-            self.assertIn(text, page)
-        self.assertIn("a &lt; b", page)
         self.assertNotIn("nan", picture)
 
     def test_the_cost_of_communication_is_no_share_of_its_time(self):
@@ -46,5 +42,5 @@ class ReportTest(unittest.TestCase):
         for step in run.steps:
             step["exposed_seconds"] = 0.004  # More than from the first bucket to the last.
         text = demo.communication_text(demo.summarize(run, run))
-        self.assertIn("took 2.0 ms per step; it cost the step 4.0 ms", text)
+        self.assertIn("took 2.0 ms; it cost the step 4.0 ms", text)
         self.assertNotIn("%", text)
