@@ -75,10 +75,6 @@ class Ratio:
     def text(self):
         return ratio_text(self.value)
 
-    def numbers(self):
-        """As they are recorded."""
-        return [round(number, 3) for number in (self.value, self.low, self.high)]
-
     def spread_text(self):
         return f"{ratio_text(self.low)}-{ratio_text(self.high)}"
 
@@ -113,10 +109,6 @@ class Row:
         if bare is None and self.bytes <= systems.LARGEST_MEETING_BYTES:
             bare = self.best(family="bare")
         return _ratio(self.best(family="mpi"), bare)
-
-    def kinds(self):
-        """The kinds of buffers that stretto was measured on."""
-        return [kind for kind in KINDS if self.ours(kind) is not None]
 
 
 def _ratio(theirs, ours):
@@ -211,29 +203,3 @@ def bound_share(row, kind):
     if ours is None or copies is None or ours.p50_us <= 0:
         return None
     return copies.p50_us / ours.p50_us
-
-
-def record(rows, run):
-    """What bench/baselines.jsonl keeps of a run."""
-    result = {"ranks": run["ranks"], "repeats": run["repeats"],
-              "versions": {entry["name"]: entry["version"] for entry in run["systems"]},
-              "rows": []}
-    for row in rows:
-        entry = {"operation": row.operation, "bytes": row.bytes, "regime": row.regime}
-        best = {}
-        for cell in row.cells:
-            kept = best.get((cell.system, cell.buffers))
-            if kept is None or cell.p50_us < kept.p50_us:
-                best[(cell.system, cell.buffers)] = cell
-        entry["p50_us"] = {f"{system} {buffers}": round(cell.p50_us, 3)
-                           for (system, buffers), cell in best.items()}
-        entry["p99_us"] = {f"stretto {buffers}": round(cell.p99_us, 3)
-                           for (system, buffers), cell in best.items() if system == "stretto"}
-        for kind in row.kinds():
-            for family in ("mpi", "gloo"):
-                if ratio := row.ratio(kind, family):
-                    entry[f"{kind}_to_{family}"] = ratio.numbers()
-            if ratio := row.bare_ratio(kind):
-                entry[f"{kind}_bare_to_mpi"] = ratio.numbers()
-        result["rows"].append(entry)
-    return result

@@ -85,7 +85,6 @@ def parse_arguments(words):
                         help=f"of {', '.join(names)}; default: all that can run here, without "
                         f"{', '.join(sorted(NOT_BY_DEFAULT))}")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
-    parser.add_argument("--record", action="store_true", help="append to bench/baselines.jsonl")
     add_places(parser)
     arguments = parser.parse_args(words)
     arguments.build, arguments.peers = arguments.build.resolve(), arguments.peers.resolve()
@@ -269,8 +268,6 @@ def machine_of(cores):
     """Of the machine only what matters for the figures; nothing that names it."""
     memory = int(first_line("/proc/meminfo", r"MemTotal:\s+(\d+)") or 0)
     return {"cpu": first_line("/proc/cpuinfo", r"model name\s*:\s*(.*)") or platform.machine(),
-            "family": first_line("/proc/cpuinfo", r"cpu family\s*:\s*(.*)"),
-            "model": first_line("/proc/cpuinfo", r"^model\s*:\s*(.*)"),
             "l3": first_line("/sys/devices/system/cpu/cpu0/cache/index3/size", r"(.*)"),
             "cores": cores, "memory_gib": round(memory / 1024 / 1024),
             "kernel": platform.release().split("-")[0], "huge_pages": huge_pages()}
@@ -294,9 +291,9 @@ def commit_of():
     head = git("rev-parse", "--short=12", "HEAD")
     if head.returncode != 0:
         return "unknown"
-    # Neither what runs record nor what is written about them changes what is measured.
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".",
-                  ":!bench/baselines.jsonl", ":!docs", ":!README.md").stdout.strip()
+    # What is written about runs does not change what is measured.
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!docs",
+                  ":!README.md").stdout.strip()
     return head.stdout.strip() + ("+" if changed else "")
 
 
@@ -305,7 +302,7 @@ def without_files(words):
     kept, skip = [], False
     for word in words:
         is_file = word in ("--json", "--page", "--document", "--build", "--peers")
-        if not (skip or is_file or word.startswith("--json=") or word == "--record"):
+        if not (skip or is_file or word.startswith("--json=")):
             kept.append(word)
         skip = is_file
     return kept
@@ -353,16 +350,14 @@ def warn_if_busy(load):
               "figures.", file=sys.stderr)
 
 
-def run_of(arguments, words, place, chosen, contest):
-    titles = {system.name: system.title for system in chosen}
+def run_of(words, place, chosen, contest):
     versions = {line["system"]: line["version"] for line in contest.lines if line["version"]}
     return {"machine": machine_of(place.cores), "commit": commit_of(),
             "command": shlex.join(["./dev", "bench", "peers", *without_files(words)]),
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-            "ranks": arguments.ranks, "repeats": arguments.repeats, "seconds": arguments.seconds,
-            "systems": [{"name": name, "title": title, "version": versions.get(name, ""),
-                         "settings": systems.all_systems()[name].settings(place),
-                         "notes": contest.notes.get(name, [])} for name, title in titles.items()]}
+            "systems": [{"name": system.name, "version": versions.get(system.name, ""),
+                         "settings": system.settings(place),
+                         "notes": contest.notes.get(system.name, [])} for system in chosen]}
 
 
 def choose(arguments, place):
@@ -372,18 +367,6 @@ def choose(arguments, place):
     reasons = {name: every[name].missing(place) for name in names}
     chosen = [every[name] for name in names if not reasons[name]]
     return chosen, {name: reason for name, reason in reasons.items() if reason}
-
-
-def write_results(arguments, run, lines, rows):
-    if arguments.json:
-        arguments.json.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    if arguments.record:
-        path = ROOT / "bench" / "baselines.jsonl"
-        entry = {key: run[key] for key in ("machine", "commit", "command", "date")}
-        entry["result"] = figures.record(rows, run)
-        with path.open("a") as file:
-            file.write(json.dumps(entry) + "\n")
-        print(f"\nrecorded in {path.relative_to(ROOT)}")
 
 
 def main(words):
@@ -407,12 +390,12 @@ def main(words):
         contest.run()
     finally:
         contest.close()
-    run = run_of(arguments, words, place, chosen, contest)
-    run["machine"]["load_before"] = round(load, 2)
+    run = run_of(words, place, chosen, contest)
     warn_if_busy(load)
     rows = figures.rows_of(contest.lines)
     print(peers_table.text(run, rows))
-    write_results(arguments, run, contest.lines, rows)
+    if arguments.json:
+        arguments.json.write_text("".join(json.dumps(line) + "\n" for line in contest.lines))
     wrong = [line for line in contest.lines if line.get("error", "").startswith("wrong")]
     ours = [line for line in contest.lines if line["family"] == "stretto" and "error" in line
             and not line["error"].startswith("unsupported")]
