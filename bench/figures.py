@@ -154,49 +154,6 @@ def rows_of(lines):
     return rows
 
 
-@dataclasses.dataclass(frozen=True)
-class Goal:
-    """What is aimed at in a range of sizes: a ratio at least, and the aim."""
-
-    first: int
-    last: int
-    least: float
-    aim: float
-
-
-ALL_SIZES = (0, 1 << 62)
-GOALS_MPI_REGISTERED = [Goal(8, 8, 1.3, 2.5), Goal(4 * KIB, 4 * KIB, 1.7, 3),
-                        Goal(32 * KIB, MIB, 3, 5.5), Goal(4 * MIB, 16 * MIB, 3, 5),
-                        Goal(64 * MIB, 256 * MIB, 2, 3)]
-GOALS_MPI_PRIVATE = [Goal(4 * KIB, 4 * KIB, 1, 1.3), Goal(64 * KIB, MIB, 1, 1.3),
-                     Goal(4 * MIB, ALL_SIZES[1], 1.3, 2)]
-GOALS_MPI_OVERSUBSCRIBED = [Goal(0, 8, 1, 1.2), Goal(9, 256 * KIB - 1, 1, 1),
-                            Goal(256 * KIB, ALL_SIZES[1], 1, 3)]
-GOALS_GLOO = [Goal(8, 8, 100, 500), Goal(32 * KIB, MIB, 10, 30)]
-
-
-def goals(operation, regime, kind, family):
-    """What is aimed at; a list, empty if nothing is. Where two ranks are far, nothing is."""
-    if regime == "oversubscribed":
-        return GOALS_MPI_OVERSUBSCRIBED if family == "mpi" else []
-    if regime != "near" or family not in ("mpi", "gloo"):
-        return []
-    if family == "gloo":
-        is_meant = operation == "all_reduce" and kind == "registered"
-        return GOALS_GLOO if is_meant else []
-    if operation != "all_reduce":
-        return [Goal(*ALL_SIZES, 1, 2)]
-    return GOALS_MPI_REGISTERED if kind == "registered" else GOALS_MPI_PRIVATE
-
-
-def goal_at(row, kind, family):
-    """The Goal for a row, or None."""
-    for goal in goals(row.operation, row.regime, kind, family):
-        if goal.first <= row.bytes <= goal.last:
-            return goal
-    return None
-
-
 def bound_share(row, kind):
     """The time of p copies at once over that of stretto; None if not known."""
     ours, copies = row.ours(kind), row.best(family="bound")

@@ -11,9 +11,9 @@ REGIME_TITLES = {"oversubscribed": "shared"}
 
 LEGEND = """\
 Times: medians of the repeats of p50; of each system the fastest of its ways to run; * the best MPI.
-Ratios: the best MPI (Gloo) over ours, above 1 is faster, with the lowest and highest repeat; + is
-at or above the aim, . between it and what is wanted at least, - below that. MPI/bare:
-the best MPI over plain loops without a library, which copy private memory once or stage it.
+Ratios: the best MPI (Gloo) over ours, above 1 is faster, with the lowest and highest repeat.
+MPI/bare: the best MPI over plain loops without a library, which copy private memory once or stage
+it.
 bound: the time of p copies at once over ours. Regime "shared": more ranks than cores."""
 
 
@@ -32,14 +32,6 @@ def align(rows):
     return ["  ".join(text.ljust(width) if i == 0 else text.rjust(width)
                       for i, (text, width) in enumerate(zip(row, widths))).rstrip()
             for row in rows]
-
-
-def verdict(row, kind, family, ratio):
-    """"+" for a ratio that reaches its aim, "-" for one below what is wanted at least."""
-    goal = figures.goal_at(row, kind, family)
-    if goal is None:
-        return " "
-    return "+" if ratio.value >= goal.aim else "-" if ratio.value < goal.least else "."
 
 
 class Columns:
@@ -80,8 +72,7 @@ class Columns:
         texts = name_of(row)
         for kind, family in self.ratios:
             ratio = row.ratio(kind, family)
-            texts.append(f"{ratio.text()} ({ratio.spread_text()})"
-                         f"{verdict(row, kind, family, ratio)}" if ratio else "- ")
+            texts.append(f"{ratio.text()} ({ratio.spread_text()})" if ratio else "-")
         for kind in self.kinds:
             ours = row.ours(kind)
             texts.append(f"{ours.jitter:.1f}" if ours else "-")
