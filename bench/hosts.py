@@ -13,7 +13,6 @@ examples:
   ./dev bench hosts --shapes 4x1,3+1,rr2x2 --bytes 8,64K,16M
   ./dev bench hosts --operations all --rate 100M --systems stretto
   ./dev bench hosts --delay 5 --loss 10 --rate 100M --bytes 8,64K   # 5 ms each way, 1 % lost
-  ./dev bench hosts --bytes 16M --at-most 1.05 --no-algorithms   # fails if it takes longer
   ./dev bench hosts --training                 # how busy a training step keeps the wire
   ./dev bench hosts --plots build/plots        # by size, operations at a time, number of ranks
   ./dev bench hosts --joining                  # 64 processes on 4 hosts
@@ -27,7 +26,6 @@ import contextlib
 import copy
 import dataclasses
 import json
-import math
 import os
 import pathlib
 import resource
@@ -132,9 +130,6 @@ def make_parser():
                         metavar="LIST", help="of stretto's all_reduce, measured by name as well")
     parser.add_argument("--no-algorithms", dest="algorithms", action="store_const", const=[],
                         help="measure what the library chooses, and nothing else")
-    parser.add_argument("--at-most", type=float, default=math.inf, metavar="TIMES",
-                        help="fails where what stretto chooses takes more than so many times the "
-                        "reference, that of the canonical order where it is higher")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="an object a line")
     parser.add_argument("--page", type=pathlib.Path, metavar="FILE", help="instead: measures what "
                         "the page shows, part by part, and replaces it there; a part's own options "
@@ -413,8 +408,6 @@ def report_tables(arguments):
     failed += [line for line in lines if line.get("error", "").startswith("wrong")]
     bad = [f"{line['shape']} {line['system']} {line['operation']} {line['algorithm']} "
            f"{line['bytes']} B: {line['error']}" for line in failed]
-    bad += [sentence for facts, of_shape in runs
-            for sentence in hosts_report.above_floor(facts, of_shape, arguments.at_most)]
     text = "\n\n".join(hosts_report.text(*run).strip() for run in runs)
     return Report(text, lines, hosts_report.versions_of([facts for facts, _ in runs]), bad, runs)
 

@@ -41,18 +41,6 @@ def median(group):
     return line
 
 
-def above_floor(facts, lines, most):
-    """What stretto chooses and takes more than so many times the reference: that of the canonical
-    order where that is higher."""
-    said = []
-    for line in medians(lines).values():
-        times = line["p50_us"] / line.get("canonical_us", line["floor_us"])
-        if line["system"] == "stretto" and not line["algorithm"] and times > most:
-            said.append(f"{facts['shape']} {line['operation']} {line['bytes']} B: {times:.2f} "
-                        f"times the reference, more than {most:g}")
-    return said
-
-
 def times_of_floor(line):
     if line is None:
         return "-"

@@ -132,14 +132,6 @@ class ReportTest(unittest.TestCase):
         self.assertIn("| 90 us (1.80) | ring (1.10) |", text)
         self.assertIn("in brackets: within 15% in 1 of 1.", text)
 
-    def test_what_takes_longer_than_it_may_is_said(self):
-        # The reference is 50 us, and the canonical one of the first line 75.
-        lines = [line("stretto", 90, canonical_us=75.0), line("stretto", 80, size=64),
-                 line("stretto", 500, size=64, algorithm="ring"), line("gloo", 900)]
-        said, = hosts_report.above_floor(FACTS, lines, 1.5)
-        self.assertEqual(said, "2x2 all_reduce 64 B: 1.60 times the reference, more than 1.5")
-        self.assertEqual(len(hosts_report.above_floor(FACTS, lines, 1.1)), 2)
-
     def test_the_canonical_order_has_a_reference_of_its_own(self):
         text = hosts_report.text(FACTS, [line("stretto", 90, canonical_us=75.0),
                                          line("openmpi", 200)])

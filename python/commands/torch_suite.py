@@ -15,7 +15,6 @@ in PyTorch is changed.
     python python/commands/torch_suite.py --worlds 2,3 --page docs/internals/torch_suite.md
     python python/commands/torch_suite.py --backends stretto --worlds 2 --only all_gather
     python python/commands/torch_suite.py --worlds 2 --json all.json
-    python python/commands/torch_suite.py --worlds 3 --earlier all.json --json all.json --page p.md
 
 Exits with 1 if a test fails on stretto that passes on Gloo, or (without Gloo) if any fails, and the
 page does not say why.
@@ -229,9 +228,6 @@ def main() -> None:
     parser.add_argument("--worlds", default="2,3,4")
     parser.add_argument("--only", default="", help="a regular expression for names of tests")
     parser.add_argument("--json", type=pathlib.Path, help="a file for the outcomes")
-    parser.add_argument(
-        "--earlier", type=pathlib.Path, help="one of before: what is not run now is as it was"
-    )
     parser.add_argument("--page", type=pathlib.Path, help="a file for the page")
     parser.add_argument("--loaded-for", help=argparse.SUPPRESS)
     parser.add_argument("--here", type=pathlib.Path, help=argparse.SUPPRESS)
@@ -244,12 +240,13 @@ def main() -> None:
             )
         arguments.here.write_text(json.dumps(outcomes))
         return
-    results = json.loads(arguments.earlier.read_text()) if arguments.earlier else {}
-    for world in arguments.worlds.split(","):
-        backends = results.setdefault(world, {})
-        for backend in arguments.backends.split(","):
-            backends.setdefault(backend, {}).update(run_all(backend, int(world), arguments.only))
-    results = dict(sorted(results.items()))
+    results = {
+        world: {
+            backend: run_all(backend, int(world), arguments.only)
+            for backend in arguments.backends.split(",")
+        }
+        for world in arguments.worlds.split(",")
+    }
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
     if arguments.page:

@@ -7,7 +7,7 @@
     torchrun --nproc-per-node=2 python/examples/train_gpt.py --text docs/*.md --steps 300
 
 It trains the same model once with each backend, from the same seed on the same data, and prints how
-the loss fell, what the model then writes, and a table of both backends. `--picture` draws the loss.
+the loss fell, what the model then writes, and a table of both backends.
 """
 
 from __future__ import annotations
@@ -105,20 +105,6 @@ def curve(losses: list[float], rows: int = 12, columns: int = 64) -> str:
     return "\n".join(lines) + f"\n       +{'-' * len(means)} {len(losses)} steps"
 
 
-def draw(results: dict, path: str) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    for backend, result in results.items():
-        pyplot.plot(result["losses"], label=backend)
-    pyplot.legend()
-    pyplot.xlabel("step")
-    pyplot.ylabel("loss")
-    pyplot.savefig(path)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -127,7 +113,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--backends", default="stretto,gloo")
     parser.add_argument("--json", type=pathlib.Path, help="a file for losses and times")
-    parser.add_argument("--picture", help="a file for a picture of the loss; needs matplotlib")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     files = arguments.text or sorted(TEXTS.rglob("*.md"))
@@ -150,8 +135,6 @@ def main() -> None:
         print(f"{backend:<10}{losses[0]:>15.4f}{losses[-1]:>15.4f}{result['step_ms']:>15.2f}")
     if arguments.json:
         arguments.json.write_text(json.dumps({"ranks": ranks, "backends": results}))
-    if arguments.picture:
-        draw(results, arguments.picture)
 
 
 if __name__ == "__main__":
