@@ -68,7 +68,6 @@ class Report:
     lines: list  # Objects.
     versions: dict  # Of each system.
     bad: list = dataclasses.field(default_factory=list)  # What is wrong, a sentence each.
-    shapes: list = dataclasses.field(default_factory=list)  # Of tables: (facts, lines) of each.
 
 
 def rate_of(word):
@@ -322,8 +321,7 @@ def measure_shape(arguments, shape):
     add_expectations(contest.lines, link, placement, predictions.answers)
     facts = {"shape": shape, "rate": arguments.rate, "cards": arguments.cards,
              "delay_ms": arguments.delay, "loss_permille": arguments.loss,
-             "connection_rate": arguments.connection_rate, "streams": arguments.streams,
-             "repeats": arguments.repeats,
+             "connection_rate": arguments.connection_rate,
              "round_trip_us": 1e6 * round_trip_s, "plain_16mib_ms": 1e3 * plain_s,
              "missing": missing, "notes": contest.notes,
              "versions": {line["system"]: line["version"] for line in contest.lines
@@ -367,7 +365,7 @@ def wire_report(arguments, shares):
 
 
 def own_version():
-    return {"stretto": peers.commit_of()}
+    return {"stretto": f"stretto {peers.commit_of()}"}
 
 
 def processor_seconds():
@@ -409,7 +407,7 @@ def report_tables(arguments):
     bad = [f"{line['shape']} {line['system']} {line['operation']} {line['algorithm']} "
            f"{line['bytes']} B: {line['error']}" for line in failed]
     text = "\n\n".join(hosts_report.text(*run).strip() for run in runs)
-    return Report(text, lines, hosts_report.versions_of([facts for facts, _ in runs]), bad, runs)
+    return Report(text, lines, hosts_report.versions_of([facts for facts, _ in runs]), bad)
 
 
 def report(arguments):
@@ -426,16 +424,13 @@ def measure_page(arguments):
     """The parts of the page, each written when it has been measured; a report for each run."""
     reports = []
     for part in arguments.parts:
-        loads, runs = [], []
+        runs = []
         for words in hosts_page.PARTS[part]:
-            loads.append(peers.cores_in_use())
-            runs.append(report(parse_arguments(words.split(), arguments)))
-            print(f"./dev bench hosts {words}\n\n{runs[-1].text}\n", flush=True)
-        hosts_page.put(arguments.page, part, hosts_page.part_text(part, runs))
-        versions = {name: text for run in runs for name, text in run.versions.items()}
-        hosts_page.put_run(arguments.page, part, versions, max(loads))
-        reports += runs
-    hosts_page.put_predictions(arguments.page)
+            load = peers.cores_in_use()
+            runs.append((words, load, report(parse_arguments(words.split(), arguments))))
+            print(f"./dev bench hosts {words}\n\n{runs[-1][-1].text}\n", flush=True)
+        hosts_page.put(arguments.page, part, hosts_page.part_text(runs))
+        reports += [run[-1] for run in runs]
     return reports
 
 

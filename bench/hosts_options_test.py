@@ -61,12 +61,9 @@ class OptionsTest(hosts_test.RunsHosts):
     def test_a_part_of_the_page_is_measured_and_written(self):
         with tempfile.TemporaryDirectory() as folder:
             page = pathlib.Path(folder) / "page.md"
-            page.write_text("".join(f"{mark.format(part)}\n"
-                                    for part in ("canonical", "predictions", "runs")
-                                    for mark in (hosts_page.BEGIN, hosts_page.END)))
+            page.write_text("\n".join(mark.format("canonical")
+                                      for mark in (hosts_page.BEGIN, hosts_page.END)))
             lines = self.run_hosts("--page", page, "--parts", "canonical")
             text = page.read_text()
             self.assertIn("`./dev bench hosts --operations all_reduce,reduce_scatter,reduce", text)
             self.assertEqual(len(re.findall(r"^\| \w*reduce", text, re.M)), len(lines))
-            self.assertIn("within 15 % of the time: ", text)
-            self.assertIn("\n| canonical | ", text)

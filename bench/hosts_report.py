@@ -112,22 +112,17 @@ def near_predictions(found, named=True):
     return sum(abs(ratio - 1) <= NEAR_PREDICTION for ratio in ratios), len(ratios)
 
 
-def link_words(facts, without=()):
-    """What is set of the links, but for these columns of a page."""
+def link_text(facts):
     words = [f"{facts['rate'] / 1e6:g} Mbit/s"]
     if facts["cards"] > 1:
         words[0] = f"{facts['cards']} cards of {words[0]} per host"
-    if facts["delay_ms"] and "delay" not in without:
+    if facts["delay_ms"]:
         words.append(f"{facts['delay_ms']:g} ms each way")
-    if facts["loss_permille"] and "loss" not in without:
+    if facts["loss_permille"]:
         words.append(f"{facts['loss_permille'] / 10:g} % of packets lost")
     if facts["connection_rate"]:
         words.append(f"{facts['connection_rate'] / 1e6:g} Mbit/s per connection")
-    return words
-
-
-def link_text(facts):
-    return ", ".join([*link_words(facts), f"plain sockets: round trip "
+    return ", ".join([*words, f"plain sockets: round trip "
                       f"{time_text(facts['round_trip_us'])}, 16 MiB both ways at once in "
                       f"{facts['plain_16mib_ms']:.0f} ms"])
 
