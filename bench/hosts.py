@@ -230,27 +230,44 @@ class Predictions:
         self.answers[operation, size, repeat] = json.loads(answer)
 
 
-def outputs_of(command, network, placement, cache, encryption="off"):
+def outputs_of(command, network, placement, cache, encryption="off", seconds=START_SECONDS):
     """What each rank prints of a program that joins a job."""
     with tempfile.TemporaryDirectory(prefix="stretto_bench_hosts_") as meet:
         common = systems.clean_environment(meet) | {
             "STRETTO_SIZE": str(len(placement))} | hosts_systems.environment_of(network, cache,
                                                                                 encryption)
+        return outputs_of_each(
+            [command] * len(placement), [common | {"STRETTO_RANK": str(rank)}
+                                         for rank in range(len(placement))],
+            network, placement, seconds)
+
+
+def outputs_of_each(commands, environments, network, placement, seconds):
+    """What each rank prints, each with a command and an environment of its own."""
+    with contextlib.ExitStack() as stack:
+        # Nobody reads a pipe while the ranks run, and who has filled it waits.
+        files = [[stack.enter_context(tempfile.TemporaryFile("w+")) for _ in range(2)]
+                 for _ in placement]
         ranks = [subprocess.Popen([*network.enter(host), *hosts_systems.on_core_of(host), *command],
-                                  env=common | {"STRETTO_RANK": str(rank)}, text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-                 for rank, host in enumerate(placement)]
+                                  env=environment, stdout=output, stderr=errors)
+                 for host, command, environment, (output, errors)
+                 in zip(placement, commands, environments, files)]
         try:
-            ended = [rank.communicate(timeout=START_SECONDS) for rank in ranks]
-        except subprocess.TimeoutExpired as late:
-            raise conversation.SystemFailed(str(late)) from late
+            end = time.monotonic() + seconds
+            # A rank that fails leaves the others waiting, so none is waited for then.
+            while (None in (statuses := [rank.poll() for rank in ranks]) and not any(statuses)
+                   and time.monotonic() < end):
+                time.sleep(0.1)
         finally:
             for rank in ranks:
                 rank.kill()
-    for rank, (_, errors) in zip(ranks, ended):
-        if rank.returncode != 0:
-            raise conversation.SystemFailed(f"{pathlib.Path(command[0]).name}, rank {rank}: "
-                                            f"{errors.strip()}")
+                rank.wait()
+        ended = [[file.seek(0) or file.read() for file in each] for each in files]
+    for rank in sorted(range(len(ranks)), key=lambda rank: not statuses[rank]):
+        if statuses[rank] != 0:
+            how = f"ended with {statuses[rank]}" if statuses[rank] else f"runs after {seconds} s"
+            raise conversation.SystemFailed(f"{pathlib.Path(commands[rank][0]).name}, rank {rank}, "
+                                            f"{how}: {ended[rank][1].strip()}")
     return [output for output, _ in ended]
 
 

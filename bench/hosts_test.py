@@ -14,6 +14,7 @@ import tempfile
 import unittest
 import unittest.mock
 
+import conversation
 import hosts
 import hosts_floor
 import hosts_joining
@@ -105,6 +106,24 @@ class PlainLinkTest(unittest.TestCase):
             far.close()
             with self.assertRaisesRegex(ConnectionError, "3 bytes before the end"):
                 plain_link.receive(near, 8)
+
+
+class OutputsTest(unittest.TestCase):
+    def test_a_rank_that_fails_is_named_at_once(self):
+        network = unittest.mock.Mock()
+        network.enter.return_value = []
+        scripts = ["import time; time.sleep(60)", "raise SystemExit('the reason')"]
+        with self.assertRaisesRegex(conversation.SystemFailed, "rank 1, ended with 1: the reason"):
+            hosts.outputs_of_each([[sys.executable, "-c", script] for script in scripts],
+                                  [os.environ] * 2, network, [0, 1], 50)
+
+    def test_a_rank_may_print_more_than_a_pipe_holds(self):
+        network = unittest.mock.Mock()
+        network.enter.return_value = []
+        script = "import sys; print('x' * (1 << 20)); print('y' * (1 << 20), file=sys.stderr)"
+        outputs = hosts.outputs_of_each([[sys.executable, "-c", script]] * 2, [os.environ] * 2,
+                                        network, [0, 1], 50)
+        self.assertEqual([len(each) for each in outputs], [(1 << 20) + 1] * 2)
 
 
 class ReportTest(unittest.TestCase):

@@ -22,11 +22,10 @@ import os
 import pathlib
 import shlex
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 
+import conversation
 import hosts
 import hosts_systems
 import peers
@@ -63,39 +62,12 @@ def parse_arguments(words):
     return arguments
 
 
-def run_on_hosts(network, commands, environments):
-    """What rank 0 prints, as objects. Each rank has a host of its own."""
-    ranks = [subprocess.Popen([*network.enter(host), *hosts_systems.on_core_of(host), *command],
-                              env=environment, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE)
-             for host, (command, environment) in enumerate(zip(commands, environments))]
-    try:
-        # A rank that fails leaves the other waiting, so the first that ends is looked at first.
-        end = time.monotonic() + TIMEOUT_SECONDS
-        while time.monotonic() < end and any(rank.poll() is None for rank in ranks):
-            if any(rank.poll() for rank in ranks):
-                break
-            time.sleep(0.1)
-    finally:
-        for rank in ranks:
-            if rank.poll() is None:
-                rank.kill()
-    ended = [rank.communicate() for rank in ranks]
-    for rank, (_, errors) in zip(ranks, ended):
-        if rank.returncode != 0:
-            raise RuntimeError(f"{' '.join(rank.args)}: ended with {rank.returncode}: "
-                               f"{errors.strip()}")
-    return [json.loads(line) for line in ended[0][0].splitlines()]
-
-
 def run_stretto(arguments, network, cache):
     command = [str(arguments.build.resolve() / "bin" / "stretto"), "bench", "--compression",
                "--json", "--bytes", f"{arguments.megabytes}M"]
-    common = dict(os.environ) | hosts_systems.environment_of(network, cache)
-    common["STRETTO_SIZE"] = str(arguments.hosts)
-    lines = run_on_hosts(network, [command] * arguments.hosts,
-                         [common | {"STRETTO_RANK": str(rank)} for rank in range(arguments.hosts)])
-    return [line | {"system": "stretto"} for line in lines]
+    outputs = hosts.outputs_of(command, network, range(arguments.hosts), cache,
+                               seconds=TIMEOUT_SECONDS)
+    return [json.loads(line) | {"system": "stretto"} for line in outputs[0].splitlines()]
 
 
 def run_ddp(arguments, network, backend, environment):
@@ -106,7 +78,9 @@ def run_ddp(arguments, network, backend, environment):
                  str(arguments.megabytes // 4), "--steps", str(arguments.steps), "--backend",
                  backend, "--hooks", HOOKS[backend]]
                 for rank in range(arguments.hosts)]
-    return run_on_hosts(network, commands, [common] * arguments.hosts)
+    outputs = hosts.outputs_of_each(commands, [common] * arguments.hosts, network,
+                                    range(arguments.hosts), TIMEOUT_SECONDS)
+    return [json.loads(line) for line in outputs[0].splitlines()]
 
 
 def measure(arguments, rate):
@@ -161,7 +135,7 @@ def main(words):
     load = peers.cores_in_use()
     try:
         lines = [line for rate in arguments.rates for line in measure(arguments, rate)]
-    except (namespaces.NetworkError, RuntimeError) as error:
+    except (namespaces.NetworkError, conversation.SystemFailed) as error:
         print(f"bench/slow_links.py: {error}", file=sys.stderr)
         return 2
     text = table(lines, arguments.megabytes)
