@@ -19,12 +19,9 @@ peer_requirements() {
 }
 
 install_peer() {
-  local folder=$peers/$1 pip_args requirements
+  local requirements
   read -r -a requirements <<< "$(peer_requirements "$1")"
-  read -r -a pip_args <<< "${STRETTO_PIP_ARGS:-}"
-  [[ -x $folder/bin/python ]] || python3 -m venv "$folder" || return
-  "$folder/bin/python" -m pip install --disable-pip-version-check "${pip_args[@]}" \
-    "${requirements[@]}"
+  pip_install "$peers/$1" "${requirements[@]}"
 }
 
 compile_mpi_driver() {

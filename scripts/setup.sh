@@ -72,13 +72,12 @@ PYTHON
 
 requirements() { grep -v '^#' scripts/requirements.txt; }
 
-fill_venv() {
-  [[ -x $venv/bin/python ]] || python3 -m venv "$venv" || return
-  local pip_args
+# pip_install FOLDER REQUIREMENT...: into the virtual environment there, which is made if need be.
+pip_install() {
+  local folder=$1 pip_args
+  [[ -x $folder/bin/python ]] || python3 -m venv "$folder" || return
   read -r -a pip_args <<< "${STRETTO_PIP_ARGS:-}"
-  # shellcheck disable=SC2046  # One word per requirement is the purpose.
-  "$venv/bin/python" -m pip install --disable-pip-version-check "${pip_args[@]}" \
-    $(requirements)
+  "$folder/bin/python" -m pip install --disable-pip-version-check "${pip_args[@]}" "${@:2}"
 }
 
 # Installs only when the requirements have changed.
@@ -93,7 +92,8 @@ ensure_venv() {
   if [[ -z ${STRETTO_PIP_ARGS:-} ]]; then
     say "  (a CPU build of torch is enough; STRETTO_PIP_ARGS='--index-url URL' chooses where from)"
   fi
-  phase "installing Python packages" pip fill_venv
+  # shellcheck disable=SC2046  # One word per requirement is the purpose.
+  phase "installing Python packages" pip pip_install "$venv" $(requirements)
   printf '%s\n' "$wanted" > "$stamp"
 }
 
@@ -143,14 +143,6 @@ find_nvcc() {
   done
 }
 
-fill_cuda() {
-  [[ -x $venv/bin/python ]] || python3 -m venv "$venv" || return
-  local pip_args
-  read -r -a pip_args <<< "${STRETTO_PIP_ARGS:-}"
-  "$venv/bin/python" -m pip install --disable-pip-version-check "${pip_args[@]}" \
-    "${cuda_requirements[@]}"
-}
-
 # ensure_cuda [install]: sets cuda_args to what CMake is to be told, so that code for GPUs is
 # compiled: by the nvcc that is there (STRETTO_NVCC, PATH, /usr/local, build/venv), or, if that is
 # asked for, by one that is installed in build/venv. Without either, or with one that lacks headers
@@ -161,7 +153,7 @@ ensure_cuda() {
   if [[ -z $nvcc && ${1:-} == install ]]; then
     [[ -x $venv/bin/python ]] || python3 -c 'import ensurepip' 2> /dev/null || ensure_packages venv
     say "  Python packages for $venv: ${cuda_requirements[*]}"
-    phase "installing nvcc" cuda fill_cuda
+    phase "installing nvcc" cuda pip_install "$venv" "${cuda_requirements[@]}"
     nvcc=$(find_nvcc)
     [[ -n $nvcc ]] || fail "the packages of CUDA have no nvcc for this machine"
   fi
