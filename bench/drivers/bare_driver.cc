@@ -87,7 +87,7 @@ STRETTO_WIDE void add(float* a, const float* b, std::size_t count) {
 class Bare final : public Library {
  public:
   Bare(int rank, int size, const std::string& folder)
-      : rank_(rank), size_(size), yields_(allowed_cores() < size) {
+      : Library(rank, size), yields_(allowed_cores() < size) {
     if (size > kMaxRanks) throw std::runtime_error("at most 64 ranks");
     // Where only descendants may be read, this asks for an exception.
     (void)::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
@@ -95,8 +95,6 @@ class Bare final : public Library {
     shared_->processes[static_cast<std::size_t>(rank)] = ::getpid();
   }
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
   std::string version() const override {
     return "loads, stores, process_vm_readv and process_vm_writev";
   }
@@ -382,8 +380,6 @@ class Bare final : public Library {
     return copied == static_cast<ssize_t>(count * sizeof(float));
   }
 
-  int rank_;
-  int size_;
   bool yields_;
   Shared* shared_ = nullptr;
   std::uint64_t met_ = 0;

@@ -14,12 +14,9 @@ namespace {
 
 class Copies final : public Library {
  public:
-  Copies(int rank, int size) : rank_(rank), size_(size) {}
+  using Library::Library;
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
   std::string version() const override { return "memcpy"; }
-  std::shared_ptr<float> allocate_registered(std::size_t) override { return nullptr; }
 
   // The algorithm is "plain" (or nothing), or "past_cache": with non-temporal stores.
   std::function<void()> make_call(const Job& job) override {
@@ -34,10 +31,6 @@ class Copies final : public Library {
       asm volatile("" : : "r"(to) : "memory");
     };
   }
-
- private:
-  int rank_;
-  int size_;
 };
 
 }  // namespace

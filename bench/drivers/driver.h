@@ -26,18 +26,23 @@ struct Job {
 // are exceptions: they end the driver, and its line says why.
 class Library {
  public:
+  Library(int rank, int size) : rank_(rank), size_(size) {}
   virtual ~Library() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
+  int rank() const { return rank_; }
+  int size() const { return size_; }
   // As the library itself names its version, on one line.
   virtual std::string version() const = 0;
   // Zeroed memory that the library itself hands out, freed with the object; null if it does not.
-  virtual std::shared_ptr<float> allocate_registered(std::size_t count) = 0;
+  virtual std::shared_ptr<float> allocate_registered(std::size_t) { return nullptr; }
   // Whether it can have several operations under way that one thread has started.
   virtual bool runs_several() const { return false; }
   // A blocking call, as a user would write it, ready to be called many times; empty if the library
   // has no such operation. The buffers of `job` outlive it.
   virtual std::function<void()> make_call(const Job& job) = 0;
+
+ protected:
+  const int rank_;
+  const int size_;
 };
 
 // Where a driver meets its parent; from the command line --board PATH --meet FOLDER.

@@ -28,7 +28,7 @@ namespace {
 class GlooLibrary final : public Library {
  public:
   GlooLibrary(int rank, int size, const std::string& folder)
-      : context_(std::make_shared<gloo::rendezvous::Context>(rank, size)) {
+      : Library(rank, size), context_(std::make_shared<gloo::rendezvous::Context>(rank, size)) {
     gloo::transport::tcp::attr loopback;
     loopback.iface = "lo";
     auto device = gloo::transport::tcp::CreateDevice(loopback);
@@ -36,13 +36,10 @@ class GlooLibrary final : public Library {
     context_->connectFullMesh(store, device);
   }
 
-  int rank() const override { return context_->rank; }
-  int size() const override { return context_->size; }
   std::string version() const override {
     return "Gloo " + std::to_string(GLOO_VERSION_MAJOR) + '.' + std::to_string(GLOO_VERSION_MINOR) +
            '.' + std::to_string(GLOO_VERSION_PATCH) + ", Debian's " STRETTO_GLOO_PACKAGE;
   }
-  std::shared_ptr<float> allocate_registered(std::size_t) override { return nullptr; }
 
   std::function<void()> make_call(const Job& job) override {
     if (job.operation == "all_reduce") return all_reduce(job);

@@ -22,13 +22,10 @@ using Call = int (*)();
 class PythonLibrary final : public Library {
  public:
   PythonLibrary(int rank, int size, std::string version, Prepare prepare, Call call)
-      : rank_(rank), size_(size), version_(std::move(version)), prepare_(prepare), call_(call) {}
+      : Library(rank, size), version_(std::move(version)), prepare_(prepare), call_(call) {}
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
   std::string version() const override { return version_; }
   bool runs_several() const override { return true; }
-  std::shared_ptr<float> allocate_registered(std::size_t) override { return nullptr; }
 
   std::function<void()> make_call(const Job& job) override {
     const std::string operation =
@@ -44,8 +41,6 @@ class PythonLibrary final : public Library {
     if (!good) throw std::runtime_error("the library has thrown; its output says what");
   }
 
-  int rank_;
-  int size_;
   std::string version_;
   Prepare prepare_;
   Call call_;

@@ -13,8 +13,9 @@ namespace {
 
 class StrettoLibrary final : public Library {
  public:
-  int rank() const override { return communicator_->rank().value(); }
-  int size() const override { return communicator_->size(); }
+  explicit StrettoLibrary(std::unique_ptr<Communicator> communicator)
+      : Library(communicator->rank().value(), communicator->size()),
+        communicator_(std::move(communicator)) {}
   std::string version() const override { return "stretto"; }
 
   bool runs_several() const override { return true; }
@@ -74,7 +75,7 @@ class StrettoLibrary final : public Library {
     for (Work& work : works) work.wait();
   }
 
-  std::unique_ptr<Communicator> communicator_ = join();
+  std::unique_ptr<Communicator> communicator_;
 };
 
 }  // namespace
@@ -82,5 +83,5 @@ class StrettoLibrary final : public Library {
 
 int main(int argc, char** argv) {
   return stretto::bench::drive_or_explain(
-      [] { return std::make_unique<stretto::bench::StrettoLibrary>(); }, argc, argv);
+      [] { return std::make_unique<stretto::bench::StrettoLibrary>(stretto::join()); }, argc, argv);
 }
