@@ -24,8 +24,7 @@ PAGE_BYTES = 4096
 RESULTS_BYTES = 8 * 16384
 START_SECONDS = 30
 END_SECONDS = 5
-NEAR_NANOSECONDS = 110
-TIMES = ("p50_us", "p99_us", "max_us", "min_us", "samples", "batched", "flag_ns")
+TIMES = ("p50_us", "p99_us", "max_us", "min_us", "samples", "batched", "flag_ns", "regime")
 
 FOLDER_PREFIX = "stretto_bench_"
 
@@ -55,18 +54,6 @@ def _on_its_own():
     """
     os.setpgid(0, 0)
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
-def regime_of(before_ns, after_ns, oversubscribed):
-    """Where the cores of ranks 0 and 1 were to each other; as in tools/bench/measure.h."""
-    if oversubscribed:
-        return "oversubscribed"
-    if before_ns <= 0 or after_ns <= 0:
-        return "unknown"
-    near = [latency < NEAR_NANOSECONDS for latency in (before_ns, after_ns)]
-    if near[0] != near[1]:
-        return "mixed"
-    return "near" if near[0] else "far"
 
 
 def make_board(ranks, cores):
@@ -235,7 +222,6 @@ class Conversation:
                 return {"error": f"{answer['answer']}: rank {answer['rank']}: {answer['text']}"}
         times = {name: answers[0][name] for name in TIMES}
         times["flag_ns"] = [round(value, 1) for value in times["flag_ns"]]
-        times["regime"] = regime_of(*times["flag_ns"], self.place.oversubscribed)
         return times
 
     def _quit(self):

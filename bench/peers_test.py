@@ -99,13 +99,6 @@ class FiguresTest(unittest.TestCase):
         row = self.row([line("stretto", 10), line("mpich", 12), line("bare", 8)])
         self.assertAlmostEqual(row.bare_ratio("registered").value, 1.5)
 
-    def test_regimes(self):
-        self.assertEqual(conversation.regime_of(50, 60, False), "near")
-        self.assertEqual(conversation.regime_of(200, 190, False), "far")
-        self.assertEqual(conversation.regime_of(50, 190, False), "mixed")
-        self.assertEqual(conversation.regime_of(0, 0, False), "unknown")
-        self.assertEqual(conversation.regime_of(50, 60, True), "oversubscribed")
-
 
 class PlanTest(unittest.TestCase):
     def test_sizes(self):
@@ -218,7 +211,7 @@ class ConversationTest(unittest.TestCase):
 
     def answer(self, **words):
         """What comes of a line, if rank 1 answers these words and rank 0 that all is well."""
-        times = dict.fromkeys(conversation.TIMES, 7) | {"flag_ns": [50, 60]}
+        times = dict.fromkeys(conversation.TIMES, 7) | {"flag_ns": [50, 60], "regime": "near"}
         talk = self.talk(f"asked = open(f'{{meet}}/ask.{{sys.argv[-1]}}').readline()\n"
                          f"words = {words!r} if sys.argv[-1] == '1' else {{'answer': 'ok'}}\n"
                          f"tell(**{times!r} | {{'text': asked.strip()}} | words)\ntime.sleep(60)\n")

@@ -92,7 +92,7 @@ class Pipes {
     tell(", \"pid\": " + std::to_string(::getpid()) + ", \"version\": " + quoted(version));
   }
 
-  void answer(const Reply& reply) {
+  void answer(const Reply& reply, bool oversubscribed) {
     const Summary& times = reply.summary;
     std::ostringstream text;
     text << std::setprecision(12) << ", \"answer\": \"" << reply.answer
@@ -100,7 +100,8 @@ class Pipes {
          << ", \"p99_us\": " << times.p99_us << ", \"max_us\": " << times.max_us
          << ", \"min_us\": " << times.min_us << ", \"samples\": " << times.samples
          << ", \"batched\": " << (times.batched ? "true" : "false") << ", \"flag_ns\": ["
-         << times.latency_before_ns << ", " << times.latency_after_ns << ']';
+         << times.latency_before_ns << ", " << times.latency_after_ns
+         << "], \"regime\": " << quoted(regime(times, oversubscribed));
     tell(text.str());
   }
 
@@ -248,11 +249,12 @@ void drive(Library& library, const MeetingPlace& place) {
   pipes.say_ready(library.version());
   while (const std::optional<Request> request = pipes.next_request()) {
     try {
-      pipes.answer(handle(library, meeting, *request));
+      pipes.answer(handle(library, meeting, *request), board.oversubscribed());
     } catch (const std::exception& failure) {
       // The other ranks may still wait for this one: now their barriers throw.
       board.abandon();
-      pipes.answer({.answer = "failed", .summary = {}, .text = failure.what()});
+      pipes.answer({.answer = "failed", .summary = {}, .text = failure.what()},
+                   board.oversubscribed());
       throw;
     }
   }
