@@ -456,9 +456,6 @@ function(stretto_add_script_tests)
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}/${folder})
       # One of them compiles a program that includes libtorch.
       set_tests_properties(${folder}.${name} PROPERTIES TIMEOUT 300 PROCESSORS 2 COST 50)
-      if(name STREQUAL "late_hosts_test")  # It sleeps.
-        set_tests_properties(${folder}.${name} PROPERTIES LABELS slow PROCESSORS 1)
-      endif()
       set_property(TEST ${folder}.${name} PROPERTY ENVIRONMENT
         STRETTO_BUILD_DIR=${PROJECT_BINARY_DIR} STRETTO_HAVE_TORCH=${STRETTO_HAVE_TORCH})
     endforeach()
