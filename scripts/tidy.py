@@ -206,12 +206,12 @@ def check_sizes(source: Source) -> Iterator[Finding]:
     limit = MAX_HEADER_LINES if source.is_header else MAX_FILE_LINES
     if len(source.lines) > limit:
         yield Finding(source.path, limit, f"{len(source.lines)} lines; at most {limit}: split it")
-    functions = source_text.cpp_functions
+    functions = []  # Those of C++ are clang-tidy's.
     if source.is_bash:
-        functions = source_text.bash_functions
+        functions = source_text.bash_functions(source.text)
     elif source.suffix == ".py":
-        functions = source_text.python_functions
-    for function in functions(source.text):
+        functions = source_text.python_functions(source.text)
+    for function in functions:
         if function.lines > MAX_FUNCTION_LINES:
             yield Finding(source.path, function.first_line,
                           f"{function.name} has {function.lines} lines; "
