@@ -39,8 +39,7 @@ struct Options {
 CLI::App& describe_options(CLI::App& app, Options& options) {
   app.add_option("--data", options.data, "digits.csv")->check(CLI::ExistingFile);
   app.add_option("--output", options.output, "File for a line of JSON per step (else to stdout)");
-  app.add_option("--model", options.model, "cnn, mlp or resnet")
-      ->check(CLI::IsMember({"cnn", "mlp", "resnet"}));
+  app.add_option("--model", options.model, "cnn or mlp")->check(CLI::IsMember({"cnn", "mlp"}));
   app.add_option("--epochs", options.epochs, "Passes over the data")->check(CLI::PositiveNumber);
   app.add_option("--global-batch", options.global_batch,
                  "Images per step over all processes; a multiple of their number")
@@ -81,51 +80,6 @@ struct MlpImpl : torch::nn::Module {
   torch::nn::Linear fc3 = register_module("fc3", torch::nn::Linear(1024, 10));
 };
 TORCH_MODULE(Mlp);
-
-// Two convolutions with batch normalisation, and a way around them.
-struct ResidualImpl : torch::nn::Module {
-  ResidualImpl(int in, int out, int stride)
-      : conv1(register_module("conv1", convolution(in, out, 3, stride))),
-        conv2(register_module("conv2", convolution(out, out, 3, 1))),
-        norm1(register_module("norm1", torch::nn::BatchNorm2d(out))),
-        norm2(register_module("norm2", torch::nn::BatchNorm2d(out))) {
-    if (in != out) shortcut = register_module("shortcut", convolution(in, out, 1, stride));
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    const auto inside = norm2(conv2(torch::relu(norm1(conv1(x)))));
-    return torch::relu(inside + (shortcut ? shortcut(x) : x));
-  }
-  static torch::nn::Conv2d convolution(int in, int out, int size, int stride) {
-    return torch::nn::Conv2d(
-        torch::nn::Conv2dOptions(in, out, size).stride(stride).padding(size / 2).bias(false));
-  }
-  torch::nn::Conv2d conv1, conv2;
-  torch::nn::Conv2d shortcut{nullptr};
-  torch::nn::BatchNorm2d norm1, norm2;
-};
-TORCH_MODULE(Residual);
-
-// The eighteen layers of ResNet-18, narrower, for images of 8 by 8. Each rank normalises by its own
-// part of the batch, so other numbers of processes train a little differently.
-struct ResNetImpl : torch::nn::Module {
-  ResNetImpl() {
-    layers->push_back(ResidualImpl::convolution(1, 16, 3, 1));
-    layers->push_back(torch::nn::BatchNorm2d(16));
-    layers->push_back(torch::nn::ReLU());
-    for (int stage = 0, in = 16; stage < 4; ++stage) {
-      const int out = 16 << stage;
-      layers->push_back(Residual(in, out, stage == 0 ? 1 : 2));
-      layers->push_back(Residual(out, out, 1));
-      in = out;
-    }
-  }
-  torch::Tensor forward(const torch::Tensor& x) {
-    return torch::log_softmax(fc(layers->forward(x).flatten(2).mean(2)), 1);
-  }
-  torch::nn::Sequential layers = register_module("layers", torch::nn::Sequential());
-  torch::nn::Linear fc = register_module("fc", torch::nn::Linear(128, 10));
-};
-TORCH_MODULE(ResNet);
 
 // Rank 0 writes; on the others it does nothing.
 class Record {
@@ -275,10 +229,8 @@ void train(const Options& options) {
   check(options, *comm);
   if (options.model == "cnn") {
     Trainer<Cnn>(options, *comm).run();
-  } else if (options.model == "mlp") {
-    Trainer<Mlp>(options, *comm).run();
   } else {
-    Trainer<ResNet>(options, *comm).run();
+    Trainer<Mlp>(options, *comm).run();
   }
 }
 
