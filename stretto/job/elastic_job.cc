@@ -49,11 +49,31 @@ Result<std::unique_ptr<Membership>> enter(const ElasticOptions& options, const E
                            limit);
 }
 
+// Another process has died, or has told of a failure of its own.
+bool is_of_others(const Status& failure) {
+  return failure.code() == StatusCode::peer_lost || failure.code() == StatusCode::aborted;
+}
+
 // Failures after which the others can meet for the next generation: whoever is lost is missed there
 // no more, and whoever was late may come.
 bool may_meet_again(const Status& failure) {
-  return failure.code() == StatusCode::peer_lost || failure.code() == StatusCode::aborted ||
-         failure.code() == StatusCode::timeout;
+  return is_of_others(failure) || failure.code() == StatusCode::timeout;
+}
+
+// Some of the members have met before, and others not.
+bool takes_in_newcomers(const Generation& generation) {
+  return generation.members.front().since < generation.number &&
+         generation.members.back().since == generation.number;
+}
+
+// A newcomer cannot be reached, or has told of a failure of its own.
+bool may_be_of_newcomers(const Status& failure, const Generation& generation) {
+  const std::optional<Rank> rank = failure.rank();
+  if (rank && *rank >= 0 && *rank < static_cast<int>(generation.members.size()) &&
+      generation.members[static_cast<std::size_t>(*rank)].since == generation.number) {
+    return true;
+  }
+  return failure.code() == StatusCode::refused || failure.code() == StatusCode::mismatch;
 }
 
 }  // namespace
@@ -97,9 +117,19 @@ Result<std::unique_ptr<Communicator>> ElasticJob::join_others() {
     if (!generation) return std::unique_ptr<Communicator>();
     auto joined = meet(*generation);
     if (joined.ok()) return joined;
-    if (!may_meet_again(joined.status())) return joined;
+    const bool with_newcomers = takes_in_newcomers(*generation);
+    const bool meets_again = may_meet_again(joined.status()) ||
+                             (with_newcomers && may_be_of_newcomers(joined.status(), *generation));
+    const bool has_lost_one = meets_again && membership_->has_lost_one_of(*generation);
+    const bool is_newcomer = with_newcomers && !membership_->has_met();
+    const bool may_stay = is_of_others(joined.status()) && !deadline.passed();
+    if (is_newcomer && !has_lost_one && !may_stay) {
+      membership_->leave();  // The others shall not count on this process.
+      return joined;
+    }
+    if (!meets_again) return joined;
     // Those that are left meet anew, with time of their own.
-    if (membership_->has_lost_one_of(*generation)) deadline = limit();
+    if (has_lost_one || (with_newcomers && !is_newcomer)) deadline = limit();
     if (deadline.passed()) return joined;
     log(LogLevel::warning, "generation {} of the job did not come about: {}", generation->number,
         joined.status().message());

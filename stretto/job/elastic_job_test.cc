@@ -26,6 +26,9 @@ namespace {
 
 using testing::error_of;
 
+constexpr const char* kSettings =
+    "backend stretto, transport auto, encryption off, algorithm chosen";
+
 class ElasticJobTest : public ::testing::Test {
  protected:
   std::string place() const { return bootstrap::format_host_port("127.0.0.1", server_->port()); }
@@ -36,22 +39,36 @@ class ElasticJobTest : public ::testing::Test {
                             {"STRETTO_RENDEZVOUS", place()},
                             {"STRETTO_JOB_KEY", key_.hexadecimal()}});
   }
+  // A process that comes, but connects to no other.
+  std::unique_ptr<job::Membership> enter(const job::Membership::Options& options) const {
+    std::shared_ptr<bootstrap::Store> store =
+        bootstrap::connect_tcp_store({.host = "127.0.0.1", .port = server_->port(), .key = key_},
+                                     soon())
+            .or_throw();
+    return job::Membership::enter(
+               std::make_shared<bootstrap::PrefixStore>("elastic/", std::move(store)), options,
+               soon())
+        .or_throw();
+  }
   // The last one of so many: it ends before all have met.
   std::thread dying_member(int size) const {
     return std::thread([this, size] {
-      const std::shared_ptr<bootstrap::Store> store =
-          bootstrap::connect_tcp_store({.host = "127.0.0.1", .port = server_->port(), .key = key_},
-                                       soon())
-              .or_throw();
       const auto process =
-          job::Membership::enter(
-              std::make_shared<bootstrap::PrefixStore>("elastic/", store),
-              {.launcher_rank = size - 1,
-               .first_size = size,
-               .settings = "backend stretto, transport auto, encryption off, algorithm chosen"},
-              soon())
-              .or_throw();
+          enter({.launcher_rank = size - 1, .first_size = size, .settings = kSettings});
       EXPECT_EQ(process->next(soon()).or_throw()->number, 1);
+    });
+  }
+  // Comes, tells the others of a failure, comes again with so many, and leaves.
+  std::thread mistaken_newcomer(StatusCode code, std::size_t size) const {
+    return std::thread([this, code, size] {
+      const auto process = enter({.settings = kSettings});
+      const auto generation = process->next(soon()).or_throw();
+      const Status mistake(code, "a mistake", Rank(generation->rank));
+      generation->store
+          ->set("stretto/" + std::string(bootstrap::kJoinFailureKey),
+                bootstrap::encode_join_failure(mistake), soon())
+          .or_throw();
+      EXPECT_EQ(process->next(soon()).or_throw()->members.size(), size);
     });
   }
   const bootstrap::JobKey key_ = bootstrap::JobKey::generate().or_throw();
@@ -232,6 +249,99 @@ TEST_F(ElasticJobTest, ANewcomerWithOtherSettingsIsRefusedAndHarmsNobody) {
   EXPECT_FALSE(job.has_newcomers(*comm));
   comm.reset();
   EXPECT_EQ(job.join()->size(), 1);
+}
+
+// It has come, but no member can reach it.
+TEST_F(ElasticJobTest, ANewcomerThatCannotBeReachedIsGoneOnWithout) {
+  const FakeEnvironment environment = launched(0, 1);
+  ElasticOptions hasty = options_of(environment);
+  hasty.join.join_timeout = std::chrono::seconds(3);
+  ElasticJob job(hasty);
+  auto comm = job.join();
+  std::thread newcomer([&] {
+    const auto process = enter({.settings = kSettings});
+    EXPECT_EQ(process->next(soon()).or_throw()->rank, 1);
+    std::this_thread::sleep_for(std::chrono::milliseconds(3200));
+  });
+  EXPECT_TRUE(comes_true([&] { return job.has_newcomers(*comm); }));
+  comm.reset();
+  comm = job.join();
+  EXPECT_EQ(comm->size(), 1);
+  EXPECT_GT(job.generation(), 2);
+  newcomer.join();
+}
+
+TEST_F(ElasticJobTest, ANewcomerThatCannotReachTheOthersLeaves) {
+  const auto old = enter({.first_size = 1, .settings = kSettings});
+  old->note_meeting(old->next(soon()).or_throw().value());
+  const FakeEnvironment by_hand(
+      {{"STRETTO_JOB_KEY", key_.hexadecimal()}, {"STRETTO_RENDEZVOUS", place()}});
+  ElasticOptions hasty = options_of(by_hand);
+  hasty.join.join_timeout = std::chrono::seconds(1);
+  ElasticJob late(hasty);
+  std::thread newcomer([&] { EXPECT_THROW(late.join(), Timeout); });
+  EXPECT_TRUE(comes_true([&] { return old->has_newcomers(soon()).or_throw(); }));
+  EXPECT_EQ(old->next(soon()).or_throw()->members.size(), 2U);
+  newcomer.join();
+  EXPECT_EQ(old->next(soon()).or_throw()->members.size(), 1U) << "it is not waited for";
+  expect_contains(error_of<Aborted>([&] { late.join(); }), "make another ElasticJob");
+}
+
+// As all that fails on one rank, this is told to the others.
+TEST_F(ElasticJobTest, ANewcomersMistakeIsItsOwn) {
+  const FakeEnvironment environment = launched(0, 1);
+  ElasticJob job(options_of(environment));
+  auto comm = job.join();
+  std::thread newcomer([&] {
+    const FakeEnvironment mistaken({{"STRETTO_JOB_KEY", key_.hexadecimal()},
+                                    {"STRETTO_RENDEZVOUS", place()},
+                                    {"STRETTO_VERIFY", "sometimes"}});
+    ElasticJob late(options_of(mistaken));
+    EXPECT_THROW(late.join(), InvalidArgument);
+    expect_contains(error_of<Aborted>([&] { late.join(); }), "make another ElasticJob");
+  });
+  EXPECT_TRUE(comes_true([&] { return job.has_newcomers(*comm); }));
+  comm.reset();
+  EXPECT_EQ(job.join()->size(), 1);
+  newcomer.join();
+}
+
+TEST_F(ElasticJobTest, ANewcomerThatIsRefusedEndsNoJob) {
+  const FakeEnvironment environment = launched(0, 1);
+  ElasticJob job(options_of(environment));
+  auto comm = job.join();
+  std::thread newcomer = mistaken_newcomer(StatusCode::refused, 2);
+  EXPECT_TRUE(comes_true([&] { return job.has_newcomers(*comm); }));
+  comm.reset();
+  EXPECT_EQ(job.join()->size(), 1);
+  newcomer.join();
+}
+
+// Although the one that has made the mistake is still there.
+TEST_F(ElasticJobTest, AnotherNewcomersMistakeMakesNoneLeave) {
+  const FakeEnvironment environment = launched(0, 1);
+  ElasticJob job(options_of(environment));
+  auto comm = job.join();
+  std::thread mistaken = mistaken_newcomer(StatusCode::aborted, 3);
+  std::thread newcomer([&] {
+    const FakeEnvironment by_hand(
+        {{"STRETTO_JOB_KEY", key_.hexadecimal()}, {"STRETTO_RENDEZVOUS", place()}});
+    ElasticJob late(options_of(by_hand));
+    const auto joined = late.join();
+    EXPECT_EQ(joined->size(), 2);
+    joined->barrier().wait();
+  });
+  const auto store = bootstrap::connect_tcp_store(
+                         {.host = "127.0.0.1", .port = server_->port(), .key = key_}, soon())
+                         .or_throw();
+  EXPECT_TRUE(comes_true(
+      [&] { return store->list_keys("elastic/waits/2/", soon()).or_throw().size() == 2; }));
+  comm.reset();
+  comm = job.join();
+  EXPECT_EQ(comm->size(), 2);
+  comm->barrier().wait();
+  mistaken.join();
+  newcomer.join();
 }
 
 TEST(ElasticJobAlone, IsAJobOfOneProcess) {

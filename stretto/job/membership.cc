@@ -373,6 +373,11 @@ Status Membership::close(int generation, const Meeting& meeting, const WaitLimit
 }
 
 Status Membership::check_own_place(const WaitLimit& limit) const {
+  if (life_ == nullptr) {
+    return {StatusCode::aborted,
+            "this process has left the job, as it could not connect to the others; to try again, "
+            "make another ElasticJob"};
+  }
   const std::array key = {gone_key(number_)};
   Result<bool> gone = store_->check(key, limit);
   // After an outage of the network a connection that was idle is broken, and another is made.

@@ -62,10 +62,15 @@ class Membership {
   // Waits for the next generation: until all members of the last one that live have called this,
   // and enough processes. Those that come meanwhile belong to it, too. Nothing if the job has
   // finished. Fails with timeout, naming who has not come; with aborted if the store has lost the
-  // connection to this process, which the others therefore take for dead. May be called again.
+  // connection to this process, which the others therefore take for dead, or after leave(). May be
+  // called again.
   Result<std::optional<Generation>> next(const WaitLimit& limit);
   // All members have met.
   void note_meeting(const Generation& generation);
+  // Whether this process has ever met the others.
+  bool has_met() const { return since_ > 0; }
+  // The others go on without this process: next() fails with aborted.
+  void leave() { life_.reset(); }
   // Whether the store knows that a member has left the job or died. Takes a second at most.
   bool has_lost_one_of(const Generation& generation) const;
 

@@ -88,7 +88,9 @@ class ElasticJob {
   // communicator before, or else the others may not know that it is over. Blocks. If a process dies
   // meanwhile, it begins anew. Throws Timeout, naming who is missing, and may be called again then;
   // Aborted if the others have taken this process for dead, because the network to the store was
-  // down; PeerLost or SystemError if the store is gone.
+  // down; PeerLost or SystemError if the store is gone. A process that has never met the others,
+  // and cannot connect to them, throws why (Timeout, Refused, ...) and leaves the job; the others
+  // meet without it.
   std::unique_ptr<Communicator> join();
 
   // Whether a process waits to get in; then all have to leave the communicator and call join().
