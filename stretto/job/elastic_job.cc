@@ -168,7 +168,7 @@ bool ElasticJob::has_newcomers(Communicator& communicator) {
   if (membership_ == nullptr) return false;
   std::array<std::uint8_t, 1> are_there = {0};
   if (communicator.rank() == 0) {
-    constexpr Duration kLongestAnswer = std::chrono::seconds(5);
+    constexpr Duration kLongestAnswer = std::chrono::seconds(1);
     const Result<bool> found = membership_->has_newcomers(Deadline::after(kLongestAnswer));
     // Without an answer training goes on, and newcomers wait.
     if (!found.ok()) log(LogLevel::warning, "{}", found.status().message());

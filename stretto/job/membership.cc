@@ -56,6 +56,10 @@ WaitLimit limit_of_request(const WaitLimit& limit) {
   return Deadline(std::max(limit.deadline().time(), soon.time()));
 }
 
+// How long to reach a store that has ended the connection of this process's life, which it would
+// take for dead in any case: to find out what has happened.
+constexpr Duration kReconnectTime = std::chrono::seconds(5);
+
 // Counting ends long before.
 constexpr int kGenerationMax = 1'000'000'000;
 
@@ -271,8 +275,7 @@ Result<bool> Membership::has_newcomers(const WaitLimit& limit) const {
 }
 
 Status Membership::finish(const WaitLimit& limit) const {
-  const Status set = store_->set(kFinished, "", limit);
-  return set.ok() ? set : store_->set(kFinished, "", limit);  // As in check_own_place().
+  return ask_store(limit, [&](const WaitLimit& each) { return store_->set(kFinished, "", each); });
 }
 
 // One for which this process has come and whose members it does not know yet may have got them
@@ -379,15 +382,33 @@ Status Membership::check_own_place(const WaitLimit& limit) const {
             "make another ElasticJob"};
   }
   const std::array key = {gone_key(number_)};
-  Result<bool> gone = store_->check(key, limit);
-  // After an outage of the network a connection that was idle is broken, and another is made.
-  if (!gone.ok()) gone = store_->check(key, limit);
-  if (!gone.ok()) return gone.status();
-  if (!gone.value()) return {};
+  bool gone = false;
+  STRETTO_RETURN_IF_ERROR(ask_store(limit, [&](const WaitLimit& each) -> Status {
+    STRETTO_ASSIGN_OR_RETURN(gone, store_->check(key, each));
+    return {};
+  }));
+  if (!gone) return {};
   return status_of(StatusCode::aborted,
                    "{} has lost the connection to this process, which the others have taken for "
                    "dead: the job goes on without it",
                    store_->describe());
+}
+
+// After an outage of the network a connection that was idle is broken, and another is made. As long
+// as the store holds the connection of this process's life, it is there, however slow.
+Status Membership::ask_store(const WaitLimit& limit,
+                             const std::function<Status(const WaitLimit&)>& ask) const {
+  const auto held = [this] { return life_ == nullptr ? Status() : life_->look().status(); };
+  for (int attempt = 0;; ++attempt) {
+    const bool is_held = held().ok();
+    const Status status =
+        ask(is_held ? WaitLimit(limit.deadline(), held) : limit.within(kReconnectTime));
+    if (status.ok()) return status;
+    if (attempt == 0 || (is_held && !held().ok())) continue;
+    if (is_held || status.code() != StatusCode::timeout) return status;
+    return status_of(StatusCode::peer_lost, "{} is gone, and with it the job: {}",
+                     store_->describe(), status.message());
+  }
 }
 
 Status Membership::describe_wait(int generation, const Meeting& meeting, Duration waited) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,9 +62,9 @@ class Membership {
 
   // Waits for the next generation: until all members of the last one that live have called this,
   // and enough processes. Those that come meanwhile belong to it, too. Nothing if the job has
-  // finished. Fails with timeout, naming who has not come; with aborted if the store has lost the
-  // connection to this process, which the others therefore take for dead, or after leave(). May be
-  // called again.
+  // finished. Fails with timeout, naming who has not come; with peer_lost or system if the store is
+  // gone; with aborted if it has lost the connection to this process, which the others therefore
+  // take for dead, or after leave(). May be called again.
   Result<std::optional<Generation>> next(const WaitLimit& limit);
   // All members have met.
   void note_meeting(const Generation& generation);
@@ -92,6 +93,8 @@ class Membership {
                        const WaitLimit& limit) const;
   Status close(int generation, const Meeting& meeting, const WaitLimit& limit) const;
   Status check_own_place(const WaitLimit& limit) const;
+  Status ask_store(const WaitLimit& limit,
+                   const std::function<Status(const WaitLimit&)>& ask) const;
   Status describe_wait(int generation, const Meeting& meeting, Duration waited) const;
   void forget(int generation) const;
 

@@ -229,6 +229,21 @@ TEST_F(MembershipTest, WhoIsTakenForDeadHasToLeave) {
   expect_contains(given_up.message(), "the job goes on without it");
 }
 
+TEST_F(MembershipTest, AStoreThatIsGoneIsNotWaitedForUntilTheDeadline) {
+  const auto process = enter();
+  meet(*process);
+  store_.reset();
+  server_.reset();
+  const TimePoint start = Clock::now();
+  const Status lost = next(*process, Deadline::after(std::chrono::seconds(60))).status();
+  EXPECT_EQ(lost.code(), StatusCode::peer_lost);
+  expect_contains(lost.message(), "is gone, and with it the job");
+  EXPECT_LT(Clock::now() - start, std::chrono::seconds(20));
+  // Nor if no connection is left that could end.
+  EXPECT_EQ(process->finish(Deadline::after(std::chrono::milliseconds(30))).code(),
+            StatusCode::peer_lost);
+}
+
 // Else whoever comes after the others have ended would do everything once more.
 TEST_F(MembershipTest, NobodyComesToAJobThatHasFinished) {
   const auto old = enter();
