@@ -248,6 +248,18 @@ TEST(RemoteShell, ItsEndIsNoticedAlthoughAnotherProcessHoldsItsOutput) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(30));
 }
 
+TEST(RemoteShell, OneThatDoesNotEndByItselfIsEnded) {
+  for (const char* script : {"echo begun; kill -STOP $$", "trap \"\" TERM; echo begun"}) {
+    Tool tool({"run", "--hosts", "node0", "--ssh", fmt::format("sh -c '{}; sleep 60'", script),
+               "--", "true"});
+    ASSERT_TRUE(tool.output().wait_for("begun"));
+    ::kill(tool.pid(), SIGTERM);
+    const auto has_ended = [&] { return !testing::runs(tool.pid()); };
+    ASSERT_TRUE(comes_true(has_ended)) << script;
+    EXPECT_EQ(tool.status(), 128 + SIGTERM) << script;
+  }
+}
+
 TEST(RemoteShell, TheLogOfAnotherHostIsThatOfTheLauncher) {
   const Ended ended =
       testing::run({"run", "--hosts", "node0", "--ssh", "sh -c 'eval \"$1\"'", "--", "true"},

@@ -4,6 +4,7 @@
 #include "tools/launch/remote_host.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -29,6 +30,8 @@ namespace {
 constexpr int kShellFailed = 255;
 constexpr int kOrderBytes = 1 << 20;
 constexpr int kPauseSeconds = 1;
+// For a shell that has been told to end before it led anywhere.
+constexpr int kShellEndMilliseconds = 3000;
 
 Result<std::string> own_program() {
   std::error_code error;
@@ -185,7 +188,7 @@ void RemoteHost::send(int signal) {
     (void)write_line(fmt::format("{}\n", signal));
   } else if (!is_for_programs(signal)) {
     ending_ = true;
-    if (shell_ > 0) ::kill(-shell_, SIGTERM);
+    if (shell_ > 0) ::kill(-shell_, signal == SIGKILL ? SIGKILL : SIGTERM);
   }
 }
 
@@ -197,6 +200,13 @@ void RemoteHost::end() {
   if (!heard_) send(SIGTERM);
   // What the agent waits for.
   orders_.reset();
+  // One that is stopped could not end.
+  if (shell_ > 0) ::kill(-shell_, SIGCONT);
+  if (shell_ > 0 && !heard_) {
+    const FileDescriptor shell(static_cast<int>(::syscall(SYS_pidfd_open, shell_, 0)));
+    pollfd entry{shell.get(), POLLIN, 0};
+    if (::poll(&entry, 1, kShellEndMilliseconds) <= 0) ::kill(-shell_, SIGKILL);
+  }
   wait_for_shell();
   // Nobody reads on; the relay must not wait for that.
   events_.reset();
