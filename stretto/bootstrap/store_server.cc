@@ -82,6 +82,7 @@ class Server : public StoreServer {
   Status launch(FileDescriptor listener);
   int port() const override { return port_; }
   std::size_t client_count() const override { return client_count_; }
+  std::size_t will_count() const override { return will_count_; }
 
  private:
   void serve(int stop);
@@ -110,6 +111,7 @@ class Server : public StoreServer {
   std::unique_ptr<AuthenticatingListener> listener_;
   FileDescriptor epoll_;
   std::atomic<std::size_t> client_count_ = 0;
+  std::atomic<std::size_t> will_count_ = 0;
 
   // All below belongs to the thread.
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;
@@ -260,6 +262,8 @@ Status Server::answer_requests(Connection& connection) {
 
 void Server::answer(Connection& connection, const StoreRequest& request) {
   if (request.operation == StoreOperation::will) {
+    if (!connection.will.value.empty()) --will_count_;
+    if (!request.value.empty()) ++will_count_;
     connection.will = {std::string(request.key), std::string(request.value),
                        std::string(request.expected)};
     connection.output += encode_store_reply(StoreReply{});
@@ -343,7 +347,9 @@ void Server::drop(int fd, const Status& why) {
   // Closing it also takes it out of the epoll set.
   connections_.erase(found);
   client_count_ = connections_.size();
-  if (!will.value.empty()) execute(will);
+  if (will.value.empty()) return;
+  execute(will);
+  --will_count_;
 }
 
 void Server::execute(const ServedWill& will) {

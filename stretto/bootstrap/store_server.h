@@ -43,6 +43,8 @@ class StoreServer {
   virtual int port() const = 0;
   // How many connections are open that have proven the job key. Any thread.
   virtual std::size_t client_count() const = 0;
+  // How many of them have left a will. Any thread.
+  virtual std::size_t will_count() const = 0;
 };
 
 }  // namespace stretto::bootstrap

@@ -321,6 +321,11 @@ TEST_F(StoreServerTest, CountsItsClients) {
   auto one = client();
   const auto other = client();
   EXPECT_TRUE(comes_true([&] { return server_->client_count() == 2; }));
+  EXPECT_EQ(server_->will_count(), 0u);
+  auto watch = one->watch("left", {.value = "1", .revoked_by = ""}, soon()).or_throw();
+  EXPECT_EQ(server_->will_count(), 1u);
+  watch.reset();
+  EXPECT_TRUE(comes_true([&] { return server_->will_count() == 0; }));
   one.reset();
   EXPECT_TRUE(comes_true([&] { return server_->client_count() == 1; }));
 }

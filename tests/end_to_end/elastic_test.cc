@@ -55,6 +55,13 @@ Start start_of(Tool& job, int rank, int size, std::size_t before = 0) {
   return has_come ? starts.back() : Start();
 }
 
+// What a process needs to get in, from a rank that has said "place HOST:PORT KEY".
+Variables place_in(const std::string& output) {
+  std::smatch place;
+  EXPECT_TRUE(std::regex_search(output, place, std::regex("place ([0-9.:]+) ([0-9a-f]+)")));
+  return {{"STRETTO_RENDEZVOUS", place[1]}, {"STRETTO_JOB_KEY", place[2]}};
+}
+
 TEST(Elastic, EveryRankMayDieAndComeBack) {
   Process alone({kExample, kSteps}, {});
   Tool job({"run", "-n", "3", "--restarts", "2", "--", kExample, kSteps});
@@ -101,17 +108,28 @@ TEST(Elastic, WhoIsStartedAgainAfterTheEndDoesNothing) {
 TEST(Elastic, AProcessThatNoLauncherHasStartedGetsIn) {
   Tool job(shell(2, "echo place $STRETTO_RENDEZVOUS $STRETTO_JOB_KEY; exec " + kExample + " 3000"));
   (void)start_of(job, 1, 2);
-  std::smatch place;
-  const std::string output = job.output().so_far();
-  ASSERT_TRUE(std::regex_search(output, place, std::regex("place ([0-9.:]+) ([0-9a-f]+)")));
-  Process newcomer({kExample, "3000"},
-                   {{"STRETTO_RENDEZVOUS", place[1]}, {"STRETTO_JOB_KEY", place[2]}});
+  Process newcomer({kExample, "3000"}, place_in(job.output().so_far()));
   const Ended entered = end_of(newcomer);
   expect_contains(entered.output, "rank 2 of 3 goes on at step");
   const Ended ended = end_of(job);
   EXPECT_EQ(ended.status, 0) << ended.errors;
   EXPECT_EQ(entered.status, 0) << entered.errors;
   EXPECT_EQ(result_of(entered.output), result_of(ended.output));
+}
+
+TEST(Elastic, TheStoreOutlivesTheRanksOfItsLauncher) {
+  Tool job(shell(1, "echo place $STRETTO_RENDEZVOUS $STRETTO_JOB_KEY; exec " + kExample + " 3000",
+                 {"--settle", "0"}));
+  const Start first = start_of(job, 0, 1);
+  ASSERT_GT(first.pid, 0);
+  Process newcomer({kExample, "3000"}, place_in(job.output().so_far()));
+  ASSERT_GT(start_of(job, 0, 2).pid, 0);
+  ::kill(first.pid, SIGKILL);
+  const Ended entered = end_of(newcomer);
+  EXPECT_EQ(entered.status, 0) << entered.errors;
+  expect_contains(entered.output, "rank 0 of 1 goes on at step");
+  expect_contains(entered.output, "after 3000 steps");
+  EXPECT_EQ(job.status(), 128 + SIGKILL);
 }
 
 }  // namespace

@@ -167,6 +167,7 @@ class LaunchedJob {
   int run();
   // With what run() has returned.
   JobOutcome outcome(int launcher_status) const;
+  Deadline time_limit() const { return time_limit_; }
 
  private:
   // What happens to the ranks that are left after a failure, one step after the other.
@@ -415,11 +416,9 @@ int launch(const LaunchOptions& options) {
   relay.finish();
   notices.finish();
   const JobOutcome outcome = job.outcome(status);
-  if (status == 0) {
-    if (local != nullptr) local->linger(signals.value(), outcome.exit_status() != 0);
-    write_fully(STDERR_FILENO, report(outcome));
-  }
+  if (status == 0) write_fully(STDERR_FILENO, report(outcome));
   if (options.json) write_own_line(report_json(outcome));
+  if (status == 0 && local != nullptr) local->linger(signals.value(), outcome, job.time_limit());
   return outcome.exit_status();
 }
 

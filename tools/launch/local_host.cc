@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
+
 #include "stretto/base/descriptor_limit.h"
 #include "stretto/bootstrap/join_notes.h"
 #include "stretto/bootstrap/own_address.h"
@@ -195,11 +197,41 @@ void LocalHost::send(int signal) {
   }
 }
 
-void LocalHost::linger(const Signals& signals, bool failed) {
-  // Of an elastic job processes may be there that no launcher has started.
-  if (server_ == nullptr || (failed && options_.hosts.size() == 1)) return;
+bool LocalHost::serves_elastic_job() const {
+  if (server_->will_count() == 0) return false;
+  const auto store = connect_to_store();
+  if (store == nullptr) return false;
+  const std::array key = {std::string("elastic/entered")};
+  const Result<bool> entered = store->check(key, Deadline::after(std::chrono::seconds(1)));
+  return entered.ok() && entered.value();
+}
+
+void LocalHost::linger(const Signals& signals, const JobOutcome& outcome, Deadline time_limit) {
+  if (server_ == nullptr) return;
   constexpr Duration kLookAgain = std::chrono::milliseconds(20);
   constexpr Duration kLatecomersTime = std::chrono::seconds(3);
+  constexpr Duration kSilence = std::chrono::seconds(5);
+  const auto is_told_to_end = [&] {
+    const std::optional<int> signal = signals.wait(Deadline::after(kLookAgain), {});
+    return signal && !is_for_programs(*signal);
+  };
+  const bool was_ended = outcome.ended_by != 0 || outcome.time_limit_reached;
+  if (!was_ended && serves_elastic_job()) {
+    const Deadline notice = Deadline::after(kSilence);
+    bool is_noticed = false;
+    while (server_->will_count() > 0 && !time_limit.passed()) {
+      if (is_told_to_end()) return;
+      if (is_noticed || !notice.passed()) continue;
+      is_noticed = true;
+      write_fully(
+          STDERR_FILENO,
+          "stretto run: waiting for the processes of this elastic job on other hosts, "
+          "which meet in the store of this launcher; a signal ends the wait, and the job\n");
+    }
+    return;
+  }
+  const bool failed = outcome.exit_status() != 0;
+  if (failed && options_.hosts.size() == 1) return;
   if (failed) {
     const auto store = connect_to_store();
     if (store == nullptr) return;
@@ -209,7 +241,7 @@ void LocalHost::linger(const Signals& signals, bool failed) {
   const Deadline deadline = Deadline::after(failed ? kLatecomersTime : options_.linger_time);
   while ((failed || server_->client_count() > 0) && !deadline.passed()) {
     // Somebody who wants the launcher to end shall not have to wait for other hosts.
-    if (signals.wait(Deadline::after(kLookAgain), {})) return;
+    if (is_told_to_end()) return;
   }
 }
 

@@ -44,8 +44,10 @@ class LocalHost final : public Host {
   void promise_obituaries_of_all();
   void end() override { guardian_.end(); }
   // Keeps the store for the ranks of other hosts, who may still be reading; or, if the job has
-  // failed while it was starting, come a little later, and find in the store why. Until a signal.
-  void linger(const Signals& signals, bool failed);
+  // failed while it was starting, come a little later, and find in the store why. For the processes
+  // of an elastic job, wherever they have been started, until all have left, or the time limit.
+  // Until a signal that asks this process to end.
+  void linger(const Signals& signals, const JobOutcome& outcome, Deadline time_limit);
 
  private:
   LocalHost(const LaunchOptions& options, OutputRelay& relay, WaitLimit::Interruption told_to_end,
@@ -54,6 +56,8 @@ class LocalHost final : public Host {
   void take_started(RankEvent& event);
   void note_end(RankEvent& event);
   void tell_joiners(const RankOutcome& outcome);
+  // To processes that are still there.
+  bool serves_elastic_job() const;
   // Null if there is none.
   std::unique_ptr<bootstrap::Store> connect_to_store() const;
 
