@@ -162,7 +162,7 @@ Arguments on_two_hosts(const TemporaryFolder& folder, const std::string& script,
   std::filesystem::permissions(remote_shell, std::filesystem::perms::owner_all);
   return {"run",        "--hosts", hosts,          "--ssh",
           remote_shell, "--json",  "--rendezvous", fmt::format("127.0.0.1:{}", free_port()),
-          "--restarts", "1",       "--settle",     "0.05",
+          "--restarts", "2",       "--settle",     "0.05",
           "--timeout",  "20",      "--",           "sh",
           "-c",         script};
 }
@@ -216,6 +216,31 @@ TEST(RunRestart, AHostThatIsLostInThePauseIsNotWaitedFor) {
   const Ended ended = testing::end_of(tool);
   EXPECT_EQ(ended.status, 255);
   expect_contains(ended.errors, "rank 1 on node1 failed first: lost with its host");
+}
+
+// Rank 0 is about to be started again while the guardian of its host stands still.
+TEST(RunRestart, ARestartThatHangsOnOneHostDoesNotKeepTheOthersFromTheirs) {
+  const TemporaryFolder folder;
+  const std::string known = folder / "known";
+  const std::string go = folder / "go";
+  Tool tool(on_two_hosts(
+      folder, fmt::format("echo guardian $PPID; test -n \"$STRETTO_RESTART_COUNT\" && exit; "
+                          "file={}; test $STRETTO_RANK = 0 && file={}; "
+                          "until [ -e $file ]; do sleep 0.01; done; exit 3",
+                          go, known)));
+  const auto guardian = static_cast<pid_t>(testing::number_behind(tool, 0, "guardian"));
+  (void)testing::number_behind(tool, 1, "guardian");
+  write_file(known, "");
+  ASSERT_TRUE(tool.errors().wait_for("rank 0 on node0 failed"));
+  ::kill(guardian, SIGSTOP);
+  write_file(go, "");
+  const auto starts = [&] { return occurrences(tool.output().so_far(), "[1] guardian "); };
+  EXPECT_TRUE(comes_true([&] { return starts() == 2; }));
+  EXPECT_EQ(occurrences(tool.output().so_far(), "[0] guardian "), 1U);
+  ::kill(guardian, SIGCONT);
+  const Ended ended = testing::end_of(tool);
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  EXPECT_EQ(occurrences(ended.output, "[0] guardian "), 2U);
 }
 
 TEST(RunRestart, MpirunsRanksAreNotStartedAgain) {

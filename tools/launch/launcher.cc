@@ -9,7 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <deque>
+#include <list>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -69,14 +69,14 @@ class RankProcesses {
   void add(RankOutcome rank);
   void note_start(int rank, const RankEvent& event);
   const RankOutcome& note_end(int rank, const RankEvent& event);
-  // Another process is to take its place.
-  void note_restart(int rank);
+  // Another process is to take its place, on that host.
+  void note_restart(int rank, const Host& host);
   // What the launcher sends to all of them. `told_to_end`: it ends the job by that.
   void note_signal(int signal, bool told_to_end);
   // For the first time.
   bool all_started() const;
-  // Whether there is a restart that note_start() has not been told of.
-  bool restarting() const;
+  // Whether there is a restart on that host that note_start() has not been told of.
+  bool restarting(const Host& host) const;
   bool has_ended(int rank) { return at(rank).stage == Stage::ended; }
   bool all_ended() const;
   std::vector<RankOutcome> outcomes() const;
@@ -86,6 +86,7 @@ class RankProcesses {
   struct Process {
     RankOutcome outcome;
     Stage stage = Stage::awaited;
+    const Host* restarting_on = nullptr;
   };
 
   Process& at(int rank) {
@@ -114,21 +115,22 @@ const RankOutcome& RankProcesses::note_end(int rank, const RankEvent& event) {
   return process.outcome;
 }
 
-void RankProcesses::note_restart(int rank) {
+void RankProcesses::note_restart(int rank, const Host& host) {
   Process& process = at(rank);
   const RankOutcome& last = process.outcome;
   process = {.outcome = {.rank = rank,
                          .host = last.host,
                          .started = Clock::now(),
                          .restarts = last.restarts + 1},
-             .stage = Stage::restarting};
+             .stage = Stage::restarting,
+             .restarting_on = &host};
 }
 
 void RankProcesses::note_signal(int signal, bool told_to_end) {
-  for (auto& [outcome, stage] : processes_) {
-    if (stage == Stage::ended) continue;
-    outcome.signals_sent.push_back(signal);
-    outcome.told_to_end |= told_to_end;
+  for (Process& process : processes_) {
+    if (process.stage == Stage::ended) continue;
+    process.outcome.signals_sent.push_back(signal);
+    process.outcome.told_to_end |= told_to_end;
   }
 }
 
@@ -137,9 +139,10 @@ bool RankProcesses::all_started() const {
                       [](const Process& process) { return process.stage == Stage::awaited; });
 }
 
-bool RankProcesses::restarting() const {
-  return std::any_of(processes_.begin(), processes_.end(),
-                     [](const Process& process) { return process.stage == Stage::restarting; });
+bool RankProcesses::restarting(const Host& host) const {
+  return std::any_of(processes_.begin(), processes_.end(), [&](const Process& process) {
+    return process.stage == Stage::restarting && process.restarting_on == &host;
+  });
 }
 
 bool RankProcesses::all_ended() const {
@@ -187,7 +190,10 @@ class LaunchedJob {
   std::optional<int> take(Host& host, int first_rank, const RankEvent& event);
   // Until then there is nothing to do but to answer.
   Deadline next_step() const;
-  // The rank whose pause is over. One restart after the other, so that an order always finds room.
+  // The first of restarts_ whose host is not busy with another: each does one after the other, so
+  // that an order always finds room.
+  std::list<Restart>::const_iterator next_restart() const;
+  // The rank whose pause is over.
   void start_again();
   void handle(int signal);
   void send(int signal, bool told_to_end);
@@ -207,7 +213,7 @@ class LaunchedJob {
   Stage stage_ = Stage::running;
   Deadline stage_ends_;
   Deadline time_limit_;
-  std::deque<Restart> restarts_;
+  std::list<Restart> restarts_;
   int restart_count_ = 0;  // Those that have been done, too.
   bool time_limit_reached_ = false;
   int ended_by_ = 0;
@@ -328,18 +334,26 @@ std::optional<int> LaunchedJob::take(Host& host, int first_rank, const RankEvent
 }
 
 Deadline LaunchedJob::next_step() const {
-  if (restarts_.empty() || processes_.restarting()) return stage_ends_;
-  return Deadline(std::min(stage_ends_.time(), restarts_.front().at.time()));
+  const auto next = next_restart();
+  if (next == restarts_.end()) return stage_ends_;
+  return Deadline(std::min(stage_ends_.time(), next->at.time()));
+}
+
+std::list<LaunchedJob::Restart>::const_iterator LaunchedJob::next_restart() const {
+  return std::find_if(restarts_.begin(), restarts_.end(), [this](const Restart& restart) {
+    return !processes_.restarting(restart.host);
+  });
 }
 
 void LaunchedJob::start_again() {
-  if (restarts_.empty() || processes_.restarting() || !restarts_.front().at.passed()) return;
-  const Restart restart = restarts_.front();
-  restarts_.pop_front();
+  const auto next = next_restart();
+  if (next == restarts_.end() || !next->at.passed()) return;
+  const Restart restart = *next;
+  restarts_.erase(next);
   for (const auto& other : hosts_) {
     if (other.get() != &restart.host) other->tell_obituary(restart.rank, {});
   }
-  processes_.note_restart(restart.rank);
+  processes_.note_restart(restart.rank, restart.host);
   restart.host.restart(restart.local_rank, restart.number);
 }
 
