@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -197,6 +198,42 @@ TEST(RunEnd, ARequestToldTwiceAtOnceIsOneRequest) {
   ::kill(tool.pid(), SIGTERM);
   EXPECT_EQ(tool.status(), 0);
   expect_contains(tool.output().finish(), "[0] saved");
+}
+
+// As when the system does not let it die: a guardian that stands still tells of no end.
+TEST(RunEnd, ARankThatDoesNotEndOnSigkillIsNamedAndNotWaitedFor) {
+  Tool tool(shell(2, "echo guardian $PPID; exec sleep 60", {"--grace", "0"}));
+  const auto guardian = static_cast<pid_t>(testing::number_behind(tool, 0, "guardian"));
+  (void)testing::number_behind(tool, 1, "guardian");
+  ::kill(guardian, SIGSTOP);
+  ::kill(tool.pid(), SIGTERM);
+  const Deadline deadline = Deadline::after(std::chrono::seconds(40));
+  const bool has_ended = comes_true([&] { return !testing::runs(tool.pid()); }, deadline);
+  ::kill(guardian, SIGCONT);
+  ASSERT_TRUE(has_ended);
+  EXPECT_EQ(tool.status(), 1);
+  expect_contains(tool.errors().finish(),
+                  "not ended on SIGKILL, as may happen in a driver that "
+                  "hangs: rank 0, 1;");
+  EXPECT_TRUE(testing::ends_soon(guardian));
+}
+
+// The guardian cannot reap a process that has ended before whoever traces it has been told.
+TEST(RunEnd, WhatARankHasLeftAndDoesNotEndOnSigkillIsNotWaitedFor) {
+  const TemporaryFolder folder;
+  const std::string go = folder / "go";
+  Tool tool(
+      shell(1, fmt::format("sleep 60 & echo child $!; until [ -e {} ]; do sleep 0.01; done", go)));
+  const auto child = static_cast<pid_t>(testing::number_behind(tool, 0, "child"));
+  if (::ptrace(PTRACE_SEIZE, child, nullptr, nullptr) != 0) GTEST_SKIP() << "may not trace";
+  write_file(go, "");
+  const Deadline deadline = Deadline::after(std::chrono::seconds(40));
+  const bool has_ended = comes_true([&] { return !testing::runs(tool.pid()); }, deadline);
+  EXPECT_EQ(::waitpid(child, nullptr, __WALL), child);
+  ASSERT_TRUE(has_ended);
+  EXPECT_EQ(tool.status(), 0);
+  expect_contains(tool.errors().finish(),
+                  "something that they have started does not end on SIGKILL");
 }
 
 TEST(RunEnd, AfterTheTimeLimitTheLauncherOwnsUpToWhatItDid) {

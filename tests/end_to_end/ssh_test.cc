@@ -248,6 +248,22 @@ TEST(RemoteShell, ItsEndIsNoticedAlthoughAnotherProcessHoldsItsOutput) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(30));
 }
 
+// What a rank has written to standard error comes before its end.
+TEST(RemoteShell, ARankWhoseOutputNobodyReadsIsNotTakenForOneThatDoesNotEnd) {
+  testing::UnreadPipe errors;
+  Tool tool({"run", "--hosts", "node0", "--ssh", "sh -c 'eval \"$1\"'", "--grace", "0", "--", "sh",
+             "-c", "echo words >&2; sleep 0.5; echo written; exec sleep 60"},
+            {}, errors.before({STDERR_FILENO}));
+  ASSERT_TRUE(tool.output().wait_for("written"));
+  ::kill(tool.pid(), SIGTERM);
+  const Deadline deadline = Deadline::after(std::chrono::seconds(17));
+  EXPECT_FALSE(comes_true([&] { return !testing::runs(tool.pid()); }, deadline));
+  testing::Collector said = errors.read();
+  (void)tool.status();
+  expect_contains(said.finish(), "[0] words\n");
+  expect_lacks(said.finish(), "not ended on SIGKILL");
+}
+
 TEST(RemoteShell, OneThatDoesNotEndByItselfIsEnded) {
   for (const char* script : {"echo begun; kill -STOP $$", "trap \"\" TERM; echo begun"}) {
     Tool tool({"run", "--hosts", "node0", "--ssh", fmt::format("sh -c '{}; sleep 60'", script),

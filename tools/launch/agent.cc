@@ -53,7 +53,7 @@ class Agent {
   FileDescriptor events_;
   OutputRelay events_relay_;
   std::unique_ptr<LocalHost> host_;
-  Status lost_;  // Why nobody looks after the ranks any more.
+  Status lost_;  // Why nobody looks after the ranks any more, or what is left of them.
 };
 
 int Agent::run() {
@@ -71,7 +71,8 @@ int Agent::run() {
   } else {
     tell({.kind = RankEvent::Kind::not_started, .text = std::string(status.message())});
   }
-  if (host_ != nullptr) host_->end();
+  const Status ended = host_ == nullptr ? Status() : host_->end();
+  if (lost_.ok()) lost_ = ended;
   events_.reset();
   relay_.finish();
   events_relay_.finish();

@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 namespace stretto::launch {
 namespace {
@@ -117,6 +118,18 @@ Result<Child> start_child(const ChildOptions& options, StartFailure& failure) {
   ::fcntl(output->reading.get(), F_SETFL, O_NONBLOCK);
   ::fcntl(errors->reading.get(), F_SETFL, O_NONBLOCK);
   return Child{pid, std::move(output->reading), std::move(errors->reading)};
+}
+
+bool ends_within(pid_t child, Duration time) {
+  const Deadline deadline = Deadline::after(time);
+  while (true) {
+    siginfo_t info{};
+    const int waited =
+        ::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOHANG | WNOWAIT);
+    if (waited != 0 || info.si_pid != 0) return true;
+    if (deadline.passed()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 }  // namespace stretto::launch

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/status.h"
 
@@ -48,5 +49,11 @@ Status fork_status(std::string_view what);
 // default signal handling and a promise of the system to kill it when the calling thread
 // dies. Returns once the program runs. `failure` is set if the program could not be executed.
 Result<Child> start_child(const ChildOptions& options, StartFailure& failure);
+
+// How long processes that have been killed have to end: a driver may keep one for ever.
+inline constexpr Duration kKillTime = std::chrono::seconds(15);
+
+// Waits for a child to end, so long at most. It stays to be reaped.
+bool ends_within(pid_t child, Duration time);
 
 }  // namespace stretto::launch

@@ -385,11 +385,19 @@ Result<std::optional<RankEvent>> Guardian::next() const {
   return std::optional<RankEvent>(std::move(event));
 }
 
-void Guardian::end() {
-  if (!socket_.valid()) return;
+Status Guardian::end() {
+  if (!socket_.valid()) return {};
   socket_.reset();
+  if (!ends_within(pid_, kKillTime)) {
+    return status_of(StatusCode::system,
+                     "the process that looks after the ranks (pid {}) has not ended: something "
+                     "that they have started does not end on SIGKILL, as may happen in a driver "
+                     "that hangs; it is not waited for any longer",
+                     pid_);
+  }
   while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
+  return {};
 }
 
 }  // namespace stretto::launch

@@ -27,7 +27,7 @@ class Guardian {
   static Result<Guardian> start(const LaunchOptions& options, int status_fd);
   Guardian(Guardian&&) = default;
   Guardian& operator=(Guardian&&) = delete;
-  ~Guardian() { end(); }
+  ~Guardian() { (void)end().ok(); }
 
   // Lets it start the ranks. It tells of each of them, in order, that it has started, or of the
   // first that it could not start; then of ranks that have ended. They stay zombies until restart()
@@ -44,8 +44,10 @@ class Guardian {
   int fd() const { return socket_.get(); }
   // Nothing if there is none now. Fails if the guardian has ended.
   Result<std::optional<RankEvent>> next() const;
-  // Returns when nothing of the ranks is left.
-  void end();
+  // Lets it end the ranks without this process, and end() do nothing.
+  void give_up() { socket_.reset(); }
+  // Returns when nothing of the ranks is left. Fails if that takes longer than kKillTime.
+  Status end();
 
  private:
   Guardian(pid_t pid, FileDescriptor socket) : pid_(pid), socket_(std::move(socket)) {}

@@ -57,8 +57,12 @@ class Host {
   // To the ranks of this host: how a rank of another one has ended; empty: another process is about
   // to take its place.
   virtual void tell_obituary(int rank, const std::string& how) = 0;
-  // Returns when nothing of the ranks is left.
-  virtual void end() = 0;
+  // What is left does not end on SIGKILL: end() is not to wait for it.
+  virtual void give_up() = 0;
+  // Whether ends of ranks may be behind output that nobody reads.
+  virtual bool waits_for_reader() const { return false; }
+  // Returns when nothing of the ranks is left. Fails if something does not end on SIGKILL.
+  virtual Status end() = 0;
 };
 
 }  // namespace stretto::launch

@@ -18,6 +18,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/descriptor_limit.h"
+#include "tools/launch/child.h"
 #include "tools/launch/local_host.h"
 #include "tools/launch/outcome.h"
 #include "tools/launch/output_relay.h"
@@ -59,6 +60,9 @@ constexpr Duration kSameRequest = std::chrono::milliseconds(100);
 // that always fails at once does not use up all restarts in a moment.
 constexpr Duration kRestartPause = std::chrono::seconds(1);
 
+// How long ends of ranks may take to come once the output before them is read.
+constexpr Duration kUnreadTime = std::chrono::seconds(1);
+
 // Of a host that a remote shell leads to, with those that this process has open itself.
 constexpr std::size_t kDescriptorsOfHost = 12;
 
@@ -79,6 +83,8 @@ class RankProcesses {
   bool restarting(const Host& host) const;
   bool has_ended(int rank) { return at(rank).stage == Stage::ended; }
   bool all_ended() const;
+  // "0, 3": those that have not ended.
+  std::string names_of_left() const;
   std::vector<RankOutcome> outcomes() const;
 
  private:
@@ -150,6 +156,15 @@ bool RankProcesses::all_ended() const {
                      [](const Process& process) { return process.stage == Stage::ended; });
 }
 
+std::string RankProcesses::names_of_left() const {
+  std::string names;
+  for (const Process& process : processes_) {
+    if (process.stage == Stage::ended) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", process.outcome.rank);
+  }
+  return names;
+}
+
 std::vector<RankOutcome> RankProcesses::outcomes() const {
   std::vector<RankOutcome> outcomes;
   for (const Process& process : processes_) outcomes.push_back(process.outcome);
@@ -168,13 +183,15 @@ class LaunchedJob {
 
   // An exit status: 0: all ranks have started and ended.
   int run();
+  // After that: returns when nothing of the ranks is left, or says what is.
+  void end() const;
   // With what run() has returned.
   JobOutcome outcome(int launcher_status) const;
   Deadline time_limit() const { return time_limit_; }
 
  private:
   // What happens to the ranks that are left after a failure, one step after the other.
-  enum class Stage { running, settling, ending, killing };
+  enum class Stage { running, settling, ending, killing, giving_up };
 
   // A rank that has failed and is to be started again.
   struct Restart {
@@ -198,6 +215,7 @@ class LaunchedJob {
   void handle(int signal);
   void send(int signal, bool told_to_end);
   void advance();
+  void kill();
   void enter(Stage stage, Deadline until, int signal = 0);
   void say(std::string_view sentence) const {
     relay_.say(fmt::format("stretto run: {}\n", sentence));
@@ -210,6 +228,7 @@ class LaunchedJob {
   OutputRelay& relay_;
   RankProcesses processes_;
   std::optional<long> kills_before_ = out_of_memory_kills();
+  bool was_unread_ = false;  // At the end of stage killing.
   Stage stage_ = Stage::running;
   Deadline stage_ends_;
   Deadline time_limit_;
@@ -245,7 +264,7 @@ int LaunchedJob::run() {
     time_limit_reached_ = time_limit_.passed();
     return time_limit_reached_ ? kTimeLimitStatus : 1;
   }
-  while (!processes_.all_ended() || !restarts_.empty()) {
+  while (stage_ != Stage::giving_up && (!processes_.all_ended() || !restarts_.empty())) {
     std::vector<int> fds;
     for (const auto& host : hosts_) fds.push_back(host->fd());
     if (const std::optional<int> signal = signals_.wait(next_step(), fds)) {
@@ -261,8 +280,14 @@ int LaunchedJob::run() {
     if (const auto status = take_events()) return *status;
     if (stage_ends_.passed()) advance();
   }
-  for (const auto& host : hosts_) host->end();
   return 0;
+}
+
+void LaunchedJob::end() const {
+  for (const auto& host : hosts_) {
+    const Status ended = host->end();
+    if (!ended.ok()) say(ended.message());
+  }
 }
 
 JobOutcome LaunchedJob::outcome(int launcher_status) const {
@@ -275,6 +300,7 @@ JobOutcome LaunchedJob::outcome(int launcher_status) const {
   if (const auto kills = out_of_memory_kills(); kills && kills_before_) {
     outcome.out_of_memory_kills = *kills - *kills_before_;
   }
+  if (!processes_.all_ended() && outcome.exit_status() == 0) outcome.launcher_status = 1;
   return outcome;
 }
 
@@ -361,7 +387,7 @@ void LaunchedJob::handle(int signal) {
   if (!asks_to_end(signal)) return send(signal, false);
   if (Clock::now() - asked_to_end_at_ < kSameRequest) return;
   asked_to_end_at_ = Clock::now();
-  if (ended_by_ != 0) return enter(Stage::killing, Deadline(), SIGKILL);
+  if (ended_by_ != 0) return kill();
   ended_by_ = signal;
   // Ranks that have been told to end keep the time that they have for it.
   if (stage_ < Stage::ending) enter(Stage::ending, Deadline::after(options_.grace_time), signal);
@@ -369,11 +395,29 @@ void LaunchedJob::handle(int signal) {
 
 void LaunchedJob::advance() {
   if (stage_ <= Stage::settling && time_limit_.passed()) time_limit_reached_ = true;
-  if (stage_ == Stage::ending) {
-    enter(Stage::killing, Deadline(), SIGKILL);
+  if (stage_ == Stage::killing) {
+    const bool is_unread = std::any_of(hosts_.begin(), hosts_.end(),
+                                       [](const auto& host) { return host->waits_for_reader(); });
+    if (std::exchange(was_unread_, is_unread) || is_unread) {
+      stage_ends_ = Deadline::after(kUnreadTime);
+      return;
+    }
+    say(
+        fmt::format("not ended on SIGKILL, as may happen in a driver that hangs: rank {}; this "
+                    "launcher does not wait any longer",
+                    processes_.names_of_left()));
+    for (const auto& host : hosts_) host->give_up();
+    enter(Stage::giving_up, Deadline());
+  } else if (stage_ == Stage::ending) {
+    kill();
   } else {
     enter(Stage::ending, Deadline::after(options_.grace_time), SIGTERM);
   }
+}
+
+void LaunchedJob::kill() {
+  const Deadline killed = Deadline::after(kKillTime);
+  enter(Stage::killing, stage_ == Stage::killing ? stage_ends_ : killed, SIGKILL);
 }
 
 // With a signal that tells the ranks to end. None is started again from here on.
@@ -426,7 +470,8 @@ int launch(const LaunchOptions& options) {
   LaunchedJob job(options, signals.value(), hosts, local == nullptr ? 0 : options.host_index,
                   notices);
   const int status = job.run();
-  if (status != 0) hosts.clear();  // With what is left of the ranks.
+  job.end();
+  if (status != 0) hosts.clear();
   relay.finish();
   notices.finish();
   const JobOutcome outcome = job.outcome(status);

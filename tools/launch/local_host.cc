@@ -197,6 +197,11 @@ void LocalHost::send(int signal) {
   }
 }
 
+void LocalHost::give_up() {
+  guardian_.give_up();
+  server_.reset();  // These ranks are among its clients.
+}
+
 bool LocalHost::serves_elastic_job() const {
   if (server_->will_count() == 0) return false;
   const auto store = connect_to_store();

@@ -42,7 +42,8 @@ class LocalHost final : public Host {
   }
   // From now on the ranks wait for a moment for that, too.
   void promise_obituaries_of_all();
-  void end() override { guardian_.end(); }
+  void give_up() override;
+  Status end() override { return guardian_.end(); }
   // Keeps the store for the ranks of other hosts, who may still be reading; or, if the job has
   // failed while it was starting, come a little later, and find in the store why. For the processes
   // of an elastic job, wherever they have been started, until all have left, or the time limit.

@@ -77,6 +77,7 @@ std::string rank_name(const RankOutcome& outcome) {
 // "rank 2: exit code 1, after it had been told to end, 2.0 s later; its last operation was ...";
 // `first` may be null.
 std::string describe_other(const RankOutcome& other, const RankOutcome* first) {
+  if (!other.has_ended()) return fmt::format("stretto run: {} has not ended\n", rank_name(other));
   std::string text = fmt::format("stretto run: {}: {}", rank_name(other),
                                  other.failed() ? describe_end(other) : "ended well");
   if (other.told_to_end && !was_sent(other, other.signal)) {

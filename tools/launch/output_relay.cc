@@ -226,9 +226,14 @@ void OutputRelay::close(Pipe& pipe) {
 void OutputRelay::write(int target, std::string_view text) {
   // Marked lines do not have to wait for a mutex if nothing else has come with them.
   if (text.empty()) return;
-  const std::lock_guard lock(mutex_of(target));
-  if (target == STDOUT_FILENO) line_open = text.back() != '\n';
-  const int error_number = write_fully(target, text);
+  is_writing_ = true;
+  int error_number = 0;
+  {
+    const std::lock_guard lock(mutex_of(target));
+    if (target == STDOUT_FILENO) line_open = text.back() != '\n';
+    error_number = write_fully(target, text);
+  }
+  is_writing_ = false;
   if (error_number == 0 || error_number == EPIPE || std::exchange(said_what_is_lost_, true)) return;
   const Status status = system_status("some of the ranks' output is lost", error_number);
   say(fmt::format("stretto run: {}\n", status.message()));

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -82,6 +83,9 @@ class OutputRelay {
   // Has the lines of this process's log go the same way until finish(). Call it after start(), of
   // one relay at a time.
   void carry_log();
+  // Whether it is writing at this moment: as long as the reader of the output does not read. Any
+  // thread.
+  bool is_writing() const { return is_writing_; }
   // Passes on what the pipes still hold and ends, whether or not somebody could still write to
   // them, or whether it had been started. Blocks while the reader of the output does not read.
   void finish();
@@ -115,6 +119,7 @@ class OutputRelay {
   FileDescriptor writer_;
   std::vector<Pipe> pipes_;
   bool said_what_is_lost_ = false;
+  std::atomic<bool> is_writing_ = false;
   StoppableThread thread_;
 };
 

@@ -4,7 +4,6 @@
 #include "tools/launch/remote_host.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -30,8 +29,8 @@ namespace {
 constexpr int kShellFailed = 255;
 constexpr int kOrderBytes = 1 << 20;
 constexpr int kPauseSeconds = 1;
-// For a shell that has been told to end before it led anywhere.
-constexpr int kShellEndMilliseconds = 3000;
+// For a shell that has been told to end, once nothing runs that it has led to.
+constexpr Duration kShellEndTime = std::chrono::seconds(3);
 
 Result<std::string> own_program() {
   std::error_code error;
@@ -46,7 +45,7 @@ Result<std::string> own_program() {
 RemoteHost::RemoteHost(const LaunchOptions& options, int host_index)
     : options_(options),
       host_index_(host_index),
-      give_up_(Deadline::after(options.host_wait)),
+      reach_until_(Deadline::after(options.host_wait)),
       ended_(static_cast<std::size_t>(options.hosts[static_cast<std::size_t>(host_index)].ranks)) {}
 
 std::string RemoteHost::name() const {
@@ -155,7 +154,7 @@ Result<std::optional<RankEvent>> RemoteHost::next() {
 Status RemoteHost::after_shell() {
   wait_for_shell();
   events_.reset();
-  if (heard_ || ending_ || shell_status_ != kShellFailed || give_up_.passed()) return {};
+  if (heard_ || ending_ || shell_status_ != kShellFailed || reach_until_.passed()) return {};
   pause_ = FileDescriptor(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
   const itimerspec once{.it_interval = {}, .it_value = {.tv_sec = kPauseSeconds, .tv_nsec = 0}};
   if (!pause_.valid() || ::timerfd_settime(pause_.get(), 0, &once, nullptr) != 0) {
@@ -196,22 +195,46 @@ void RemoteHost::tell_obituary(int rank, const std::string& how) {
   if (heard_) (void)write_line(format_obituary({.rank = rank, .how = how}));
 }
 
-void RemoteHost::end() {
+void RemoteHost::give_up() {
+  const bool waits = std::find(ended_.begin(), ended_.end(), false) != ended_.end();
+  if (waits && shell_ > 0) ::kill(-shell_, SIGKILL);
+}
+
+bool RemoteHost::waits_for_reader() const {
+  const bool waits = std::find(ended_.begin(), ended_.end(), false) != ended_.end();
+  return waits && is_writing();
+}
+
+bool RemoteHost::is_writing() const {
+  return (output_relay_ != nullptr && output_relay_->is_writing()) ||
+         (events_relay_ != nullptr && events_relay_->is_writing());
+}
+
+Status RemoteHost::end() {
+  Status status;
   if (!heard_) send(SIGTERM);
   // What the agent waits for.
   orders_.reset();
   // One that is stopped could not end.
   if (shell_ > 0) ::kill(-shell_, SIGCONT);
-  if (shell_ > 0 && !heard_) {
-    const FileDescriptor shell(static_cast<int>(::syscall(SYS_pidfd_open, shell_, 0)));
-    pollfd entry{shell.get(), POLLIN, 0};
-    if (::poll(&entry, 1, kShellEndMilliseconds) <= 0) ::kill(-shell_, SIGKILL);
+  // The agent has to wait as long as the guardian does.
+  const Duration time = heard_ ? kKillTime + kShellEndTime : kShellEndTime;
+  while (shell_ > 0 && !ends_within(shell_, time)) {
+    if (heard_ && is_writing()) continue;  // It has output that is waiting to be read.
+    ::kill(-shell_, SIGKILL);
+    if (heard_) {
+      status = status_of(StatusCode::system,
+                         "\"{} {}\" has not ended with the ranks of that host, and was killed",
+                         fmt::join(options_.remote_shell, " "), name());
+    }
+    break;
   }
   wait_for_shell();
   // Nobody reads on; the relay must not wait for that.
   events_.reset();
   if (output_relay_ != nullptr) output_relay_->finish();
   if (events_relay_ != nullptr) events_relay_->finish();
+  return status;
 }
 
 void RemoteHost::wait_for_shell() {

@@ -24,7 +24,7 @@ class RemoteHost final : public Host {
   RemoteHost(const LaunchOptions& options, int host_index);
   RemoteHost(const RemoteHost&) = delete;
   RemoteHost& operator=(const RemoteHost&) = delete;
-  ~RemoteHost() override { end(); }
+  ~RemoteHost() override { (void)end().ok(); }
 
   Status start() override;
   int fd() const override { return pause_.valid() ? pause_.get() : events_.get(); }
@@ -32,7 +32,9 @@ class RemoteHost final : public Host {
   void restart(int local_rank, int number) override;
   void send(int signal) override;
   void tell_obituary(int rank, const std::string& how) override;
-  void end() override;
+  void give_up() override;
+  bool waits_for_reader() const override;
+  Status end() override;
 
  private:
   std::string name() const;
@@ -41,11 +43,12 @@ class RemoteHost final : public Host {
   bool write_line(std::string_view line) const;
   Status after_shell();
   void wait_for_shell();
+  bool is_writing() const;
   std::optional<RankEvent> next_lost();
 
   const LaunchOptions& options_;
   const int host_index_;
-  const Deadline give_up_;
+  const Deadline reach_until_;
   // Of each local rank: whether its end has been told.
   std::vector<bool> ended_;
   std::string marker_;
