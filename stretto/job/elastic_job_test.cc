@@ -375,6 +375,13 @@ TEST_F(ElasticJobTest, SaysWhereItCannotMeet) {
       refused({{"STRETTO_JOB_KEY", key}}, {.join = {.rendezvous = "tcp://127.0.0.1:1"}}),
       "option rendezvous names another place");
   expect_contains(refused({{"STRETTO_RENDEZVOUS", place()}}, {}), "STRETTO_JOB_KEY is not set");
+  for (const Variables& by_mpi : {Variables{{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}},
+                                  {{"STRETTO_TRANSPORT", "mpi"}},
+                                  {{"STRETTO_BACKEND", "mpi"}}}) {
+    Variables variables = {{"STRETTO_RENDEZVOUS", place()}, {"STRETTO_JOB_KEY", key}};
+    variables.insert(by_mpi.begin(), by_mpi.end());
+    expect_contains(refused(variables, {}), "the processes of an MPI start and end together");
+  }
   expect_contains(refused({}, {.join = {.rank = 0, .size = 1}}), "leave rank and size out");
   expect_contains(refused({}, {.min_size = 0}), "min_size is 0");
 }

@@ -410,6 +410,12 @@ Result<ElasticPlace> elastic_place(const JoinOptions& options, const Environment
   }
   STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_connections(options, environment, job));
+  if (own.launcher == Launcher::mpi || job.engine == "mpi" || job.backend == "mpi") {
+    return status_of(StatusCode::invalid_argument,
+                     "the processes of an MPI start and end together, those of an elastic job come "
+                     "and go: start them without mpirun, and with neither the transport nor the "
+                     "backend mpi");
+  }
   ElasticPlace place{.store = bootstrap::HostPort{job.rendezvous_host, job.rendezvous_port},
                      .key = *job.key};
   const std::string links = job.shared_memory ? "auto" : "tcp";
