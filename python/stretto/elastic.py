@@ -53,7 +53,8 @@ class ElasticJob:
     ) -> None:
         """Enters the job. Blocks until its store is there.
 
-        min_size: no generation begins with fewer processes: join() waits for more.
+        min_size: no generation begins with fewer processes: join() waits for more. The same in all
+            processes.
         join_timeout: how long join() waits for others, and then may take to connect; in seconds.
         timeout, pg_options: of the process groups, as for init_process_group().
         """
@@ -73,7 +74,8 @@ class ElasticJob:
         Waits for all processes of the last generation that live, and for those that come
         meanwhile; the first one waits for as many as the launcher starts. Begins anew if a process
         dies meanwhile. Raises DistBackendError if too few come within join_timeout, and says who
-        is missing; it may be called again then."""
+        is missing; it may be called again then. A new process that could not connect to the others
+        has left the job: further calls raise DistBackendError, and another ElasticJob may enter."""
         import torch.distributed as dist
 
         job = self._entered()

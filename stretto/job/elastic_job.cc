@@ -41,12 +41,13 @@ Result<std::unique_ptr<Membership>> enter(const ElasticOptions& options, const E
                                     .key = place.key,
                                     .self = {.rank = std::max(0, place.launcher_rank)}},
                                    limit));
-  return Membership::enter(std::make_shared<bootstrap::PrefixStore>("elastic/", std::move(store)),
-                           {.launcher_rank = place.launcher_rank,
-                            .first_size = place.launched_size,
-                            .min_size = options.min_size,
-                            .settings = place.settings},
-                           limit);
+  return Membership::enter(
+      std::make_shared<bootstrap::PrefixStore>("elastic/", std::move(store)),
+      {.launcher_rank = place.launcher_rank,
+       .first_size = place.launched_size,
+       .min_size = options.min_size,
+       .settings = fmt::format("{}, min_size {}", place.settings, options.min_size)},
+      limit);
 }
 
 // Another process has died, or has told of a failure of its own.

@@ -27,7 +27,7 @@ namespace {
 using testing::error_of;
 
 constexpr const char* kSettings =
-    "backend stretto, transport auto, encryption off, algorithm chosen";
+    "backend stretto, transport auto, encryption off, algorithm chosen, min_size 1";
 
 class ElasticJobTest : public ::testing::Test {
  protected:
@@ -245,7 +245,10 @@ TEST_F(ElasticJobTest, ANewcomerWithOtherSettingsIsRefusedAndHarmsNobody) {
                                {"STRETTO_RENDEZVOUS", place()},
                                {"STRETTO_ALGORITHM", "ring"}});
   expect_contains(error_of<Mismatch>([&] { ElasticJob newcomer(options_of(other)); }),
-                  "algorithm ring; the job has: backend stretto");
+                  "algorithm ring, min_size 1; the job has: backend stretto");
+  ElasticOptions larger = options_of(environment);
+  larger.min_size = 2;
+  expect_contains(error_of<Mismatch>([&] { ElasticJob newcomer(larger); }), "min_size 2; the job");
   EXPECT_FALSE(job.has_newcomers(*comm));
   comm.reset();
   EXPECT_EQ(job.join()->size(), 1);

@@ -28,7 +28,7 @@ struct ElasticOptions {
   // ElasticJob::join() waits for others, and then how long it takes to connect: anew after each
   // death of a process that was about to do so.
   JoinOptions join = {};
-  // No generation begins with fewer processes: join() waits for more.
+  // No generation begins with fewer processes: join() waits for more. The same in all processes.
   int min_size = 1;
 };
 
@@ -76,8 +76,8 @@ struct ElasticOptions {
 class ElasticJob {
  public:
   // Enters. Blocks until the store is there, for join_timeout at most. Throws InvalidArgument,
-  // Refused (wrong key, other version), Mismatch (transport, backend, encryption or algorithm are
-  // not the job's), Timeout, SystemError.
+  // Refused (wrong key, other version), Mismatch (transport, backend, encryption, algorithm or
+  // min_size are not the job's), Timeout, SystemError.
   explicit ElasticJob(const ElasticOptions& options = {});
   ~ElasticJob();
   ElasticJob(const ElasticJob&) = delete;
