@@ -25,9 +25,10 @@ namespace {
 
 constexpr const char* kKeyVariable = "STRETTO_JOB_KEY";
 
-// A connection that has died is noticed in 15 seconds. A shared one would outlive its launcher.
-constexpr const char* kRemoteShell =
-    "ssh -T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ControlPath=none";
+// Behind those of the user, as ssh takes the first value of each. A connection that has died is
+// noticed in 15 seconds. A shared one would outlive its launcher.
+constexpr std::string_view kSshOptions =
+    "-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ControlPath=none";
 
 constexpr const char* kDescription =
     "Starts the ranks of a job, on this host or by ssh on others, and looks after them:\n"
@@ -67,7 +68,7 @@ struct CommandLine {
   std::string hosts;
   std::string transport;
   std::string encryption;
-  std::string remote_shell = kRemoteShell;
+  std::string remote_shell = "ssh";
   double host_wait_seconds = 0;
   double time_limit_seconds = 0;
   double settle_seconds = seconds(launch::LaunchOptions().settle_time);
@@ -114,7 +115,9 @@ void describe(CLI::App& app, CommandLine& line) {
                  "run one launcher on each");
   app.add_option("--ssh", line.remote_shell,
                  "What runs a command on another host: words to which its name and the command are "
-                 "added")
+                 "added; an ssh with options only also gets these, unless the words set them, or "
+                 "name a file of settings by -F: " +
+                     std::string(kSshOptions))
       ->capture_default_str();
   app.add_option("--wait-for-hosts", line.host_wait_seconds,
                  "Seconds for which a host that cannot be found or reached is tried again")
@@ -142,6 +145,25 @@ void describe(CLI::App& app, CommandLine& line) {
                "launchers, or whose processes are started by hand");
 }
 
+// What is added to a remote shell's words. Nothing if it is no ssh, if a host stands among the
+// words (a gateway, with a command of its own), or a file of settings, which decides then.
+std::vector<std::string> options_behind(const std::vector<std::string>& shell) {
+  constexpr std::string_view kLettersWithValue = "BbcDEeFIiJLlmOoPpQRSWw";
+  if (shell.front().substr(shell.front().rfind('/') + 1) != "ssh") return {};
+  bool wants_terminal = false;
+  for (std::size_t i = 1; i < shell.size(); ++i) {
+    const std::string& word = shell[i];
+    const std::size_t valued = word.find_first_of(kLettersWithValue, 1);
+    const std::size_t last = std::min(valued, word.size() - 1);
+    if (word.size() < 2 || word[0] != '-' || word[1] == '-' || word[last] == 'F') return {};
+    wants_terminal |= word.substr(0, last + 1).find('t') != std::string::npos;
+    if (valued + 1 == word.size()) ++i;  // The value is the next word, else the rest of this one.
+  }
+  std::vector<std::string> options = CLI::detail::split_up(std::string(kSshOptions));
+  if (wants_terminal) std::erase(options, "-T");
+  return options;
+}
+
 // What the options for hosts mean together.
 Status settle_hosts(const CLI::App& app, CommandLine& line) {
   launch::LaunchOptions& options = line.launch;
@@ -149,11 +171,12 @@ Status settle_hosts(const CLI::App& app, CommandLine& line) {
   if (app.count("--hosts") > 0) {
     STRETTO_ASSIGN_OR_RETURN(options.hosts, launch::read_hosts(line.hosts, line.ranks));
     if (app.count("--host-index") == 0) {
-      options.remote_shell = CLI::detail::split_up(line.remote_shell);
       options.host_wait = job::to_duration(line.host_wait_seconds);
-      if (options.remote_shell.empty()) {
-        return status_of(StatusCode::invalid_argument, "--ssh names no program");
-      }
+      std::vector<std::string>& shell = options.remote_shell;
+      shell = CLI::detail::split_up(line.remote_shell);
+      if (shell.empty()) return status_of(StatusCode::invalid_argument, "--ssh names no program");
+      const std::vector<std::string> more = options_behind(shell);
+      shell.insert(shell.end(), more.begin(), more.end());
     }
   }
   for (const char* way : {"--ssh", "--wait-for-hosts"}) {

@@ -276,6 +276,24 @@ TEST(RemoteShell, OneThatDoesNotEndByItselfIsEnded) {
   }
 }
 
+TEST(RemoteShell, AnSshKeepsTheLaunchersOptionsBehindThoseOfTheUser) {
+  const TemporaryFolder folder;
+  const std::string ssh = folder / "ssh";
+  write_file(ssh, "#!/bin/sh\necho words \"$@\"\nexit 1\n");
+  std::filesystem::permissions(ssh, std::filesystem::perms::owner_all);
+  const auto words = [&](const std::string& given) {
+    return testing::run({"run", "--hosts", "node0", "--ssh", ssh + given, "--", "true"}).output;
+  };
+  const std::string usual = words(" -vp 2222 -oConnectTimeout=3");
+  expect_contains(usual, "words -vp 2222 -oConnectTimeout=3 -T -o BatchMode=yes");
+  expect_contains(usual, "-o ServerAliveInterval=5 -o ControlPath=none node0 exec ");
+  expect_contains(words(" -tt"), "words -tt -o BatchMode=yes");
+  // A host and a command of its own; a file of settings.
+  for (const char* given : {" gateway docker exec -i", " -i key gateway", " -p 22 -F file"}) {
+    expect_contains(words(given), fmt::format("words{} node0 exec ", given));
+  }
+}
+
 TEST(RemoteShell, TheLogOfAnotherHostIsThatOfTheLauncher) {
   const Ended ended =
       testing::run({"run", "--hosts", "node0", "--ssh", "sh -c 'eval \"$1\"'", "--", "true"},
