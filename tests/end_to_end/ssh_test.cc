@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <regex>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -292,6 +293,19 @@ TEST(RemoteShell, AnSshKeepsTheLaunchersOptionsBehindThoseOfTheUser) {
   for (const char* given : {" gateway docker exec -i", " -i key gateway", " -p 22 -F file"}) {
     expect_contains(words(given), fmt::format("words{} node0 exec ", given));
   }
+}
+
+// Else a server of ssh would not find out for hours that the network has lost the launcher.
+TEST(RemoteShell, AnAgentThatHasNothingToTellGivesSignsOfLife) {
+  const TemporaryFolder folder;
+  const std::string said = folder / "said";
+  const std::string shell = fmt::format("sh -c '(eval \"$1\") 2>&1 | tee {} >&2'", said);
+  const Ended ended =
+      testing::run({"run", "--hosts", "node0", "--ssh", shell, "--", "sh", "-c", "sleep 7"});
+  EXPECT_EQ(ended.status, 0) << ended.errors;
+  EXPECT_EQ(ended.errors, "");
+  const std::regex sign("(^|\n)stretto-[0-9a-f]{32} \n");
+  EXPECT_TRUE(std::regex_search(read_file(said), sign)) << read_file(said);
 }
 
 TEST(RemoteShell, TheLogOfAnotherHostIsThatOfTheLauncher) {

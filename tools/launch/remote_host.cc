@@ -135,6 +135,7 @@ Result<std::optional<RankEvent>> RemoteHost::next() {
   bool drained = false;
   while (true) {
     if (const auto line = lines_.next()) {
+      if (line->empty()) continue;  // A sign of life.
       STRETTO_ASSIGN_OR_RETURN(RankEvent event, parse_event(*line));
       const auto rank = static_cast<std::size_t>(event.local_rank);
       if (rank >= ended_.size()) continue;
