@@ -42,7 +42,7 @@ enum class Purpose : std::uint8_t { store = 1, mesh_tcp = 2, mesh_unix = 3, host
 
 // Who a side says it is. Trusted only after the handshake has succeeded.
 struct Identity {
-  std::int32_t rank = -1;  // -1: not a rank (the launcher).
+  std::int32_t rank = -1;  // -1: not a rank (the launcher, or a client that none has started).
   std::uint32_t protocol_version = kProtocolVersion;
   std::string build = std::string(kBuild);  // At most 32 bytes.
   std::uint64_t configuration = 0;          // Hash of settings that must be equal on all ranks.

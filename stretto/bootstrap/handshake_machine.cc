@@ -85,12 +85,14 @@ std::string in_a_line(ConstByteSpan bytes) {
   return fmt::format("{} (\"{}\")", hexadecimal, text);
 }
 
-std::string who(const Identity& identity) {
-  return identity.rank < 0 ? "the launcher" : fmt::format("rank {}", identity.rank);
+std::string who(const Identity& identity, HandshakeRole role) {
+  if (identity.rank >= 0) return fmt::format("rank {}", identity.rank);
+  return role == HandshakeRole::server ? "the launcher" : "a process without a rank";
 }
 
-std::string this_side(const Identity& identity) {
-  return identity.rank < 0 ? "this launcher" : fmt::format("this rank {}", identity.rank);
+std::string this_side(const Identity& identity, HandshakeRole role) {
+  if (identity.rank >= 0) return fmt::format("this rank {}", identity.rank);
+  return role == HandshakeRole::server ? "this launcher" : "this process";
 }
 
 std::optional<Rank> rank_of(const Identity& identity) {
@@ -147,7 +149,7 @@ Status HandshakeMachine::ended_early() const {
   if (state_ == State::hello && introduced_) {
     return {StatusCode::refused,
             fmt::format("{} refuses the job key of {}: STRETTO_JOB_KEY is not the same there",
-                        who(peer_), this_side(self_)),
+                        who(peer_, other_role()), this_side(self_, role_)),
             rank_of(self_)};
   }
   return status_of(StatusCode::peer_lost,
@@ -224,8 +226,8 @@ Status HandshakeMachine::version_mismatch() const {
   return {
       StatusCode::refused,
       fmt::format("{} speaks protocol {} (build {}), {} protocol {} (build {}); refusing to join",
-                  who(peer_), peer_.protocol_version, peer_.build, this_side(self_),
-                  self_.protocol_version, self_.build),
+                  who(peer_, other_role()), peer_.protocol_version, peer_.build,
+                  this_side(self_, role_), self_.protocol_version, self_.build),
       rank_of(peer_)};
 }
 
@@ -246,7 +248,7 @@ Status HandshakeMachine::check_hello() {
     return status_of(StatusCode::refused,
                      "a peer that calls itself {} does not hold this job's key: STRETTO_JOB_KEY is "
                      "not the same there",
-                     who(peer_));
+                     who(peer_, other_role()));
   }
   holds_key_ = true;
   // The server answers before it compares: so that the client, too, can say what differs.
@@ -268,16 +270,17 @@ Status HandshakeMachine::check_agreement() const {
   const auto purpose = static_cast<Purpose>(peer_hello_[kPurposeAt]);
   if (purpose != purpose_) {
     return {StatusCode::refused,
-            fmt::format("{} wants this connection for {}, {} for {}", who(peer_), name(purpose),
-                        this_side(self_), name(purpose_)),
+            fmt::format("{} wants this connection for {}, {} for {}", who(peer_, other_role()),
+                        name(purpose), this_side(self_, role_), name(purpose_)),
             rank_of(peer_)};
   }
   if (peer_.target != self_.target) {
     const bool asks = role_ == HandshakeRole::client;
     return {StatusCode::refused,
             fmt::format("{} is to reach rank {}, but {} listens there; refusing to join",
-                        asks ? this_side(self_) : who(peer_), asks ? self_.target : peer_.target,
-                        asks ? who(peer_) : this_side(self_)),
+                        asks ? this_side(self_, role_) : who(peer_, other_role()),
+                        asks ? self_.target : peer_.target,
+                        asks ? who(peer_, other_role()) : this_side(self_, role_)),
             rank_of(peer_)};
   }
   if (peer_.configuration != self_.configuration) {
@@ -285,7 +288,7 @@ Status HandshakeMachine::check_agreement() const {
             fmt::format("{} joined with other settings than {}: STRETTO_ALGORITHM, "
                         "STRETTO_TRANSPORT and STRETTO_BACKEND must be the same on all ranks; "
                         "refusing to join",
-                        who(peer_), this_side(self_)),
+                        who(peer_, other_role()), this_side(self_, role_)),
             rank_of(peer_)};
   }
   return {};
@@ -296,7 +299,7 @@ Status HandshakeMachine::check_confirmation() {
     return status_of(StatusCode::refused,
                      "a peer that calls itself {} repeated somebody's hello but does not hold this "
                      "job's key",
-                     who(peer_));
+                     who(peer_, other_role()));
   }
   if (role_ == HandshakeRole::server) send(confirmation_tag(HandshakeRole::server));
   expect(State::done, 0);

@@ -196,6 +196,15 @@ TEST(Handshake, RefusesAnotherVersionOnBothSides) {
                  "refusing to join");
 }
 
+TEST(Handshake, NamesAClientWithoutARankAsSuch) {
+  Side newer = side(-1);
+  newer.identity.protocol_version = 77;
+  const Outcome outcome = shake(newer, side(-1));
+  expect_contains(outcome.server.status().message(), "a process without a rank speaks protocol 77");
+  expect_contains(outcome.client.status().message(), "the launcher speaks protocol");
+  expect_contains(outcome.client.status().message(), "this process protocol 77");
+}
+
 TEST(Handshake, RefusesOtherSettingsOnBothSides) {
   Side other = side(2);
   other.identity.configuration = 8;

@@ -34,13 +34,12 @@ Result<std::unique_ptr<Membership>> enter(const ElasticOptions& options, const E
                      "min_size is {}: a generation has at least one process", options.min_size);
   }
   if (!place.store) return std::unique_ptr<Membership>();
-  STRETTO_ASSIGN_OR_RETURN(
-      std::shared_ptr<bootstrap::Store> store,
-      bootstrap::connect_tcp_store({.host = place.store->host,
-                                    .port = place.store->port,
-                                    .key = place.key,
-                                    .self = {.rank = std::max(0, place.launcher_rank)}},
-                                   limit));
+  STRETTO_ASSIGN_OR_RETURN(std::shared_ptr<bootstrap::Store> store,
+                           bootstrap::connect_tcp_store({.host = place.store->host,
+                                                         .port = place.store->port,
+                                                         .key = place.key,
+                                                         .self = {.rank = place.launcher_rank}},
+                                                        limit));
   return Membership::enter(
       std::make_shared<bootstrap::PrefixStore>("elastic/", std::move(store)),
       {.launcher_rank = place.launcher_rank,

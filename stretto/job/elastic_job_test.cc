@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "stretto/bootstrap/host_port.h"
+#include "stretto/bootstrap/join_failure.h"
 #include "stretto/bootstrap/prefix_store.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
@@ -395,6 +396,11 @@ TEST_F(ElasticJobTest, WrongKeysAreRefused) {
       {"STRETTO_JOB_KEY", bootstrap::JobKey::generate().or_throw().hexadecimal()}};
   const FakeEnvironment environment(variables);
   EXPECT_THROW(ElasticJob job(options_of(environment)), Refused);
+  const auto store = bootstrap::connect_tcp_store(
+                         {.host = "127.0.0.1", .port = server_->port(), .key = key_}, soon())
+                         .or_throw();
+  EXPECT_FALSE(store->look_up(bootstrap::kJoinFailureKey, soon()).or_throw())
+      << "it is no rank that is missing";
 }
 
 }  // namespace
