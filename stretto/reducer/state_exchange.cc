@@ -9,7 +9,6 @@
 #include "stretto/base/check.h"
 #include "stretto/base/rank_vector.h"
 #include "stretto/base/stream_guard.h"
-#include "stretto/reducer/state_broadcast.h"
 
 namespace stretto::reducer {
 namespace {
@@ -45,20 +44,6 @@ void copy(BucketMemory& memory, std::span<const ByteSpan> parts, Place& at, Byte
 }
 
 }  // namespace
-
-void StateBroadcast::run(std::span<const ByteSpan> parts, Rank root) {
-  Place at;
-  for (const ByteSpan part : parts) at.left += part.size();
-  const std::size_t needed = std::min(at.left, staging_bytes_);
-  if (staging_.bytes().size() < needed) staging_ = communicator_.allocate_bytes(needed);
-  const bool is_root = communicator_.rank() == root;
-  while (at.left > 0) {
-    const ByteSpan message = staging_.bytes().first(std::min(at.left, staging_.bytes().size()));
-    if (is_root) copy(host_buckets(), parts, at, message, true);
-    communicator_.broadcast(message, {.root = root, .timeout = timeout_}).wait();
-    if (!is_root) copy(host_buckets(), parts, at, message, false);
-  }
-}
 
 std::vector<Rank> share_out(std::span<const std::size_t> bytes, int ranks) {
   std::vector<std::size_t> order(bytes.size());

@@ -11,9 +11,8 @@ namespace stretto {
 std::string BuffersOfRank::name() const { return "rank " + std::to_string(root_.value()); }
 
 void BuffersOfRank::run(const BufferCall& call) {
-  ddp::TensorBytes bytes(ddp::tensors_of(call.buffers));
-  call.broadcast.run(bytes.spans(), call.leader.value_or(root_));
-  bytes.write_back();
+  ddp::TensorBytes(ddp::tensors_of(call.buffers))
+      .broadcast(call.communicator, {.root = call.leader.value_or(root_), .timeout = call.timeout});
 }
 
 void MeanOfBuffers::run(const BufferCall& call) {

@@ -15,7 +15,6 @@
 #include "stretto/base/refuse.h"
 #include "stretto/reducer/bucket_size.h"
 #include "stretto/reducer/replica_check.h"
-#include "stretto/reducer/state_broadcast.h"
 #include "stretto/torch/devices.h"
 #include "stretto/torch/parameter_hook.h"
 #include "stretto/torch/parameters.h"
@@ -91,8 +90,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
       precision_(options_.mixed_precision,
                  without_batch_norm(options_.mixed_precision, *module_, parameters_)),
       buffer_hook_(options_.buffer_hook != nullptr ? options_.buffer_hook
-                                                   : std::make_shared<BuffersOfRank>()),
-      buffer_broadcast_(communicator, options_.timeout) {
+                                                   : std::make_shared<BuffersOfRank>()) {
   if (options_.communication_hook == nullptr) refuse("the option communication_hook is null");
   look_at_parameters();
   adopt(choose_trained());
@@ -123,9 +121,8 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
 void Replica::broadcast_state(Rank root) {
   std::vector<torch::Tensor> state = tensors_of(parameters_);
   for (const NamedTensor& buffer : buffers_) state.push_back(buffer.tensor);
-  TensorBytes bytes(std::move(state));
-  reducer::StateBroadcast(communicator_, options_.timeout).run(bytes.spans(), root);
-  bytes.write_back();
+  TensorBytes(std::move(state))
+      .broadcast(communicator_, {.root = root, .timeout = options_.timeout});
 }
 
 std::vector<std::string> Replica::sparse_names() const {
@@ -339,8 +336,7 @@ void Replica::run_buffer_hook() {
     buffer_hook_->run({.communicator = communicator_,
                        .buffers = handed.empty() ? buffers_ : handed,
                        .timeout = options_.timeout,
-                       .leader = uneven_ ? std::optional(uneven_->leader()) : std::nullopt,
-                       .broadcast = buffer_broadcast_});
+                       .leader = uneven_ ? std::optional(uneven_->leader()) : std::nullopt});
   } catch (const Error& error) {
     reducer_->explained(error.status()).or_throw();
   }

@@ -31,6 +31,8 @@ namespace {
 
 // That are gathered: so much memory of the device is taken for it.
 constexpr std::size_t kGatheredBytes = std::size_t{64} << 20;
+// That travel in one operation, which has one deadline, and memory for all its short tensors.
+constexpr std::size_t kBroadcastBytes = std::size_t{32} << 20;
 
 }  // namespace
 
@@ -104,6 +106,27 @@ void TensorBytes::write_back() {
     const bool is_copy = tensors_[i].device().is_cpu() && !tensors_[i].is_same(blocks_[i]);
     if (is_copy) tensors_[i].copy_(blocks_[i]);
   }
+}
+
+void TensorBytes::broadcast(Communicator& communicator, const BroadcastOptions& options) {
+  std::vector<View> views;  // As bytes, so that tensors of several types travel together.
+  std::size_t bytes = 0;
+  const auto send = [&] {
+    communicator.broadcast_coalesced(views, options).wait();
+    views.clear();
+    bytes = 0;
+  };
+  for (ByteSpan rest : spans_) {
+    while (!rest.empty()) {
+      const ByteSpan part = rest.first(std::min(rest.size(), kBroadcastBytes - bytes));
+      views.push_back(view_of(part));
+      bytes += part.size();
+      rest = rest.subspan(part.size());
+      if (bytes == kBroadcastBytes) send();
+    }
+  }
+  if (!views.empty()) send();
+  write_back();
 }
 
 }  // namespace stretto::ddp

@@ -11,6 +11,7 @@
 #include "stretto/base/dtype.h"
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
+#include "stretto/communicator/communicator.h"
 #include "stretto/torch/sparse_gradients.h"
 
 namespace stretto::ddp {
@@ -40,6 +41,8 @@ class TensorBytes {
   View view(std::size_t index) const;
   // Takes what was written to copies over into their tensors.
   void write_back();
+  // Overwrites the tensors with the root's. Collective, blocks; lengths must be equal on all ranks.
+  void broadcast(Communicator& communicator, const BroadcastOptions& options);
 
  private:
   struct Gathered {

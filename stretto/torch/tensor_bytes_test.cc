@@ -5,12 +5,18 @@
 
 #include <complex>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <memory>
+#include <mutex>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+
+#include "tests/support/run_ranks.h"
 
 namespace stretto::ddp {
 namespace {
@@ -76,6 +82,44 @@ TEST(TensorBytes, ALazyNegativeIsWhatItReads) {
   float number = 0;
   std::memcpy(&number, bytes.spans()[0].data(), sizeof(number));
   EXPECT_EQ(number, -2.0f);
+}
+
+// Notes the bytes of operations, and how many of them are under way.
+class Operations final : public OperationObserver {
+ public:
+  std::uint64_t begun(const ObservedOperation& operation) override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_EQ(under_way_++, 0);
+    std::size_t sum = 0;
+    for (const OperationDescriptor& part : operation.parts) sum += part.count;
+    bytes.push_back(sum);
+    return 0;
+  }
+  void ended(std::uint64_t, const Status&) override {
+    const std::lock_guard lock(mutex_);
+    --under_way_;
+  }
+  std::vector<std::size_t> bytes;
+
+ private:
+  std::mutex mutex_;
+  int under_way_ = 0;
+};
+
+TEST(TensorBytes, ABroadcastIsCutIntoOperationsThatFollowEachOther) {
+  constexpr std::int64_t kSlice = std::int64_t{32} << 20;
+  run_ranks(2, [&](Communicator& communicator) {
+    const auto value = communicator.rank().value() + 1;
+    const std::vector<torch::Tensor> tensors = {
+        torch::full({3}, value, torch::kDouble), torch::full({2 * kSlice + 5}, value, torch::kByte),
+        torch::empty({0}), torch::full({7}, value, torch::kByte)};
+    const auto operations = std::make_shared<Operations>();
+    communicator.observe(operations);
+    TensorBytes(tensors).broadcast(communicator, {.root = 1});
+    const auto slice = static_cast<std::size_t>(kSlice);
+    EXPECT_EQ(operations->bytes, (std::vector<std::size_t>{slice, slice, 24 + 5 + 7}));
+    for (const torch::Tensor& tensor : tensors) EXPECT_TRUE((tensor == 2).all().item<bool>());
+  });
 }
 
 }  // namespace

@@ -12,7 +12,6 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/communicator/communicator.h"
-#include "stretto/reducer/state_broadcast.h"
 #include "stretto/torch/sparse_gradients.h"
 
 namespace stretto {
@@ -33,8 +32,6 @@ struct BufferCall {
   std::optional<Duration> timeout;
   // Inside join(), a rank that has data; those that have none take part with the buffers they have.
   std::optional<Rank> leader = std::nullopt;
-  // What makes bytes of one rank everyone's by few messages; kept for the next call.
-  reducer::StateBroadcast& broadcast;
 };
 
 // How ranks' buffers (running averages of batch normalisation, say) become equal. All ranks use the

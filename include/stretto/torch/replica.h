@@ -242,7 +242,6 @@ class Replica {
   std::vector<Borrowed> borrowed_;
   LowPrecision precision_;
   std::shared_ptr<BufferHook> buffer_hook_;
-  reducer::StateBroadcast buffer_broadcast_;
   StepTimer timer_;
   StepStatistics last_step_;
   Duration spent_besides_{};  // On communication outside of reducer_, since the last step.
