@@ -11,29 +11,17 @@
 #include "stretto/kernel/reduce.h"
 
 namespace stretto::codec {
-namespace {
 
-// A reduction of one input, which cannot fail, is a cast.
-template <class Number, class From, class To>
-void cast(std::span<const From> from, std::span<To> to) {
-  const kernel::Input input{from.data(), dtype_of<From>};
-  void* const output = to.data();
-  (void)kernel::reduce({.dtype = dtype_of<Number>,
-                        .output_dtype = dtype_of<To>,
-                        .count = from.size(),
-                        .inputs = {&input, 1},
-                        .outputs = {&output, 1}});
-}
-
-}  // namespace
-
-template <class Number>
-void narrow(std::span<const float> from, std::span<Number> to) {
-  cast<Number>(from, to);
-}
-template <class Number>
-void widen(std::span<const Number> from, std::span<float> to) {
-  cast<Number>(from, to);
+// A reduction of one input is a cast.
+void convert(const View& to, const ConstView& from) {
+  const kernel::Input input{from.data, from.dtype};
+  void* const output = to.data;
+  kernel::reduce({.dtype = to.dtype == DType::f32 ? from.dtype : to.dtype,
+                  .output_dtype = to.dtype,
+                  .count = from.count,
+                  .inputs = {&input, 1},
+                  .outputs = {&output, 1}})
+      .or_throw();
 }
 
 template <class Number>
@@ -57,10 +45,6 @@ void widen_and_add(std::span<const std::byte> from, std::span<float> sums) {
   }
 }
 
-template void narrow(std::span<const float>, std::span<Half>);
-template void narrow(std::span<const float>, std::span<BFloat16>);
-template void widen(std::span<const Half>, std::span<float>);
-template void widen(std::span<const BFloat16>, std::span<float>);
 template void narrow_and_keep_rest<Half>(std::span<float>, float, std::span<std::byte>);
 template void narrow_and_keep_rest<BFloat16>(std::span<float>, float, std::span<std::byte>);
 template void widen_and_add<Half>(std::span<const std::byte>, std::span<float>);

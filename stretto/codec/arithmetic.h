@@ -9,6 +9,7 @@
 #include <span>
 
 #include "stretto/base/half.h"
+#include "stretto/base/view.h"
 
 namespace stretto::codec {
 
@@ -19,12 +20,9 @@ float greatest_number() {
   return static_cast<float>(Number::from_bits(static_cast<std::uint16_t>(infinity.bits - 1)));
 }
 
-// Casts of whole vectors at the speed of memory. To nearest, ties to even; NaN stays NaN. Spans of
-// one call have the same length and do not overlap.
-template <class Number>
-void narrow(std::span<const float> from, std::span<Number> to);
-template <class Number>
-void widen(std::span<const Number> from, std::span<float> to);
+// A cast of a whole vector at the speed of memory, between f32 and f16 or bf16. To nearest, ties to
+// even; NaN stays NaN. The views have the same length and do not overlap.
+void convert(const View& to, const ConstView& from);
 
 // `to` gets the two bytes of the nearest Number for each value, which becomes what they do not say.
 // Finite values beyond `limit`, or beyond all Numbers, are said as that limit, or as the greatest

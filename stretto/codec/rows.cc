@@ -49,8 +49,8 @@ void write_rows(const RowsFormat& format, std::span<const std::uint32_t> rows, c
   const std::span<std::byte> to = message.subspan(sizeof(Header) + indices);
   const std::size_t elements = rows.size() * format.row_elements;
   if (elements > 0 && is_bf16(format)) {
-    narrow(std::span(static_cast<const float*>(values), elements),
-           std::span(reinterpret_cast<BFloat16*>(to.data()), elements));
+    convert({to.data(), elements, DType::bf16},
+            {static_cast<const std::byte*>(values), elements, DType::f32});
   } else if (elements > 0) {
     std::memcpy(to.data(), values, value_bytes(format, rows.size()));
   }
@@ -81,8 +81,8 @@ Result<std::size_t> read_rows(std::span<const std::byte> bytes, const RowsFormat
   const auto from = payload.subspan(indices);
   const std::size_t elements = rows.size() * format.row_elements;
   if (elements > 0 && is_bf16(format)) {
-    widen(std::span(reinterpret_cast<const BFloat16*>(from.data()), elements),
-          std::span(static_cast<float*>(values), elements));
+    convert({static_cast<std::byte*>(values), elements, DType::f32},
+            {from.data(), elements, DType::bf16});
   } else if (elements > 0) {
     std::memcpy(values, from.data(), value_bytes(format, rows.size()));
   }
