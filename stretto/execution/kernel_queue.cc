@@ -3,7 +3,6 @@
 
 #include "stretto/execution/kernel_queue.h"
 
-#include "stretto/kernel/copy.h"
 #include "stretto/kernel/scale.h"
 
 namespace stretto::execution {
@@ -17,17 +16,10 @@ class HostQueue final : public KernelQueue {
       return {};
     }
     const kernel::Input& first = step.inputs.front();
-    const auto* const input = static_cast<const std::byte*>(first.data);
-    const std::size_t element_bytes = step.output_element_bytes;
+    const ConstView input(static_cast<const std::byte*>(first.data), count, first.dtype);
     for (void* output : step.outputs) {
-      if (step.factor != 1) {
-        STRETTO_RETURN_IF_ERROR(kernel::scale(step.factor, {input, count, first.dtype},
-                                              static_cast<std::byte*>(output)));
-        continue;
-      }
-      if (output == input) continue;  // In place.
-      kernel::copy(output, input, count * element_bytes, kernel::Store::automatic,
-                   step.whole_count * element_bytes);
+      STRETTO_RETURN_IF_ERROR(kernel::scale(step.factor, input, static_cast<std::byte*>(output),
+                                            step.whole_count * step.output_element_bytes));
     }
     return {};
   }

@@ -18,16 +18,6 @@ constexpr std::size_t kScratchBytesMin = 64 * 1024;
 // What a group keeps when nothing is in flight.
 constexpr std::size_t kIdleMax = 4;
 
-// `source` is a part of so many bytes.
-Status copy_scaled(double factor, const ConstView& source, std::byte* target,
-                   std::size_t whole_bytes) {
-  if (factor != 1) return kernel::scale(factor, source, target);
-  if (target != source.data) {
-    kernel::copy(target, source.data, source.bytes(), kernel::Store::automatic, whole_bytes);
-  }
-  return {};
-}
-
 }  // namespace
 
 std::size_t Packing::source_bytes() const {
@@ -60,7 +50,7 @@ Status Packing::pack(execution::Turn& turn) {
       const std::size_t count = turn.take(part.count - first, 2 * bytes);
       if (!packed.move(count, part.count)) continue;
       STRETTO_RETURN_IF_ERROR(
-          copy_scaled(parts.factor, part.slice(first, count), to + first * bytes, part.bytes()));
+          kernel::scale(parts.factor, part.slice(first, count), to + first * bytes, part.bytes()));
     }
     to += part.bytes();
   }

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-#include "stretto/kernel/reduce.h"
+#include "stretto/kernel/copy.h"
 
 namespace stretto::kernel {
 namespace {
@@ -36,7 +36,13 @@ Status scale_by(double factor, const ConstView& source, std::byte* target) {
 
 }  // namespace
 
-Status scale(double factor, const ConstView& source, std::byte* target) {
+Status scale(double factor, const ConstView& source, std::byte* target, std::size_t whole_bytes) {
+  if (factor == 1) {
+    if (target != source.data) {
+      copy(target, source.data, source.bytes(), Store::automatic, whole_bytes);
+    }
+    return {};
+  }
   return source.dtype == DType::f64 ? scale_by<double>(factor, source, target)
                                     : scale_by<float>(factor, source, target);
 }
