@@ -9,6 +9,7 @@
 #include "stretto/base/dtype.h"
 #include "stretto/kernel/quantize.h"
 #include "stretto/kernel/reduce.h"
+#include "stretto/kernel/scale.h"
 
 namespace stretto::codec {
 
@@ -49,6 +50,15 @@ template void narrow_and_keep_rest<Half>(std::span<float>, float, std::span<std:
 template void narrow_and_keep_rest<BFloat16>(std::span<float>, float, std::span<std::byte>);
 template void widen_and_add<Half>(std::span<const std::byte>, std::span<float>);
 template void widen_and_add<BFloat16>(std::span<const std::byte>, std::span<float>);
+
+void multiply(const View& values, double factor) {
+  View reals = values;
+  if (is_complex(values.dtype)) {  // Two real numbers behind each other.
+    reals.count *= 2;
+    reals.dtype = values.dtype == DType::c64 ? DType::f32 : DType::f64;
+  }
+  kernel::scale(factor, reals, reals.data).or_throw();
+}
 
 void divide(std::span<float> values, int divisor) {
   if (divisor == 1) return;

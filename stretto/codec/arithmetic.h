@@ -33,6 +33,8 @@ void narrow_and_keep_rest(std::span<float> values, float limit, std::span<std::b
 template <class Number>
 void widen_and_add(std::span<const std::byte> from, std::span<float> sums);
 
+// values[i] *= factor, rounded once; of floating-point and complex numbers.
+void multiply(const View& values, double factor);
 // values[i] /= divisor, rounded once.
 void divide(std::span<float> values, int divisor);
 

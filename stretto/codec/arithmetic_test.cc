@@ -5,6 +5,7 @@
 
 #include <bit>
 #include <cmath>
+#include <complex>
 #include <cstdint>
 #include <vector>
 
@@ -36,6 +37,15 @@ void compare_with_casts_of_one() {
 TEST(Arithmetic, CastsOfVectorsAreThoseOfNumbers) {
   compare_with_casts_of_one<Half>();
   compare_with_casts_of_one<BFloat16>();
+}
+
+TEST(Arithmetic, MultipliesRealAndComplexNumbers) {
+  std::vector<BFloat16> halves(101, BFloat16(3.0f));
+  std::vector<std::complex<double>> complex(2001, {3, -6});
+  codec::multiply(as_output(halves), 1.0 / 3);
+  codec::multiply(as_output(complex), 0.1);
+  for (const BFloat16 half : halves) EXPECT_EQ(half, BFloat16(3.0f * (1.0f / 3)));
+  for (const auto& number : complex) EXPECT_EQ(number, std::complex(3 * 0.1, -6 * 0.1));
 }
 
 TEST(Arithmetic, Divides) {

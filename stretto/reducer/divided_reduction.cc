@@ -9,40 +9,10 @@
 
 #include "stretto/base/check.h"
 #include "stretto/base/name_in.h"
+#include "stretto/codec/arithmetic.h"
 
 namespace stretto {
 namespace {
-
-template <class Number>
-void multiply_numbers(const View& view, float factor) {
-  auto* const number = reinterpret_cast<Number*>(view.data);
-  for (std::size_t i = 0; i < view.count; ++i) {
-    number[i] = Number(static_cast<float>(number[i]) * factor);
-  }
-}
-
-// A complex number is two real ones behind each other.
-template <class Real>
-void multiply_reals(const View& view, double factor) {
-  auto* const number = reinterpret_cast<Real*>(view.data);
-  const auto real_factor = static_cast<Real>(factor);
-  for (std::size_t i = 0; i < view.bytes() / sizeof(Real); ++i) number[i] *= real_factor;
-}
-
-void multiply(const View& view, double factor) {
-  if (factor == 1) return;
-  switch (view.dtype) {
-    case DType::f16:
-      return multiply_numbers<Half>(view, static_cast<float>(factor));
-    case DType::bf16:
-      return multiply_numbers<BFloat16>(view, static_cast<float>(factor));
-    case DType::f32:
-    case DType::c64:
-      return multiply_reals<float>(view, factor);
-    default:
-      return multiply_reals<double>(view, factor);
-  }
-}
 
 // Floats of 8 bits have no reductions.
 bool is_divided(const FullBucket& bucket) {
@@ -85,14 +55,14 @@ Work DividedReduction::start(Communicator& communicator, const FullBucket& bucke
   const int ranks = communicator.size();
   const int before = division_ == MeanDivision::before_sum ? ranks : half_of_division(ranks);
   after_ = static_cast<double>(before) / ranks;
-  multiply(bucket.view, 1.0 / before);
+  codec::multiply(bucket.view, 1.0 / before);
   return inner_->start(communicator, summed(bucket));
 }
 
 void DividedReduction::finish(const FullBucket& bucket) {
   if (!is_divided(bucket)) return inner_->finish(bucket);
   inner_->finish(summed(bucket));
-  multiply(bucket.view, after_);
+  codec::multiply(bucket.view, after_);
 }
 
 }  // namespace stretto
