@@ -4,11 +4,13 @@
 #include "stretto/communicator/arguments.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <limits>
 
 #include <fmt/format.h>
 
+#include "stretto/base/random.h"
 #include "stretto/base/refuse.h"
 
 namespace stretto::communicator {
@@ -78,6 +80,20 @@ std::optional<execution::SharesView> shares_of(const Caller& caller,
 
 std::size_t share_begin(const execution::SharesView& shares, Rank rank) {
   return execution::total(shares.counts.first(static_cast<std::size_t>(rank)));
+}
+
+std::uint64_t group_number(std::uint64_t parent, std::uint64_t made,
+                           const std::vector<Rank>& ranks) {
+  std::uint64_t number = Random(parent).next() ^ Random(made).next();
+  for (const Rank rank : ranks) {
+    number = Random(number ^ static_cast<std::uint64_t>(rank.value())).next();
+  }
+  return number;
+}
+
+std::uint64_t next_serial() {
+  static std::atomic<std::uint64_t> last{0};  // Only a counter: nothing is read because of it.
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
 }  // namespace stretto::communicator

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "stretto/base/id.h"
 #include "stretto/base/reduce_op.h"
@@ -77,5 +79,12 @@ std::optional<execution::SharesView> shares_of(const Caller& caller,
                                                std::span<const std::size_t> counts, int size);
 // Where a rank's share begins.
 std::size_t share_begin(const execution::SharesView& shares, Rank rank);
+
+// Ranks that make the same groups of one in the same order give them the same numbers, without
+// asking.
+std::uint64_t group_number(std::uint64_t parent, std::uint64_t made,
+                           const std::vector<Rank>& ranks);
+// Another one at each call in this process.
+std::uint64_t next_serial();
 
 }  // namespace stretto::communicator

@@ -82,8 +82,7 @@ class Backend {
                                          const std::optional<Duration>& timeout) = 0;
 
   // A group of some of these ranks; all of them make it, in the same order. Null if this rank is
-  // not in the list. `number` is the same on all ranks, and another for each group made of this
-  // one.
+  // not in the list. `number` becomes its group_id().
   virtual std::unique_ptr<Backend> make_group(std::uint64_t number, const std::vector<Rank>& ranks,
                                               const GroupOptions& options) = 0;
   virtual std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) = 0;

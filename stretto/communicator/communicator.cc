@@ -6,8 +6,6 @@
 
 #include "stretto/communicator/communicator.h"
 
-#include <atomic>
-
 #include <fmt/format.h>
 
 #include "stretto/communicator/arguments.h"
@@ -47,12 +45,6 @@ Share share_of(const Caller& caller, const std::vector<std::size_t>& counts, std
 
 std::uint64_t layout_of(const Share& share) {
   return share.shares ? execution::layout_hash(share.shares->counts) : 0;
-}
-
-// Only a counter: nothing else is read because of it.
-std::uint64_t next_serial() {
-  static std::atomic<std::uint64_t> last{0};
-  return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 
 // For operations that may be small: every field is written where it stays, see fast_lane.cc, Note

@@ -19,14 +19,6 @@ using namespace communicator;
 
 namespace {
 
-// Ranks that make the same groups of one in the same order give them the same numbers, without
-// asking.
-std::uint64_t group_number(std::uint64_t made, const std::vector<Rank>& ranks) {
-  std::vector<std::size_t> words = {made};
-  for (const Rank rank : ranks) words.push_back(static_cast<std::size_t>(rank));
-  return execution::layout_hash(words);
-}
-
 void check_list(const Caller& caller, const std::vector<Rank>& ranks, int size) {
   check(caller, !ranks.empty(), "the list of ranks is empty");
   RankVector<bool> listed(size);
@@ -70,7 +62,7 @@ std::unique_ptr<Communicator> Communicator::new_group(std::vector<Rank> ranks,
                                                       const GroupOptions& options) {
   check_timeout(options.timeout);
   check_list({.rank = rank(), .operation = "new_group"}, ranks, size());
-  const std::uint64_t number = group_number(++groups_made_, ranks);
+  const std::uint64_t number = group_number(backend_->group_id(), ++groups_made_, ranks);
   // Equal numbers mean equal lists.
   RankVector<std::uint64_t> numbers(size());
   set_up_all_gather(bytes_of(number), std::as_writable_bytes(std::span(numbers)));
@@ -114,7 +106,7 @@ std::unique_ptr<Communicator> Communicator::split(const SplitOptions& options) {
   }
   if (!options.color) return nullptr;
   std::ranges::stable_sort(ranks, {}, [&](Rank r) { return std::pair(sides[r].key, r); });
-  return of(backend_->make_group(group_number(groups_made_, ranks), ranks,
+  return of(backend_->make_group(group_number(backend_->group_id(), groups_made_, ranks), ranks,
                                  {.timeout = options.timeout, .name = options.name}));
 }
 

@@ -11,14 +11,10 @@
 #include "stretto/base/catch_all.h"
 #include "stretto/base/error.h"
 #include "stretto/base/log.h"
+#include "stretto/communicator/arguments.h"
 
 namespace stretto::communicator {
 namespace {
-
-std::uint64_t next_serial() {
-  static std::atomic<std::uint64_t> last{0};  // Only a counter: nothing is read because of it.
-  return last.fetch_add(1, std::memory_order_relaxed) + 1;
-}
 
 std::shared_ptr<const ObservedGroup> group_of(const Backend& backend) {
   auto group = std::make_shared<ObservedGroup>();

@@ -7,23 +7,10 @@
 
 #include <fmt/format.h>
 
-#include "stretto/base/random.h"
+#include "stretto/communicator/arguments.h"
 #include "stretto/communicator/scheduled_backend.h"
 
 namespace stretto::communicator {
-namespace {
-
-// Ranks that make the same groups in the same order give them the same numbers, without asking.
-std::uint64_t group_number(std::uint64_t parent, std::uint64_t made,
-                           const std::vector<Rank>& ranks) {
-  std::uint64_t number = Random(parent).next() ^ Random(made).next();
-  for (const Rank rank : ranks) {
-    number = Random(number ^ static_cast<std::uint64_t>(rank.value())).next();
-  }
-  return number;
-}
-
-}  // namespace
 
 // Agrees on who is left, sets up a group of them, agrees on whether that has worked and who is left
 // now, and so on until nobody has been lost meanwhile. All do the same after the same decisions, so
@@ -98,8 +85,7 @@ std::unique_ptr<Backend> ScheduledBackend::make_group(std::uint64_t number,
     options.open_device = {};
     options.device = nullptr;
   }
-  std::unique_ptr<ScheduledBackend> group =
-      enter_group(group_number(group_->id(), number, ranks), ranks, options);
+  std::unique_ptr<ScheduledBackend> group = enter_group(number, ranks, options);
   if (group == nullptr) return nullptr;
   {
     const group::EngineLock held(*engine_);

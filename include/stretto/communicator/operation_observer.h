@@ -20,7 +20,7 @@ namespace stretto {
 
 // A communicator, as its observer sees it.
 struct ObservedGroup {
-  std::uint64_t serial = 0;  // This process counts its observed communicators, from 1.
+  std::uint64_t serial = 0;  // No other communicator of this process has it.
   std::string id;            // The same on all ranks, and no other group of the job has it.
   std::string name;          // See GroupOptions::name. Empty: it has none.
   std::vector<Rank> ranks;   // Of the group, by their numbers in the job.
