@@ -25,11 +25,6 @@ std::size_t least_elements() {
   return least;
 }
 
-torch::Tensor narrow(const torch::Tensor& values, const AddedPart& part) {
-  return values.narrow(0, static_cast<std::int64_t>(part.first),
-                       static_cast<std::int64_t>(part.count));
-}
-
 // Values in memory of the host, as a vector that does not keep them alive.
 torch::Tensor host_tensor_of(std::span<const float> values) {
   return tensor_of({std::as_bytes(values).data(), values.size(), DType::f32}, torch::kCPU);
@@ -129,9 +124,9 @@ std::vector<PlacedExtract> DeviceCompression::take_out(torch::Tensor carry,
     if (part.count == 0) continue;
     if (is_cut) {
       placed.extract.numbers =
-          narrow(numbers, {how.number_bytes(part.first), how.number_bytes(part.count)});
+          part_of(numbers, how.number_bytes(part.first), how.number_bytes(part.count));
     } else {
-      torch::Tensor of_part = narrow(carry, part);
+      torch::Tensor of_part = part_of(carry, part.first, part.count);
       placed.extract = extract_from(of_part, how);
     }
   }
@@ -166,7 +161,7 @@ void DeviceCompression::extract(const FullBucket& full, std::size_t i, Gradient&
   const auto rank = static_cast<std::size_t>(communicator_->rank().value());
   const AddedPart part = part_added_by(rank, view.count, owner_of(full.gradients[i], ranks), ranks);
   if (part.count == 0) return;
-  own.residuals.push_back({narrow(residual, part), is_silent});
+  own.residuals.push_back({part_of(residual, part.first, part.count), is_silent});
   this_step_.sent_values += part.count;  // Of the sum.
 }
 

@@ -198,9 +198,7 @@ void add_extracts(const torch::Tensor& sums, std::span<const PlacedExtract> extr
       indices.push_back(placed.extract.indices);
       values.push_back(values_of(placed));
     } else {
-      add_numbers(sums.narrow(0, static_cast<std::int64_t>(placed.first),
-                              static_cast<std::int64_t>(placed.count)),
-                  placed);
+      add_numbers(part_of(sums, placed.first, placed.count), placed);
     }
   }
   if (indices.empty()) return;

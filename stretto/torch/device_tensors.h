@@ -25,6 +25,10 @@ inline torch::Tensor tensor_of(ConstByteSpan bytes, c10::Device device) {
   return tensor_of({bytes.data(), bytes.size(), DType::u8}, device);
 }
 
+inline torch::Tensor part_of(const torch::Tensor& vector, std::size_t first, std::size_t count) {
+  return vector.narrow(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(count));
+}
+
 // PyTorch's failures are told as stretto's, which end the step on all ranks.
 template <class Act>
 void on_device(const Act& act) {

@@ -145,8 +145,7 @@ void DividedDeviceExchange::add_up(const DividedBucket& bucket) const {
   const std::vector<PlacedExtract>& own = bucket.parts[rank()];
   const torch::Tensor all = tensor_of(bucket.view, device_);
   const auto sums_of = [&](const PlacedExtract& part) {
-    return all.narrow(0, static_cast<std::int64_t>(part.first),
-                      static_cast<std::int64_t>(part.count));
+    return part_of(all, part.first, part.count);
   };
   for (const PlacedExtract& part : own) sums_of(part).zero_();
   for (std::size_t from = 0; from < ranks(); ++from) {

@@ -52,10 +52,7 @@ class Upload {
     copy(0, messages_);
     copy(first, more_);
   }
-  torch::Tensor part(const Place& place) const {
-    return there_.narrow(0, static_cast<std::int64_t>(place.at),
-                         static_cast<std::int64_t>(place.bytes));
-  }
+  torch::Tensor part(const Place& place) const { return part_of(there_, place.at, place.bytes); }
 
  private:
   ConstByteSpan messages_;
