@@ -11,6 +11,7 @@
 
 #include "stretto/base/refuse.h"
 #include "stretto/torch/gradient_memory.h"
+#include "stretto/torch/hook.h"
 #include "stretto/torch/optimizer_state.h"
 #include "stretto/torch/parameters.h"
 
@@ -75,6 +76,16 @@ class WithoutRepetition {
   Parts before_;
   const torch::Tensor empty_ = torch::empty({0});
 };
+
+// In order.
+void assign_pointers(std::vector<const void*>& pointers,
+                     const std::vector<torch::Tensor>& parameters) {
+  pointers.clear();
+  for (const torch::Tensor& parameter : parameters) {
+    pointers.push_back(parameter.unsafeGetTensorImpl());
+  }
+  std::ranges::sort(pointers);
+}
 
 bool is_among(const torch::Tensor& parameter, const std::vector<const void*>& ordered) {
   return std::ranges::binary_search(ordered,
@@ -169,14 +180,31 @@ void step_part(torch::optim::Optimizer& optimizer,
   optimizer.step();
 }
 
-StepInBackward::StepInBackward(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {
+StepInBackward::StepInBackward(torch::optim::Optimizer& optimizer,
+                               const std::vector<torch::Tensor>& parameters)
+    : optimizer_(optimizer) {
   check_steps_in_parts(optimizer);
+  assign_pointers(own_, parameters);
+  check_not_of_others();
+}
+
+void StepInBackward::check_not_of_others() const {
+  for (const auto& group : optimizer_.param_groups()) {
+    for (const torch::Tensor& parameter : group.params()) {
+      if (is_among(parameter, own_) || !GradientHook::exists_on(parameter)) continue;
+      refuse(
+          "step_in_backward(): a parameter of the optimizer, of shape {}, belongs to another "
+          "DistributedDataParallel, or has another hook that waits for its gradient to be "
+          "accumulated, and would be stepped with a gradient that is not reduced; give each model "
+          "an "
+          "optimizer of its own, or call optimizer.step() after backward()",
+          list_text(parameter.sizes()));
+    }
+  }
 }
 
 void StepInBackward::step(const std::vector<torch::Tensor>& parameters) {
-  now_.clear();
-  for (const torch::Tensor& parameter : parameters) now_.push_back(parameter.unsafeGetTensorImpl());
-  std::ranges::sort(now_);
+  assign_pointers(now_, parameters);
   stepped_.insert(stepped_.end(), now_.begin(), now_.end());
   step_part(
       optimizer_, [this](const torch::Tensor& parameter) { return is_among(parameter, now_); },
@@ -184,6 +212,7 @@ void StepInBackward::step(const std::vector<torch::Tensor>& parameters) {
 }
 
 void StepInBackward::finish() {
+  check_not_of_others();
   std::ranges::sort(stepped_);
   step_part(
       optimizer_, [this](const torch::Tensor& parameter) { return !is_among(parameter, stepped_); },

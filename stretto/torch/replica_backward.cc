@@ -15,6 +15,7 @@
 #include "stretto/torch/parameters.h"
 #include "stretto/torch/replica.h"
 #include "stretto/torch/sync_batch_norm.h"
+#include "stretto/torch/tensor_bytes.h"
 
 namespace stretto::ddp {
 namespace {
@@ -206,7 +207,9 @@ void Replica::end_of_backward() {
     }
     return sparse_.empty() && !outgrown_;
   };
-  if (inside_backward_node() && !all_have_come()) {
+  // Of what an optimizer steps in backward, some may belong to no replica and get its gradient
+  // last.
+  if (inside_backward_node() && (!stepping_.empty() || !all_have_come())) {
     // An inner pass, one of several that make up the step; and perhaps the last that says so.
     call_in_enclosing_backward(this, [self = std::weak_ptr(self_)] {
       const auto alive = self.lock();
@@ -315,7 +318,8 @@ void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
   const auto is_known = [&](const StepInBackward& known) {
     return &known.optimizer() == optimizer;
   };
-  if (std::ranges::none_of(stepping_, is_known)) stepping_.emplace_back(*optimizer);
+  if (std::ranges::any_of(stepping_, is_known)) return;
+  stepping_.emplace_back(*optimizer, tensors_of(parameters_));
 }
 
 // Those that this rank has not used may yet turn out to be unused on all, and gradients of ranks

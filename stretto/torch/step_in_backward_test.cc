@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -184,6 +185,58 @@ TEST(StepInBackward, SeveralOptimizersStepTheirOwnParameters) {
     train(early, true);
     train(late, false);
     expect_same_bits(*early, *late);
+  });
+}
+
+// Whether the other model is there before, or is wrapped later.
+TEST(StepInBackward, ParametersOfAnotherModelAreRefused) {
+  run_ranks(1, [](Communicator& communicator) {
+    torch::nn::Linear one(kInputs, kInputs), two(kInputs, 2);
+    Parameters both = one->parameters();
+    for (const torch::Tensor& parameter : two->parameters()) both.push_back(parameter);
+    torch::optim::SGD optimizer(both, 0.1);
+    const std::string text = "belongs to another DistributedDataParallel";
+    DistributedDataParallel first(one, communicator);
+    first.step_in_backward(optimizer);
+    const DistributedDataParallel second(two, communicator);
+    expect_contains(message_of<InvalidArgument>([&] {
+                      first.forward(torch::ones({1, kInputs})).sum().backward();
+                    }),
+                    text);
+    first.step_after_backward();
+    expect_contains(message_of<InvalidArgument>([&] { first.step_in_backward(optimizer); }), text);
+  });
+}
+
+// All that is trained lies in a checkpoint, and its gradients come before that of the ignored
+// layer.
+struct BehindIgnoredImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    return Checkpoint::apply(ignored(x), &body).pow(2).mean();
+  }
+  torch::nn::Linear ignored = register_module("ignored", torch::nn::Linear(kInputs, 4));
+  torch::nn::Linear body = register_module("body", torch::nn::Linear(4, 4));
+};
+TORCH_MODULE(BehindIgnored);
+
+TEST(StepInBackward, ParametersOfNoModelAreSteppedThoughTheirGradientsComeLast) {
+  run_ranks(1, [](Communicator& communicator) {
+    const auto make = [] { return with_seed(1, [] { return BehindIgnored(); }); };
+    BehindIgnored early = make(), late = make();
+    const DistributedDataParallelOptions options{
+        .parameters_to_ignore = {"ignored.weight", "ignored.bias"}};
+    DistributedDataParallel early_ddp(early, communicator, options);
+    DistributedDataParallel late_ddp(late, communicator, options);
+    torch::optim::SGD early_sgd(early->parameters(), 0.1), late_sgd(late->parameters(), 0.1);
+    early_ddp.step_in_backward(early_sgd);
+    for (int step = 0; step < 3; ++step) {
+      early_ddp.zero_grad();
+      early_ddp.forward(global_batch(step).data).backward();
+      late_ddp.zero_grad();
+      late_ddp.forward(global_batch(step).data).backward();
+      late_sgd.step();
+      expect_same_bits(*early, *late);
+    }
   });
 }
 

@@ -112,9 +112,9 @@ class DistributedDataParallel {
   // parameters as soon as it is reduced, while backward goes on, and at the end of the pass those
   // that this rank has not used, or whose gradients are not reduced. Bit by bit what
   // optimizer.step() after backward() does, which is not to be called then. Gradients cannot be
-  // changed in between (clipped, say). For optimizers that treat parameters one by one: LBFGS is
-  // refused by InvalidArgument. Inside join() all is stepped at the end of the pass. A second
-  // optimizer is added, and does not take the place of the first: of other parameters.
+  // changed in between (clipped, say). For optimizers that treat parameters one by one:
+  // InvalidArgument refuses LBFGS, and parameters of another DistributedDataParallel. Inside join()
+  // all is stepped at the end of the pass. A second optimizer is added, for other parameters.
   //
   // If backward() throws, some parameters may have been stepped, and not the same on all ranks. If
   // the next step can follow at all, it verifies the replicas, and throws Mismatch if they differ.

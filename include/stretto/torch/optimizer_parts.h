@@ -52,8 +52,10 @@ void step_part(torch::optim::Optimizer& optimizer,
 // pass it allocates nothing.
 class StepInBackward {
  public:
-  // `optimizer` must outlive this.
-  explicit StepInBackward(torch::optim::Optimizer& optimizer);
+  // Of a model with these `parameters`. Throws InvalidArgument if one that another model trains is
+  // the optimizer's: its gradient is not reduced when this model's are. `optimizer` must outlive
+  // this.
+  StepInBackward(torch::optim::Optimizer& optimizer, const std::vector<torch::Tensor>& parameters);
 
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
   // Those of `parameters` that are the optimizer's.
@@ -61,7 +63,7 @@ class StepInBackward {
   // Whether step() has been called since the last finish() or forget().
   bool begun() const { return !stepped_.empty(); }
   // The rest of the optimizer's parameters, as its own step() does: without those that have no
-  // gradient.
+  // gradient. Throws what the constructor does, as the other model may have come since.
   void finish();
   // The pass has failed.
   void forget() { stepped_.clear(); }
@@ -69,7 +71,10 @@ class StepInBackward {
  private:
   using Pointers = std::vector<const void*>;  // To tensors' implementations, in order.
 
+  void check_not_of_others() const;
+
   torch::optim::Optimizer& optimizer_;
+  Pointers own_;      // The model's.
   Pointers stepped_;  // In this pass.
   Pointers now_;      // In this step().
   Parts spare_;
