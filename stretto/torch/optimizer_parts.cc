@@ -209,6 +209,11 @@ void StepInBackward::step(const std::vector<torch::Tensor>& parameters) {
   step_part(
       optimizer_, [this](const torch::Tensor& parameter) { return is_among(parameter, now_); },
       spare_);
+  // SGD writes through data(), which autograd does not see: what has yet to read the former values
+  // would compute with the new ones.
+  for (const auto& stepped : spare_) {
+    for (const torch::Tensor& parameter : stepped) parameter.unsafeGetTensorImpl()->bump_version();
+  }
 }
 
 void StepInBackward::finish() {

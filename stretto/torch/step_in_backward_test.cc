@@ -188,6 +188,29 @@ TEST(StepInBackward, SeveralOptimizersStepTheirOwnParameters) {
   });
 }
 
+// Whose second layer computes with the last one's weight, and hands no gradient to it.
+struct ReadTwiceImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) {
+    return torch::linear(torch::linear(torch::linear(x, first), last.detach()), last).sum();
+  }
+  torch::Tensor first = register_parameter("first", torch::ones({kInputs, kInputs}));
+  torch::Tensor last = register_parameter("last", torch::ones({kInputs, kInputs}));
+};
+TORCH_MODULE(ReadTwice);
+
+TEST(StepInBackward, ValuesThatBackwardHasYetToReadAreNotChangedInSilence) {
+  run_ranks(1, [](Communicator& communicator) {
+    ReadTwice model;
+    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {1}});
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    ddp.step_in_backward(optimizer);
+    expect_contains(message_of<c10::Error>([&] {
+                      ddp.forward(torch::ones({1, kInputs})).backward();
+                    }),
+                    "modified by an inplace operation");
+  });
+}
+
 // Whether the other model is there before, or is wrapped later.
 TEST(StepInBackward, ParametersOfAnotherModelAreRefused) {
   run_ranks(1, [](Communicator& communicator) {

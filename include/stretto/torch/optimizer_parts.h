@@ -43,8 +43,8 @@ ByteVector broadcast_text(Communicator& communicator, const std::string& text, R
 
 using Parts = std::vector<std::vector<torch::Tensor>>;  // Parameters, for each group.
 
-// optimizer.step() for those parameters of which `chosen` is true. `spare` is memory that is kept
-// for the next time.
+// optimizer.step() for those parameters of which `chosen` is true, and which `spare` names
+// afterwards: memory that is kept for the next time.
 void step_part(torch::optim::Optimizer& optimizer,
                const std::function<bool(const torch::Tensor&)>& chosen, Parts& spare);
 
@@ -58,7 +58,8 @@ class StepInBackward {
   StepInBackward(torch::optim::Optimizer& optimizer, const std::vector<torch::Tensor>& parameters);
 
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
-  // Those of `parameters` that are the optimizer's.
+  // Those of `parameters` that are the optimizer's. Where the pass has yet to read their values,
+  // autograd then throws.
   void step(const std::vector<torch::Tensor>& parameters);
   // Whether step() has been called since the last finish() or forget().
   bool begun() const { return !stepped_.empty(); }
