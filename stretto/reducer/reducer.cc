@@ -147,13 +147,18 @@ void Reducer::communicate(bool full, TimePoint begin) {
   }
 }
 
-void Reducer::set_frozen(std::size_t index, bool frozen) {
+void Reducer::set_frozen(std::size_t index, bool frozen, bool in_use) {
   Slot& slot = slots_[index];
-  if (slot.frozen == frozen) return;
-  STRETTO_CHECK(!step_open(), "gradient {} is frozen or unfrozen inside a step", index);
-  slot.frozen = frozen;
-  frozen_count_ += frozen ? 1 : std::size_t(-1);
-  buckets_[slot.bucket].pending.fetch_add(frozen ? std::size_t(-1) : 1, std::memory_order_relaxed);
+  const bool was_awaited = slot.is_awaited();
+  slot.in_use = in_use;
+  if (slot.frozen != frozen) {
+    STRETTO_CHECK(!step_open(), "gradient {} is frozen or unfrozen inside a step", index);
+    slot.frozen = frozen;
+    frozen_count_ += frozen ? 1 : std::size_t(-1);
+  }
+  if (slot.is_awaited() == was_awaited) return;
+  buckets_[slot.bucket].pending.fetch_add(was_awaited ? std::size_t(-1) : 1,
+                                          std::memory_order_relaxed);
 }
 
 void Reducer::set_epoch(std::uint64_t epoch, std::uint64_t steps_before) {
@@ -452,7 +457,7 @@ void Reducer::reset_step() {
     slot.ready.store(false, std::memory_order_relaxed);
     slot.repeated.store(false, std::memory_order_relaxed);
     slot.changed = false;
-    if (slot.frozen) buckets_[slot.bucket].pending.fetch_sub(1, std::memory_order_relaxed);
+    if (!slot.is_awaited()) buckets_[slot.bucket].pending.fetch_sub(1, std::memory_order_relaxed);
   }
   const MutexLock lock(launch_mutex_);
   next_bucket_ = 0;

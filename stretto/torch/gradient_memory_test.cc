@@ -273,6 +273,69 @@ TEST(GradientMemory, WhatIsKeptInThePlaceOfAFrozenParameterStays) {
   });
 }
 
+// Its bucket has nothing else to wait for.
+TEST(GradientMemory, WhatIsWrittenToThePlaceOfAFrozenParameterInBackwardStays) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    ThreeSquares model = with_seed(8, [] { return ThreeSquares(); });
+    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {1}});
+    const auto step = [&](int number, const auto& hook) {
+      ddp.zero_grad();
+      const torch::Tensor output = ddp.forward(batch_of(number, rank));
+      output.register_hook(hook);
+      output.pow(2).mean().backward();
+    };
+    const auto nothing = [](const torch::Tensor&) {};
+    for (int number = 0; number < 4; ++number) step(number, nothing);
+    const void* const place = model->b->weight.grad().const_data_ptr();
+    torch::Tensor kept;
+    step(4, [&](const torch::Tensor&) {
+      std::vector<torch::Tensor> made;
+      for (int i = 0; i < 16; ++i) {
+        made.push_back(torch::full({kWidth, kWidth}, rank + 1.0));
+        if (made.back().const_data_ptr() == place) kept = made.back();
+      }
+    });
+    ASSERT_TRUE(kept.defined());
+    model->b->weight.set_requires_grad(false);
+    model->a->weight.register_hook([&](const torch::Tensor&) { kept.add_(10); });
+    step(5, nothing);
+    EXPECT_TRUE(kept.eq(rank + 11.0).all().item<bool>()) << kept[0][0];
+  });
+}
+
+// Keeps tensors that it makes, when told to.
+class Making : public PlainReduction {
+ public:
+  Work start(Communicator& communicator, const FullBucket& bucket) override {
+    for (; more > 0; --more) made.push_back(torch::full({kWidth, kWidth}, 1.0f));
+    return PlainReduction::start(communicator, bucket);
+  }
+  int more = 0;
+  std::vector<torch::Tensor> made;
+};
+
+TEST(GradientMemory, WhatACommunicationHookMakesLiesInNoBucket) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    ThreeSquares model = with_seed(8, [] { return ThreeSquares(); });
+    const auto hook = std::make_shared<Making>();
+    DistributedDataParallel ddp(model, communicator,
+                                {.bucket_bytes = {1}, .communication_hook = hook});
+    std::vector<const void*> places;
+    for (int step = 0; step < 5; ++step) {
+      for (const torch::Tensor& parameter : model->parameters()) {
+        if (step == 4) places.push_back(parameter.grad().const_data_ptr());
+      }
+      if (step == 4) hook->more = 16;
+      ddp.zero_grad();
+      ddp.forward(batch_of(step, rank)).pow(2).mean().backward();
+    }
+    EXPECT_EQ(hook->made.size(), 16u);
+    for (const torch::Tensor& each : hook->made) {
+      EXPECT_EQ(std::ranges::find(places, each.const_data_ptr()), places.end());
+    }
+  });
+}
+
 // What the sum hands back is the gradient of `position` and of `hidden`. That of `position` is
 // reduced first; that of `hidden` is still to be read, or, `beside` it, to be added to.
 struct PositionsImpl : torch::nn::Module {

@@ -142,6 +142,9 @@ void Replica::on_gradient(std::size_t index) {
   } else {
     begin_silent_pass();
   }
+  // A communication hook may keep what it makes; in a lent place it would hold that place's bucket
+  // back.
+  const GradientMemory::NoLending elsewhere;
   try {
     if (!waiting_.empty()) mark_waiting();
     settle(index);

@@ -195,7 +195,9 @@ void Replica::notice_changes() {
                     (options_.find_unused_parameters || options_.static_graph ||
                      (progress.touched && tensor.grad().defined()));
     progress.awaited = requires_grad || progress.owed;
-    reducer_->set_frozen(gradient, outgrown || !progress.awaited);
+    // The program may write to what it keeps in the place until the end of the pass.
+    reducer_->set_frozen(gradient, outgrown || !progress.awaited,
+                         /*in_use=*/gradient_memory_.is_lent(gradient));
     if (outgrown) leave_bucket(gradient);
   }
   is_frozen_everywhere_ = is_frozen_everywhere_ && all_are_frozen();

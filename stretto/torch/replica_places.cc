@@ -74,9 +74,7 @@ void Replica::mark_waiting() {
 // bytes are put aside until the step is reduced.
 void Replica::borrow_places() {
   for (std::size_t i = 0; i < progress_.size(); ++i) {
-    // The reducer itself gives frozen gradients their bytes back, and may have reduced them
-    // already.
-    if (reducer_->is_ready(i) || reducer_->is_frozen(i) || !gradient_memory_.is_lent(i)) continue;
+    if (reducer_->is_ready(i) || !gradient_memory_.is_lent(i)) continue;
     const auto* const bytes = static_cast<const std::byte*>(progress_[i].view_data);
     borrowed_.push_back({i, progress_[i].view, {bytes, bytes + progress_[i].view.nbytes()}});
   }

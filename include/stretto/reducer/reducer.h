@@ -118,8 +118,9 @@ class Reducer {
   void mark_ready(std::size_t index);
 
   // Between steps: a frozen gradient is not expected and keeps its value, not to be touched during
-  // a step. All ranks that have data must freeze alike.
-  void set_frozen(std::size_t index, bool frozen);
+  // a step; where it is `in_use`, its bucket waits for finalize(), and it may be touched until
+  // then. All ranks that have data must freeze alike.
+  void set_frozen(std::size_t index, bool frozen, bool in_use = false);
   bool is_frozen(std::size_t index) const { return slots_[index].frozen; }
   bool all_frozen() const { return frozen_count_ == gradients_.size(); }
 
@@ -195,7 +196,7 @@ class Reducer {
     View view;
     std::vector<View> gradient_views;
     std::vector<std::uint8_t> silent, uncomputed;  // See FullBucket.
-    std::atomic<std::size_t> pending = 0;          // Gradients that are not ready.
+    std::atomic<std::size_t> pending = 0;          // Gradients that it waits for.
     Work work;
     TimePoint launch;  // In this step; TimePoint(): not yet.
     TimePoint end;
@@ -210,6 +211,9 @@ class Reducer {
     std::atomic<bool> repeated = false;  // Marked again in this step.
     bool changed = false;
     bool frozen = false;
+    // Something else lies in its place: a frozen one then waits for finalize(), too.
+    bool in_use = false;
+    bool is_awaited() const { return !frozen || in_use; }
     TimePoint ready_time;
     Memory kept;  // What it held, if it is one of kept_; stays for other steps.
   };
