@@ -108,7 +108,6 @@ CompressedReduction::CompressedReduction(CompressionOptions options)
   }
   if (options_.compression == Compression::automatic) trial_ = std::make_unique<Trial>();
   compresses_ = options_.compression != Compression::never;
-  finishes_early_ = !compresses_;
 }
 
 CompressedReduction::~CompressedReduction() = default;
@@ -192,6 +191,7 @@ void CompressedReduction::attach(Communicator& communicator,
   pending_.clear();
   bucket_step_.reset();
   warm_up_steps_ = 0;
+  finishes_early_ = options_.compression == Compression::never;
   std::set<std::string_view> codecs;
   for (const GradientDescription& description : gradients) {
     if (description.dtype != DType::f32) {

@@ -278,6 +278,19 @@ TEST(CompressionTrial, WithoutACodecThereIsNothingToTry) {
   EXPECT_EQ(log.lines, std::vector<std::string>());
 }
 
+// When a model is built that shares it with one which is gone.
+TEST(CompressionTrial, AHookThatIsAttachedAgainMayCompressAgain) {
+  run_ranks(1, [](Communicator& communicator) {
+    TrialTraining training(communicator,
+                           {.min_elements = 3000, .compression = Compression::automatic}, 2000);
+    (void)training.step();
+    EXPECT_TRUE(training.hook->finishes_early());
+    const GradientDescription description{"w", DType::f32, 4000};
+    training.hook->attach(communicator, {&description, 1});
+    EXPECT_FALSE(training.hook->finishes_early());
+  });
+}
+
 TEST(CompressionTrial, WithoutATrialAStepSaysWhyToo) {
   using enum CompressionReason;
   run_ranks(1, [](Communicator& communicator) {

@@ -116,7 +116,8 @@ void Reducer::mark_ready(std::size_t index) {
   const std::size_t number = ready_count_.fetch_add(1, std::memory_order_acq_rel);
   ready_order_[number] = index;
   const bool full = buckets_[slot.bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1;
-  const bool launches = full && (!options_.pass_waits || options_.hook->finishes_early());
+  const bool launches =
+      full && (options_.hook->finishes_early() || !options_.pass_waits || !options_.pass_waits());
   // Threads that lose each other's bytes here look a little later.
   const std::size_t bytes =
       unseen_bytes_.load(std::memory_order_relaxed) + std::max(slot.view.bytes(), kLeastBytes);

@@ -45,6 +45,11 @@ TEST(Compression, ReplicasStayEqualAndLearn) {
     EXPECT_LT(loss_after(60, {.codec = codec}), 0.8 * at_first) << codec->name();
   }
   EXPECT_EQ(loss_after(8, {.codec = top_k({.density = 1})}), loss_after(8, {}));
+  // Ranks that are threads begin in backward only where that writes into no buckets.
+  EXPECT_EQ(
+      loss_after(
+          8, {.bucket_bytes = {1}, .allocate_in_buckets = false, .codec = top_k({.density = 1})}),
+      loss_after(8, {}));
   EXPECT_EQ(loss_after(8, {.codec = top_k(), .compression = Compression::never}),
             loss_after(8, {}));
 }

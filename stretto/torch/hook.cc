@@ -164,20 +164,24 @@ std::future<void> call_at_end_of_backward(std::function<void()> function,
   return over;
 }
 
-bool inside_backward_node() {
+const void* backward_node() {
   const auto node = autograd::get_current_node();
-  return node != nullptr;
+  return node.get();
 }
 
 // What comes next in the pass around is what the current node hands its gradients to: the node
 // itself is already running.
-void call_in_enclosing_backward(const void* owner, const std::function<void()>& function) {
+bool call_in_enclosing_backward(const void* owner, const std::function<void()>& function) {
   const auto node = autograd::get_current_node();
-  if (node == nullptr) return;
+  if (node == nullptr) return false;
+  bool is_called = false;
   for (const autograd::Edge& edge : node->next_edges()) {
-    if (edge.function == nullptr || EnclosingHook::exists_on(*edge.function, owner)) continue;
+    if (edge.function == nullptr) continue;
+    is_called = true;
+    if (EnclosingHook::exists_on(*edge.function, owner)) continue;
     edge.function->add_pre_hook(std::make_unique<EnclosingHook>(owner, function));
   }
+  return is_called;
 }
 
 }  // namespace stretto::ddp

@@ -115,6 +115,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     if (options_.timeout) layer->set_timeout(options_.timeout);
   }
   connect(make_reducer(trained_, options_of_all()));
+  if (!hook().finishes_early()) waits_.emplace();
 }
 
 // Parameters and buffers.
@@ -134,7 +135,7 @@ std::vector<std::string> Replica::sparse_names() const {
 // In Python `head.weight = tokens.weight` registers the parameter of the one layer in the other. In
 // C++ the member is assigned, and the module still lists the parameter that nobody uses any more.
 void Replica::refuse_assigned_weights() const {
-  if (options_.find_unused_parameters || options_.static_graph) return;
+  if (passes_may_differ()) return;
   for (const auto& item : module_->named_modules(std::string(), /*include_self=*/false)) {
     const torch::Tensor used = weight_of(*item.value());
     if (!used.defined()) continue;
@@ -251,6 +252,11 @@ std::vector<GradientDescription> Replica::describe_gradients(
   return gradients;
 }
 
+// Those of ranks, in which gradients they make.
+bool Replica::passes_may_differ() const {
+  return options_.find_unused_parameters || options_.static_graph;
+}
+
 bool Replica::lends_places() const {
   return options_.allocate_in_buckets && !precision_.is_on() && is_on_cpu_;
 }
@@ -281,8 +287,10 @@ Replica::~Replica() {
 }
 
 ForwardScope Replica::before_forward() {
+  const void* const node = backward_node();
+  if (!seen_) began_in_ = node;
   // A checkpoint computes again what has been computed.
-  if (inside_backward_node()) return ForwardScope(precision_, nullptr);
+  if (node != nullptr) return ForwardScope(precision_, nullptr);
   if (!is_on_cpu_ && torch::GradMode::is_enabled()) {
     for (const NamedTensor& parameter : parameters_) {
       refuse_capture(parameter.tensor.device());
@@ -306,7 +314,7 @@ ForwardScope Replica::before_forward() {
 
 void Replica::end_of_forward() {
   const bool runs = runs_buffer_hook(BufferHookLocation::after_forward);
-  if (runs && !inside_backward_node()) synchronize_buffers();
+  if (runs && backward_node() == nullptr) synchronize_buffers();
 }
 
 bool Replica::runs_buffer_hook(BufferHookLocation location) const {

@@ -105,7 +105,7 @@ void Replica::begin_silent_pass() {
   if (backward == last_backward_) return;
   last_backward_ = backward;
   const auto leave = [this] {
-    if (!inside_backward_node()) precision_.leave();
+    if (backward_node() == nullptr) precision_.leave();
   };
   pass_ = call_at_end_of_backward(leave, [this] { abandon_pass(); });
 }
@@ -210,18 +210,24 @@ void Replica::end_of_backward() {
     }
     return sparse_.empty() && !outgrown_;
   };
-  // Of what an optimizer steps in backward, some may belong to no replica and get its gradient
-  // last.
-  if (inside_backward_node() && (!stepping_.empty() || !all_have_come())) {
-    // An inner pass, one of several that make up the step; and perhaps the last that says so.
-    call_in_enclosing_backward(this, [self = std::weak_ptr(self_)] {
+  // Another rank may have come to the pass around this one, and wait there, where passes differ or
+  // something waits in them. And parameters of no model that are stepped in backward may get their
+  // gradients only there.
+  const bool is_postponed =
+      passes_may_differ() || !stepping_.empty() || WaitsInBackward::count() > 0;
+  const void* const node = backward_node();
+  // A step that has begun in the same node is whole, and the program goes on as if it had ended.
+  const bool is_inner = node != nullptr && node != began_in_;
+  if (is_inner && (is_postponed || !all_have_come())) {
+    // One of several that make up the step; and perhaps the last that says so.
+    const bool goes_on = call_in_enclosing_backward(this, [self = std::weak_ptr(self_)] {
       const auto alive = self.lock();
       if (alive == nullptr) return;
       const auto lock = (*alive)->exclusive();
       // What comes next may run when the step has ended, or again in a later pass.
       if ((*alive)->pass_open_) (*alive)->begin_pass();
     });
-    return;
+    if (goes_on) return;
   }
   pass_open_ = false;
   gradient_memory_.end_pass();

@@ -192,8 +192,7 @@ void Replica::notice_changes() {
     progress.outgrown = outgrown;
     // Where a gradient may be missing, all ranks expect it, whichever of them have added to it.
     progress.owed = !requires_grad && accumulated_ && progress.awaited &&
-                    (options_.find_unused_parameters || options_.static_graph ||
-                     (progress.touched && tensor.grad().defined()));
+                    (passes_may_differ() || (progress.touched && tensor.grad().defined()));
     progress.awaited = requires_grad || progress.owed;
     // The program may write to what it keeps in the place until the end of the pass.
     reducer_->set_frozen(gradient, outgrown || !progress.awaited,

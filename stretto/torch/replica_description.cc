@@ -85,13 +85,17 @@ void Replica::verify_descriptions() {
 }
 
 ReducerOptions Replica::reducer_options() const {
-  const bool may_differ = options_.find_unused_parameters || options_.static_graph;
+  const bool may_differ = passes_may_differ();
   return {.bucket_bytes = bucket_bytes_,
           .last_bucket_small = options_.last_bucket_small,
           .rebuild_buckets = options_.rebuild_buckets,
           .find_unused = may_differ,
           // Passes also differ where a rank keeps a tensor that was lent a gradient's place.
-          .pass_waits = has_sync_batch_norm_ && (may_differ || lends_places()),
+          .pass_waits =
+              [this, may_differ] {
+                return (may_differ || lends_places()) &&
+                       WaitsInBackward::count() > (waits_ ? 1 : 0);
+              },
           .mean_division = options_.mean_division,
           .number = number_,
           .hook = location_.hook != nullptr

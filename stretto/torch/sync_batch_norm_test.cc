@@ -154,6 +154,93 @@ TEST(SyncBatchNorm, HooksThatWaitBeginBehindItWhereARankKeepsATensor) {
   });
 }
 
+// All gradients come by the end of the inner pass on rank 0, and not those of `branch` on rank 1.
+struct CheckpointedHeadImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x, bool all) {
+    const auto y = Checkpoint::apply(x, &inner);
+    return all ? branch(y) : y;
+  }
+  torch::nn::Linear inner = register_module("inner", torch::nn::Linear(kInputs, kInputs));
+  torch::nn::Linear branch = register_module("branch", torch::nn::Linear(kInputs, kInputs));
+};
+TORCH_MODULE(CheckpointedHead);
+
+// Rank 0 must not wait in the head, neither in a bucket nor at the end of the inner pass, while
+// rank 1 waits for it in the backbone.
+TEST(SyncBatchNorm, ItMayBelongToAnotherModelOfThePass) {
+  for (const bool compresses : {true, false}) {
+    run_ranks(kRanks, [&](Communicator& communicator, int rank) {
+      const auto group = communicator.split({.color = 0});
+      SyncBatchNorm norm(communicator, kInputs);
+      torch::nn::Sequential backbone(torch::nn::Linear(kInputs, kInputs), norm);
+      CheckpointedHead head;
+      DistributedDataParallelOptions options{
+          .bucket_bytes = {1}, .find_unused_parameters = true, .timeout = std::chrono::seconds(20)};
+      if (compresses) {
+        options.communication_hook = std::make_shared<CompressedReduction>(
+            CompressionOptions{.codec = top_k({.density = 1}),
+                               .min_elements = 1,
+                               .exchange = CompressedExchange::divide});
+      }
+      DistributedDataParallel backbone_ddp(backbone, communicator,
+                                           {.timeout = std::chrono::seconds(20)});
+      DistributedDataParallel head_ddp(head, *group, options);
+      for (int step = 0; step < 3; ++step) {
+        const auto hidden = backbone_ddp.forward(part(global_batch(step), rank).data);
+        loss_of_output(head_ddp.forward(hidden, rank == 0)).backward();
+      }
+      backbone_ddp.verify_replicas();
+      head_ddp.verify_replicas();
+      EXPECT_EQ(head_ddp.last_step().step, 3u);
+    });
+  }
+}
+
+// Of one rank: those of tests are threads, which count each other's models and layers, too.
+TEST(SyncBatchNorm, HooksThatWaitBeginInBackwardWhereNothingElseWaits) {
+  run_ranks(1, [](Communicator& communicator) {
+    const DistributedDataParallelOptions options{.bucket_bytes = {1}, .codec = top_k()};
+    DistributedDataParallel ddp(net(), communicator, options);
+    const auto begins_in_backward = [&] {
+      loss_of(ddp, global_batch(0)).backward();
+      return ddp.last_step().launch_seconds[0] < ddp.last_step().backward_seconds;
+    };
+    EXPECT_TRUE(begins_in_backward());
+    {
+      const SyncBatchNorm norm(communicator, 2);
+      EXPECT_FALSE(begins_in_backward());
+    }
+    EXPECT_TRUE(begins_in_backward());
+    {
+      const DistributedDataParallel plain(net(), communicator);
+      EXPECT_TRUE(begins_in_backward());
+    }
+    const DistributedDataParallel other(net(), communicator, options);
+    EXPECT_FALSE(begins_in_backward());
+  });
+}
+
+// The end of a step is a wait, too.
+TEST(SyncBatchNorm, NoStepEndsInAnInnerPassWhereSomethingWaits) {
+  run_ranks(1, [](Communicator& communicator) {
+    CheckpointedHead head;
+    for (auto& parameter : head->branch->parameters()) parameter.set_requires_grad(false);
+    DistributedDataParallel ddp(head, communicator);
+    const auto ends_in_inner_pass = [&] {
+      const std::uint64_t before = ddp.last_step().step;
+      std::uint64_t behind_it = 0;
+      const auto input = torch::ones({1, kInputs}).set_requires_grad(true) * 2;
+      input.register_hook([&](const torch::Tensor&) { behind_it = ddp.last_step().step; });
+      ddp.forward(input, false).sum().backward();
+      EXPECT_EQ(ddp.last_step().step, before + 1);
+      return behind_it > before;
+    };
+    EXPECT_TRUE(ends_in_inner_pass());
+    const SyncBatchNorm norm(communicator, 2);
+    EXPECT_FALSE(ends_in_inner_pass());
+  });
+}
+
 TEST(SyncBatchNorm, LayersMayShareACommunicator) {
   run_ranks(kRanks, [](Communicator& job) {
     const std::shared_ptr<Communicator> group = job.new_group({0, 1});

@@ -176,6 +176,35 @@ TEST(UnusualPrograms, ALeafThatACheckpointTakesBeginsNoStepInsideNoSync) {
   });
 }
 
+// The inner pass is not one of several then, and nothing comes behind it where the hook is a
+// leaf's.
+TEST(UnusualPrograms, AStepInsideOfAHookHasEndedWhenItsBackwardReturns) {
+  for (const bool calls_forward : {true, false}) {
+    run_ranks(kRanks, [&](Communicator& communicator, int rank) {
+      torch::nn::Linear model(kInputs, 2);
+      DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
+      const auto forward = [&] {
+        return ddp.forward(torch::full({1, kInputs}, static_cast<float>(rank))).sum();
+      };
+      for (std::uint64_t step = 1; step <= 3; ++step) {
+        ddp.zero_grad();
+        torch::Tensor loss = calls_forward ? torch::Tensor() : forward();
+        const auto leaf = torch::ones({1}).set_requires_grad(true);
+        const auto around = calls_forward ? leaf * 2 : leaf;
+        around.register_hook([&](const torch::Tensor&) {
+          const torch::AutoGradMode enable(true);
+          if (calls_forward) loss = forward();
+          loss.backward();
+          EXPECT_EQ(ddp.last_step().step, step);
+          expect_close(model->weight.grad(), torch::full({2, kInputs}, 0.5f), "mean");
+        });
+        around.sum().backward();
+        EXPECT_EQ(ddp.last_step().step, step);
+      }
+    });
+  }
+}
+
 TEST(UnusualPrograms, LbfgsStepsByTheMeanLoss) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net model = net(), reference = net();

@@ -40,10 +40,11 @@ struct ReducerOptions {
   bool rebuild_buckets = true;
   // Let a rank end a step without all gradients; else that is an error on all ranks.
   bool find_unused = false;
-  // Set where the model has SyncBatchNorm, so that backward itself waits for other ranks, and where
-  // passes of ranks may differ. Hooks that do not finish early then begin after backward; otherwise
-  // one rank could wait in start() while another one waits in backward.
-  bool pass_waits = false;
+  // Whether backward itself may wait for other ranks, in SyncBatchNorm or a hook of another model,
+  // while passes of ranks may differ. Hooks that do not finish early then begin after backward;
+  // otherwise one rank could wait in start() while another one waits elsewhere. Asked for each full
+  // bucket, by any thread, since other models may come later. Null: no.
+  std::function<bool()> pass_waits = {};
   // Where a mean is divided by the number of ranks.
   MeanDivision mean_division = MeanDivision::after_sum;
   // Tells this reducer from others on the communicator: equal on all ranks. So those that use two

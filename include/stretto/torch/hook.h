@@ -47,13 +47,14 @@ int current_backward();
 [[nodiscard]] std::future<void> call_at_end_of_backward(std::function<void()> function,
                                                         std::function<void()> abandoned);
 
-// Whether the code that calls this was called by a node of a backward pass: true at the end of an
-// inner pass, false at the end of the outermost one.
-bool inside_backward_node();
+// Identifies the node of a backward pass that has called the code that calls this: at the end of an
+// inner pass the one that has begun it, at the end of the outermost one null.
+const void* backward_node();
 
 // For the end of an inner pass: calls `function` while the pass around it runs, before that goes
 // on; and in later passes that go the same way, as those to a leaf do while a graph with it lives.
-// `owner` tells callers apart; one function of each is enough, however often this is called.
-void call_in_enclosing_backward(const void* owner, const std::function<void()>& function);
+// `owner` tells callers apart; one function of each is enough, however often this is called. False:
+// nothing of the pass around it comes behind the node that has begun the inner one.
+bool call_in_enclosing_backward(const void* owner, const std::function<void()>& function);
 
 }  // namespace stretto::ddp

@@ -29,6 +29,7 @@
 #include "stretto/torch/optimizer_parts.h"
 #include "stretto/torch/options.h"
 #include "stretto/torch/sparse_gradients.h"
+#include "stretto/torch/waits_in_backward.h"
 
 namespace stretto::ddp {
 
@@ -118,8 +119,7 @@ class Replica {
     bool touched = false;  // Accumulated since the last step that was reduced.
     // The parameter has another type, shape or strides than view: reduced when all ranks have.
     bool outgrown = false;
-    // The last forward pass found that this step reduces the gradient, since the parameter is
-    // trained, or since the gradient is owed.
+    // As the last forward pass found, this step reduces it: it is owed, or its parameter trained.
     bool awaited = false;
     // The parameter is frozen, and earlier passes inside no_sync() may have added to its gradient.
     bool owed = false;
@@ -127,7 +127,6 @@ class Replica {
     int expected = 0;      // In the step before; in the first one, if the graph is static.
     int last_arrival = 0;  // Its number among all of the step.
   };
-
   // What a tensor held that has been lent a gradient's place, and the place.
   struct Borrowed {
     std::size_t index = 0;
@@ -171,14 +170,14 @@ class Replica {
   void look_at_devices();
   // Until nothing of the last backward pass runs any more, if this thread is in none.
   void wait_for_pass() const;
-  // For what autograd calls.
-  std::unique_lock<std::mutex> exclusive();
+  std::unique_lock<std::mutex> exclusive();  // For what autograd calls.
   bool is_outgrown(std::size_t index) const;
   void notice_changes();
   void leave_bucket(std::size_t index);
   void refuse_unseen_changes();
   bool has_converted_buffers() const;
   bool synchronizes_buffers() const;
+  bool passes_may_differ() const;
   // Whether the places of gradients in buckets are lent to backward, which then writes them there.
   bool lends_places() const;
   bool runs_buffer_hook(BufferHookLocation location) const;
@@ -242,6 +241,7 @@ class Replica {
   std::vector<Borrowed> borrowed_;
   LowPrecision precision_;
   std::shared_ptr<BufferHook> buffer_hook_;
+  std::optional<WaitsInBackward> waits_;  // Set if the communication hook may wait in start().
   StepTimer timer_;
   StepStatistics last_step_;
   Duration spent_besides_{};  // On communication outside of reducer_, since the last step.
@@ -259,6 +259,7 @@ class Replica {
   bool is_on_cpu_ = true;              // All parameters.
   bool seen_ever_ = false;             // before_forward() has run at least once.
   bool seen_ = false;                  // before_forward() has run since the last step.
+  const void* began_in_ = nullptr;     // The backward_node() around the step's first forward().
   bool has_sync_batch_norm_ = false;   // The module.
   bool is_frozen_everywhere_ = false;  // All, on all ranks, since a step: passes are none then.
   bool outgrown_ = false;            // Some parameter or buffer is not what reducer_ was built for,

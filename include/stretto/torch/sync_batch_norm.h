@@ -13,6 +13,7 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/communicator/communicator.h"
+#include "stretto/torch/waits_in_backward.h"
 
 namespace stretto {
 
@@ -60,6 +61,7 @@ class SyncBatchNormImpl : public torch::nn::Module {
   std::optional<Duration> timeout_;
   std::int64_t features_;
   torch::nn::BatchNormOptions options_;
+  ddp::WaitsInBackward waits_;
 };
 TORCH_MODULE(SyncBatchNorm);
 

@@ -1,0 +1,28 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <atomic>
+
+namespace stretto::ddp {
+
+// Counts what may wait for other ranks while a backward pass runs: a member of layers of
+// SyncBatchNorm, and of models whose communication hooks do not finish early. If one rank waited in
+// one of them and another rank in another, neither would go on. Ranks that are threads of one
+// process count each other's: then hooks wait for the end of backward more often than they need to.
+class WaitsInBackward {
+ public:
+  WaitsInBackward() { count_.fetch_add(1, std::memory_order_relaxed); }
+  WaitsInBackward(const WaitsInBackward&) : WaitsInBackward() {}
+  WaitsInBackward& operator=(const WaitsInBackward&) = default;
+  ~WaitsInBackward() { count_.fetch_sub(1, std::memory_order_relaxed); }
+
+  // Of this process.
+  static int count() { return count_.load(std::memory_order_relaxed); }
+
+ private:
+  static inline std::atomic<int> count_ = 0;
+};
+
+}  // namespace stretto::ddp
