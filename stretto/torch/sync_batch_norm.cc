@@ -153,6 +153,7 @@ void SyncBatchNormImpl::set_communicator(std::shared_ptr<Communicator> own) {
 void SyncBatchNormImpl::track(const torch::Tensor& mean, const torch::Tensor& variance,
                               double count) {
   num_batches_tracked += 1;
+  if (count == 0) return;
   const double momentum = options_.momentum().has_value()
                               ? *options_.momentum()
                               : 1.0 / num_batches_tracked.item<double>();

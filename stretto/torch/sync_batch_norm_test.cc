@@ -3,7 +3,9 @@
 
 #include "stretto/torch/sync_batch_norm.h"
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 
@@ -50,6 +52,26 @@ TEST(SyncBatchNorm, IsBatchNormOfTheWholeBatch) {
     reference->eval();
     const auto other = torch::ones({2, 3, 1, 1});
     expect_close(model->forward(other), reference->forward(other), "evaluation");
+  });
+}
+
+TEST(SyncBatchNorm, ABatchThatIsEmptyOnAllRanksChangesNoRunningStatistics) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    for (const std::optional<double> momentum : {std::optional(0.1), std::optional<double>()}) {
+      const auto options = torch::nn::BatchNormOptions(3).momentum(momentum);
+      torch::nn::BatchNorm2d reference(options);
+      SyncBatchNorm model(communicator, 3, options);
+      for (const std::int64_t images : {4, 0, 4}) {
+        const auto whole = torch::arange(images * 3.0f).view({images, 3, 1, 1});
+        const auto expected = reference->forward(whole);
+        const auto first = images / kRanks * communicator.rank().value();
+        const auto output = model->forward(whole.narrow(0, first, images / kRanks));
+        expect_close(output, expected.narrow(0, first, images / kRanks), "output");
+        expect_close(model->running_mean, reference->running_mean, "running mean");
+        expect_close(model->running_var, reference->running_var, "running variance");
+        EXPECT_TRUE(model->num_batches_tracked.equal(reference->num_batches_tracked));
+      }
+    }
   });
 }
 
