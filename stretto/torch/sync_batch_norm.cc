@@ -123,22 +123,43 @@ struct Normalise : torch::autograd::Function<Normalise> {
 }  // namespace
 
 SyncBatchNormImpl::SyncBatchNormImpl(Communicator& communicator, std::int64_t features,
-                                     const torch::nn::BatchNormOptions& options)
-    : SyncBatchNormImpl(group_of_all(communicator), features, options) {}
+                                     const torch::nn::BatchNormOptions& settings)
+    : SyncBatchNormImpl(group_of_all(communicator), features, settings) {}
 
 SyncBatchNormImpl::SyncBatchNormImpl(std::shared_ptr<Communicator> own, std::int64_t features,
-                                     const torch::nn::BatchNormOptions& options)
-    : features_(features), options_(options) {
+                                     const torch::nn::BatchNormOptions& settings)
+    : options(settings) {
+  options.num_features(features);
   set_communicator(std::move(own));
-  if (options_.affine()) {
-    weight = register_parameter("weight", torch::ones({features}));
-    bias = register_parameter("bias", torch::zeros({features}));
+  SyncBatchNormImpl::reset();
+}
+
+void SyncBatchNormImpl::reset() {
+  const std::int64_t features = options.num_features();
+  if (options.affine()) {
+    weight = register_parameter("weight", torch::empty({features}));
+    bias = register_parameter("bias", torch::empty({features}));
   }
-  if (options_.track_running_stats()) {
-    running_mean = register_buffer("running_mean", torch::zeros({features}));
-    running_var = register_buffer("running_var", torch::ones({features}));
-    num_batches_tracked = register_buffer("num_batches_tracked", torch::zeros({}, torch::kLong));
+  if (options.track_running_stats()) {
+    running_mean = register_buffer("running_mean", torch::empty({features}));
+    running_var = register_buffer("running_var", torch::empty({features}));
+    num_batches_tracked = register_buffer("num_batches_tracked", torch::empty({}, torch::kLong));
   }
+  reset_parameters();
+}
+
+void SyncBatchNormImpl::reset_running_stats() {
+  if (!options.track_running_stats()) return;
+  running_mean.zero_();
+  running_var.fill_(1);
+  num_batches_tracked.zero_();
+}
+
+void SyncBatchNormImpl::reset_parameters() {
+  reset_running_stats();
+  if (!options.affine()) return;
+  torch::nn::init::ones_(weight);
+  torch::nn::init::zeros_(bias);
 }
 
 void SyncBatchNormImpl::set_communicator(Communicator& communicator) {
@@ -154,25 +175,24 @@ void SyncBatchNormImpl::track(const torch::Tensor& mean, const torch::Tensor& va
                               double count) {
   num_batches_tracked += 1;
   if (count == 0) return;
-  const double momentum = options_.momentum().has_value()
-                              ? *options_.momentum()
-                              : 1.0 / num_batches_tracked.item<double>();
+  const double momentum = options.momentum().has_value() ? *options.momentum()
+                                                         : 1.0 / num_batches_tracked.item<double>();
   const double unbiased = count > 1 ? count / (count - 1) : 1;
   running_mean.mul_(1 - momentum).add_(mean.to(running_mean), momentum);
   running_var.mul_(1 - momentum).add_((variance * unbiased).to(running_var), momentum);
 }
 
 torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
-  if (input.dim() < 2 || input.size(1) != features_) {
+  if (input.dim() < 2 || input.size(1) != options.num_features()) {
     refuse(
         "SyncBatchNorm takes inputs [N, {}, ...]; this one has {} dimensions or another number of "
         "channels",
-        features_, input.dim());
+        options.num_features(), input.dim());
   }
   if (!is_training()) {
-    const bool own_moments = !options_.track_running_stats();
+    const bool own_moments = !options.track_running_stats();
     return torch::batch_norm(input, weight, bias, running_mean, running_var, own_moments, 0,
-                             options_.eps(), false);
+                             options.eps(), false);
   }
   const torch::ScalarType dtype = input.scalar_type();
   if (dtype == torch::kHalf || dtype == torch::kBFloat16) {
@@ -183,12 +203,12 @@ torch::Tensor SyncBatchNormImpl::forward(const torch::Tensor& input) {
   {
     const torch::NoGradGuard no_grad;
     moments = moments_of_all(*group, input);
-    if (options_.track_running_stats()) track(moments.mean, moments.variance, moments.count);
+    if (options.track_running_stats()) track(moments.mean, moments.variance, moments.count);
   }
-  const torch::Tensor scale = (moments.variance + options_.eps()).rsqrt().to(input.options());
+  const torch::Tensor scale = (moments.variance + options.eps()).rsqrt().to(input.options());
   torch::Tensor output =
       Normalise::apply(input, moments.mean.to(input.options()), scale, moments.count, group);
-  if (!options_.affine()) return output;
+  if (!options.affine()) return output;
   return output * per_channel(weight, input) + per_channel(bias, input);
 }
 

@@ -62,7 +62,7 @@ TEST(SyncBatchNorm, ABatchThatIsEmptyOnAllRanksChangesNoRunningStatistics) {
       torch::nn::BatchNorm2d reference(options);
       SyncBatchNorm model(communicator, 3, options);
       for (const std::int64_t images : {4, 0, 4}) {
-        const auto whole = torch::arange(images * 3.0f).view({images, 3, 1, 1});
+        const auto whole = torch::arange(3 * images, torch::kFloat).view({images, 3, 1, 1});
         const auto expected = reference->forward(whole);
         const auto first = images / kRanks * communicator.rank().value();
         const auto output = model->forward(whole.narrow(0, first, images / kRanks));
@@ -328,6 +328,43 @@ TEST(SyncBatchNorm, AnExceptionInsideNoSyncOrWithAllFrozenIsTold) {
     for (auto& parameter : model->parameters()) parameter.set_requires_grad(false);
     ddp.forward(torch::ones({2, 2}).set_requires_grad(true)).sum().backward();
     expect_told(ddp, throws);
+  });
+}
+
+// Whose clone() makes its layers anew, and copies what they have.
+struct CloneableNormImpl : torch::nn::Cloneable<CloneableNormImpl> {
+  explicit CloneableNormImpl(std::shared_ptr<Communicator> own) : group(std::move(own)) { reset(); }
+  void reset() override { norm = register_module("norm", SyncBatchNorm(group, 2)); }
+  std::shared_ptr<Communicator> group;
+  SyncBatchNorm norm{nullptr};
+};
+
+TEST(SyncBatchNorm, ACloneHasItsValues) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const std::shared_ptr<Communicator> group = communicator.split({.color = 0});
+    const auto rank = static_cast<float>(communicator.rank().value());
+    const auto x = torch::tensor({{rank, 1.0f}, {3.0f, -rank}});
+    CloneableNormImpl model(group);
+    torch::nn::Sequential sequence(model.norm);
+    model.norm->forward(x);
+    const torch::NoGradGuard no_grad;
+    model.norm->weight.fill_(5);
+    const auto clone = std::dynamic_pointer_cast<CloneableNormImpl>(model.clone());
+    const auto of_sequence =
+        std::dynamic_pointer_cast<torch::nn::SequentialImpl>(sequence->clone());
+    SyncBatchNormImpl& second = of_sequence->at<SyncBatchNormImpl>(0);
+    for (SyncBatchNormImpl* const copy : {clone->norm.get(), &second}) {
+      EXPECT_TRUE(copy->weight.equal(model.norm->weight));
+      EXPECT_TRUE(copy->running_mean.equal(model.norm->running_mean));
+      EXPECT_TRUE(copy->num_batches_tracked.equal(model.norm->num_batches_tracked));
+      EXPECT_FALSE(copy->weight.is_same(model.norm->weight));
+    }
+    EXPECT_TRUE(second.forward(x).equal(model.norm->forward(x)));
+    second.reset_parameters();
+    EXPECT_TRUE(second.weight.equal(torch::ones({2})));
+    EXPECT_TRUE(second.running_var.equal(torch::ones({2})));
+    EXPECT_EQ(second.num_batches_tracked.item<std::int64_t>(), 0);
+    EXPECT_EQ(second.options.num_features(), 2);
   });
 }
 

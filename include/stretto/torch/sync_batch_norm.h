@@ -26,15 +26,21 @@ namespace stretto {
 //
 // It uses a communicator of its own: gradients that a DistributedDataParallel reduces in the same
 // backward pass may be ready before or after it, and not alike on all ranks.
-class SyncBatchNormImpl : public torch::nn::Module {
+//
+// A clone() shares the communicator, so all ranks must run the two in the same order.
+class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
  public:
   // Makes that communicator, of all ranks of `communicator`: collective, blocks.
   SyncBatchNormImpl(Communicator& communicator, std::int64_t features,
-                    const torch::nn::BatchNormOptions& options = torch::nn::BatchNormOptions(0));
+                    const torch::nn::BatchNormOptions& settings = torch::nn::BatchNormOptions(0));
   // The same with one that is there: layers of a model may share it, and nothing else may use it.
   // Not collective.
   SyncBatchNormImpl(std::shared_ptr<Communicator> own, std::int64_t features,
-                    const torch::nn::BatchNormOptions& options = torch::nn::BatchNormOptions(0));
+                    const torch::nn::BatchNormOptions& settings = torch::nn::BatchNormOptions(0));
+  // These three and `options` are as torch::nn::BatchNorm has them.
+  void reset() override;
+  void reset_running_stats();
+  void reset_parameters();
   torch::Tensor forward(const torch::Tensor& input);
   // From the next forward pass on it uses another communicator, as its constructors do; for who
   // goes on without a lost rank. Not while a forward or backward pass runs.
@@ -48,6 +54,7 @@ class SyncBatchNormImpl : public torch::nn::Module {
   // of a DistributedDataParallel around it.
   void abort(const std::string& reason) { communicator_->abort(reason); }
 
+  torch::nn::BatchNormOptions options;
   torch::Tensor weight;
   torch::Tensor bias;
   torch::Tensor running_mean;
@@ -59,8 +66,6 @@ class SyncBatchNormImpl : public torch::nn::Module {
 
   std::shared_ptr<Communicator> communicator_;
   std::optional<Duration> timeout_;
-  std::int64_t features_;
-  torch::nn::BatchNormOptions options_;
   ddp::WaitsInBackward waits_;
 };
 TORCH_MODULE(SyncBatchNorm);
