@@ -218,6 +218,11 @@ struct ReturningImpl : torch::nn::Module {
 using Pair = std::tuple<int, torch::Tensor>;
 using ByName = std::map<std::string, torch::Tensor>;
 using Perhaps = std::optional<std::vector<torch::Tensor>>;
+using Ordered = torch::OrderedDict<std::string, torch::Tensor>;
+using Dict = c10::Dict<std::string, torch::Tensor>;
+using List = torch::List<torch::Tensor>;
+static_assert(ddp::owns_tensors<Ordered>());
+static_assert(!ddp::owns_tensors<Dict>() && !ddp::owns_tensors<List>());  // Copies share it.
 template <>
 Pair ReturningImpl<Pair>::forward(const torch::Tensor& x, bool apart) {
   return {3, result(x, apart)};
@@ -230,10 +235,27 @@ template <>
 Perhaps ReturningImpl<Perhaps>::forward(const torch::Tensor& x, bool apart) {
   return std::vector{torch::Tensor(), result(x, apart)};
 }
+template <>
+Ordered ReturningImpl<Ordered>::forward(const torch::Tensor& x, bool apart) {
+  return {{"result", result(x, apart)}};
+}
+template <>
+Dict ReturningImpl<Dict>::forward(const torch::Tensor& x, bool apart) {
+  Dict by_name;
+  by_name.insert("result", result(x, apart));
+  return by_name;
+}
+template <>
+List ReturningImpl<List>::forward(const torch::Tensor& x, bool apart) {
+  return List({result(x, apart)});
+}
 
 torch::Tensor tensor_in(const Pair& pair) { return std::get<1>(pair); }
 torch::Tensor tensor_in(const ByName& by_name) { return by_name.at("result"); }
 torch::Tensor tensor_in(const Perhaps& perhaps) { return perhaps->back(); }
+torch::Tensor tensor_in(const Ordered& ordered) { return ordered["result"]; }
+torch::Tensor tensor_in(const Dict& by_name) { return by_name.at("result"); }
+torch::Tensor tensor_in(const List& list) { return list.get(0); }
 
 template <class Output>
 void expect_tensors_are_found() {
@@ -250,6 +272,16 @@ TEST(ReplicaSteps, TensorsAreFoundInWhatForwardReturns) {
   expect_tensors_are_found<Pair>();
   expect_tensors_are_found<ByName>();
   expect_tensors_are_found<Perhaps>();
+  expect_tensors_are_found<Ordered>();
+  expect_tensors_are_found<Dict>();
+  expect_tensors_are_found<List>();
+}
+
+TEST(ReplicaSteps, TensorsThatCopiesShareAreNotChanged) {
+  std::tuple<torch::Tensor, List, Dict> value(torch::ones({2}), List({torch::ones({2})}), Dict());
+  ddp::for_each_tensor(value, [](torch::Tensor& tensor) { tensor = torch::Tensor(); });
+  EXPECT_FALSE(std::get<0>(value).defined());
+  EXPECT_TRUE(std::get<List>(value).get(0).defined());
 }
 
 // A table of words whose gradient is sparse, of which nobody has been told.

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <iterator>
 #include <ranges>
 #include <tuple>
 #include <type_traits>
@@ -11,20 +12,44 @@
 
 #include <torch/torch.h>
 
-// Tensors in what forward() takes and returns: a tensor, a container, a pair or tuple, an optional,
-// or any of these inside of another.
+// Tensors in what forward() takes and returns: a tensor, a container (of libtorch, too), a pair or
+// tuple, an optional, or any of these inside of another.
 namespace stretto::ddp {
 
+// A range-based for takes more than std::ranges: c10::Dict has iterators that are none of these.
+template <class Value>
+concept Container = requires(Value& value) {
+  std::begin(value) != std::end(value);
+  *std::begin(value);
+};
+template <Container Value>
+using PartOf = decltype(*std::begin(std::declval<Value&>()));
+
+// What stands for an element: c10::List has a class for it, which converts to the element.
+template <class Part, class Iterator>
+concept StandsForElement = !std::is_same_v<Part, std::iter_value_t<Iterator>> &&
+                           std::is_convertible_v<Part, const std::iter_value_t<Iterator>&>;
+
+// Calls `function` with those that it takes: one that changes tensors with no constant ones.
 template <class Value, class Function>
 void for_each_tensor(Value& value, const Function& function) {
   using Plain = std::remove_const_t<Value>;
   if constexpr (std::is_same_v<Plain, torch::Tensor>) {
-    function(value);
-  } else if constexpr (std::ranges::input_range<Value>) {
-    using Part = std::remove_cvref_t<std::ranges::range_reference_t<Value>>;
-    if constexpr (!std::is_same_v<Part, Plain>) {  // As a path is, which is made of paths.
+    if constexpr (std::is_invocable_v<const Function&, Value&>) function(value);
+  } else if constexpr (Container<Value>) {
+    using Part = std::remove_cvref_t<PartOf<Value>>;
+    using Iterator = decltype(std::begin(value));
+    if constexpr (StandsForElement<Part, Iterator>) {
+      for (auto&& part : value) {
+        const std::iter_value_t<Iterator>& whole = part;
+        for_each_tensor(whole, function);
+      }
+    } else if constexpr (!std::is_same_v<Part, Plain>) {  // As a path is, which is made of paths.
       for (auto&& part : value) for_each_tensor(part, function);
     }
+  } else if constexpr (requires { value.key(), value.value(); }) {  // In a dictionary of libtorch.
+    auto&& part = value.value();
+    for_each_tensor(part, function);
   } else if constexpr (requires { std::tuple_size<Plain>::value; }) {
     std::apply([&](auto&... part) { (for_each_tensor(part, function), ...); }, value);
   } else if constexpr (requires { value.has_value(), *value; }) {
@@ -46,13 +71,15 @@ constexpr bool owns_tensors() {
     return true;
   } else if constexpr (std::is_reference_v<Value> || std::is_const_v<Value>) {
     return false;
-  } else if constexpr (std::ranges::input_range<Value>) {
-    using Part = std::remove_reference_t<std::ranges::range_reference_t<Value>>;
+  } else if constexpr (Container<Value>) {
+    using Part = std::remove_reference_t<PartOf<Value>>;
     if constexpr (std::ranges::view<Value> || std::is_same_v<std::remove_const_t<Part>, Value>) {
       return false;
     } else {
       return owns_tensors<Part>();
     }
+  } else if constexpr (requires(Value & value) { value.key(), value.value(); }) {
+    return owns_tensors<std::remove_reference_t<decltype(std::declval<Value&>().value())>>();
   } else if constexpr (requires { std::tuple_size<Value>::value; }) {
     return any_owns_tensors<Value>(std::make_index_sequence<std::tuple_size_v<Value>>());
   } else if constexpr (requires(Value & value) { value.has_value(), *value; }) {
