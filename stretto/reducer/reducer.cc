@@ -268,7 +268,7 @@ void Reducer::end_bucket(std::size_t index) {
   } catch (const std::exception& error) {
     Status failure = status_of(StatusCode::aborted,
                                "what follows the reduction of bucket {} of {} has failed: {}",
-                               index, buckets_.size(), error.what());
+                               index, buckets_.size(), first_line(error.what()));
     if (bucket_failure_.ok()) communicator_.abort(std::string(failure.message()));
     note(std::move(failure));
   }

@@ -135,7 +135,7 @@ bool Reducer::rebuild() {
   try {
     moved = form_buckets(order);
   } catch (const std::exception& error) {
-    give_up(fmt::format("its buckets cannot be formed anew: {}", error.what()));
+    give_up(fmt::format("its buckets cannot be formed anew: {}", first_line(error.what())));
     throw;
   }
   order_.planned_hash = hash_of(order);

@@ -33,13 +33,16 @@ Status Reducer::explained(const Status& status) const {
           status.rank()};
 }
 
+// Of what an exception says: libtorch's go on with a stack.
+std::string Reducer::first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 void Reducer::abandon_step(const std::string& reason) {
   if (failed_.load(std::memory_order_acquire)) return;
   const int rank = communicator_.rank().value();
   const std::string why =
       reason.empty()
           ? fmt::format("what was thrown, only rank {} itself can say: see its output", rank)
-          : reason.substr(0, reason.find('\n'));  // Of libtorch's, the rest is a stack.
+          : first_line(reason);
   give_up(
       fmt::format("an exception ended the backward pass of rank {} when {} of {} gradients were "
                   "ready; {}",

@@ -25,6 +25,11 @@ std::string list_text(at::IntArrayRef numbers) {
   return text.str();
 }
 
+std::string text_of(const std::exception& error) {
+  const auto* const of_libtorch = dynamic_cast<const c10::Error*>(&error);
+  return of_libtorch != nullptr ? of_libtorch->what_without_backtrace() : error.what();
+}
+
 void check_described_alike(Communicator& communicator, const Status& refusal,
                            reducer::ReplicaItem options, std::vector<reducer::ReplicaItem> items,
                            const std::optional<Duration>& timeout) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ std::vector<torch::Tensor> distinct(std::vector<torch::Tensor> tensors);
 
 // A shape, or strides.
 std::string list_text(at::IntArrayRef numbers);
+
+// What an exception says: of libtorch's, without the stack that follows.
+std::string text_of(const std::exception& error);
 
 // Why this rank cannot use what it has been given: what `check` throws. Ok: it can.
 template <class Check>

@@ -181,7 +181,7 @@ std::unique_ptr<Reducer> Replica::make_reducer(const std::vector<NamedTensor>& p
       reducer_->give_up("rank " + std::to_string(communicator_.rank().value()) +
                         " could not begin to reduce other gradients, and its model cannot be "
                         "trained any more: " +
-                        error.what());
+                        text_of(error));
     }
     throw;
   }

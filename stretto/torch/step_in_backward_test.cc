@@ -188,6 +188,27 @@ TEST(StepInBackward, SeveralOptimizersStepTheirOwnParameters) {
   });
 }
 
+// Cannot step.
+struct Stuck : torch::optim::SGD {
+  using SGD::SGD;
+  torch::Tensor step(LossClosure) override {
+    TORCH_CHECK(false, "stuck");
+    return {};
+  }
+};
+
+TEST(StepInBackward, WhatAnOptimizerThrowsIsToldWithoutItsStack) {
+  run_ranks(1, [](Communicator& communicator) {
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator);
+    Stuck optimizer(model->parameters(), 0.1);
+    ddp.step_in_backward(optimizer);
+    const auto text = message_of<Aborted>([&] { loss_of(ddp, global_batch(0)).backward(); });
+    expect_contains(text, "has failed: stuck");
+    EXPECT_EQ(text.find("frame #"), std::string::npos) << text;
+  });
+}
+
 // Whose second layer computes with the last one's weight, and hands no gradient to it.
 struct ReadTwiceImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {

@@ -19,6 +19,7 @@
 #include "stretto/communicator/all_gather_value.h"
 #include "stretto/reducer/step_report.h"
 #include "stretto/torch/optimizer_parts.h"
+#include "stretto/torch/parameters.h"
 #include "stretto/torch/replica.h"
 
 namespace stretto::ddp {
@@ -292,7 +293,7 @@ void Replica::save_state(const std::string& path,
     std::filesystem::rename(file + ".part", file);
   } catch (const std::exception& error) {
     throw SystemError(
-        Status(StatusCode::system, "cannot write the state to '" + file + "': " + error.what()));
+        Status(StatusCode::system, "cannot write the state to '" + file + "': " + text_of(error)));
   }
 }
 
@@ -309,7 +310,7 @@ void Replica::load_state(const std::string& path,
                        options_.communication_hook->name(), device_of(parameters_), *module_,
                        optimizers);
   } catch (const std::exception& error) {
-    own = Status(StatusCode::invalid_argument, error.what()).with_context(context);
+    own = Status(StatusCode::invalid_argument, text_of(error)).with_context(context);
   }
   agree_on_state(own, describe_state(saved.gradients, saved.order));
   try {
@@ -318,7 +319,7 @@ void Replica::load_state(const std::string& path,
   } catch (const Error& error) {
     own = error.status().with_context(context);
   } catch (const std::exception& error) {
-    own = Status(StatusCode::invalid_argument, error.what()).with_context(context);
+    own = Status(StatusCode::invalid_argument, text_of(error)).with_context(context);
   }
   agree_on_state(own, saved.gradients);
   owes_verification_ = true;

@@ -215,7 +215,13 @@ TEST_F(SavedState, ThatDoesNotFitIsRefused) {
       return message_of<InvalidArgument>([&] { ddp.load_state(path, optimizer); });
     };
     expect_contains(load(path_), "it was written by a job of 2 ranks, and this one has 1");
-    expect_contains(load(path_ + "_nothing"), "cannot load the state in '");
+    const auto expect_no_stack = [](const std::string& text, const char* part) {
+      expect_contains(text, part);
+      EXPECT_EQ(text.find("frame #"), std::string::npos) << text;
+    };
+    expect_no_stack(load(path_ + "_nothing"), "cannot load the state in '");
+    expect_no_stack(message_of<SystemError>([&] { ddp.save_state(path_ + "/none", optimizer); }),
+                    "cannot write the state to '");
   });
   run_ranks(kRanks, [&](Communicator& communicator) {
     Net model = net();

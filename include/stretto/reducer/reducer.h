@@ -244,6 +244,7 @@ class Reducer {
   void record_step(TimePoint begin, TimePoint end);
   void reset_step();
   std::vector<std::string> names() const;
+  static std::string first_line(const std::string& text);
   void fail(Status status);
   void tell_others(const Status& failure);
   void throw_if_failed() const;
