@@ -37,11 +37,11 @@ thorough = unittest.skipUnless(
 )
 
 
-def random_by_seed() -> random.Random:
-    """Numbers by STRETTO_SEED, as tests in C++ draw them: ./dev sets it."""
+def random_by_seed(test: str) -> random.Random:
+    """Numbers by STRETTO_SEED, others for each test: ./dev sets it."""
     seed = os.environ.get("STRETTO_SEED") or random.randrange(1 << 30)
     print(f"STRETTO_SEED={seed} draws the same again")
-    return random.Random(int(seed))
+    return random.Random(f"{seed} {test}")
 
 
 def refusal(call: Callable[[], object]) -> str:

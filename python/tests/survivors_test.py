@@ -83,7 +83,7 @@ def train_and_survive(member: int, victim: int, last_step: int, delay: float) ->
 
 class SurvivorsTest(unittest.TestCase):
     def test_training_goes_on_with_those_who_are_left(self) -> None:
-        draw = ranks.random_by_seed()
+        draw = ranks.random_by_seed(self.id())
         victim, last_step = draw.randrange(SIZE), draw.randrange(100, STEPS - 100)
         delay = draw.uniform(0, 0.003)
         print(f"rank {victim} is killed {delay * 1e3:.1f} ms into step {last_step}")
@@ -107,7 +107,7 @@ class SurvivorsTest(unittest.TestCase):
 
     def test_a_launcher_starts_all_again(self) -> None:
         program = pathlib.Path(__file__).with_name("restart_program.py")
-        draw = ranks.random_by_seed()
+        draw = ranks.random_by_seed(self.id())
         victim, step = draw.randrange(SIZE), draw.randrange(100, RESTARTED_STEPS - 100)
         delay = draw.uniform(0, 0.003)
         print(f"rank {victim} is killed {delay * 1e3:.1f} ms into step {step}")

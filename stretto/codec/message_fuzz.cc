@@ -18,12 +18,14 @@
 #include "stretto/codec/header.h"
 #include "stretto/codec/index_set.h"
 #include "stretto/codec/rows.h"
+#include "stretto/codec/whole_codec.h"
 
 namespace {
 
 using namespace stretto;
 
 constexpr std::size_t kCount = 300;
+constexpr std::size_t kLongCount = codec::kSection + kCount;
 
 const std::vector<std::shared_ptr<const Codec>>& codecs() {
   static const std::vector<std::shared_ptr<const Codec>> all = {
@@ -72,6 +74,28 @@ void mend(const Codec& codec, std::vector<std::byte>& message) {
     std::memcpy(message.data(), &header, sizeof(header));
     const auto length = codec.decode_add(message, {}, scratch, sums);
     if (length.ok() && length.value() != bytes) std::abort();
+  }
+}
+
+// Of codecs that have sections: the bytes as the payload of a message of several.
+void add_by_sections(const Codec& codec, std::span<const std::byte> bytes) {
+  const auto length = codec.message_bytes(kLongCount, 0);
+  if (codec.section() == 0 || !length) return;
+  std::vector<float> carry(kLongCount), sums(kLongCount);
+  codec::Scratch scratch;
+  std::vector<std::byte> message;
+  codec.encode({carry, sums, {}}, scratch, message);
+  codec::Header header;
+  std::memcpy(&header, message.data(), sizeof(header));
+  for (std::size_t i = sizeof(header); i < message.size(); ++i) {
+    if (!bytes.empty()) message[i] = bytes[(i - sizeof(header)) % bytes.size()];
+  }
+  codec::seal(header, message);
+  const auto checked = codec.check(message, {}, scratch, kLongCount);
+  if (!checked.ok() || checked.value() != *length) std::abort();
+  for (std::size_t first = 0; first < kLongCount; first += codec.section()) {
+    const std::size_t count = std::min(codec.section(), kLongCount - first);
+    codec.add_section(message, kLongCount, first, std::span(sums).subspan(first, count));
   }
 }
 
@@ -124,5 +148,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (length.ok() && length.value() > bytes.size()) std::abort();
   std::vector<std::byte> message(bytes.begin(), bytes.end());
   if (data[0] >= 128) mend(codec, message);
+  if (data[0] >= 192) add_by_sections(codec, bytes);
   return 0;
 }

@@ -11,7 +11,8 @@
 
 namespace stretto::codec {
 
-// Of one_bit(), which has written them so since it is there; whole blocks of all others.
+// Elements of a section. The layout of one_bit()'s messages rests on it, so it must not change; it
+// is a multiple of the blocks of int8().
 inline constexpr std::size_t kSection = std::size_t{64} * kernel::kOneBitBlock;
 
 // Something of every element, so messages need no indices.

@@ -37,7 +37,7 @@ namespace {
 // Where each rank has a core, a yield that takes long has given it to another program, for a slice
 // of milliseconds in which the peer may long have come. A sleeper is woken in the midst of a slice.
 // So nobody yields for a while then, which bounds what is lost to a tenth.
-constexpr int kSpins = 400;           // Idle turns: no longer with many ranks on other hosts.
+constexpr int kSpins = 400;           // Idle turns, of which ranks on other hosts make none longer.
 constexpr int kSpinsBeforeNote = 10;  // Shorter waits do without.
 constexpr std::chrono::microseconds kLongYield(700);
 constexpr int kSleepOnlyTimes = 10;  // As long as that yield.
@@ -243,16 +243,15 @@ void Engine::check_deadlines() {
 bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   waiters_.fetch_add(1, std::memory_order_relaxed);
   EngineLock held(*this);
-  bool finished = false;
-  {
-    const ScopeExit leave([this] { waiters_.fetch_sub(1, std::memory_order_relaxed); });
-    finished = drive_locked(held, done, deadline);
-  }
-  // The progress thread may be waiting for waiters to leave. Whoever still waits sees to it later,
-  // with the lock as here, and so does whoever submits: no work is left that it has not heard of.
-  if (background_drives()) wake_background_ = true;
-  wake_sleepers_ = true;  // The event that ended this may have been another sleeper's as well.
-  return finished;
+  const ScopeExit leave([&]() STRETTO_UNCHECKED_LOCKING {
+    if (!held.owns_lock()) held.lock();  // After an exception.
+    waiters_.fetch_sub(1, std::memory_order_relaxed);
+    // The progress thread may be waiting for waiters to leave. Whoever still waits sees to it
+    // later, with the lock as here, and so does whoever submits: it hears of all work that is left.
+    if (background_drives()) wake_background_ = true;
+    wake_sleepers_ = true;  // The event that ended this may have been another sleeper's as well.
+  });
+  return drive_locked(held, done, deadline);
 }
 
 bool Engine::drive_locked(EngineLock& held, const std::function<bool()>& done, Deadline deadline) {

@@ -120,7 +120,9 @@ Status check(const Reduction& reduction) {
 // were just read: non-temporal stores would save nothing, and measure down to half the speed.
 bool is_in_place(const Reduction& reduction) {
   const std::span<const Input> inputs = reduction.inputs;
-  std::size_t next = 0;  // Ranks come in one order, or in a rotation of it: no search for each.
+  // Outputs mostly come in the order of the inputs, begun anywhere: the next one is looked at
+  // first.
+  std::size_t next = 0;
   return std::all_of(reduction.outputs.begin(), reduction.outputs.end(), [&](const void* output) {
     if (inputs[next].data != output) {
       const auto found = std::find_if(inputs.begin(), inputs.end(),

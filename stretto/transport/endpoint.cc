@@ -273,9 +273,11 @@ std::size_t Endpoint::half_forgotten_groups() const {
 // descriptors, after a call that concerns them (to send, to receive, to tell), after each look at
 // the connections (check_contacts), which may find what made no event, and for as long as
 // Peer::needs_progress() says so: always where memory is shared, since what comes there makes no
-// event. A peer that had something to do in Peer::progress() and were not due would wait for ever.
-// So whatever is added there is added to needs_progress(), too, and whoever calls a function of a
-// Peer that gives it something to do makes it due.
+// event. A peer that had something to do in Peer::progress() and were not due would wait until the
+// next look at the connections, 50 ms or more in each exchange: slow, and no failure of a test of
+// whole jobs. So whatever is added there is added to needs_progress(), too, whoever calls a
+// function of a Peer that gives it something to do makes it due, and endpoint_test.cc tests each of
+// these.
 
 bool Endpoint::progress() {
   bool moved = false;

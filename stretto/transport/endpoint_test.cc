@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,7 +38,7 @@ class EventLink final : public FakeLink {
   }
   Result<std::size_t> read(ByteSpan into) override {
     Result<std::size_t> given = FakeLink::read(into);
-    if (!FakeLink::readable()) told_ = false;
+    if (!given.ok() || !FakeLink::readable()) told_ = false;
     return given;
   }
   // Finds what made no event.
@@ -73,7 +74,7 @@ class DuePeersTest : public ::testing::Test {
   explicit DuePeersTest(std::unique_ptr<DataPlane> plane = nullptr) : plane_(std::move(plane)) {}
 
   void SetUp() override {
-    Endpoint::Parts parts{.rank = 0, .data_plane = std::move(plane_)};
+    Endpoint::Parts parts{.rank = 0, .data_plane = std::move(plane_), .farewell_time = {}};
     parts.links = RankVector<std::unique_ptr<Link>>(kRanks);
     parts.processes = RankVector<ProcessHandle>(kRanks);
     parts.processes[kProcess] = process_;
@@ -225,9 +226,12 @@ TEST_F(DuePeersTest, TheLauncherIsAskedUntilItTells) {
   listener_.obituary = "";
   links_[64]->ended = true;
   links_[64]->make_event();
+  endpoint_->progress();
+  EXPECT_TRUE(endpoint_->awaits_obituary());
   for (int turn = 0; turn < 3; ++turn) {
+    const std::size_t before = listener_.obituaries_asked.size();
     endpoint_->progress();
-    EXPECT_TRUE(endpoint_->awaits_obituary());
+    EXPECT_GT(listener_.obituaries_asked.size(), before);
   }
   listener_.obituary = "killed";
   EXPECT_TRUE(endpoint_->progress());
@@ -261,8 +265,12 @@ TEST_F(DuePeersTest, AConflictIsFoundAsLongAsItsMessageWaits) {
 class DueProcessTest : public DuePeersTest {
  protected:
   DueProcessTest() : child_(::fork()) {
+    if (child_ == 0) ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // If the test crashes.
     while (child_ == 0) ::pause();
+  }
+  void SetUp() override {
     process_ = ProcessHandle::of_number(child_).or_throw();
+    DuePeersTest::SetUp();
   }
   ~DueProcessTest() override { kill(); }
 

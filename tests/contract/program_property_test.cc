@@ -45,7 +45,8 @@ class RandomPrograms : public ::testing::TestWithParam<std::tuple<int, RankMaker
 
 TEST_P(RandomPrograms, EqualTheSerialOracle) {
   const auto& [size, maker] = GetParam();
-  // Which rapidcheck reads at its first check.
+  // Which rapidcheck reads at its first check only: of suites that run in one process, the
+  // RC_PARAMS that a failure prints repeats it.
   ::setenv("RC_PARAMS", ("seed=" + std::to_string(draw_seed())).c_str(), /*replace=*/0);
   EXPECT_TRUE(rc::check([&, size = size, &make = maker.make] {
     const auto program = *rc::gen::container<std::vector<ProgramStep>>(step_generator());
