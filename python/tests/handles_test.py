@@ -42,6 +42,44 @@ class HandlesTest(unittest.TestCase):
 
         ranks.with_group(body)
 
+    def test_who_waits_finds_callbacks_have_returned(self) -> None:
+        """They may change the results, as with Gloo."""
+
+        def look(work: dist.Work) -> None:
+            while not work.is_completed():
+                time.sleep(0.001)
+
+        def body(rank: int, size: int) -> None:
+            for wait in (dist.Work.wait, look):
+                reduced = torch.ones(1 << 16)
+                if rank == 1:
+                    time.sleep(0.1)  # So that rank 0 has its future while this is in flight.
+                work = dist.all_reduce(reduced, async_op=True)
+                work.get_future().then(lambda f: (time.sleep(0.3), f.value()[0].div_(size)))
+                wait(work)
+                assert reduced[0] == 1, reduced
+            received, seen = torch.zeros(1), []
+            begun, looked = threading.Event(), threading.Event()
+            if rank == 1:
+                time.sleep(0.1)
+                return dist.send(torch.ones(1), 0)
+            work = dist.irecv(received, 1)
+
+            def double(_: object) -> None:
+                begun.set()
+                looked.wait()
+                seen.extend(received.mul_(2).tolist())
+
+            work.get_future().then(double)
+            begun.wait()
+            told = ranks.failure(lambda: work.wait(datetime.timedelta(milliseconds=20)))
+            assert "'s callbacks have not ended within the 20 ms" in told, told
+            assert not work.is_completed() and len(work.result()) == 1
+            looked.set()
+            assert work.wait() and seen == [2]
+
+        ranks.with_group(body)
+
     def test_asking_for_a_future_does_not_block(self) -> None:
         """Not even while other threads wait for the same operation."""
 
@@ -193,7 +231,7 @@ class HandlesTest(unittest.TestCase):
             future = work.get_future()
             future.then(lambda _: time.sleep(0.5))
             future.wait()
-            assert work.wait() and work._source_rank() == 1
+            assert work._source_rank() == 1 and work.wait()
 
         ranks.with_group(body)
 

@@ -24,6 +24,8 @@
 namespace stretto::c10d_backend {
 namespace {
 
+constexpr std::chrono::microseconds kNap(100);  // Between looks at what wakes nobody.
+
 using c10::ivalue::Future;
 
 // Those that a future has to know by which tensors get to a program.
@@ -45,8 +47,6 @@ std::optional<c10::Stream> stream_of_events(const Future& future,
   return std::nullopt;
 }
 
-c10::TypePtr list_of_tensors() { return c10::ListType::create(c10::TensorType::get()); }
-
 ::c10d::WorkResult result_of(const Status& status) {
   if (status.ok()) return ::c10d::WorkResult::SUCCESS;
   return status.code() == StatusCode::timeout ? ::c10d::WorkResult::TIMEOUT
@@ -61,9 +61,11 @@ std::optional<std::vector<at::Tensor>> inputs_for_profiler(at::TensorList inputs
 thread_local bool is_in_callback = false;
 
 // The program's callbacks may throw, and whoever calls them is in the middle of something else.
-void call(const Continuation& callback, const Status& status) {
+// It is freed as a part of the call: what it owns may be Python's, and wait as well.
+void call(Continuation callback, const Status& status) {
   const bool was_in_callback = std::exchange(is_in_callback, true);
   call_back(callback, status);
+  callback = nullptr;
   is_in_callback = was_in_callback;
 }
 
@@ -101,10 +103,13 @@ void InFlight::Outcome::end(const Status& how) {
     freed = std::move(buffers);
     due = std::move(callbacks);
     ended = true;
+    called_back = due.empty();
   }
-  if (!due.empty()) Driver::before_callbacks();
+  if (due.empty()) return;
+  Driver::before_callbacks();
   // Each goes when it has been called: the next may wait for what it owns to go.
-  for (Continuation& callback : due) call(std::exchange(callback, nullptr), status);
+  for (Continuation& callback : due) call(std::move(callback), status);
+  called_back = true;
 }
 
 InFlight::InFlight(stretto::Work work, at::TensorList outputs,
@@ -175,10 +180,19 @@ void InFlight::end_beside_others() {
   if (const auto lock = lock_beside_others(Deadline())) outcome_->end(work_.wait_status());
 }
 
+// They may wait for other operations, which this thread moves along.
+bool InFlight::wait_for_callbacks(const Deadline& deadline) {
+  while (!has_called_back() && !must_not_block()) {
+    if (deadline.passed()) return false;
+    poll_group();
+    std::this_thread::sleep_for(kNap);
+  }
+  return true;
+}
+
 bool InFlight::must_not_block() const { return is_in_callback || mutex_.is_mine(); }
 
 std::unique_lock<InFlight::WaitMutex> InFlight::lock_beside_others(const Deadline& deadline) {
-  constexpr std::chrono::microseconds kNap(100);
   std::unique_lock lock(mutex_, std::defer_lock);
   while (!has_ended() && !lock.try_lock() && !deadline.passed()) {
     poll_group();
@@ -206,7 +220,7 @@ void InFlight::then(Continuation callback) {
     const MutexLock guard(outcome_->mutex);
     if (!has_ended()) return outcome_->callbacks.push_back(std::move(callback));
   }
-  call(callback, status());
+  call(std::move(callback), status());
 }
 
 void Shared::note_failure(const Status& status) {
@@ -263,9 +277,9 @@ WorkStretto::~WorkStretto() {
 }
 
 bool WorkStretto::isCompleted() {
-  if (operation_->has_ended()) return true;
+  if (operation_->has_called_back()) return true;
   const WithoutGil without_gil;
-  return operation_->try_end();
+  return operation_->try_end() && operation_->wait_for_callbacks(Deadline::after({}));
 }
 
 bool WorkStretto::isSuccess() const { return operation_->has_ended() && operation_->status().ok(); }
@@ -283,7 +297,8 @@ int WorkStretto::sourceRank() const {
 }
 
 std::vector<at::Tensor> WorkStretto::result() {
-  TORCH_CHECK(isCompleted(), "the operation has not ended; call wait() before result()");
+  TORCH_CHECK(operation_->has_ended() || isCompleted(),
+              "the operation has not ended; call wait() before result()");
   return {operation_->results.begin(), operation_->results.end()};
 }
 
@@ -292,9 +307,10 @@ bool WorkStretto::wait(std::chrono::milliseconds timeout) {
     wait_until(Deadline::after(duration_of(timeout)), timeout);
     return true;
   }
-  if (!operation_->has_ended()) {
+  if (!operation_->has_called_back()) {
     const WithoutGil without_gil;
     operation_->end();
+    operation_->wait_for_callbacks(Deadline());
   }
   end_wait();
   return true;
@@ -303,11 +319,13 @@ bool WorkStretto::wait(std::chrono::milliseconds timeout) {
 void WorkStretto::wait_until(const Deadline& deadline, std::chrono::milliseconds timeout) {
   {
     const WithoutGil without_gil;
-    if (!operation_->end_within(deadline.remaining())) {
+    if (!operation_->end_within(deadline.remaining()) ||
+        !operation_->wait_for_callbacks(deadline)) {
       throw_for_torch(status_of(
           StatusCode::timeout,
-          "rank {}: {}#{} has not ended within the {} ms for which wait() was to wait; it goes on",
-          rank_, operation_->operation, operation_->number, timeout.count()));
+          "rank {}: {}#{}{} not ended within the {} ms for which wait() was to wait; that goes on",
+          rank_, operation_->operation, operation_->number,
+          operation_->has_ended() ? "'s callbacks have" : " has", timeout.count()));
     }
   }
   end_wait();
@@ -360,14 +378,15 @@ c10::intrusive_ptr<Future> WorkStretto::getFuture() {
   const WithoutGil without_gil;  // Before the lock: who waits for it must not hold the GIL.
   const MutexLock lock(future_mutex_);
   if (future_ != nullptr) return future_;
-  future_ = make_future(list_of_tensors(), [results = at::TensorList(operation_->results).vec()](
-                                               Future& future, const Status& status) {
-    if (status.ok()) {
-      future.markCompleted(c10::IValue(results));
-    } else {
-      future.setError(exception_for_torch(status));
-    }
-  });
+  future_ = make_future(
+      c10::ListType::ofTensors(),
+      [results = at::TensorList(operation_->results).vec()](Future& future, const Status& status) {
+        if (status.ok()) {
+          future.markCompleted(c10::IValue(results));
+        } else {
+          future.setError(exception_for_torch(status));
+        }
+      });
   return future_;
 }
 
@@ -383,116 +402,5 @@ float WorkStretto::getDuration() const {
 }
 
 uint64_t WorkStretto::getSequencenumber() const { return operation_->number; }
-
-void CoalescedWork::add(c10::intrusive_ptr<WorkStretto> part) {
-  // Not what a graph captures, for which streams are still to wait.
-  while (!parts_.empty() && parts_.front()->isSuccess() &&
-         !parts_.front()->operation().is_captured) {
-    forget(*parts_.front());
-    parts_.pop_front();
-  }
-  number_ = part->getSequencenumber();
-  parts_.push_back(std::move(part));
-}
-
-void CoalescedWork::forget(WorkStretto& part) {
-  longest_ms_ = std::max(longest_ms_, part.getDuration());
-  const std::optional<c10::Stream>& stream = part.operation().stream;
-  if (stream && std::find(streams_.begin(), streams_.end(), *stream) == streams_.end()) {
-    streams_.push_back(*stream);
-  }
-  std::erase_if(results_, [](const WeakTensor& each) { return each.expired(); });
-  for (const at::Tensor& tensor : part.result()) {
-    const WeakTensor weak(tensor.getIntrusivePtr());
-    if (std::find(results_.begin(), results_.end(), weak) == results_.end()) {
-      results_.push_back(weak);
-    }
-  }
-}
-
-std::vector<at::Tensor> CoalescedWork::forgotten_results() const {
-  std::vector<at::Tensor> tensors;
-  for (const WeakTensor& each : results_) {
-    if (auto held = each.lock()) tensors.emplace_back(std::move(held));
-  }
-  return tensors;
-}
-
-bool CoalescedWork::isCompleted() {
-  bool all = true;
-  for (const auto& part : parts_) all = part->isCompleted() && all;
-  return all;
-}
-
-bool CoalescedWork::isSuccess() const {
-  return std::all_of(parts_.begin(), parts_.end(),
-                     [](const auto& part) { return part->isSuccess(); });
-}
-
-std::exception_ptr CoalescedWork::exception() const {
-  for (const auto& part : parts_) {
-    if (const std::exception_ptr failure = part->exception()) return failure;
-  }
-  return nullptr;
-}
-
-std::vector<at::Tensor> CoalescedWork::result() {
-  std::vector<at::Tensor> all = forgotten_results();
-  for (const auto& part : parts_) {
-    for (at::Tensor& tensor : part->result()) all.push_back(std::move(tensor));
-  }
-  return all;
-}
-
-bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
-  for (const c10::Stream& each : streams_) let_wait(current_stream(each.device()), each);
-  if (timeout <= kNoTimeout) {
-    for (const auto& part : parts_) part->wait();
-    return true;
-  }
-  const Deadline deadline = Deadline::after(duration_of(timeout));
-  for (const auto& part : parts_) part->wait_until(deadline, timeout);
-  return true;
-}
-
-float CoalescedWork::getDuration() const {
-  float longest = longest_ms_;
-  for (const auto& part : parts_) longest = std::max(longest, part->getDuration());
-  return longest;
-}
-
-void CoalescedWork::abort() {
-  if (!parts_.empty()) parts_.front()->abort();
-}
-
-c10::intrusive_ptr<Future> CoalescedWork::getFuture() {
-  c10::List<c10::intrusive_ptr<Future>> futures(c10::FutureType::create(list_of_tensors()));
-  for (const auto& part : parts_) futures.push_back(part->getFuture());
-  return c10::collectAll(futures)->then(
-      [forgotten = forgotten_results()](Future& all) {
-        std::vector<at::Tensor> tensors = forgotten;
-        for (const c10::IValue& part : all.value().toListRef()) {
-          for (const at::Tensor& tensor : part.toFuture()->value().toTensorVector()) {
-            tensors.push_back(tensor);
-          }
-        }
-        return c10::IValue(std::move(tensors));
-      },
-      list_of_tensors());
-}
-
-c10::intrusive_ptr<Future> CoalescedWork::getFutureResult() {
-  c10::List<c10::intrusive_ptr<Future>> futures(c10::FutureType::create(c10::IntType::get()));
-  for (const auto& part : parts_) futures.push_back(part->getFutureResult());
-  return c10::collectAll(futures)->then(
-      [](Future& all) {
-        auto first_failure = static_cast<int64_t>(::c10d::WorkResult::SUCCESS);
-        for (const c10::IValue& part : all.value().toListRef()) {
-          if (first_failure == 0) first_failure = part.toFuture()->value().toInt();
-        }
-        return c10::IValue(first_failure);
-      },
-      c10::IntType::get());
-}
 
 }  // namespace stretto::c10d_backend

@@ -74,6 +74,9 @@ class InFlight {
   // As end(), but never blocks on the lock, whose holder may be in a callback that waits for this
   // operation: makes progress until the operation has ended or the lock is free.
   void end_beside_others();
+  // Once it has ended: waits until callbacks that it had by then have returned. False: they have
+  // not when time is up. Who may be in such a callback, or be waited for by one, does not wait.
+  bool wait_for_callbacks(const Deadline& deadline);
   // Runs `callback` once when the operation has ended; on which thread, see Work::add_callback().
   // Does not block, whoever waits. What the callback throws is logged.
   void then(Continuation callback);
@@ -82,6 +85,7 @@ class InFlight {
   Status let_wait(const c10::Stream& waiting);
   // Once it has ended, which its callbacks see, too:
   bool has_ended() const { return outcome_ == nullptr || outcome_->ended; }
+  bool has_called_back() const { return outcome_ == nullptr || outcome_->called_back; }
   Status status() const { return outcome_ == nullptr ? Status() : outcome_->status; }
   Duration duration() const { return outcome_ == nullptr ? Duration::zero() : outcome_->duration; }
   // Of a receive, whose message it was. Waits while another thread calls callbacks. Called in one,
@@ -103,6 +107,7 @@ class InFlight {
     Status status;
     Duration duration = Duration::zero();
     std::atomic<bool> ended = false;
+    std::atomic<bool> called_back = false;  // Of the callbacks above, all have returned.
   };
 
   // Held by the one thread that waits. That calls callbacks of other operations meanwhile, in which
@@ -190,6 +195,8 @@ class WorkStretto final : public ::c10d::Work {
   int sourceRank() const override;
   std::vector<at::Tensor> result() override;
   void synchronize() override { wait(); }
+  // Callbacks of its futures have returned, too, as with PyTorch's own backends: they may change
+  // the results. In a callback, this waits for the operation alone.
   // Throws when time is up; the operation goes on.
   // On a device, too, the operation has ended when this returns, for the host and for the calling
   // thread's current stream: it is begun only when all ranks have come, so there is no event before
