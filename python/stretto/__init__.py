@@ -15,8 +15,11 @@ import contextlib
 import copy
 import datetime
 import importlib.util
+import multiprocessing.util
 import os
 import sys
+import threading
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
 from stretto import hooks
@@ -91,7 +94,42 @@ def _module() -> Any:
         # Of an exception the others hear first: functions of atexit may take their time.
         atexit.register(_end_groups_if_failed)
         _loaded = _c
+    if multiprocessing.parent_process() is not None and _watched != os.getpid():
+        _watch_end_of_child()
     return _loaded
+
+
+_watched: int | None = None  # The process in which _watch_end_of_child() was called.
+
+
+def _watch_end_of_child() -> None:
+    """Before Python 3.13 a child of multiprocessing that was forked runs nothing of atexit at its
+    end, and since then only what it has registered itself. Of no child is the exception that ends
+    it in sys.last_value; since 3.13 nobody can learn of it."""
+    global _watched
+    _watched = os.getpid()
+    is_forked = multiprocessing.get_start_method() != "spawn"
+    if sys.version_info >= (3, 13):
+        if is_forked:
+            atexit.register(_end_groups)
+        return
+    multiprocessing.util.Finalize(None, _end_groups_of_child, (is_forked,), exitpriority=-1)
+
+
+def _end_groups_of_child(is_forked: bool) -> None:
+    error = sys.exc_info()[1]
+    trace = None if error is None else error.__traceback__
+    if trace is None or trace.tb_frame.f_code is not BaseProcess._bootstrap.__code__:
+        error = None  # A forked child runs in the frames of its parent, which may handle one.
+    while isinstance(error, SystemExit):  # By which torch.multiprocessing.spawn ends a child.
+        error = error.__context__ if error.code else None
+    sys.last_value = error  # Where a forked child has that of its parent.
+    if error is None and not is_forked:
+        return  # Functions of atexit may use the groups.
+    for thread in threading.enumerate() if error is None else ():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()  # As Python does next: threads may use them, too.
+    _end_groups()
 
 
 def _end_groups_if_failed() -> None:

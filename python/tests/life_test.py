@@ -13,7 +13,6 @@ import functools
 import os
 import pathlib
 import re
-import tempfile
 import threading
 import time
 import unittest
@@ -61,12 +60,6 @@ def use_everything() -> None:
     dist.barrier()
 
 
-def spawned(rank: int, size: int, path: str) -> None:
-    ranks.start(path, rank, size)
-    sum_of_ranks(size)
-    dist.destroy_process_group()
-
-
 class GroupsTest(unittest.TestCase):
     def test_a_hundred_leave_nothing(self) -> None:
         def body(rank: int, size: int, path: str) -> tuple[dict[str, int], dict[str, int]]:
@@ -85,10 +78,6 @@ class GroupsTest(unittest.TestCase):
             self.assertLess(late["mappings"], early["mappings"] + 40)
             # 80 groups leave their keys in the store: 7 KiB each.
             self.assertLess(late["bytes"], early["bytes"] + (2 << 20), (early, late))
-
-    def test_spawned_processes(self) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(spawned, (2, f"{folder}/store"), nprocs=2)
 
     def test_forked_children_leave_it_alone(self) -> None:
         """A child cannot use the group of its parent, and can end as any process does."""
