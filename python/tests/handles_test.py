@@ -344,6 +344,29 @@ class HandlesTest(unittest.TestCase):
 
         self.assertLess(ranks.with_group(body)[0], 3.4)
 
+    def test_what_was_waited_for_leaves_the_registry(self) -> None:
+        """That of works for which graphs of PyTorch's compiler may wait."""
+        from torch._C._distributed_c10d import _get_work_registry_size
+        from torch.distributed._functional_collectives import (
+            allow_inflight_collective_as_graph_input_ctx,
+        )
+
+        def body(rank: int, size: int) -> None:
+            with allow_inflight_collective_as_graph_input_ctx():
+                dist.all_reduce(torch.ones(4))
+                dist.barrier()
+                work = dist.all_reduce(torch.ones(1 << 16), async_op=True)
+                assert _get_work_registry_size() > 0
+                work.wait(datetime.timedelta(seconds=60))
+                dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.ones(1), 0)
+                with dist._coalescing_manager(device=CPU, async_ops=True) as manager:
+                    for _ in range(3):
+                        dist.broadcast(torch.ones(4), 0)
+                manager.wait()
+                assert _get_work_registry_size() == 0
+
+        ranks.with_group(body)
+
     def test_a_batch_whose_body_throws(self) -> None:
         """Nobody ends it, and it keeps nothing alive; a batch is of one thread only."""
 

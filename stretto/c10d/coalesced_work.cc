@@ -18,6 +18,7 @@ void CoalescedWork::add(c10::intrusive_ptr<WorkStretto> part) {
   while (!parts_.empty() && parts_.front()->isSuccess() &&
          !parts_.front()->operation().is_captured) {
     forget(*parts_.front());
+    parts_.front()->leave_registry();
     parts_.pop_front();
   }
   number_ = part->getSequencenumber();

@@ -13,6 +13,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <fmt/format.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "stretto/base/call_back.h"
 #include "stretto/base/stream_guard.h"
@@ -331,7 +332,13 @@ void WorkStretto::wait_until(const Deadline& deadline, std::chrono::milliseconds
   end_wait();
 }
 
+void WorkStretto::leave_registry() {
+  if (!::c10d::allow_inflight_collective_as_graph_input()) return;
+  ::c10d::unregister_work(c10::intrusive_ptr<WorkStretto>::unsafe_reclaim_from_nonowning(this));
+}
+
 void WorkStretto::end_wait() {
+  leave_registry();
   const Status status = operation_->status();
   if (!status.ok()) throw_for_torch(shared_->told(status));
   if (!operation_->stream) return;

@@ -214,6 +214,8 @@ class WorkStretto final : public ::c10d::Work {
   float getDuration() const override;
   uint64_t getSequencenumber() const override;
   const InFlight& operation() const { return *operation_; }
+  // Of works for which graphs of PyTorch's compiler may wait, where a program asks for it.
+  void leave_registry();
 
  private:
   void end_wait();
