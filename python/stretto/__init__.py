@@ -285,7 +285,7 @@ def empty(
     shape = torch.empty(*size or ((),), device="meta").shape
     dtype = dtype or torch.get_default_dtype()
     flat = _backend(group).allocate_tensor(shape.numel(), dtype=dtype, device=torch.device(device))
-    return flat.view(dtype).view(shape)  # Real numbers, if it is for complex ones.
+    return flat.view(shape)
 
 
 def memory(group: dist.ProcessGroup | None = None) -> TorchFunctionMode:

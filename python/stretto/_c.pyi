@@ -23,6 +23,9 @@ class Options(Backend.Options):
 
 class ProcessGroup(Backend):
     options: Options
+    def allocate_tensor(
+        self, size: int, dtype: torch.dtype, device: torch.device
+    ) -> torch.Tensor: ...
     def perform_nocolor_split(self, device: torch.device | None, /) -> None: ...
 
 class ElasticJob:

@@ -59,6 +59,37 @@ class MemoryTest(unittest.TestCase):
 
         ranks.with_group(body)
 
+    def test_complex_numbers(self) -> None:
+        """FSDP gathers them where the backend's allocate_tensor() has put them."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        class Wave(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                torch.manual_seed(1)
+                self.weight = torch.nn.Parameter(torch.randn(4, 3, dtype=torch.complex64))
+
+            def forward(self, values: torch.Tensor) -> torch.Tensor:
+                return (values @ self.weight).abs().sum()
+
+        def body(rank: int, size: int) -> None:
+            import stretto
+
+            backend = dist.group.WORLD._get_backend(CPU)
+            made = backend.allocate_tensor(4, dtype=torch.complex64, device=CPU)
+            assert made.dtype == torch.complex64 and made.shape == (4,), made
+            made = stretto.empty(2, 3, dtype=torch.complex64)
+            assert made.dtype == torch.complex64 and made.shape == (2, 3), made
+            values = torch.ones(2, 4, dtype=torch.complex64)
+            alone, model = Wave(), fully_shard(Wave(), mesh=init_device_mesh("cpu", (size,)))
+            model.set_allocate_memory_from_process_group_for_comm(True)
+            for each in (alone, model):
+                each(values).backward()
+            assert torch.allclose(model.weight.grad.full_tensor(), alone.weight.grad)
+
+        ranks.with_group(body)
+
     def test_freed_memory_is_kept(self) -> None:
         """As much as was registered, which would else lie in the heap: it is not paged in anew."""
 

@@ -362,6 +362,14 @@ void define_groups(py::module_& module) {
   py::class_<ProcessGroupStretto, ::c10d::Backend, c10::intrusive_ptr<ProcessGroupStretto>>(
       module, "ProcessGroup")
       .def_property_readonly("options", &ProcessGroupStretto::getBackendOptions)
+      // Of complex numbers, too: DistributedDataParallel asks in C++, and gets real ones for them.
+      .def(
+          "allocate_tensor",
+          [](ProcessGroupStretto& self, int64_t size, at::ScalarType dtype,
+             const at::Device& device) {
+            return self.allocateTensor(size, at::device(device).dtype(dtype)).view(dtype);
+          },
+          py::arg("size"), py::arg("dtype"), py::arg("device"), Released())
       // For NCCL, which wants all ranks in each split, also those that get no group.
       .def("perform_nocolor_split", [](const ProcessGroupStretto&, const py::object&) {});
   module.def("create", &create, Released());
