@@ -53,6 +53,26 @@ def sum_of_ranks(size: int, group=None) -> None:
     assert tensor.item() == sum(members), (tensor, members)
 
 
+class StoreOfAProgram(dist.Store):
+    """Written in Python, without compare_set()."""
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__()
+        self.store = store
+
+    def set(self, key: str, value: bytes) -> None:
+        self.store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        return self.store.get(key)
+
+    def add(self, key: str, amount: int) -> int:
+        return self.store.add(key, amount)
+
+    def check(self, keys: list[str]) -> bool:
+        return self.store.check(keys)
+
+
 class StartTest(unittest.TestCase):
     def test_ways_to_meet(self) -> None:
         """By file, by TCP, by variables, by a given store; with a backend for GPUs; and again."""
@@ -62,12 +82,14 @@ class StartTest(unittest.TestCase):
             place = {"rank": rank, "world_size": size}
             os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
             store = dist.TCPStore("127.0.0.1", free_port_of_job, size, rank == 0)
+            own = StoreOfAProgram(store)
             ways = [
                 {"init_method": f"file://{path}", **place},
                 {"init_method": f"tcp://127.0.0.1:{port}", **place},
                 {"store": store, **place},
                 # The store, and the names in it, are those of the time before.
                 {"store": store, **place},
+                {"store": own, **place},
                 {"init_method": "env://", **place},
             ]
             names = ["stretto", "cpu:stretto", "cpu:stretto,cuda:gloo"]

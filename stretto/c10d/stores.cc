@@ -45,7 +45,9 @@ class FromTorch final : public bootstrap::Store {
                                        const WaitLimit& limit) override;
 
  private:
-  Result<bootstrap::StoreReply> ask(const bootstrap::StoreRequest& request);
+  Result<bootstrap::StoreReply> ask(const bootstrap::StoreRequest& request, const WaitLimit& limit);
+  Result<bootstrap::StoreReply> compare_set(const bootstrap::StoreRequest& request,
+                                            const WaitLimit& limit);
   Status wait(const std::string& key, const WaitLimit& limit);
 
   const c10::intrusive_ptr<::c10d::Store> store_;
@@ -62,8 +64,31 @@ Status FromTorch::wait(const std::string& key, const WaitLimit& limit) {
   return {};
 }
 
+Result<StoreReply> FromTorch::compare_set(const StoreRequest& request, const WaitLimit& limit) {
+  const std::string key(request.key);
+  try {
+    std::string now =
+        text_of(store_->compareSet(key, bytes_of(request.expected), bytes_of(request.value)));
+    // For an absent key the stores answer with what was expected, as if that were there.
+    const bool doubtful = !request.expected.empty() && now == request.expected;
+    if (doubtful && !store_->check({key})) now.clear();
+    return StoreReply{.value = std::move(now)};
+  } catch (const c10::DistError&) {
+    throw;  // A store of PyTorch's cannot be reached.
+  } catch (const c10::Error&) {
+    if (!request.expected.empty()) throw;
+  }
+  // A store of the program's own that is written in Python has none; the first who comes sets it.
+  if (store_->add(key + "/claims", 1) == 1) {
+    store_->set(key, bytes_of(request.value));
+  } else {
+    STRETTO_RETURN_IF_ERROR(wait(key, limit));
+  }
+  return StoreReply{.value = text_of(store_->get(key))};
+}
+
 // What join() asks for.
-Result<StoreReply> FromTorch::ask(const StoreRequest& request) {
+Result<StoreReply> FromTorch::ask(const StoreRequest& request, const WaitLimit& limit) {
   const std::string key(request.key);
   switch (request.operation) {
     case StoreOperation::set:
@@ -73,14 +98,8 @@ Result<StoreReply> FromTorch::ask(const StoreRequest& request) {
       return StoreReply{.value = text_of(store_->get(key))};
     case StoreOperation::add:
       return StoreReply{.number = store_->add(key, request.amount)};
-    case StoreOperation::compare_set: {
-      std::string now =
-          text_of(store_->compareSet(key, bytes_of(request.expected), bytes_of(request.value)));
-      // For an absent key the stores answer with what was expected, as if that were there.
-      const bool doubtful = !request.expected.empty() && now == request.expected;
-      if (doubtful && !store_->check({key})) now.clear();
-      return StoreReply{.value = std::move(now)};
-    }
+    case StoreOperation::compare_set:
+      return compare_set(request, limit);
     case StoreOperation::wait:
       return StoreReply();
     case StoreOperation::check:
@@ -96,7 +115,7 @@ Result<StoreReply> FromTorch::answer(const StoreRequest& request, const WaitLimi
     if (request.operation == StoreOperation::get || request.operation == StoreOperation::wait) {
       STRETTO_RETURN_IF_ERROR(wait(std::string(request.key), limit));
     }
-    return ask(request);
+    return ask(request, limit);
   } catch (const c10::Error& error) {
     return Status(StatusCode::peer_lost, error.what_without_backtrace());
   } catch (const std::exception& error) {
