@@ -103,6 +103,7 @@ std::shared_ptr<Communicator> communicator_of(const BackendPtr& backend) {
 std::unique_ptr<ElasticJob> enter_job(int min_size, double join_timeout,
                                       const std::optional<double>& timeout,
                                       const OptionsStretto& of_groups) {
+  const py::gil_scoped_release released;  // Not longer: who registers what this returns needs it.
   ElasticOptions options{.join = of_groups.join, .min_size = min_size};
   options.join.join_timeout = *duration_option("join_timeout", join_timeout);
   options.join.timeout = duration_option("timeout", timeout).value_or(options.join.timeout);
@@ -380,7 +381,7 @@ void define_groups(py::module_& module) {
 PYBIND11_MODULE(_c, module) {
   define_groups(module);
   py::class_<ElasticJob>(module, "ElasticJob")
-      .def(py::init(&enter_job), Released())
+      .def(py::init(&enter_job))
       .def("join", &join_generation, Released())
       .def(
           "has_newcomers",
