@@ -82,6 +82,7 @@ def _module() -> Any:
     global _loaded
     if _loaded is None:
         import torch
+        import torch.distributed as dist
 
         _check_version(torch.__version__)
         from stretto import _c
@@ -90,6 +91,8 @@ def _module() -> Any:
         # Where there are GPUs, the default backend may be NCCL, whose memory is not ours to decide.
         if not torch.cuda.is_available():
             os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
+            # ShardedTensor would take the other device that is declared for its copies.
+            dist.Backend.backend_capability["stretto"] = ["cpu"]
 
         # Of an exception the others hear first: functions of atexit may take their time.
         atexit.register(_end_groups_if_failed)

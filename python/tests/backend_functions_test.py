@@ -261,7 +261,7 @@ class SeldomCalledTest(unittest.TestCase):
             alone = dist.new_group([0])  # For which PyTorch calls something on rank 1, too.
             assert rank == 1 or sum_in(alone) == 1
 
-        ranks.with_group(body)
+        ranks.with_group(body, backend="cpu:stretto,cuda:stretto")
 
     def test_completion_hooks_and_numbers(self) -> None:
         def body(rank: int, size: int) -> list[str]:

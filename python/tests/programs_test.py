@@ -97,6 +97,16 @@ def fully_sharded(rank: int) -> None:
     close(found, trained_alone())
 
 
+def gathered_shards(rank: int) -> None:
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+
+    shards = ChunkShardingSpec(0, [f"rank:{each}/cpu" for each in range(SIZE)])
+    whole = torch.zeros(4, 3) if rank == 0 else None
+    sharded_tensor.ones(shards, 4, 3).gather(0, whole)
+    assert rank != 0 or torch.equal(whole, torch.ones(4, 3)), whole
+
+
 def sharded_optimizer(rank: int) -> None:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
@@ -252,6 +262,7 @@ class ProgramsTest(unittest.TestCase):
         programs = [
             device_mesh_and_dtensor,
             fully_sharded,
+            gathered_shards,
             sharded_optimizer,
             distributed_optimizer,
             communication_hooks,
