@@ -169,6 +169,7 @@ class GroupsTest(unittest.TestCase):
                 del works
                 for _ in range(8):
                     dist.send(torch.ones(1), 1 - rank)
+                dist.barrier()  # The group ends messages that the other still sends.
                 dist.destroy_process_group()
 
         ranks.run(body)
