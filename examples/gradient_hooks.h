@@ -48,8 +48,6 @@ inline std::vector<Choice> all() {
       {"top_k 1 %, warm-up, momentum corrected, not masked",
        compressed({.codec = warm, .momentum = 0.9f, .mask_momentum = false}), 1, true},
       {"top_k 1 %, no residual", compressed({.codec = few, .error_feedback = false})},
-      {"top_blocks 1 %", compressed({.codec = top_blocks()})},
-      {"random_k 1 %", compressed({.codec = random_k()})},
       {"int8", compressed({.codec = int8()})},
       {"one_bit", compressed({.codec = one_bit()})},
       {"PowerSGD rank 2", compressed({.codec = power_sgd({.rank = 2})})},

@@ -33,8 +33,7 @@ from __future__ import annotations
 from typing import Any
 
 __all__ = [
-    "Hook", "bf16", "f16", "int8", "one_bit", "power_sgd", "random_k", "redistribute",
-    "threshold", "top_blocks", "top_k",
+    "Hook", "bf16", "f16", "int8", "one_bit", "power_sgd", "redistribute", "threshold", "top_k",
 ]  # fmt: skip
 
 
@@ -181,22 +180,9 @@ def top_k(
     return Hook("top_k", density=density, values=values, warm_up_steps=warm_up_steps, **options)
 
 
-def top_blocks(
-    density: float = 0.01, *, block_elements: int = 64, values: str = "f32", **options: Any
-) -> Hook:
-    """Neighbours, so many together: the blocks with the greatest sums of magnitudes."""
-    return Hook("top_blocks", density=density, block_elements=block_elements, values=values,
-                **options)  # fmt: skip
-
-
 def threshold(limit: float, *, values: str = "f32", **options: Any) -> Hook:
     """The elements of at least this magnitude."""
     return Hook("threshold", limit=limit, values=values, **options)
-
-
-def random_k(density: float = 0.01, *, values: str = "f32", **options: Any) -> Hook:
-    """So many random elements, the same on all ranks."""
-    return Hook("random_k", density=density, values=values, **options)
 
 
 def int8(*, stochastic: bool = False, **options: Any) -> Hook:

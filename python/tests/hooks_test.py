@@ -78,9 +78,7 @@ def all_equal(values: torch.Tensor) -> bool:
 
 
 def lossy() -> list[hooks.Hook]:
-    return [hooks.top_k(0.05, min_elements=100), hooks.random_k(0.05, min_elements=100),
-            hooks.top_k(0.05, min_elements=100, exact=False),
-            hooks.top_blocks(0.1, block_elements=16, min_elements=100),
+    return [hooks.top_k(0.05, min_elements=100), hooks.top_k(0.05, min_elements=100, exact=False),
             hooks.threshold(0.001, values="bf16"), hooks.int8(), hooks.one_bit(),
             hooks.int8(exchange="divide"), hooks.threshold(0.001, exchange="combine"),
             hooks.power_sgd(2, dense_steps=2)]  # fmt: skip
@@ -276,6 +274,7 @@ class HooksTest(unittest.TestCase):
         def body(rank: int, size: int) -> str:
             assert "none of: f32" in refusal(lambda: hooks.top_k(values="f64"))
             assert "divided" in hooks.int8(exchange="divide").name
+            assert "no codec 'top'" in refusal(lambda: hooks.Hook("top"))
             assert "densty" in refusal(lambda: hooks.top_k(densty=0.1))
             assert "density" in refusal(lambda: hooks.int8(density=0.1))
             assert "density" in refusal(lambda: hooks.top_k(2.0))

@@ -220,12 +220,7 @@ std::shared_ptr<const Compressor> codec_of(const std::string& kind, Arguments& g
     return threshold({.limit = given.take("limit", 0.0f), .values = values});
   }
   const auto density = given.take("density", 0.01);
-  if (kind == "random_k") return random_k({.density = density, .values = values});
-  if (kind == "top_blocks") {
-    return top_blocks({.density = density,
-                       .block_elements = given.take<std::size_t>("block_elements", 64),
-                       .values = values});
-  }
+  TORCH_CHECK_VALUE(kind == "top_k", "there is no codec '", kind, "'");
   return top_k({.density = density,
                 .values = values,
                 .warm_up_steps = given.take<std::uint64_t>("warm_up_steps", 0),

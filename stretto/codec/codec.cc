@@ -109,7 +109,7 @@ Result<Codec::Payload> Codec::open(std::span<const std::byte> bytes,
                   "the gradient holds infinity or NaN, and NonFinite::stop is set",
                   codec::named_rank(bytes.subspan(sizeof(Header), length)));
   }
-  return Payload{bytes.subspan(sizeof(Header), length), count, header.values, position, scratch};
+  return Payload{bytes.subspan(sizeof(Header), length), count, header.values, scratch};
 }
 
 Result<std::size_t> Codec::decode_add(std::span<const std::byte> bytes,

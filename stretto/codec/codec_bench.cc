@@ -177,9 +177,9 @@ void register_size(const std::string& size, std::size_t count) {
   }
   for (const auto& codec :
        {top_k({.density = 0.001}), top_k({.density = 0.01}), top_k({.density = 0.1}),
-        top_k({.density = 0.4}), top_k({.density = 0.01, .exact = false}), top_blocks(),
-        top_k({.density = 0.01, .values = ValueFormat::bf16}), threshold({.limit = 5}), random_k(),
-        f16(), bf16(), int8(), int8({.stochastic = true}), one_bit()}) {
+        top_k({.density = 0.4}), top_k({.density = 0.01, .exact = false}),
+        top_k({.density = 0.01, .values = ValueFormat::bf16}), threshold({.limit = 5}), f16(),
+        bf16(), int8(), int8({.stochastic = true}), one_bit()}) {
     add("encode " + codec->name(),
         [=](benchmark::State& state) { bench_encode(state, codec, count); });
     add("decode " + codec->name(),

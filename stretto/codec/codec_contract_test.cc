@@ -28,7 +28,7 @@ using Message = std::vector<std::byte>;
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr codec::Position kPosition{.step = 7, .shared_key = 11, .own_key = 13};
+constexpr codec::Position kPosition{.step = 7, .own_key = 13};
 
 struct Subject {
   std::shared_ptr<const Codec> codec;
@@ -48,11 +48,8 @@ std::vector<Subject> subjects() {
           {top_k({.density = 0.1, .values = ValueFormat::int8})},
           {top_k({.density = 0.05, .warm_up_steps = 14})},
           {top_k({.density = 0.1, .exact = false}), true, true},
-          {top_blocks({.density = 0.1, .block_elements = 16})},
-          {top_blocks({.density = 0.2, .values = ValueFormat::int8})},
           {threshold({.limit = 0.5f})},
           {threshold({.limit = 0, .values = ValueFormat::bf16})},
-          {random_k({.density = 0.1})},
           {int8()},
           {int8({.stochastic = true}), false},
           {one_bit(), false},
@@ -224,12 +221,7 @@ TEST_P(CodecContract, InfinityAndNaNAreSeenAndNotKept) {
     gradient[300] = wrong;
     Floats carry(1000);
     const Floats sent = decoded(codec_, encoded(codec_, carry, gradient), 1000);
-    const auto is_wrong = [](float value) { return !std::isfinite(value); };
-    EXPECT_TRUE(std::ranges::any_of(sent, is_wrong)) << codec_.name();
-    // Where a message says which element it means.
-    if (!codec_.name().starts_with("random")) {
-      EXPECT_TRUE(is_wrong(sent[300])) << codec_.name();
-    }
+    EXPECT_FALSE(std::isfinite(sent[300])) << codec_.name();
     for (const float left : carry) ASSERT_TRUE(std::isfinite(left));
   }
 }

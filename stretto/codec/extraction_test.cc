@@ -180,9 +180,8 @@ TEST_P(Extractions, OfAMessageAreWhatItSays) {
 
 // Those that are not listed above.
 TEST(Extraction, IsNotOfCodecsThatTakeAllFromTheHost) {
-  for (const auto& codec :
-       {dense(), nonzeros(), top_k({.exact = false}), top_blocks(), threshold({.limit = 1}),
-        random_k(), int8({.stochastic = true}), one_bit()}) {
+  for (const auto& codec : {dense(), nonzeros(), top_k({.exact = false}), threshold({.limit = 1}),
+                            int8({.stochastic = true}), one_bit()}) {
     EXPECT_FALSE(codec->extraction(1000, 0).has_value()) << codec->name();
   }
 }

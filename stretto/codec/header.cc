@@ -12,10 +12,10 @@ namespace stretto::codec {
 namespace {
 
 const char* kind_name(std::uint8_t kind) {
-  constexpr const char* kNames[] = {
-      "no codec", "dense",   "top_k",      "threshold", "an older random_k",
-      "int8",     "one_bit", "top_blocks", "rows",      "random_k",
-      "f16",      "bf16",    "nonzeros"};
+  constexpr const char* kGone = "a codec that is gone";
+  constexpr const char* kNames[] = {"no codec", "dense",   "top_k",   "threshold", kGone,
+                                    "int8",     "one_bit", kGone,     "rows",      kGone,
+                                    "f16",      "bf16",    "nonzeros"};
   return kind < std::size(kNames) ? kNames[kind] : "an unknown codec";
 }
 

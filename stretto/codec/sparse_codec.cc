@@ -8,7 +8,6 @@
 #include <cstring>
 #include <limits>
 
-#include "stretto/base/check.h"
 #include "stretto/base/half.h"
 #include "stretto/base/refuse.h"
 #include "stretto/base/round_up.h"
@@ -44,20 +43,20 @@ void write_values(ValueFormat format, std::span<float> values, std::span<std::by
   }
 }
 
-// Adds values that lie one behind the other to the blocks that indices name.
+// Adds values that lie one behind the other to the elements that indices name.
 template <class Number>
 class Addition {
  public:
   Addition(std::span<const std::byte> from, std::span<const std::uint32_t> indices,
-           std::size_t block, std::span<float> sums)
-      : from_(from), indices_(indices), block_(block), sums_(sums) {}
+           std::span<float> sums)
+      : from_(from), indices_(indices), sums_(sums) {}
 
-  // Those of the indices before `ready`, or most of them. Where sums are in memory, each block
+  // Those of the indices before `ready`, or most of them. Where sums are in memory, each element
   // waits for a line of its own: it is asked for when its index is known, and added to after
   // others. In a cache that would only cost time.
   void add_until(std::size_t ready) {
     if (!is_in_memory(sums_)) return add(ready);
-    for (; asked_ < ready; ++asked_) __builtin_prefetch(&sums_[indices_[asked_] * block_], 1);
+    for (; asked_ < ready; ++asked_) __builtin_prefetch(&sums_[indices_[asked_]], 1);
     constexpr std::size_t kAhead = 256;
     if (ready > added_ + kAhead) add(ready - kAhead);
   }
@@ -75,20 +74,11 @@ class Addition {
     return static_cast<float>(said);
   }
   void add(std::size_t end) {
-    if (block_ == 1) {
-      for (; added_ < end; ++added_) sums_[indices_[added_]] += value(added_);
-      return;
-    }
-    for (; added_ < end; ++added_) {
-      const std::size_t first = indices_[added_] * block_;
-      const std::size_t count = std::min(block_, sums_.size() - first);
-      for (std::size_t e = 0; e < count; ++e) sums_[first + e] += value(added_ * block_ + e);
-    }
+    for (; added_ < end; ++added_) sums_[indices_[added_]] += value(added_);
   }
 
   const std::span<const std::byte> from_;
   const std::span<const std::uint32_t> indices_;
-  const std::size_t block_;
   const std::span<float> sums_;
   std::size_t asked_ = 0;
   std::size_t added_ = 0;
@@ -121,48 +111,29 @@ const char* suffix(ValueFormat format) {
   return format == ValueFormat::int8 ? ", int8 values" : "";
 }
 
-void SparseCodec::guess(const Position&, std::size_t, std::span<std::uint32_t>) const {
-  STRETTO_CHECK(false, "'{}' sends its indices", name());
-}
-
-std::size_t SparseCodec::index_bytes(std::size_t count, std::size_t values) const {
-  if (block_ == 0) return 0;
-  return index_set_bytes(round_up(count, block_) / block_, round_up(values, block_) / block_);
-}
-
 std::size_t SparseCodec::payload_bytes(std::size_t count, std::size_t values) const {
-  return index_bytes(count, values) + value_bytes(format_, values);
+  return index_set_bytes(count, values) + value_bytes(format_, values);
 }
 
 std::size_t SparseCodec::write(const Task& task, std::vector<std::byte>& out) const {
-  const std::size_t chosen = choose(task);
-  // A last block that is shorter is filled up.
-  const std::size_t count =
-      std::min(round_up(chosen, std::max<std::size_t>(1, block_)), task.carry.size());
+  const std::size_t count = choose(task);
   const auto indices = room(task.scratch.indices, count);
   const auto values = room(task.scratch.values, count);
-  std::ranges::fill(values.subspan(chosen), 0.0f);
   const std::size_t begin = out.size();
   out.resize(begin + payload_bytes(task.carry.size(), count));
   const std::span<std::byte> to = std::span(out).subspan(begin);
-  const std::size_t bytes = index_bytes(task.carry.size(), count);
+  const std::size_t bytes = index_set_bytes(task.carry.size(), count);
   write_values(format_, values, to.subspan(bytes));
-  if (format_ != ValueFormat::f32) put_back(task.carry, task.scratch, chosen);
+  if (format_ != ValueFormat::f32) put_back(task.carry, task.scratch, count);
   if (!task.cleared.empty()) {
-    for (const std::uint32_t index : indices.first(chosen)) task.cleared[index] = 0;
+    for (const std::uint32_t index : indices) task.cleared[index] = 0;
   }
-  if (block_ == 0) return count;
-  const std::size_t blocks = round_up(count, block_) / block_;
-  for (std::size_t j = 0; block_ > 1 && j < blocks; ++j) {
-    indices[j] = indices[j * block_] / static_cast<std::uint32_t>(block_);
-  }
-  write_index_set(indices.first(blocks), round_up(task.carry.size(), block_) / block_,
-                  to.first(bytes));
+  write_index_set(indices, task.carry.size(), to.first(bytes));
   return count;
 }
 
 bool SparseCodec::read(const Payload& payload, std::span<float> sums) const {
-  const std::size_t bytes = index_bytes(sums.size(), payload.values);
+  const std::size_t bytes = index_set_bytes(sums.size(), payload.values);
   std::span<const std::byte> from = payload.bytes.subspan(bytes);
   if (format_ == ValueFormat::bf16) return add_read<BFloat16>(payload, from, sums);
   if (format_ == ValueFormat::int8) {
@@ -171,17 +142,16 @@ bool SparseCodec::read(const Payload& payload, std::span<float> sums) const {
   return add_read<float>(payload, from, sums);
 }
 
-// Of codecs that send the index of each element.
 void SparseCodec::write_extract(const Extract& extract, std::size_t count,
                                 std::span<std::byte> payload) const {
-  const std::size_t bytes = index_bytes(count, extract.indices.size());
+  const std::size_t bytes = index_set_bytes(count, extract.indices.size());
   std::ranges::fill(payload, std::byte{});
   std::ranges::copy(extract.numbers, payload.subspan(bytes).begin());
   write_index_set(extract.indices, count, payload.first(bytes));
 }
 
 bool SparseCodec::read_extract(const Payload& payload, Extract& extract) const {
-  const std::size_t bytes = index_bytes(payload.count, payload.values);
+  const std::size_t bytes = index_set_bytes(payload.count, payload.values);
   const std::span<std::uint32_t> indices = room(payload.scratch.indices, payload.values);
   const std::size_t of_numbers = number_format(payload.values).number_bytes(payload.count);
   extract = {.indices = indices, .numbers = payload.bytes.subspan(bytes, of_numbers)};
@@ -199,22 +169,14 @@ Extraction SparseCodec::number_format(std::size_t values) const {
 template <class Number>
 bool SparseCodec::add_read(const Payload& payload, std::span<const std::byte> from,
                            std::span<float> sums) const {
-  const std::size_t block = std::max<std::size_t>(1, block_);
-  const std::size_t blocks = round_up(payload.values, block) / block;
-  const std::span<std::uint32_t> indices = room(payload.scratch.indices, blocks);
-  Addition<Number> addition(from, indices, block, sums);
-  if (block_ == 0) {
-    guess(payload.position, sums.size(), indices);
-    constexpr std::size_t kAtATime = 64;
-    for (std::size_t j = kAtATime; j < blocks; j += kAtATime) addition.add_until(j);
-  } else {
-    // Few words at a time where memory is asked for the sums meanwhile.
-    const std::size_t words = Addition<Number>::is_in_memory(sums) ? 4 : 32;
-    IndexReader reader(payload.bytes.first(index_bytes(sums.size(), payload.values)),
-                       round_up(sums.size(), block) / block, indices, words);
-    while (reader.read_some()) addition.add_until(reader.ready());
-    if (!reader.is_complete()) return false;
-  }
+  const std::span<std::uint32_t> indices = room(payload.scratch.indices, payload.values);
+  Addition<Number> addition(from, indices, sums);
+  // Few words at a time where memory is asked for the sums meanwhile.
+  const std::size_t words = Addition<Number>::is_in_memory(sums) ? 4 : 32;
+  IndexReader reader(payload.bytes.first(index_set_bytes(sums.size(), payload.values)), sums.size(),
+                     indices, words);
+  while (reader.read_some()) addition.add_until(reader.ready());
+  if (!reader.is_complete()) return false;
   addition.add_rest();
   return true;
 }

@@ -20,17 +20,12 @@ const char* suffix(ValueFormat format);
 // differ in which elements they choose.
 class SparseCodec : public Codec {
  protected:
-  // `block`: so many elements share an index, those of one block; 0: no indices are sent.
-  SparseCodec(Kind kind, const std::string& name, ValueFormat format, std::size_t block = 1)
-      : Codec(kind, name + suffix(format)), format_(format), block_(block) {}
+  SparseCodec(Kind kind, const std::string& name, ValueFormat format)
+      : Codec(kind, name + suffix(format)), format_(format) {}
 
   // Leaves the chosen elements, by ascending index, at the beginning of the scratch, zero in their
-  // places in the carry, and returns how many they are. Of blocks all elements; the last block of a
-  // vector may be shorter, and is filled with zeros in a message that does not have all blocks.
+  // places in the carry, and returns how many they are.
   virtual std::size_t choose(const Task& task) const = 0;
-  // The same for a codec that does not send them, on the side that reads.
-  virtual void guess(const Position& position, std::size_t count,
-                     std::span<std::uint32_t> indices) const;
 
   bool is_sparse() const override { return true; }
   std::size_t payload_bytes(std::size_t count, std::size_t values) const override;
@@ -43,14 +38,12 @@ class SparseCodec : public Codec {
   Extraction number_format(std::size_t values) const;
 
  private:
-  std::size_t index_bytes(std::size_t count, std::size_t values) const;
   // Adds the values, of type Number, that begin with `from`.
   template <class Number>
   bool add_read(const Payload& payload, std::span<const std::byte> from,
                 std::span<float> sums) const;
 
   const ValueFormat format_;
-  const std::size_t block_;
 };
 
 }  // namespace stretto::codec

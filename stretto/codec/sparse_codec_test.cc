@@ -10,7 +10,6 @@
 #include <limits>
 #include <numeric>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -204,40 +203,6 @@ TEST(TopK, AReusedLimitFindsAboutAsMany) {
   EXPECT_LT(exact, 20u);
 }
 
-Floats naive_top_blocks(const Floats& gradient, std::size_t block, std::size_t k) {
-  std::vector<std::pair<double, std::size_t>> sums;
-  for (std::size_t first = 0; first < gradient.size(); first += block) {
-    double sum = 0;
-    for (std::size_t i = first; i < std::min(first + block, gradient.size()); ++i) {
-      sum += std::abs(double{gradient[i]});
-    }
-    sums.emplace_back(-sum, first);
-  }
-  std::ranges::sort(sums);
-  Floats values(gradient.size());
-  for (std::size_t b = 0; b < k; ++b) {
-    for (std::size_t i = sums[b].second; i < std::min(sums[b].second + block, gradient.size()); ++i)
-      values[i] = gradient[i];
-  }
-  return values;
-}
-
-TEST(TopBlocks, AreThoseOfTheReference) {
-  Random random(8);
-  for (int attempt = 0; attempt < 60; ++attempt) {
-    const std::size_t count = 1 + random.below(3000), block = 1 + random.below(70);
-    Floats gradient(count);
-    // Few different numbers, so that blocks are equal; sums are exact.
-    for (float& value : gradient) value = (static_cast<float>(random.below(5)) - 2) * 0.25f;
-    const std::size_t blocks = (count + block - 1) / block, k = 1 + random.below(blocks);
-    const double density = (static_cast<double>(k) - 0.5) / static_cast<double>(blocks);
-    const auto codec = top_blocks({.density = density, .block_elements = block});
-    ASSERT_EQ(sent(*codec, gradient), naive_top_blocks(gradient, block, k))
-        << k << " of " << blocks << " blocks of " << block << ", of " << count;
-  }
-  EXPECT_LT(top_blocks()->message_bytes(1 << 20, 0), top_k()->message_bytes(1 << 20, 0));
-}
-
 // Zeros between the values that are sent: nothing is sent twice, nothing of zeros.
 TEST(Threshold, IsThatOfTheReferenceWithZerosInBetween) {
   Random random(3);
@@ -262,70 +227,12 @@ TEST(Threshold, GrowsBeyondTheRoomOfTheLastStep) {
   }
 }
 
-// The indices that a vector of the numbers 1, 2, 3, ... was drawn at.
-std::vector<std::size_t> drawn(const Codec& codec, std::size_t count,
-                               const codec::Position& position) {
-  Floats gradient(count), carry(count), sums(count);
-  std::iota(gradient.begin(), gradient.end(), 1.0f);
-  codec::Scratch scratch;
-  std::vector<std::byte> message;
-  codec.encode({carry, gradient, position}, scratch, message);
-  EXPECT_TRUE(codec.decode_add(message, position, scratch, sums).ok());
-  std::vector<std::size_t> indices;
-  for (std::size_t i = 0; i < count; ++i) {
-    EXPECT_EQ(sums[i] + carry[i], gradient[i]);
-    if (sums[i] != 0) indices.push_back(i);
-  }
-  return indices;
-}
-
-TEST(RandomK, DrawsAreEqualOnAllRanksAndOthersInEveryStep) {
-  const auto codec = random_k({.density = 0.1});
-  const auto chosen = drawn(*codec, 1000, {1, 2, 3});
-  EXPECT_EQ(chosen.size(), 100u);
-  EXPECT_EQ(chosen, drawn(*codec, 1000, {1, 2, 4}));
-  EXPECT_NE(chosen, drawn(*codec, 1000, {2, 2, 3}));
-  EXPECT_NE(chosen, drawn(*codec, 1000, {1, 3, 3}));
-}
-
-// As docs/internals/wire_format.md has it.
-TEST(RandomK, DrawsOneOfEachPartByTheDocumentedRule) {
-  for (const std::size_t count : {1u, 7u, 1000u, 1003u, 70001u}) {
-    for (const double density : {0.01, 0.1, 0.37, 1.0}) {
-      const codec::Position position{.step = 3, .shared_key = 99};
-      const auto indices = drawn(*random_k({.density = density}), count, position);
-      const std::size_t parts = indices.size();
-      ASSERT_EQ(parts, static_cast<std::size_t>(std::ceil(density * static_cast<double>(count))));
-      const std::size_t width = ((count << 32) + parts - 1) / parts;
-      Random random(99 ^ Random(3).next());
-      for (std::size_t j = 0; j < parts; ++j) {
-        const std::size_t first = j * width >> 32, next = (j + 1) * width >> 32;
-        ASSERT_EQ(indices[j], first + ((random.next() >> 32) * (next - first) >> 32));
-        ASSERT_LT(indices[j], next);
-      }
-      ASSERT_EQ(parts * width >> 32, count) << "the last part ends with the vector";
-    }
-  }
-}
-
-TEST(RandomK, EveryElementHasTheSameOdds) {
-  constexpr std::size_t kCount = 1003, kSteps = 2000;
-  const auto codec = random_k({.density = 0.1});
-  std::vector<int> times(kCount);
-  for (std::uint64_t step = 0; step < kSteps; ++step) {
-    for (const std::size_t index : drawn(*codec, kCount, {.step = step})) ++times[index];
-  }
-  // Parts have 9 or 10 elements; five deviations of 13.4 from the mean of 200 or 222.
-  EXPECT_GT(*std::ranges::min_element(times), 130);
-  EXPECT_LT(*std::ranges::max_element(times), 292);
-}
-
 // Where sums are in memory, elements are added while later indices are read.
 TEST(TopK, SumsInMemoryAreThoseInACache) {
   constexpr std::size_t kCount = (std::size_t{8} << 20) / sizeof(float) + 12345;
   for (const auto& codec :
        {top_k({.density = 0.01}), top_k({.density = 0.3}), top_k({.density = 0.001}),
-        random_k({.density = 0.02}), top_blocks({.density = 0.01, .values = ValueFormat::int8}),
+        top_k({.density = 0.01, .values = ValueFormat::int8}),
         top_k({.density = 0.05, .values = ValueFormat::bf16})}) {
     Random random(3);
     Floats gradient(kCount), carry(kCount), sums(kCount, 1.0f);
@@ -355,9 +262,8 @@ TEST(Int8, StochasticRoundingIsRightOnAverage) {
 
 TEST(Codec, SettingsWithoutMeaningAreRefused) {
   EXPECT_THROW((void)top_k({.density = 0}), InvalidArgument);
-  EXPECT_THROW((void)random_k({.density = 1.5}), InvalidArgument);
+  EXPECT_THROW((void)top_k({.density = 1.5}), InvalidArgument);
   EXPECT_THROW((void)threshold({.limit = std::nanf("")}), InvalidArgument);
-  EXPECT_THROW((void)top_blocks({.block_elements = 0}), InvalidArgument);
 }
 
 TEST(IndexSet, EverySetComesBack) {

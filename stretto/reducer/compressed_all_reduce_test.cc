@@ -236,7 +236,7 @@ TEST(CompressedAllReduce, ANameStandsForOneVectorAndOneCodec) {
   });
 }
 
-// Two vectors, one of them called more often, by a codec whose choice depends on the call.
+// Two vectors, one of them called more often, by a codec whose rounding depends on the call.
 std::vector<Floats> calls(Communicator& communicator, CompressionState& state, int begin, int end) {
   std::vector<Floats> results;
   const auto rank = static_cast<std::uint64_t>(communicator.rank().value());
@@ -245,7 +245,7 @@ std::vector<Floats> calls(Communicator& communicator, CompressionState& state, i
     for (const char* const name : {"x", "y"}) {
       if (call % 2 == 1 && *name == 'y') continue;
       results.push_back(random_floats(1000, seed));
-      all_reduce(communicator, results.back(), {random_k({.density = 0.1}), &state, name});
+      all_reduce(communicator, results.back(), {int8({.stochastic = true}), &state, name});
     }
   }
   return results;
@@ -290,7 +290,7 @@ TEST(CompressedAllReduce, ResidualsOfAnotherNumberOfRanksAreAddedUp) {
     CompressionState state;
     Floats zeros(1000);
     state.load(states[rank]);
-    const CompressedAllReduceOptions options{random_k({.density = 1}), &state, "x"};
+    const CompressedAllReduceOptions options{int8({.stochastic = true}), &state, "x"};
     EXPECT_THROW(all_reduce(communicator, zeros, options), InvalidArgument) << "of three ranks";
   });
   run_ranks(2, [&](Communicator& communicator) {

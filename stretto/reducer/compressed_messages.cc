@@ -38,7 +38,6 @@ CompressedReduction::Part CompressedReduction::part_of(const Exchange& exchange,
     part.count = added.count;
   }
   part.position = {.step = step_ - 1,
-                   .shared_key = key,
                    .own_key = Random(key + rank + (of_sum ? ranks : 0)).next(),
                    .context_hash = context_hash_};
   return part;

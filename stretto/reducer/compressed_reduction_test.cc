@@ -80,12 +80,10 @@ std::vector<std::shared_ptr<const Codec>> codecs() {
   return {top_k({.density = 0.1}),
           top_k({.density = 0.1, .values = ValueFormat::bf16}),
           threshold({.limit = 0.6f}),
-          random_k({.density = 0.1}),
           int8(),
           int8({.stochastic = true}),
           one_bit(),
           top_k({.density = 0.1, .exact = false}),
-          top_blocks({.density = 0.1, .block_elements = 16}),
           f16(),
           bf16()};
 }
@@ -285,13 +283,10 @@ TEST(CompressedReduction, WithoutFeedbackNothingIsKept) {
 }
 
 TEST(CompressedReduction, GoesOnBitForBitWhereItWasSaved) {
-  for (const auto& codec : {top_k({.density = 0.1}), random_k(), int8({.stochastic = true}),
-                            top_k({.density = 0.1, .exact = false}), top_blocks()}) {
-    const CompressionOptions options{.codec = codec,
-                                     .momentum = 0.5f,
-                                     .exchange = codec->name() == "random_k(0.01)"
-                                                     ? CompressedExchange::gather
-                                                     : CompressedExchange::divide};
+  for (const auto& codec : {top_k({.density = 0.1}), int8({.stochastic = true}),
+                            top_k({.density = 0.1, .exact = false})}) {
+    const CompressionOptions options{
+        .codec = codec, .momentum = 0.5f, .exchange = CompressedExchange::divide};
     const auto through = results(2, 6, options);
     run_ranks(2, [&](Communicator& communicator, int rank) {
       std::vector<std::byte> state;
@@ -414,8 +409,8 @@ double distance_after(int steps, bool error_feedback) {
   run_ranks(2, [&](Communicator& communicator, int rank) {
     constexpr std::size_t kCount = 2000;
     Reducer reducer(communicator, {{"x", DType::f32, kCount}},
-                    {.hook = compressing({.codec = random_k({.density = 0.01}),
-                                          .error_feedback = error_feedback})});
+                    {.hook = compressing(
+                         {.codec = top_k({.density = 0.01}), .error_feedback = error_feedback})});
     Floats x(kCount);
     for (int step = 0; step < steps; ++step) {
       const auto gradient = floats(reducer, 0);

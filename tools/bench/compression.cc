@@ -69,10 +69,7 @@ GradientDescription description(std::size_t count) {
 
 // But for those that are measured as hooks of their own.
 std::vector<std::shared_ptr<const Codec>> codecs() {
-  return {int8(),
-          one_bit(),
-          random_k(),
-          top_k({.density = 0.01}),
+  return {int8(), one_bit(), top_k({.density = 0.01}),
           top_k({.density = 0.01, .values = ValueFormat::bf16}),
           top_k({.density = 0.001, .values = ValueFormat::bf16})};
 }

@@ -21,7 +21,7 @@ namespace stretto {
 // What becomes of infinities and NaN in what is to be sent. None of them ever stays in a residual.
 enum class NonFinite : std::uint8_t {
   send,  // They are sent, so that training sees them. Where a message holds fewer values than that,
-         // it holds only them, and the others are dropped; one of random_k() says NaN first.
+         // it holds only them, and the others are dropped.
   stop,  // The message says that there are some, and carries nothing else: all ranks fail alike.
   zero,  // They count as zero.
 };
@@ -44,9 +44,8 @@ struct Scratch {
 // What a codec is told beside the values. Must be the same for a message where it is encoded and
 // where it is decoded, but for `own_key`.
 struct Position {
-  std::uint64_t step = 0;        // Counted from 0.
-  std::uint64_t shared_key = 0;  // Of random choices that are the same on all ranks.
-  std::uint64_t own_key = 0;     // Of those that are not: stochastic rounding.
+  std::uint64_t step = 0;     // Counted from 0.
+  std::uint64_t own_key = 0;  // Of the random choices of stochastic rounding.
   // Hash of what else both sides have to agree about; others are refused.
   std::uint32_t context_hash = 0;
 };
@@ -158,18 +157,15 @@ class Codec : public Compressor {
                                         std::size_t count) const;
 
  protected:
-  // The number of each stands in messages, so their order must stay.
+  // The number of each stands in messages, so it must stay. 4, 7 and 9 are no longer used.
   enum class Kind : std::uint8_t {
     dense = 1,
     top_k,
     threshold,
-    by_remainder,  // What random_k() drew before; nobody makes it any more.
-    int8,
+    int8 = 5,
     one_bit,
-    top_blocks,
-    rows,
-    one_of_each,  // random_k().
-    f16,
+    rows = 8,
+    f16 = 10,
     bf16,
     nonzeros
   };
@@ -192,7 +188,6 @@ class Codec : public Compressor {
     std::span<const std::byte> bytes;
     std::size_t count;  // Of the vector.
     std::size_t values;
-    const codec::Position& position;
     codec::Scratch& scratch;
   };
   // What to look for while the gradient is added: elements of at least this magnitude, at most
@@ -244,20 +239,8 @@ struct TopKOptions {
   // threshold().
   bool exact = true;
 };
-// For gradients whose large elements are neighbours, as the rows of an embedding are.
-struct TopBlocksOptions {
-  double density = 0.01;  // Of the blocks, those with the greatest sums of magnitudes are sent; one
-                          // at least. Of equal ones, those that come first.
-  std::size_t block_elements = 64;  // Neighbours in the vector, which share an index.
-  ValueFormat values = ValueFormat::f32;
-};
 struct ThresholdOptions {
   float limit = 0;  // Elements of at least this magnitude are sent.
-  ValueFormat values = ValueFormat::f32;
-};
-struct RandomKOptions {
-  double density = 0.01;  // One element of each of so many equal parts of the vector, drawn anew in
-                          // each step and equal on all ranks: indices do not travel.
   ValueFormat values = ValueFormat::f32;
 };
 struct HalfOptions {
@@ -276,16 +259,14 @@ struct RoundingOptions {
 };
 
 // Throw InvalidArgument for a density outside of (0, 1], a limit that is negative or no number,
-// blocks of no elements, or a clip that is not above 0.
+// or a clip that is not above 0.
 std::shared_ptr<const Codec> dense();     // Everything as it is.
 std::shared_ptr<const Codec> nonzeros();  // What is not zero, as it is; everything where that is
                                           // shorter.
 std::shared_ptr<const Codec> f16(const HalfOptions& options = {});  // Half, rounded; sums in f32.
 std::shared_ptr<const Codec> bf16(const HalfOptions& options = {});
 std::shared_ptr<const Codec> top_k(const TopKOptions& options = {});
-std::shared_ptr<const Codec> top_blocks(const TopBlocksOptions& options = {});
 std::shared_ptr<const Codec> threshold(const ThresholdOptions& options);
-std::shared_ptr<const Codec> random_k(const RandomKOptions& options = {});
 std::shared_ptr<const Codec> int8(
     const RoundingOptions& options = {});  // A quarter, 256 share a scale.
 std::shared_ptr<const Codec> one_bit(
