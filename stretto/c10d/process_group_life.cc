@@ -275,7 +275,7 @@ WorkPtr ProcessGroupStretto::endCoalescing() {
   const std::shared_ptr<Shared> of_last = shared();
   if (of_last == nullptr) return ::c10d::ErrorType::SUCCESS;
   const MutexLock guard(of_last->mutex);
-  const Status& failure = of_last->failure;
+  const Status failure = of_last->failure;
   if (failure.ok()) return ::c10d::ErrorType::SUCCESS;
   if (failure.code() == StatusCode::timeout) return ::c10d::ErrorType::TIMEOUT;
   return failure.rank() ? ::c10d::ErrorType::REMOTE_ERROR : ::c10d::ErrorType::COMM_ERROR;
