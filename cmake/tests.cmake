@@ -29,7 +29,8 @@ string(JOIN ":" STRETTO_SERIAL_TESTS
 # and all others as two, and `./dev` has ctest run as many at once as two for each core.
 string(JOIN ":" STRETTO_WAITING_TESTS
   Worlds/* *StoreContract* SharedPool.* *SaysRank* Waiting.* WhoIsLate* Lateness* Shrunk*
-  RendezvousTest.* StripedLink* TcpLink* Socket.* Network.* Shortage* Elastic.* NamedGroups.*)
+  RendezvousTest.* StripedLink* TcpLink* Socket.* Network.* Shortage* Elastic.* NamedGroups.*
+  Unkillable.*)
 # The same of suites that are run as one, and the doubles of devices, which are slow on purpose.
 set(STRETTO_WAITING_SUITES "^(Transport|SharedPool|Waiting|WhoIsLate|Lateness|NamedGroups|Shrunk|\
 StripedLink|TcpLink|Device)|StoreContract|SaysRank|^(RendezvousTest|Socket|Shortage)$")

@@ -201,7 +201,7 @@ TEST(RunEnd, ARequestToldTwiceAtOnceIsOneRequest) {
 }
 
 // As when the system does not let it die: a guardian that stands still tells of no end.
-TEST(RunEnd, ARankThatDoesNotEndOnSigkillIsNamedAndNotWaitedFor) {
+TEST(Unkillable, ARankThatDoesNotEndOnSigkillIsNamedAndNotWaitedFor) {
   Tool tool(shell(2, "echo guardian $PPID; exec sleep 60", {"--grace", "0"}));
   const auto guardian = static_cast<pid_t>(testing::number_behind(tool, 0, "guardian"));
   (void)testing::number_behind(tool, 1, "guardian");
@@ -219,7 +219,7 @@ TEST(RunEnd, ARankThatDoesNotEndOnSigkillIsNamedAndNotWaitedFor) {
 }
 
 // The guardian cannot reap a process that has ended before whoever traces it has been told.
-TEST(RunEnd, WhatARankHasLeftAndDoesNotEndOnSigkillIsNotWaitedFor) {
+TEST(Unkillable, WhatARankHasLeftAndDoesNotEndOnSigkillIsNotWaitedFor) {
   const TemporaryFolder folder;
   const std::string go = folder / "go";
   Tool tool(
