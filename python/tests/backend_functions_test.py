@@ -53,7 +53,7 @@ LEFT_TO_PYTORCH: dict[str, tuple[Callable[[], object], str | None]] = {
     "suspend": (lambda: backend().suspend(), "does not support suspend"),
     "resume": (lambda: backend().resume(), "does not support resume"),
 }
-# The same, of what PyTorch has since 2.14.
+# The same, of what PyTorch has since 2.14, and since 2.15.
 SINCE_2_14: dict[str, tuple[Callable[[], object], str | None]] = {
     "addEphemeralTimeout": (
         lambda: backend()._add_ephemeral_timeout(datetime.timedelta(seconds=1)),
@@ -65,7 +65,16 @@ SINCE_2_14: dict[str, tuple[Callable[[], object], str | None]] = {
     "setBoundDeviceId": (lambda: setattr(dist.group.WORLD, "bound_device_id", None), None),
     "clone": (lambda: backend().options, None),  # Of options; ours are a copy anyway.
 }
-LEFT_TO_PYTORCH.update(SINCE_2_14)
+NO_ESTIMATE = "does not support time estimation"
+SINCE_2_15: dict[str, tuple[Callable[[], object], str | None]] = {
+    "startTimeEstimate": (lambda: backend()._start_time_estimate(), NO_ESTIMATE),
+    "endTimeEstimate": (lambda: backend()._end_time_estimate(), NO_ESTIMATE),
+    # PyTorch asks before it registers one, for which Python has no name.
+    "supportsCompletionHooks": (lambda: backend().supports_completion_hooks, None),
+    "registerCompletionHook": (lambda: backend().supports_completion_hooks, None),
+    "unregisterCompletionHook": (lambda: backend().supports_completion_hooks, None),
+}
+LEFT_TO_PYTORCH.update(SINCE_2_14 | SINCE_2_15)
 # New names, by which PyTorch calls what has the old one.
 FORWARDED = {
     "all_gather_single": "_allgather_base",
@@ -76,7 +85,7 @@ FORWARDED = {
     "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
 }
 # Of those above, what older versions of PyTorch lack.
-NOT_IN_ALL_VERSIONS = {"suspend", "resume", *SINCE_2_14}
+NOT_IN_ALL_VERSIONS = {"suspend", "resume", *SINCE_2_14, *SINCE_2_15}
 
 ALIASES = {
     "TensorLists": "std::vector<std::vector<at::Tensor>>",
