@@ -25,6 +25,7 @@ import argparse
 import contextlib
 import copy
 import dataclasses
+import itertools
 import json
 import os
 import pathlib
@@ -262,13 +263,15 @@ def outputs_of_each(commands, environments, network, placement, seconds):
             for rank in ranks:
                 rank.kill()
                 rank.wait()
-        ended = [[file.seek(0) or file.read() for file in each] for each in files]
+        for file in itertools.chain(*files):
+            file.seek(0)
+        outputs = [[file.read() for file in each] for each in files]
     for rank in sorted(range(len(ranks)), key=lambda rank: not statuses[rank]):
         if statuses[rank] != 0:
             how = f"ended with {statuses[rank]}" if statuses[rank] else f"runs after {seconds} s"
             raise conversation.SystemFailed(f"{pathlib.Path(commands[rank][0]).name}, rank {rank}, "
-                                            f"{how}: {ended[rank][1].strip()}")
-    return [output for output, _ in ended]
+                                            f"{how}: {outputs[rank][1].strip()}")
+    return [output for output, _ in outputs]
 
 
 def add_expectations(lines, link, placement, explained):

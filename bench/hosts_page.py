@@ -42,6 +42,7 @@ PARTS = {
     "encryption": ["--encryption tls --rate 10G --no-algorithms"],
 }
 
+
 def part_text(runs):
     """Of a part's runs, each (words, cores that others used before, report), what they say."""
     return wrapped("\n\n".join(

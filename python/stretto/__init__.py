@@ -129,10 +129,16 @@ def _end_groups_of_child(is_forked: bool) -> None:
     sys.last_value = error  # Where a forked child has that of its parent.
     if error is None and not is_forked:
         return  # Functions of atexit may use the groups.
-    for thread in threading.enumerate() if error is None else ():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()  # As Python does next: threads may use them, too.
+    if error is None:
+        _join_threads()
     _end_groups()
+
+
+def _join_threads() -> None:
+    """As Python does before a process ends that returns: its threads may use the groups, too."""
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()
 
 
 def _end_groups_if_failed() -> None:

@@ -85,16 +85,6 @@ std::string in_a_line(ConstByteSpan bytes) {
   return fmt::format("{} (\"{}\")", hexadecimal, text);
 }
 
-std::string who(const Identity& identity, HandshakeRole role) {
-  if (identity.rank >= 0) return fmt::format("rank {}", identity.rank);
-  return role == HandshakeRole::server ? "the launcher" : "a process without a rank";
-}
-
-std::string this_side(const Identity& identity, HandshakeRole role) {
-  if (identity.rank >= 0) return fmt::format("this rank {}", identity.rank);
-  return role == HandshakeRole::server ? "this launcher" : "this process";
-}
-
 std::optional<Rank> rank_of(const Identity& identity) {
   return identity.rank < 0 ? std::nullopt : std::optional<Rank>(identity.rank);
 }
@@ -149,7 +139,7 @@ Status HandshakeMachine::ended_early() const {
   if (state_ == State::hello && introduced_) {
     return {StatusCode::refused,
             fmt::format("{} refuses the job key of {}: STRETTO_JOB_KEY is not the same there",
-                        who(peer_, other_role()), this_side(self_, role_)),
+                        peer_name(), own_name()),
             rank_of(self_)};
   }
   return status_of(StatusCode::peer_lost,
@@ -226,8 +216,8 @@ Status HandshakeMachine::version_mismatch() const {
   return {
       StatusCode::refused,
       fmt::format("{} speaks protocol {} (build {}), {} protocol {} (build {}); refusing to join",
-                  who(peer_, other_role()), peer_.protocol_version, peer_.build,
-                  this_side(self_, role_), self_.protocol_version, self_.build),
+                  peer_name(), peer_.protocol_version, peer_.build, own_name(),
+                  self_.protocol_version, self_.build),
       rank_of(peer_)};
 }
 
@@ -248,7 +238,7 @@ Status HandshakeMachine::check_hello() {
     return status_of(StatusCode::refused,
                      "a peer that calls itself {} does not hold this job's key: STRETTO_JOB_KEY is "
                      "not the same there",
-                     who(peer_, other_role()));
+                     peer_name());
   }
   holds_key_ = true;
   // The server answers before it compares: so that the client, too, can say what differs.
@@ -270,17 +260,16 @@ Status HandshakeMachine::check_agreement() const {
   const auto purpose = static_cast<Purpose>(peer_hello_[kPurposeAt]);
   if (purpose != purpose_) {
     return {StatusCode::refused,
-            fmt::format("{} wants this connection for {}, {} for {}", who(peer_, other_role()),
-                        name(purpose), this_side(self_, role_), name(purpose_)),
+            fmt::format("{} wants this connection for {}, {} for {}", peer_name(), name(purpose),
+                        own_name(), name(purpose_)),
             rank_of(peer_)};
   }
   if (peer_.target != self_.target) {
     const bool asks = role_ == HandshakeRole::client;
     return {StatusCode::refused,
             fmt::format("{} is to reach rank {}, but {} listens there; refusing to join",
-                        asks ? this_side(self_, role_) : who(peer_, other_role()),
-                        asks ? self_.target : peer_.target,
-                        asks ? who(peer_, other_role()) : this_side(self_, role_)),
+                        asks ? own_name() : peer_name(), asks ? self_.target : peer_.target,
+                        asks ? peer_name() : own_name()),
             rank_of(peer_)};
   }
   if (peer_.configuration != self_.configuration) {
@@ -288,7 +277,7 @@ Status HandshakeMachine::check_agreement() const {
             fmt::format("{} joined with other settings than {}: STRETTO_ALGORITHM, "
                         "STRETTO_TRANSPORT and STRETTO_BACKEND must be the same on all ranks; "
                         "refusing to join",
-                        who(peer_, other_role()), this_side(self_, role_)),
+                        peer_name(), own_name()),
             rank_of(peer_)};
   }
   return {};
@@ -299,7 +288,7 @@ Status HandshakeMachine::check_confirmation() {
     return status_of(StatusCode::refused,
                      "a peer that calls itself {} repeated somebody's hello but does not hold this "
                      "job's key",
-                     who(peer_, other_role()));
+                     peer_name());
   }
   if (role_ == HandshakeRole::server) send(confirmation_tag(HandshakeRole::server));
   expect(State::done, 0);
@@ -351,6 +340,16 @@ HandshakeMachine::Tag HandshakeMachine::confirmation_tag(HandshakeRole sender) c
                       sender == HandshakeRole::client ? "stretto handshake: client proof"
                                                       : "stretto handshake: server acceptance",
                       {first, second});
+}
+
+std::string HandshakeMachine::peer_name() const {
+  if (peer_.rank >= 0) return fmt::format("rank {}", peer_.rank);
+  return role_ == HandshakeRole::client ? "the launcher" : "a process without a rank";
+}
+
+std::string HandshakeMachine::own_name() const {
+  if (self_.rank >= 0) return fmt::format("this rank {}", self_.rank);
+  return role_ == HandshakeRole::server ? "this launcher" : "this process";
 }
 
 HandshakeRole HandshakeMachine::other_role() const {

@@ -86,6 +86,9 @@ class HandshakeMachine {
   Tag hello_tag(HandshakeRole sender, const Hello& hello, const Hello* answered) const;
   Tag confirmation_tag(HandshakeRole sender) const;
   HandshakeRole other_role() const;
+  // In messages.
+  std::string peer_name() const;
+  std::string own_name() const;
 
   HandshakeRole role_;
   JobKey key_;

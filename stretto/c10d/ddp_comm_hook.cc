@@ -16,10 +16,10 @@ void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i];
     if (!parameter.device().is_cpu()) {
-      throw_for_torch(status_of(StatusCode::invalid_argument,
-                                "parameter '{}' is on {}, and stretto.hooks compress gradients on "
-                                "the CPU only; use no hook of stretto's with this model",
-                                names.at(i), parameter.device().str()));
+      refuse(
+          "parameter '{}' is on {}, and stretto.hooks compress gradients on the CPU only; use no "
+          "hook of stretto's with this model",
+          names.at(i), parameter.device().str());
     }
     gradients.push_back(
         {.name = names.at(i),
@@ -45,9 +45,9 @@ void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
 void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buffer,
                          const Tensors& gradients, const std::vector<std::size_t>& numbers) {
   if (buffer.is_sparse()) {
-    throw_for_torch(status_of(StatusCode::invalid_argument,
-                              "a gradient is sparse, and stretto.hooks reduce dense ones; use no "
-                              "hook with this model: sparse gradients travel as their rows then"));
+    refuse(
+        "a gradient is sparse, and stretto.hooks reduce dense ones; use no hook with this model: "
+        "sparse gradients travel as their rows then");
   }
   const auto communicator = group_->communicator();
   if (index == 0) {
@@ -55,10 +55,9 @@ void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buff
     ++step_;
   }
   if (communicator->serial() != attached_to_) {
-    throw_for_torch(
-        status_of(StatusCode::invalid_argument,
-                  "this hook knows the members that the process group had before "
-                  "reconfigure(): wrap the model again, and register a hook with that"));
+    refuse(
+        "this hook knows the members that the process group had before reconfigure(): wrap the "
+        "model again, and register a hook with that");
   }
   auto bucket = std::make_unique<Bucket>();
   bucket->buffer = buffer;

@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include <c10/util/Exception.h>
 
 #include "stretto/base/error.h"
@@ -20,6 +22,12 @@ namespace stretto::c10d_backend {
   const std::string text(status.message());
   if (status.code() == StatusCode::invalid_argument) C10_THROW_ERROR(ValueError, text);
   C10_THROW_ERROR(DistBackendError, text);
+}
+
+// For an argument or a call that makes no sense.
+template <class... Args>
+[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
+  throw_for_torch({StatusCode::invalid_argument, fmt::format(format, std::forward<Args>(args)...)});
 }
 
 inline std::exception_ptr exception_for_torch(const Status& status) {

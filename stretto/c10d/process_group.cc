@@ -19,11 +19,6 @@ using ::c10d::OpType;
 
 constexpr bool kReduced = OperationTensors::kReduced;
 
-template <class... Args>
-[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
-  throw_for_torch({StatusCode::invalid_argument, fmt::format(format, std::forward<Args>(args)...)});
-}
-
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   double factor = 1;

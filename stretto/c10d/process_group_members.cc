@@ -69,15 +69,13 @@ bool ProcessGroupStretto::isInitialized() {
 }
 
 MemberTensors ProcessGroupStretto::tensors_of_operation() const {
-  std::shared_ptr<Membership> now = members();
-  std::shared_ptr<DeviceBlocks> blocks = now->blocks;
-  return {std::move(now), std::move(blocks)};
+  const std::shared_ptr<Membership> now = members();
+  return {now, now->blocks};
 }
 
 MemberTensors ProcessGroupStretto::tensors_of_message() const {
-  std::shared_ptr<Membership> now = members();
-  std::shared_ptr<DeviceBlocks> blocks = now->host_blocks;
-  return {std::move(now), std::move(blocks)};
+  const std::shared_ptr<Membership> now = members();
+  return {now, now->host_blocks};
 }
 
 uint64_t ProcessGroupStretto::getSequenceNumberForGroup() {

@@ -28,12 +28,6 @@ constexpr std::string_view kBegin = "stretto:";
 constexpr std::size_t kDigits = 16;
 constexpr std::size_t kServerBegin = kBegin.size() + kDigits + 1;
 
-template <class... Args>
-[[noreturn]] void refuse_handles(fmt::format_string<Args...> format, Args&&... args) {
-  throw_for_torch(status_of(StatusCode::invalid_argument, "reconfigure: {}",
-                            fmt::format(format, std::forward<Args>(args)...)));
-}
-
 std::string server_in(const ReconfigureHandle& handle) { return handle.substr(kServerBegin); }
 
 // Somebody else has sent it.
@@ -55,17 +49,13 @@ Handles in_order(const ReconfigureOptions& options) {
   return handles;
 }
 
-// Where all can meet; empty: each where it is, which is the same place.
+// Where all can meet, whatever their order is; empty: nobody has a TCPStore.
 std::string common_server(Handles handles) {
   std::ranges::sort(handles);
-  std::string first;
-  bool is_everywhere = true;
   for (const ReconfigureHandle& handle : handles) {
-    const std::string server = server_in(handle);
-    if (first.empty()) first = server;
-    is_everywhere = is_everywhere && server == server_in(handles.front());
+    if (std::string server = server_in(handle); !server.empty()) return server;
   }
-  return is_everywhere ? std::string() : first;
+  return {};
 }
 
 }  // namespace
@@ -81,20 +71,20 @@ MeetingPlace meeting_place(const ReconfigureHandle& own, const ReconfigureOption
   for (const ReconfigureHandle& handle : handles) {
     const std::string shown = printable(handle.substr(0, 80));
     if (!is_well_formed(handle)) {
-      refuse_handles(
-          "\"{}\" is no handle of a member: pass what get_reconfigure_handle() has returned on "
-          "each "
-          "of them, all of which have the backend stretto",
+      refuse(
+          "reconfigure: \"{}\" is no handle of a member: pass what get_reconfigure_handle() has "
+          "returned on each of them, all of which have the backend stretto",
           shown);
     }
     if (!seen.insert(handle).second) {
-      refuse_handles("the handle {} is listed twice: list each member once", shown);
+      refuse("reconfigure: the handle {} is listed twice: list each member once", shown);
     }
   }
   const auto found = std::ranges::find(handles, own);
   if (found == handles.end()) {
-    refuse_handles("the handle of this rank, {}, is missing: only those who are listed take part",
-                   own);
+    refuse(
+        "reconfigure: the handle of this rank, {}, is missing: only those who are listed take part",
+        own);
   }
   const std::uint64_t hash = fnv1a(fmt::format("{}", fmt::join(handles, "\n")));
   const std::string server = common_server(handles);

@@ -41,7 +41,8 @@ Result<std::unique_ptr<Membership>> enter(const ElasticOptions& options, const E
                                                          .self = {.rank = place.launcher_rank}},
                                                         limit));
   return Membership::enter(
-      std::make_shared<bootstrap::PrefixStore>("elastic/", std::move(store)),
+      std::make_shared<bootstrap::PrefixStore>(std::string(Membership::kStorePrefix),
+                                               std::move(store)),
       {.launcher_rank = place.launcher_rank,
        .first_size = place.launched_size,
        .min_size = options.min_size,

@@ -40,15 +40,16 @@ class ElasticJobTest : public ::testing::Test {
                             {"STRETTO_RENDEZVOUS", place()},
                             {"STRETTO_JOB_KEY", key_.hexadecimal()}});
   }
+  // The launcher's.
+  std::shared_ptr<bootstrap::Store> store() const {
+    return bootstrap::connect_tcp_store({.host = "127.0.0.1", .port = server_->port(), .key = key_},
+                                        soon())
+        .or_throw();
+  }
   // A process that comes, but connects to no other.
   std::unique_ptr<job::Membership> enter(const job::Membership::Options& options) const {
-    std::shared_ptr<bootstrap::Store> store =
-        bootstrap::connect_tcp_store({.host = "127.0.0.1", .port = server_->port(), .key = key_},
-                                     soon())
-            .or_throw();
-    return job::Membership::enter(
-               std::make_shared<bootstrap::PrefixStore>("elastic/", std::move(store)), options,
-               soon())
+    return job::Membership::enter(std::make_shared<bootstrap::PrefixStore>("elastic/", store()),
+                                  options, soon())
         .or_throw();
   }
   // The last one of so many: it ends before all have met.
@@ -335,11 +336,9 @@ TEST_F(ElasticJobTest, AnotherNewcomersMistakeMakesNoneLeave) {
     EXPECT_EQ(joined->size(), 2);
     joined->barrier().wait();
   });
-  const auto store = bootstrap::connect_tcp_store(
-                         {.host = "127.0.0.1", .port = server_->port(), .key = key_}, soon())
-                         .or_throw();
+  const auto of_launcher = store();
   EXPECT_TRUE(comes_true(
-      [&] { return store->list_keys("elastic/waits/2/", soon()).or_throw().size() == 2; }));
+      [&] { return of_launcher->list_keys("elastic/waits/2/", soon()).or_throw().size() == 2; }));
   comm.reset();
   comm = job.join();
   EXPECT_EQ(comm->size(), 2);
@@ -396,10 +395,7 @@ TEST_F(ElasticJobTest, WrongKeysAreRefused) {
       {"STRETTO_JOB_KEY", bootstrap::JobKey::generate().or_throw().hexadecimal()}};
   const FakeEnvironment environment(variables);
   EXPECT_THROW(ElasticJob job(options_of(environment)), Refused);
-  const auto store = bootstrap::connect_tcp_store(
-                         {.host = "127.0.0.1", .port = server_->port(), .key = key_}, soon())
-                         .or_throw();
-  EXPECT_FALSE(store->look_up(bootstrap::kJoinFailureKey, soon()).or_throw())
+  EXPECT_FALSE(store()->look_up(bootstrap::kJoinFailureKey, soon()).or_throw())
       << "it is no rank that is missing";
 }
 

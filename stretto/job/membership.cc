@@ -207,7 +207,7 @@ struct Membership::Meeting {
 Result<std::unique_ptr<Membership>> Membership::enter(std::shared_ptr<bootstrap::Store> store,
                                                       const Options& options,
                                                       const WaitLimit& limit) {
-  STRETTO_ASSIGN_OR_RETURN(const auto number, store->add("entered", 1, limit));
+  STRETTO_ASSIGN_OR_RETURN(const auto number, store->add(kEntered, 1, limit));
   std::unique_ptr<Membership> entered(new Membership(std::move(store), options, number));
   STRETTO_RETURN_IF_ERROR(entered->compare_settings(limit));
   const bootstrap::Will will{.value = "1", .revoked_by = ""};

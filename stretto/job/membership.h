@@ -47,6 +47,10 @@ Result<std::vector<Member>> parse_members(std::string_view text);
 // store that executes wills, and lasts for as long as the job. Used by one thread.
 class Membership {
  public:
+  // The part of a launcher's store in which processes meet, and what is there once one has entered.
+  static constexpr std::string_view kStorePrefix = "elastic/";
+  static constexpr std::string_view kEntered = "entered";
+
   struct Options {
     int launcher_rank = -1;
     // The first generation waits for so many processes. Empty: only who knows how many the launcher

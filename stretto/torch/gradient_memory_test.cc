@@ -4,6 +4,7 @@
 #include "stretto/torch/gradient_memory.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -243,22 +244,25 @@ TEST(GradientMemory, RowsOfATableAreItsOwn) {
   });
 }
 
+// Calls `begins`, if there is one, when the backward pass begins.
+template <class Module>
+void take_step(DistributedDataParallel<Module>& ddp, const torch::Tensor& batch,
+               const std::function<void()>& begins = {}) {
+  ddp.zero_grad();
+  const torch::Tensor output = ddp.forward(batch);
+  if (begins) output.register_hook([&](const torch::Tensor&) { begins(); });
+  output.pow(2).mean().backward();
+}
+
 TEST(GradientMemory, WhatIsKeptInThePlaceOfAFrozenParameterStays) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Squares model = squares();
     DistributedDataParallel ddp(model, communicator);
-    const auto step = [&](int number, const auto& hook) {
-      ddp.zero_grad();
-      const torch::Tensor output = ddp.forward(batch_of(number, rank));
-      output.register_hook(hook);
-      output.pow(2).mean().backward();
-    };
-    const auto nothing = [](const torch::Tensor&) {};
-    for (int number = 0; number < 4; ++number) step(number, nothing);
+    for (int number = 0; number < 4; ++number) take_step(ddp, batch_of(number, rank));
     const void* const places[] = {model->a->weight.grad().const_data_ptr(),
                                   model->b->weight.grad().const_data_ptr()};
     std::vector<torch::Tensor> kept;
-    step(4, [&](const torch::Tensor&) {
+    take_step(ddp, batch_of(4, rank), [&] {
       for (int i = 0; i < 8; ++i) kept.push_back(torch::full({kWidth, kWidth}, rank + 1.0));
     });
     const auto is_lent = [&](const torch::Tensor& tensor) {
@@ -268,7 +272,7 @@ TEST(GradientMemory, WhatIsKeptInThePlaceOfAFrozenParameterStays) {
     for (const torch::nn::Linear& layer : {model->a, model->b}) {
       layer->weight.set_requires_grad(false);
     }
-    step(5, nothing);
+    take_step(ddp, batch_of(5, rank));
     for (const torch::Tensor& each : kept) EXPECT_TRUE(each.eq(rank + 1.0).all().item<bool>());
   });
 }
@@ -278,17 +282,10 @@ TEST(GradientMemory, WhatIsWrittenToThePlaceOfAFrozenParameterInBackwardStays) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     ThreeSquares model = with_seed(8, [] { return ThreeSquares(); });
     DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {1}});
-    const auto step = [&](int number, const auto& hook) {
-      ddp.zero_grad();
-      const torch::Tensor output = ddp.forward(batch_of(number, rank));
-      output.register_hook(hook);
-      output.pow(2).mean().backward();
-    };
-    const auto nothing = [](const torch::Tensor&) {};
-    for (int number = 0; number < 4; ++number) step(number, nothing);
+    for (int number = 0; number < 4; ++number) take_step(ddp, batch_of(number, rank));
     const void* const place = model->b->weight.grad().const_data_ptr();
     torch::Tensor kept;
-    step(4, [&](const torch::Tensor&) {
+    take_step(ddp, batch_of(4, rank), [&] {
       std::vector<torch::Tensor> made;
       for (int i = 0; i < 16; ++i) {
         made.push_back(torch::full({kWidth, kWidth}, rank + 1.0));
@@ -298,7 +295,7 @@ TEST(GradientMemory, WhatIsWrittenToThePlaceOfAFrozenParameterInBackwardStays) {
     ASSERT_TRUE(kept.defined());
     model->b->weight.set_requires_grad(false);
     model->a->weight.register_hook([&](const torch::Tensor&) { kept.add_(10); });
-    step(5, nothing);
+    take_step(ddp, batch_of(5, rank));
     EXPECT_TRUE(kept.eq(rank + 11.0).all().item<bool>()) << kept[0][0];
   });
 }
@@ -321,14 +318,12 @@ TEST(GradientMemory, WhatACommunicationHookMakesLiesInNoBucket) {
     DistributedDataParallel ddp(model, communicator,
                                 {.bucket_bytes = {1}, .communication_hook = hook});
     std::vector<const void*> places;
-    for (int step = 0; step < 5; ++step) {
-      for (const torch::Tensor& parameter : model->parameters()) {
-        if (step == 4) places.push_back(parameter.grad().const_data_ptr());
-      }
-      if (step == 4) hook->more = 16;
-      ddp.zero_grad();
-      ddp.forward(batch_of(step, rank)).pow(2).mean().backward();
+    for (int number = 0; number < 4; ++number) take_step(ddp, batch_of(number, rank));
+    for (const torch::Tensor& parameter : model->parameters()) {
+      places.push_back(parameter.grad().const_data_ptr());
     }
+    hook->more = 16;
+    take_step(ddp, batch_of(4, rank));
     EXPECT_EQ(hook->made.size(), 16u);
     for (const torch::Tensor& each : hook->made) {
       EXPECT_EQ(std::ranges::find(places, each.const_data_ptr()), places.end());
@@ -370,7 +365,8 @@ TEST(GradientMemory, AGradientThatOthersStillReadIsReducedWhenTheyHave) {
         reference->forward(batch_of(step, of)).pow(2).mean().backward();
         if (of == rank) own = reference->b->weight.grad().clone();
       }
-      for (torch::Tensor parameter : reference->parameters()) parameter.mutable_grad() /= kRanks;
+      for (const torch::Tensor& parameter : reference->parameters())
+        parameter.mutable_grad() /= kRanks;
       ddp.zero_grad();
       ddp.forward(batch_of(step, rank)).pow(2).mean().backward();
       expect_gradients_of(*reference, *model);
@@ -410,7 +406,8 @@ TEST(GradientMemory, AnOptimizerThatStepsInBackwardKeepsItsStateElsewhere) {
         }
       }
       for (const ThreeSquares& each : {early, late}) {
-        for (torch::Tensor parameter : each->b->parameters()) parameter.set_requires_grad(false);
+        for (const torch::Tensor& parameter : each->b->parameters())
+          parameter.set_requires_grad(false);
       }
     }
   });

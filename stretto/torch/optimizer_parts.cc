@@ -196,8 +196,7 @@ void StepInBackward::check_not_of_others() const {
           "step_in_backward(): a parameter of the optimizer, of shape {}, belongs to another "
           "DistributedDataParallel, or has another hook that waits for its gradient to be "
           "accumulated, and would be stepped with a gradient that is not reduced; give each model "
-          "an "
-          "optimizer of its own, or call optimizer.step() after backward()",
+          "an optimizer of its own, or call optimizer.step() after backward()",
           list_text(parameter.sizes()));
     }
   }

@@ -16,6 +16,7 @@
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/bootstrap/tcp_store.h"
+#include "stretto/job/membership.h"
 #include "tools/launch/rank_environment.h"
 
 namespace stretto::launch {
@@ -206,7 +207,8 @@ bool LocalHost::serves_elastic_job() const {
   if (server_->will_count() == 0) return false;
   const auto store = connect_to_store();
   if (store == nullptr) return false;
-  const std::array key = {std::string("elastic/entered")};
+  const std::array key = {
+      fmt::format("{}{}", job::Membership::kStorePrefix, job::Membership::kEntered)};
   const Result<bool> entered = store->check(key, Deadline::after(std::chrono::seconds(1)));
   return entered.ok() && entered.value();
 }

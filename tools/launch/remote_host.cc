@@ -197,13 +197,13 @@ void RemoteHost::tell_obituary(int rank, const std::string& how) {
 }
 
 void RemoteHost::give_up() {
-  const bool waits = std::find(ended_.begin(), ended_.end(), false) != ended_.end();
-  if (waits && shell_ > 0) ::kill(-shell_, SIGKILL);
+  if (!all_ended() && shell_ > 0) ::kill(-shell_, SIGKILL);
 }
 
-bool RemoteHost::waits_for_reader() const {
-  const bool waits = std::find(ended_.begin(), ended_.end(), false) != ended_.end();
-  return waits && is_writing();
+bool RemoteHost::waits_for_reader() const { return !all_ended() && is_writing(); }
+
+bool RemoteHost::all_ended() const {
+  return std::find(ended_.begin(), ended_.end(), false) == ended_.end();
 }
 
 bool RemoteHost::is_writing() const {

@@ -43,6 +43,7 @@ class RemoteHost final : public Host {
   bool write_line(std::string_view line) const;
   Status after_shell();
   void wait_for_shell();
+  bool all_ended() const;
   bool is_writing() const;
   std::optional<RankEvent> next_lost();
 
