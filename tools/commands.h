@@ -47,6 +47,10 @@ int bench_command(const std::vector<std::string>& arguments);
 // fails.
 int plan_command(const std::vector<std::string>& arguments);
 
+// `stretto top`: shows the ranks that run on this host, and for whom they wait, until the last has
+// ended. Returns 1 if there is none.
+int top_command(const std::vector<std::string>& arguments);
+
 // `stretto doctor`: looks for what is wrong with this host, its network and a job's settings, or
 // with the way to another host. Returns 1 if there is a problem.
 int doctor_command(const std::vector<std::string>& arguments);

@@ -24,6 +24,7 @@ constexpr const char* kUsage =
     "  run          start the ranks of a job, here or by ssh on other hosts, and look after them\n"
     "  plan         print, prove and price the schedule of a collective\n"
     "  bench        measure collectives, or explain which algorithms run, and why\n"
+    "  top          show the ranks that run on this host, and for whom they wait\n"
     "  doctor       look for what is wrong with this host, its network and a job's settings\n"
     "\n"
     "  --version    the release and the version of its protocol\n"
@@ -42,6 +43,9 @@ int dispatch(const std::vector<std::string>& arguments) {
   }
   if (command == "doctor") {
     return stretto::tools::doctor_command({arguments.begin() + 1, arguments.end()});
+  }
+  if (command == "top") {
+    return stretto::tools::top_command({arguments.begin() + 1, arguments.end()});
   }
   if (command == "--version") {
     fmt::print("stretto {} (protocol {})\n", stretto::bootstrap::kBuild,

@@ -243,8 +243,10 @@ void Engine::check_deadlines() {
 bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
   waiters_.fetch_add(1, std::memory_order_relaxed);
   EngineLock held(*this);
+  wait_time_.begin();
   const ScopeExit leave([&]() STRETTO_UNCHECKED_LOCKING {
     if (!held.owns_lock()) held.lock();  // After an exception.
+    wait_time_.end();
     waiters_.fetch_sub(1, std::memory_order_relaxed);
     // The progress thread may be waiting for waiters to leave. Whoever still waits sees to it
     // later, with the lock as here, and so does whoever submits: it hears of all work that is left.
@@ -411,6 +413,7 @@ void Engine::run_background_thread() {
         yield_lock(held);
       }
       check_deadlines();
+      report_live_state(now);
       run_continuations(held);
       continue;
     }
@@ -426,6 +429,7 @@ void Engine::run_background_thread() {
     const TimePoint now = Clock::now();
     const bool yielded = yield(now, wait);
     held.lock();
+    report_live_state(now);
     if (yielded || sleep(held, wait.wake_time(now))) continue;
     wait.end(forecast_);
     is_idle = false;
@@ -481,19 +485,6 @@ Status Engine::agreement_arrived(Rank from, const transport::MessageKey& key,
                                  ConstByteSpan payload) {
   if (Client* const group = find(key.group)) return group->agreement_arrived(from, key, payload);
   return {};  // Nobody shrinks a group before all have made it: it has been destroyed here.
-}
-
-std::string Engine::describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
-                                   const OperationDescriptor& operation) {
-  Client* const found = find(group);
-  if (found == nullptr) return describe_absence(groups_, activity_);
-  found->asked_about(from, sequence, operation);
-  return found->describe_state(sequence, activity_);
-}
-
-void Engine::state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
-                            const std::string& text) {
-  if (Client* const found = find(group)) found->state_reported(peer, sequence, text);
 }
 
 }  // namespace stretto::group

@@ -21,6 +21,7 @@
 #include "stretto/execution/turn.h"
 #include "stretto/group/client.h"
 #include "stretto/group/idle_wait.h"
+#include "stretto/group/live_state.h"
 #include "stretto/group/operation.h"
 #include "stretto/group/progress_thread.h"
 #include "stretto/transport/endpoint.h"
@@ -54,6 +55,9 @@ class Engine final : private transport::TransportListener {
     Duration warn_after = std::chrono::seconds(60);
     // Told what this rank is doing, for the launcher's report. May be empty.
     std::function<void(std::string_view)> report_activity = {};
+    // Told about once a heartbeat how this rank gets on, for whoever watches the job. Must not
+    // block. May be empty.
+    std::function<void(const LiveState&)> report_live_state = {};
     // How the process of a rank of the job has ended, as the launcher has told: see
     // TransportListener::find_obituary(). Must not block. May be empty: nobody tells.
     std::function<std::optional<std::string>(Rank)> find_obituary = {};
@@ -142,6 +146,7 @@ class Engine final : private transport::TransportListener {
   void run_background_thread() STRETTO_UNCHECKED_LOCKING;
   void background_thread_failed(const char* what) STRETTO_UNCHECKED_LOCKING;
   void check_deadlines() STRETTO_REQUIRES(engine_held);
+  void report_live_state(TimePoint now) STRETTO_REQUIRES(engine_held);
   // Remembers for how long this process has been stopped, if it has been since the last call.
   void note_standstill(TimePoint now) STRETTO_REQUIRES(engine_held);
 
@@ -190,6 +195,8 @@ class Engine final : private transport::TransportListener {
   std::atomic<int> sleepers_{0};
   std::atomic<TimePoint> sleep_only_until_{};
   ArrivalForecast forecast_ STRETTO_GUARDED_BY(engine_held);
+  WaitTime wait_time_ STRETTO_GUARDED_BY(engine_held);
+  TimePoint live_state_reported_at_ STRETTO_GUARDED_BY(engine_held);
   unsigned turns_ STRETTO_GUARDED_BY(engine_held) = 0;
   bool stopping_ STRETTO_GUARDED_BY(engine_held) = false;
   bool drives_ = false;    // Whether the background thread is a progress thread.

@@ -141,6 +141,15 @@ std::optional<StateReport> Group::blocked_state() const {
                   {});
 }
 
+std::string Group::state_text(std::string_view activity) const {
+  if (!failure_.ok()) return fmt::format("has failed: {}", failure_.message());
+  if (!operations_.is_set_up()) return "is setting up the communicator";
+  const bool names_ranks = name_.empty() && size() < engine_->transport().size();
+  const std::string of =
+      names_ranks ? " of the group of " + list_ranks(membership_.members) : of_group();
+  return state_in(of, activity).text;
+}
+
 std::string Group::describe_state(std::uint32_t sequence, std::string_view activity) const {
   if (sequence == kAgreementSequence && !agreement_.begun()) {
     return encode({.text = "has not called shrink; " + doing(activity)});

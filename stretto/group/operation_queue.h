@@ -47,6 +47,8 @@ class OperationQueue {
   void take_sequence() {
     next_sequence_.store(transport::sequence_after(next_sequence()), std::memory_order_relaxed);
   }
+  // Of the callers' collectives, until numbers begin at 1 again.
+  std::uint32_t begun_count() const { return is_set_up_ ? next_sequence() - 1 : 0; }
   // Takes the next collective's number and returns it. When numbers begin at 1 again, the past
   // operations are forgotten, as the new ones would be taken for them.
   std::uint32_t number_next() STRETTO_REQUIRES(engine_held) {

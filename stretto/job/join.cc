@@ -3,6 +3,7 @@
 
 #include "stretto/job/join.h"
 
+#include <functional>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -26,6 +27,7 @@
 #include "stretto/job/device_factory.h"
 #include "stretto/job/job.h"
 #include "stretto/job/join_job.h"
+#include "stretto/job/live_page.h"
 #include "stretto/job/plugin_factory.h"
 #include "stretto/job/rendezvous.h"
 #include "stretto/job/settings.h"
@@ -54,8 +56,21 @@ struct Joined {
   Collectives collectives = {};
 };
 
-Result<Joined> make_engine(bootstrap::Mesh mesh, const Job& job, const Settings& settings,
-                           const Environment& environment) {
+// Tells `stretto top` how the rank gets on. Empty, and the job goes on without, where the system
+// refuses the memory for it.
+std::function<void(const group::LiveState&)> live_reporter(const job::LiveRank& who) {
+  Result<job::LivePage> page = job::LivePage::create(who);
+  if (page.ok()) {
+    auto shared = std::make_shared<job::LivePage>(std::move(*page));
+    return [shared](const group::LiveState& state) { shared->write(state); };
+  }
+  log(LogLevel::info, "{}: stretto top will not see this rank", page.status().message());
+  return {};
+}
+
+// `name`: by which `stretto top` tells the job from others on the host.
+Result<Joined> make_engine(bootstrap::Mesh mesh, const Job& job, const std::string& name,
+                           const Settings& settings, const Environment& environment) {
   mesh.endpoint->check_memory(settings.checks_memory);
   group::Engine::Options options{.progress_thread = settings.progress_thread,
                                  .local_ranks = mesh.local_ranks,
@@ -67,6 +82,9 @@ Result<Joined> make_engine(bootstrap::Mesh mesh, const Job& job, const Settings&
   if (board->connected()) {
     options.report_activity = [board](std::string_view text) { board->write(text); };
     options.find_obituary = [board](Rank rank) { return board->find_obituary(rank.value()); };
+  }
+  if (job.size > 1) {
+    options.report_live_state = live_reporter({.job = name, .rank = job.rank, .size = job.size});
   }
   STRETTO_ASSIGN_OR_RETURN(auto engine,
                            group::Engine::create(std::move(mesh.endpoint), std::move(options)));
@@ -153,7 +171,9 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
       .configuration = fnv1a(settings.value().algorithm + " " + job.engine + " " + job.backend),
       .make_data_plane = std::move(engine)};
   STRETTO_ASSIGN_OR_RETURN(auto mesh, bootstrap::connect_mesh(rendezvous.notes(), mesh_options));
-  Result<Joined> joined = make_engine(std::move(mesh), job, settings.value(), environment);
+  // Not the key itself: the name is shown.
+  const std::string name = fmt::format("{:08x}", fnv1a(rendezvous.key().hexadecimal()) >> 32);
+  Result<Joined> joined = make_engine(std::move(mesh), job, name, settings.value(), environment);
   if (!joined.ok()) return joined;
   joined->collectives = std::move(collectives);
   STRETTO_RETURN_IF_ERROR(rendezvous.finish());
@@ -166,7 +186,7 @@ Result<Joined> join_alone(const Job& job, const Result<Settings>& settings,
   STRETTO_ASSIGN_OR_RETURN(auto collectives, collectives_of(job, settings.value(), environment));
   STRETTO_ASSIGN_OR_RETURN(auto world, transport::loopback::make_world({.ranks = 1}));
   auto joined =
-      make_engine({.endpoint = std::move(world.front())}, job, settings.value(), environment);
+      make_engine({.endpoint = std::move(world.front())}, job, "", settings.value(), environment);
   if (joined.ok()) joined->collectives = std::move(collectives);
   return joined;
 }

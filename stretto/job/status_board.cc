@@ -7,78 +7,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <cstdint>
-#include <cstring>
 #include <numeric>
-#include <thread>
 
 #include "stretto/base/log.h"
 #include "stretto/base/parse_number.h"
-#include "stretto/base/printable.h"
 #include "stretto/base/sealed_memory.h"
 
 namespace stretto::job {
 namespace {
 
-constexpr std::size_t kTextWords = kStatusTextBytes / 8;
-// A sequence lock: odd while the rank is writing. The text is in words that are atomic one by one,
-// so that reading what is being written is merely a note to be read again.
-struct Slot {
-  std::atomic<std::uint32_t> sequence;
-  std::atomic<std::uint32_t> text_bytes;
-  std::atomic<std::int64_t> time_ns;
-  std::array<std::atomic<std::uint64_t>, kTextWords> text;
-};
-static_assert(sizeof(Slot) == 256);
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
-
 // Those of the local ranks are the first, by their local ranks; those of all ranks of the job the
 // last, from the end.
-Slot& slot_of(const std::shared_ptr<void>& mapping, std::size_t index) {
-  return static_cast<Slot*>(mapping.get())[index];
-}
-
-void write_to(Slot& slot, std::string_view text) {
-  const std::size_t bytes = std::min(text.size(), kStatusTextBytes);
-  const std::uint32_t sequence = slot.sequence.load(std::memory_order_relaxed);
-  slot.sequence.store(sequence | 1, std::memory_order_relaxed);
-  // Release: who sees any of what follows also sees that the sequence is odd.
-  slot.text_bytes.store(static_cast<std::uint32_t>(bytes), std::memory_order_release);
-  slot.time_ns.store(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(),
-                     std::memory_order_release);
-  for (std::size_t word = 0; word * 8 < bytes; ++word) {
-    std::uint64_t bits = 0;
-    std::memcpy(&bits, text.data() + word * 8, std::min<std::size_t>(8, bytes - word * 8));
-    slot.text[word].store(bits, std::memory_order_release);
-  }
-  slot.sequence.store((sequence | 1) + 1, std::memory_order_release);
-}
-
-struct Copy {
-  StatusNote note;
-  bool torn = false;
-};
-
-// What the slot holds, which any rank of the host may have written: lengths are checked, and
-// nothing in the text steers a terminal.
-Copy copy_of(const Slot& slot) {
-  const std::uint32_t before = slot.sequence.load(std::memory_order_acquire);
-  const std::size_t bytes =
-      std::min<std::size_t>(slot.text_bytes.load(std::memory_order_acquire), kStatusTextBytes);
-  const std::int64_t time_ns = slot.time_ns.load(std::memory_order_acquire);
-  std::array<std::uint64_t, kTextWords> words{};
-  for (std::size_t word = 0; word < kTextWords; ++word) {
-    words[word] = slot.text[word].load(std::memory_order_acquire);
-  }
-  const std::uint32_t after = slot.sequence.load(std::memory_order_relaxed);
-
-  Copy copy{.note = {}, .torn = before != after || before % 2 == 1};
-  copy.note.text = printable({reinterpret_cast<const char*>(words.data()), bytes});
-  copy.note.written = TimePoint(std::chrono::nanoseconds(time_ns));
-  return copy;
+StatusSlot& slot_of(const std::shared_ptr<void>& mapping, std::size_t index) {
+  return static_cast<StatusSlot*>(mapping.get())[index];
 }
 
 }  // namespace
@@ -96,8 +37,8 @@ StatusBoard StatusBoard::open(const Environment& environment, int rank, int size
   struct stat file {};
   if (::fcntl(fd, F_GET_SEALS) != kMemorySeals || ::fstat(fd, &file) != 0) return board;
   const auto bytes = static_cast<std::size_t>(file.st_size);
-  const std::size_t slots = bytes / sizeof(Slot);
-  if (bytes % sizeof(Slot) != 0 || *local_rank >= slots) return board;
+  const std::size_t slots = bytes / sizeof(StatusSlot);
+  if (bytes % sizeof(StatusSlot) != 0 || *local_rank >= slots) return board;
   if (auto mapping = map_shared_memory(fd, bytes); mapping.ok()) board.mapping_ = *mapping;
   board.slot_ = *local_rank;
   board.slots_ = slots;
@@ -115,7 +56,7 @@ StatusBoard StatusBoard::open(const Environment& environment, int rank, int size
 }
 
 void StatusBoard::write(std::string_view text) {
-  if (mapping_ != nullptr) write_to(slot_of(mapping_, slot_), text);
+  if (mapping_ != nullptr) slot_of(mapping_, slot_).write(text);
 }
 
 std::optional<std::string> StatusBoard::find_obituary(int rank) const {
@@ -123,16 +64,15 @@ std::optional<std::string> StatusBoard::find_obituary(int rank) const {
   if (mapping_ == nullptr || index >= launcher_ranks_.size()) return std::nullopt;
   const auto launcher_rank = static_cast<std::size_t>(launcher_ranks_[index]);
   if (launcher_rank >= slots_) return std::nullopt;
-  const Slot& slot = slot_of(mapping_, slots_ - 1 - launcher_rank);
-  if (slot.sequence.load(std::memory_order_acquire) == 0) return std::nullopt;
-  // Torn: it is just being told, or, by a rank that has no business there, will never be.
-  Copy copy = copy_of(slot);
-  return copy.torn ? std::string() : std::move(copy.note.text);
+  const StatusSlot& slot = slot_of(mapping_, slots_ - 1 - launcher_rank);
+  if (slot.is_empty()) return std::nullopt;
+  // Nothing: it is just being told, or, by a rank that has no business there, will never be.
+  return slot.try_read().value_or(StatusNote()).text;
 }
 
 Result<LauncherBoard> LauncherBoard::create(int local_ranks, int ranks) {
   LauncherBoard board;
-  const std::size_t bytes = static_cast<std::size_t>(local_ranks + ranks) * sizeof(Slot);
+  const std::size_t bytes = static_cast<std::size_t>(local_ranks + ranks) * sizeof(StatusSlot);
   Result<FileDescriptor> file = make_sealed_memory("stretto-status", bytes);
   if (!file.ok()) {
     log(LogLevel::warning, "{}: a report on a failure will not tell what the ranks were doing",
@@ -149,29 +89,19 @@ Result<LauncherBoard> LauncherBoard::create(int local_ranks, int ranks) {
 
 std::optional<StatusNote> LauncherBoard::read(int local_rank) const {
   if (local_rank < 0 || local_rank >= local_ranks_) return std::nullopt;
-  const Slot& slot = slot_of(mapping_, static_cast<std::size_t>(local_rank));
-  if (slot.sequence.load(std::memory_order_acquire) == 0) return std::nullopt;
-  // Bounded: a rank that was killed while it wrote leaves an odd number for ever. Its mixed text is
-  // still the best there is.
-  const Deadline deadline = Deadline::after(kWritingTime);
-  Copy copy = copy_of(slot);
-  while (copy.torn && !deadline.passed()) {
-    // To a rank that waits for this processor to go on.
-    std::this_thread::yield();
-    copy = copy_of(slot);
-  }
-  return std::move(copy.note);
+  const StatusSlot& slot = slot_of(mapping_, static_cast<std::size_t>(local_rank));
+  if (slot.is_empty()) return std::nullopt;
+  return slot.read();
 }
 
 void LauncherBoard::clear(int local_rank) const {
   if (local_rank < 0 || local_rank >= local_ranks_) return;
-  slot_of(mapping_, static_cast<std::size_t>(local_rank))
-      .sequence.store(0, std::memory_order_release);
+  slot_of(mapping_, static_cast<std::size_t>(local_rank)).clear();
 }
 
 void LauncherBoard::write_obituary(int rank, std::string_view how) const {
   if (rank < 0 || rank >= ranks_) return;
-  write_to(slot_of(mapping_, static_cast<std::size_t>(local_ranks_ + ranks_ - 1 - rank)), how);
+  slot_of(mapping_, static_cast<std::size_t>(local_ranks_ + ranks_ - 1 - rank)).write(how);
 }
 
 }  // namespace stretto::job

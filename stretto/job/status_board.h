@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "stretto/base/clock.h"
 #include "stretto/base/environment.h"
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/status.h"
+#include "stretto/job/status_slot.h"
 
 namespace stretto::job {
 
@@ -23,8 +23,6 @@ namespace stretto::job {
 // job, in which the launcher tells how it has ended. The notes outlive the ranks, so that the
 // launcher can say what a rank that was killed had been doing; and the others find out what has
 // killed it, which a connection that ends does not tell.
-
-inline constexpr std::size_t kStatusTextBytes = 240;
 
 // A rank's side.
 class StatusBoard {
@@ -54,14 +52,6 @@ class StatusBoard {
   std::size_t slots_ = 0;
   std::vector<int> launcher_ranks_;  // By rank of the job.
 };
-
-struct StatusNote {
-  std::string text;
-  TimePoint written;
-};
-
-// More than a rank needs to write a note, though others have its processor meanwhile.
-inline constexpr Duration kWritingTime = std::chrono::milliseconds(100);
 
 // The launcher's side. Used by one thread.
 class LauncherBoard {

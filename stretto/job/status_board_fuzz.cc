@@ -3,7 +3,7 @@
 
 // What a rank may leave on the board that its launcher and the other ranks read: a note is short,
 // and fit to print.
-// Sources: status_board.cc
+// Sources: status_board.cc status_slot.cc
 
 #include <unistd.h>
 
