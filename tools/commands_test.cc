@@ -27,6 +27,15 @@ std::string output_of(const std::vector<std::string>& arguments, int expected_st
   return output;
 }
 
+// Arguments are refused, with these words on standard error.
+void expect_refused(const std::vector<std::string>& arguments, std::string_view words,
+                    int line = __builtin_LINE()) {
+  ::testing::internal::CaptureStderr();
+  (void)output_of(arguments, 2);
+  std::fflush(stderr);
+  expect_contains(::testing::internal::GetCapturedStderr(), words, __FILE__, line);
+}
+
 TEST(Plan, ProvesAndPricesARing) {
   const auto object = nlohmann::json::parse(
       output_of({"all_reduce", "ring", "-n", "4", "--bytes", "4096", "--json"}, 0));
@@ -54,9 +63,10 @@ TEST(Plan, PricesEveryAlgorithmForAHundredThousandRanks) {
   EXPECT_EQ(prices(on_hosts).back()["algorithm"], "ring");
   EXPECT_LT(prices(on_hosts).back()["modelled_seconds"], flat.back()["modelled_seconds"]);
   expect_contains(output_of({"barrier", "-n", "3"}, 0), "barrier by 3 ranks");
-  (void)output_of({"all_reduce", "ring", "-n", "257"}, 2);
-  (void)output_of({"all_reduce", "--hosts", "2+2", "--per-host", "2"}, 2);
-  (void)output_of({"magic"}, 2);
+  expect_refused({"all_reduce", "ring", "-n", "257"}, "a schedule is made for up to 256 ranks");
+  expect_refused({"all_reduce", "--hosts", "2+2", "--per-host", "2"},
+                 "--hosts and --per-host say the same: give one");
+  expect_refused({"magic"}, "which collective, and by which algorithm?");
 }
 
 TEST(Plan, PrintsOneRank) {
@@ -90,10 +100,13 @@ TEST(Plan, CountsTheRanksOfHosts) {
       output_of({"all_gather", "ring", "--hosts", "3+5+1", "--local-gbit", "0.01", "--json"}, 0));
   EXPECT_GT(slow_inside["modelled_seconds"], object["modelled_seconds"]);
   (void)output_of({"all_gather", "ring", "--hosts", "3+5+1", "-n", "9"}, 0);
-  (void)output_of({"all_gather", "ring", "--hosts", "3+5+1", "-n", "8"}, 2);
-  for (const char* hosts : {"3+", "+3", "3++1", "three", "3+0", "-1", "3,1", "257", "200+57"}) {
-    (void)output_of({"all_gather", "ring", fmt::format("--hosts={}", hosts)}, 2);
+  expect_refused({"all_gather", "ring", "--hosts", "3+5+1", "-n", "8"},
+                 "--hosts has 9 ranks, and --ranks says 8");
+  for (const char* hosts : {"3+", "+3", "3++1", "three", "3+0", "-1", "3,1", "257"}) {
+    expect_refused({"all_gather", "ring", fmt::format("--hosts={}", hosts)},
+                   fmt::format("--hosts takes ranks per host such as 3+5+1, not \"{}\"", hosts));
   }
+  expect_refused({"all_gather", "ring", "--hosts=200+57"}, "--hosts has more than 256 ranks");
 }
 
 TEST(Plan, ShowsThePipelinesOfStreams) {
@@ -104,22 +117,25 @@ TEST(Plan, ShowsThePipelinesOfStreams) {
                   "s               . 0 . 1 . 2\n"
                   "c2              . . 0 . 1 . 2\n");
   expect_contains(output_of({"--streams", "fairring"}, 0), "5 streams");
-  (void)output_of({"--streams", "ring"}, 2);
-  (void)output_of({"--streams", "staged", "--json"}, 2);
+  expect_refused({"--streams", "ring"}, "there is no pipeline \"ring\", but: staged");
+  expect_refused({"--streams", "staged", "--json"}, "--list and --streams print no JSON");
 }
 
 TEST(Plan, SaysWhatIsWrong) {
-  (void)output_of({"all_reduce", "magic"}, 2);
-  (void)output_of({"all_reduce", "ring", "-n", "4", "--rank", "4"}, 2);
-  (void)output_of({"all_reduce", "ring", "-n", "4", "--rank", "-7"}, 2);
-  (void)output_of({"all_reduce", "ring", "-n", "0"}, 2);
-  (void)output_of({"--list", "--json"}, 2);
+  expect_refused({"all_reduce", "magic"}, "there is no \"all_reduce magic\"");
+  expect_refused({"all_reduce", "ring", "-n", "4", "--rank", "4"},
+                 "--rank and --root must be below 4");
+  expect_refused({"all_reduce", "ring", "-n", "4", "--rank", "-7"},
+                 "--rank: Value -7 not in range");
+  expect_refused({"all_reduce", "ring", "-n", "0"}, "--ranks: Value 0 not in range");
+  expect_refused({"--list", "--json"}, "--list and --streams print no JSON");
   for (const char* option : {"--gbit", "--latency-us", "--local-gbit", "--local-latency-us"}) {
-    (void)output_of({"all_reduce", option, "nan"}, 2);
+    expect_refused({"all_reduce", option, "nan"}, fmt::format("{}: nan is no number of", option));
   }
   // The second is 1 where 64 bits wrap around; the last is 2^40 + 1.
   for (const char* bytes : {"-1", "-18446744073709551615", "1099511627777"}) {
-    (void)output_of({"all_reduce", "ring", "--bytes", bytes}, 2);
+    expect_refused({"all_reduce", "ring", "--bytes", bytes},
+                   fmt::format("--bytes: {} is no number of bytes from 0 to", bytes));
   }
   (void)output_of({"all_reduce", "ring", "--bytes", "0"}, 0);
 }

@@ -3,6 +3,8 @@
 
 #include <sched.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <optional>
 #include <random>
@@ -72,11 +74,10 @@ TEST_P(WithProgressThread, OperationsEndWhileTheirCallersCompute) {
 }
 
 // The thread sleeps as soon as its rank's operation waits for another; a lost wake-up costs what a
-// sleep may take at most.
-TEST_P(WithProgressThread, ItWakesUpForWhatComesLate) {
+// sleep may take at most. Returns in how many rounds one may have been lost.
+int overslept_rounds(RankList& ranks) {
   constexpr int kRounds = 60;
   constexpr milliseconds kUndisturbed(90);
-  auto ranks = make(2);
   std::atomic<int> overslept{0};
   on_all(ranks, [&](Communicator& comm) {
     std::minstd_rand random(7);  // The same on both.
@@ -92,7 +93,17 @@ TEST_P(WithProgressThread, ItWakesUpForWhatComesLate) {
       if (late && Clock::now() - begin >= kUndisturbed) ++overslept;
     }
   });
-  EXPECT_LT(overslept, kRounds / 4);
+  return overslept;
+}
+
+// A machine under load looks like a lost wake-up, but not in every block of rounds.
+TEST_P(WithProgressThread, ItWakesUpForWhatComesLate) {
+  auto ranks = make(2);
+  int fewest = overslept_rounds(ranks);
+  for (int again = 0; again < 5 && fewest > 1; ++again) {
+    fewest = std::min(fewest, overslept_rounds(ranks));
+  }
+  EXPECT_LE(fewest, 1);
 }
 
 TEST_P(WithProgressThread, ManyGroupsAreServedAtOnce) {
@@ -206,36 +217,55 @@ class Burners {
   std::vector<std::thread> threads_;
 };
 
-class FreedMemory : public ::testing::TestWithParam<transport::WorldKind> {};
-
-TEST_P(FreedMemory, StaysWhereAnotherRankStillWorksOnIt) {
+// How an operation ends on each rank that rank 1 abandons, and frees its buffer, when it takes too
+// long: rank 0 has little of its processor. Nothing where the group had failed before the call.
+std::array<std::optional<StatusCode>, 2> ends_of_abandoned(const transport::WorldKind& kind) {
 #ifdef __SANITIZE_THREAD__  // Which takes ten times as long for each.
   constexpr std::size_t kCount = 1 << 19;
 #else
   constexpr std::size_t kCount = 1 << 22;
 #endif
   // They look at their channels every millisecond, whatever their callers do.
-  auto ranks = make_world_ranks(GetParam(), 2, milliseconds(1));
+  auto ranks = make_world_ranks(kind, 2, milliseconds(1));
   std::optional<Burners> burners;
+  std::array<std::optional<StatusCode>, 2> codes;
   on_all(ranks, [&](Communicator& comm) {
     const bool abandons = comm.rank() == 1;
     auto buffer = std::make_optional(comm.allocate<std::int64_t>(kCount));
-    const auto mean = [&](Duration timeout) {
-      comm.all_reduce(*buffer, {.op = ReduceOp::mean, .timeout = timeout}).wait();
+    const auto mean = [&](Duration timeout) -> std::optional<StatusCode> {
+      try {
+        Work work = comm.all_reduce(*buffer, {.op = ReduceOp::mean, .timeout = timeout});
+        return work.wait_status().code();
+      } catch (const Error&) {
+        return std::nullopt;
+      }
     };
-    for (int round = 0; round < 3; ++round) mean(std::chrono::seconds(10));
+    for (int round = 0; round < 3; ++round) EXPECT_EQ(mean(seconds(10)), StatusCode::ok);
     if (!abandons) {
       Burners::pin_to_first_processor();
       burners.emplace();
     }
-    try {
-      mean(abandons ? Duration(milliseconds(5)) : Duration(std::chrono::seconds(10)));
-    } catch (const Error&) {
-      // Whether it ends in time is not the question.
-    }
+    comm.barrier().wait();
+    codes[static_cast<std::size_t>(comm.rank())] =
+        mean(abandons ? Duration(milliseconds(5)) : Duration(seconds(10)));
     if (abandons) buffer.reset();
     if (!abandons) burners.reset();
   });
+  return codes;
+}
+
+class FreedMemory : public ::testing::TestWithParam<transport::WorldKind> {};
+
+TEST_P(FreedMemory, StaysWhereAnotherRankStillWorksOnIt) {
+  constexpr int kAttempts = 20;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    const auto [other, own] = ends_of_abandoned(GetParam());
+    if (own != StatusCode::timeout || !other) continue;
+    // The other may have got through before it hears of it.
+    EXPECT_TRUE(other == StatusCode::ok || other == StatusCode::timeout) << name(*other);
+    return;
+  }
+  ADD_FAILURE() << "rank 1 has never abandoned what the other had begun";
 }
 
 INSTANTIATE_TEST_SUITE_P(, FreedMemory,
