@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -137,16 +136,20 @@ TEST(RunRestart, TheTimeLimitInThePauseEndsTheJobWithoutARestart) {
 
 // The guardian stands still from before it is told to start the rank.
 TEST(RunRestart, ASignalAfterThePauseReachesARankThatIsJustBeingStarted) {
-  Tool tool(shell(2,
-                  "echo guardian $PPID; test $STRETTO_RANK$STRETTO_RESTART_COUNT = 1 && exit 3; "
-                  "echo ready $$; exec sleep 60",
-                  {"--restarts", "1"}));
+  const TemporaryFolder folder;
+  const std::string script = fmt::format(
+      "if [ $STRETTO_RANK = 0 ]; then echo ready $$; touch {0}; "
+      "else echo guardian $PPID; until [ -e {0} ]; do sleep 0.01; done; fi; ",
+      folder / "ready");
+  Tool tool(
+      shell(2, script + kFirstStart + "exit 3; fi; " + watch_obituary(folder) + "; exec sleep 60",
+            {"--restarts", "1"}));
   const auto guardian = static_cast<pid_t>(testing::number_behind(tool, 1, "guardian"));
   const auto other = static_cast<pid_t>(testing::number_behind(tool, 0, "ready"));
   ASSERT_TRUE(tool.errors().wait_for("it is started again"));
   ::kill(guardian, SIGSTOP);
-  // The launcher has told it to by then.
-  std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  // The launcher clears the status board and tells the guardian, before it takes another signal.
+  ASSERT_TRUE(comes_true([&] { return std::filesystem::exists(folder / "told"); }));
   ::kill(tool.pid(), SIGTERM);
   EXPECT_TRUE(testing::ends_soon(other));
   ::kill(guardian, SIGCONT);
