@@ -65,7 +65,7 @@ set_source_files_properties(
   tools/plan.cc tools/top.cc
   tests/allocation/second_call_test.cc tests/contract/transport_leaving_test.cc
   tests/contract/transport_test.cc tests/contract/waiting_test.cc
-  tests/simulation/schedule_canary_test.cc tests/simulation/seeded_run.cc
+  tests/simulation/seeded_run.cc
   PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
 
 # Highway's tables are constants in functions, which GCC copies to the stack for each vector, 1 KiB

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/simulation/seeded_run.h"
 
@@ -50,6 +52,22 @@ TEST_P(CollectiveSimulation, ADisagreementIsToldToAll) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, CollectiveSimulation, testing::Range(0, kSeedGroups));
+
+// As a replay of one takes for granted.
+TEST(SeedSimulation, TheSameSeedIsTheSameRun) {
+  const auto trace = [](std::uint64_t seed) {
+    constexpr int kRanks = 3;
+    RankVector<std::vector<float>> data(kRanks, std::vector<float>(5000));
+    Simulation simulation({.ranks = kRanks, .seed = seed});
+    for (int r = 0; r < kRanks; ++r) {
+      simulation.submit(r, [&own = data[r]](Communicator& comm) { return comm.all_reduce(own); });
+    }
+    simulation.run();
+    return std::pair(simulation.turns(), simulation.network().now());
+  };
+  EXPECT_EQ(trace(5), trace(5));
+  EXPECT_NE(trace(5), trace(6));
+}
 
 // With more ranks than seeds draw. Each pair of ranks takes 2 to 3 KiB of memory.
 TEST(ManyRanksSimulation, EqualTheSerialOracleAndNameAKilledRank) {

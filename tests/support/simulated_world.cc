@@ -60,9 +60,9 @@ Network::Network(const WorldOptions& options) : ranks_(options.ranks), agenda_(o
   constexpr std::array<std::size_t, 4> kSteps = {100, 3000, 20 * 1024, 256 * 1024};
   constexpr std::array<Time, 4> kDelays = {Time(1), Time(1000), Time(50'000), Time(2'000'000)};
   Random random(options.seed);
-  const std::size_t room = options.room_bytes.value_or(kRooms[random.below(kRooms.size())]);
-  const std::size_t step = options.step_bytes_max.value_or(kSteps[random.below(kSteps.size())]);
-  const Time delay = options.delay_max.value_or(kDelays[random.below(kDelays.size())]);
+  const std::size_t room = kRooms[random.below(kRooms.size())];
+  const std::size_t step = kSteps[random.below(kSteps.size())];
+  const Time delay = kDelays[random.below(kDelays.size())];
   for (int from = 0; from < ranks_; ++from) {
     for (int to = 0; to < ranks_; ++to) {
       wires_.push_back(std::make_unique<Wire>(&agenda_, Wire::Ends{from, to},

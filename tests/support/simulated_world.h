@@ -17,10 +17,6 @@ namespace stretto::transport::sim {
 struct WorldOptions {
   int ranks = 1;
   std::uint64_t seed = 0;
-  // Of every link. What is not given is drawn from the seed, for each world anew.
-  std::optional<std::size_t> room_bytes = std::nullopt;
-  std::optional<std::size_t> step_bytes_max = std::nullopt;
-  std::optional<Time> delay_max = std::nullopt;
 };
 
 // The clock and the wires of a simulated world, and what goes wrong in it. Not thread safe: all
@@ -44,10 +40,7 @@ class Network {
   void kill(Rank rank);
   // Ends the link between two ranks, in the same way.
   void cut(Rank a, Rank b);
-  // Lets the next message from one rank to the other disappear, or arrive with one bit changed.
-  void lose_message(Rank from, Rank to) { wire(from, to).arm(Wire::Fault::loss); }
-  void flip_bit(Rank from, Rank to) { wire(from, to).arm(Wire::Fault::flip); }
-  // Whether that has happened.
+  // Whether what the wire was armed with has happened.
   bool struck(Rank from, Rank to) { return wire(from, to).struck(); }
 
   // Called at the end of each progress() of an endpoint, on its thread: there the threads of ranks
