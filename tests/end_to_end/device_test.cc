@@ -3,8 +3,6 @@
 
 // Processes that share memory of devices, which are doubles (tests/support/fake_nccl).
 
-#include <fmt/format.h>
-
 #include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"
 
@@ -31,13 +29,11 @@ Variables device_variables(bool share_a_device) {
 }
 
 TEST(SharedDevices, GiveTheBitsOfTheHost) {
-  for (const int ranks : {1, 2, 4}) {
-    for (const bool share_a_device : {true, false}) {
-      Tool tool(device_job(ranks, "right"), device_variables(share_a_device));
-      EXPECT_EQ(tool.status(), 0);
-      const std::string said = tool.output().finish();
-      for (int r = 0; r < ranks; ++r) expect_contains(said, fmt::format("[{}] right\n", r));
-    }
+  for (const bool share_a_device : {true, false}) {
+    Tool tool(device_job(2, "right"), device_variables(share_a_device));
+    EXPECT_EQ(tool.status(), 0);
+    const std::string said = tool.output().finish();
+    for (const char* line : {"[0] right\n", "[1] right\n"}) expect_contains(said, line);
   }
 }
 
