@@ -2,14 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <filesystem>
-#include <set>
-#include <sstream>
 #include <string>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tests/end_to_end/bits.h"
 #include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/mpi_files.h"
@@ -17,46 +14,12 @@
 namespace stretto {
 namespace {
 
-// The same bits, whatever carries them: processes over shared memory and tcp, threads on loopback.
+// The values of every collective between real processes, over shared memory and over sockets.
 
 using testing::Arguments;
 using testing::Ended;
 using testing::occurrences;
 using testing::Variables;
-
-// The different hashes that a job of processes prints.
-std::set<std::string> hashes_of_processes(int ranks, const Variables& variables) {
-  const Ended ended = testing::run({"run", "-n", std::to_string(ranks), "--no-prefix", "--",
-                                    STRETTO_BIN_DIR "/bits_rank_program"},
-                                   variables);
-  EXPECT_EQ(ended.status, 0) << ended.errors;
-  std::set<std::string> hashes;
-  std::istringstream lines(ended.output);
-  int count = 0;
-  for (std::string word; lines >> word;) {
-    if (word != "bits") continue;
-    lines >> word;
-    hashes.insert(word);
-    ++count;
-  }
-  EXPECT_EQ(count, ranks * 2 * static_cast<int>(testing::canonical_algorithms().size()));
-  return hashes;
-}
-
-TEST(Bits, AreTheSameOnLoopbackShmAndTcpByEveryCanonicalAlgorithm) {
-  constexpr int ranks = 3;
-  const auto expected = testing::hashes_of_threads(ranks);
-  EXPECT_EQ(expected.size(), 1u);
-  EXPECT_EQ(hashes_of_processes(ranks, {}), expected);
-  EXPECT_EQ(hashes_of_processes(ranks, {{"STRETTO_TRANSPORT", "tcp"}}), expected);
-  EXPECT_EQ(
-      hashes_of_processes(ranks, {{"STRETTO_TRANSPORT", "tcp"}, {"STRETTO_ENCRYPTION", "tls"}}),
-      expected);
-}
-
-// The values of every collective between real processes, over shared memory and over sockets.
-
-using testing::Arguments;
 
 Ended values_of(int ranks, const Variables& variables, const Arguments& arguments = {}) {
   return testing::run(Arguments{"run", "-n", std::to_string(ranks), "--no-prefix", "--",

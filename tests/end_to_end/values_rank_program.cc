@@ -2,16 +2,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // values_rank_program [choice]: without the argument, tries every collective, by every algorithm
-// that the catalogue has for it, against the serial oracle, the exchanges of bytes, and puts and
-// gets, and prints "right" on every rank, or what is wrong. Always prints "chosen ALGORITHM:
-// REASON" of an all_reduce on rank 0.
+// that the catalogue has for it, or by that of STRETTO_ALGORITHM, against the serial oracle, the
+// exchanges of bytes, and puts and gets, and prints "right" on every rank, or what is wrong. Always
+// prints "chosen ALGORITHM: REASON" of an all_reduce on rank 0.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "stretto/base/rank_vector.h"
 #include "stretto/stretto.h"
@@ -50,17 +53,24 @@ std::string failure_of_algorithm(Communicator& comm, Problem problem) {
 
 std::string failure_of(Communicator& comm, Collective collective) {
   std::vector<std::string> algorithms = {""};
-  for (const auto* row : algorithms_for(collective, schedule::Access::messages)) {
-    algorithms.emplace_back(row->name);
+  if (std::getenv("STRETTO_ALGORITHM") == nullptr) {
+    for (const auto* row : algorithms_for(collective, schedule::Access::messages)) {
+      algorithms.emplace_back(row->name);
+    }
   }
   // What a library runs, it combines in an order of its own, and what is asked for by name is ours.
   const bool has_library = std::getenv("STRETTO_BACKEND") != nullptr;
   if (has_library && algorithms.size() > 2) algorithms.resize(2);
+  // The first two where elements are only moved.
+  constexpr std::array kReductions = {
+      std::pair(DType::bf16, ReduceOp::sum), std::pair(DType::i64, ReduceOp::sum),
+      std::pair(DType::f32, ReduceOp::sum), std::pair(DType::f64, ReduceOp::mean)};
+  const auto tried = std::span(kReductions).first(reduces(collective) ? kReductions.size() : 2);
   for (const std::string& algorithm : algorithms) {
-    for (const DType dtype : {DType::f32, DType::bf16, DType::i64}) {
-      if (dtype == DType::f32 && !reduces(collective)) continue;  // It is moved as others are.
+    for (const auto& [dtype, op] : tried) {
       const Problem problem{.collective = collective,
                             .dtype = dtype,
+                            .op = op,
                             .ranks = comm.size(),
                             .root = comm.size() - 1,
                             .algorithm = algorithm,
