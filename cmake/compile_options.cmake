@@ -68,8 +68,8 @@ if(STRETTO_SANITIZE)
       -fno-sanitize=vptr,null,object-size)
   endif()
   if(STRETTO_SANITIZE MATCHES "thread" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # g++ warns that the sanitizer does not understand fences. Where there are some, before a rank
-    # goes to sleep, a model stands in for it: stretto/transport/sleep_model_test.cc.
+    # g++ warns that the sanitizer does not understand fences. Those before a rank goes to sleep it
+    # therefore cannot judge; TransportSleepTest.NoWakeUpIsLost looks for wake-ups that are lost.
     target_compile_options(stretto_build INTERFACE -Wno-tsan)
   endif()
 endif()
