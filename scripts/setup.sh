@@ -7,6 +7,20 @@
 readonly venv=build/venv
 readonly torch_minimum=2.11
 
+# usable_jobs [ROOT]: how many processes may compile at a time, each of which may take 2 GiB. Of a
+# container's limits, which are the first two files, nproc says nothing. ROOT goes before every path
+# that is read, for tests.
+usable_jobs() {
+  awk -v root="${1:-}" -v jobs="$(nproc)" '
+    function heed(most) { if (int(most) < jobs) jobs = int(most) }
+    BEGIN {
+      if ((getline < (root "/sys/fs/cgroup/cpu.max")) > 0 && $1 != "max") heed($1 / $2 + 0.99)
+      if ((getline < (root "/sys/fs/cgroup/memory.max")) > 0 && $1 != "max") heed($1 / 2 ^ 31)
+      while ((getline < (root "/proc/meminfo")) > 0) if ($1 == "MemAvailable:") heed($2 / 2 ^ 21)
+      print (jobs > 1 ? jobs : 1)
+    }'
+}
+
 # wanted_packages PURPOSE...: names from scripts/packages.txt.
 wanted_packages() {
   local purpose
@@ -24,14 +38,14 @@ missing_packages() {
 }
 
 apt_install() {
-  local as_root=()
-  ((EUID == 0)) || as_root=(sudo)
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install --yes --no-install-recommends "$@" && return
+  # A machine that has just been started installs its updates by itself, and locks dpkg meanwhile.
+  local apt_get=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
+  ((EUID == 0)) || apt_get=(sudo "${apt_get[@]}")
+  local install=("${apt_get[@]}" install --yes --no-install-recommends "$@")
+  "${install[@]}" && return
   # The list of packages may be missing (a fresh container) or older than the archive.
-  "${as_root[@]}" apt-get update
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-    apt-get install --yes --no-install-recommends "$@"
+  "${apt_get[@]}" update
+  "${install[@]}"
 }
 
 # ensure_packages PURPOSE...
@@ -48,8 +62,10 @@ ensure_packages() {
   if ((EUID != 0)); then
     command -v sudo > /dev/null ||
       fail "neither root nor sudo: ask an administrator to run: apt-get install ${missing[*]}"
-    # Asks for the password now, while nothing else writes to the terminal.
-    sudo -v || fail "sudo was refused; as root, run: apt-get install ${missing[*]}"
+    # Asks for the password now, while nothing else writes to the terminal. sudo -v alone asks those
+    # of whom only some rules want one, as those of the first user of a cloud's image.
+    sudo -n true 2> /dev/null || sudo -v ||
+      fail "sudo was refused; as root, run: apt-get install ${missing[*]}"
   fi
   phase "installing packages" packages apt_install "${missing[@]}"
 }
@@ -72,10 +88,14 @@ PYTHON
 
 requirements() { grep -v '^#' scripts/requirements.txt; }
 
-# pip_install FOLDER REQUIREMENT...: into the virtual environment there, which is made if need be.
+# Debian has a package of its own for what pip_install makes virtual environments with.
+ensure_ensurepip() { python3 -c 'import ensurepip' 2> /dev/null || ensure_packages venv; }
+
+# pip_install FOLDER REQUIREMENT...: into the virtual environment there, which is made if need be,
+# also in place of one that was only begun.
 pip_install() {
   local folder=$1 pip_args
-  [[ -x $folder/bin/python ]] || python3 -m venv "$folder" || return
+  "$folder/bin/python" -m pip --version &> /dev/null || python3 -m venv --clear "$folder" || return
   read -r -a pip_args <<< "${STRETTO_PIP_ARGS:-}"
   "$folder/bin/python" -m pip install --disable-pip-version-check "${pip_args[@]}" "${@:2}"
 }
@@ -85,12 +105,10 @@ ensure_venv() {
   local stamp=$venv/stretto-requirements.sha256 wanted
   wanted=$(requirements | sha256sum)
   if [[ -x $venv/bin/python && -f $stamp && $(< "$stamp") == "$wanted" ]]; then return; fi
-  if [[ ! -x $venv/bin/python ]] && ! python3 -c 'import ensurepip' 2> /dev/null; then
-    ensure_packages venv
-  fi
+  ensure_ensurepip
   say "  Python packages for $venv: $(requirements | tr '\n' ' ')"
   if [[ -z ${STRETTO_PIP_ARGS:-} ]]; then
-    say "  (a CPU build of torch is enough; STRETTO_PIP_ARGS='--index-url URL' chooses where from)"
+    say "  (a CPU build of torch is enough; STRETTO_PIP_ARGS='--extra-index-url URL' finds one)"
   fi
   # shellcheck disable=SC2046  # One word per requirement is the purpose.
   phase "installing Python packages" pip pip_install "$venv" $(requirements)
@@ -151,7 +169,7 @@ ensure_cuda() {
   local nvcc
   nvcc=$(find_nvcc)
   if [[ -z $nvcc && ${1:-} == install ]]; then
-    [[ -x $venv/bin/python ]] || python3 -c 'import ensurepip' 2> /dev/null || ensure_packages venv
+    ensure_ensurepip
     say "  Python packages for $venv: ${cuda_requirements[*]}"
     phase "installing nvcc" cuda pip_install "$venv" "${cuda_requirements[@]}"
     nvcc=$(find_nvcc)

@@ -1,0 +1,83 @@
+# Copyright the stretto authors.
+# SPDX-License-Identifier: Apache-2.0
+
+"""Tests of what scripts/setup.sh does on machines that are not as those it is written on, which
+programs of these tests play."""
+
+import os
+import pathlib
+import subprocess
+import tempfile
+import unittest
+
+SCRIPTS = pathlib.Path(__file__).resolve().parent
+# The setup of a user who is not root, whoever runs the test.
+SOURCED = (f"set -euo pipefail; source {SCRIPTS}/phases.sh; "
+           f"source <(sed 's/EUID/1000/' {SCRIPTS}/setup.sh); ")
+
+
+class SetupTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def file(self, name, text):
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def program(self, name, script):
+        self.file(name, f"#!/bin/sh\n{script}\n")
+        (self.folder / name).chmod(0o755)
+
+    def call(self, script):
+        said = self.folder / "said"  # A pipe would be read until what a phase leaves has ended.
+        with said.open("w") as output:
+            status = subprocess.run(["bash", "-c", SOURCED + script], cwd=self.folder, check=False,
+                                    env={"PATH": f"{self.folder}:{os.environ['PATH']}"},
+                                    stdout=output, stderr=subprocess.STDOUT).returncode
+        self.assertEqual(status, 0, said.read_text())
+        return said.read_text()
+
+    def test_a_user_with_one_rule_of_sudo_that_wants_no_password_is_asked_for_none(self):
+        self.program("dpkg-query", "exit 1")
+        self.file("scripts/packages.txt", "build g++\n")
+        self.program("sudo", 'case "$1" in -v) exit 1;; -n) shift;; esac; exec "$@"')
+        self.program("apt-get", 'echo "$@" >> asked')
+        self.call("ensure_packages build")
+        asked = (self.folder / "asked").read_text()
+        self.assertRegex(asked, r"^-o DPkg::Lock::Timeout=\d+ install .* g\+\+\n$")
+
+    def test_the_list_of_packages_is_fetched_where_it_lacks_one(self):
+        self.program("sudo", 'exec "$@"')
+        self.program("apt-get", 'echo "$@" >> asked; test "$(wc -l < asked)" != 1')
+        self.call("apt_install g++")
+        asked = (self.folder / "asked").read_text().splitlines()
+        self.assertEqual([line.split()[2] for line in asked], ["install", "update", "install"])
+
+    def test_a_virtual_environment_that_was_only_begun_is_made_anew(self):
+        self.program("venv/bin/python", "exit 1")
+        self.program("whole", 'echo "$@" >> asked')
+        self.program("python3", 'echo "$@" >> asked; cp whole venv/bin/python')
+        self.call("pip_install venv numpy; pip_install venv torch")
+        asked = (self.folder / "asked").read_text().splitlines()
+        made = [line for line in asked if "venv" in line]
+        installed = [line.split()[-1] for line in asked if "pip install" in line]
+        self.assertEqual(made, ["-m venv --clear venv"])
+        self.assertEqual(installed, ["numpy", "torch"])
+
+    def usable_jobs(self, **files):
+        for name, text in files.items():
+            self.file({"cpu": "sys/fs/cgroup/cpu.max", "memory": "sys/fs/cgroup/memory.max",
+                       "free": "proc/meminfo"}[name], text)
+        return int(self.call(f"usable_jobs {self.folder}"))
+
+    def test_as_many_processes_compile_as_cores_and_memory_allow(self):
+        self.program("nproc", "echo 64")
+        self.assertEqual(self.usable_jobs(), 64)
+        self.assertEqual(self.usable_jobs(free="MemTotal: 9\nMemAvailable:   41943040 kB\n"), 20)
+        self.assertEqual(self.usable_jobs(cpu="max 100000\n", memory="max\n"), 20)
+        self.assertEqual(self.usable_jobs(memory="17179869184\n"), 8)
+        self.assertEqual(self.usable_jobs(cpu="150000 100000\n"), 2)
+        self.assertEqual(self.usable_jobs(free="MemAvailable: 1000 kB\n"), 1)
