@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,6 +36,10 @@ std::optional<int> parse(CLI::App& app, std::string_view command,
 
 // For options that take a number. Unlike CLI::Range it does not let "nan" pass.
 CLI::Validator number_within(double low, double high, const std::string& unit);
+
+// For transform() of options that take a whole number: decimal, also where zeros come first, as in
+// the number of a host's name. CLI11 alone takes "010" for 8.
+CLI::Validator whole_number(std::int64_t low, std::int64_t high);
 
 // `stretto run`: otherwise returns launch()'s status.
 int run_command(const std::vector<std::string>& arguments);

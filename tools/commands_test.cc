@@ -140,5 +140,16 @@ TEST(Plan, SaysWhatIsWrong) {
   (void)output_of({"all_reduce", "ring", "--bytes", "0"}, 0);
 }
 
+TEST(Plan, ZerosBeforeANumberDoNotMakeItOctal) {
+  const auto ranks = [](const std::string& text) {
+    return nlohmann::json::parse(output_of({"barrier", "-n", text, "--json"}, 0))["ranks"];
+  };
+  EXPECT_EQ(ranks("010"), 10);
+  EXPECT_EQ(ranks("08"), 8);
+  for (const char* text : {"0x10", "8 ", "1e1", ""}) {
+    (void)output_of({"barrier", "-n", text}, 2);
+  }
+}
+
 }  // namespace
 }  // namespace stretto::tools

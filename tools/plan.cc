@@ -32,7 +32,7 @@ constexpr int kRanksMax = 256;
 constexpr int kPricedRanksMax = 1'000'000;
 constexpr int kRanksDefault = 4;
 constexpr int kSlicesMax = 64;
-constexpr double kBytesMax = 0x1p40;
+constexpr std::int64_t kBytesMax = std::int64_t{1} << 40;
 
 constexpr const char* kDescription =
     "Prints the schedule of a collective, proves it for this number of ranks, and prices it:\n"
@@ -95,16 +95,17 @@ void describe(CLI::App& app, CommandLine& line) {
   app.add_option("algorithm", line.algorithm, "ring, direct, ... (see --list)");
   app.add_option("-n,--ranks", line.ranks,
                  fmt::format("Number of ranks [{}, or all ranks of --hosts]", kRanksDefault))
-      ->check(CLI::Range(1, kPricedRanksMax));
+      ->transform(whole_number(1, kPricedRanksMax));
   app.add_option("--hosts", line.hosts, "Ranks on each host: 3+5+1 [all on one]");
   app.add_option("--per-host", line.per_host, "The same where all hosts but the last have as many")
-      ->check(CLI::Range(1, kPricedRanksMax));
+      ->transform(whole_number(1, kPricedRanksMax));
   app.add_option("--rank", line.rank, "Print the steps of this rank only")
-      ->check(CLI::Range(0, kRanksMax - 1));
+      ->transform(whole_number(0, kRanksMax - 1));
   app.add_option("--root", line.root, "Root of a broadcast, reduce, gather or scatter")
+      ->transform(whole_number(0, kPricedRanksMax - 1))
       ->capture_default_str();
   app.add_option("--bytes", line.bytes, "Bytes of a rank's input or output, the longest of all")
-      ->check(number_within(0, kBytesMax, "bytes"))
+      ->transform(whole_number(0, kBytesMax))
       ->capture_default_str();
   app.add_option("--gbit", line.gbit_per_second, "Bandwidth of a link, Gbit/s each way")
       ->check(bandwidth)
@@ -123,10 +124,10 @@ void describe(CLI::App& app, CommandLine& line) {
   app.add_option("--streams", line.pipeline,
                  fmt::format("Instead, the stages of a pipeline: {}", pipeline_names()));
   app.add_option("--slots", line.slots, "With --streams: slices in flight")
-      ->check(CLI::Range(1, kSlicesMax))
+      ->transform(whole_number(1, kSlicesMax))
       ->capture_default_str();
   app.add_option("--slices", line.slices, "With --streams: how many to show")
-      ->check(CLI::Range(1, kSlicesMax))
+      ->transform(whole_number(1, kSlicesMax))
       ->capture_default_str();
   app.add_flag("--list", line.list, "List collectives and algorithms");
   app.add_flag("--json", line.json, "Print one JSON object instead of text");
@@ -183,7 +184,7 @@ std::optional<std::string> settle_ranks(CommandLine& line) {
   if (on_hosts != 0 && on_hosts != line.ranks) {
     return fmt::format("--hosts has {} ranks, and --ranks says {}", on_hosts, line.ranks);
   }
-  if (line.rank >= line.ranks || line.root < 0 || line.root >= line.ranks) {
+  if (line.rank >= line.ranks || line.root >= line.ranks) {
     return fmt::format("--rank and --root must be below {}", line.ranks);
   }
   return std::nullopt;

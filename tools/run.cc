@@ -14,6 +14,7 @@
 #include "stretto/base/cores.h"
 #include "stretto/base/environment.h"
 #include "stretto/base/log.h"
+#include "stretto/base/parse_number.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/job/sourced.h"
 #include "tools/launch/host_list.h"
@@ -86,7 +87,7 @@ void describe_ends(CLI::App& app, CommandLine& line, const CLI::Validator& durat
   app.add_option("--restarts", line.launch.restarts,
                  "How often a rank that has failed is started again, all ranks together (with "
                  "--host-index: those of this launcher), before a failure ends the job")
-      ->check(CLI::Range(0, 1'000'000))
+      ->transform(whole_number(0, 1'000'000))
       ->capture_default_str();
   app.add_option("--settle", line.settle_seconds,
                  "Seconds the other ranks have, after the first failure, to end with an error of "
@@ -104,7 +105,7 @@ void describe(CLI::App& app, CommandLine& line) {
   const CLI::Validator duration = number_within(0, 1e9, "seconds");
   app.footer(kExamples);
   app.add_option("-n,--ranks", line.ranks, "Ranks to start on this host, or on each host")
-      ->check(CLI::Range(1, 65536))
+      ->transform(whole_number(1, 65536))
       ->capture_default_str();
   app.add_option("--hosts", line.hosts,
                  "The hosts of the job, in order: a file with one a line (\"node0\", or \"node0 "
@@ -112,7 +113,8 @@ void describe(CLI::App& app, CommandLine& line) {
                  "all of them, by ssh");
   app.add_option("--host-index", line.launch.host_index,
                  "Which of the hosts this one is, from 0: starts only the ranks of this one, here; "
-                 "run one launcher on each");
+                 "run one launcher on each")
+      ->transform(whole_number(0, 65535));
   app.add_option("--ssh", line.remote_shell,
                  "What runs a command on another host: words to which its name and the command are "
                  "added; an ssh with options only also gets these, unless the words set them, or "
@@ -186,7 +188,7 @@ Status settle_hosts(const CLI::App& app, CommandLine& line) {
                      way);
   }
   const int last = static_cast<int>(options.hosts.size()) - 1;
-  if (options.host_index >= 0 && options.host_index <= last) return {};
+  if (options.host_index <= last) return {};
   return status_of(StatusCode::invalid_argument, "--host-index is {}, but must be from 0 to {}",
                    options.host_index, last);
 }
@@ -314,6 +316,19 @@ CLI::Validator number_within(double low, double high, const std::string& unit) {
                     : fmt::format("{} is no number of {} from {:g} to {:g}", text, unit, low, high);
       },
       unit};
+}
+
+CLI::Validator whole_number(std::int64_t low, std::int64_t high) {
+  const std::string range = fmt::format("from {} to {}", low, high);
+  return {[=](std::string& text) {
+            const auto value = parse_number<std::int64_t>(text);
+            if (!value || *value < low || *value > high) {
+              return fmt::format("{} is no whole number {}", text, range);
+            }
+            text = std::to_string(*value);
+            return std::string();
+          },
+          range};
 }
 
 SplitArguments split_arguments(const std::vector<std::string>& arguments) {

@@ -75,7 +75,7 @@ void describe_sizes(CLI::App& app, BenchOptions& options, Texts& texts) {
       ->capture_default_str();
   app.add_option("--max-bytes", texts.max_bytes, "Largest size")->capture_default_str();
   app.add_option("--step", options.step, "Factor from size to size")
-      ->check(CLI::Range(2, 1024))
+      ->transform(tools::whole_number(2, 1024))
       ->capture_default_str();
   app.add_option("--bytes", texts.bytes, "These sizes instead, such as 8,64K,16M");
 }
@@ -83,7 +83,7 @@ void describe_sizes(CLI::App& app, BenchOptions& options, Texts& texts) {
 void describe_operation(CLI::App& app, BenchOptions& options, Texts& texts) {
   app.add_option("collectives,--collective", texts.operations, "Which to measure; all for all");
   app.add_option("-n,--ranks", options.ranks, "Ranks to start [one per usable core, at least 2]")
-      ->check(CLI::Range(1, 1024));
+      ->transform(tools::whole_number(1, 1024));
   app.add_option("--dtype", texts.dtype, "Type of the elements")->capture_default_str();
   app.add_option("--op", texts.op, "How elements are reduced")->capture_default_str();
   app.add_option(
@@ -110,7 +110,7 @@ void describe(CLI::App& app, BenchOptions& options, Texts& texts) {
       ->check(tools::number_within(0.001, 3600, "seconds"))
       ->capture_default_str();
   app.add_option("--repeats", options.repeats, "How often to measure everything")
-      ->check(CLI::Range(1, 1000))
+      ->transform(tools::whole_number(1, 1000))
       ->capture_default_str();
   app.add_flag("--no-pin", texts.no_pin, "Do not bind each rank to a core");
   auto* check = app.add_flag("--check", texts.check, "Check the results (the default)");
