@@ -170,6 +170,10 @@ std::vector<std::string> options_behind(const std::vector<std::string>& shell) {
 Status settle_hosts(const CLI::App& app, CommandLine& line) {
   launch::LaunchOptions& options = line.launch;
   options.hosts.front().ranks = line.ranks;
+  if (!options.rendezvous.empty()) {
+    const auto place = bootstrap::parse_host_port(options.rendezvous);
+    if (!place.ok()) return place.status().with_context("--rendezvous");
+  }
   if (app.count("--hosts") > 0) {
     STRETTO_ASSIGN_OR_RETURN(options.hosts, launch::read_hosts(line.hosts, line.ranks));
     if (app.count("--host-index") == 0) {

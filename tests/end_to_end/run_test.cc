@@ -153,6 +153,9 @@ TEST(Run, SaysWhatIsWrongWithACommandLine) {
                   "stretto run --print-job-key");
   expect_contains(run({"run", "--", "true"}, {{"STRETTO_JOB_KEY", "x"}}).errors,
                   "STRETTO_JOB_KEY: a job key has 64");
+  const Ended without_port = run({"run", "--rendezvous", "node0", "--", "true"});
+  EXPECT_EQ(without_port.status, 2);
+  expect_contains(without_port.errors, "--rendezvous: \"node0\" is no address");
   // An address of nobody.
   expect_contains(
       run({"run", "--rendezvous", "192.0.2.1:29600", "--", "true"}).errors,

@@ -45,8 +45,11 @@ Result<std::vector<HostShare>> read_hosts(const std::string& text, int ranks) {
   std::vector<HostShare> hosts;
   std::error_code error;
   std::string lines = text;
-  if (std::filesystem::is_regular_file(text, error)) {
+  const std::filesystem::file_status found = std::filesystem::status(text, error);
+  // Also a pipe, as a shell's <(command) names one. A folder may have the name of a host.
+  if (std::filesystem::exists(found) && !std::filesystem::is_directory(found)) {
     std::ifstream file(text);
+    if (!file) return system_status("--hosts " + text);
     lines.assign(std::istreambuf_iterator<char>(file), {});
   } else {
     std::replace(lines.begin(), lines.end(), ',', '\n');

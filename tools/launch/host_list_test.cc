@@ -3,8 +3,13 @@
 
 #include "tools/launch/host_list.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
+#include "stretto/base/file_descriptor.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/files.h"
 
@@ -24,6 +29,27 @@ TEST(HostList, IsNamesOrAFile) {
   const std::string path = folder / "hosts";
   write_file(path, "# mine\n\nnode0 slots=4 # fast\n  node1\n");
   EXPECT_EQ(print(read_hosts(path, 2)), "node0:4 node1:2 ");
+}
+
+TEST(HostList, IsReadFromAPipe) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const FileDescriptor reading(ends[0]);
+  FileDescriptor writing(ends[1]);
+  ASSERT_EQ(::write(writing.get(), "node0\nnode1\n", 12), 12);
+  writing.reset();
+  EXPECT_EQ(print(read_hosts(fmt::format("/dev/fd/{}", reading.get()), 2)), "node0:2 node1:2 ");
+}
+
+TEST(HostList, SaysWhyAFileCannotBeOpened) {
+  const TemporaryFolder folder;
+  const FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  const std::string path = folder / "hosts";  // Of a file without rights root may read all.
+  ASSERT_LT(path.size(), sizeof(address.sun_path));
+  path.copy(address.sun_path, path.size());
+  ASSERT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_EQ(print(read_hosts(path, 2)), "--hosts " + path + ": No such device or address");
 }
 
 TEST(HostList, SaysWhatItDoesNotUnderstand) {

@@ -43,10 +43,7 @@ FileDescriptor reserve_port() {
 
 // Where the ranks meet. Launcher 0 serves there; the others only know the address.
 Result<bootstrap::HostPort> meeting_place(const LaunchOptions& options) {
-  if (!options.rendezvous.empty()) {
-    Result<bootstrap::HostPort> parsed = bootstrap::parse_host_port(options.rendezvous);
-    return parsed.ok() ? parsed : parsed.status().with_context("--rendezvous");
-  }
+  if (!options.rendezvous.empty()) return bootstrap::parse_host_port(options.rendezvous);
   if (meets_at_any_port(options)) return bootstrap::HostPort{"127.0.0.1", 0};
   const std::string& name = options.hosts.front().name;  // Or "user@name".
   return bootstrap::HostPort{name.substr(name.find('@') + 1), kDefaultPort};
