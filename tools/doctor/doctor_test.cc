@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
@@ -51,6 +52,7 @@ TEST(Doctor, SaysInALineForEachCheckWhatItHasSeen) {
                            "to read", "KiB to receive", "plug-in mpi", "none is set"}) {
     expect_contains(text, seen);
   }
+  expect_contains(text, fmt::format("for {} processors", ::sysconf(_SC_NPROCESSORS_ONLN)));
   EXPECT_EQ(doctor_command({"--help"}), 0);
   EXPECT_EQ(doctor_command({"--for"}), 2);
 }

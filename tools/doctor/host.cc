@@ -148,10 +148,11 @@ Check check_clock() {
 Check check_load() {
   double load = 0;
   if (::getloadavg(&load, 1) != 1) return {"load", State::ok, "the system does not tell"};
-  const int cores = usable_cores();
+  // The load is that of the host, also in a container that may use few of its cores.
+  const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
   const std::string seen =
-      fmt::format("{:.1f} runnable threads in the last minute, for {} usable cores", load, cores);
-  if (load <= cores) return {"load", State::ok, seen};
+      fmt::format("{:.1f} runnable threads in the last minute, for {} processors", load, online);
+  if (load <= static_cast<double>(online)) return {"load", State::ok, seen};
   return warning("load", seen, "all ranks wait for the slowest: see with top who uses the cores");
 }
 
