@@ -40,7 +40,8 @@ Each rank finds STRETTO_RANK, STRETTO_SIZE, STRETTO_LOCAL_RANK, STRETTO_LOCAL_SI
 STRETTO_RENDEZVOUS and STRETTO_JOB_KEY in its environment; stretto::join() reads them. Programs of
 PyTorch find RANK, WORLD_SIZE, LOCAL_RANK and LOCAL_WORLD_SIZE. MASTER_ADDR and MASTER_PORT,
 OMP_NUM_THREADS (the rank's share of the cores) and PYTHONUNBUFFERED=1 are set where they are not
-set yet. (With --transport mpi, mpirun's numbers stand for all of these.)
+set yet. (With --transport mpi, mpirun's numbers stand for all of these.) The standard input of
+ranks is /dev/null, so a debugger that reads commands from it ends at once.
 
 When a rank fails, the others are ended, and the exit status is that of the rank that failed first.
 With --restarts the failed rank is started again instead, with the same variables and

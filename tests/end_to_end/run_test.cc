@@ -53,6 +53,10 @@ TEST(Run, PrefixesEveryLineByItsRank) {
             (std::multiset<std::string>{"[0] error", "[1] error", "[2] error"}));
 }
 
+TEST(Run, GivesRanksNothingToRead) {
+  EXPECT_EQ(run(shell(1, "readlink /proc/self/fd/0")).output, "[0] /dev/null\n");
+}
+
 TEST(Run, LosesNoOutput) {
   const Ended ended = run(shell(2, "seq 1 20000", {"--no-prefix"}));
   EXPECT_EQ(std::count(ended.output.begin(), ended.output.end(), '\n'), 40000);
