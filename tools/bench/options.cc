@@ -66,7 +66,6 @@ struct Texts {
   bool in_place = false;
   bool out_of_place = false;
   bool no_pin = false;
-  bool check = false;
   bool no_check = false;
 };
 
@@ -113,8 +112,7 @@ void describe(CLI::App& app, BenchOptions& options, Texts& texts) {
       ->transform(tools::whole_number(1, 1000))
       ->capture_default_str();
   app.add_flag("--no-pin", texts.no_pin, "Do not bind each rank to a core");
-  auto* check = app.add_flag("--check", texts.check, "Check the results (the default)");
-  app.add_flag("--no-check", texts.no_check, "Do not check the results")->excludes(check);
+  app.add_flag("--no-check", texts.no_check, "Do not check the results");
   app.add_flag("--json", options.json, "An object a line instead of a table");
   app.add_flag("--explain", options.explain, "Measure nothing; say how collectives run, and why");
   app.add_flag(
@@ -181,7 +179,7 @@ const char* first_given(const CLI::App& app, std::initializer_list<const char*> 
 std::string find_unheeded(const CLI::App& app, const Texts& texts, const BenchOptions& options) {
   const char* const of_measuring =
       first_given(app, {"--algorithm", "--buffers", "--in-place", "--out-of-place",
-                        "--seconds-per-line", "--repeats", "--no-pin", "--check", "--no-check"});
+                        "--seconds-per-line", "--repeats", "--no-pin", "--no-check"});
   if ((options.compression || options.explain) && of_measuring != nullptr) {
     return fmt::format(
         "{} is for collectives that are measured, without --explain and --compression",

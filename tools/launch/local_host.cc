@@ -214,6 +214,8 @@ void LocalHost::linger(const Signals& signals, const JobOutcome& outcome, Deadli
   if (server_ == nullptr) return;
   constexpr Duration kLookAgain = std::chrono::milliseconds(20);
   constexpr Duration kLatecomersTime = std::chrono::seconds(3);
+  // When all went well: ranks of other hosts may still be reading where their peers are.
+  constexpr Duration kReadersTime = std::chrono::seconds(30);
   constexpr Duration kSilence = std::chrono::seconds(5);
   const auto is_told_to_end = [&] {
     const std::optional<int> signal = signals.wait(Deadline::after(kLookAgain), {});
@@ -242,7 +244,7 @@ void LocalHost::linger(const Signals& signals, const JobOutcome& outcome, Deadli
     const Result<bool> joined = bootstrap::have_all_joined(*store, options_.size());
     if (!joined.ok() || joined.value()) return;
   }
-  const Deadline deadline = Deadline::after(failed ? kLatecomersTime : options_.linger_time);
+  const Deadline deadline = Deadline::after(failed ? kLatecomersTime : kReadersTime);
   while ((failed || server_->client_count() > 0) && !deadline.passed()) {
     // Somebody who wants the launcher to end shall not have to wait for other hosts.
     if (is_told_to_end()) return;

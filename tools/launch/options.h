@@ -47,9 +47,6 @@ struct LaunchOptions {
   // How long after they have been told to end, by SIGTERM or by a signal that the launcher was sent
   // and has passed on, they get SIGKILL.
   Duration grace_time = std::chrono::seconds(5);
-  // How long the store of launcher 0 outlives the ranks of its own host when all went well: ranks
-  // of other hosts may still be reading where their peers are.
-  Duration linger_time = std::chrono::seconds(30);
   bool prefix = true;
   bool json = false;
 
