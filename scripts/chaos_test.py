@@ -7,6 +7,7 @@ import contextlib
 import copy
 import dataclasses
 import io
+import itertools
 import math
 import unittest
 import unittest.mock
@@ -98,6 +99,16 @@ class DrawTest(unittest.TestCase):
         names = list(chaos.KINDS)
         drawn = [kind.name for _, (kind, _) in zip(range(2 * len(names)), chaos.cases(names, 1))]
         self.assertEqual(drawn, names * 2)
+        seeds = [plan.seed for _, (_, plan) in zip(range(9), chaos.cases(["kill", "kill"], 1))]
+        self.assertEqual(len(set(seeds)), 9)
+
+    def test_each_kind_goes_through_its_worlds(self):
+        for worlds in (set(chaos_plan.WORLDS), {"shm", "bare", "two_hosts"}, {"tcp"}):
+            for kind in chaos.KINDS.values():
+                here = set(kind.worlds) & worlds
+                drawn = [plan.world for _, plan in itertools.islice(
+                    chaos.cases([kind.name], 1, worlds), 2 * len(here))]
+                self.assertEqual([set(drawn[:len(here)]), set(drawn[len(here):])], [here, here])
 
     def test_both_hosts_have_ranks(self):
         plan = chaos_plan.Plan("kill", 1, "two_hosts", 6)
@@ -260,13 +271,25 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(chaos.parse(["--cases", "500", "--minutes", "2"]).minutes, 2)
         self.assertEqual(chaos.parse([]).minutes, 1)
 
-    def test_cases_that_time_did_not_suffice_for_are_counted(self):
+    def run_where_only_shm_is(self, *arguments):
+        """The status and what was said, without a job."""
         said = io.StringIO()
         with unittest.mock.patch.object(chaos, "usable_worlds", return_value=({"shm"}, [])), \
                 unittest.mock.patch.object(chaos, "Runner"), contextlib.redirect_stdout(said):
-            status = chaos.main(["--cases", "3", "--minutes", "-1"])
+            return chaos.main(arguments), said.getvalue()
+
+    def test_cases_that_time_did_not_suffice_for_are_counted(self):
+        status, said = self.run_where_only_shm_is("--cases", "3", "--minutes", "-1")
         self.assertEqual(status, 0)
-        self.assertIn("the time was up after 0 of 3 cases", said.getvalue())
+        self.assertIn("the time was up after 0 of 3 cases", said)
+
+    def test_no_other_case_is_run_for_one_whose_world_is_lacking(self):
+        seed = next(seed for seed in itertools.count(1)
+                    if chaos_plan.draw(chaos_kinds.Kill(), seed).world == "ucx")
+        replay = ("--only", "kill", "--seed", str(seed), "--cases", "1", "--minutes", "-1")
+        with self.assertRaisesRegex(SystemExit, f"seed {seed} of kill needs the world ucx"):
+            self.run_where_only_shm_is(*replay)
+        self.assertEqual(self.run_where_only_shm_is(*replay, "--world", "shm")[0], 0)
 
     def test_patience_stretches_bounds_only(self):
         row = chaos.patient(KILLED, 2.0)
