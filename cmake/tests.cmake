@@ -451,14 +451,15 @@ function(stretto_add_bench_drivers)
 endfunction()
 
 # scripts/*_test.py and bench/*_test.py find the programs of this build by STRETTO_BUILD_DIR, and
-# learn from STRETTO_HAVE_TORCH (ON or OFF) which there are.
+# learn from STRETTO_HAVE_TORCH (ON or OFF) which there are. Only --verbose says why tests are
+# skipped.
 function(stretto_add_script_tests)
   find_package(Python3 REQUIRED COMPONENTS Interpreter)
   foreach(folder IN ITEMS scripts bench)
     file(GLOB scripts CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${folder}/*_test.py)
     foreach(script IN LISTS scripts)
       get_filename_component(name ${script} NAME_WE)
-      add_test(NAME ${folder}.${name} COMMAND ${Python3_EXECUTABLE} -m unittest ${name}
+      add_test(NAME ${folder}.${name} COMMAND ${Python3_EXECUTABLE} -m unittest --verbose ${name}
         WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}/${folder})
       # One of them compiles a program that includes libtorch.
       set_tests_properties(${folder}.${name} PROPERTIES TIMEOUT 300 PROCESSORS 2 COST 50)
@@ -475,11 +476,11 @@ function(stretto_add_python_tests)
     return()
   endif()
   set(tests ${PROJECT_SOURCE_DIR}/python/tests)
-  set(runner -m unittest discover --start-directory ${tests} --pattern *_test.py)
+  set(runner -m unittest discover --verbose --start-directory ${tests} --pattern *_test.py)
   execute_process(COMMAND ${STRETTO_PYTHON} -c "import pytest"
     RESULT_VARIABLE lacks_pytest ERROR_QUIET)
   if(NOT lacks_pytest)
-    set(runner -m pytest -p no:cacheprovider ${tests})
+    set(runner -m pytest -p no:cacheprovider -r fEs ${tests})  # s: why tests are skipped.
   endif()
   add_test(NAME python COMMAND ${STRETTO_PYTHON} ${runner})
   set(environment PYTHONPATH=${CMAKE_BINARY_DIR}/python PYTHONDONTWRITEBYTECODE=1

@@ -72,6 +72,40 @@ show_phases() {
   printf '%s\n' "${phase_lines[@]}"
 }
 
+# show_skipped LOG: why tests were skipped, how many for each reason, in which suites of GoogleTest
+# and modules of Python. LOG is ctest's LastTest.log: for ctest itself, a suite or a script of which
+# a part was skipped has passed.
+show_skipped() {
+  awk '
+    function note(test, number, suite, reason) {
+      if (seen[test]++) return  # It was run a second time.
+      count[reason] += number
+      if (!seen[reason, suite]++) suites[reason] = suites[reason] " " suite
+    }
+    is_reason { reason = $0 }
+    { is_reason = / Skipped$/ }
+    /^\[  SKIPPED \] .* ms\)$/ { note($4, 1, substr($4, 1, index($4, ".") - 1), reason) }
+    /^[A-Za-z0-9_]+ \([a-z0-9_]+\./ { test = $1 $2; module = $2; gsub(/^.|[.].*/, "", module) }
+    sub(/^.* \.\.\. skipped ./, "") { note(test, 1, module, substr($0, 1, length($0) - 1)) }
+    sub(/^SKIPPED \[/, "") {
+      where = $2
+      number = $1 + 0
+      module = where
+      gsub(/.*\/|[.]py:.*/, "", module)
+      note(where, number, module, substr($0, index($0, where) + length(where) + 1))
+    }
+    END { for (why in count) printf "%6d  %s; in%s\n", count[why], why, suites[why] }
+  ' "$1" | sort -rn | sed '1s/^/\nskipped tests, and why:\n/'
+}
+
+# show_slowest LOG: the tests that took longest, from what ctest has printed.
+show_slowest() {
+  say
+  say "slowest tests:"
+  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: ([^ ]+) .* ([0-9.]+) sec$/  \2 s  \1/p' "$1" |
+    sort -rn | sed -n '1,10p'
+}
+
 # What looks like the reason of a failure, in few lines, for those who see no more than the last.
 show_reason() {
   local signs='error:|rror: |\*\*\*(Failed|Timeout|Exception)|FAILED|ERROR|WARNING: ThreadSanitizer'
