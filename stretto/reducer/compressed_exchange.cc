@@ -57,7 +57,10 @@ CompressionReason CompressedReduction::choose(Communicator& communicator,
   if (options_.compression == Compression::never) return CompressionReason::never;
   compresses_ = step_ >= options_.dense_steps;
   if (!compresses_) return CompressionReason::dense_steps;
-  if (trial_ == nullptr) return CompressionReason::always;
+  if (trial_ == nullptr) {
+    compresses_ = !is_dense_in_step(step_);
+    return compresses_ ? CompressionReason::always : CompressionReason::predicted;
+  }
   compresses_ = step_ >= warm_up_steps_;
   if (!compresses_) return CompressionReason::warm_up;
   compresses_ = trial_->compresses(communicator, timeout);

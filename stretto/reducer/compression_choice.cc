@@ -28,6 +28,15 @@ std::size_t sum_bytes(std::size_t bytes, std::size_t gradient_bytes, int ranks) 
   return static_cast<std::size_t>((1 - std::pow(left_out, ranks)) * whole);
 }
 
+// How long the messages of a gradient's parts are together. Parts differ by one element at most.
+std::size_t parts_bytes(const Codec& codec, std::size_t count, std::size_t ranks,
+                        std::uint64_t step) {
+  const auto of = [&](std::size_t elements) { return *codec.message_bytes(elements, step); };
+  if (!are_worth_parts(count, ranks)) return of(count);
+  const std::size_t longer = count % ranks;
+  return longer * of(count / ranks + 1) + (ranks - longer) * of(count / ranks);
+}
+
 // Seconds, as the model of the links predicts; NaN where it says nothing.
 class Prediction {
  public:
@@ -36,6 +45,7 @@ class Prediction {
 
   // What it takes to gather messages of `bytes` from each rank.
   double gathered(std::size_t bytes) const { return of(Collective::all_gather, ranks_ * bytes); }
+  // The same for messages of parts, of `bytes` together.
   double divided(std::size_t bytes) const {
     return of(Collective::all_to_all, bytes) + of(Collective::all_gather, bytes);
   }
@@ -45,12 +55,15 @@ class Prediction {
            of(Collective::all_gather, ranks_ * kAnnouncementBytes) +
            of(Collective::all_gather, sum_bytes);
   }
+  // Gradients as they are.
+  double dense(std::size_t bytes) const { return of(Collective::all_reduce, bytes, DType::f32); }
 
  private:
   // Between what the model has for two powers of two.
-  double of(Collective collective, std::size_t bytes) const {
+  double of(Collective collective, std::size_t bytes, DType dtype = DType::u8) const {
     const auto at = [&](std::size_t size) {
-      const auto candidates = communicator_.explain(collective, DType::u8, size).candidates;
+      const auto candidates =
+          communicator_.explain(collective, dtype, size / size_bytes(dtype)).candidates;
       return candidates.empty() || size == 0 ? std::numeric_limits<double>::quiet_NaN()
                                              : candidates.front().seconds;
     };
@@ -64,17 +77,17 @@ class Prediction {
   const std::size_t ranks_;
 };
 
-// From how many bytes of one rank on it is faster to combine messages without a fixed length; NaN
-// where the model says nothing.
-double combining_pays_from(const Prediction& prediction, std::size_t gradient_bytes, int ranks) {
+// From how many bytes of one rank's messages on `saved_seconds(bytes)` is above zero; NaN where the
+// model says nothing.
+template <class Seconds>
+double pays_from(std::size_t gradient_bytes, const Seconds& saved_seconds) {
   double from = std::numeric_limits<double>::quiet_NaN();
-  for (int shift = 0; shift <= 12 && gradient_bytes >> shift > 0; shift += 2) {
+  for (int shift = 0; shift <= 12 && gradient_bytes >> shift > 0; ++shift) {
     const std::size_t bytes = gradient_bytes >> shift;
-    const double gathered = prediction.gathered(bytes);
-    const double combined = prediction.combined(bytes, sum_bytes(bytes, gradient_bytes, ranks));
-    if (std::isnan(gathered) || std::isnan(combined)) break;
+    const double saved = saved_seconds(bytes);
+    if (std::isnan(saved)) break;
     if (shift == 0) from = kNever;
-    if (combined >= gathered) break;
+    if (saved <= 0) break;
     from = static_cast<double>(bytes);
   }
   return from;
@@ -86,13 +99,24 @@ double combining_pays_from(const Prediction& prediction, std::size_t gradient_by
 void CompressedReduction::predict_exchange(Communicator& communicator) {
   const Prediction prediction(communicator);
   const Bytes bytes = bytes_in_step(kAfterWarmUp);
-  double said[] = {prediction.gathered(bytes.of_messages), prediction.divided(bytes.of_messages),
-                   prediction.combined(bytes.of_messages, bytes.of_sums),
-                   combining_pays_from(prediction, bytes.without_fixed_length, ranks_)};
+  const double dense = prediction.dense(bytes.of_gradients);
+  const auto saved_by_combining = [&](std::size_t each) {
+    const std::size_t sums = sum_bytes(each, bytes.without_fixed_length, ranks_);
+    return prediction.gathered(each) - prediction.combined(each, sums);
+  };
+  const auto lost_by_dividing = [&](std::size_t each) { return prediction.divided(each) - dense; };
+  double said[] = {prediction.gathered(bytes.of_messages),
+                   prediction.divided(bytes.of_parts),
+                   prediction.combined(bytes.of_parts, bytes.of_sums),
+                   pays_from(bytes.without_fixed_length, saved_by_combining),
+                   dense,
+                   pays_from(bytes.of_gradients, lost_by_dividing)};
   communicator.broadcast(std::span<double>(said), {.timeout = timeout()}).wait();
   prediction_.gathered_seconds = said[0];
   prediction_.divided_seconds = said[1];
   prediction_.combined_seconds = said[2];
+  prediction_.dense_seconds = said[4];
+  dense_from_ = said[5];
   if (options_.exchange != CompressedExchange::automatic || std::isnan(said[3])) return;
   prediction_.combines_from.reset();
   if (said[3] != kNever) {
@@ -111,6 +135,7 @@ void CompressedReduction::predict_exchange(Communicator& communicator) {
 void CompressedReduction::choose_exchange(Communicator& communicator) {
   const Bytes bytes = bytes_in_step(kAfterWarmUp);
   prediction_ = {.message_bytes = bytes.of_messages};
+  dense_from_ = kNever;
   const bool is_asked_for = options_.exchange == CompressedExchange::divide ||
                             options_.exchange == CompressedExchange::combine;
   if (is_asked_for) {
@@ -120,12 +145,18 @@ void CompressedReduction::choose_exchange(Communicator& communicator) {
     prediction_.combines_from = 2 * bytes.without_fixed_length;
   }
   const bool is_automatic = options_.exchange == CompressedExchange::automatic;
-  if (is_automatic || trial_ != nullptr) predict_exchange(communicator);
+  divides_ = options_.exchange == CompressedExchange::divide;
+  // A trial measures that, and what was asked for is done.
+  const bool may_be_dense = options_.compression == Compression::always && !is_asked_for &&
+                            !bytes.has_factors && bytes.without_fixed_length == 0;
+  // Messages of the first step are the longest.
+  const bool is_compared = may_be_dense && divides_in_step(0);
+  if (is_automatic || trial_ != nullptr || is_compared) predict_exchange(communicator);
+  if (!may_be_dense) dense_from_ = kNever;
   const double gathered = prediction_.gathered_seconds, divided = prediction_.divided_seconds;
   const bool is_known = prediction_.is_known();
   // To combine messages of a fixed length is never predicted to be faster than to divide them.
-  divides_ = options_.exchange == CompressedExchange::divide ||
-             (is_automatic && is_known && divided < gathered);
+  divides_ = divides_ || (is_automatic && is_known && divided < gathered);
   const bool is_divided = divides_in_step(kAfterWarmUp);
   exchange_reason_ = reason_for(is_divided, bytes);
   if ((is_automatic || is_divided != divides_) && communicator.rank() == Rank(0)) {
@@ -150,6 +181,13 @@ std::string CompressedReduction::reason_for(bool is_divided, const Bytes& bytes)
   if (has_others && bytes.of_gradients == 0) return others;
   if (bytes.has_factors && bytes.of_gradients == 0) {
     return "not made: all gradients travel as factors";
+  }
+  if (is_dense_in_step(kAfterWarmUp)) {
+    return fmt::format(
+        "not made: the model of the links predicts {:.3g} ms divided, slower by {:.3g} ms than an "
+        "all_reduce without them",
+        prediction_.divided_seconds * 1e3,
+        (prediction_.divided_seconds - prediction_.dense_seconds) * 1e3);
   }
   const bool is_automatic = options_.exchange == CompressedExchange::automatic;
   std::string reason = is_divided ? "divided" : "gathered";
@@ -186,6 +224,7 @@ CompressedReduction::Bytes CompressedReduction::bytes_in_step(std::uint64_t step
       continue;
     }
     bytes.of_messages += *message;
+    bytes.of_parts += parts_bytes(*gradient->codec, count, static_cast<std::size_t>(ranks_), step);
     bytes.of_sums +=
         gradient->codec->is_sparse() ? sum_bytes(*message, gradient_bytes, ranks_) : gradient_bytes;
     bytes.of_gradients += gradient_bytes;
@@ -205,6 +244,14 @@ bool CompressedReduction::divides_in_step(std::uint64_t step) const {
                             bytes.of_messages == prediction_.message_bytes;
   return divides_ ||
          (divides_instead(bytes.of_messages, bytes.of_gradients, ranks) && !is_predicted);
+}
+
+// Whether what would be divided travels as it is, since that is predicted to be faster. Between
+// hosts of several ranks each, an all_reduce adds up on each host first, where messages of all its
+// ranks leave it. All ranks find the same by what rank 0 has said.
+bool CompressedReduction::is_dense_in_step(std::uint64_t step) const {
+  return dense_from_ < kNever && divides_in_step(step) &&
+         static_cast<double>(bytes_in_step(step).of_parts) >= dense_from_;
 }
 
 // Says how a gradient travels in this step. All ranks find the same, since they know of each other

@@ -161,8 +161,9 @@ class PlainReduction : public CommunicationHook {
   bool is_shareable() const override { return typeid(*this) == typeid(PlainReduction); }
 };
 
-// Halves the bytes of f32 gradients: they travel as f16 (Number = Half) or bf16 (BFloat16), by
-// another hook or a plain reduction. Ranks' values are added in f32 and rounded once. What exceeds
+// Gradients of f32 travel as f16 (Number = Half) or bf16 (BFloat16), by another hook or a plain
+// reduction. Ranks' values are added in f32 and rounded once. That halves the bytes of a rank; sums
+// of several ranks of a host travel as f32, so that between hosts it saves less. What exceeds
 // 65504 is infinite in f16, so that a loss scaler notices; f16() of codec.h cuts it off, or at
 // another limit, and keeps the rest. Other dtypes pass unchanged.
 template <class Number>

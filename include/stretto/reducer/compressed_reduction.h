@@ -26,7 +26,10 @@ struct SavedState;
 
 // Whether gradients are compressed.
 enum class Compression {
-  always,
+  always,  // But for steps that would be divided without having been asked for, and of which the
+           // model of the links predicts that this takes longer than to send them as they are, as
+           // of f16() between hosts with four ranks or more each. The log says so. Not with
+           // power_sgd() or messages without a fixed length beside.
   automatic,  // As long as it pays: what steps take is measured with and without, now and then, and
               // all ranks switch in the same step. The log has a line for each decision. Until the
               // end of a warm-up gradients travel as they are: what its messages cost says nothing
@@ -38,14 +41,15 @@ enum class Compression {
 // not on its bucket.
 enum class CompressedExchange : std::uint8_t {
   gather,  // Every rank gets the messages of all ranks, so each of p ranks receives p - 1. If that
-           // is as much in a step as an all_reduce of the gradients as they are, the step divides.
-           // Messages that have no fixed length combine after a step in which it was as much.
+           // is as much in a step as an all_reduce of the gradients as they are, the step divides,
+           // or is that all_reduce: see Compression::always. Messages that have no fixed length
+           // combine after a step in which it was as much.
   divide,  // Each rank gets the others' messages for one part of each gradient, adds these up and
            // sends all ranks a message of the sum, made by the same codec; what that does not say
            // joins its residual. The limits of f16() and of clip hold for ranks, not for sums. Each
-           // receives less than two messages, however many ranks there are: of top_k(0.01) all
-           // ranks get 1 % of the sums' elements. One more operation, which the next bucket's
-           // start() waits for. Messages without a fixed length combine.
+           // receives less than two messages, headers aside, however many ranks there are: of
+           // top_k(0.01) all ranks get 1 % of the sums' elements. One more operation, which the
+           // next bucket's start() waits for. Messages without a fixed length combine.
   combine,  // The same, but the whole sum is sent, by nonzeros(): nothing is chosen twice. Each
             // receives a message and the sums, which are no longer than the gradients. Two more
             // operations, or three if messages have no fixed length; each waits for the one before,
@@ -55,7 +59,8 @@ enum class CompressedExchange : std::uint8_t {
               // where there is no model, as between processes of one host.
 };
 
-// What CompressedExchange::automatic has chosen by. It counts no time of codecs.
+// What CompressedExchange::automatic has chosen by, or `gather` where it would divide. It counts no
+// time of codecs.
 struct ExchangePrediction {
   // Of one rank's messages of a step, without those whose length is not fixed.
   std::size_t message_bytes = 0;
@@ -64,6 +69,8 @@ struct ExchangePrediction {
   double divided_seconds = std::numeric_limits<double>::quiet_NaN();
   // As if ranks chose their elements independently.
   double combined_seconds = std::numeric_limits<double>::quiet_NaN();
+  // For their gradients as they are.
+  double dense_seconds = std::numeric_limits<double>::quiet_NaN();
   // Messages without a fixed length combine from so many bytes on, of all ranks in the step before;
   // none: never.
   std::optional<std::uint64_t> combines_from = std::nullopt;
@@ -176,7 +183,7 @@ class CompressedReduction : public CommunicationHook {
   const CompressionStatistics* last_compression() const override { return &last_step_; }
   // "divided: the model of the links predicts ...": which exchange, and why. Since attach().
   const std::string& exchange_reason() const { return exchange_reason_; }
-  // The same on all ranks, since attach(); of CompressedExchange::automatic only.
+  // The same on all ranks, since attach(); where the model of the links was asked only.
   const ExchangePrediction& exchange_prediction() const { return prediction_; }
   // Of the gradient of this name; empty if it has none.
   std::span<const float> residual(const std::string& name) const;
@@ -202,6 +209,7 @@ class CompressedReduction : public CommunicationHook {
   // Of what has a codec whose messages have a fixed length, but for the last.
   struct Bytes {
     std::size_t of_messages = 0;  // Of one rank.
+    std::size_t of_parts = 0;     // The same where messages are divided.
     std::size_t of_gradients = 0;
     std::size_t of_sums = 0;  // As far as that can be foretold.
     std::size_t without_fixed_length = 0;
@@ -210,6 +218,7 @@ class CompressedReduction : public CommunicationHook {
   std::string reason_for(bool is_divided, const Bytes& bytes) const;
   Bytes bytes_in_step(std::uint64_t step) const;
   bool divides_in_step(std::uint64_t step) const;
+  bool is_dense_in_step(std::uint64_t step) const;
   Way way_of(const Gradient& gradient) const;
   bool has_codec(std::size_t gradient) const;
   CompressionReason choose(Communicator& communicator, const std::optional<Duration>& timeout);
@@ -268,6 +277,8 @@ class CompressedReduction : public CommunicationHook {
   CompressionReason reason_ = CompressionReason::always;  // For that.
   std::atomic<bool> finishes_early_ = false;              // Asked by threads that make gradients.
   bool divides_ = false;
+  // Steps that would be divided in so many bytes or more travel as they are.
+  double dense_from_ = std::numeric_limits<double>::infinity();
   bool divides_step_ = false;   // This one.
   bool combines_step_ = false;  // Messages without a fixed length.
   float announced_ = 0;  // Bytes of these, of all ranks in the last step; agreed on by attach().
