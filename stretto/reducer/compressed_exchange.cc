@@ -393,25 +393,24 @@ void CompressedReduction::add_residuals(const FullBucket& bucket) {
   }
 }
 
-// All ranks find the same in what they have reduced by all_reduces.
-void CompressedReduction::stop_at_non_finite(const FullBucket& full, bool is_compressed) const {
+// All ranks have the same sums, and find the same in them: finite values may add up to infinity.
+void CompressedReduction::check_sums(const FullBucket& full) const {
   for (std::size_t i = 0; i < full.gradients.size(); ++i) {
-    const Gradient& gradient = *by_index_[full.gradients[i]];
-    if (is_compressed && gradient.codec != nullptr) continue;
-    if (are_finite(floats(full.gradient_views[i]))) continue;
+    const std::span<float> sums = floats(full.gradient_views[i]);
+    if (options_.non_finite == NonFinite::zero) clear_non_finite(sums);
+    if (options_.non_finite != NonFinite::stop || are_finite(sums)) continue;
     refuse(
-        "gradient {}, in step {}: what all ranks have added up holds infinity or NaN, and "
-        "NonFinite::stop is set",
-        gradient.name, step_);
+        "{}, in step {}: what all ranks have added up holds infinity or NaN, and NonFinite::stop "
+        "is "
+        "set",
+        by_index_[full.gradients[i]]->described(), step_);
   }
 }
 
 void CompressedReduction::finish(const FullBucket& full) {
   Bucket& bucket = *buckets_[full.index];
   if (bucket.is_compressed) finish_messages(full, bucket);
-  if (options_.non_finite == NonFinite::stop && full.view.dtype == DType::f32) {
-    stop_at_non_finite(full, bucket.is_compressed);
-  }
+  if (options_.non_finite != NonFinite::send && full.view.dtype == DType::f32) check_sums(full);
   if (!full.is_last()) return;
   if (compresses_) {
     this_step_.gradient_norm = std::sqrt(this_step_.gradient_norm);

@@ -105,6 +105,9 @@ struct CompressedReduction::Gradient {
     bool has_all = false;  // Else residual and momentum do not change in the step.
   };
 
+  // A vector without a state has no name.
+  std::string described() const { return name.empty() ? "the vector" : "gradient " + name; }
+
   std::string name;
   std::shared_ptr<const Compressor> compressor;  // Null: it travels as it is.
   const Codec* codec = nullptr;                  // The same, if it makes messages.

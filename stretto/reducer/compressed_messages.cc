@@ -175,7 +175,7 @@ void CompressedReduction::refuse_message(const Exchange& exchange, std::size_t i
   const Rank whose = is_named ? *named : Rank(static_cast<std::int32_t>(from));
   const Status status(
       why.code(),
-      fmt::format("gradient {} {} rank {}, in step {}: {}", exchange.gradients[i]->name,
+      fmt::format("{} {} rank {}, in step {}: {}", exchange.gradients[i]->described(),
                   is_of_sum && !is_named ? "as added up by" : "of", whose.value(), step_,
                   why.message()),
       whose);

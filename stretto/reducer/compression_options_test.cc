@@ -383,10 +383,37 @@ TEST(NonFinite, WhatStopsIsTheRankWithTheNaNWhoeverAddsUp) {
     }
     EXPECT_EQ(stop_text(3, {2, 1}, 3000, 700, exchange), text_of(1)) << "the first of several";
   }
-  // No rank has it: it comes of adding up.
-  EXPECT_EQ(stop_text(3, {0, 1, 2}, 3000, 2999, CompressedExchange::divide, 3e38f),
-            "gradient w as added up by rank 2, in step 1: the gradient holds infinity or NaN, and "
-            "NonFinite::stop is set");
+}
+
+// No rank has it: it comes of adding up. Where one rank adds it up for all, that one finds it.
+TEST(NonFinite, PoliciesHoldForSumsOfWhatIsFinite) {
+  const std::string found = ", in step 1: what all ranks have added up holds infinity or NaN";
+  for (const CompressedExchange exchange : kEveryExchange) {
+    const bool has_owner =
+        exchange == CompressedExchange::divide || exchange == CompressedExchange::combine;
+    const std::string expected =
+        has_owner ? " as added up by rank 0, in step 1: the gradient holds infinity or NaN" : found;
+    const std::string text = stop_text(3, {0, 1, 2}, 3000, 7, exchange, 3e38f);
+    expect_contains(text, "gradient w" + expected);
+    run_ranks(3, [&](Communicator& communicator) {
+      CompressedAllReduceOptions options{
+          .codec = int8(), .non_finite = NonFinite::stop, .exchange = exchange};
+      Floats data(3000);
+      data[7] = 3e38f;
+      expect_contains(message_of<InvalidArgument>([&] { all_reduce(communicator, data, options); }),
+                      "the vector" + expected);
+      for (const auto& codec : {int8(), dense()}) {
+        options.codec = codec;
+        options.non_finite = NonFinite::zero;
+        std::ranges::fill(data, 0.0f);
+        data[7] = 3e38f;
+        data[2000] = 1;
+        all_reduce(communicator, data, options);
+        EXPECT_EQ(data[7], 0);
+        EXPECT_EQ(data[2000], 3);
+      }
+    });
+  }
 }
 
 }  // namespace

@@ -99,7 +99,8 @@ struct CompressionOptions {
   // step then is the sum of all ranks, and no rank is named. With `send`, infinity or NaN makes
   // all of a gradient that travels as factors NaN, and so do numbers whose products are infinite.
   // With `zero`, what is infinite or NaN in a rank's gradient becomes zero before it is clipped and
-  // before momentum and residual are added, and such products make the gradient zero.
+  // before momentum and residual are added; so does what is in the sum of all, and such products
+  // make the gradient zero.
   NonFinite non_finite = NonFinite::send;
   // What Deep Gradient Compression (Lin et al., 2018) does before gradients are compressed:
   // Momentum correction: each rank adds its gradients up with this momentum, and sends that. The
@@ -252,7 +253,7 @@ class CompressedReduction : public CommunicationHook {
                       const Status& why);
   void clip_and_add_momentum(const FullBucket& bucket);
   void add_residuals(const FullBucket& bucket);
-  void stop_at_non_finite(const FullBucket& full, bool is_compressed) const;
+  void check_sums(const FullBucket& full) const;
   void finish_messages(const FullBucket& full, Bucket& bucket);
   void decode(Exchange& exchange);
   template <class Use>
