@@ -250,14 +250,16 @@ TEST(TopK, SumsInMemoryAreThoseInACache) {
 TEST(Int8, StochasticRoundingIsRightOnAverage) {
   const auto codec = int8({.stochastic = true});
   Floats gradient(512, 0.3f);
-  gradient[0] = 64;  // So the scale is 1.
-  gradient[256] = 64;
-  double sum = 0;
+  gradient[0] = 64;         // So the scale is 1.
+  gradient[256] = 127.75f;  // No code says more than 127 of it.
+  double sum = 0, sum_of_greatest = 0;
   for (std::uint64_t step = 0; step < 200; ++step) {
     const Floats values = sent(*codec, gradient, nullptr, {.step = step, .own_key = 5});
     for (std::size_t i = 1; i < 256; ++i) sum += values[i];
+    sum_of_greatest += values[256];
   }
   EXPECT_NEAR(sum / (200 * 255), 0.3, 0.01);
+  EXPECT_NEAR(sum_of_greatest / 200, 127.75, 0.3);
 }
 
 TEST(Codec, SettingsWithoutMeaningAreRefused) {

@@ -21,6 +21,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 using I8 = hn::Rebind<std::int8_t, F32>;
 constexpr std::size_t kLanes = hn::MaxLanes(F32());
+constexpr std::uint32_t kInt8ScaleMax = 248;
 
 // Blocks are worked on in room of a whole number of vectors.
 constexpr std::size_t padded(std::size_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
@@ -128,7 +129,11 @@ HWY_INLINE std::uint8_t int8_block(float* values, std::size_t count, bool stocha
     const auto value = finite_or_zero(hn::LoadU(F32(), values + i));
     greatest = hn::Max(greatest, magnitudes(value));
   }
-  const std::uint32_t exponent = std::max<std::uint32_t>(7, greatest_of(greatest) >> 23) - 6;
+  const std::uint32_t most = greatest_of(greatest);
+  std::uint32_t exponent = std::max<std::uint32_t>(7, most >> 23) - 6;
+  // Above 127 * scale, which is 1.984375 * 2^6, there would be no code to draw.
+  constexpr std::uint32_t kFraction = 0x7FFFFF, kOf127 = 0x7E0000;
+  if (stochastic && (most & kFraction) > kOf127 && exponent < kInt8ScaleMax) ++exponent;
   const auto scale = hn::Set(F32(), std::bit_cast<float>(exponent << 23));
   const auto inverse = hn::Set(F32(), std::bit_cast<float>((254 - exponent) << 23));
   for (std::size_t i = 0; i < count; i += kLanes) {
@@ -186,7 +191,7 @@ HWY_INLINE void int8_add_block(const std::int8_t* codes, float scale_value, floa
 void int8_add(const std::int8_t* codes, const std::uint8_t* scales, float* sums,
               std::size_t count) {
   for (std::size_t first = 0; first < count; first += kInt8Block) {
-    const std::uint32_t exponent = std::min<std::uint32_t>(*scales++, 248);
+    const std::uint32_t exponent = std::min<std::uint32_t>(*scales++, kInt8ScaleMax);
     const auto scale = std::bit_cast<float>(exponent << 23);
     const std::size_t length = std::min(kInt8Block, count - first);
     if (length % kLanes == 0) {

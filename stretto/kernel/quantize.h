@@ -35,8 +35,9 @@ void add_bf16(std::span<const std::uint16_t> codes, std::span<float> sums);
 //
 // In: values. Out: what the codes do not say of them, which to the nearest is exact: value - code *
 // scale is a float. With stochastic rounding it is right to half a unit of its last place, at most
-// 2^-25 scale. The greatest of a block may lack up to half a scale more, as codes end at 127.
-// Infinity and NaN get the code -128, which means NaN, and leave zero.
+// 2^-25 scale. The greatest of a block may lack up to half a scale more, as codes end at 127; there
+// stochastic rounding takes twice the scale, if floats have that. Infinity and NaN get the code
+// -128, which means NaN, and leave zero.
 inline constexpr std::size_t kInt8Block = 256;
 constexpr std::size_t int8_blocks(std::size_t count) {
   return (count + kInt8Block - 1) / kInt8Block;

@@ -105,8 +105,8 @@ struct Extract {
 // once, as every addition of floats is. Exactly so (bit for bit, but for the sign of zero) for
 // dense(), for f16() and bf16() of what they do not clip, and for values in f32, bf16, and int8
 // rounded to the nearest; within half a unit of the last place of the difference otherwise, which
-// for int8 rounded stochastically and one_bit() is at most 2^-24 of the scale of the block. It is
-// true of finite values; for others see NonFinite.
+// for int8 rounded stochastically and one_bit() is at most 2^-23 of the greatest magnitude of the
+// block. It is true of finite values; for others see NonFinite.
 class Codec : public Compressor {
  public:
   // The length of the message of a vector, if that does not depend on the values.
@@ -135,7 +135,7 @@ class Codec : public Compressor {
   // at a time, which stay in the cache until all have been added. 0: decode_add() is all there is.
   virtual std::size_t section() const { return 0; }
   // The length of the message at the beginning of `bytes`, of `count` elements. Fails as
-  // decode_add() does.
+  // decode_add() does, which finds more in a sparse message: the indices are not looked at here.
   Result<std::size_t> check(std::span<const std::byte> bytes, const codec::Position& position,
                             codec::Scratch& scratch, std::size_t count) const;
   // Adds what such a message, which has been checked, says of the elements from `first` on, a
