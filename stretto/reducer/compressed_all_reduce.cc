@@ -53,8 +53,9 @@ struct CompressionState::Vector {
     reduction->attach(other, {&description, 1});
     communicator = other.serial();
   }
+  const CompressedReduction& state() const { return reduction != nullptr ? *reduction : *loaded; }
 
-  std::vector<std::byte> loaded = {};  // Until it is used, when the codec is known.
+  std::unique_ptr<CompressedReduction> loaded = nullptr;  // Until the first call tells the codec.
   std::unique_ptr<VectorReduction> reduction = nullptr;
   CompressedAllReduceOptions options = {};
   std::size_t count = 0;
@@ -156,7 +157,7 @@ CompressedWork start_all_reduce(Communicator& communicator, std::span<float> dat
   auto found = vectors.find(options.name);
   if (found == vectors.end() || found->second->reduction == nullptr) {
     auto vector = made();
-    if (found != vectors.end()) vector->reduction->load(found->second->loaded);
+    if (found != vectors.end()) vector->reduction->load(found->second->loaded->save());
     vector->agree(communicator);
     found = vectors.insert_or_assign(options.name, std::move(vector)).first;
   }
@@ -176,8 +177,7 @@ CompressedWork start_all_reduce(Communicator& communicator, std::span<float> dat
 
 std::span<const float> CompressionState::residual(const std::string& name) const {
   const auto found = vectors_.find(name);
-  if (found == vectors_.end() || found->second->reduction == nullptr) return {};
-  return found->second->reduction->residual(name);
+  return found != vectors_.end() ? found->second->state().residual(name) : std::span<const float>();
 }
 
 void CompressionState::forget(const std::string& name) { vectors_.erase(name); }
@@ -185,7 +185,7 @@ void CompressionState::forget(const std::string& name) { vectors_.erase(name); }
 std::vector<std::byte> CompressionState::save() const {
   reducer::SavedStates states;
   for (const auto& [name, vector] : vectors_) {
-    states[name] = vector->reduction != nullptr ? vector->reduction->save() : vector->loaded;
+    states[name] = vector->state().save();
   }
   return reducer::print(states);
 }
@@ -193,9 +193,9 @@ std::vector<std::byte> CompressionState::save() const {
 void CompressionState::load(std::span<const std::byte> state) {
   std::map<std::string, std::shared_ptr<Vector>> loaded;
   for (auto& [name, bytes] : reducer::parse_states(state)) {
-    CompressedReduction().load(bytes);
     auto vector = std::make_shared<Vector>();
-    vector->loaded = std::move(bytes);
+    vector->loaded = std::make_unique<CompressedReduction>();
+    vector->loaded->load(bytes);
     loaded.emplace(name, std::move(vector));
   }
   vectors_ = std::move(loaded);

@@ -258,14 +258,14 @@ TEST(CompressedAllReduce, GoesOnBitForBitWhereItWasSaved) {
     (void)calls(communicator, saved, 0, 3);
     restored.load(saved.save());
     EXPECT_EQ(restored.save(), saved.save()) << "before it is used";
+    EXPECT_TRUE(std::ranges::equal(restored.residual("x"), saved.residual("x")));
     EXPECT_EQ(calls(communicator, restored, 3, 6), calls(communicator, through, 3, 6));
-    EXPECT_EQ(restored.save(), through.save());
     for (std::size_t i = 0; i < saved.save().size(); i += 1 + i / 40 * 97) {
       std::vector<std::byte> damaged = saved.save();
       damaged[i] ^= std::byte{1};
       EXPECT_THROW(restored.load(damaged), InvalidArgument) << "byte " << i;
     }
-    EXPECT_EQ(restored.save(), through.save()) << "changed by what was refused";
+    EXPECT_EQ(restored.save(), through.save()) << "after more calls, or by what was refused";
   });
 }
 

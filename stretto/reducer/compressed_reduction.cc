@@ -294,6 +294,10 @@ std::vector<std::vector<std::byte>> CompressedReduction::redistribute(
 }
 
 std::span<const float> CompressedReduction::residual(const std::string& name) const {
+  if (loaded_ != nullptr) {
+    const auto found = loaded_->residuals.find(name);
+    return found != loaded_->residuals.end() ? found->second : std::span<const float>();
+  }
   const auto found = gradients_.find(name);
   if (found == gradients_.end()) return {};
   return found->second->residual;
