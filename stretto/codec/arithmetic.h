@@ -13,7 +13,7 @@
 
 namespace stretto::codec {
 
-// The greatest that is finite. Number is Half or BFloat16, here and below.
+// The greatest that is finite. Number is Half or BFloat16.
 template <class Number>
 float greatest_number() {
   const Number infinity(std::numeric_limits<float>::infinity());
@@ -23,15 +23,6 @@ float greatest_number() {
 // A cast of a whole vector at the speed of memory, between f32 and f16 or bf16. To nearest, ties to
 // even; NaN stays NaN. The views have the same length and do not overlap.
 void convert(const View& to, const ConstView& from);
-
-// `to` gets the two bytes of the nearest Number for each value, which becomes what they do not say.
-// Finite values beyond `limit`, or beyond all Numbers, are said as that limit, or as the greatest
-// Number. Infinity and NaN are said as they are, and leave NaN.
-template <class Number>
-void narrow_and_keep_rest(std::span<float> values, float limit, std::span<std::byte> to);
-// sums[i] += what such bytes say.
-template <class Number>
-void widen_and_add(std::span<const std::byte> from, std::span<float> sums);
 
 // values[i] *= factor, rounded once; of floating-point and complex numbers.
 void multiply(const View& values, double factor);

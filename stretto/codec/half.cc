@@ -30,6 +30,7 @@ class Halved final : public WholeCodec {
   }
 
  private:
+  float limit() const { return std::min(clip_, greatest_number<Number>()); }
   // To the nearest, it could be more than what is allowed.
   static float rounded_down(float limit) {
     const Number number(limit);
@@ -52,17 +53,17 @@ class Halved final : public WholeCodec {
   std::size_t write(const Task& task, std::vector<std::byte>& out) const override {
     const std::size_t count = task.carry.size();
     std::byte* const to = append(out, payload_bytes(count, count));
-    narrow_and_keep_rest<Number>(task.carry, clip_, {to, count * sizeof(Number)});
+    const std::span codes(reinterpret_cast<std::uint16_t*>(to), count);
+    kernel::quantize_half(dtype_of<Number>, task.carry, limit(), codes);
     return count;
   }
   void read_section(std::span<const std::byte> payload, std::size_t, std::size_t first,
                     std::span<float> sums) const override {
-    widen_and_add<Number>(payload.subspan(first * sizeof(Number), sums.size() * sizeof(Number)),
-                          sums);
+    const auto* const codes = reinterpret_cast<const std::uint16_t*>(payload.data()) + first;
+    kernel::add_half(dtype_of<Number>, {codes, sums.size()}, sums);
   }
   std::optional<Extraction> extraction(std::size_t, std::uint64_t) const override {
-    return Extraction{.rounded = dtype_of<Number>,
-                      .limit = std::min(clip_, greatest_number<Number>())};
+    return Extraction{.rounded = dtype_of<Number>, .limit = limit()};
   }
   bool read_extract(const Payload& payload, Extract& extract) const override {
     extract.numbers = payload.bytes.first(payload.count * sizeof(Number));

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "stretto/base/half.h"
 #include "stretto/base/refuse.h"
@@ -34,7 +33,8 @@ void write_values(ValueFormat format, std::span<float> values, std::span<std::by
   if (format == ValueFormat::f32) {
     std::memcpy(to.data(), values.data(), values.size_bytes());
   } else if (format == ValueFormat::bf16) {
-    narrow_and_keep_rest<BFloat16>(values, std::numeric_limits<float>::infinity(), to);
+    const std::span codes(reinterpret_cast<std::uint16_t*>(to.data()), values.size());
+    kernel::quantize_half(DType::bf16, values, greatest_number<BFloat16>(), codes);
   } else {
     const std::span codes(reinterpret_cast<std::int8_t*>(to.data()), values.size());
     const std::span scales(reinterpret_cast<std::uint8_t*>(to.data()) + values.size(),

@@ -107,17 +107,14 @@ void half_add(const std::uint16_t* codes, float* sums, std::size_t count) {
   std::copy(room, room + (count - i), sums + i);
 }
 
-void f16_encode(float* values, std::size_t count, float limit, std::uint16_t* codes) {
-  half_encode<HalfCodec>(values, count, limit, codes);
+void half_encode_of(DType dtype, float* values, std::size_t count, float limit,
+                    std::uint16_t* codes) {
+  const auto encode = dtype == DType::f16 ? &half_encode<HalfCodec> : &half_encode<BFloat16Codec>;
+  encode(values, count, limit, codes);
 }
-void f16_add(const std::uint16_t* codes, float* sums, std::size_t count) {
-  half_add<HalfCodec>(codes, sums, count);
-}
-void bf16_encode(float* values, std::size_t count, float limit, std::uint16_t* codes) {
-  half_encode<BFloat16Codec>(values, count, limit, codes);
-}
-void bf16_add(const std::uint16_t* codes, float* sums, std::size_t count) {
-  half_add<BFloat16Codec>(codes, sums, count);
+void half_add_of(DType dtype, const std::uint16_t* codes, float* sums, std::size_t count) {
+  const auto add = dtype == DType::f16 ? &half_add<HalfCodec> : &half_add<BFloat16Codec>;
+  add(codes, sums, count);
 }
 
 // One block, of whole vectors. Returns the exponent of its scale. Products with a power of two are
@@ -316,27 +313,19 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace stretto::kernel {
 
-HWY_EXPORT(f16_encode);
-HWY_EXPORT(f16_add);
-HWY_EXPORT(bf16_encode);
-HWY_EXPORT(bf16_add);
+HWY_EXPORT(half_encode_of);
+HWY_EXPORT(half_add_of);
 HWY_EXPORT(int8_encode);
 HWY_EXPORT(int8_add);
 HWY_EXPORT(one_bit_encode);
 HWY_EXPORT(one_bit_add);
 
-void quantize_f16(std::span<float> values, float limit, std::span<std::uint16_t> codes) {
-  HWY_DYNAMIC_DISPATCH(f16_encode)(values.data(), values.size(), limit, codes.data());
+void quantize_half(DType dtype, std::span<float> values, float limit,
+                   std::span<std::uint16_t> codes) {
+  HWY_DYNAMIC_DISPATCH(half_encode_of)(dtype, values.data(), values.size(), limit, codes.data());
 }
-void add_f16(std::span<const std::uint16_t> codes, std::span<float> sums) {
-  HWY_DYNAMIC_DISPATCH(f16_add)(codes.data(), sums.data(), sums.size());
-}
-
-void quantize_bf16(std::span<float> values, float limit, std::span<std::uint16_t> codes) {
-  HWY_DYNAMIC_DISPATCH(bf16_encode)(values.data(), values.size(), limit, codes.data());
-}
-void add_bf16(std::span<const std::uint16_t> codes, std::span<float> sums) {
-  HWY_DYNAMIC_DISPATCH(bf16_add)(codes.data(), sums.data(), sums.size());
+void add_half(DType dtype, std::span<const std::uint16_t> codes, std::span<float> sums) {
+  HWY_DYNAMIC_DISPATCH(half_add_of)(dtype, codes.data(), sums.data(), sums.size());
 }
 
 void quantize_int8(std::span<float> values, const Rounding& rounding, std::span<std::int8_t> codes,

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <span>
 
+#include "stretto/base/dtype.h"
+
 namespace stretto::kernel {
 
 // How a number goes to one of the two that can be said: to the nearer one, or to either of them
@@ -25,11 +27,10 @@ struct Rounding {
 // In: values. Out: what the codes do not say of them, which is exact. Finite values beyond `limit`,
 // which must be a finite number of the type, are said as that with their sign; infinity and NaN are
 // said as they are, and leave NaN. `codes` has an element for each value.
-void quantize_f16(std::span<float> values, float limit, std::span<std::uint16_t> codes);
-void quantize_bf16(std::span<float> values, float limit, std::span<std::uint16_t> codes);
+void quantize_half(DType dtype, std::span<float> values, float limit,
+                   std::span<std::uint16_t> codes);
 // sums[i] += code.
-void add_f16(std::span<const std::uint16_t> codes, std::span<float> sums);
-void add_bf16(std::span<const std::uint16_t> codes, std::span<float> sums);
+void add_half(DType dtype, std::span<const std::uint16_t> codes, std::span<float> sums);
 
 // Numbers of 8 bits with a scale for each block, a power of two: a value is code * scale.
 //
