@@ -120,9 +120,7 @@ class Contestant {
     return compressed == nullptr ? "" : compressed->exchange_reason();
   }
   // Whether it has decided against compression; the same on all ranks.
-  bool is_off() const {
-    return name_.ends_with("automatic") && statistics() != nullptr && !statistics()->compressed;
-  }
+  bool is_off() const { return statistics() != nullptr && !statistics()->compressed; }
   // Of the slowest rank in each step, with the codec and as it is; collective.
   Pairs pairs() const { return {slowest(step_s_), slowest(dense_s_)}; }
   // Encoding and decoding; NaN where the hook does not say. Collective.
@@ -188,7 +186,7 @@ struct Finding {
   double codec_s = 0;       // Encoding and decoding.
   double pays_below_s = 0;  // Bits a second that a rank receives.
   std::string exchange;     // Empty: there is no choice.
-  bool is_off = false;      // `automatic` has decided against compression.
+  bool is_off = false;      // It was decided against compression.
 };
 
 // The rate at which the bytes that are saved take as long as encoding and decoding. Where codecs
@@ -234,7 +232,7 @@ void print_line(const Finding& finding) {
              number(finding.share, 100, " %"), number(finding.codec_s, 1e3, ""),
              number(finding.pays_below_s, 1e-9, ""), verdict, speed_up.median, speed_up.low,
              speed_up.high, is_told ? "" : ": no difference was found");
-  if (!finding.codec.ends_with("automatic")) return;
+  if (!finding.codec.ends_with("automatic") && !finding.is_off) return;
   fmt::print("  {:<26} {} messages are {}\n", "",
              finding.is_off ? "has switched itself off;" : "is on;", finding.exchange);
 }
