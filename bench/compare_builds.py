@@ -6,7 +6,9 @@
 
 Runs `stretto bench` of both build folders one after the other, as often as --rounds says, each time
 in the other order. Prints for each line the median over the rounds of the second build's time
-divided by the first one's, with the smallest and the largest. Exits 1 if a median is above --limit.
+divided by the first one's, with the smallest and the largest. Rounds in which the cores of both
+were near each other are one line, those in which they were far another; where they were near for
+one build and far for the other, nothing is compared. Exits 1 if a median is above --limit.
 
 example:
   python3 bench/compare_builds.py ../before/build/release build/release --rounds 9 --limit 1.03
@@ -26,7 +28,7 @@ def measure(build, options):
                "--bytes", options.bytes, "--seconds-per-line", str(options.seconds), "--json"]
     run = subprocess.run(command, check=True, capture_output=True, text=True)
     lines = [json.loads(line) for line in run.stdout.splitlines()]
-    return {(line["operation"], line["buffers"], line["bytes"]): line["p50_us"]
+    return {(line["operation"], line["buffers"], line["bytes"], line["regime"]): line["p50_us"]
             for line in lines if "p50_us" in line}
 
 
@@ -43,21 +45,26 @@ def main():
     parser.add_argument("--limit", type=float, default=float("inf"))
     options = parser.parse_args()
     ratios, times = collections.defaultdict(list), collections.defaultdict(list)
+    measured = 0
     for number in range(options.rounds):
         print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
         order = [options.before, options.after]
         taken = {build: measure(build, options) for build in order[::1 if number % 2 else -1]}
+        measured += len(taken[options.before])
         for key, before in taken[options.before].items():
             after = taken[options.after].get(key)
-            if after is not None and before > 0:
+            if after is not None and before > 0 and key[3] != "mixed":
                 ratios[key].append(after / before)
                 times[key].append((before, after))
-    print(f"{'operation':14} {'buffers':11} {'bytes':>10} {'before us':>10} {'after us':>10} "
-          f"{'ratio':>6}   from to")
+    print(f"{'operation':14} {'buffers':11} {'bytes':>10} {'cores':14} {'rounds':>6} "
+          f"{'before us':>10} {'after us':>10} {'ratio':>6}   from to")
     for key, values in ratios.items():
         before, after = (statistics.median(pair[i] for pair in times[key]) for i in (0, 1))
-        print(f"{key[0]:14} {key[1]:11} {key[2]:10} {before:10.3f} {after:10.3f} "
-              f"{statistics.median(values):6.3f}   {min(values):.2f} {max(values):.2f}")
+        print(f"{key[0]:14} {key[1]:11} {key[2]:10} {key[3]:14} {len(values):6} {before:10.3f} "
+              f"{after:10.3f} {statistics.median(values):6.3f}   {min(values):.2f} "
+              f"{max(values):.2f}")
+    print(f"{sum(map(len, ratios.values()))} of {measured} measurements of a line found the cores "
+          "of both builds alike and were compared.")
     return any(statistics.median(values) > options.limit for values in ratios.values())
 
 
