@@ -13,15 +13,15 @@ class TableTest(unittest.TestCase):
         lines = [{"system": "stretto", "codec": codec, "step_s": step_s / factor, "rate": rate}
                  for codec, steps in (("as they are", (2.0, 4.0, 9.0)), ("int8", (1.0, 1.0, 7.0)))
                  for step_s in steps for rate, factor in ((1e8, 1), (1e9, 10))]
-        lines += [{"system": "DDP", "codec": "none", "step_s": 5.0, "alone_s": 0.5, "rate": rate}
+        lines += [{"system": "DDP", "codec": "none", "step_s": 5.5, "alone_s": 0.5, "rate": rate}
                   for rate in (1e8, 1e9)]
         head, _, *rows = slow_links.table(lines, 20).splitlines()
-        self.assertIn("| step at 100 Mbit/s, ms | alone, ms | dense f32 / step "
+        self.assertIn("| step at 100 Mbit/s, ms | alone, ms | dense f32 / (step - alone) "
                       "| step at 1000 Mbit/s, ms |", head)
         self.assertEqual(rows,
                          ["| stretto | as they are | 4000.0 |  | 1.00 | 400.0 |  | 1.00 |",
                           "| stretto | int8 | 1000.0 |  | 4.00 | 100.0 |  | 4.00 |",
-                          "| DDP | none | 5000.0 | 500.0 | 0.80 | 5000.0 | 500.0 | 0.08 |"])
+                          "| DDP | none | 5500.0 | 500.0 | 0.80 | 5500.0 | 500.0 | 0.08 |"])
 
     def test_layers_have_four_megabytes(self):
         self.assertEqual(slow_links.parse_arguments(["--megabytes", "8"]).megabytes, 8)
