@@ -15,6 +15,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import shlex
 import signal
 import statistics
@@ -42,7 +43,8 @@ FEWEST_STEPS = 3
 # Else the C library gives the memory of gradients back after some steps and not after others, as
 # chance has laid it out, and page faults take more than what is measured.
 KEPT_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(1 << 30)}
-START_SECONDS = 120
+# A rank that says nothing for so long hangs: a turn takes a second or so, a start some seconds.
+ANSWER_SECONDS = 300
 EXAMPLES = """examples:
   ./dev bench ddp                                three models, 2 processes: two minutes or so
   ./dev bench ddp --ranks 4 --models mlp         more processes than cores
@@ -70,15 +72,17 @@ class Rank:
             self.fail()
 
     def hear(self):
+        # It has answered each order with a line, so none waits in the buffer.
+        if not select.select([self.process.stdout], [], [], ANSWER_SECONDS)[0]:
+            self.fail(f"no answer within {ANSWER_SECONDS} s")
         line = self.process.stdout.readline()
         if not line:
             self.fail()
         return json.loads(line)
 
-    def fail(self):
+    def fail(self, how="ended"):
         words = self.log.read_text(errors="replace").strip().splitlines()
-        raise RankFailed(f"{' '.join(self.process.args[:2])}: "
-                         f"{words[-1] if words else 'ended without a word'}")
+        raise RankFailed(": ".join([" ".join(self.process.args[:2]), how, *words[-1:]]))
 
 
 class Job:
@@ -311,18 +315,15 @@ def parse_arguments(words):
 
 
 def measure(arguments, ranks, python):
-    """One line for each model."""
+    """Yields a line for each model."""
     jobs = {}
     try:
         for system in arguments.systems:
             jobs[system] = Job(system, ranks, arguments.build, python, device=arguments.device,
                                backend=arguments.backend)
-        lines = []
         for model in arguments.models:
-            figures = measure_model(jobs, model, arguments)
-            lines.append(line_of(model, ranks, arguments, figures))
+            yield line_of(model, ranks, arguments, measure_model(jobs, model, arguments))
             print(f"  {MODELS[model]}, {ranks} processes: done", file=sys.stderr, flush=True)
-        return lines
     finally:
         for job in jobs.values():
             job.close()
@@ -342,11 +343,15 @@ def main(words):
            "step": arguments.step,
            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
     run["machine"]["load_before"] = round(load, 2)
-    lines = [line for ranks in arguments.ranks for line in measure(arguments, ranks, python)]
+    lines = []
+    try:
+        for ranks in arguments.ranks:
+            for line in measure(arguments, ranks, python):
+                lines.append(line | run)
+    finally:
+        peers.write_lines(arguments.json, lines)
     text = table(lines)
     print(text)
-    if arguments.json:
-        arguments.json.write_text("".join(json.dumps(line | run) + "\n" for line in lines))
     if arguments.document:
         peers.put_into(arguments.document, BEGIN, END, section(text, words, run).strip())
     return 0

@@ -3,9 +3,13 @@
 
 """stretto's DDP and PyTorch's compute the same bits; and ./dev bench ddp says what it measured."""
 
+import json
 import os
 import pathlib
+import subprocess
+import tempfile
 import unittest
+import unittest.mock
 
 import ddp
 
@@ -38,6 +42,32 @@ class SameBitsTest(unittest.TestCase):
         for model, of_ranks in own.items():
             self.assertEqual(of_ranks[0], of_ranks[1], model)
         self.assertNotEqual(own, fingerprints("stretto", 4))
+
+
+class InterruptedTest(unittest.TestCase):
+    def test_a_rank_that_says_nothing_is_not_awaited_for_ever(self):
+        log = pathlib.Path(self.enterContext(tempfile.NamedTemporaryFile()).name)
+        log.write_text("its last words\n")
+        with unittest.mock.patch.object(ddp, "ANSWER_SECONDS", 0.1), \
+                subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE, text=True) as process:
+            try:
+                with self.assertRaisesRegex(ddp.RankFailed,
+                                            "sleep 60: no answer within 0.1 s: its last words"):
+                    ddp.Rank(process, log).hear()
+            finally:
+                process.kill()
+
+    def test_what_was_measured_before_a_failure_is_kept(self):
+        def measure(_arguments, ranks, _python):
+            yield {"ranks": ranks}
+            raise ddp.RankFailed
+
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        with unittest.mock.patch.object(ddp, "measure", measure), \
+                self.assertRaises(ddp.RankFailed):
+            ddp.main(["--json", str(folder / "lines"), "--systems", "stretto"])
+        line, = map(json.loads, (folder / "lines").read_text().splitlines())
+        self.assertEqual((line["ranks"], line["rounds"]), (2, 5))
 
 
 class ReportTest(unittest.TestCase):

@@ -190,8 +190,7 @@ def main(words):
     print(text(lines, left_out))
     for failure in failures:
         print(f"./dev bench gpus: {failure}", file=sys.stderr)
-    if arguments.json:
-        arguments.json.write_text("".join(json.dumps(line | run) + "\n" for line in lines))
+    peers.write_lines(arguments.json, [line | run for line in lines])
     return int(bool(failures))
 
 

@@ -471,9 +471,7 @@ def main(words):
         print(f"./dev bench hosts: {error}", file=sys.stderr)
         return 2
     peers.warn_if_busy(load)
-    if arguments.json:
-        arguments.json.write_text("".join(json.dumps(line) + "\n" for one in reports
-                                          for line in one.lines))
+    peers.write_lines(arguments.json, [line for one in reports for line in one.lines])
     bad = [line for one in reports for line in one.bad]
     for line in bad:
         print(line, file=sys.stderr)

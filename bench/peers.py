@@ -184,27 +184,29 @@ class Contest:
                 "dtype": "f32", "buffers": variant.buffers, "in_place": variant.in_place,
                 "algorithm": variant.algorithm, "system": system.name, "family": system.family,
                 "version": "", "settings": system.settings(self.place), "repeat": repeat}
-        self.lines.append(line)
+        self.lines.append(line | self._answer(system, operation, variant))
+
+    def _answer(self, system, operation, variant):
+        """What a line says besides what was asked."""
         if variant.bytes >= self.too_slow.get((system.name, operation), float("inf")):
-            line["error"] = "skipped: it did not answer in time before"
-            return
+            return {"error": "skipped: it did not answer in time before"}
         talk = self.conversation_with(system)
         if talk is None:
-            line["error"] = "not running: " + "; ".join(self.notes.get(system.name, []))
-            return
-        line["version"] = self.own_version if system.family == "stretto" else talk.version
+            return {"error": "not running: " + "; ".join(self.notes.get(system.name, []))}
+        answer = {"version": self.own_version if system.family == "stretto" else talk.version}
         try:
-            line |= talk.ask(variant, self.arguments.seconds, self.arguments.timeout)
+            answer |= talk.ask(variant, self.arguments.seconds, self.arguments.timeout)
         except conversation.SystemFailed as failure:
-            line["error"] = str(failure)
+            answer["error"] = str(failure)
             if isinstance(failure, conversation.NoAnswer):
                 self.too_slow[(system.name, operation)] = variant.bytes
             where = f"{operation} of {figures.size_text(variant.bytes)}"
             self.note(system, f"{where}: {failure}")
             self.running.pop(system.name).close(in_order=False)
-        if line.get("error", "").startswith("wrong"):
+        if answer.get("error", "").startswith("wrong"):
             self.note(system, f"{operation} of {variant.bytes} B, {variant.buffers}: "
-                      f"{line['error']}")
+                      f"{answer['error']}")
+        return answer
 
     def hopeless(self, system, variant):
         """Whether what the first repeat has shown is enough."""
@@ -322,6 +324,12 @@ def put_into(path, begin, end, text):
     path.write_text(f"{head}{begin}\n\n{text}\n\n{end}{tail}")
 
 
+def write_lines(path, lines):
+    """An object a line, where a file was named."""
+    if path:
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 def add_build(parser):
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release",
                         metavar="FOLDER", help="build folder of stretto")
@@ -383,19 +391,17 @@ def main(words):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     conversation.adopt_orphans()
     conversation.remove_remains()
-    contest = Contest(arguments, chosen, place)
     load = cores_in_use()
     warn_if_busy(load)
-    try:
-        contest.run()
-    finally:
-        contest.close()
+    with contextlib.closing(Contest(arguments, chosen, place)) as contest:
+        try:
+            contest.run()
+        finally:  # What was measured before an interrupt is kept.
+            write_lines(arguments.json, contest.lines)
     run = run_of(words, place, chosen, contest)
     warn_if_busy(load)
     rows = figures.rows_of(contest.lines)
     print(peers_table.text(run, rows))
-    if arguments.json:
-        arguments.json.write_text("".join(json.dumps(line) + "\n" for line in contest.lines))
     wrong = [line for line in contest.lines if line.get("error", "").startswith("wrong")]
     ours = [line for line in contest.lines if line["family"] == "stretto" and "error" in line
             and not line["error"].startswith("unsupported")]

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 import conversation
 import figures
@@ -154,6 +155,22 @@ class PlanTest(unittest.TestCase):
         self.assertFalse(contest.hopeless(every["intelmpi"], variant))
         contest.lines[0]["regime"] = "far"
         self.assertFalse(contest.hopeless(every["mpich"], variant))
+
+
+class InterruptedTest(unittest.TestCase):
+    def test_what_was_measured_before_an_interrupt_is_kept(self):
+        folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        words = ["--systems", "stretto", "--operations", "barrier", "--repeats", "3",
+                 "--peers", str(folder), "--json", str(folder / "lines")]
+        with unittest.mock.patch.object(systems.System, "missing", lambda *_: ""), \
+                unittest.mock.patch.object(conversation, "Conversation") as talk, \
+                self.assertRaises(KeyboardInterrupt):
+            talk.return_value.version = "1"
+            talk.return_value.ask.side_effect = [{"p50_us": 5}, KeyboardInterrupt]
+            peers.main(words)
+        talk.return_value.close.assert_called_once_with()
+        entry, = map(json.loads, (folder / "lines").read_text().splitlines())
+        self.assertEqual((entry["operation"], entry["p50_us"]), ("barrier", 5))
 
 
 class ReportTest(unittest.TestCase):

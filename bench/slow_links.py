@@ -86,7 +86,6 @@ def run_ddp(arguments, network, backend, environment):
 
 def measure(arguments, rate):
     network = namespaces.Network(f"slow{os.getpid()}", arguments.hosts)
-    lines = []
     with tempfile.TemporaryDirectory(prefix="stretto_slow_links_") as cache, network.up(rate):
         for number in range(arguments.rounds):
             print(f"{rate / 1e6:.0f} Mbit/s: round {number + 1} of {arguments.rounds}",
@@ -97,8 +96,7 @@ def measure(arguments, rate):
                          *run_ddp(arguments, network, "gloo",
                                   {"GLOO_SOCKET_IFNAME": network.device}),
                          *run_ddp(arguments, network, "stretto", over_stretto)):
-                lines.append(line | {"rate": rate, "round": number})
-    return lines
+                yield line | {"rate": rate, "round": number}
 
 
 def table(lines, megabytes):
@@ -134,15 +132,18 @@ def section(text, words, arguments, load):
 def main(words):
     arguments = parse_arguments(words)
     load = peers.cores_in_use()
+    lines = []
     try:
-        lines = [line for rate in arguments.rates for line in measure(arguments, rate)]
+        for rate in arguments.rates:
+            for line in measure(arguments, rate):
+                lines.append(line)
     except (namespaces.NetworkError, conversation.SystemFailed) as error:
         print(f"bench/slow_links.py: {error}", file=sys.stderr)
         return 2
+    finally:
+        peers.write_lines(arguments.json, lines)
     text = table(lines, arguments.megabytes)
     print(text)
-    if arguments.json:
-        arguments.json.write_text("".join(json.dumps(line) + "\n" for line in lines))
     if arguments.document:
         peers.put_into(arguments.document, BEGIN, END, section(text, words, arguments, load))
     return 0
