@@ -146,18 +146,17 @@ class Job:
 
 
 def python_with_torch(build):
-    """The interpreter whose torch has the libtorch that this build links; else None.
+    """The interpreter whose torch has the libtorch that this build links, which CMake has looked
+    for; else None.
 
     STRETTO_TORCH_PYTHON overrides. Results are equal to the bit only with the same one.
     """
     if os.environ.get("STRETTO_TORCH_PYTHON"):
         return os.environ["STRETTO_TORCH_PYTHON"]
     cache = build / "CMakeCache.txt"
-    match = re.search(r"^Torch_DIR:\w+=(.*)/lib/python3[.\d]*/site-packages/torch/",
+    match = re.search(r"^STRETTO_PYTHON:\w+=(.+)$",
                       cache.read_text() if cache.exists() else "", re.MULTILINE)
-    if match and (pathlib.Path(match[1]) / "bin" / "python").exists():
-        return str(pathlib.Path(match[1]) / "bin" / "python")
-    return None
+    return match and match[1]
 
 
 STEPS = {"median": statistics.median, "least": min}  # Which step of a turn stands for it.

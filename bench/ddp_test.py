@@ -44,6 +44,18 @@ class SameBitsTest(unittest.TestCase):
         self.assertNotEqual(own, fingerprints("stretto", 4))
 
 
+class PythonTest(unittest.TestCase):
+    @unittest.mock.patch.dict("os.environ")
+    def test_it_is_the_one_that_cmake_has_found(self):
+        os.environ.pop("STRETTO_TORCH_PYTHON", None)
+        build = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.assertIsNone(ddp.python_with_torch(build))
+        cache = build / "CMakeCache.txt"
+        for python in (None, "/a/bin/python3"):
+            cache.write_text(f"//Of PyTorch\nSTRETTO_PYTHON:FILEPATH={python or ''}\nA:PATH=/b\n")
+            self.assertEqual(ddp.python_with_torch(build), python)
+
+
 class InterruptedTest(unittest.TestCase):
     def test_a_rank_that_says_nothing_is_not_awaited_for_ever(self):
         log = pathlib.Path(self.enterContext(tempfile.NamedTemporaryFile()).name)
