@@ -14,7 +14,7 @@ examples:
   ./dev bench hosts --operations all --rate 100M --systems stretto
   ./dev bench hosts --delay 5 --loss 10 --rate 100M --bytes 8,64K   # 5 ms each way, 1 % lost
   ./dev bench hosts --training                 # how busy a training step keeps the wire
-  ./dev bench hosts --plots build/plots        # by size, operations at a time, number of ranks
+  ./dev bench hosts --plots                    # by size, operations at a time, number of ranks
   ./dev bench hosts --joining                  # 64 processes on 4 hosts
   ./dev bench hosts --mesh                     # what connections to all ranks cost
   ./dev bench hosts --page docs/measurements/hosts.md  # all parts of the page, in half an hour
@@ -139,8 +139,8 @@ def make_parser():
                         help=f"of the page: {', '.join(hosts_page.PARTS)} (default: all)")
     parser.add_argument("--training", action="store_true", help="instead: how busy steps of "
                         f"training, of {TRAINING.total >> 20} MiB of gradients, keep the wire")
-    parser.add_argument("--plots", type=pathlib.Path, metavar="FOLDER", help="instead: the speed "
-                        "of an all_reduce by size, by operations at a time and by number of ranks")
+    parser.add_argument("--plots", action="store_true", help="instead: the speed of an all_reduce "
+                        "by size, by operations at a time and by number of ranks")
     parser.add_argument("--joining", type=int, nargs="?", const=64, default=0, metavar="RANKS",
                         help="instead: how long so many processes on 4 hosts take to join, and the "
                         "memory and descriptors of each (default: 64)")
@@ -301,25 +301,29 @@ def report_plots(arguments):
     for shape in hosts_plots.shapes_of_ranks(first):
         ranks = len(hosts_systems.placement_of(shape))
         lines += plot_lines(arguments, shape, hosts_plots.asks_of_ranks(ranks))
-    hosts_plots.write(arguments.plots, lines)
-    print(f"{arguments.plots / 'plots.jsonl'}: {len(lines)} measurements", file=sys.stderr)
     bad = [f"{line['name']}, {line['plot']} {line['x']}: {line['error']}"
            for line in lines if "error" in line]
-    return Report(hosts_plots.text(lines), lines, own_version(), bad)
+    return Report(hosts_plots.text(lines), lines, peers.versions_of(lines), bad)
 
 
 def plot_lines(arguments, shape, asks):
     placement = hosts_systems.placement_of(shape)
     with network_of(arguments, placement) as (network, cache):
-        place = place_of(arguments, placement)
-        every = hosts_systems.all_on(network, placement, (), cache)
-        chosen = [every[name] for name in arguments.systems if not every[name].missing(place)]
-        return hosts_plots.measure(arguments, asks, chosen, place)
+        contest, _ = contest_on(arguments, placement, network, hosts_plots.ALGORITHMS, cache)
+        with contextlib.closing(contest):
+            hosts_plots.measure(contest, asks)
+    return contest.lines
 
 
-def place_of(arguments, placement):
+def contest_on(arguments, placement, network, algorithms, cache):
+    """The contest of the systems that can run there, and why others cannot, by their names."""
     cores = min(len(os.sched_getaffinity(0)), max(placement) + 1)
-    return systems.Place(len(placement), cores, arguments.build, arguments.peers)
+    place = systems.Place(len(placement), cores, arguments.build, arguments.peers)
+    every = hosts_systems.all_on(network, placement, algorithms, cache)
+    reasons = {name: every[name].missing(place) for name in arguments.systems}
+    chosen = [every[name] for name, reason in reasons.items() if not reason]
+    return (peers.Contest(arguments, chosen, place),
+            {name: reason for name, reason in reasons.items() if reason})
 
 
 def measure_shape(arguments, shape):
@@ -330,22 +334,16 @@ def measure_shape(arguments, shape):
         round_trip_s, plain_s = plain_link(network)
         link = hosts_floor.Link(arguments.cards * arguments.rate, round_trip_s,
                                 arguments.cards * namespaces.burst_bytes(arguments.rate))
-        place = place_of(arguments, placement)
-        every = hosts_systems.all_on(network, placement, arguments.algorithms, cache)
-        reasons = {name: every[name].missing(place) for name in arguments.systems}
-        chosen = [every[name] for name, reason in reasons.items() if not reason]
-        missing = {name: reason for name, reason in reasons.items() if reason}
+        contest, missing = contest_on(arguments, placement, network, arguments.algorithms, cache)
         predictions = Predictions(arguments, network, placement)
-        with contextlib.closing(peers.Contest(arguments, chosen, place)) as contest:
+        with contextlib.closing(contest):
             contest.run(predictions.ask)
     add_expectations(contest.lines, link, placement, predictions.answers)
     facts = {"shape": shape, "rate": arguments.rate, "cards": arguments.cards,
              "delay_ms": arguments.delay, "loss_permille": arguments.loss,
              "connection_rate": arguments.connection_rate,
              "round_trip_us": 1e6 * round_trip_s, "plain_16mib_ms": 1e3 * plain_s,
-             "missing": missing, "notes": contest.notes,
-             "versions": {line["system"]: line["version"] for line in contest.lines
-                          if line["version"]}}
+             "missing": missing, "notes": contest.notes}
     return facts, [line | {"shape": shape, "rate": arguments.rate} for line in contest.lines]
 
 
@@ -427,7 +425,7 @@ def report_tables(arguments):
     bad = [f"{line['shape']} {line['system']} {line['operation']} {line['algorithm']} "
            f"{line['bytes']} B: {line['error']}" for line in failed]
     text = "\n\n".join(hosts_report.text(*run).strip() for run in runs)
-    return Report(text, lines, hosts_report.versions_of([facts for facts, _ in runs]), bad)
+    return Report(text, lines, peers.versions_of(lines), bad)
 
 
 def report(arguments):

@@ -36,7 +36,7 @@ PARTS = {
     "cards": ["--cards 2 --shapes 2x2,2x1 --rate 100M --bytes 64K,1M,16M --repeats 1 "
               "--no-algorithms"],
     "training": ["--training --shapes 2x2,4x1"],
-    "plots": ["--plots build/plots"],
+    "plots": ["--plots"],
     "joining": ["--joining 64", "--joining 256 --repeats 1"],
     "mesh": ["--mesh --repeats 3", "--mesh --repeats 3 --encryption tls"],
     "encryption": ["--encryption tls --rate 10G --no-algorithms"],

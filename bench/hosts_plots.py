@@ -5,23 +5,21 @@
 an all-reduce depends on its size, on how many run at a time, and on the number of ranks."""
 
 import dataclasses
-import json
 import statistics
 
-import conversation
 import figures
 import hosts_systems
 import peers
-import systems
 
 SIZES = [64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20]
 PART_BYTES = 1 << 20
 AT_ONCE = [1, 2, 4, 8, 16]
 RANKS_OF_HOST = [1, 2, 3, 4]
 RANKS_BYTES = 4 << 20
-# Of stretto: what it chooses, and what is compared by name.
-NAMES = {"": "stretto", "two_level_mapped": "stretto, two-level", "direct": "stretto, flat"}
-PEERS = {"gloo": "Gloo", "openmpi": "Open MPI"}
+# By system and algorithm. Of stretto: what it chooses, and what is compared by name.
+NAMES = {("stretto", ""): "stretto", ("stretto", "two_level_mapped"): "stretto, two-level",
+         ("stretto", "direct"): "stretto, flat", ("gloo", ""): "Gloo", ("openmpi", ""): "Open MPI"}
+ALGORITHMS = ("two_level_mapped", "direct")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,36 +42,16 @@ def asks_of_ranks(ranks):
     return [Ask("ranks", ranks, RANKS_BYTES)]
 
 
-def measure(arguments, asks, chosen, place):
+def measure(contest, asks):
     """A line for each point, system, algorithm and repeat, in turns."""
-    lines, running = [], {}
-    logs = arguments.peers / "logs"
-    logs.mkdir(parents=True, exist_ok=True)
-    try:
-        for system in chosen:
-            running[system.name] = conversation.Conversation(system, place,
-                                                             logs / f"{system.name}.log")
-        for ask in asks:
-            for repeat in range(arguments.repeats):
-                for system in chosen:
-                    for algorithm in NAMES if system.family == "stretto" else [""]:
-                        if algorithm == "two_level_mapped" and is_one_each(system.placement):
-                            continue
-                        variant = systems.Variant("all_reduce", ask.bytes, "private", True,
-                                                  algorithm, ask.at_once)
-                        answer = running[system.name].ask(variant, arguments.seconds,
-                                                          arguments.timeout)
-                        lines.append(dataclasses.asdict(ask) | answer | {
-                            "repeat": repeat, "name": NAMES[algorithm]
-                            if system.family == "stretto" else PEERS[system.name]})
-    finally:
-        for talk in running.values():
-            talk.close()
-    return lines
-
-
-def is_one_each(placement):
-    return len(set(placement)) == len(placement)
+    for ask in asks:
+        for repeat in range(contest.arguments.repeats):
+            for system in contest.systems:
+                for variant in system.variants("all_reduce", ask.bytes, ["private"]):
+                    contest.measure(system, "all_reduce",
+                                    dataclasses.replace(variant, at_once=ask.at_once), repeat)
+                    contest.lines[-1] |= {"plot": ask.plot, "x": ask.x,
+                                          "name": NAMES[system.name, variant.algorithm]}
 
 
 def shapes_of_ranks(shape):
@@ -109,8 +87,3 @@ def text(lines):
         parts.append(f"{plot.caption}, in MB/s (bytes per rank over time):\n\n"
                      + peers.markdown([plot.key.replace("_", " "), *found], rows))
     return "\n\n".join(parts)
-
-
-def write(folder, lines):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "plots.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -149,7 +149,3 @@ def text(facts, lines):
                      f"{NEAR_PREDICTION:.0%} in {near} of {count}.")
     parts.append("\n".join(f"{sentence}." for sentence in left_out_texts(facts)))
     return "\n\n".join(filter(None, parts)) + "\n"
-
-
-def versions_of(all_facts):
-    return {name: version for facts in all_facts for name, version in facts["versions"].items()}

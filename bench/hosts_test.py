@@ -3,6 +3,7 @@
 
 """Tests of bench/hosts.py. What needs the drivers or network namespaces is skipped without them."""
 
+import functools
 import json
 import os
 import pathlib
@@ -36,12 +37,12 @@ thorough = unittest.skipUnless(os.environ.get("STRETTO_THOROUGH"),
 
 def line(system, p50, size=8, repeat=0, **more):
     return {"operation": "all_reduce", "bytes": size, "system": system, "algorithm": "",
-            "repeat": repeat, "p50_us": p50, "floor_us": 50.0, "version": "1"} | more
+            "repeat": repeat, "p50_us": p50, "floor_us": 50.0, "version": "stretto 1"} | more
 
 
 FACTS = {"shape": "2x2", "rate": 1e9, "cards": 1, "delay_ms": 0, "loss_permille": 0,
          "connection_rate": 0, "round_trip_us": 100.0, "plain_16mib_ms": 141.0,
-         "missing": {"gloo": "not there"}, "notes": {}, "versions": {"stretto": "stretto 1"}}
+         "missing": {"gloo": "not there"}, "notes": {}}
 
 
 class ShapesTest(unittest.TestCase):
@@ -54,8 +55,8 @@ class ShapesTest(unittest.TestCase):
     def test_one_host_is_refused(self):
         for words in (["--shapes", "1x4"], ["--shapes", "two"], ["--rate", "fast"],
                       ["--shapes", "4x1", "--delay", "1"],
-                      ["--plots", "folder", "--encryption", "tls"],
-                      ["--page", "page.md", "--plots", "folder"]):
+                      ["--plots", "--encryption", "tls"],
+                      ["--page", "page.md", "--plots"]):
             with self.assertRaises(SystemExit), open(os.devnull, "w") as nowhere:
                 stderr, sys.stderr = sys.stderr, nowhere
                 try:
@@ -227,6 +228,34 @@ class PlotsTest(unittest.TestCase):
         self.assertEqual(hosts_plots.speeds(lines, "size"), {})
         text = hosts_plots.text(lines)
         self.assertIn("| at once | stretto |\n| --- | --- |\n| 4 | 21 |", text)
+
+    def test_a_system_that_fails_leaves_the_others_their_points(self):
+        network = unittest.mock.Mock(streams=1)
+        network.subnets.return_value = ["10.0.0.0/24"]
+        asks = [hosts_plots.Ask("size", 64 << 10, 64 << 10),
+                hosts_plots.Ask("at_once", 2, 2 << 20, 2)]
+
+        def ask(system, variant, *_):
+            if system == "gloo":
+                raise conversation.SystemFailed("ended with status 1")
+            return {"p50_us": variant.bytes / variant.at_once}
+
+        def talk_with(system, *_):
+            return unittest.mock.Mock(version="1", ask=functools.partial(ask, system.name))
+
+        with tempfile.TemporaryDirectory() as folder, unittest.mock.patch.multiple(
+                conversation, Conversation=talk_with), unittest.mock.patch.object(
+                hosts_systems.OnHosts, "missing", lambda *_: ""):
+            arguments = hosts.parse_arguments(["--repeats", "1", "--peers", folder])
+            contest, _ = hosts.contest_on(arguments, [0, 0, 1, 1], network,
+                                          hosts_plots.ALGORITHMS, folder)
+            hosts_plots.measure(contest, asks)
+        found = {plot: hosts_plots.speeds(contest.lines, plot) for plot in ("size", "at_once")}
+        names = ("stretto", "stretto, two-level", "stretto, flat", "Open MPI")
+        self.assertEqual(found, {"size": {name: {64 << 10: [1]} for name in names},
+                                 "at_once": {name: {2: [2]} for name in names}})
+        self.assertEqual([line["error"] for line in contest.lines if line["name"] == "Gloo"],
+                         ["ended with status 1"] * 2)
 
     def test_other_numbers_of_ranks_are_on_as_many_hosts(self):
         self.assertEqual(hosts_plots.shapes_of_ranks("3+1"), ["2x1", "2x2", "2x3", "2x4"])

@@ -358,8 +358,12 @@ def warn_if_busy(load):
               "figures.", file=sys.stderr)
 
 
+def versions_of(lines):
+    return {line["system"]: line["version"] for line in lines if line["version"]}
+
+
 def run_of(words, place, chosen, contest):
-    versions = {line["system"]: line["version"] for line in contest.lines if line["version"]}
+    versions = versions_of(contest.lines)
     return {"machine": machine_of(place.cores), "commit": commit_of(),
             "command": shlex.join(["./dev", "bench", "peers", *without_files(words)]),
             "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
