@@ -21,25 +21,14 @@ import subprocess
 import sys
 import tempfile
 
+import conversation
+import hosts
 import hosts_systems
 
+namespaces = hosts.namespaces
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.append(str(ROOT / "scripts"))
-import namespaces  # noqa: E402  pylint: disable=wrong-import-position
-
 TIME_LIMIT_SECONDS = 120
 PACKET_BYTES = 256 << 10  # docs/engines.md
-
-
-def pair(network, far, near):
-    """Output of `near`, which runs on host 1 while `far` runs on host 0."""
-    with subprocess.Popen([*network.enter(0), *far], stdout=subprocess.PIPE, text=True) as server:
-        try:
-            client = subprocess.run([*network.enter(1), *near], capture_output=True, text=True,
-                                    check=True, timeout=TIME_LIMIT_SECONDS)
-            return server.communicate(timeout=TIME_LIMIT_SECONDS)[0] + client.stdout
-        finally:
-            server.kill()
 
 
 def of_bench(output):
@@ -48,30 +37,40 @@ def of_bench(output):
     return lines[0]["p50_us"] / 1e6
 
 
+def of_perftest(output):
+    """Seconds one way, of what ucx_perftest prints: the median, as of stretto."""
+    final = [line for line in output.splitlines() if line.startswith("Final:")]
+    return float(final[-1].split()[2]) / 1e6
+
+
 class Ucx:
     title = "UCX"
 
-    def __init__(self, network, program, count, _folder):
+    def __init__(self, network, program, count, folder):
         self.network, self.program, self.count = network, program, count
         # These hosts have one memory, by which UCX would go round their network.
-        os.environ.update(UCX_TLS="tcp", UCX_NET_DEVICES="eth")
+        os.environ.update(UCX_TLS="tcp", UCX_NET_DEVICES=network.device)
+        self.environment = hosts_systems.environment_of(network, folder) | {
+            "STRETTO_TRANSPORT": "ucx", "STRETTO_SIZE": "2"}
 
     def alone(self):
+        on_hosts = [[*self.network.enter(host), *hosts_systems.on_core_of(host)]
+                    for host in (0, 1)]
         ask = f"ucx_perftest {self.network.address(0)} -t tag_lat -s {self.count} -n 8 -w 1"
-        near = ["sh", "-c", f"sleep 1; {ask}"]
-        final = [line for line in pair(self.network, ["ucx_perftest"], near).splitlines()
-                 if line.startswith("Final:")]
-        return float(final[-1].split()[4]) / 1e6
+        with subprocess.Popen([*on_hosts[0], "ucx_perftest"], stdout=subprocess.DEVNULL) as server:
+            try:
+                client = subprocess.run([*on_hosts[1], "sh", "-c", f"sleep 1; {ask}"], check=True,
+                                        capture_output=True, text=True, timeout=TIME_LIMIT_SECONDS)
+                server.wait(TIME_LIMIT_SECONDS)
+            finally:
+                server.kill()
+        return of_perftest(client.stdout)
 
     def for_stretto(self):
-        key = subprocess.run([self.program, "run", "--print-job-key"], capture_output=True,
-                             text=True, check=True).stdout.strip()
-        os.environ["STRETTO_JOB_KEY"] = key
-        hosts = f"{self.network.address(0)},{self.network.address(1)}"
-        commands = [[self.program, "run", "-n", "1", "--no-prefix", "--hosts", hosts,
-                     "--host-index", str(index), "--transport", "ucx", "--",
-                     *bench_words(self.program, self.count)] for index in (0, 1)]
-        return of_bench(pair(self.network, *commands))
+        environments = [os.environ | self.environment | {"STRETTO_RANK": rank} for rank in "01"]
+        outputs = hosts.outputs_of_each([bench_words(self.program, self.count)] * 2, environments,
+                                        self.network, [0, 1], TIME_LIMIT_SECONDS)
+        return of_bench(outputs[0])
 
 
 class Mpi:
@@ -143,7 +142,7 @@ def main():
     arguments = parse_arguments()
     try:
         measure(arguments)
-    except (namespaces.NetworkError, OSError) as error:
+    except (namespaces.NetworkError, conversation.SystemFailed, OSError) as error:
         sys.exit(f"bench/engines.py: {error}")
     except subprocess.CalledProcessError as error:
         sys.exit(f"bench/engines.py: {error.cmd} has failed:\n{error.stderr}")

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import unittest
 
+import engines
+
 HERE = pathlib.Path(__file__).resolve().parent
 BUILD = pathlib.Path(os.environ.get("STRETTO_BUILD_DIR", HERE.parent / "build/release"))
 
@@ -28,6 +30,11 @@ class EnginesTest(unittest.TestCase):
         alone, ours = (float(words.split()[-1]) for words in run.stdout.split(" ms,")[:2])
         self.assertGreater(alone, 7, run.stdout)
         self.assertGreater(ours, 7, run.stdout)
+
+    def test_of_ucx_the_median_counts(self):
+        output = ("|    Stage     | # iterations | 50.0%ile | average | overall |  average |\n"
+                  "Final:                    40   6018.092  7799.873  7899.000      512.83\n")
+        self.assertAlmostEqual(engines.of_perftest(output), 6018.092e-6)
 
     def test_ucx_is_measured_alone_and_for_stretto(self):
         self.expect_both("ucx", "ucx_perftest", "libstretto_ucx.so", "UCX")
