@@ -10,7 +10,6 @@ communication, in the same processes; all of them take turns, a fraction of a se
 
 import argparse
 import dataclasses
-import datetime
 import json
 import os
 import pathlib
@@ -111,7 +110,7 @@ class Job:
                 self.ranks.append(Rank(subprocess.Popen(
                     command, env=environment | own, stdin=subprocess.PIPE, stderr=errors,
                     stdout=subprocess.PIPE, text=True, preexec_fn=conversation._on_its_own), log))
-        self.version = self.hear()[0]["version"]
+        self.hear()  # Once they have started.
 
     def hear(self):
         return [rank.hear() for rank in self.ranks]
@@ -339,8 +338,7 @@ def main(words):
     peers.warn_if_busy(load)
     run = {"machine": peers.machine_of(len(os.sched_getaffinity(0))),
            "commit": peers.commit_of(), "rounds": arguments.rounds, "clock": arguments.clock,
-           "step": arguments.step,
-           "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
+           "step": arguments.step, "date": peers.today()}
     run["machine"]["load_before"] = round(load, 2)
     lines = []
     try:

@@ -10,7 +10,6 @@ Times are those of the slowest rank: by size, by operations in flight, and by nu
 """
 
 import argparse
-import datetime
 import json
 import os
 import pathlib
@@ -26,11 +25,9 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "scripts"))
 import gpu_check  # noqa: E402  pylint: disable=wrong-import-position
 
-KIB, MIB = 1 << 10, 1 << 20
-SIZES = [8, 4 * KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB, 256 * MIB]
 IN_FLIGHT = [1, 2, 4, 8, 16]
-IN_FLIGHT_BYTES = 4 * MIB  # Of each.
-RANKS_BYTES = 64 * MIB
+IN_FLIGHT_BYTES = 4 * figures.MIB  # Of each.
+RANKS_BYTES = 64 * figures.MIB
 ALONE = "NCCL alone"  # As bench/drivers/gpu_systems.cc names it.
 EXAMPLES = """examples:
   ./dev bench gpus                                  a rank for each GPU
@@ -69,8 +66,8 @@ def parse_arguments(words, gpus):
                         help="processes on each host [as many as there are GPUs]")
     parser.add_argument("--hosts", metavar="HOSTS",
                         help="as of stretto run, with the programs in the same folder [this one]")
-    parser.add_argument("--bytes", type=peers.sizes_of, default=SIZES, metavar="B[,B]",
-                        help="sizes, as in 8,64K,16M")
+    parser.add_argument("--bytes", type=peers.sizes_of, metavar="B[,B]",
+                        default="8,4K,64K,1M,16M,64M,256M", help="sizes, as in 8,64K,16M")
     parser.add_argument("--in-flight", type=numbers_of, default=IN_FLIGHT, metavar="N[,N]",
                         help="numbers of operations that are in flight together [1,2,4,8,16]")
     parser.add_argument("--rounds", type=int, default=7, help="turns of each, 1 or more [7]")
@@ -185,7 +182,7 @@ def main(words):
         return gpu_check.NO_GPU
     run = {"gpus": gpus, "commit": peers.commit_of(), "rounds": arguments.rounds,
            "command": shlex.join(["./dev", "bench", "gpus", *peers.without_files(words)]),
-           "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")}
+           "date": peers.today()}
     lines, left_out, failures = measure(arguments)
     print(text(lines, left_out))
     for failure in failures:

@@ -55,7 +55,7 @@ class GpusTest(unittest.TestCase):
             self.assertEqual(line["gpus"][0], "a double")
 
     def test_ranks_that_share_a_gpu_go_without_nccl(self):
-        with unittest.mock.patch.object(gpus, "RANKS_BYTES", gpus.MIB):
+        with unittest.mock.patch.object(gpus, "RANKS_BYTES", gpus.figures.MIB):
             status, shown = bench("--ranks", "1,2", *self.SHORT, STRETTO_DEVICE="0",
                                   STRETTO_BACKEND="nccl")
         self.assertEqual(status, 0)

@@ -117,8 +117,8 @@ def make_parser():
     parser.add_argument("--operations", default=["all_reduce"], metavar="LIST",
                         type=lambda text: systems.OPERATIONS if text == "all" else
                         peers.list_of(systems.OPERATIONS)(text), help="or all")
-    parser.add_argument("--bytes", type=peers.sizes_of,
-                        default=[8, 4096, 65536, 1 << 20, 4 << 20, 16 << 20], metavar="LIST")
+    parser.add_argument("--bytes", type=peers.sizes_of, metavar="LIST",
+                        default="8,4K,64K,1M,4M,16M")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.1, help="of samples for each line")
     parser.add_argument("--timeout", type=float, default=60, metavar="SECONDS",

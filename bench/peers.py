@@ -28,10 +28,6 @@ import peers_table
 import systems
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-KIB, MIB = 1024, 1024 * 1024
-DEFAULT_SIZES = [8, 256, 4 * KIB, 32 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB,
-                 256 * MIB]
-BUFFERS = ["registered", "private", "huge"]
 # A system that keeps failing is not started more often than this.
 MAX_STARTS = 3
 # Above this something else uses the cores, and nobody should trust the figures.
@@ -72,9 +68,10 @@ def parse_arguments(words):
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--operations", type=list_of(systems.OPERATIONS),
                         default=systems.OPERATIONS, help="default: all")
-    parser.add_argument("--bytes", type=sizes_of, default=DEFAULT_SIZES,
+    parser.add_argument("--bytes", type=sizes_of, metavar="B[,B]",
+                        default="8,256,4K,32K,64K,256K,1M,4M,16M,64M,256M",
                         help="sizes of the larger side, as in 8,64K,16M")
-    parser.add_argument("--buffers", type=list_of(BUFFERS), default=BUFFERS,
+    parser.add_argument("--buffers", type=list_of(figures.KINDS), default=figures.KINDS,
                         help="of stretto: registered, private, huge (private in huge pages); the "
                         "others use private and huge")
     parser.add_argument("--repeats", type=int, default=3)
@@ -241,7 +238,7 @@ class Contest:
         """Every system once, by kind of buffers, beginning with another one each time."""
         turn = repeat % len(self.systems)
         order = self.systems[turn:] + self.systems[:turn]
-        for kind in BUFFERS:
+        for kind in figures.KINDS:
             for system in order:
                 for variant in system.variants(operation, size, self.arguments.buffers):
                     if variant.buffers != kind:
@@ -358,6 +355,10 @@ def warn_if_busy(load):
               "figures.", file=sys.stderr)
 
 
+def today():
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
+
+
 def versions_of(lines):
     return {line["system"]: line["version"] for line in lines if line["version"]}
 
@@ -366,7 +367,7 @@ def run_of(words, place, chosen, contest):
     versions = versions_of(contest.lines)
     return {"machine": machine_of(place.cores), "commit": commit_of(),
             "command": shlex.join(["./dev", "bench", "peers", *without_files(words)]),
-            "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+            "date": today(),
             "systems": [{"name": system.name, "version": versions.get(system.name, ""),
                          "settings": system.settings(place),
                          "notes": contest.notes.get(system.name, [])} for system in chosen]}

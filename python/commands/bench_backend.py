@@ -338,8 +338,7 @@ def show_all_reduce(rows: list[dict]) -> None:
 
 def page_of(results: dict, command: str) -> str:
     """The tables of all_reduce for docs/measurements/pytorch_backend.md."""
-    today = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d")
-    parts = [f"`{command}`, commit {peers.commit_of()}, {today}: {results['ranks']} ranks, "
+    parts = [f"`{command}`, commit {peers.commit_of()}, {peers.today()}: {results['ranks']} ranks, "
              f"{results['cores']} cores, load {results['load_before']:.1f} when it began, "
              f"torch {results['torch']}; microseconds."]
     for kind, title in KINDS.items():
@@ -482,8 +481,7 @@ def main() -> None:
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
     if arguments.page:
-        files = ("--json", "--page", str(arguments.json), str(arguments.page))
-        chosen = [word for word in sys.argv[1:] if word not in files]
+        chosen = peers.without_files(sys.argv[1:])
         text = page_of(results, " ".join(["./dev bench torch", *chosen]))
         peers.put_into(arguments.page, BEGIN, END, text)
 
