@@ -13,7 +13,7 @@ namespace stretto {
 // Of this machine, or container; "?" if it has none.
 inline std::string host_name() {
   std::array<char, 65> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) name[0] = '?';
+  if (::gethostname(name.data(), name.size()) != 0) name[0] = '?';
   return name.data();
 }
 

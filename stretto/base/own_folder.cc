@@ -4,6 +4,7 @@
 #include "stretto/base/own_folder.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <filesystem>
 #include <string_view>
@@ -12,11 +13,15 @@ namespace stretto {
 
 std::string own_folder() {
   Dl_info info{};
-  if (::dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0) return "";
-  const std::string_view path = info.dli_fname;
-  const std::size_t slash = path.rfind('/');
-  if (slash != std::string_view::npos) return std::string(path.substr(0, slash + 1));
-  // It is in a program, which was found by PATH.
+  link_map* object = nullptr;
+  if (::dladdr1(reinterpret_cast<const void*>(&own_folder), &info,
+                reinterpret_cast<void**>(&object), RTLD_DL_LINKMAP) == 0) {
+    return "";
+  }
+  const std::string_view path = object->l_name;
+  if (!path.empty()) return std::string(path.substr(0, path.rfind('/') + 1));
+  // It is in the program. How that was called, as info has it, leads nowhere when it was found by
+  // PATH, or has left the folder that it was called from.
   std::error_code unknown;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", unknown);
   return unknown ? "" : program.parent_path().string() + "/";
