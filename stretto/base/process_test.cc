@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
@@ -13,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <stdexcept>
 #include <string>
@@ -26,6 +28,7 @@
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/file_size_signal.h"
 #include "stretto/base/huge_pages.h"
+#include "stretto/base/own_folder.h"
 #include "stretto/base/owner_process.h"
 #include "stretto/base/status.h"
 #include "stretto/base/thread.h"
@@ -254,6 +257,47 @@ TEST(Thread, SaysWhichLimitsToLookAtWhereThereIsNone) {
     return said ? 0 : 1;
   });
   EXPECT_EQ(code, 0);
+}
+
+TEST(OwnFolder, StaysKnownInOtherFolders) {
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe").filename();
+  const int code = stretto::testing::exit_code_in_child(
+      [&] { return ::chdir("/") == 0 && std::filesystem::exists(own_folder() + program) ? 0 : 1; });
+  EXPECT_EQ(code, 0);
+}
+
+TEST(OwnFolder, IsThatOfAProgramHoweverItIsCalled) {
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string call = "./" + program.filename().string();
+  const int code = stretto::testing::exit_code_in_child([&] {
+    if (::chdir(program.parent_path().c_str()) != 0) return 1;
+    ::execl(call.c_str(), call.c_str(), "--gtest_filter=OwnFolder.StaysKnownInOtherFolders",
+            "--gtest_brief=1", nullptr);
+    return 2;
+  });
+  EXPECT_EQ(code, 0);
+}
+
+bool blocks(int signal) {
+  sigset_t blocked;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  return ::sigismember(&blocked, signal) == 1;
+}
+
+// Where the program waits for a signal on a thread that blocks it, another would end the process.
+TEST(Thread, TakesNoSignalsOfTheProcess) {
+  bool blocks_term = false;
+  bool blocks_fault = true;
+  start_thread("test",
+               [&] {
+                 blocks_term = blocks(SIGTERM);
+                 blocks_fault = blocks(SIGSEGV);
+               })
+      .or_throw()
+      .join();
+  EXPECT_TRUE(blocks_term);
+  EXPECT_FALSE(blocks_fault);
+  EXPECT_FALSE(blocks(SIGTERM)) << "the thread that has started it goes on as before";
 }
 
 constexpr std::size_t kHugeBytes = 2 * 1024 * 1024;

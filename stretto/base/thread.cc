@@ -12,11 +12,13 @@
 
 #include "stretto/base/catch_all.h"
 #include "stretto/base/log.h"
+#include "stretto/base/signals_blocked.h"
 
 namespace stretto {
 
 Result<std::thread> start_thread(const std::string& name, std::function<void()> function) {
   try {
+    const SignalsBlocked signals_blocked;
     return std::thread([name, function = std::move(function)] {
       ::pthread_setname_np(::pthread_self(), name.c_str());
       catch_all(function, [&](const char* what) {

@@ -15,7 +15,7 @@ namespace stretto {
 // Starts a thread that runs `function`. `name` is what debuggers and `top -H` show (at most 15
 // bytes). Fails with system, and a sentence that says which limits to look at, where the system
 // allows no further thread. An exception that leaves `function` ends the thread with a line in the
-// log, not the process.
+// log, not the process. The thread takes no signals of the process (SignalsBlocked).
 Result<std::thread> start_thread(const std::string& name, std::function<void()> function);
 
 // A thread that sleeps in poll() or epoll_wait(), and can be told to stop. The last member of its

@@ -85,7 +85,8 @@ class [[nodiscard]] Work {
   // it has ended already, else on a thread that makes progress: one that waits for, polls or
   // destroys a Work of the job, or stretto's own. No lock is held; it may submit operations, but
   // should not wait, because that thread has others to serve. What it throws is logged. May be
-  // called several times, before wait(). No StreamGuard holds in it.
+  // called several times, before wait(). No StreamGuard holds in it. On stretto's own threads
+  // signals are blocked, and so they are, at first, in a program that a callback starts there.
   void add_callback(Continuation callback);
 
   // One Work for this operation and what comes after it: calls `next` when the operation has ended

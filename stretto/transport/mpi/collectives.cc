@@ -22,6 +22,7 @@
 
 #include "stretto/base/collective_library.h"
 #include "stretto/base/rank_vector.h"
+#include "stretto/base/signals_blocked.h"
 #include "stretto/transport/mpi/mpi_process.h"
 
 namespace stretto::transport::mpi {
@@ -185,6 +186,7 @@ class MpiCollectives final : public CollectiveLibrary {
     making_->tag = group.number % kTags;
     ++unended;
     try {
+      const SignalsBlocked signals_blocked;
       thread_ = std::thread([making = making_] { making->run(); });
     } catch (const std::exception& cause) {
       --unended;
