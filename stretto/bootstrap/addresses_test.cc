@@ -68,6 +68,8 @@ TEST(OwnAddress, LoopbackIsToldFromOthers) {
   for (const char* other : {"10.0.0.1", "128.0.0.1", "fd00::1", "::", "fe80::1%eth0"}) {
     EXPECT_FALSE(is_loopback(other)) << other;
   }
+  EXPECT_TRUE(is_link_local("fe80::1%eth0"));
+  EXPECT_FALSE(is_link_local("fd00::1"));
 }
 
 using std::chrono::milliseconds;
@@ -260,6 +262,17 @@ TEST(TcpLinks, SayWhereTheirAddressComesFromAndWhatIsNotRead) {
   expect_lacks(log, "NCCL");
   EXPECT_EQ(bind_address({own, elsewhere}, {.networks = {"lo"}}, log), "127.0.0.1");
   expect_contains(log, "at 127.0.0.1 (lo): lo from STRETTO_NETWORK");
+}
+
+TEST(TcpLinks, AddressesThatNameAnInterfaceAreForWantOfOthers) {
+  RankCard own;
+  own.address = "fe80::1%eth0";
+  RankCard elsewhere;
+  elsewhere.machine = "another";
+  std::string log;
+  EXPECT_EQ(bind_address({own, own}, {}, log), "fe80::1%eth0");
+  const bool has_others = !own_addresses().empty();
+  EXPECT_EQ(bind_address({own, elsewhere}, {}, log), has_others ? any_address() : own.address);
 }
 
 TEST(HostPort, ReadsAndWritesAddresses) {

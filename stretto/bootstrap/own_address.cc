@@ -160,6 +160,8 @@ bool is_loopback(std::string_view address) {
   return Subnet{{127, 0, 0, 0}, 8}.contains(bytes) || Subnet{bytes_of("::1"), 128}.contains(bytes);
 }
 
+bool is_link_local(std::string_view address) { return address.find('%') != std::string_view::npos; }
+
 std::vector<std::string> own_addresses() {
   std::vector<std::string> found;
   const auto addresses = interface_addresses();
