@@ -44,7 +44,7 @@ struct RemoteAddress {
   static RemoteAddress in_process(const void* data) {
     return {kProcess, reinterpret_cast<std::uintptr_t>(data)};
   }
-  // The number of a region in memory of a device, made of one that is as small as numbers are.
+  // The number of a region in memory of a device, made of one of RegionNumbers.
   static constexpr std::uint32_t on_device(std::uint32_t region) { return region | kDevice; }
   bool valid() const { return region != 0; }
   MemoryKind kind() const {
@@ -56,6 +56,19 @@ struct RemoteAddress {
  private:
   static constexpr std::uint32_t kDevice = 0x80000000;
   static constexpr std::uint32_t kProcess = 0xffffffff;
+};
+
+// Which numbers regions get: 1, which is no other's ever again, and so on until one would mean
+// another kind of memory, then from 2 on again. Whoever asks passes over those in use.
+class RegionNumbers {
+ public:
+  explicit RegionNumbers(std::uint32_t last = 0) : last_(last) {}
+  std::uint32_t next() { return last_ = last_ == kLast ? 2 : last_ + 1; }
+
+  static constexpr std::uint32_t kLast = 0x7ffffffe;
+
+ private:
+  std::uint32_t last_;
 };
 
 // Memory of this rank that others may have mapped.

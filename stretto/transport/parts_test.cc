@@ -292,6 +292,17 @@ TEST(RegionTableTest, ErasesAndReplaces) {
   EXPECT_TRUE(table.erase(1).empty());
 }
 
+TEST(RegionNumbersTest, BeginAnewBehindTheLastThatIsOfItsKind) {
+  RegionNumbers first;
+  EXPECT_EQ(first.next(), 1u);
+  EXPECT_EQ(first.next(), 2u);
+  RegionNumbers numbers(RegionNumbers::kLast - 1);
+  const std::uint32_t last = numbers.next();
+  EXPECT_EQ(RemoteAddress{last}.kind(), MemoryKind::registered);
+  EXPECT_EQ(RemoteAddress{RemoteAddress::on_device(last)}.kind(), MemoryKind::device);
+  EXPECT_EQ(numbers.next(), 2u) << "the first one is the inbox of its rank";
+}
+
 TEST(PrivateMemoryTest, IsReachedByNobody) {
   PrivateMemory memory;
   const Region region = memory.allocate(100).or_throw();

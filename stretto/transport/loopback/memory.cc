@@ -18,7 +18,11 @@ Region LoopbackMemory::share_on_device(MappableMemory::Mapping mapping, std::siz
 
 Region LoopbackMemory::share(Region region, MemoryKind kind) {
   const MutexLock lock(regions_->mutex);
-  std::uint32_t number = regions_->next++;
+  std::uint32_t number = 0;
+  do {
+    number = regions_->numbers.next();
+  } while (regions_->owners.contains(number) ||
+           regions_->owners.contains(RemoteAddress::on_device(number)));
   if (kind == MemoryKind::device) number = RemoteAddress::on_device(number);
   regions_->tables[self_].insert(number, region.bytes);
   regions_->generation.fetch_add(1, std::memory_order_release);

@@ -27,7 +27,7 @@ struct Regions {
   std::atomic<std::uint64_t> generation{0};  // Grows with every change of a table.
   std::map<std::uint32_t, std::shared_ptr<void>> owners
       STRETTO_GUARDED_BY(mutex);  // Numbers are unique over all ranks.
-  std::uint32_t next STRETTO_GUARDED_BY(mutex) = 1;
+  RegionNumbers numbers STRETTO_GUARDED_BY(mutex);
 };
 
 // Memory between ranks that are threads: every region is reachable by all of its host, at the same

@@ -62,7 +62,16 @@ Region ShmMemory::share_on_device(MappableMemory::Mapping mapping, std::size_t b
 
 std::uint32_t ShmMemory::next_number() {
   const MutexLock lock(mutex_);
-  return next_++;
+  std::uint32_t number = 0;
+  do {
+    number = numbers_.next();
+  } while (is_in_use(number) || is_in_use(RemoteAddress::on_device(number)));
+  return number;
+}
+
+// It is, too, as long as peers have not been told that it is not.
+bool ShmMemory::is_in_use(std::uint32_t number) const {
+  return own_.find({number}, 0) != nullptr || std::ranges::count(released_, number) > 0;
 }
 
 // Tells the peers of it.

@@ -86,6 +86,7 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   const PeerProcess& process(Rank peer) const { return peers_[peer].process; }
   Region share(std::uint32_t number, MappableMemory::Mapping mapping, std::size_t bytes);
   std::uint32_t next_number();
+  bool is_in_use(std::uint32_t number) const STRETTO_REQUIRES(mutex_);
   std::size_t writable_bytes(const RegionTable& table) const;
   Result<MappableMemory::Mapping> open(std::uint32_t number, const FileDescriptor& file,
                                        std::size_t bytes);
@@ -104,7 +105,7 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   TimePoint map_at_;
   // Release by those who have changed a table, acquire by those who remember what was in it.
   std::atomic<std::uint64_t> generation_{0};
-  std::uint32_t next_ STRETTO_GUARDED_BY(mutex_) = 1;
+  RegionNumbers numbers_ STRETTO_GUARDED_BY(mutex_);
 };
 
 }  // namespace stretto::transport::shm
