@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -10,6 +11,7 @@
 #include "stretto/transport/endpoint.h"
 #include "stretto/transport/frame.h"
 #include "stretto/transport/memory.h"
+#include "stretto/transport/ucx/settings.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/fake_link.h"
 #include "tests/support/held_plane.h"
@@ -301,6 +303,18 @@ TEST(RegionNumbersTest, BeginAnewBehindTheLastThatIsOfItsKind) {
   EXPECT_EQ(RemoteAddress{last}.kind(), MemoryKind::registered);
   EXPECT_EQ(RemoteAddress{RemoteAddress::on_device(last)}.kind(), MemoryKind::device);
   EXPECT_EQ(numbers.next(), 2u) << "the first one is the inbox of its rank";
+}
+
+TEST(UcxSettingsTest, AreLeftToUcxInEveryCaseOrNot) {
+  const auto is_left = [](const std::string& value) {
+    return packets::is_auto("#\nUCX_RNDV_SCHEME=auto\nUCX_RNDV_THRESH=" + value + "\nUCX_X=1\n",
+                            "UCX_RNDV_THRESH");
+  };
+  for (const char* left : {"auto", "intra:auto,inter:auto"}) EXPECT_TRUE(is_left(left)) << left;
+  for (const char* set : {"", "8k", "autobahn", "intra:auto,inter:8k", "intra:8k,inter:auto"}) {
+    EXPECT_FALSE(is_left(set)) << set;
+  }
+  EXPECT_FALSE(packets::is_auto("UCX_RNDV_SCHEME=auto\n", "UCX_RNDV_THRESH"));
 }
 
 TEST(PrivateMemoryTest, IsReachedByNobody) {

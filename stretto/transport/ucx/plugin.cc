@@ -15,6 +15,7 @@
 #include "stretto/base/hexadecimal.h"
 #include "stretto/base/rank_vector.h"
 #include "stretto/transport/packets/engine.h"
+#include "stretto/transport/ucx/settings.h"
 
 namespace stretto::transport::packets {
 namespace {
@@ -34,9 +35,9 @@ bool leaves_to_ucx(const ucp_config_t* config, const std::string& name) {
   if (stream == nullptr) return false;
   ucp_config_print(config, stream, nullptr, UCS_CONFIG_PRINT_CONFIG);
   std::fclose(stream);
-  const bool found = std::string(text, bytes).find("\n" + name + "=auto\n") != std::string::npos;
+  const bool leaves = is_auto({text, bytes}, name);
   std::free(text);
-  return found;
+  return leaves;
 }
 
 class UcxEngine final : public Engine {
