@@ -165,17 +165,31 @@ std::size_t Selector::lanes(const Algorithm& algorithm, std::size_t segment_byte
   return least + static_cast<std::size_t>(std::clamp(more - 1, 0.0, most));
 }
 
-double Selector::estimate(const Algorithm& algorithm, const OperationDescriptor& operation,
-                          const schedule::LinkCost& link) const {
+schedule::CostQuery Selector::query(const Algorithm& algorithm,
+                                    const OperationDescriptor& operation) const {
   const std::size_t element_bytes = size_bytes(operation.dtype);
   const std::size_t partial_bytes = size_bytes(accumulation_dtype(operation.dtype));
-  return schedule::estimate(algorithm, summary_,
-                            {.bytes = std::bit_ceil(operation.count * element_bytes),
-                             .segment_bytes = segment_bytes(algorithm, operation),
-                             .lanes = lanes_max(algorithm),
-                             .partial_scale = static_cast<int>(partial_bytes / element_bytes),
-                             .link = link,
-                             .local_link = setting_.links.local});
+  return {.bytes = std::bit_ceil(operation.count * element_bytes),
+          .segment_bytes = segment_bytes(algorithm, operation),
+          .lanes = lanes_max(algorithm),
+          .partial_scale = static_cast<int>(partial_bytes / element_bytes),
+          .link = link(),
+          .local_link = setting_.links.local};
+}
+
+double Selector::estimate(const Algorithm& algorithm, const OperationDescriptor& operation) const {
+  return schedule::estimate(algorithm, summary_, query(algorithm, operation));
+}
+
+// How long it would take if bytes on a link took no time. Segments wait for the wire, not for each
+// other, where that takes the time.
+double Selector::estimate_beside_wire(const Algorithm& algorithm,
+                                      const OperationDescriptor& operation) const {
+  schedule::CostQuery instant = query(algorithm, operation);
+  instant.segment_bytes = instant.lanes = 0;
+  instant.link.seconds_per_byte = instant.link.burst_bytes = 0;
+  instant.link.burst_seconds_per_byte = 0;
+  return schedule::estimate(algorithm, summary_, instant);
 }
 
 // Whoever sends all at once needs a congestion window as large as that, since acknowledgements wait
@@ -195,17 +209,15 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
     // Any other order would make the bits depend on the algorithm.
     if (algorithm.order == schedule::Order::fixed) continue;
     if (!is_usable(algorithm, false, equal_chunks)) continue;
-    candidates.push_back({&algorithm, estimate(algorithm, operation, link())});
+    candidates.push_back({&algorithm, estimate(algorithm, operation)});
   }
   std::ranges::stable_sort(candidates, {}, &Candidate::seconds);
   const auto near_end = std::ranges::find_if(candidates, [&](const Candidate& candidate) {
     return candidate.seconds > candidates.front().seconds * (1 + kSameCost);
   });
   if (near_end - candidates.begin() < 2) return candidates;
-  schedule::LinkCost instant = link();
-  instant.seconds_per_byte = instant.burst_bytes = instant.burst_seconds_per_byte = 0;
   for (auto near = candidates.begin(); near != near_end; ++near) {
-    near->seconds_beside_wire = estimate(*near->algorithm, operation, instant);
+    near->seconds_beside_wire = estimate_beside_wire(*near->algorithm, operation);
   }
   const auto first =
       std::min_element(candidates.begin(), near_end, [&](const Candidate& a, const Candidate& b) {
@@ -222,7 +234,7 @@ std::vector<Selector::Candidate> Selector::others(const OperationDescriptor& ope
     const bool is_meant =
         algorithm.collective == operation.collective && algorithm.order == schedule::Order::fixed;
     if (!is_meant || !schedule::is_estimated(algorithm)) continue;
-    others.push_back({&algorithm, estimate(algorithm, operation, link())});
+    others.push_back({&algorithm, estimate(algorithm, operation)});
   }
   return others;
 }

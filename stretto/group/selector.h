@@ -95,8 +95,11 @@ class Selector {
   const schedule::Algorithm* find(Collective collective, std::string_view called, bool mapped,
                                   bool equal_chunks) const;
   std::string names(Collective collective, bool mapped, bool equal_chunks) const;
-  double estimate(const schedule::Algorithm& algorithm, const OperationDescriptor& operation,
-                  const schedule::LinkCost& link) const;
+  schedule::CostQuery query(const schedule::Algorithm& algorithm,
+                            const OperationDescriptor& operation) const;
+  double estimate(const schedule::Algorithm& algorithm, const OperationDescriptor& operation) const;
+  double estimate_beside_wire(const schedule::Algorithm& algorithm,
+                              const OperationDescriptor& operation) const;
   std::size_t of_each(double bytes_of_all_ranks) const {
     return static_cast<std::size_t>(bytes_of_all_ranks / setting_.rank_count);
   }

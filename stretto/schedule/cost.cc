@@ -19,6 +19,7 @@ namespace stretto::schedule {
 namespace {
 
 constexpr std::size_t kSegmentsPlayed = 8;
+constexpr std::size_t kSegmentsOfLane = 3;
 
 // What is needed of one step.
 struct StepCost {
@@ -39,7 +40,9 @@ class Simulation {
         hosts_(query.hosts),
         segments_(segments) {
     const auto& head = joint.schedules().front();
-    at_once_ = std::cmp_equal(head.team.size(), head.rank_count) ? 1 : 2;
+    at_once_ = query.lanes > 0                                     ? query.lanes
+               : std::cmp_equal(head.team.size(), head.rank_count) ? 1
+                                                                   : 2;
     ranks_.resize(joint.schedules().size());
     for (std::size_t step = 0; step < joint.step_count(); ++step) {
       steps_.push_back(cost_of(step, segment_bytes, query.partial_scale));
@@ -307,12 +310,14 @@ double seconds_of(const JointSchedule& joint, const CostQuery& query) {
       query.segment_bytes == 0 || chunk_count == 0
           ? 1.0
           : std::max(1.0, std::ceil(chunk_bytes / static_cast<double>(query.segment_bytes)));
-  const auto played =
-      static_cast<std::size_t>(std::min(segments, static_cast<double>(kSegmentsPlayed)));
+  const auto played = static_cast<std::size_t>(std::min(
+      segments, static_cast<double>(std::max(kSegmentsPlayed, kSegmentsOfLane * query.lanes))));
   const auto ends = Simulation(joint, query, chunk_bytes / segments, played).run();
   const double last = ends.back();
   const double rest = segments - static_cast<double>(played);
-  return rest <= 0 ? last : last + rest * (last - ends[played - 3]) / 2;
+  const std::size_t turn = std::max<std::size_t>(2, query.lanes);
+  return rest <= 0 ? last
+                   : last + rest * (last - ends[played - 1 - turn]) / static_cast<double>(turn);
 }
 
 std::size_t longest_path(const JointSchedule& joint) {

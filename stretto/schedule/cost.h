@@ -36,7 +36,9 @@ struct CostQuery {
   // taken to be of one size.
   std::size_t bytes = 0;
   std::size_t segment_bytes = 0;  // 0: one segment per chunk.
-  std::size_t lanes = 0;          // For estimate(): segments under way at a time; 0: any number.
+  // Segments under way at a time. 0: for estimate() any number, for cost() as many as double
+  // buffering allows, two (one where all ranks are one team).
+  std::size_t lanes = 0;
   int partial_scale = 1;  // Bytes of a partial value per byte of the dtype: 2 for f16 and bf16.
   LinkCost link = {};
   // Of messages between ranks of one host, where `hosts` says which those are: as in Shape, and it
@@ -62,10 +64,9 @@ struct Cost {
 // share one port out and one port in for the bytes of messages with other hosts; a rank's own ports
 // are then taken for message_seconds only. A message inside a host takes the processors at both
 // ends for as long as copying its bytes takes. It starts whether or not its receive has
-// begun, and waits at the receiver. A rank works on at most two segments at once (one where all
-// ranks are one team), as double buffering allows. The first eight segments are played; every
-// further one adds the average time between the ends of the last two, because a pipeline has
-// settled by then.
+// begun, and waits at the receiver. Of many segments the first eight are played, or the first three
+// of each lane; every further one adds the average time between the ends of the last ones of all
+// lanes, because a pipeline has settled by then.
 //
 // The schedules must pass verify(), and be those for the query's hosts.
 Cost cost(std::span<const Schedule> schedules, const CostQuery& query);

@@ -7,6 +7,7 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <utility>
 
 #include "stretto/base/check.h"
 #include "stretto/schedule/algorithms/all.h"
@@ -133,17 +134,17 @@ double knomial_reduce_of(const Model& m, int ranks) {
   double below = 0;
   double ports = 0;
   double touched = m.bytes * m.scale_of(children.ranks[0]);
-  double last = 0;
+  double latest = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(children.count); ++i) {
     const bool is_new = i == 0 || children.ranks[i] != children.ranks[i - 1];
     if (is_new) below = std::max(below, knomial_reduce_of(m, children.ranks[i]));
     if (i == 0) continue;
     const double sent = m.bytes * m.scale_of(children.ranks[i]);
-    last = m.exchange(1, sent, children.pairs[i]) - m.port(sent, children.pairs[i]);
+    latest = std::max(latest, ports + m.exchange(1, sent, children.pairs[i]));
     ports += m.port(sent, children.pairs[i]);
     touched += sent;
   }
-  return below + ports + last + m.process(touched);
+  return below + latest + m.process(touched);
 }
 
 double knomial_broadcast_of(const Model& m, int ranks) {
@@ -198,6 +199,51 @@ double saved_seconds(const LinkCost& link, double at_once, double ways) {
   const double one_way = link.latency_seconds + 2 * link.message_seconds;
   if (one_way <= 0 || ways <= one_way) return burst;
   return burst + std::min(at_once - one_way, burst * (ways / one_way - 1));
+}
+
+// Whether data only go to the root, or away from it: who passes them on waits for no answer.
+bool goes_one_way(const Algorithm& algorithm, const HostSummary& hosts) {
+  const Collective collective = algorithm.collective;
+  if (collective == Collective::gather || collective == Collective::scatter) return true;
+  if (!has_root(collective) || algorithm.name == "direct") return false;
+  const bool on_two_levels = algorithm.name.starts_with("two_level");
+  return !on_two_levels || (collective == Collective::broadcast && hosts.host_count() <= 2);
+}
+
+// How long a rank is busy with the messages of one segment: a closed form counts each message at
+// its sender, and of those that wait for each other the receiver's time as well, as often as the
+// latency of a link.
+double busy_with_messages(const Algorithm& algorithm, const HostSummary& hosts,
+                          const CostQuery& query) {
+  CostQuery messages = without_bytes(query);
+  for (LinkCost* cost : {&messages.link, &messages.local_link}) {
+    cost->latency_seconds = cost->further_message_seconds = cost->sync_seconds = 0;
+  }
+  CostQuery received = messages;
+  for (LinkCost* cost : {&received.link, &received.local_link}) {
+    cost->latency_seconds = std::exchange(cost->message_seconds, 0);
+  }
+  return algorithm.closed_form(Model(hosts, messages)) -
+         algorithm.closed_form(Model(hosts, received));
+}
+
+// A schedule runs once for each segment. A lane takes its next one when it has ended the one
+// before, and where ranks exchange something that takes until the others' messages have come.
+double in_segments(const Algorithm& algorithm, const HostSummary& hosts, const CostQuery& query) {
+  const Model all(hosts, query);
+  const double seconds = algorithm.closed_form(all);
+  const int chunks = chunk_count(algorithm, hosts);
+  const double segments = chunks == 0 ? 1 : all.segments(all.bytes / chunks);
+  if (segments <= 1) return seconds;
+  // Around a root, some of the messages that wait for each other are other ranks'.
+  const double share = has_root(algorithm.collective) ? 0.5 : 1;
+  const double least =
+      std::max(seconds, share * segments * busy_with_messages(algorithm, hosts, query));
+  const auto lanes = static_cast<double>(query.lanes);
+  if (lanes == 0 || segments <= lanes || goes_one_way(algorithm, hosts)) return least;
+  CostQuery one = query;
+  one.bytes = query.segment_bytes * static_cast<std::size_t>(chunks);
+  return std::max(least, segments / lanes * algorithm.closed_form(Model(hosts, one)));
 }
 
 }  // namespace
@@ -308,10 +354,25 @@ double recursive_halving_all_reduce(const Model& m) {
 
 }  // namespace time_of
 
+int chunk_count(const Algorithm& algorithm, const HostSummary& hosts) {
+  const int n = hosts.rank_count();
+  if (algorithm.collective == Collective::all_to_all) return n;
+  if (const auto required = required_chunks(algorithm.collective, n)) return *required;
+  if (const auto two_level = two_level_chunk_count(algorithm, hosts)) return *two_level;
+  if (algorithm.name == "ring") return n;
+  if (algorithm.name == "direct") {
+    return algorithm.collective == Collective::broadcast ? std::max(1, n - 1) : n;
+  }
+  if (algorithm.name == "recursive_halving") {
+    return static_cast<int>(std::bit_floor(static_cast<unsigned>(n)));
+  }
+  return algorithm.name == "double_binary_tree" ? 2 : 1;
+}
+
 double estimate(const Algorithm& algorithm, const HostSummary& hosts, const CostQuery& query) {
   STRETTO_CHECK(is_estimated(algorithm), "{} by {} has no closed form", name(algorithm.collective),
                 algorithm.name);
-  const double seconds = algorithm.closed_form(Model(hosts, query));
+  const double seconds = in_segments(algorithm, hosts, query);
   const LinkCost& link = query.link;
   if (link.burst_bytes == 0) return seconds;
   // What passes at once has been saved up while messages and their processing took time.
@@ -326,10 +387,10 @@ double estimate(const Algorithm& algorithm, const HostSummary& hosts, const Cost
     cost->sync_seconds = cost->burst_bytes = 0;
   }
   wire.link.seconds_per_byte = link.seconds_per_byte;
-  const double on_wire = algorithm.closed_form(Model(hosts, wire));
-  const double at_once = algorithm.closed_form(Model(hosts, free));
+  const double on_wire = in_segments(algorithm, hosts, wire);
+  const double at_once = in_segments(algorithm, hosts, free);
   const double saved =
-      saved_seconds(link, at_once, algorithm.closed_form(Model(hosts, without_bytes(free))));
+      saved_seconds(link, at_once, in_segments(algorithm, hosts, without_bytes(free)));
   const double queued = std::max(0.0, on_wire - saved);
   // Of several segments one is worked on while another one waits for the wire.
   const double each = static_cast<double>(query.bytes) / hosts.rank_count();

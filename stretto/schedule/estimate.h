@@ -67,19 +67,23 @@ class HostSummary {
 };
 
 // In closed form, in O(log ranks + kinds of hosts), what cost() predicts by playing every rank's
-// steps: seconds until the last rank has ended, with root 0 and one segment (the query's hosts are
-// not looked at). Phases that cost() lets overlap follow each other here, so the sum may be larger;
-// a test compares what is chosen by the two. Only of a two-level all_reduce the query's
-// segment_bytes count: its halves load the ports of uneven hosts unevenly, one way first and then
-// the other, and overlap where there are several segments.
+// steps: seconds until the last rank has ended, with root 0 (the query's hosts are not looked at).
+// Phases that cost() lets overlap follow each other here, so the sum may be larger; a test compares
+// what is chosen by the two. The halves of a two-level all_reduce load the ports of uneven hosts
+// unevenly, one way first and then the other, and overlap where there are several segments.
 //
-// Where the query says how many segments may be under way at a time, a two-level all_reduce takes
-// no less than each of those lanes needs for its segments, one after the other.
+// Of several segments an algorithm takes no less than a rank needs for the messages of all; and,
+// where the query says how many may be under way at a time, no less than each of those lanes needs
+// for its segments, one after the other.
 //
 // Whatever may be chosen has a closed form, and so has the ring. Of the others is_estimated() is
 // false, and estimate() must not be called.
 inline bool is_estimated(const Algorithm& algorithm) { return algorithm.closed_form != nullptr; }
 double estimate(const Algorithm& algorithm, const HostSummary& hosts, const CostQuery& query);
+
+// How many chunks the longest buffer of a rank has, with which cost() plays the same algorithm: in
+// O(kinds of hosts) time.
+int chunk_count(const Algorithm& algorithm, const HostSummary& hosts);
 
 // Of an algorithm on the mapped memory of hosts (Access::both), in O(kinds of hosts) time: the
 // shared_slots_max of its schedules, or more where that depends on the root.

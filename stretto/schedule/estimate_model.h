@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "stretto/schedule/estimate.h"
 
@@ -18,18 +19,20 @@ class EstimateModel {
         n(summary.rank_count()),
         bytes(static_cast<double>(query.bytes)),
         scale(query.partial_scale),
-        segment_bytes(static_cast<double>(query.segment_bytes)),
-        lanes(static_cast<double>(query.lanes)),
+        segment_bytes_(static_cast<double>(query.segment_bytes)),
         link_(query.link),
         local_(query.local_link),
         further_seconds_(further(link_)) {}
 
   const HostSummary& hosts;
   int n;
-  double bytes;          // Of the whole buffer.
-  double scale;          // Of partial values.
-  double segment_bytes;  // Of a chunk; 0: it is in one piece.
-  double lanes;          // Segments under way at a time; 0: any number.
+  double bytes;  // Of the whole buffer.
+  double scale;  // Of partial values.
+
+  // Of a chunk of so many bytes.
+  double segments(double chunk_bytes) const {
+    return segment_bytes_ == 0 ? 1 : std::max(1.0, std::ceil(chunk_bytes / segment_bytes_));
+  }
 
   // Values of which some are partial: of a subtree with `ranks` ranks.
   double scale_of(int ranks) const { return ranks > 1 ? scale : 1; }
@@ -121,9 +124,13 @@ class EstimateModel {
     return in_a_row(link, count, each) + link.message_seconds + link.latency_seconds;
   }
 
+  double segment_bytes_;
   LinkCost link_;
   LinkCost local_;
   double further_seconds_;
 };
+
+// Of the algorithms on two levels, where the collective does not say it.
+std::optional<int> two_level_chunk_count(const Algorithm& algorithm, const HostSummary& hosts);
 
 }  // namespace stretto::schedule

@@ -161,6 +161,36 @@ TEST(Estimate, OfTwoLevelsFollowsThePiecesOfUnevenHosts) {
   }
 }
 
+// Rank 0 hears of three ranks of another host at once: one way of a millisecond.
+TEST(Estimate, OfReductionsAroundARootKnowsALongWay) {
+  const Hosts hosts{0, 1, 1, 1};
+  const HostSummary summary(4, hosts);
+  CostQuery query = query_of(1 << 10, hosts);
+  query.link.latency_seconds = 1e-3;
+  for (const auto& [access, name] :
+       {std::pair(Access::messages, "knomial"), {Access::both, "two_level_mapped"}}) {
+    const Algorithm& algorithm = *find_algorithm(Collective::reduce, access, name);
+    EXPECT_NEAR(estimate(algorithm, summary, query) / cost(algorithm, 4, query).seconds, 1, 0.05)
+        << name;
+  }
+}
+
+TEST(Estimate, KnowsHowManyChunksSchedulesHave) {
+  for (const Hosts& hosts : {Hosts{0}, Hosts{0, 1}, Hosts{0, 0, 1, 1}, Hosts{0, 1, 1, 1},
+                             Hosts{0, 1, 0, 1, 2, 2, 2}, blocks(24, 8)}) {
+    const auto ranks = static_cast<std::int32_t>(hosts.size());
+    const HostSummary summary(ranks, hosts);
+    for (const Algorithm& algorithm : algorithms()) {
+      if (!is_estimated(algorithm)) continue;
+      const int built =
+          algorithm.build({.rank = 0, .rank_count = ranks, .hosts = hosts}).chunk_count;
+      const bool is_squared = algorithm.collective == Collective::all_to_all;
+      EXPECT_EQ(chunk_count(algorithm, summary), is_squared ? ranks : built)
+          << name(algorithm.collective) << " by " << algorithm.name << " on " << ranks;
+    }
+  }
+}
+
 // So plans and prices go by the same segments.
 TEST(Estimate, KnowsHowManySlotsSchedulesShare) {
   for (const Hosts& hosts : {Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 1}, Hosts{0, 1, 1, 1},
@@ -229,16 +259,39 @@ TEST(Estimate, LetsSomeBytesPassAtOnceInEachPhase) {
 TEST(Estimate, KnowsThatLanesAreTakenByTurns) {
   const Hosts hosts{0, 0, 1, 1};
   const HostSummary summary(4, hosts);
-  const Algorithm& mapped =
-      *find_algorithm(Collective::all_reduce, Access::both, "two_level_mapped");
   CostQuery query{.bytes = 4 << 20,
                   .segment_bytes = 64 << 10,
                   .link = {.latency_seconds = 20e-3, .seconds_per_byte = 1e-11},
-                  .local_link = kInside};
-  const double in_one_turn = estimate(mapped, summary, query);
-  EXPECT_NEAR(in_one_turn, 40e-3, 2e-3);
+                  .local_link = kInside,
+                  .hosts = hosts};
+  for (const auto& [collective, ways] : {std::pair(Collective::all_reduce, 2),
+                                         {Collective::reduce_scatter, 1},
+                                         {Collective::all_gather, 1}}) {
+    const Algorithm& mapped = *find_algorithm(collective, Access::both, "two_level_mapped");
+    for (const std::size_t lanes : {16, 8}) {
+      query.lanes = lanes;
+      const double turns = 16.0 / static_cast<double>(lanes);
+      EXPECT_NEAR(estimate(mapped, summary, query), turns * ways * 20e-3, 2e-3);
+      EXPECT_NEAR(cost(mapped, 4, query).seconds, turns * ways * 20e-3, 2e-3);
+    }
+  }
+  // Who sends a root what it has does not wait for it.
   query.lanes = 8;
-  EXPECT_NEAR(estimate(mapped, summary, query) / in_one_turn, 2, 0.1);
+  query.bytes = 1 << 20;
+  const Algorithm& tree = *find_algorithm(Collective::broadcast, Access::messages, "binomial_tree");
+  EXPECT_NEAR(estimate(tree, summary, query), 20e-3, 2e-3);
+  EXPECT_NEAR(cost(tree, 4, query).seconds, 20e-3, 2e-3);
+}
+
+// 1024 segments, each of which is a message of a microsecond to each of 15 other ranks.
+TEST(Estimate, KnowsThatARankPassesItsMessagesOnOneByOne) {
+  const Hosts hosts = blocks(16, 1);
+  const CostQuery query{.bytes = 1 << 20,
+                        .segment_bytes = 64,
+                        .link = {.latency_seconds = 5e-6, .seconds_per_byte = 1e-11},
+                        .hosts = hosts};
+  const Algorithm& direct = *find_algorithm(Collective::all_gather, Access::messages, "direct");
+  EXPECT_NEAR(estimate(direct, HostSummary(16, hosts), query), 1024 * 15e-6, 0.5e-3);
 }
 
 // Where every rank has a link of its own, and there are as many as a power of two, nothing

@@ -119,15 +119,22 @@ class TwoLevelPhases {
     return port({.reduces = true}) + port({.spreads = true}) -
            port({.reduces = true, .spreads = true});
   }
-  double chunks() const { return chunks_; }
-  // Owners give the first rank the whole results.
+  // Segments of all chunks.
+  double pieces() const { return m_.segments(each_) * chunks_; }
+  // Owners give the first rank the whole results; while those come in, inputs leave its host.
   double pass_to_root() const {
-    const int near = m_.hosts.ranks_of_first_host();
-    const double from_host = owned(m_.hosts.kinds().front());
+    const Kind& kind = m_.hosts.kinds().front();
+    const double near = owned(kind);
+    const double far = chunks_ - near;
     const double local =
-        near < 2 ? 0 : m_.sync(near) + m_.process(from_host * (near - 1) / near * each_);
+        kind.ranks < 2
+            ? 0
+            : m_.sync(kind.ranks) + m_.process(near * (kind.ranks - 1) / kind.ranks * each_);
     if (hosts_ < 2) return local;
-    return local + m_.between(from_host, (chunks_ - from_host) * each_);
+    const double out = far * values_of(kind);
+    const double in = near * (values_ - values_of(kind));
+    const double beside = std::max(out, in) + far - std::max(out, in + far);
+    return local + m_.between(far, far * each_) - m_.wire(beside * each_) * (1 - 1 / pieces());
   }
   // The first rank deals chunks out to the other hosts, which show them to each other.
   double deal_out() const {
@@ -198,15 +205,7 @@ class TwoLevelPhases {
 double all_reduce(const Model& m, Inside inside, Chunks chunks) {
   const TwoLevelPhases phases(m, inside, chunks);
   const double seconds = phases.in_turn({.reduces = true, .spreads = true});
-  const double each = m.bytes / phases.chunks();
-  const double segments = m.segment_bytes == 0 ? 1 : std::ceil(each / m.segment_bytes);
-  const double pieces = std::max(1.0, segments) * phases.chunks();
-  const double overlapped = seconds - phases.overlap() * (1 - 1 / pieces);
-  if (m.lanes == 0 || segments <= m.lanes) return overlapped;
-  // A lane takes its next segment when it has ended the one before.
-  Model one_segment = m;
-  one_segment.bytes = m.segment_bytes * phases.chunks();
-  return std::max(overlapped, segments / m.lanes * all_reduce(one_segment, inside, chunks));
+  return seconds - phases.overlap() * (1 - 1 / phases.pieces());
 }
 
 double reduce_scatter(const Model& m, Inside inside) {
@@ -280,27 +279,24 @@ double two_level_mapped_barrier(const Model& m) {
 
 }  // namespace time_of
 
+std::optional<int> two_level_chunk_count(const Algorithm& algorithm, const HostSummary& hosts) {
+  if (!algorithm.name.starts_with("two_level")) return std::nullopt;
+  const bool is_broadcast = algorithm.collective == Collective::broadcast;
+  const Chunks chunks = algorithm.name == "two_level_eager" ? Chunks::of_every_host
+                        : is_broadcast                      ? Chunks::of_other_hosts
+                                                            : Chunks::of_hosts;
+  return static_cast<int>(chunks_of(hosts, chunks));
+}
+
 int shared_slots(const Algorithm& algorithm, const HostSummary& hosts) {
   switch (algorithm.collective) {
-    case Collective::all_reduce:
-      if (algorithm.name == "two_level_eager") {
-        return static_cast<int>(chunks_of(hosts, Chunks::of_every_host));
-      }
-      return static_cast<int>(chunks_of(hosts, Chunks::of_hosts));
-    case Collective::reduce:
-      return static_cast<int>(chunks_of(hosts, Chunks::of_hosts));
-    case Collective::reduce_scatter:
-    case Collective::all_gather:
-      return static_cast<int>(chunks_of(hosts, Chunks::of_ranks));
-    case Collective::broadcast:
-      return static_cast<int>(chunks_of(hosts, Chunks::of_other_hosts));
     case Collective::all_to_all:
     case Collective::scatter:
       return std::ranges::max(hosts.kinds(), {}, &Kind::ranks).ranks;
     case Collective::gather:
       return 1;
     default:
-      return 0;
+      return chunk_count(algorithm, hosts);
   }
 }
 
