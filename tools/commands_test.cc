@@ -69,6 +69,22 @@ TEST(Plan, PricesEveryAlgorithmForAHundredThousandRanks) {
   expect_refused({"magic"}, "which collective, and by which algorithm?");
 }
 
+// Some ranks share memory, and some do not.
+TEST(Plan, PricesMappedMemoryOnlyWhereAJobUsesItBesideMessages) {
+  const auto names_mapped = [](const std::vector<std::string>& where) {
+    std::vector<std::string> words = {"all_reduce"};
+    words.insert(words.end(), where.begin(), where.end());
+    return output_of(words, 0).find("two_level_mapped") != std::string::npos;
+  };
+  EXPECT_TRUE(names_mapped({"--hosts", "2+1"}));
+  EXPECT_TRUE(names_mapped({"-n", "8", "--per-host", "4"}));
+  EXPECT_FALSE(names_mapped({"-n", "8"}));
+  EXPECT_FALSE(names_mapped({"--hosts", "1+1+1"}));
+  EXPECT_FALSE(names_mapped({"-n", "8", "--per-host", "8"}));
+  expect_contains(output_of({"all_reduce", "--hosts", "4"}, 0),
+                  "where they do not share memory, as ranks of one host do");
+}
+
 TEST(Plan, PrintsOneRank) {
   const std::string text = output_of({"broadcast", "binomial_tree", "-n", "4", "--rank", "3"}, 0);
   expect_contains(text, "recv");

@@ -296,10 +296,13 @@ int report_prices(Collective collective, const CommandLine& line) {
   links.local = line.host_of_ranks.empty()
                     ? links.network
                     : link_of(line.local_latency_us, line.local_gbit_per_second);
+  // Ranks of a host share memory; where all do, no message is sent.
+  const int hosts = line.host_of_ranks.empty() ? line.ranks : line.host_of_ranks.back() + 1;
+  const bool is_one_host = hosts == 1 && line.ranks > 1;
   const group::Selector selector({.rank_count = line.ranks,
                                   .hosts = line.host_of_ranks,
                                   .links = links,
-                                  .has_teams = !line.host_of_ranks.empty()});
+                                  .has_teams = hosts > 1 && hosts < line.ranks});
   const OperationDescriptor operation{.collective = collective,
                                       .dtype = DType::u8,
                                       .root = line.root,
@@ -321,8 +324,9 @@ int report_prices(Collective collective, const CommandLine& line) {
     return 0;
   }
   const std::string size = operation.count == 0 ? "" : fmt::format(" of {} bytes", line.bytes);
-  fmt::print("{}{} by {} ranks: modelled, the one that is chosen first\n", line.collective, size,
-             line.ranks);
+  fmt::print("{}{} by {} ranks: modelled, {}\n", line.collective, size, line.ranks,
+             is_one_host ? "where they do not share memory, as ranks of one host do"
+                         : "the one that is chosen first");
   for (const auto& price : prices) {
     fmt::print("{:<20} {:>14.1f} us   order {}\n", price.algorithm->name, price.seconds * 1e6,
                name(price.algorithm->order));
