@@ -315,8 +315,10 @@ Result<Choice> Selector::choose(const OperationDescriptor& operation, std::strin
   const Collective collective = operation.collective;
   Choice choice;
   // Alone, a rank shares memory with nobody; a program that names an algorithm for it still runs.
-  const bool is_alone = setting_.rank_count == 1;
-  if (is_alone && schedule::find_algorithm(collective, Access::mapped, wanted) != nullptr) {
+  const bool needs_others = std::ranges::any_of(schedule::algorithms(), [&](const auto& one) {
+    return one.collective == collective && one.name == wanted && one.access != Access::messages;
+  });
+  if (setting_.rank_count == 1 && needs_others) {
     choice.messages = best(operation, equal_chunks);
     return choice;
   }

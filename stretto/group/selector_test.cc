@@ -283,6 +283,16 @@ TEST(Selector, InsideTeamsAnAllToAllOfEqualChunksMayBeMapped) {
   }
 }
 
+// A program that names one still runs when it is started with one rank.
+TEST(Selector, AloneARankMayNameWhatSharesMemory) {
+  const Selector selector({.rank_count = 1});
+  const OperationDescriptor operation = operation_of(Collective::all_reduce, 64);
+  for (const char* name : {"direct_mapped", "two_level_mapped", "two_level_eager"}) {
+    EXPECT_NE(selector.choose(operation, name, false, true).or_throw().messages, nullptr) << name;
+  }
+  EXPECT_FALSE(selector.choose(operation, "pairwise", false, true).ok());
+}
+
 TEST(Selector, ChoosesForAHundredThousandRanks) {
   const Selector selector = selector_of(100'000, 8);
   for (int c = 0; c < kCollectiveCount; ++c) {
