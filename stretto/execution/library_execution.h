@@ -54,7 +54,7 @@ class LibraryExecution final : public Execution {
   bool ended() const override;
   const Status& status() const override { return status_.ok() ? meeting_.status() : status_; }
   void fail(const Status& status) override;
-  std::size_t idle_bytes() const override { return copies_bytes_; }
+  std::size_t idle_bytes() const override { return copies_bytes_ + meeting_.idle_bytes(); }
   // All, once it is the library's, which does not say.
   std::vector<Rank> waiting_for() const override;
   bool must_be_asked() const override {

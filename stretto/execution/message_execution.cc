@@ -33,6 +33,9 @@ MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membe
     lanes_[i].messages.resize(steps);
     lanes_[i].scratch = scratch_.data() + i * plan_->private_bytes();
   }
+  constexpr std::size_t kStepBytes =
+      sizeof(std::int32_t) + sizeof(Lane::Message) + sizeof(Ready) + sizeof(transport::Completion);
+  idle_bytes_ = scratch_.size() + lanes_.size() * steps * kStepBytes + local_.bytes();
 }
 
 void MessageExecution::start(const Call& call, Turn& /*turn*/) {

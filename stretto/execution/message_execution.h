@@ -32,7 +32,7 @@ class MessageExecution final : public Execution {
   bool ended() const override { return !status_.ok() || segments_left_ == 0; }
   const Status& status() const override { return status_; }
   void fail(const Status& status) override;
-  std::size_t idle_bytes() const override { return scratch_.size(); }
+  std::size_t idle_bytes() const override { return idle_bytes_; }
   std::vector<Rank> waiting_for() const override;
 
  private:
@@ -79,6 +79,7 @@ class MessageExecution final : public Execution {
   transport::CompletionQueue completions_;  // Of the messages of all lanes.
   std::vector<std::byte> scratch_;
   std::vector<Ready> ready_;  // A stack: depth first keeps a segment in the cache.
+  std::size_t idle_bytes_ = 0;
   std::uint32_t next_segment_ = 0;
   std::uint32_t segments_left_ = 0;
   Status status_;

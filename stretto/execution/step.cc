@@ -42,6 +42,16 @@ LocalSteps::LocalSteps(const Plan& plan)
   }
 }
 
+std::size_t LocalSteps::bytes() const {
+  constexpr std::size_t kPlaceBytes =
+      sizeof(std::size_t) + sizeof(kernel::Input) + sizeof(BoundStep::Operand);
+  std::size_t places = 0;
+  for (const Prepared& prepared : prepared_) {
+    places += prepared.source_offsets.size() + prepared.target_offsets.size();
+  }
+  return prepared_.size() * sizeof(Prepared) + places * kPlaceBytes;
+}
+
 void LocalSteps::prepare(Prepared& prepared, const schedule::Step& step) const {
   const auto sources = plan_->schedule().sources(step);
   const auto targets = plan_->schedule().targets(step);

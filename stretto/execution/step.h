@@ -40,6 +40,9 @@ class LocalSteps {
  public:
   explicit LocalSteps(const Plan& plan);
 
+  // Of memory.
+  std::size_t bytes() const;
+
   // Works on a step of the plan's schedule, from element `cursor.element` on, as far as the turn
   // goes; at the end of the step the cursor is on the next one. Where a place's buffer (input,
   // output, or the lane's scratch) begins is a function of the place, which returns a BufferRef.
