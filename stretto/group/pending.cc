@@ -54,7 +54,7 @@ bool PendingOperation::asks_at(TimePoint now, Duration ask_after) {
 void PendingOperation::runs_since(TimePoint now, Duration warn_after) {
   if (running_since_ != TimePoint::max()) return;
   running_since_ = now;
-  if (warn_after > Duration::zero()) warn_at_ = now + warn_after;
+  if (warn_after > Duration::zero()) warn_at_ = Deadline::after(warn_after).time();
 }
 
 bool PendingOperation::warns_at(TimePoint now) {

@@ -318,7 +318,8 @@ Status resolve_network_timeout(const JoinOptions& options, const Environment& en
     return status_of(StatusCode::invalid_argument, "{} says {}: want 0 or at least 1, in seconds",
                      wanted->source, value);
   }
-  job.network_timeout = to_duration(value);
+  // In seconds the longest Duration is too large for one.
+  job.network_timeout = options.network_timeout.value_or(to_duration(value));
   job.sources.note("network timeout in seconds", *wanted);
   return {};
 }

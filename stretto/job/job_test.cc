@@ -362,6 +362,7 @@ TEST(ResolveJob, SaysHowLongTheNetworkMayBeSilent) {
   EXPECT_EQ(resolve({}, {{"STRETTO_NETWORK_TIMEOUT", "0"}}).network_timeout, Duration::zero());
   EXPECT_EQ(resolve({.network_timeout = milliseconds(1500)}, {}).network_timeout,
             milliseconds(1500));
+  EXPECT_EQ(resolve({.network_timeout = Duration::max()}, {}).network_timeout, Duration::max());
   expect_invalid({.network_timeout = milliseconds(1500)}, {{"STRETTO_NETWORK_TIMEOUT", "2"}},
                  "network_timeout says 1.5, but STRETTO_NETWORK_TIMEOUT says 2");
   expect_invalid({.network_timeout = milliseconds(500)}, {}, "want 0 or at least 1, in seconds");

@@ -225,6 +225,20 @@ TEST(Waiting, IsSaidInTheLogBeforeTheDeadline) {
   expect_lacks(said, "#2");
 }
 
+// The longest time that there is means never.
+TEST(Waiting, IsNotSaidInTheLogWhereTheProgramWantsNoWarning) {
+  transport::World world = kind_named("loopback").make({.ranks = 2});
+  RankList ranks =
+      make_ranks(world.endpoints, {.heartbeat = milliseconds(20), .warn_after = Duration::max()},
+                 {.timeout = kTimeout});
+  ::testing::internal::CaptureStderr();
+  on_all(ranks, [&](Communicator& comm) {
+    if (comm.rank() == 1) std::this_thread::sleep_for(milliseconds(300));
+    comm.barrier().wait();
+  });
+  expect_lacks(::testing::internal::GetCapturedStderr(), "has waited");
+}
+
 // Like a process that is stopped, and goes on when its deadline has passed.
 TEST(Waiting, WhoHasStoodStillBlamesItself) {
   transport::World world = kind_named("tcp").make({.ranks = 2});
