@@ -235,7 +235,6 @@ void Group::run_inline(std::size_t bytes) {
 
 Result<std::shared_ptr<PendingOperation>> Group::submit(const Mailbox::Message& message) {
   if (!failure_.ok()) return failure_;
-  engine_->submitted();
   return std::shared_ptr<PendingOperation>(mailbox_.submit(message));
 }
 

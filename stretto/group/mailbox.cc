@@ -39,6 +39,7 @@ std::shared_ptr<PendingMessage> Mailbox::submit(const Message& message) {
   request.cookie = reinterpret_cast<std::uintptr_t>(pending.get());
   const bool waits = !pending->peer || (!message.sends && held_back(*pending));
   in_flight_.push_back(pending);
+  engine_->submitted();  // Now that it ends in any case.
   if (waits) {
     ++unposted_;
   } else {
