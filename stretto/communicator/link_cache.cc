@@ -23,7 +23,7 @@
 namespace stretto::communicator {
 namespace {
 
-constexpr std::chrono::hours kAgeMax(7 * 24);
+constexpr std::int64_t kAgeMaxSeconds = std::int64_t{7} * 24 * 3600;
 
 struct Field {
   std::string_view name;
@@ -85,6 +85,12 @@ std::optional<CachedLink> load_link(const std::string& path) {
   std::string name;
   std::int64_t unix_seconds = 0;
   if (!(file >> name >> unix_seconds) || name != "measured_at") return std::nullopt;
+  // Compared as numbers: of somebody else's file, one may be too large for the clock.
+  const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count();
+  constexpr std::int64_t kHour = 3600;
+  if (unix_seconds < now - kAgeMaxSeconds || unix_seconds > now + kHour) return std::nullopt;
   link.measured_at = std::chrono::system_clock::time_point(std::chrono::seconds(unix_seconds));
   for (const Field& field : fields_of(link)) {
     double& value = *field.value;
@@ -92,8 +98,6 @@ std::optional<CachedLink> load_link(const std::string& path) {
     const bool is_large_enough = field.may_be_zero ? value >= 0 : value > 0;
     if (!std::isfinite(value) || !is_large_enough || value >= field.limit) return std::nullopt;
   }
-  const auto age = std::chrono::system_clock::now() - link.measured_at;
-  if (age < -std::chrono::hours(1) || age > kAgeMax) return std::nullopt;
   return link;
 }
 

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <limits>
 
 #include <gtest/gtest.h>
 
@@ -75,6 +76,25 @@ TEST_F(LinkCache, TakesNothingThatItHasNotWritten) {
     bad.replace(at, bad.find('\n', at) - at, value);
     write_file(path_, bad);
     EXPECT_FALSE(load_link(path_)) << value;
+  }
+}
+
+// In nanoseconds, modulo 2^64, they are the time of a minute ago, the longest past and the longest
+// future.
+TEST_F(LinkCache, ForgetsATimeThatTheClockCannotCount) {
+  save_link(path_, "a link", fresh());
+  const std::string good = read_file(path_);
+  const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
+                               std::chrono::system_clock::now().time_since_epoch())
+                               .count();
+  for (const std::int64_t seconds :
+       {now - 60 + 18'446'744'074, std::numeric_limits<std::int64_t>::min(),
+        std::numeric_limits<std::int64_t>::max()}) {
+    std::string bad = good;
+    const auto at = bad.find("measured_at ") + 12;
+    bad.replace(at, bad.find('\n', at) - at, std::to_string(seconds));
+    write_file(path_, bad);
+    EXPECT_FALSE(load_link(path_)) << seconds;
   }
 }
 
