@@ -33,6 +33,12 @@ Result<std::unique_ptr<Membership>> enter(const ElasticOptions& options, const E
     return status_of(StatusCode::invalid_argument,
                      "min_size is {}: a generation has at least one process", options.min_size);
   }
+  if (!place.store && options.min_size > 1) {
+    return status_of(StatusCode::invalid_argument,
+                     "min_size is {}, but this process is alone: neither a launcher nor "
+                     "STRETTO_RENDEZVOUS says where others could be met",
+                     options.min_size);
+  }
   if (!place.store) return std::unique_ptr<Membership>();
   STRETTO_ASSIGN_OR_RETURN(std::shared_ptr<bootstrap::Store> store,
                            bootstrap::connect_tcp_store({.host = place.store->host,

@@ -387,6 +387,7 @@ TEST_F(ElasticJobTest, SaysWhereItCannotMeet) {
   }
   expect_contains(refused({}, {.join = {.rank = 0, .size = 1}}), "leave rank and size out");
   expect_contains(refused({}, {.min_size = 0}), "min_size is 0");
+  expect_contains(refused({}, {.min_size = 2}), "min_size is 2, but this process is alone");
 }
 
 TEST_F(ElasticJobTest, WrongKeysAreRefused) {

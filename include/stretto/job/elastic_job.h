@@ -28,7 +28,8 @@ struct ElasticOptions {
   // ElasticJob::join() waits for others, and then how long it takes to connect: anew after each
   // death of a process that was about to do so.
   JoinOptions join = {};
-  // No generation begins with fewer processes: join() waits for more. The same in all processes.
+  // No generation begins with fewer processes: join() waits for more. The same in all processes; a
+  // process that is a job of its own cannot have more than 1.
   int min_size = 1;
 };
 
