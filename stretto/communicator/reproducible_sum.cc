@@ -18,6 +18,9 @@ ReproducibleSum::ReproducibleSum(Communicator& communicator, std::size_t count,
                                  const std::optional<Duration>& timeout)
     : communicator_(communicator), count_(count), timeout_(timeout) {
   const auto ranks = static_cast<std::size_t>(communicator.size());
+  if (count > std::numeric_limits<std::size_t>::max() - ranks) {
+    refuse("a ReproducibleSum of {} elements fits into no memory", count);
+  }
   const std::size_t elements = round_up(count, ranks);
   for (Buffer<std::int64_t>* const whole : {&high_, &low_}) {
     *whole = communicator.allocate<std::int64_t>(elements);

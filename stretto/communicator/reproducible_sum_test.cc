@@ -130,6 +130,10 @@ TEST(ReproducibleSum, RefusesWhatIsBeyondItsEnd) {
         << text;
     EXPECT_NE(message_of<InvalidArgument>([&] { sum.add({}, 5); }), "");
   });
+  run_ranks(2, [](Communicator& communicator) {
+    const auto most = std::numeric_limits<std::size_t>::max();
+    EXPECT_THROW(ReproducibleSum(communicator, most), InvalidArgument);
+  });
 }
 
 }  // namespace

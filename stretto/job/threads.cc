@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/refuse.h"
 #include "stretto/base/thread.h"
 #include "stretto/communicator/scheduled_backend.h"
 #include "stretto/transport/loopback/world.h"
@@ -37,11 +38,15 @@ Result<std::unique_ptr<Communicator>> make_rank(std::unique_ptr<transport::Endpo
 }  // namespace
 
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(const ThreadRanksOptions& options) {
+  if (options.size < 1) refuse("make_thread_ranks: there are no {} ranks", options.size);
+  const auto ranks = static_cast<std::size_t>(options.size);
+  if (!options.hosts.empty() && options.hosts.size() != ranks) {
+    refuse("make_thread_ranks: {} numbers of hosts for {} ranks", options.hosts.size(), ranks);
+  }
   auto endpoints =
       transport::loopback::make_world(
           {.ranks = options.size, .shared_memory = options.shared_memory, .hosts = options.hosts})
           .or_throw();
-  const auto ranks = static_cast<std::size_t>(options.size);
   std::vector<std::unique_ptr<Communicator>> communicators(ranks);
   std::vector<Status> statuses(
       ranks, Status(StatusCode::internal, "the thread of a rank has ended early; see the log"));

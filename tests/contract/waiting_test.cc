@@ -303,5 +303,15 @@ TEST(Waiting, NoTimeoutIsNegative) {
   EXPECT_THROW(make_thread_ranks({.size = 1, .timeout = milliseconds(-1)}), InvalidArgument);
 }
 
+TEST(ThreadRanks, AreAsManyAsTheirHosts) {
+  EXPECT_THROW(make_thread_ranks({.size = -1}), InvalidArgument);
+  EXPECT_THROW(make_thread_ranks({.size = 0}), InvalidArgument);
+  expect_contains(failure_of([] {
+                    make_thread_ranks({.size = 3, .hosts = {0, 1}});
+                  }).message(),
+                  "2 numbers of hosts for 3 ranks");
+  EXPECT_THROW(make_thread_ranks({.size = 1, .hosts = {0, 1}}), InvalidArgument);
+}
+
 }  // namespace
 }  // namespace stretto::testing

@@ -30,7 +30,8 @@ namespace stretto {
 class ReproducibleSum {
  public:
   // Of vectors of `count` elements, the same on all ranks. Not collective. `timeout`: of each
-  // operation; default: the communicator's.
+  // operation; default: the communicator's. Throws InvalidArgument if there are more elements than
+  // memory can have.
   ReproducibleSum(Communicator& communicator, std::size_t count,
                   const std::optional<Duration>& timeout = std::nullopt);
 

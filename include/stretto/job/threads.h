@@ -32,8 +32,9 @@ struct ThreadRanksOptions {
 };
 
 // A job whose ranks are threads of this process: communicator r is for the thread of rank r. The
-// thing to write tests with; nothing has to be launched. Blocks until done. Throws SystemError if a
-// thread cannot be started.
+// thing to write tests with; nothing has to be launched. Blocks until done. Throws InvalidArgument
+// if `size` is not positive, or there are not as many `hosts`; SystemError if a thread cannot be
+// started.
 std::vector<std::unique_ptr<Communicator>> make_thread_ranks(const ThreadRanksOptions& options);
 
 }  // namespace stretto
