@@ -36,7 +36,7 @@ Status StoreClient::open(const WaitLimit& limit) {
 Result<FileDescriptor> StoreClient::take_connection(const WaitLimit& limit) {
   {
     const MutexLock lock(mutex_);
-    if (!idle_.empty()) {
+    if (!idle_.empty() && owner_process_.is_here()) {
       FileDescriptor connection = std::move(idle_.back());
       idle_.pop_back();
       return connection;
@@ -46,6 +46,7 @@ Result<FileDescriptor> StoreClient::take_connection(const WaitLimit& limit) {
 }
 
 void StoreClient::give_back(FileDescriptor connection) {
+  if (!owner_process_.is_here()) return;
   const MutexLock lock(mutex_);
   idle_.push_back(std::move(connection));
 }

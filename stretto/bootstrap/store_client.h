@@ -9,13 +9,15 @@
 
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/mutex.h"
+#include "stretto/base/owner_process.h"
 #include "stretto/bootstrap/store.h"
 
 namespace stretto::bootstrap {
 
 // What the clients of store servers have in common: their place, and connections to it, each used
 // by one call at a time. So a thread that waits for a key keeps no other from setting it, and a
-// request that was given up costs its connection and nothing else.
+// request that was given up costs its connection and nothing else. A forked child, which shares the
+// idle ones with its parent, makes a connection for each of its calls.
 class StoreClient : public Store {
  public:
   struct Address {
@@ -50,6 +52,7 @@ class StoreClient : public Store {
                                       const WaitLimit& limit) = 0;
 
   const Address address_;
+  const OwnerProcess owner_process_;
   mutable Mutex mutex_;
   std::vector<FileDescriptor> idle_ STRETTO_GUARDED_BY(mutex_);
   // "10.0.4.7:29500"; empty before the first connection.

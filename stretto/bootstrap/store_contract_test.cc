@@ -23,6 +23,7 @@
 #include "stretto/bootstrap/tcp_store.h"
 #include "stretto/bootstrap/torch_store.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/in_child.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/soon.h"
 
@@ -424,6 +425,21 @@ TEST(PrefixStore, AsksForManyKeysAtOnce) {
   const std::array<std::string, 2> keys = {"2", "1"};
   EXPECT_EQ(part.multi_get(keys, soon()).or_throw(), (std::vector<std::string>{"two", "one"}));
   EXPECT_EQ(whole->times, 1);
+}
+
+// If they shared a connection, its server would go on waiting for the key of the child.
+TEST(TcpStore, OfAForkedChildHasConnectionsOfItsOwn) {
+  TcpWorld world;
+  const std::shared_ptr<Store> store = world.open();
+  ASSERT_TRUE(store->set("there", "a value", soon()).ok());
+  const int failed = testing::exit_code_in_child([&] {
+    const Status late = store->get("not there", Deadline::after(milliseconds(50))).status();
+    const bool is_set = store->set("of the child", "another", soon()).ok();
+    return late.code() == StatusCode::timeout && is_set ? 0 : 1;
+  });
+  EXPECT_EQ(failed, 0);
+  EXPECT_EQ(store->get("there", soon()).or_throw(), "a value");
+  EXPECT_EQ(store->get("of the child", soon()).or_throw(), "another");
 }
 
 // That which has torch, or "": STRETTO_TORCH_PYTHON, or the one that ./dev has set up.
