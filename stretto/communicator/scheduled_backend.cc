@@ -68,7 +68,7 @@ ScheduledBackend::~ScheduledBackend() {
 }
 
 Result<std::unique_ptr<Communicator>> ScheduledBackend::make_world(
-    std::shared_ptr<group::Engine> engine, Options options) {
+    std::shared_ptr<group::Engine> engine, Options options, const std::optional<Deadline>& until) {
   if (options.timeout < Duration::zero()) {
     return status_of(StatusCode::invalid_argument, "a timeout of {:g} s is negative",
                      seconds(options.timeout));
@@ -81,7 +81,7 @@ Result<std::unique_ptr<Communicator>> ScheduledBackend::make_world(
   ScheduledBackend& own = *backend;
   auto world = std::make_unique<Communicator>(std::move(backend));
   try {
-    STRETTO_RETURN_IF_ERROR(own.set_up(own.deadline(std::nullopt), world.get()));
+    STRETTO_RETURN_IF_ERROR(own.set_up(until.value_or(own.deadline(std::nullopt)), world.get()));
   } catch (const Error& error) {  // The operations in it speak as the public face does.
     return error.status();
   }

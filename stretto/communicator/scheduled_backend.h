@@ -60,9 +60,11 @@ class ScheduledBackend final : public Backend {
     std::shared_ptr<execution::SharedDevice> device = nullptr;  // What that has returned.
   };
 
-  // A communicator of all ranks of the job. Blocks until all have made theirs.
-  static Result<std::unique_ptr<Communicator>> make_world(std::shared_ptr<group::Engine> engine,
-                                                          Options options);
+  // A communicator of all ranks of the job. Blocks until all have made theirs; without `until`, for
+  // the timeout of its operations at most.
+  static Result<std::unique_ptr<Communicator>> make_world(
+      std::shared_ptr<group::Engine> engine, Options options,
+      const std::optional<Deadline>& until = std::nullopt);
   ~ScheduledBackend() override;
 
   Rank rank() const override { return group_->membership().rank; }

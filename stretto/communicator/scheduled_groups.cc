@@ -115,8 +115,10 @@ Status ScheduledBackend::set_up(Deadline until, Communicator* world) {
     STRETTO_RETURN_IF_ERROR(use_device(until));
     STRETTO_RETURN_IF_ERROR(share_windows(until));
     if (world != nullptr) {
+      // The operations that measure are part of it, too.
+      const Duration of_operations = std::exchange(options_.timeout, until.remaining());
       STRETTO_RETURN_IF_ERROR(measure_links(*world));
-      until = deadline(std::nullopt);  // Links may be slow.
+      options_.timeout = of_operations;
     }
     return use_library(until);
   };

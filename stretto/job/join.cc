@@ -198,11 +198,10 @@ std::size_t descriptors_for(const Job& job) {
 }
 
 // A mistake in the settings is told to the others, as all that fails on this rank.
-Result<Joined> connect(const Job& job, const Result<Settings>& settings, const JoinOptions& options,
+Result<Joined> connect(const Job& job, const Result<Settings>& settings, Deadline deadline,
                        const Environment& environment) {
   if (job.size == 1) return join_alone(job, settings, environment);
   allow_descriptors(descriptors_for(job));
-  const Deadline deadline = Deadline::after(options.join_timeout);
   STRETTO_ASSIGN_OR_RETURN(auto rendezvous, job::Rendezvous::open(job, deadline));
   Result<Joined> joined = join_others(job, *rendezvous, settings, environment);
   if (joined.ok()) return joined;
@@ -232,7 +231,8 @@ Result<std::unique_ptr<Communicator>> join_resolved(const Result<Job>& resolved,
   job::Sources sources = job->sources;
   const Result<Settings> settings = read_settings(options, environment, sources);
   log_lines(sources.text());
-  Result<Joined> joined = connect(*job, settings, options, environment);
+  const Deadline deadline = Deadline::after(options.join_timeout);
+  Result<Joined> joined = connect(*job, settings, deadline, environment);
   if (!joined.ok()) {
     return joined.status().with_context(
         fmt::format("rank {} of {} could not join", job->rank, job->size));
@@ -245,7 +245,8 @@ Result<std::unique_ptr<Communicator>> join_resolved(const Result<Job>& resolved,
        .group = {.hosts = std::move(joined->hosts), .verification = joined->settings.verification},
        .measure_links = communicator::link_cache_options(environment),
        .library = std::move(joined->collectives.library),
-       .open_device = std::move(joined->collectives.open_device)});
+       .open_device = std::move(joined->collectives.open_device)},
+      deadline);
 }
 
 }  // namespace

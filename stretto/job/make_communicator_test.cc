@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <thread>
 
 #include "stretto/base/error.h"
 #include "stretto/bootstrap/memory_store.h"
@@ -62,6 +63,44 @@ TEST(MakeCommunicator, SaysWhoIsMissing) {
       testing::error_of<Timeout>([&] { make_communicator(store, 1, 2, options); });
   expect_contains(text, "rank 0");
   expect_contains(text, "the store of this test");
+}
+
+// Its rank reads for the second time where links are remembered when it is connected, and comes to
+// what all ranks do together then a second after the other.
+class LateEnvironment final : public Environment {
+ public:
+  explicit LateEnvironment(bool is_late) : is_late_(is_late) {}
+  std::optional<std::string> get(const std::string& variable) const override {
+    const bool again = variable == "STRETTO_LINK_CACHE" && times_++ == 1;
+    if (is_late_ && again) std::this_thread::sleep_for(std::chrono::seconds(1));
+    return std::nullopt;
+  }
+
+ private:
+  const bool is_late_;
+  mutable int times_ = 0;
+};
+
+TEST(MakeCommunicator, TakesNoLongerThanItsOwnTimeout) {
+  using std::chrono::milliseconds;
+  const auto is_timeout = [](Duration join_timeout, Duration timeout) {
+    auto store = std::make_shared<OwnStore>();
+    bool first = false;
+    on_threads(2, [&](int rank) {
+      const LateEnvironment environment(rank == 1);
+      try {
+        (void)make_communicator(
+            store, rank, 2,
+            {.join_timeout = join_timeout, .timeout = timeout, .environment = &environment});
+      } catch (const Error& error) {  // Of the other, another one.
+        if (rank == 0) first = error.status().code() == StatusCode::timeout;
+      }
+    });
+    return first;
+  };
+  EXPECT_TRUE(is_timeout(milliseconds(300), std::chrono::seconds(60)));
+  EXPECT_FALSE(is_timeout(std::chrono::seconds(60), milliseconds(300)))
+      << "the timeout of operations says nothing of it";
 }
 
 // Most shells give 1024, and allow more to who asks.

@@ -24,7 +24,7 @@ struct JoinOptions {
   //   file:///path     a file that all ranks can reach and that is not there before; it is removed
   //                    when all have joined
   std::string rendezvous = {};
-  // Bounds joining itself.
+  // Bounds joining itself, until the communicator is there.
   Duration join_timeout = std::chrono::seconds(300);
   // Bounds every operation that does not say otherwise.
   Duration timeout = std::chrono::minutes(30);
