@@ -10,6 +10,7 @@ import datetime
 import functools
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
@@ -160,6 +161,36 @@ class StartTest(unittest.TestCase):
                 dist.destroy_process_group()
 
         ranks.run(body, 3)
+
+    def test_ranks_that_are_started_again_meet_in_the_same_store(self) -> None:
+        """As by torchrun: rank 0 is killed while it waits for rank 1, which has died before."""
+
+        def body(rank: int, size: int, path: str) -> None:
+            store = dist.FileStore(path, size)
+            meet = functools.partial(
+                dist.init_process_group,
+                "stretto",
+                store=store,
+                rank=rank,
+                world_size=size,
+                timeout=datetime.timedelta(seconds=60),
+            )
+            if rank == 0:
+                waiting = os.fork()
+                if waiting == 0:
+                    meet()
+                    os._exit(1)
+                while b"1/arrived/0" not in pathlib.Path(path).read_bytes():
+                    time.sleep(0.01)
+                os.kill(waiting, signal.SIGKILL)
+                os.waitpid(waiting, 0)
+                store.set("started again", "")
+            store.wait(["started again"])
+            meet()
+            sum_of_ranks(size)
+            dist.destroy_process_group()
+
+        ranks.run(body)
 
     def test_refuses_what_does_not_fit(self) -> None:
         import stretto

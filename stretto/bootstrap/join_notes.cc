@@ -31,6 +31,9 @@ constexpr Duration kLastWords = std::chrono::seconds(2);
 
 std::string key_of(const std::string& name, int rank) { return fmt::format("{}/{}", name, rank); }
 
+// Set by rank 0 when all have arrived.
+constexpr const char* kAllArrived = "all-arrived";
+
 // Set when all have joined, by rank 0, for which the others wait at the end.
 constexpr const char* kAllJoined = "all-joined";
 
@@ -170,10 +173,20 @@ Result<std::vector<std::string>> JoinNotes::get_all(const std::string& name,
   return explain(values.status());
 }
 
-Status JoinNotes::end_join() {
+std::vector<int> JoinNotes::all_ranks() const {
   std::vector<int> all(static_cast<std::size_t>(options_.size));
   std::iota(all.begin(), all.end(), 0);
-  STRETTO_RETURN_IF_ERROR(get_all("joined", all).status());
+  return all;
+}
+
+Status JoinNotes::wait_for_arrivals() {
+  if (options_.rank > 0) return get(kAllArrived, 0).status();
+  STRETTO_RETURN_IF_ERROR(get_all("arrived", all_ranks()).status());
+  return set(key_of(kAllArrived, 0), "");
+}
+
+Status JoinNotes::end_join() {
+  STRETTO_RETURN_IF_ERROR(get_all("joined", all_ranks()).status());
   return set(kAllJoined, "");
 }
 

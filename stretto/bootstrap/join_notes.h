@@ -39,6 +39,10 @@ class JoinNotes {
   // This process turns out to have no place in the job: what becomes of it is not the job's
   // concern. To be called right after arrive().
   Status withdraw();
+  // Whether it has this rank's place.
+  bool has_place() const { return placed_; }
+  // Waits until all ranks have taken their places, of which rank 0 tells the others.
+  Status wait_for_arrivals();
   // This rank is connected: unless it is rank 0, its end no longer ends the join of all.
   Status finish();
   // What has ended the join so far, as the store knows it.
@@ -81,6 +85,7 @@ class JoinNotes {
   Status explain(const Status& status) const;
   std::string describe_missing(const std::string& name, int rank) const;
   std::string refused_peer() const;
+  std::vector<int> all_ranks() const;
   std::vector<int> ranks_without(const std::string& name, Deadline deadline) const;
 
   std::shared_ptr<Store> store_;

@@ -11,14 +11,12 @@
 
 #include <c10/util/ScopeExit.h>
 
-#include "stretto/bootstrap/prefix_store.h"
-#include "stretto/bootstrap/store.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/process_group.h"
 #include "stretto/c10d/reconfigure_handle.h"
 #include "stretto/c10d/stores.h"
 #include "stretto/c10d/without_gil.h"
-#include "stretto/job/join.h"
+#include "stretto/job/join_job.h"
 
 namespace stretto::c10d_backend {
 namespace {
@@ -77,15 +75,8 @@ c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
   JoinOptions ours = options.join;
   ours.timeout = ours.join_timeout = duration_of(options.timeout);
   auto communicator = for_torch([&] {
-    const std::shared_ptr<bootstrap::Store> whole = store_of(store);
-    // Who destroys a group and makes it again comes to the same store with the same names. All
-    // ranks of groups of one size have done so equally often; PyTorch may give the same name to
-    // groups of several sizes.
-    const std::string rounds = fmt::format("stretto/rounds/{}/{}", size, rank);
-    const std::int64_t round = whole->add(rounds, 1, Deadline::after(ours.join_timeout)).or_throw();
-    const std::string prefix = fmt::format("stretto/{}/{}/", size, round);
-    auto part = std::make_shared<bootstrap::PrefixStore>(prefix, whole);
-    return make_communicator(std::move(part), rank, size, ours);
+    // Who destroys a group and makes it again comes to the same store with the same names.
+    return job::join_in_rounds(store_of(store), rank, size, ours);
   });
   return make(store, std::move(communicator), numbers_to<int>(size), options);
 }

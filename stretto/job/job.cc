@@ -73,8 +73,7 @@ Status meet_at_master(const Environment& environment, const Sourced<std::string>
           .with_context(master.source));
   if (agent) {
     job.store_prefix =
-        fmt::format("stretto/{}/{}/", environment.get("TORCHELASTIC_RUN_ID").value_or("none"),
-                    environment.get("TORCHELASTIC_RESTART_COUNT").value_or("0"));
+        fmt::format("stretto/{}/", environment.get("TORCHELASTIC_RUN_ID").value_or("none"));
   }
   job.sources.note("rendezvous", master);
   return {};

@@ -23,7 +23,7 @@ namespace stretto::job {
 enum class RendezvousKind {
   none,            // A job of one rank meets nobody.
   launcher_store,  // The launcher serves at host and port; who comes holds the job key.
-  torch_store,     // torchrun's agent serves at host and port.
+  torch_store,     // PyTorch's: torchrun's agent serves at host and port, or it is `store`.
   rank_0_store,    // Rank 0 serves at host and port while the job starts.
   file,            // A file at `path`, while the job starts.
   given_store,     // `store`, which the program has brought.
@@ -45,8 +45,7 @@ struct Job {
   bool makes_folder = false;
   // Absent where no launcher made one: then the store hands out one that rank 0 makes.
   std::optional<bootstrap::JobKey> key = std::nullopt;
-  // Goes before every key of torchrun's store: keeps apart what uses it, and the attempts of a job
-  // that torchrun starts again.
+  // Goes before every key of a store that is not ours alone: keeps apart what uses it.
   std::string store_prefix = "stretto/";
   bool shared_memory = true;
   std::vector<std::string> networks = {};  // Interfaces or subnets; empty: towards the rendezvous.

@@ -106,7 +106,7 @@ TEST(ResolveJob, ReadsTorchrun) {
   const Job job = resolve({}, torchrun());
   expect_job(job, Launcher::torchrun, RendezvousKind::torch_store, "node0:29500", "1 of 2");
   EXPECT_FALSE(job.key.has_value());
-  EXPECT_EQ(job.store_prefix, "stretto/digits/2/");
+  EXPECT_EQ(job.store_prefix, "stretto/digits/");
   EXPECT_EQ(resolve({}, with(torchrun(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(), kKey);
   EXPECT_EQ(resolve({}, with(torchrun(), {{"MASTER_ADDR", "fe80::1"}})).rendezvous_host, "fe80::1");
 }

@@ -265,6 +265,15 @@ Result<std::unique_ptr<Communicator>> job::join_job(const Result<Job>& resolved,
   }
 }
 
+std::unique_ptr<Communicator> job::join_in_rounds(std::shared_ptr<bootstrap::Store> store,
+                                                  Rank rank, int size, const JoinOptions& options) {
+  return join_as(options, [&](const Environment& environment) {
+    Result<Job> job = given_job(std::move(store), rank, size, options, environment);
+    if (job.ok()) job->rendezvous_kind = RendezvousKind::torch_store;
+    return job;
+  });
+}
+
 void job::record_flight(Communicator& world, const Environment& environment,
                         std::optional<int> generation) {
   const auto prefix = environment.get("STRETTO_FLIGHT_RECORD");

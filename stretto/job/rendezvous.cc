@@ -47,13 +47,11 @@ Status make_private_folder(const std::string& path) {
 Result<std::unique_ptr<Rendezvous>> Rendezvous::open(const Job& job, Deadline deadline) {
   std::unique_ptr<Rendezvous> made(new Rendezvous(job));
   STRETTO_RETURN_IF_ERROR(made->open_store(deadline));
-  made->notes_ = std::make_unique<bootstrap::JoinNotes>(
-      made->store_,
-      bootstrap::JoinNotes::Options{.rank = job.rank, .size = job.size, .deadline = deadline});
-  Status status = made->arrive();
+  const bool in_rounds = job.rendezvous_kind == RendezvousKind::torch_store;
+  Status status = in_rounds ? made->enter_round(deadline) : made->arrive(deadline);
   if (status.ok()) status = made->agree_on_key();
-  if (!status.ok()) return made->notes_->abandon(status);
-  return made;
+  if (status.ok()) return made;
+  return made->notes_ == nullptr ? status : made->notes_->abandon(status);
 }
 
 Rendezvous::~Rendezvous() {
@@ -84,10 +82,14 @@ Status Rendezvous::open_store(Deadline deadline) {
       store_ = std::make_shared<bootstrap::PrefixStore>(job_.store_prefix, job_.store);
       return {};
     case RendezvousKind::torch_store: {
-      STRETTO_ASSIGN_OR_RETURN(
-          auto whole, bootstrap::connect_torch_store(
-                          {.host = job_.rendezvous_host, .port = job_.rendezvous_port}, deadline));
-      store_ = std::make_shared<bootstrap::PrefixStore>(job_.store_prefix, std::move(whole));
+      std::shared_ptr<bootstrap::Store> whole = job_.store;
+      if (whole == nullptr) {
+        const bootstrap::TorchStoreOptions place{.host = job_.rendezvous_host,
+                                                 .port = job_.rendezvous_port};
+        STRETTO_ASSIGN_OR_RETURN(whole, bootstrap::connect_torch_store(place, deadline));
+      }
+      store_ = std::make_shared<bootstrap::PrefixStore>(
+          fmt::format("{}{}/", job_.store_prefix, job_.size), std::move(whole));
       return {};
     }
   }
@@ -132,7 +134,64 @@ Status Rendezvous::open_file(Deadline deadline) {
   return {};
 }
 
-Status Rendezvous::arrive() {
+// Note [rounds]
+//
+// A store of PyTorch's stays while processes come and go: torchrun starts them again with the same
+// one, and a program makes group after group of the same name in it. It does not tell who is dead,
+// and what ranks count by themselves differs: each agent of torchrun counts its own restarts, and a
+// rank that died before it came has counted nothing. So rank 0 begins a round each time it comes,
+// tells its number, and ends the round before, unless all have joined there. The others follow the
+// newest number. Whose place is taken there, by its predecessor or by itself, waits for the next.
+//
+// Nobody goes by what others have left in a round until rank 0 has seen all places taken: in a
+// round of the dead that a newcomer can enter at all, its own was free, so nothing comes of it.
+
+// The keys: "rounds", how many there have been; "round/0", the number of the newest; "arrived/R",
+// so that who waits for a round can say who has never come; and "N/...", what is told in round N.
+Status Rendezvous::enter_round(Deadline deadline) {
+  const std::shared_ptr<bootstrap::Store> whole = store_;
+  bootstrap::JoinNotes rounds(
+      whole,
+      bootstrap::JoinNotes::Options{.rank = job_.rank, .size = job_.size, .deadline = deadline});
+  STRETTO_RETURN_IF_ERROR(rounds.set(fmt::format("arrived/{}", job_.rank), ""));
+  if (job_.rank == 0) STRETTO_RETURN_IF_ERROR(begin_round(rounds, deadline));
+  STRETTO_ASSIGN_OR_RETURN(std::string number, rounds.get("round", 0));
+  while (true) {
+    store_ = std::make_shared<bootstrap::PrefixStore>(number + "/", whole);
+    Status status = arrive(deadline);
+    if (status.ok()) status = notes_->wait_for_arrivals();
+    if (status.ok() || job_.rank == 0) return status;
+    STRETTO_ASSIGN_OR_RETURN(number, number_after(rounds, number, status, deadline));
+  }
+}
+
+// Of the round that has ended the one which has failed so, or that is to come.
+Result<std::string> Rendezvous::number_after(const bootstrap::JoinNotes& rounds,
+                                             const std::string& number, const Status& failure,
+                                             Deadline deadline) const {
+  while (true) {
+    Result<std::string> newest = rounds.get("round", 0);
+    if (newest.ok() && *newest != number) return newest;
+    if (!newest.ok() || notes_->has_place()) return failure;
+    if (deadline.passed()) return failure.with_context("rank 0 has not come again");
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+// Others may be waiting in the round before.
+Status Rendezvous::begin_round(bootstrap::JoinNotes& rounds, Deadline deadline) {
+  STRETTO_ASSIGN_OR_RETURN(const auto before, rounds.store().look_up("round/0", deadline));
+  STRETTO_ASSIGN_OR_RETURN(const std::int64_t number, rounds.store().add("rounds", 1, deadline));
+  STRETTO_RETURN_IF_ERROR(rounds.set("round/0", std::to_string(number)));
+  if (!before) return {};
+  bootstrap::PrefixStore last(*before + "/", store_);
+  return bootstrap::report_end(last, 0, "another process has come as this rank");
+}
+
+Status Rendezvous::arrive(Deadline deadline) {
+  notes_ = std::make_unique<bootstrap::JoinNotes>(
+      store_,
+      bootstrap::JoinNotes::Options{.rank = job_.rank, .size = job_.size, .deadline = deadline});
   const Status arrived = notes_->arrive();
   if (arrived.ok()) {
     owns_file_ = job_.rendezvous_kind == RendezvousKind::file && job_.rank == 0;

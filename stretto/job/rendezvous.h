@@ -25,7 +25,9 @@ class Rendezvous {
   // launcher made a job key, until rank 0 has; what has failed on another rank fails here, too.
   // Fails with timeout; with refused if the key, the version or the file is wrong, or if another
   // process has come as the same rank: two jobs use one place, or an earlier one has left its file;
-  // with peer_lost if that one is gone; with mismatch if ranks disagree on the size.
+  // with peer_lost if that one is gone; with mismatch if ranks disagree on the size. In a store of
+  // PyTorch's ranks can meet again and again, also when they have been started again: a rank that
+  // has come before waits for rank 0 to come again, too.
   static Result<std::unique_ptr<Rendezvous>> open(const Job& job, Deadline deadline);
   // Where rank 0 gives up the others learn of it.
   ~Rendezvous();
@@ -50,7 +52,11 @@ class Rendezvous {
   Status connect(const std::string& owner, Deadline deadline);
   Status serve(Deadline deadline);
   Status open_file(Deadline deadline);
-  Status arrive();
+  Status enter_round(Deadline deadline);
+  Status begin_round(bootstrap::JoinNotes& rounds, Deadline deadline);
+  Result<std::string> number_after(const bootstrap::JoinNotes& rounds, const std::string& number,
+                                   const Status& failure, Deadline deadline) const;
+  Status arrive(Deadline deadline);
   Status agree_on_size();
   Status agree_on_key();
   void wait_for_clients_to_leave();

@@ -4,13 +4,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <filesystem>
+#include <future>
 #include <thread>
 
 #include <gtest/gtest.h>
 
 #include "stretto/base/rank_vector.h"
 #include "stretto/bootstrap/file_store.h"
+#include "stretto/bootstrap/memory_store.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/job/rendezvous.h"
@@ -238,6 +242,151 @@ TEST_F(RendezvousTest, WaitsForRankZeroNoLongerThanItsDeadline) {
   const Status status =
       Rendezvous::open(as_rank(tcp_job(2), 1), Deadline::after(milliseconds(50))).status();
   expect_failure(status, StatusCode::timeout, "the store of rank 0 at 127.0.0.1:");
+}
+
+// What a process sees of a store of PyTorch's until it is killed: then it says nothing more.
+class UntilKilled final : public bootstrap::Store {
+ public:
+  explicit UntilKilled(std::shared_ptr<bootstrap::Store> whole) : whole_(std::move(whole)) {}
+  void kill() { killed_ = true; }
+  std::string describe() const override { return "the store of this test"; }
+  Result<bootstrap::StoreReply> answer(const bootstrap::StoreRequest& request,
+                                       const WaitLimit& limit) override {
+    STRETTO_RETURN_IF_ERROR(alive());
+    const WaitLimit own(limit.deadline(), [&] {
+      const Status status = alive();
+      return status.ok() ? limit.look() : status;
+    });
+    return whole_->answer(request, own);
+  }
+
+ private:
+  Status alive() const {
+    return killed_ ? Status(StatusCode::internal, "this process is dead") : Status();
+  }
+
+  const std::shared_ptr<bootstrap::Store> whole_;
+  std::atomic<bool> killed_ = false;
+};
+
+// Two ranks that are started again, and come to the store that they had before.
+class RoundsTest : public ::testing::Test {
+ protected:
+  Job job(int rank) const { return job(rank, store_); }
+  static Job job(int rank, std::shared_ptr<bootstrap::Store> store) {
+    return {.rank = rank,
+            .size = 2,
+            .rendezvous_kind = RendezvousKind::torch_store,
+            .store = std::move(store)};
+  }
+  // On a thread of its own: comes, finishes, and says whether that went well.
+  static std::future<Status> join(const Job& job) {
+    return std::async(std::launch::async, [job] {
+      const auto rendezvous = Rendezvous::open(job, soon());
+      return rendezvous.ok() ? rendezvous.value()->finish() : rendezvous.status();
+    });
+  }
+  std::future<Status> join(int rank) const { return join(job(rank)); }
+  // Until another one takes its place.
+  [[nodiscard]] bool has_arrived(int rank, int round) const {
+    const std::array key = {fmt::format("stretto/2/{}/arrived/{}", round, rank)};
+    return comes_true([&] { return store_->check(key, soon()).or_throw(); });
+  }
+  // So many processes have come to the round, of whatever rank.
+  [[nodiscard]] bool have_come(int processes, int round) const {
+    const std::string key = fmt::format("stretto/2/{}/arrivals", round);
+    return comes_true([&] { return store_->add(key, 0, soon()).or_throw() == processes; });
+  }
+  // A process that has come to the round and is killed while it waits there.
+  void come_and_die(int rank, int round) const {
+    const auto seen = std::make_shared<UntilKilled>(store_);
+    std::future<Status> joined = join(job(rank, seen));
+    EXPECT_TRUE(has_arrived(rank, round));
+    seen->kill();
+    EXPECT_FALSE(joined.get().ok());
+  }
+  static void expect_joined(std::future<Status>& first, std::future<Status>& second) {
+    for (std::future<Status>* const each : {&first, &second}) {
+      const Status status = each->get();
+      EXPECT_TRUE(status.ok()) << status.message();
+    }
+  }
+
+  const std::shared_ptr<bootstrap::Store> store_ = std::make_shared<bootstrap::MemoryStore>();
+};
+
+// The newcomer finds a place in the round of the dead, and rank 0 ends that when it comes.
+TEST_F(RoundsTest, RankOneHadDiedBeforeItCame) {
+  come_and_die(0, 1);
+  auto one = join(1);
+  EXPECT_TRUE(has_arrived(1, 1));
+  auto zero = join(0);
+  expect_joined(zero, one);
+}
+
+TEST_F(RoundsTest, RankZeroComesFirst) {
+  come_and_die(0, 1);
+  auto zero = join(0);
+  EXPECT_TRUE(has_arrived(0, 2));
+  auto one = join(1);
+  expect_joined(zero, one);
+}
+
+// Its place in the round of the dead is taken.
+TEST_F(RoundsTest, BothHadComeBeforeTheyDied) {
+  const auto seen = std::make_shared<UntilKilled>(store_);
+  {
+    std::future<Status> zero = join(job(0, seen));
+    const auto one = Rendezvous::open(job(1, seen), soon());
+    ASSERT_TRUE(one.ok()) << one.status().message();
+    seen->kill();
+    EXPECT_FALSE(zero.get().ok());
+  }
+  auto one = join(1);
+  EXPECT_TRUE(have_come(3, 1));
+  auto zero = join(0);
+  expect_joined(zero, one);
+}
+
+TEST_F(RoundsTest, RankZeroHadDiedBeforeItCame) {
+  const auto seen = std::make_shared<UntilKilled>(store_);
+  std::future<Status> dead = join(job(1, seen));
+  const std::array key = {std::string("stretto/2/arrived/1")};
+  EXPECT_TRUE(comes_true([&] { return store_->check(key, soon()).or_throw(); }));
+  seen->kill();
+  EXPECT_FALSE(dead.get().ok());
+  auto one = join(1);
+  auto zero = join(0);
+  expect_joined(zero, one);
+}
+
+// As programs do that make groups one after the other: rank 1 is in the first round still.
+TEST_F(RoundsTest, LivingRanksMeetAgain) {
+  auto zero = join(0);
+  auto one = join(1);
+  expect_joined(zero, one);
+  one = join(1);
+  EXPECT_TRUE(have_come(3, 1));
+  zero = join(0);
+  expect_joined(zero, one);
+}
+
+TEST_F(RoundsTest, WhoIsMissingIsNamed) {
+  const Deadline at_once = Deadline::after(milliseconds(100));
+  expect_failure(Rendezvous::open(job(1), at_once).status(), StatusCode::timeout,
+                 "for 1 of 2 ranks: 0 never came");
+  expect_failure(Rendezvous::open(job(0), Deadline::after(milliseconds(100))).status(),
+                 StatusCode::timeout, "for 1 of 2 ranks: 1 never came");
+}
+
+TEST_F(RoundsTest, ASecondProcessOfARankWaitsAndIsRefused) {
+  auto zero = join(0);
+  auto one = join(1);
+  expect_joined(zero, one);
+  const Job second = job(1, std::make_shared<UntilKilled>(store_));
+  const Status status = Rendezvous::open(second, Deadline::after(milliseconds(100))).status();
+  expect_failure(status, StatusCode::refused, "rank 0 has not come again: ");
+  expect_second_refused(status, 1, "join a job once");
 }
 
 TEST_F(RendezvousTest, MakesAFolderForThisUserOnly) {
