@@ -62,14 +62,13 @@ class NcclAlone final : public System {
       : System("NCCL alone", memory),
         nccl_(nccl::load_nccl(nccl::nccl_files(environment)).or_throw()),
         driver_(std::move(driver)),
-        stream_(driver_->make_stream().or_throw()),
-        config_(nccl::make_config(nccl_->version, "NCCL alone")) {
+        stream_(driver_->make_stream().or_throw()) {
     nccl::UniqueId id{};
     if (ranks.rank() == 0) check("ncclGetUniqueId", nccl_->call.get_unique_id(&id));
     ranks.broadcast(std::as_writable_bytes(std::span(&id, 1))).wait();
-    config_.blocking = 1;
+    nccl::Config config{.blocking = 1};
     check("ncclCommInitRankConfig", nccl_->call.comm_init_rank_config(
-                                        &comm_, ranks.size(), id, ranks.rank().value(), &config_));
+                                        &comm_, ranks.size(), id, ranks.rank().value(), &config));
   }
   // Where something has failed, NCCL would wait for ever for what other ranks no longer do.
   ~NcclAlone() override {
@@ -110,7 +109,6 @@ class NcclAlone final : public System {
   std::shared_ptr<const nccl::Nccl> nccl_;
   std::shared_ptr<const cuda::Driver> driver_;
   cuda::StreamHandle stream_;
-  nccl::Config config_;
   nccl::Comm comm_ = nullptr;
   bool has_failed_ = false;
 };

@@ -9,7 +9,7 @@
 
 // The part of NCCL's C interface that is used, in declarations of our own: so nothing needs NCCL's
 // headers to be built, and one stretto runs with whatever version is found where it runs. Numbers
-// and layouts are those of NCCL 2.20 and later; what differs between those is in versions.h.
+// and layouts are those of NCCL 2.27 and later.
 namespace stretto::nccl {
 
 using Comm = struct OpaqueComm*;

@@ -21,8 +21,8 @@ struct Nccl {
   ResultCode state_of(Comm comm) const;
 
   Interface call;
-  int version = 0;   // 22007: 2.20.7.
-  std::string name;  // "NCCL 2.20.7".
+  int version = 0;   // 22703: 2.27.3.
+  std::string name;  // "NCCL 2.27.3".
   std::string file;
 };
 

@@ -67,7 +67,7 @@ Status NcclLibrary::set_up_communicator(const Meeting& meeting) {
   }
   STRETTO_RETURN_IF_ERROR(meeting.share_id(id));
   shared_->name = fmt::format("stretto, {} ranks", size_);
-  config_ = make_config(nccl_->version, shared_->name.c_str());
+  config_.comm_name = shared_->name.c_str();
   {
     const Driver::Current current(*driver_);
     const MutexLock held(shared_->mutex);

@@ -8,41 +8,40 @@
 
 #include "stretto/base/status.h"
 
-// All that differs between versions of NCCL.
+// What depends on the version of NCCL.
 namespace stretto::nccl {
 
-// As ncclGetVersion() says it: 22007 is 2.20.7.
-inline constexpr int kOldestVersion = 22000;
+// As ncclGetVersion() says it: 22703 is 2.27.3. Before it, NCCL keeps what it is launching without
+// blocking in memory of the thread that has called ncclGroupEnd(). Here one thread launches for
+// several communicators, and another may go on with it.
+inline constexpr int kOldestVersion = 22700;
 
 std::string version_text(int version);
 
-// Fails with invalid_argument if it is older than what is known here. A later one is taken: NCCL
-// keeps the interface that it had.
+// Fails with invalid_argument if it is older. A later one is taken: NCCL keeps the interface that
+// it had.
 Status check_version(int version);
 
-// ncclConfig_t as 2.27 and later know it, of which older versions read the beginning.
+// ncclConfig_t as 2.27 knows it, for a communicator that is made without blocking. Later versions
+// read as many bytes as it says it has, and take defaults for the others.
 struct Config {
   static constexpr int kUndefined = -2147483647 - 1;
 
-  std::size_t size_bytes = 0;
+  std::size_t size_bytes = sizeof(Config);
   unsigned magic = 0xcafebeef;
-  unsigned version = 0;
+  unsigned version = kOldestVersion;
   int blocking = 0;
   int cga_cluster_size = kUndefined;
   int ctas_min = kUndefined;
   int ctas_max = kUndefined;
   const char* network_name = nullptr;
   int split_share = kUndefined;
-  int traffic_class = kUndefined;   // From 2.26 on, where it fills a gap.
-  const char* comm_name = nullptr;  // This and the rest: from 2.27 on.
+  int traffic_class = kUndefined;
+  const char* comm_name = nullptr;  // NCCL's tools show it. It must outlive the communicator.
   int collnet_enable = kUndefined;
   int cta_policy = kUndefined;
   int shrink_share = kUndefined;
   int nvls_ctas = kUndefined;
 };
-
-// One for communicators that are made without blocking. `name` is shown by NCCL's tools where the
-// version knows names; it must outlive the communicator.
-Config make_config(int version, const char* name);
 
 }  // namespace stretto::nccl

@@ -367,14 +367,8 @@ ResultCode ncclGetUniqueId(UniqueId* id) {
 }
 ResultCode ncclCommInitRankConfig(Comm* comm, int ranks, UniqueId id, int rank, void* bytes) {
   std::unique_lock held(shared().mutex);
-  Config config;
-  std::memcpy(&config.size_bytes, bytes, sizeof(config.size_bytes));
-  const bool knows_names = shared().control.version >= 22700;
-  if (config.size_bytes != (knows_names ? sizeof(Config) : offsetof(Config, comm_name))) {
-    shared().misused("a configuration that this version does not have");
-  }
-  std::memcpy(&config, bytes, config.size_bytes);
-  if (config.magic != 0xcafebeef || !has_context()) {
+  const Config& config = *static_cast<const Config*>(bytes);
+  if (config.size_bytes != 72 || config.magic != 0xcafebeef || !has_context()) {
     return stretto::fake_nccl::kInvalidArgument;
   }
   auto& world = worlds()[std::string(id.bytes, sizeof(id.bytes))];
