@@ -6,6 +6,8 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -398,18 +400,34 @@ void NcclLibrary::retire(std::size_t index) {
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
-// Kept until the end: to free memory of a device may wait for all that runs there.
+// The smallest that fits.
 std::byte* NcclLibrary::take_scratch(Running& running, std::size_t bytes) {
-  const auto fits = [&](const Scratch& one) { return !one.in_use && one.bytes >= bytes; };
-  auto found = std::ranges::find_if(scratch_, fits);
-  if (found == scratch_.end()) {
-    Scratch made{.bytes = std::max<std::size_t>(bytes, 1)};
-    if (driver_->call().allocate(&made.data, made.bytes) != 0) return nullptr;
-    found = scratch_.insert(scratch_.end(), made);
+  const auto size_or_most = [&](const Scratch& one) {
+    return one.in_use || one.bytes < bytes ? SIZE_MAX : one.bytes;
+  };
+  auto found = std::ranges::min_element(scratch_, {}, size_or_most);
+  if (found == scratch_.end() || size_or_most(*found) == SIZE_MAX) {
+    if (!make_scratch(bytes)) return nullptr;
+    found = std::prev(scratch_.end());
   }
   found->in_use = true;
   running.scratch.push_back(static_cast<std::size_t>(found - scratch_.begin()));
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(found->data));
+}
+
+// Kept until the end: to free memory of a device may wait for all that runs there. So where sizes
+// grow, each block is twice as long as the one before, if there is room: all those that are too
+// short then take no more than the last.
+bool NcclLibrary::make_scratch(std::size_t bytes) {
+  std::size_t most = std::max<std::size_t>(bytes, 1);
+  for (const Scratch& one : scratch_) most = one.in_use ? most : std::max(most, 2 * one.bytes);
+  for (const std::size_t size : {most, bytes}) {
+    Scratch made{.bytes = size};
+    if (driver_->call().allocate(&made.data, size) != 0) continue;
+    scratch_.push_back(made);
+    return true;
+  }
+  return false;
 }
 
 // NCCL's kernels end by this, whoever they wait for.

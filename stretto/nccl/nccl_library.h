@@ -130,6 +130,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   bool is_done(const Running& running);
   void retire(std::size_t index);
   std::byte* take_scratch(Running& running, std::size_t bytes);
+  bool make_scratch(std::size_t bytes);
   // Keeps the first failure.
   void fail(const Status& status);
 

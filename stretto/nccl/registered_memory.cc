@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <thread>
 
 #include "stretto/base/clock.h"
@@ -46,14 +47,26 @@ Result<std::shared_ptr<std::byte>> RegisteredMemory::allocate(std::size_t bytes)
   const Driver::Current current(*driver_);
   void* made = nullptr;
   const std::size_t whole = std::max<std::size_t>(bytes, 1);
-  const ResultCode result = nccl_->call.mem_alloc(&made, whole);
-  STRETTO_RETURN_IF_ERROR(nccl_->status_of_call("ncclMemAlloc", result));
+  const Status allocated =
+      nccl_->status_of_call("ncclMemAlloc", nccl_->call.mem_alloc(&made, whole));
+  if (!allocated.ok()) {
+    STRETTO_RETURN_IF_ERROR(check_memory_left(whole));
+    return allocated;
+  }
   std::shared_ptr<std::byte> data(
       static_cast<std::byte*>(made),
       [self = shared_from_this()](std::byte* begin) { self->free(begin); });
   STRETTO_RETURN_IF_ERROR(driver_->clear(made, whole));
   STRETTO_RETURN_IF_ERROR(register_with_comm(data.get(), whole));
   return data;
+}
+
+// NCCL has one error for whatever CUDA has said: so the driver is asked for as much.
+Status RegisteredMemory::check_memory_left(std::size_t bytes) const {
+  std::uint64_t tried = 0;
+  const int result = driver_->call().allocate(&tried, bytes);
+  if (result == 0) (void)driver_->call().free(tried);
+  return driver_->status_of_call("cuMemAlloc", result);
 }
 
 Status RegisteredMemory::register_with_comm(std::byte* data, std::size_t bytes) {

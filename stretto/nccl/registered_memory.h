@@ -37,6 +37,8 @@ class RegisteredMemory : public std::enable_shared_from_this<RegisteredMemory> {
   bool contains(const void* data) const;
 
  private:
+  // Ok, or what the driver says to so much more memory.
+  Status check_memory_left(std::size_t bytes) const;
   Status register_with_comm(std::byte* data, std::size_t bytes);
   void free(std::byte* data);
   // Runs `use` with the communicator, if there is one, as soon as it takes calls.

@@ -9,8 +9,6 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
-#include <cstring>
-#include <optional>
 #include <thread>
 
 #include "stretto/base/error.h"
@@ -23,13 +21,6 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-
-// Of the rank's.
-View on_device(const Communicator& rank, std::size_t count) {
-  std::byte* const data = Double::get().allocate(count * sizeof(float), rank.device().value());
-  std::memset(Double::get().reach(data), 0, count * sizeof(float));
-  return {data, count, DType::f32};
-}
 
 class NcclDoubleFails : public WithDouble {};  // Nobody waits for kernels that a test has stopped.
 
@@ -358,78 +349,6 @@ TEST_F(NcclDoubleFails, ADeviceThatHasFailedIsToldInItsWords) {
     expect_contains(error_of<SystemError>([&] { rank.all_reduce(data).wait(); }),
                     "all_reduce: the default stream: an error of the double's device (700)");
   });
-}
-
-// NCCL says that what happens then is undefined.
-TEST_F(NcclDoubleFails, RegisteredMemoryAndOtherAreNotMixed) {
-  DoubleRanks ranks({.size = 2});
-  ranks.on_all([&](Communicator& rank) {
-    const auto refused = [](const auto& call) { return error_of<InvalidArgument>(call); };
-    const auto made = rank.allocate<float>(8, rank.device());
-    const View data = as_output(made.span());
-    const View other = on_device(rank, 8);
-    expect_contains(refused([&] { rank.all_reduce(data, other).wait(); }),
-                    "some buffers lie in memory that allocate() has made and some in other memory");
-    const std::vector<std::size_t> counts = {3, 5};
-    const View share{data.data, counts[static_cast<std::size_t>(rank.rank().value())], DType::f32};
-    expect_contains(refused([&] { rank.gather(share, data, {.counts = counts}).wait(); }),
-                    "memory that allocate() has made is neither for unequal shares");
-    expect_contains(refused([&] { rank.all_to_all(data, data).wait(); }), "in place");
-    expect_contains(refused([&] { (void)rank.allocate<float>(8, 7); }),
-                    "device 7 of this process is not the one that this rank works on");
-    rank.all_reduce(data).wait();
-    const View mine = rank.rank() == 0 ? data : other;
-    expect_contains(error_of<Mismatch>([&] { rank.all_reduce(mine).wait(); }),
-                    "what is for memory of devices that allocate() has made");
-  });
-  EXPECT_EQ(Double::get().control().launches, 2);
-}
-
-TEST_F(NcclDoubleFails, RegisteredMemoryIsZeroedAndOutlivesItsCommunicator) {
-  DoubleRanks ranks({.size = 2});
-  ranks.on_all([&](Communicator& rank) {
-    const auto made = rank.allocate<float>(8, rank.device());
-    EXPECT_TRUE(rank.is_device_memory(made.data()));
-    const std::byte* const bytes = Double::get().reach(made.data());
-    EXPECT_TRUE(std::all_of(bytes, bytes + 32, [](std::byte b) { return b == std::byte{0}; }));
-    rank.all_reduce(made.span()).wait();
-    // To another communicator it is memory like any other.
-    rank.split({.color = 0})->all_reduce(made.span()).wait();
-    const auto more = rank.allocate<float>(8, rank.device());
-    rank.barrier().wait();
-    EXPECT_EQ(Double::get().control().registrations, 4);
-    rank.barrier().wait();
-    ranks[rank.rank().value()].reset();
-    EXPECT_GT(Double::get().control().made_blocks, 0);
-  });
-  EXPECT_EQ(Double::get().control().registrations, 0);
-  EXPECT_EQ(Double::get().control().made_blocks, 0);
-}
-
-// While NCCL takes an operation, it takes nothing else.
-TEST_F(NcclDoubleFails, RegisteredMemoryComesAndGoesWhenNcclIsNotBusy) {
-  DoubleRanks ranks({.size = 2});
-  std::optional<Buffer<float>> old[2];
-  ranks.on_all([&](Communicator& rank) {
-    old[rank.rank().value()] = rank.allocate<float>(8, rank.device());
-  });
-  Double::get().change([](auto& control) { control.holds_launches = true; });
-  std::thread lets_go([] {
-    while (Double::get().control().launches < 2) std::this_thread::sleep_for(milliseconds(1));
-    std::this_thread::sleep_for(milliseconds(50));
-    Double::get().change([](auto& control) { control.holds_launches = false; });
-  });
-  ranks.on_all([&](Communicator& rank) {
-    Work work = rank.all_reduce(on_device(rank, 8));
-    while (Double::get().control().launches < 2) rank.poll();
-    if (rank.rank() == 0) old[0].reset();
-    const auto made = rank.allocate<float>(8, rank.device());
-    EXPECT_FALSE(Double::get().control().holds_launches);
-    old[rank.rank().value()].reset();
-    work.wait();
-  });
-  lets_go.join();
-  EXPECT_EQ(Double::get().control().registrations, 0);
 }
 
 // Groups have communicators of their own.

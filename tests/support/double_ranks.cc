@@ -8,6 +8,7 @@
 #include <linux/filter.h>
 #include <sys/socket.h>
 
+#include <cstring>
 #include <thread>
 
 #include "stretto/cuda_driver/driver.h"
@@ -77,6 +78,12 @@ void Double::enqueue(int device, cuda::StreamHandle stream, std::function<void()
 
 void Double::delay_program(int device, Duration time) const {
   enqueue(device, nullptr, [time] { std::this_thread::sleep_for(time); });
+}
+
+View on_device(const Communicator& rank, std::size_t count) {
+  std::byte* const data = Double::get().allocate(count * sizeof(float), rank.device().value());
+  std::memset(Double::get().reach(data), 0, count * sizeof(float));
+  return {data, count, DType::f32};
 }
 
 Result<communicator::LibraryFactory> double_factory() {

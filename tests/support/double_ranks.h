@@ -43,6 +43,9 @@ class Double {
   void (*enqueue_)(nccl::StreamHandle, void (*)(void*), void*, void (*)(void*));
 };
 
+// Zeros in memory of the rank's device, never freed.
+View on_device(const Communicator& rank, std::size_t count);
+
 // Tests with the double as it is at first, which must not be misused.
 class WithDouble : public ::testing::Test {
  protected:
