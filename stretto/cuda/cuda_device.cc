@@ -65,6 +65,7 @@ Result<std::shared_ptr<std::byte>> CudaDevice::map(std::uint64_t handle, std::si
 
 Result<transport::MappableMemory::Mapping> CudaDevice::create(std::size_t bytes) {
   STRETTO_RETURN_IF_ERROR(driver_->check_no_capture());
+  allocations_->frees.free_all();
   const Driver::Current current(*driver_);
   const DriverInterface& call = driver_->call();
   const MemoryProperties like{.location = {.number = driver_->device()}};
@@ -96,15 +97,13 @@ std::shared_ptr<std::byte> CudaDevice::own(std::shared_ptr<std::byte> data,
     allocations_->table.insert(number, {data.get(), bytes});
   }
   std::byte* const begin = data.get();
-  return {begin, [driver = driver_, allocations = allocations_, number,
-                  mapped = std::move(data)](std::byte*) mutable {
+  return {begin,
+          [allocations = allocations_, number, mapped = std::move(data)](std::byte*) mutable {
             {
               const MutexLock held(allocations->mutex);
               allocations->table.erase(number);
             }
-            const Driver::Current there(*driver);
-            (void)driver->call().context_synchronize();
-            mapped.reset();
+            allocations->frees.add(std::move(mapped));
           }};
 }
 

@@ -4,10 +4,12 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "stretto/base/mutex.h"
 #include "stretto/cuda/cuda_queue.h"
 #include "stretto/cuda/load_kernels.h"
+#include "stretto/cuda_driver/deferred_frees.h"
 #include "stretto/cuda_driver/driver.h"
 #include "stretto/execution/kernel_queue.h"
 #include "stretto/transport/memory.h"
@@ -26,7 +28,8 @@ class CudaDevice final : public execution::SharedDevice {
   Result<std::array<std::byte, 16>> id() const override { return driver_->id(); }
 
   // Waits, as freeing it does, for all that this process has begun on the device: unmapping would
-  // not, and take memory away from under a kernel.
+  // not, and take memory away from under a kernel. What is freed while a CUDA graph is captured
+  // goes later.
   Result<Mapping> create(std::size_t bytes) override;
   Result<Mapping> open(const FileDescriptor& descriptor, std::size_t bytes) override;
 
@@ -44,6 +47,8 @@ class CudaDevice final : public execution::SharedDevice {
  private:
   // What create() has made and nobody has freed.
   struct Allocations {
+    explicit Allocations(std::shared_ptr<const Driver> driver) : frees(std::move(driver)) {}
+    DeferredFrees frees;
     Mutex mutex;
     transport::RegionTable table STRETTO_GUARDED_BY(mutex);
     std::uint32_t next STRETTO_GUARDED_BY(mutex) = 1;
@@ -54,7 +59,7 @@ class CudaDevice final : public execution::SharedDevice {
   std::shared_ptr<const Driver> driver_;
   Kernels kernels_;
   std::shared_ptr<Marks> marks_;
-  std::shared_ptr<Allocations> allocations_ = std::make_shared<Allocations>();
+  std::shared_ptr<Allocations> allocations_ = std::make_shared<Allocations>(driver_);
 };
 
 }  // namespace stretto::cuda

@@ -195,6 +195,15 @@ Status Driver::check_no_capture() const {
   return check_no_capture(static_cast<StreamHandle>(StreamGuard::current()));
 }
 
+bool Driver::wait_to_free() const {
+  constexpr int kFirstOfCaptures = 900;  // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+  constexpr int kLastOfCaptures = 908;   // CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD.
+  if (check_no_capture().code() == StatusCode::invalid_argument) return false;
+  const Current current(*this);
+  const int result = call_.context_synchronize();
+  return result < kFirstOfCaptures || result > kLastOfCaptures;
+}
+
 Status Driver::clear(void* data, std::size_t bytes) const {
   const Current current(*this);
   STRETTO_RETURN_IF_ERROR(status_of_call("cuMemsetD8", call_.clear(address_of(data), 0, bytes)));

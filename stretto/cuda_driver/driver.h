@@ -132,6 +132,10 @@ class Driver {
   // The same of the default stream and of the calling thread's (StreamGuard): what waits for the
   // whole device would spoil a graph.
   Status check_no_capture() const;
+  // Waits for all that the process has begun on the device, before memory there is freed. False: a
+  // CUDA graph is being captured, so it may still be in use. A device that has failed runs nothing
+  // any more.
+  bool wait_to_free() const;
   // Zeroes memory of this device, and waits for all that the process has begun there.
   Status clear(void* data, std::size_t bytes) const;
 

@@ -44,6 +44,7 @@ bool RegisteredMemory::when_ready(const Use& use) {
 
 Result<std::shared_ptr<std::byte>> RegisteredMemory::allocate(std::size_t bytes) {
   STRETTO_RETURN_IF_ERROR(driver_->check_no_capture());
+  frees_.free_all();
   const Driver::Current current(*driver_);
   void* made = nullptr;
   const std::size_t whole = std::max<std::size_t>(bytes, 1);
@@ -53,9 +54,12 @@ Result<std::shared_ptr<std::byte>> RegisteredMemory::allocate(std::size_t bytes)
     STRETTO_RETURN_IF_ERROR(check_memory_left(whole));
     return allocated;
   }
+  auto* const begin = static_cast<std::byte*>(made);
+  std::shared_ptr<std::byte> block(begin, [this](std::byte* freed) { free(freed); });
   std::shared_ptr<std::byte> data(
-      static_cast<std::byte*>(made),
-      [self = shared_from_this()](std::byte* begin) { self->free(begin); });
+      begin, [self = shared_from_this(), block = std::move(block)](std::byte*) mutable {
+        self->frees_.add(std::move(block));
+      });
   STRETTO_RETURN_IF_ERROR(driver_->clear(made, whole));
   STRETTO_RETURN_IF_ERROR(register_with_comm(data.get(), whole));
   return data;
@@ -96,7 +100,6 @@ bool RegisteredMemory::contains(const void* data) const {
 // The communicator forgets all when it ends.
 void RegisteredMemory::free(std::byte* data) {
   const Driver::Current current(*driver_);
-  (void)driver_->call().context_synchronize();
   Block block;
   {
     const MutexLock held(mutex_);

@@ -10,6 +10,7 @@
 
 #include "stretto/base/mutex.h"
 #include "stretto/base/status.h"
+#include "stretto/cuda_driver/deferred_frees.h"
 #include "stretto/nccl/load.h"
 
 namespace stretto::nccl {
@@ -29,10 +30,13 @@ class RegisteredMemory : public std::enable_shared_from_this<RegisteredMemory> {
  public:
   RegisteredMemory(std::shared_ptr<const Nccl> nccl, std::shared_ptr<const Driver> driver,
                    std::shared_ptr<SharedComm> comm)
-      : nccl_(std::move(nccl)), driver_(std::move(driver)), comm_(std::move(comm)) {}
+      : nccl_(std::move(nccl)),
+        driver_(std::move(driver)),
+        comm_(std::move(comm)),
+        frees_(driver_) {}
 
   // Zeroed. It may outlive the communicator. Waits, as freeing it does, for all that the process
-  // has begun on the device.
+  // has begun on the device; what is freed while a CUDA graph is captured goes later.
   Result<std::shared_ptr<std::byte>> allocate(std::size_t bytes);
   bool contains(const void* data) const;
 
@@ -54,6 +58,7 @@ class RegisteredMemory : public std::enable_shared_from_this<RegisteredMemory> {
   std::shared_ptr<SharedComm> comm_;
   mutable Mutex mutex_;
   std::map<const std::byte*, Block> blocks_ STRETTO_GUARDED_BY(mutex_);  // By where they begin.
+  cuda::DeferredFrees frees_;  // The last member, since it uses the others when it is destroyed.
 };
 
 }  // namespace stretto::nccl

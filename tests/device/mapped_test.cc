@@ -153,6 +153,7 @@ TEST_F(DeviceMemory, GraphThatIsCapturedIsNotSpoiledByOperations) {
   });
   ranks.on_all([](Communicator& rank) {
     const auto data = rank.allocate<float>(1000, rank.device());
+    auto freed = rank.allocate<float>(8, rank.device());
     rank.all_reduce(data.span()).wait();
     EXPECT_TRUE(Double::get().control().captures);
     expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(data.span()).wait(); }),
@@ -160,8 +161,12 @@ TEST_F(DeviceMemory, GraphThatIsCapturedIsNotSpoiledByOperations) {
     expect_contains(
         error_of<InvalidArgument>([&] { (void)rank.allocate<float>(8, rank.device()); }),
         "call this before the capture or after it");
+    const std::size_t bytes = Double::get().control().exported_bytes;
     rank.barrier().wait();
-    // Freeing memory waits for the device.
+    freed = {};  // It is there until the device can be waited for.
+    rank.barrier().wait();
+    EXPECT_EQ(Double::get().control().exported_bytes, bytes);
+    rank.barrier().wait();
     Double::get().change([](Control& control) { control.captures = false; });
   });
   captures.join();

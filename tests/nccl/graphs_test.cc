@@ -437,6 +437,24 @@ TEST_F(NcclDoubleGraphs, WhatAGraphCannotHoldIsRefused) {
   });
 }
 
+// To free it would spoil the graph.
+TEST_F(NcclDoubleGraphs, MemoryThatIsFreedDuringACaptureGoesBehindIt) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank);
+    auto memory = rank.allocate<float>(8, rank.device());
+    rank.barrier().wait();
+    const auto graph = program.capture([&] { memory = {}; });
+    EXPECT_TRUE(graph->status().ok()) << graph->status().message();
+    rank.barrier().wait();
+    EXPECT_EQ(Double::get().control().made_blocks, 2);
+    rank.barrier().wait();
+    memory = rank.allocate<float>(8, rank.device());
+    rank.barrier().wait();
+    EXPECT_EQ(Double::get().control().made_blocks, 2);
+  });
+}
+
 TEST_F(NcclDoubleGraphs, OperationsBeginBehindTheStreamThatIsNamed) {
   DoubleRanks ranks({.size = 2});
   ranks.on_all([&](Communicator& rank) {

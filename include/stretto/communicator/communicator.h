@@ -211,7 +211,9 @@ class Communicator final {
   // it, with "nccl" this communicator's NCCL knows it, and takes in one operation only such memory
   // or none, on all ranks. It is freed when all that this process has begun on the device has
   // ended, for which the host waits. Throws InvalidArgument with another backend, or while a CUDA
-  // graph is captured, and Error with what NCCL or the device's driver says.
+  // graph captures the stream of the calling thread's StreamGuard, or one that the default stream
+  // waits for; memory that is freed then goes later, with other memory. Throws Error with what NCCL
+  // or the device's driver says.
   Memory allocate_bytes(std::size_t bytes, std::optional<int> device = std::nullopt);
   template <class T>
   Buffer<T> allocate(std::size_t count, std::optional<int> device = std::nullopt) {
