@@ -65,6 +65,8 @@ def main():
               f"{max(values):.2f}")
     print(f"{sum(map(len, ratios.values()))} of {measured} measurements of a line found the cores "
           "of both builds alike and were compared.")
+    if not ratios:
+        sys.exit("no line was measured with the cores of both builds alike")
     return any(statistics.median(values) > options.limit for values in ratios.values())
 
 
