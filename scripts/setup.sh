@@ -105,7 +105,7 @@ ensure_venv() {
   local stamp=$venv/stretto-requirements.sha256 wanted
   wanted=$(requirements | sha256sum)
   if [[ -x $venv/bin/python && -f $stamp && $(< "$stamp") == "$wanted" ]]; then return; fi
-  ensure_ensurepip
+  "$venv/bin/python" -m pip --version &> /dev/null || ensure_ensurepip
   say "  Python packages for $venv: $(requirements | tr '\n' ' ')"
   if [[ -z ${STRETTO_PIP_ARGS:-} ]]; then
     say "  (a CPU build of torch is enough; STRETTO_PIP_ARGS='--extra-index-url URL' finds one)"
@@ -169,7 +169,7 @@ ensure_cuda() {
   local nvcc
   nvcc=$(find_nvcc)
   if [[ -z $nvcc && ${1:-} == install ]]; then
-    ensure_ensurepip
+    "$venv/bin/python" -m pip --version &> /dev/null || ensure_ensurepip
     say "  Python packages for $venv: ${cuda_requirements[*]}"
     phase "installing nvcc" cuda pip_install "$venv" "${cuda_requirements[@]}"
     nvcc=$(find_nvcc)
