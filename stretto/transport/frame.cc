@@ -36,6 +36,7 @@ Status check_size(FrameKind kind, std::uint64_t bytes) {
       case FrameKind::announce:
       case FrameKind::clear:
       case FrameKind::data:
+      case FrameKind::piece:
         return bytes < (std::uint64_t{1} << 48);
       case FrameKind::abort:
         return bytes <= kAbortTextBytes;

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +20,8 @@ enum class FrameKind : std::uint8_t {
   announce = 2,  // A message waits for its receive: a larger one, or any once the receiver holds
                  // kUnexpectedBytesMax. No payload; `message_bytes` is its size.
   clear = 3,     // The receive of such a message has been posted. No payload.
-  data = 4,      // Such a message, after its clear, with its bytes.
+  data = 4,      // Such a message, after its clear, with its bytes; of more than kPieceBytes, it
+                 // only begins, and its bytes follow in pieces.
   abort = 5,     // The sender has abandoned key.group. Payload: the reason (kAbortTextBytes at
                  // most); key.sequence: the status code; key.segment: the rank at fault or kNoRank;
                  // key.message: the GroupStage.
@@ -33,14 +35,19 @@ enum class FrameKind : std::uint8_t {
                 // all messages so far, less those kept, count for (unexpected_cost_bytes()).
   agreement = 11,  // What the sender says in round key.segment of agreement key.sequence of
                    // key.group. Payload: as the listener likes it (kAgreementBytes at most).
+  piece = 12,  // The next bytes, kPieceBytes at most, of the first message with its key that has
+               // begun and not ended; `message_bytes` is how many are left, these among them. The
+               // pieces of a message follow each other, with whatever frames between them.
 };
-inline constexpr int kFrameKindCount = 11;
+inline constexpr int kFrameKindCount = 12;
 
 inline constexpr std::size_t kAbortTextBytes = 2048;
 inline constexpr std::size_t kReportTextBytes = 512;
 // Four for each of more ranks than a job has.
 inline constexpr std::size_t kAgreementBytes = 1024 * 1024;
 inline constexpr std::uint32_t kNoRank = 0xffffffff;
+// Between which what else there is to say goes: what has begun to go cannot be taken back.
+inline constexpr std::size_t kPieceBytes = 1024 * 1024;
 
 // What messages that nobody has asked for yet may cost a receiver, per peer. The sender keeps to
 // it: what is beyond waits with the sender, announced, so that a receiver can always read on and
@@ -63,8 +70,12 @@ struct Frame {
   std::uint64_t payload_bytes() const {
     const bool number_only =
         kind == FrameKind::announce || kind == FrameKind::clear || kind == FrameKind::credit;
-    return number_only ? 0 : message_bytes;
+    if (number_only || begins_pieces()) return 0;
+    return kind == FrameKind::piece ? std::min<std::uint64_t>(message_bytes, kPieceBytes)
+                                    : message_bytes;
   }
+  // Whether it begins a message whose bytes come in pieces.
+  bool begins_pieces() const { return kind == FrameKind::data && message_bytes > kPieceBytes; }
 };
 
 inline constexpr std::size_t kFrameHeaderBytes = 64;

@@ -3,9 +3,17 @@
 
 #include "stretto/transport/frame_messages.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace stretto::transport {
+namespace {
+
+// Each of a correct peer has found a receive that expects another message.
+constexpr std::ptrdiff_t kDroppedMax = 1 << 12;
+
+}  // namespace
 
 void FrameMessages::send(Request& request) {
   Frame frame{.kind = FrameKind::message,
@@ -39,14 +47,30 @@ void FrameMessages::push_clear(const MessageKey& key, std::uint64_t bytes,
 }
 
 void FrameMessages::cancel(Rank, std::uint64_t group, const Status& reason) {
-  if (fills(group)) complete(*std::exchange(target_request_, nullptr), reason);
+  end_begun(&group, reason);
   sent_cost_ -= output_->forget(group, reason);
   matcher_.forget(group, reason);
 }
 
 void FrameMessages::lose(Rank, const Status& reason) {
-  if (target_request_ != nullptr) complete(*std::exchange(target_request_, nullptr), reason);
+  end_begun(nullptr, reason);
   matcher_.lose(reason);
+}
+
+// Ends the receives that are being filled, of one group or, if it is null, of all.
+void FrameMessages::end_begun(const std::uint64_t* group, const Status& reason) {
+  const auto concerned = [&](const MessageKey& key) {
+    return group == nullptr || key.group == *group;
+  };
+  std::erase_if(begun_, [&](const Begun& begun) {
+    if (!concerned(begun.key)) return false;
+    if (begun.request == target_request_) target_request_ = nullptr;
+    if (begun.request != nullptr) complete(*begun.request, reason);
+    return true;
+  });
+  if (target_request_ != nullptr && concerned(target_request_->key)) {
+    complete(*std::exchange(target_request_, nullptr), reason);
+  }
 }
 
 void FrameMessages::return_credit(std::uint64_t least_step_bytes) {
@@ -57,7 +81,7 @@ void FrameMessages::return_credit(std::uint64_t least_step_bytes) {
 
 bool FrameMessages::carries(FrameKind kind) {
   return kind == FrameKind::message || kind == FrameKind::announce || kind == FrameKind::clear ||
-         kind == FrameKind::data || kind == FrameKind::credit;
+         kind == FrameKind::data || kind == FrameKind::piece || kind == FrameKind::credit;
 }
 
 Result<ByteSpan> FrameMessages::begin(const Frame& frame, bool unwanted) {
@@ -76,7 +100,9 @@ Result<ByteSpan> FrameMessages::begin(const Frame& frame, bool unwanted) {
     target_request_ = matcher_.message_header(frame, &target_unexpected_);
     if (target_unexpected_ != nullptr) return ByteSpan(target_unexpected_->bytes);
   } else if (frame.kind == FrameKind::data) {
-    target_request_ = matcher_.data_header(frame);
+    STRETTO_RETURN_IF_ERROR(data_arrived(frame));
+  } else if (frame.kind == FrameKind::piece) {
+    return piece_arrived(frame);
   } else if (frame.kind == FrameKind::clear) {
     STRETTO_RETURN_IF_ERROR(clear_arrived(frame));
   } else if (frame.kind == FrameKind::credit) {
@@ -85,9 +111,40 @@ Result<ByteSpan> FrameMessages::begin(const Frame& frame, bool unwanted) {
   return target_request_ != nullptr ? target_request_->incoming : ByteSpan();
 }
 
+Status FrameMessages::data_arrived(const Frame& frame) {
+  Request* const request = matcher_.data_header(frame);
+  if (!frame.begins_pieces()) {
+    target_request_ = request;
+    return {};
+  }
+  const auto is_dropped = [](const Begun& begun) { return begun.request == nullptr; };
+  if (request == nullptr && std::ranges::count_if(begun_, is_dropped) >= kDroppedMax) {
+    return status_of(StatusCode::protocol, "more than {} messages begun that nobody receives",
+                     kDroppedMax);
+  }
+  begun_.push_back({.key = frame.key, .request = request, .left_bytes = frame.message_bytes});
+  return {};
+}
+
+Result<ByteSpan> FrameMessages::piece_arrived(const Frame& frame) {
+  const auto begun = std::ranges::find(begun_, frame.key, &Begun::key);
+  if (begun == begun_.end() || begun->left_bytes != frame.message_bytes) {
+    return status_of(StatusCode::protocol, "a piece came of a message with {} bytes left, not {}",
+                     begun == begun_.end() ? 0 : begun->left_bytes, frame.message_bytes);
+  }
+  const std::uint64_t bytes = frame.payload_bytes();
+  target_request_ = begun->request;
+  begun->left_bytes -= bytes;
+  if (begun->left_bytes == 0) begun_.erase(begun);
+  if (target_request_ == nullptr) return ByteSpan();
+  return target_request_->incoming.last(frame.message_bytes).first(bytes);
+}
+
 Result<bool> FrameMessages::end(const Frame& frame) {
   if (frame.kind == FrameKind::announce) return announcement_arrived(frame);
-  if (target_request_ != nullptr) complete(*std::exchange(target_request_, nullptr), Status());
+  Request* const request = std::exchange(target_request_, nullptr);
+  const bool is_whole = frame.payload_bytes() == frame.message_bytes;
+  if (request != nullptr && is_whole) complete(*request, Status());
   return target_unexpected_ != nullptr &&
          matcher_.unexpected_complete(*std::exchange(target_unexpected_, nullptr));
 }

@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <vector>
+
 #include "stretto/transport/data_plane.h"
 #include "stretto/transport/frame.h"
 #include "stretto/transport/frame_stream.h"
@@ -44,6 +46,8 @@ class FrameMessages final : public DataPlane {
   Result<ByteSpan> begin(const Frame& frame, bool unwanted);
   // All of a frame that was not unwanted has come. Returns whether the message was unexpected.
   Result<bool> end(const Frame& frame);
+  // Whether a message comes of which some pieces are missing.
+  bool is_amid_pieces() const { return !begun_.empty(); }
   // Whether the frame that has begun fills a receive of the group.
   bool fills(std::uint64_t group) const {
     return target_request_ != nullptr && target_request_->key.group == group;
@@ -58,6 +62,16 @@ class FrameMessages final : public DataPlane {
   const Matcher& matcher() const { return matcher_; }
 
  private:
+  // A message whose bytes come in pieces.
+  struct Begun {
+    MessageKey key;
+    Request* request = nullptr;  // Null: nobody takes it.
+    std::uint64_t left_bytes = 0;
+  };
+
+  Status data_arrived(const Frame& frame);
+  Result<ByteSpan> piece_arrived(const Frame& frame);
+  void end_begun(const std::uint64_t* group, const Status& reason);
   std::uint64_t taken_cost() const { return received_cost_ - matcher_.unexpected_bytes(); }
   Status clear_arrived(const Frame& frame);
   Status credit_arrived(std::uint64_t total_bytes);
@@ -72,7 +86,8 @@ class FrameMessages final : public DataPlane {
   std::uint64_t sent_credit_ = 0;
   std::uint64_t received_cost_ = 0;
   std::uint64_t received_credit_ = 0;
-  // Of the frame that is coming: done when the payload is complete.
+  std::vector<Begun> begun_;  // In the order in which the peer has begun them.
+  // Of the frame that is coming: done when the payload is complete, if that is all there is.
   Request* target_request_ = nullptr;
   Matcher::Unexpected* target_unexpected_ = nullptr;
 };

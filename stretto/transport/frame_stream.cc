@@ -13,6 +13,9 @@ namespace {
 
 // A peer that takes without end must not keep the others waiting.
 constexpr int kWritesPerTurn = 16;
+constexpr std::uint64_t kBytesPerTurn = 4 * kPieceBytes;
+// So that one system call takes several.
+constexpr int kPiecesInQueue = 4;
 // Large enough that small messages share a read, small enough to stay in the first-level cache.
 constexpr std::size_t kStagingBytes = 16 * 1024;
 // A payload at least this long is read straight to where it belongs.
@@ -31,22 +34,50 @@ void OutputQueue::push(const Frame& frame, ConstByteSpan payload) {
 }
 
 void OutputQueue::push(const Frame& frame, Request& request) {
+  const bool in_pieces = frame.begins_pieces();
   queue_.push(Output{.kind = frame.kind,
                      .header = encode(frame),
-                     .payload = request.outgoing,
+                     .payload = in_pieces ? ConstByteSpan() : request.outgoing,
                      .owned = {},
-                     .request = &request,
-                     .group = request.key.group});
+                     .group = request.key.group,
+                     .request = in_pieces ? nullptr : &request});
+  if (!in_pieces) return;
+  begun_.push_back({.request = &request, .left_bytes = request.outgoing.size()});
+  push_pieces();
+}
+
+// A few are in the queue; others take their turn behind what has been pushed meanwhile. The first
+// message that has begun is ended first.
+void OutputQueue::push_pieces() {
+  for (; pieces_ < kPiecesInQueue && !begun_.empty(); ++pieces_) {
+    Begun& begun = begun_.front();
+    Request& request = *begun.request;
+    const Frame frame{
+        .kind = FrameKind::piece, .key = request.key, .message_bytes = begun.left_bytes};
+    const std::size_t bytes = frame.payload_bytes();
+    const ConstByteSpan payload = request.outgoing.last(begun.left_bytes).first(bytes);
+    begun.left_bytes -= bytes;
+    const bool is_last = begun.left_bytes == 0;
+    queue_.push(Output{.kind = frame.kind,
+                       .header = encode(frame),
+                       .payload = payload,
+                       .owned = {},
+                       .group = request.key.group,
+                       .request = is_last ? &request : nullptr});
+    if (is_last) begun_.erase(begun_.begin());
+  }
 }
 
 Result<bool> OutputQueue::flush(Link& link) {
   bool moved = false;
-  for (int write = 0; write < kWritesPerTurn && !queue_.empty(); ++write) {
-    std::array<ConstByteSpan, kPieces> pieces;
-    const std::size_t count = gather(pieces);
+  const std::uint64_t end_bytes = written_bytes_ + kBytesPerTurn;
+  for (int write = 0; write < kWritesPerTurn && written_bytes_ < end_bytes && !queue_.empty();
+       ++write) {
+    std::array<ConstByteSpan, kSpans> spans;
+    const std::size_t count = gather(spans);
     std::size_t written = 0;
     if (count > 0) {
-      STRETTO_ASSIGN_OR_RETURN(std::size_t result, link.write(std::span(pieces).first(count)));
+      STRETTO_ASSIGN_OR_RETURN(std::size_t result, link.write(std::span(spans).first(count)));
       held_bytes_ = link.held_bytes();
       if (result == 0) break;
       written = result;
@@ -58,16 +89,16 @@ Result<bool> OutputQueue::flush(Link& link) {
 }
 
 // The unsent bytes of the first frames, so that many small frames cost one system call.
-std::size_t OutputQueue::gather(std::span<ConstByteSpan> pieces) {
+std::size_t OutputQueue::gather(std::span<ConstByteSpan> spans) {
   std::size_t count = 0;
-  for (std::size_t i = 0; i < queue_.size() && count + 2 <= pieces.size(); ++i) {
+  for (std::size_t i = 0; i < queue_.size() && count + 2 <= spans.size(); ++i) {
     const Output& output = queue_[i];
     if (output.sent_bytes == output.total_bytes()) continue;
     const std::size_t sent = output.sent_bytes;
-    if (sent < output.header.size()) pieces[count++] = std::span(output.header).subspan(sent);
+    if (sent < output.header.size()) spans[count++] = std::span(output.header).subspan(sent);
     const std::size_t payload_sent = sent - std::min(sent, output.header.size());
     if (payload_sent < output.payload.size()) {
-      pieces[count++] = output.payload.subspan(payload_sent);
+      spans[count++] = output.payload.subspan(payload_sent);
     }
   }
   return count;
@@ -83,12 +114,15 @@ void OutputQueue::advance(std::size_t bytes) {
     if (output.sent_bytes < output.total_bytes()) return;
     if (output.request != nullptr) complete(*output.request, Status());
     pop();
+    push_pieces();
   }
 }
 
 void OutputQueue::pop() {
-  if (queue_.front().kind == FrameKind::report) --reports_;
+  const FrameKind kind = queue_.front().kind;
   queue_.pop();
+  if (kind == FrameKind::report) --reports_;
+  if (kind == FrameKind::piece) --pieces_;
 }
 
 std::uint64_t OutputQueue::forget(std::uint64_t group, const Status& reason) {
@@ -98,8 +132,9 @@ std::uint64_t OutputQueue::forget(std::uint64_t group, const Status& reason) {
     Output& output = queue_[i];
     const bool begun = output.sent_bytes > 0 || left_bytes < held_bytes_;
     left_bytes += output.total_bytes() - output.sent_bytes;
-    if (output.request == nullptr || output.group != group) continue;
-    Request* request = std::exchange(output.request, nullptr);
+    if (output.group != group) continue;
+    output.group.reset();
+    const Request* request = std::exchange(output.request, nullptr);
     if (!begun) {
       output.dropped = true;
       if (output.kind == FrameKind::message) {
@@ -113,12 +148,19 @@ std::uint64_t OutputQueue::forget(std::uint64_t group, const Status& reason) {
       output.payload = output.owned;
       output.sent_bytes -= payload_sent;
     }
-    complete(*request, reason);
+    if (request != nullptr) complete(*request, reason);
   }
+  std::erase_if(begun_, [&](const Begun& begun) {
+    if (begun.request->key.group != group) return false;
+    complete(*begun.request, reason);
+    return true;
+  });
   return dropped_bytes;
 }
 
 void OutputQueue::clear(const Status& reason) {
+  for (const Begun& begun : begun_) complete(*begun.request, reason);
+  begun_.clear();
   while (!queue_.empty()) {
     if (queue_.front().request != nullptr) complete(*queue_.front().request, reason);
     pop();

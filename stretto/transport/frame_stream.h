@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "stretto/base/ring_queue.h"
@@ -19,7 +20,8 @@ class OutputQueue {
  public:
   // A frame without bytes of a request: its payload, if any, is copied.
   void push(const Frame& frame, ConstByteSpan payload = {});
-  // A frame that carries request.outgoing; the request is done once all of it is in the link.
+  // A frame that carries request.outgoing; the request is done once all of it is in the link. What
+  // goes in pieces lets what is pushed later go between them, except for other pieces.
   void push(const Frame& frame, Request& request);
 
   bool empty() const { return queue_.empty(); }
@@ -31,9 +33,10 @@ class OutputQueue {
   // Writes what the link takes, for a while. Returns whether anything moved; ends requests.
   Result<bool> flush(Link& link);
 
-  // Forgets the requests of `group`: frames not begun are dropped, the rest of a frame that is half
-  // sent, or held by the link, is copied, for the stream must stay whole. The requests end with
-  // `reason`. Returns what the dropped messages would have counted for at the receiver.
+  // Forgets the requests of `group`: frames not begun are dropped, pieces among them, the rest of a
+  // frame that is half sent, or held by the link, is copied, for the stream must stay whole. The
+  // requests end with `reason`. Returns what the dropped messages would have counted for at the
+  // receiver.
   std::uint64_t forget(std::uint64_t group, const Status& reason);
   // Drops everything: the link is no more. The requests end with `reason`.
   void clear(const Status& reason);
@@ -43,21 +46,29 @@ class OutputQueue {
     FrameKind kind = FrameKind::message;
     FrameHeader header{};
     ConstByteSpan payload;
-    std::vector<std::byte> owned;  // Holds `payload` where no request does.
-    Request* request = nullptr;
-    std::uint64_t group = 0;
+    std::vector<std::byte> owned;             // Holds `payload` where no request does.
+    std::optional<std::uint64_t> group = {};  // Of the request whose frame it is, if it is one's.
+    Request* request = nullptr;               // Is done when all of this is in the link.
     std::size_t sent_bytes = 0;
     bool dropped = false;
 
     std::size_t total_bytes() const { return dropped ? 0 : header.size() + payload.size(); }
   };
-  static constexpr std::size_t kPieces = 16;
+  // A message that has begun, and of which not all pieces are in the queue.
+  struct Begun {
+    Request* request = nullptr;
+    std::size_t left_bytes = 0;
+  };
+  static constexpr std::size_t kSpans = 16;
 
-  std::size_t gather(std::span<ConstByteSpan> pieces);
+  void push_pieces();
+  std::size_t gather(std::span<ConstByteSpan> spans);
   void advance(std::size_t bytes);
   void pop();
 
   RingQueue<Output> queue_;
+  std::vector<Begun> begun_;
+  int pieces_ = 0;  // In queue_: there are some if begun_ has any.
   std::uint64_t written_bytes_ = 0;
   std::size_t held_bytes_ = 0;  // By the link.
   int reports_ = 0;

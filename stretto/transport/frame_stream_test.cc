@@ -18,7 +18,7 @@ struct Send {
     request.outgoing = bytes;
   }
   Frame frame() const {
-    return {.kind = FrameKind::message,
+    return {.kind = bytes.size() > kEagerBytes ? FrameKind::data : FrameKind::message,
             .key = request.key,
             .message_bytes = bytes.size(),
             .operation = request.operation};
@@ -29,16 +29,38 @@ struct Send {
   TrackedRequest request;
 };
 
-std::vector<std::byte> wire(const Send& send) {
-  const FrameHeader header = encode(send.frame());
-  std::vector<std::byte> bytes(header.begin(), header.end());
-  bytes.insert(bytes.end(), send.bytes.begin(), send.bytes.end());
-  return bytes;
-}
-
 std::vector<std::byte> operator+(std::vector<std::byte> a, const std::vector<std::byte>& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
+}
+
+std::vector<std::byte> wire(const Frame& frame, ConstByteSpan payload = {}) {
+  const FrameHeader header = encode(frame);
+  std::vector<std::byte> bytes(header.begin(), header.end());
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  return bytes;
+}
+
+std::vector<std::byte> wire(const Send& send) {
+  const Frame frame = send.frame();
+  return wire(frame, std::span(send.bytes).first(frame.payload_bytes()));
+}
+
+// What follows wire(send) of a long message: its pieces, from one on and up to another.
+std::vector<std::byte> pieces(const Send& send, std::size_t from = 0, std::size_t to = 1000) {
+  std::vector<std::byte> bytes;
+  for (std::size_t at = from * kPieceBytes; at < send.bytes.size() && at < to * kPieceBytes;
+       at += kPieceBytes) {
+    const Frame frame{
+        .kind = FrameKind::piece, .key = send.request.key, .message_bytes = send.bytes.size() - at};
+    bytes = bytes + wire(frame, std::span(send.bytes).subspan(at, frame.payload_bytes()));
+  }
+  return bytes;
+}
+
+void flush_all(OutputQueue& queue, FakeLink& link) {
+  link.room_bytes = static_cast<std::size_t>(-1);
+  while (!queue.empty()) ASSERT_TRUE(queue.flush(link).or_throw());
 }
 
 TEST(OutputQueueTest, WritesFramesInOrderHoweverLittleTheLinkTakes) {
@@ -159,6 +181,87 @@ TEST(OutputQueueTest, ForgettingLeavesWhatTheLinkHolds) {
   ASSERT_TRUE(queue.flush(link).ok());
   EXPECT_EQ(link.written, expected);
   EXPECT_TRUE(queue.empty());
+}
+
+TEST(OutputQueueTest, ALongMessageGoesInPiecesHoweverLittleTheLinkTakes) {
+  Send a(1, 2 * kPieceBytes + 5, 'a');
+  a.bytes[kPieceBytes] = std::byte{'b'};
+  for (const std::size_t room : {std::size_t{100'000}, kPieceBytes, 9 * kPieceBytes}) {
+    OutputQueue queue;
+    FakeLink link;
+    a.request.reset();
+    a.push(queue);
+    while (!queue.empty()) {
+      EXPECT_FALSE(a.request.done());
+      link.room_bytes = room;
+      ASSERT_TRUE(queue.flush(link).or_throw());
+    }
+    EXPECT_TRUE(link.written == wire(a) + pieces(a)) << room;
+    EXPECT_EQ(a.request.ended.size(), 1u);
+    EXPECT_EQ(a.request.ended.front().bytes, a.bytes.size());
+  }
+}
+
+TEST(OutputQueueTest, WhatElseThereIsToSayGoesBetweenPieces) {
+  Send a(1, 10 * kPieceBytes, 'a');
+  Send b(1, 2 * kPieceBytes, 'b');
+  const Frame goodbye{.kind = FrameKind::goodbye};
+  OutputQueue queue;
+  FakeLink link;
+  a.push(queue);
+  b.push(queue);
+  queue.push(goodbye);
+  flush_all(queue, link);
+  EXPECT_TRUE(link.written ==
+              wire(a) + pieces(a, 0, 4) + wire(b) + wire(goodbye) + pieces(a, 4) + pieces(b));
+}
+
+TEST(OutputQueueTest, ATurnOfALongMessageIsShort) {
+  Send a(1, 20 * kPieceBytes, 'a');
+  OutputQueue queue;
+  FakeLink link;
+  a.push(queue);
+  ASSERT_TRUE(queue.flush(link).or_throw());
+  EXPECT_LE(link.written.size(), 10 * kPieceBytes);
+}
+
+TEST(OutputQueueTest, ForgettingCutsLongMessages) {
+  for (const std::size_t sent : {std::size_t{0}, std::size_t{20}, kFrameHeaderBytes,
+                                 2 * kFrameHeaderBytes + 60, 4 * kPieceBytes}) {
+    SCOPED_TRACE(sent);
+    Send a(1, 6 * kPieceBytes, 'a');
+    Send b(1, 2 * kPieceBytes, 'b');
+    Send c(2, 2 * kPieceBytes, 'c');
+    const std::size_t begun = (sent + kPieceBytes - 1) / kPieceBytes;
+    const auto expected = (sent == 0 ? std::vector<std::byte>() : wire(a)) +
+                          pieces(a, 0, sent <= kFrameHeaderBytes ? 0 : begun) + wire(c) + pieces(c);
+    OutputQueue queue;
+    FakeLink link;
+    for (Send* send : {&a, &b, &c}) send->push(queue);
+    link.room_bytes = sent;
+    ASSERT_TRUE(queue.flush(link).ok());
+    queue.forget(1, Status(StatusCode::aborted, "enough"));
+    for (Send* send : {&a, &b}) {
+      EXPECT_EQ(send->request.ended.size(), 1u);
+      EXPECT_EQ(send->request.status().code(), StatusCode::aborted);
+      // The bytes belong to their owners again.
+      std::fill(send->bytes.begin(), send->bytes.end(), std::byte{0});
+    }
+    EXPECT_FALSE(c.request.done());
+    flush_all(queue, link);
+    EXPECT_TRUE(link.written == expected);
+    EXPECT_TRUE(c.request.status().ok() && c.request.done());
+  }
+}
+
+TEST(OutputQueueTest, TheEndOfTheLinkEndsLongMessages) {
+  Send a(1, 10 * kPieceBytes, 'a');
+  Send b(1, 2 * kPieceBytes, 'b');
+  OutputQueue queue;
+  for (Send* send : {&a, &b}) send->push(queue);
+  queue.clear(Status(StatusCode::peer_lost, "gone"));
+  EXPECT_TRUE(queue.empty());
+  for (Send* send : {&a, &b}) EXPECT_EQ(send->request.ended.size(), 1u);
 }
 
 TEST(OutputQueueTest, ReportsAFailureAndThenDropsEverything) {

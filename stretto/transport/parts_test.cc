@@ -201,7 +201,8 @@ TEST(FrameTest, ComesBackAsItWasForEveryKind) {
       {FrameKind::credit, 1},
       {FrameKind::credit, ~0ull},
       {FrameKind::agreement, 0},
-      {FrameKind::agreement, kAgreementBytes}};
+      {FrameKind::agreement, kAgreementBytes},
+      {FrameKind::piece, 1}};
   for (const auto& [kind, bytes] : cases) {
     const Frame frame = some_frame(kind, bytes);
     Result<Frame> decoded = decode(encode(frame));
@@ -216,6 +217,16 @@ TEST(FrameTest, ComesBackAsItWasForEveryKind) {
   }
 }
 
+TEST(FrameTest, OfALongMessageHasNoMoreThanAPiece) {
+  const auto payload = [](FrameKind kind, std::uint64_t bytes) {
+    return decode(encode(some_frame(kind, bytes))).or_throw().payload_bytes();
+  };
+  EXPECT_EQ(payload(FrameKind::data, kPieceBytes), kPieceBytes);
+  EXPECT_EQ(payload(FrameKind::data, kPieceBytes + 1), 0u);
+  EXPECT_EQ(payload(FrameKind::piece, kPieceBytes), kPieceBytes);
+  EXPECT_EQ(payload(FrameKind::piece, kPieceBytes + 1), kPieceBytes);
+}
+
 TEST(FrameTest, RefusesSizesThatTheKindCannotHave) {
   const std::vector<std::pair<FrameKind, std::uint64_t>> cases = {
       {FrameKind::message, kEagerBytes + 1},
@@ -223,6 +234,7 @@ TEST(FrameTest, RefusesSizesThatTheKindCannotHave) {
       {FrameKind::announce, 1ull << 48},
       {FrameKind::clear, 1ull << 48},
       {FrameKind::data, 1ull << 48},
+      {FrameKind::piece, 1ull << 48},
       {FrameKind::abort, kAbortTextBytes + 1},
       {FrameKind::goodbye, 1},
       {FrameKind::farewell, 1},

@@ -191,7 +191,8 @@ void Peer::check_contact(TimePoint now) {
   plane_waited_ += std::min<Duration>(now - std::exchange(checked_at_, now), kCheckTime);
   contact_ = link_->check_contact(now);
   // Signs of life are no news of a message.
-  if (!reader_.is_within_payload()) contact_.received_rate = 0;
+  const bool is_amid_pieces = messages_ != nullptr && messages_->is_amid_pieces();
+  if (!reader_.is_within_payload() && !is_amid_pieces) contact_.received_rate = 0;
   if (!contact_.wants_sign || !output_.empty()) return;
   // Credit may be repeated: it is news that is never wrong. Without messages, there is none of it.
   if (messages_ != nullptr) {
@@ -308,6 +309,7 @@ bool Peer::unwanted(const Frame& frame) const {
     case FrameKind::announce:
     case FrameKind::clear:
     case FrameKind::data:
+    case FrameKind::piece:
       return leaving_ || abandoned_.contains(frame.key.group);
     case FrameKind::abort:  // It may end more than this group.
     case FrameKind::agreement: {

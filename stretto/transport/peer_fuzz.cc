@@ -34,13 +34,17 @@ class Input {
   std::uint32_t below(std::uint32_t bound) { return byte() % bound; }
   // Around the sizes at which the protocol changes.
   std::size_t message_bytes() {
-    constexpr std::size_t kSizes[] = {0, 1, 55, 300, 5000, kEagerBytes, kEagerBytes + 1, 100000};
-    return kSizes[below(8)];
+    constexpr std::size_t kSizes[] = {
+        0, 1, 55, 300, 5000, kEagerBytes, kEagerBytes + 1, 100000, kPieceBytes + 1};
+    const std::size_t bytes = kSizes[below(9)];
+    if (bytes <= kPieceBytes) return bytes;
+    return long_left_ > 0 ? (--long_left_, bytes) : 0;
   }
 
  private:
   const std::uint8_t* data_;
   std::size_t size_;
+  int long_left_ = 16;  // They take time and memory.
 };
 
 class Harness : private TransportListener {

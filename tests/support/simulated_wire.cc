@@ -106,7 +106,8 @@ void Wire::begin_frame() {
   payload_left_bytes_ = frame.ok() ? frame.value().payload_bytes() : 0;
   if (!frame.ok()) return;
   const FrameKind kind = frame.value().kind;
-  const bool carries = kind == FrameKind::message || kind == FrameKind::data;
+  const bool carries =
+      kind == FrameKind::message || kind == FrameKind::data || kind == FrameKind::piece;
   if (armed_ == Fault::loss && (carries || kind == FrameKind::clear)) {
     losing_ = true;
     armed_ = Fault::none;
