@@ -84,6 +84,9 @@ struct BarrierOptions {
   std::optional<Duration> timeout = std::nullopt;
 };
 
+// Of one other rank, a rank may wait for at most 65,536 messages of more than 64 KiB that have not
+// been sent, and for the receives of at most 262,144 messages; beyond that the job fails with
+// ProtocolError.
 struct SendOptions {
   Rank to = 0;
   int tag = 0;  // Messages of one tag between two ranks arrive in the order they were sent.
