@@ -142,30 +142,47 @@ class FullMemory final : public HostMemory {
   }
 };
 
-// On rank 1, where gradients are kept that no rank may have used, or where buckets are formed anew.
+// On rank 1, where gradients are kept that no rank may have used.
 TEST(ReducerFailure, MemoryThatOneRankLacksEndsTheStepOnAll) {
-  for (const bool in_rebuild : {false, true}) {
+  run_ranks(2, [&](Communicator& communicator, int rank) {
+    const auto memory = std::make_shared<FullMemory>();
+    Reducer reducer(communicator, {{"a", DType::f32, 8}, {"b", DType::f32, 8}},
+                    {.bucket_bytes = {32}, .find_unused = true, .memory = memory});
+    if (rank == 1) memory->room = 0;
+    const auto steps = [&] {
+      for (int step = 0; step < 2; ++step) {
+        reducer.mark_ready(0);
+        reducer.finalize();
+        (void)reducer.rebuild();
+      }
+    };
+    if (rank == 1) {
+      EXPECT_EQ(testing::message_of<std::runtime_error>(steps), "the device is full");
+    } else {
+      expect_contains(testing::message_of<Aborted>(steps), "the device is full");
+    }
+    EXPECT_THROW(reducer.mark_ready(0), Aborted);
+  });
+}
+
+TEST(ReducerFailure, BucketsThatOneRankCannotFormAnewStayOnAll) {
+  for (const bool is_short : {false, true}) {
     run_ranks(2, [&](Communicator& communicator, int rank) {
       const auto memory = std::make_shared<FullMemory>();
       Reducer reducer(communicator, {{"a", DType::f32, 8}, {"b", DType::f32, 8}},
-                      {.bucket_bytes = {32}, .find_unused = !in_rebuild, .memory = memory});
-      if (!in_rebuild && rank == 1) memory->room = 0;
-      const auto steps = [&] {
-        for (int step = 0; step < 2; ++step) {
-          for (const std::size_t i : {0, 1}) {
-            if (in_rebuild || i == 0) reducer.mark_ready(i);
-          }
-          reducer.finalize();
-          if (in_rebuild && rank == 1) memory->room = 0;
-          (void)reducer.rebuild();
+                      {.bucket_bytes = {32}, .memory = memory});
+      const float* const first = testing::floats(reducer, 0).data();
+      if (is_short && rank == 1) memory->room = 1;  // For one of the two.
+      for (int step = 0; step < 20; ++step) {
+        for (const std::size_t i : {0, 1}) {
+          std::ranges::fill(testing::floats(reducer, i), static_cast<float>(2 * rank + step));
+          reducer.mark_ready(i);
         }
-      };
-      if (rank == 1) {
-        EXPECT_EQ(testing::message_of<std::runtime_error>(steps), "the device is full");
-      } else {
-        expect_contains(testing::message_of<Aborted>(steps), "the device is full");
+        reducer.finalize();
+        EXPECT_EQ(testing::floats(reducer, 1).front(), static_cast<float>(1 + step));
+        EXPECT_EQ(reducer.rebuild(), step == 0 && !is_short) << step;
+        EXPECT_EQ(testing::floats(reducer, 0).data() == first, is_short);
       }
-      EXPECT_THROW(reducer.mark_ready(0), Aborted);
     });
   }
 }

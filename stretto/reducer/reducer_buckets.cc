@@ -4,12 +4,14 @@
 // How a reducer forms its buckets, and when it forms others.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <iterator>
 #include <utility>
 
 #include "stretto/base/check.h"
 #include "stretto/base/content_hash.h"
+#include "stretto/base/log.h"
 #include "stretto/base/refuse.h"
 #include "stretto/base/round_up.h"
 #include "stretto/reducer/reducer.h"
@@ -131,22 +133,20 @@ bool Reducer::rebuild() {
                 Rank(0)));
     throw_if_failed();
   }
+  order_.planned_hash = hash_of(order);  // Not tried again, however it ends.
   bool moved = false;
   try {
-    moved = form_buckets(order);
-  } catch (const std::exception& error) {
-    give_up(fmt::format("its buckets cannot be formed anew: {}", first_line(error.what())));
-    throw;
+    moved = form_buckets_together(order);
+  } catch (const Error& error) {
+    fail(explained(error.status()));
+    throw_if_failed();
   }
-  order_.planned_hash = hash_of(order);
-  order_.gradients = std::move(order);
+  if (moved) order_.gradients = std::move(order);
   return moved;
 }
 
-// Returns whether that has changed anything. What throws changes nothing.
-bool Reducer::form_buckets(std::span<const std::size_t> order) {
-  reducer::BucketPlan plan = plan_for(order);
-  if (plan == plan_) return false;
+// With the values of those that are there, which need as much memory until they go.
+std::vector<Reducer::Bucket> Reducer::copy_buckets(const reducer::BucketPlan& plan) const {
   std::vector<Bucket> buckets = allocate_buckets(plan);
   for (std::size_t b = 0; b < plan.size(); ++b) {
     for (std::size_t i = 0; i < plan[b].gradients.size(); ++i) {
@@ -154,6 +154,35 @@ bool Reducer::form_buckets(std::span<const std::size_t> order) {
                             slots_[plan[b].gradients[i]].view.span());
     }
   }
+  return buckets;
+}
+
+// Where a rank has no memory for them, all keep those that are there: these are as right, and it is
+// only communication that hides less.
+bool Reducer::form_buckets_together(std::span<const std::size_t> order) {
+  reducer::BucketPlan plan = plan_for(order);
+  if (plan == plan_) return false;
+  std::vector<Bucket> buckets;
+  try {
+    buckets = copy_buckets(plan);
+  } catch (const std::exception& error) {
+    log(LogLevel::warning, "rank {}: buckets keep their order, as others cannot be made: {}",
+        communicator_.rank().value(), first_line(error.what()));
+  }
+  std::array<std::int32_t, 1> all_have_them = {buckets.empty() ? 0 : 1};
+  communicator_
+      .all_reduce(std::span(all_have_them), {.op = ReduceOp::min, .timeout = options_.timeout})
+      .wait();
+  if (all_have_them.front() == 0) return false;
+  use_buckets(std::move(plan), std::move(buckets));
+  return true;
+}
+
+// Returns whether that has changed anything. What throws changes nothing.
+bool Reducer::form_buckets(std::span<const std::size_t> order) {
+  reducer::BucketPlan plan = plan_for(order);
+  if (plan == plan_) return false;
+  std::vector<Bucket> buckets = copy_buckets(plan);
   use_buckets(std::move(plan), std::move(buckets));
   return true;
 }

@@ -174,8 +174,9 @@ class Reducer {
 
   // Forms buckets in the order in which rank 0's gradients became ready and moves their values
   // there: after the first step, and again when that order has changed for good. Returns whether
-  // storage has moved. Collective; for all ranks at the same place, between finalize() and the next
-  // mark_ready(). Sends nothing where nothing is to be changed.
+  // storage has moved: not where a rank has too little memory for both, which it logs. Collective;
+  // for all ranks at the same place, between finalize() and the next mark_ready(). Sends nothing
+  // where nothing is to be changed.
   bool rebuild();
   // Forms the buckets of another reducer of the same gradients, between steps, on all ranks, and
   // new ones in the same steps as that. Returns whether storage has moved; sends nothing. Throws
@@ -222,7 +223,9 @@ class Reducer {
   reducer::BucketPlan plan_for(std::span<const std::size_t> order) const;
   std::vector<Bucket> allocate_buckets(const reducer::BucketPlan& plan) const;
   void use_buckets(reducer::BucketPlan plan, std::vector<Bucket> buckets);
+  std::vector<Bucket> copy_buckets(const reducer::BucketPlan& plan) const;
   bool form_buckets(std::span<const std::size_t> order);
+  bool form_buckets_together(std::span<const std::size_t> order);
   FullBucket full(std::size_t bucket) const;
   void communicate(bool full, TimePoint begin);
   void launch_full_buckets();
