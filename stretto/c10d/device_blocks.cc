@@ -11,6 +11,7 @@
 #include "stretto/base/log.h"
 #include "stretto/base/round_up.h"
 #include "stretto/communicator/page_locked.h"
+#include "stretto/torch/device_allocation.h"
 #include "stretto/torch/streams.h"
 
 namespace stretto::c10d_backend {
@@ -89,10 +90,10 @@ std::list<DeviceBlocks::Block> DeviceBlocks::make(std::size_t bytes, const c10::
     throw Aborted(status_of(StatusCode::aborted, "this process group has been shut down"));
   }
   const std::size_t all = std::max(bytes, kPieceBytes);
-  const c10::DeviceIndex device = stream.device_index();
-  const auto memory =
-      std::make_shared<const Memory>(are_on_host_ ? page_locked(alive->allocate_bytes(all), device)
-                                                  : alive->allocate_bytes(all, device));
+  const c10::Device device = stream.device();
+  const auto memory = std::make_shared<const Memory>(
+      are_on_host_ ? page_locked(alive->allocate_bytes(all), device.index())
+                   : allocate_on(device, *alive, all));
   std::list<Block> blocks;
   for (std::size_t first = 0; first + bytes <= memory->bytes().size(); first += bytes) {
     blocks.push_back({memory, memory->bytes().data() + first, bytes, stream});

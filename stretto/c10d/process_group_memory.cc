@@ -18,6 +18,7 @@
 #include "stretto/base/stream_guard.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/process_group.h"
+#include "stretto/torch/device_allocation.h"
 #include "stretto/torch/streams.h"
 
 namespace stretto::c10d_backend {
@@ -52,16 +53,26 @@ std::atomic<uint64_t> registered_bytes = 0;
 
 // Registered memory, of the host or a device, that tells the statistics when it goes.
 struct Registered {
-  Registered(Communicator& communicator, std::size_t bytes, std::optional<int> device = {})
-      : memory(for_torch([&] { return communicator.allocate_bytes(bytes, device); })) {
+  Registered(Communicator& communicator, std::size_t bytes, c10::Device of)
+      : device(of), memory(for_torch([&] {
+          return of.is_cpu() ? communicator.allocate_bytes(bytes)
+                             : allocate_on(of, communicator, bytes);
+        })) {
     const uint64_t all = registered_bytes += bytes;
-    if (!device) keep_freed_memory(all);
+    if (device.is_cpu()) keep_freed_memory(all);
   }
   ~Registered() { registered_bytes -= memory.bytes().size(); }
   Registered(const Registered&) = delete;
   Registered& operator=(const Registered&) = delete;
-  static void free(void* owned) { delete static_cast<Registered*>(owned); }
+  // So that memory of a device goes later where a graph captures the current stream.
+  static void free(void* owned) {
+    std::unique_ptr<Registered> freed(static_cast<Registered*>(owned));
+    const c10::Device on = freed->device;
+    const StreamGuard of_caller(on.is_cpu() ? nullptr : current_stream(on).native_handle());
+    freed.reset();
+  }
 
+  const c10::Device device;
   const Memory memory;
 };
 
@@ -81,17 +92,14 @@ at::Tensor ProcessGroupStretto::allocateTensor(long size, at::TensorOptions opti
   }
   const std::shared_ptr<Communicator> alive = communicator();
   c10::Device device = options.device();
-  std::optional<int> number;
   if (!device.is_cpu()) {
-    number = alive->device();
+    const std::optional<int> number = alive->device();
     TORCH_CHECK(number && has_addresses(device), "stretto allocates memory of the CPU",
                 number ? fmt::format(" and of device {}", *number) : "", ", not of ", device);
-    if (device.has_index()) number = device.index();
-    device.set_index(static_cast<c10::DeviceIndex>(*number));
+    if (!device.has_index()) device.set_index(static_cast<c10::DeviceIndex>(*number));
   }
-  const StreamGuard of_caller(device.is_cpu() ? nullptr : current_stream(device).native_handle());
   const std::size_t bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
-  auto owned = std::make_unique<Registered>(*alive, bytes, number);
+  auto owned = std::make_unique<Registered>(*alive, bytes, device);
   void* const data = owned->memory.bytes().data();
   // Some communication hooks make their bucket larger; it then moves to where others are.
   return at::for_blob(data, {size})

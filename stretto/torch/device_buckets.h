@@ -12,6 +12,7 @@
 
 #include "stretto/base/mutex.h"
 #include "stretto/reducer/bucket_memory.h"
+#include "stretto/torch/device_allocation.h"
 
 namespace stretto::ddp {
 
@@ -33,6 +34,9 @@ class DeviceBuckets : public BucketMemory {
   // kernels do, it returns when the reduction has ended.
   Status end(Work& work) override;
 
+ protected:
+  c10::Device device() const { return device_; }
+
  private:
   // The streams that have used the memory besides the default one, which gets it back.
   struct Users {
@@ -51,7 +55,7 @@ class CommunicatorBuckets final : public DeviceBuckets {
  public:
   using DeviceBuckets::DeviceBuckets;
   Memory allocate(Communicator& communicator, std::size_t bytes) override {
-    return communicator.allocate_bytes(bytes, communicator.device());
+    return allocate_on(device(), communicator, bytes);
   }
 };
 

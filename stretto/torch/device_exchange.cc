@@ -44,7 +44,8 @@ StartedExchange DeviceExchange::start(const FullBucket& full, BucketExtracts own
   buckets_.resize(full.of_count);
   Bucket& bucket = buckets_[full.index];
   bucket.extracts = std::move(own.extracts);
-  bucket.make_room(std::move(own.plain), share_bytes(bucket.extracts), ranks(), *communicator_);
+  bucket.make_room(std::move(own.plain), share_bytes(bucket.extracts), ranks(), device_,
+                   *communicator_);
   on_device([&] {
     const torch::NoGradGuard no_grad;
     copy_gradients(bucket.plain_gradients, bucket.plain(), device_);

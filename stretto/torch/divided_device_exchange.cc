@@ -90,7 +90,7 @@ void DividedDeviceExchange::take(DividedBucket& bucket, const FullBucket& full,
   for (const std::vector<PlacedExtract>& parts : bucket.parts) {
     longest = std::max(longest, share_bytes(parts));
   }
-  bucket.make_room(std::move(own.plain), longest, 2 * ranks(), *communicator_);
+  bucket.make_room(std::move(own.plain), longest, 2 * ranks(), device_, *communicator_);
 }
 
 StartedExchange DividedDeviceExchange::start(const FullBucket& full, BucketExtracts own,

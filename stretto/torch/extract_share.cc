@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "stretto/base/round_up.h"
+#include "stretto/torch/device_allocation.h"
 #include "stretto/torch/device_tensors.h"
 #include "stretto/torch/extract_exchange.h"
 
@@ -62,7 +63,7 @@ void copy_gradients(std::span<const View> from, ByteSpan to, torch::Device devic
 }
 
 void BucketShares::make_room(std::vector<View> gradients, std::size_t bytes_of_share,
-                             std::size_t count, Communicator& communicator) {
+                             std::size_t count, torch::Device device, Communicator& communicator) {
   plain_gradients = std::move(gradients);
   plain_bytes = 0;
   for (const View& view : plain_gradients) plain_bytes += view.bytes();
@@ -70,7 +71,7 @@ void BucketShares::make_room(std::vector<View> gradients, std::size_t bytes_of_s
   const std::size_t bytes = round_up(plain_bytes, kShareAlignment) + count * share_bytes;
   if (memory.bytes().size() >= bytes) return;
   memory = {};
-  memory = communicator.allocate_bytes(bytes, communicator.device());
+  memory = allocate_on(device, communicator, bytes);
 }
 
 ByteSpan BucketShares::shares(std::size_t first, std::size_t count) const {

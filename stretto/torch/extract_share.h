@@ -40,7 +40,7 @@ void copy_gradients(std::span<const View> from, ByteSpan to, torch::Device devic
 struct BucketShares {
   // For so many shares, in memory of the communicator's device.
   void make_room(std::vector<View> gradients, std::size_t bytes_of_share, std::size_t count,
-                 Communicator& communicator);
+                 torch::Device device, Communicator& communicator);
   ByteSpan plain() const { return memory.bytes().first(plain_bytes); }
   ByteSpan shares(std::size_t first, std::size_t count) const;
   // Submits what reduces the gradients that travel as they are, if there are any.

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <utility>
 
 #include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
@@ -236,6 +237,20 @@ struct OfAllTypesImpl : torch::nn::Module {
   }
 };
 TORCH_MODULE(OfAllTypes);
+
+// The device is full of it.
+TEST_F(DeviceBucketsDouble, WhatPyTorchKeepsForLaterMakesRoomForThem) {
+  DoubleRanks ranks({.size = kRanks, .maps_devices = true});
+  Double::get().change(
+      [](auto& control) { control.cached_bytes = std::exchange(control.exportable_bytes, 0); });
+  ranks.on_all([](Communicator& communicator) {
+    const torch::Device device = device_of(communicator);
+    Placed model(device, 1);
+    DistributedDataParallel ddp(model, communicator);
+    ddp.forward(share_of(0, communicator.rank().value(), device), true).backward();
+    EXPECT_TRUE(communicator.is_device_memory(model->first.grad().data_ptr()));
+  });
+}
 
 TEST_P(DeviceBucketsBy, HoldGradientsOfAllTypes) {
   DoubleRanks ranks = make();

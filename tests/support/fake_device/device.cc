@@ -17,6 +17,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/DeviceType.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/headeronly/version.h>
@@ -83,6 +84,14 @@ Double& the_double() {
   return *loaded;
 }
 
+void change(const std::function<void(fake_nccl::Control&)>& how) {
+  the_double().change(
+      [](fake_nccl::Control& control, void* what) {
+        (*static_cast<const std::function<void(fake_nccl::Control&)>*>(what))(control);
+      },
+      const_cast<void*>(static_cast<const void*>(&how)));
+}
+
 thread_local c10::DeviceIndex device_now = 0;
 thread_local std::array<c10::StreamId, kDevices> streams_now{};
 
@@ -121,7 +130,7 @@ void poison(void* block) {
           [first, bytes = freed->bytes] { std::fill_n(first, bytes, std::byte{0xEE}); });
 }
 
-class Allocator final : public c10::Allocator {
+class Allocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     const c10::Device device(kType, device_now);
@@ -138,6 +147,15 @@ class Allocator final : public c10::Allocator {
     enqueue(current_stream(current_device()),
             [first, bytes, target = reach(to)] { std::copy_n(first, bytes, target); });
   }
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {
+    change(
+        [](auto& control) { control.exportable_bytes += std::exchange(control.cached_bytes, 0); });
+  }
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
+  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override {}
 
  private:
   static void poison_nothing(void*) {}
@@ -279,15 +297,6 @@ struct CurrentStream {
   const cuda::StreamHandle handle;
 };
 
-// For programs in Python, which load this.
-void change(const std::function<void(fake_nccl::Control&)>& how) {
-  the_double().change(
-      [](fake_nccl::Control& control, void* what) {
-        (*static_cast<const std::function<void(fake_nccl::Control&)>*>(what))(control);
-      },
-      const_cast<void*>(static_cast<const void*>(&how)));
-}
-
 }  // namespace
 
 c10::Device current_device() { return {kType, device_now}; }
@@ -311,6 +320,7 @@ void synchronize(const c10::Stream& stream) { Guard().synchronizeStream(stream);
 
 }  // namespace stretto::fake_device
 
+// For programs in Python, which load this.
 extern "C" {
 
 // Makes a stream of the device the calling thread's current one there; -1: a new one. Returns it.

@@ -64,6 +64,8 @@ struct Control {
   bool refuses_locks = false;
   // What memory for export there is.
   std::size_t exportable_bytes = std::size_t{1} << 30;
+  // And what there is besides when PyTorch has emptied its cache.
+  std::size_t cached_bytes = 0;
   // This rank's communicators have this error from their next call on; -1: none.
   int failing_rank = -1;
   ResultCode error = 6;
