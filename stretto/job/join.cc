@@ -28,6 +28,7 @@
 #include "stretto/job/job.h"
 #include "stretto/job/join_job.h"
 #include "stretto/job/live_page.h"
+#include "stretto/job/placement.h"
 #include "stretto/job/plugin_factory.h"
 #include "stretto/job/rendezvous.h"
 #include "stretto/job/settings.h"
@@ -177,6 +178,8 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
   if (!joined.ok()) return joined;
   joined->collectives = std::move(collectives);
   STRETTO_RETURN_IF_ERROR(rendezvous.finish());
+  const auto advice = job::placement_advice(joined->hosts);
+  if (job.rank == 0 && !advice.empty()) log(LogLevel::warning, "{}", advice);
   return joined;
 }
 
