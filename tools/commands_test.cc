@@ -62,6 +62,8 @@ TEST(Plan, PricesEveryAlgorithmForAHundredThousandRanks) {
   on_hosts.insert(on_hosts.end(), {"--per-host", "8", "--local-gbit", "1000"});
   EXPECT_EQ(prices(on_hosts).back()["algorithm"], "ring");
   EXPECT_LT(prices(on_hosts).back()["modelled_seconds"], flat.back()["modelled_seconds"]);
+  // Hosts of seven ranks split the canonical tree in many ways.
+  expect_contains(output_of({"all_reduce", "-n", "300000", "--per-host", "7"}, 0), "two_level");
   expect_contains(output_of({"barrier", "-n", "3"}, 0), "barrier by 3 ranks");
   expect_refused({"all_reduce", "ring", "-n", "257"}, "a schedule is made for up to 256 ranks");
   expect_refused({"all_reduce", "--hosts", "2+2", "--per-host", "2"},

@@ -28,7 +28,7 @@ using schedule::Schedule;
 
 // A schedule is proved and drawn in a blink up to here; all ranks of more fill memory before eyes.
 constexpr int kRanksMax = 256;
-// Prices without a schedule take milliseconds up to here.
+// Prices without a schedule take a few seconds at most up to here.
 constexpr int kPricedRanksMax = 1'000'000;
 constexpr int kRanksDefault = 4;
 constexpr int kSlicesMax = 64;

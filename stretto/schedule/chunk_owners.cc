@@ -4,25 +4,45 @@
 #include "stretto/schedule/chunk_owners.h"
 
 #include <algorithm>
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <queue>
 #include <tuple>
+#include <utility>
 
 #include "stretto/schedule/canonical_tree.h"
 
 namespace stretto::schedule {
 namespace {
 
-// What passes the port of a host, in values of one chunk.
-struct Port {
-  int values = 0;  // That it sends for a chunk which another host owns.
-  int out = 0;
-  int in = 0;
-  int owned = 0;
+// Hosts that send as many values for a chunk which another one owns, and own as many chunks: the
+// same has passed their ports.
+struct Kind {
+  std::int64_t values = 0;
+  std::int64_t owned = 0;
 
-  int load_if_owner(int hosts, int all_values) const {
-    return std::max(out + hosts - 1, in + all_values - values);
-  }
-  int load_if_not() const { return std::max(out + values, in + 1); }
+  friend auto operator<=>(const Kind&, const Kind&) = default;
 };
+
+// What passes the port of a host of one kind with one chunk more, in values of a chunk.
+struct Loads {
+  std::int64_t if_owner = 0;
+  std::int64_t if_not = 0;
+
+  Loads(const Kind& kind, std::int64_t chunks, std::int64_t hosts, std::int64_t all_values) {
+    const std::int64_t others = chunks - kind.owned;
+    const std::int64_t out = kind.owned * (hosts - 1) + others * kind.values;
+    const std::int64_t in = kind.owned * (all_values - kind.values) + others;
+    if_owner = std::max(out + hosts - 1, in + all_values - kind.values);
+    if_not = std::max(out + kind.values, in + 1);
+  }
+};
+
+// The first of the hosts of a kind comes first.
+using Hosts = std::priority_queue<int, std::vector<int>, std::greater<>>;
+using HostsByKind = std::map<Kind, Hosts>;
 
 void find_subtrees(const HostLayout& layout, int begin, int end,
                    std::vector<std::vector<Subtree>>& found) {
@@ -35,21 +55,27 @@ void find_subtrees(const HostLayout& layout, int begin, int end,
   find_subtrees(layout, split.middle, split.end, found);
 }
 
-// The host that leaves the most loaded port with the least; of several, who owns least.
-std::size_t next_owner(const std::vector<Port>& ports, int all_values) {
-  const auto hosts = static_cast<int>(ports.size());
+// Takes out the host that leaves the most loaded port with the least; of several, who owns least.
+std::pair<Kind, int> take_owner(HostsByKind& kinds, std::int64_t chunks, std::int64_t hosts,
+                                std::int64_t all_values) {
   // The largest load of those that do not own the chunk, and the largest but one.
-  int most = 0;
-  int second = 0;
-  for (const Port& port : ports) {
-    second = std::max(second, std::min(most, port.load_if_not()));
-    most = std::max(most, port.load_if_not());
+  std::int64_t most = 0;
+  std::int64_t second = 0;
+  for (const auto& [kind, members] : kinds) {
+    const std::int64_t load = Loads(kind, chunks, hosts, all_values).if_not;
+    second = std::max(second, members.size() > 1 ? load : std::min(most, load));
+    if (load > most) second = std::max(second, std::exchange(most, load));
   }
-  const auto judge = [&](const Port& port) {
-    const int others = port.load_if_not() == most ? second : most;
-    return std::tuple(std::max(others, port.load_if_owner(hosts, all_values)), port.owned);
+  const auto judge = [&](const HostsByKind::value_type& item) {
+    const Loads loads(item.first, chunks, hosts, all_values);
+    const std::int64_t others = loads.if_not == most ? second : most;
+    return std::tuple(std::max(others, loads.if_owner), item.first.owned, item.second.top());
   };
-  return static_cast<std::size_t>(std::ranges::min_element(ports, {}, judge) - ports.begin());
+  const auto best = std::ranges::min_element(kinds, {}, judge);
+  const std::pair<Kind, int> taken(best->first, best->second.top());
+  best->second.pop();
+  if (best->second.empty()) kinds.erase(best);
+  return taken;
 }
 
 }  // namespace
@@ -61,29 +87,25 @@ std::vector<std::vector<Subtree>> subtrees_by_host(const HostLayout& layout, int
 }
 
 std::vector<int> owner_hosts(const std::vector<std::vector<Subtree>>& subtrees, int chunk_count) {
-  std::vector<Port> ports(subtrees.size());
-  int all_values = 0;
-  bool is_even = true;
-  for (std::size_t host = 0; host < ports.size(); ++host) {
-    ports[host].values = static_cast<int>(subtrees[host].size());
-    all_values += ports[host].values;
-    is_even = is_even && ports[host].values == ports[0].values;
+  const auto hosts = static_cast<int>(subtrees.size());
+  HostsByKind kinds;
+  std::int64_t all_values = 0;
+  for (int host = 0; host < hosts; ++host) {
+    const std::int64_t values = std::ssize(subtrees[static_cast<std::size_t>(host)]);
+    all_values += values;
+    kinds[{.values = values}].push(host);
   }
+  const bool is_even = kinds.size() == 1;
   std::vector<int> owners;
-  const auto hosts = static_cast<int>(ports.size());
   for (int c = 0; c < chunk_count; ++c) {
     if (is_even) {
       owners.push_back(c % hosts);
       continue;
     }
-    const std::size_t owner = next_owner(ports, all_values);
-    owners.push_back(static_cast<int>(owner));
-    for (std::size_t host = 0; host < ports.size(); ++host) {
-      Port& port = ports[host];
-      port.out += host == owner ? hosts - 1 : port.values;
-      port.in += host == owner ? all_values - port.values : 1;
-    }
-    ++ports[owner].owned;
+    auto [kind, owner] = take_owner(kinds, c, hosts, all_values);
+    owners.push_back(owner);
+    ++kind.owned;
+    kinds[kind].push(owner);
   }
   return owners;
 }

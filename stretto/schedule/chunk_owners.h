@@ -22,7 +22,7 @@ std::vector<std::vector<Subtree>> subtrees_by_host(const HostLayout& layout, int
 // Per chunk of a reduction whose result comes to every host, the host that owns it. Each host sends
 // the owner a value for each of its subtrees, and gets the result back, so hosts with many subtrees
 // own more: the host that sends or receives most does as little of it as possible. Hosts that have
-// equally many take turns. Takes O(chunks * hosts) time.
+// equally many take turns. Takes O(chunks * kinds of hosts) time.
 std::vector<int> owner_hosts(const std::vector<std::vector<Subtree>>& subtrees, int chunk_count);
 
 // As many as there are ranks, or a little more, so that each host can own equally many.

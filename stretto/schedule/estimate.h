@@ -13,7 +13,8 @@
 namespace stretto::schedule {
 
 // What decides the cost of an algorithm in a layout of hosts, computed once for a group. Building
-// it takes O(ranks log ranks) time; it keeps O(log ranks + kinds of hosts). Immutable.
+// it takes O(ranks (log ranks + kinds of hosts)) time; it keeps O(log ranks + kinds of hosts).
+// Immutable.
 class HostSummary {
  public:
   // Hosts that have as many ranks, and as many subtrees of the canonical tree, and own as many
