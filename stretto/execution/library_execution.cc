@@ -47,12 +47,11 @@ LibraryPlan make_library_plan(const Plan& whole, const CollectiveLibrary& librar
 
 LibraryExecution::LibraryExecution(std::shared_ptr<const LibraryPlan> plan,
                                    std::shared_ptr<const Plan> meeting, SharedLibrary& shared,
-                                   const Membership& membership, transport::Endpoint& transport,
-                                   TeamLanes* team)
+                                   const Membership& membership, transport::Endpoint& transport)
     : plan_(std::move(plan)),
       shared_(&shared),
       membership_(&membership),
-      meeting_(std::move(meeting), membership, transport, team) {
+      meeting_(std::move(meeting), membership, transport) {
   if (shared_->library->gives_buffers_back()) return;
   // Empty ones differ as well: Open MPI takes an input at the output's address for one in place.
   input_room_bytes_ = round_up(std::max<std::size_t>(plan_->input_bytes, 1), kCacheLineBytes);

@@ -46,7 +46,7 @@ class LibraryExecution final : public Execution {
   // `meeting`: a plan of signals, which ends when all ranks have begun. `shared` outlives it.
   LibraryExecution(std::shared_ptr<const LibraryPlan> plan, std::shared_ptr<const Plan> meeting,
                    SharedLibrary& shared, const Membership& membership,
-                   transport::Endpoint& transport, TeamLanes* team);
+                   transport::Endpoint& transport);
 
   void start(const Call& call, Turn& turn) override;
   bool advance(Turn& turn) override;

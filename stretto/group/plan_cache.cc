@@ -117,11 +117,11 @@ void PlanCache::shrink() {
 
 std::unique_ptr<execution::Execution> PlanCache::make(const Entry& entry) {
   const Plans& plans = entry.plans;
-  execution::TeamLanes* const team = team_lanes_ ? &*team_lanes_ : nullptr;
   if (plans.library != nullptr) {
     return std::make_unique<execution::LibraryExecution>(plans.library, plans.messages, library_,
-                                                         *membership_, *transport_, team);
+                                                         *membership_, *transport_);
   }
+  execution::TeamLanes* const team = team_lanes_ ? &*team_lanes_ : nullptr;
   return std::make_unique<execution::MessageExecution>(plans.messages, *membership_, *transport_,
                                                        team);
 }

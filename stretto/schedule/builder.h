@@ -83,8 +83,6 @@ class ScheduleBuilder {
   // The raw slots before `count` are shared with the team. Before any raw slot is used. Where all
   // ranks are one team, all raw slots are shared anyway.
   void share_raw(std::int32_t count) { schedule_.raw_slots = schedule_.shared_slots = count; }
-  // What share_raw() is called with at most on any rank.
-  void share_raw_at_most(std::int32_t count) { schedule_.shared_slots_max = count; }
 
   Schedule build() &&;
 

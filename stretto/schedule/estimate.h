@@ -86,8 +86,8 @@ double estimate(const Algorithm& algorithm, const HostSummary& hosts, const Cost
 // O(kinds of hosts) time.
 int chunk_count(const Algorithm& algorithm, const HostSummary& hosts);
 
-// Of an algorithm on the mapped memory of hosts (Access::both), in O(kinds of hosts) time: the
-// shared_slots_max of its schedules, or more where that depends on the root.
+// Of an algorithm on the mapped memory of hosts (Access::both), in O(kinds of hosts) time: how
+// many slots a rank shares at most, or more where that depends on the root.
 int shared_slots(const Algorithm& algorithm, const HostSummary& hosts);
 
 }  // namespace stretto::schedule

@@ -119,7 +119,6 @@ struct Schedule {
   Rank root = 0;  // Of collectives that have one.
   std::int32_t raw_slots = 0;
   std::int32_t shared_slots = 0;  // Of the raw slots those, the first ones, that the team reaches.
-  std::int32_t shared_slots_max = 0;  // The most that any rank of the collective has.
   std::int32_t partial_slots = 0;
   std::vector<Step> steps;
   std::vector<Place> places;

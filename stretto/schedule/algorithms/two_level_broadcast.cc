@@ -196,7 +196,6 @@ void broadcast_by(ScheduleBuilder& schedule, const Shape& shape, bool mapped) {
   const Others others(shape);
   const Route route(others);
   schedule.cut_into(route.chunk_count());
-  if (mapped) schedule.share_raw_at_most(route.chunk_count());
   if (shape.rank == shape.root) {
     if (mapped && others.root_host() >= 0) schedule.share_raw(route.chunk_count());
     return send_from_root(schedule, others, route, mapped);

@@ -1,7 +1,6 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -17,9 +16,7 @@ class OnMappedMemory : public TwoLevel {
  public:
   OnMappedMemory(ScheduleBuilder& schedule, const Shape& shape, const HostLayout& layout,
                  const ChunkAssignment& assignment)
-      : TwoLevel(schedule, shape, layout, assignment) {
-    schedule.share_raw_at_most(assignment.chunk_count());
-  }
+      : TwoLevel(schedule, shape, layout, assignment) {}
 
  protected:
   static Slot stage(int c) { return raw(c, c); }
@@ -120,9 +117,7 @@ class AroundRoot {
   bool is_near(Rank rank) const { return layout_.host_of(rank) == layout_.host_of(host_.front()); }
   const std::vector<Rank>& host() const { return host_; }
   int position_of(Rank rank) const { return layout_.position_of(rank); }
-  // The most ranks of a host: any may be the root's.
   void share(std::int32_t slots) {
-    schedule_.share_raw_at_most(slots);
     if (is_near_ && host_.size() > 1) schedule_.share_raw(slots);
   }
   void meet() {
@@ -235,9 +230,6 @@ void two_level_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) 
   const HostLayout layout(shape);
   const int host = layout.host_of(shape.rank);
   const std::vector<Rank>& members = layout.members(host);
-  std::size_t most = 0;
-  for (int h = 0; h < layout.host_count(); ++h) most = std::max(most, layout.members(h).size());
-  schedule.share_raw_at_most(static_cast<std::int32_t>(most));
   if (members.size() > 1) schedule.share_raw(static_cast<std::int32_t>(members.size()));
   const auto stage = [&](Rank from, Rank to) {
     return raw(layout.position_of(to), parcel(shape, from, to));

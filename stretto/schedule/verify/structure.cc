@@ -25,8 +25,7 @@ Status check_head(const Schedule& schedule, const Schedule& first, std::size_t r
   const bool same = schedule.algorithm == first.algorithm &&
                     schedule.collective == first.collective &&
                     schedule.team.empty() == first.team.empty() && schedule.order == first.order &&
-                    schedule.chunk_count == first.chunk_count && schedule.root == first.root &&
-                    schedule.shared_slots_max == first.shared_slots_max;
+                    schedule.chunk_count == first.chunk_count && schedule.root == first.root;
   if (!same) return refusal("rank {} runs another algorithm than rank 0", rank);
   const bool one_team = schedule.team.size() == rank_count;
   if (one_team && schedule.raw_slots != first.raw_slots) {
