@@ -153,7 +153,7 @@ Check check_load() {
   const std::string seen =
       fmt::format("{:.1f} runnable threads in the last minute, for {} processors", load, online);
   if (load <= static_cast<double>(online)) return {"load", State::ok, seen};
-  return warning("load", seen, "all ranks wait for the slowest: see with top(1) who uses the cores");
+  return warning("load", seen, "all ranks wait for the slowest: top(1) shows who uses the cores");
 }
 
 }  // namespace

@@ -206,14 +206,12 @@ class Communicator final {
   // the communicator. Where no other rank can reach it, it is ordinary memory. Throws OutOfMemory
   // if even a second later it does not fit into what machine and container have left.
   //
-  // With a device, which must be device(): memory there, which the host cannot touch; with the
-  // backend "cuda" (JoinOptions::backend) the devices of the other ranks of this host have mapped
-  // it, with "nccl" this communicator's NCCL knows it, and takes in one operation only such memory
-  // or none, on all ranks. It is freed when all that this process has begun on the device has
-  // ended, for which the host waits. Throws InvalidArgument with another backend, or while a CUDA
-  // graph captures the stream of the calling thread's StreamGuard, or one that the default stream
-  // waits for; memory that is freed then goes later, with other memory. Throws Error with what NCCL
-  // or the device's driver says.
+  // With a device, which must be device(): memory there, which the host cannot touch. With the
+  // backend "cuda" the devices of this host's other ranks have mapped it; with "nccl" this
+  // communicator's NCCL knows it, and takes in one operation only such memory or none, on all
+  // ranks. Freed when what this process has begun there has ended, for which the host waits, or
+  // behind a capture. Throws InvalidArgument with another backend, or while a CUDA graph captures
+  // this thread's stream (StreamGuard) or what the default stream waits for; else Error.
   Memory allocate_bytes(std::size_t bytes, std::optional<int> device = std::nullopt);
   template <class T>
   Buffer<T> allocate(std::size_t count, std::optional<int> device = std::nullopt) {
