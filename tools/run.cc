@@ -140,7 +140,7 @@ void describe(CLI::App& app, CommandLine& line) {
                  "of 127.0.0.1; with several hosts, port 29600 of the first]");
   describe_ends(app, line, duration);
   app.add_flag("--no-prefix", line.no_prefix,
-               "Pass output on as it is, without \"[rank] \" before each line");
+               "Pass output on without \"[rank] \" before each line");
   app.add_flag("--json", line.launch.json,
                "End with a line of JSON about each rank's end, with null for what is not known");
   app.add_flag("--print-job-key", line.print_job_key,

@@ -53,6 +53,18 @@ TEST(Run, PrefixesEveryLineByItsRank) {
             (std::multiset<std::string>{"[0] error", "[1] error", "[2] error"}));
 }
 
+TEST(Run, ShowsProgressThatEndsNoLine) {
+  const TemporaryFolder folder;
+  const std::string go = folder / "go";
+  Tool tool(shell(1, fmt::format("printf '1 of 2\\r'; printf load; until [ -e {} ]; do sleep 0.01; "
+                                 "done; printf 'ed\\n2 of 2\\r'",
+                                 go)));
+  EXPECT_TRUE(tool.output().wait_for("[0] 1 of 2\r[0] load"));
+  write_file(go, "");
+  EXPECT_EQ(tool.status(), 0);
+  EXPECT_EQ(tool.output().finish(), "[0] 1 of 2\r[0] loaded\n[0] 2 of 2\r\n");
+}
+
 TEST(Run, GivesRanksNothingToRead) {
   EXPECT_EQ(run(shell(1, "readlink /proc/self/fd/0")).output, "[0] /dev/null\n");
 }

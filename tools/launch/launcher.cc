@@ -32,7 +32,7 @@ namespace {
 int give_up(const LaunchOptions& options, const Status& why) {
   write_fully(STDERR_FILENO, fmt::format("stretto run: {}\n", why.message()));
   const JobOutcome outcome{.launcher_status = 1};
-  if (options.json) write_own_line(report_json(outcome));
+  if (options.json) write_own_lines(STDOUT_FILENO, report_json(outcome));
   return outcome.exit_status();
 }
 
@@ -475,8 +475,8 @@ int launch(const LaunchOptions& options) {
   relay.finish();
   notices.finish();
   const JobOutcome outcome = job.outcome(status);
-  if (status == 0) write_fully(STDERR_FILENO, report(outcome));
-  if (options.json) write_own_line(report_json(outcome));
+  if (status == 0) write_own_lines(STDERR_FILENO, report(outcome));
+  if (options.json) write_own_lines(STDOUT_FILENO, report_json(outcome));
   if (status == 0 && local != nullptr) local->linger(signals.value(), outcome, job.time_limit());
   return outcome.exit_status();
 }

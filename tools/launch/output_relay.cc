@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/log_sink.h"
+#include "stretto/base/poll.h"
 #include "stretto/base/would_block.h"
 
 namespace stretto::launch {
@@ -26,12 +27,26 @@ namespace {
 constexpr std::size_t kLargestPipe = std::size_t{1} << 20;
 constexpr std::size_t kPiece = 64 * 1024;
 
-// Relays of several hosts write to the same output. Standard error has a mutex of its own where it
-// leads to another file than standard output: there it does not have to wait until that is read.
-std::mutex output_mutex;
-std::mutex errors_mutex;
-// Whether the last line on standard output has not ended. Guarded by output_mutex.
-bool line_open = false;
+// How long a line may be unfinished before it is shown nevertheless.
+constexpr Duration kPatience = std::chrono::milliseconds(200);
+
+constexpr int kNobody = -1;
+
+// Relays of several hosts write to the same one. Standard error has one of its own where it leads
+// to another file than standard output: there it does not have to wait until that is read.
+struct Output {
+  std::mutex mutex;
+  // The pipe whose line stands there unfinished; the mutex guards it.
+  int unfinished = kNobody;
+
+  // With the mutex. Returns what write_fully() does.
+  int write(int target, int source, std::string text) {
+    if (text.empty()) return 0;
+    if (unfinished != kNobody && unfinished != source) text.insert(0, 1, '\n');
+    unfinished = text.back() == '\n' ? kNobody : source;
+    return write_fully(target, text);
+  }
+};
 
 bool are_same_file(int one, int other) {
   struct stat first {};
@@ -40,52 +55,63 @@ bool are_same_file(int one, int other) {
          first.st_dev == second.st_dev && first.st_ino == second.st_ino;
 }
 
-std::mutex& mutex_of(int target) {
+Output& output_of(int target) {
+  static Output output;
+  static Output errors;
   static const bool differ = !are_same_file(STDOUT_FILENO, STDERR_FILENO);
-  return differ && target == STDERR_FILENO ? errors_mutex : output_mutex;
+  return differ && target == STDERR_FILENO ? errors : output;
 }
 
 }  // namespace
 
-void LinePrefixer::add(std::string_view bytes, std::string& output) {
-  while (!bytes.empty()) {
-    const std::size_t end = bytes.find('\n');
-    if (end == std::string_view::npos) {
-      partial_ += bytes;
-      if (partial_.size() >= kLongestLine) finish(output);
-      return;
-    }
-    output.append(prefix_).append(partial_).append(bytes.substr(0, end + 1));
-    partial_.clear();
-    bytes.remove_prefix(end + 1);
-  }
+void LinePrefixer::finish() {
+  const bool has_ended = held_.empty() ? last_taken_ == '\n' : held_.back() == '\n';
+  if (!prefix_.empty() && !has_ended) held_ += '\n';
 }
 
-void LinePrefixer::finish(std::string& output) {
-  if (partial_.empty()) return;
-  output.append(prefix_).append(partial_);
-  // Without prefixes, what comes out is what went in.
-  if (!prefix_.empty()) output.append("\n");
-  partial_.clear();
+bool LinePrefixer::holds_line() const {
+  return held_.size() >= kLongestLine || held_.find_first_of("\r\n") != std::string::npos;
+}
+
+std::string LinePrefixer::take(bool all, bool in_place) {
+  std::string_view text = held_;
+  if (!in_place && last_taken_ != '\n') {
+    // That line has its end already.
+    if (text.starts_with('\n')) text.remove_prefix(1);
+    last_taken_ = '\n';
+  }
+  std::string output;
+  while (!text.empty()) {
+    const std::size_t end = text.find_first_of("\r\n");
+    if (end == std::string_view::npos && !all && text.size() < kLongestLine) break;
+    const std::string_view piece = text.substr(0, std::min(end, text.size() - 1) + 1);
+    // A line feed may belong to the carriage return before it.
+    if (last_taken_ == '\n' || (last_taken_ == '\r' && piece != "\n")) output += prefix_;
+    output += piece;
+    last_taken_ = piece.back();
+    text.remove_prefix(piece.size());
+  }
+  held_.erase(0, held_.size() - text.size());
+  return output;
 }
 
 void MarkedLines::add(std::string_view bytes, std::string& output, std::string& marked) {
-  partial_ += bytes;
-  std::size_t begin = partial_.find(marker_);
+  held_ += bytes;
+  std::size_t begin = held_.find(marker_);
   while (begin != std::string::npos) {
-    const std::size_t end = partial_.find('\n', begin);
+    output.append(held_, 0, begin);
+    held_.erase(0, begin);
+    const std::size_t end = held_.find('\n');
     if (end == std::string::npos) return;
-    output.append(partial_, 0, begin);
-    begin += marker_.size();
-    marked.append(partial_, begin, end + 1 - begin);
-    partial_.erase(0, end + 1);
-    begin = partial_.find(marker_);
+    marked.append(held_, marker_.size(), end + 1 - marker_.size());
+    held_.erase(0, end + 1);
+    begin = held_.find(marker_);
   }
   // The last bytes may be the beginning of a marker.
-  const bool too_long = partial_.size() >= LinePrefixer::kLongestLine + marker_.size();
-  const std::size_t known = too_long ? partial_.size() - marker_.size() : partial_.rfind('\n') + 1;
-  output.append(partial_, 0, known);
-  partial_.erase(0, known);
+  std::size_t kept = std::min(held_.size(), marker_.size() - 1);
+  while (!held_.ends_with(std::string_view(marker_).substr(0, kept))) --kept;
+  output.append(held_, 0, held_.size() - kept);
+  held_.erase(0, held_.size() - kept);
 }
 
 std::string rank_prefix(int rank, bool coloured) {
@@ -111,6 +137,13 @@ void OutputRelay::add_marked(FileDescriptor source, int target, std::string mark
        .lines = LinePrefixer({}),
        .marked_lines = MarkedLines(std::move(marker)),
        .marked = std::move(marked)});
+}
+
+void OutputRelay::add_marking(FileDescriptor source, int target, std::string marker) {
+  add({.source = std::move(source),
+       .target = target,
+       .lines = LinePrefixer(std::move(marker)),
+       .is_marking = true});
 }
 
 void OutputRelay::add(Pipe pipe) {
@@ -168,11 +201,22 @@ void OutputRelay::run(int stop) {
     // A negative number is skipped by poll(): a pipe that has ended.
     std::vector<pollfd> entries{
         {stop, POLLIN, 0}, {wake_.get(), POLLIN, 0}, {writer_.get(), POLLIN, 0}};
-    for (const Pipe& pipe : pipes_) entries.push_back({pipe.source.get(), POLLIN, 0});
-    if (::poll(entries.data(), entries.size(), -1) < 0) continue;
+    TimePoint due = TimePoint::max();
+    for (const Pipe& pipe : pipes_) {
+      entries.push_back({pipe.source.get(), POLLIN, 0});
+      due = std::min(due, pipe.due);
+    }
+    const int wait_ms = poll_milliseconds(Deadline(due).remaining());
+    if (::poll(entries.data(), entries.size(), wait_ms) < 0) continue;
+    // What comes while others are written may be the rest of a line.
+    const TimePoint now = Clock::now();
     if (entries[0].revents != 0) return;
     for (std::size_t i = 0; i < pipes_.size(); ++i) {
-      if (entries[i + 3].revents != 0) copy(pipes_[i]);
+      if (entries[i + 3].revents != 0) {
+        copy(pipes_[i]);
+      } else if (now >= pipes_[i].due) {
+        pass_on_unfinished(pipes_[i]);
+      }
     }
     if (entries[1].revents != 0) {
       take_added();
@@ -192,17 +236,18 @@ bool OutputRelay::copy(Pipe& pipe) {
     close(pipe);
     return false;
   }
-  std::string output;
   const std::string_view text(bytes.data(), static_cast<std::size_t>(count));
   if (pipe.marked_lines) {
+    std::string output;
     std::string marked;
     pipe.marked_lines->add(text, output, marked);
     // Its reader may have ended.
     write_fully(pipe.marked.get(), marked);
+    pipe.lines.add(output);
   } else {
-    pipe.lines.add(text, output);
+    pipe.lines.add(text);
   }
-  write(pipe.target, output);
+  pass_on(pipe, false);
   return true;
 }
 
@@ -215,25 +260,46 @@ void OutputRelay::drain(Pipe& pipe) {
 }
 
 void OutputRelay::close(Pipe& pipe) {
-  std::string output;
-  pipe.lines.finish(output);
-  if (pipe.marked_lines) pipe.marked_lines->finish(output);
-  write(pipe.target, output);
+  if (pipe.marked_lines) pipe.lines.add(pipe.marked_lines->finish());
+  pipe.lines.finish();
+  pass_on(pipe, true);
   pipe.source.reset();
   pipe.marked.reset();
 }
 
-void OutputRelay::write(int target, std::string_view text) {
+void OutputRelay::pass_on(Pipe& pipe, bool all) {
   // Marked lines do not have to wait for a mutex if nothing else has come with them.
-  if (text.empty()) return;
-  is_writing_ = true;
-  int error_number = 0;
-  {
-    const std::lock_guard lock(mutex_of(target));
-    if (target == STDOUT_FILENO) line_open = text.back() != '\n';
-    error_number = write_fully(target, text);
+  if (all ? !pipe.lines.holds_nothing() : pipe.lines.holds_line()) {
+    is_writing_ = true;
+    int error_number = 0;
+    {
+      Output& output = output_of(pipe.target);
+      const std::lock_guard lock(output.mutex);
+      const int source = pipe.source.get();
+      std::string text = pipe.lines.take(all, pipe.is_marking || output.unfinished == source);
+      error_number = pipe.is_marking ? write_fully(pipe.target, text)
+                                     : output.write(pipe.target, source, std::move(text));
+    }
+    is_writing_ = false;
+    note_loss(error_number);
+    pipe.due = TimePoint::max();
   }
-  is_writing_ = false;
+  if (pipe.lines.holds_nothing() || pipe.is_marking) return;
+  if (pipe.due == TimePoint::max()) pipe.due = Clock::now() + kPatience;
+}
+
+void OutputRelay::pass_on_unfinished(Pipe& pipe) {
+  bool has_place = false;
+  {
+    Output& output = output_of(pipe.target);
+    const std::unique_lock lock(output.mutex, std::try_to_lock);
+    has_place = lock && (output.unfinished == kNobody || output.unfinished == pipe.source.get());
+  }
+  pipe.due = Clock::now() + kPatience;
+  if (has_place) pass_on(pipe, true);
+}
+
+void OutputRelay::note_loss(int error_number) {
   if (error_number == 0 || error_number == EPIPE || std::exchange(said_what_is_lost_, true)) return;
   const Status status = system_status("some of the ranks' output is lost", error_number);
   say(fmt::format("stretto run: {}\n", status.message()));
@@ -245,13 +311,16 @@ void OutputRelay::write_said() {
     const std::lock_guard lock(mutex_);
     said.swap(said_);
   }
-  write(STDERR_FILENO, said);
+  is_writing_ = true;
+  write_own_lines(STDERR_FILENO, std::move(said));
+  is_writing_ = false;
 }
 
-void write_own_line(std::string_view line) {
-  const std::lock_guard lock(output_mutex);
-  if (line_open) write_fully(STDOUT_FILENO, "\n");
-  write_fully(STDOUT_FILENO, line);
+void write_own_lines(int target, std::string lines) {
+  if (lines.empty()) return;
+  Output& output = output_of(target);
+  const std::lock_guard lock(output.mutex);
+  output.write(target, kNobody, std::move(lines));
 }
 
 int write_fully(int fd, std::string_view text) {

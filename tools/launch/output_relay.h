@@ -11,44 +11,54 @@
 #include <utility>
 #include <vector>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/file_descriptor.h"
 #include "stretto/base/status.h"
 #include "stretto/base/thread.h"
 
 namespace stretto::launch {
 
-// Cuts a pipe into lines and puts a prefix before each. A line of more than kLongestLine bytes is
-// passed on in pieces. With an empty prefix nothing is added, no line end either: then it only
-// keeps the lines of several ranks apart.
+// Cuts what a pipe brings into lines and puts a prefix before each; a carriage return ends one,
+// too, as that of a progress bar. What has not ended yet is held until it has, is longer than
+// kLongestLine, or is asked for: then it is continued without a second prefix. With an empty prefix
+// every byte stays as it is.
 class LinePrefixer {
  public:
   static constexpr std::size_t kLongestLine = 64 * 1024;
 
   explicit LinePrefixer(std::string prefix) : prefix_(std::move(prefix)) {}
 
-  // Appends to `output` every line that `bytes` completes.
-  void add(std::string_view bytes, std::string& output);
-  // The last line, if the pipe has ended without a line end, which it gets if it has a prefix.
-  void finish(std::string& output);
+  void add(std::string_view bytes) { held_ += bytes; }
+  // After the last byte: a line with a prefix gets the end that it lacks.
+  void finish();
+  bool holds_nothing() const { return held_.empty(); }
+  // Whether it holds a line that goes on without being asked for.
+  bool holds_line() const;
+  // What goes on now: lines, or all of it. `in_place` says that what was taken last still stands at
+  // the end of the output; otherwise somebody else has ended that line if it had no end.
+  std::string take(bool all, bool in_place);
 
  private:
   std::string prefix_;
-  std::string partial_;
+  std::string held_;
+  char last_taken_ = '\n';
 };
 
-// Takes the lines that begin with `marker` out of a pipe; what else a marker follows on the same
-// line goes on. Text is kept until its line ends, unless that is longer than LinePrefixer's.
+// Takes out of a pipe what stands between a `marker` and the end of its line. What else there is on
+// that line goes on.
 class MarkedLines {
  public:
+  // Text that ends like the beginning of the marker is held until more comes: its first character
+  // is to be one that texts do not contain.
   explicit MarkedLines(std::string marker) : marker_(std::move(marker)) {}
 
   // Appends to `marked` what follows the markers, line by line, and to `output` the rest.
   void add(std::string_view bytes, std::string& output, std::string& marked);
-  void finish(std::string& output) { output += std::exchange(partial_, {}); }
+  std::string finish() { return std::exchange(held_, {}); }
 
  private:
   std::string marker_;
-  std::string partial_;
+  std::string held_;
 };
 
 // "[3] ", in the rank's colour if `coloured`.
@@ -59,9 +69,10 @@ std::string rank_prefix(int rank, bool coloured);
 bool wants_colour(int fd);
 
 // Copies what ranks write to this process's own output, line by line, on a thread of its own: a
-// terminal that stands still must not keep the launcher from its duties. What this process itself
-// has to say meanwhile goes between these lines. When the reader of the output has gone, the ranks'
-// output is thrown away and the ranks go on.
+// terminal that stands still must not keep the launcher from its duties. A line that has not ended
+// after a moment is shown, unless one of another pipe stands unfinished in the same output; it is
+// ended there as soon as another pipe, or this process itself, has a line. When the reader of the
+// output has gone, the ranks' output is thrown away and the ranks go on.
 class OutputRelay {
  public:
   OutputRelay() = default;
@@ -74,6 +85,9 @@ class OutputRelay {
   void add(FileDescriptor source, int target, std::string prefix);
   // The same for a pipe with marked lines: they go to `marked`, which ends with the pipe.
   void add_marked(FileDescriptor source, int target, std::string marker, FileDescriptor marked);
+  // The opposite: the other end of `target` takes these lines out of it by their marker. They end
+  // no line there, and nobody has to see them before they have ended.
+  void add_marking(FileDescriptor source, int target, std::string marker);
   // `writer` may be a descriptor that becomes readable when the process that writes has ended (a
   // pidfd): then the pipes end with what they hold, whoever else could still write to them.
   Status start(FileDescriptor writer = {});
@@ -97,6 +111,8 @@ class OutputRelay {
     LinePrefixer lines;
     std::optional<MarkedLines> marked_lines = std::nullopt;
     FileDescriptor marked = {};
+    bool is_marking = false;
+    TimePoint due = TimePoint::max();  // When an unfinished line goes on.
   };
 
   void run(int stop);
@@ -108,7 +124,10 @@ class OutputRelay {
   bool copy(Pipe& pipe);
   void drain(Pipe& pipe);
   void close(Pipe& pipe);
-  void write(int target, std::string_view text);
+  // Lines, or all that it holds.
+  void pass_on(Pipe& pipe, bool all);
+  void pass_on_unfinished(Pipe& pipe);
+  void note_loss(int error_number);
   void write_said();
 
   std::mutex mutex_;
@@ -123,9 +142,9 @@ class OutputRelay {
   StoppableThread thread_;
 };
 
-// Writes a line, with its end, to standard output. It is a line of its own even where what relays
-// have written there ends within a line.
-void write_own_line(std::string_view line);
+// Writes lines of this process, with their ends, to standard output or standard error. They are
+// lines of their own even where what relays have written there ends within a line.
+void write_own_lines(int target, std::string lines);
 
 // Writes all of it, however slowly it is read. Returns 0, or the errno for which it gave up: EPIPE
 // when the reader has gone.

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <thread>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -183,12 +184,16 @@ TEST(Report, JsonTellsWhatIsKnownOfRanksThatNobodyHasSeenEnd) {
   }
 }
 
+// What has come of the pieces when the last one has, and what the pipe's end adds to it.
 std::string prefixed(std::initializer_list<std::string_view> pieces) {
   LinePrefixer lines("[3] ");
   std::string output;
-  for (std::string_view piece : pieces) lines.add(piece, output);
-  lines.finish(output);
-  return output;
+  for (std::string_view piece : pieces) {
+    lines.add(piece);
+    output += lines.take(false, true);
+  }
+  lines.finish();
+  return output + "|" + lines.take(true, true);
 }
 
 struct Pipe {
@@ -213,35 +218,68 @@ std::string read_all(int fd) {
 }
 
 TEST(LinePrefixer, PutsAPrefixBeforeEachLineHoweverTheBytesCome) {
-  EXPECT_EQ(prefixed({}), "");
-  EXPECT_EQ(prefixed({"one\ntwo\n"}), "[3] one\n[3] two\n");
-  EXPECT_EQ(prefixed({"o", "ne", "\n", "\ntw", "o\n"}), "[3] one\n[3] \n[3] two\n");
+  EXPECT_EQ(prefixed({}), "|");
+  EXPECT_EQ(prefixed({"one\ntwo\n"}), "[3] one\n[3] two\n|");
+  EXPECT_EQ(prefixed({"o", "ne", "\n", "\ntw", "o\n"}), "[3] one\n[3] \n[3] two\n|");
 }
 
 TEST(LinePrefixer, KeepsTheLastLineWithoutALineEnd) {
-  EXPECT_EQ(prefixed({"one\nlast wor", "ds"}), "[3] one\n[3] last words\n");
+  EXPECT_EQ(prefixed({"one\nlast wor", "ds"}), "[3] one\n|[3] last words\n");
+}
+
+TEST(LinePrefixer, ACarriageReturnEndsALine) {
+  EXPECT_EQ(prefixed({"1 of 2\r2 of 2", "\r", "done\n"}), "[3] 1 of 2\r[3] 2 of 2\r[3] done\n|");
+  EXPECT_EQ(prefixed({"1 of 2\r"}), "[3] 1 of 2\r|\n");
+  EXPECT_EQ(prefixed({"one\r\ntwo\r", "\n"}), "[3] one\r\n[3] two\r\n|");
 }
 
 TEST(LinePrefixer, HoldsNoMoreThanALongestLine) {
+  EXPECT_EQ(prefixed({std::string(LinePrefixer::kLongestLine - 1, 'x')}).find('|'), 0u);
+  const std::string most(LinePrefixer::kLongestLine, 'x');
+  EXPECT_EQ(prefixed({most, "y\n"}), "[3] " + most + "y\n|");
+}
+
+TEST(LinePrefixer, RepeatsThePrefixOnlyWhereOthersHaveEndedTheLine) {
   LinePrefixer lines("[3] ");
-  std::string output;
-  lines.add(std::string(LinePrefixer::kLongestLine - 1, 'x'), output);
-  EXPECT_EQ(output, "");
-  lines.add("x", output);
-  EXPECT_EQ(output, "[3] " + std::string(LinePrefixer::kLongestLine, 'x') + "\n");
+  const auto all = [&](std::string_view bytes, bool in_place) {
+    lines.add(bytes);
+    return lines.take(true, in_place);
+  };
+  EXPECT_EQ(all("load", false), "[3] load");
+  EXPECT_EQ(all("ed ", true), "ed ");
+  EXPECT_EQ(all("all\nand", false), "[3] all\n[3] and");
+  EXPECT_EQ(all("\n", false), "") << "the line has its end";
+  EXPECT_EQ(all("1 of 2\r", false), "[3] 1 of 2\r");
+  lines.finish();
+  EXPECT_EQ(all("", false), "");
 }
 
 TEST(LinePrefixer, ChangesNoByteWithoutAPrefix) {
   std::string bytes(3 * LinePrefixer::kLongestLine + 5, 'x');
   bytes[7] = '\0';
   bytes[100] = '\n';
+  bytes[200] = '\r';
   LinePrefixer lines("");
   std::string output;
   for (std::size_t at = 0; at < bytes.size(); at += 1000) {
-    lines.add(std::string_view(bytes).substr(at, 1000), output);
+    lines.add(std::string_view(bytes).substr(at, 1000));
+    output += lines.take(false, true);
   }
-  lines.finish(output);
-  EXPECT_TRUE(output == bytes);
+  lines.finish();
+  EXPECT_TRUE(output + lines.take(true, true) == bytes);
+}
+
+TEST(MarkedLines, AreTakenOutOfTheLinesOfOthers) {
+  MarkedLines lines("\x1emark ");
+  std::string output;
+  std::string marked;
+  lines.add("loading", output, marked);
+  EXPECT_EQ(output, "loading");
+  for (const char* piece : {" \x1em", "ark one\n", "done\n\x1emark ", "two", "\n\x1em", "ore"}) {
+    lines.add(piece, output, marked);
+  }
+  EXPECT_EQ(output + lines.finish(), "loading done\n\x1emore");
+  EXPECT_EQ(marked, "one\ntwo\n");
 }
 
 TEST(OutputRelay, SaysOnceThatOutputCannotBeWritten) {
@@ -256,6 +294,73 @@ TEST(OutputRelay, SaysOnceThatOutputCannotBeWritten) {
   relay.finish();
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
             "stretto run: some of the ranks' output is lost: No space left on device\n");
+}
+
+// A terminal, and two ranks that write to it.
+class Terminal : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const int rank : {0, 1}) {
+      Pipe pipe = make_pipe();
+      ::fcntl(pipe.reading.get(), F_SETFL, O_NONBLOCK);
+      relay_.add(std::move(pipe.reading), terminal_.writing.get(), rank_prefix(rank, false));
+      ranks_.push_back(std::move(pipe.writing));
+    }
+    ASSERT_TRUE(relay_.start().ok());
+  }
+
+  void write(std::size_t rank, std::string_view text) { write_fully(ranks_[rank].get(), text); }
+  // Waits for so much.
+  void expect(const std::string& text) {
+    std::string shown(text.size(), '\0');
+    for (std::size_t at = 0; at < text.size();) {
+      const ssize_t count = ::read(terminal_.reading.get(), &shown[at], text.size() - at);
+      ASSERT_GT(count, 0);
+      at += static_cast<std::size_t>(count);
+    }
+    EXPECT_EQ(shown, text);
+  }
+  void expect_at_end(const std::string& text) {
+    relay_.finish();
+    terminal_.writing.reset();
+    EXPECT_EQ(read_all(terminal_.reading.get()), text);
+  }
+
+  Pipe terminal_ = make_pipe();
+  OutputRelay relay_;
+  std::vector<FileDescriptor> ranks_;
+};
+
+TEST_F(Terminal, ShowsAnUnfinishedLineThatIsContinued) {
+  write(0, "load");
+  expect("[0] load");
+  write(0, "ed\n");
+  expect("ed\n");
+  expect_at_end("");
+}
+
+TEST_F(Terminal, ALineOfAnotherRankEndsOneThatIsUnfinished) {
+  write(0, "load");
+  expect("[0] load");
+  write(1, "one\n");
+  expect("\n[1] one\n");
+  write(0, "ed\n1 of 2\r");
+  expect("[0] ed\n[0] 1 of 2\r");
+  write(1, "1 of 2\r");
+  expect("\n[1] 1 of 2\r");
+  write(1, "2 of 2\r");
+  expect("[1] 2 of 2\r");
+  expect_at_end("\n");
+}
+
+TEST_F(Terminal, OneUnfinishedLineDoesNotEndAnother) {
+  write(0, "load");
+  expect("[0] load");
+  write(1, "wait");
+  std::this_thread::sleep_for(milliseconds(300));
+  write(0, "ed\n");
+  expect("ed\n[1] wait");
+  expect_at_end("\n");
 }
 
 TEST(OutputRelay, TakesPipesWhileItRuns) {

@@ -54,7 +54,8 @@ std::string RemoteHost::name() const {
 
 Status RemoteHost::start() {
   STRETTO_ASSIGN_OR_RETURN(const bootstrap::JobKey random, bootstrap::JobKey::generate());
-  marker_ = "stretto-" + random.hexadecimal().substr(0, 32) + " ";
+  // No text that is waiting for its end is taken for the beginning of this.
+  marker_ = "\x1estretto-" + random.hexadecimal().substr(0, 32) + " ";
   STRETTO_ASSIGN_OR_RETURN(const std::string program, own_program());
   STRETTO_ASSIGN_OR_RETURN(FileDescriptor orders, make_orders());
   STRETTO_ASSIGN_OR_RETURN(Pipe events, make_pipe());
