@@ -38,7 +38,7 @@ struct BenchOptions {
   bool explain = false;
   bool compression = false;
   // Set by the process that starts the ranks, for rank 0: terminals that it writes to by itself,
-  // because what goes through the launcher arrives by whole lines.
+  // because its own output and errors are pipes, whose order the launcher does not know.
   std::string table_terminal = {};
   std::string progress_terminal = {};
 };

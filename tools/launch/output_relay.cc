@@ -85,11 +85,14 @@ std::string LinePrefixer::take(bool all, bool in_place) {
     const std::size_t end = text.find_first_of("\r\n");
     if (end == std::string_view::npos && !all && text.size() < kLongestLine) break;
     const std::string_view piece = text.substr(0, std::min(end, text.size() - 1) + 1);
+    text.remove_prefix(piece.size());
+    const bool begins_line = last_taken_ == '\n' || last_taken_ == '\r';
+    // Some bars begin with a carriage return. Alone it would show nothing but a prefix.
+    if (begins_line && piece == "\r" && !prefix_.empty()) continue;
     // A line feed may belong to the carriage return before it.
-    if (last_taken_ == '\n' || (last_taken_ == '\r' && piece != "\n")) output += prefix_;
+    if (begins_line && (last_taken_ == '\n' || piece != "\n")) output += prefix_;
     output += piece;
     last_taken_ = piece.back();
-    text.remove_prefix(piece.size());
   }
   held_.erase(0, held_.size() - text.size());
   return output;

@@ -230,6 +230,7 @@ TEST(LinePrefixer, KeepsTheLastLineWithoutALineEnd) {
 TEST(LinePrefixer, ACarriageReturnEndsALine) {
   EXPECT_EQ(prefixed({"1 of 2\r2 of 2", "\r", "done\n"}), "[3] 1 of 2\r[3] 2 of 2\r[3] done\n|");
   EXPECT_EQ(prefixed({"1 of 2\r"}), "[3] 1 of 2\r|\n");
+  EXPECT_EQ(prefixed({"\r1 of 2", "\r", "\r2 of 2"}), "[3] 1 of 2\r|[3] 2 of 2\n");
   EXPECT_EQ(prefixed({"one\r\ntwo\r", "\n"}), "[3] one\r\n[3] two\r\n|");
 }
 
@@ -351,6 +352,19 @@ TEST_F(Terminal, ALineOfAnotherRankEndsOneThatIsUnfinished) {
   write(1, "2 of 2\r");
   expect("[1] 2 of 2\r");
   expect_at_end("\n");
+}
+
+TEST_F(Terminal, AMarkedLineEndsNone) {
+  Pipe events = make_pipe();
+  ::fcntl(events.reading.get(), F_SETFL, O_NONBLOCK);
+  relay_.add_marking(std::move(events.reading), terminal_.writing.get(), "\x1emark ");
+  write(0, "load");
+  expect("[0] load");
+  write_fully(events.writing.get(), "one\n");
+  expect("\x1emark one\n");
+  write(0, "ed\n");
+  expect("ed\n");
+  expect_at_end("");
 }
 
 TEST_F(Terminal, OneUnfinishedLineDoesNotEndAnother) {
