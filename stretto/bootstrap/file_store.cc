@@ -17,6 +17,7 @@
 #include "stretto/base/file_size_signal.h"
 #include "stretto/base/mutex.h"
 #include "stretto/base/owner_process.h"
+#include "stretto/base/take_word.h"
 #include "stretto/bootstrap/file_log.h"
 #include "stretto/bootstrap/store_contents.h"
 
@@ -141,14 +142,6 @@ class FileWatch : public StoreWatch {
   const std::int64_t own_will_;
 };
 
-// Takes the bytes before the next line feed off the text.
-std::string take_line(std::string& text) {
-  const std::size_t end = std::min(text.find('\n'), text.size());
-  std::string line = text.substr(0, end);
-  text.erase(0, end + 1);
-  return line;
-}
-
 Result<std::unique_ptr<StoreWatch>> FileStore::watch(const std::string& key, const Will& will,
                                                      const WaitLimit& limit) {
   STRETTO_ASSIGN_OR_RETURN(const std::int64_t number, add(kWillCount, 1, limit));
@@ -178,9 +171,11 @@ Status FileStore::execute_wills() {
   for (std::int64_t number = 1; number <= last; ++number) {
     const std::string* left = contents_.find(will_key(number));
     if (left == nullptr || living_.contains(number)) continue;
-    std::string value = *left;
-    const std::string key = take_line(value);
-    if (contents_.find(take_line(value)) != nullptr || contents_.find(key) != nullptr) continue;
+    const std::string text = *left;
+    std::string_view value = text;
+    const std::string_view key = take_word(value, '\n');
+    const std::string_view revoked_by = take_word(value, '\n');
+    if (contents_.find(revoked_by) != nullptr || contents_.find(key) != nullptr) continue;
     // Last, for on a server's file system it takes a while, in which the whole file is locked.
     if (lock_byte(fd_.get(), kWillLocks + number, F_WRLCK, F_OFD_GETLK) != F_UNLCK) continue;
     const StoreRequest set{.operation = StoreOperation::set, .key = key, .value = value};

@@ -9,6 +9,7 @@
 
 #include "stretto/base/parse_number.h"
 #include "stretto/base/printable.h"
+#include "stretto/base/take_word.h"
 
 namespace stretto::bootstrap {
 namespace {
@@ -16,12 +17,6 @@ namespace {
 constexpr std::size_t kTextBytesMax = 2048;
 constexpr std::array kTold = {StatusCode::refused, StatusCode::mismatch, StatusCode::peer_lost,
                               StatusCode::timeout};
-
-std::string_view take_line(std::string_view& text) {
-  const std::string_view line = text.substr(0, text.find('\n'));
-  text.remove_prefix(std::min(text.size(), line.size() + 1));
-  return line;
-}
 
 }  // namespace
 
@@ -33,12 +28,12 @@ std::string encode_join_failure(const Status& failure) {
 }
 
 Status decode_join_failure(std::string_view text) {
-  const std::string_view code_name = take_line(text);
+  const std::string_view code_name = take_word(text, '\n');
   StatusCode code = StatusCode::aborted;
   for (const StatusCode told : kTold) {
     if (name(told) == code_name) code = told;
   }
-  const int rank = parse_number<int>(take_line(text)).value_or(-1);
+  const int rank = parse_number<int>(take_word(text, '\n')).value_or(-1);
   return {code, printable(std::string(text.substr(0, kTextBytesMax))),
           rank < 0 ? std::nullopt : std::optional<Rank>(rank)};
 }

@@ -15,6 +15,7 @@
 #include "stretto/base/host_name.h"
 #include "stretto/base/parse_number.h"
 #include "stretto/base/printable.h"
+#include "stretto/base/take_word.h"
 #include "stretto/bootstrap/prefix_store.h"
 
 namespace stretto::job {
@@ -70,14 +71,6 @@ bool contains(const Numbers& numbers, std::int64_t number) {
 // "2 1 node04 pid 8812".
 std::string card_of(int since, int launcher_rank) {
   return fmt::format("{} {} {} pid {}", since, launcher_rank, host_name(), ::getpid());
-}
-
-// Takes the text up to the next `end`, and that letter, off the text. Returns it without the
-// letter.
-std::string_view take_word(std::string_view& text, char end) {
-  const std::string_view word = text.substr(0, text.find(end));
-  text.remove_prefix(std::min(text.size(), word.size() + 1));
-  return word;
 }
 
 // The rank of this process; -1: it is none of the members.
