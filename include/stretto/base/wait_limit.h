@@ -14,7 +14,7 @@ namespace stretto {
 
 // What ends a blocking call that does not get what it waits for: a deadline, and where the caller
 // has one, a reason why waiting on is pointless. Who waits sleeps for no longer than nap(), then
-// calls look().
+// calls look(), and holds no lock meanwhile: look() may use what is waited for.
 class WaitLimit {
  public:
   // Its failure ends the wait. Called by the waiting thread, some twenty times a second.

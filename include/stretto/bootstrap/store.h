@@ -98,7 +98,10 @@ class Store {
   virtual std::string server() const { return {}; }
 
   // What an implementation does: one request, whose limits have been checked. Users call the
-  // functions above, which say in a failure what was asked for and where.
+  // functions above, which say in a failure what was asked for and where. `get` and `wait` wait
+  // until the key is there. Who waits calls limit.look() as WaitLimit says, and returns its
+  // failure; look() may call answer() of this store on the same thread, so no lock may be held
+  // then.
   virtual Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) = 0;
 
  private:

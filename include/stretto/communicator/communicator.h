@@ -52,7 +52,7 @@ struct CollectiveCall;
 // of submission. Wrong arguments throw InvalidArgument before anything is sent. Once an operation
 // has failed because of a peer, the communicator has failed: every later call repeats the first
 // failure. Failures name ranks by their numbers in the job, in Status::rank() too, whatever the
-// group; wrong arguments are told in the group's own numbers, in which they are given.
+// group; wrong arguments and differing lists of new_group() are told in the group's own numbers.
 //
 // Buffers: a View, or a vector, array, span or registered Buffer of a type that has a dtype
 // (base/dtype.h). Input and output have the same dtype. An input is not changed unless it is the

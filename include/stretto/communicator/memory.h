@@ -9,8 +9,8 @@
 
 namespace stretto {
 
-// Registered bytes (see Communicator::allocate_bytes). Move-only; frees when destroyed, which must
-// not happen while an operation uses it.
+// Registered bytes (see Communicator::allocate_bytes), which copies share. Freed with the last of
+// them, which must not happen while an operation uses them.
 class Memory {
  public:
   Memory() = default;

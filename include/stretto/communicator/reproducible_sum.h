@@ -42,7 +42,7 @@ class ReproducibleSum {
   // The sum of what all ranks have added since the last one, times `factor`; valid until the next
   // call of this object. Collective, blocks. Throws what collectives throw, and Mismatch if ranks
   // have other numbers of elements or other factors; then the sum is lost, and so are this object
-  // and, unless lengths and factors differ only, the communicator.
+  // and, unless only the factors differ, or lengths whose shares are as long, the communicator.
   std::span<const float> reduce(double factor = 1);
 
  private:

@@ -123,8 +123,8 @@ class [[nodiscard]] Work {
   // Which of its communicator's collectives it is, counted from 1, as messages count them: "#7".
   // After 4,026,531,839 comes 1 again. 0: none.
   std::uint32_t number() const;
-  // From the submission to the end; zero if it ended while it was being submitted. Nothing while it
-  // has not ended.
+  // From the submission to the end; zero if it ended while it was being submitted. Nothing before
+  // done(), wait() or status() has seen the end.
   std::optional<Duration> duration() const;
 
  private:
