@@ -23,16 +23,18 @@ bool are_sides(const std::vector<Place>& left, const std::vector<Place>& right) 
 void TwoLevel::reduce_subtrees() {
   for (const int c : own_handled()) {
     if (!assignment_.is_owned_elsewhere(host_, c)) continue;
-    auto& arrived = arrived_[static_cast<std::size_t>(c)];
-    arrived.resize(alone_.size());
-    for (const Subtree& subtree : subtrees_on(host_)) {
+    const std::vector<Subtree>& subtrees = subtrees_on(host_);
+    arrived_[static_cast<std::size_t>(c)].resize(is_owned_here(c) ? alone_.size()
+                                                                  : subtrees.size());
+    for (std::size_t i = 0; i < subtrees.size(); ++i) {
+      const Subtree& subtree = subtrees[i];
       if (subtree.single()) continue;
       const auto first =
           inputs_[static_cast<std::size_t>(c)].begin() + layout_.position_of(subtree.begin);
       const Slot sum = schedule_.unused_partial(c);
       schedule_.reduce(std::vector<Place>(first, first + (subtree.end - subtree.begin)),
                        {own(sum)});
-      arrived[static_cast<std::size_t>(subtree.begin)] = own(sum);
+      sum_of(c, i) = own(sum);
     }
   }
 }
@@ -53,12 +55,12 @@ void TwoLevel::send_subtrees(int c, int to_host) {
   const bool handles = assignment_.handler(host_, c) == self_;
   if (!handles && !is_alone(self_)) return;
   const Rank owner = assignment_.handler(to_host, c);
-  for (const Subtree& subtree : subtrees_on(host_)) {
-    const auto begin = static_cast<std::size_t>(subtree.begin);
-    if (subtree.single()) {
-      if (self_ == subtree.begin) schedule_.send(input(c), owner);
+  const std::vector<Subtree>& subtrees = subtrees_on(host_);
+  for (std::size_t i = 0; i < subtrees.size(); ++i) {
+    if (subtrees[i].single()) {
+      if (self_ == subtrees[i].begin) schedule_.send(input(c), owner);
     } else if (handles) {
-      schedule_.send(arrived_[static_cast<std::size_t>(c)][begin].slot, owner);
+      schedule_.send(sum_of(c, i).slot, owner);
     }
   }
 }

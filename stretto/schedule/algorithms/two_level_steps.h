@@ -181,6 +181,11 @@ class TwoLevel {
   std::vector<Place> operands(int c, int begin, int end);
   Place combined(int c, const std::vector<Place>& values);
   void spread_to_handlers(Buffer source);
+  // Where the sum of one of this host's subtrees is.
+  Place& sum_of(int c, std::size_t subtree) {
+    const auto first = static_cast<std::size_t>(subtrees_on(host_)[subtree].begin);
+    return arrived_[static_cast<std::size_t>(c)][is_owned_here(c) ? first : subtree];
+  }
 
  protected:
   ScheduleBuilder& schedule_;
@@ -197,8 +202,9 @@ class TwoLevel {
   std::vector<std::vector<int>> owned_;         // Per host, chunks with an owner there.
   std::vector<std::vector<int>> handled_;       // Per member of this host, chunks that it handles.
   std::vector<std::vector<Place>> inputs_;      // Per chunk, by position of the member.
-  // Per chunk that this rank handles, by the first rank of a subtree: what owners have got of other
-  // hosts, and, where the chunk is owned on others, the sums of this one's subtrees.
+  // Per chunk that this rank owns, by the first rank of a subtree: what it has got of other hosts,
+  // and, where others own it as well, the sums of this one's subtrees. Of what this rank only
+  // handles, those sums, by the number of the subtree: most chunks that a rank handles are such.
   std::vector<std::vector<Place>> arrived_;
 };
 
