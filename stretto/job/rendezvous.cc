@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <thread>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "stretto/base/parse_number.h"
 #include "stretto/base/printable.h"
 #include "stretto/bootstrap/file_store.h"
+#include "stretto/bootstrap/join_failure.h"
 #include "stretto/bootstrap/own_address.h"
 #include "stretto/bootstrap/prefix_store.h"
 #include "stretto/bootstrap/socket.h"
@@ -23,6 +25,10 @@
 
 namespace stretto::job {
 namespace {
+
+// For how long the round after one that has failed is waited for: about what a program of PyTorch's
+// takes to start.
+constexpr std::chrono::seconds kNextRound(10);
 
 // Makes a folder that only this user can enter, or finds that it is one: its parent may be
 // anybody's.
@@ -143,8 +149,10 @@ Status Rendezvous::open_file(Deadline deadline) {
 // tells its number, and ends the round before, unless all have joined there. The others follow the
 // newest number. Whose place is taken there, by its predecessor or by itself, waits for the next.
 //
-// Nobody goes by what others have left in a round until rank 0 has seen all places taken: in a
-// round of the dead that a newcomer can enter at all, its own was free, so nothing comes of it.
+// Nobody goes by what others have told in a round until rank 0 has seen all places taken: in a
+// round of the dead that a newcomer can enter at all, its own was free, so nothing comes of it. A
+// round that has failed is not entered: the failure may be of the dead, so for a while the next one
+// is waited for.
 
 // The keys: "rounds", how many there have been; "round/0", the number of the newest; "arrived/R",
 // so that who waits for a round can say who has never come; and "N/...", what is told in round N.
@@ -158,23 +166,30 @@ Status Rendezvous::enter_round(Deadline deadline) {
   STRETTO_ASSIGN_OR_RETURN(std::string number, rounds.get("round", 0));
   while (true) {
     store_ = std::make_shared<bootstrap::PrefixStore>(number + "/", whole);
-    Status status = arrive(deadline);
+    STRETTO_ASSIGN_OR_RETURN(const auto ended,
+                             store_->look_up(bootstrap::kJoinFailureKey, deadline));
+    Status status = ended ? bootstrap::decode_join_failure(*ended) : arrive(deadline);
     if (status.ok()) status = notes_->wait_for_arrivals();
     if (status.ok() || job_.rank == 0) return status;
-    STRETTO_ASSIGN_OR_RETURN(number, number_after(rounds, number, status, deadline));
+    const bool is_taken = !ended && !notes_->has_place();
+    const Duration patience = ended ? kNextRound : Duration::zero();
+    const TimePoint soon = std::min(deadline.time(), Clock::now() + patience);
+    const auto next = number_after(rounds, number, is_taken ? deadline : Deadline(soon));
+    if (!next) return is_taken ? status.with_context("rank 0 has not come again") : status;
+    number = *next;
   }
 }
 
-// Of the round that has ended the one which has failed so, or that is to come.
-Result<std::string> Rendezvous::number_after(const bootstrap::JoinNotes& rounds,
-                                             const std::string& number, const Status& failure,
-                                             Deadline deadline) const {
-  while (true) {
+// The number of the next round, if it begins by then.
+std::optional<std::string> Rendezvous::number_after(const bootstrap::JoinNotes& rounds,
+                                                    const std::string& number,
+                                                    Deadline until) const {
+  constexpr Duration kLongestNap = std::chrono::milliseconds(200);
+  for (Duration nap = std::chrono::milliseconds(10);; nap = std::min(2 * nap, kLongestNap)) {
     Result<std::string> newest = rounds.get("round", 0);
-    if (newest.ok() && *newest != number) return newest;
-    if (!newest.ok() || notes_->has_place()) return failure;
-    if (deadline.passed()) return failure.with_context("rank 0 has not come again");
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    if (newest.ok() && *newest != number) return std::move(*newest);
+    if (!newest.ok() || until.passed()) return std::nullopt;
+    std::this_thread::sleep_for(nap);
   }
 }
 

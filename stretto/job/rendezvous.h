@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "stretto/base/clock.h"
@@ -54,8 +55,8 @@ class Rendezvous {
   Status open_file(Deadline deadline);
   Status enter_round(Deadline deadline);
   Status begin_round(bootstrap::JoinNotes& rounds, Deadline deadline);
-  Result<std::string> number_after(const bootstrap::JoinNotes& rounds, const std::string& number,
-                                   const Status& failure, Deadline deadline) const;
+  std::optional<std::string> number_after(const bootstrap::JoinNotes& rounds,
+                                          const std::string& number, Deadline until) const;
   Status arrive(Deadline deadline);
   Status agree_on_size();
   Status agree_on_key();

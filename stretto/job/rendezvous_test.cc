@@ -379,6 +379,18 @@ TEST_F(RoundsTest, WhoIsMissingIsNamed) {
                  StatusCode::timeout, "for 1 of 2 ranks: 1 never came");
 }
 
+// Rank 0 has given up before rank 1, whose place is free still, and both are started again.
+TEST_F(RoundsTest, ARoundThatHasFailedIsNotEntered) {
+  const Status gave_up = Rendezvous::open(job(0), Deadline::after(milliseconds(50))).status();
+  expect_failure(gave_up, StatusCode::timeout, "1 never came");
+  auto one = join(1);
+  const std::array has_come = {std::string("stretto/2/arrived/1")};
+  ASSERT_TRUE(comes_true([&] { return store_->check(has_come, soon()).or_throw(); }));
+  std::this_thread::sleep_for(milliseconds(20));  // It would have failed by now.
+  auto zero = join(0);
+  expect_joined(zero, one);
+}
+
 TEST_F(RoundsTest, ASecondProcessOfARankWaitsAndIsRefused) {
   auto zero = join(0);
   auto one = join(1);
