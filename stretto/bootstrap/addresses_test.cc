@@ -68,8 +68,8 @@ TEST(OwnAddress, LoopbackIsToldFromOthers) {
   for (const char* other : {"10.0.0.1", "128.0.0.1", "fd00::1", "::", "fe80::1%eth0"}) {
     EXPECT_FALSE(is_loopback(other)) << other;
   }
-  EXPECT_TRUE(is_link_local("fe80::1%eth0"));
-  EXPECT_FALSE(is_link_local("fd00::1"));
+  EXPECT_TRUE(names_interface("fe80::1%eth0"));
+  EXPECT_FALSE(names_interface("fd00::1"));
 }
 
 using std::chrono::milliseconds;

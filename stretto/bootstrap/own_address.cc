@@ -160,7 +160,9 @@ bool is_loopback(std::string_view address) {
   return Subnet{{127, 0, 0, 0}, 8}.contains(bytes) || Subnet{bytes_of("::1"), 128}.contains(bytes);
 }
 
-bool is_link_local(std::string_view address) { return address.find('%') != std::string_view::npos; }
+bool names_interface(std::string_view address) {
+  return address.find('%') != std::string_view::npos;
+}
 
 std::vector<std::string> own_addresses() {
   std::vector<std::string> found;

@@ -49,7 +49,7 @@ std::string any_address();
 // Whether only this host itself gets there.
 bool is_loopback(std::string_view address);
 // Whether it names an interface of this host, too: "fe80::1%eth0".
-bool is_link_local(std::string_view address);
+bool names_interface(std::string_view address);
 
 // Those by which others could connect to this host, the one of the default route first; none if the
 // system does not tell.

@@ -162,8 +162,8 @@ class TcpLinks final : public LinkProvider {
     const bool one_host = std::ranges::all_of(cards, on_this_host);
     if (!one_host) warn_of_foreign_network();
     const OwnAddress of_route{own.address, "from it leads its route to the store"};
-    const bool names_interface = is_link_local(own.address);
-    if (!own.address.empty() && (one_host || !(is_loopback(own.address) || names_interface))) {
+    const bool is_for_this_host = is_loopback(own.address) || names_interface(own.address);
+    if (!own.address.empty() && (one_host || !is_for_this_host)) {
       return of_route;
     }
     if (one_host) return OwnAddress{"127.0.0.1", "all ranks are on this host"};
@@ -178,7 +178,8 @@ class TcpLinks final : public LinkProvider {
     if (!addresses.empty()) {
       return OwnAddress{any_address(), "all addresses of this host, for nothing tells which"};
     }
-    if (names_interface) return of_route;  // Other hosts may have an interface of that name.
+    // Other hosts may have an interface of that name.
+    if (names_interface(own.address)) return of_route;
     return status_of(
         StatusCode::system,
         "the ranks are on several hosts, and this one has no address by which others could reach "

@@ -73,8 +73,9 @@ void CompressedReduction::begin_step(Communicator& communicator, const FullBucke
   const auto& combines_from = prediction_.combines_from;
   combines_step_ = combines_from && announced_ >= static_cast<float>(*combines_from);
   // Of the step after a dense one no bucket may be left out, unless it begins a trial.
-  const bool is_steady = trial_ != nullptr ? trial_->allows_early_finish()
-                                           : options_.compression == Compression::never;
+  const bool is_steady = trial_ != nullptr
+                             ? trial_->allows_early_finish()
+                             : options_.compression == Compression::never || stays_dense_;
   finishes_early_ = !compresses_ && is_steady;
   ++step_;
   begin_statistics(this_step_, step_, compresses_, full.of_count);
@@ -401,8 +402,7 @@ void CompressedReduction::check_sums(const FullBucket& full) const {
     if (options_.non_finite != NonFinite::stop || are_finite(sums)) continue;
     refuse(
         "{}, in step {}: what all ranks have added up holds infinity or NaN, and NonFinite::stop "
-        "is "
-        "set",
+        "is set",
         by_index_[full.gradients[i]]->described(), step_);
   }
 }

@@ -95,22 +95,30 @@ double pays_from(std::size_t gradient_bytes, const Seconds& saved_seconds) {
 
 }  // namespace
 
-// Said by rank 0 for all, whose models may differ.
-void CompressedReduction::predict_exchange(Communicator& communicator) {
+// What predict_exchange() says: seconds gathered, divided and combined; from how many bytes on it
+// pays to combine; seconds without messages; from how many bytes on these are fewer than divided.
+std::array<double, 6> CompressedReduction::predictions(const Communicator& communicator,
+                                                       const Bytes& bytes) const {
   const Prediction prediction(communicator);
-  const Bytes bytes = bytes_in_step(kAfterWarmUp);
   const double dense = prediction.dense(bytes.of_gradients);
   const auto saved_by_combining = [&](std::size_t each) {
     const std::size_t sums = sum_bytes(each, bytes.without_fixed_length, ranks_);
     return prediction.gathered(each) - prediction.combined(each, sums);
   };
   const auto lost_by_dividing = [&](std::size_t each) { return prediction.divided(each) - dense; };
-  double said[] = {prediction.gathered(bytes.of_messages),
-                   prediction.divided(bytes.of_parts),
-                   prediction.combined(bytes.of_parts, bytes.of_sums),
-                   pays_from(bytes.without_fixed_length, saved_by_combining),
-                   dense,
-                   pays_from(bytes.of_gradients, lost_by_dividing)};
+  return {prediction.gathered(bytes.of_messages),
+          prediction.divided(bytes.of_parts),
+          prediction.combined(bytes.of_parts, bytes.of_sums),
+          pays_from(bytes.without_fixed_length, saved_by_combining),
+          dense,
+          pays_from(bytes.of_gradients, lost_by_dividing)};
+}
+
+// Said by rank 0 for all, whose models may differ.
+void CompressedReduction::predict_exchange(Communicator& communicator) {
+  const Bytes bytes = bytes_in_step(kAfterWarmUp);
+  std::array<double, 6> said{};
+  if (communicator.rank() == Rank(0)) said = predictions(communicator, bytes);
   communicator.broadcast(std::span<double>(said), {.timeout = timeout()}).wait();
   prediction_.gathered_seconds = said[0];
   prediction_.divided_seconds = said[1];
@@ -158,6 +166,7 @@ void CompressedReduction::choose_exchange(Communicator& communicator) {
   // To combine messages of a fixed length is never predicted to be faster than to divide them.
   divides_ = divides_ || (is_automatic && is_known && divided < gathered);
   const bool is_divided = divides_in_step(kAfterWarmUp);
+  stays_dense_ = is_dense_in_step(kAfterWarmUp);
   exchange_reason_ = reason_for(is_divided, bytes);
   if ((is_automatic || is_divided != divides_) && communicator.rank() == Rank(0)) {
     log(LogLevel::info, "messages are {}", exchange_reason_);
@@ -182,7 +191,7 @@ std::string CompressedReduction::reason_for(bool is_divided, const Bytes& bytes)
   if (bytes.has_factors && bytes.of_gradients == 0) {
     return "not made: all gradients travel as factors";
   }
-  if (is_dense_in_step(kAfterWarmUp)) {
+  if (stays_dense_) {
     return fmt::format(
         "not made: the model of the links predicts {:.3g} ms divided, slower by {:.3g} ms than an "
         "all_reduce without them",

@@ -140,6 +140,9 @@ bool Reducer::rebuild() {
   } catch (const Error& error) {
     fail(explained(error.status()));
     throw_if_failed();
+  } catch (const std::exception& error) {
+    give_up(fmt::format("its buckets cannot be formed anew: {}", first_line(error.what())));
+    throw;
   }
   if (moved) order_.gradients = std::move(order);
   return moved;

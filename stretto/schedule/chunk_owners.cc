@@ -64,7 +64,7 @@ std::pair<Kind, int> take_owner(HostsByKind& kinds, std::int64_t chunks, std::in
   for (const auto& [kind, members] : kinds) {
     const std::int64_t load = Loads(kind, chunks, hosts, all_values).if_not;
     second = std::max(second, members.size() > 1 ? load : std::min(most, load));
-    if (load > most) second = std::max(second, std::exchange(most, load));
+    most = std::max(most, load);
   }
   const auto judge = [&](const HostsByKind::value_type& item) {
     const Loads loads(item.first, chunks, hosts, all_values);

@@ -68,7 +68,7 @@ class DataPlane {
   // Whether something of what has been sent leaves only while progress() is called, though the
   // requests may have ended. As of the last progress() or send().
   virtual bool must_push() const { return false; }
-  // How many pieces have come from the peer, as it counts them: a library may say so of a message
+  // How many packets have come from the peer, as it counts them: a library may say so of a message
   // when its first bytes are here. That the peer forgets a group, agrees on what becomes of one, or
   // leaves, is acted upon when as many have been read as had come when it said so.
   virtual std::uint64_t arrivals(Rank) const { return 0; }

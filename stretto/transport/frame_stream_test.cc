@@ -205,15 +205,15 @@ TEST(OutputQueueTest, ALongMessageGoesInPiecesHoweverLittleTheLinkTakes) {
 TEST(OutputQueueTest, WhatElseThereIsToSayGoesBetweenPieces) {
   Send a(1, 10 * kPieceBytes, 'a');
   Send b(1, 2 * kPieceBytes, 'b');
-  const Frame goodbye{.kind = FrameKind::goodbye};
+  const Frame inquiry{.kind = FrameKind::inquiry};
   OutputQueue queue;
   FakeLink link;
   a.push(queue);
   b.push(queue);
-  queue.push(goodbye);
+  queue.push(inquiry);
   flush_all(queue, link);
   EXPECT_TRUE(link.written ==
-              wire(a) + pieces(a, 0, 4) + wire(b) + wire(goodbye) + pieces(a, 4) + pieces(b));
+              wire(a) + pieces(a, 0, 4) + wire(b) + wire(inquiry) + pieces(a, 4) + pieces(b));
 }
 
 TEST(OutputQueueTest, ATurnOfALongMessageIsShort) {

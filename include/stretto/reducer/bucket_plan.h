@@ -28,7 +28,7 @@ using BucketPlan = std::vector<PlannedBucket>;
 struct BucketOrder {
   std::vector<std::size_t> gradients;  // The order of all of them that the plan was made for.
   std::vector<bool> unused_somewhere;  // Of each gradient, since the last rebuild.
-  std::uint64_t planned_hash = 0;      // Of an order that this plan is right for.
+  std::uint64_t planned_hash = 0;      // Of an order that is not to be tried again.
   std::uint64_t last_hash = 0;         // Of the order of the last step, on rank 0.
   std::uint64_t rebuilds = 0;
   std::uint64_t steps_before_next = 0;

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -220,6 +221,7 @@ class CompressedReduction : public CommunicationHook {
   Bytes bytes_in_step(std::uint64_t step) const;
   bool divides_in_step(std::uint64_t step) const;
   bool is_dense_in_step(std::uint64_t step) const;
+  std::array<double, 6> predictions(const Communicator& communicator, const Bytes& bytes) const;
   Way way_of(const Gradient& gradient) const;
   bool has_codec(std::size_t gradient) const;
   CompressionReason choose(Communicator& communicator, const std::optional<Duration>& timeout);
@@ -280,6 +282,7 @@ class CompressedReduction : public CommunicationHook {
   bool divides_ = false;
   // Steps that would be divided in so many bytes or more travel as they are.
   double dense_from_ = std::numeric_limits<double>::infinity();
+  bool stays_dense_ = false;    // Those after a warm-up do, and so those before.
   bool divides_step_ = false;   // This one.
   bool combines_step_ = false;  // Messages without a fixed length.
   float announced_ = 0;  // Bytes of these, of all ranks in the last step; agreed on by attach().
