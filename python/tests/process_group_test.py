@@ -181,6 +181,7 @@ class StartTest(unittest.TestCase):
                     meet()
                     os._exit(1)
                 while b"1/arrived/0" not in pathlib.Path(path).read_bytes():
+                    assert os.waitpid(waiting, os.WNOHANG) == (0, 0), "it has ended"
                     time.sleep(0.01)
                 os.kill(waiting, signal.SIGKILL)
                 os.waitpid(waiting, 0)
