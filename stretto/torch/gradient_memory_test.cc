@@ -378,6 +378,38 @@ TEST(GradientMemory, AGradientThatOthersStillReadIsReducedWhenTheyHave) {
   });
 }
 
+// Each is used several times in a pass, so that its gradient is formed early and comes late.
+struct UnrolledImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x, bool a_first) {
+    for (int turn = 0; turn < 3; ++turn) {
+      for (const bool is_a : {a_first, !a_first}) x = torch::tanh((is_a ? a : b)->forward(x));
+    }
+    return x.pow(2).sum();
+  }
+  torch::nn::Linear a =
+      register_module("a", torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
+  torch::nn::Linear b =
+      register_module("b", torch::nn::Linear(torch::nn::LinearOptions(kWidth, kWidth).bias(false)));
+};
+TORCH_MODULE(Unrolled);
+
+TEST(GradientMemory, GradientsInEachOthersPlacesAreTheirOwn) {
+  run_ranks(1, [](Communicator& communicator) {
+    const auto made = [] { return with_seed(8, [] { return Unrolled(); }); };
+    Unrolled model = made(), reference = made();
+    DistributedDataParallel ddp(model, communicator);
+    for (int step = 0; step < 8; ++step) {
+      const bool a_first = step % 4 < 2;
+      const torch::Tensor batch = batch_of(step, 0).narrow(0, 0, 8);
+      ddp.zero_grad();
+      reference->zero_grad();
+      ddp.forward(batch, a_first).backward();
+      reference->forward(batch, a_first).backward();
+      expect_gradients_of(*reference, *model);
+    }
+  });
+}
+
 // As large as the gradient of a parameter that is frozen when it has been made.
 TEST(GradientMemory, AnOptimizerThatStepsInBackwardKeepsItsStateElsewhere) {
   run_ranks(1, [](Communicator& communicator) {

@@ -5,6 +5,7 @@
 // been lent these places keep what they hold.
 
 #include <cstring>
+#include <unordered_set>
 #include <utility>
 
 #include "stretto/torch/replica.h"
@@ -70,9 +71,24 @@ void Replica::mark_waiting() {
   });
 }
 
-// At the end of a pass, tensors that the program keeps may still have gradients' places. Their
-// bytes are put aside until the step is reduced.
+// At the end of a pass, other tensors may still have gradients' places. Gradients leave them: of
+// two that lie in each other's places, what is copied first would overwrite the other. The bytes of
+// what the program keeps are put aside until the step is reduced.
 void Replica::borrow_places() {
+  std::unordered_set<const void*> lent;
+  for (std::size_t i = 0; i < progress_.size(); ++i) {
+    if (gradient_memory_.is_lent(i)) lent.insert(progress_[i].view_data);
+  }
+  for (std::size_t i = 0; i < progress_.size() && !lent.empty(); ++i) {
+    torch::Tensor& gradient = trained_[i].tensor.mutable_grad();
+    if (reducer_->is_ready(i) || !gradient.defined() || gradient.layout() != torch::kStrided) {
+      continue;
+    }
+    const void* const memory = gradient.storage().data();
+    if (memory == progress_[i].view_data || !lent.contains(memory)) continue;
+    const torch::NoGradGuard no_grad;
+    gradient = gradient.clone();
+  }
   for (std::size_t i = 0; i < progress_.size(); ++i) {
     if (reducer_->is_ready(i) || !gradient_memory_.is_lent(i)) continue;
     const auto* const bytes = static_cast<const std::byte*>(progress_[i].view_data);
