@@ -61,6 +61,8 @@ function(stretto_add_python)
     return()
   endif()
   stretto_library_sources(sources stretto/c10d)
+  # All that it takes of stretto_torch, which would come whole.
+  list(APPEND sources ${PROJECT_SOURCE_DIR}/stretto/torch/device_allocation.cc)
   set(package ${CMAKE_BINARY_DIR}/python/stretto)
   set(map ${PROJECT_SOURCE_DIR}/cmake/python.map)
   set(torch_python ${STRETTO_TORCH_PREFIX}/lib/libtorch_python.so)
