@@ -112,7 +112,8 @@ struct DistributedDataParallelOptions {
   std::optional<Duration> timeout = std::nullopt;
 };
 
-// How join() treats ranks that have run out of batches.
+// How join() treats ranks that have run out of batches. They do not step a learning-rate scheduler
+// of the loop's: one that counts its steps (StepLR) is to be stepped outside, or replicas diverge.
 struct UnevenInputsOptions {
   // What a mean is taken over: all ranks, or only those that still have data.
   bool mean_over_ranks_with_data = false;
