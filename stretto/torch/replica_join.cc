@@ -7,12 +7,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include <c10/util/ScopeExit.h>
 
 #include "stretto/base/refuse.h"
+#include "stretto/torch/optimizer_parts.h"
 #include "stretto/torch/optimizer_state.h"
 #include "stretto/torch/replica.h"
 #include "stretto/torch/sync_batch_norm.h"
@@ -42,6 +45,35 @@ std::exception_ptr put_parameters_back(const std::vector<Replica*>& models) {
 [[noreturn]] void refuse_to_follow(Communicator& communicator, const std::string& why) {
   communicator.abort(why);
   throw Mismatch(Status(StatusCode::mismatch, why));
+}
+
+// Makes the gradients of `root` everyone's. A rank that has run out of batches has those of its own
+// last step, or none, and others may have zeroed theirs since. Replicas would differ after the next
+// step: an optimizer steps over a parameter without a gradient, but not over zeros.
+void broadcast_gradients(std::vector<NamedTensor>& parameters, Communicator& communicator,
+                         Rank root, const std::optional<Duration>& timeout) {
+  const auto key = [](std::size_t i) { return "gradient" + std::to_string(i); };
+  std::ostringstream text;
+  if (communicator.rank() == root) {
+    torch::serialize::OutputArchive archive;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const torch::Tensor& gradient = parameters[i].tensor.grad();
+      if (!gradient.defined()) continue;
+      // Copied, because all of the bucket would be written with a part of it.
+      archive.write(key(i), gradient.to(torch::kCPU, gradient.scalar_type(),
+                                        /*non_blocking=*/false, /*copy=*/true));
+    }
+    archive.save_to(text);
+  }
+  const ByteVector bytes = broadcast_text(communicator, text.str(), root, timeout);
+  if (communicator.rank() == root) return;
+  torch::serialize::InputArchive archive = archive_of(bytes, torch::kCPU);
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const torch::Tensor& parameter = parameters[i].tensor;
+    torch::Tensor gradient;
+    if (archive.try_read(key(i), gradient)) gradient = gradient.to(parameter.device());
+    parameter.mutable_grad() = gradient;
+  }
 }
 
 }  // namespace
@@ -76,6 +108,9 @@ void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions&
   const Rank leader = uneven_->leader();
   for (Joinable* const joinable : options.joinables) joinable->finish(leader);
   broadcast_state(leader);
+  if (uneven_->ranks_with_data() < communicator_.size()) {
+    broadcast_gradients(parameters_, communicator_, leader, options_.timeout);
+  }
   for (torch::optim::Optimizer* const optimizer : options.optimizers) {
     broadcast_optimizer(*optimizer, communicator_, leader, options_.timeout);
   }

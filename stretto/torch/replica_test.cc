@@ -235,6 +235,42 @@ TEST(Replica, ARankWithoutBatchesKeepsGradientsThatNobodyComputes) {
   });
 }
 
+// Momentum moves a parameter whose gradient is zero, and not one that has no gradient. Rank 0 has
+// no data in the one step that uses b, which ranks have trained until then, or unfreeze for it.
+TEST(Replica, AfterJoinAllRanksHaveTheGradientsOfTheLastOne) {
+  for (const bool unfreezes : {false, true}) {
+    run_ranks(kRanks, [&](Communicator& communicator, int rank) {
+      Branches model;
+      const auto set_trained = [&](bool trained) {
+        for (auto& parameter : model->b->parameters()) parameter.set_requires_grad(trained);
+      };
+      set_trained(!unfreezes);
+      DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
+      torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+      const auto step = [&](bool both) {
+        optimizer.zero_grad(/*set_to_none=*/false);
+        ddp.forward(torch::ones({1, kInputs}), both).sum().backward();
+        optimizer.step();
+      };
+      step(false);
+      set_trained(true);
+      ddp.join(
+          [&] {
+            if (rank == 1) step(true);
+          },
+          {.optimizers = {&optimizer}});
+      EXPECT_TRUE(model->b->weight.grad().defined());
+      step(false);
+      EXPECT_NO_THROW(ddp.verify_replicas());
+      ddp.join([&] {
+        if (rank == 1) step(true);
+        optimizer.zero_grad();
+      });
+      EXPECT_FALSE(model->b->weight.grad().defined()) << "rank 1 has thrown it away";
+    });
+  }
+}
+
 // A generator and its critic, say: rank r has r + 1 batches for both.
 TEST(Replica, SeveralModelsMayBeTrainedInOneLoop) {
   run_ranks(kRanks, [](Communicator& communicator) {

@@ -129,10 +129,10 @@ class DistributedDataParallel {
   // Runs a training loop of which ranks may run different numbers of steps:
   // `ddp.join([&] { for (auto& batch : *loader) ... })`. A rank whose loop has ended takes part in
   // the steps of those that still have data, contributing nothing, until no rank has any; then all
-  // get the parameters and buffers of the last, and the state of optimizers that the options name.
-  // Collective, blocks. Each step costs one more small operation. What `loop` throws comes out at
-  // once; other ranks are told when the communicator is destroyed. Where the loop trains several
-  // models of one communicator, by a backward pass each, calls are nested:
+  // get the parameters, buffers and gradients of the last, and the state of optimizers that the
+  // options name. Collective, blocks. Each step costs one more small operation. What `loop` throws
+  // comes out at once; other ranks are told when the communicator is destroyed. Where the loop
+  // trains several models of one communicator, by a backward pass each, calls are nested:
   // `one.join([&] { two.join(loop); })`. What else communicates must be named in the options: else
   // a rank that cannot follow throws Mismatch, the others that or Aborted. No SyncBatchNorm.
   void join(const std::function<void()>& loop, const UnevenInputsOptions& options = {}) {
