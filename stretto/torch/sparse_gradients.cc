@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -72,13 +73,27 @@ RowsReduction start_reduction(Communicator& communicator, const NamedTensor& par
 }
 
 template <class T>
-void finish_reduction(SparseRows<T> sum, NamedTensor& parameter, bool with_data, double scale) {
-  torch::Tensor& gradient = parameter.tensor.mutable_grad();
+void finish_reduction(SparseRows<T> sum, NamedTensor& parameter, double scale) {
   if (scale != 1) {
     for (T& value : sum.values) value *= static_cast<T>(scale);
   }
-  if (!with_data || (sum.rows.empty() && !gradient.defined())) return;
-  gradient = tensor_of(sum, parameter.tensor);
+  parameter.tensor.mutable_grad() = tensor_of(sum, parameter.tensor);
+}
+
+// Of parameters of which no rank has rows. Optimizers step over a gradient that is undefined, and
+// not over one without rows, as an EmbeddingBag makes of no indices. One process with the batches
+// of all ranks has the latter if any of them does.
+void finish_without_rows(Communicator& communicator, const std::vector<NamedTensor*>& parameters,
+                         bool with_data, const std::optional<Duration>& timeout) {
+  if (parameters.empty()) return;
+  std::vector<std::uint8_t> has_gradient;
+  for (const NamedTensor* const parameter : parameters) {
+    has_gradient.push_back(with_data && parameter->tensor.grad().defined() ? 1 : 0);
+  }
+  communicator.all_reduce(has_gradient, {.op = ReduceOp::max, .timeout = timeout}).wait();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (with_data && has_gradient[i] != 0) finish_reduction(SparseRows<float>(), *parameters[i], 1);
+  }
 }
 
 }  // namespace
@@ -123,10 +138,16 @@ void reduce_sparse_gradients(Communicator& communicator, std::vector<NamedTensor
   for (RowsReduction& reduction : reductions) {
     std::visit([](auto& work) { work.send(); }, reduction);
   }
+  std::vector<NamedTensor*> without_rows;
   for (std::size_t i = 0; i < reductions.size(); ++i) {
-    std::visit([&](auto& work) { finish_reduction(work.wait(), parameters[i], with_data, scale); },
-               reductions[i]);
+    const auto finish = [&](auto& work) {
+      auto sum = work.wait();
+      if (sum.rows.empty()) return without_rows.push_back(&parameters[i]);
+      if (with_data) finish_reduction(std::move(sum), parameters[i], scale);
+    };
+    std::visit(finish, reductions[i]);
   }
+  finish_without_rows(communicator, without_rows, with_data, timeout);
 }
 
 }  // namespace stretto::ddp

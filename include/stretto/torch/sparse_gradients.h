@@ -29,9 +29,9 @@ std::vector<std::string> sparse_parameter_names(const torch::nn::Module& module)
 void check_sparse_gradients(const std::vector<NamedTensor>& parameters);
 
 // Makes the gradients of some parameters (COO, or undefined) the mean over all ranks, where absent
-// rows count as zero, with one sparse dimension. A gradient that no rank has stays undefined; a
-// dense one becomes sparse. Collective, blocks. `with_data`: false if this rank has nothing to
-// contribute. `scale` multiplies the means.
+// rows count as zero, with one sparse dimension. A gradient that no rank has stays as it is; one
+// that some rank has, if without rows, all get; a dense one becomes sparse. Collective, blocks.
+// `with_data`: false if this rank has nothing to contribute. `scale` multiplies the means.
 void reduce_sparse_gradients(Communicator& communicator, std::vector<NamedTensor>& parameters,
                              bool with_data, double scale, const std::optional<Duration>& timeout);
 

@@ -1,0 +1,72 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#include "stretto/torch/sparse_gradients.h"
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tests/support/torch_models.h"
+
+// Sparse gradients where no rank has rows.
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
+
+struct BagImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& words, bool uses_table) {
+    const auto sum = [&] { return table(words, torch::zeros({1}, torch::kLong)); };
+    return layer(uses_table ? sum() : torch::ones({1, 2})).sum();
+  }
+  torch::nn::EmbeddingBag table = register_module(
+      "table",
+      torch::nn::EmbeddingBag(torch::nn::EmbeddingBagOptions(5, 2).mode(torch::kSum).sparse(true)));
+  torch::nn::Linear layer = register_module("layer", torch::nn::Linear(2, 1));
+};
+TORCH_MODULE(Bag);
+
+// Momentum moves a table whose gradient has no rows, and not one that has no gradient.
+TEST(SparseGradients, WithoutRowsAreDefinedWhereTheyAreInOneProcess) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    const auto make = [] { return with_seed(1, [] { return Bag(); }); };
+    Bag model = make(), reference = make();
+    DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
+    const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
+    torch::optim::SGD optimizer(ddp.parameters(), options), alone(reference->parameters(), options);
+    // All ranks use the table, then rank 0, then rank 1, then none.
+    const auto uses_table = [](int step, int user) { return step == 0 || step == user + 1; };
+    for (int step = 0; step < 4; ++step) {
+      const auto words = step == 0 ? torch::tensor({1, 2}) : torch::empty({0}, torch::kLong);
+      optimizer.zero_grad();
+      ddp.forward(words, uses_table(step, rank)).backward();
+      alone.zero_grad();
+      for (int user = 0; user < kRanks; ++user) {
+        (reference->forward(words, uses_table(step, user)) / kRanks).backward();
+      }
+      EXPECT_EQ(model->table->weight.grad().defined(), step < 3);
+      EXPECT_EQ(reference->table->weight.grad().defined(), step < 3);
+      optimizer.step();
+      alone.step();
+      expect_equal_parameters(*model, *reference);
+      EXPECT_NO_THROW(ddp.verify_replicas());
+    }
+  });
+}
+
+TEST(SparseGradients, AfterJoinAreThoseOfTheLastRank) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    Bag model;
+    DistributedDataParallel ddp(model, communicator);
+    ddp.join([&] {
+      for (int batch = 0; batch < rank; ++batch) {
+        ddp.forward(torch::tensor({3}), true).backward();
+      }
+    });
+    ASSERT_TRUE(model->table->weight.grad().defined());
+    EXPECT_EQ(model->table->weight.grad()._nnz(), 1);
+  });
+}
+
+}  // namespace
+}  // namespace stretto
