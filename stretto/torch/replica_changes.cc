@@ -103,12 +103,14 @@ void Replica::check_tensors() const {
   }
   check_devices(parameters_, buffers_, precision_.is_on());
   check_sparse(sparse_);
-  for (const std::string& name : options_.delayed_parameters) {
-    const auto has_name = [&](const NamedTensor& parameter) { return parameter.name == name; };
-    if (std::none_of(parameters_.begin(), parameters_.end(), has_name)) {
-      refuse("the option delayed_parameters names '{}', which is no parameter of the module", name);
+  const auto check_names = [this](const char* option, const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      if (std::ranges::find(parameters_, name, &NamedTensor::name) != parameters_.end()) continue;
+      refuse("the option {} names '{}', which is no parameter of the module", option, name);
     }
-  }
+  };
+  check_names("delayed_parameters", options_.delayed_parameters);
+  check_names("sparse_parameters", options_.sparse_parameters);
   const auto parameters = module_->named_parameters(), buffers = module_->named_buffers();
   for (const std::string& name : options_.parameters_to_ignore) {
     if (!parameters.contains(name) && !buffers.contains(name)) {

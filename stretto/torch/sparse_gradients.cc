@@ -122,6 +122,9 @@ void check_sparse_gradients(const std::vector<NamedTensor>& parameters) {
       refuse("parameter '{}' has sparse gradients of type {}; only Float and Double are supported",
              name, c10::toString(dtype));
     }
+    if (parameter.dim() == 0) {
+      refuse("parameter '{}' is a scalar, which has no rows; its gradient cannot be sparse", name);
+    }
   }
 }
 

@@ -3,12 +3,14 @@
 
 #include "stretto/torch/sparse_gradients.h"
 
+#include <string>
+
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "tests/support/torch_models.h"
 
-// Sparse gradients where no rank has rows.
+// Sparse gradients where no rank has rows, and parameters that cannot have any.
 namespace stretto {
 namespace {
 
@@ -65,6 +67,23 @@ TEST(SparseGradients, AfterJoinAreThoseOfTheLastRank) {
     });
     ASSERT_TRUE(model->table->weight.grad().defined());
     EXPECT_EQ(model->table->weight.grad()._nnz(), 1);
+  });
+}
+
+struct ScaledImpl : torch::nn::Module {
+  torch::Tensor scale = register_parameter("scale", torch::ones({}));
+};
+TORCH_MODULE(Scaled);
+
+TEST(SparseGradients, NamesThatCannotHaveThemAreRefused) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    const auto refused = [&](const std::string& name) {
+      Scaled model;
+      return message_of<InvalidArgument>(
+          [&] { DistributedDataParallel ddp(model, communicator, {.sparse_parameters = {name}}); });
+    };
+    expect_contains(refused("scale"), "parameter 'scale' is a scalar, which has no rows");
+    expect_contains(refused("scael"), "sparse_parameters names 'scael', which is no parameter");
   });
 }
 

@@ -24,8 +24,8 @@ struct NamedTensor {
 // EmbeddingBag with sparse = true.
 std::vector<std::string> sparse_parameter_names(const torch::nn::Module& module);
 
-// Throws InvalidArgument if a parameter is not of floats or doubles: a rank cannot find that out
-// inside of what follows, where others wait.
+// Throws InvalidArgument if a parameter is not of floats or doubles, or has no rows: a rank cannot
+// find that out inside of what follows, where others wait.
 void check_sparse_gradients(const std::vector<NamedTensor>& parameters);
 
 // Makes the gradients of some parameters (COO, or undefined) the mean over all ranks, where absent
