@@ -304,7 +304,7 @@ TEST(RemoteShell, AnAgentThatHasNothingToTellGivesSignsOfLife) {
       testing::run({"run", "--hosts", "node0", "--ssh", shell, "--", "sh", "-c", "sleep 7"});
   EXPECT_EQ(ended.status, 0) << ended.errors;
   EXPECT_EQ(ended.errors, "");
-  const std::regex sign("(^|\n)stretto-[0-9a-f]{32} \n");
+  const std::regex sign("\x1estretto-[0-9a-f]{32} \n");
   EXPECT_TRUE(std::regex_search(read_file(said), sign)) << read_file(said);
 }
 

@@ -452,6 +452,7 @@ TEST_F(NcclDoubleGraphs, MemoryThatIsFreedDuringACaptureGoesBehindIt) {
     memory = rank.allocate<float>(8, rank.device());
     rank.barrier().wait();
     EXPECT_EQ(Double::get().control().made_blocks, 2);
+    rank.barrier().wait();  // It goes when both have looked.
   });
 }
 
