@@ -79,7 +79,7 @@ Result<StoreReply> FromTorch::compare_set(const StoreRequest& request, const Wai
     if (!request.expected.empty()) throw;
   }
   // A store of the program's own that is written in Python has none; the first who comes sets it.
-  if (store_->add(key + "/claims", 1) == 1) {
+  if (!store_->check({key}) && store_->add(key + "/claims", 1) == 1) {
     store_->set(key, bytes_of(request.value));
   } else {
     STRETTO_RETURN_IF_ERROR(wait(key, limit));
