@@ -91,11 +91,14 @@ requirements() { grep -v '^#' scripts/requirements.txt; }
 # Debian has a package of its own for what pip_install makes virtual environments with.
 ensure_ensurepip() { python3 -c 'import ensurepip' 2> /dev/null || ensure_packages venv; }
 
+# has_pip FOLDER: whether the virtual environment there has been made whole.
+has_pip() { "$1/bin/python" -m pip --version &> /dev/null; }
+
 # pip_install FOLDER REQUIREMENT...: into the virtual environment there, which is made if need be,
 # also in place of one that was only begun.
 pip_install() {
   local folder=$1 pip_args
-  "$folder/bin/python" -m pip --version &> /dev/null || python3 -m venv --clear "$folder" || return
+  has_pip "$folder" || python3 -m venv --clear "$folder" || return
   read -r -a pip_args <<< "${STRETTO_PIP_ARGS:-}"
   "$folder/bin/python" -m pip install --disable-pip-version-check "${pip_args[@]}" "${@:2}"
 }
@@ -105,7 +108,7 @@ ensure_venv() {
   local stamp=$venv/stretto-requirements.sha256 wanted
   wanted=$(requirements | sha256sum)
   if [[ -x $venv/bin/python && -f $stamp && $(< "$stamp") == "$wanted" ]]; then return; fi
-  "$venv/bin/python" -m pip --version &> /dev/null || ensure_ensurepip
+  has_pip "$venv" || ensure_ensurepip
   say "  Python packages for $venv: $(requirements | tr '\n' ' ')"
   if [[ -z ${STRETTO_PIP_ARGS:-} ]]; then
     say "  (a CPU build of torch is enough; STRETTO_PIP_ARGS='--extra-index-url URL' finds one)"
@@ -169,7 +172,7 @@ ensure_cuda() {
   local nvcc
   nvcc=$(find_nvcc)
   if [[ -z $nvcc && ${1:-} == install ]]; then
-    "$venv/bin/python" -m pip --version &> /dev/null || ensure_ensurepip
+    has_pip "$venv" || ensure_ensurepip
     say "  Python packages for $venv: ${cuda_requirements[*]}"
     phase "installing nvcc" cuda pip_install "$venv" "${cuda_requirements[@]}"
     nvcc=$(find_nvcc)

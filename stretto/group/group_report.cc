@@ -15,6 +15,13 @@ std::string doing(std::string_view activity) {
   return activity.empty() ? "in its own code" : fmt::format("in its own code: {}", activity);
 }
 
+// Which group it is that has no name, in a job of so many ranks.
+std::string of_members(const execution::Membership& membership, int ranks,
+                       std::string_view of_all) {
+  if (std::ssize(membership.members) == ranks) return std::string(of_all);
+  return " of the group of " + list_ranks(membership.members);
+}
+
 }  // namespace
 
 // The operation that has been in flight longest: what this rank "was doing".
@@ -134,20 +141,16 @@ StateReport Group::state_in(std::string_view group, std::string_view activity) c
 
 std::optional<StateReport> Group::blocked_state() const {
   if (oldest() == nullptr) return std::nullopt;
-  if (!name_.empty()) return state_in(of_group(), {});
-  const bool everybody = size() == engine_->transport().size();
-  return state_in(everybody ? " of another group of all ranks"
-                            : " of the group of " + list_ranks(membership_.members),
-                  {});
+  const int ranks = engine_->transport().size();
+  const std::string unnamed = of_members(membership_, ranks, " of another group of all ranks");
+  return state_in(name_.empty() ? unnamed : of_group(), {});
 }
 
 std::string Group::state_text(std::string_view activity) const {
   if (!failure_.ok()) return fmt::format("has failed: {}", failure_.message());
   if (!operations_.is_set_up()) return "is setting up the communicator";
-  const bool names_ranks = name_.empty() && size() < engine_->transport().size();
-  const std::string of =
-      names_ranks ? " of the group of " + list_ranks(membership_.members) : of_group();
-  return state_in(of, activity).text;
+  const std::string unnamed = of_members(membership_, engine_->transport().size(), "");
+  return state_in(name_.empty() ? unnamed : of_group(), activity).text;
 }
 
 std::string Group::describe_state(std::uint32_t sequence, std::string_view activity) const {

@@ -287,10 +287,15 @@ class RoundsTest : public ::testing::Test {
     });
   }
   std::future<Status> join(int rank) const { return join(job(rank)); }
+  [[nodiscard]] bool is_set(const std::string& key) const {
+    const std::array keys = {"stretto/2/" + key};
+    return comes_true([&] { return store_->check(keys, soon()).or_throw(); });
+  }
+  // To whichever round.
+  [[nodiscard]] bool has_come(int rank) const { return is_set(fmt::format("arrived/{}", rank)); }
   // Until another one takes its place.
   [[nodiscard]] bool has_arrived(int rank, int round) const {
-    const std::array key = {fmt::format("stretto/2/{}/arrived/{}", round, rank)};
-    return comes_true([&] { return store_->check(key, soon()).or_throw(); });
+    return is_set(fmt::format("{}/arrived/{}", round, rank));
   }
   // So many processes have come to the round, of whatever rank.
   [[nodiscard]] bool have_come(int processes, int round) const {
@@ -351,8 +356,7 @@ TEST_F(RoundsTest, BothHadComeBeforeTheyDied) {
 TEST_F(RoundsTest, RankZeroHadDiedBeforeItCame) {
   const auto seen = std::make_shared<UntilKilled>(store_);
   std::future<Status> dead = join(job(1, seen));
-  const std::array key = {std::string("stretto/2/arrived/1")};
-  EXPECT_TRUE(comes_true([&] { return store_->check(key, soon()).or_throw(); }));
+  EXPECT_TRUE(has_come(1));
   seen->kill();
   EXPECT_FALSE(dead.get().ok());
   auto one = join(1);
@@ -384,8 +388,7 @@ TEST_F(RoundsTest, ARoundThatHasFailedIsNotEntered) {
   const Status gave_up = Rendezvous::open(job(0), Deadline::after(milliseconds(50))).status();
   expect_failure(gave_up, StatusCode::timeout, "1 never came");
   auto one = join(1);
-  const std::array has_come = {std::string("stretto/2/arrived/1")};
-  ASSERT_TRUE(comes_true([&] { return store_->check(has_come, soon()).or_throw(); }));
+  ASSERT_TRUE(has_come(1));
   std::this_thread::sleep_for(milliseconds(20));  // It would have failed by now.
   auto zero = join(0);
   expect_joined(zero, one);
