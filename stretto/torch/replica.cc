@@ -138,7 +138,8 @@ void Replica::refuse_assigned_weights() const {
   if (passes_may_differ()) return;
   for (const auto& item : module_->named_modules(std::string(), /*include_self=*/false)) {
     const torch::Tensor used = weight_of(*item.value());
-    if (!used.defined()) continue;
+    // What forward() computes anew each time, as a model that was wrapped before has left it.
+    if (!used.defined() || !used.is_leaf()) continue;
     const auto own = item.value()->named_parameters(/*recurse=*/false);
     const torch::Tensor* const registered = own.find("weight");
     if (registered == nullptr || registered->is_same(used) || !registered->requires_grad()) {

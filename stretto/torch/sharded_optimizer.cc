@@ -38,7 +38,8 @@ std::unique_ptr<BucketMemory> memory_of(const Communicator& communicator,
   return std::make_unique<ddp::CommunicatorBuckets>(parameters.front().device());
 }
 
-// An empty state of the kind that the optimizer keeps.
+// An empty state of the kind that the optimizer keeps. A clone() of one that is there would not do:
+// it has the same tensors, and reading into it would change both.
 State make_state(const Optimizer& optimizer) {
   namespace optim = torch::optim;
   if (dynamic_cast<const optim::SGD*>(&optimizer)) return std::make_unique<optim::SGDParamState>();
@@ -50,10 +51,10 @@ State make_state(const Optimizer& optimizer) {
     return std::make_unique<optim::RMSpropParamState>();
   if (dynamic_cast<const optim::Adagrad*>(&optimizer))
     return std::make_unique<optim::AdagradParamState>();
-  if (!optimizer.state().empty()) return optimizer.state().begin()->second->clone();
   refuse(
-      "the state of an optimizer that is none of libtorch's cannot be gathered by a rank that has "
-      "no parameter of its own");
+      "gather_state() makes what SGD, Adam, AdamW, RMSprop and Adagrad keep everyone's; the kind "
+      "of "
+      "state that another optimizer keeps is not known");
 }
 
 void write_settings(const Optimizer& optimizer, torch::serialize::OutputArchive& archive) {
@@ -190,13 +191,16 @@ void ShardedOptimizer::step_together() {
   const auto is_mine = [&](const torch::Tensor& parameter) {
     return own.contains(parameter.unsafeGetTensorImpl());
   };
-  {
+  try {
     std::vector<torch::Tensor> lent = borrow_gradients();
     const auto give_back = c10::make_scope_exit([&] {
       for (std::size_t i = 0; i < lent.size(); ++i) parameters_[i].mutable_grad() = lent[i];
     });
     ddp::Parts spare;
     ddp::step_part(optimizer_, is_mine, spare);
+  } catch (const std::exception& error) {
+    communicator().abort("the optimizer has failed: " + ddp::text_of(error));
+    throw;
   }
   exchange();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -286,6 +290,7 @@ void ShardedOptimizer::gather_state() {
 }
 
 void ShardedOptimizer::gather_together() {
+  (void)make_state(optimizer_);  // All refuse alike, also those that would only send.
   for (int rank = 0; rank < communicator().size(); ++rank) receive_state_of(Rank(rank));
 }
 

@@ -6,7 +6,9 @@
 #include <functional>
 #include <memory>
 #include <sstream>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -147,6 +149,54 @@ TEST(ShardedOptimizer, WhatCannotBeSharedOutIsRefused) {
     ShardedOptimizer sharded(optimizer, communicator);
     optimizer.add_param_group({{torch::ones({2})}});
     expect_contains(message_of<InvalidArgument>([&] { sharded.step(); }), "other parameters");
+  });
+}
+
+// An SGD that is none of libtorch's, with a state that can be cloned, and fails when told to.
+class OwnOptimizer : public torch::optim::Optimizer {
+ public:
+  explicit OwnOptimizer(Parameters parameters)
+      : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                  std::make_unique<torch::optim::SGDOptions>(0.1)) {}
+  torch::Tensor step(LossClosure /*closure*/ = nullptr) override {
+    if (fails) throw std::runtime_error("no memory for the step");
+    const torch::NoGradGuard no_grad;
+    for (torch::Tensor& parameter : param_groups()[0].params()) {
+      parameter.sub_(parameter.grad(), 0.1);
+      auto state = std::make_unique<torch::optim::SGDParamState>();
+      state->momentum_buffer(torch::zeros_like(parameter));
+      state_[parameter.unsafeGetTensorImpl()] = std::move(state);
+    }
+    return {};
+  }
+  bool fails = false;
+};
+
+TEST(ShardedOptimizer, TheStateOfAnotherKindIsGatheredByNobody) {
+  run_ranks(2, [](Communicator& communicator) {
+    Net model = net();
+    OwnOptimizer optimizer(model->parameters());
+    ShardedOptimizer sharded(optimizer, communicator);
+    backward(model, 0);
+    sharded.step();
+    expect_contains(message_of<InvalidArgument>([&] { sharded.gather_state(); }), "is not known");
+    sharded.step();  // Nobody waits for anybody.
+  });
+}
+
+TEST(ShardedOptimizer, WhatTheOptimizerOfOneRankThrowsEndsTheStepOfAll) {
+  run_ranks(3, [](Communicator& communicator) {
+    Net model = net();
+    OwnOptimizer optimizer(model->parameters());
+    ShardedOptimizer sharded(optimizer, communicator);
+    backward(model, 0);
+    optimizer.fails = communicator.rank() == Rank(1);
+    if (optimizer.fails) {
+      EXPECT_THROW(sharded.step(), std::runtime_error);
+    } else {
+      expect_contains(message_of<Aborted>([&] { sharded.step(); }),
+                      "the optimizer has failed: no memory for the step");
+    }
   });
 }
 

@@ -47,6 +47,9 @@ struct ParameterAveragingOptions {
 // step a rank that has none left. It gets all averages. When the loop has ended, there is one more
 // of what ranks have not averaged yet.
 //
+// An average that fails, as when a rank dies, leaves parameters with undefined values: go back to a
+// checkpoint.
+//
 // Threads: one at a time. The communicator must outlive it.
 class ParameterAveraging : public Joinable {
  public:

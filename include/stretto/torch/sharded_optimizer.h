@@ -51,16 +51,16 @@ class ShardedOptimizer : public Joinable {
                    const std::optional<Duration>& timeout = std::nullopt);
 
   // Steps this rank's parameters, and makes them everyone's. Collective, blocks. Throws
-  // InvalidArgument if the optimizer has got other parameters; what fails in communication leaves
-  // parameters behind of which some are stepped, and some not.
+  // InvalidArgument if the optimizer has got other parameters, and what the optimizer itself
+  // throws, which aborts the communicator, so that others do not wait; what fails in communication
+  // leaves parameters behind of which some are stepped, and some not.
   void step();
   void zero_grad(bool set_to_none = true) { optimizer_.zero_grad(set_to_none); }
 
   // Makes the state of all parameters everyone's, until the next step(): then `torch::save` of the
   // optimizer itself writes the file of one without this, and any number of ranks can read it.
   // Collective, blocks. To resume: `torch::load` the optimizer on all ranks; the next step()
-  // forgets what is another rank's. Throws InvalidArgument for optimizers other than libtorch's if
-  // some rank has no parameter.
+  // forgets what is another rank's. Throws InvalidArgument for optimizers other than libtorch's.
   void gather_state();
 
   // Whose each parameter is, in the order of the optimizer's groups, where it comes first.
