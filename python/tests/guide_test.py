@@ -35,6 +35,7 @@ class GuideTest(unittest.TestCase):
                     RANK=str(rank),
                     WORLD_SIZE=str(size),
                 )
+                os.chdir(pathlib.Path(path).parent)  # Both ranks leave their files there.
                 exec(compile(block, f"block {number} of {PAGE.name}", "exec"), {})
 
             ranks.run(body)
