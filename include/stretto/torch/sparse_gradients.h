@@ -24,14 +24,16 @@ struct NamedTensor {
 // EmbeddingBag with sparse = true.
 std::vector<std::string> sparse_parameter_names(const torch::nn::Module& module);
 
-// Throws InvalidArgument if a parameter is not of floats or doubles, or has no rows: a rank cannot
+// Throws InvalidArgument if a parameter is not of floats or doubles, or is a scalar: a rank cannot
 // find that out inside of what follows, where others wait.
 void check_sparse_gradients(const std::vector<NamedTensor>& parameters);
 
 // Makes the gradients of some parameters (COO, or undefined) the mean over all ranks, where absent
-// rows count as zero, with one sparse dimension. A gradient that no rank has stays as it is; one
-// that some rank has, if without rows, all get; a dense one becomes sparse. Collective, blocks.
-// `with_data`: false if this rank has nothing to contribute. `scale` multiplies the means.
+// rows count as zero, with one sparse dimension. A gradient that no rank has stays as it is. One
+// that some rank has, even without rows, all ranks with data get; a dense one becomes sparse.
+// Collective, blocks. `with_data`: false if this rank has nothing to contribute; its gradients stay
+// as they are, until the end of join() gives it those of another rank. `scale` multiplies the
+// means.
 void reduce_sparse_gradients(Communicator& communicator, std::vector<NamedTensor>& parameters,
                              bool with_data, double scale, const std::optional<Duration>& timeout);
 
