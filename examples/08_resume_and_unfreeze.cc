@@ -7,6 +7,7 @@
 //   build/release/bin/stretto run -n 2 -- build/release/bin/08_resume_and_unfreeze FOLDER
 
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -94,13 +95,40 @@ struct State {
   Net model;
   torch::optim::SGD optimizer{model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9)};
   int step = 0;
+
+  // Replaces the file as a whole: a process that dies meanwhile leaves the old one.
+  void save(const std::string& path) const {
+    torch::serialize::OutputArchive archive;
+    torch::serialize::OutputArchive of_model(archive.compilation_unit());
+    torch::serialize::OutputArchive of_optimizer(archive.compilation_unit());
+    model->save(of_model);
+    optimizer.save(of_optimizer);
+    archive.write("model", of_model);
+    archive.write("optimizer", of_optimizer);
+    archive.write("step", torch::tensor(step));
+    archive.save_to(path + ".new");
+    std::filesystem::rename(path + ".new", path);
+  }
+
+  void load(const std::string& path) {
+    torch::serialize::InputArchive archive, of_model, of_optimizer;
+    archive.load_from(path);
+    archive.read("model", of_model);
+    archive.read("optimizer", of_optimizer);
+    model->load(of_model);
+    optimizer.load(of_optimizer);
+    torch::Tensor steps;
+    archive.read("step", steps);
+    step = steps.item<int>();
+  }
 };
 
 // The same in a job that new processes may enter. A program whose ranks `stretto run --restarts`
 // starts again has nothing but this, and no stretto::join().
-void train_with_who_is_there() {
+void train_with_who_is_there(const std::string& path) {
   stretto::ElasticJob job;
   auto state = std::make_shared<State>();
+  if (std::filesystem::exists(path)) state->load(path);  // A job before this one has left it.
   while (const auto comm = job.join()) {
     try {
       // Rank 0 sends its own, others receive into new ones: a failure leaves `state` as it was.
@@ -111,20 +139,23 @@ void train_with_who_is_there() {
       comm->broadcast(step).wait();  // and the count of steps.
       newest->step = step[0];
       state = newest;
-      for (; state->step < 20; ++state->step) {
+      while (state->step < 20) {
         if (state->step % 10 == 0 && job.has_newcomers(*comm)) break;
         if (state->step == 10 && comm->rank() == 1) return;
         const auto data = torch::randn({16, 8});
         state->optimizer.zero_grad();
         (ddp.forward(data) - data.sum(1, true)).pow(2).mean().backward();
         state->optimizer.step();
+        state->step += 1;
+        if (state->step % 5 == 0 && comm->rank() == 0) state->save(path);
       }
       if (state->step == 20) job.finish();
     } catch (const stretto::Error& error) {
       if (!stretto::ElasticJob::is_loss(error)) throw;
     }
   }
-  std::printf("after generation %d all steps are done\n", job.generation());
+  std::printf("after generation %d all steps are done: weights %.6f\n", job.generation(),
+              state->model->head->weight.abs().sum().item<double>());
 }
 
 void train(const std::unique_ptr<stretto::Communicator>& comm, const std::string& folder) {
@@ -179,6 +210,6 @@ int main(int argc, char** argv) {
   if (argc != 2) return std::fputs("usage: 08_resume_and_unfreeze FOLDER\n", stderr), 2;
   auto comm = stretto::join();
   train(comm, argv[1]);
-  train_with_who_is_there();
+  train_with_who_is_there(std::string(argv[1]) + "/elastic.pt");
   train_with_who_is_left(std::move(comm));
 }

@@ -7,8 +7,9 @@ Kill any of the processes while it runs (kill -9 PID):
 
 python3 -m stretto run -n 3 --restarts 10 -- python3 examples/13_elastic.py 20000
 
-The arguments are the number of steps and the least number of processes. The result is the same, but
-for rounding, because each process has all data.
+The arguments are the number of steps, the least number of processes, and a file from which a job
+that has lost all of them begins again. The result is the same, but for rounding, because each
+process has all data.
 """
 
 import os
@@ -22,6 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS_BETWEEN_QUESTIONS = 10
+STEPS_BETWEEN_CHECKPOINTS = 50
 COMPUTING_SECONDS = 0.003  # A larger model would take longer than this one.
 
 
@@ -34,6 +36,18 @@ class State:
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=0.01, momentum=0.9)
         self.step = 0
 
+    def contents(self):
+        return [self.step, self.network.state_dict(), self.optimizer.state_dict()]
+
+    def become(self, contents):
+        self.step = contents[0]
+        self.network.load_state_dict(contents[1])
+        self.optimizer.load_state_dict(contents[2])
+
+    def save(self, path):
+        torch.save(self.contents(), f"{path}.new")
+        os.replace(f"{path}.new", path)  # A process that dies before leaves the old file.
+
     def take_step(self, model):
         """The data are others in each step, so that the parameters never come to rest."""
         numbers = torch.arange(24, dtype=torch.float64).reshape(6, 4)
@@ -44,13 +58,11 @@ class State:
         self.step += 1
 
 
-def train(job, state, steps):
+def train(job, state, steps, path=None):
     """Returns whether all steps are done; else processes wait to get in."""
-    newest = [state.step, state.network.state_dict(), state.optimizer.state_dict()]
+    newest = state.contents()
     dist.broadcast_object_list(newest, src=0)  # From rank 0. A failure leaves `state` as it was.
-    state.step = newest[0]
-    state.network.load_state_dict(newest[1])
-    state.optimizer.load_state_dict(newest[2])
+    state.become(newest)
     model = DistributedDataParallel(state.network)
     rank, size = dist.get_rank(), dist.get_world_size()
     print(f"generation {job.generation}: rank {rank} of {size} goes on at step {state.step} "
@@ -60,15 +72,19 @@ def train(job, state, steps):
             return False
         time.sleep(COMPUTING_SECONDS)
         state.take_step(model)
+        if path and state.step % STEPS_BETWEEN_CHECKPOINTS == 0 and rank == 0:
+            state.save(path)
     return True
 
 
-def main(steps, min_size):
+def main(steps, min_size=1, path=None):
     state = State()
+    if path and os.path.exists(path):
+        state.become(torch.load(path))
     with stretto.ElasticJob(min_size) as job:
         while job.join():  # False: the job has finished.
             try:
-                if train(job, state, steps):
+                if train(job, state, steps, path):
                     job.finish()
             except dist.DistBackendError as error:  # A process has died, or has left.
                 print(f"meeting again: {error}", file=sys.stderr, flush=True)
@@ -78,4 +94,4 @@ def main(steps, min_size):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main(int(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    main(*map(int, sys.argv[1:3]), *sys.argv[3:])

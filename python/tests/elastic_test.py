@@ -161,6 +161,22 @@ class TrainingTest(unittest.TestCase):
         wanted = trained_by_one(load_example(), steps).network.weight[0]
         self.expect_weights(map(float, found.split()), wanted)
 
+    def test_a_job_begins_where_the_file_of_the_one_before_ends(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for steps, first_step in ((120, 0), (150, 100)):
+                program = (sys.executable, EXAMPLE, steps, 2, f"{folder}/state.pt")
+                launcher = Launcher("-n", 2, "--", *program)
+                self.addCleanup(launcher.kill)
+                for _ in range(2):
+                    begun = launcher.next(r"generation 1: rank \d of 2 goes on at step (\d+) .*")
+                    self.assertEqual(int(begun[1]), first_step)
+                results = {launcher.next(rf"after {steps} steps .* are (.*)")[1] for _ in range(2)}
+                status, errors = launcher.end()
+                self.assertEqual(status, 0, errors)
+                (found,) = results
+                wanted = trained_by_one(load_example(), steps).network.weight[0]
+                self.expect_weights(map(float, found.split()), wanted)
+
     def test_the_others_go_on_and_let_in_a_new_one(self) -> None:
         steps = 300
 

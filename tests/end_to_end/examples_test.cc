@@ -103,6 +103,12 @@ TEST_F(Examples, TrainingGoesOnAfterACheckpointAndWithUnfrozenParts) {
     free = event.at("ts").get<double>() + event.at("dur").get<double>();
   }
   EXPECT_GE(free_at.size(), 6u) << "forward, backward and buckets of two ranks";
+  // The elastic job has left a file, and the next one has nothing more to do.
+  const auto weights = numbers(text, "all steps are done: weights");
+  ASSERT_EQ(weights.size(), 1u) << text;
+  const std::string again = run("08_resume_and_unfreeze", 2, {folder_.path()});
+  expect_contains(again, "after generation 1 all steps are done");
+  EXPECT_EQ(numbers(again, "all steps are done: weights"), std::vector<double>(2, weights[0]));
 }
 
 TEST_F(Examples, AProgramForOneProcessBecomesOneForMany) {
