@@ -13,7 +13,7 @@ leaves it out: how many times as long communication takes with stretto's dense g
 
 examples:
   python3 bench/slow_links.py
-  python3 bench/slow_links.py --rates 100M --megabytes 20 --rounds 3 --json lines.jsonl
+  python3 bench/slow_links.py --rates 100M --ranks 4 --rounds 3 --json lines.jsonl
   python3 bench/slow_links.py --rounds 2 --document docs/measurements/compression.md
 """
 
@@ -48,7 +48,8 @@ def parse_arguments(words):
                                                       for word in text.split(",")],
                         default=[1e8, 1e9], metavar="LIST", help="bit/s (default: 100M,1G)")
     parser.add_argument("--megabytes", type=int, default=20, help="of gradients, in steps of 4")
-    parser.add_argument("--hosts", type=int, default=2, help="of a rank each")
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--ranks", type=int, default=1, help="of each host")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=3, help="of each of DDP's hooks in a round")
     parser.add_argument("--python", default=str(VENV) if VENV.exists() else sys.executable,
@@ -60,13 +61,14 @@ def parse_arguments(words):
     arguments = parser.parse_args(words)
     if arguments.megabytes < 4 or arguments.megabytes % 4:
         parser.error("--megabytes: layers have 4 MiB each")
+    arguments.placement = [host for host in range(arguments.hosts) for _ in range(arguments.ranks)]
     return arguments
 
 
 def run_stretto(arguments, network, cache):
     command = [str(arguments.build.resolve() / "bin" / "stretto"), "bench", "--compression",
                "--json", "--bytes", f"{arguments.megabytes}M"]
-    outputs = hosts.outputs_of(command, network, range(arguments.hosts), cache,
+    outputs = hosts.outputs_of(command, network, arguments.placement, cache,
                                seconds=TIMEOUT_SECONDS)
     return [json.loads(line) | {"system": "stretto"} for line in outputs[0].splitlines()]
 
@@ -75,12 +77,12 @@ def run_ddp(arguments, network, backend, environment):
     driver = str(ROOT / "bench" / "drivers" / "ddp_hooks.py")
     common = dict(os.environ) | environment
     commands = [[arguments.python, driver, "--store", f"{network.address(0)}:29700", "--rank",
-                 str(rank), "--ranks", str(arguments.hosts), "--layers",
+                 str(rank), "--ranks", str(len(arguments.placement)), "--layers",
                  str(arguments.megabytes // 4), "--steps", str(arguments.steps), "--backend",
                  backend, "--hooks", HOOKS[backend]]
-                for rank in range(arguments.hosts)]
-    outputs = hosts.outputs_of_each(commands, [common] * arguments.hosts, network,
-                                    range(arguments.hosts), TIMEOUT_SECONDS)
+                for rank in range(len(arguments.placement))]
+    outputs = hosts.outputs_of_each(commands, [common] * len(commands), network,
+                                    arguments.placement, TIMEOUT_SECONDS)
     return [json.loads(line) for line in outputs[0].splitlines()]
 
 

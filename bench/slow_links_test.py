@@ -23,6 +23,9 @@ class TableTest(unittest.TestCase):
                           "| stretto | int8 | 1000.0 |  | 4.00 | 100.0 |  | 4.00 |",
                           "| DDP | none | 5500.0 | 500.0 | 0.80 | 5500.0 | 500.0 | 0.08 |"])
 
+    def test_ranks_of_a_host_follow_each_other(self):
+        self.assertEqual(slow_links.parse_arguments(["--ranks", "2"]).placement, [0, 0, 1, 1])
+
     def test_layers_have_four_megabytes(self):
         self.assertEqual(slow_links.parse_arguments(["--megabytes", "8"]).megabytes, 8)
         with self.assertRaises(SystemExit):
