@@ -30,6 +30,7 @@
 #include "stretto/base/huge_pages.h"
 #include "stretto/base/own_folder.h"
 #include "stretto/base/owner_process.h"
+#include "stretto/base/sealed_memory.h"
 #include "stretto/base/status.h"
 #include "stretto/base/thread.h"
 #include "tests/support/expect_contains.h"
@@ -380,6 +381,21 @@ TEST(HugePagesTest, AFewSmallOnesMayBeAmongThem) {
   EXPECT_TRUE(lies_in_huge_pages(memory.data(), Mapped::kBytes));
   ASSERT_EQ(::madvise(memory.data(), 2 * kHugeBytes, MADV_DONTNEED), 0);
   EXPECT_FALSE(lies_in_huge_pages(memory.data(), Mapped::kBytes));
+}
+
+TEST(SealedMemoryTest, MayHaveMoreSealsAndNotFewer) {
+  const auto is_sealed_by = [](int seals) {
+    const FileDescriptor file(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    EXPECT_EQ(::fcntl(file.get(), F_ADD_SEALS, seals), 0);
+    return is_sealed_memory(file.get());
+  };
+  EXPECT_TRUE(is_sealed_memory(make_sealed_memory("test", 1).or_throw().get()));
+  // In the place of F_SEAL_EXEC, which older kernels do not know.
+  EXPECT_TRUE(is_sealed_by(F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | F_SEAL_WRITE));
+  EXPECT_FALSE(is_sealed_by(F_SEAL_SHRINK | F_SEAL_SEAL));
+  EXPECT_FALSE(is_sealed_by(F_SEAL_GROW | F_SEAL_SEAL));
+  EXPECT_FALSE(is_sealed_memory(FileDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get()));
+  EXPECT_FALSE(is_sealed_memory(-1));
 }
 
 TEST(HugePagesTest, NonsenseIsNoHugePage) {

@@ -3,6 +3,7 @@
 
 #include "stretto/base/sealed_memory.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -11,6 +12,11 @@
 #include "stretto/base/file_size_signal.h"
 
 namespace stretto {
+namespace {
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+}  // namespace
 
 Result<FileDescriptor> make_sealed_memory(const char* name, std::size_t bytes) {
   FileDescriptor descriptor(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -19,10 +25,15 @@ Result<FileDescriptor> make_sealed_memory(const char* name, std::size_t bytes) {
   if (::ftruncate(descriptor.get(), static_cast<off_t>(bytes)) != 0) {
     return system_status(fmt::format("reserving {} bytes of shared memory", bytes));
   }
-  if (::fcntl(descriptor.get(), F_ADD_SEALS, kMemorySeals) != 0) {
+  if (::fcntl(descriptor.get(), F_ADD_SEALS, kSeals) != 0) {
     return system_status("sealing shared memory");
   }
   return descriptor;
+}
+
+bool is_sealed_memory(int descriptor) {
+  const int seals = ::fcntl(descriptor, F_GET_SEALS);
+  return seals >= 0 && (seals & kSeals) == kSeals;
 }
 
 Result<std::shared_ptr<std::byte>> map_shared_memory(int descriptor, std::size_t bytes) {

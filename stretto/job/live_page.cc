@@ -35,9 +35,7 @@ std::optional<LiveNote> read_page(const fs::path& path) {
   struct stat status {};
   if (!file.valid() || ::fstat(file.get(), &status) != 0) return std::nullopt;
   // Sealed: it cannot get shorter while it is read.
-  if (::fcntl(file.get(), F_GET_SEALS) != kMemorySeals || status.st_size != sizeof(StatusSlot)) {
-    return std::nullopt;
-  }
+  if (!is_sealed_memory(file.get()) || status.st_size != sizeof(StatusSlot)) return std::nullopt;
   void* const page = ::mmap(nullptr, sizeof(StatusSlot), PROT_READ, MAP_SHARED, file.get(), 0);
   if (page == MAP_FAILED) return std::nullopt;
   const StatusSlot& slot = *static_cast<const StatusSlot*>(page);

@@ -3,7 +3,6 @@
 
 #include "stretto/job/status_board.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -35,7 +34,7 @@ StatusBoard StatusBoard::open(const Environment& environment, int rank, int size
   if (!number || !local_rank) return board;
   const int fd = static_cast<int>(*number);
   struct stat file {};
-  if (::fcntl(fd, F_GET_SEALS) != kMemorySeals || ::fstat(fd, &file) != 0) return board;
+  if (!is_sealed_memory(fd) || ::fstat(fd, &file) != 0) return board;
   const auto bytes = static_cast<std::size_t>(file.st_size);
   const std::size_t slots = bytes / sizeof(StatusSlot);
   if (bytes % sizeof(StatusSlot) != 0 || *local_rank >= slots) return board;

@@ -71,9 +71,8 @@ Status use_shared_memory() {
   STRETTO_ASSIGN_OR_RETURN(const FileDescriptor file, make_sealed_memory("stretto-doctor", kBytes));
   STRETTO_ASSIGN_OR_RETURN(const auto memory, map_shared_memory(file.get(), kBytes));
   std::memset(memory.get(), 1, kBytes);
-  const int seals = ::fcntl(file.get(), F_GET_SEALS);
-  if (seals < 0) return system_status("F_GET_SEALS");
-  return seals == kMemorySeals ? Status() : status_of(StatusCode::system, "it has no seals");
+  if (is_sealed_memory(file.get())) return {};
+  return status_of(StatusCode::system, "it has no seals");
 }
 
 Check check_shared_memory() {
