@@ -43,8 +43,13 @@ apt_install() {
   ((EUID == 0)) || apt_get=(sudo "${apt_get[@]}")
   local install=("${apt_get[@]}" install --yes --no-install-recommends "$@")
   "${install[@]}" && return
-  # The list of packages may be missing (a fresh container) or older than the archive.
-  "${apt_get[@]}" update
+  # The list of packages may be missing (a fresh container) or older than the archive. A machine
+  # that has just been started fetches the list itself, and apt-get does not wait for that lock.
+  local attempt
+  for attempt in {1..12}; do
+    "${apt_get[@]}" update && break
+    ((attempt == 12)) || sleep 5
+  done
   "${install[@]}"
 }
 

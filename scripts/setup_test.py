@@ -56,6 +56,24 @@ class SetupTest(unittest.TestCase):
         asked = (self.folder / "asked").read_text().splitlines()
         self.assertEqual([line.split()[2] for line in asked], ["install", "update", "install"])
 
+    def test_who_has_locked_the_list_of_packages_is_waited_for(self):
+        self.program("sudo", 'exec "$@"')
+        self.program("sleep", 'echo "$@" >> slept')
+        self.program("apt-get", 'echo "$@" >> asked; test "$(wc -l < asked)" -gt 3')
+        self.call("apt_install g++")
+        asked = (self.folder / "asked").read_text().splitlines()
+        self.assertEqual([line.split()[2] for line in asked],
+                         ["install", "update", "update", "update", "install"])
+        self.assertEqual((self.folder / "slept").read_text(), "5\n5\n")
+
+    def test_the_list_of_packages_is_not_asked_for_without_end(self):
+        self.program("sudo", 'exec "$@"')
+        self.program("sleep", "")
+        self.program("apt-get", 'echo "$@" >> asked; exit 1')
+        self.call("! apt_install g++")
+        asked = (self.folder / "asked").read_text().splitlines()
+        self.assertEqual(len(asked), 14)
+
     def test_a_virtual_environment_that_was_only_begun_is_made_anew(self):
         self.program("venv/bin/python", "exit 1")
         self.program("whole", 'echo "$@" >> asked')
