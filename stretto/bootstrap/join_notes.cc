@@ -160,7 +160,7 @@ Result<std::vector<std::string>> JoinNotes::get_all(const std::string& name,
   TimePoint reminder = Clock::now() + options_.reminder;
   const WaitLimit reminding(options_.deadline, [&] {
     if (Clock::now() >= reminder) {
-      log(LogLevel::warning, "waiting {}", describe_missing(name, ranks.front()));
+      log(LogLevel::warning, "waiting {}", describe_missing(name, ranks));
       reminder = Clock::now() + options_.reminder;
     }
     return check_failures();
@@ -168,7 +168,7 @@ Result<std::vector<std::string>> JoinNotes::get_all(const std::string& name,
   Result<std::vector<std::string>> values = store_->multi_get(keys, reminding);
   if (values.ok()) return values;
   if (values.status().code() == StatusCode::timeout && options_.deadline.passed()) {
-    return Status(StatusCode::timeout, "waited " + describe_missing(name, ranks.front()));
+    return Status(StatusCode::timeout, "waited " + describe_missing(name, ranks));
   }
   return explain(values.status());
 }
@@ -195,7 +195,7 @@ Status JoinNotes::wait_for_join() const { return get(kAllJoined).status(); }
 void JoinNotes::wait_for_late_ranks() const {
   const WaitLimit limit = WaitLimit(options_.deadline).within(kLateComers);
   while (placed_ && !limit.passed()) {
-    std::vector<int> missing = ranks_without("arrived", Deadline::after(kLook));
+    std::vector<int> missing = ranks_without("arrived", all_ranks(), Deadline::after(kLook));
     // Whose failure it is need not learn of it.
     std::erase_if(missing, [this](int rank) { return failure_.rank() == Rank(rank); });
     if (missing.empty()) return;
@@ -209,26 +209,28 @@ Status JoinNotes::wait_for_end() const {
   return ended.code() == StatusCode::peer_lost && !told_ ? Status() : ended;
 }
 
-std::vector<int> JoinNotes::ranks_without(const std::string& name, Deadline deadline) const {
-  std::vector<int> ranks;
-  for (int r = 0; r < options_.size; ++r) {
+// Those of `ranks`, but for this one.
+std::vector<int> JoinNotes::ranks_without(const std::string& name, std::span<const int> ranks,
+                                          Deadline deadline) const {
+  std::vector<int> missing;
+  for (const int r : ranks) {
     if (r == options_.rank) continue;
     const std::array key = {key_of(name, r)};
     const Result<bool> there = store_->check(key, deadline);
     // A store that does not answer says nothing about the ranks.
-    if (there.ok() && !there.value()) ranks.push_back(r);
+    if (there.ok() && !there.value()) missing.push_back(r);
   }
-  return ranks;
+  return missing;
 }
 
 // M5 of the error texts: who is missing, where they were to come, how long we have waited.
-std::string JoinNotes::describe_missing(const std::string& name, int rank) const {
+std::string JoinNotes::describe_missing(const std::string& name, std::span<const int> ranks) const {
   const double waited = seconds(Clock::now() - start_);
   const bool ends = options_.deadline.time() != TimePoint::max();
   const std::string limit =
       ends ? fmt::format("/{:.0f}", seconds(options_.deadline.time() - start_)) : "";
   const Deadline look = Deadline::after(kLook);
-  std::vector<int> missing = ranks_without("arrived", look);
+  std::vector<int> missing = ranks_without("arrived", all_ranks(), look);
   if (!missing.empty()) {
     return fmt::format(
         "{:.0f}{} s for {} of {} ranks: {} never came. All meet in {}, which their hosts must be "
@@ -236,8 +238,9 @@ std::string JoinNotes::describe_missing(const std::string& name, int rank) const
         waited, limit, missing.size(), options_.size, fmt::join(missing, ", "), store_->describe(),
         test_of(store_->server()), refused_peer());
   }
-  missing = ranks_without(name, look);
-  if (missing.empty()) missing.push_back(rank);
+  // Of the others nobody waits for such a note, and they may write none.
+  missing = ranks_without(name, ranks, look);
+  if (missing.empty()) missing.push_back(ranks.front());
   return fmt::format("{:.0f}{} s for {} of {} ranks: {} came to {}, but did not go on from there",
                      waited, limit, missing.size(), options_.size, fmt::join(missing, ", "),
                      store_->describe());

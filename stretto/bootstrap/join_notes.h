@@ -61,9 +61,9 @@ class JoinNotes {
   }
   Result<std::string> get(const std::string& key) const;
   // What rank `rank` wrote under "NAME/RANK". Fails with timeout, naming all ranks that never came,
-  // or have come and written nothing, the store and its address, and how long this took.
+  // or, if all have come, this one, the store and its address, and how long this took.
   Result<std::string> get(const std::string& name, int rank) const;
-  // The same of several ranks, in their order.
+  // The same of several ranks, in their order; named are those of them that have written nothing.
   Result<std::vector<std::string>> get_all(const std::string& name,
                                            std::span<const int> ranks) const;
   // On rank 0: waits until all ranks have finished, and tells them. Until then its end, too, ends
@@ -83,10 +83,11 @@ class JoinNotes {
   Status look() const;
   Status check_failures() const;
   Status explain(const Status& status) const;
-  std::string describe_missing(const std::string& name, int rank) const;
+  std::string describe_missing(const std::string& name, std::span<const int> ranks) const;
   std::string refused_peer() const;
   std::vector<int> all_ranks() const;
-  std::vector<int> ranks_without(const std::string& name, Deadline deadline) const;
+  std::vector<int> ranks_without(const std::string& name, std::span<const int> ranks,
+                                 Deadline deadline) const;
 
   std::shared_ptr<Store> store_;
   Options options_;

@@ -129,6 +129,14 @@ TEST_P(JoinNotesTest, TellsWhoNeverCameFromWhoDidNotGoOn) {
                  "for 1 of 3 ranks: 1 came to ");
 }
 
+// The others write no such note.
+TEST_P(JoinNotesTest, OnlyRankZeroIsNamedWhereItAloneIsWaitedFor) {
+  const auto zero = arrive(0, 3);
+  const auto two = arrive(2, 3);
+  const auto one = arrive(1, 3, Deadline::after(milliseconds(300)));
+  expect_failure(one->wait_for_arrivals(), StatusCode::timeout, "for 1 of 3 ranks: 0 came to ");
+}
+
 TEST_P(JoinNotesTest, ALauncherTellsOfARankThatNeverCameButNotOfOneThatHasJoined) {
   const auto zero = arrive(0, 3);
   const auto one = arrive(1, 3);
