@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <numeric>
 #include <thread>
@@ -173,6 +174,22 @@ Result<std::vector<std::string>> JoinNotes::get_all(const std::string& name,
   return explain(values.status());
 }
 
+std::optional<std::string> JoinNotes::get_changed(const std::string& key, const std::string& old,
+                                                  const std::string& why, Deadline until) const {
+  constexpr Duration kLongestNap = std::chrono::milliseconds(200);
+  TimePoint reminder = Clock::now() + options_.reminder;
+  for (Duration nap = kLongestNap / 20;; nap = std::min(2 * nap, kLongestNap)) {
+    Result<std::string> value = get(key);
+    if (value.ok() && *value != old) return std::move(*value);
+    if (!value.ok() || until.passed()) return std::nullopt;
+    if (Clock::now() >= reminder) {
+      log(LogLevel::warning, "waiting {} s: {}", waited(), why);
+      reminder = TimePoint::max();
+    }
+    std::this_thread::sleep_for(nap);
+  }
+}
+
 std::vector<int> JoinNotes::all_ranks() const {
   std::vector<int> all(static_cast<std::size_t>(options_.size));
   std::iota(all.begin(), all.end(), 0);
@@ -223,26 +240,30 @@ std::vector<int> JoinNotes::ranks_without(const std::string& name, std::span<con
   return missing;
 }
 
+// "15/300": for how many seconds this rank has tried to join, and for how many it may.
+std::string JoinNotes::waited() const {
+  const std::string so_far = fmt::format("{:.0f}", seconds(Clock::now() - start_));
+  const TimePoint end = options_.deadline.time();
+  return end == TimePoint::max() ? so_far : fmt::format("{}/{:.0f}", so_far, seconds(end - start_));
+}
+
 // M5 of the error texts: who is missing, where they were to come, how long we have waited.
 std::string JoinNotes::describe_missing(const std::string& name, std::span<const int> ranks) const {
-  const double waited = seconds(Clock::now() - start_);
-  const bool ends = options_.deadline.time() != TimePoint::max();
-  const std::string limit =
-      ends ? fmt::format("/{:.0f}", seconds(options_.deadline.time() - start_)) : "";
+  const std::string waited_seconds = waited();
   const Deadline look = Deadline::after(kLook);
   std::vector<int> missing = ranks_without("arrived", all_ranks(), look);
   if (!missing.empty()) {
     return fmt::format(
-        "{:.0f}{} s for {} of {} ranks: {} never came. All meet in {}, which their hosts must be "
-        "able to reach{}{}",
-        waited, limit, missing.size(), options_.size, fmt::join(missing, ", "), store_->describe(),
+        "{} s for {} of {} ranks: {} never came. All meet in {}, which their hosts must be able to "
+        "reach{}{}",
+        waited_seconds, missing.size(), options_.size, fmt::join(missing, ", "), store_->describe(),
         test_of(store_->server()), refused_peer());
   }
   // Of the others nobody waits for such a note, and they may write none.
   missing = ranks_without(name, ranks, look);
   if (missing.empty()) missing.push_back(ranks.front());
-  return fmt::format("{:.0f}{} s for {} of {} ranks: {} came to {}, but did not go on from there",
-                     waited, limit, missing.size(), options_.size, fmt::join(missing, ", "),
+  return fmt::format("{} s for {} of {} ranks: {} came to {}, but did not go on from there",
+                     waited_seconds, missing.size(), options_.size, fmt::join(missing, ", "),
                      store_->describe());
 }
 

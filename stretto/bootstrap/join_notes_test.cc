@@ -192,6 +192,27 @@ TEST(JoinNotes, RemindsWhileItWaitsAndHintsAtWhoWasRefused) {
   expect_contains(text, "Perhaps it was one of them that was refused: rank 1 has another ?key");
 }
 
+TEST(JoinNotes, WaitsForAChangeAndSaysSoOnce) {
+  const auto store = std::make_shared<MemoryStore>();
+  ASSERT_TRUE(store->set("round", "1", soon()).ok());
+  const JoinNotes notes(store, {.rank = 1, .size = 2, .deadline = soon(), .reminder = {}});
+  const auto changed = [&](Deadline until) {
+    return notes.get_changed("round", "1", "rank 0 has not come again", until);
+  };
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(changed(Deadline::after(milliseconds(100))), std::nullopt);
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  const std::string warning = "warning: waiting 0/10 s: rank 0 has not come again\n";
+  expect_contains(text, warning);
+  EXPECT_EQ(text.find(warning), text.rfind(warning)) << text;
+  std::thread late([&] {
+    std::this_thread::sleep_for(milliseconds(20));
+    EXPECT_TRUE(store->set("round", "2", soon()).ok());
+  });
+  EXPECT_EQ(changed(soon()), "2");
+  late.join();
+}
+
 // Its watch tells the error of a network that is down once, as the system does, then a plain end.
 class CutOffStore : public MemoryStore {
  public:

@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <thread>
 #include <utility>
@@ -25,10 +24,6 @@
 
 namespace stretto::job {
 namespace {
-
-// For how long the round after one that has failed is waited for: about what a program of PyTorch's
-// takes to start.
-constexpr std::chrono::seconds kNextRound(10);
 
 // Makes a folder that only this user can enter, or finds that it is one: its parent may be
 // anybody's.
@@ -151,8 +146,9 @@ Status Rendezvous::open_file(Deadline deadline) {
 //
 // Nobody goes by what others have told in a round until rank 0 has seen all places taken: in a
 // round of the dead that a newcomer can enter at all, its own was free, so nothing comes of it. A
-// round that has failed is not entered: the failure may be of the dead, so for a while the next one
-// is waited for.
+// round that has failed is not entered: the failure may be of the dead, and a program may do other
+// things for minutes before its rank 0 comes, so the next one is waited for as long as the join may
+// take. Where it was a failure of the living, their launcher ends those that wait.
 
 // The keys: "rounds", how many there have been; "round/0", the number of the newest; "arrived/R",
 // so that who waits for a round can say who has never come; and "N/...", what is told in round N.
@@ -165,31 +161,26 @@ Status Rendezvous::enter_round(Deadline deadline) {
   if (job_.rank == 0) STRETTO_RETURN_IF_ERROR(begin_round(rounds, deadline));
   STRETTO_ASSIGN_OR_RETURN(std::string number, rounds.get("round", 0));
   while (true) {
+    notes_.reset();  // What ended the round before has not ended this one.
     store_ = std::make_shared<bootstrap::PrefixStore>(number + "/", whole);
     STRETTO_ASSIGN_OR_RETURN(const auto ended,
                              store_->look_up(bootstrap::kJoinFailureKey, deadline));
     Status status = ended ? bootstrap::decode_join_failure(*ended) : arrive(deadline);
     if (status.ok()) status = notes_->wait_for_arrivals();
     if (status.ok() || job_.rank == 0) return status;
-    const bool is_taken = !ended && !notes_->has_place();
-    const Duration patience = ended ? kNextRound : Duration::zero();
-    const TimePoint soon = std::min(deadline.time(), Clock::now() + patience);
-    const auto next = number_after(rounds, number, is_taken ? deadline : Deadline(soon));
-    if (!next) return is_taken ? status.with_context("rank 0 has not come again") : status;
+    const std::string why = ended ? "the last round has failed, and rank 0 has not begun another"
+                            : notes_->has_place() ? ""
+                                                  : "rank 0 has not come again";
+    const TimePoint begin = Clock::now();
+    const auto next =
+        rounds.get_changed("round/0", number, fmt::format("{}: {}", why, status.message()),
+                           why.empty() ? Deadline(begin) : deadline);
+    if (!next && why.empty()) return status;
+    if (!next) {
+      const double waited = seconds(Clock::now() - begin);
+      return status.with_context(fmt::format("{} for {:.0f} s", why, waited));
+    }
     number = *next;
-  }
-}
-
-// The number of the next round, if it begins by then.
-std::optional<std::string> Rendezvous::number_after(const bootstrap::JoinNotes& rounds,
-                                                    const std::string& number,
-                                                    Deadline until) const {
-  constexpr Duration kLongestNap = std::chrono::milliseconds(200);
-  for (Duration nap = std::chrono::milliseconds(10);; nap = std::min(2 * nap, kLongestNap)) {
-    Result<std::string> newest = rounds.get("round", 0);
-    if (newest.ok() && *newest != number) return std::move(*newest);
-    if (!newest.ok() || until.passed()) return std::nullopt;
-    std::this_thread::sleep_for(nap);
   }
 }
 

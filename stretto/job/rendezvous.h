@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "stretto/base/clock.h"
@@ -28,7 +27,7 @@ class Rendezvous {
   // process has come as the same rank: two jobs use one place, or an earlier one has left its file;
   // with peer_lost if that one is gone; with mismatch if ranks disagree on the size. In a store of
   // PyTorch's ranks can meet again and again, also when they have been started again: a rank that
-  // has come before waits for rank 0 to come again, too.
+  // has come before, or finds that the last meeting has failed, waits for rank 0 to come again.
   static Result<std::unique_ptr<Rendezvous>> open(const Job& job, Deadline deadline);
   // Where rank 0 gives up the others learn of it.
   ~Rendezvous();
@@ -55,8 +54,6 @@ class Rendezvous {
   Status open_file(Deadline deadline);
   Status enter_round(Deadline deadline);
   Status begin_round(bootstrap::JoinNotes& rounds, Deadline deadline);
-  std::optional<std::string> number_after(const bootstrap::JoinNotes& rounds,
-                                          const std::string& number, Deadline until) const;
   Status arrive(Deadline deadline);
   Status agree_on_size();
   Status agree_on_key();

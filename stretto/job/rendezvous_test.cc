@@ -14,6 +14,7 @@
 
 #include "stretto/base/rank_vector.h"
 #include "stretto/bootstrap/file_store.h"
+#include "stretto/bootstrap/join_failure.h"
 #include "stretto/bootstrap/memory_store.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_server.h"
@@ -394,13 +395,43 @@ TEST_F(RoundsTest, ARoundThatHasFailedIsNotEntered) {
   expect_joined(zero, one);
 }
 
+TEST_F(RoundsTest, WhatHasFailedIsToldWhereRankZeroBeginsNoOtherRound) {
+  ASSERT_FALSE(Rendezvous::open(job(0), Deadline::after(milliseconds(50))).ok());
+  const Status status = Rendezvous::open(job(1), Deadline::after(milliseconds(300))).status();
+  expect_failure(status, StatusCode::timeout,
+                 "the last round has failed, and rank 0 has not begun another for ");
+  expect_contains(status.message(), " s: rank 0 (");
+  expect_contains(status.message(), "1 never came");
+}
+
+// Rank 1 is in the first round when that ends, and finds the second one ended.
+TEST_F(RoundsTest, OfTwoRoundsThatHaveFailedTheLastIsTold) {
+  const auto set = [&](const std::string& key, const std::string& value) {
+    EXPECT_TRUE(store_->set("stretto/2/" + key, value, soon()).ok());
+  };
+  const auto failure = [](const char* text) {
+    return bootstrap::encode_join_failure(Status(StatusCode::peer_lost, text));
+  };
+  set("round/0", "1");
+  auto one = std::async(std::launch::async, [this] {
+    return Rendezvous::open(job(1), Deadline::after(std::chrono::seconds(1))).status();
+  });
+  EXPECT_TRUE(has_arrived(1, 1));
+  set("2/join-failure", failure("the second has failed"));
+  set("round/0", "2");
+  set("1/join-failure", failure("the first has failed"));
+  const Status status = one.get();
+  expect_failure(status, StatusCode::peer_lost, "rank 0 has not begun another for ");
+  expect_contains(status.message(), " s: the second has failed");
+}
+
 TEST_F(RoundsTest, ASecondProcessOfARankWaitsAndIsRefused) {
   auto zero = join(0);
   auto one = join(1);
   expect_joined(zero, one);
   const Job second = job(1, std::make_shared<UntilKilled>(store_));
   const Status status = Rendezvous::open(second, Deadline::after(milliseconds(100))).status();
-  expect_failure(status, StatusCode::refused, "rank 0 has not come again: ");
+  expect_failure(status, StatusCode::refused, "rank 0 has not come again for ");
   expect_second_refused(status, 1, "join a job once");
 }
 
