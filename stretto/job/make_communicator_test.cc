@@ -4,19 +4,24 @@
 // Communicators of programs that bring their own rendezvous.
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <map>
 #include <thread>
 
 #include "stretto/base/error.h"
 #include "stretto/bootstrap/memory_store.h"
 #include "stretto/bootstrap/prefix_store.h"
 #include "stretto/job/join.h"
+#include "stretto/job/live_page.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
 #include "tests/support/fake_environment.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/shortage.h"
+#include "tests/support/soon.h"
 
 namespace stretto {
 namespace {
@@ -63,6 +68,32 @@ TEST(MakeCommunicator, SaysWhoIsMissing) {
       testing::error_of<Timeout>([&] { make_communicator(store, 1, 2, options); });
   expect_contains(text, "rank 0");
   expect_contains(text, "the store of this test");
+}
+
+// With encryption all groups have the key of the environment.
+TEST(MakeCommunicator, GroupsOfOneKeyAreJobsOfTheirOwn) {
+  const FakeEnvironment encrypted(
+      {{"STRETTO_ENCRYPTION", "tls"}, {"STRETTO_JOB_KEY", std::string(64, '7')}});
+  const auto are_told_apart = [] {
+    std::map<std::string, int> ranks;  // Of each job.
+    for (const job::LiveNote& note : job::find_live_notes()) {
+      if (note.pid == ::getpid()) ++ranks[note.who.job];
+    }
+    return ranks.size() == 2 &&
+           std::ranges::all_of(ranks, [](const auto& each) { return each.second == 2; });
+  };
+  auto store = std::make_shared<OwnStore>();
+  on_threads(2, [&](int rank) {
+    std::vector<std::unique_ptr<Communicator>> groups;
+    for (const char* part : {"first/", "second/"}) {
+      auto own = std::make_shared<bootstrap::PrefixStore>(part, store);
+      groups.push_back(make_communicator(own, rank, 2, {.environment = &encrypted}));
+    }
+    if (rank == 0) {
+      EXPECT_TRUE(comes_true(are_told_apart));
+    }
+    groups.back()->barrier().wait();
+  });
 }
 
 // Its rank reads for the second time where links are remembered when it is connected, and comes to
