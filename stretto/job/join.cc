@@ -190,7 +190,7 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
   if (!joined.ok()) return joined;
   joined->collectives = std::move(collectives);
   STRETTO_RETURN_IF_ERROR(rendezvous.finish());
-  const auto advice = job::placement_advice(joined->hosts);
+  const auto advice = job::placement_advice(joined->hosts, job.backend);
   if (job.rank == 0 && !advice.empty()) log(LogLevel::warning, "{}", advice);
   return joined;
 }
