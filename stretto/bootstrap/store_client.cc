@@ -9,21 +9,27 @@
 
 namespace stretto::bootstrap {
 
-std::string StoreClient::server() const {
+std::string StoreClient::resolved() const {
+  if (!owner_process_.is_here()) return {};
   const MutexLock lock(mutex_);
-  return resolved_.empty() ? format_host_port(address_.host, address_.port) : resolved_;
+  return resolved_;
+}
+
+std::string StoreClient::server() const {
+  std::string address = resolved();
+  return address.empty() ? format_host_port(address_.host, address_.port) : address;
 }
 
 std::string StoreClient::describe() const {
   const std::string named = format_host_port(address_.host, address_.port);
-  const MutexLock lock(mutex_);
-  if (resolved_.empty() || resolved_ == named) return address_.owner + " at " + named;
+  const std::string address = resolved();
+  if (address.empty() || address == named) return address_.owner + " at " + named;
   // Of a name that leads back to this host, as Debian's own names do, others are told the name.
-  const Result<HostPort> peer = parse_host_port(resolved_);
+  const Result<HostPort> peer = parse_host_port(address);
   if (peer.ok() && is_loopback(peer.value().host)) {
-    return fmt::format("{} at {} (on this host {})", address_.owner, named, resolved_);
+    return fmt::format("{} at {} (on this host {})", address_.owner, named, address);
   }
-  return fmt::format("{} at {} (resolved from \"{}\")", address_.owner, resolved_, address_.host);
+  return fmt::format("{} at {} (resolved from \"{}\")", address_.owner, address, address_.host);
 }
 
 Status StoreClient::open(const WaitLimit& limit) {
@@ -34,9 +40,9 @@ Status StoreClient::open(const WaitLimit& limit) {
 }
 
 Result<FileDescriptor> StoreClient::take_connection(const WaitLimit& limit) {
-  {
+  if (owner_process_.is_here()) {
     const MutexLock lock(mutex_);
-    if (!idle_.empty() && owner_process_.is_here()) {
+    if (!idle_.empty()) {
       FileDescriptor connection = std::move(idle_.back());
       idle_.pop_back();
       return connection;
@@ -54,7 +60,7 @@ void StoreClient::give_back(FileDescriptor connection) {
 Result<FileDescriptor> StoreClient::connect(const WaitLimit& limit) {
   const auto reach = [&] {
     Result<FileDescriptor> fd = connect_tcp(address_.host, address_.port, limit);
-    if (fd.ok()) {
+    if (fd.ok() && owner_process_.is_here()) {
       const MutexLock lock(mutex_);
       resolved_ = peer_name(fd->get());
     }
@@ -69,7 +75,7 @@ Result<StoreReply> StoreClient::answer(const StoreRequest& request, const WaitLi
   Result<StoreReply> reply = exchange(connection.get(), request, limit);
   if (reply.ok()) {
     give_back(std::move(connection));
-  } else {
+  } else if (owner_process_.is_here()) {
     // After an outage all are broken that have been idle; whoever asks again gets a new one.
     const MutexLock lock(mutex_);
     idle_.clear();

@@ -17,7 +17,8 @@ namespace stretto::bootstrap {
 // What the clients of store servers have in common: their place, and connections to it, each used
 // by one call at a time. So a thread that waits for a key keeps no other from setting it, and a
 // request that was given up costs its connection and nothing else. A forked child, which shares the
-// idle ones with its parent, makes a connection for each of its calls.
+// idle ones with its parent, makes a connection for each of its calls. It takes no lock either: a
+// thread that it does not have may hold that.
 class StoreClient : public Store {
  public:
   struct Address {
@@ -51,11 +52,13 @@ class StoreClient : public Store {
   virtual Result<StoreReply> exchange(int fd, const StoreRequest& request,
                                       const WaitLimit& limit) = 0;
 
+  // "10.0.4.7:29500"; empty before the first connection, and in a forked child.
+  std::string resolved() const;
+
   const Address address_;
   const OwnerProcess owner_process_;
   mutable Mutex mutex_;
   std::vector<FileDescriptor> idle_ STRETTO_GUARDED_BY(mutex_);
-  // "10.0.4.7:29500"; empty before the first connection.
   std::string resolved_ STRETTO_GUARDED_BY(mutex_);
 };
 

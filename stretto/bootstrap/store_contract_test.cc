@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -440,6 +441,27 @@ TEST(TcpStore, OfAForkedChildHasConnectionsOfItsOwn) {
   EXPECT_EQ(failed, 0);
   EXPECT_EQ(store->get("there", soon()).or_throw(), "a value");
   EXPECT_EQ(store->get("of the child", soon()).or_throw(), "another");
+}
+
+TEST(TcpStore, OfAForkedChildWaitsForNoThreadOfItsParent) {
+  TcpWorld world;
+  const std::shared_ptr<Store> store = world.open();
+  std::atomic<bool> has_ended = false;
+  std::thread busy([&] {  // Allocates nothing: a sanitizer's allocator is not safe to fork.
+    while (!has_ended) (void)store->server();
+  });
+  for (int i = 0; i < 20; ++i) {
+    const int failed = testing::exit_code_in_child([&] {
+      ::alarm(20);  // Else it would wait for ever.
+      const bool is_there = store->get("not there", Deadline::after(milliseconds(20))).ok();
+      const bool is_set = store->set("of the child", "a value", soon()).ok();
+      return !is_there && is_set && !store->server().empty() ? 0 : 1;
+    });
+    EXPECT_EQ(failed, 0);
+    if (failed != 0) break;
+  }
+  has_ended = true;
+  busy.join();
 }
 
 // That which has torch, or "": STRETTO_TORCH_PYTHON, or the one that ./dev has set up.
