@@ -3,8 +3,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <cmath>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -16,11 +14,10 @@
 
 #include "stretto/job/live_page.h"
 #include "tools/commands.h"
+#include "tools/live_rows.h"
 
 namespace stretto::tools {
 namespace {
-
-using job::LiveNote;
 
 constexpr const char* kDescription =
     "Shows the ranks that run on this host, whoever has started them, and for whom they wait:\n"
@@ -47,98 +44,21 @@ Examples:
     ssh node1 stretto top --once
 )";
 
-// Of its time. What differs by less is chance.
-constexpr double kLateBy = 0.1;
-// Whoever has written nothing for so long is stopped, or has no core: others write twice a second.
-constexpr Duration kSilence = std::chrono::seconds(3);
-
-// What a rank has done between two looks.
-struct Row {
-  LiveNote note;
-  Duration silent{};  // Since the note was written.
-  // Nothing for a rank that was not there before, or has not written since.
-  std::optional<double> waiting = {};  // From 0 to 1.
-  std::optional<double> collectives_per_second = {};
-  bool is_late = false;  // The others wait for it.
-};
-
-// The ranks of one job, or group of processes that has joined; by rank.
-using Rows = std::vector<Row>;
-
-bool is_same_rank(const LiveNote& a, const LiveNote& b) {
-  return a.who.job == b.who.job && a.who.size == b.who.size && a.who.rank == b.who.rank &&
-         a.pid == b.pid;
-}
-
-// For how long a process has waited in all its groups: with PyTorch, each is a job of its own here.
-Duration waited_by(int pid, const std::vector<LiveNote>& notes) {
-  Duration sum{};
-  for (const LiveNote& note : notes) {
-    if (note.pid == pid) sum += note.state.waited;
-  }
-  return sum;
-}
-
-Row row_of(const LiveNote& note, const std::vector<LiveNote>& notes,
-           const std::vector<LiveNote>& before, TimePoint now) {
-  Row row{.note = note, .silent = note.written < now ? now - note.written : Duration::zero()};
-  const auto earlier = std::ranges::find_if(
-      before, [&](const LiveNote& other) { return is_same_rank(note, other); });
-  if (earlier == before.end() || note.written <= earlier->written) return row;
-  const double passed = seconds(note.written - earlier->written);
-  const double waited = seconds(waited_by(note.pid, notes) - waited_by(note.pid, before));
-  row.waiting = std::clamp(waited / passed, 0.0, 1.0);
-  // Groups may have gone, with what they have counted.
-  const std::uint64_t begun =
-      std::max(note.state.collectives, earlier->state.collectives) - earlier->state.collectives;
-  row.collectives_per_second = static_cast<double>(begun) / passed;
-  return row;
-}
-
-// Those that wait far less than most, and those that stand still while others do not.
-void mark_late(Rows& rows) {
-  std::vector<double> waiting;
-  for (const Row& row : rows) {
-    if (row.waiting) waiting.push_back(*row.waiting);
-  }
-  if (waiting.empty()) return;
-  std::ranges::sort(waiting);
-  const double median = (waiting[(waiting.size() - 1) / 2] + waiting[waiting.size() / 2]) / 2;
-  for (Row& row : rows) {
-    row.is_late = row.waiting ? *row.waiting < median / 2 && median - *row.waiting > kLateBy
-                              : row.silent >= kSilence;
-  }
-}
-
-// `notes` are in the order of jobs and ranks.
-std::vector<Rows> jobs_of(const std::vector<LiveNote>& notes, const std::vector<LiveNote>& before) {
-  const TimePoint now = Clock::now();
-  std::vector<Rows> jobs;
-  for (const LiveNote& note : notes) {
-    const bool continues = !jobs.empty() && jobs.back().front().note.who.job == note.who.job &&
-                           jobs.back().front().note.who.size == note.who.size;
-    if (!continues) jobs.emplace_back();
-    jobs.back().push_back(row_of(note, notes, before, now));
-  }
-  for (Rows& rows : jobs) mark_late(rows);
-  return jobs;
-}
-
-std::string doing(const Row& row) {
+std::string doing(const LiveRow& row) {
   std::string text = row.note.state.doing;
-  if (row.silent >= kSilence) {
+  if (row.is_silent()) {
     text = fmt::format("stopped or without a core for {:.0f} s; before: {}", seconds(row.silent),
                        row.note.state.doing);
   }
   return row.is_late ? "<- the others wait for it; " + text : text;
 }
 
-void print_table(const std::vector<Rows>& jobs) {
-  for (const Rows& rows : jobs) {
+void print_table(const std::vector<LiveRows>& jobs) {
+  for (const LiveRows& rows : jobs) {
     const job::LiveRank& who = rows.front().note.who;
     fmt::print("job {} of {} ranks, {} here\n", who.job, who.size, rows.size());
     fmt::print("{:>5} {:>8} {:>13} {:>8}  {}\n", "rank", "pid", "collectives/s", "waiting", "now");
-    for (const Row& row : rows) {
+    for (const LiveRow& row : rows) {
       const std::string rate =
           row.collectives_per_second ? fmt::format("{:.1f}", *row.collectives_per_second) : "-";
       const std::string waiting = row.waiting ? fmt::format("{:.0f} %", 100 * *row.waiting) : "-";
@@ -149,14 +69,14 @@ void print_table(const std::vector<Rows>& jobs) {
   }
 }
 
-void print_json(const std::vector<Rows>& jobs) {
+void print_json(const std::vector<LiveRows>& jobs) {
   const auto or_null = [](const std::optional<double>& value) {
     return value ? nlohmann::json(*value) : nlohmann::json();
   };
   nlohmann::json list = nlohmann::json::array();
-  for (const Rows& rows : jobs) {
+  for (const LiveRows& rows : jobs) {
     nlohmann::json ranks = nlohmann::json::array();
-    for (const Row& row : rows) {
+    for (const LiveRow& row : rows) {
       ranks.push_back({{"rank", row.note.who.rank},
                        {"pid", row.note.pid},
                        {"collectives", row.note.state.collectives},
@@ -186,7 +106,7 @@ int top_command(const std::vector<std::string>& arguments) {
   app.add_flag("--json", json, "Print one JSON object for each look instead of a table");
   if (const auto status = parse(app, "top", arguments)) return *status;
 
-  std::vector<LiveNote> before = job::find_live_notes();
+  std::vector<job::LiveNote> before = job::find_live_notes();
   if (before.empty()) {
     fmt::print(stderr, "stretto top: no rank of a job of several runs here as this user\n");
     return 1;
@@ -194,13 +114,13 @@ int top_command(const std::vector<std::string>& arguments) {
   const bool clears = !json && !once && ::isatty(STDOUT_FILENO) == 1;
   while (true) {
     std::this_thread::sleep_for(std::chrono::duration<double>(interval_seconds));
-    std::vector<LiveNote> notes = job::find_live_notes();
+    std::vector<job::LiveNote> notes = job::find_live_notes();
     if (notes.empty()) {
       fmt::print(stderr, "stretto top: the last rank has ended\n");
       return 0;
     }
     if (clears) fmt::print("\x1b[H\x1b[2J");
-    const std::vector<Rows> jobs = jobs_of(notes, before);
+    const std::vector<LiveRows> jobs = live_jobs(notes, before, Clock::now());
     json ? print_json(jobs) : print_table(jobs);
     std::fflush(stdout);
     if (once) return 0;
