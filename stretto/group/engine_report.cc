@@ -25,7 +25,7 @@ void Engine::report_live_state(TimePoint now) {
   const Duration least = options_.heartbeat / 2;
   if (!options_.report_live_state || now - live_state_reported_at_ < least) return;
   live_state_reported_at_ = now;
-  LiveState state{.waited = wait_time_.total(now)};
+  LiveState state{.waited = wait_time_.total()};
   const Client* last = nullptr;  // Whose operation ended last, unless one is in flight.
   const Client* busy = nullptr;
   for (const Client* group : groups_) {

@@ -30,7 +30,8 @@ class WaitTime {
   void end() {
     if (--threads_ == 0) total_ += Clock::now() - since_;
   }
-  Duration total(TimePoint now) const { return threads_ > 0 ? total_ + (now - since_) : total_; }
+  // Until now, by the same clock: with an earlier moment it would shrink.
+  Duration total() const { return threads_ > 0 ? total_ + (Clock::now() - since_) : total_; }
 
  private:
   int threads_ = 0;
