@@ -20,7 +20,7 @@ struct LiveRow {
   std::optional<double> collectives_per_second = {};
   bool is_late = false;  // The others wait for it.
 
-  // It is stopped, or has no core: others write twice a second.
+  // It is stopped, or has no core: others write each second.
   bool is_silent() const { return silent >= std::chrono::seconds(3); }
 };
 

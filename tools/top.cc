@@ -30,8 +30,8 @@ rank waits for them, and have their own stretto top.
 
 Only processes of the same user are seen; root sees all (in a container with CAP_SYS_PTRACE only).
 Not shown are ranks that are threads, and one that is alone in its job. Each process group of
-PyTorch is a job of its own here, with ranks of its own. The ranks write these lines twice a second,
-watched or not. Ends when the last rank has ended. With 0; with 1 if there was no rank.
+PyTorch is a job of its own here, with ranks of its own. The ranks write these lines once or twice a
+second, watched or not. Ends when the last rank has ended. With 0; with 1 if there was no rank.
 
 Examples:
   All jobs of this host, every two seconds:

@@ -234,6 +234,8 @@ void Engine::note_standstill(TimePoint now) {
 void Engine::check_deadlines() {
   const TimePoint now = Clock::now();
   note_standstill(now);
+  // As long as turns move something, the background thread does not come to it.
+  report_live_state(now, 2 * options_.heartbeat);
   // What others have said meanwhile is read before anything is said about them.
   if (beats_ && now - resumed_at_ < options_.heartbeat) return;
   transport_->check_contacts(now);
@@ -413,7 +415,7 @@ void Engine::run_background_thread() {
         yield_lock(held);
       }
       check_deadlines();
-      report_live_state(now);
+      report_live_state(now, options_.heartbeat / 2);
       run_continuations(held);
       continue;
     }
@@ -429,7 +431,7 @@ void Engine::run_background_thread() {
     const TimePoint now = Clock::now();
     const bool yielded = yield(now, wait);
     held.lock();
-    report_live_state(now);
+    report_live_state(now, options_.heartbeat / 2);
     if (yielded || sleep(held, wait.wake_time(now))) continue;
     wait.end(forecast_);
     is_idle = false;

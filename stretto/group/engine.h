@@ -55,8 +55,8 @@ class Engine final : private transport::TransportListener {
     Duration warn_after = std::chrono::seconds(60);
     // Told what this rank is doing, for the launcher's report. May be empty.
     std::function<void(std::string_view)> report_activity = {};
-    // Told about once a heartbeat how this rank gets on, for whoever watches the job. Must not
-    // block. May be empty.
+    // Told about once a heartbeat how this rank gets on, for whoever watches the job; once in two
+    // while there is always something to do. Must not block. May be empty.
     std::function<void(const LiveState&)> report_live_state = {};
     // How the process of a rank of the job has ended, as the launcher has told: see
     // TransportListener::find_obituary(). Must not block. May be empty: nobody tells.
@@ -146,7 +146,8 @@ class Engine final : private transport::TransportListener {
   void run_background_thread() STRETTO_UNCHECKED_LOCKING;
   void background_thread_failed(const char* what) STRETTO_UNCHECKED_LOCKING;
   void check_deadlines() STRETTO_REQUIRES(engine_held);
-  void report_live_state(TimePoint now) STRETTO_REQUIRES(engine_held);
+  // Unless it has done so less than `least` ago.
+  void report_live_state(TimePoint now, Duration least) STRETTO_REQUIRES(engine_held);
   // Remembers for how long this process has been stopped, if it has been since the last call.
   void note_standstill(TimePoint now) STRETTO_REQUIRES(engine_held);
 

@@ -20,9 +20,9 @@ void Engine::state_reported(Rank peer, std::uint64_t group, std::uint32_t sequen
   if (Client* const found = find(group)) found->state_reported(peer, sequence, text);
 }
 
-// On the background thread only: one that waits would nearly always find itself in an operation.
-void Engine::report_live_state(TimePoint now) {
-  const Duration least = options_.heartbeat / 2;
+// By the background thread, if it comes to it: one that waits nearly always finds itself in an
+// operation.
+void Engine::report_live_state(TimePoint now, Duration least) {
   if (!options_.report_live_state || now - live_state_reported_at_ < least) return;
   live_state_reported_at_ = now;
   LiveState state{.waited = wait_time_.total()};
