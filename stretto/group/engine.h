@@ -146,6 +146,7 @@ class Engine final : private transport::TransportListener {
   void run_background_thread() STRETTO_UNCHECKED_LOCKING;
   void background_thread_failed(const char* what) STRETTO_UNCHECKED_LOCKING;
   void check_deadlines() STRETTO_REQUIRES(engine_held);
+  LiveState live_state() const STRETTO_REQUIRES(engine_held);
   // Unless it has done so less than `least` ago.
   void report_live_state(TimePoint now, Duration least) STRETTO_REQUIRES(engine_held);
   // Remembers for how long this process has been stopped, if it has been since the last call.

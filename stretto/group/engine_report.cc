@@ -5,6 +5,8 @@
 
 #include "stretto/group/engine.h"
 
+#include <new>
+
 namespace stretto::group {
 
 std::string Engine::describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
@@ -25,6 +27,14 @@ void Engine::state_reported(Rank peer, std::uint64_t group, std::uint32_t sequen
 void Engine::report_live_state(TimePoint now, Duration least) {
   if (!options_.report_live_state || now - live_state_reported_at_ < least) return;
   live_state_reported_at_ = now;
+  try {
+    options_.report_live_state(live_state());
+  } catch (const std::bad_alloc&) {
+    // The job goes on, and the next report may find some memory.
+  }
+}
+
+LiveState Engine::live_state() const {
   LiveState state{.waited = wait_time_.total()};
   const Client* last = nullptr;  // Whose operation ended last, unless one is in flight.
   const Client* busy = nullptr;
@@ -34,7 +44,7 @@ void Engine::report_live_state(TimePoint now, Duration least) {
     if (last == nullptr || group->last_ended_at() > last->last_ended_at()) last = group;
   }
   if (const Client* told = busy != nullptr ? busy : last) state.doing = told->state_text(activity_);
-  options_.report_live_state(state);
+  return state;
 }
 
 }  // namespace stretto::group

@@ -7,10 +7,12 @@
 
 #include <atomic>
 #include <memory>
+#include <new>
 #include <thread>
 #include <utility>
 
 #include "stretto/group/engine.h"
+#include "stretto/transport/loopback/world.h"
 #include "tests/support/held_plane.h"
 #include "tests/support/soon.h"
 
@@ -58,6 +60,21 @@ TEST(LiveState, IsReportedWhileThereIsAlwaysSomethingToDo) {
   EXPECT_TRUE(comes_true([&] { return reports >= before_drive + 5; })) << "nobody waits";
   const EngineLock held(*engine);
   engine->ended();
+}
+
+TEST(LiveState, IsLeftOutWhereThereIsNoMemoryForIt) {
+  auto world = transport::loopback::make_world({.ranks = 1}).or_throw();
+  std::atomic<int> reports{0};
+  const auto lacks_memory = [&](const LiveState&) {
+    ++reports;
+    throw std::bad_alloc();
+  };
+  const auto engine =
+      Engine::create(std::move(world[0]), {.progress_thread = ProgressThread::always,
+                                           .heartbeat = milliseconds(1),
+                                           .report_live_state = lacks_memory})
+          .or_throw();
+  EXPECT_TRUE(comes_true([&] { return reports > 2; })) << "the thread that reports has ended";
 }
 
 }  // namespace
