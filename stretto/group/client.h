@@ -15,6 +15,7 @@
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
 #include "stretto/execution/turn.h"
+#include "stretto/group/live_state.h"
 #include "stretto/group/state_report.h"
 #include "stretto/transport/transport.h"
 
@@ -83,13 +84,9 @@ class Client {
   // Where this rank waits in this group, for one who asked about another; nothing: nowhere.
   virtual std::optional<StateReport> blocked_state() const STRETTO_REQUIRES(engine_held) = 0;
 
-  // For LiveState: the collectives that this rank has begun; whether an operation is in flight;
-  // about when the last collective ended. state_text(): what this rank does in the group, or has
-  // done last.
-  virtual std::uint64_t collectives_begun() const STRETTO_REQUIRES(engine_held) = 0;
-  virtual bool is_busy() const STRETTO_REQUIRES(engine_held) = 0;
-  virtual TimePoint last_ended_at() const STRETTO_REQUIRES(engine_held) = 0;
-  virtual std::string state_text(std::string_view activity) const STRETTO_REQUIRES(engine_held) = 0;
+  // How this rank gets on in the group.
+  virtual GroupLiveState live_state(std::string_view activity) const
+      STRETTO_REQUIRES(engine_held) = 0;
 
  protected:
   ~Client() = default;

@@ -6,6 +6,7 @@
 #include "stretto/group/engine.h"
 
 #include <new>
+#include <utility>
 
 namespace stretto::group {
 
@@ -36,14 +37,18 @@ void Engine::report_live_state(TimePoint now, Duration least) {
 
 LiveState Engine::live_state() const {
   LiveState state{.waited = wait_time_.total()};
-  const Client* last = nullptr;  // Whose operation ended last, unless one is in flight.
-  const Client* busy = nullptr;
+  // Of groups with operations in flight, if there are any, the one whose oldest has begun last.
+  GroupLiveState told;
   for (const Client* group : groups_) {
-    state.collectives += group->collectives_begun();
-    if (busy == nullptr && group->is_busy()) busy = group;
-    if (last == nullptr || group->last_ended_at() > last->last_ended_at()) last = group;
+    GroupLiveState next = group->live_state(activity_);
+    state.collectives += next.collectives;
+    if (std::pair(next.is_busy, next.since) > std::pair(told.is_busy, told.since)) {
+      told = std::move(next);
+    }
   }
-  if (const Client* told = busy != nullptr ? busy : last) state.doing = told->state_text(activity_);
+  state.doing = std::move(told.doing);
+  // Nobody waits for what is in flight.
+  if (told.is_busy && !wait_time_.is_waiting()) state.doing += "; " + in_own_code(activity_);
   return state;
 }
 

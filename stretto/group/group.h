@@ -141,14 +141,7 @@ class Group final : public Client {
   std::string describe_state(std::uint32_t sequence, std::string_view activity) const
       STRETTO_REQUIRES(engine_held) override;
   std::optional<StateReport> blocked_state() const STRETTO_REQUIRES(engine_held) override;
-  std::uint64_t collectives_begun() const STRETTO_REQUIRES(engine_held) override {
-    return operations_.begun_count();
-  }
-  bool is_busy() const STRETTO_REQUIRES(engine_held) override { return oldest() != nullptr; }
-  TimePoint last_ended_at() const STRETTO_REQUIRES(engine_held) override {
-    return operations_.ended_at();
-  }
-  std::string state_text(std::string_view activity) const STRETTO_REQUIRES(engine_held) override;
+  GroupLiveState live_state(std::string_view activity) const STRETTO_REQUIRES(engine_held) override;
 
   void fail(const Status& reason, bool announce) STRETTO_REQUIRES(engine_held) override;
 

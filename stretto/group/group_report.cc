@@ -11,10 +11,6 @@
 namespace stretto::group {
 namespace {
 
-std::string doing(std::string_view activity) {
-  return activity.empty() ? "in its own code" : fmt::format("in its own code: {}", activity);
-}
-
 // Which group it is that has no name, in a job of so many ranks.
 std::string of_members(const execution::Membership& membership, int ranks,
                        std::string_view of_all) {
@@ -120,12 +116,12 @@ std::vector<Rank> Group::in_job(std::vector<Rank> members) const {
 StateReport Group::state_in(std::string_view group, std::string_view activity) const {
   const PendingOperation* operation = oldest();
   if (operation == nullptr && operations_.last_ended() == 0) {
-    return {.text = "has called no collective of the group; " + doing(activity)};
+    return {.text = "has called no collective of the group; " + in_own_code(activity)};
   }
   if (operation == nullptr) {
-    return {.text =
-                fmt::format("ended {} {} ago; {}", operations_.name_of_ended(),
-                            in_seconds(Clock::now() - operations_.ended_at()), doing(activity))};
+    return {.text = fmt::format("ended {} {} ago; {}", operations_.name_of_ended(),
+                                in_seconds(Clock::now() - operations_.ended_at()),
+                                in_own_code(activity))};
   }
   StateReport report{.waits_for = in_job(waiting_for(*operation))};
   report.text = fmt::format("is in {}{}", operations_.name_of(*operation), group);
@@ -146,16 +142,26 @@ std::optional<StateReport> Group::blocked_state() const {
   return state_in(name_.empty() ? unnamed : of_group(), {});
 }
 
-std::string Group::state_text(std::string_view activity) const {
-  if (!failure_.ok()) return fmt::format("has failed: {}", failure_.message());
-  if (!operations_.is_set_up()) return "is setting up the communicator";
-  const std::string unnamed = of_members(membership_, engine_->transport().size(), "");
-  return state_in(name_.empty() ? unnamed : of_group(), activity).text;
+GroupLiveState Group::live_state(std::string_view activity) const {
+  const PendingOperation* operation = oldest();
+  GroupLiveState state{
+      .collectives = operations_.begun_count(),
+      .is_busy = operation != nullptr,
+      .since = operation != nullptr ? operation->deadline().set_at() : operations_.ended_at()};
+  if (!failure_.ok()) {
+    state.doing = fmt::format("has failed: {}", failure_.message());
+  } else if (!operations_.is_set_up()) {
+    state.doing = "is setting up the communicator";
+  } else {
+    const std::string unnamed = of_members(membership_, engine_->transport().size(), "");
+    state.doing = state_in(name_.empty() ? unnamed : of_group(), activity).text;
+  }
+  return state;
 }
 
 std::string Group::describe_state(std::uint32_t sequence, std::string_view activity) const {
   if (sequence == kAgreementSequence && !agreement_.begun()) {
-    return encode({.text = "has not called shrink; " + doing(activity)});
+    return encode({.text = "has not called shrink; " + in_own_code(activity)});
   }
   if (sequence == kAgreementSequence) {
     return encode({true, in_job(agreement_.waiting_for()), "is in shrink, too"});
@@ -175,7 +181,7 @@ std::string Group::describe_state(std::uint32_t sequence, std::string_view activ
 }
 
 std::string describe_absence(std::span<Client* const> groups, std::string_view activity) {
-  StateReport report{.text = "does not have this group; " + doing(activity)};
+  StateReport report{.text = "does not have this group; " + in_own_code(activity)};
   for (const Client* group : groups) {
     const auto elsewhere = group->blocked_state();
     if (!elsewhere) continue;

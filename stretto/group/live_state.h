@@ -17,7 +17,17 @@ struct LiveState {
   // others wait waits least.
   Duration waited{};
   std::uint64_t collectives = 0;  // Begun in the groups that it has.
-  // "is in barrier() #3, waiting for rank 1"; "ended barrier() #2 4.0 s ago; in its own code".
+  // "is in barrier() #3, waiting for rank 1"; "ended barrier() #2 4.0 s ago; in its own code". In
+  // its own code is, too, who has operations in flight and waits for none.
+  std::string doing = {};
+};
+
+// The same in one of its groups.
+struct GroupLiveState {
+  std::uint64_t collectives = 0;
+  bool is_busy = false;  // Whether an operation is in flight.
+  // When the one that is longest in flight has begun; else about when the last collective ended.
+  TimePoint since = {};
   std::string doing = {};
 };
 
@@ -30,6 +40,7 @@ class WaitTime {
   void end() {
     if (--threads_ == 0) total_ += Clock::now() - since_;
   }
+  bool is_waiting() const { return threads_ > 0; }
   // Until now, by the same clock: with an earlier moment it would shrink.
   Duration total() const { return threads_ > 0 ? total_ + (Clock::now() - since_) : total_; }
 

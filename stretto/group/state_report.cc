@@ -43,6 +43,10 @@ std::optional<StateReport> decode_state_report(std::string_view text) {
   return report;
 }
 
+std::string in_own_code(std::string_view activity) {
+  return activity.empty() ? "in its own code" : fmt::format("in its own code: {}", activity);
+}
+
 std::string list_ranks(std::span<const Rank> ranks) {
   std::string list = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < std::min(ranks.size(), kListedMax); ++i) {

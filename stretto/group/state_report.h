@@ -25,6 +25,8 @@ std::string encode(const StateReport& report);
 // Nothing if no correct peer says so.
 std::optional<StateReport> decode_state_report(std::string_view text);
 
+// "in its own code: loading data", as the program says.
+std::string in_own_code(std::string_view activity);
 // "rank 3"; "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 56 more".
 std::string list_ranks(std::span<const Rank> ranks);
 
