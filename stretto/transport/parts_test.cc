@@ -16,6 +16,7 @@
 #include "tests/support/fake_link.h"
 #include "tests/support/held_plane.h"
 #include "tests/support/recording_listener.h"
+#include "tests/support/tracked_request.h"
 
 namespace stretto::transport {
 namespace {
@@ -77,6 +78,34 @@ TEST_F(EndpointTest, SignsOfLifeAreNoMessageThatArrives) {
   endpoint->check_contacts(now + seconds(1));
   EXPECT_EQ(endpoint->contact(1).received_rate, 64);
   EXPECT_EQ(endpoint->contact(0).received_rate, 0) << "of this rank itself there is nothing to say";
+}
+
+// Between two of its pieces no frame of it is coming.
+TEST_F(EndpointTest, ALongMessageArrivesUntilItsLastPieceHasCome) {
+  const MessageKey key{.group = 1};
+  std::vector<std::byte> bytes(2 * kPieceBytes);
+  TrackedRequest request;
+  request.peer = 1;
+  request.key = key;
+  request.incoming = bytes;
+  endpoint->recv(request);
+  const auto feed = [&](FrameKind kind, std::size_t left_bytes) {
+    const Frame frame{.kind = kind, .key = key, .message_bytes = left_bytes};
+    links[1]->feed(encode(frame));
+    links[1]->feed(std::vector<std::byte>(frame.payload_bytes()));
+    while (endpoint->progress()) continue;
+  };
+  const TimePoint now = Clock::now();
+  links[1]->contact.received_rate = 64;
+  feed(FrameKind::data, bytes.size());
+  feed(FrameKind::piece, bytes.size());
+  endpoint->check_contacts(now);
+  EXPECT_FALSE(request.done());
+  EXPECT_EQ(endpoint->contact(1).received_rate, 64);
+  feed(FrameKind::piece, kPieceBytes);
+  endpoint->check_contacts(now + seconds(1));
+  EXPECT_TRUE(request.done() && request.status().ok());
+  EXPECT_EQ(endpoint->contact(1).received_rate, 0);
 }
 
 // Messages go elsewhere: the link still says that this rank is there, and carries none.

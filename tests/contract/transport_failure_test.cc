@@ -196,6 +196,29 @@ TEST_P(TransportFailureTest, ForgettingMidwayKeepsTheStreamWhole) {
   }
 }
 
+// Of which the link still holds a part: no more of its pieces go, and the abort behind that part.
+TEST_P(TransportFailureTest, AnAbortOvertakesTheLongMessageThatItEnds) {
+  World world = make(2, kSmallBuffer);
+  Participant from(world, 0);
+  Participant to(world, 1);
+  const Message& received = to.recv(0, {.group = kGroup}, kLarge);
+  const Message& sent = from.send(1, {.group = kGroup}, pattern(1, kLarge));
+  settle({&world[1]});
+  settle({&world[0]});
+  ASSERT_TRUE(drive({&world[1]}, [&] { return received.bytes[0] != std::byte{0xee}; }));
+  ASSERT_FALSE(sent.request.done());
+  const Status reason(StatusCode::aborted, "loss is NaN", Rank(0));
+  world[0].announce_abort(kGroup, world.everybody(), reason, GroupStage::in_use);
+  world[0].forget(kGroup, world.everybody(), reason);
+  ASSERT_TRUE(drive(world, [&] { return !to.aborted.empty() || received.request.done(); }));
+  EXPECT_FALSE(received.request.done()) << "the abort has waited for the whole message";
+  ASSERT_EQ(to.aborted.size(), 1u);
+  EXPECT_EQ(to.aborted[0].group, kGroup);
+  EXPECT_EQ(to.aborted[0].reason.message(), "loss is NaN");
+  expect_works(from, to, kOtherGroup);
+  EXPECT_FALSE(received.request.done());
+}
+
 TEST_P(TransportFailureTest, AbortsReachAllWithTheirReason) {
   World world = make(4);
   std::deque<Participant> ranks;
