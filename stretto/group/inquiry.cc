@@ -136,8 +136,9 @@ std::vector<Rank> Inquiry::roots_of(std::vector<Rank> waited_for) const {
   return roots.empty() ? begin : roots;
 }
 
-// A question waits behind what is sent to the rank that is asked, its answer behind what that rank
-// sends.
+// A question waits behind what is queued for the rank that is asked, its answer behind what that
+// rank has queued: of messages of more than 1 MiB, up to 4 MiB in pieces. And both behind what the
+// socket's buffers hold.
 std::string Inquiry::describe_traffic(Rank job_rank) const {
   const transport::Link::Contact contact = engine_->transport().contact(job_rank);
   std::string text;
