@@ -3,7 +3,12 @@
 
 #include "stretto/communicator/link_probe.h"
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
+#include <memory>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -11,7 +16,9 @@
 #include "stretto/communicator/contention_probe.h"
 #include "stretto/communicator/link_cache.h"
 #include "stretto/communicator/memory_probe.h"
+#include "stretto/communicator/scheduled_backend.h"
 #include "stretto/job/threads.h"
+#include "stretto/transport/loopback/world.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/files.h"
 #include "tests/support/on_threads.h"
@@ -192,6 +199,55 @@ TEST_F(LinkProbe, WhatOnlyAFollowerRemembersIsMeasuredAnew) {
   const auto measured = agree();
   expect_all_equal(measured);
   expect_contains(measured.front().source, "measured just now");
+}
+
+// By which a message takes 40 ms.
+class LaggingLink final : public transport::Link {
+ public:
+  explicit LaggingLink(std::unique_ptr<transport::Link> link) : link_(std::move(link)) {}
+  std::string_view name() const override { return link_->name(); }
+  Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override {
+    return link_->write(pieces);
+  }
+  Result<std::size_t> read(ByteSpan into) override {
+    Result<std::size_t> bytes = link_->read(into);
+    if (bytes.ok() && *bytes > 0) std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    return bytes;
+  }
+  bool readable() const override { return link_->readable(); }
+  int descriptor() const override { return link_->descriptor(); }
+  void service(std::uint32_t events) override { link_->service(events); }
+  void notify() override { link_->notify(); }
+  bool peer_sleeps() const override { return link_->peer_sleeps(); }
+  void disconnect() override { link_->disconnect(); }
+
+ private:
+  std::unique_ptr<transport::Link> link_;
+};
+
+// Each operation ends in time, and there are many: of one byte alone twenty there and back.
+TEST(MakeWorld, TakesNoLongerThanItMayThoughItMeasuresLinks) {
+  const auto lag = [](Rank, Rank, std::unique_ptr<transport::Link> link) {
+    return std::make_unique<LaggingLink>(std::move(link));
+  };
+  auto endpoints =
+      transport::loopback::make_world({.ranks = 2, .shared_memory = false, .wrap = lag}).or_throw();
+  std::array<Status, 2> statuses;
+  std::array<Duration, 2> taken{};
+  const TimePoint begin = Clock::now();
+  const Deadline until(begin + std::chrono::milliseconds(500));
+  on_threads(2, [&](std::size_t rank) {
+    auto engine = group::Engine::create(std::move(endpoints[rank]), {.local_ranks = 2}).or_throw();
+    statuses[rank] = ScheduledBackend::make_world(std::move(engine),
+                                                  {.measure_links = LinkCacheOptions()}, until)
+                         .status();
+    taken[rank] = Clock::now() - begin;
+  });
+  for (const Status& status : statuses) EXPECT_FALSE(status.ok());
+  // The other hears of it, perhaps.
+  EXPECT_TRUE(std::ranges::count(statuses, StatusCode::timeout, &Status::code) > 0)
+      << statuses[0].message() << "; " << statuses[1].message();
+  EXPECT_LT(std::ranges::max(taken), std::chrono::milliseconds(1500));
 }
 
 // Of a team, as of a message.

@@ -338,10 +338,6 @@ Status ScheduledBackend::measure_links(Communicator& world) {
   return {};
 }
 
-Deadline ScheduledBackend::deadline(const std::optional<Duration>& timeout) const {
-  return Deadline::after(timeout.value_or(options_.timeout));
-}
-
 Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string& algorithm,
                               const std::optional<Duration>& timeout) {
   if (devices_ != nullptr) {
@@ -363,7 +359,7 @@ Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string
   const auto outcome = group_->fast_lane().run({.operation = call.operation,
                                                 .input = call.input.data(),
                                                 .output = call.output.data(),
-                                                .timeout = timeout.value_or(options_.timeout)},
+                                                .timeout = time_for(timeout)},
                                                parked, number);
   using Outcome = group::FastLane::Outcome;
   if (outcome == Outcome::ended) {

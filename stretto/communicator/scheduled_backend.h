@@ -147,12 +147,21 @@ class ScheduledBackend final : public Backend {
   Result<std::shared_ptr<group::Operation>> submit_locked(group::Group::Submission& submission,
                                                           group::EngineLock& held)
       STRETTO_REQUIRES(group::engine_held);
-  Deadline deadline(const std::optional<Duration>& timeout) const;
+  // How long an operation may take from now on whose caller has named `timeout`, or nothing.
+  Duration time_for(const std::optional<Duration>& timeout) const {
+    if (timeout) return *timeout;
+    return set_up_until_ ? set_up_until_->remaining() : options_.timeout;
+  }
+  Deadline deadline(const std::optional<Duration>& timeout) const {
+    return Deadline::after(time_for(timeout));
+  }
 
   std::shared_ptr<group::Engine> engine_;
   Options options_;
   std::unique_ptr<group::Group> group_;
   const int exceptions_when_made_;  // That unwound the stack then.
+  // While the world's own operations, which are all to end by then, are a part of setting it up.
+  std::optional<Deadline> set_up_until_;
   std::optional<Candidate> candidate_;
   DeviceOperations* devices_ = nullptr;  // Where there are any: the library's, or the device's own.
   std::shared_ptr<DeviceLibrary> device_library_;  // The first.

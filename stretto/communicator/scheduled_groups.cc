@@ -115,10 +115,10 @@ Status ScheduledBackend::set_up(Deadline until, Communicator* world) {
     STRETTO_RETURN_IF_ERROR(use_device(until));
     STRETTO_RETURN_IF_ERROR(share_windows(until));
     if (world != nullptr) {
-      // The operations that measure are part of it, too.
-      const Duration of_operations = std::exchange(options_.timeout, until.remaining());
+      // The operations that measure are part of it, too, all of them together.
+      set_up_until_ = until;
       STRETTO_RETURN_IF_ERROR(measure_links(*world));
-      options_.timeout = of_operations;
+      set_up_until_.reset();
     }
     return use_library(until);
   };
