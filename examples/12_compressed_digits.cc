@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "examples/gradient_hooks.h"
-#include "stretto/base/random.h"
+#include "examples/random.h"
 #include "stretto/reducer/reducer.h"
 #include "stretto/stretto.h"
 
@@ -62,7 +62,7 @@ struct Network {
                                   std::vector<float>(kHidden), std::vector<float>(kDigits* kHidden),
                                   std::vector<float>(kDigits)};
   Network() {
-    stretto::Random random(1);
+    digits::Random random(1);
     for (const std::size_t layer : {0u, 2u}) {
       const double scale = 2 / std::sqrt(static_cast<double>(layer == 0 ? kPixels : kHidden));
       for (float& value : values[layer]) {
@@ -135,7 +135,7 @@ void train(stretto::Communicator& comm, const std::vector<Image>& images, int st
   std::vector<std::vector<float>> momentum;
   for (const auto& values : network.values) momentum.emplace_back(values.size());
   const float of_momentum = choice.has_momentum ? 0.0f : 0.9f;
-  stretto::Random random(2);  // The same batches for all.
+  digits::Random random(2);  // The same batches for all.
   for (int step = 0; step < steps; ++step) {
     std::vector<std::span<float>> gradients;
     for (std::size_t i = 0; i < 4; ++i) {

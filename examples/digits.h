@@ -15,7 +15,7 @@
 
 #include <torch/torch.h>
 
-#include "stretto/base/random.h"
+#include "examples/random.h"
 
 // What the examples share: the handwritten digits of data/ (see data/README.md) and a sampler.
 namespace digits {
@@ -57,7 +57,7 @@ inline Batch load(const std::string& path) {
 inline torch::Tensor shuffled(std::int64_t count, std::uint64_t seed) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(count));
   std::iota(order.begin(), order.end(), std::int64_t{0});
-  stretto::Random random(seed);
+  Random random(seed);
   for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
   return torch::tensor(order);
 }

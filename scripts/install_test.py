@@ -66,6 +66,7 @@ class InstallTest(unittest.TestCase):
         self.assertEqual(self.two_ranks_of(built / "shared_consumer"), SUM)
         self.assertIn("libstretto.so", output_of("ldd", built / "shared_consumer"))
         self.assertNotIn("libstretto.so", output_of("ldd", built / "consumer"))
+        self.assertIn("PowerSGD rank 2", output_of(built / "example", "hooks"))
         if TORCH_DIR:
             self.assertEqual(self.two_ranks_of(built / "torch_consumer"),
                              ["rank 0: the gradient is 0.5", "rank 1: the gradient is 0.5"])

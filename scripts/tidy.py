@@ -275,15 +275,17 @@ def check_includes(source: Source, layers: dict[str, list[str]]) -> Iterator[Fin
 
 
 def check_public_headers(sources: list[Source]) -> Iterator[Finding]:
-    """What is installed includes nothing of ours that is not."""
+    """What is installed, and what shows its use, includes nothing of ours that is not."""
     public = {source.place for source in sources if source.is_public}
     for source in sources:
         if source.path in public:
             yield Finding(source.path, 1, "stands in include/ as well")
-        for number, path, _ in includes(source) if source.is_public else ():
-            if path.startswith("stretto/") and path not in public:
+        is_example = source.is_cpp and source.path.startswith("examples/")
+        for number, path, _ in includes(source) if source.is_public or is_example else ():
+            if re.match(r"(stretto|tests|tools|bench)/", path) and path not in public:
+                what = "an example" if is_example else "a public header"
                 yield Finding(source.path, number,
-                              f"{path}: a public header includes only public ones (include/)")
+                              f"{path}: {what} includes only public ones (include/)")
 
 
 def check_include_cycles(sources: list[Source]) -> Iterator[Finding]:

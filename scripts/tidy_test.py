@@ -190,6 +190,15 @@ class RulesTest(unittest.TestCase):
         self.assertEqual([finding.path for finding in findings],
                          ["include/stretto/kernel/bad.h", "stretto/kernel/good.h"])
 
+    def test_examples_include_what_is_installed(self):
+        body = HEAD + '#include "examples/b.h"\n#include "{}"\n'
+        public = self.source("include/stretto/base/public.h", HEAD + "#pragma once\n")
+        for header, problems in [("stretto/base/public.h", 0), ("stretto/base/private.h", 1),
+                                 ("tests/support/files.h", 1)]:
+            example = self.source("examples/a.cc", body.replace("{}", header))
+            findings = list(tidy.check_public_headers([public, example]))
+            self.assertEqual(len(findings), problems, header)
+
     def test_headers_that_include_each_other(self):
         body = HEAD + '#pragma once\n#include "stretto/base/{}.h"\n'
         sources = [self.source(f"stretto/base/{name}.h", body.replace("{}", other))
