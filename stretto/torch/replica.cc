@@ -40,6 +40,21 @@ std::vector<NamedTensor> without_repetition(
   return result;
 }
 
+// The names in `parameters`, whatever else the module calls them.
+std::vector<std::string> listed_names(std::vector<std::string> names,
+                                      const torch::nn::Module& module,
+                                      const std::vector<NamedTensor>& parameters) {
+  const auto named = module.named_parameters();
+  for (std::string& name : names) {
+    const torch::Tensor* const tensor = named.find(name);
+    if (tensor == nullptr) continue;
+    const auto listed = std::ranges::find_if(
+        parameters, [&](const NamedTensor& each) { return each.tensor.is_same(*tensor); });
+    if (listed != parameters.end()) name = listed->name;
+  }
+  return names;
+}
+
 DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options) {
   if (options.codec == nullptr) return options;
   if (dynamic_cast<PlainReduction*>(options.communication_hook.get()) == nullptr) {
@@ -129,7 +144,7 @@ void Replica::broadcast_state(Rank root) {
 std::vector<std::string> Replica::sparse_names() const {
   std::vector<std::string> names = sparse_parameter_names(*module_);
   for (const std::string& name : options_.sparse_parameters) names.push_back(name);
-  return names;
+  return listed_names(std::move(names), *module_, parameters_);
 }
 
 // In Python `head.weight = tokens.weight` registers the parameter of the one layer in the other. In
@@ -241,13 +256,14 @@ void Replica::connect(std::unique_ptr<Reducer> reducer) {
 std::vector<GradientDescription> Replica::describe_gradients(
     const std::vector<NamedTensor>& parameters) const {
   const std::vector<int> devices = device_numbers(parameters);
+  const auto delayed = listed_names(options_.delayed_parameters, *module_, parameters);
   std::vector<GradientDescription> gradients;
   for (const auto& [name, tensor] : parameters) {
     gradients.push_back({.name = name,
                          .dtype = dtype_of_tensor(tensor).or_throw(),
                          .count = static_cast<std::size_t>(tensor.numel()),
                          .rows = static_cast<std::size_t>(tensor.dim() > 1 ? tensor.size(0) : 0),
-                         .delayed = contains(options_.delayed_parameters, name),
+                         .delayed = contains(delayed, name),
                          .device = devices[gradients.size()]});
   }
   return gradients;

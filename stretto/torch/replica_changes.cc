@@ -103,15 +103,15 @@ void Replica::check_tensors() const {
   }
   check_devices(parameters_, buffers_, precision_.is_on());
   check_sparse(sparse_);
-  const auto check_names = [this](const char* option, const std::vector<std::string>& names) {
+  const auto parameters = module_->named_parameters(), buffers = module_->named_buffers();
+  const auto check_names = [&](const char* option, const std::vector<std::string>& names) {
     for (const std::string& name : names) {
-      if (std::ranges::find(parameters_, name, &NamedTensor::name) != parameters_.end()) continue;
+      if (parameters.contains(name)) continue;
       refuse("the option {} names '{}', which is no parameter of the module", option, name);
     }
   };
   check_names("delayed_parameters", options_.delayed_parameters);
   check_names("sparse_parameters", options_.sparse_parameters);
-  const auto parameters = module_->named_parameters(), buffers = module_->named_buffers();
   for (const std::string& name : options_.parameters_to_ignore) {
     if (!parameters.contains(name) && !buffers.contains(name)) {
       refuse(

@@ -112,6 +112,26 @@ TEST(ReplicaOptions, DelayedParametersTravelLastAndGetTheSameGradients) {
   });
 }
 
+// Whose last parameter has two names, of which the first is listed.
+struct LastTwiceImpl : torch::nn::Module {
+  torch::Tensor first = register_parameter("first", torch::ones({64}));
+  torch::Tensor last = register_parameter("last", torch::ones({64}));
+  torch::Tensor again = register_parameter("again", last);
+};
+TORCH_MODULE(LastTwice);
+
+TEST(ReplicaOptions, DelayedParametersMayBeNamedByAnyOfTheirNames) {
+  run_ranks(1, [](Communicator& communicator) {
+    for (const char* const name : {"last", "again"}) {
+      LastTwice model;
+      DistributedDataParallelOptions options = small_buckets();
+      options.delayed_parameters = {name};
+      const DistributedDataParallel ddp(model, communicator, options);
+      EXPECT_EQ(ddp.bucket_plan().back().gradients, std::vector<std::size_t>{1}) << name;
+    }
+  });
+}
+
 // The running mean after one forward pass in which `hook` ran first: rank r began with r + 1.
 float mean_after_forward(Communicator& communicator, std::shared_ptr<BufferHook> hook) {
   torch::nn::BatchNorm1d model(torch::nn::BatchNormOptions(2).momentum(0.0));

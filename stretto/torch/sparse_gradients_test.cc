@@ -4,6 +4,7 @@
 #include "stretto/torch/sparse_gradients.h"
 
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -70,6 +71,30 @@ TEST(SparseGradients, AfterJoinAreThoseOfTheLastRank) {
   });
 }
 
+// Whose table has two names, of which the first is listed.
+struct TwoNamesImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& words) {
+    return torch::embedding(second, words, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false,
+                            /*sparse=*/true)
+        .sum();
+  }
+  torch::Tensor first = register_parameter("first", torch::ones({5, 2}));
+  torch::Tensor second = register_parameter("second", first);
+};
+TORCH_MODULE(TwoNames);
+
+TEST(SparseGradients, ATableMayBeNamedByAnyOfItsNames) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    for (const char* const name : {"first", "second"}) {
+      TwoNames model;
+      DistributedDataParallel ddp(model, communicator, {.sparse_parameters = {name}});
+      ddp.forward(torch::tensor({rank})).backward();
+      ASSERT_TRUE(model->first.grad().is_sparse()) << name;
+      EXPECT_EQ(model->first.grad()._nnz(), kRanks) << name;
+    }
+  });
+}
+
 struct ScaledImpl : torch::nn::Module {
   torch::Tensor scale = register_parameter("scale", torch::ones({}));
 };
@@ -84,6 +109,13 @@ TEST(SparseGradients, NamesThatCannotHaveThemAreRefused) {
     };
     expect_contains(refused("scale"), "parameter 'scale' is a scalar, which has no rows");
     expect_contains(refused("scael"), "sparse_parameters names 'scael', which is no parameter");
+    Bag bag;
+    const std::vector<std::string> ignored = {"table.weight"};
+    EXPECT_NO_THROW(DistributedDataParallel(bag, communicator,
+                                            {.parameters_to_ignore = ignored,
+                                             .sparse_parameters = ignored,
+                                             .delayed_parameters = ignored}))
+        << "it is a parameter all the same";
   });
 }
 
