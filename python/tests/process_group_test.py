@@ -106,6 +106,22 @@ class StartTest(unittest.TestCase):
         free_port_of_job = free_port()
         ranks.run(body)
 
+    def test_who_does_not_hold_the_job_key_is_refused(self) -> None:
+        """PyTorch's store, which anybody may read, does not have it."""
+
+        def body(rank: int, size: int, path: str) -> str:
+            os.environ["STRETTO_JOB_KEY"] = "7" * 64
+            ranks.start(path, rank, size)
+            sum_of_ranks(size, dist.new_group())
+            dist.barrier()
+            dist.destroy_process_group()
+            if rank == 1:
+                del os.environ["STRETTO_JOB_KEY"]
+            return ranks.failure(lambda: ranks.start(f"{path}-again", rank, size))
+
+        for text in ranks.run(body):
+            self.assertIn("STRETTO_JOB_KEY is not the same there", text)
+
     def test_two_hosts(self) -> None:
         """Namespaces without a default route: the store says by which network ranks meet."""
         sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))

@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -70,6 +72,15 @@ Result<JobKey> JobKey::parse(std::string_view hexadecimal) {
                      hexadecimal.size() == 2 * key.bytes_.size() ? ", not all digits" : "");
   }
   std::ranges::copy(*bytes, key.bytes_.begin());
+  return key;
+}
+
+JobKey JobKey::for_group(const JobKey& nonce) const {
+  const auto tag =
+      authenticate(*this, "stretto group key", {std::as_bytes(std::span(nonce.bytes_))});
+  JobKey key;
+  static_assert(sizeof(key.bytes_) == sizeof(tag));
+  std::memcpy(key.bytes_.data(), tag.data(), tag.size());
   return key;
 }
 

@@ -24,6 +24,8 @@ class JobKey {
   static Result<JobKey> generate();
   // Refuses anything but 64 hexadecimal digits.
   static Result<JobKey> parse(std::string_view hexadecimal);
+  // Of one of the groups whose members all hold this key. The nonce is no secret.
+  JobKey for_group(const JobKey& nonce) const;
   std::string hexadecimal() const;
   const std::array<std::uint8_t, 32>& bytes() const { return bytes_; }
 

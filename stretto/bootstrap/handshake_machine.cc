@@ -34,25 +34,6 @@ constexpr std::size_t kNonceAt = kIntroductionBytes;
 constexpr std::size_t kTagAt = kNonceAt + kNonceBytes;
 static_assert(kBuildAt + kBuildBytes == kIntroductionBytes);
 
-// HMAC-SHA256 over a label and byte strings of fixed lengths: as the lengths are fixed, no two
-// different inputs give the same concatenation.
-std::array<std::byte, kTagBytes> authenticate(const JobKey& key, std::string_view label,
-                                              std::initializer_list<ConstByteSpan> parts) {
-  std::vector<unsigned char> message(label.begin(), label.end());
-  message.push_back(0);
-  for (ConstByteSpan part : parts) {
-    const auto* bytes = reinterpret_cast<const unsigned char*>(part.data());
-    message.insert(message.end(), bytes, bytes + part.size());
-  }
-  std::array<std::byte, kTagBytes> tag{};
-  unsigned int length = 0;
-  const unsigned char* done =
-      ::HMAC(::EVP_sha256(), key.bytes().data(), static_cast<int>(key.bytes().size()),
-             message.data(), message.size(), reinterpret_cast<unsigned char*>(tag.data()), &length);
-  STRETTO_CHECK(done != nullptr && length == kTagBytes, "HMAC-SHA256 gave {} bytes", length);
-  return tag;
-}
-
 // Takes the same time wherever the first difference is.
 bool same_bytes(ConstByteSpan a, ConstByteSpan b) {
   return a.size() == b.size() && ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
@@ -90,6 +71,23 @@ std::optional<Rank> rank_of(const Identity& identity) {
 }
 
 }  // namespace
+
+std::array<std::byte, kTagBytes> authenticate(const JobKey& key, std::string_view label,
+                                              std::initializer_list<ConstByteSpan> parts) {
+  std::vector<unsigned char> message(label.begin(), label.end());
+  message.push_back(0);
+  for (ConstByteSpan part : parts) {
+    const auto* bytes = reinterpret_cast<const unsigned char*>(part.data());
+    message.insert(message.end(), bytes, bytes + part.size());
+  }
+  std::array<std::byte, kTagBytes> tag{};
+  unsigned int length = 0;
+  const unsigned char* done =
+      ::HMAC(::EVP_sha256(), key.bytes().data(), static_cast<int>(key.bytes().size()),
+             message.data(), message.size(), reinterpret_cast<unsigned char*>(tag.data()), &length);
+  STRETTO_CHECK(done != nullptr && length == kTagBytes, "HMAC-SHA256 gave {} bytes", length);
+  return tag;
+}
 
 Result<HandshakeMachine> HandshakeMachine::start(HandshakeRole role, const JobKey& key,
                                                  Purpose purpose, const Identity& self,

@@ -6,8 +6,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "stretto/base/status.h"
@@ -25,6 +27,11 @@ inline constexpr std::size_t kTagBytes = 32;
 inline constexpr std::size_t kIntroductionBytes = 64;
 inline constexpr std::size_t kHelloBytes = kIntroductionBytes + kNonceBytes + kTagBytes;
 inline constexpr std::size_t kBuildBytes = 32;
+
+// HMAC-SHA256 over a label and byte strings of fixed lengths: as the lengths are fixed, no two
+// different inputs give the same concatenation.
+std::array<std::byte, kTagBytes> authenticate(const JobKey& key, std::string_view label,
+                                              std::initializer_list<ConstByteSpan> parts);
 
 // One side of a handshake, without the socket: bytes in, bytes out. So handshake_as_client(), the
 // event loop of AuthenticatingListener and the fuzzer run the same code.

@@ -130,6 +130,16 @@ TEST(JobKey, RefusesOtherTextWithoutRepeatingIt) {
   }
 }
 
+TEST(JobKey, OfAGroupIsMadeOfTheJobsAndOfANonce) {
+  const auto made = [](char job, char nonce) {
+    return key_of(job).for_group(key_of(nonce)).hexadecimal();
+  };
+  // HMAC-SHA256, as Python's hmac has it, of "stretto group key", a zero byte and the nonce.
+  EXPECT_EQ(made('1', '2'), "df1c777f6c2573e42bd70aff9059e28320597c9c160b312fb1d56f7e9573e07d");
+  EXPECT_NE(made('1', '2'), made('1', '3'));
+  EXPECT_NE(made('1', '2'), made('2', '2'));
+}
+
 TEST(Handshake, TellsEachSideWhoTheOtherIs) {
   const Outcome outcome = shake(side(4), side(0));
   ASSERT_TRUE(outcome.client.ok()) << outcome.client.status().message();

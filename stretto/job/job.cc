@@ -245,9 +245,6 @@ Status resolve_encryption(const JoinOptions& options, const Environment& environ
                      "could encrypt",
                      given.source, job.backend, job.backend);
   }
-  if (job.rendezvous_kind == RendezvousKind::given_store && environment.get("STRETTO_JOB_KEY")) {
-    STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
-  }
   return check_key_is_secret(job, given.source);
 }
 
@@ -380,6 +377,7 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
   job.rendezvous_kind = RendezvousKind::given_store;
   job.store = std::move(store);
   job.sources.add(fmt::format("rank {}, size {} and the store from the program", job.rank, size));
+  if (size > 1) STRETTO_RETURN_IF_ERROR(resolve_key(environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_connections(options, environment, job));
   return job;
 }

@@ -43,7 +43,7 @@ struct Job {
   std::shared_ptr<bootstrap::Store> store = nullptr;
   // The folder of the path is ours: to be made, for this user only.
   bool makes_folder = false;
-  // Absent where no launcher made one: then the store hands out one that rank 0 makes.
+  // Absent where no launcher made one: then whoever reads the store has what rank 0 makes.
   std::optional<bootstrap::JobKey> key = std::nullopt;
   // Goes before every key of a store that is not ours alone: keeps apart what uses it.
   std::string store_prefix = "stretto/";
@@ -81,8 +81,8 @@ struct Job {
 // do not join again. Reads nothing but options and environment.
 Result<Job> resolve_job(const JoinOptions& options, const Environment& environment);
 
-// The same for a program that knows its rank: only how to connect is looked up, and the job key
-// where connections are to be encrypted. A process that was started again is not refused.
+// The same for a program that knows its rank: only the job key and how to connect are looked up. A
+// process that was started again is not refused.
 Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int size,
                       const JoinOptions& options, const Environment& environment);
 

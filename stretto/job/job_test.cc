@@ -330,6 +330,19 @@ TEST(ResolveJob, AProcessThatWasStartedAgainIsRefused) {
   EXPECT_TRUE(given_job(store, Rank(3), 4, {}, FakeEnvironment(restarted)).ok());
 }
 
+TEST(GivenJob, TakesTheKeyThatIsSet) {
+  const auto given = [](int size, const Variables& variables) {
+    return given_job(std::make_shared<bootstrap::MemoryStore>(), Rank(0), size, {},
+                     FakeEnvironment(variables));
+  };
+  EXPECT_EQ(given(2, {{"STRETTO_JOB_KEY", kKey}}).or_throw().key->hexadecimal(), kKey);
+  EXPECT_FALSE(given(2, {}).or_throw().key.has_value());
+  const Variables mistaken = {{"STRETTO_JOB_KEY", "secret"}};
+  expect_failure(given(2, mistaken).status(), StatusCode::invalid_argument,
+                 "STRETTO_JOB_KEY: a job key has 64 hexadecimal digits");
+  EXPECT_TRUE(given(1, mistaken).ok()) << "it meets nobody";
+}
+
 TEST(ResolveJob, ChoosesTheTransport) {
   EXPECT_TRUE(resolve({}, {{"STRETTO_TRANSPORT", "auto"}}).shared_memory);
   EXPECT_TRUE(resolve({}, {{"STRETTO_TRANSPORT", "shm"}}).shared_memory);

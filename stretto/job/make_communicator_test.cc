@@ -96,6 +96,19 @@ TEST(MakeCommunicator, GroupsOfOneKeyAreJobsOfTheirOwn) {
   });
 }
 
+// Rank 0 would leave in the store what others need for the key, if it had none itself.
+TEST(MakeCommunicator, WhoDoesNotHoldTheJobKeyIsRefused) {
+  const auto store = std::make_shared<OwnStore>();
+  const FakeEnvironment with_key({{"STRETTO_JOB_KEY", std::string(64, '7')}});
+  on_threads(2, [&](int rank) {
+    const JoinOptions options{.join_timeout = std::chrono::seconds(20),
+                              .environment = rank == 0 ? &with_key : &kNoVariables};
+    const std::string text =
+        testing::error_of<Refused>([&] { (void)make_communicator(store, rank, 2, options); });
+    expect_contains(text, "STRETTO_JOB_KEY is not the same there");
+  });
+}
+
 // Its rank reads for the second time where links are remembered when it is connected, and comes to
 // what all ranks do together then a second after the other.
 class LateEnvironment final : public Environment {

@@ -233,22 +233,27 @@ Status Rendezvous::agree_on_size() {
                    job_.rank, size, store_->describe(), printable(agreed.substr(0, 80)));
 }
 
-// The launcher's key, or, where it made none, one that rank 0 makes and the store hands out. The
-// latter keeps strangers out who cannot read the store.
+// The launcher's key where the place is the job's own. Where other groups meet in it as well, each
+// has a key of its own, so that no connection of one is taken for another's, at a port that is used
+// again, say: it is made of the launcher's and of what rank 0 leaves in the store. Where there is
+// none, it is made of the latter alone, and keeps strangers out who cannot read the store.
 Status Rendezvous::agree_on_key() {
-  if (job_.key) {
+  if (job_.key && !has_other_groups()) {
     key_ = *job_.key;
     return {};
   }
+  bootstrap::JobKey nonce;
   if (job_.rank == 0) {
-    STRETTO_ASSIGN_OR_RETURN(key_, bootstrap::JobKey::generate());
-    return notes_->set("job-key", key_.hexadecimal());
+    STRETTO_ASSIGN_OR_RETURN(nonce, bootstrap::JobKey::generate());
+    STRETTO_RETURN_IF_ERROR(notes_->set("key-nonce", nonce.hexadecimal()));
+  } else {
+    const Result<std::string> text = notes_->get("key-nonce");
+    if (!text.ok()) return text.status().with_context("rank 0, which makes the key, is missing");
+    const Result<bootstrap::JobKey> parsed = bootstrap::JobKey::parse(text.value());
+    if (!parsed.ok()) return parsed.status().with_context("the nonce in " + store_->describe());
+    nonce = parsed.value();
   }
-  const Result<std::string> text = notes_->get("job-key");
-  if (!text.ok()) return text.status().with_context("rank 0, which makes the job key, is missing");
-  const Result<bootstrap::JobKey> parsed = bootstrap::JobKey::parse(text.value());
-  if (!parsed.ok()) return parsed.status().with_context("the job key from " + store_->describe());
-  key_ = parsed.value();
+  key_ = job_key_.for_group(nonce);
   return {};
 }
 

@@ -15,7 +15,7 @@
 
 namespace stretto::job {
 
-// The store in which the ranks of a job meet while they join, and the job's key. Where the launcher
+// The store in which the ranks of a job meet while they join, and their key. Where the launcher
 // has none, rank 0 provides it: with its object the store ends, so ranks that have not finished
 // fail (peer_lost). A rank that fails, or ends, before it has finished ends the join of all, with
 // its reason; but not one that is no rank of this job. Used by one thread.
@@ -48,6 +48,10 @@ class Rendezvous {
     return job_.rendezvous_kind == RendezvousKind::file ||
            job_.rendezvous_kind == RendezvousKind::rank_0_store;
   }
+  bool has_other_groups() const {
+    return job_.rendezvous_kind == RendezvousKind::given_store ||
+           job_.rendezvous_kind == RendezvousKind::torch_store;
+  }
   Status open_store(Deadline deadline);
   Status connect(const std::string& owner, Deadline deadline);
   Status serve(Deadline deadline);
@@ -61,8 +65,8 @@ class Rendezvous {
   Status end_place();
 
   const Job job_;
-  // What a client has to prove to the server. A server that has no secret yet hands it out to
-  // everybody, as torchrun's does; its handshake only tells versions and strangers apart.
+  // What a client has to prove to the server. A server that has no secret serves everybody, as
+  // torchrun's does; its handshake only tells versions and strangers apart.
   bootstrap::JobKey job_key_ = job_.key.value_or(bootstrap::JobKey());
   std::unique_ptr<bootstrap::StoreServer> server_;
   bool owns_file_ = false;

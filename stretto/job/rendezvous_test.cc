@@ -8,7 +8,10 @@
 #include <atomic>
 #include <filesystem>
 #include <future>
+#include <set>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -16,6 +19,7 @@
 #include "stretto/bootstrap/file_store.h"
 #include "stretto/bootstrap/join_failure.h"
 #include "stretto/bootstrap/memory_store.h"
+#include "stretto/bootstrap/prefix_store.h"
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/store_server.h"
 #include "stretto/job/rendezvous.h"
@@ -88,6 +92,26 @@ TEST_F(RendezvousTest, KeepsAKeyThatWasGiven) {
   for (Job job : {tcp_job(2), file_job(2)}) {
     job.key = bootstrap::JobKey::generate().or_throw();
     EXPECT_EQ(meet(job)[1], job.key->hexadecimal());
+  }
+}
+
+TEST_F(RendezvousTest, GroupsInOneStoreHaveKeysOfTheirOwnThatItDoesNotTell) {
+  const auto store = std::make_shared<bootstrap::MemoryStore>();
+  const bootstrap::JobKey key = bootstrap::JobKey::generate().or_throw();
+  std::set<std::string> seen = {key.hexadecimal()};
+  const std::pair<RendezvousKind, std::string> places[] = {
+      {RendezvousKind::given_store, "stretto/"}, {RendezvousKind::torch_store, "stretto/2/1/"}};
+  for (const auto& [kind, place] : places) {
+    for (const char* const group : {"first/", "second/"}) {
+      const auto part = std::make_shared<bootstrap::PrefixStore>(group, store);
+      const auto keys = meet({.size = 2, .rendezvous_kind = kind, .store = part, .key = key});
+      EXPECT_EQ(keys[0], keys[1]);
+      EXPECT_TRUE(seen.insert(keys[0]).second) << group << place;
+      const std::string told = store->get(group + place + "key-nonce", soon()).or_throw();
+      const auto nonce = bootstrap::JobKey::parse(told).or_throw();
+      EXPECT_EQ(keys[0], key.for_group(nonce).hexadecimal());
+      EXPECT_NE(keys[0], told);
+    }
   }
 }
 
