@@ -86,7 +86,7 @@ def main(steps, min_size=1, path=None):
             try:
                 if train(job, state, steps, path):
                     job.finish()
-            except dist.DistBackendError as error:  # A process has died, or has left.
+            except dist.DistBackendError as error:  # A loss, or join() raises it again.
                 print(f"meeting again: {error}", file=sys.stderr, flush=True)
     weights = " ".join(f"{weight:.12f}" for weight in state.network.weight[0].tolist())
     print(f"after {state.step} steps the first weights are {weights}")

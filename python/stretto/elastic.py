@@ -37,7 +37,7 @@ class ElasticJob:
                         step += 1
                     if step == steps:
                         job.finish()
-                except dist.DistBackendError as error:  # A process has died, or has left.
+                except dist.DistBackendError as error:  # A loss, or join() raises it again.
                     print(error)
 
     The processes meet in the store of `stretto run`. Without a launcher it is a job of one process;
@@ -75,10 +75,16 @@ class ElasticJob:
         meanwhile; the first one waits for as many as the launcher starts. Begins anew if a process
         dies meanwhile. Raises DistBackendError if too few come within join_timeout, and says who
         is missing; it may be called again then. A new process that could not connect to the others
-        has left the job: further calls raise DistBackendError, and another ElasticJob may enter."""
+        has left the job: further calls raise DistBackendError, and another ElasticJob may enter.
+
+        Raises again the last DistBackendError of a generation if that was no loss, because the next
+        one would fail alike: where ranks call different things, say. A program that has handled it
+        and has gone on to has_newcomers() or finish() does not get it again."""
         import torch.distributed as dist
 
         job = self._entered()
+        if dist.is_initialized():
+            job.check_last_failure()  # Before the groups go: others hear of it by them.
         self._destroy_groups()
         place = job.join()
         if place is None:

@@ -318,6 +318,9 @@ class MembersTest(unittest.TestCase):
                 network = nn.Linear(2, 1)
                 if rank < 2:
                     assert not job.has_newcomers()
+                    # It is handled, and ends no job.
+                    nn.init.constant_(network.weight, dist.get_rank())
+                    failure(lambda: stretto.verify_replicas(network))
                     begun.touch()
                     while not job.has_newcomers():
                         time.sleep(0.001)
@@ -364,6 +367,51 @@ class MembersTest(unittest.TestCase):
                 return ""
 
         self.assertIn("has ended by KeyError: 'no such image'", run_as_launched(body, 2)[0])
+
+
+class PermanentFailureTest(unittest.TestCase):
+    """What no other generation mends: join() raises it again, though the program has caught it."""
+
+    def expect_end(self, mistake: Callable[[int], object]) -> None:
+        def body(rank: int, size: int, path: str) -> list[str]:
+            import stretto
+
+            told = []
+            own, other = (pathlib.Path(f"{path}-failed-{each}") for each in (rank, 1 - rank))
+
+            def run_job() -> None:
+                with stretto.ElasticJob() as job:
+                    while job.join():
+                        assert job.generation == 1, told
+                        told.append(failure(lambda: mistake(dist.get_rank())))
+                        own.touch()  # None leaves the job before the other has failed as well.
+                        while not other.exists():
+                            time.sleep(0.001)
+
+            return [failure(run_job), *told]
+
+        for raised, told in run_as_launched(body, 2):
+            self.assertIn(told.splitlines()[0], raised)
+
+    def test_of_the_group(self) -> None:
+        self.expect_end(lambda rank: dist.all_reduce(torch.ones(2 + rank)))
+
+    def test_of_one_operation(self) -> None:
+        def compare(rank: int) -> None:
+            import stretto
+
+            network = nn.Linear(1, 1)
+            nn.init.constant_(network.weight, rank)
+            stretto.verify_replicas(network)
+
+        self.expect_end(compare)
+
+    def test_of_a_group_that_is_to_be_made(self) -> None:
+        def make_group(rank: int) -> None:
+            os.environ["STRETTO_ALGORITHM"] = "direct" if rank == 0 else "ring"
+            dist.new_group()
+
+        self.expect_end(make_group)
 
 
 class WithoutLauncherTest(unittest.TestCase):

@@ -4,12 +4,9 @@
 #pragma once
 
 #include <exception>
-#include <string>
 #include <utility>
 
 #include <fmt/format.h>
-
-#include <c10/util/Exception.h>
 
 #include "stretto/base/error.h"
 #include "stretto/base/status.h"
@@ -17,12 +14,12 @@
 namespace stretto::c10d_backend {
 
 // A failure as PyTorch's programs know it: ValueError for a wrong argument, else DistBackendError,
-// with the text of the status.
-[[noreturn]] inline void throw_for_torch(const Status& status) {
-  const std::string text(status.message());
-  if (status.code() == StatusCode::invalid_argument) C10_THROW_ERROR(ValueError, text);
-  C10_THROW_ERROR(DistBackendError, text);
-}
+// with the text of the status. The latter is remembered.
+[[noreturn]] void throw_for_torch(const Status& status);
+// What this process was told last as a DistBackendError, of whose kind the program knows nothing
+// but the text; ok: nothing since the failures before were forgotten.
+Status last_failure();
+void forget_failures();
 
 // For an argument or a call that makes no sense.
 template <class... Args>

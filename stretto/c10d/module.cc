@@ -115,12 +115,32 @@ using StorePtr = c10::intrusive_ptr<::c10d::Store>;
 // For init_process_group(): the store, the rank and the size. Nothing: the job has finished.
 std::optional<std::tuple<StorePtr, int, int>> join_generation(ElasticJob& job) {
   auto communicator = for_torch([&] { return job.join(); });
+  forget_failures();
   if (communicator == nullptr) return std::nullopt;
   const int rank = communicator->rank().value();
   const int size = communicator->size();
   return std::tuple(
       StorePtr(c10::make_intrusive<GenerationStore>(job.store(), std::move(communicator))), rank,
       size);
+}
+
+// A program that goes on with the job has handled what it was told before.
+bool has_newcomers(ElasticJob& job, const BackendPtr& backend) {
+  const bool are_there = for_torch([&] { return job.has_newcomers(*communicator_of(backend)); });
+  forget_failures();
+  return are_there;
+}
+
+void finish(ElasticJob& job) {
+  for_torch([&] { job.finish(); });
+  forget_failures();
+}
+
+// For a program that leaves a generation: throws again why, unless the others may meet again. A
+// program that catches DistBackendError cannot tell, and would repeat what no generation mends.
+void check_last_failure(const ElasticJob&) {
+  const Status failure = last_failure();
+  if (!failure.ok() && !ElasticJob::is_loss(Error(failure))) throw_for_torch(failure);
 }
 
 std::string explain(const BackendPtr& backend, const std::string& collective,
@@ -378,14 +398,9 @@ PYBIND11_MODULE(_c, module) {
   py::class_<ElasticJob>(module, "ElasticJob")
       .def(py::init(&enter_job))
       .def("join", &join_generation, Released())
-      .def(
-          "has_newcomers",
-          [](ElasticJob& job, const BackendPtr& backend) {
-            return for_torch([&] { return job.has_newcomers(*communicator_of(backend)); });
-          },
-          Released())
-      .def(
-          "finish", [](ElasticJob& job) { for_torch([&] { job.finish(); }); }, Released())
+      .def("has_newcomers", &has_newcomers, Released())
+      .def("check_last_failure", &check_last_failure)
+      .def("finish", &finish, Released())
       .def("generation", &ElasticJob::generation);
   py::class_<DdpCommHook, std::shared_ptr<DdpCommHook>>(module, "DdpCommHook")
       .def(py::init(&make_ddp_comm_hook))
