@@ -157,18 +157,6 @@ Result<MakeDataPlane> engine_of(const Job& job, bootstrap::JoinNotes& notes) {
   });
 }
 
-// By which `stretto top` tells the job from others on the host. Rank 0 draws it, for several jobs
-// may have one key: with encryption all groups of PyTorch's do.
-Result<std::string> agree_on_name(const Job& job, bootstrap::JoinNotes& notes) {
-  if (job.rank == 0) {
-    STRETTO_ASSIGN_OR_RETURN(const auto drawn, bootstrap::JobKey::generate());
-    STRETTO_RETURN_IF_ERROR(notes.set("name/0", drawn.hexadecimal()));
-  }
-  STRETTO_ASSIGN_OR_RETURN(const std::string text, notes.get("name", 0));
-  // Fit to be shown, whoever has written it.
-  return fmt::format("{:08x}", fnv1a(text) >> 32);
-}
-
 // All that can fail on this rank alone, so that the others are told if it does.
 Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
                            const Result<Settings>& settings, const Environment& environment) {
@@ -184,8 +172,8 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
       .configuration = fnv1a(settings.value().algorithm + " " + job.engine + " " + job.backend),
       .make_data_plane = std::move(engine)};
   STRETTO_ASSIGN_OR_RETURN(auto mesh, bootstrap::connect_mesh(rendezvous.notes(), mesh_options));
-  // Not earlier: by now all have come, and nobody waits for it long.
-  STRETTO_ASSIGN_OR_RETURN(const std::string name, agree_on_name(job, rendezvous.notes()));
+  // Not the key itself: the name is shown.
+  const std::string name = fmt::format("{:08x}", fnv1a(rendezvous.key().hexadecimal()) >> 32);
   Result<Joined> joined = make_engine(std::move(mesh), job, name, settings.value(), environment);
   if (!joined.ok()) return joined;
   joined->collectives = std::move(collectives);

@@ -70,7 +70,6 @@ TEST(MakeCommunicator, SaysWhoIsMissing) {
   expect_contains(text, "the store of this test");
 }
 
-// With encryption all groups have the key of the environment.
 TEST(MakeCommunicator, GroupsOfOneKeyAreJobsOfTheirOwn) {
   const FakeEnvironment encrypted(
       {{"STRETTO_ENCRYPTION", "tls"}, {"STRETTO_JOB_KEY", std::string(64, '7')}});
