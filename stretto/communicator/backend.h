@@ -61,6 +61,8 @@ class Backend {
   virtual std::string group_name() const = 0;  // GroupOptions::name.
   // The number by which failures name a rank of the group.
   virtual Rank job_rank(Rank rank) const = 0;
+  // Of each rank the number of its host, as hosts first appear.
+  virtual std::vector<std::int32_t> hosts() const = 0;
 
   // Starts collectives that one Work stands for, in their order. `algorithm` is empty if the caller
   // has named none; `timeout`, if there is one, is not negative. Calls may be moved from. If a call

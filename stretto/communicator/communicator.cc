@@ -111,10 +111,11 @@ Communicator::Communicator(std::unique_ptr<Backend> backend)
 
 Communicator::~Communicator() = default;
 
-void Communicator::refuse_timeout(Duration timeout) const {
+void Communicator::check_timeout(const std::optional<Duration>& timeout) const {
+  if (!timeout || *timeout >= Duration::zero()) return;
   refuse(
       {.rank = rank(), .operation = "timeout"},
-      fmt::format("{:g} s is negative; without one, the communicator's holds", seconds(timeout)));
+      fmt::format("{:g} s is negative; without one, the communicator's holds", seconds(*timeout)));
 }
 
 Work Communicator::submit(std::vector<CollectiveCall> calls, const std::string& algorithm,
@@ -326,6 +327,8 @@ void Communicator::observe(std::shared_ptr<OperationObserver> observer) {
 void Communicator::abort(const std::string& reason) { backend_->abort(reason); }
 
 bool Communicator::has_failed() const { return backend_->has_failed(); }
+
+std::vector<std::int32_t> Communicator::hosts() const { return backend_->hosts(); }
 
 std::string Communicator::describe_links() const {
   std::string text;

@@ -107,7 +107,9 @@ std::unique_ptr<Communicator> Communicator::split(const SplitOptions& options) {
   if (!options.color) return nullptr;
   std::ranges::stable_sort(ranks, {}, [&](Rank r) { return std::pair(sides[r].key, r); });
   return of(backend_->make_group(group_number(backend_->group_id(), groups_made_, ranks), ranks,
-                                 {.timeout = options.timeout, .name = options.name}));
+                                 {.timeout = options.timeout,
+                                  .name = options.name,
+                                  .is_for_host_memory = options.is_for_host_memory}));
 }
 
 std::unique_ptr<Communicator> Communicator::shrink(std::vector<Rank> excluded) {

@@ -26,6 +26,7 @@ class ObservedBackend final : public Backend {
   std::uint64_t group_id() const override { return inner_->group_id(); }
   std::string group_name() const override { return inner_->group_name(); }
   Rank job_rank(Rank rank) const override { return inner_->job_rank(rank); }
+  std::vector<std::int32_t> hosts() const override { return inner_->hosts(); }
   Work submit(std::span<CollectiveCall> calls, const std::string& algorithm,
               const std::optional<Duration>& timeout) override;
   Work exchange(std::span<const Transfer> messages,

@@ -169,13 +169,6 @@ Result<std::vector<std::int32_t>> ScheduledBackend::number_devices(const Deadlin
   return numbers;
 }
 
-int ScheduledBackend::local_rank() const {
-  const group::HostList& hosts = options_.group.hosts;
-  const int self = engine_->transport().rank().value();
-  const auto at = hosts.begin() + self;
-  return hosts.empty() ? self : static_cast<int>(std::count(hosts.begin(), at, *at));
-}
-
 // Nothing wakes who sleeps for a library.
 Status ScheduledBackend::wait_in_meeting(const std::function<bool()>& done, const Deadline& until) {
   constexpr auto kNap = std::chrono::milliseconds(1);
@@ -201,21 +194,6 @@ Status ScheduledBackend::fail_set_up(const Status& why) {
                true);
   engine_->run_continuations(held);
   return group_->failure();
-}
-
-std::vector<Rank> ScheduledBackend::ranks_of_host() const {
-  const group::HostList hosts = group::hosts_of(options_.group.hosts, group_->membership().members);
-  const auto host_of = [&](Rank r) { return hosts.empty() ? 0 : hosts[r]; };
-  std::vector<Rank> ranks;
-  for (std::int32_t r = 0; r < size(); ++r) {
-    if (host_of(r) == host_of(rank())) ranks.push_back(r);
-  }
-  return ranks;
-}
-
-bool ScheduledBackend::some_share_a_host() const {
-  const group::HostList hosts = group::hosts_of(options_.group.hosts, group_->membership().members);
-  return hosts.empty() || std::ranges::max(hosts) + 1 < size();
 }
 
 std::size_t ScheduledBackend::window_bytes() const {

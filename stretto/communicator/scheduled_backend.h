@@ -72,6 +72,7 @@ class ScheduledBackend final : public Backend {
   std::uint64_t group_id() const override { return group_->id(); }
   std::string group_name() const override { return options_.group.name; }
   Rank job_rank(Rank rank) const override { return group_->membership().job_rank(rank); }
+  std::vector<std::int32_t> hosts() const override;
   Work submit(std::span<CollectiveCall> calls, const std::string& algorithm,
               const std::optional<Duration>& timeout) override;
   Work exchange(std::span<const Transfer> messages,

@@ -1,8 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Groups of scheduled backends, made of other groups.
+// Groups of scheduled backends, made of other groups, and which of their ranks share a host.
 
+#include <algorithm>
 #include <new>
 
 #include <fmt/format.h>
@@ -137,5 +138,30 @@ Status ScheduledBackend::set_up(Deadline until, Communicator* world) {
   engine_->run_continuations(held);
   return status;
 }
+
+int ScheduledBackend::local_rank() const {
+  const group::HostList& hosts = options_.group.hosts;
+  const int self = engine_->transport().rank().value();
+  const auto at = hosts.begin() + self;
+  return hosts.empty() ? self : static_cast<int>(std::count(hosts.begin(), at, *at));
+}
+
+std::vector<std::int32_t> ScheduledBackend::hosts() const {
+  const group::HostList hosts = group::hosts_of(options_.group.hosts, group_->membership().members);
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(size()), 0);
+  std::ranges::copy(hosts, numbers.begin());  // None: all are on one.
+  return numbers;
+}
+
+std::vector<Rank> ScheduledBackend::ranks_of_host() const {
+  const group::HostList host_of = hosts();
+  std::vector<Rank> ranks;
+  for (std::int32_t r = 0; r < size(); ++r) {
+    if (host_of[r] == host_of[rank()]) ranks.push_back(r);
+  }
+  return ranks;
+}
+
+bool ScheduledBackend::some_share_a_host() const { return std::ranges::max(hosts()) + 1 < size(); }
 
 }  // namespace stretto::communicator

@@ -255,6 +255,8 @@ class Communicator final {
   // use the communicator.
   void observe(std::shared_ptr<OperationObserver> observer);
 
+  // Of each rank the number of its host, as hosts first appear: 0, 0, 1, 1. Any thread.
+  std::vector<std::int32_t> hosts() const;
   // How data reaches the others: "shm to rank 1; tcp to rank 2"; and one of them: "shm".
   std::string describe_links() const;
   std::string describe_link(Rank rank) const;
@@ -282,10 +284,7 @@ class Communicator final {
               const std::optional<Duration>& timeout);
   Work submit(communicator::CollectiveCall&& call, const std::string& algorithm,
               const std::optional<Duration>& timeout);
-  void check_timeout(const std::optional<Duration>& timeout) const {
-    if (timeout && *timeout < Duration::zero()) refuse_timeout(*timeout);
-  }
-  [[noreturn]] void refuse_timeout(Duration timeout) const;
+  void check_timeout(const std::optional<Duration>& timeout) const;
   // Collective; of what making groups needs. No caller's collective fits it.
   void set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all);
   [[noreturn]] void refuse_lists(const std::vector<Rank>& own);

@@ -141,6 +141,7 @@ struct SplitOptions {
   // See GroupOptions.
   std::optional<Duration> timeout = std::nullopt;
   std::string name = {};
+  bool is_for_host_memory = false;
 };
 
 }  // namespace stretto
