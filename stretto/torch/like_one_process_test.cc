@@ -460,5 +460,40 @@ TEST(LikeOneProcess, UnevenInputsWithUnusedPartsAndAccumulation) {
   });
 }
 
+// What a rank's last batch has added inside no_sync() is gone when join() ends.
+TEST(LikeOneProcess, UnevenAccumulationThatHasNotBeenReducedIsForgotten) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    Branches model = with_seed(1, [] { return Branches(); });
+    DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
+    const auto train = [&] { ddp.forward(torch::ones({2, kInputs}), true).sum().backward(); };
+    const auto accumulate = [&] {
+      const auto guard = ddp.no_sync();
+      train();
+    };
+    ddp.join([&] {
+      for (int batch = 0; batch < 3 + rank; ++batch) batch % 2 == 0 ? accumulate() : train();
+    });
+    for (torch::Tensor& parameter : model->b->parameters()) parameter.set_requires_grad(false);
+    ddp.zero_grad();
+    EXPECT_NO_THROW(train());
+  });
+}
+
+TEST(LikeOneProcess, AccumulationInsideOfJoinIsReducedByTheStepBehindIt) {
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    Branches model = with_seed(1, [] { return Branches(); });
+    DistributedDataParallel ddp(model, communicator);
+    const auto train = [&] { ddp.forward(torch::ones({2, kInputs}), true).sum().backward(); };
+    {
+      const auto guard = ddp.no_sync();
+      ddp.join([&] {
+        for (int batch = 0; batch < 1 + rank; ++batch) train();
+      });
+    }
+    train();
+    expect_close(model->a->bias.grad(), torch::full({2}, 5.0F), "two rows, of 2 and 3 batches");
+  });
+}
+
 }  // namespace
 }  // namespace stretto

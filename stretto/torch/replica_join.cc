@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -47,11 +48,13 @@ std::exception_ptr put_parameters_back(const std::vector<Replica*>& models) {
   throw Mismatch(Status(StatusCode::mismatch, why));
 }
 
-// Makes the gradients of `root` everyone's. A rank that has run out of batches has those of its own
-// last step, or none, and others may have zeroed theirs since. Replicas would differ after the next
-// step: an optimizer steps over a parameter without a gradient, but not over zeros.
-void broadcast_gradients(std::vector<NamedTensor>& parameters, Communicator& communicator,
-                         Rank root, const std::optional<Duration>& timeout) {
+// Of parameters of more bytes, gradients travel one part behind the other: each copy is short then,
+// and each operation has a deadline of its own.
+constexpr std::size_t kPartBytes = std::size_t{32} << 20;
+
+// Makes the gradients of some of root's parameters everyone's.
+void broadcast_gradients_of(std::span<const NamedTensor> parameters, Communicator& communicator,
+                            Rank root, const std::optional<Duration>& timeout) {
   const auto key = [](std::size_t i) { return "gradient" + std::to_string(i); };
   std::ostringstream text;
   if (communicator.rank() == root) {
@@ -76,6 +79,21 @@ void broadcast_gradients(std::vector<NamedTensor>& parameters, Communicator& com
   }
 }
 
+// Makes the gradients of `root` everyone's. A rank that has run out of batches has those of its own
+// last step, or none, and others may have zeroed theirs since. Replicas would differ after the next
+// step: an optimizer steps over a parameter without a gradient, but not over zeros.
+void broadcast_gradients(std::span<const NamedTensor> parameters, Communicator& communicator,
+                         Rank root, const std::optional<Duration>& timeout) {
+  while (!parameters.empty()) {
+    std::size_t count = 1, bytes = parameters.front().tensor.nbytes();
+    while (count < parameters.size() && bytes < kPartBytes) {
+      bytes += parameters[count++].tensor.nbytes();
+    }
+    broadcast_gradients_of(parameters.first(count), communicator, root, timeout);
+    parameters = parameters.subspan(count);
+  }
+}
+
 }  // namespace
 
 void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions& options) {
@@ -94,6 +112,7 @@ void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions&
   const auto at_end =
       c10::make_scope_exit([this, before = uneven_->joinables.size()] { leave(before); });
   enter(options);
+  const std::uint64_t steps_before = reducer_->step_count();
   loop();
   if (std::ranges::find(uneven_->joinables, nullptr) != uneven_->joinables.end()) {
     refuse_to_follow(
@@ -108,8 +127,10 @@ void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions&
   const Rank leader = uneven_->leader();
   for (Joinable* const joinable : options.joinables) joinable->finish(leader);
   broadcast_state(leader);
-  if (uneven_->ranks_with_data() < communicator_.size()) {
+  const bool has_stepped = reducer_->step_count() != steps_before;
+  if (has_stepped && uneven_->ranks_with_data() < communicator_.size()) {
     broadcast_gradients(parameters_, communicator_, leader, options_.timeout);
+    forget_progress();  // What passes inside no_sync() have added to gradients is gone.
   }
   for (torch::optim::Optimizer* const optimizer : options.optimizers) {
     broadcast_optimizer(*optimizer, communicator_, leader, options_.timeout);
