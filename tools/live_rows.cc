@@ -23,8 +23,15 @@ const LiveNote* find_same_rank(const std::vector<LiveNote>& notes, const LiveNot
   return found == notes.end() ? nullptr : &*found;
 }
 
+bool has_lost_a_group(int pid, const std::vector<LiveNote>& notes,
+                      const std::vector<LiveNote>& before) {
+  return std::ranges::any_of(before, [&](const LiveNote& note) {
+    return note.pid == pid && find_same_rank(notes, note) == nullptr;
+  });
+}
+
 // For how long a process has waited meanwhile in all its groups: with PyTorch, each is a job of its
-// own here. Groups may have gone, with what they have counted.
+// own here.
 Duration waited_by(int pid, const std::vector<LiveNote>& notes,
                    const std::vector<LiveNote>& before) {
   Duration sum{};
@@ -42,8 +49,10 @@ LiveRow row_of(const LiveNote& note, const std::vector<LiveNote>& notes,
   const LiveNote* const earlier = find_same_rank(before, note);
   if (earlier == nullptr || note.written <= earlier->written) return row;
   const double passed = seconds(note.written - earlier->written);
-  row.waiting = std::clamp(seconds(waited_by(note.pid, notes, before)) / passed, 0.0, 1.0);
-  // Groups may have gone, with what they have counted.
+  // Of a process of which a group has ended meanwhile nobody knows how long it has waited in that.
+  if (!has_lost_a_group(note.pid, notes, before)) {
+    row.waiting = std::clamp(seconds(waited_by(note.pid, notes, before)) / passed, 0.0, 1.0);
+  }
   const std::uint64_t begun =
       std::max(note.state.collectives, earlier->state.collectives) - earlier->state.collectives;
   row.collectives_per_second = static_cast<double>(begun) / passed;

@@ -174,17 +174,17 @@ Result<std::vector<std::string>> JoinNotes::get_all(const std::string& name,
   return explain(values.status());
 }
 
-std::optional<std::string> JoinNotes::get_changed(const std::string& key, const std::string& old,
-                                                  const std::string& why, Deadline until) const {
+Result<std::string> JoinNotes::get_changed(const std::string& key, const std::string& old,
+                                           const std::string& why, Deadline until) const {
   constexpr Duration kLongestNap = std::chrono::milliseconds(200);
   TimePoint reminder = Clock::now() + options_.reminder;
   for (Duration nap = kLongestNap / 20;; nap = std::min(2 * nap, kLongestNap)) {
     Result<std::string> value = get(key);
-    if (value.ok() && *value != old) return std::move(*value);
-    if (!value.ok() || until.passed()) return std::nullopt;
+    if (!value.ok() || *value != old) return value;
+    if (until.passed()) return Status(StatusCode::timeout, "nothing has changed in time");
     if (Clock::now() >= reminder) {
       log(LogLevel::warning, "waiting {} s: {}", waited(), why);
-      reminder = TimePoint::max();
+      reminder = Clock::now() + options_.reminder;
     }
     std::this_thread::sleep_for(nap);
   }

@@ -67,10 +67,10 @@ class JoinNotes {
   // The same of several ranks, in their order; named are those of them that have written nothing.
   Result<std::vector<std::string>> get_all(const std::string& name,
                                            std::span<const int> ranks) const;
-  // The value of a key that is there, once it is no longer `old`; nothing if it is that at `until`,
-  // or if the wait fails. A wait that takes long is told once, with `why`.
-  std::optional<std::string> get_changed(const std::string& key, const std::string& old,
-                                         const std::string& why, Deadline until) const;
+  // The value of a key that is there, once it is no longer `old`. Fails with timeout if it is that
+  // at `until`. A wait that takes long is told now and then, with `why`.
+  Result<std::string> get_changed(const std::string& key, const std::string& old,
+                                  const std::string& why, Deadline until) const;
   // On rank 0: waits until all ranks have finished, and tells them. Until then its end, too, ends
   // the join of all.
   Status end_join();

@@ -247,7 +247,7 @@ TEST(MakeWorld, TakesNoLongerThanItMayThoughItMeasuresLinks) {
   // The other hears of it, perhaps.
   EXPECT_TRUE(std::ranges::count(statuses, StatusCode::timeout, &Status::code) > 0)
       << statuses[0].message() << "; " << statuses[1].message();
-  EXPECT_LT(std::ranges::max(taken), std::chrono::milliseconds(1500));
+  EXPECT_LT(std::ranges::max(taken), std::chrono::seconds(5));
 }
 
 // Of a team, as of a message.

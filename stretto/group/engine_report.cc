@@ -48,7 +48,7 @@ LiveState Engine::live_state() const {
   }
   state.doing = std::move(told.doing);
   // Nobody waits for what is in flight.
-  if (told.is_busy && !wait_time_.is_waiting()) state.doing += "; " + in_own_code(activity_);
+  if (told.is_busy && !WaitTime::is_anybody_waiting()) state.doing += "; " + in_own_code(activity_);
   return state;
 }
 

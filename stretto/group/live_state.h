@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
@@ -31,20 +32,25 @@ struct GroupLiveState {
   std::string doing = {};
 };
 
-// The time in which at least one thread waits. Not thread safe.
+// The time in which at least one thread waits for an engine. Not thread safe.
 class WaitTime {
  public:
   void begin() {
+    waiting_.fetch_add(1, std::memory_order_relaxed);
     if (threads_++ == 0) since_ = Clock::now();
   }
   void end() {
+    waiting_.fetch_sub(1, std::memory_order_relaxed);
     if (--threads_ == 0) total_ += Clock::now() - since_;
   }
-  bool is_waiting() const { return threads_ > 0; }
+  // Whether a thread of this process waits, for whichever engine: each group of PyTorch's has one.
+  static bool is_anybody_waiting() { return waiting_.load(std::memory_order_relaxed) > 0; }
   // Until now, by the same clock: with an earlier moment it would shrink.
   Duration total() const { return threads_ > 0 ? total_ + (Clock::now() - since_) : total_; }
 
  private:
+  // Only told to whoever watches, so nothing else has to be seen with it.
+  static inline std::atomic<int> waiting_ = 0;
   int threads_ = 0;
   TimePoint since_{};
   Duration total_{};

@@ -19,7 +19,7 @@ namespace stretto::job {
 
 // Which rank a page belongs to.
 struct LiveRank {
-  std::string job;  // The same for all ranks of a job, and for no job of another key; no spaces.
+  std::string job;  // The same for all ranks of a job, and for no other job; without spaces.
   int rank = 0;
   int size = 0;
 };

@@ -66,7 +66,7 @@ TEST(MakeCommunicator, SaysWhoIsMissing) {
                             .environment = &kNoVariables};
   const std::string text =
       testing::error_of<Timeout>([&] { make_communicator(store, 1, 2, options); });
-  expect_contains(text, "rank 0");
+  expect_contains(text, "for 1 of 2 ranks: 0 never came");
   expect_contains(text, "the store of this test");
 }
 

@@ -172,15 +172,17 @@ Status Rendezvous::enter_round(Deadline deadline) {
                             : notes_->has_place() ? ""
                                                   : "rank 0 has not come again";
     const TimePoint begin = Clock::now();
-    const auto next =
-        rounds.get_changed("round/0", number, fmt::format("{}: {}", why, status.message()),
-                           why.empty() ? Deadline(begin) : deadline);
-    if (!next && why.empty()) return status;
-    if (!next) {
-      const double waited = seconds(Clock::now() - begin);
-      return status.with_context(fmt::format("{} for {:.0f} s", why, waited));
+    auto next = rounds.get_changed("round/0", number, fmt::format("{}: {}", why, status.message()),
+                                   why.empty() ? Deadline(begin) : deadline);
+    if (next.ok()) {
+      number = *std::move(next);
+      continue;
     }
-    number = *next;
+    if (why.empty()) return status;
+    const double waited = seconds(Clock::now() - begin);
+    Status told = status.with_context(fmt::format("{} for {:.0f} s", why, waited));
+    if (next.status().code() == StatusCode::timeout) return told;
+    return next.status().with_context(told.message());  // The store has ended, say.
   }
 }
 
@@ -233,23 +235,18 @@ Status Rendezvous::agree_on_size() {
                    job_.rank, size, store_->describe(), printable(agreed.substr(0, 80)));
 }
 
-// The launcher's key where the place is the job's own. Where other groups meet in it as well, each
-// has a key of its own, so that no connection of one is taken for another's, at a port that is used
-// again, say: it is made of the launcher's and of what rank 0 leaves in the store. Where there is
+// Jobs and groups that have one launcher's key, or one that a user has set for all, have keys of
+// their own, so that no connection of one is taken for another's, at a port that is used again,
+// say: each is made of the launcher's key and of what rank 0 leaves in the store. Where there is
 // none, it is made of the latter alone, and keeps strangers out who cannot read the store.
 Status Rendezvous::agree_on_key() {
-  if (job_.key && !has_other_groups()) {
-    key_ = *job_.key;
-    return {};
-  }
   bootstrap::JobKey nonce;
   if (job_.rank == 0) {
     STRETTO_ASSIGN_OR_RETURN(nonce, bootstrap::JobKey::generate());
-    STRETTO_RETURN_IF_ERROR(notes_->set("key-nonce", nonce.hexadecimal()));
+    STRETTO_RETURN_IF_ERROR(notes_->set("key-nonce/0", nonce.hexadecimal()));
   } else {
-    const Result<std::string> text = notes_->get("key-nonce");
-    if (!text.ok()) return text.status().with_context("rank 0, which makes the key, is missing");
-    const Result<bootstrap::JobKey> parsed = bootstrap::JobKey::parse(text.value());
+    STRETTO_ASSIGN_OR_RETURN(const std::string text, notes_->get("key-nonce", 0));
+    const Result<bootstrap::JobKey> parsed = bootstrap::JobKey::parse(text);
     if (!parsed.ok()) return parsed.status().with_context("the nonce in " + store_->describe());
     nonce = parsed.value();
   }

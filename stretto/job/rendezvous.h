@@ -21,13 +21,13 @@ namespace stretto::job {
 // its reason; but not one that is no rank of this job. Used by one thread.
 class Rendezvous {
  public:
-  // Opens the meeting place of a job of several ranks. Blocks until it is there and, where no
-  // launcher made a job key, until rank 0 has; what has failed on another rank fails here, too.
-  // Fails with timeout; with refused if the key, the version or the file is wrong, or if another
-  // process has come as the same rank: two jobs use one place, or an earlier one has left its file;
-  // with peer_lost if that one is gone; with mismatch if ranks disagree on the size. In a store of
-  // PyTorch's ranks can meet again and again, also when they have been started again: a rank that
-  // has come before, or finds that the last meeting has failed, waits for rank 0 to come again.
+  // Opens the meeting place of a job of several ranks. Blocks until rank 0 is there; what has
+  // failed on another rank fails here, too. Fails with timeout; with refused if the key, the
+  // version or the file is wrong, or if another process has come as the same rank: two jobs use one
+  // place, or an earlier one has left its file; with peer_lost if that one is gone; with mismatch
+  // if ranks disagree on the size. In a store of PyTorch's ranks can meet again and again, also
+  // when they have been started again: a rank that has come before, or finds that the last meeting
+  // has failed, waits for rank 0 to come again.
   static Result<std::unique_ptr<Rendezvous>> open(const Job& job, Deadline deadline);
   // Where rank 0 gives up the others learn of it.
   ~Rendezvous();
@@ -47,10 +47,6 @@ class Rendezvous {
   bool passing() const {
     return job_.rendezvous_kind == RendezvousKind::file ||
            job_.rendezvous_kind == RendezvousKind::rank_0_store;
-  }
-  bool has_other_groups() const {
-    return job_.rendezvous_kind == RendezvousKind::given_store ||
-           job_.rendezvous_kind == RendezvousKind::torch_store;
   }
   Status open_store(Deadline deadline);
   Status connect(const std::string& owner, Deadline deadline);

@@ -37,10 +37,10 @@ std::unique_ptr<Communicator> join(const JoinOptions& options = {});
 // For programs that know which rank of how many they are, and bring a store in which the ranks meet
 // (stretto/bootstrap/store.h: a file, PyTorch's, or a class of their own that answers requests).
 // All ranks pass the same store, or one with the same content, and nobody else uses it: give each
-// communicator a part of its own (prefix_store.h). It is used until the call returns; the job key
-// stands in it, so whoever can read it can join. Of the environment, only variables that say how to
-// run are read, not those that say where. Leave rank, size and rendezvous out of the options.
-// Blocks and throws as join() does.
+// communicator a part of its own (prefix_store.h). It is used until the call returns. Whoever can
+// read it can join, unless the ranks have a STRETTO_JOB_KEY; of the environment, that and variables
+// that say how to run are read, not those that say where. Leave rank, size and rendezvous out of
+// the options. Blocks and throws as join() does.
 std::unique_ptr<Communicator> make_communicator(std::shared_ptr<bootstrap::Store> store, Rank rank,
                                                 int size, const JoinOptions& options = {});
 
