@@ -26,6 +26,7 @@
 #include "stretto/job/elastic_job.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/replica_check.h"
+#include "stretto/reducer/two_level_reduction.h"
 
 namespace stretto::c10d_backend {
 
@@ -248,8 +249,11 @@ std::shared_ptr<const Compressor> codec_of(const std::string& kind, Arguments& g
 }
 
 std::shared_ptr<CommunicationHook> hook_of(const std::string& kind, Arguments& given) {
-  if (kind == "f16" && given.is_empty()) return std::make_shared<F16Reduction>();
-  if (kind == "bf16" && given.is_empty()) return std::make_shared<Bf16Reduction>();
+  const auto in_two_levels = [](std::shared_ptr<CommunicationHook> hook) {
+    return std::make_shared<TwoLevelReduction>(std::move(hook));
+  };
+  if (kind == "f16" && given.is_empty()) return in_two_levels(std::make_shared<F16Reduction>());
+  if (kind == "bf16" && given.is_empty()) return in_two_levels(std::make_shared<Bf16Reduction>());
   CompressionOptions options{.codec = codec_of(kind, given)};
   using Rule = std::tuple<std::string, std::string, py::dict>;  // A pattern, a kind, its options.
   for (const auto& [pattern, of_kind, of_options] : given.take("rules", std::vector<Rule>())) {
@@ -269,7 +273,7 @@ std::shared_ptr<CommunicationHook> hook_of(const std::string& kind, Arguments& g
   if (given.take("automatic", false)) options.compression = Compression::automatic;
   options.seed = given.take("seed", options.seed);
   options.measure_norms = given.take("measure_norms", options.measure_norms);
-  return std::make_shared<CompressedReduction>(std::move(options));
+  return in_two_levels(std::make_shared<CompressedReduction>(std::move(options)));
 }
 
 std::shared_ptr<DdpCommHook> make_ddp_comm_hook(const std::string& kind, const py::dict& options) {

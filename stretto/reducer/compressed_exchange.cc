@@ -26,10 +26,6 @@ namespace {
 using codec::are_finite;
 using codec::clear_non_finite;
 
-std::span<float> floats(const View& view) {
-  return {reinterpret_cast<float*>(view.data), view.count};
-}
-
 // Eight sums at a time: one would wait for each addition.
 double squares(std::span<const float> values) {
   constexpr std::size_t kSums = 8;
@@ -57,10 +53,7 @@ CompressionReason CompressedReduction::choose(Communicator& communicator,
   if (options_.compression == Compression::never) return CompressionReason::never;
   compresses_ = step_ >= options_.dense_steps;
   if (!compresses_) return CompressionReason::dense_steps;
-  if (trial_ == nullptr) {
-    compresses_ = !is_dense_in_step(step_);
-    return compresses_ ? CompressionReason::always : CompressionReason::predicted;
-  }
+  if (trial_ == nullptr) return CompressionReason::always;
   compresses_ = step_ >= warm_up_steps_;
   if (!compresses_) return CompressionReason::warm_up;
   compresses_ = trial_->compresses(communicator, timeout);
@@ -73,9 +66,8 @@ void CompressedReduction::begin_step(Communicator& communicator, const FullBucke
   const auto& combines_from = prediction_.combines_from;
   combines_step_ = combines_from && announced_ >= static_cast<float>(*combines_from);
   // Of the step after a dense one no bucket may be left out, unless it begins a trial.
-  const bool is_steady = trial_ != nullptr
-                             ? trial_->allows_early_finish()
-                             : options_.compression == Compression::never || stays_dense_;
+  const bool is_steady = trial_ != nullptr ? trial_->allows_early_finish()
+                                           : options_.compression == Compression::never;
   finishes_early_ = !compresses_ && is_steady;
   ++step_;
   begin_statistics(this_step_, step_, compresses_, full.of_count);

@@ -44,6 +44,10 @@ constexpr bool divides_instead(std::size_t message_bytes, std::size_t gradient_b
          are_worth_parts(gradient_bytes / sizeof(float), ranks);
 }
 
+inline std::span<float> floats(const View& view) {
+  return {reinterpret_cast<float*>(view.data), view.count};
+}
+
 // What one rank adds up of a divided gradient.
 struct AddedPart {
   std::size_t first = 0;  // Element of the gradient.
@@ -109,6 +113,7 @@ struct CompressedReduction::Gradient {
   std::string described() const { return name.empty() ? "the vector" : "gradient " + name; }
 
   std::string name;
+  std::size_t first = 0;  // See GradientDescription.
   std::shared_ptr<const Compressor> compressor;  // Null: it travels as it is.
   const Codec* codec = nullptr;                  // The same, if it makes messages.
   Factors factors;                               // If it does not.

@@ -4,10 +4,8 @@
 // How messages travel: what depends on that, and what does not.
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -19,14 +17,11 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/base/random.h"
-#include "stretto/job/threads.h"
 #include "stretto/reducer/agreement.h"
-#include "stretto/reducer/compressed_all_reduce.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
 #include "tests/support/failures.h"
 #include "tests/support/gradients.h"
-#include "tests/support/rank_list.h"
 #include "tests/support/run_ranks.h"
 
 namespace stretto {
@@ -272,7 +267,7 @@ TEST(CombinedExchange, PredictionsThatCannotBeAreRefused) {
       if (communicator.rank() == Rank(0)) {
         (void)reducer::take_over_together(
             communicator, hook.name(), [] { return reducer::ResumePoint(); }, std::nullopt);
-        double said[] = {1, 1, 1, from, 1, kNothing};
+        double said[] = {1, 1, 1, from};
         communicator.broadcast(std::span<double>(said)).wait();
         EXPECT_THROW(communicator.barrier().wait(), Error);
         return;
@@ -283,73 +278,6 @@ TEST(CombinedExchange, PredictionsThatCannotBeAreRefused) {
                       "rank 0 says that combining pays from");
     });
   }
-}
-
-// On two hosts with so many ranks each.
-void run_on_two_hosts(int ranks_per_host, const std::function<void(Communicator&)>& body) {
-  std::vector<std::int32_t> hosts(static_cast<std::size_t>(2 * ranks_per_host));
-  std::ranges::fill(std::span(hosts).subspan(hosts.size() / 2), 1);
-  testing::on_all(
-      make_thread_ranks(
-          {.size = 2 * ranks_per_host, .timeout = std::chrono::seconds(20), .hosts = hosts}),
-      body);
-}
-
-// Each host adds up inside before it sends gradients as they are; all its ranks' messages leave it.
-// What was kept of messages travels as well.
-TEST(DenseStep, TakesThePlaceOfMessagesThatArePredictedToBeSlower) {
-  constexpr std::size_t kMany = 1 << 16;
-  run_on_two_hosts(8, [](Communicator& communicator) {
-    CompressionState state;
-    const CompressedAllReduceOptions options{.codec = f16(), .state = &state, .name = "x"};
-    Floats data(kMany, 1 + 0x1p-12f);
-    if (const auto pair = communicator.new_group({0, 1})) {
-      EXPECT_TRUE(all_reduce(*pair, data, options).compressed);
-      EXPECT_EQ(data, Floats(kMany, 2));
-      EXPECT_EQ(copy_of(state.residual("x")), Floats(kMany, 0x1p-12f));
-    }
-    std::ranges::fill(data, 0x1p-14f);
-    const CompressionStatistics step = all_reduce(communicator, data, options);
-    EXPECT_FALSE(step.compressed);
-    EXPECT_EQ(step.choices[0].reason, CompressionReason::predicted);
-    EXPECT_EQ(data, Floats(kMany, 0x1p-11f + 0x1p-10f));
-    EXPECT_TRUE(std::ranges::all_of(state.residual("x"), [](float each) { return each == 0; }));
-    // What was asked for is done, and what is predicted to be faster.
-    const auto compresses = [&](const CompressedAllReduceOptions& each) {
-      return all_reduce(communicator, data, each).compressed;
-    };
-    EXPECT_TRUE(compresses({.codec = f16(), .exchange = CompressedExchange::divide}));
-    EXPECT_TRUE(compresses({.codec = top_k()}));
-    EXPECT_FALSE(compresses({.codec = f16(), .exchange = CompressedExchange::automatic}));
-  });
-}
-
-TEST(DenseStep, IsOfAStepOfAWarmUpAlone) {
-  run_on_two_hosts(2, [](Communicator& communicator) {
-    const auto hook = compressing({.codec = top_k({.density = 0.01, .warm_up_steps = 2})});
-    Reducer reducer(communicator, {{"w", DType::f32, 1 << 16}}, {.hook = hook});
-    EXPECT_EQ(hook->exchange_reason(), "gathered, as was asked for");
-    for (const bool is_dense : {true, false, false}) {
-      reducer.mark_ready(0);
-      reducer.finalize();
-      EXPECT_EQ(hook->last_step().compressed, !is_dense) << hook->last_step().step;
-    }
-  });
-}
-
-TEST(DenseStep, IsSaid) {
-  run_on_two_hosts(8, [](Communicator& communicator) {
-    const auto hook = compressing({.codec = f16()});
-    Reducer reducer(communicator, {{"w", DType::f32, 1 << 16}}, {.hook = hook});
-    reducer.mark_ready(0);
-    reducer.finalize();
-    EXPECT_TRUE(hook->finishes_early()) << "as without a codec";
-    EXPECT_TRUE(hook->exchange_reason().starts_with("not made: the model of the links predicts "))
-        << hook->exchange_reason();
-    const ExchangePrediction& prediction = hook->exchange_prediction();
-    EXPECT_LT(prediction.dense_seconds, prediction.divided_seconds);
-    EXPECT_LT(prediction.divided_seconds, prediction.gathered_seconds);
-  });
 }
 
 // Parts have headers of their own, and one value at least.

@@ -146,7 +146,8 @@ std::shared_ptr<const Compressor> CompressedReduction::codec_for(
   return is_small || codec->name() == "dense" ? nullptr : codec;
 }
 
-// What it is compressed by. What is remembered of it begins anew where that has another length.
+// What it is compressed by. What is remembered of it begins anew where that has another length, or
+// is of another part.
 void CompressedReduction::describe(const GradientDescription& description,
                                    Gradient& gradient) const {
   gradient.name = description.name;
@@ -172,9 +173,10 @@ void CompressedReduction::describe(const GradientDescription& description,
     factors.draw_right(gradient.key);
   }
   const std::size_t count = gradient.compressor != nullptr ? description.count : 0;
-  if (gradient.residual.size() != count) gradient.residual.assign(count, 0.0f);
+  const bool is_other = std::exchange(gradient.first, description.first) != description.first;
+  if (is_other || gradient.residual.size() != count) gradient.residual.assign(count, 0.0f);
   const std::size_t momenta = options_.momentum > 0 ? description.count : 0;
-  if (gradient.momentum.size() != momenta) gradient.momentum.assign(momenta, 0.0f);
+  if (is_other || gradient.momentum.size() != momenta) gradient.momentum.assign(momenta, 0.0f);
   gradient.hints.resize(static_cast<std::size_t>(ranks_) + 1);
 }
 

@@ -55,15 +55,12 @@ class Prediction {
            of(Collective::all_gather, ranks_ * kAnnouncementBytes) +
            of(Collective::all_gather, sum_bytes);
   }
-  // Gradients as they are.
-  double dense(std::size_t bytes) const { return of(Collective::all_reduce, bytes, DType::f32); }
 
  private:
   // Between what the model has for two powers of two.
-  double of(Collective collective, std::size_t bytes, DType dtype = DType::u8) const {
+  double of(Collective collective, std::size_t bytes) const {
     const auto at = [&](std::size_t size) {
-      const auto candidates =
-          communicator_.explain(collective, dtype, size / size_bytes(dtype)).candidates;
+      const auto candidates = communicator_.explain(collective, DType::u8, size).candidates;
       return candidates.empty() || size == 0 ? std::numeric_limits<double>::quiet_NaN()
                                              : candidates.front().seconds;
     };
@@ -96,35 +93,28 @@ double pays_from(std::size_t gradient_bytes, const Seconds& saved_seconds) {
 }  // namespace
 
 // What predict_exchange() says: seconds gathered, divided and combined; from how many bytes on it
-// pays to combine; seconds without messages; from how many bytes on these are fewer than divided.
-std::array<double, 6> CompressedReduction::predictions(const Communicator& communicator,
+// pays to combine.
+std::array<double, 4> CompressedReduction::predictions(const Communicator& communicator,
                                                        const Bytes& bytes) const {
   const Prediction prediction(communicator);
-  const double dense = prediction.dense(bytes.of_gradients);
   const auto saved_by_combining = [&](std::size_t each) {
     const std::size_t sums = sum_bytes(each, bytes.without_fixed_length, ranks_);
     return prediction.gathered(each) - prediction.combined(each, sums);
   };
-  const auto lost_by_dividing = [&](std::size_t each) { return prediction.divided(each) - dense; };
-  return {prediction.gathered(bytes.of_messages),
-          prediction.divided(bytes.of_parts),
+  return {prediction.gathered(bytes.of_messages), prediction.divided(bytes.of_parts),
           prediction.combined(bytes.of_parts, bytes.of_sums),
-          pays_from(bytes.without_fixed_length, saved_by_combining),
-          dense,
-          pays_from(bytes.of_gradients, lost_by_dividing)};
+          pays_from(bytes.without_fixed_length, saved_by_combining)};
 }
 
 // Said by rank 0 for all, whose models may differ.
 void CompressedReduction::predict_exchange(Communicator& communicator) {
   const Bytes bytes = bytes_in_step(kAfterWarmUp);
-  std::array<double, 6> said{};
+  std::array<double, 4> said{};
   if (communicator.rank() == Rank(0)) said = predictions(communicator, bytes);
   communicator.broadcast(std::span<double>(said), {.timeout = timeout()}).wait();
   prediction_.gathered_seconds = said[0];
   prediction_.divided_seconds = said[1];
   prediction_.combined_seconds = said[2];
-  prediction_.dense_seconds = said[4];
-  dense_from_ = said[5];
   if (options_.exchange != CompressedExchange::automatic || std::isnan(said[3])) return;
   prediction_.combines_from.reset();
   if (said[3] != kNever) {
@@ -143,7 +133,6 @@ void CompressedReduction::predict_exchange(Communicator& communicator) {
 void CompressedReduction::choose_exchange(Communicator& communicator) {
   const Bytes bytes = bytes_in_step(kAfterWarmUp);
   prediction_ = {.message_bytes = bytes.of_messages};
-  dense_from_ = kNever;
   const bool is_asked_for = options_.exchange == CompressedExchange::divide ||
                             options_.exchange == CompressedExchange::combine;
   if (is_asked_for) {
@@ -154,19 +143,12 @@ void CompressedReduction::choose_exchange(Communicator& communicator) {
   }
   const bool is_automatic = options_.exchange == CompressedExchange::automatic;
   divides_ = options_.exchange == CompressedExchange::divide;
-  // A trial measures that, and what was asked for is done.
-  const bool may_be_dense = options_.compression == Compression::always && !is_asked_for &&
-                            !bytes.has_factors && bytes.without_fixed_length == 0;
-  // Messages of the first step are the longest.
-  const bool is_compared = may_be_dense && divides_in_step(0);
-  if (is_automatic || trial_ != nullptr || is_compared) predict_exchange(communicator);
-  if (!may_be_dense) dense_from_ = kNever;
+  if (is_automatic || trial_ != nullptr) predict_exchange(communicator);
   const double gathered = prediction_.gathered_seconds, divided = prediction_.divided_seconds;
   const bool is_known = prediction_.is_known();
   // To combine messages of a fixed length is never predicted to be faster than to divide them.
   divides_ = divides_ || (is_automatic && is_known && divided < gathered);
   const bool is_divided = divides_in_step(kAfterWarmUp);
-  stays_dense_ = is_dense_in_step(kAfterWarmUp);
   exchange_reason_ = reason_for(is_divided, bytes);
   if ((is_automatic || is_divided != divides_) && communicator.rank() == Rank(0)) {
     log(LogLevel::info, "messages are {}", exchange_reason_);
@@ -190,13 +172,6 @@ std::string CompressedReduction::reason_for(bool is_divided, const Bytes& bytes)
   if (has_others && bytes.of_gradients == 0) return others;
   if (bytes.has_factors && bytes.of_gradients == 0) {
     return "not made: all gradients travel as factors";
-  }
-  if (stays_dense_) {
-    return fmt::format(
-        "not made: the model of the links predicts {:.3g} ms divided, slower by {:.3g} ms than an "
-        "all_reduce without them",
-        prediction_.divided_seconds * 1e3,
-        (prediction_.divided_seconds - prediction_.dense_seconds) * 1e3);
   }
   const bool is_automatic = options_.exchange == CompressedExchange::automatic;
   std::string reason = is_divided ? "divided" : "gathered";
@@ -253,14 +228,6 @@ bool CompressedReduction::divides_in_step(std::uint64_t step) const {
                             bytes.of_messages == prediction_.message_bytes;
   return divides_ ||
          (divides_instead(bytes.of_messages, bytes.of_gradients, ranks) && !is_predicted);
-}
-
-// Whether what would be divided travels as it is, since that is predicted to be faster. Between
-// hosts of several ranks each, an all_reduce adds up on each host first, where messages of all its
-// ranks leave it. All ranks find the same by what rank 0 has said.
-bool CompressedReduction::is_dense_in_step(std::uint64_t step) const {
-  return dense_from_ < kNever && divides_in_step(step) &&
-         static_cast<double>(bytes_in_step(step).of_parts) >= dense_from_;
 }
 
 // Says how a gradient travels in this step. All ranks find the same, since they know of each other

@@ -139,6 +139,11 @@ std::vector<std::byte> print(const SavedStates& states) {
   return out;
 }
 
+bool are_states(std::span<const std::byte> bytes) {
+  return bytes.size() >= sizeof(kListMagic) &&
+         std::memcmp(bytes.data(), &kListMagic, sizeof(kListMagic)) == 0;
+}
+
 SavedStates parse_states(std::span<const std::byte> bytes) {
   Reader reader = content_of(bytes, kListMagic);
   SavedStates states;
@@ -191,6 +196,12 @@ std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std
   if (ranks == 0) refuse("states are wanted for 0 ranks");
   SavedState made;
   for (std::size_t rank = 0; rank < states.size(); ++rank) {
+    if (are_states(states[rank])) {
+      refuse(
+          "the state of rank {} is of a part of each gradient, since the rank shared its host with "
+          "others; such parts are for as many ranks on the same hosts",
+          rank);
+    }
     SavedState state = parse(states[rank], hook);
     if (state.rank != rank || state.ranks != states.size()) {
       refuse_state("the states are not those of all ranks in their order");

@@ -36,6 +36,8 @@ SavedState parse(std::span<const std::byte> bytes, const std::string& hook);
 // The printed states of several hooks, by name, and such a list as bytes.
 using SavedStates = std::map<std::string, std::vector<std::byte>>;
 std::vector<std::byte> print(const SavedStates& states);
+// Whether they begin as such a list does.
+bool are_states(std::span<const std::byte> bytes);
 // Throws InvalidArgument if the bytes are not what print() makes of a list; what is in it remains
 // to be parsed.
 SavedStates parse_states(std::span<const std::byte> bytes);

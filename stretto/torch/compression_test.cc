@@ -1,14 +1,19 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <chrono>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "stretto/job/threads.h"
 #include "stretto/reducer/compressed_reduction.h"
+#include "stretto/reducer/two_level_reduction.h"
 #include "tests/support/failures.h"
+#include "tests/support/rank_list.h"
 #include "tests/support/torch_models.h"
 
 // Training with compressed gradients.
@@ -52,6 +57,48 @@ TEST(Compression, ReplicasStayEqualAndLearn) {
       loss_after(8, {}));
   EXPECT_EQ(loss_after(8, {.codec = top_k(), .compression = Compression::never}),
             loss_after(8, {}));
+}
+
+// The loss after uneven numbers of steps on two hosts with two ranks each, with these options,
+// where ranks do not use all of the model.
+double loss_on_hosts(const DistributedDataParallelOptions& given) {
+  double loss = 0;
+  on_all(make_thread_ranks({.size = 4, .timeout = std::chrono::seconds(60), .hosts = {0, 0, 1, 1}}),
+         [&](Communicator& communicator) {
+           const int rank = communicator.rank().value();
+           Branches model = with_seed(1, [] { return Branches(); });
+           const auto data = with_seed(2, [] { return torch::randn({16, kInputs}); });
+           DistributedDataParallelOptions options = given;
+           options.find_unused_parameters = true;
+           if (options.codec != nullptr) {
+             options.communication_hook = std::make_shared<TwoLevelReduction>(
+                 std::make_shared<CompressedReduction>(CompressionOptions{
+                     .codec = std::exchange(options.codec, nullptr), .min_elements = 1}));
+           }
+           DistributedDataParallel ddp(model, communicator, options);
+           torch::optim::SGD optimizer(model->parameters(), 0.05);
+           ddp.join([&] {
+             for (int step = 0; step < 10 + 2 * rank; ++step) {
+               optimizer.zero_grad();
+               const auto own = torch::indexing::Slice(rank * 4, rank * 4 + 4);
+               const torch::Tensor output = ddp.forward(data.index({own}), (step + rank) % 3 > 0);
+               (output - 1).pow(2).mean().backward();
+               optimizer.step();
+             }
+           });
+           EXPECT_NO_THROW(ddp.verify_replicas());
+           if (rank != 0) return;
+           loss = (model->forward(data, true) - 1).pow(2).mean().item<double>();
+         });
+  return loss;
+}
+
+TEST(Compression, OnHostsOfSeveralRanksItIsOfWhatAHostHas) {
+  const double dense = loss_on_hosts({});
+  EXPECT_GT(dense, 0);
+  EXPECT_NEAR(loss_on_hosts({.codec = top_k({.density = 1})}), dense, 1e-4 * dense);
+  EXPECT_NEAR(loss_on_hosts({.codec = f16()}), dense, 0.01 * dense);
+  EXPECT_NEAR(loss_on_hosts({.codec = int8()}), dense, 0.1 * dense);
 }
 
 TEST(Compression, AStepSaysWhatItSentAndWhatItTook) {

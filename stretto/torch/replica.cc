@@ -15,6 +15,7 @@
 #include "stretto/base/refuse.h"
 #include "stretto/reducer/bucket_size.h"
 #include "stretto/reducer/replica_check.h"
+#include "stretto/reducer/two_level_reduction.h"
 #include "stretto/torch/devices.h"
 #include "stretto/torch/parameter_hook.h"
 #include "stretto/torch/parameters.h"
@@ -67,8 +68,11 @@ DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options
         "the options codec and mixed_precision.reduce_dtype are both set; codecs are for gradients "
         "of f32 and have value formats of their own, so leave reduce_dtype out");
   }
-  options.communication_hook = std::make_shared<CompressedReduction>(CompressionOptions{
-      .codec = options.codec, .exchange = options.exchange, .compression = options.compression});
+  options.communication_hook =
+      std::make_shared<TwoLevelReduction>(std::make_shared<CompressedReduction>(
+          CompressionOptions{.codec = options.codec,
+                             .exchange = options.exchange,
+                             .compression = options.compression}));
   return options;
 }
 
@@ -184,10 +188,19 @@ void Replica::agree_on_number() {
 // more.
 std::unique_ptr<Reducer> Replica::make_reducer(const std::vector<NamedTensor>& parameters,
                                                ReducerOptions options) const {
+  bool sees_parts = false;
   for (CommunicationHook* hook = options_.communication_hook.get(); hook != nullptr;
        hook = hook->inner()) {
+    sees_parts = sees_parts || dynamic_cast<TwoLevelReduction*>(hook) != nullptr;
     auto* const sees_parameters = dynamic_cast<ParameterHook*>(hook);
-    if (sees_parameters != nullptr) sees_parameters->set_parameters(parameters);
+    if (sees_parameters == nullptr) continue;
+    if (sees_parts) {
+      refuse(
+          "the hook '{}' is for whole gradients, and a TwoLevelReduction hands it parts: put it "
+          "around that one",
+          hook->name());
+    }
+    sees_parameters->set_parameters(parameters);
   }
   try {
     return std::make_unique<Reducer>(communicator_, describe_gradients(parameters),

@@ -17,6 +17,7 @@
 #include "stretto/base/random.h"
 #include "stretto/reducer/compressed_reduction.h"
 #include "stretto/reducer/reducer.h"
+#include "stretto/reducer/two_level_reduction.h"
 #include "stretto/stretto.h"
 #include "tools/bench/statistics.h"
 
@@ -116,11 +117,16 @@ class Contestant {
   const std::string& name() const { return name_; }
   // Who adds up what, and why; empty where there is no choice.
   std::string exchange() const {
-    const auto* const compressed = dynamic_cast<const CompressedReduction*>(hook_.get());
+    const auto* const compressed = dynamic_cast<const CompressedReduction*>(hook_->inner());
     return compressed == nullptr ? "" : compressed->exchange_reason();
   }
-  // Whether it has decided against compression; the same on all ranks.
-  bool is_off() const { return statistics() != nullptr && !statistics()->compressed; }
+  // Whether it has decided against compression: rank 0's part of gradients, at least. Collective.
+  bool is_off() const {
+    if (!name_.ends_with("automatic")) return false;
+    std::uint8_t is_off = statistics()->compressed ? 0 : 1;
+    comm_.broadcast(std::span(&is_off, 1)).wait();
+    return is_off != 0;
+  }
   // Of the slowest rank in each step, with the codec and as it is; collective.
   Pairs pairs() const { return {slowest(step_s_), slowest(dense_s_)}; }
   // Encoding and decoding; NaN where the hook does not say. Collective.
@@ -157,23 +163,20 @@ std::vector<std::unique_ptr<Contestant>> contestants(Communicator& comm, std::si
   add("as they are", std::make_shared<PlainReduction>());
   add("f16", std::make_shared<F16Reduction>());
   add("bf16", std::make_shared<Bf16Reduction>());
-  for (const auto& codec : codecs()) {
-    add(codec->name(), std::make_shared<CompressedReduction>(
-                           CompressionOptions{.codec = codec, .min_elements = 1}));
-  }
-  add("top_k(0.01), automatic", std::make_shared<CompressedReduction>(
-                                    CompressionOptions{.min_elements = 1,
-                                                       .exchange = CompressedExchange::automatic,
-                                                       .compression = Compression::automatic}));
+  // As the option `codec` of a DistributedDataParallel.
+  const auto add_compressed = [&](const std::string& name, CompressionOptions options) {
+    options.min_elements = 1;
+    add(name, std::make_shared<TwoLevelReduction>(
+                  std::make_shared<CompressedReduction>(std::move(options))));
+  };
+  for (const auto& codec : codecs()) add_compressed(codec->name(), {.codec = codec});
+  add_compressed("top_k(0.01), automatic", {.exchange = CompressedExchange::automatic,
+                                            .compression = Compression::automatic});
   if (comm.size() > 2) {
-    add("top_k(0.01), divided",
-        std::make_shared<CompressedReduction>(CompressionOptions{
-            .codec = top_k(), .min_elements = 1, .exchange = CompressedExchange::divide}));
+    add_compressed("top_k(0.01), divided", {.exchange = CompressedExchange::divide});
   }
   for (const std::size_t rank : {2u, 4u}) {
-    add(fmt::format("PowerSGD rank {}", rank),
-        std::make_shared<CompressedReduction>(
-            CompressionOptions{.codec = power_sgd({.rank = rank}), .min_elements = 1}));
+    add_compressed(fmt::format("PowerSGD rank {}", rank), {.codec = power_sgd({.rank = rank})});
   }
   return all;
 }
@@ -186,14 +189,14 @@ struct Finding {
   double codec_s = 0;       // Encoding and decoding.
   double pays_below_s = 0;  // Bits a second that a rank receives.
   std::string exchange;     // Empty: there is no choice.
-  bool is_off = false;      // It was decided against compression.
+  bool is_off = false;      // `automatic` has decided against compression.
 };
 
 // The rate at which the bytes that are saved take as long as encoding and decoding. Where codecs
-// send more than all of it, none.
-double crossover(const Finding& finding, std::size_t bytes, int ranks) {
-  const double others = ranks - 1;
-  const double saved = 2 * others / ranks - finding.share;  // NaN if not known.
+// send more than all of it, none. `receivers`: hosts, where these add up first, or ranks.
+double crossover(const Finding& finding, std::size_t bytes, int receivers) {
+  const double others = receivers - 1;
+  const double saved = 2 * others / receivers - finding.share;  // NaN if not known.
   return saved < 0 ? 0 : 8 * static_cast<double>(bytes) * saved / finding.codec_s;
 }
 
@@ -232,7 +235,7 @@ void print_line(const Finding& finding) {
              number(finding.share, 100, " %"), number(finding.codec_s, 1e3, ""),
              number(finding.pays_below_s, 1e-9, ""), verdict, speed_up.median, speed_up.low,
              speed_up.high, is_told ? "" : ": no difference was found");
-  if (!finding.codec.ends_with("automatic") && !finding.is_off) return;
+  if (!finding.codec.ends_with("automatic")) return;
   fmt::print("  {:<26} {} messages are {}\n", "",
              finding.is_off ? "has switched itself off;" : "is on;", finding.exchange);
 }
@@ -284,6 +287,8 @@ void measure(Communicator& comm, std::size_t bytes, bool json) {
     fmt::print("  {:<26} {:>9} {:>8} {:>9} {:>12}\n", "codec", "step ms", "received", "codec ms",
                "pays below");
   }
+  const int hosts = std::ranges::max(comm.hosts()) + 1;
+  const int receivers = hosts > 1 ? hosts : comm.size();
   for (const auto& contestant : all) {
     Finding finding{.codec = contestant->name(),
                     .pairs = contestant->pairs(),
@@ -291,7 +296,7 @@ void measure(Communicator& comm, std::size_t bytes, bool json) {
                     .codec_s = contestant->codec_seconds(),
                     .exchange = contestant->exchange(),
                     .is_off = contestant->is_off()};
-    finding.pays_below_s = crossover(finding, bytes, comm.size());
+    finding.pays_below_s = crossover(finding, bytes, receivers);
     if (comm.rank() != 0) continue;
     json ? print_json(finding, bytes, comm) : print_line(finding);
     (void)std::fflush(stdout);
@@ -308,13 +313,13 @@ std::vector<std::size_t> gradient_sizes(const BenchOptions& options) {
 // What the model of the links predicts of one codec, in seconds: NaN where it says nothing.
 void explain_codec(Communicator& comm, const std::shared_ptr<const Codec>& codec, std::size_t bytes,
                    double dense_s, bool json) {
-  CompressedReduction hook(
-      {.codec = codec, .min_elements = 1, .exchange = CompressedExchange::automatic});
+  const auto compressed = std::make_shared<CompressedReduction>(CompressionOptions{
+      .codec = codec, .min_elements = 1, .exchange = CompressedExchange::automatic});
   const GradientDescription gradient = description(bytes / sizeof(float));
-  hook.attach(comm, {&gradient, 1});
+  TwoLevelReduction(compressed).attach(comm, {&gradient, 1});
   if (comm.rank() != 0) return;
-  const ExchangePrediction& prediction = hook.exchange_prediction();
-  const std::string& reason = hook.exchange_reason();
+  const ExchangePrediction& prediction = compressed->exchange_prediction();
+  const std::string& reason = compressed->exchange_reason();
   if (json) {
     fmt::print("{}\n", nlohmann::json{{"codec", codec->name()},
                                       {"ranks", comm.size()},
@@ -373,7 +378,7 @@ int run_compressing_rank(const BenchOptions& options) {
     fmt::print(
         "{} ranks: {}. Steps of one gradient, by the slowest rank. \"times as fast\": the median "
         "of pairs of a step as it is and one with the codec, and where it lies with odds of 95 %; "
-        "\"pays below\": Gbit/s that a rank receives.\n",
+        "\"pays below\": Gbit/s that a rank, or a host of several, receives.\n",
         comm->size(), comm->describe_links());
   }
   for (const std::size_t bytes : gradient_sizes(options)) measure(*comm, bytes, options.json);

@@ -247,8 +247,8 @@ struct HalfOptions {
   // Numbers of a greater magnitude, or a greater one than the type has (65504 of f16), are sent as
   // the greatest that is left; the rest joins the residual, which delays it and does not remove it:
   // of gradients that are always greater, the residual grows without bound. It holds for what is
-  // sent by this codec, rounded down to the type: steps that are sent as they are (see Compression)
-  // say all that there is.
+  // sent by this codec, rounded down to the type: steps that Compression::automatic or never sends
+  // as they are say all that there is.
   float clip = std::numeric_limits<float>::infinity();
 };
 struct RoundingOptions {

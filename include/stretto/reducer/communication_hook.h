@@ -33,6 +33,7 @@ struct GradientDescription {
   std::size_t rows = 0;   // Of the matrix that it is, where that is known: they divide `count`.
   bool delayed = false;   // Reduced after those that are not: it holds up no other by being late.
   int device = 0;         // On which the gradient is made: others share no bucket with it.
+  std::size_t first = 0;  // Where it is a part of a longer one: its first element there.
 };
 
 // A bucket of gradients that are all ready, as it is handed to a CommunicationHook.

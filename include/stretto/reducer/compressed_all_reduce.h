@@ -63,7 +63,7 @@ class [[nodiscard]] CompressedWork {
 // In place; collective, blocks; returns what the call cost this rank. Ranks call in the same order
 // with the same names, lengths and options. They agree about these in the first call with a name,
 // and without a state in each: one small operation more, and another for
-// CompressedExchange::automatic and where `gather` would divide.
+// CompressedExchange::automatic.
 //
 // Throws Mismatch, on all ranks, naming both sides, if they do not agree; InvalidArgument, on this
 // rank alone and before anything has moved, if the codec is null or cannot keep what it

@@ -27,10 +27,7 @@ struct SavedState;
 
 // Whether gradients are compressed.
 enum class Compression {
-  always,  // But for steps that would be divided without having been asked for, and of which the
-           // model of the links predicts that this takes longer than to send them as they are, as
-           // of f16() between hosts with four ranks or more each. The log says so. Not with
-           // power_sgd() or messages without a fixed length beside.
+  always,
   automatic,  // As long as it pays: what steps take is measured with and without, now and then, and
               // all ranks switch in the same step. The log has a line for each decision. Until the
               // end of a warm-up gradients travel as they are: what its messages cost says nothing
@@ -42,9 +39,8 @@ enum class Compression {
 // not on its bucket.
 enum class CompressedExchange : std::uint8_t {
   gather,  // Every rank gets the messages of all ranks, so each of p ranks receives p - 1. If that
-           // is as much in a step as an all_reduce of the gradients as they are, the step divides,
-           // or is that all_reduce: see Compression::always. Messages that have no fixed length
-           // combine after a step in which it was as much.
+           // is as much in a step as an all_reduce of the gradients as they are, the step divides.
+           // Messages that have no fixed length combine after a step in which it was as much.
   divide,  // Each rank gets the others' messages for one part of each gradient, adds these up and
            // sends all ranks a message of the sum, made by the same codec; what that does not say
            // joins its residual. The limits of f16() and of clip hold for ranks, not for sums. Each
@@ -60,8 +56,7 @@ enum class CompressedExchange : std::uint8_t {
               // where there is no model, as between processes of one host.
 };
 
-// What CompressedExchange::automatic has chosen by, or `gather` where it would divide. It counts no
-// time of codecs.
+// What CompressedExchange::automatic has chosen by. It counts no time of codecs.
 struct ExchangePrediction {
   // Of one rank's messages of a step, without those whose length is not fixed.
   std::size_t message_bytes = 0;
@@ -70,8 +65,6 @@ struct ExchangePrediction {
   double divided_seconds = std::numeric_limits<double>::quiet_NaN();
   // As if ranks chose their elements independently.
   double combined_seconds = std::numeric_limits<double>::quiet_NaN();
-  // For their gradients as they are.
-  double dense_seconds = std::numeric_limits<double>::quiet_NaN();
   // Messages without a fixed length combine from so many bytes on, of all ranks in the step before;
   // none: never.
   std::optional<std::uint64_t> combines_from = std::nullopt;
@@ -220,8 +213,7 @@ class CompressedReduction : public CommunicationHook {
   std::string reason_for(bool is_divided, const Bytes& bytes) const;
   Bytes bytes_in_step(std::uint64_t step) const;
   bool divides_in_step(std::uint64_t step) const;
-  bool is_dense_in_step(std::uint64_t step) const;
-  std::array<double, 6> predictions(const Communicator& communicator, const Bytes& bytes) const;
+  std::array<double, 4> predictions(const Communicator& communicator, const Bytes& bytes) const;
   Way way_of(const Gradient& gradient) const;
   bool has_codec(std::size_t gradient) const;
   CompressionReason choose(Communicator& communicator, const std::optional<Duration>& timeout);
@@ -280,9 +272,6 @@ class CompressedReduction : public CommunicationHook {
   CompressionReason reason_ = CompressionReason::always;  // For that.
   std::atomic<bool> finishes_early_ = false;              // Asked by threads that make gradients.
   bool divides_ = false;
-  // Steps that would be divided in so many bytes or more travel as they are.
-  double dense_from_ = std::numeric_limits<double>::infinity();
-  bool stays_dense_ = false;    // Those after a warm-up do, and so those before.
   bool divides_step_ = false;   // This one.
   bool combines_step_ = false;  // Messages without a fixed length.
   float announced_ = 0;  // Bytes of these, of all ranks in the last step; agreed on by attach().

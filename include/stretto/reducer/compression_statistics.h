@@ -20,8 +20,7 @@ enum class CompressionReason : std::uint8_t {
   on_trial,     // Either: Compression::automatic tries both ways in turns.
   measured,     // Either: what the last trial has found to be faster.
   predicted,    // As it is: the last trial ended early, because encoding and decoding, and the
-                // messages as the model of the links predicts them, take longer than a dense step;
-                // with Compression::always, the messages alone.
+                // messages as the model of the links predicts them, take longer than a dense step.
   too_small,    // As it is: each of its gradients has fewer elements than min_elements.
   no_codec,     // As it is: no gradient has a codec, for other reasons, such as its type.
   left_out,     // Nothing was sent: no rank has used a gradient of the bucket.

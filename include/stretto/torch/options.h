@@ -99,10 +99,11 @@ struct DistributedDataParallelOptions {
   // How buckets are reduced; see reducer/communication_hook.h and torch/parameter_hook.h. A hook
   // that remembers things is for one model at a time.
   std::shared_ptr<CommunicationHook> communication_hook = std::make_shared<PlainReduction>();
-  // Compresses gradients, what is not sent staying in residuals; or power_sgd(). The same as a
-  // communication_hook of CompressedReduction({.codec = codec, .exchange = exchange, .compression =
-  // compression}), which has more options. Not together with another hook. last_compression() says
-  // what it did. Default: gradients as they are.
+  // Compresses gradients, what is not sent staying in residuals; or power_sgd(). On the CPU, what a
+  // host with several ranks has added up: the same as a communication_hook of TwoLevelReduction
+  // around CompressedReduction({.codec = codec, .exchange = exchange, .compression = compression}),
+  // which has more options. GPUs compress what each rank has. Not together with another hook.
+  // last_compression() says what it did. Default: gradients as they are.
   std::shared_ptr<const Compressor> codec = nullptr;
   CompressedExchange exchange = CompressedExchange::gather;
   Compression compression = Compression::always;
