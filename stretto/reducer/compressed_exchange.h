@@ -113,7 +113,7 @@ struct CompressedReduction::Gradient {
   std::string described() const { return name.empty() ? "the vector" : "gradient " + name; }
 
   std::string name;
-  std::size_t first = 0;  // See GradientDescription.
+  std::size_t first = 0;                         // See GradientDescription.
   std::shared_ptr<const Compressor> compressor;  // Null: it travels as it is.
   const Codec* codec = nullptr;                  // The same, if it makes messages.
   Factors factors;                               // If it does not.
