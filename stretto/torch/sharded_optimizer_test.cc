@@ -162,6 +162,7 @@ class OwnOptimizer : public torch::optim::Optimizer {
     if (fails) throw std::runtime_error("no memory for the step");
     const torch::NoGradGuard no_grad;
     for (torch::Tensor& parameter : param_groups()[0].params()) {
+      if (!parameter.grad().defined()) continue;
       parameter.sub_(parameter.grad(), 0.1);
       auto state = std::make_unique<torch::optim::SGDParamState>();
       state->momentum_buffer(torch::zeros_like(parameter));
