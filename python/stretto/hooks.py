@@ -112,7 +112,8 @@ class Hook:
 
     def load(self, state: bytes) -> None:
         """What save() has returned on the same rank of as many, before register() or after; of
-        another number: redistribute()."""
+        another number: redistribute(). Where other ranks share hosts now, residuals and momenta are
+        lost, with a warning."""
         self._hook.load(state)
 
     def _begin_step(self) -> None:
@@ -165,7 +166,8 @@ def bf16(**options: Any) -> Hook:
 def redistribute(states: list[bytes], ranks: int) -> list[bytes]:
     """What save() has returned on ranks 0, 1, 2, ..., for another number of ranks: what has not
     been sent yet counts in the next mean as it would have. One rank calls it, and hands them out.
-    Not of f16() and bf16() without options, which keep nothing."""
+    Not of f16() and bf16() without options, which keep nothing, nor between hosts with several
+    ranks, of which each has a part of the gradients."""
     from stretto import _module
 
     return _module().redistribute(states, ranks)

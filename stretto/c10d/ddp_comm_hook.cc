@@ -4,7 +4,6 @@
 #include "stretto/c10d/ddp_comm_hook.h"
 
 #include "stretto/c10d/errors.h"
-#include "stretto/reducer/agreement.h"
 #include "stretto/reducer/bucket_memory.h"
 
 namespace stretto::c10d_backend {
@@ -31,11 +30,6 @@ void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
   const Duration timeout = group->timeout();
   for_torch([&] {
     hook_->claim(owner_, timeout);
-    // Hooks that compress agree on their names in attach(), and would not meet others there.
-    if (hook_->last_compression() == nullptr) {
-      (void)reducer::take_over_together(
-          *communicator, hook_->name(), [] { return reducer::ResumePoint(); }, timeout);
-    }
     hook_->attach(*communicator, gradients);
   });
   attached_to_ = communicator->serial();

@@ -83,8 +83,6 @@ void warn_of_mistakes(const CompressionOptions& options,
       options.codec->name(), name(gradients.front().dtype));
 }
 
-constexpr const char* kAnnounced = " bytes announced";  // No name of a gradient.
-
 }  // namespace
 
 CompressedReduction::CompressedReduction(CompressionOptions options)
@@ -236,7 +234,7 @@ void CompressedReduction::restore(const reducer::SavedState& state) {
     (void)reducer::find(state.factors, name, gradient->factors.right.size());
   }
   step_ = state.step;
-  const auto* const announced = reducer::find(state.factors, kAnnounced, 1);
+  const auto* const announced = reducer::find(state.factors, reducer::kAnnounced, 1);
   announced_ = announced != nullptr ? announced->front() : 0;
   for (const auto& [name, gradient] : gradients_) {
     const auto* const residual = reducer::find(state.residuals, name, gradient->residual.size());
@@ -264,7 +262,7 @@ std::vector<std::byte> CompressedReduction::save() const {
                             .step = step_,
                             .rank = static_cast<std::uint64_t>(rank_),
                             .ranks = static_cast<std::uint64_t>(ranks_)};
-  if (announced_ > 0) state.factors[kAnnounced] = {announced_};
+  if (announced_ > 0) state.factors[reducer::kAnnounced] = {announced_};
   for (const auto& [name, gradient] : gradients_) {
     if (!gradient->residual.empty()) {
       state.residuals[name] = gradient->residual;

@@ -170,6 +170,15 @@ void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank,
       saved_rank, saved_ranks, rank, ranks);
 }
 
+std::vector<std::byte> without_gradients(std::span<const std::byte> bytes) {
+  SavedState state = parse(bytes, kCompressedState);
+  state.rank = state.ranks = 0;
+  state.residuals.clear();
+  state.momenta.clear();
+  std::erase_if(state.factors, [](const auto& each) { return each.first != kAnnounced; });
+  return print(state);
+}
+
 void check_compressed(const SavedState& state, int rank, int ranks,
                       const std::function<bool(const std::string& name)>& knows) {
   check_origin(state.rank, state.ranks, rank, ranks);

@@ -29,6 +29,9 @@ struct SavedState {
   Values factors = {};  // Of codecs: where to look for the greatest.
 };
 
+// In SavedState::factors: no name of a gradient.
+inline constexpr const char* kAnnounced = " bytes announced";
+
 std::vector<std::byte> print(const SavedState& state);
 // Throws InvalidArgument if the bytes are not what print() makes of a state of `hook`.
 SavedState parse(std::span<const std::byte> bytes, const std::string& hook);
@@ -47,6 +50,8 @@ void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank,
 
 // SavedState::hook where gradients are compressed, whether on the host or on a device.
 inline constexpr const char* kCompressedState = "compressed";
+// Such a state without what it has of gradients, which any rank may load.
+std::vector<std::byte> without_gradients(std::span<const std::byte> bytes);
 // check_origin() for such a state. It also throws InvalidArgument if `knows` returns false for all
 // gradients that have residuals, since the state is of another model then. If it returns false for
 // some, rank 0 logs a warning.

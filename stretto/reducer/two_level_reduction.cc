@@ -26,7 +26,6 @@ bool is_added_up(const FullBucket& bucket) {
          (bucket.op == ReduceOp::sum || bucket.op == ReduceOp::mean);
 }
 
-constexpr const char* kAll = "all of each gradient";
 constexpr std::size_t kAlignment = kCacheLineBytes / sizeof(float);
 
 // Whole rows of a matrix, so that factors can stand for it. A short gradient is in one piece, whose
@@ -74,22 +73,35 @@ std::unique_ptr<Communicator> part_of_ranks(Communicator& communicator, std::opt
   return communicator.split({.color = color, .name = name, .is_for_host_memory = true});
 }
 
+// What a rank saves, and of which part of gradients that is; empty: of all of them.
+struct PlacedState {
+  std::string place;
+  std::vector<std::byte> state;
+};
+
+PlacedState placed(std::span<const std::byte> bytes) {
+  if (!reducer::are_states(bytes)) return {{}, {bytes.begin(), bytes.end()}};
+  reducer::SavedStates states = reducer::parse_states(bytes);
+  if (states.size() != 1) refuse("this is no state that a TwoLevelReduction has saved");
+  return {states.begin()->first, std::move(states.begin()->second)};
+}
+
 }  // namespace
 
 // A copy of a bucket: parts of its gradients, each on cache lines of its own; first all those of
-// the host's first rank, then of the second one, and so on. Behind the parts of each rank stands
-// for each gradient how many ranks of the host have something to say of it.
+// the host's first rank, then of the second one, and so on. Behind the parts of each rank stands a
+// word for each gradient: how many ranks of the host have something to say of it; and when the
+// parts are handed out, in the first one, whether the other hook has refused them.
 struct TwoLevelReduction::Bucket {
   struct Part {
     std::size_t gradient = 0;  // Of the bucket.
     AddedPart of_gradient;
-    std::size_t at = 0;  // Among those of its rank.
     View where;
   };
 
   bool is_of(std::span<const std::size_t> others) const;
-  std::size_t room_of_speakers() const;
-  std::span<float> speakers(std::size_t part) const;
+  std::size_t room_of_words() const;
+  std::span<float> words(std::size_t part) const;
 
   FullBucket own;  // What the other hook sees: this rank's parts.
   std::vector<std::size_t> gradients;
@@ -103,6 +115,7 @@ struct TwoLevelReduction::Bucket {
   std::size_t share_count = 0;
   ReduceScatterOptions sum;
   AllGatherOptions gather;
+  Status refusal;  // Of the other hook.
   Work on_host;
   Work between;
 };
@@ -120,93 +133,91 @@ std::string TwoLevelReduction::name() const {
 
 // Which part this rank has, and with whom.
 void TwoLevelReduction::find_place(Communicator& communicator) {
-  if (attached_to_ == communicator.serial()) return;
-  attached_to_ = 0;
-  on_host_.reset();
-  between_.reset();
-  place_ = {};
   const std::vector<std::int32_t> hosts = communicator.hosts();
   const auto self = static_cast<std::size_t>(communicator.rank());
   std::vector<std::uint32_t> sizes(static_cast<std::size_t>(std::ranges::max(hosts)) + 1, 0);
+  std::uint32_t before = 0;  // Ranks of this host.
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
-    std::uint32_t& size = sizes[static_cast<std::size_t>(hosts[rank])];
-    if (rank == self) place_.own = size;
-    ++size;
+    if (rank < self && hosts[rank] == hosts[self]) ++before;
+    ++sizes[static_cast<std::size_t>(hosts[rank])];
   }
-  if (sizes.size() > 1 && std::ranges::max(sizes) > 1) {
-    place_.parts = std::ranges::min(sizes);
-    factor_ = static_cast<double>(sizes.size()) / communicator.size();
-    const auto own = has_part() ? std::optional(static_cast<int>(place_.own)) : std::nullopt;
-    on_host_ = part_of_ranks(communicator, hosts[self], "gradients on a host");
-    between_ = part_of_ranks(communicator, own, "gradients between hosts");
-  } else {
-    place_ = {};
-  }
-  attached_to_ = communicator.serial();
+  on_host_.reset();
+  between_.reset();
+  place_ = {};
+  if (sizes.size() == 1 || std::ranges::max(sizes) == 1) return;
+  place_ = {.parts = std::ranges::min(sizes), .own = before};
+  factor_ = static_cast<double>(sizes.size()) / communicator.size();
+  const auto own = has_part() ? std::optional(static_cast<int>(place_.own)) : std::nullopt;
+  on_host_ = part_of_ranks(communicator, hosts[self], "gradients on a host");
+  between_ = part_of_ranks(communicator, own, "gradients between hosts");
 }
 
+// Empty: it has all of each gradient.
 std::string TwoLevelReduction::place_text() const {
-  if (is_flat()) return kAll;
-  if (!has_part()) return "no part of gradients";
-  return fmt::format("part {} of {} of each gradient", place_.own + 1, place_.parts);
+  if (is_flat()) return {};
+  if (!has_part()) return "none of each gradient";
+  return fmt::format("part {} of {} of each gradient, of host {} of {}", place_.own + 1,
+                     place_.parts, between_->rank().value() + 1, between_->size());
 }
 
-// State of the other hook is of other elements where this rank has another part than when it was
-// saved.
-void TwoLevelReduction::take_over(std::span<const std::byte> state) {
-  std::string place = kAll;
-  reducer::SavedStates of_part;
-  if (reducer::are_states(state)) of_part = reducer::parse_states(state);
-  if (of_part.size() == 1) {
-    place = of_part.begin()->first;
-    state = of_part.begin()->second;
-  }
-  if (state.empty() || place == place_text()) return inner_->load(state);
+// What is remembered of gradients is of other elements where this rank had another part. The step
+// counts all the same: ranks that have the same part go on with one.
+void TwoLevelReduction::take_over(std::span<const std::byte> bytes) {
+  const PlacedState loaded = placed(bytes);
+  if (loaded.state.empty() || loaded.place == place_text()) return inner_->load(loaded.state);
+  inner_->load(reducer::without_gradients(loaded.state));
+  const auto named = [](const std::string& place) {
+    return place.empty() ? "all of each gradient" : place;
+  };
   log(LogLevel::warning,
-      "what had not been sent of gradients when the hook's state was saved is lost: the state is "
-      "of "
-      "{}, and this rank has {} now, because other ranks share hosts",
-      place, place_text());
+      "residuals and momenta of the hook's state are lost, since other ranks share hosts: they are "
+      "of {}, and this rank has {}",
+      named(loaded.place), named(place_text()));
 }
 
 // Those that wait for this rank are told: which they are, only this hook knows.
-void TwoLevelReduction::tell_others(const std::exception& failure) {
-  if (on_host_ != nullptr) on_host_->abort(failure.what());
-  if (between_ != nullptr) between_->abort(failure.what());
+template <class Body>
+void TwoLevelReduction::telling_others(const Body& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    if (on_host_ != nullptr) on_host_->abort(error.what());
+    if (between_ != nullptr) between_->abort(error.what());
+    throw;
+  }
 }
 
-void TwoLevelReduction::attach_inner(Communicator& communicator) {
-  if (is_flat()) return inner_->attach(communicator, gradients_);
+void TwoLevelReduction::attach_parts() {
   if (!has_part()) return;
   std::vector<GradientDescription> parts;
   for (const GradientDescription& gradient : gradients_) {
     parts.push_back(part_described(gradient, place_.own, place_.parts));
   }
-  try {
-    inner_->attach(*between_, parts);
-  } catch (const std::exception& error) {
-    between_->abort(error.what());  // They wait for this rank there.
-    throw;
-  }
+  telling_others([&] { in_terms_of_hosts([&] { inner_->attach(*between_, parts); }); });
 }
 
+// All ranks fail if one does, and begin with groups of their own the next time. In turns, since
+// each step needs that the one before is done everywhere: making groups, that all have such a hook;
+// messages of the other hook, that all have taken over what they have loaded.
 void TwoLevelReduction::attach(Communicator& communicator,
                                std::span<const GradientDescription> gradients) {
-  gradients_.assign(gradients.begin(), gradients.end());
-  forget_step();
-  buckets_.clear();
-  // What one rank refuses, all do: those of other parts know nothing of it.
   const auto together = [&](const auto& body) {
     const auto take_over = [&] { return body(), reducer::ResumePoint(); };
     (void)reducer::take_over_together(communicator, name(), take_over, timeout());
   };
+  gradients_.assign(gradients.begin(), gradients.end());
+  forget_step();
+  buckets_.clear();
   together([&] {});
-  find_place(communicator);
+  const bool has_place = std::exchange(attached_to_, 0) == communicator.serial();
+  if (!has_place) find_place(communicator);
   together([&] {
     if (loaded_) take_over(*loaded_);
   });
+  if (is_flat()) inner_->attach(communicator, gradients_);
+  if (!is_flat()) together([&] { attach_parts(); });
+  attached_to_ = communicator.serial();
   loaded_.reset();
-  together([&] { attach_inner(communicator); });
 }
 
 // Buckets are formed anew now and then.
@@ -214,36 +225,38 @@ bool TwoLevelReduction::Bucket::is_of(std::span<const std::size_t> others) const
   return all.count > 0 && std::ranges::equal(gradients, others);
 }
 
-std::size_t TwoLevelReduction::Bucket::room_of_speakers() const {
+std::size_t TwoLevelReduction::Bucket::room_of_words() const {
   return round_up(gradients.size(), kAlignment);
 }
 
-std::span<float> TwoLevelReduction::Bucket::speakers(std::size_t part) const {
-  return floats(all.slice((part + 1) * share_count - room_of_speakers(), gradients.size()));
+std::span<float> TwoLevelReduction::Bucket::words(std::size_t part) const {
+  return floats(all.slice((part + 1) * share_count - room_of_words(), gradients.size()));
 }
 
 void TwoLevelReduction::lay_out(Communicator& communicator, const FullBucket& full,
                                 Bucket& bucket) const {
   bucket = {};
   bucket.gradients.assign(full.gradients.begin(), full.gradients.end());
+  std::vector<std::size_t> places;  // Of each part, among those of its rank.
   std::size_t longest = 0;
   for (std::size_t part = 0; part < place_.parts; ++part) {
     std::size_t at = 0;
     for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
       const auto of_gradient = part_of(gradients_[bucket.gradients[i]], part, place_.parts);
-      bucket.parts.push_back({.gradient = i, .of_gradient = of_gradient, .at = at, .where = {}});
+      bucket.parts.push_back({.gradient = i, .of_gradient = of_gradient, .where = {}});
+      places.push_back(at);
       at += round_up(of_gradient.count, kAlignment);
     }
     longest = std::max(longest, at);
   }
-  bucket.share_count = longest + bucket.room_of_speakers();
+  bucket.share_count = longest + bucket.room_of_words();
   const std::size_t count = bucket.share_count * place_.parts;
   bucket.memory = full.memory->allocate(communicator, count * sizeof(float));
   bucket.all = View(bucket.memory.bytes().data(), count, DType::f32);
   for (std::size_t p = 0; p < bucket.parts.size(); ++p) {
     const std::size_t rank = p / bucket.gradients.size();
     Bucket::Part& part = bucket.parts[p];
-    part.where = bucket.all.slice(rank * bucket.share_count + part.at, part.of_gradient.count);
+    part.where = bucket.all.slice(rank * bucket.share_count + places[p], part.of_gradient.count);
     if (rank == place_.own) bucket.own_views.push_back(part.where);
   }
   std::vector<std::size_t> counts(static_cast<std::size_t>(on_host_->size()), 0);
@@ -264,10 +277,11 @@ void TwoLevelReduction::add_up_on_host(Communicator& communicator, const FullBuc
     std::ranges::copy(floats(from), floats(part.where).begin());
   }
   for (std::size_t part = 0; part < place_.parts; ++part) {
-    const std::span<float> speakers = bucket.speakers(part);
-    for (std::size_t i = 0; i < speakers.size(); ++i) speakers[i] = full.is_silent(i) ? 0.0f : 1.0f;
+    const std::span<float> words = bucket.words(part);
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = full.is_silent(i) ? 0.0f : 1.0f;
   }
   bucket.own = full;
+  bucket.refusal = {};
   bucket.uncomputed.assign(full.uncomputed.begin(), full.uncomputed.end());
   bucket.sum.timeout = full.timeout;
   bucket.gather.timeout = full.timeout;
@@ -276,12 +290,9 @@ void TwoLevelReduction::add_up_on_host(Communicator& communicator, const FullBuc
 
 Work TwoLevelReduction::start(Communicator& communicator, const FullBucket& full) {
   if (is_flat()) return inner_->start(communicator, full);
-  try {
-    return start_levels(communicator, full);
-  } catch (const std::exception& error) {
-    tell_others(error);
-    throw;
-  }
+  Work work;
+  telling_others([&] { work = start_levels(communicator, full); });
+  return work;
 }
 
 Work TwoLevelReduction::start_levels(Communicator& communicator, const FullBucket& full) {
@@ -322,12 +333,12 @@ void TwoLevelReduction::reduce_between_hosts(bool is_last) {
   own.of_count = own.index + (is_last ? 1 : 2);
   bucket.on_host.wait();
   if (!has_part()) return;
-  const std::span<const float> speakers = bucket.speakers(place_.own);
-  const std::size_t count = bucket.share_count - bucket.room_of_speakers();
+  const std::span<const float> words = bucket.words(place_.own);
+  const std::size_t count = bucket.share_count - bucket.room_of_words();
   own.view = bucket.share.slice(0, count);
   if (own.op == ReduceOp::mean) codec::multiply(own.view, factor_);
-  bucket.silent.resize(speakers.size());
-  std::ranges::transform(speakers, bucket.silent.begin(),
+  bucket.silent.resize(words.size());
+  std::ranges::transform(words, bucket.silent.begin(),
                          [](float ranks) { return static_cast<std::uint8_t>(ranks == 0); });
   own.gradients = bucket.gradients;
   own.gradient_views = bucket.own_views;
@@ -337,14 +348,18 @@ void TwoLevelReduction::reduce_between_hosts(bool is_last) {
 }
 
 // Of all buckets of the step, behind the last one: before, ranks of a host would have to know of
-// each other which results have come.
+// each other which results have come. What the other hook refuses, it refuses on all hosts; the
+// ranks of this one are told with the results, so that all end the step alike.
 void TwoLevelReduction::hand_out() {
   for (Bucket* const bucket : begun_) {
     if (has_part()) {
-      in_terms_of_hosts([&] {
-        bucket->between.wait();
-        inner_->finish(bucket->own);
-      });
+      bucket->between.wait();
+      try {
+        in_terms_of_hosts([&] { inner_->finish(bucket->own); });
+      } catch (const InvalidArgument& refusal) {
+        bucket->refusal = refusal.status();
+      }
+      bucket->words(place_.own)[0] = bucket->refusal.ok() ? 0.0f : 1.0f;
     }
     bucket->on_host = on_host_->all_gather(bucket->share, bucket->all, bucket->gather);
   }
@@ -355,11 +370,12 @@ void TwoLevelReduction::finish(const FullBucket& full) {
   if (is_flat()) return inner_->finish(full);
   if (!is_added_up(full)) return;
   Bucket& bucket = *buckets_[full.index];
-  try {
-    bucket.on_host.wait();
-  } catch (const std::exception& error) {
-    tell_others(error);
-    throw;
+  telling_others([&] { bucket.on_host.wait(); });
+  bucket.refusal.or_throw();
+  for (std::uint32_t part = 0; part < place_.parts; ++part) {
+    if (bucket.words(part)[0] == 0) continue;
+    refuse("bucket {} of {}: another rank of this host, which has part {} of {}, says why",
+           full.index, full.of_count, part + 1, place_.parts);
   }
   for (const Bucket::Part& part : bucket.parts) {
     const View gradient = full.gradient_views[part.gradient];
@@ -369,7 +385,7 @@ void TwoLevelReduction::finish(const FullBucket& full) {
 }
 
 void TwoLevelReduction::forget(std::span<const std::size_t> gradients) {
-  if (is_flat() || has_part()) inner_->forget(gradients);
+  if (has_part()) inner_->forget(gradients);
 }
 
 std::vector<std::byte> TwoLevelReduction::save() const {
@@ -380,7 +396,7 @@ std::vector<std::byte> TwoLevelReduction::save() const {
 }
 
 void TwoLevelReduction::load(std::span<const std::byte> state) {
-  if (attached_to_ != 0) return take_over(state);
+  if (attached_to_ != 0) return in_terms_of_hosts([&] { take_over(state); });
   loaded_.emplace(state.begin(), state.end());
 }
 

@@ -61,7 +61,7 @@ DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options
   if (dynamic_cast<PlainReduction*>(options.communication_hook.get()) == nullptr) {
     refuse(
         "the options codec and communication_hook are both set; give the hook the codec: "
-        "CompressedReduction({{.codec = ...}})");
+        "TwoLevelReduction(CompressedReduction({{.codec = ...}}))");
   }
   if (options.mixed_precision.reduce_dtype.value_or(DType::f32) != DType::f32) {
     refuse(

@@ -161,8 +161,8 @@ std::vector<std::unique_ptr<Contestant>> contestants(Communicator& comm, std::si
     all.push_back(std::make_unique<Contestant>(comm, name, hook, count));
   };
   add("as they are", std::make_shared<PlainReduction>());
-  add("f16", std::make_shared<F16Reduction>());
-  add("bf16", std::make_shared<Bf16Reduction>());
+  add("f16", std::make_shared<TwoLevelReduction>(std::make_shared<F16Reduction>()));
+  add("bf16", std::make_shared<TwoLevelReduction>(std::make_shared<Bf16Reduction>()));
   // As the option `codec` of a DistributedDataParallel.
   const auto add_compressed = [&](const std::string& name, CompressionOptions options) {
     options.min_elements = 1;

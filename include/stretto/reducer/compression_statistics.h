@@ -29,7 +29,8 @@ enum class CompressionReason : std::uint8_t {
 // "measured": as the constants are called.
 std::string_view name(CompressionReason reason);
 
-// What became of one bucket in a step.
+// What became of one bucket in a step: with TwoLevelReduction between hosts, of one of those of
+// f32.
 struct BucketCompression {
   bool compressed = false;  // Gradients without a codec, next to others, still travel as they are.
   CompressionReason reason = CompressionReason::left_out;

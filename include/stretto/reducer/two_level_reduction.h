@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -40,7 +39,8 @@ class TwoLevelReduction : public CommunicationHook {
   ~TwoLevelReduction() override;
 
   std::string name() const override;
-  // Throws what attach() of the other hook does: on all ranks if it does on one.
+  // Throws what attach() of the other hook does: on all ranks if it does on one. Makes two groups
+  // of ranks, which live until it is attached to another communicator, or destroyed.
   void attach(Communicator& communicator, std::span<const GradientDescription> gradients) override;
   // Waits for what is added up of the bucket before; with the last bucket of a step, for all.
   Work start(Communicator& communicator, const FullBucket& bucket) override;
@@ -50,7 +50,8 @@ class TwoLevelReduction : public CommunicationHook {
   CommunicationHook* inner() const override { return inner_.get(); }
 
   // Of the other hook, and which part of each gradient that is of. A rank that has another part
-  // now, because other ranks share hosts, drops what it has loaded, with a warning.
+  // now, because other ranks share hosts, takes over of a CompressedReduction's state what is not
+  // of gradients, with a warning, and refuses others.
   std::vector<std::byte> save() const override;
   void load(std::span<const std::byte> state) override;
 
@@ -69,8 +70,9 @@ class TwoLevelReduction : public CommunicationHook {
   void find_place(Communicator& communicator);
   std::string place_text() const;
   void take_over(std::span<const std::byte> state);
-  void tell_others(const std::exception& failure);
-  void attach_inner(Communicator& communicator);
+  void attach_parts();
+  template <class Body>
+  void telling_others(const Body& body);
   void lay_out(Communicator& communicator, const FullBucket& full, Bucket& bucket) const;
   void add_up_on_host(Communicator& communicator, const FullBucket& full, Bucket& bucket) const;
   Work start_levels(Communicator& communicator, const FullBucket& full);
