@@ -110,8 +110,8 @@ void describe(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   app.add_option("--hosts", line.hosts,
                  "The hosts of the job, in order: a file with one a line (\"node0\", or \"node0 "
-                 "slots=4\" for so many ranks), or names separated by commas. Starts the ranks on "
-                 "all of them, by ssh");
+                 "slots=4\" for so many ranks; several lines in a row for one host add up), or "
+                 "names separated by commas. Starts the ranks on all of them, by ssh");
   app.add_option("--host-index", line.launch.host_index,
                  "Which of the hosts this one is, from 0: starts only the ranks of this one, here; "
                  "run one launcher on each")
@@ -186,6 +186,7 @@ Status settle_hosts(const CLI::App& app, CommandLine& line) {
       shell.insert(shell.end(), more.begin(), more.end());
     }
   }
+  STRETTO_RETURN_IF_ERROR(launch::check_meeting_place(options));
   for (const char* way : {"--ssh", "--wait-for-hosts"}) {
     if (app.count(way) == 0 || !options.remote_shell.empty()) continue;
     return status_of(StatusCode::invalid_argument,

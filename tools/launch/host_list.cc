@@ -9,11 +9,31 @@
 #include <sstream>
 
 #include "stretto/base/parse_number.h"
+#include "stretto/bootstrap/own_address.h"
 
 namespace stretto::launch {
 namespace {
 
 constexpr int kMostRanks = 65536;
+
+// Some batch systems write a line for each slot of a host: lines that follow each other add up.
+Status add_share(HostShare share, std::vector<HostShare>& hosts) {
+  const auto same = std::ranges::find(hosts, share.name, &HostShare::name);
+  if (same == hosts.end()) {
+    hosts.push_back(std::move(share));
+    return {};
+  }
+  if (same + 1 != hosts.end()) {
+    return status_of(StatusCode::invalid_argument,
+                     "{} is named again after other hosts, but the ranks of a host follow each "
+                     "other: name it in one place",
+                     share.name);
+  }
+  same->ranks += share.ranks;
+  if (same->ranks <= kMostRanks) return {};
+  return status_of(StatusCode::invalid_argument, "{} has more than {} ranks", share.name,
+                   kMostRanks);
+}
 
 // "node0 slots=4"; nothing for a line without a host.
 Status add_host(const std::string& line, int ranks, std::vector<HostShare>& hosts) {
@@ -35,8 +55,7 @@ Status add_host(const std::string& line, int ranks, std::vector<HostShare>& host
     return status_of(StatusCode::invalid_argument, "\"{}\" is no host{}", share.name,
                      share.name.starts_with('-') ? "" : ", and no such file is there");
   }
-  hosts.push_back(std::move(share));
-  return {};
+  return add_share(std::move(share), hosts);
 }
 
 }  // namespace
@@ -60,6 +79,18 @@ Result<std::vector<HostShare>> read_hosts(const std::string& text, int ranks) {
   }
   if (!hosts.empty()) return hosts;
   return status_of(StatusCode::invalid_argument, "--hosts {} names no host", text);
+}
+
+Status check_meeting_place(const LaunchOptions& options) {
+  if (options.hosts.size() == 1 || !options.rendezvous.empty()) return {};
+  const std::string& first = options.hosts.front().name;  // Or "user@name".
+  const std::string name = first.substr(first.find('@') + 1);
+  if (name != "localhost" && !bootstrap::is_loopback(name)) return {};
+  return status_of(StatusCode::invalid_argument,
+                   "the ranks of all hosts would meet at the first, {}, by which every host means "
+                   "itself: give it the name by which the others reach it, or --rendezvous "
+                   "HOST:PORT",
+                   name);
 }
 
 }  // namespace stretto::launch

@@ -31,6 +31,33 @@ TEST(HostList, IsNamesOrAFile) {
   EXPECT_EQ(print(read_hosts(path, 2)), "node0:4 node1:2 ");
 }
 
+// As PBS has it, a line for each slot.
+TEST(HostList, LinesOfAHostThatFollowEachOtherAddUp) {
+  EXPECT_EQ(print(read_hosts("node0,node0,node1", 1)), "node0:2 node1:1 ");
+  const TemporaryFolder folder;
+  const std::string path = folder / "hosts";
+  write_file(path, "node0 slots=4\nnode0\n# the next\nnode1\nnode1\n");
+  EXPECT_EQ(print(read_hosts(path, 2)), "node0:6 node1:4 ");
+  EXPECT_EQ(print(read_hosts("node0 slots=65536,node0", 1)), "node0 has more than 65536 ranks");
+}
+
+TEST(HostList, RefusesAHostThatIsNamedAgainAfterOthers) {
+  expect_contains(print(read_hosts("node0,node1,node0", 1)),
+                  "node0 is named again after other hosts");
+}
+
+TEST(HostList, SeveralHostsDoNotMeetWhereEachMeansItself) {
+  for (const char* first : {"localhost", "me@localhost", "127.0.1.1", "::1"}) {
+    LaunchOptions options{.hosts = {{first, 1}, {"node1", 1}}};
+    expect_failure(check_meeting_place(options), StatusCode::invalid_argument,
+                   "by which every host means itself");
+    options.rendezvous = "node0:29600";
+    EXPECT_TRUE(check_meeting_place(options).ok()) << first;
+    EXPECT_TRUE(check_meeting_place({.hosts = {{first, 2}}}).ok()) << first;
+  }
+  EXPECT_TRUE(check_meeting_place({.hosts = {{"node0", 1}, {"localhost", 1}}}).ok());
+}
+
 TEST(HostList, IsReadFromAPipe) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
