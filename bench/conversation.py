@@ -21,7 +21,7 @@ import systems
 
 # The layout of tools/bench/board.h.
 PAGE_BYTES = 4096
-RESULTS_BYTES = 8 * 16384
+RANK_BYTES = 8 * 16384 + 4  # Its results, and the number of its process.
 START_SECONDS = 30
 END_SECONDS = 5
 TIMES = ("p50_us", "p99_us", "max_us", "min_us", "samples", "batched", "flag_ns", "regime")
@@ -59,8 +59,8 @@ def _on_its_own():
 def make_board(ranks, cores):
     """A file without a name where ranks meet, as in tools/bench/board.h; its descriptor."""
     descriptor = os.memfd_create("stretto_bench_board")
-    os.ftruncate(descriptor, PAGE_BYTES + RESULTS_BYTES * ranks)
-    os.pwrite(descriptor, struct.pack("<8sIII", b"STRBOARD", 2, ranks, cores), 0)
+    os.ftruncate(descriptor, PAGE_BYTES + RANK_BYTES * ranks)
+    os.pwrite(descriptor, struct.pack("<8sIII", b"STRBOARD", 3, ranks, cores), 0)
     return descriptor
 
 

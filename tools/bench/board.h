@@ -4,14 +4,18 @@
 #pragma once
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -48,7 +52,18 @@ struct Summary {
   double latency_after_ns = 0;
 };
 
-// The first page of a board; behind it kMaxSingles f64 for each rank, in microseconds.
+// Also where nobody has reaped it yet. False if the system does not tell.
+inline bool process_has_ended(pid_t pid) {
+  const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  if (fd < 0) return errno == ESRCH;
+  pollfd entry{fd, POLLIN, 0};
+  const bool ended = ::poll(&entry, 1, 0) == 1;
+  ::close(fd);
+  return ended;
+}
+
+// The first page of a board; behind it kMaxSingles f64 for each rank, in microseconds, and behind
+// these the number of each rank's process, or 0.
 struct BoardHead {
   std::uint64_t magic;
   std::uint32_t version;
@@ -65,8 +80,8 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 // A file that all ranks of one system under measurement map, to meet there. It belongs to whoever
 // made it; nothing here removes it. One thread of each rank uses it. Failures throw
-// std::runtime_error: a rank that gives up makes the barriers of the others throw too, so that no
-// rank spins for a dead one.
+// std::runtime_error: a rank that gives up makes the barriers of the others throw too, and so does
+// one whose process has ended, a second later.
 class Board {
  public:
   // Sizes and zeroes `fd` (a file, or a memfd that ranks reach by /proc/PID/fd/N) for `ranks`.
@@ -85,7 +100,7 @@ class Board {
     }
   }
   static std::size_t size_bytes(int ranks) {
-    return kPage + sizeof(double) * kMaxSingles * static_cast<std::size_t>(ranks);
+    return kPage + (kSinglesBytes + sizeof(std::atomic<pid_t>)) * static_cast<std::size_t>(ranks);
   }
 
   Board(const std::string& path, int rank) : rank_(rank) {
@@ -106,6 +121,7 @@ class Board {
       ::munmap(memory_, bytes_);
       throw std::runtime_error("board " + path + ": not made for this rank");
     }
+    process(rank).store(::getpid(), std::memory_order_relaxed);
   }
   ~Board() { ::munmap(memory_, bytes_); }
   Board(const Board&) = delete;
@@ -139,15 +155,24 @@ class Board {
   template <class Met>
   void wait_until(Met&& met) {
     const int patience = oversubscribed() ? 100 : 20000;
-    for (int spins = 0; !met(); ++spins) {
-      if (spins < patience) {
-        group::pause();
-        continue;
-      }
+    for (int spins = 0; spins < patience; ++spins) {
+      if (met()) return;
+      group::pause();
+    }
+    constexpr std::chrono::seconds kLookPause(1);
+    auto next_look = std::chrono::steady_clock::now() + kLookPause;
+    while (!met()) {
       if (head().abandoned.load(std::memory_order_relaxed) != 0) {
         throw std::runtime_error("another rank has given up");
       }
       ::sched_yield();
+      if (std::chrono::steady_clock::now() < next_look) continue;
+      next_look = std::chrono::steady_clock::now() + kLookPause;
+      const int ended = rank_that_has_ended();
+      // One that has ended well has done before what is waited for.
+      if (ended >= 0 && !met()) {
+        throw std::runtime_error("rank " + std::to_string(ended) + " has ended");
+      }
     }
   }
 
@@ -156,7 +181,20 @@ class Board {
 
  private:
   static constexpr std::size_t kPage = 4096;
-  static constexpr std::uint32_t kVersion = 2;
+  static constexpr std::size_t kSinglesBytes = sizeof(double) * kMaxSingles;
+  static constexpr std::uint32_t kVersion = 3;
+
+  std::atomic<pid_t>& process(int rank) const {
+    return reinterpret_cast<std::atomic<pid_t>*>(singles(size()))[rank];
+  }
+  // -1: none.
+  int rank_that_has_ended() const {
+    for (int rank = 0; rank < size(); ++rank) {
+      const pid_t pid = process(rank).load(std::memory_order_relaxed);
+      if (pid != 0 && process_has_ended(pid)) return rank;
+    }
+    return -1;
+  }
 
   int rank_;
   std::size_t bytes_ = 0;

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <numeric>
@@ -166,6 +168,20 @@ TEST(Board, WhoWaitsForARankThatGaveUpThrows) {
       board.abandon();
     }
   });
+}
+
+// As one that was killed, and that its launcher has not reaped.
+TEST(Board, WhoWaitsForARankThatHasEndedThrows) {
+  const BoardFile file(2);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Board board(file.path(), 1);
+    ::_exit(0);
+  }
+  ASSERT_GT(child, 0);
+  Board board(file.path(), 0);
+  EXPECT_THROW(board.barrier(), std::runtime_error);
+  EXPECT_EQ(::waitpid(child, nullptr, 0), child);
 }
 
 TEST(Board, ForeignFilesAreRefused) {
