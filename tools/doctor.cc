@@ -56,7 +56,7 @@ void append(Checks& checks, Checks&& more) { std::ranges::move(more, std::back_i
 
 Checks check_all() {
   const Environment& environment = process_environment();
-  Checks checks = doctor::check_host();
+  Checks checks = doctor::check_host(environment);
   append(checks, doctor::check_network(environment));
   append(checks, doctor::check_variables(environment, launch::inherited_environment()));
   append(checks, doctor::check_libraries(environment));

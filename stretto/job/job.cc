@@ -386,6 +386,10 @@ std::string plugin_file(const Job& job, std::string_view name) {
   return name == (job.engine.empty() ? job.backend : job.engine) ? job.plugin : std::string();
 }
 
+std::size_t descriptors_for(const Job& job) {
+  return static_cast<std::size_t>(job.size) * static_cast<std::size_t>(job.streams + 2);
+}
+
 Result<ElasticPlace> elastic_place(const JoinOptions& options, const Environment& environment) {
   if (options.rank || options.size) {
     return Status(StatusCode::invalid_argument,

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -89,6 +90,10 @@ Result<Job> given_job(std::shared_ptr<bootstrap::Store> store, Rank rank, int si
 // The file of the plug-in for `name` ("mpi", "ucx"): where something else moves the messages,
 // STRETTO_PLUGIN is that one's, and else the backend's. Empty: where it is found.
 std::string plugin_file(const Job& job, std::string_view name);
+
+// How many being connected to all ranks takes at most: of each its streams and what these are
+// polled by, and, where it stands, the connection to rank 0's store.
+std::size_t descriptors_for(const Job& job);
 
 // Where the processes of an elastic job meet.
 struct ElasticPlace {

@@ -194,17 +194,11 @@ Result<Joined> join_alone(const Job& job, const Result<Settings>& settings,
   return joined;
 }
 
-// Twice what being connected to a rank takes at most, so that the program keeps as many: its
-// streams and what these are polled by, and, where it stands, the connection to rank 0's store.
-std::size_t descriptors_for(const Job& job) {
-  return 2 * static_cast<std::size_t>(job.size) * static_cast<std::size_t>(job.streams + 2);
-}
-
 // A mistake in the settings is told to the others, as all that fails on this rank.
 Result<Joined> connect(const Job& job, const Result<Settings>& settings, Deadline deadline,
                        const Environment& environment) {
   if (job.size == 1) return join_alone(job, settings, environment);
-  allow_descriptors(descriptors_for(job));
+  allow_descriptors(2 * job::descriptors_for(job));  // So that the program keeps as many.
   STRETTO_ASSIGN_OR_RETURN(auto rendezvous, job::Rendezvous::open(job, deadline));
   Result<Joined> joined = join_others(job, *rendezvous, settings, environment);
   if (joined.ok()) return joined;

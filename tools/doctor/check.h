@@ -49,9 +49,9 @@ inline std::string line_of(const std::string& path) {
 // meet, rank 0 of one of two ranks.
 Result<job::Job> job_of(const Environment& environment);
 
-// Cores, memory, descriptors, shared memory, copies between processes, pages, clock and load.
-// Blocks for some milliseconds; starts a process.
-Checks check_host();
+// Cores, memory, descriptors (as many as the job takes), shared memory, copies between processes,
+// pages, clock and load. Blocks for some milliseconds; starts a process.
+Checks check_host(const Environment& environment);
 // Names, interfaces, the address that ranks would have, ports and TCP. Blocks while a name is being
 // looked up, for five seconds at most.
 Checks check_network(const Environment& environment);

@@ -1,6 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 
 #include "stretto/bootstrap/store_server.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/fake_environment.h"
 #include "tests/support/forbid.h"
 #include "tests/support/free_port.h"
 #include "tests/support/in_child.h"
@@ -117,7 +119,7 @@ TEST(Doctor, FindsWhatAContainerForbids) {
   const int found = testing::exit_code_in_child([] {
     testing::forbid({SYS_memfd_create, SYS_process_vm_readv}, EPERM);
     int right = 0;
-    for (const doctor::Check& check : doctor::check_host()) {
+    for (const doctor::Check& check : doctor::check_host(FakeEnvironment({}))) {
       const bool is_memory = check.name == "shared memory" && check.state == doctor::State::problem;
       const bool is_copy = check.name == "single copy" && check.state == doctor::State::warning &&
                            check.seen.find("Operation not permitted") != std::string::npos;
@@ -126,6 +128,27 @@ TEST(Doctor, FindsWhatAContainerForbids) {
     return right;
   });
   EXPECT_EQ(found, 2);
+}
+
+TEST(Doctor, ComparesTheLimitOnDescriptorsWithWhatTheJobTakes) {
+  const auto state = [](const std::string& size, const std::string& streams) {
+    return testing::exit_code_in_child([&] {
+      const rlimit limit{256, 256};
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+      const FakeEnvironment environment({{"STRETTO_RANK", "0"},
+                                         {"STRETTO_SIZE", size},
+                                         {"STRETTO_RENDEZVOUS", "tcp://127.0.0.1:1"},
+                                         {"STRETTO_STREAMS", streams}});
+      for (const doctor::Check& check : doctor::check_host(environment)) {
+        if (check.name == "descriptors") return static_cast<int>(check.state);
+      }
+      return -1;
+    });
+  };
+  // Three, and four, for each rank.
+  EXPECT_EQ(state("80", "1"), static_cast<int>(doctor::State::warning));
+  EXPECT_EQ(state("80", "2"), static_cast<int>(doctor::State::problem));
+  EXPECT_EQ(state("90", "1"), static_cast<int>(doctor::State::problem));
 }
 
 std::vector<std::string> to(int port) { return {"--to", fmt::format("127.0.0.1:{}", port)}; }

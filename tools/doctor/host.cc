@@ -52,18 +52,29 @@ Check check_memory() {
                  "the kernel ends processes when none is left: end others, or raise the limit");
 }
 
-// As job/join.cc has it, a rank takes three descriptors of each other one, and keeps as many free.
-Check check_descriptors() {
-  constexpr rlim_t kPerRank = 6;
-  constexpr rlim_t kUsual = 1024;
+// Where nobody knows the job, of one with the usual settings.
+Check check_descriptors(const Environment& environment) {
+  constexpr std::size_t kUsual = 1024;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) {
     return problem("descriptors", std::strerror(errno), "the system does not tell ulimit -n");
   }
-  const std::string seen = fmt::format("{}, which a process may raise to {}: enough for {} ranks",
-                                       limit.rlim_cur, limit.rlim_max, limit.rlim_max / kPerRank);
-  if (limit.rlim_max >= kUsual) return {"descriptors", State::ok, seen};
-  return warning("descriptors", seen, "raise the hard limit (ulimit -Hn) to 1024 or more");
+  const Result<job::Job> found = job_of(environment);
+  job::Job job = found.ok() ? found.value() : job::Job();
+  const std::size_t needed = job::descriptors_for(job);
+  // Joining leaves as many to the program.
+  const std::size_t wanted = std::max(kUsual, 2 * needed);
+  job.size = 1;
+  const std::string seen =
+      fmt::format("{}, which a process may raise to {}: enough for {} ranks", limit.rlim_cur,
+                  limit.rlim_max, limit.rlim_max / (2 * job::descriptors_for(job)));
+  const std::string advice = fmt::format("raise the hard limit (ulimit -Hn) to {} or more", wanted);
+  if (limit.rlim_max < needed) {
+    return problem("descriptors", fmt::format("{}; a rank of this job may take {}", seen, needed),
+                   advice);
+  }
+  if (limit.rlim_max >= wanted) return {"descriptors", State::ok, seen};
+  return warning("descriptors", seen, advice);
 }
 
 Status use_shared_memory() {
@@ -157,9 +168,10 @@ Check check_load() {
 
 }  // namespace
 
-Checks check_host() {
-  return {check_cores(),       check_memory(),     check_descriptors(), check_shared_memory(),
-          check_single_copy(), check_huge_pages(), check_clock(),       check_load()};
+Checks check_host(const Environment& environment) {
+  return {check_cores(),         check_memory(),      check_descriptors(environment),
+          check_shared_memory(), check_single_copy(), check_huge_pages(),
+          check_clock(),         check_load()};
 }
 
 }  // namespace stretto::tools::doctor
