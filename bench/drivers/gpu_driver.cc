@@ -14,6 +14,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "bench/drivers/gpu_systems.h"
 #include "stretto/base/parse_number.h"

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "stretto/base/host_name.h"
 #include "stretto/base/log.h"

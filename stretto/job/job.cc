@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "stretto/bootstrap/socket.h"
 #include "stretto/job/slurm.h"

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "stretto/cuda/load_kernels.h"
 #include "stretto/cuda_driver/driver.h"

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "stretto/base/host_name.h"
 #include "stretto/base/parse_number.h"

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "stretto/bootstrap/handshake_machine.h"
 #include "stretto/bootstrap/own_address.h"

@@ -16,6 +16,7 @@
 #include <filesystem>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tools/launch/child.h"
 #include "tools/launch/messages.h"
