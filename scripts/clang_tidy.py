@@ -15,7 +15,6 @@ import argparse
 import concurrent.futures
 import hashlib
 import json
-import os
 import pathlib
 import re
 import shlex
@@ -109,21 +108,17 @@ def _read_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def workers() -> int:
-    return int(os.environ.get("STRETTO_JOBS", os.cpu_count() or 1))
-
-
 def look(paths: list[str], problem: Callable[[str], str], seconds: float) -> dict[str, str]:
     """What each path's problem is, empty if none, of as many as there is time for: at least one for
     each worker."""
     began = time.monotonic()
 
     def look_in_time(number: int) -> str | None:
-        late = number >= workers() and time.monotonic() - began > seconds
+        late = number >= header_check.workers() and time.monotonic() - began > seconds
         return None if late else problem(paths[number])
 
     found = {}
-    with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(header_check.workers()) as pool:
         for path, text in zip(paths, pool.map(look_in_time, range(len(paths)))):
             if text is not None:
                 found[path] = text

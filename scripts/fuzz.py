@@ -43,7 +43,7 @@ def main() -> int:
                       if arguments.only in path.name)
     if not programs:
         parser.error(f"there is no target {arguments.only} in {BUILD}/bin")
-    workers = os.cpu_count() or 1
+    workers = int(os.environ.get("STRETTO_JOBS", os.cpu_count() or 1))
     rounds = -(-len(programs) // workers)
     seconds = max(1, round(60 * arguments.minutes / rounds))
     failed = []

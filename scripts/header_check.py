@@ -26,6 +26,11 @@ _MPI_INCLUDE = re.compile(r"^\s*#\s*include\s+<mpi\.h>", re.MULTILINE)
 _TORCH_INCLUDE = re.compile(r'^\s*#\s*include\s+["<](?:torch|ATen|c10)/', re.MULTILINE)
 
 
+def workers() -> int:
+    """How many compile at a time: as many as ./dev says."""
+    return int(os.environ.get("STRETTO_JOBS", os.cpu_count() or 1))
+
+
 def closure(root: pathlib.Path, header: str) -> list[str]:
     """The header and every file of ours that it includes, directly or not."""
     found, waiting = set(), [header]
@@ -111,7 +116,7 @@ def check(root: pathlib.Path, headers: list[str], torch_dir: str,
     def compile_alone(command: list[str]) -> str | None:
         return None if time.monotonic() > end else _problem(root, command)
 
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
         problems = pool.map(lambda item: compile_alone(item[2]), work)
         left = 0
         for (_, header, _, stamp), problem in zip(work, problems):

@@ -8,10 +8,10 @@ readonly venv=build/venv
 readonly torch_minimum=2.11
 
 # usable_jobs [ROOT]: how many processes may compile at a time, each of which may take 2 GiB. Of a
-# container's limits, which are the first two files, nproc says nothing. ROOT goes before every path
-# that is read, for tests.
+# container's limits, which are the first two files, nproc says nothing; it would obey what OpenMP's
+# programs are told. ROOT goes before every path that is read, for tests.
 usable_jobs() {
-  awk -v root="${1:-}" -v jobs="$(nproc)" '
+  awk -v root="${1:-}" -v jobs="$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)" '
     function heed(most) { if (int(most) < jobs) jobs = int(most) }
     BEGIN {
       if ((getline < (root "/sys/fs/cgroup/cpu.max")) > 0 && $1 != "max") heed($1 / $2 + 0.99)

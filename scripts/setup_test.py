@@ -89,10 +89,11 @@ class SetupTest(unittest.TestCase):
         for name, text in files.items():
             self.file({"cpu": "sys/fs/cgroup/cpu.max", "memory": "sys/fs/cgroup/memory.max",
                        "free": "proc/meminfo"}[name], text)
-        return int(self.call(f"usable_jobs {self.folder}"))
+        return int(self.call("export OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1; "
+                             f"usable_jobs {self.folder}"))
 
     def test_as_many_processes_compile_as_cores_and_memory_allow(self):
-        self.program("nproc", "echo 64")
+        self.program("nproc", "echo ${OMP_NUM_THREADS:-${OMP_THREAD_LIMIT:-64}}")
         self.assertEqual(self.usable_jobs(), 64)
         self.assertEqual(self.usable_jobs(free="MemTotal: 9\nMemAvailable:   41943040 kB\n"), 20)
         self.assertEqual(self.usable_jobs(cpu="max 100000\n", memory="max\n"), 20)
