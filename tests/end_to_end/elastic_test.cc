@@ -132,5 +132,19 @@ TEST(Elastic, TheStoreOutlivesTheRanksOfItsLauncher) {
   EXPECT_EQ(job.status(), 128 + SIGKILL);
 }
 
+TEST(Elastic, TheTimeLimitEndsTheStoreOfProcessesThatGoOn) {
+  Tool job(shell(1, "echo place $STRETTO_RENDEZVOUS $STRETTO_JOB_KEY; exec " + kExample + " 3000",
+                 {"--settle", "0", "--timeout", "10", "--json"}));
+  const Start first = start_of(job, 0, 1);
+  ASSERT_GT(first.pid, 0);
+  const Process newcomer({kExample, "1000000"}, place_in(job.output().so_far()));
+  ASSERT_GT(start_of(job, 0, 2).pid, 0);
+  ::kill(first.pid, SIGKILL);
+  const Ended ended = end_of(job);
+  EXPECT_EQ(ended.status, 124);
+  expect_contains(ended.errors, "the time limit ends the wait for the other processes");
+  expect_contains(ended.output, "\"time_limit_reached\":true");
+}
+
 }  // namespace
 }  // namespace stretto::testing

@@ -474,10 +474,16 @@ int launch(const LaunchOptions& options) {
   if (status != 0) hosts.clear();
   relay.finish();
   notices.finish();
-  const JobOutcome outcome = job.outcome(status);
+  JobOutcome outcome = job.outcome(status);
   if (status == 0) write_own_lines(STDERR_FILENO, report(outcome));
+  if (status == 0 && local != nullptr &&
+      local->linger(signals.value(), outcome, job.time_limit())) {
+    outcome.time_limit_reached = true;
+    write_own_lines(STDERR_FILENO,
+                    "stretto run: the time limit ends the wait for the other processes of this "
+                    "elastic job, and with it the store in which they meet\n");
+  }
   if (options.json) write_own_lines(STDOUT_FILENO, report_json(outcome));
-  if (status == 0 && local != nullptr) local->linger(signals.value(), outcome, job.time_limit());
   return outcome.exit_status();
 }
 

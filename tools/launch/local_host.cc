@@ -210,8 +210,8 @@ bool LocalHost::serves_elastic_job() const {
   return entered.ok() && entered.value();
 }
 
-void LocalHost::linger(const Signals& signals, const JobOutcome& outcome, Deadline time_limit) {
-  if (server_ == nullptr) return;
+bool LocalHost::linger(const Signals& signals, const JobOutcome& outcome, Deadline time_limit) {
+  if (server_ == nullptr) return false;
   constexpr Duration kLookAgain = std::chrono::milliseconds(20);
   constexpr Duration kLatecomersTime = std::chrono::seconds(3);
   // When all went well: ranks of other hosts may still be reading where their peers are.
@@ -225,8 +225,9 @@ void LocalHost::linger(const Signals& signals, const JobOutcome& outcome, Deadli
   if (!was_ended && serves_elastic_job()) {
     const Deadline notice = Deadline::after(kSilence);
     bool is_noticed = false;
-    while (server_->will_count() > 0 && !time_limit.passed()) {
-      if (is_told_to_end()) return;
+    while (server_->will_count() > 0) {
+      if (time_limit.passed()) return true;
+      if (is_told_to_end()) return false;
       if (is_noticed || !notice.passed()) continue;
       is_noticed = true;
       write_fully(
@@ -234,21 +235,22 @@ void LocalHost::linger(const Signals& signals, const JobOutcome& outcome, Deadli
           "stretto run: waiting for the processes of this elastic job on other hosts, "
           "which meet in the store of this launcher; a signal ends the wait, and the job\n");
     }
-    return;
+    return false;
   }
   const bool failed = outcome.exit_status() != 0;
-  if (failed && options_.hosts.size() == 1) return;
+  if (failed && options_.hosts.size() == 1) return false;
   if (failed) {
     const auto store = connect_to_store();
-    if (store == nullptr) return;
+    if (store == nullptr) return false;
     const Result<bool> joined = bootstrap::have_all_joined(*store, options_.size());
-    if (!joined.ok() || joined.value()) return;
+    if (!joined.ok() || joined.value()) return false;
   }
   const Deadline deadline = Deadline::after(failed ? kLatecomersTime : kReadersTime);
   while ((failed || server_->client_count() > 0) && !deadline.passed()) {
     // Somebody who wants the launcher to end shall not have to wait for other hosts.
-    if (is_told_to_end()) return;
+    if (is_told_to_end()) return false;
   }
+  return false;
 }
 
 }  // namespace stretto::launch

@@ -46,9 +46,9 @@ class LocalHost final : public Host {
   Status end() override { return guardian_.end(); }
   // Keeps the store for the ranks of other hosts, who may still be reading; or, if the job has
   // failed while it was starting, come a little later, and find in the store why. For the processes
-  // of an elastic job, wherever they have been started, until all have left, or the time limit.
-  // Until a signal that asks this process to end.
-  void linger(const Signals& signals, const JobOutcome& outcome, Deadline time_limit);
+  // of an elastic job, wherever they have been started, until all have left, or the time limit;
+  // true: that has ended it. Until a signal that asks this process to end.
+  bool linger(const Signals& signals, const JobOutcome& outcome, Deadline time_limit);
 
  private:
   LocalHost(const LaunchOptions& options, OutputRelay& relay, WaitLimit::Interruption told_to_end,
