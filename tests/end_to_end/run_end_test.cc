@@ -273,6 +273,16 @@ TEST(RunEnd, TheTimeLimitHoldsAlsoWhileTheNameOfThisHostIsUnknown) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(20));
 }
 
+TEST(RunEnd, ASignalEndsTheLauncherAlsoWhileTheNameOfThisHostIsUnknown) {
+  Tool tool({"run", "--hosts", "nosuch.invalid,other", "--host-index", "0", "--json", "--", "true"},
+            {{"STRETTO_JOB_KEY", std::string(64, 'a')}});
+  ASSERT_TRUE(tool.errors().wait_for("trying again until this host's name is known"));
+  ::kill(tool.pid(), SIGTERM);
+  EXPECT_EQ(tool.status(), 128 + SIGTERM);
+  expect_contains(tool.errors().finish(), "ended by a signal before any rank had been started");
+  EXPECT_EQ(nlohmann::json::parse(tool.output().finish())["ended_by"], "SIGTERM");
+}
+
 TEST(RunEnd, StrangersWithOpenConnectionsDoNotKeepTheLauncher) {
   Tool tool(shell(1, "echo port=${STRETTO_RENDEZVOUS#*:}; read line </dev/null; sleep 0.5"));
   ASSERT_TRUE(tool.output().wait_for("port="));

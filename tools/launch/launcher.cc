@@ -261,6 +261,11 @@ int LaunchedJob::run() {
     const Status status = host->start();
     if (status.ok()) continue;
     say(status.message());
+    while (const auto signal = signals_.wait(Deadline::after(Duration::zero()), {})) {
+      if (!asks_to_end(*signal)) continue;
+      ended_by_ = *signal;
+      return 128 + *signal;
+    }
     time_limit_reached_ = time_limit_.passed();
     return time_limit_reached_ ? kTimeLimitStatus : 1;
   }
