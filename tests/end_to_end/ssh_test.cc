@@ -295,6 +295,14 @@ TEST(RemoteShell, AnSshKeepsTheLaunchersOptionsBehindThoseOfTheUser) {
   }
 }
 
+// Else one that asks something would be stopped, and waited for.
+TEST(RemoteShell, HasNoTerminal) {
+  const Ended ended =
+      testing::run({"run", "--hosts", "node0", "--ssh",
+                    "sh -c 'test $(ps -o sid= -p $$) = $$ && echo alone'", "--", "true"});
+  expect_contains(ended.output, "alone\n");
+}
+
 // Else a server of ssh would not find out for hours that the network has lost the launcher.
 TEST(RemoteShell, AnAgentThatHasNothingToTellGivesSignsOfLife) {
   const TemporaryFolder folder;

@@ -34,6 +34,7 @@ struct Preparation {
   int errors;
   int failure;
   pid_t parent;
+  bool own_session;
 };
 
 void restore_signals() {
@@ -46,7 +47,11 @@ void restore_signals() {
 }
 
 [[noreturn]] void become_program(const Preparation& preparation) {
-  ::setpgid(0, 0);
+  if (preparation.own_session) {
+    ::setsid();
+  } else {
+    ::setpgid(0, 0);
+  }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The parent may have died before that promise was made.
   if (::getppid() != preparation.parent) ::_exit(1);
@@ -103,12 +108,11 @@ Result<Child> start_child(const ChildOptions& options, StartFailure& failure) {
                                 .output = output->writing.get(),
                                 .errors = errors->writing.get(),
                                 .failure = started->writing.get(),
-                                .parent = ::getpid()};
+                                .parent = ::getpid(),
+                                .own_session = options.own_session};
   const pid_t pid = ::fork();
   if (pid < 0) return fork_status('"' + options.command[0] + '"');
   if (pid == 0) become_program(preparation);
-  // On both sides: whoever comes first, the group exists before anybody signals it.
-  ::setpgid(pid, pid);
   started->writing.reset();
   failure.error_number = read_failure(started->reading.get());
   if (failure.error_number != 0) {

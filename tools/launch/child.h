@@ -22,6 +22,8 @@ struct ChildOptions {
   int inherited_fd = -1;
   // Its standard input; -1: /dev/null.
   int input = -1;
+  // Also a session of its own, which has no terminal.
+  bool own_session = false;
 };
 
 struct Child {

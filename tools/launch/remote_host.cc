@@ -66,7 +66,10 @@ Status RemoteHost::start() {
 
   ChildOptions shell{.command = options_.remote_shell,
                      .environment = inherited_environment(),
-                     .input = orders.get()};
+                     .input = orders.get(),
+                     // One that asked something at the terminal would be stopped for that, as it is
+                     // not in its foreground. Without a terminal it fails, and says why.
+                     .own_session = true};
   shell.command.push_back(name());
   shell.command.push_back(fmt::format("exec '{}' run --agent", program));
   StartFailure failure;
