@@ -14,6 +14,7 @@
 #include "stretto/base/clock.h"
 #include "tests/end_to_end/hosts.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/free_port.h"
 
 namespace stretto {
 namespace {
@@ -263,6 +264,27 @@ TEST(RemoteShell, ARankWhoseOutputNobodyReadsIsNotTakenForOneThatDoesNotEnd) {
   (void)tool.status();
   expect_contains(said.finish(), "[0] words\n");
   expect_lacks(said.finish(), "not ended on SIGKILL");
+}
+
+// While nobody reads what a rank of node0 has written.
+TEST(RemoteShell, HostsEndAtTheSameTime) {
+  const TemporaryFolder folder;
+  const std::string left = folder / "left";
+  testing::UnreadPipe output;
+  Tool tool(
+      {"run", "--hosts", "node0,node1", "--ssh", "sh -c 'eval \"$1\"'", "--rendezvous",
+       fmt::format("127.0.0.1:{}", free_port()), "--", "sh", "-c",
+       "if [ $STRETTO_RANK = 0 ]; then echo words; else sleep 60 & echo $! >" + left + "; fi"},
+      {}, output.before({STDOUT_FILENO}));
+  pid_t child = 0;
+  ASSERT_TRUE(comes_true([&] {
+    child = std::atoi(read_file(left).c_str());
+    return child > 0;
+  }));
+  EXPECT_TRUE(testing::ends_soon(child));
+  testing::Collector said = output.read();
+  EXPECT_EQ(tool.status(), 0);
+  expect_contains(said.finish(), "[0] words\n");
 }
 
 TEST(RemoteShell, OneThatDoesNotEndByItselfIsEnded) {

@@ -61,6 +61,8 @@ class Host {
   virtual void give_up() = 0;
   // Whether ends of ranks may be behind output that nobody reads.
   virtual bool waits_for_reader() const { return false; }
+  // Before end(), so that several hosts end at the same time.
+  virtual void tell_to_end() {}
   // Returns when nothing of the ranks is left. Fails if something does not end on SIGKILL.
   virtual Status end() = 0;
 };

@@ -289,6 +289,7 @@ int LaunchedJob::run() {
 }
 
 void LaunchedJob::end() const {
+  for (const auto& host : hosts_) host->tell_to_end();
   for (const auto& host : hosts_) {
     const Status ended = host->end();
     if (!ended.ok()) say(ended.message());

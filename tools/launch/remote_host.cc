@@ -216,13 +216,18 @@ bool RemoteHost::is_writing() const {
          (events_relay_ != nullptr && events_relay_->is_writing());
 }
 
-Status RemoteHost::end() {
-  Status status;
+void RemoteHost::tell_to_end() {
+  if (!orders_.valid()) return;
   if (!heard_) send(SIGTERM);
   // What the agent waits for.
   orders_.reset();
   // One that is stopped could not end.
   if (shell_ > 0) ::kill(-shell_, SIGCONT);
+}
+
+Status RemoteHost::end() {
+  Status status;
+  tell_to_end();
   // The agent has to wait as long as the guardian does.
   const Duration time = heard_ ? kKillTime + kShellEndTime : kShellEndTime;
   while (shell_ > 0 && !ends_within(shell_, time)) {

@@ -34,6 +34,7 @@ class RemoteHost final : public Host {
   void tell_obituary(int rank, const std::string& how) override;
   void give_up() override;
   bool waits_for_reader() const override;
+  void tell_to_end() override;
   Status end() override;
 
  private:
