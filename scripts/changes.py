@@ -6,13 +6,18 @@
 import hashlib
 import pathlib
 import subprocess
+import sys
 
 # What a working day has changed counts as recent.
 _RECENT_SECONDS = 12 * 3600
 
 
 def git(root: pathlib.Path, *arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True).stdout
+    """What it prints; nothing where there is no repository. Ends this program without git."""
+    try:
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True).stdout
+    except FileNotFoundError:
+        sys.exit("git is missing, which says what belongs to the repository: install it")
 
 
 def drawn(root: pathlib.Path, paths: list[str]) -> list[str]:

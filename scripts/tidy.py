@@ -11,10 +11,10 @@ compile alone. Prints `path:line: what is wrong; what to do`, and exits 1 if the
 import argparse
 import pathlib
 import re
-import subprocess
 import sys
 from typing import Callable, Iterator, NamedTuple
 
+import changes
 import header_check
 import source_text
 
@@ -368,12 +368,10 @@ def check_sources(sources: list[Source], layers: dict[str, list[str]]) -> list[F
 
 
 def tracked_files(root: pathlib.Path) -> list[str]:
-    """What belongs to the repository: known to git or about to be; without git, all but build/."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=root, capture_output=True, text=True)
-    if listed.returncode == 0:
-        paths = set(listed.stdout.split("\0")) - {""}
+    """What is known to git or about to be; all but build/ where there is no repository."""
+    listed = changes.git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    if listed:
+        paths = set(listed.split("\0")) - {""}
     else:
         paths = {str(path.relative_to(root)) for path in root.rglob("*")}
         paths = {path for path in paths if not re.search(r"(^|/)(build|__pycache__|\.git)/", path)}

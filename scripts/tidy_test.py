@@ -255,6 +255,11 @@ class ChangesTest(unittest.TestCase):
         (self.root / "new file").write_text("1")
         self.assertEqual(changes.lately(self.root), {"new file": 0, "twice": 1, "once": 2})
 
+    def test_says_that_git_is_missing(self):
+        with unittest.mock.patch.dict(os.environ, PATH=str(self.root)):
+            with self.assertRaisesRegex(SystemExit, "git is missing"):
+                changes.lately(self.root)
+
 
 class ClangTidyTest(unittest.TestCase):
     def test_looks_at_some_however_late_it_is(self):
