@@ -37,6 +37,12 @@ missing_packages() {
   done
 }
 
+# clang_hint PACKAGE...: what to know where one of them is not to be had.
+clang_hint() {
+  [[ " $* " != *'-14 '* ]] ||
+    say "./dev fmt, tidy, fuzz and check need clang 14, as Debian 12 and Ubuntu 24.04 have it."
+}
+
 apt_install() {
   # A machine that has just been started installs its updates by itself, and locks dpkg meanwhile.
   local apt_get=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300)
@@ -50,15 +56,19 @@ apt_install() {
     "${apt_get[@]}" update && break
     ((attempt == 12)) || sleep 5
   done
-  "${install[@]}"
+  "${install[@]}" && return
+  clang_hint "$@"
+  return 1
 }
 
 # ensure_packages PURPOSE...
 ensure_packages() {
   [[ ${STRETTO_PACKAGES:-} != OFF ]] || return 0
   if ! command -v dpkg-query > /dev/null; then
+    local wanted
+    wanted=$(wanted_packages "$@" | tr '\n' ' ')
     fail "this is not Debian or Ubuntu, so ./dev cannot install packages. Install the equivalents" \
-      "of: $(wanted_packages "$@" | tr '\n' ' '); then run with STRETTO_PACKAGES=OFF."
+      "of: $wanted; then run with STRETTO_PACKAGES=OFF. $(clang_hint "$wanted")"
   fi
   local missing
   mapfile -t missing < <(missing_packages "$@")

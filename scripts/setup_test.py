@@ -74,6 +74,13 @@ class SetupTest(unittest.TestCase):
         asked = (self.folder / "asked").read_text().splitlines()
         self.assertEqual(len(asked), 14)
 
+    def test_where_clang_14_is_to_be_had_is_said_where_it_is_not(self):
+        self.program("sudo", 'exec "$@"')
+        self.program("sleep", "")
+        self.program("apt-get", "exit 1")
+        self.assertEqual(self.call("! apt_install g++"), "")
+        self.assertIn("as Debian 12 and", self.call("! apt_install clang-14 clang-format-14"))
+
     def test_a_virtual_environment_that_was_only_begun_is_made_anew(self):
         self.program("venv/bin/python", "exit 1")
         self.program("whole", 'echo "$@" >> asked')
