@@ -22,6 +22,14 @@ install(EXPORT strettoTargets NAMESPACE stretto:: DESTINATION ${STRETTO_CMAKE_DI
 if(TARGET stretto_tool)
   install(TARGETS stretto_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
+if(NOT SKBUILD)  # A wheel holds what it needs.
+  # Libraries that are not in the system's folders are found where they were when this was built.
+  foreach(target IN ITEMS stretto_tool stretto_shared stretto_mpi stretto_ucx stretto_cuda_kernels)
+    if(TARGET ${target})
+      set_target_properties(${target} PROPERTIES INSTALL_RPATH_USE_LINK_PATH ON)
+    endif()
+  endforeach()
+endif()
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 # A static library comes after those that use it.

@@ -53,6 +53,11 @@ class InstallTest(unittest.TestCase):
         lines = output_of(tool, "run", "-n", "2", "--no-prefix", "--", program).splitlines()
         return sorted(lines)
 
+    def test_what_is_installed_finds_its_libraries(self):
+        for path in [self.prefix / "bin/stretto", *self.prefix.rglob("*.so")]:
+            with self.subTest(path=path):
+                self.assertNotIn("not found", output_of("ldd", path))
+
     def test_find_package(self):
         built = self.folder / "built"
         # PyTorch's own package file ends where it was built with CUDA, and no toolkit is there.
