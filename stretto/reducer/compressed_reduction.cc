@@ -13,6 +13,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "stretto/base/content_hash.h"
 #include "stretto/base/log.h"

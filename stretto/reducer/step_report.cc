@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "stretto/base/content_hash.h"
 #include "stretto/communicator/all_gather_value.h"
