@@ -97,15 +97,21 @@ void orthonormalize(std::size_t rows, std::size_t rank, std::span<float> left) {
   };
   for (std::size_t c = 0; c < rank; ++c) {
     const double before = dot(c, c);
-    for (std::size_t other = 0; other < c; ++other) {
-      const auto part = static_cast<float>(dot(c, other));
-      for (std::size_t row = 0; row < rows; ++row) {
-        left[row * rank + c] -= part * left[row * rank + other];
+    // Where most of a column cancels, rounding errors along the others are a great part of what is
+    // left. A second pass takes them away: twice is enough (Parlett, "The Symmetric Eigenvalue
+    // Problem", 1980, after Kahan).
+    for (int pass = 0; pass < 2; ++pass) {
+      for (std::size_t other = 0; other < c; ++other) {
+        const auto part = static_cast<float>(dot(c, other));
+        for (std::size_t row = 0; row < rows; ++row) {
+          left[row * rank + c] -= part * left[row * rank + other];
+        }
       }
     }
     const double square = dot(c, c);
-    // What is left of a column that depends on the others is rounding; NaN stays what it is, and
-    // infinity becomes that.
+    // Less than this has been rounded here. Errors that a column comes with, as sums of many
+    // products do, may be more: orthogonal, they do no harm, and a gradient may say as little.
+    // NaN stays what it is, and infinity becomes that.
     const bool is_nothing = std::isfinite(square) && square <= before * 1e-12;
     const double factor = is_nothing ? 0 : 1 / std::sqrt(square);
     for (std::size_t row = 0; row < rows; ++row) {

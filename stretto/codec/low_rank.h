@@ -26,8 +26,8 @@ void multiply(std::span<const float> matrix, MatrixShape shape, std::size_t rank
 // right = transposed matrix * left.
 void multiply_transposed(std::span<const float> matrix, MatrixShape shape, std::size_t rank,
                          std::span<const float> left, std::span<float> right);
-// Makes the columns of `left` orthogonal and of length 1, by Gram and Schmidt; those that are
-// nothing but rounding errors become zero.
+// Makes the columns of `left` orthogonal and of length 1, by Gram and Schmidt. A column becomes
+// zero if those before it leave less than 1e-6 of its length, which is the rounding of f32.
 void orthonormalize(std::size_t rows, std::size_t rank, std::span<float> left);
 // matrix += factor * left * transposed right.
 void add_product(std::span<float> matrix, MatrixShape shape, std::size_t rank,
