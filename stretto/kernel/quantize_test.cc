@@ -121,6 +121,54 @@ TEST_F(Quantize, BytesAndBitsAreThoseOfTheFirstTarget) {
   });
 }
 
+// By their definition, in f64.
+TEST_F(Quantize, CodesOfInt8AreTheNearestAndScalesThePowersOfTwoThatFit) {
+  on_all_targets([](const std::vector<float>& values) {
+    std::vector<float> rest = values;
+    std::vector<std::int8_t> codes(values.size());
+    std::vector<std::uint8_t> scales(int8_blocks(values.size()));
+    quantize_int8(rest, {}, codes, scales);
+    for (std::size_t block = 0; block < scales.size(); ++block) {
+      const double scale = std::ldexp(1.0, scales[block] - 127);
+      double greatest = 0;
+      const std::size_t end = std::min(values.size(), (block + 1) * kInt8Block);
+      for (std::size_t i = block * kInt8Block; i < end; ++i) {
+        const bool is_finite = std::isfinite(values[i]);
+        const double nearest = std::clamp(std::nearbyint(values[i] / scale), -127.0, 127.0);
+        ASSERT_EQ(codes[i], is_finite ? nearest : -128) << values[i] << " of scale " << scale;
+        if (is_finite) greatest = std::max(greatest, std::abs(double{values[i]}));
+      }
+      EXPECT_LT(greatest, 128 * scale);
+      if (scales[block] > 1) {
+        EXPECT_GE(greatest, 64 * scale);
+      }
+    }
+  });
+}
+
+// Of numbers of one size: of any floats, one would be nearly all of the sum of its block.
+TEST_F(Quantize, ScalesOfOneBitAreTheMeanMagnitudes) {
+  on_all_targets([](const std::vector<float>& any) {
+    Random random(any.size());
+    std::vector<float> values(any.size());
+    for (float& value : values) value = static_cast<float>(random.uniform() - 0.5);
+    std::vector<float> rest = values, scales(one_bit_blocks(values.size()));
+    std::vector<std::uint64_t> signs(one_bit_words(values.size()));
+    quantize_one_bit(rest, {}, signs, scales);
+    for (std::size_t block = 0; block < scales.size(); ++block) {
+      const std::size_t first = block * kOneBitBlock;
+      const std::size_t end = std::min(values.size(), first + kOneBitBlock);
+      double sum = 0;
+      for (std::size_t i = first; i < end; ++i) sum += std::abs(double{values[i]});
+      const double mean = sum / static_cast<double>(end - first);
+      EXPECT_NEAR(scales[block], mean, 1e-5 * mean) << "block " << block;
+    }
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      EXPECT_EQ(signs[i / 64] >> (i % 64) & 1, values[i] < 0 ? 1u : 0u) << i;
+    }
+  });
+}
+
 // Whatever is drawn: so many draws that some are next to 1.
 TEST_F(Quantize, WholeNumbersStayWhatTheyAre) {
   std::vector<float> values(kInt8Block, 100.0f);
