@@ -86,9 +86,14 @@ bool add_fixed_point(const float* values, std::size_t count, std::int64_t* high,
 
 void from_fixed_point(const std::int64_t* high, const std::int64_t* low, std::size_t count,
                       double factor, float* values) {
+  constexpr int kLowBits = 43;    // In a unit of `high`.
+  constexpr int kMovedBits = 10;  // So that each part has 53 bits, of which f64 says all.
   for (std::size_t i = 0; i < count; ++i) {
-    const double value =
-        static_cast<double>(high[i]) * 0x1p-18 + static_cast<double>(low[i]) * 0x1p-61;
+    const std::int64_t carried = high[i] + (low[i] >> kLowBits);
+    const std::int64_t rest = low[i] & ((std::int64_t{1} << kLowBits) - 1);
+    const std::int64_t moved = carried & ((std::int64_t{1} << kMovedBits) - 1);
+    const double value = static_cast<double>(carried >> kMovedBits) * 0x1p-8 +
+                         static_cast<double>((moved << kLowBits) + rest) * 0x1p-61;
     values[i] = static_cast<float>(value * factor);
   }
 }

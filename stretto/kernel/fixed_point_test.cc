@@ -79,6 +79,25 @@ TEST_P(FixedPoint, ValuesOfAbove2ToTheMinus37AreExact) {
   }
 }
 
+// Also where the two of a pair nearly cancel, and where they are of any magnitude.
+TEST_P(FixedPoint, APairIsRoundedOnceToF64) {
+  Random random(6);
+  for (int i = 0; i < 100'000; ++i) {
+    const auto drawn = [&](int bits) {  // Of less than so many.
+      const std::uint64_t kept = random.below(static_cast<std::uint64_t>(bits));
+      const auto magnitude = static_cast<std::int64_t>(random.next() >> (63 - kept) >> 1);
+      return random.below(2) == 0 ? magnitude : -magnitude;
+    };
+    const bool cancels = random.below(2) == 0;
+    const std::int64_t high = drawn(cancels ? 19 : 62);
+    const std::int64_t low = cancels ? drawn(61) - high * (std::int64_t{1} << 43) : drawn(62);
+    const double expected = static_cast<double>(exact(high, low)) * 0x1p-61;
+    float found = 0;
+    from_fixed_point(&high, &low, 1, 1, &found);
+    ASSERT_EQ(found, static_cast<float>(expected)) << high << ", " << low;
+  }
+}
+
 TEST_P(FixedPoint, SaysWhatHasNoPair) {
   for (const float value : {kFixedPointLimit, -kFixedPointLimit, std::nanf(""),
                             -std::numeric_limits<float>::infinity()}) {
