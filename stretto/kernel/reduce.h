@@ -59,8 +59,9 @@ struct Reduction {
 //
 // Same bits on every SIMD target, NaN included: the left operand's NaN wins if both are NaN. Sum
 // and product make it quiet; min and max return an operand as it is, the left one if both are
-// equal, as zeros of different sign are. One input, same dtype, no divisor: a copy of its bits, but
-// for bool.
+// equal, as zeros of different sign are. Only a NaN that an operation makes of numbers, as infinity
+// - infinity, is negative on x86 and positive on Arm. One input, same dtype, no divisor: a copy of
+// its bits, but for bool.
 //
 // An output may be one of the inputs (same address, same dtype). Buffers may not overlap otherwise.
 // No alignment is asked beyond that of the element. Never allocates, never blocks; any thread.
