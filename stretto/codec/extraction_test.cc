@@ -178,6 +178,22 @@ TEST_P(Extractions, OfAMessageAreWhatItSays) {
   }
 }
 
+// As codecs send it that have no extraction.
+TEST(Extraction, OfAMessageWithoutValuesIsRefused) {
+  for (const ValueFormat format : {ValueFormat::f32, ValueFormat::bf16, ValueFormat::int8}) {
+    const auto codec = threshold({.limit = 1, .values = format});
+    Floats carry(1000);
+    const Floats gradient(1000);
+    codec::Scratch scratch;
+    std::vector<std::byte> message;
+    ASSERT_EQ(
+        codec->encode({.carry = carry, .gradient = gradient, .position = {}}, scratch, message),
+        0u);
+    EXPECT_EQ(codec->decode_extract(message, {}, scratch, 1000).status().code(),
+              StatusCode::protocol);
+  }
+}
+
 // Those that are not listed above.
 TEST(Extraction, IsNotOfCodecsThatTakeAllFromTheHost) {
   for (const auto& codec : {dense(), nonzeros(), top_k({.exact = false}), threshold({.limit = 1}),

@@ -43,6 +43,26 @@ const std::vector<std::shared_ptr<const Codec>>& codecs() {
   return all;
 }
 
+// By decode_add() and, of codecs that have an extraction, by decode_extract(), which fails alike.
+Result<std::size_t> decode(const Codec& codec, std::span<const std::byte> bytes,
+                           codec::Scratch& scratch) {
+  std::vector<float> sums(kCount);
+  Result<std::size_t> length = codec.decode_add(bytes, {}, scratch, sums);
+  const auto how = codec.extraction(kCount, 0);
+  if (!how) return length;
+  const auto extract = codec.decode_extract(bytes, {}, scratch, kCount);
+  if (extract.ok() != length.ok()) std::abort();
+  if (!extract.ok()) return length;
+  const auto& [indices, numbers] = extract.value();
+  if (indices.size() != how->greatest || numbers.size() != how->number_bytes(kCount)) std::abort();
+  std::size_t least = 0;
+  for (const std::uint32_t index : indices) {
+    if (index < least || index >= kCount) std::abort();
+    least = index + 1;
+  }
+  return length;
+}
+
 // The message with a header as `codec` writes it, but for the number of values and the flags.
 void mend(const Codec& codec, std::vector<std::byte>& message) {
   std::vector<float> carry(kCount), gradient(kCount);
@@ -63,14 +83,13 @@ void mend(const Codec& codec, std::vector<std::byte>& message) {
   }
   const auto prefix = std::as_bytes(std::span(&header, 1)).first(offsetof(codec::Header, checksum));
   // Where the length is in the header, all lengths are tried.
-  std::vector<float> sums(kCount);
   for (std::size_t bytes = fixed ? message.size() : sizeof(header); bytes <= message.size();
        bytes += 8) {
     const auto payload =
         std::span<const std::byte>(message).subspan(sizeof(header), bytes - sizeof(header));
     header.checksum = content_hash(payload, content_hash(prefix));
     std::memcpy(message.data(), &header, sizeof(header));
-    const auto length = codec.decode_add(message, {}, scratch, sums);
+    const auto length = decode(codec, message, scratch);
     if (length.ok() && length.value() != bytes) std::abort();
   }
 }
@@ -141,8 +160,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   check_indices(bytes);
   check_rows(bytes);
   codec::Scratch scratch;
-  std::vector<float> sums(kCount);
-  const auto length = codec.decode_add(bytes, {}, scratch, sums);
+  const auto length = decode(codec, bytes, scratch);
   if (length.ok() && length.value() > bytes.size()) std::abort();
   std::vector<std::byte> message(bytes.begin(), bytes.end());
   if (data[0] >= 128) mend(codec, message);

@@ -151,6 +151,8 @@ void SparseCodec::write_extract(const Extract& extract, std::size_t count,
 }
 
 bool SparseCodec::read_extract(const Payload& payload, Extract& extract) const {
+  // Codecs that have an extraction take one element at least; 0 would be all (Extraction).
+  if (payload.values == 0 && payload.count > 0) return false;
   const std::size_t bytes = index_set_bytes(payload.count, payload.values);
   const std::span<std::uint32_t> indices = room(payload.scratch.indices, payload.values);
   const std::size_t of_numbers = number_format(payload.values).number_bytes(payload.count);
