@@ -140,11 +140,13 @@ Result<std::shared_ptr<const execution::Plan>> Planner::make_plan(
                               .rank_count = setting_.selector.rank_count,
                               .root = operation.root < 0 ? Rank(0) : Rank(operation.root),
                               .hosts = setting_.selector.hosts};
-  STRETTO_RETURN_IF_ERROR(schedule::prove(*algorithm, shape, setting_.verification));
+  const bool is_on_devices = is_mapped_on_devices(operation);
+  STRETTO_RETURN_IF_ERROR(schedule::prove(
+      *algorithm, shape, setting_.verification,
+      is_on_devices ? std::span(setting_.devices) : std::span<const std::int32_t>()));
   schedule::Schedule steps =
-      is_mapped_on_devices(operation)
-          ? schedule::build_for_processors(*algorithm, shape, setting_.devices)
-          : algorithm->build(shape);
+      is_on_devices ? schedule::build_for_processors(*algorithm, shape, setting_.devices)
+                    : algorithm->build(shape);
   const std::size_t segment_bytes = cut == Cut::whole ? kWhole
                                     : algorithm->access == schedule::Access::mapped
                                         ? staged_segment_bytes(steps)

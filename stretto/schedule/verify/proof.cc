@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "stretto/base/log.h"
 #include "stretto/base/mutex.h"
+#include "stretto/schedule/processors.h"
 #include "stretto/schedule/verify/verify.h"
 
 namespace stretto::schedule {
@@ -38,8 +40,25 @@ bool is_regular(std::span<const std::int32_t> hosts) {
   return hosts.size() % each == 0;
 }
 
-Status prove_now(const Algorithm& algorithm, const Shape& shape) {
-  const Status proof = verify(algorithm, shape.rank_count, shape.root, shape.hosts);
+bool are_shared(std::span<const std::int32_t> processors) {
+  return std::set(processors.begin(), processors.end()).size() < processors.size();
+}
+
+Status verify_for_processors(const Algorithm& algorithm, Shape shape,
+                             std::span<const std::int32_t> processors) {
+  std::vector<Schedule> schedules;
+  for (std::int32_t rank = 0; rank < shape.rank_count; ++rank) {
+    shape.rank = rank;
+    schedules.push_back(build_for_processors(algorithm, shape, processors));
+  }
+  return verify(schedules);
+}
+
+Status prove_now(const Algorithm& algorithm, const Shape& shape,
+                 std::span<const std::int32_t> processors) {
+  const Status proof = processors.empty()
+                           ? verify(algorithm, shape.rank_count, shape.root, shape.hosts)
+                           : verify_for_processors(algorithm, shape, processors);
   if (proof.ok()) return {};
   return status_of(StatusCode::internal,
                    "{}; the schedule is wrong, so it does not run: this is an error in stretto; "
@@ -51,14 +70,16 @@ Status prove_now(const Algorithm& algorithm, const Shape& shape) {
 // ranks that are threads do not all prove the same.
 class Proofs {
  public:
-  Status prove(const Algorithm& algorithm, const Shape& shape) {
-    Key key{algorithm.add_steps, shape.rank_count, shape.root.value(), {}};
+  Status prove(const Algorithm& algorithm, const Shape& shape,
+               std::span<const std::int32_t> processors) {
+    Key key{algorithm.add_steps, shape.rank_count, shape.root.value(), {}, {}};
+    get<4>(key).assign(processors.begin(), processors.end());
     if (goes_by_hosts(algorithm)) get<3>(key).assign(shape.hosts.begin(), shape.hosts.end());
     const MutexLock held(mutex_);
     const auto found = known_.find(key);
     if (found != known_.end()) return found->second;
     if (known_.size() >= kKeptMax) known_.clear();
-    return known_.emplace(key, prove_now(algorithm, shape)).first->second;
+    return known_.emplace(key, prove_now(algorithm, shape, processors)).first->second;
   }
 
   void warn_once(const Algorithm& algorithm, const Shape& shape) {
@@ -76,8 +97,9 @@ class Proofs {
 
  private:
   static constexpr std::size_t kKeptMax = 1024;
-  // The algorithm, ranks, root and, where it goes by them, hosts.
-  using Key = std::tuple<AlgorithmFunction, std::int32_t, std::int32_t, std::vector<std::int32_t>>;
+  // The algorithm, ranks, root and, where it goes by them, hosts; processors that ranks share.
+  using Key = std::tuple<AlgorithmFunction, std::int32_t, std::int32_t, std::vector<std::int32_t>,
+                         std::vector<std::int32_t>>;
 
   Mutex mutex_;
   std::map<Key, Status> known_ STRETTO_GUARDED_BY(mutex_);
@@ -95,12 +117,16 @@ bool is_proved_by_tests(const Algorithm& algorithm, const Shape& shape) {
   return shape.root == 0 || shape.rank_count <= kTestedRootedRanks;
 }
 
-Status prove(const Algorithm& algorithm, const Shape& shape, Verification wanted) {
-  if (wanted == Verification::never) return {};
-  if (wanted == Verification::automatic && is_proved_by_tests(algorithm, shape)) return {};
+Status prove(const Algorithm& algorithm, const Shape& shape, Verification wanted,
+             std::span<const std::int32_t> processors) {
+  if (!are_shared(processors)) processors = {};  // Each rank runs its own schedule.
+  const bool is_known = processors.empty() && is_proved_by_tests(algorithm, shape);
+  if (wanted == Verification::never || (wanted == Verification::automatic && is_known)) return {};
   static Proofs* const proofs = new Proofs;  // Outlives threads that end after main().
   const bool is_large = shape.rank_count > limit_for(algorithm, kProvedRanksMax);
-  if (wanted == Verification::always || !is_large) return proofs->prove(algorithm, shape);
+  if (wanted == Verification::always || !is_large) {
+    return proofs->prove(algorithm, shape, processors);
+  }
   if (shape.rank == 0) proofs->warn_once(algorithm, shape);
   return {};
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "stretto/base/status.h"
 #include "stretto/schedule/algorithms.h"
@@ -29,11 +30,13 @@ bool is_proved_by_tests(const Algorithm& algorithm, const Shape& shape);
 
 // Proves that the schedules of all ranks together are the collective (verify()), if that is wanted.
 // What has been proved once in this process is not proved again. Blocks for as long as it takes.
-// Any thread.
+// Any thread. `processors`, of mapped algorithms: as in build_for_processors(), whose schedules are
+// proved instead where ranks share some, also if tests prove the algorithm.
 //
 // Fails with `internal` if a schedule is wrong, and says which algorithm, how many ranks, which
 // step or chunk: it must not run. Where there are too many ranks for `automatic`, rank 0 logs a
 // warning once for each algorithm, and it does not fail.
-Status prove(const Algorithm& algorithm, const Shape& shape, Verification wanted);
+Status prove(const Algorithm& algorithm, const Shape& shape, Verification wanted,
+             std::span<const std::int32_t> processors = {});
 
 }  // namespace stretto::schedule

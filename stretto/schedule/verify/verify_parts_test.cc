@@ -116,6 +116,28 @@ TEST(Proof, OnlyWhatIsWantedIsProved) {
   EXPECT_GT(builds, before);
 }
 
+// Nobody copies what others have.
+void lonely_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
+  schedule.sync();
+  schedule.copy(input(shard_of(shape.rank)), output(shard_of(shape.rank)));
+  schedule.sync();
+}
+
+TEST(Proof, WhatRanksOfOneProcessorRunIsProvedWhateverTestsProve) {
+  const Algorithm lonely{99,          "lonely",         Collective::all_gather, Access::mapped,
+                         Order::none, lonely_all_gather};
+  const std::vector<std::int32_t> own = {0, 1, 2, 3}, shared = {0, 0, 1, 1};
+  const Shape shape{.rank_count = 4};
+  EXPECT_TRUE(prove(lonely, shape, Verification::automatic, own).ok()) << "as without processors";
+  expect_failure(prove(lonely, shape, Verification::automatic, shared), StatusCode::internal,
+                 "all_gather by lonely on 4 ranks");
+  EXPECT_TRUE(prove(lonely, shape, Verification::never, shared).ok());
+  EXPECT_FALSE(prove(lonely, shape, Verification::always, own).ok());
+  const Algorithm& direct =
+      *find_algorithm(Collective::all_gather, Access::mapped, "direct_mapped");
+  EXPECT_TRUE(prove(direct, shape, Verification::automatic, shared).ok());
+}
+
 TEST(Proof, BeyondItsBoundItWarnsOnceInsteadOfProving) {
   const int before = builds;
   ::testing::internal::CaptureStderr();
