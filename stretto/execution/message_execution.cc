@@ -25,17 +25,19 @@ MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membe
       local_(*plan_) {
   const std::size_t steps = plan_->schedule().steps.size();
   lanes_.resize(std::min<std::size_t>(plan_->lanes(), plan_->segment_count()));
-  scratch_.resize(lanes_.size() * plan_->private_bytes());
+  // Not filled with zeros, which may be tens of megabytes: slots are written before they are read.
+  const std::size_t scratch_bytes = lanes_.size() * plan_->private_bytes();
+  scratch_ = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes);
   ready_.reserve(lanes_.size() * steps);
   completions_.reserve(lanes_.size() * steps);
   for (std::size_t i = 0; i < lanes_.size(); ++i) {
     lanes_[i].waits.resize(steps);
     lanes_[i].messages.resize(steps);
-    lanes_[i].scratch = scratch_.data() + i * plan_->private_bytes();
+    lanes_[i].scratch = scratch_.get() + i * plan_->private_bytes();
   }
   constexpr std::size_t kStepBytes =
       sizeof(std::int32_t) + sizeof(Lane::Message) + sizeof(Ready) + sizeof(transport::Completion);
-  idle_bytes_ = scratch_.size() + lanes_.size() * steps * kStepBytes + local_.bytes();
+  idle_bytes_ = scratch_bytes + lanes_.size() * steps * kStepBytes + local_.bytes();
 }
 
 void MessageExecution::start(const Call& call, Turn& /*turn*/) {

@@ -77,8 +77,8 @@ class MessageExecution final : public Execution {
   Call call_;
   std::vector<Lane> lanes_;
   transport::CompletionQueue completions_;  // Of the messages of all lanes.
-  std::vector<std::byte> scratch_;
-  std::vector<Ready> ready_;  // A stack: depth first keeps a segment in the cache.
+  std::unique_ptr<std::byte[]> scratch_;    // Of all lanes.
+  std::vector<Ready> ready_;                // A stack: depth first keeps a segment in the cache.
   std::size_t idle_bytes_ = 0;
   std::uint32_t next_segment_ = 0;
   std::uint32_t segments_left_ = 0;
