@@ -13,7 +13,6 @@ namespace {
 
 // A program that never repeats itself must not grow for ever.
 constexpr std::size_t kEntriesMax = 512;
-constexpr std::size_t kIdleBytesMax = 64 * 1024 * 1024;
 
 std::uint64_t hash_of(const std::optional<execution::SharesView>& shares) {
   if (!shares) return 0;
@@ -127,6 +126,7 @@ std::unique_ptr<execution::Execution> PlanCache::make(const Entry& entry) {
 }
 
 std::unique_ptr<execution::Execution> PlanCache::take(Entry& entry) {
+  entry.last_use = ++uses_;
   if (entry.idle.empty()) {
     entry.idle.reserve(entry.in_use + 1);  // So that keep() needs no memory.
     return make(entry);
@@ -141,11 +141,27 @@ std::unique_ptr<execution::Execution> PlanCache::take(Entry& entry) {
 void PlanCache::keep(Entry& entry, std::unique_ptr<execution::Execution> execution) {
   idle_bytes_ += execution->idle_bytes();
   entry.idle.push_back(std::move(execution));
-  if (idle_bytes_ <= kIdleBytesMax) return;
-  for (auto& [key, other] : entries_) {
-    if (&other != &entry && !other.runs_alone()) other.idle.clear();
+  while (idle_bytes_ > kIdleBytesMax) {
+    Entry* const other = least_needed_beside(entry);
+    if (other == nullptr) return;
+    other->idle.clear();
+    count_idle();
   }
-  count_idle();
+}
+
+// Programs repeat their operations in the same order, so what was used last is needed last. If the
+// least recently used went first, a few kinds more than there is room for would be enough that each
+// has lost its scratch when its turn comes. Only what seems to be forgotten goes before.
+PlanCache::Entry* PlanCache::least_needed_beside(const Entry& entry) {
+  Entry* oldest = nullptr;
+  Entry* newest = nullptr;
+  for (auto& [key, other] : entries_) {
+    if (&other == &entry || other.runs_alone() || other.idle.empty()) continue;
+    if (oldest == nullptr || other.last_use < oldest->last_use) oldest = &other;
+    if (newest == nullptr || other.last_use > newest->last_use) newest = &other;
+  }
+  const bool is_forgotten = oldest != nullptr && uses_ - oldest->last_use > kForgottenAfter;
+  return is_forgotten ? oldest : newest;
 }
 
 void PlanCache::count_idle() {

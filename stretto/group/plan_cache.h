@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,6 +23,11 @@ namespace stretto::group {
 // belong to whoever owns the group's gate (fast_lane.h).
 class PlanCache {
  public:
+  // What idle executions keep, all together, unless one kind alone needs more.
+  static constexpr std::size_t kIdleBytesMax = 64 * 1024 * 1024;
+  // A kind that none of so many collectives has used is taken for one that is no longer needed.
+  static constexpr std::uint64_t kForgottenAfter = 1024;
+
   // One kind. Stays where it is until shrink().
   struct Entry {
     std::string name;  // "all_reduce(sum f32 [4])".
@@ -30,7 +37,8 @@ class PlanCache {
     // is idle or not. Null: they run by messages.
     execution::MappedExecution* mapped = nullptr;
     std::vector<std::unique_ptr<execution::Execution>> idle;
-    int in_use = 0;  // Operations that are queued or run.
+    int in_use = 0;              // Operations that are queued or run.
+    std::uint64_t last_use = 0;  // The number of its last take().
 
     bool runs_alone() const { return mapped != nullptr; }
   };
@@ -82,6 +90,7 @@ class PlanCache {
   void replace_planner(Planner::Setting setting) STRETTO_REQUIRES(engine_held);
   std::unique_ptr<execution::Execution> make(const Entry& entry) STRETTO_REQUIRES(engine_held);
   void count_idle() STRETTO_REQUIRES(engine_held);
+  Entry* least_needed_beside(const Entry& entry) STRETTO_REQUIRES(engine_held);
 
   const execution::Membership* membership_;
   transport::Endpoint* transport_;
@@ -95,6 +104,7 @@ class PlanCache {
   // Lists may differ although their hashes agree.
   std::multimap<Key, Entry> entries_ STRETTO_GUARDED_BY(engine_held);
   std::size_t idle_bytes_ STRETTO_GUARDED_BY(engine_held) = 0;
+  std::uint64_t uses_ STRETTO_GUARDED_BY(engine_held) = 0;
 };
 
 }  // namespace stretto::group
