@@ -69,6 +69,24 @@ TEST(SeedSimulation, TheSameSeedIsTheSameRun) {
   EXPECT_NE(trace(5), trace(6));
 }
 
+TEST(SeedSimulation, RanksKnowTheirHostsWhichSeedsDraw) {
+  Simulation simulation({.ranks = 3, .seed = 1, .hosts = {0, 1, 0}});
+  for (int r = 0; r < 3; ++r) {
+    simulation.submit(r, [](Communicator& comm) {
+      EXPECT_EQ(comm.hosts(), (std::vector<std::int32_t>{0, 1, 0}));
+      return comm.barrier();
+    });
+  }
+  simulation.run();
+  int on_several = 0;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const std::string drawn = SeededRun(seed, {}).describe();
+    on_several += drawn.find("on hosts") != std::string::npos ? 1 : 0;
+  }
+  EXPECT_GT(on_several, 5);
+  EXPECT_LT(on_several, 20);
+}
+
 // With more ranks than seeds draw. Each pair of ranks takes 2 to 3 KiB of memory.
 TEST(ManyRanksSimulation, EqualTheSerialOracleAndNameAKilledRank) {
   constexpr int kRanks = 200;

@@ -3,7 +3,10 @@
 
 #include "tests/simulation/seeded_run.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "stretto/base/environment.h"
 
@@ -22,6 +25,19 @@ constexpr std::uint64_t kSeeds = 1000;
 std::optional<std::uint64_t> number(const std::string& variable) {
   const std::optional<std::string> text = process_environment().get(variable);
   return text ? std::optional(std::stoull(*text)) : std::nullopt;
+}
+
+// In a third of the worlds all ranks are on one host; in another third they lie in the order of
+// hosts. Not of many ranks: a program proves the schedules for a placement that tests have not.
+group::HostList draw_hosts(Random random, int ranks) {
+  group::HostList hosts;
+  if (ranks > kRanksMax || random.below(3) == 0) return hosts;
+  const std::uint64_t count = 2 + random.below(3);
+  for (int rank = 0; rank < ranks; ++rank) {
+    hosts.push_back(static_cast<std::int32_t>(random.below(count)));
+  }
+  if (random.below(2) == 0) std::ranges::sort(hosts);
+  return hosts;
 }
 
 }  // namespace
@@ -50,8 +66,9 @@ SeededRun::SeededRun(std::uint64_t seed, const Options& options) : options_(opti
   const auto asked_for = static_cast<int>(
       number("STRETTO_SIMULATION_RANKS").value_or(static_cast<std::uint64_t>(drawn)));
   const int ranks = options.ranks.value_or(asked_for);
-  simulation_ =
-      std::make_unique<Simulation>(Simulation::Options{.ranks = ranks, .seed = random.next()});
+  hosts_ = draw_hosts(Random(seed + 1'000'000), ranks);
+  simulation_ = std::make_unique<Simulation>(
+      Simulation::Options{.ranks = ranks, .seed = random.next(), .hosts = hosts_});
   const std::uint64_t operations = 1 + random.below(6);
   for (std::uint64_t i = 0; i < operations; ++i) {
     scenarios_.push_back(
@@ -165,6 +182,7 @@ std::string SeededRun::failure_after_event() const {
 std::string SeededRun::describe() const {
   std::string text = fmt::format("{} ranks, {} turns, virtual time {} ns", size(),
                                  simulation_->turns(), simulation_->network().now().count());
+  if (!hosts_.empty()) text += fmt::format(", on hosts {}", fmt::join(hosts_, " "));
   for (std::size_t i = 0; i < scenarios_.size(); ++i) {
     text += fmt::format("\n  {}: {}", i, scenarios_[i]->describe());
   }

@@ -60,6 +60,7 @@ class SeededRun {
   void submit_disagreement();
 
   Options options_;
+  group::HostList hosts_;
   std::vector<std::unique_ptr<Scenario>> scenarios_;
   RankVector<std::vector<float>> odd_;      // Of the operation about which ranks disagree.
   std::unique_ptr<Simulation> simulation_;  // Ends before the buffers of its operations.

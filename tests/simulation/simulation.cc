@@ -31,7 +31,9 @@ Simulation::Simulation(const Options& options) : random_(options.seed) {
                                                  .heartbeat = Duration::zero()})
                       .or_throw();
     rank.communicator =
-        ScheduledBackend::make_world(rank.engine, {.share_windows = false}).or_throw();
+        ScheduledBackend::make_world(rank.engine,
+                                     {.share_windows = false, .group = {.hosts = options.hosts}})
+            .or_throw();
     // Some ranks are ten times as slow as others.
     rank.eagerness = random_.below(3) == 0 ? 1 : kEagernessMax;
     eagerness_total_ += rank.eagerness;

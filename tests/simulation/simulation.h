@@ -13,6 +13,7 @@
 
 #include "stretto/communicator/communicator.h"
 #include "stretto/group/engine.h"
+#include "stretto/group/link_model.h"
 #include "tests/support/simulated_world.h"
 
 namespace stretto::simulation {
@@ -25,6 +26,8 @@ class Simulation {
   struct Options {
     int ranks = 1;
     std::uint64_t seed = 0;
+    // Of each rank, for algorithms that go by them; empty: all are on one. No rank maps memory.
+    group::HostList hosts = {};
   };
   explicit Simulation(const Options& options);
   // Aborts what is in flight.
