@@ -49,8 +49,15 @@ void OperationQueue::adopt(std::shared_ptr<PendingCollective> collective, PlanCa
 
 bool OperationQueue::may_start(const Item& item) const {
   if (running_.empty()) return true;
-  if (item.entry->runs_alone() || running_.front().entry->runs_alone()) return false;
   const auto is_here = [](const Item& other) { return !other.execution->is_on_device(); };
+  // Programs that have dropped their handles take its end for that of all that came before; but a
+  // device may wait for what the program does behind it. One that is monitored is to explain why
+  // something does not end.
+  const OperationDescriptor& operation = item.collective->operation();
+  const bool ends_others =
+      operation.collective == Collective::barrier && operation.layout != kMonitoredLayout;
+  if (ends_others && std::ranges::any_of(running_, is_here)) return false;
+  if (item.entry->runs_alone() || running_.front().entry->runs_alone()) return false;
   return running_.size() < kRunningMax ||
          (running_.size() < kLaunchedMax &&
           std::cmp_less(std::ranges::count_if(running_, is_here), kRunningMax));

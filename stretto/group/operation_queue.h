@@ -17,8 +17,8 @@ namespace stretto::group {
 
 // The collectives of a group, numbered in the order of submission, in which they run: those on
 // mapped memory one at a time, those by messages a few at a time, so that on a network the latency
-// of one hides behind the bytes of another (decision 0046). What devices have begun is in nobody's
-// way.
+// of one hides behind the bytes of another (decision 0046). A barrier runs behind all of them. What
+// devices have begun is in nobody's way.
 //
 // Used under the engine's lock, but for pooled() and the numbers, which belong to whoever owns the
 // group's gate (fast_lane.h).

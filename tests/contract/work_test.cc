@@ -129,6 +129,19 @@ TEST_P(WorksOfAny, TakeContinuationsFromSeveralThreads) {
   });
 }
 
+// Programs that drop their handles use a barrier to wait for all of them.
+TEST_P(WorksOfAny, OfABarrierEndBehindThoseThatWereSubmittedBefore) {
+  on_all(make(2), [](Communicator& comm) {
+    std::vector<std::int32_t> data(4 << 20, 1);
+    for (int step = 1; step <= 3; ++step) {
+      Work reduced = comm.all_reduce(data);
+      comm.barrier().wait();
+      EXPECT_TRUE(reduced.done());
+      EXPECT_EQ(data.back(), 1 << step);
+    }
+  });
+}
+
 TEST_P(WorksOfAny, MayBeSubmittedByAContinuation) {
   on_all(make(2), [](Communicator& comm) {
     std::vector<std::int32_t> data(100, 1);

@@ -130,7 +130,7 @@ class Communicator final {
   Work broadcast(D&& data, const BroadcastOptions& options = {}) {
     return broadcast_view(as_output(data), options);
   }
-  // Ends when every rank has entered.
+  // Ends when every rank has entered, and behind this rank's collectives that came before.
   Work barrier(const BarrierOptions& options = {});
   // The same, but slower: Timeout names all ranks that have not come, if rank 0 is alive. Blocks.
   void monitored_barrier(const BarrierOptions& options = {});
