@@ -136,7 +136,7 @@ class ElasticJob:
         from stretto import _end_groups
 
         try:
-            if error is not None:
+            if error is not None and not (isinstance(error, SystemExit) and not error.code):
                 _end_groups(error)
         finally:
             self.leave()

@@ -14,6 +14,7 @@ import unittest
 import weakref
 
 import ranks
+import stretto
 import torch
 import torch.distributed as dist
 from process_group_test import CPU, sum_of_ranks
@@ -127,6 +128,53 @@ class HandlesTest(unittest.TestCase):
 
             with self.subTest(progress_thread=progress_thread):
                 ranks.run(body)
+
+    def test_who_waits_in_one_group_holds_up_no_other(self) -> None:
+        """The other rank comes to it only when it has what it needs of the other group."""
+
+        def body(rank: int, size: int, path: str) -> None:
+            os.environ["STRETTO_PROGRESS_THREAD"] = "never"
+            ranks.start(path, rank, size)
+            other = dist.new_group()
+            tensor = torch.ones(4 << 20)
+            begun = time.monotonic()
+            for _ in range(3):
+                work = dist.all_reduce(tensor, group=other, async_op=True)
+                if rank == 0:
+                    dist.barrier()
+                work.wait()
+                if rank == 1:
+                    time.sleep(0.02)
+                    dist.barrier()
+                if rank == 0:
+                    sent = dist.isend(tensor, 1, other)
+                    dist.barrier()
+                    sent.wait()
+                else:
+                    time.sleep(0.02)
+                    dist.recv(tensor, 0, other)
+                    dist.barrier()
+            assert time.monotonic() - begun < 6
+            assert tensor[-1] == 8
+            dist.destroy_process_group()
+
+        ranks.run(body)
+
+    def test_a_barrier_ends_behind_what_was_begun_before(self) -> None:
+        """As with Gloo and NCCL: programs drop the handles."""
+
+        def body(rank: int, size: int, path: str) -> None:
+            options = stretto.Options(disable_shared_memory=True)
+            ranks.start(path, rank, size, pg_options=options)
+            for _ in range(3):
+                tensor = torch.ones(2048, 2048)
+                for each in (tensor, tensor.t()):  # Of that a copy, which is copied back.
+                    dist.all_reduce(each, async_op=True)
+                    dist.barrier()
+                assert tensor[-1, -1] == tensor.min() == size * size, tensor
+            dist.destroy_process_group()
+
+        ranks.run(body)
 
     def test_a_callback_may_wait_for_an_earlier_operation(self) -> None:
         """Which a thread waits for that runs the callback."""

@@ -17,7 +17,8 @@ namespace stretto::c10d_backend {
 class InFlight;
 
 // Moves operations along that nobody waits for in a way that does: those of which somebody waits
-// for the future, and those whose Work was dropped. One thread at a time leads: it waits for the
+// for the future, those whose Work was dropped, and those that other ranks may need while this one
+// waits for another group (pending_works.h). One thread at a time leads: it waits for the
 // operations in their order. A callback on that thread may wait for a future of its own, so before
 // callbacks another thread is let lead. There are as many threads as callbacks are nested, and one.
 class Driver {

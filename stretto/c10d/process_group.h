@@ -204,7 +204,6 @@ class ProcessGroupStretto final : public NewestBackend {
   // That of the calling thread, which alone uses it; null if there is none.
   c10::intrusive_ptr<CoalescedWork> batch_of_thread();
   void tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);
-  void note_pending(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);
   void end_pending(bool only_collectives);
   // The others hear that this rank "has called" something.
   void abort_because(const std::string& reason);
@@ -213,11 +212,12 @@ class ProcessGroupStretto final : public NewestBackend {
   WorkPtr receive(Tensors& tensors, int source, int tag, ::c10d::OpType type);
 
   const c10::intrusive_ptr<::c10d::Store> store_;
-  // But for the timeout. It stands where Gloo's backend has its options: of a group that
-  // shrink_group() has made, PyTorch takes any backend for that, and DDP reads them.
+  std::atomic<std::chrono::milliseconds> timeout_;
+  // But for the timeout. It stands where Gloo's backend has its options, 24 bytes behind what all
+  // backends have: of a group that shrink_group() has made, PyTorch takes any backend for that, and
+  // DDP reads them.
   c10::intrusive_ptr<OptionsStretto> options_ STRETTO_GUARDED_BY(mutex_);
   const ReconfigureHandle handle_;
-  std::atomic<std::chrono::milliseconds> timeout_;
   const OwnerProcess owner_process_;
   const std::shared_ptr<AbortHooks> abort_hooks_ = std::make_shared<AbortHooks>();
 
@@ -234,11 +234,6 @@ class ProcessGroupStretto final : public NewestBackend {
   std::unordered_map<std::thread::id, c10::intrusive_ptr<CoalescedWork>> batches_
       STRETTO_GUARDED_BY(mutex_);
   std::atomic<std::size_t> batch_count_ = 0;  // Without the lock: how many there are.
-  // What has been submitted and had not ended then.
-  struct Pending {
-    std::weak_ptr<InFlight> operation;
-    bool is_collective;
-  };
   // Calls of the completion hook that have not returned.
   class DueHooks : public std::enable_shared_from_this<DueHooks> {
    public:
@@ -252,8 +247,6 @@ class ProcessGroupStretto final : public NewestBackend {
     std::size_t count_ STRETTO_GUARDED_BY(mutex_) = 0;
   };
   const std::shared_ptr<DueHooks> due_hooks_ = std::make_shared<DueHooks>();
-  std::vector<Pending> pending_ STRETTO_GUARDED_BY(mutex_);
-  std::size_t pending_limit_ STRETTO_GUARDED_BY(mutex_) = 0;  // Beyond, those that ended go.
 };
 
 }  // namespace stretto::c10d_backend

@@ -95,9 +95,9 @@ ProcessGroupStretto::ProcessGroupStretto(c10::intrusive_ptr<::c10d::Store> store
                                          int size, const OptionsStretto& options)
     : NewestBackend(rank, size),
       store_(std::move(store)),
+      timeout_(options.timeout),
       options_(c10::make_intrusive<OptionsStretto>(options)),
-      handle_(new_handle(store_)),
-      timeout_(options.timeout) {
+      handle_(new_handle(store_)) {
   init();
 }
 
@@ -307,31 +307,11 @@ void ProcessGroupStretto::DueHooks::wait() {
   while (count_ > 0) changed_.wait(lock.native());
 }
 
-void ProcessGroupStretto::note_pending(const std::shared_ptr<InFlight>& operation,
-                                       ::c10d::OpType type) {
-  constexpr std::size_t kLeast = 32;  // So that looking through them costs each little.
-  std::vector<std::shared_ptr<InFlight>> looked_at;  // Tensors may go with it: without the lock.
-  const MutexLock guard(mutex_);
-  if (pending_.size() >= pending_limit_) {
-    std::erase_if(pending_, [&](const Pending& each) {
-      const auto& alive = looked_at.emplace_back(each.operation.lock());
-      return alive == nullptr || alive->has_ended();
-    });
-    pending_limit_ = std::max(kLeast, 2 * pending_.size());
-  }
-  pending_.push_back({operation, !::c10d::isP2POp(type)});
-}
-
 void ProcessGroupStretto::end_pending(bool only_collectives) {
-  std::vector<Pending> pending;
-  {
-    const MutexLock guard(mutex_);
-    pending.swap(pending_);
-  }
-  for (const Pending& each : pending) {
-    if (only_collectives && !each.is_collective) continue;
-    if (const auto alive = each.operation.lock()) alive->end();
-  }
+  const std::shared_ptr<Shared> of_group = shared();
+  if (of_group == nullptr) return;
+  of_group->pending.drive_those_of_other_groups();
+  for (const auto& operation : of_group->pending.take(only_collectives)) operation->end();
 }
 
 void ProcessGroupStretto::waitForPendingWorks() {

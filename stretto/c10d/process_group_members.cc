@@ -151,15 +151,9 @@ std::shared_ptr<Membership> ProcessGroupStretto::take_members(int64_t uuid) {
 // they are told only if they wait for this rank. Calls in progress keep the members, or only the
 // communicator.
 void ProcessGroupStretto::end_reconfigured(std::shared_ptr<Membership> members) {
-  decltype(pending_) pending;
-  {
-    const MutexLock guard(mutex_);
-    pending.swap(pending_);
-  }
-  const bool is_in_flight = std::ranges::any_of(pending, [](const Pending& each) {
-    const std::shared_ptr<InFlight> alive = each.operation.lock();
-    return alive != nullptr && !alive->try_end();
-  });
+  const bool is_in_flight =
+      std::ranges::any_of(members->shared->pending.take(/*only_collectives=*/false),
+                          [](const auto& operation) { return !operation->try_end(); });
   members->shared->are_hooks_due = false;
   if (is_in_flight || members.use_count() > 1 || members->communicator.use_count() > 1) {
     members->shared->abort("has called reconfigure() with operations in flight");

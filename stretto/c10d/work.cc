@@ -278,9 +278,14 @@ WorkStretto::~WorkStretto() {
 }
 
 bool WorkStretto::isCompleted() {
-  if (operation_->has_called_back()) return true;
+  if (operation_->has_called_back() && operation_->before.empty()) return true;
   const WithoutGil without_gil;
-  return operation_->try_end() && operation_->wait_for_callbacks(Deadline::after({}));
+  const auto has_ended = [](const std::weak_ptr<InFlight>& each) {
+    const auto operation = each.lock();
+    return operation == nullptr || operation->try_end();
+  };
+  return std::ranges::all_of(operation_->before, has_ended) && operation_->try_end() &&
+         operation_->wait_for_callbacks(Deadline::after({}));
 }
 
 bool WorkStretto::isSuccess() const { return operation_->has_ended() && operation_->status().ok(); }
@@ -303,13 +308,32 @@ std::vector<at::Tensor> WorkStretto::result() {
   return {operation_->results.begin(), operation_->results.end()};
 }
 
+// In a forked child nobody gives back what a thread of the parent has locked.
+void WorkStretto::prepare_to_wait() const {
+  const auto is_locked = [](const std::weak_ptr<InFlight>& each) {
+    const auto operation = each.lock();
+    return operation != nullptr && operation->is_waited_for();
+  };
+  if (!shared_->pending.is_here() &&
+      (is_locked(operation_) || std::ranges::any_of(operation_->before, is_locked))) {
+    refuse(
+        "this process was forked from the one that has begun this operation, and cannot wait for "
+        "it: fork before init_process_group(), or start a program (exec)");
+  }
+  if (!operation_->try_end()) shared_->pending.drive_those_of_other_groups();
+}
+
 bool WorkStretto::wait(std::chrono::milliseconds timeout) {
   if (timeout > kNoTimeout) {
     wait_until(Deadline::after(duration_of(timeout)), timeout);
     return true;
   }
-  if (!operation_->has_called_back()) {
+  if (!operation_->has_called_back() || !operation_->before.empty()) {
     const WithoutGil without_gil;
+    prepare_to_wait();
+    for (const auto& each : operation_->before) {
+      if (const auto operation = each.lock()) operation->end();
+    }
     operation_->end();
     operation_->wait_for_callbacks(Deadline());
   }
@@ -320,7 +344,12 @@ bool WorkStretto::wait(std::chrono::milliseconds timeout) {
 void WorkStretto::wait_until(const Deadline& deadline, std::chrono::milliseconds timeout) {
   {
     const WithoutGil without_gil;
-    if (!operation_->end_within(deadline.remaining()) ||
+    prepare_to_wait();
+    const auto ends = [&](const std::weak_ptr<InFlight>& each) {
+      const auto operation = each.lock();
+      return operation == nullptr || operation->end_within(deadline.remaining());
+    };
+    if (!std::ranges::all_of(operation_->before, ends) || !ends(operation_) ||
         !operation_->wait_for_callbacks(deadline)) {
       throw_for_torch(status_of(
           StatusCode::timeout,
@@ -377,7 +406,9 @@ c10::intrusive_ptr<Future> WorkStretto::make_future(
     }
   });
   // The progress thread, where there is one, may be in a callback that waits for this.
-  if (!future->completed()) shared_->driver.drive(operation_);
+  if (future->completed()) return future;
+  shared_->driver.drive(operation_);
+  shared_->pending.drive_those_of_other_groups();
   return future;
 }
 

@@ -24,6 +24,7 @@
 #include "stretto/c10d/abort_hooks.h"
 #include "stretto/c10d/driver.h"
 #include "stretto/c10d/flight_recorder.h"
+#include "stretto/c10d/pending_works.h"
 #include "stretto/communicator/communicator.h"
 
 namespace stretto::c10d_backend {
@@ -63,6 +64,9 @@ class InFlight {
   const std::string_view operation;
   const std::uint32_t number;
   const c10::SmallVector<at::Tensor, 2> results;
+  // Of a barrier, what this rank has begun before. Whoever waits for its Work waits for them first,
+  // as their results may have to be copied to where they belong. Its future does not.
+  std::vector<std::weak_ptr<InFlight>> before;
   const std::optional<c10::Stream> stream;
   const bool is_captured;  // By a graph: for the host it has ended.
 
@@ -88,6 +92,7 @@ class InFlight {
   bool has_called_back() const { return outcome_ == nullptr || outcome_->called_back; }
   Status status() const { return outcome_ == nullptr ? Status() : outcome_->status; }
   Duration duration() const { return outcome_ == nullptr ? Duration::zero() : outcome_->duration; }
+  bool is_waited_for() const { return mutex_.is_held(); }
   // Of a receive, whose message it was. Waits while another thread calls callbacks. Called in one,
   // it does not, and may know nothing yet.
   std::optional<Rank> source();
@@ -115,6 +120,7 @@ class InFlight {
   class WaitMutex {
    public:
     bool is_mine() const { return holder_ == std::this_thread::get_id(); }
+    bool is_held() const { return holder_.load() != std::thread::id(); }
     void lock() {
       mutex_.lock();
       note_holder();
@@ -160,6 +166,7 @@ struct Shared {
   int named_rank = 0;     // By which failures name this rank.
   std::string rank_note;  // Which group it is, and what other numbers its ranks have.
   Driver driver;
+  PendingWorks pending{driver};
   std::shared_ptr<const AbortHooks> abort_hooks;
   std::atomic<bool> are_hooks_due = true;  // Until they are called, or the group ends in order.
   // The first failure that the group does not outlive; what getError() tells.
@@ -218,6 +225,7 @@ class WorkStretto final : public ::c10d::Work {
   void leave_registry();
 
  private:
+  void prepare_to_wait() const;
   void end_wait();
   // A future that `complete` fulfils when the operation has ended, however it ended.
   c10::intrusive_ptr<c10::ivalue::Future> make_future(
