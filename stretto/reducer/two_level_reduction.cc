@@ -26,6 +26,7 @@ bool is_added_up(const FullBucket& bucket) {
          (bucket.op == ReduceOp::sum || bucket.op == ReduceOp::mean);
 }
 
+constexpr float kRefused = -1;  // In the place of a step.
 constexpr std::size_t kAlignment = kCacheLineBytes / sizeof(float);
 
 // Whole rows of a matrix, so that factors can stand for it. A short gradient is in one piece, whose
@@ -91,7 +92,7 @@ PlacedState placed(std::span<const std::byte> bytes) {
 // A copy of a bucket: parts of its gradients, each on cache lines of its own; first all those of
 // the host's first rank, then of the second one, and so on. Behind the parts of each rank stands a
 // word for each gradient: how many ranks of the host have something to say of it; and when the
-// parts are handed out, in the first one, whether the other hook has refused them.
+// parts are handed out, in the first one, the step, or that the other hook refuses them.
 struct TwoLevelReduction::Bucket {
   struct Part {
     std::size_t gradient = 0;  // Of the bucket.
@@ -359,7 +360,10 @@ void TwoLevelReduction::hand_out() {
       } catch (const InvalidArgument& refusal) {
         bucket->refusal = refusal.status();
       }
-      bucket->words(place_.own)[0] = bucket->refusal.ok() ? 0.0f : 1.0f;
+      const CompressionStatistics* const step = inner_->last_compression();
+      bucket->words(place_.own)[0] = !bucket->refusal.ok() ? kRefused
+                                     : step == nullptr     ? 0.0f
+                                                           : static_cast<float>(step->step);
     }
     bucket->on_host = on_host_->all_gather(bucket->share, bucket->all, bucket->gather);
   }
@@ -373,10 +377,11 @@ void TwoLevelReduction::finish(const FullBucket& full) {
   telling_others([&] { bucket.on_host.wait(); });
   bucket.refusal.or_throw();
   for (std::uint32_t part = 0; part < place_.parts; ++part) {
-    if (bucket.words(part)[0] == 0) continue;
+    if (bucket.words(part)[0] != kRefused) continue;
     refuse("bucket {} of {}: another rank of this host, which has part {} of {}, says why",
            full.index, full.of_count, part + 1, place_.parts);
   }
+  others_step_ = static_cast<std::uint64_t>(bucket.words(0)[0]);
   for (const Bucket::Part& part : bucket.parts) {
     const View gradient = full.gradient_views[part.gradient];
     const View to = gradient.slice(part.of_gradient.first, part.of_gradient.count);
@@ -392,6 +397,10 @@ std::vector<std::byte> TwoLevelReduction::save() const {
   if (loaded_) return *loaded_;
   std::vector<std::byte> state = inner_->save();
   if (is_flat() || state.empty()) return state;
+  // The other hook has counted no steps where it had no part, and may have one when this is loaded.
+  if (!has_part() && others_step_ > 0) {
+    state = reducer::print({.hook = reducer::kCompressedState, .step = others_step_});
+  }
   return reducer::print(reducer::SavedStates{{place_text(), std::move(state)}});
 }
 

@@ -91,6 +91,7 @@ class TwoLevelReduction : public CommunicationHook {
   std::vector<std::unique_ptr<Bucket>> buckets_;  // By index.
   std::vector<Bucket*> begun_;                    // In this step.
   std::size_t handed_over_ = 0;                   // So many of these, to the other hook.
+  std::uint64_t others_step_ = 0;                 // That of a CompressedReduction with a part.
 };
 
 }  // namespace stretto
