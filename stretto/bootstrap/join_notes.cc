@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <optional>
 #include <thread>
 #include <vector>
 

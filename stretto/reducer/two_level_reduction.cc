@@ -98,6 +98,10 @@ struct TwoLevelReduction::Bucket {
     std::size_t gradient = 0;  // Of the bucket.
     AddedPart of_gradient;
     View where;
+
+    View in_gradient(const FullBucket& full) const {
+      return full.gradient_views[gradient].slice(of_gradient.first, of_gradient.count);
+    }
   };
 
   bool is_of(std::span<const std::size_t> others) const;
@@ -273,9 +277,7 @@ void TwoLevelReduction::add_up_on_host(Communicator& communicator, const FullBuc
                                        Bucket& bucket) const {
   if (!bucket.is_of(full.gradients)) lay_out(communicator, full, bucket);
   for (const Bucket::Part& part : bucket.parts) {
-    const View gradient = full.gradient_views[part.gradient];
-    const View from = gradient.slice(part.of_gradient.first, part.of_gradient.count);
-    std::ranges::copy(floats(from), floats(part.where).begin());
+    std::ranges::copy(floats(part.in_gradient(full)), floats(part.where).begin());
   }
   for (std::size_t part = 0; part < place_.parts; ++part) {
     const std::span<float> words = bucket.words(part);
@@ -383,9 +385,7 @@ void TwoLevelReduction::finish(const FullBucket& full) {
   }
   others_step_ = static_cast<std::uint64_t>(bucket.words(0)[0]);
   for (const Bucket::Part& part : bucket.parts) {
-    const View gradient = full.gradient_views[part.gradient];
-    const View to = gradient.slice(part.of_gradient.first, part.of_gradient.count);
-    std::ranges::copy(floats(part.where), floats(to).begin());
+    std::ranges::copy(floats(part.where), floats(part.in_gradient(full)).begin());
   }
 }
 

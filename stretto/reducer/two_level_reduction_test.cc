@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -25,6 +24,7 @@
 #include "tests/support/failures.h"
 #include "tests/support/gradients.h"
 #include "tests/support/on_threads.h"
+#include "tests/support/run_ranks.h"
 
 namespace stretto {
 namespace {
@@ -38,20 +38,9 @@ using Floats = std::vector<float>;
 
 // Calls `body` on ranks that are on these hosts; throws what one of them threw.
 void run_on(const Hosts& hosts, const std::function<void(Communicator&, int rank)>& body) {
-  const auto ranks = make_thread_ranks({.size = static_cast<int>(hosts.size()),
-                                        .timeout = std::chrono::seconds(20),
-                                        .hosts = hosts});
-  std::vector<std::exception_ptr> thrown(ranks.size());
-  on_threads(ranks.size(), [&](std::size_t rank) {
-    try {
-      body(*ranks[rank], static_cast<int>(rank));
-    } catch (...) {
-      thrown[rank] = std::current_exception();
-    }
-  });
-  for (const std::exception_ptr& exception : thrown) {
-    if (exception) std::rethrow_exception(exception);
-  }
+  run_ranks(
+      {.size = static_cast<int>(hosts.size()), .timeout = std::chrono::seconds(20), .hosts = hosts},
+      body);
 }
 
 std::vector<GradientDescription> model() {

@@ -53,8 +53,7 @@ State make_state(const Optimizer& optimizer) {
     return std::make_unique<optim::AdagradParamState>();
   refuse(
       "gather_state() makes what SGD, Adam, AdamW, RMSprop and Adagrad keep everyone's; the kind "
-      "of "
-      "state that another optimizer keeps is not known");
+      "of state that another optimizer keeps is not known");
 }
 
 void write_settings(const Optimizer& optimizer, torch::serialize::OutputArchive& archive) {

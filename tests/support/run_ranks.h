@@ -13,12 +13,11 @@
 
 namespace stretto {
 
-// Calls `function` on `size` ranks that are threads of this process, with the number of the rank,
+// Calls `function` on these ranks, which are threads of this process, with the number of the rank,
 // and returns when all have returned. Throws what one of them threw. For tests.
-inline void run_ranks(int size, const std::function<void(Communicator&, int rank)>& function,
-                      bool shared_memory = true) {
-  const auto communicators = make_thread_ranks(
-      {.size = size, .shared_memory = shared_memory, .timeout = std::chrono::seconds(20)});
+inline void run_ranks(const ThreadRanksOptions& options,
+                      const std::function<void(Communicator&, int rank)>& function) {
+  const auto communicators = make_thread_ranks(options);
   std::vector<std::exception_ptr> thrown(communicators.size());
   on_threads(communicators.size(), [&](std::size_t rank) {
     try {
@@ -30,6 +29,13 @@ inline void run_ranks(int size, const std::function<void(Communicator&, int rank
   for (const std::exception_ptr& exception : thrown) {
     if (exception) std::rethrow_exception(exception);
   }
+}
+
+// The same for `size` ranks on one host.
+inline void run_ranks(int size, const std::function<void(Communicator&, int rank)>& function,
+                      bool shared_memory = true) {
+  run_ranks({.size = size, .shared_memory = shared_memory, .timeout = std::chrono::seconds(20)},
+            function);
 }
 
 // The same for a function that does not ask which rank it is.
