@@ -43,12 +43,6 @@ std::vector<Make> optimizers() {
           maker<optim::Adagrad>(optim::AdagradOptions(1e-2))};
 }
 
-// The same batch on all ranks: gradients are equal without being reduced.
-void backward(Net& model, int step) {
-  model->zero_grad();
-  loss_of(*model, global_batch(step)).backward();
-}
-
 // With two of them listed twice, as libtorch lists those of a layer that has two names.
 Parameters listed(const Net& model) {
   Parameters list = model->parameters();
@@ -64,9 +58,9 @@ TEST(ShardedOptimizer, HasTheBitsOfTheOptimizerItself) {
       const auto whole = make(listed(whole_net));
       ShardedOptimizer sharded(*optimizer, communicator);
       for (int step = 0; step < 4; ++step) {
-        backward(sharded_net, step);
+        set_gradients(*sharded_net, step);
         sharded.step();
-        backward(whole_net, step);
+        set_gradients(*whole_net, step);
         whole->step();
         expect_same_bits(*sharded_net, *whole_net);
       }
@@ -88,7 +82,7 @@ TEST(ShardedOptimizer, TheStateOfAllRanksIsSavedAndReadByAnyNumber) {
       const auto optimizer = make(model->parameters());
       ShardedOptimizer sharded(*optimizer, communicator);
       for (int step = 0; step < 3; ++step) {
-        backward(model, step);
+        set_gradients(*model, step);
         sharded.step();
       }
       sharded.gather_state();
@@ -109,14 +103,14 @@ TEST(ShardedOptimizer, TheStateOfAllRanksIsSavedAndReadByAnyNumber) {
     Net alone = net(7);
     const auto plain = make(alone->parameters());
     resume(alone, *plain);
-    backward(alone, 3);
+    set_gradients(*alone, 3);
     plain->step();
     run_ranks(3, [&](Communicator& communicator) {
       Net model = net(8);
       const auto optimizer = make(model->parameters());
       ShardedOptimizer sharded(*optimizer, communicator);
       resume(model, *optimizer);
-      backward(model, 3);
+      set_gradients(*model, 3);
       sharded.step();
       expect_same_bits(*model, *alone);
     });
@@ -178,7 +172,7 @@ TEST(ShardedOptimizer, TheStateOfAnotherKindIsGatheredByNobody) {
     Net model = net();
     OwnOptimizer optimizer(model->parameters());
     ShardedOptimizer sharded(optimizer, communicator);
-    backward(model, 0);
+    set_gradients(*model, 0);
     sharded.step();
     expect_contains(message_of<InvalidArgument>([&] { sharded.gather_state(); }), "is not known");
     sharded.step();  // Nobody waits for anybody.
@@ -190,7 +184,7 @@ TEST(ShardedOptimizer, WhatTheOptimizerOfOneRankThrowsEndsTheStepOfAll) {
     Net model = net();
     OwnOptimizer optimizer(model->parameters());
     ShardedOptimizer sharded(optimizer, communicator);
-    backward(model, 0);
+    set_gradients(*model, 0);
     optimizer.fails = communicator.rank() == Rank(1);
     if (optimizer.fails) {
       EXPECT_THROW(sharded.step(), std::runtime_error);

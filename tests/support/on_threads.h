@@ -5,17 +5,31 @@
 
 #include <concepts>
 #include <cstddef>
+#include <exception>
 #include <thread>
 #include <vector>
 
 namespace stretto {
 
 // Runs body(0) to body(count - 1), each on a thread of its own, and returns when all have returned.
+// Throws what the first of those that threw has thrown.
 template <std::integral Count, class Body>
 void on_threads(Count count, const Body& body) {
+  std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(count));
   std::vector<std::thread> threads;
-  for (Count i = 0; i < count; ++i) threads.emplace_back([&body, i] { body(i); });
+  for (Count i = 0; i < count; ++i) {
+    threads.emplace_back([&body, i, &failure = thrown[static_cast<std::size_t>(i)]] {
+      try {
+        body(i);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    });
+  }
   for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& failure : thrown) {
+    if (failure) std::rethrow_exception(failure);
+  }
 }
 
 // The same with each of `items` in place of its number.

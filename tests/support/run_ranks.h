@@ -4,9 +4,7 @@
 #pragma once
 
 #include <cstddef>
-#include <exception>
 #include <functional>
-#include <vector>
 
 #include "stretto/job/threads.h"
 #include "tests/support/on_threads.h"
@@ -18,17 +16,8 @@ namespace stretto {
 inline void run_ranks(const ThreadRanksOptions& options,
                       const std::function<void(Communicator&, int rank)>& function) {
   const auto communicators = make_thread_ranks(options);
-  std::vector<std::exception_ptr> thrown(communicators.size());
-  on_threads(communicators.size(), [&](std::size_t rank) {
-    try {
-      function(*communicators[rank], static_cast<int>(rank));
-    } catch (...) {
-      thrown[rank] = std::current_exception();
-    }
-  });
-  for (const std::exception_ptr& exception : thrown) {
-    if (exception) std::rethrow_exception(exception);
-  }
+  on_threads(communicators.size(),
+             [&](std::size_t rank) { function(*communicators[rank], static_cast<int>(rank)); });
 }
 
 // The same for `size` ranks on one host.

@@ -73,6 +73,19 @@ torch::Tensor loss_of(Model& model, const Batch& batch) {
   return torch::nll_loss(model.forward(batch.data), batch.target);
 }
 
+// Gradients for a step, drawn from its number and moved by the parameters. Models with the same
+// parameters have the same bits on all ranks, which backward does not promise: products of matrices
+// may be rounded otherwise on another thread, or in memory aligned otherwise.
+inline void set_gradients(torch::nn::Module& model, int step) {
+  const torch::NoGradGuard no_grad;
+  with_seed(static_cast<std::uint64_t>(step) + 200, [&] {
+    for (torch::Tensor& parameter : model.parameters()) {
+      if (!parameter.requires_grad()) continue;
+      parameter.mutable_grad() = torch::randn(parameter.sizes()).to(parameter.device()) + parameter;
+    }
+  });
+}
+
 inline void expect_close(const torch::Tensor& a, const torch::Tensor& b, const std::string& what) {
   EXPECT_TRUE(torch::allclose(a, b, 1e-5, 1e-6)) << what << "\n" << a << "\n" << b;
 }
