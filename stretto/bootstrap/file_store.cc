@@ -17,6 +17,7 @@
 #include "stretto/base/file_size_signal.h"
 #include "stretto/base/mutex.h"
 #include "stretto/base/owner_process.h"
+#include "stretto/base/parse_number.h"
 #include "stretto/base/take_word.h"
 #include "stretto/bootstrap/file_log.h"
 #include "stretto/bootstrap/store_contents.h"
@@ -118,6 +119,12 @@ bool reads(StoreOperation operation) {
          operation == StoreOperation::check;
 }
 
+std::string_view take_front(std::string_view& text, std::size_t bytes) {
+  const std::string_view front = text.substr(0, bytes);
+  text.remove_prefix(bytes);
+  return front;
+}
+
 std::string will_key(std::int64_t number) { return fmt::format("will/{}", number); }
 
 class FileWatch : public StoreWatch {
@@ -152,8 +159,10 @@ Result<std::unique_ptr<StoreWatch>> FileStore::watch(const std::string& key, con
     const MutexLock guard(mutex_);
     living_.insert(number);
   }
-  STRETTO_RETURN_IF_ERROR(
-      set(will_key(number), key + "\n" + will.revoked_by + "\n" + will.value, limit));
+  STRETTO_RETURN_IF_ERROR(set(will_key(number),
+                              fmt::format("{} {} {}{}{}", key.size(), will.revoked_by.size(), key,
+                                          will.revoked_by, will.value),
+                              limit));
   return std::unique_ptr<StoreWatch>(std::make_unique<FileWatch>(*this, key, number));
 }
 
@@ -172,9 +181,13 @@ Status FileStore::execute_wills() {
     const std::string* left = contents_.find(will_key(number));
     if (left == nullptr || living_.contains(number)) continue;
     const std::string text = *left;
-    std::string_view value = text;
-    const std::string_view key = take_word(value, '\n');
-    const std::string_view revoked_by = take_word(value, '\n');
+    std::string_view value = text;  // Keys may hold any byte, so their lengths come first.
+    const auto key_bytes = parse_number<std::size_t>(take_word(value, ' '));
+    const auto other_bytes = parse_number<std::size_t>(take_word(value, ' '));
+    if (!key_bytes || !other_bytes || *key_bytes > value.size()) continue;
+    const std::string_view key = take_front(value, *key_bytes);
+    if (*other_bytes >= value.size()) continue;  // No will, or no text of ours.
+    const std::string_view revoked_by = take_front(value, *other_bytes);
     if (contents_.find(revoked_by) != nullptr || contents_.find(key) != nullptr) continue;
     // Last, for on a server's file system it takes a while, in which the whole file is locked.
     if (lock_byte(fd_.get(), kWillLocks + number, F_WRLCK, F_OFD_GETLK) != F_UNLCK) continue;
@@ -182,6 +195,11 @@ Status FileStore::execute_wills() {
     if (!check_store_limits(set).ok()) continue;
     STRETTO_RETURN_IF_ERROR(contents_.answer(set).status());
     STRETTO_RETURN_IF_ERROR(write_change(key));
+    // Once: who deletes the key has read it.
+    const std::string done = will_key(number);
+    const StoreRequest forget{.operation = StoreOperation::delete_key, .key = done};
+    STRETTO_RETURN_IF_ERROR(contents_.answer(forget).status());
+    STRETTO_RETURN_IF_ERROR(write_change(done));
   }
   return {};
 }
@@ -345,7 +363,12 @@ Status FileStore::begin(const WaitLimit& limit) {
 Result<std::unique_ptr<Store>> open_file_store(const std::string& given_path,
                                                const WaitLimit& limit) {
   // The program may go to another directory.
-  const std::string path = std::filesystem::absolute(given_path);
+  std::error_code failure;
+  const std::string path = std::filesystem::absolute(given_path, failure);
+  if (failure) {
+    return status_of(StatusCode::system, "the file '{}' of a store: {}", given_path,
+                     failure.message());
+  }
   FileDescriptor fd(
       ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
   if (!fd.valid()) return system_status("opening the file " + path);

@@ -183,6 +183,19 @@ TEST_F(FileStoreTest, ExecutesTheWillsOfThoseWhoAreGoneOnly) {
   EXPECT_TRUE(comes_true([&] { return other->look().or_throw() == "one is gone"; }));
 }
 
+TEST_F(FileStoreTest, ExecutesAWillOnceWhateverTheKeysHold) {
+  const auto store = open();
+  const std::string key = "news\nof 5 bytes", revoked_by = "1 \n";
+  (void)store->watch(key, {"one is gone", revoked_by}, soon()).or_throw();
+  EXPECT_EQ(store->get(key, soon()).or_throw(), "one is gone");
+  EXPECT_TRUE(store->delete_key(key, soon()).or_throw());
+  (void)store->watch("other", {}, soon()).or_throw();  // Leaves nothing.
+  std::this_thread::sleep_for(milliseconds(250));
+  for (const std::string& name : {key, std::string("other"), std::string("news")}) {
+    EXPECT_FALSE(store->check(std::vector{name}, soon()).or_throw()) << name;
+  }
+}
+
 TEST_F(FileStoreTest, AWaitWithoutAWatchExecutesWills) {
   const auto waiting = open();
   const auto leaving = open();

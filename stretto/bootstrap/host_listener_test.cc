@@ -109,20 +109,6 @@ TEST_F(HostListenerTest, ListensForTheRanksOfItsHostAndForThoseThatHaveCome) {
   expect_contains(text, "rank 3 is none of this host");
 }
 
-TEST_F(HostListenerTest, LetsRanksInPastManyWhoSayRubbishOrNothing) {
-  ::testing::internal::CaptureStderr();
-  Reception one = enlist(1).or_throw();
-  const HostPort to = parse_host_port(one.address).or_throw();
-  std::vector<FileDescriptor> silent;
-  for (int i = 0; i < 300; ++i) {
-    silent.push_back(connect_tcp(to.host, to.port, soon()).or_throw());
-    const FileDescriptor rubbish = connect_tcp(to.host, to.port, soon()).or_throw();
-    (void)write_all(rubbish.get(), std::as_bytes(std::span("GET / HTTP/1.1")), soon()).ok();
-  }
-  expect_reached(std::move(one), 5, 1);
-  (void)::testing::internal::GetCapturedStderr();
-}
-
 TEST_F(HostListenerTest, ARankThatEndsTakesNothingFromOthersAndMayComeAgain) {
   ::testing::internal::CaptureStderr();
   const std::string address = enlist(1).or_throw().address;  // And leaves at once.

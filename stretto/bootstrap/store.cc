@@ -27,6 +27,11 @@ Status check_store_limits(const StoreRequest& request) {
     return status_of(StatusCode::invalid_argument, "a key of the store has 1 to {} bytes, not {}",
                      kMaxKeyBytes, key_bytes);
   }
+  const bool names_another = request.operation == StoreOperation::will || may_be_empty;
+  if (names_another && request.expected.size() > kMaxKeyBytes) {
+    return status_of(StatusCode::invalid_argument, "a key of the store has 1 to {} bytes, not {}",
+                     kMaxKeyBytes, request.expected.size());
+  }
   const std::size_t value_bytes = std::max(request.value.size(), request.expected.size());
   if (value_bytes > kMaxValueBytes) {
     return status_of(StatusCode::invalid_argument,

@@ -59,6 +59,7 @@ class ConnectionWatch : public StoreWatch {
   Status revoke(const WaitLimit& limit) override { return leave("", "", limit); }
 
   Result<std::optional<std::string>> look() override {
+    if (found_) return found_;
     const Deadline soon = Deadline::after(std::chrono::seconds(5));
     // From now on the connection waits for the key and takes nothing else.
     if (!asked_) {
@@ -70,7 +71,8 @@ class ConnectionWatch : public StoreWatch {
     const Status readable = wait_for(connection_.get(), POLLIN, Deadline(TimePoint::min()));
     if (!readable.ok()) return std::optional<std::string>();
     STRETTO_ASSIGN_OR_RETURN(StoreReply reply, read_reply(connection_.get(), soon));
-    return std::optional(std::move(reply.value));
+    found_ = std::move(reply.value);
+    return found_;
   }
 
  private:
@@ -78,6 +80,7 @@ class ConnectionWatch : public StoreWatch {
   FileDescriptor connection_;
   const std::string key_;
   bool asked_ = false;
+  std::optional<std::string> found_;
 };
 
 class TcpStore : public StoreClient {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <utility>
 
+#include "stretto/base/call_back.h"
 #include "stretto/base/stream_guard.h"
 
 namespace stretto::communicator {
@@ -33,7 +34,7 @@ class CapturedOperation final : public group::Operation {
     if (!is_waited_for_) (void)wait_on_device();
   }
   bool is_captured() const override { return true; }
-  void then(Continuation continuation) override { continuation({}); }
+  void then(Continuation continuation) override { call_back(continuation, Status()); }
   void abandon() override {}
   OperationInfo info() const override { return info_; }
 

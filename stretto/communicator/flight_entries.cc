@@ -3,13 +3,20 @@
 
 #include "stretto/communicator/flight_entries.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <map>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "stretto/base/error.h"
 #include "stretto/communicator/pickle.h"
 
 namespace stretto::communicator {
@@ -178,5 +185,21 @@ nlohmann::json FlightEntries::document() const {
 std::string FlightEntries::json() const { return document().dump(); }
 
 std::string FlightEntries::pickled() const { return communicator::pickled(document()); }
+
+void FlightEntries::write(const std::string& path) const {
+  // Whoever finds the file finds all of it. PyTorch's tool takes what has a number at its end, or
+  // begins like others, for a record. Nobody else has the name of the part.
+  static std::atomic<std::uint64_t> parts = 0;
+  const auto part =
+      std::filesystem::path(path).parent_path() /
+      fmt::format(".{}.{}.{}.part", ::getpid(), static_cast<const void*>(this), ++parts);
+  const std::string text = pickled();
+  std::ofstream file(part, std::ios::binary);
+  file << text << std::flush;
+  if (file && std::rename(part.c_str(), path.c_str()) == 0) return;
+  const Status why = system_status(fmt::format("writing {}", path));
+  std::remove(part.c_str());
+  throw SystemError(why);
+}
 
 }  // namespace stretto::communicator

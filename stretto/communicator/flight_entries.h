@@ -99,6 +99,8 @@ class FlightEntries {
   void end(std::uint64_t record_number, bool well);
   std::string json() const;
   std::string pickled() const;
+  // To a file, which whoever finds it finds whole. Throws SystemError. Any thread.
+  void write(const std::string& path) const;
 
  private:
   std::vector<FlightEntry> in_order() const;

@@ -3,12 +3,6 @@
 
 #include "stretto/communicator/flight_recorder.h"
 
-#include <unistd.h>
-
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-
 #include <fmt/format.h>
 
 #include "stretto/base/error.h"
@@ -136,20 +130,6 @@ std::string FlightRecorder::pickled() const { return entries_->pickled(); }
 
 std::string FlightRecorder::json() const { return entries_->json(); }
 
-void FlightRecorder::write(const std::string& path) const {
-  // Whoever finds the file finds all of it. PyTorch's tool takes what has a number at its end, or
-  // begins like others, for a record. Nobody else has the name of the part.
-  static std::atomic<std::uint64_t> parts = 0;
-  const auto part =
-      std::filesystem::path(path).parent_path() /
-      fmt::format(".{}.{}.{}.part", ::getpid(), static_cast<const void*>(this), ++parts);
-  const std::string text = pickled();
-  std::ofstream file(part, std::ios::binary);
-  file << text << std::flush;
-  if (file && std::rename(part.c_str(), path.c_str()) == 0) return;
-  const Status why = system_status(fmt::format("writing {}", path));
-  std::remove(part.c_str());
-  throw SystemError(why);
-}
+void FlightRecorder::write(const std::string& path) const { entries_->write(path); }
 
 }  // namespace stretto

@@ -250,6 +250,24 @@ TEST(MakeWorld, TakesNoLongerThanItMayThoughItMeasuresLinks) {
   EXPECT_LT(std::ranges::max(taken), std::chrono::seconds(5));
 }
 
+// Or one would measure links, and the other mapped memory.
+TEST(MakeWorld, MeasuresAnewOnAllRanksWhereOneIsToldSo) {
+  for (const bool first : {true, false}) {
+    auto endpoints = transport::loopback::make_world({.ranks = 2}).or_throw();
+    RankVector<std::unique_ptr<Communicator>> worlds(2);
+    on_threads(2, [&](int rank) {
+      auto engine = group::Engine::create(std::move(endpoints[static_cast<std::size_t>(rank)]),
+                                          {.local_ranks = 2, .local_cores = 2})
+                        .or_throw();
+      const LinkCacheOptions cache{.refresh = first == (rank == 0)};
+      worlds[rank] = ScheduledBackend::make_world(std::move(engine), {.measure_links = cache},
+                                                  Deadline::after(std::chrono::seconds(20)))
+                         .or_throw();
+    });
+    for (const auto& world : worlds) EXPECT_FALSE(world->has_failed());
+  }
+}
+
 // Of a team, as of a message.
 TEST_F(LinkProbe, ASyncWaitsForTheOthersCores) {
   const group::LinkModel model = agree().front();

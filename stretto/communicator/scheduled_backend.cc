@@ -293,22 +293,28 @@ Status ScheduledBackend::exchange_windows(const Deadline& until) {
 // unless that is to wait for a core.
 Status ScheduledBackend::measure_links(Communicator& world) {
   if (!options_.measure_links || size() == 1) return {};
+  LinkCacheOptions& cache = *options_.measure_links;
+  // What is set in the shell of one rank holds for all, which must measure together.
+  const auto own = std::byte(cache.refresh);
+  RankVector<std::byte> wishes(size());
+  STRETTO_RETURN_IF_ERROR(set_up_all_gather({&own, 1}, wishes, *set_up_until_));
+  cache.refresh = std::ranges::count(wishes, std::byte(true)) > 0;
   group::EngineLock held(*engine_);
   const bool is_one_team = group_->is_one_team();
   const bool syncs = group_->planner()->setting().selector.has_core_for_each_rank;
   held.unlock();
   group::LinkModel links;
-  if (!is_one_team || options_.measure_links->refresh) {
+  if (!is_one_team || cache.refresh) {
     group::HostList hosts = options_.group.hosts;
     hosts.resize(static_cast<std::size_t>(size()));
-    STRETTO_ASSIGN_OR_RETURN(links, agree_on_links(world, hosts, *options_.measure_links));
+    STRETTO_ASSIGN_OR_RETURN(links, agree_on_links(world, hosts, cache));
   }
   if (is_one_team && syncs) {
     const auto choose_by = [&](const group::OneSyncBytes& one_sync) {
       const group::EngineLock again(*engine_);
       group_->use_links({.one_sync = one_sync});
     };
-    STRETTO_RETURN_IF_ERROR(agree_on_one_sync(world, *options_.measure_links, choose_by, links));
+    STRETTO_RETURN_IF_ERROR(agree_on_one_sync(world, cache, choose_by, links));
   }
   options_.group.links = std::move(links);  // Of the groups made of this one, too.
   held.lock();

@@ -80,8 +80,7 @@ void Work::wait_for(Duration timeout) {
 void Work::add_callback(Continuation callback) {
   const StreamGuard none(nullptr);  // As where the engine calls it.
   if (operation_ == nullptr) return call_back(callback, result_);
-  // Which calls it at once if the operation has ended.
-  call_back([&] { operation_->then(std::move(callback)); });
+  operation_->then(std::move(callback));
 }
 
 OperationInfo Work::info() const { return operation_ != nullptr ? operation_->info() : info_; }
@@ -107,7 +106,7 @@ class EndedOperation final : public group::Operation {
       : status_(std::move(status)), info_(info), source_(source) {}
   bool poll() override { return true; }
   Status wait(Deadline) override { return status_; }
-  void then(Continuation continuation) override { continuation(status_); }
+  void then(Continuation continuation) override { call_back(continuation, status_); }
   void abandon() override {}
   std::optional<Rank> source() const override { return source_; }
   OperationInfo info() const override { return info_; }

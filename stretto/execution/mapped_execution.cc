@@ -8,8 +8,6 @@
 #include <cstring>
 #include <type_traits>
 
-#include <fmt/format.h>
-
 #include "stretto/base/fetch_to_write.h"
 #include "stretto/base/log.h"
 #include "stretto/execution/told_shares.h"
@@ -177,19 +175,10 @@ bool MappedExecution::advance(Turn& turn) {
   return true;
 }
 
-void MappedExecution::disagree(Rank other, const OperationDescriptor& theirs,
-                               std::uint32_t sequence) {
-  const Rank self = membership_->job_rank(membership_->rank);
-  if (!(theirs == call_.operation)) {
-    status_ = transport::mismatch_status(other, theirs, self, call_.operation, call_.sequence);
-    return;
-  }
-  // One of the two has done something else before, by messages, that had no need of the other.
-  status_ = {StatusCode::mismatch,
-             fmt::format("rank {} called {} as operation #{}, rank {} as operation #{}. First "
-                         "difference: how many operations came before",
-                         other.value(), describe(theirs), sequence, self.value(), call_.sequence),
-             other};
+void MappedExecution::disagree(Rank other, const Post& post) {
+  status_ = transport::mismatch_status(
+      {other, post.operation, post.sequence},
+      {membership_->job_rank(membership_->rank), call_.operation, call_.sequence});
 }
 
 // Whether all members have entered; takes in their posts as they come.
@@ -200,7 +189,7 @@ inline bool MappedExecution::read_posts() {
     // cannot be ahead by two, so the post is that of this operation.
     if (post.entered.load(std::memory_order_acquire) < windows_->entered) return false;
     if (!are_same(post.operation, call_.operation) || post.sequence != call_.sequence) {
-      disagree(membership_->members[arrived_], post.operation, post.sequence);
+      disagree(membership_->members[arrived_], post);
       return true;
     }
     if (!buffers_) continue;

@@ -86,7 +86,7 @@ class MappedExecution final : public Execution {
   bool run_staging(Turn& turn);
   void post(Turn& turn);
   bool read_posts();
-  void disagree(Rank other, const OperationDescriptor& theirs, std::uint32_t sequence);
+  void disagree(Rank other, const Post& post);
   void hear_shares();
   bool choose(const Turn& turn);
   Status pack_parts();

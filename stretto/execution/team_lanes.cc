@@ -45,9 +45,9 @@ Status TeamLanes::agree(std::uint64_t turn, const Call& call) const {
   for (const Rank member : windows_->team) {
     const auto& record = window_of(member).lanes[lane_of(turn)].records[set_of(turn)];
     if (record.operation == call.operation && record.sequence == call.sequence) continue;
-    return transport::mismatch_status(membership_->job_rank(member), record.operation,
-                                      membership_->job_rank(membership_->rank), call.operation,
-                                      call.sequence);
+    return transport::mismatch_status(
+        {membership_->job_rank(member), record.operation, record.sequence},
+        {membership_->job_rank(membership_->rank), call.operation, call.sequence});
   }
   return {};
 }

@@ -16,6 +16,7 @@
 #include "stretto/base/scope_exit.h"
 #include "stretto/base/stream_guard.h"
 #include "stretto/base/thread.h"
+#include "stretto/group/group.h"
 #include "stretto/group/pause.h"
 
 namespace stretto::group {
@@ -133,7 +134,7 @@ void Engine::note(std::string_view activity) {
   activity_ = activity;
 }
 
-void Engine::add(Client& group) {
+void Engine::add(Group& group) {
   groups_.push_back(&group);
   const auto found = std::ranges::find(early_aborts_, group.id(), &EarlyAbort::group);
   if (found == early_aborts_.end()) return;
@@ -142,7 +143,8 @@ void Engine::add(Client& group) {
   group.aborted(aborted.reason, aborted.stage);
 }
 
-void Engine::call_later(Continuation continuation, Status status) {
+void Engine::call_later(Continuation&& continuation, Status&& status) {
+  continuations_.reserve(continuations_.size() + 1);
   continuations_.push({std::move(continuation), std::move(status)});
 }
 
@@ -338,7 +340,7 @@ bool Engine::sleep(EngineLock& held, TimePoint until) {
 }
 
 bool Engine::must_be_asked() const {
-  return std::ranges::any_of(groups_, [](const Client* group) STRETTO_REQUIRES(engine_held) {
+  return std::ranges::any_of(groups_, [](const Group* group) STRETTO_REQUIRES(engine_held) {
     return group->must_be_asked();
   });
 }
@@ -451,20 +453,20 @@ std::optional<std::string> Engine::find_obituary(Rank peer) {
   return options_.find_obituary ? options_.find_obituary(peer) : std::nullopt;
 }
 
-Client* Engine::find(std::uint64_t group) const {
-  const auto found = std::ranges::find(groups_, group, &Client::id);
+Group* Engine::find(std::uint64_t group) const {
+  const auto found = std::ranges::find(groups_, group, &Group::id);
   return found == groups_.end() ? nullptr : *found;
 }
 
 void Engine::unexpected_message(Rank from, const transport::MessageKey& key,
                                 const OperationDescriptor& operation) {
-  Client* const group = find(key.group);
+  Group* const group = find(key.group);
   if (group != nullptr) group->unexpected_message(from, key.sequence, operation);
 }
 
 void Engine::group_aborted(std::uint64_t group, Rank /*from*/, const Status& reason,
                            transport::GroupStage stage) {
-  if (Client* const found = find(group)) return found->aborted(reason, stage);
+  if (Group* const found = find(group)) return found->aborted(reason, stage);
   // The transport drops what concerns groups that this rank has ended, so this one is still to be
   // made, or never will be.
   if (std::ranges::find(early_aborts_, group, &EarlyAbort::group) != early_aborts_.end()) return;
@@ -473,7 +475,7 @@ void Engine::group_aborted(std::uint64_t group, Rank /*from*/, const Status& rea
 }
 
 void Engine::group_left(std::uint64_t group, Rank from, transport::Farewell farewell) {
-  Client* const found = find(group);
+  Group* const found = find(group);
   if (found == nullptr) return;
   const std::string_view why = farewell == transport::Farewell::unwinding
                                    ? " because an exception unwound its stack; see its output"
@@ -485,7 +487,7 @@ void Engine::group_left(std::uint64_t group, Rank from, transport::Farewell fare
 
 Status Engine::agreement_arrived(Rank from, const transport::MessageKey& key,
                                  ConstByteSpan payload) {
-  if (Client* const group = find(key.group)) return group->agreement_arrived(from, key, payload);
+  if (Group* const group = find(key.group)) return group->agreement_arrived(from, key, payload);
   return {};  // Nobody shrinks a group before all have made it: it has been destroyed here.
 }
 

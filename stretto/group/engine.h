@@ -19,7 +19,7 @@
 #include "stretto/base/owner_process.h"
 #include "stretto/base/ring_queue.h"
 #include "stretto/execution/turn.h"
-#include "stretto/group/client.h"
+#include "stretto/group/engine_held.h"
 #include "stretto/group/idle_wait.h"
 #include "stretto/group/live_state.h"
 #include "stretto/group/operation.h"
@@ -29,6 +29,7 @@
 namespace stretto::group {
 
 class EngineLock;
+class Group;
 
 // Runs all groups of one rank on one transport. One lock guards everything below it; it is held for
 // one turn of progress at a time, which works on a bounded number of bytes of each group
@@ -79,9 +80,9 @@ class Engine final : private transport::TransportListener {
   bool has_core_for_each_rank() const { return core_for_each_rank_; }
   // "rank 3 (node04 pid 8812)".
   std::string name_of(Rank job_rank) const;
-  std::span<Client* const> groups() const STRETTO_REQUIRES(engine_held) { return groups_; }
+  std::span<Group* const> groups() const STRETTO_REQUIRES(engine_held) { return groups_; }
   // Null if this rank has no such group (any more).
-  Client* find(std::uint64_t group) const STRETTO_REQUIRES(engine_held);
+  Group* find(std::uint64_t group) const STRETTO_REQUIRES(engine_held);
   // What the program does between operations, for others who ask. Any thread.
   void note(std::string_view activity);
 
@@ -91,8 +92,8 @@ class Engine final : private transport::TransportListener {
     return resumed_at_ > since ? stood_still_ : Duration::zero();
   }
 
-  void add(Client& group) STRETTO_REQUIRES(engine_held);
-  void remove(Client& group) STRETTO_REQUIRES(engine_held) { std::erase(groups_, &group); }
+  void add(Group& group) STRETTO_REQUIRES(engine_held);
+  void remove(Group& group) STRETTO_REQUIRES(engine_held) { std::erase(groups_, &group); }
   // An operation has been submitted: whoever sleeps must know of it, and is woken as soon as the
   // lock is let go of, for which it would only have to wait.
   void submitted() STRETTO_REQUIRES(engine_held);
@@ -101,8 +102,9 @@ class Engine final : private transport::TransportListener {
     --in_flight_;
     if (sleepers_.load(std::memory_order_relaxed) > 0) wake_sleepers_ = true;
   }
-  // Calls `continuation` as soon as a thread that makes progress has let go of the lock.
-  void call_later(Continuation continuation, Status status) STRETTO_REQUIRES(engine_held);
+  // Calls `continuation` as soon as a thread that makes progress has let go of the lock. Who throws
+  // for lack of memory has taken nothing.
+  void call_later(Continuation&& continuation, Status&& status) STRETTO_REQUIRES(engine_held);
   // Does so now, letting go of the lock meanwhile: calls one after the other, as they have come.
   // Whichever other thread does the same meanwhile takes its part of them.
   void run_continuations(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
@@ -177,7 +179,7 @@ class Engine final : private transport::TransportListener {
   OwnerProcess owner_process_;
   std::mutex mutex_;
   std::condition_variable work_arrived_;  // For the background thread.
-  std::vector<Client*> groups_ STRETTO_GUARDED_BY(engine_held);
+  std::vector<Group*> groups_ STRETTO_GUARDED_BY(engine_held);
   // Groups that others have abandoned before this rank has begun to make them; the oldest first.
   struct EarlyAbort {
     std::uint64_t group = 0;

@@ -8,11 +8,13 @@
 #include <new>
 #include <utility>
 
+#include "stretto/group/group.h"
+
 namespace stretto::group {
 
 std::string Engine::describe_state(Rank from, std::uint64_t group, std::uint32_t sequence,
                                    const OperationDescriptor& operation) {
-  Client* const found = find(group);
+  Group* const found = find(group);
   if (found == nullptr) return describe_absence(groups_, activity_);
   found->asked_about(from, sequence, operation);
   return found->describe_state(sequence, activity_);
@@ -20,7 +22,7 @@ std::string Engine::describe_state(Rank from, std::uint64_t group, std::uint32_t
 
 void Engine::state_reported(Rank peer, std::uint64_t group, std::uint32_t sequence,
                             const std::string& text) {
-  if (Client* const found = find(group)) found->state_reported(peer, sequence, text);
+  if (Group* const found = find(group)) found->state_reported(peer, sequence, text);
 }
 
 // By the background thread, if it comes to it: one that waits nearly always finds itself in an
@@ -39,7 +41,7 @@ LiveState Engine::live_state() const {
   LiveState state{.waited = wait_time_.total()};
   // Of groups with operations in flight, if there are any, the one whose oldest has begun last.
   GroupLiveState told;
-  for (const Client* group : groups_) {
+  for (const Group* group : groups_) {
     GroupLiveState next = group->live_state(activity_);
     state.collectives += next.collectives;
     if (std::pair(next.is_busy, next.since) > std::pair(told.is_busy, told.since)) {

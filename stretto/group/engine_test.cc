@@ -467,8 +467,7 @@ TEST(Engine, WhyAnotherHasGivenAGroupUpIsWhyItsSetUpFailsToo) {
   const std::vector<Rank> members = {0, 1};
   const EngineLock held(*engine);
   Group made(engine, {.group = 7, .rank = 0, .members = members}, {});
-  static_cast<Client&>(made).aborted({StatusCode::timeout, "rank 2 is late", Rank(2)},
-                                     transport::GroupStage::in_use);
+  made.aborted({StatusCode::timeout, "rank 2 is late", Rank(2)}, transport::GroupStage::in_use);
   made.fail({StatusCode::peer_lost, "lost rank 1", Rank(1)}, true);
   EXPECT_EQ(made.failure().message(), "rank 2 is late");
 }

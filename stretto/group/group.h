@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "stretto/group/mailbox.h"
 #include "stretto/group/operation_queue.h"
 #include "stretto/group/plan_cache.h"
+#include "stretto/group/state_report.h"
 
 namespace stretto::group {
 
@@ -24,7 +26,7 @@ namespace stretto::group {
 // the lane of those that need no lock (fast_lane.h), its messages (mailbox.h), and how it fails,
 // together with the others (inquiry.h, agreement.h). Everything here happens under the engine's
 // lock, but for what is said otherwise.
-class Group final : public Client {
+class Group {
  public:
   struct Options {
     // Bytes of a chunk that travel at a time; 0: chosen. The same on all ranks.
@@ -58,11 +60,12 @@ class Group final : public Client {
   // Tells what the links cost, once it has been measured. On all ranks before the same operation.
   void use_links(const LinkModel& links) STRETTO_REQUIRES(engine_held);
 
-  std::uint64_t id() const override { return membership_.group; }
+  std::uint64_t id() const { return membership_.group; }
   const execution::Membership& membership() const { return membership_; }
   int size() const { return static_cast<int>(membership_.members.size()); }
   const Status& failure() const STRETTO_REQUIRES(engine_held) { return failure_; }
-  bool descends_from(std::uint64_t group) const override;
+  // Whether it was made of that group, or of one that was.
+  bool descends_from(std::uint64_t group) const;
 
   struct Submission {
     OperationDescriptor operation;  // algorithm is filled in here.
@@ -111,39 +114,56 @@ class Group final : public Client {
   // Asks those who are late where they are, for the text of agreed().
   void ask_late_in_agreement() STRETTO_REQUIRES(engine_held);
 
-  bool advance(execution::Turn turn) STRETTO_REQUIRES(engine_held) override;
-  bool must_be_asked() const STRETTO_REQUIRES(engine_held) override;
-  void check_deadlines(TimePoint now) STRETTO_REQUIRES(engine_held) override;
-  void unwind(const PendingOperation* operation) STRETTO_REQUIRES(engine_held) override;
-  void abort(const Status& reason) STRETTO_REQUIRES(engine_held) override;
+  // Does what can be done now, within the turn. Returns whether anything was. The group fails if
+  // there is no memory for it.
+  bool advance(execution::Turn turn) STRETTO_REQUIRES(engine_held);
+  // Whether something that runs goes on only when it is asked: nothing wakes who sleeps for it.
+  bool must_be_asked() const STRETTO_REQUIRES(engine_held);
+  void check_deadlines(TimePoint now) STRETTO_REQUIRES(engine_held);
+  // An exception that unwinds this rank's stack destroys the Work of `operation`, or (null) the
+  // communicator. If something that others need of this rank is cut off by it, the group fails and
+  // tells them; else they are told when it is destroyed.
+  void unwind(const PendingOperation* operation) STRETTO_REQUIRES(engine_held);
+  // Ends it, and all groups that were made of it, here and on the other ranks.
+  void abort(const Status& reason) STRETTO_REQUIRES(engine_held);
+  // The first failure wins: ends everything in flight with it, and every later submission. Tells
+  // the others if `announce`.
+  void fail(const Status& reason, bool announce) STRETTO_REQUIRES(engine_held);
   // Until begin_numbering() this group fails with `parent`, of which it is made, and at once if
   // that has failed meanwhile: a rank whose parent fails before it begins the set-up never answers
   // those that wait in it.
   void fail_with_until_set_up(const Group& parent) STRETTO_REQUIRES(engine_held);
-  void note_failed_group(std::uint64_t group, const Status& reason)
-      STRETTO_REQUIRES(engine_held) override;
-  bool let_wait(void* stream, const PendingOperation& operation)
-      STRETTO_REQUIRES(engine_held) override {
+  // A group of this rank's has failed.
+  void note_failed_group(std::uint64_t group, const Status& reason) STRETTO_REQUIRES(engine_held);
+  // If all ranks have begun that operation on their devices, has a stream of this rank's (null: the
+  // default one) wait for its end, which this thread does not. Returns whether it does.
+  bool let_wait(void* stream, const PendingOperation& operation) STRETTO_REQUIRES(engine_held) {
     return operations_.let_wait(stream, operation);
   }
-  void member_lost(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) override;
-  void member_left(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held) override;
-  void unexpected_message(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
-      STRETTO_REQUIRES(engine_held) override;
-  void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
-      STRETTO_REQUIRES(engine_held) override;
-  void aborted(const Status& told, transport::GroupStage stage)
-      STRETTO_REQUIRES(engine_held) override;
-  Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload)
-      STRETTO_REQUIRES(engine_held) override;
-  void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text)
-      STRETTO_REQUIRES(engine_held) override;
-  std::string describe_state(std::uint32_t sequence, std::string_view activity) const
-      STRETTO_REQUIRES(engine_held) override;
-  std::optional<StateReport> blocked_state() const STRETTO_REQUIRES(engine_held) override;
-  GroupLiveState live_state(std::string_view activity) const STRETTO_REQUIRES(engine_held) override;
 
-  void fail(const Status& reason, bool announce) STRETTO_REQUIRES(engine_held) override;
+  // What the transport has heard.
+  void member_lost(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held);
+  void member_left(Rank job_rank, const Status& status) STRETTO_REQUIRES(engine_held);
+  void unexpected_message(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
+      STRETTO_REQUIRES(engine_held);
+  // `from` waits in what it believes to be operation `sequence`. The group fails if this rank
+  // believes otherwise, now or as soon as it knows.
+  void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
+      STRETTO_REQUIRES(engine_held);
+  // Another has abandoned the group, in that stage; `told` says who and why.
+  void aborted(const Status& told, transport::GroupStage stage) STRETTO_REQUIRES(engine_held);
+  Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload)
+      STRETTO_REQUIRES(engine_held);
+  void state_reported(Rank job_rank, std::uint32_t sequence, const std::string& text)
+      STRETTO_REQUIRES(engine_held);
+
+  // An encoded StateReport: where this rank is, seen from operation `sequence` of another.
+  std::string describe_state(std::uint32_t sequence, std::string_view activity) const
+      STRETTO_REQUIRES(engine_held);
+  // Where this rank waits in this group, for one who asked about another; nothing: nowhere.
+  std::optional<StateReport> blocked_state() const STRETTO_REQUIRES(engine_held);
+  // How this rank gets on in the group.
+  GroupLiveState live_state(std::string_view activity) const STRETTO_REQUIRES(engine_held);
 
  private:
   // What another rank, which waits, believes an operation to be that this rank has not begun.
@@ -221,5 +241,9 @@ class Group final : public Client {
   Status told_in_set_up_ STRETTO_GUARDED_BY(engine_held);
   std::optional<std::uint64_t> parent_in_set_up_ STRETTO_GUARDED_BY(engine_held);
 };
+
+// describe_state() of a rank that does not have the group that it is asked about.
+std::string describe_absence(std::span<Group* const> groups, std::string_view activity)
+    STRETTO_REQUIRES(engine_held);
 
 }  // namespace stretto::group

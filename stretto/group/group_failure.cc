@@ -62,7 +62,7 @@ void Group::fail_telling(const Status& reason, const Status* told, bool by_other
   engine_->transport().abandon(membership_.group, membership_.members, failure_);
   operations_.fail(failure_, by_others);
   mailbox_.fail(failure_);
-  for (Client* other : engine_->groups()) other->note_failed_group(id(), failure_);
+  for (Group* other : engine_->groups()) other->note_failed_group(id(), failure_);
   // Graphs of the program may wait on the device for who is lost, though nothing is in flight here.
   if (!is_leaving_) cache_.abandon_device_library();
 }
@@ -186,8 +186,8 @@ void Group::check_departed() {
 
 void Group::disagree(const Belief& belief, const OperationDescriptor& ours) {
   const Rank self = membership_.job_rank(membership_.rank);
-  const Status status =
-      transport::mismatch_status(belief.from, belief.operation, self, ours, belief.sequence);
+  const Status status = transport::mismatch_status({belief.from, belief.operation, belief.sequence},
+                                                   {self, ours, belief.sequence});
   fail(in_context(nullptr, status), true);
 }
 

@@ -173,16 +173,16 @@ std::string Group::describe_state(std::uint32_t sequence, std::string_view activ
   StateReport report = state_in({}, activity);
   report.has_entered = entered;
   // Perhaps it waits somewhere else.
-  for (const Client* other : engine_->groups()) {
+  for (const Group* other : engine_->groups()) {
     if (entered || oldest() != nullptr) break;
     if (const auto elsewhere = other->blocked_state()) return encode(*elsewhere);
   }
   return encode(report);
 }
 
-std::string describe_absence(std::span<Client* const> groups, std::string_view activity) {
+std::string describe_absence(std::span<Group* const> groups, std::string_view activity) {
   StateReport report{.text = "does not have this group; " + in_own_code(activity)};
-  for (const Client* group : groups) {
+  for (const Group* group : groups) {
     const auto elsewhere = group->blocked_state();
     if (!elsewhere) continue;
     report = *elsewhere;

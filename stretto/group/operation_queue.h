@@ -78,7 +78,7 @@ class OperationQueue {
   const Item* find_failed() const STRETTO_REQUIRES(engine_held);
   // Takes note of the messages that have ended, and no more.
   void take_completions() STRETTO_REQUIRES(engine_held);
-  // See Client.
+  // See Group.
   bool let_wait(void* stream, const PendingOperation& operation) STRETTO_REQUIRES(engine_held);
   // Ends all with `reason`, but for those whose buffers others still use. If the failure is the
   // news `of_others`, what can end without them ends well.

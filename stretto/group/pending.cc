@@ -9,6 +9,7 @@
 
 #include "stretto/base/call_back.h"
 #include "stretto/base/stream_guard.h"
+#include "stretto/group/group.h"
 
 namespace stretto::group {
 namespace {
@@ -67,15 +68,18 @@ void PendingOperation::finish(Status status) {
   if (done()) return;
   status_ = std::move(status);
   duration_ = Clock::now() - deadline_.set_at();
-  if (continuations_.size() == 1) {
-    engine_->call_later(std::move(continuations_.front()), status_);
-  } else if (!continuations_.empty()) {
+  if (continuations_.size() > 1) {
     // In their order, by one thread, though several may make progress.
-    engine_->call_later(
-        [all = std::move(continuations_)](const Status& how) {
-          for (const Continuation& each : all) call_back(each, how);
-        },
-        status_);
+    const auto all = std::make_shared<std::vector<Continuation>>();
+    Continuation call_all = [all](const Status& how) {
+      for (const Continuation& each : *all) call_back(each, how);
+    };
+    all->reserve(1);  // What throws has lost none of them: the rest needs no memory.
+    all->swap(continuations_);
+    continuations_.push_back(std::move(call_all));
+  }
+  if (!continuations_.empty()) {
+    engine_->call_later(std::move(continuations_.front()), Status(status_));
   }
   continuations_.clear();
   engine_->ended();
@@ -98,7 +102,7 @@ Status PendingOperation::wait_on_device() {
   if (!done()) STRETTO_RETURN_IF_ERROR(engine_->check_not_forked());
   const auto is_begun = [this, stream = StreamGuard::current()]() STRETTO_REQUIRES(engine_held) {
     if (done()) return true;
-    Client* const group = engine_->find(group_);
+    Group* const group = engine_->find(group_);
     return group != nullptr && group->let_wait(stream, *this);
   };
   if (!done()) (void)engine_->drive(is_begun, Deadline());
@@ -110,14 +114,14 @@ void PendingOperation::then(Continuation continuation) {
     const EngineLock held(*engine_);
     if (!done()) return continuations_.push_back(std::move(continuation));
   }
-  continuation(status_);
+  call_back(continuation, status_);
 }
 
 void PendingOperation::abandon() {
   if (poll() || !engine_->is_owner_process()) return;
   {
     EngineLock held(*engine_);
-    if (Client* const group = engine_->find(group_)) group->unwind(this);
+    if (Group* const group = engine_->find(group_)) group->unwind(this);
     engine_->run_continuations(held);
   }
   // Its buffers may go now: another rank may just be copying from or to them.

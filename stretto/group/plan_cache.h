@@ -13,7 +13,7 @@
 
 #include "stretto/execution/mapped_execution.h"
 #include "stretto/execution/team_lanes.h"
-#include "stretto/group/client.h"
+#include "stretto/group/engine_held.h"
 #include "stretto/group/planner.h"
 
 namespace stretto::group {

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <mutex>
 #include <numeric>
 
 #include "stretto/base/log.h"
@@ -54,8 +55,12 @@ StatusBoard StatusBoard::open(const Environment& environment, int rank, int size
   return board;
 }
 
+// Each engine of a process has a board, and all of them share the slot, which takes one writer.
 void StatusBoard::write(std::string_view text) {
-  if (mapping_ != nullptr) slot_of(mapping_, slot_).write(text);
+  if (mapping_ == nullptr) return;
+  static std::mutex is_writing;
+  const std::unique_lock held(is_writing, std::try_to_lock);
+  if (held) slot_of(mapping_, slot_).write(text);
 }
 
 std::optional<std::string> StatusBoard::find_obituary(int rank) const {

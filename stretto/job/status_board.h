@@ -39,7 +39,7 @@ class StatusBoard {
 
   bool connected() const { return mapping_ != nullptr; }
   // Replaces the note; what is beyond kStatusTextBytes is cut off. Never blocks and makes no system
-  // call but the clock's. One thread at a time.
+  // call but the clock's. Any thread; what comes while another one writes is left out.
   void write(std::string_view text);
   // How the process of a rank of the job has ended, as the launcher tells it; empty: not told yet.
   // Nothing if no launcher will tell. Never blocks. Any thread. Survives any content of the memory:

@@ -216,7 +216,7 @@ Status Endpoint::find_conflict(std::uint64_t group, std::uint32_t sequence,
     const auto other =
         peers_[r]->plane().find_conflict(static_cast<int>(r), group, sequence, operation);
     if (!other) continue;
-    return mismatch_status(other->from, other->operation, rank_, operation, sequence,
+    return mismatch_status({other->from, other->operation, sequence}, {rank_, operation, sequence},
                            other->key.segment);
   }
   return {};

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "stretto/transport/frame_messages.h"
 #include "stretto/transport/frame_stream.h"
 
@@ -87,8 +89,7 @@ class StreamPlane::Way final : private FrameReader::Sink {
 
   Result<ByteSpan> begin(const Frame& frame) override {
     if (!FrameMessages::carries(frame.kind)) {
-      return status_of(StatusCode::protocol, "rank {} sent a frame of kind {} among its messages",
-                       peer_.value(), static_cast<int>(frame.kind));
+      return status_of(StatusCode::protocol, "a frame of kind {}", static_cast<int>(frame.kind));
     }
     is_unwanted_ = frame.kind != FrameKind::credit && cancelled_.contains(frame.key.group);
     return messages_.begin(frame, is_unwanted_);
@@ -102,10 +103,16 @@ class StreamPlane::Way final : private FrameReader::Sink {
   }
 
   void fail(const Status& reason) {
-    failure_ = reason;
+    // Of bytes that make no sense, the text names no rank.
+    failure_ =
+        reason.rank()
+            ? reason
+            : Status(reason.code(),
+                     fmt::format("the messages of rank {}: {}", peer_.value(), reason.message()),
+                     peer_);
     reader_.drop_payload();
-    output_.clear(reason);
-    messages_.lose(peer_, reason);
+    output_.clear(failure_);
+    messages_.lose(peer_, failure_);
   }
 
   Rank peer_;

@@ -18,15 +18,20 @@ std::string numbered(std::uint32_t sequence, std::uint32_t tag) {
 
 }  // namespace
 
-Status mismatch_status(Rank other, const OperationDescriptor& theirs, Rank self,
-                       const OperationDescriptor& ours, std::uint32_t sequence, std::uint32_t tag) {
-  const std::string_view difference = first_difference(theirs, ours);
+Status mismatch_status(const RankCall& other, const RankCall& self, std::uint32_t tag) {
+  // One may have done something else before, which had no need of the other.
+  const bool is_numbered_alike = other.sequence == self.sequence;
+  std::string_view difference = first_difference(other.operation, self.operation);
+  if (difference.empty()) {
+    difference = is_numbered_alike ? "size of a message" : "how many operations came before";
+  }
   return {StatusCode::mismatch,
-          fmt::format("rank {} called {}{}, rank {} called {}. First difference: {}", other.value(),
-                      describe_against(theirs, ours), numbered(sequence, tag), self.value(),
-                      describe_against(ours, theirs),
-                      difference.empty() ? "size of a message" : difference),
-          other};
+          fmt::format("rank {} called {}{}, rank {} called {}{}. First difference: {}",
+                      other.rank.value(), describe_against(other.operation, self.operation),
+                      numbered(other.sequence, tag), self.rank.value(),
+                      describe_against(self.operation, other.operation),
+                      is_numbered_alike ? "" : numbered(self.sequence, tag), difference),
+          other.rank};
 }
 
 Status disagreement(const MessageEnd& sender, const MessageEnd& receiver, Rank blamed,
@@ -34,8 +39,8 @@ Status disagreement(const MessageEnd& sender, const MessageEnd& receiver, Rank b
   if (sender.operation != receiver.operation) {
     const MessageEnd& other = sender.rank == blamed ? sender : receiver;
     const MessageEnd& self = sender.rank == blamed ? receiver : sender;
-    return mismatch_status(other.rank, other.operation, self.rank, self.operation, key.sequence,
-                           key.segment);
+    return mismatch_status({other.rank, other.operation, key.sequence},
+                           {self.rank, self.operation, key.sequence}, key.segment);
   }
   return {StatusCode::mismatch,
           fmt::format("rank {} sent {} bytes, rank {} expects {}, both in {}{}. First difference: "

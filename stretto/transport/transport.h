@@ -132,11 +132,15 @@ class TransportListener {
   ~TransportListener() = default;
 };
 
+// What a rank of the job has called, and as which operation of the group.
+struct RankCall {
+  Rank rank = 0;
+  const OperationDescriptor& operation;
+  std::uint32_t sequence = 0;
+};
 // The failure of two ranks that disagree about an operation: both calls and the first difference.
 // `tag` is that of a point-to-point message.
-Status mismatch_status(Rank other, const OperationDescriptor& theirs, Rank self,
-                       const OperationDescriptor& ours, std::uint32_t sequence,
-                       std::uint32_t tag = 0);
+Status mismatch_status(const RankCall& other, const RankCall& self, std::uint32_t tag = 0);
 
 // The same for two ranks of which one sends and the other receives a message; if they agree about
 // the operation, it is the sizes that differ.

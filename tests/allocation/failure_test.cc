@@ -8,6 +8,7 @@
 #include <pthread.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <new>
 #include <optional>
@@ -16,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/error.h"
+#include "stretto/base/scope_exit.h"
 #include "stretto/bootstrap/resolve.h"
 #include "stretto/job/threads.h"
 #include "tests/allocation/counter.h"
@@ -32,6 +34,7 @@ TEST(AllocationFails, ALookUpThatCannotTellWhatItHasFoundIsOver) {
   const AllocationFailure failure("stretto-resolve");
   const auto found = bootstrap::resolve("no-such-host.invalid", 1, WaitLimit(Deadline()));
   EXPECT_EQ(found.status().code(), StatusCode::system);
+  EXPECT_TRUE(failure.has_happened());
 }
 
 using ThreadName = std::array<char, 16>;
@@ -124,6 +127,8 @@ class FirstCall : public ::testing::TestWithParam<FirstCalls> {
   // How a kind of operation ends on two ranks that have not called it before, where allocations
   // fail from that number on. Nothing: there are not so many.
   static std::optional<std::array<Status, 2>> call(long number) {
+    std::atomic<int> told = 0;
+    const ScopeExit all_told([&] { EXPECT_EQ(told, 3) << number; });  // When the ranks have gone.
     const auto ranks = make_thread_ranks({.size = 2,
                                           .progress_thread = ProgressThread::never,
                                           .timeout = std::chrono::seconds(5),
@@ -136,6 +141,10 @@ class FirstCall : public ::testing::TestWithParam<FirstCalls> {
       const AllocationFailure failure(own.data(), number, GetParam().failures);
       for (std::size_t rank = 0; rank < works.size(); ++rank) {
         works[rank] = until_there_is_memory([&] { return start(*ranks[rank], data[rank]); });
+      }
+      for (const std::size_t rank : {0, 0, 1}) {
+        const auto tell = [&](const Status& /*status*/) { ++told; };
+        until_there_is_memory([&] { works[rank].add_callback(tell); });
       }
       while (!until_there_is_memory([&] { return have_ended(works); })) {
       }

@@ -13,6 +13,7 @@
 
 #include "tests/contract/rank_communicators.h"
 #include "tests/support/failures.h"
+#include "tests/support/soon.h"
 
 namespace stretto::testing {
 namespace {
@@ -139,6 +140,31 @@ INSTANTIATE_TEST_SUITE_P(
       return disagreements()[std::get<0>(tested.param)].name +
              (std::get<1>(tested.param) ? "_mapped" : "_messages");
     });
+
+// The message that rank 1 sends to another host needs nobody of its own.
+TEST(DisagreementOnAHost, SaysWhoHasCalledMoreBefore) {
+  std::atomic<int> told{0};
+  on_all(make_thread_ranks({.size = 4, .timeout = std::chrono::seconds(20), .hosts = {0, 0, 1, 1}}),
+         [&](Communicator& comm) {
+           std::vector<float> data(16);
+           const auto values = std::span(data).first(4);
+           if (comm.rank() >= Rank(2)) {
+             EXPECT_TRUE(comes_true([&] { return told == 2; }));
+             (void)error_of<Error>([&] { comm.all_reduce(values).wait(); });
+             return;
+           }
+           if (comm.rank() == 1) {
+             comm.gather(std::span<const float>(values), std::span<float>(), {.root = 2}).wait();
+           }
+           const std::string text = error_of<Mismatch>([&] { comm.all_reduce(values).wait(); });
+           ++told;
+           const bool is_first = comm.rank() == 0;
+           expect_contains(text, is_first
+                                     ? "rank 1 called all_reduce(sum f32 [4]) as operation #2"
+                                     : "rank 0 called all_reduce(sum f32 [4]) as operation #1");
+           expect_contains(text, "First difference: how many operations came before");
+         });
+}
 
 class Lateness : public ::testing::TestWithParam<bool> {
  protected:

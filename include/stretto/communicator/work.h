@@ -87,6 +87,7 @@ class [[nodiscard]] Work {
   // should not wait, because that thread has others to serve. What it throws is logged. May be
   // called several times, before wait(). No StreamGuard holds in it. On stretto's own threads
   // signals are blocked, and so they are, at first, in a program that a callback starts there.
+  // Throws std::bad_alloc where there is no memory to keep it, and then never calls it.
   void add_callback(Continuation callback);
 
   // One Work for this operation and what comes after it: calls `next` when the operation has ended

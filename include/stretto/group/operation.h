@@ -40,7 +40,7 @@ class Operation {
   virtual void end() { (void)wait(Deadline()); }
   // See Work::is_captured().
   virtual bool is_captured() const { return false; }
-  // See Work::add_callback().
+  // See Work::add_callback(). Where it has ended already, what the continuation throws is logged.
   virtual void then(Continuation continuation) = 0;
   // Abandons the operation, and its communicator with it, on all ranks, if it has not ended by now.
   // Afterwards it has ended, and its buffers belong to the caller again. Waits for nobody.

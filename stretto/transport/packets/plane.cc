@@ -6,6 +6,8 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -37,14 +39,21 @@ Result<std::unique_ptr<Made>> make_by(Made* (*make)(const Options&, char*, std::
 
 Result<Plugin> load_plugin(std::string_view name, const std::string& path) {
   const std::string file = fmt::format("libstretto_{}.so", name);
-  void* library = open_library(path.empty() ? own_folder() + file : path);
   // Who has named a file means that one.
-  if (library == nullptr && path.empty()) library = open_library(file);
+  const std::vector<std::string> candidates =
+      path.empty() ? std::vector{own_folder() + file, file} : std::vector{path};
+  void* library = nullptr;
+  std::string said;
+  for (const std::string& candidate : candidates) {
+    library = open_library(candidate);
+    if (library != nullptr) break;
+    said += (said.empty() ? "" : "; ") + std::string(::dlerror());
+  }
   if (library == nullptr) {
     return status_of(StatusCode::invalid_argument,
                      "the plug-in for {} cannot be loaded ({}): {} is built where CMake finds that "
                      "library, and STRETTO_PLUGIN says where it is",
-                     name, ::dlerror(), file);
+                     name, said, file);
   }
   const Plugin plugin{reinterpret_cast<MakeEngine>(::dlsym(library, kMakeEngine)),
                       reinterpret_cast<MakeLibrary>(::dlsym(library, kMakeLibrary))};
