@@ -74,7 +74,7 @@ Result<Header> read_header(std::span<const std::byte> bytes, const Expected& exp
   if (header.count != expected.count || header.step != step) {
     return status_of(StatusCode::mismatch,
                      "a message of {} elements in step {}, where this rank has {} in step {}",
-                     header.count, header.step, expected.count, step);
+                     header.count, header.step + 1, expected.count, step + 1);
   }
   return header;
 }

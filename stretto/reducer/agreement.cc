@@ -69,11 +69,12 @@ ResumePoint take_over_together(Communicator& communicator, const std::string& na
   }
   if (refusal != nullptr) std::rethrow_exception(refusal);
   if (refuses < 0) return agreed;
-  throw InvalidArgument(
-      Status(StatusCode::invalid_argument,
-             fmt::format("rank {}: rank {} cannot use the state that it has loaded, and says why",
-                         communicator.rank().value(), refuses),
-             Rank(refuses)));
+  throw InvalidArgument(Status(
+      StatusCode::invalid_argument,
+      fmt::format(
+          "rank {}: rank {} cannot use the hook, or the state that it has loaded, and says why",
+          communicator.rank().value(), refuses),
+      Rank(refuses)));
 }
 
 void refuse_converted(const std::string& hook, DType dtype) {

@@ -99,18 +99,6 @@ TEST(CommunicationHook, F16ShowsOverflowAsInfinityAndNothingElse) {
   });
 }
 
-TEST(CommunicationHook, OneThatThrowsFailsTheStep) {
-  class Throwing : public PlainReduction {
-    Work start(Communicator&, const FullBucket&) override {
-      throw InvalidArgument(Status(StatusCode::invalid_argument, "not this bucket"));
-    }
-  };
-  run_ranks(1, [](Communicator& communicator) {
-    Reducer reducer(communicator, three_gradients(), {.hook = std::make_shared<Throwing>()});
-    EXPECT_THROW(run_step(reducer, 0, 1), InvalidArgument);
-  });
-}
-
 // Rank 1 catches what is thrown, keeps everything and does nothing more.
 TEST(CommunicationHook, OneThatRefusesABucketOnOneRankEndsTheStepOnAll) {
   struct Refusing : PlainReduction {

@@ -317,7 +317,7 @@ TEST(CompressedAllReduce, AStateThatOneRankCannotUseIsRefusedOnAll) {
     for (int attempt = 0; attempt < 2; ++attempt) {
       const std::string text =
           message_of<InvalidArgument>([&] { (void)calls(communicator, state, 2, 3); });
-      expect_contains(text, is_first ? "rank 1 cannot use the state" : "saved by rank 0");
+      expect_contains(text, is_first ? "rank 1 cannot use the hook" : "saved by rank 0");
     }
     state.forget("x");
     state.forget("y");

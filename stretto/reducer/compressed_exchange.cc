@@ -149,6 +149,7 @@ void CompressedReduction::keep_remembered(const FullBucket& full) {
     before.has_all = !full.is_silent(i) || way == Way::divided || way == Way::combined;
     before.has_residual = gradient.has_residual;
     before.right.assign(gradient.factors.right.begin(), gradient.factors.right.end());
+    before.hints.assign(gradient.hints.begin(), gradient.hints.end());
     if (!before.has_all) continue;
     before.residual.assign(gradient.residual.begin(), gradient.residual.end());
     before.momentum.assign(gradient.momentum.begin(), gradient.momentum.end());
@@ -162,6 +163,7 @@ void CompressedReduction::forget(std::span<const std::size_t> gradients) {
     Gradient::Remembered& before = gradient.before;
     gradient.has_residual = before.has_residual;
     gradient.factors.right.swap(before.right);
+    gradient.hints.swap(before.hints);
     if (!before.has_all) continue;
     gradient.residual.swap(before.residual);
     gradient.momentum.swap(before.momentum);

@@ -105,6 +105,7 @@ struct CompressedReduction::Gradient {
     std::vector<float> residual;
     std::vector<float> momentum;
     std::vector<float> right;
+    std::vector<std::uint32_t> hints;
     bool has_residual = false;
     bool has_all = false;  // Else residual and momentum do not change in the step.
   };

@@ -80,8 +80,8 @@ void warn_of_mistakes(const CompressionOptions& options,
   }
   const auto is_f32 = [](const auto& each) { return each.dtype == DType::f32; };
   if (gradients.empty() || std::ranges::any_of(gradients, is_f32)) return;
-  log(LogLevel::warning, "{} compresses nothing: codecs are for gradients of f32, and all are {}",
-      options.codec->name(), name(gradients.front().dtype));
+  log(LogLevel::warning, "{} compresses nothing: codecs are for gradients of f32, and none is",
+      options.codec->name());
 }
 
 }  // namespace

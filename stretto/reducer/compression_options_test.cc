@@ -134,7 +134,7 @@ TEST(CompressionOptions, WhatHasNoEffectIsSaid) {
   expect_contains(warning_of({.rules = {{"*.head.*", int8()}}}, model),
                   "the rule that compresses '*.head.*' by int8 fits no gradient's name");
   expect_contains(warning_of({.codec = int8()}, {{"w", DType::bf16, 2000}}),
-                  "int8 compresses nothing: codecs are for gradients of f32, and all are bf16");
+                  "int8 compresses nothing: codecs are for gradients of f32, and none is");
 }
 
 // Both would be added to one residual.

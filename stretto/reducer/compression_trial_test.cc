@@ -331,16 +331,6 @@ TEST(CompressionTrial, SwitchesAllRanksInTheSameStep) {
                                                            : "disabled for buckets 0-2");
 }
 
-// One rank alone does nothing in a step without compression.
-TEST(CompressionTrial, TriesTwoStepsWhereEncodingAloneTakesLonger) {
-  run_ranks(1, [](Communicator& communicator) {
-    TrialTraining training(communicator, {.compression = Compression::automatic});
-    std::ptrdiff_t compressed = 0;
-    for (int step = 0; step < 20; ++step) compressed += training.step() ? 1 : 0;
-    EXPECT_EQ(compressed, 2);
-  });
-}
-
 // What the messages of a warm-up cost says nothing about those after it.
 TEST(CompressionTrial, BeginsAfterTheWarmUp) {
   run_ranks(1, [](Communicator& communicator) {

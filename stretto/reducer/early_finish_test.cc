@@ -122,6 +122,22 @@ TEST(EarlyFinish, TheFirstFailureOfAStepIsTold) {
   });
 }
 
+TEST(EarlyFinish, WhatOnReducedThrowsOnOneRankEndsTheTrainingOfAll) {
+  run_ranks(2, [](Communicator& communicator, int rank) {
+    const auto look = [rank](const FullBucket&) {
+      if (rank == 1) throw InvalidArgument(Status(StatusCode::invalid_argument, "not this one"));
+    };
+    Reducer reducer(communicator, {{"a", DType::f32, 8}}, {.on_reduced = look});
+    const auto steps = [&] {
+      for (int step = 0; step < 3; ++step) {
+        reducer.mark_ready(0);
+        reducer.finalize();
+      }
+    };
+    expect_contains(testing::error_of(steps), "not this one");
+  });
+}
+
 // Nothing more can be allocated from some time on.
 class FullMemory final : public HostMemory {
  public:

@@ -42,18 +42,15 @@ class Training {
                 {.bucket_bytes = {32}, .find_unused = true, .hook = hook}) {}
 
   // A step in which this rank has gradients `used`, full of `value`; others have kept 0.1 and 0.
-  Indices step(const Indices& used, float value = 1, bool uneven = false) {
+  Indices step(const Indices& used, float value = 1) {
     hook->started.clear();
     for (const std::size_t i : {2, 1, 0}) fill(i, i == 1 && !reducer.is_frozen(1) ? 0 : 0.1f);
     for (const std::size_t i : used) {
       fill(i, value);
       reducer.mark_ready(i);
     }
-    reducer.finalize(uneven);
+    reducer.finalize();
     return hook->started;
-  }
-  void freeze(bool frozen) {
-    for (std::size_t i = 0; i < reducer.gradient_count(); ++i) reducer.set_frozen(i, frozen);
   }
   void fill(std::size_t index, float value) {
     for (float& element : testing::floats(reducer, index)) element = value;
@@ -167,46 +164,6 @@ TEST(LeftOutBuckets, AllMayBe) {
   });
 }
 
-// Once all ranks have frozen everything they know that the others do, too.
-TEST(LeftOutBuckets, WhereAllIsFrozenNothingIsSentFromTheSecondTimeOn) {
-  run_ranks(2, [](Communicator& communicator) {
-    Training training(communicator);
-    for (int round = 0; round < 3; ++round) {
-      training.freeze(true);
-      EXPECT_EQ(training.step({}), round == 0 ? kAll : Indices());
-      training.freeze(false);
-      EXPECT_EQ(training.step({2, 1, 0}), kAll);
-      training.expect(1, 1);
-    }
-    if (communicator.rank() == Rank(0)) training.freeze(true);
-    const auto step = [&] {
-      training.step(communicator.rank() == Rank(0) ? Indices{} : Indices{2, 1, 0});
-    };
-    expect_contains(testing::message_of<Mismatch>(step), "Or all parameters are frozen on one");
-  });
-}
-
-// Rank 1 has no data left and does not freeze what rank 0 freezes.
-TEST(LeftOutBuckets, ARankWithoutDataNeedNotHaveFrozenAllNorKnowIt) {
-  run_ranks(2, [](Communicator& communicator) {
-    Training training(communicator);
-    const auto step_of_rank_0 = [&] {
-      if (communicator.rank() == Rank(1)) return training.reducer.finalize_without_data();
-      training.freeze(true);
-      EXPECT_EQ(training.step({}, 1, /*uneven=*/true), kAll);
-      training.expect(2, 0.1f);
-    };
-    step_of_rank_0();
-    training.freeze(true);
-    EXPECT_EQ(training.step({}), kAll) << "the first step in which all ranks have frozen all";
-    training.freeze(false);
-    EXPECT_EQ(training.step({2, 1, 0}), kAll);
-    step_of_rank_0();  // Now all know of a step in which all was frozen everywhere.
-    training.freeze(true);
-    EXPECT_EQ(training.step({}), Indices());
-  });
-}
-
 TEST(LeftOutBuckets, ARankWithoutDataNeedNotKnowWhatOthersHaveUnfrozen) {
   run_ranks(2, [](Communicator& communicator) {
     Training training(communicator);
@@ -214,7 +171,7 @@ TEST(LeftOutBuckets, ARankWithoutDataNeedNotKnowWhatOthersHaveUnfrozen) {
     training.step({1, 0});
     if (communicator.rank() == Rank(0)) {
       training.reducer.set_frozen(2, false);
-      training.step(kAll, 4, /*uneven=*/true);
+      training.step(kAll, 4);
     } else {
       training.reducer.finalize_without_data();
     }
@@ -230,7 +187,7 @@ TEST(LeftOutBuckets, WhatIsFrozenAlikeIsNotNamedWhereARankHasNoData) {
     if (rank == 1) training.reducer.set_frozen(2, true);
     const auto step = [&] {
       if (rank == 0) return training.reducer.finalize_without_data();
-      training.step(rank == 1 ? Indices{0} : Indices{2, 0}, 1, /*uneven=*/true);
+      training.step(rank == 1 ? Indices{0} : Indices{2, 0}, 1);
     };
     expect_contains(testing::message_of<Mismatch>(step),
                     "is frozen (requires_grad = false) on rank 1 and not on the others: c. Fix: ");

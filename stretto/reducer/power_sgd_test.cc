@@ -401,8 +401,9 @@ TEST(PowerSgd, AStateThatOneRankCannotUseIsRefusedOnAllUntilAnotherIsLoaded) {
     for (int attempt = 0; attempt < 2; ++attempt) {
       const std::string text = testing::error_of<InvalidArgument>(
           [&] { Reducer reducer(communicator, model(), {.hook = hook}); });
-      expect_contains(text, is_last ? "was saved by rank 0 of 3, and this is rank 2 of 3"
-                                    : "rank 2 cannot use the state that it has loaded");
+      expect_contains(text, is_last
+                                ? "was saved by rank 0 of 3, and this is rank 2 of 3"
+                                : "rank 2 cannot use the hook, or the state that it has loaded");
     }
     hook->load(saved->save());
     Reducer reducer(communicator, model(), {.hook = hook});

@@ -153,6 +153,7 @@ void Reducer::set_frozen(std::size_t index, bool frozen, bool in_use) {
   const bool was_awaited = slot.is_awaited();
   slot.in_use = in_use;
   if (slot.frozen != frozen) {
+    throw_if_failed();  // In the middle of a step.
     STRETTO_CHECK(!step_open(), "gradient {} is frozen or unfrozen inside a step", index);
     slot.frozen = frozen;
     frozen_count_ += frozen ? 1 : std::size_t(-1);
@@ -257,34 +258,42 @@ void Reducer::end_bucket(std::size_t index) {
   const auto note = [&](Status status) STRETTO_REQUIRES(launch_mutex_) {
     if (bucket_failure_.ok()) bucket_failure_ = std::move(status);
   };
-  try {
-    Status status = options_.memory->end(bucket.work);
-    bucket.end = Clock::now();
-    note(std::move(status));
-    if (bucket_failure_.ok()) options_.hook->finish(full(index));
-    if (bucket_failure_.ok() && options_.on_reduced) options_.on_reduced(full(index));
-  } catch (const Error& error) {
-    note(error.status());
-  } catch (const std::exception& error) {
+  const auto fail_alone = [&](const std::exception& error) STRETTO_REQUIRES(launch_mutex_) {
     Status failure = status_of(StatusCode::aborted,
                                "what follows the reduction of bucket {} of {} has failed: {}",
                                index, buckets_.size(), first_line(error.what()));
     if (bucket_failure_.ok()) communicator_.abort(std::string(failure.message()));
     note(std::move(failure));
+  };
+  try {
+    Status status = options_.memory->end(bucket.work);
+    bucket.end = Clock::now();
+    note(std::move(status));
+    if (bucket_failure_.ok()) options_.hook->finish(full(index));
+  } catch (const Error& error) {  // All ranks have it: they have received the same.
+    note(error.status());
+  } catch (const std::exception& error) {
+    fail_alone(error);
+  }
+  if (!bucket_failure_.ok() || !options_.on_reduced) return;
+  try {
+    options_.on_reduced(full(index));
+  } catch (const std::exception& error) {
+    fail_alone(error);
   }
 }
 
 void Reducer::finalize_without_data() {
   throw_if_failed();
   STRETTO_CHECK(!step_open(), "{} gradients are ready without data", ready_count_.load());
-  end_step(Data::not_here);
+  end_step(/*with_data=*/false);
 }
 
-void Reducer::end_step(Data data) {
+void Reducer::end_step(bool with_data) {
   throw_if_failed();
   const TimePoint begin = Clock::now();
-  close_buckets(data);
-  write_report(data == Data::not_here);
+  close_buckets(with_data);
+  write_report(with_data);
   Status failure;
   try {
     failure = wait_for_buckets(report_.exchange(options_.timeout));
@@ -307,7 +316,7 @@ void Reducer::end_step(Data data) {
 }
 
 // What is not ready will not become so: its buckets leave as they are, or as zeros.
-void Reducer::close_buckets(Data data) {
+void Reducer::close_buckets(bool with_data) {
   std::size_t at = ready_count_.load(std::memory_order_acquire);
   if (at < slots_.size()) {
     for (const reducer::PlannedBucket& bucket : plan_) {
@@ -319,30 +328,23 @@ void Reducer::close_buckets(Data data) {
   {
     const MutexLock lock(launch_mutex_);
     closing_ = true;
-    without_data_ = data == Data::not_here;
-    const bool none = data == Data::on_all_ranks && all_frozen() && were_all_frozen_;
-    for (Bucket& bucket : buckets_) {
-      bucket.pending.store(0, std::memory_order_relaxed);
-      if (none) bucket.left_out = true;
-    }
+    without_data_ = !with_data;
+    for (Bucket& bucket : buckets_) bucket.pending.store(0, std::memory_order_relaxed);
   }
   launch_full_buckets();
 }
 
-void Reducer::write_report(bool without_data) {
+void Reducer::write_report(bool with_data) {
   using Use = reducer::StepReport::Use;
   report_.begin({options_.number, step_ + 1, epoch_, steps_before_epoch_, plan_hash_});
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].changed) report_.say(i, Use::changed);
     if (slots_[i].repeated.load(std::memory_order_relaxed)) report_.say(i, Use::repeated);
-    if (without_data) continue;  // What others have frozen since, this rank does not know.
+    if (!with_data) continue;  // What others have frozen since, this rank does not know.
     const Use arrived = is_ready(i) ? Use::used : Use::unused;
     report_.say(i, slots_[i].frozen ? Use::frozen : arrived);
   }
-  if (!all_frozen()) request(Request::not_all_frozen);
-  if (!without_data && wants_rebuild()) {
-    request(Request::rebuild);
-  }
+  if (with_data && wants_rebuild()) request(Request::rebuild);
 }
 
 // The first failure, if there is one.
@@ -396,7 +398,6 @@ void Reducer::judge_report() {
     throw_if_failed();
   }
   if (!requested(Request::other_gradients)) judge_gradients();
-  if (!requested(Request::not_all_frozen)) were_all_frozen_ = true;
 }
 
 void Reducer::judge_gradients() const {

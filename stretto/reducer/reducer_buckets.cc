@@ -197,6 +197,7 @@ reducer::BucketOrder Reducer::bucket_order() const {
 }
 
 bool Reducer::restore(reducer::BucketOrder order) {
+  throw_if_failed();
   STRETTO_CHECK(!step_open(), "buckets are restored inside step {}", step_ + 1);
   const bool is_whole = order.unused_somewhere.size() == gradients_.size();
   if (!is_whole || !is_permutation(order.gradients, gradients_.size())) {

@@ -24,12 +24,12 @@ Status Reducer::explained(const Status& status) const {
             status.rank()};
   }
   const bool left = status.code() == StatusCode::peer_lost && status.rank() &&
-                    status.message().ends_with("has destroyed its communicator");
+                    status.message().find("has destroyed its communicator") != std::string::npos &&
+                    status.message().find("because an exception") == std::string::npos;
   if (!left) return status;
   return {StatusCode::peer_lost,
-          fmt::format("{}: it left training after step {}, and rank {} waits in step {}. {}",
-                      status.message(), step_, communicator_.rank().value(), step_ + 1,
-                      reducer::kEquallyManySteps),
+          fmt::format("{}: it left training after step {}, and this rank waits in step {}. {}",
+                      status.message(), step_, step_ + 1, reducer::kEquallyManySteps),
           status.rank()};
 }
 
@@ -38,15 +38,15 @@ std::string Reducer::first_line(const std::string& text) { return text.substr(0,
 
 void Reducer::abandon_step(const std::string& reason) {
   if (failed_.load(std::memory_order_acquire)) return;
-  const int rank = communicator_.rank().value();
-  const std::string why =
-      reason.empty()
-          ? fmt::format("what was thrown, only rank {} itself can say: see its output", rank)
-          : first_line(reason);
-  give_up(
-      fmt::format("an exception ended the backward pass of rank {} when {} of {} gradients were "
-                  "ready; {}",
-                  rank, ready_count_.load(), gradients_.size(), why));
+  const std::string why = reason.empty()
+                              ? "what was thrown, only that rank itself can say: see its output"
+                              : first_line(reason);
+  const auto text = [&](const char* whose) {
+    return fmt::format("an exception ended {} step when {} of {} gradients were ready; {}", whose,
+                       ready_count_.load(), gradients_.size(), why);
+  };
+  communicator_.abort(text("its"));
+  fail(Status(StatusCode::aborted, text("this rank's")));
 }
 
 // Of what happens to this rank alone nobody else hears, and all wait for its next operation. What a

@@ -336,7 +336,9 @@ TEST(Reducer, ARankThatHasLeftIsSaidToHaveRunOutOfSteps) {
     expect_contains(message_of<PeerLost>([&] {
                       run_step(reducer, rank, {2, 1, 0});
                     }),
-                    "it left training after step 1, and rank 0 waits in step 2. Ranks must run");
+                    "it left training after step 1, and this rank waits in step 2. Ranks must run");
+    EXPECT_THROW(reducer.set_frozen(0, true), PeerLost) << "in the middle of the step that failed";
+    EXPECT_THROW(reducer.restore(reducer.bucket_order()), PeerLost);
   });
 }
 
@@ -400,7 +402,8 @@ TEST(Reducer, AnExceptionThatDestroysItIsToldToTheOtherRanks) {
       EXPECT_EQ(message_of<std::runtime_error>(step), "no more data");
       return;
     }
-    expect_contains(message_of<Aborted>(step), "backward pass of rank 1 when 1 of 3 gradients");
+    expect_contains(message_of<Aborted>(step),
+                    "rank 1 aborted: an exception ended its step when 1 of 3 gradients");
   });
 }
 

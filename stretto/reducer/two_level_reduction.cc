@@ -168,6 +168,7 @@ std::string TwoLevelReduction::place_text() const {
 // What is remembered of gradients is of other elements where this rank had another part. The step
 // counts all the same: ranks that have the same part go on with one.
 void TwoLevelReduction::take_over(std::span<const std::byte> bytes) {
+  others_step_ = 0;  // The other hook has the step that is loaded.
   const PlacedState loaded = placed(bytes);
   if (loaded.state.empty() || loaded.place == place_text()) return inner_->load(loaded.state);
   inner_->load(reducer::without_gradients(loaded.state));

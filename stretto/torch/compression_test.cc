@@ -172,6 +172,18 @@ TEST(Compression, FactorsHaveTheRowsOfTheWeight) {
   });
 }
 
+// A weight that was transposed: its gradient is of low rank only as it lies in memory.
+TEST(Compression, FactorsAreOfTheMatrixThatLiesInMemory) {
+  run_ranks(kRanks, [&](Communicator& communicator) {
+    torch::nn::Linear model = with_seed(1, [] { return torch::nn::Linear(64, 32); });
+    model->weight.set_data(model->weight.detach().t().contiguous().t());
+    DistributedDataParallel ddp(model, communicator, {.codec = power_sgd({.rank = 1})});
+    const torch::Tensor data = torch::arange(64, torch::kFloat).sin().unsqueeze(0);
+    ddp.forward(data).sum().backward();
+    EXPECT_TRUE(torch::allclose(model->weight.grad(), data.expand({32, 64}), 1e-4, 1e-4));
+  });
+}
+
 // What a rank of a later release of stretto would bring along.
 class NextVersion : public CompressedReduction {
  public:
@@ -211,10 +223,14 @@ TEST(Compression, AnotherCodecOrVersionOrKOnOneRankIsRefusedAndBothSidesAreNamed
 
 TEST(Compression, ACodecAndAHookAreOneTooMany) {
   run_ranks(1, [](Communicator& communicator) {
-    const DistributedDataParallelOptions both{
-        .communication_hook = std::make_shared<Bf16Reduction>(), .codec = int8()};
-    EXPECT_THROW(DistributedDataParallel(torch::nn::Linear(2, 2), communicator, both),
-                 InvalidArgument);
+    struct Own : PlainReduction {};
+    for (const std::shared_ptr<CommunicationHook>& hook :
+         std::vector<std::shared_ptr<CommunicationHook>>{std::make_shared<Bf16Reduction>(),
+                                                         std::make_shared<Own>()}) {
+      const DistributedDataParallelOptions both{.communication_hook = hook, .codec = int8()};
+      EXPECT_THROW(DistributedDataParallel(torch::nn::Linear(2, 2), communicator, both),
+                   InvalidArgument);
+    }
     const DistributedDataParallelOptions halved{.mixed_precision = {.reduce_dtype = DType::bf16},
                                                 .codec = int8()};
     EXPECT_THROW(DistributedDataParallel(torch::nn::Linear(2, 2), communicator, halved),

@@ -205,7 +205,7 @@ TEST(DistributedDataParallel, APassThatThrowsIsToldToTheOtherRanks) {
     if (communicator.rank() != Rank(1)) {
       const auto step = [&] { loss_of(ddp, part(batch, 0)).backward(); };
       const std::string text = message_of<Aborted>(step);
-      expect_contains(text, "an exception ended the backward pass of rank 1 when ");
+      expect_contains(text, "rank 1 aborted: an exception ended its step when ");
       EXPECT_LT(Clock::now() - begin, std::chrono::seconds(15)) << "not by a timeout";
       ++told;
       return;
@@ -216,7 +216,7 @@ TEST(DistributedDataParallel, APassThatThrowsIsToldToTheOtherRanks) {
     EXPECT_EQ(message_of<std::runtime_error>(step), "user's error");
     while (told < 2) std::this_thread::yield();
     expect_contains(message_of<Aborted>([&] { ddp.forward(batch.data); }),
-                    "backward pass of rank 1");
+                    "an exception ended this rank's step");
   });
 }
 

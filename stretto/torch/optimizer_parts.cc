@@ -159,6 +159,25 @@ void load_whole(torch::optim::Optimizer& optimizer, torch::serialize::InputArchi
   });
 }
 
+// libtorch's save() does nothing where a class has none of its own.
+void check_is_saved(const torch::optim::Optimizer& optimizer) {
+  namespace optim = torch::optim;
+  const bool is_of_libtorch = dynamic_cast<const optim::SGD*>(&optimizer) != nullptr ||
+                              dynamic_cast<const optim::Adam*>(&optimizer) != nullptr ||
+                              dynamic_cast<const optim::AdamW*>(&optimizer) != nullptr ||
+                              dynamic_cast<const optim::RMSprop*>(&optimizer) != nullptr ||
+                              dynamic_cast<const optim::Adagrad*>(&optimizer) != nullptr ||
+                              dynamic_cast<const optim::LBFGS*>(&optimizer) != nullptr;
+  if (is_of_libtorch || optimizer.state().empty()) return;
+  std::ostringstream text;
+  torch::save(optimizer, text);
+  const std::string written = text.str();
+  if (!archive_of(std::as_bytes(std::span(written)), torch::kCPU).keys().empty()) return;
+  refuse(
+      "the optimizer has a state and writes nothing: override save() and load() of "
+      "torch::optim::Optimizer in its class, as libtorch's own do, or its state is lost");
+}
+
 torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes, torch::Device device) {
   torch::serialize::InputArchive archive;
   archive.load_from(reinterpret_cast<const char*>(bytes.data()), bytes.size(), device);
@@ -230,10 +249,16 @@ namespace stretto {
 
 void broadcast_optimizer(torch::optim::Optimizer& optimizer, Communicator& communicator, Rank root,
                          const std::optional<Duration>& timeout) {
-  std::ostringstream text;
-  if (communicator.rank() == root) torch::save(optimizer, text);
+  const bool is_root = communicator.rank() == root;
+  const Status refusal =
+      is_root ? ddp::refusal_of([&] { ddp::check_is_saved(optimizer); }) : Status();
+  std::ostringstream text;  // Empty: the root refuses.
+  if (is_root && refusal.ok()) torch::save(optimizer, text);
   const ByteVector bytes = ddp::broadcast_text(communicator, text.str(), root, timeout);
-  if (communicator.rank() == root) return;
+  refusal.or_throw();
+  if (is_root) return;
+  if (bytes.empty())
+    refuse("rank {} cannot write the state of its optimizer, and says why", root.value());
   ddp::load_where_parameters_are(optimizer, bytes);
 }
 

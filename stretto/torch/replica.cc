@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <typeinfo>
 #include <unordered_set>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "stretto/reducer/replica_check.h"
 #include "stretto/reducer/two_level_reduction.h"
 #include "stretto/torch/devices.h"
+#include "stretto/torch/matrix_rows.h"
 #include "stretto/torch/parameter_hook.h"
 #include "stretto/torch/parameters.h"
 #include "stretto/torch/streams.h"
@@ -57,8 +59,9 @@ std::vector<std::string> listed_names(std::vector<std::string> names,
 }
 
 DistributedDataParallelOptions with_codec(DistributedDataParallelOptions options) {
-  if (options.codec == nullptr) return options;
-  if (dynamic_cast<PlainReduction*>(options.communication_hook.get()) == nullptr) {
+  const CommunicationHook* const hook = options.communication_hook.get();
+  if (options.codec == nullptr || hook == nullptr) return options;
+  if (typeid(*hook) != typeid(PlainReduction)) {
     refuse(
         "the options codec and communication_hook are both set; give the hook the codec: "
         "TwoLevelReduction(CompressedReduction({{.codec = ...}}))");
@@ -115,6 +118,12 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   adopt(choose_trained());
   // Other ranks, whose modules may well be trained, are told why this one's cannot.
   refusal_ = refusal_of([this] {
+    if (!options_.broadcast_buffers && options_.buffer_hook != nullptr) {
+      refuse(
+          "the option buffer_hook says how buffers become equal, and broadcast_buffers = false "
+          "that "
+          "nobody makes them so; leave one of the two out");
+    }
     options_.communication_hook->claim(self_, options_.timeout);
     refuse_assigned_weights();
     check_tensors();
@@ -275,7 +284,7 @@ std::vector<GradientDescription> Replica::describe_gradients(
     gradients.push_back({.name = name,
                          .dtype = dtype_of_tensor(tensor).or_throw(),
                          .count = static_cast<std::size_t>(tensor.numel()),
-                         .rows = static_cast<std::size_t>(tensor.dim() > 1 ? tensor.size(0) : 0),
+                         .rows = rows_in_memory(tensor),
                          .delayed = contains(delayed, name),
                          .device = devices[gradients.size()]});
   }
@@ -299,7 +308,7 @@ void Replica::create_views() {
     progress_[i].view_data = storage.view.data;
     places.push_back({storage.view.data, progress_[i].view.nbytes(), storage.owner});
   }
-  if (!lends_places()) return;
+  if (!lends_places()) return gradient_memory_.retire();
   gradient_memory_.assign(places, [this](std::size_t i) {
     return !trained_[i].tensor.grad().defined() && !reducer_->is_ready(i) &&
            !reducer_->is_frozen(i);

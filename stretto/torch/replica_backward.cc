@@ -42,7 +42,9 @@ void check_kind(const std::string& name, const torch::Tensor& gradient) {
 std::string why_replicas_differ(std::uint64_t step, bool replaced, bool joined) {
   if (replaced) {
     return "parameters were replaced on some rank (torch::load, set_data, Module::to), and not by "
-           "the same values on all: do it on all ranks, or before DistributedDataParallel is built";
+           "the same values on all: do it on all ranks, or before DistributedDataParallel is "
+           "built. "
+           "Or an optimizer that steps in backward failed in the middle of a step: load a state";
   }
   if (joined) {
     return "step " + std::to_string(step) +
@@ -173,8 +175,7 @@ void Replica::abandon_pass() {
   const auto lock = exclusive();
   if (pass_open_) reducer_->abandon_step(own_failure_);  // First, since others wait.
   for (SyncBatchNormImpl* const layer : sync_batch_norms_of(*module_)) {
-    layer->abort("an exception ended the backward pass of rank " +
-                 std::to_string(communicator_.rank().value()));
+    layer->abort("an exception ended its backward pass");
   }
   gradient_memory_.end_pass();
   waiting_.clear();
@@ -252,10 +253,8 @@ void Replica::end_of_backward() {
     forget_progress();
     graph_known_ = graph_known_ && knew_graph;
     // Perhaps not all ranks have stepped the same parameters: the next step finds out.
-    for (StepInBackward& stepping : stepping_) {
-      owes_verification_ = owes_verification_ || stepping.begun();
-      stepping.forget();
-    }
+    owes_verification_ = owes_verification_ || !stepping_.empty();
+    for (StepInBackward& stepping : stepping_) stepping.forget();
     throw;
   }
 }
@@ -358,7 +357,7 @@ void Replica::check_late_gradients() const {
 // Ends the step. If some rank has outgrown the reducer, all compare what they have.
 void Replica::finalize(bool with_data) {
   if (with_data) {
-    reducer_->finalize(/*uneven=*/uneven_ != nullptr);
+    reducer_->finalize();
   } else {
     reducer_->finalize_without_data();
   }
@@ -406,6 +405,18 @@ void Replica::verify_after_step(bool replaced) {
   if (replaced) owes_verification_ = false;
 }
 
+// What the optimizer of one rank alone throws, the others do not know, and wait.
+void Replica::finish_stepping() {
+  try {
+    for (StepInBackward& stepping : stepping_) stepping.finish();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    reducer_->give_up("an optimizer has failed behind the backward pass: " + text_of(error));
+    throw;
+  }
+}
+
 void Replica::finish_step() {
   const TimePoint begin = Clock::now();
   const bool all_have_data = !uneven_ || uneven_->ranks_with_data() == communicator_.size();
@@ -423,7 +434,7 @@ void Replica::finish_step() {
   forget_progress();
   reduce_sparse_gradients(communicator_, sparse_, true, scale, options_.timeout);
   spent_besides_ += Clock::now() - begin;
-  for (StepInBackward& stepping : stepping_) stepping.finish();
+  finish_stepping();
   const TimePoint stepped = Clock::now();
   timer_.add(last_step_);
   if (all_have_data) verify_after_step(replaced);

@@ -205,7 +205,6 @@ TEST(ReplicaChanges, AllParametersFrozenOnOneRankOnlyAreNamedInTheSameStep) {
     expect_close(model->b->bias.grad(), torch::ones({2}), "b.bias");
     freeze(true);
     step();
-    EXPECT_EQ(ddp.last_step().bytes, 0u);
     EXPECT_EQ(ddp.last_step().step, 4u);
   });
 }

@@ -217,7 +217,7 @@ void Replica::follow(reducer::UnevenSteps::Phase phase) {
   same_graph_ = same_graph_ && !reducer_->requested(Reducer::Request::graph_changed);
   if (reducer_->requested(Reducer::Request::other_gradients)) build_anew(false, 1);
   reduce_sparse_gradients(communicator_, sparse_, false, 1, options_.timeout);
-  if (reducer_->rebuild()) create_views();
+  if (reducer_->rebuild()) adopt_new_buckets();
 }
 
 // One pass through two models: a rank without data would take part in a step of the first one to

@@ -172,6 +172,10 @@ TEST(ReplicaOptions, BuffersBecomeEqualAsChosen) {
     };
     expect_contains(message_of<Mismatch>(build),
                     "buffer_hook rank 0 on ranks 0, 2; rank 1 on rank 1");
+    const DistributedDataParallelOptions neither{.broadcast_buffers = false,
+                                                 .buffer_hook = std::make_shared<MeanOfBuffers>()};
+    const auto refused = [&] { DistributedDataParallel(model, communicator, neither); };
+    EXPECT_THROW(refused(), Error);
   });
 }
 

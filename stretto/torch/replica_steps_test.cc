@@ -383,7 +383,7 @@ TEST(ReplicaSteps, ARankThatHasLeftIsSaidToHaveRunOutOfStepsBeforeForwardToo) {
     step();
     if (group->rank() == Rank(0)) return;
     expect_contains(message_of<PeerLost>(step),
-                    "it left training after step 1, and rank 1 waits in step 2. Ranks must run");
+                    "it left training after step 1, and this rank waits in step 2. Ranks must run");
   });
 }
 

@@ -1,7 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <algorithm>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -135,6 +137,37 @@ TEST(StepInBackward, ReplicasThatDifferAfterAFailureAreFoundOut) {
     expect_contains(message_of<InvalidArgument>([&] { step(communicator.rank() == Rank(0)); }),
                     "2 parameters got no gradient on rank 1");
     expect_contains(message_of<Mismatch>([&] { step(true); }), "parameter 'b.");
+  });
+}
+
+// Of what is stepped at the end of the pass, the reducer knows nothing.
+TEST(StepInBackward, AnOptimizerThatFailsOnOneRankEndsTheTrainingOfAll) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    struct Failing : torch::optim::SGD {
+      using SGD::SGD;
+      torch::Tensor step(LossClosure closure = nullptr) override {
+        const auto is_own = [this](const torch::Tensor& each) { return each.is_same(besides); };
+        const auto& stepped = param_groups()[0].params();
+        if (std::ranges::any_of(stepped, is_own)) throw std::runtime_error("no such luck");
+        return SGD::step(closure);
+      }
+      torch::Tensor besides;
+    };
+    Net model = net();
+    DistributedDataParallel ddp(model, communicator);
+    auto parameters = model->parameters();
+    parameters.push_back(torch::ones({2}).set_requires_grad(true));
+    Failing optimizer(parameters, torch::optim::SGDOptions(0.1));
+    if (communicator.rank() == Rank(1)) optimizer.besides = parameters.back();
+    ddp.step_in_backward(optimizer);
+    const auto steps = [&] {
+      for (int step = 0; step < 3; ++step) loss_of(ddp, part(global_batch(step), 0)).backward();
+    };
+    if (communicator.rank() == Rank(1)) {
+      EXPECT_EQ(message_of<std::runtime_error>(steps), "no such luck");
+    } else {
+      expect_contains(message_of<Aborted>(steps), "an optimizer has failed");
+    }
   });
 }
 

@@ -285,6 +285,7 @@ void Replica::save_state(const std::string& path,
   write_part(archive, "module", *module_);
   archive.write("optimizers", torch::tensor(static_cast<std::int64_t>(optimizers.size())));
   for (std::size_t i = 0; i < optimizers.size(); ++i) {
+    check_is_saved(*optimizers[i]);
     write_part(archive, optimizer_key(i), *optimizers[i]);
   }
   const std::string file = state_path(path);

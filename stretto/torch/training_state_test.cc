@@ -343,6 +343,29 @@ TEST(OptimizerState, IsThatOfTheRootAndNoMore) {
   });
 }
 
+// libtorch's save() does nothing, and the state of other ranks would be gone.
+TEST(OptimizerState, OfAClassThatWritesNoneIsRefusedOnAll) {
+  struct Own : torch::optim::Optimizer {
+    explicit Own(std::vector<torch::Tensor> parameters)
+        : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                    std::make_unique<torch::optim::SGDOptions>(0.1)) {}
+    torch::Tensor step(LossClosure /*closure*/ = nullptr) override {
+      auto* const key = param_groups()[0].params()[0].unsafeGetTensorImpl();
+      state_[key] = std::make_unique<torch::optim::SGDParamState>();
+      return {};
+    }
+  };
+  run_ranks(kRanks, [](Communicator& communicator, int rank) {
+    Own optimizer({torch::ones({3})});
+    EXPECT_NO_THROW(broadcast_optimizer(optimizer, communicator)) << "there is none";
+    optimizer.step();
+    const auto refused = [&] { broadcast_optimizer(optimizer, communicator); };
+    expect_contains(message_of<InvalidArgument>(refused),
+                    rank == 0 ? "override save() and load()" : "rank 0 cannot write the state");
+    EXPECT_EQ(optimizer.state().size(), 1u);
+  });
+}
+
 // As libtorch lists those of a layer that has two names.
 TEST(OptimizerState, OfAParameterThatIsListedTwiceIsWhole) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {

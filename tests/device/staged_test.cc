@@ -73,7 +73,7 @@ TEST_F(StagedBuckets, AFailureInTheMiddleOfAPassEndsItOnAllRanks) {
         EXPECT_EQ(message_of<std::runtime_error>([&] { loss.backward(); }), "own");
       } else {
         expect_contains(message_of<Aborted>([&] { loss.backward(); }),
-                        "an exception ended the backward pass of rank 1");
+                        "rank 1 aborted: an exception ended its step");
       }
     });
   }

@@ -88,8 +88,8 @@ TEST_P(ReducerEventSimulation, AFailureInMidBackwardIsToldToAllRanks) {
     });
     for (std::size_t rank = 0; rank < said.size(); ++rank) {
       const bool told = static_cast<int>(rank) == failing ||
-                        said[rank].find(fmt::format("backward pass of rank {} when", failing)) !=
-                            std::string::npos;
+                        said[rank].find(fmt::format("rank {} aborted: an exception ended its step",
+                                                    failing)) != std::string::npos;
       ASSERT_TRUE(told && said[rank].find("its loss is not a number") != std::string::npos)
           << "rank " << rank << ": " << said[rank] << "\n"
           << replay_command("Seeds/ReducerEventSimulation.AFailure*", seed);

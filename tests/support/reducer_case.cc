@@ -120,7 +120,7 @@ void ReducerTrainer::run_step(std::size_t number) {
   begin_step(number, drawn_.gradients.size());
   const auto& has_data = drawn_.steps[number].has_data;
   if (has_data[rank_]) {
-    reducer_.finalize(/*uneven=*/std::ranges::find(has_data, false) != has_data.end());
+    reducer_.finalize();
     check(number);
   } else {
     reducer_.finalize_without_data();

@@ -59,7 +59,7 @@ struct ReducerOptions {
   // Where they lie: not on the host only with a hook that can end in another, or knows the place.
   std::shared_ptr<BucketMemory> memory = std::make_shared<HostBuckets>();
   // Called for each bucket behind finish() of the hook, on the same thread: for what can be done
-  // with gradients while backward goes on. What it throws fails the step.
+  // with gradients while backward goes on. What it throws aborts the communicator.
   std::function<void(const FullBucket&)> on_reduced = {};
   // Bounds each operation of a step. Default: the communicator's.
   std::optional<Duration> timeout = std::nullopt;
@@ -145,9 +145,8 @@ class Reducer {
   // Throws InvalidArgument on all ranks, with names and ranks, if any gradient was marked twice or
   // as changed anywhere, or is unused without the option find_unused; likewise Mismatch if ranks
   // freeze differently. These fail only the step: the next one may follow. Throws Mismatch if ranks
-  // end different steps, or with different buckets. `uneven`: some may finalize_without_data(), so
-  // buckets are sent also where all gradients are frozen here, which those may not know.
-  void finalize(bool uneven = false) { end_step(uneven ? Data::uneven : Data::on_all_ranks); }
+  // end different steps, or with different buckets.
+  void finalize() { end_step(/*with_data=*/true); }
   // The same of a rank that has no data left while others have: it contributes zeros.
   void finalize_without_data();
   // Whether any rank had the gradient in the last step that was finalized.
@@ -219,7 +218,6 @@ class Reducer {
     TimePoint ready_time;
     Memory kept;  // What it held, if it is one of kept_; stays for other steps.
   };
-  enum class Data : std::uint8_t { on_all_ranks, uneven, not_here };  // Who has some in a step.
   reducer::BucketPlan plan_for(std::span<const std::size_t> order) const;
   std::vector<Bucket> allocate_buckets(const reducer::BucketPlan& plan) const;
   void use_buckets(reducer::BucketPlan plan, std::vector<Bucket> buckets);
@@ -234,9 +232,9 @@ class Reducer {
   void restore_unused_values();
   void end_finished_buckets() STRETTO_REQUIRES(launch_mutex_);
   void end_bucket(std::size_t index) STRETTO_REQUIRES(launch_mutex_);
-  void end_step(Data data);
-  void close_buckets(Data data);
-  void write_report(bool without_data);
+  void end_step(bool with_data);
+  void close_buckets(bool with_data);
+  void write_report(bool with_data);
   const std::vector<std::size_t>& order_of_ranks();
   bool wants_rebuild();
   Status wait_for_buckets(Work report);
@@ -263,7 +261,6 @@ class Reducer {
   std::vector<Bucket> buckets_;
   std::vector<Slot> slots_;
   std::size_t frozen_count_ = 0;
-  bool were_all_frozen_ = false;  // In a step, on all ranks: later ones like it send no bucket.
   reducer::StepReport report_;
   std::uint64_t step_ = 0;
   std::uint64_t epoch_ = 0;

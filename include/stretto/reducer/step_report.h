@@ -44,7 +44,6 @@ class StepReport {
     verification,     // The replicas are to be compared.
     graph_changed,    // That of a rank is another than before.
     other_gradients,  // A rank needs a Reducer of other gradients.
-    not_all_frozen,   // Said by a rank without data, too.
   };
 
   StepReport(Communicator& communicator, std::size_t gradients);

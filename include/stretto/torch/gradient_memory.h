@@ -37,6 +37,8 @@ class GradientMemory {
 
   // Replaces all places, for instance after buckets have been formed anew.
   void assign(const std::vector<Place>& places, IsFree is_free);
+  // Lends nothing any more, until places are assigned.
+  void retire();
   void begin_pass();
   void end_pass();
   // A gradient has come, in memory that libtorch's allocator was asked for.
@@ -61,8 +63,6 @@ class GradientMemory {
   };
 
  private:
-  void retire();
-
   std::shared_ptr<State> state_;
 };
 

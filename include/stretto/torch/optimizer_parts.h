@@ -33,6 +33,9 @@ std::vector<torch::Tensor> parameters_of(torch::optim::Optimizer& optimizer);
 // is listed twice. What throws leaves the state as it was.
 void load_whole(torch::optim::Optimizer& optimizer, torch::serialize::InputArchive& archive);
 
+// Throws InvalidArgument if the optimizer has a state, and its class no save() that writes any.
+void check_is_saved(const torch::optim::Optimizer& optimizer);
+
 // What an OutputArchive has written, with its tensors on `device`.
 torch::serialize::InputArchive archive_of(std::span<const std::byte> bytes, torch::Device device);
 
@@ -61,8 +64,6 @@ class StepInBackward {
   // Those of `parameters` that are the optimizer's. Where the pass has yet to read their values,
   // autograd then throws.
   void step(const std::vector<torch::Tensor>& parameters);
-  // Whether step() has been called since the last finish() or forget().
-  bool begun() const { return !stepped_.empty(); }
   // The rest of the optimizer's parameters, as its own step() does: without those that have no
   // gradient. Throws what the constructor does, as the other model may have come since.
   void finish();

@@ -63,7 +63,8 @@ struct DistributedDataParallelOptions {
   // normalisation, say) everyone's.
   bool broadcast_buffers = true;
   // How else buffers become equal: another rank's, their mean, or as an own hook does it, before
-  // each forward pass or after it; see torch/buffer_hook.h. Default: rank 0's, before it.
+  // each forward pass or after it; see torch/buffer_hook.h. Default: rank 0's, before it. Not
+  // together with broadcast_buffers = false.
   std::shared_ptr<BufferHook> buffer_hook = nullptr;
   // At construction, make rank 0's parameters and buffers everyone's.
   bool broadcast_parameters = true;

@@ -96,7 +96,6 @@ class Replica {
   const CompressionStatistics* last_compression() const { return hook().last_compression(); }
   const reducer::BucketPlan& bucket_plan() const { return reducer_->plan(); }
   const std::vector<NamedTensor>& trained() const { return trained_; }
-  const torch::nn::Module& module() const { return *module_; }
 
  private:
   // Which parameters are reduced, and of all of them Look::gradient.
@@ -207,6 +206,7 @@ class Replica {
   void forget_progress();
   void on_reduced(const FullBucket& bucket);
   void finish_step();
+  void finish_stepping();
   void adopt_new_buckets();
   void enter(const UnevenInputsOptions& options);
   void leave(std::size_t joinables_before);
