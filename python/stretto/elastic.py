@@ -63,7 +63,8 @@ class ElasticJob:
         module = _module()
         self._timeout = timeout
         self._options = pg_options or module.Options()
-        seconds = None if timeout is None else timeout.total_seconds()
+        # At most 30 years: init_process_group() takes any timedelta, our clock does not.
+        seconds = None if timeout is None else min(timeout.total_seconds(), 1e9)
         self._job: Any = module.ElasticJob(min_size, join_timeout, seconds, self._options)
 
     def join(self) -> bool:

@@ -295,6 +295,7 @@ def reduces_sparse_tensors(rank: int, size: int) -> None:
     for refused, why in [
         (torch.ones(2, dtype=torch.bfloat16).to_sparse(), "to_dense()"),
         (other, "[6, 4]"),  # PyTorch's wrapper also says so.
+        (torch.sparse_coo_tensor([[0], [0]], [1.0], (100000, 100000)), "with one sparse dimension"),
     ]:
         told = ranks.refusal(lambda: dist.all_reduce(refused))
         assert why in told, told

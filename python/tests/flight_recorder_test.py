@@ -235,6 +235,27 @@ class FlightRecorderTest(unittest.TestCase):
 
         ranks.with_group(body, 1)
 
+    def test_an_end_in_order_is_no_failure(self) -> None:
+        """Though a receive was posted that nobody answers."""
+
+        def body(rank: int, size: int, path: str) -> None:
+            start_recording(prefix, rank, size, path)
+            gone = pathlib.Path(f"{path}.gone")
+            if rank == 0:
+                early = dist.irecv(torch.empty(1), 1)
+            dist.barrier()
+            while rank == 1 and not gone.exists():
+                time.sleep(0.01)
+            dist.destroy_process_group()
+            if rank == 0:
+                assert not early.is_success()
+                gone.touch()
+
+        with tempfile.TemporaryDirectory() as folder:
+            prefix = os.path.join(folder, "end_")
+            ranks.run(body)
+            self.assertEqual(os.listdir(folder), [])
+
     def test_a_failure_that_nobody_waits_for(self) -> None:
         """Of an operation whose handle was dropped, and of one that fails when it is called."""
 

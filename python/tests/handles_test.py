@@ -160,6 +160,57 @@ class HandlesTest(unittest.TestCase):
 
         ranks.run(body)
 
+    def test_who_waits_for_a_future_holds_up_no_other_group(self) -> None:
+        """Nor who asks whether an operation has ended, or makes a group."""
+
+        def body(rank: int, size: int, path: str) -> None:
+            os.environ["STRETTO_PROGRESS_THREAD"] = "never"
+            ranks.start(path, rank, size)
+            other = dist.new_group()
+            tensor = torch.ones(4 << 20)
+
+            def wait_for_future() -> None:
+                future.wait()
+
+            def ask() -> None:
+                while not work.is_completed():
+                    time.sleep(0.001)
+
+            def make_group() -> None:
+                dist.new_group()
+
+            begun = time.monotonic()
+            for wait in (wait_for_future, ask, make_group):
+                makes_group = wait == make_group
+                if rank == 1:
+                    dist.all_reduce(tensor, group=other)
+                    dist.new_group() if makes_group else dist.all_reduce(torch.ones(1))
+                    continue
+                work = None if makes_group else dist.all_reduce(torch.ones(1), async_op=True)
+                if wait == wait_for_future:
+                    future = work.get_future()
+                large = dist.all_reduce(tensor, group=other, async_op=True)
+                wait()
+                large.wait()
+            assert time.monotonic() - begun < 6
+            dist.destroy_process_group()
+
+        ranks.run(body)
+
+    def test_a_time_that_has_passed(self) -> None:
+        def body(rank: int, size: int) -> None:
+            if rank == 1:
+                dist.barrier()
+                dist.send(torch.ones(1), 0)
+                return
+            work = dist.irecv(torch.empty(1), 1)
+            passed = datetime.timedelta(milliseconds=-5)
+            assert "within the -5 ms" in ranks.failure(lambda: work.wait(passed))
+            dist.barrier()
+            work.wait()
+
+        ranks.with_group(body)
+
     def test_a_barrier_ends_behind_what_was_begun_before(self) -> None:
         """As with Gloo and NCCL: programs drop the handles."""
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 import datetime
 import io
+import os
+import tempfile
 import time
 import unittest
 
@@ -85,6 +87,22 @@ def lossy() -> list[hooks.Hook]:
 
 
 class HooksTest(unittest.TestCase):
+    def test_a_failure_in_a_hook_is_one_of_the_group(self) -> None:
+        """It is recorded, though no operation of PyTorch's was called."""
+
+        def body(rank: int, size: int, path: str) -> None:
+            os.environ["TORCH_FR_DUMP_TEMP_FILE"] = f"{folder}/rank_"
+            ranks.start(path, rank, size)
+            training = Training(rank, hooks.int8())
+            training.steps(2)  # Behind the second one, PyTorch rebuilds no buckets.
+            if rank == 1:
+                os._exit(9)
+            assert "rank 1" in ranks.failure(lambda: training.steps(1))
+            assert os.listdir(folder) == ["rank_0"]
+
+        with tempfile.TemporaryDirectory() as folder:
+            ranks.run(body, deaths=1)
+
     def test_as_good_as_dense(self) -> None:
         def body(rank: int, size: int) -> None:
             dense = Training(rank)

@@ -5,14 +5,12 @@
 
 from __future__ import annotations
 
-import ast
 import atexit
 import ctypes
 import datetime
 import functools
 import os
 import pathlib
-import re
 import threading
 import time
 import unittest
@@ -432,43 +430,3 @@ class TensorsTest(unittest.TestCase):
 
         shapes = [(), (0,), (2, 3), (2, 3), (4,), (5,), ()]
         self.assertEqual(ranks.with_group(body), [shapes] * 2)
-
-
-class StubsTest(unittest.TestCase):
-    def test_they_say_what_the_module_has(self) -> None:
-        import stretto
-
-        module = stretto._module()
-        stub = pathlib.Path(stretto.__file__).with_name("_c.pyi")
-        listed = {}
-        for node in ast.parse(stub.read_text()).body:
-            if isinstance(node, ast.ClassDef):
-                for each in node.body:
-                    is_value = isinstance(each, ast.AnnAssign)
-                    listed[f"{node.name}.{each.target.id if is_value else each.name}"] = each
-            elif isinstance(node, ast.FunctionDef):
-                listed[node.name] = node
-        found = {}
-        for name, value in vars(module).items():
-            if isinstance(value, type):
-                own = {n: v for n, v in vars(value).items() if n == "__init__" or n[0] != "_"}
-                if "self: " not in own["__init__"].__doc__:  # Python's, of a class that has none.
-                    del own["__init__"]
-                found |= {f"{name}.{n}": v for n, v in own.items()}
-            elif not name.startswith("_"):
-                found[name] = value
-        self.assertEqual(set(listed), set(found))
-        for name, value in found.items():
-            self.assertEqual(isinstance(value, property), isinstance(listed[name], ast.AnnAssign))
-            if isinstance(value, property):
-                continue
-            with self.subTest(function=name):
-                signature = value.__doc__.splitlines()[0]
-                named = [n for n in re.findall(r"[(,] ?(\w+): ", signature) if n != "self"]
-                given = listed[name].args
-                only_by_place = [each.arg for each in given.posonlyargs if each.arg != "self"]
-                by_name = [each.arg for each in given.args if each.arg != "self"]
-                if named and named[0] == "arg0":
-                    self.assertEqual((len(only_by_place), by_name), (len(named), []))
-                else:
-                    self.assertEqual((only_by_place, by_name), ([], named))

@@ -76,11 +76,7 @@ std::vector<at::Tensor> CoalescedWork::result() {
 
 bool CoalescedWork::wait(std::chrono::milliseconds timeout) {
   for (const c10::Stream& each : streams_) let_wait(current_stream(each.device()), each);
-  if (timeout <= kNoTimeout) {
-    for (const auto& part : parts_) part->wait();
-    return true;
-  }
-  const Deadline deadline = Deadline::after(duration_of(timeout));
+  const Deadline deadline = deadline_of(timeout);
   for (const auto& part : parts_) part->wait_until(deadline, timeout);
   return true;
 }

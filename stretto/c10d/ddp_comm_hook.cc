@@ -5,13 +5,13 @@
 
 #include "stretto/c10d/errors.h"
 #include "stretto/reducer/bucket_memory.h"
+#include "stretto/torch/matrix_rows.h"
 
 namespace stretto::c10d_backend {
 
 void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
                          const std::vector<std::string>& names, const Tensors& parameters) {
   std::vector<GradientDescription> gradients;
-  OperationTensors tensors;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& parameter = parameters[i];
     if (!parameter.device().is_cpu()) {
@@ -20,19 +20,16 @@ void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
           "hook of stretto's with this model",
           names.at(i), parameter.device().str());
     }
-    gradients.push_back(
-        {.name = names.at(i),
-         .dtype = tensors.input(parameter.detach(), OperationTensors::kReduced).dtype,
-         .count = static_cast<std::size_t>(parameter.numel()),
-         .rows = parameter.dim() > 1 ? static_cast<std::size_t>(parameter.size(0)) : 0});
+    gradients.push_back({.name = names.at(i),
+                         .dtype = OperationTensors().describe(parameter).dtype,
+                         .count = static_cast<std::size_t>(parameter.numel()),
+                         .rows = rows_in_memory(parameter)});
   }
-  const auto communicator = group->communicator();
-  const Duration timeout = group->timeout();
-  for_torch([&] {
-    hook_->claim(owner_, timeout);
-    hook_->attach(*communicator, gradients);
+  group->run([&](Communicator& communicator) {
+    hook_->claim(owner_, group->timeout());
+    hook_->attach(communicator, gradients);
+    attached_to_ = communicator.serial();
   });
-  attached_to_ = communicator->serial();
   group_ = std::move(group);
 }
 
@@ -43,15 +40,9 @@ void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buff
         "a gradient is sparse, and stretto.hooks reduce dense ones; use no hook with this model: "
         "sparse gradients travel as their rows then");
   }
-  const auto communicator = group_->communicator();
   if (index == 0) {
     buckets_.clear();  // Of a step that has failed.
     ++step_;
-  }
-  if (communicator->serial() != attached_to_) {
-    refuse(
-        "this hook knows the members that the process group had before reconfigure(): wrap the "
-        "model again, and register a hook with that");
   }
   auto bucket = std::make_unique<Bucket>();
   bucket->buffer = buffer;
@@ -70,8 +61,13 @@ void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buff
                   .gradient_views = bucket->views,
                   .silent = bucket->silent,
                   .timeout = group_->timeout()};
-  for_torch([&] {
-    bucket->work = hook_->start(*communicator, bucket->full);
+  group_->run([&](Communicator& communicator) {
+    if (communicator.serial() != attached_to_) {
+      refuse(
+          "this hook knows the members that the process group had before reconfigure(): wrap the "
+          "model again, and register a hook with that");
+    }
+    bucket->work = hook_->start(communicator, bucket->full);
     buckets_.push_back(std::move(bucket));
     if (!is_last) return;
     for (const auto& each : buckets_) {

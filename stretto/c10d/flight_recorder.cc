@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <string>
 
-#include <torch/csrc/distributed/c10d/FlightRecorder.hpp>
 #include <torch/csrc/distributed/c10d/Utils.hpp>
 
+#include "stretto/base/error.h"
+#include "stretto/base/log.h"
 #include "stretto/c10d/torch_version.h"
 
 namespace stretto::c10d_backend {
@@ -74,7 +75,13 @@ communicator::FlightTensors flight_tensors(at::TensorList tensors) {
 void dump_flight_record(int job_rank) {
   const std::string name = ::c10d::getCvarString({"TORCH_FR_DUMP_TEMP_FILE"}, "");
   if (name.empty() || flight_entries().capacity() == 0) return;
-  ::c10d::DebugInfoWriter::getWriter(job_rank).write(flight_entries().pickled());
+  // PyTorch's own writer would keep the first name for ever, and this process may become another
+  // rank.
+  try {
+    flight_entries().write(name + std::to_string(job_rank));
+  } catch (const Error& error) {
+    log(LogLevel::error, "the flight record is lost: {}", error.what());
+  }
 }
 
 }  // namespace stretto::c10d_backend

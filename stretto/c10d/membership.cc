@@ -69,6 +69,7 @@ void Membership::end(std::shared_ptr<Membership> members) {
   const std::shared_ptr<DeviceBlocks> host_blocks = members->host_blocks;
   const std::shared_ptr<DeviceBlocks> blocks = members->blocks;
   shared->are_hooks_due = false;
+  shared->is_over = true;
   members.reset();  // Operations in flight end with it.
   host_blocks->close();
   if (blocks != nullptr) blocks->close();

@@ -127,7 +127,8 @@ std::optional<std::tuple<StorePtr, int, int>> join_generation(ElasticJob& job) {
 
 // A program that goes on with the job has handled what it was told before.
 bool has_newcomers(ElasticJob& job, const BackendPtr& backend) {
-  const bool are_there = for_torch([&] { return job.has_newcomers(*communicator_of(backend)); });
+  bool are_there = false;
+  group_of(backend)->run([&](Communicator& ranks) { are_there = job.has_newcomers(ranks); });
   forget_failures();
   return are_there;
 }
@@ -337,8 +338,8 @@ void verify_replicas(const BackendPtr& backend, const std::vector<std::string>& 
     called.push_back(fmt::format("parameter '{}'", names[i]));
     hashes.push_back(content_hash(std::span(data, bytes.nbytes())));
   }
-  for_torch([&] {
-    reducer::check_replicas_hash_alike(*communicator_of(backend), called, hashes, std::nullopt);
+  group_of(backend)->run([&](Communicator& ranks) {
+    reducer::check_replicas_hash_alike(ranks, called, hashes, std::nullopt);
   });
 }
 

@@ -72,7 +72,8 @@ void OperationTensors::check(const at::Tensor& tensor) {
   if (!tensor.defined()) {
     problem = "a tensor is undefined";
   } else if (tensor.layout() != at::kStrided) {
-    problem = "only all_reduce takes sparse tensors; make this one dense: to_dense()";
+    problem =
+        "only all_reduce takes sparse tensors, and only COO ones; make this one dense: to_dense()";
   } else if (!tensor.device().is_cpu() && !(are_by_host() && has_addresses(tensor.device()))) {
     problem = problem_with_device(tensor, communicator_.lock().get());
   }

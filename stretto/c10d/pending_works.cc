@@ -18,6 +18,7 @@ struct AllPending {
   Mutex mutex;
   std::vector<PendingWorks*> groups STRETTO_GUARDED_BY(mutex);
   std::atomic<std::size_t> count = 0;
+  std::atomic<int> futures = 0;  // That have not ended.
   const OwnerProcess owner;
 };
 
@@ -46,6 +47,7 @@ PendingWorks::~PendingWorks() {
   const MutexLock guard(all.mutex);
   std::erase(all.groups, this);
   all.count = all.groups.size();
+  all.futures -= futures_;
 }
 
 void PendingWorks::add(const std::shared_ptr<InFlight>& operation, bool is_collective) {
@@ -58,6 +60,15 @@ void PendingWorks::add(const std::shared_ptr<InFlight>& operation, bool is_colle
   }
   pending_.push_back({operation, is_collective});
   has_any_ = true;
+  if (!owner_process_.is_here() || all_pending().futures <= futures_) return;
+  pending_.back().is_driven = true;
+  driver_.drive(operation);
+}
+
+void PendingWorks::count_future(int change) {
+  if (!owner_process_.is_here()) return;
+  futures_ += change;
+  all_pending().futures += change;
 }
 
 std::vector<std::shared_ptr<InFlight>> PendingWorks::take(bool only_collectives) {
@@ -108,14 +119,13 @@ void PendingWorks::drive(std::vector<std::shared_ptr<InFlight>>& looked_at) {
   }
 }
 
-void PendingWorks::drive_those_of_other_groups() const {
-  if (!owner_process_.is_here()) return;
+void PendingWorks::drive_all_but(const PendingWorks* waited_for) {
   AllPending& all = all_pending();
-  if (all.count < 2) return;
+  if (all.count <= (waited_for == nullptr ? 0U : 1U)) return;
   std::vector<std::shared_ptr<InFlight>> looked_at;  // Tensors may go with it: without the locks.
   const MutexLock guard(all.mutex);
   for (PendingWorks* const group : all.groups) {
-    if (group != this && group->has_any_) group->drive(looked_at);
+    if (group != waited_for && group->has_any_) group->drive(looked_at);
   }
 }
 

@@ -32,10 +32,14 @@ class PendingWorks {
   std::vector<std::weak_ptr<InFlight>> list_collectives();
   // False in a child that has been forked since.
   bool is_here() const { return owner_process_.is_here(); }
-  // To be called before this group is waited for. Each group has an engine of its own, so who waits
-  // for an operation moves only those of its group along: the drivers of the process's other groups
-  // do so with theirs, which other ranks may need before they come to what this one waits for.
-  void drive_those_of_other_groups() const;
+  // To be called before a group (null: none that is there yet) is waited for. Each group has an
+  // engine of its own, so who waits for an operation moves only those of its group along: the
+  // drivers of the process's other groups do so with theirs, which other ranks may need before they
+  // come to what this one waits for.
+  static void drive_all_but(const PendingWorks* waited_for);
+  // A future of this group has been made, or has ended. Whoever waits for one says so to nobody:
+  // while there are some, what other groups begin is driven, too.
+  void count_future(int change);
 
  private:
   struct Pending {
@@ -49,6 +53,7 @@ class PendingWorks {
   Driver& driver_;
   const OwnerProcess owner_process_;
   std::atomic<bool> has_any_ = false;  // Without the lock: whether there may be some.
+  std::atomic<int> futures_ = 0;
   Mutex mutex_;
   std::vector<Pending> pending_ STRETTO_GUARDED_BY(mutex_);
   std::size_t limit_ STRETTO_GUARDED_BY(mutex_) = 0;  // Beyond, those that have ended go.

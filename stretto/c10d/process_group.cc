@@ -120,7 +120,7 @@ stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& 
     what.tensors.wait_for_caller();
     const auto timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
     const StreamGuard behind(what.tensors.stream_handle());
-    if (what.blocks) members.shared->pending.drive_those_of_other_groups();
+    if (what.blocks) PendingWorks::drive_all_but(&members.shared->pending);
     stretto::Work submitted = submit(comm, duration_of(timeout));
     if (submitted.is_captured() && what.tensors.has_copies()) submitted.wait();
     if (what.blocks) return submitted;
@@ -146,6 +146,7 @@ stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& 
 WorkPtr ProcessGroupStretto::start(const Start& what, Submit submit) {
   uint64_t record_number = 0;
   const std::shared_ptr<Shared>& shared = what.tensors.members->shared;
+  const TimePoint started = onCompletionHook_ != nullptr ? Clock::now() : TimePoint();
   std::vector<std::weak_ptr<InFlight>> before;
   if (what.type == OpType::BARRIER) before = shared->pending.list_collectives();
   stretto::Work submitted = submit_recorded(what, record_number, submit);
@@ -165,7 +166,7 @@ WorkPtr ProcessGroupStretto::start(const Start& what, Submit submit) {
   auto work = c10::make_intrusive<WorkStretto>(what.tensors.rank(), what.type, what.title,
                                                what.inputs, operation, shared);
   if (!operation->has_ended()) shared->pending.add(operation, !::c10d::isP2POp(what.type));
-  if (onCompletionHook_ != nullptr) tell_hook(operation, what.type);
+  if (onCompletionHook_ != nullptr) tell_hook(operation, what.type, started);
   if (const auto batch = batch_of_thread()) batch->add(work);
   return work;
 }

@@ -161,8 +161,10 @@ class ProcessGroupStretto final : public NewestBackend {
   std::unordered_map<std::string, uint64_t> getMemoryStats();
 
   // For what PyTorch has no word for: the communicator, and what operations of it are called with.
-  // Throw if the group has no members.
+  // Throw if the group has no members. run() is for calls that wait: what other groups have in
+  // flight goes on meanwhile, and a failure is noted and told as one of the group's operations.
   std::shared_ptr<Communicator> communicator() const { return members()->communicator; }
+  void run(c10::function_ref<void(Communicator&)> call) const;
   MemberTensors tensors_of_operation() const;
   // For messages, which go by way of the host whatever the communicator does on devices.
   MemberTensors tensors_of_message() const;
@@ -203,7 +205,8 @@ class ProcessGroupStretto final : public NewestBackend {
   void end_reconfigured(std::shared_ptr<Membership> members);
   // That of the calling thread, which alone uses it; null if there is none.
   c10::intrusive_ptr<CoalescedWork> batch_of_thread();
-  void tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type);
+  void tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type,
+                 TimePoint started);
   void end_pending(bool only_collectives);
   // The others hear that this rank "has called" something.
   void abort_because(const std::string& reason);

@@ -74,6 +74,7 @@ c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
   }
   JoinOptions ours = options.join;
   ours.timeout = ours.join_timeout = duration_of(options.timeout);
+  PendingWorks::drive_all_but(nullptr);
   auto communicator = for_torch([&] {
     // Who destroys a group and makes it again comes to the same store with the same names.
     return job::join_in_rounds(store_of(store), rank, size, ours);
@@ -194,7 +195,8 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
       left_named.push_back(named);
     }
   }
-  auto smaller = for_torch([&] { return whole->communicator->shrink(excluded); });
+  std::unique_ptr<Communicator> smaller;
+  run([&](Communicator& all) { smaller = all.shrink(excluded); });
   if (static_cast<std::size_t>(smaller->size()) != left.size()) {
     throw_for_torch(status_of(
         StatusCode::peer_lost,
@@ -202,8 +204,9 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
         "are lost too; name them as well and call shrink_group() again",
         whole->rank(), left.size(), smaller->size()));
   }
-  return make(store_, std::move(smaller), std::move(left_named),
-              options_of_part(options, whole->global_ranks_of(left)));
+  OptionsStretto of_part = options_of_part(options, whole->global_ranks_of(left));
+  of_part.timeout = timeout_;  // stretto.Options has none, and PyTorch sets none here.
+  return make(store_, std::move(smaller), std::move(left_named), of_part);
 }
 
 void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options,
@@ -257,7 +260,7 @@ c10::intrusive_ptr<CoalescedWork> ProcessGroupStretto::batch_of_thread() {
 WorkPtr ProcessGroupStretto::endCoalescing() {
   const MutexLock guard(mutex_);
   auto batch = batches_.extract(std::this_thread::get_id());
-  TORCH_CHECK(!batch.empty(), "endCoalescing() without startCoalescing() on this thread");
+  TORCH_CHECK_VALUE(!batch.empty(), "endCoalescing() without startCoalescing() on this thread");
   batch_count_ = batches_.size();
   return batch.mapped();
 }
@@ -274,15 +277,15 @@ WorkPtr ProcessGroupStretto::endCoalescing() {
 
 void ProcessGroupStretto::registerOnCompletionHook(
     std::function<void(std::shared_ptr<::c10d::WorkInfo>)>&& hook) {
-  TORCH_CHECK(onCompletionHook_ == nullptr, "this process group has a completion hook already");
+  TORCH_CHECK_VALUE(onCompletionHook_ == nullptr,
+                    "this process group has a completion hook already");
   // It may hold a function of Python's, which only who holds Python's lock may copy.
   auto held = std::make_shared<decltype(onCompletionHook_)>(std::move(hook));
   onCompletionHook_ = [held](std::shared_ptr<::c10d::WorkInfo> work) { (*held)(std::move(work)); };
 }
 
-void ProcessGroupStretto::tell_hook(const std::shared_ptr<InFlight>& operation,
-                                    ::c10d::OpType type) {
-  const auto started = std::chrono::steady_clock::now();
+void ProcessGroupStretto::tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type,
+                                    TimePoint started) {
   operation->then([due = due_hooks_->add(), hook = onCompletionHook_, type,
                    number = operation->number, started](const Status&) {
     const auto ended = std::chrono::steady_clock::now();
@@ -310,8 +313,9 @@ void ProcessGroupStretto::DueHooks::wait() {
 void ProcessGroupStretto::end_pending(bool only_collectives) {
   const std::shared_ptr<Shared> of_group = shared();
   if (of_group == nullptr) return;
-  of_group->pending.drive_those_of_other_groups();
-  for (const auto& operation : of_group->pending.take(only_collectives)) operation->end();
+  PendingWorks::drive_all_but(&of_group->pending);
+  for (const auto& operation : of_group->pending.take(only_collectives))
+    operation->end_by(Deadline());
 }
 
 void ProcessGroupStretto::waitForPendingWorks() {

@@ -78,6 +78,18 @@ MemberTensors ProcessGroupStretto::tensors_of_message() const {
   return {now, now->host_blocks};
 }
 
+void ProcessGroupStretto::run(c10::function_ref<void(Communicator&)> call) const {
+  const std::shared_ptr<Membership> held = members();
+  const std::shared_ptr<Shared> shared = held->shared;
+  PendingWorks::drive_all_but(&shared->pending);
+  try {
+    call(*held->communicator);
+  } catch (const Error& error) {
+    if (held->communicator->has_failed()) shared->note_failure(error.status());
+    throw_for_torch(shared->told(error.status()));
+  }
+}
+
 uint64_t ProcessGroupStretto::getSequenceNumberForGroup() {
   const MutexLock guard(mutex_);
   return members_ == nullptr ? 0 : members_->collectives();
@@ -117,6 +129,7 @@ WorkPtr ProcessGroupStretto::reconfigure(const ReconfigureOptions& options) {
   JoinOptions ours = options_of_part(nullptr, {}).join;
   ours.timeout = timeout();
   ours.join_timeout = limit;
+  PendingWorks::drive_all_but(nullptr);
   auto communicator = for_torch([&] {
     try {
       return meet(store_, place, ours);

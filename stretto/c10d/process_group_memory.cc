@@ -94,8 +94,8 @@ at::Tensor ProcessGroupStretto::allocateTensor(long size, at::TensorOptions opti
   c10::Device device = options.device();
   if (!device.is_cpu()) {
     const std::optional<int> number = alive->device();
-    TORCH_CHECK(number && has_addresses(device), "stretto allocates memory of the CPU",
-                number ? fmt::format(" and of device {}", *number) : "", ", not of ", device);
+    TORCH_CHECK_VALUE(number && has_addresses(device), "stretto allocates memory of the CPU",
+                      number ? fmt::format(" and of device {}", *number) : "", ", not of ", device);
     if (!device.has_index()) device.set_index(static_cast<c10::DeviceIndex>(*number));
   }
   const std::size_t bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();

@@ -39,6 +39,21 @@ struct PlacedRows {
   int64_t height = 1;
 };
 
+// Rows are numbered in 32 bits.
+void check_places(const at::Tensor& tensor) {
+  constexpr double kMost = 4294967295.0;
+  double places = 1;
+  for (int64_t dim = 0; dim < tensor.sparse_dim(); ++dim) {
+    places *= static_cast<double>(tensor.size(dim));
+  }
+  if (places <= kMost) return;
+  throw InvalidArgument(
+      status_of(StatusCode::invalid_argument,
+                "all_reduce of sparse tensors: the sparse dimensions of [{}] have {:.0f} places, "
+                "and may have {:.0f}; make the tensor with one sparse dimension",
+                fmt::join(tensor.sizes(), ", "), places, kMost));
+}
+
 // Ranks whose tensors have other shapes would mean other places by the same number.
 void check_same_shape(Communicator& comm, const at::Tensor& tensor,
                       const std::optional<Duration>& timeout) {
@@ -104,6 +119,7 @@ bool has_sparse_sum(at::ScalarType type) { return reduce_rows_of(type) != nullpt
 void all_reduce_sparse(Communicator& comm, at::Tensor& tensor, ReduceOp op,
                        const std::optional<Duration>& timeout) {
   check_same_shape(comm, tensor, timeout);
+  check_places(tensor);
   const PlacedRows mine(tensor);
   reduce_rows_of(tensor.scalar_type())(comm, mine,
                                        {.row_elements = static_cast<std::size_t>(mine.width),

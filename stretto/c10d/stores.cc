@@ -123,11 +123,6 @@ Result<StoreReply> FromTorch::answer(const StoreRequest& request, const WaitLimi
   }
 }
 
-Deadline deadline_of(std::chrono::milliseconds timeout) {
-  const bool ends = timeout != ::c10d::Store::kNoTimeout;
-  return ends ? Deadline::after(duration_of(timeout)) : Deadline();
-}
-
 void expect_ok(const Status& status) {
   if (status.ok()) return;
   const std::string text(status.message());

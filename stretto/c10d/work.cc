@@ -155,11 +155,10 @@ bool InFlight::try_end() {
   return has_ended();
 }
 
-bool InFlight::end_within(Duration timeout) {
+bool InFlight::end_by(const Deadline& deadline) {
   if (has_ended()) return true;
-  const Deadline deadline = Deadline::after(timeout);
   const auto lock =
-      must_not_block() ? lock_beside_others(deadline) : std::unique_lock(mutex_, timeout);
+      must_not_block() ? lock_beside_others(deadline) : std::unique_lock(mutex_, deadline.time());
   if (!lock) return has_ended();
   try {
     work_.wait_for(deadline.remaining());
@@ -168,13 +167,6 @@ bool InFlight::end_within(Duration timeout) {
   }
   if (const std::optional<Status> how = work_.status()) outcome_->end(*how);
   return has_ended();
-}
-
-void InFlight::end() {
-  if (has_ended()) return;
-  if (must_not_block()) return end_beside_others();
-  const std::lock_guard lock(mutex_);
-  outcome_->end(work_.wait_status());
 }
 
 void InFlight::end_beside_others() {
@@ -225,7 +217,7 @@ void InFlight::then(Continuation callback) {
 }
 
 void Shared::note_failure(const Status& status) {
-  if (status.code() == StatusCode::invalid_argument) return;
+  if (status.code() == StatusCode::invalid_argument || is_over) return;
   {
     const MutexLock lock(mutex);
     if (!failure.ok()) return;
@@ -243,7 +235,9 @@ Status Shared::told(const Status& status) const {
   if (status.ok() || status.code() == StatusCode::invalid_argument) return status;
   std::string text(status.message());
   if (status.code() == StatusCode::timeout) {
-    text += ". A longer timeout can be given to init_process_group() or new_group().";
+    text +=
+        ". A longer timeout can be given to init_process_group(), new_group() or a call that takes "
+        "one.";
   }
   if (!rank_note.empty()) text += " " + rank_note;
   return {status.code(), std::move(text)};
@@ -284,8 +278,11 @@ bool WorkStretto::isCompleted() {
     const auto operation = each.lock();
     return operation == nullptr || operation->try_end();
   };
-  return std::ranges::all_of(operation_->before, has_ended) && operation_->try_end() &&
-         operation_->wait_for_callbacks(Deadline::after({}));
+  if (!std::ranges::all_of(operation_->before, has_ended) || !operation_->try_end()) {
+    PendingWorks::drive_all_but(&shared_->pending);  // Programs wait by asking, too.
+    return false;
+  }
+  return operation_->wait_for_callbacks(Deadline::after({}));
 }
 
 bool WorkStretto::isSuccess() const { return operation_->has_ended() && operation_->status().ok(); }
@@ -308,46 +305,34 @@ std::vector<at::Tensor> WorkStretto::result() {
   return {operation_->results.begin(), operation_->results.end()};
 }
 
-// In a forked child nobody gives back what a thread of the parent has locked.
+// A forked child has no part in what its parent has begun, and perhaps the locks of threads that it
+// has not.
 void WorkStretto::prepare_to_wait() const {
-  const auto is_locked = [](const std::weak_ptr<InFlight>& each) {
+  const auto goes_on = [](const std::weak_ptr<InFlight>& each) {
     const auto operation = each.lock();
-    return operation != nullptr && operation->is_waited_for();
+    return operation != nullptr && !operation->has_ended();
   };
   if (!shared_->pending.is_here() &&
-      (is_locked(operation_) || std::ranges::any_of(operation_->before, is_locked))) {
+      (goes_on(operation_) || std::ranges::any_of(operation_->before, goes_on))) {
     refuse(
         "this process was forked from the one that has begun this operation, and cannot wait for "
         "it: fork before init_process_group(), or start a program (exec)");
   }
-  if (!operation_->try_end()) shared_->pending.drive_those_of_other_groups();
+  if (!operation_->try_end()) PendingWorks::drive_all_but(&shared_->pending);
 }
 
 bool WorkStretto::wait(std::chrono::milliseconds timeout) {
-  if (timeout > kNoTimeout) {
-    wait_until(Deadline::after(duration_of(timeout)), timeout);
-    return true;
-  }
-  if (!operation_->has_called_back() || !operation_->before.empty()) {
-    const WithoutGil without_gil;
-    prepare_to_wait();
-    for (const auto& each : operation_->before) {
-      if (const auto operation = each.lock()) operation->end();
-    }
-    operation_->end();
-    operation_->wait_for_callbacks(Deadline());
-  }
-  end_wait();
+  wait_until(deadline_of(timeout), timeout);
   return true;
 }
 
 void WorkStretto::wait_until(const Deadline& deadline, std::chrono::milliseconds timeout) {
-  {
+  if (!operation_->has_called_back() || !operation_->before.empty()) {
     const WithoutGil without_gil;
     prepare_to_wait();
     const auto ends = [&](const std::weak_ptr<InFlight>& each) {
       const auto operation = each.lock();
-      return operation == nullptr || operation->end_within(deadline.remaining());
+      return operation == nullptr || operation->end_by(deadline);
     };
     if (!std::ranges::all_of(operation_->before, ends) || !ends(operation_) ||
         !operation_->wait_for_callbacks(deadline)) {
@@ -390,10 +375,12 @@ c10::intrusive_ptr<Future> WorkStretto::make_future(
     stream = shared_->branch_of(stream->device());
     waits = operation_->let_wait(*stream);
   }
+  shared_->pending.count_future(1);
   operation_->then([future, complete = std::move(complete), stream, waits,
                     shared = std::weak_ptr<Shared>(shared_)](const Status& ended) {
     const Status& status = ended.ok() ? waits : ended;
-    const std::shared_ptr<Shared> alive = status.ok() ? nullptr : shared.lock();
+    const std::shared_ptr<Shared> alive = shared.lock();
+    if (alive != nullptr) alive->pending.count_future(-1);
     try {
       // Callbacks have the device that is current now, and wait for the stream that is.
       const auto& devices = future->devices();
@@ -408,7 +395,7 @@ c10::intrusive_ptr<Future> WorkStretto::make_future(
   // The progress thread, where there is one, may be in a callback that waits for this.
   if (future->completed()) return future;
   shared_->driver.drive(operation_);
-  shared_->pending.drive_those_of_other_groups();
+  PendingWorks::drive_all_but(&shared_->pending);
   return future;
 }
 

@@ -34,6 +34,10 @@ inline Duration duration_of(std::chrono::milliseconds timeout) {
   constexpr std::chrono::hours kCentury{24 * 36525};
   return std::min<std::chrono::milliseconds>(timeout, kCentury);
 }
+// kNoTimeout, of a Work as of a store: never.
+inline Deadline deadline_of(std::chrono::milliseconds timeout) {
+  return timeout == kNoTimeout ? Deadline() : Deadline::after(duration_of(timeout));
+}
 
 class OperationTensors;
 struct Shared;
@@ -70,13 +74,12 @@ class InFlight {
   const std::optional<c10::Stream> stream;
   const bool is_captured;  // By a graph: for the host it has ended.
 
-  // All three move the operation along, and say whether it has ended. The first does not block. The
-  // others may be called in a callback, also on the thread that waits for this operation.
+  // Both move the operation along, and say whether it has ended. The first does not block. The
+  // other may be called in a callback, also on the thread that waits for this operation.
   bool try_end();
-  bool end_within(Duration timeout);
-  void end();
-  // As end(), but never blocks on the lock, whose holder may be in a callback that waits for this
-  // operation: makes progress until the operation has ended or the lock is free.
+  bool end_by(const Deadline& deadline);
+  // As end_by() at any time, but never blocks on the lock, whose holder may be in a callback that
+  // waits for this operation: makes progress until the operation has ended or the lock is free.
   void end_beside_others();
   // Once it has ended: waits until callbacks that it had by then have returned. False: they have
   // not when time is up. Who may be in such a callback, or be waited for by one, does not wait.
@@ -126,8 +129,8 @@ class InFlight {
       note_holder();
     }
     bool try_lock() { return !is_mine() && mutex_.try_lock() && note_holder(); }
-    bool try_lock_for(Duration timeout) {
-      return !is_mine() && mutex_.try_lock_for(timeout) && note_holder();
+    bool try_lock_until(TimePoint time) {
+      return !is_mine() && mutex_.try_lock_until(time) && note_holder();
     }
     void unlock() {
       holder_ = std::thread::id();
@@ -169,6 +172,7 @@ struct Shared {
   PendingWorks pending{driver};
   std::shared_ptr<const AbortHooks> abort_hooks;
   std::atomic<bool> are_hooks_due = true;  // Until they are called, or the group ends in order.
+  std::atomic<bool> is_over = false;  // It has ended in order: what that cuts off is no failure.
   // The first failure that the group does not outlive; what getError() tells.
   Mutex mutex;
   Status failure STRETTO_GUARDED_BY(mutex);
