@@ -68,12 +68,16 @@ Result<std::shared_ptr<Driver>> Driver::load(const std::string& path) {
   });
   STRETTO_RETURN_IF_ERROR(found);
   std::shared_ptr<Driver> driver(new Driver(call));
-  STRETTO_RETURN_IF_ERROR(driver->status_of_call("cuInit", call.init(0)));
+  constexpr int kNoDevice = 100;  // A driver that sees no GPU: there are 0 of them.
+  const int result = call.init(0);
+  driver->sees_none_ = result == kNoDevice;
+  if (!driver->sees_none_) STRETTO_RETURN_IF_ERROR(driver->status_of_call("cuInit", result));
   return driver;
 }
 
 Result<int> Driver::count_devices() const {
   int count = 0;
+  if (sees_none_) return count;
   STRETTO_RETURN_IF_ERROR(status_of_call("cuDeviceGetCount", call_.device_get_count(&count)));
   return count;
 }

@@ -170,6 +170,7 @@ class Driver {
 
   DriverInterface call_;
   int number_ = 0;
+  bool sees_none_ = false;
   int device_ = 0;
   void* context_ = nullptr;  // The device's primary one, which CUDA's runtime uses as well.
 };

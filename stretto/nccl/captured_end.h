@@ -23,6 +23,7 @@ class CapturedGraphEnd final : public CapturedEnd {
   ~CapturedGraphEnd() override { marks_->give_back(event_); }
 
   cuda::Marks::Event event() const { return event_; }
+  std::uint64_t capture() const { return capture_; }
   Status let_wait(void* stream) override;
 
  private:

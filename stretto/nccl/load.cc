@@ -36,8 +36,14 @@ Result<std::shared_ptr<const Nccl>> load_nccl(const std::vector<std::string>& fi
   }
   auto nccl = std::make_shared<Nccl>();
   Interface& call = nccl->call;
+  // First: an older one lacks some of the others.
+  STRETTO_RETURN_IF_ERROR(symbols->find_all({{"ncclGetVersion", &call.get_version}}));
+  if (call.get_version(&nccl->version) != kSuccess) {
+    return status_of(StatusCode::invalid_argument, "{} does not say which version of NCCL it is",
+                     symbols->file());
+  }
+  STRETTO_RETURN_IF_ERROR(check_version(nccl->version));
   STRETTO_RETURN_IF_ERROR(symbols->find_all({
-      {"ncclGetVersion", &call.get_version},
       {"ncclGetErrorString", &call.get_error_string},
       {"ncclGetLastError", &call.get_last_error},
       {"ncclGetUniqueId", &call.get_unique_id},
@@ -62,11 +68,6 @@ Result<std::shared_ptr<const Nccl>> load_nccl(const std::vector<std::string>& fi
       {"ncclSend", &call.send},
       {"ncclRecv", &call.receive},
   }));
-  if (call.get_version(&nccl->version) != kSuccess) {
-    return status_of(StatusCode::invalid_argument, "{} does not say which version of NCCL it is",
-                     symbols->file());
-  }
-  STRETTO_RETURN_IF_ERROR(check_version(nccl->version));
   nccl->name = "NCCL " + version_text(nccl->version);
   nccl->file = symbols->file();
   return std::shared_ptr<const Nccl>(std::move(nccl));

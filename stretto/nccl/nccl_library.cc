@@ -164,12 +164,7 @@ Result<bool> NcclLibrary::is_captured(void* of_caller) {
                   std::string(captured.status().message()) +
                       "; or name the stream that is captured, by a StreamGuard");
   }
-  if (!captured.ok() || !*captured) return captured;
-  STRETTO_ASSIGN_OR_RETURN(const std::uint64_t own, driver_->capture_of(capture_stream_));
-  STRETTO_ASSIGN_OR_RETURN(const std::uint64_t callers, driver_->capture_of(stream));
-  if (own == 0 || own == callers) return true;
-  return Status(StatusCode::invalid_argument,
-                "another CUDA graph is capturing operations of this communicator; end that first");
+  return captured;
 }
 
 Result<Mark> NcclLibrary::mark(void* of_caller, bool is_captured) {
@@ -178,9 +173,20 @@ Result<Mark> NcclLibrary::mark(void* of_caller, bool is_captured) {
   if (is_captured) {
     STRETTO_ASSIGN_OR_RETURN(end, CapturedGraphEnd::make(driver_, marks_, stream));
   }
+  STRETTO_ASSIGN_OR_RETURN(const std::uint64_t begun, driver_->capture_of(capture_stream_));
   STRETTO_ASSIGN_OR_RETURN(const int number, marks_->add(stream));
   if (end != nullptr) {
-    const MutexLock held(mutex_);
+    MutexLock held(mutex_);
+    const auto is_other = [&](std::uint64_t capture) { return capture != end->capture(); };
+    const auto waits = [&](const auto& each) { return is_other(each.second->capture()); };
+    // One that has begun, or waits for other ranks to begin.
+    if ((begun != 0 && is_other(begun)) || std::ranges::any_of(captured_, waits)) {
+      held.unlock();
+      marks_->forget(number);
+      return Status(StatusCode::invalid_argument,
+                    "another CUDA graph is capturing operations of this communicator; end that "
+                    "first");
+    }
     captured_[number] = end;
   }
   return Mark{number, std::move(end)};

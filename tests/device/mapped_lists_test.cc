@@ -13,6 +13,7 @@
 
 #include "stretto/job/join.h"
 #include "tests/device/device_memory.h"
+#include "tests/support/soon.h"
 
 namespace stretto::testing {
 namespace {
@@ -50,11 +51,11 @@ TEST_F(DeviceMemory, ListsThatLieOneBehindTheOtherAreOneBuffer) {
 TEST_F(DeviceMemory, LateKernelsOfListsAreWaitedFor) {
   DoubleRanks ranks = make(2);
   Double::get().change([](Control& control) { control.holds_kernels = true; });
-  std::thread lets_go([] {
-    while (Double::get().control().kernels < 1) std::this_thread::sleep_for(milliseconds(1));
-    std::this_thread::sleep_for(milliseconds(50));
-    Double::get().change([](Control& control) { control.holds_kernels = false; });
-  });
+  OnceTrue lets_go([] { return Double::get().control().kernels >= 1; },
+                   [] {
+                     std::this_thread::sleep_for(milliseconds(50));
+                     Double::get().change([](Control& control) { control.holds_kernels = false; });
+                   });
   ranks.on_all([](Communicator& rank) {
     const auto data = rank.allocate<float>(3000, rank.device());
     std::fill_n(reach(data), 3000, 1.0f);

@@ -24,6 +24,7 @@
 #include "tests/support/device_trial.h"
 #include "tests/support/failures.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/soon.h"
 
 namespace stretto::testing {
 namespace {
@@ -126,12 +127,12 @@ TEST_F(DeviceMemory, LateKernelsAreWaitedForByAllRanks) {
   DoubleRanks ranks = make(3);
   std::atomic<int> ended{0};
   Double::get().change([](Control& control) { control.holds_kernels = true; });
-  std::thread lets_go([&] {
-    while (Double::get().control().kernels < 3) std::this_thread::sleep_for(milliseconds(1));
-    std::this_thread::sleep_for(milliseconds(100));
-    EXPECT_EQ(ended, 0);
-    Double::get().change([](Control& control) { control.holds_kernels = false; });
-  });
+  OnceTrue lets_go([] { return Double::get().control().kernels >= 3; },
+                   [&] {
+                     std::this_thread::sleep_for(milliseconds(100));
+                     EXPECT_EQ(ended, 0);
+                     Double::get().change([](Control& control) { control.holds_kernels = false; });
+                   });
   ranks.on_all([&](Communicator& rank) {
     const auto data = rank.allocate<float>(3000, rank.device());
     reach(data)[2000] = 1;
@@ -145,12 +146,12 @@ TEST_F(DeviceMemory, LateKernelsAreWaitedForByAllRanks) {
 TEST_F(DeviceMemory, GraphThatIsCapturedIsNotSpoiledByOperations) {
   DoubleRanks ranks = make(2);
   Double::get().change([](Control& control) { control.holds_kernels = true; });
-  std::thread captures([] {
-    while (Double::get().control().kernels < 2) std::this_thread::sleep_for(milliseconds(1));
-    Double::get().change([](Control& control) { control.captures = true; });
-    std::this_thread::sleep_for(milliseconds(20));
-    Double::get().change([](Control& control) { control.holds_kernels = false; });
-  });
+  OnceTrue captures([] { return Double::get().control().kernels >= 2; },
+                    [] {
+                      Double::get().change([](Control& control) { control.captures = true; });
+                      std::this_thread::sleep_for(milliseconds(20));
+                      Double::get().change([](Control& control) { control.holds_kernels = false; });
+                    });
   ranks.on_all([](Communicator& rank) {
     const auto data = rank.allocate<float>(1000, rank.device());
     auto freed = rank.allocate<float>(8, rank.device());
@@ -190,13 +191,13 @@ TEST_F(DeviceMemory, NobodyIsToldOfWhatAStreamHasFailedToDo) {
   DoubleRanks ranks = make(2);
   Double::get().change([](Control& control) { control.holds_kernels = true; });
   // When all have begun their kernels, which are their last.
-  std::thread breaks([&] {
-    while (Double::get().control().kernels < 2) std::this_thread::sleep_for(milliseconds(1));
-    Double::get().change([](Control& control) {
-      control.stream_error = 700;
-      control.holds_kernels = false;
-    });
-  });
+  OnceTrue breaks([] { return Double::get().control().kernels >= 2; },
+                  [] {
+                    Double::get().change([](Control& control) {
+                      control.stream_error = 700;
+                      control.holds_kernels = false;
+                    });
+                  });
   ranks.on_all([](Communicator& rank) {
     const auto data = rank.allocate<float>(1000, rank.device());
     expect_contains(error_of<Error>([&] { rank.all_reduce(data.span()).wait(); }),

@@ -15,6 +15,7 @@
 #include "stretto/cuda_driver/driver.h"
 #include "tests/support/double_ranks.h"
 #include "tests/support/failures.h"
+#include "tests/support/soon.h"
 
 namespace stretto::testing {
 namespace {
@@ -123,12 +124,8 @@ TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDevice) {
   Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 3});
   std::atomic<int> submitted{0};
-  std::thread death([&] {
-    while (submitted < 3 || Double::get().control().launches < 3) {
-      std::this_thread::sleep_for(milliseconds(5));
-    }
-    ranks.kill(2);
-  });
+  OnceTrue death([&] { return submitted == 3 && Double::get().control().launches >= 3; },
+                 [&] { ranks.kill(2); });
   const double took = seconds_of([&] {
     ranks.on_all([&](Communicator& rank) {
       Work work = rank.all_reduce(on_device(rank, 8));
@@ -160,10 +157,7 @@ TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDevice) {
 TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDeviceInSeveralGroups) {
   Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 2});
-  std::thread death([&] {
-    while (Double::get().control().launches < 4) std::this_thread::sleep_for(milliseconds(5));
-    ranks.kill(1);
-  });
+  OnceTrue death([] { return Double::get().control().launches >= 4; }, [&] { ranks.kill(1); });
   ranks.on_all([&](Communicator& rank) {
     const auto part = rank.split({.color = 0});
     Work first = rank.all_reduce(on_device(rank, 8));
@@ -202,7 +196,7 @@ TEST_F(NcclDoubleFails, WhoDestroysAGroupLetsOthersAbortWhatItWaitsFor) {
     Work second = part->all_reduce(on_device(rank, 8));
     while (Double::get().control().launches < 4) rank.poll();
     std::thread other([&] { part.reset(); });
-    while (Double::get().control().aborts < 2) std::this_thread::sleep_for(milliseconds(5));
+    EXPECT_TRUE(comes_true([] { return Double::get().control().aborts >= 2; }));
     EXPECT_LT(seconds_of([&] { rank.abort("enough"); }), 3);
     EXPECT_EQ(first.wait_status().code(), StatusCode::aborted);
     other.join();
@@ -214,12 +208,12 @@ TEST_F(NcclDoubleFails, WhoDestroysAGroupLetsOthersAbortWhatItWaitsFor) {
 TEST_F(NcclDoubleFails, EchoOfADeathDoesNotHideWhoHasDied) {
   Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 2});
-  std::thread death([&] {
-    while (Double::get().control().launches < 2) std::this_thread::sleep_for(milliseconds(5));
-    Double::get().change([](auto& control) { control.failing_rank = 0; });
-    std::this_thread::sleep_for(milliseconds(200));
-    ranks.kill(1);
-  });
+  OnceTrue death([] { return Double::get().control().launches >= 2; },
+                 [&] {
+                   Double::get().change([](auto& control) { control.failing_rank = 0; });
+                   std::this_thread::sleep_for(milliseconds(200));
+                   ranks.kill(1);
+                 });
   ranks.on_all([&](Communicator& rank) {
     const Status status = rank.all_reduce(on_device(rank, 8)).wait_status();
     if (rank.rank() != 0) return;
@@ -257,11 +251,8 @@ TEST_F(NcclDoubleFails, TimeoutAbortsWhatIsOnTheDevice) {
 
 TEST_F(NcclDoubleFails, ConnectingHasADeadline) {
   Double::get().reset([](auto& control) { control.stalls_connecting = true; });
-  DoubleRanks ranks({.size = 2, .timeout = milliseconds(500)});
-  for (const Status& status : ranks.statuses()) {
-    EXPECT_FALSE(status.ok());
-    expect_contains(status.message(), "could not set up the group");
-  }
+  expect_contains(error_of<Error>([] { DoubleRanks({.size = 2, .timeout = milliseconds(500)}); }),
+                  "could not set up the group");
   EXPECT_EQ(Double::get().control().aborts, 2);
 }
 
@@ -312,14 +303,12 @@ TEST_F(NcclDoubleFails, GraphThatIsCapturedIsNotSpoiledByOperations) {
   Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 2});
   std::atomic<int> submitted{0};
-  std::thread captures([&] {
-    while (submitted < 2 || Double::get().control().launches < 2) {
-      std::this_thread::sleep_for(milliseconds(5));
-    }
-    Double::get().change([](auto& control) { control.captures = true; });
-    std::this_thread::sleep_for(milliseconds(20));
-    Double::get().change([](auto& control) { control.stalls = false; });
-  });
+  OnceTrue captures([&] { return submitted == 2 && Double::get().control().launches >= 2; },
+                    [] {
+                      Double::get().change([](auto& control) { control.captures = true; });
+                      std::this_thread::sleep_for(milliseconds(20));
+                      Double::get().change([](auto& control) { control.stalls = false; });
+                    });
   ranks.on_all([&](Communicator& rank) {
     Work work = rank.all_reduce(on_device(rank, 8));
     ++submitted;

@@ -7,79 +7,20 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <thread>
 
 #include "stretto/base/error.h"
-#include "stretto/base/stream_guard.h"
-#include "tests/support/captured_graph.h"
+#include "tests/nccl/on_stream.h"
 #include "tests/support/double_ranks.h"
 #include "tests/support/failures.h"
+#include "tests/support/soon.h"
 
 namespace stretto::testing {
 namespace {
 
 using std::chrono::milliseconds;
-
-// What a program of one rank has on its device: a stream of its own, and numbers.
-class OnStream {
- public:
-  explicit OnStream(const Communicator& rank)
-      : driver_(cuda::Driver::open(Double::file(), *rank.device()).or_throw()),
-        stream_(driver_->make_stream().or_throw()) {}
-  ~OnStream() {
-    const cuda::Driver::Current current(*driver_);
-    (void)driver_->call().stream_destroy(stream_);
-  }
-
-  cuda::StreamHandle stream() const { return stream_; }
-  View numbers(std::size_t count, float value = 0) const {
-    auto* const data = Double::get().allocate(count * sizeof(float), driver_->number());
-    const View view(data, count, DType::f32);
-    set(view, value);
-    return view;
-  }
-  static void set(const View& view, float value) { std::fill_n(reach(view), view.count, value); }
-  static float* reach(const View& view) {
-    return reinterpret_cast<float*>(Double::get().reach(view.data));
-  }
-  // On the stream, or in its graph.
-  void add(const View& to, const View& from) const {
-    Double::get().enqueue(driver_->number(), stream_, [to, from] {
-      for (std::size_t i = 0; i < to.count; ++i) reach(to)[i] += reach(from)[i];
-    });
-  }
-  void sleep(Duration time) const {
-    Double::get().enqueue(driver_->number(), stream_,
-                          [time] { std::this_thread::sleep_for(time); });
-  }
-  std::unique_ptr<CapturedGraph> capture(const std::function<void()>& body) const {
-    const StreamGuard on_stream(stream_);
-    return std::make_unique<CapturedGraph>(Double::file(), driver_, stream_, body);
-  }
-  // Launches it on all ranks; whether it ends in time.
-  bool run(Communicator& rank, const CapturedGraph& graph) const {
-    rank.barrier().wait();
-    graph.launch(stream_);
-    return finish();
-  }
-  // Whether that happens in time.
-  bool finish() const {
-    const cuda::Driver::Current current(*driver_);
-    const Deadline until = Deadline::after(std::chrono::seconds(20));
-    while (driver_->call().stream_query(stream_) == cuda::DriverInterface::kNotReady) {
-      if (until.passed()) return false;
-      std::this_thread::sleep_for(milliseconds(1));
-    }
-    return true;
-  }
-
- private:
-  std::shared_ptr<const cuda::Driver> driver_;
-  cuda::StreamHandle stream_;
-};
 
 class NcclDoubleGraphs : public WithDouble {
  protected:
@@ -225,10 +166,7 @@ TEST_F(NcclDoubleGraphs, ARankThatDoesNotCaptureIsToldThatOthersDo) {
 TEST_F(NcclDoubleGraphs, ADeathEndsAGraphThatRuns) {
   DoubleRanks ranks({.size = 2});
   std::atomic<bool> launched = false;
-  std::thread death([&] {
-    while (!launched) std::this_thread::sleep_for(milliseconds(5));
-    ranks.kill(1);
-  });
+  OnceTrue death([&] { return launched.load(); }, [&] { ranks.kill(1); });
   ranks.on_all([&](Communicator& rank) {
     const OnStream program(rank);
     const View data = program.numbers(8);
@@ -434,6 +372,37 @@ TEST_F(NcclDoubleGraphs, WhatAGraphCannotHoldIsRefused) {
       });
     });
     EXPECT_TRUE(graph->status().ok()) << graph->status().message();
+  });
+}
+
+// Rank 1 comes when that has been refused.
+TEST_F(NcclDoubleGraphs, ASecondCaptureIsRefusedWhileTheFirstWaitsForARank) {
+  DoubleRanks ranks({.size = 2});
+  std::atomic<bool> captures = false, is_refused = false;
+  ranks.on_all([&](Communicator& rank) {
+    const OnStream program(rank), aside(rank);
+    const View data = program.numbers(8);
+    const auto capture_aside = [&] {
+      EXPECT_TRUE(comes_true([&] { return captures.load(); }));
+      std::this_thread::sleep_for(milliseconds(200));
+      (void)aside.capture([&] {
+        expect_contains(error_of<InvalidArgument>([&] { (void)rank.all_reduce(data); }),
+                        "another CUDA graph is capturing operations of this communicator");
+      });
+      is_refused = true;
+    };
+    std::thread other;
+    if (rank.rank() == 0) {
+      other = std::thread(capture_aside);
+    } else {
+      EXPECT_TRUE(comes_true([&] { return is_refused.load(); }));
+    }
+    const auto graph = program.capture([&] {
+      if (rank.rank() == 0) captures = true;
+      rank.all_reduce(data).wait();
+    });
+    EXPECT_TRUE(graph->status().ok()) << graph->status().message();
+    if (other.joinable()) other.join();
   });
 }
 

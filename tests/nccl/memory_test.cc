@@ -16,6 +16,7 @@
 #include "stretto/base/error.h"
 #include "tests/support/double_ranks.h"
 #include "tests/support/failures.h"
+#include "tests/support/soon.h"
 
 namespace stretto::testing {
 namespace {
@@ -89,11 +90,11 @@ TEST_F(NcclDoubleMemory, RegisteredComesAndGoesWhenNcclIsNotBusy) {
     old[rank.rank().value()] = rank.allocate<float>(8, rank.device());
   });
   Double::get().change([](auto& control) { control.holds_launches = true; });
-  std::thread lets_go([] {
-    while (Double::get().control().launches < 2) std::this_thread::sleep_for(milliseconds(1));
-    std::this_thread::sleep_for(milliseconds(50));
-    Double::get().change([](auto& control) { control.holds_launches = false; });
-  });
+  OnceTrue lets_go([] { return Double::get().control().launches >= 2; },
+                   [] {
+                     std::this_thread::sleep_for(milliseconds(50));
+                     Double::get().change([](auto& control) { control.holds_launches = false; });
+                   });
   ranks.on_all([&](Communicator& rank) {
     Work work = rank.all_reduce(on_device(rank, 8));
     while (Double::get().control().launches < 2) rank.poll();

@@ -106,8 +106,7 @@ transport::Endpoint::Parts connect_by_tcp(int rank, std::vector<FileDescriptor> 
 
 }  // namespace
 
-DoubleRanks::DoubleRanks(const Options& options)
-    : sockets_(options.size), statuses_(options.size), ranks_(options.size) {
+DoubleRanks::DoubleRanks(const Options& options) : sockets_(options.size), ranks_(options.size) {
   const bool by_memory = options.maps_devices && options.shares_memory;
   auto sockets = connect_pairs(options.size, [&](int, int) {
     return by_memory ? make_unix_pair(SOCK_STREAM) : make_tcp_pair();
@@ -128,9 +127,8 @@ DoubleRanks::DoubleRanks(const Options& options)
     } else {
       own.library = double_factory().or_throw();
     }
-    auto made = communicator::ScheduledBackend::make_world(std::move(engine), std::move(own));
-    statuses_[rank] = made.status();
-    if (made.ok()) ranks_[rank] = std::move(*made);
+    ranks_[rank] =
+        communicator::ScheduledBackend::make_world(std::move(engine), std::move(own)).or_throw();
   });
 }
 

@@ -77,19 +77,17 @@ class DoubleRanks {
     Duration timeout = std::chrono::seconds(30);
     std::chrono::milliseconds heartbeat{50};
   };
+  // Throws what keeps one from being made.
   explicit DoubleRanks(const Options& options);
   // On all, each on a thread of its own. What one throws counts as a failure of the test.
   void on_all(const std::function<void(Communicator&)>& body);
   std::unique_ptr<Communicator>& operator[](int rank) { return ranks_[rank]; }
   int size() const { return static_cast<int>(ranks_.size()); }
-  // Why making them has failed, by rank.
-  const std::vector<Status>& statuses() const { return statuses_; }
   // What the others see when the process of `rank` is killed.
   void kill(int rank);
 
  private:
   RankVector<RankVector<int>> sockets_;  // Of each rank, those to each other one.
-  RankVector<Status> statuses_;
   RankVector<std::unique_ptr<Communicator>> ranks_;
 };
 

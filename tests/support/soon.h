@@ -5,6 +5,9 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
+
+#include <gtest/gtest.h>
 
 #include "stretto/base/clock.h"
 
@@ -22,5 +25,25 @@ template <class Condition>
   }
   return true;
 }
+
+// Acts on a thread of its own as soon as `condition` comes true. If it does not in time, that is a
+// failure, and it acts all the same, so that ranks which wait for it go on.
+class OnceTrue {
+ public:
+  template <class Condition, class Act>
+  OnceTrue(Condition condition, Act act)
+      : thread_([condition = std::move(condition), act = std::move(act)] {
+          EXPECT_TRUE(comes_true(condition));
+          act();
+        }) {}
+  ~OnceTrue() {
+    if (thread_.joinable()) thread_.join();
+  }
+  // Waits until it has acted.
+  void join() { thread_.join(); }
+
+ private:
+  std::thread thread_;
+};
 
 }  // namespace stretto

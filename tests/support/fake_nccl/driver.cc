@@ -18,6 +18,7 @@ namespace stretto::fake_nccl {
 namespace {
 
 constexpr int kSuccess = 0;
+constexpr int kNoDevice = 100;
 constexpr int kAlreadyLocked = 712;
 constexpr std::size_t kDeviceBytes = std::size_t{256} * 1024 * 1024;
 
@@ -97,7 +98,10 @@ void fake_nccl_change(void (*change)(Control&, void*), void* what) {
 
 std::byte* fake_nccl_reach(const void* data) { return reach(data); }
 
-int cuInit(unsigned) { return kSuccess; }
+int cuInit(unsigned) {
+  const std::lock_guard held(shared().mutex);
+  return shared().control.devices == 0 ? kNoDevice : kSuccess;
+}
 int cuGetErrorString(int, const char** text) {
   *text = "an error of the double's device";
   return kSuccess;
