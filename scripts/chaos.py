@@ -21,6 +21,7 @@ examples:
 """
 
 import argparse
+import collections
 import concurrent.futures
 import dataclasses
 import itertools
@@ -55,6 +56,13 @@ class Result:
     seconds: float
 
 
+@dataclasses.dataclass
+class LeftOut:
+    """A case that this machine does not allow, with a sentence about such cases."""
+
+    sentence: str
+
+
 class Runner:
     """Runs cases, a few at a time; keeps what failing ones have said."""
 
@@ -80,15 +88,19 @@ class Runner:
         folder.mkdir()
         network = self._network() if plan.world == "two_hosts" else None
         job = chaos_job.Job(plan, self._bin, folder, network)
+        left_out = None
         try:
             job.start(kind.prepare(plan, job))
             kind.inject(plan, job)
         except chaos_kinds.CannotRun as reason:
-            job.record.trouble.append(f"could not be run: {reason}")
+            left_out = LeftOut(f"cases of {plan.kind} are left out: {reason}")
         finally:
             record = job.finish(kind.limit_s * self._patience)
             if network is not None:
                 network.heal()
+        if left_out is not None:
+            shutil.rmtree(folder)
+            return left_out
         expectation = patient(kind.expect(plan), self._patience)
         verdict = chaos_judge.judge(expectation, record)
         if verdict.problems:
@@ -199,9 +211,13 @@ class Report:
 
     def __init__(self, rate=0, congestion_control="cubic"):
         self.results = []
+        self.left_out = collections.Counter()
         self._links = (rate, congestion_control)
 
     def add(self, result):
+        if isinstance(result, LeftOut):
+            self.left_out[result.sentence] += 1
+            return
         self.results.append(result)
         if result.verdict.problems:
             print(f"FAILED {result.plan.kind}: {result.plan.describe()}\n"
@@ -276,9 +292,11 @@ def main(arguments=None):
     finally:
         runner.close()
     print(report.table())
-    if len(report.results) < options.cases:
-        print(f"the time was up after {len(report.results)} of {options.cases} cases")
-    return 1 if report.failed() else 0
+    print(*report.left_out, sep="\n", end="\n" if report.left_out else "")
+    begun = len(report.results) + report.left_out.total()
+    if begun < options.cases:
+        print(f"the time was up after {begun} of {options.cases} cases")
+    return 1 if report.failed() or (report.left_out and not report.results) else 0
 
 
 if __name__ == "__main__":

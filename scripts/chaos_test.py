@@ -263,6 +263,12 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(lines[1].split(), ["kill", "3", "1", "0.300", "2.0", "2"])
         self.assertEqual(lines[2].split(), ["all", "3", "1"])
 
+    def test_what_the_machine_does_not_allow_has_not_failed(self):
+        self.report.add(chaos.LeftOut("cases of limit are left out: no control group"))
+        self.assertEqual(len(self.report.failed()), 1)
+        self.assertEqual(len(self.report.results), 3)
+        self.assertEqual(self.report.left_out.total(), 1)
+
     def test_a_failure_says_how_to_do_it_again(self):
         self.assertIn("./dev chaos --only kill --seed 2 --cases 1", self.said.getvalue())
 

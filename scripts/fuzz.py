@@ -11,11 +11,12 @@ with which input; such an input belongs into the corpus together with the mend.
 
 import argparse
 import concurrent.futures
-import os
 import pathlib
 import re
 import subprocess
 import sys
+
+import header_check
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build/fuzz"
@@ -43,7 +44,7 @@ def main() -> int:
                       if arguments.only in path.name)
     if not programs:
         parser.error(f"there is no target {arguments.only} in {BUILD}/bin")
-    workers = int(os.environ.get("STRETTO_JOBS", os.cpu_count() or 1))
+    workers = header_check.workers()
     rounds = -(-len(programs) // workers)
     seconds = max(1, round(60 * arguments.minutes / rounds))
     failed = []

@@ -19,6 +19,7 @@
 #include "stretto/reducer/reducer.h"
 #include "tests/allocation/counter.h"
 #include "tests/contract/process_resources.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto::testing {
 namespace {
@@ -36,13 +37,10 @@ void call_all(Communicator& comm, std::vector<float>& data, std::size_t bytes_st
 }
 
 void call_on_both(std::vector<std::unique_ptr<Communicator>>& ranks, std::size_t bytes, int calls) {
-  const auto call = [&](int rank) {
+  on_threads(2, [&](std::size_t rank) {
     std::vector<float> data(bytes / sizeof(float) + static_cast<std::size_t>(calls), 1);
-    call_all(*ranks[static_cast<std::size_t>(rank)], data, bytes, calls);
-  };
-  std::thread other(call, 1);
-  call(0);
-  other.join();
+    call_all(*ranks[rank], data, bytes, calls);
+  });
 }
 
 TEST(Cache, OfPlansIsBounded) {
@@ -95,10 +93,9 @@ class ReducerSteps {
     }
     // At the same time: hooks find out whether ranks use the same.
     reducers_.resize(ranks_.size());
-    std::thread other(
-        [&] { reducers_[1] = std::make_unique<Reducer>(*ranks_[1], gradients, options()); });
-    reducers_[0] = std::make_unique<Reducer>(*ranks_[0], gradients, options());
-    other.join();
+    on_threads(ranks_.size(), [&](std::size_t r) {
+      reducers_[r] = std::make_unique<Reducer>(*ranks_[r], gradients, options());
+    });
   }
 
   // Whether a hundred steps pass without an allocation, within a few hundred. Where one rank falls
@@ -208,9 +205,7 @@ TEST(ReducerMemory, OfCompressionIsAResidualAndWhatRanksSay) {
       }
     };
     const long before = bytes_in_use();
-    std::thread other(train, 1);
-    train(0);
-    other.join();
+    on_threads(kRanks, train);
     return static_cast<double>(bytes_in_use() - before) / kRanks;
   };
   const double plain = bytes_of([] { return std::make_shared<PlainReduction>(); });
@@ -254,9 +249,7 @@ TEST(AThousandGroups, OfThreadsLeaveNothing) {
   for (const bool shared_memory : {false, true}) {
     auto ranks = make_thread_ranks({.size = 2, .shared_memory = shared_memory});
     const auto on_both = [&](int count) {
-      std::thread other([&] { make_groups(*ranks[1], count); });
-      make_groups(*ranks[0], count);
-      other.join();
+      on_threads_of(ranks, [&](auto& rank) { make_groups(*rank, count); });
     };
     on_both(100);
     const long bytes = bytes_in_use();

@@ -36,19 +36,15 @@ TEST_P(Groups, ThatOverlapWorkAtTheSameTimeOnThreadsOfTheirOwn) {
   on_all(make(4), [&](Communicator& comm) {
     std::vector<std::unique_ptr<Communicator>> groups;
     for (const auto& list : lists) groups.push_back(comm.new_group(list));
-    std::vector<std::thread> threads;
-    for (std::size_t i = 0; i < lists.size(); ++i) {
-      if (groups[i] == nullptr) continue;
-      threads.emplace_back([&, i] {
-        int sum = 0;
-        for (const Rank rank : lists[i]) sum += rank.value() + 1;
-        for (std::size_t round = 0; round < 40; ++round) {
-          expect_sums(*groups[i], comm.rank(), sum, 1 + round * 700);
-        }
-      });
-    }
-    for (int round = 0; round < 40; ++round) comm.barrier().wait();
-    for (std::thread& thread : threads) thread.join();
+    on_threads(lists.size() + 1, [&](std::size_t i) {
+      for (int round = 0; i == lists.size() && round < 40; ++round) comm.barrier().wait();
+      if (i == lists.size() || groups[i] == nullptr) return;
+      int sum = 0;
+      for (const Rank rank : lists[i]) sum += rank.value() + 1;
+      for (std::size_t round = 0; round < 40; ++round) {
+        expect_sums(*groups[i], comm.rank(), sum, 1 + round * 700);
+      }
+    });
   });
 }
 

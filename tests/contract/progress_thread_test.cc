@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/contract/world_ranks.h"
+#include "tests/support/on_threads.h"
 #include "tests/support/soon.h"
 
 namespace stretto::testing {
@@ -115,15 +116,12 @@ TEST_P(WithProgressThread, ManyGroupsAreServedAtOnce) {
     for (int round = 0; round < 3; ++round) {
       std::vector<Watched> watched(kGroups);
       // Each rank in another order, from two threads.
-      const auto submit = [&](std::size_t first) {
+      on_threads(2, [&](std::size_t first) {
         for (std::size_t i = first; i < kGroups; i += 2) {
           const std::size_t group = (i + 2 * static_cast<std::size_t>(comm.rank())) % kGroups;
           watched[group].begin(groups[group]->all_reduce(data[group]));
         }
-      };
-      std::thread second([&] { submit(1); });
-      submit(0);
-      second.join();
+      });
       for (const Watched& one : watched) EXPECT_EQ(one.end(), kOk);
     }
     for (const auto& values : data) EXPECT_EQ(values.back(), 27);

@@ -19,6 +19,7 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/failures.h"
 #include "tests/support/fake_environment.h"
+#include "tests/support/on_threads.h"
 #include "tests/support/soon.h"
 
 namespace stretto::testing {
@@ -45,19 +46,15 @@ TEST_P(SharedPool, GroupsThatOverlapWorkOnSlicesOfOneRegionAtTheSameTime) {
     std::vector<std::unique_ptr<Communicator>> groups;
     for (const auto& list : lists) groups.push_back(comm.new_group(list));
     const auto region = comm.allocate<float>(2 * kCount * lists.size());
-    std::vector<std::thread> threads;
-    for (std::size_t g = 0; g < lists.size(); ++g) {
-      if (groups[g] == nullptr) continue;
-      threads.emplace_back([&, g] {
-        const auto slice = region.span().subspan(2 * kCount * g, 2 * kCount);
-        for (int round = 0; round < 60; ++round) {
-          const std::size_t begin = round % 3 == 0 ? kCount : 0;
-          const std::size_t count = round % 2 == 0 ? kCount : 5;
-          expect_sums(*groups[g], comm.rank(), lists[g], slice.subspan(begin, count), round);
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    on_threads(lists.size(), [&](std::size_t g) {
+      if (groups[g] == nullptr) return;
+      const auto slice = region.span().subspan(2 * kCount * g, 2 * kCount);
+      for (int round = 0; round < 60; ++round) {
+        const std::size_t begin = round % 3 == 0 ? kCount : 0;
+        const std::size_t count = round % 2 == 0 ? kCount : 5;
+        expect_sums(*groups[g], comm.rank(), lists[g], slice.subspan(begin, count), round);
+      }
+    });
   });
 }
 

@@ -407,6 +407,7 @@ TEST_F(SingleCopyTest, ADestroyedCommunicatorIsNoticedByWhoCopiesOfIt) {
 // memory alone.
 TEST_F(SingleCopyTest, WhoHasAbandonedItIsNotReadFrom) {
   make({kAlways, kAlways});
+  std::atomic<bool> is_gone{false};
   on_each(ranks_, [&](std::unique_ptr<Communicator>& comm) {
     auto data = std::make_unique<Floats>(kCount, false);
     data->fill(1);
@@ -415,9 +416,10 @@ TEST_F(SingleCopyTest, WhoHasAbandonedItIsNotReadFrom) {
           comm->all_reduce(data->span(), {.timeout = std::chrono::milliseconds(100)}).wait(),
           Timeout);
       data.reset();
+      is_gone = true;
       return;
     }
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    EXPECT_TRUE(comes_true([&] { return is_gone.load(); }));
     (void)failed_all_reduce(*comm, data->span());
   });
   EXPECT_EQ(copies(), 0);

@@ -109,15 +109,11 @@ TEST(RunEnd, WhatARankLeavesBehindIsReapedAlthoughMoreEndsAllTheTime) {
 
 TEST(RunEnd, ALauncherWhoseGuardianIsKilledSaysSoAndEndsTheRanks) {
   Tool tool(shell(1, "sleep 300 & echo child=$! guard=$PPID; wait", {"--json"}));
-  ASSERT_TRUE(tool.output().wait_for("guard="));
-  const std::string output = tool.output().so_far();
-  const auto number = [&](const std::string& name) {
-    return std::atoi(output.c_str() + output.find(name) + name.size());
-  };
-  ::kill(number("guard="), SIGKILL);
+  const auto child = static_cast<pid_t>(testing::number_behind(tool, "child="));
+  ::kill(static_cast<pid_t>(testing::number_behind(tool, "guard=")), SIGKILL);
   EXPECT_EQ(tool.status(), 1);
   expect_contains(tool.errors().finish(), "the process that looks after the ranks");
-  EXPECT_TRUE(testing::ends_soon(number("child=")));
+  EXPECT_TRUE(testing::ends_soon(child));
   const std::string all = tool.output().finish();
   const auto json = nlohmann::json::parse(all.substr(all.rfind("\n{")));
   EXPECT_EQ(json["exit_status"], 1);

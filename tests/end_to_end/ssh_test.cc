@@ -80,9 +80,7 @@ class Ssh : public ::testing::Test {
   }
 
   static pid_t pid_of(Tool& tool, const std::string& name) {
-    EXPECT_TRUE(tool.output().wait_for(name + "=")) << tool.errors().so_far();
-    const std::string text = tool.output().so_far();
-    return std::atoi(text.c_str() + text.find(name + "=") + name.size() + 1);
+    return static_cast<pid_t>(testing::number_behind(tool, name + "="));
   }
 
   // Others may not write to it, or the server refuses the keys in it.
@@ -150,12 +148,7 @@ TEST_F(Ssh, SaysWhatARankThatWasKilledElsewhereWasDoing) {
 
 TEST_F(Ssh, RanksOfOtherHostsAreToldWhatHasKilledARank) {
   Tool tool = launch({}, {STRETTO_BIN_DIR "/fault_rank_program", "private", "100", "600"});
-  for (const int rank : {0, 1, 2}) {
-    ASSERT_TRUE(tool.output().wait_for(fmt::format("[{}] ready ", rank)));
-  }
-  const std::string output = tool.output().so_far();
-  const std::string beginning = "[2] ready ";
-  ::kill(std::atoi(output.c_str() + output.find(beginning) + beginning.size()), SIGKILL);
+  ::kill(testing::ready_ranks(tool, 3)[2], SIGKILL);
   const Ended ended = end_of(tool);
   for (const int rank : {0, 1}) {
     const std::size_t at = ended.output.find(fmt::format("[{}] failed PeerLost: ", rank));
@@ -179,7 +172,7 @@ TEST_F(Ssh, TheLaunchersDeathEndsTheRanksEverywhere) {
 
 TEST_F(Ssh, PassesSignalsOn) {
   Tool tool = launch_shell(
-      "trap 'echo got TERM; exit 0' TERM; echo ready$STRETTO_RANK=; "
+      "trap 'echo got TERM; exit 0' TERM; echo ready$STRETTO_RANK=$$; "
       "while :; do sleep 0.01; done");
   for (const char* name : {"ready0", "ready1", "ready2"}) (void)pid_of(tool, name);
   ::kill(tool.pid(), SIGTERM);

@@ -18,7 +18,9 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -135,6 +137,7 @@ class Process {
     for (std::string& argument : command) pointers.push_back(argument.data());
     pointers.push_back(nullptr);
     pid_ = ::fork();
+    if (pid_ < 0) throw std::system_error(errno, std::generic_category(), "fork");
     if (pid_ == 0) {
       ::unsetenv("STRETTO_JOB_KEY");
       for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
@@ -204,9 +207,9 @@ inline std::size_t occurrences(const std::string& text, const std::string& part)
   return found;
 }
 
-// The number in a line "[1] ready 4711" of a rank, once it is there; 0 if it never comes.
-inline long number_behind(Tool& job, int rank, const std::string& word) {
-  const std::string begin = "[" + std::to_string(rank) + "] " + word + " ";
+// The number behind `begin` in a line of the output, once it is there. Throws if it never comes, so
+// that no signal goes to process 0.
+inline long number_behind(Process& job, const std::string& begin) {
   const Deadline deadline = Deadline::after(std::chrono::seconds(20));
   while (!deadline.passed()) {
     const std::string output = job.output().so_far();
@@ -216,8 +219,13 @@ inline long number_behind(Tool& job, int rank, const std::string& word) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  ADD_FAILURE() << "no \"" << begin << "\" in: " << job.output().so_far();
-  return 0;
+  throw std::runtime_error("no \"" + begin + "\" in: " + job.output().so_far() +
+                           job.errors().so_far());
+}
+
+// The same in a line "[1] ready 4711" of a rank.
+inline long number_behind(Tool& job, int rank, const std::string& word) {
+  return number_behind(job, "[" + std::to_string(rank) + "] " + word + " ");
 }
 
 // The processes of the ranks of a job, once they have all said "ready" and which they are.
