@@ -22,48 +22,6 @@ communicator::FlightEntries& flight_entries() {
   return *entries;
 }
 
-const char* flight_name(::c10d::OpType type) {
-  using ::c10d::OpType;
-  switch (type) {
-    case OpType::BROADCAST:
-      return "broadcast";
-    case OpType::ALLREDUCE_COALESCED:
-      return "allreduce_coalesced";
-    case OpType::REDUCE:
-      return "reduce";
-    case OpType::ALLGATHER:
-      return "all_gather";
-    case OpType::_ALLGATHER_BASE:
-      return "_all_gather_base";
-    case OpType::ALLGATHER_COALESCED:
-      return "ALLGATHER_coalesced";
-    case OpType::COALESCED:
-      return "all_gather_into_tensor_coalesced";
-    case OpType::GATHER:
-      return "gather";
-    case OpType::SCATTER:
-      return "scatter";
-    case OpType::REDUCE_SCATTER:
-      return "reduce_scatter";
-    case OpType::_REDUCE_SCATTER_BASE:
-      return "_reduce_scatter_base";
-    case kReduceScatterTensorCoalesced:
-      return "reduce_scatter_tensor_coalesced";
-    case OpType::ALLTOALL:
-    case OpType::ALLTOALL_BASE:
-      return "all_to_all";
-    case OpType::SEND:
-      return "send";
-    case OpType::RECV:
-    case OpType::RECVANYSOURCE:
-      return "recv";
-    case OpType::BARRIER:
-      return "barrier";
-    default:
-      return "all_reduce";
-  }
-}
-
 communicator::FlightTensors flight_tensors(at::TensorList tensors) {
   communicator::FlightTensors list;
   for (const at::Tensor& tensor : tensors) {

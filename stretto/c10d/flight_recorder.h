@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "stretto/communicator/flight_entries.h"
 
@@ -14,8 +13,6 @@ namespace stretto::c10d_backend {
 // TORCH_FR_BUFFER_SIZE says how many are kept: 2000, and none with 0.
 communicator::FlightEntries& flight_entries();
 
-// The word by which PyTorch's tool knows which operations belong to each other.
-const char* flight_name(::c10d::OpType type);
 communicator::FlightTensors flight_tensors(at::TensorList tensors);
 
 // Writes them as the process `job_rank`'s to where TORCH_FR_DUMP_TEMP_FILE says, with that number

@@ -214,7 +214,7 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
   }
   MemberTensors held = tensors_of_operation();
   return start({.type = OpType::_ALLREDUCE_SPARSE,
-                .title = "stretto:all_reduce_sparse",
+                .title = "stretto:all_reduce",
                 .timeout = options.timeout,
                 .tensors = held,
                 .inputs = tensors,
@@ -235,7 +235,7 @@ WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
   for (const at::Tensor& tensor : tensors) views.push_back(held.in_place(tensor, kReduced));
   const Reduction reduction = reduction_of(options.reduceOp);
   const bool is_each_alone = held.are_mapped();
-  return start({OpType::ALLREDUCE_COALESCED, "stretto:all_reduce_coalesced", options.timeout, held,
+  return start({OpType::ALLREDUCE_COALESCED, "stretto:allreduce_coalesced", options.timeout, held,
                 tensors, tensors},
                [&](Communicator& comm, Duration timeout) {
                  const stretto::AllReduceOptions ours = {
@@ -307,7 +307,7 @@ WorkPtr ProcessGroupStretto::allgather_coalesced(TensorLists& outputs, Tensors& 
   std::vector<std::vector<View>> views;
   for (const Tensors& list : lists) views.push_back(held.outputs(list));
   const std::vector<ConstView> sources = held.inputs(inputs);
-  return start({OpType::ALLGATHER_COALESCED, "stretto:all_gather_coalesced", options.timeout, held,
+  return start({OpType::ALLGATHER_COALESCED, "stretto:ALLGATHER_coalesced", options.timeout, held,
                 inputs, results},
                [&](Communicator& comm, Duration timeout) {
                  return submit_each(comm, sources.size(), [&](std::size_t i) {
@@ -408,7 +408,9 @@ WorkPtr ProcessGroupStretto::reduce_scatter_tensor_coalesced(
   const Reduction reduction = reduction_of(options.reduceOp);
   const bool single = inputs.size() == 1 && outputs.size() == 1;
   const OpType type = single ? OpType::_REDUCE_SCATTER_BASE : kReduceScatterTensorCoalesced;
-  return start({type, "stretto:_reduce_scatter_base", options.timeout, held, inputs, outputs},
+  const char* const title =
+      single ? "stretto:_reduce_scatter_base" : "stretto:reduce_scatter_tensor_coalesced";
+  return start({type, title, options.timeout, held, inputs, outputs},
                [&](Communicator& comm, Duration timeout) {
                  const stretto::ReduceScatterOptions ours = {
                      .op = reduction.op, .factor = reduction.factor, .timeout = timeout};
@@ -467,13 +469,7 @@ WorkPtr ProcessGroupStretto::receive(Tensors& tensors, int source, int tag, OpTy
   const View data = held.output(only(tensors, "recv"));
   const bool from_any = type == OpType::RECVANYSOURCE;
   const Rank from = from_any ? kAnyRank : rank_of(source, held.size(), "recv: source");
-  return start({type,
-                from_any ? "stretto:recvAnySource" : "stretto:recv",
-                ::c10d::kUnsetTimeout,
-                held,
-                {},
-                tensors,
-                from.value()},
+  return start({type, "stretto:recv", ::c10d::kUnsetTimeout, held, {}, tensors, from.value()},
                [&](Communicator& comm, Duration timeout) {
                  return comm.recv(data, {.from = from, .tag = tag, .timeout = timeout});
                });

@@ -172,7 +172,7 @@ class ProcessGroupStretto final : public NewestBackend {
  private:
   struct Start {
     ::c10d::OpType type;
-    const char* title;
+    const char* title;  // "stretto:", and what PyTorch's tool for flight records calls it.
     std::chrono::milliseconds timeout;  // kUnsetTimeout: the group's.
     MemberTensors& tensors;             // Taken, if the operation goes on.
     at::TensorList inputs = {};         // For the profiler and the flight recorder.

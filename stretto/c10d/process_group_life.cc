@@ -215,7 +215,7 @@ void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options
   const WithoutGil without_gil;
   MemberTensors held = tensors_of_operation();
   const Start what{.type = ::c10d::OpType::BARRIER,
-                   .title = "stretto:monitored_barrier",
+                   .title = "stretto:barrier",
                    .timeout = options.timeout,
                    .tensors = held,
                    .blocks = true};
@@ -232,7 +232,7 @@ void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options
 
 communicator::FlightEntry ProcessGroupStretto::make_entry(const Start& what) {
   communicator::FlightEntry entry;
-  entry.operation = flight_name(what.type);
+  entry.operation = what.title + std::string_view("stretto:").size();
   if (::c10d::isP2POp(what.type)) {
     (what.type == ::c10d::OpType::SEND ? entry.message_to : entry.message_from) = what.peer;
   }

@@ -32,8 +32,6 @@ class Turn {
   Turn(transport::Endpoint& transport, std::size_t bytes,
        const std::atomic<int>* contenders = nullptr)
       : transport_(&transport), left_(bytes), contenders_(contenders) {}
-  // For work on memory alone, which wakes nobody.
-  explicit Turn(std::size_t bytes) : left_(bytes) {}
   // Whoever takes the turn does not, and must not use the transport, but for what is said to be
   // safe on any thread. Ranks that have to be woken up are only noted.
   static Turn without_lock(transport::Endpoint& transport) {
@@ -79,7 +77,7 @@ class Turn {
  private:
   static constexpr std::size_t kElementsLeast = 1024;
 
-  transport::Endpoint* transport_ = nullptr;
+  transport::Endpoint* transport_;
   std::size_t left_;
   const std::atomic<int>* contenders_ = nullptr;
   bool has_lock_ = true;

@@ -85,7 +85,7 @@ double loss_on_hosts(DistributedDataParallelOptions options) {
     const int rank = communicator.rank().value();
     const auto data = with_seed(2, [] { return torch::randn({20, 64}); });
     const auto target = with_seed(3, [] { return torch::randn({20, 32}); });
-    Branched model = with_seed(1, [] { return Branched(); });
+    Branched model = seeded<Branched>(1);
     for (const int steps : {4, 10 + 2 * rank}) {
       DistributedDataParallel ddp(model, communicator, options);
       torch::optim::SGD optimizer(model->parameters(), 0.05);

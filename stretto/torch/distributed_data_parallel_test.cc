@@ -235,8 +235,7 @@ TEST(DistributedDataParallel, APassThatThrowsIsExplainedByTheNextForward) {
 
 TEST(DistributedDataParallel, ReentrantBackwardIsOneStep) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    const auto build = [] { return with_seed(3, [] { return Checkpointed(); }); };
-    Checkpointed reference = build(), model = build();
+    Checkpointed reference = seeded<Checkpointed>(3), model = seeded<Checkpointed>(3);
     DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {1}});
     for (int step = 0; step < 3; ++step) {
       const auto data = global_batch(step).data;

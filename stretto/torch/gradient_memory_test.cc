@@ -30,9 +30,7 @@ struct SquaresImpl : torch::nn::Module {
 };
 TORCH_MODULE(Squares);
 
-Squares squares() {
-  return with_seed(8, [] { return Squares(); });
-}
+Squares squares() { return seeded<Squares>(8); }
 
 // As many rows as columns: gradients of activations are as large as those of weights.
 torch::Tensor batch_of(int step, int rank) {
@@ -195,8 +193,7 @@ TORCH_MODULE(ThreeSquares);
 // It is made in the place of the next one, which is reduced before it.
 TEST(GradientMemory, TheGradientOfAnUnfrozenParameterIsItsOwn) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    const auto made = [] { return with_seed(8, [] { return ThreeSquares(); }); };
-    ThreeSquares model = made(), reference = made();
+    ThreeSquares model = seeded<ThreeSquares>(8), reference = seeded<ThreeSquares>(8);
     DistributedDataParallel ddp(model, communicator);
     for (int step = 0; step < 6; ++step) {
       for (ThreeSquares* each : {&model, &reference}) {
@@ -280,7 +277,7 @@ TEST(GradientMemory, WhatIsKeptInThePlaceOfAFrozenParameterStays) {
 // Its bucket has nothing else to wait for.
 TEST(GradientMemory, WhatIsWrittenToThePlaceOfAFrozenParameterInBackwardStays) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    ThreeSquares model = with_seed(8, [] { return ThreeSquares(); });
+    ThreeSquares model = seeded<ThreeSquares>(8);
     DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {1}});
     for (int number = 0; number < 4; ++number) take_step(ddp, batch_of(number, rank));
     const void* const place = model->b->weight.grad().const_data_ptr();
@@ -313,7 +310,7 @@ class Making : public PlainReduction {
 
 TEST(GradientMemory, WhatACommunicationHookMakesLiesInNoBucket) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    ThreeSquares model = with_seed(8, [] { return ThreeSquares(); });
+    ThreeSquares model = seeded<ThreeSquares>(8);
     const auto hook = std::make_shared<Making>();
     DistributedDataParallel ddp(model, communicator,
                                 {.bucket_bytes = {1}, .communication_hook = hook});
@@ -395,8 +392,7 @@ TORCH_MODULE(Unrolled);
 
 TEST(GradientMemory, GradientsInEachOthersPlacesAreTheirOwn) {
   run_ranks(1, [](Communicator& communicator) {
-    const auto made = [] { return with_seed(8, [] { return Unrolled(); }); };
-    Unrolled model = made(), reference = made();
+    Unrolled model = seeded<Unrolled>(8), reference = seeded<Unrolled>(8);
     DistributedDataParallel ddp(model, communicator);
     for (int step = 0; step < 8; ++step) {
       const bool a_first = step % 4 < 2;
@@ -413,8 +409,7 @@ TEST(GradientMemory, GradientsInEachOthersPlacesAreTheirOwn) {
 // As large as the gradient of a parameter that is frozen when it has been made.
 TEST(GradientMemory, AnOptimizerThatStepsInBackwardKeepsItsStateElsewhere) {
   run_ranks(1, [](Communicator& communicator) {
-    const auto made = [] { return with_seed(8, [] { return ThreeSquares(); }); };
-    ThreeSquares early = made(), late = made();
+    ThreeSquares early = seeded<ThreeSquares>(8), late = seeded<ThreeSquares>(8);
     const DistributedDataParallelOptions one_by_one{.bucket_bytes = {64}};
     DistributedDataParallel early_ddp(early, communicator, one_by_one);
     DistributedDataParallel late_ddp(late, communicator, one_by_one);

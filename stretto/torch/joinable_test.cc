@@ -56,8 +56,7 @@ void train(DistributedDataParallel<BranchesImpl>& ddp, torch::optim::Optimizer& 
 // one step more on all ranks.
 void expect_the_same_sharded(const Counts& counts, bool is_adam, bool mean_over_ranks_with_data) {
   run_ranks(static_cast<int>(counts.size()), [&](Communicator& communicator, int rank) {
-    const auto build = [] { return with_seed(1, [] { return Branches(); }); };
-    Branches whole_model = build(), model = build();
+    Branches whole_model = seeded<Branches>(1), model = seeded<Branches>(1);
     const DistributedDataParallelOptions options = {.find_unused_parameters = true};
     DistributedDataParallel whole_ddp(whole_model, communicator, options);
     DistributedDataParallel ddp(model, communicator, options);

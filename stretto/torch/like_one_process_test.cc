@@ -308,8 +308,8 @@ TEST(LikeOneProcess, OwnFunctionsAndHooks) {
 TEST(LikeOneProcess, TwoLossesAndTwoBackwardPassesOfOneForward) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const Turn turn{0, 0, communicator.rank().value()};
-    Results model = with_seed(1, [] { return Results(); });
-    Results reference = with_seed(1, [] { return Results(); });
+    Results model = seeded<Results>(1);
+    Results reference = seeded<Results>(1);
     DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
     auto results = ddp.forward(std::vector<torch::Tensor>{turn.input(), turn.input()});
     for (auto& [name, result] : results) {
@@ -392,7 +392,7 @@ TEST(LikeOneProcess, WhatHappensBetweenSteps) {
 
 TEST(LikeOneProcess, AModelIsWrappedAgainAfterAFailure) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    Branches model = with_seed(1, [] { return Branches(); });
+    Branches model = seeded<Branches>(1);
     const auto backward = [&](auto& ddp) {
       ddp.forward(torch::ones({1, kInputs}), rank == 0).sum().backward();
     };
@@ -433,8 +433,7 @@ TEST(LikeOneProcess, GuardsOfNoSyncMayBeNestedAndMoved) {
 TEST(LikeOneProcess, UnevenInputsWithUnusedPartsAndAccumulation) {
   constexpr int kThree = 3;
   run_ranks(kThree, [](Communicator& communicator, int rank) {
-    const auto make = [] { return with_seed(1, [] { return Branches(); }); };
-    Branches model = make(), reference = make();
+    Branches model = seeded<Branches>(1), reference = seeded<Branches>(1);
     DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
     torch::optim::SGD optimizer(ddp.parameters(), 0.1), alone(reference->parameters(), 0.1);
     const auto loss = [](auto& of, const Turn& turn) {
@@ -463,7 +462,7 @@ TEST(LikeOneProcess, UnevenInputsWithUnusedPartsAndAccumulation) {
 // What a rank's last batch has added inside no_sync() is gone when join() ends.
 TEST(LikeOneProcess, UnevenAccumulationThatHasNotBeenReducedIsForgotten) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    Branches model = with_seed(1, [] { return Branches(); });
+    Branches model = seeded<Branches>(1);
     DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
     const auto train = [&] { ddp.forward(torch::ones({2, kInputs}), true).sum().backward(); };
     const auto accumulate = [&] {
@@ -481,7 +480,7 @@ TEST(LikeOneProcess, UnevenAccumulationThatHasNotBeenReducedIsForgotten) {
 
 TEST(LikeOneProcess, AccumulationInsideOfJoinIsReducedByTheStepBehindIt) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    Branches model = with_seed(1, [] { return Branches(); });
+    Branches model = seeded<Branches>(1);
     DistributedDataParallel ddp(model, communicator);
     const auto train = [&] { ddp.forward(torch::ones({2, kInputs}), true).sum().backward(); };
     {

@@ -335,8 +335,8 @@ TEST(ReplicaChanges, AGradientLeftFromBeforeAConversionIsNoneOfTheStep) {
 
 TEST(ReplicaChanges, GradientsOfConvertedParametersAreAddedToOutsideOfTheBuckets) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    Skippable reference = with_seed(1, [] { return Skippable(); });
-    Skippable model = with_seed(1, [] { return Skippable(); });
+    Skippable reference = seeded<Skippable>(1);
+    Skippable model = seeded<Skippable>(1);
     DistributedDataParallel ddp(model, communicator,
                                 {.bucket_bytes = {1}, .rebuild_buckets = false});
     for (int step = 0; step < 3; ++step) {
@@ -368,8 +368,7 @@ TORCH_MODULE(Wide);
 // begins with a weight that is transposed where it lies, or elsewhere.
 void expect_transposing_works(int transposed_in, bool elsewhere) {
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
-    const auto build = [] { return with_seed(1, [] { return Wide(); }); };
-    Wide reference = build(), model = build();
+    Wide reference = seeded<Wide>(1), model = seeded<Wide>(1);
     DistributedDataParallel ddp(model, communicator);
     for (int step = 0; step < transposed_in + 3; ++step) {
       for (const torch::Tensor& weight : {reference->first->weight, model->first->weight}) {
@@ -466,8 +465,8 @@ TEST(ReplicaChanges, GradientsAccumulatedInNoSyncBelongToTheStep) {
 
 TEST(ReplicaChanges, ConvertedModelsMayBeCheckpointed) {
   run_ranks(kRanks, [](Communicator& communicator) {
-    Checkpointed model = with_seed(1, [] { return Checkpointed(); });
-    Checkpointed reference = with_seed(1, [] { return Checkpointed(); });
+    Checkpointed model = seeded<Checkpointed>(1);
+    Checkpointed reference = seeded<Checkpointed>(1);
     DistributedDataParallel ddp(model, communicator);
     for (int step = 0; step < 3; ++step) {
       const auto dtype = step == 0 ? torch::kFloat : torch::kDouble;

@@ -180,8 +180,7 @@ TORCH_MODULE(Repeated);
 
 TEST(ReplicaGraph, AStaticGraphMayAccumulateSeveralTimesIntoAParameter) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    const auto build = [] { return with_seed(3, [] { return Repeated(); }); };
-    Repeated reference = build(), model = build();
+    Repeated reference = seeded<Repeated>(3), model = seeded<Repeated>(3);
     {
       DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {1}, .static_graph = true});
       for (int step = 0; step < 3; ++step) {

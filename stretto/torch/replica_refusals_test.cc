@@ -70,7 +70,7 @@ TEST(ReplicaRefusals, AParameterThatIsComputedOnOneRankIsNamedOnAll) {
 
 TEST(ReplicaRefusals, ASparseParameterThatIsFrozenNowAndThenCostsNoReducer) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    TableAndLayer model = with_seed(1, [] { return TableAndLayer(); });
+    TableAndLayer model = seeded<TableAndLayer>(1);
     DistributedDataParallel ddp(model, communicator);
     const void* place = nullptr;
     for (int step = 0; step < 8; ++step) {

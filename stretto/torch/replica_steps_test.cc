@@ -97,8 +97,7 @@ TORCH_MODULE(Reversed);
 
 TEST(ReplicaSteps, BucketsAreRebuiltWithUnusedParameters) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    const auto build = [] { return with_seed(6, [] { return Reversed(); }); };
-    Reversed reference = build(), model = build();
+    Reversed reference = seeded<Reversed>(6), model = seeded<Reversed>(6);
     DistributedDataParallel ddp(model, communicator,
                                 {.bucket_bytes = {1}, .find_unused_parameters = true});
     const auto first_to_leave = [&] {
@@ -139,8 +138,8 @@ TORCH_MODULE(CheckpointedBranch);
 
 TEST(ReplicaSteps, CheckpointsMayStandBesideUnusedParameters) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    const auto build = [] { return with_seed(7, [] { return CheckpointedBranch(); }); };
-    CheckpointedBranch reference = build(), model = build();
+    CheckpointedBranch reference = seeded<CheckpointedBranch>(7),
+                       model = seeded<CheckpointedBranch>(7);
     DistributedDataParallel ddp(model, communicator,
                                 {.bucket_bytes = {1}, .find_unused_parameters = true});
     for (int step = 0; step < 3; ++step) {
@@ -188,8 +187,7 @@ TORCH_MODULE(Mixture);
 
 TEST(ReplicaSteps, LayersMayBeSharedAndTypesMixed) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    const auto build = [] { return with_seed(8, [] { return Mixture(); }); };
-    Mixture reference = build(), model = build();
+    Mixture reference = seeded<Mixture>(8), model = seeded<Mixture>(8);
     DistributedDataParallel ddp(model, communicator);
     EXPECT_EQ(ddp.trained_parameters().size(), 4u);
     EXPECT_EQ(ddp.bucket_plan().size(), 3u);

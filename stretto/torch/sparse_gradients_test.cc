@@ -32,8 +32,7 @@ TORCH_MODULE(Bag);
 // Momentum moves a table whose gradient has no rows, and not one that has no gradient.
 TEST(SparseGradients, WithoutRowsAreDefinedWhereTheyAreInOneProcess) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    const auto make = [] { return with_seed(1, [] { return Bag(); }); };
-    Bag model = make(), reference = make();
+    Bag model = seeded<Bag>(1), reference = seeded<Bag>(1);
     DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
     const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
     torch::optim::SGD optimizer(ddp.parameters(), options), alone(reference->parameters(), options);

@@ -102,8 +102,7 @@ TEST(StepInBackward, PassesInsideNoSyncStepNothing) {
 // Rank 1 never uses part b, nor does anybody in step 2: momentum would go on if it were stepped.
 TEST(StepInBackward, UnusedParametersAreSteppedLikeAfterBackward) {
   run_ranks(kRanks, [](Communicator& communicator) {
-    const auto make = [] { return with_seed(1, [] { return Branches(); }); };
-    Branches early = make(), late = make();
+    Branches early = seeded<Branches>(1), late = seeded<Branches>(1);
     const DistributedDataParallelOptions options{.bucket_bytes = {16},
                                                  .find_unused_parameters = true};
     DistributedDataParallel early_ddp(early, communicator, options);
@@ -127,7 +126,7 @@ TEST(StepInBackward, UnusedParametersAreSteppedLikeAfterBackward) {
 
 TEST(StepInBackward, ReplicasThatDifferAfterAFailureAreFoundOut) {
   run_ranks(kRanks, [](Communicator& communicator) {
-    Branches model = with_seed(1, [] { return Branches(); });
+    Branches model = seeded<Branches>(1);
     DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {16}});
     torch::optim::SGD optimizer(model->parameters(), 0.1);
     ddp.step_in_backward(optimizer);
@@ -298,8 +297,7 @@ TORCH_MODULE(BehindIgnored);
 
 TEST(StepInBackward, ParametersOfNoModelAreSteppedThoughTheirGradientsComeLast) {
   run_ranks(1, [](Communicator& communicator) {
-    const auto make = [] { return with_seed(1, [] { return BehindIgnored(); }); };
-    BehindIgnored early = make(), late = make();
+    BehindIgnored early = seeded<BehindIgnored>(1), late = seeded<BehindIgnored>(1);
     const DistributedDataParallelOptions options{
         .parameters_to_ignore = {"ignored.weight", "ignored.bias"}};
     DistributedDataParallel early_ddp(early, communicator, options);

@@ -124,7 +124,7 @@ TORCH_MODULE(Backwards);
 TEST_F(SavedState, RestoresBucketsSoThatAnyHookAddsUpAsBefore) {
   run_ranks(kMostRanks, [&](Communicator& communicator, int rank) {
     const auto train = [&](int first, bool unfreezes_late, bool compresses, bool leaves_out) {
-      Backwards model = with_seed(first == 0 ? 1 : 9, [] { return Backwards(); });
+      Backwards model = seeded<Backwards>(first == 0 ? 1 : 9);
       if (unfreezes_late) model->third->bias.set_requires_grad(false);
       std::shared_ptr<CommunicationHook> hook = std::make_shared<RingReduction>();
       const CompressionOptions compression{.codec = top_k({.density = 0.3}), .min_elements = 1};

@@ -42,8 +42,8 @@ TEST(UnusualPrograms, ModelsThatRanksUseDifferentlyInOnePassNeedCommunicatorsOfT
   std::mutex mutex;
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     const auto step = [&](Communicator& second) {
-      Branches one = with_seed(1, [] { return Branches(); });
-      Branches two = with_seed(2, [] { return Branches(); });
+      Branches one = seeded<Branches>(1);
+      Branches two = seeded<Branches>(2);
       DistributedDataParallel first_half(one, communicator,
                                          {.bucket_bytes = {1}, .find_unused_parameters = true});
       DistributedDataParallel second_half(two, second, {.find_unused_parameters = true});
@@ -66,8 +66,8 @@ TEST(UnusualPrograms, ModelsThatRanksUseDifferentlyInOnePassNeedCommunicatorsOfT
 TEST(UnusualPrograms, AModelThatIsRefusedLeavesOthersOfThePassAsTheyAre) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto own = communicator.split({.color = 0}), other = communicator.split({.color = 0});
-    Branches one = with_seed(1, [] { return Branches(); });
-    Branches two = with_seed(2, [] { return Branches(); });
+    Branches one = seeded<Branches>(1);
+    Branches two = seeded<Branches>(2);
     DistributedDataParallel first(one, *own), second(two, *other);
     const auto step = [&](bool both) {
       first.zero_grad();
@@ -87,7 +87,7 @@ TEST(UnusualPrograms, ParametersWithoutElementsMayBeCompressed) {
   run_ranks(3, [](Communicator& communicator) {
     for (const CompressedExchange exchange :
          {CompressedExchange::gather, CompressedExchange::divide}) {
-      Hollow model = with_seed(2, [] { return Hollow(); });
+      Hollow model = seeded<Hollow>(2);
       DistributedDataParallel ddp(
           model, communicator,
           {.communication_hook = std::make_shared<CompressedReduction>(CompressionOptions{
@@ -272,7 +272,7 @@ TEST(UnusualPrograms, ACloneIsAModelOfItsOwn) {
 
 TEST(UnusualPrograms, HooksOfTheProgramSeeTheGradientOfTheirRank) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    Branches model = with_seed(1, [] { return Branches(); });
+    Branches model = seeded<Branches>(1);
     DistributedDataParallel ddp(model, communicator);
     float seen = -1;
     model->a->bias.register_hook([&](const torch::Tensor& gradient) {

@@ -49,9 +49,12 @@ auto with_seed(std::uint64_t seed, Build build) {
   return build();
 }
 
-inline Net net(std::uint64_t seed = 1) {
-  return with_seed(seed, [] { return Net(); });
+template <class Model>
+Model seeded(std::uint64_t seed) {
+  return with_seed(seed, [] { return Model(); });
 }
+
+inline Net net(std::uint64_t seed = 1) { return seeded<Net>(seed); }
 
 struct Batch {
   torch::Tensor data;

@@ -37,7 +37,6 @@ class ExpressionPool {
   // The canonical tree over the values, of which there is at least one.
   Expression tree(std::span<const Expression> values);
 
-  bool is_leaf(Expression value) const { return nodes_[value].kind == Kind::leaf; }
   bool is_finished(Expression value) const { return nodes_[value].kind == Kind::finished; }
   ChunkIndex chunk_of(Expression value) const { return nodes_[value].chunk; }
   // All contributions, from left to right.
