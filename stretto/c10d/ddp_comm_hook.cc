@@ -47,7 +47,7 @@ void DdpCommHook::reduce(std::size_t index, bool is_last, const at::Tensor& buff
   auto bucket = std::make_unique<Bucket>();
   bucket->buffer = buffer;
   bucket->numbers = numbers;
-  const View whole = OperationTensors().in_place(buffer, OperationTensors::kReduced);
+  const View whole = OperationTensors(OperationTensors::Use::reduced).in_place(buffer);
   for (const at::Tensor& gradient : gradients) {
     bucket->views.push_back({static_cast<std::byte*>(gradient.data_ptr()),
                              static_cast<std::size_t>(gradient.numel()), whole.dtype});

@@ -59,8 +59,8 @@ class Membership {
 
 // The tensors of an operation, and among whom it takes place.
 struct MemberTensors final : OperationTensors {
-  MemberTensors(std::shared_ptr<Membership> of, std::shared_ptr<DeviceBlocks> blocks)
-      : OperationTensors(of->communicator, std::move(blocks)), members(std::move(of)) {}
+  MemberTensors(std::shared_ptr<Membership> of, std::shared_ptr<DeviceBlocks> blocks, Use use)
+      : OperationTensors(of->communicator, std::move(blocks), use), members(std::move(of)) {}
 
   int rank() const { return members->rank(); }
   int size() const { return members->size(); }

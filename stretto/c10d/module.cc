@@ -173,9 +173,9 @@ std::string explain(const BackendPtr& backend, const std::string& collective,
 // seconds, by `clock`, of an all_reduce of each tensor and the wait for all, by their number.
 std::vector<double> time_all_reduces(const BackendPtr& backend, const Tensors& tensors, int repeat,
                                      int clock) {
-  MemberTensors held = group_of(backend)->tensors_of_operation();
+  MemberTensors held = group_of(backend)->tensors_of_operation(OperationTensors::Use::reduced);
   const std::shared_ptr<Communicator>& communicator = held.members->communicator;
-  const std::vector<View> views = held.outputs(tensors, OperationTensors::kReduced);
+  const std::vector<View> views = held.outputs(tensors);
   const auto now = [clock] {
     timespec time{};
     ::clock_gettime(clock, &time);

@@ -46,13 +46,13 @@ std::string problem_with_device(const at::Tensor& tensor, const Communicator* co
   return {};
 }
 
-View view_of(const at::Tensor& block, bool is_reduced) {
+View view_of(const at::Tensor& block, OperationTensors::Use use) {
   auto* const data = static_cast<std::byte*>(block.data_ptr());
   const auto count = static_cast<std::size_t>(block.numel());
   // Other types can be moved, as bytes.
   if (const std::optional<DType> dtype = dtype_of_scalar_type(block.scalar_type()))
     return {data, count, *dtype};
-  if (is_reduced) {
+  if (use == OperationTensors::Use::reduced) {
     throw_for_torch(status_of(
         StatusCode::invalid_argument, "tensors of type {} can be moved, but not reduced; {}",
         c10::toString(block.scalar_type()), "convert them to float32 or another type before"));
@@ -92,37 +92,33 @@ void OperationTensors::check(const at::Tensor& tensor) {
                    "before and what comes behind it as two graphs"});
 }
 
-ConstView OperationTensors::input(const at::Tensor& tensor, bool is_reduced) {
-  return source(tensor, is_reduced);
-}
-
 ConstView OperationTensors::describe(const at::Tensor& tensor) {
   check(tensor);
-  return view_of(tensor, false);
+  return view_of(tensor, Use::moved);
 }
 
-View OperationTensors::source(const at::Tensor& tensor, bool is_reduced) {
+View OperationTensors::input(const at::Tensor& tensor) {
   check(tensor);
   const at::NoGradGuard no_grad;
   // Also where it is copied: its memory may be of another stream than the one that copies it later.
   kept_.push_back(tensor);
   if (!is_taken_as_it_is(tensor)) kept_.push_back(begin_copy(make_block(tensor), tensor));
-  return view(kept_.back(), is_reduced);
+  return view(kept_.back());
 }
 
-View OperationTensors::view(const at::Tensor& block, bool is_reduced) const {
-  View found = view_of(block, is_reduced);
+View OperationTensors::view(const at::Tensor& block) const {
+  View found = view_of(block, use_);
   if (found.count == 0 && are_mapped()) {
     found.data = for_torch([&] { return blocks_->take(1, *device_); }).get();
   }
   return found;
 }
 
-View OperationTensors::writable(const at::Tensor& tensor, bool is_read, bool is_reduced) {
+View OperationTensors::writable(const at::Tensor& tensor, bool is_read) {
   check(tensor);
   if (is_taken_as_it_is(tensor)) {
     kept_.push_back(tensor);
-    return view(tensor, is_reduced);
+    return view(tensor);
   }
   if (at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
     throw_for_torch({StatusCode::invalid_argument,
@@ -133,7 +129,7 @@ View OperationTensors::writable(const at::Tensor& tensor, bool is_read, bool is_
   const at::Tensor block = make_block(tensor);
   if (is_read) begin_copy(block, tensor);
   copies_.push_back({tensor, block});
-  return view(block, is_reduced);
+  return view(block);
 }
 
 bool OperationTensors::is_of_blocks(const at::Tensor& tensor) const {
@@ -184,28 +180,22 @@ void OperationTensors::begin_list(const std::vector<at::Tensor>& tensors) {
   list_bytes_ = 0;
 }
 
-View OperationTensors::output(const at::Tensor& tensor, bool is_reduced) {
-  return writable(tensor, false, is_reduced);
-}
+View OperationTensors::output(const at::Tensor& tensor) { return writable(tensor, false); }
 
-View OperationTensors::in_place(const at::Tensor& tensor, bool is_reduced) {
-  return writable(tensor, true, is_reduced);
-}
+View OperationTensors::in_place(const at::Tensor& tensor) { return writable(tensor, true); }
 
-std::vector<ConstView> OperationTensors::inputs(const std::vector<at::Tensor>& tensors,
-                                                bool is_reduced) {
+std::vector<ConstView> OperationTensors::inputs(const std::vector<at::Tensor>& tensors) {
   std::vector<ConstView> views;
   begin_list(tensors);
-  for (const at::Tensor& tensor : tensors) views.push_back(input(tensor, is_reduced));
+  for (const at::Tensor& tensor : tensors) views.push_back(input(tensor));
   end_list();
   return views;
 }
 
-std::vector<View> OperationTensors::outputs(const std::vector<at::Tensor>& tensors,
-                                            bool is_reduced) {
+std::vector<View> OperationTensors::outputs(const std::vector<at::Tensor>& tensors) {
   std::vector<View> views;
   begin_list(tensors);
-  for (const at::Tensor& tensor : tensors) views.push_back(output(tensor, is_reduced));
+  for (const at::Tensor& tensor : tensors) views.push_back(output(tensor));
   end_list();
   return views;
 }

@@ -27,32 +27,31 @@ namespace stretto::c10d_backend {
 // mapped, or of the host, and those of a list lie in one block, one behind the other, so that they
 // are one buffer.
 //
-// Of a type that the library does not know, the bytes: enough for what is moved, while kReduced is
-// for what is reduced. All functions throw ValueError for a tensor that the communicator cannot
-// reach, is sparse, of a type that cannot be reduced, on another device than the others, or (of
-// outputs) has several elements in one place.
+// Of a type that the library does not know, the bytes: enough for what is moved, and not for what
+// is reduced. All functions throw ValueError for a tensor that the communicator cannot reach, is
+// sparse, of a type that cannot be reduced, on another device than the others, or (of outputs) has
+// several elements in one place.
 //
 // On a device, what the tensors hold is what the stream makes that is the calling thread's current
 // one. Copies go there, and the operation is to begin behind it.
 class OperationTensors {
  public:
-  static constexpr bool kReduced = true;
+  enum class Use { moved, reduced };
 
   // Takes tensors of the CPU only.
-  OperationTensors() = default;
+  explicit OperationTensors(Use use = Use::moved) : use_(use) {}
   // Takes those of the device of `communicator`, too, if it has one, or of any. `blocks`, unless
   // the communicator takes all memory of its device, is for copies.
   OperationTensors(std::weak_ptr<const Communicator> communicator,
-                   std::shared_ptr<DeviceBlocks> blocks)
-      : communicator_(std::move(communicator)), blocks_(std::move(blocks)) {}
+                   std::shared_ptr<DeviceBlocks> blocks, Use use)
+      : use_(use), communicator_(std::move(communicator)), blocks_(std::move(blocks)) {}
 
-  ConstView input(const at::Tensor& tensor, bool is_reduced = false);
-  // The same, for an operation whose one buffer is written to on the other ranks only.
-  View source(const at::Tensor& tensor, bool is_reduced = false);
-  View output(const at::Tensor& tensor, bool is_reduced = false);
-  View in_place(const at::Tensor& tensor, bool is_reduced = false);
-  std::vector<ConstView> inputs(const std::vector<at::Tensor>& tensors, bool is_reduced = false);
-  std::vector<View> outputs(const std::vector<at::Tensor>& tensors, bool is_reduced = false);
+  // Not to be written to, though some operations take the one buffer that others write to.
+  View input(const at::Tensor& tensor);
+  View output(const at::Tensor& tensor);
+  View in_place(const at::Tensor& tensor);
+  std::vector<ConstView> inputs(const std::vector<at::Tensor>& tensors);
+  std::vector<View> outputs(const std::vector<at::Tensor>& tensors);
 
   // What operations would be told of the tensor, which is not copied.
   ConstView describe(const at::Tensor& tensor);
@@ -83,18 +82,19 @@ class OperationTensors {
     at::Tensor block;
   };
   void check(const at::Tensor& tensor);
-  View writable(const at::Tensor& tensor, bool is_read, bool is_reduced);
+  View writable(const at::Tensor& tensor, bool is_read);
   bool are_by_host() const { return blocks_ != nullptr && blocks_->are_on_host(); }
   bool is_of_blocks(const at::Tensor& tensor) const;
   // That of what operations work on. Where ranks map devices, what has no elements begins there,
   // too: by that, a rank that has nothing tells where the others have something.
-  View view(const at::Tensor& block, bool is_reduced) const;
+  View view(const at::Tensor& block) const;
   // A contiguous tensor of its kind, where operations work on it.
   at::Tensor make_block(const at::Tensor& tensor);
   // Where tensors of a list lie apart, or one has to be copied to a block, all are, to the same.
   void begin_list(const std::vector<at::Tensor>& tensors);
   void end_list() { list_block_.reset(); }
 
+  Use use_;
   c10::SmallVector<at::Tensor, 2> kept_;
   std::vector<Copy> copies_;
   std::weak_ptr<const Communicator> communicator_;  // Whose end ends its operations.

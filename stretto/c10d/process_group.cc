@@ -17,8 +17,6 @@ namespace {
 
 using ::c10d::OpType;
 
-constexpr bool kReduced = OperationTensors::kReduced;
-
 struct Reduction {
   ReduceOp op = ReduceOp::sum;
   double factor = 1;
@@ -175,7 +173,7 @@ WorkPtr ProcessGroupStretto::broadcast(Tensors& tensors, const ::c10d::Broadcast
   MemberTensors held = tensors_of_operation();
   at::Tensor& tensor = only(tensors, "broadcast");
   const Rank root = rank_of(options.rootRank, held.size(), "broadcast: source");
-  const View data = root == Rank(held.rank()) ? held.source(tensor) : held.output(tensor);
+  const View data = root == Rank(held.rank()) ? held.input(tensor) : held.output(tensor);
   return start({OpType::BROADCAST, "stretto:broadcast", options.timeout, held, tensors, tensors},
                [&](Communicator& comm, Duration timeout) {
                  return comm.broadcast(data, {.root = root, .timeout = timeout});
@@ -185,8 +183,8 @@ WorkPtr ProcessGroupStretto::broadcast(Tensors& tensors, const ::c10d::Broadcast
 WorkPtr ProcessGroupStretto::allreduce(Tensors& tensors, const ::c10d::AllreduceOptions& options) {
   at::Tensor& tensor = only(tensors, "all_reduce");
   if (tensor.is_sparse()) return allreduce_sparse(tensors, options);
-  MemberTensors held = tensors_of_operation();
-  const View data = held.in_place(tensor, kReduced);
+  MemberTensors held = tensors_of_operation(Use::reduced);
+  const View data = held.in_place(tensor);
   const Reduction reduction = reduction_of(options.reduceOp);
   return start({OpType::ALLREDUCE, "stretto:all_reduce", options.timeout, held, tensors, tensors},
                [&](Communicator& comm, Duration timeout) {
@@ -230,9 +228,9 @@ WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
 
 WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
                                                  const ::c10d::AllreduceCoalescedOptions& options) {
-  MemberTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation(Use::reduced);
   std::vector<View> views;
-  for (const at::Tensor& tensor : tensors) views.push_back(held.in_place(tensor, kReduced));
+  for (const at::Tensor& tensor : tensors) views.push_back(held.in_place(tensor));
   const Reduction reduction = reduction_of(options.reduceOp);
   const bool is_each_alone = held.are_mapped();
   return start({OpType::ALLREDUCE_COALESCED, "stretto:allreduce_coalesced", options.timeout, held,
@@ -247,12 +245,12 @@ WorkPtr ProcessGroupStretto::allreduce_coalesced(Tensors& tensors,
 }
 
 WorkPtr ProcessGroupStretto::reduce(Tensors& tensors, const ::c10d::ReduceOptions& options) {
-  MemberTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation(Use::reduced);
   at::Tensor& tensor = only(tensors, "reduce");
   const Rank root = rank_of(options.rootRank, held.size(), "reduce: destination");
   const bool is_root = root == Rank(held.rank());
-  const View output = is_root ? held.in_place(tensor, kReduced) : View();
-  const ConstView input = is_root ? ConstView(output) : held.input(tensor, kReduced);
+  const View output = is_root ? held.in_place(tensor) : View();
+  const ConstView input = is_root ? ConstView(output) : held.input(tensor);
   const Reduction reduction = reduction_of(options.reduceOp);
   return start(
       {OpType::REDUCE, "stretto:reduce", options.timeout, held, tensors, tensors},
@@ -380,10 +378,10 @@ WorkPtr ProcessGroupStretto::scatter(Tensors& outputs, TensorLists& inputs,
 
 WorkPtr ProcessGroupStretto::reduce_scatter(Tensors& outputs, TensorLists& inputs,
                                             const ::c10d::ReduceScatterOptions& options) {
-  MemberTensors held = tensors_of_operation();
+  MemberTensors held = tensors_of_operation(Use::reduced);
   const Tensors& list = only_list(inputs, "reduce_scatter", held.size());
-  const View output = held.output(only(outputs, "reduce_scatter"), kReduced);
-  const std::vector<ConstView> views = held.inputs(list, kReduced);
+  const View output = held.output(only(outputs, "reduce_scatter"));
+  const std::vector<ConstView> views = held.inputs(list);
   const Reduction reduction = reduction_of(options.reduceOp);
   return start(
       {OpType::REDUCE_SCATTER, "stretto:reduce_scatter", options.timeout, held, list, outputs},
@@ -402,9 +400,9 @@ WorkPtr ProcessGroupStretto::_reduce_scatter_base(at::Tensor& output, at::Tensor
 
 WorkPtr ProcessGroupStretto::reduce_scatter_tensor_coalesced(
     Tensors& outputs, Tensors& inputs, const ::c10d::ReduceScatterOptions& options) {
-  MemberTensors held = tensors_of_operation();
-  const std::vector<ConstView> from = held.inputs(inputs, kReduced);
-  const std::vector<View> to = held.outputs(outputs, kReduced);
+  MemberTensors held = tensors_of_operation(Use::reduced);
+  const std::vector<ConstView> from = held.inputs(inputs);
+  const std::vector<View> to = held.outputs(outputs);
   const Reduction reduction = reduction_of(options.reduceOp);
   const bool single = inputs.size() == 1 && outputs.size() == 1;
   const OpType type = single ? OpType::_REDUCE_SCATTER_BASE : kReduceScatterTensorCoalesced;

@@ -165,7 +165,8 @@ class ProcessGroupStretto final : public NewestBackend {
   // flight goes on meanwhile, and a failure is noted and told as one of the group's operations.
   std::shared_ptr<Communicator> communicator() const { return members()->communicator; }
   void run(c10::function_ref<void(Communicator&)> call) const;
-  MemberTensors tensors_of_operation() const;
+  using Use = OperationTensors::Use;
+  MemberTensors tensors_of_operation(Use use = Use::moved) const;
   // For messages, which go by way of the host whatever the communicator does on devices.
   MemberTensors tensors_of_message() const;
 

@@ -68,14 +68,14 @@ bool ProcessGroupStretto::isInitialized() {
   return members_ != nullptr;
 }
 
-MemberTensors ProcessGroupStretto::tensors_of_operation() const {
+MemberTensors ProcessGroupStretto::tensors_of_operation(Use use) const {
   const std::shared_ptr<Membership> now = members();
-  return {now, now->blocks};
+  return {now, now->blocks, use};
 }
 
 MemberTensors ProcessGroupStretto::tensors_of_message() const {
   const std::shared_ptr<Membership> now = members();
-  return {now, now->host_blocks};
+  return {now, now->host_blocks, Use::moved};
 }
 
 void ProcessGroupStretto::run(c10::function_ref<void(Communicator&)> call) const {
