@@ -38,15 +38,10 @@ void PlanCache::replace_planner(Planner::Setting setting) {
   if (team_lanes_) team_lanes_->use_lanes(planner_->team_lanes());
 }
 
-template <class Change>
-void PlanCache::change_setting(Change change) {
-  Planner::Setting setting = planner_->setting();
-  change(setting);
-  replace_planner(std::move(setting));
-}
-
 void PlanCache::use_links(const LinkModel& links) {
-  change_setting([&](Planner::Setting& setting) { setting.selector.links = links; });
+  Planner::Setting setting = planner_->setting();
+  setting.selector.links = links;
+  replace_planner(std::move(setting));
 }
 
 void PlanCache::use_windows(execution::Windows windows) {
@@ -55,21 +50,21 @@ void PlanCache::use_windows(execution::Windows windows) {
   if (!is_one_team() && windows_->team.size() > 1) {
     team_lanes_.emplace(*windows_, *membership_, *transport_);
   }
-  change_setting([&](Planner::Setting& setting) {
-    setting.selector.has_core_for_each_rank = !windows_->oversubscribed;
-    setting.selector.has_teams = !is_one_team();
-    setting.selector.cache_bytes = windows_->cache_bytes;
-    setting.is_one_team = is_one_team();
-    setting.single_copy = windows_->single_copy;
-  });
+  Planner::Setting setting = planner_->setting();
+  setting.selector.has_core_for_each_rank = !windows_->oversubscribed;
+  setting.selector.has_teams = !is_one_team();
+  setting.selector.cache_bytes = windows_->cache_bytes;
+  setting.is_one_team = is_one_team();
+  setting.single_copy = windows_->single_copy;
+  replace_planner(std::move(setting));
 }
 
 void PlanCache::use_library(std::shared_ptr<CollectiveLibrary> library) {
   library_.library = std::move(library);
-  change_setting([&](Planner::Setting& setting) {
-    setting.library = library_.library.get();
-    setting.serves_devices = library_.library->for_devices() != nullptr;
-  });
+  Planner::Setting setting = planner_->setting();
+  setting.library = library_.library.get();
+  setting.serves_devices = library_.library->for_devices() != nullptr;
+  replace_planner(std::move(setting));
 }
 
 void PlanCache::abandon_device_library() {
@@ -79,7 +74,9 @@ void PlanCache::abandon_device_library() {
 void PlanCache::use_device(std::unique_ptr<execution::KernelQueue> queue,
                            std::vector<std::int32_t> devices) {
   device_ = std::move(queue);
-  change_setting([&](Planner::Setting& setting) { setting.devices = std::move(devices); });
+  Planner::Setting setting = planner_->setting();
+  setting.devices = std::move(devices);
+  replace_planner(std::move(setting));
 }
 
 PlanCache::Entry* PlanCache::find(const OperationDescriptor& operation,

@@ -88,8 +88,6 @@ class PlanCache {
   };
 
   void replace_planner(Planner::Setting setting) STRETTO_REQUIRES(engine_held);
-  template <class Change>
-  void change_setting(Change change) STRETTO_REQUIRES(engine_held);
   std::unique_ptr<execution::Execution> make(const Entry& entry) STRETTO_REQUIRES(engine_held);
   void count_idle() STRETTO_REQUIRES(engine_held);
   Entry* least_needed_beside(const Entry& entry) STRETTO_REQUIRES(engine_held);
