@@ -21,16 +21,17 @@ std::string_view doing(StoreOperation operation) {
 }  // namespace
 
 Status check_store_limits(const StoreRequest& request) {
+  const auto wrong_key = [](std::size_t bytes) {
+    return status_of(StatusCode::invalid_argument, "a key of the store has 1 to {} bytes, not {}",
+                     kMaxKeyBytes, bytes);
+  };
   const std::size_t key_bytes = request.key.size();
-  const bool may_be_empty = request.operation == StoreOperation::list_keys;
-  if ((key_bytes == 0 && !may_be_empty) || key_bytes > kMaxKeyBytes) {
-    return status_of(StatusCode::invalid_argument, "a key of the store has 1 to {} bytes, not {}",
-                     kMaxKeyBytes, key_bytes);
-  }
-  const bool names_another = request.operation == StoreOperation::will || may_be_empty;
-  if (names_another && request.expected.size() > kMaxKeyBytes) {
-    return status_of(StatusCode::invalid_argument, "a key of the store has 1 to {} bytes, not {}",
-                     kMaxKeyBytes, request.expected.size());
+  const bool lists = request.operation == StoreOperation::list_keys;
+  if ((key_bytes == 0 && !lists) || key_bytes > kMaxKeyBytes) return wrong_key(key_bytes);
+  // Of these two, `expected` is a key as well.
+  const bool has_second_key = lists || request.operation == StoreOperation::will;
+  if (has_second_key && request.expected.size() > kMaxKeyBytes) {
+    return wrong_key(request.expected.size());
   }
   const std::size_t value_bytes = std::max(request.value.size(), request.expected.size());
   if (value_bytes > kMaxValueBytes) {

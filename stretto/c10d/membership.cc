@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include "stretto/base/printable.h"
+#include "stretto/c10d/errors.h"
 #include "stretto/c10d/flight_recorder.h"
 
 namespace stretto::c10d_backend {
@@ -97,6 +98,16 @@ std::shared_ptr<const ObservedGroup> Membership::flight_group(const std::string&
     flight_group_ = std::make_shared<const ObservedGroup>(std::move(group));
   }
   return flight_group_;
+}
+
+void Membership::run(c10::function_ref<void(Communicator&)> call) const {
+  PendingWorks::drive_all_but(&shared->pending);
+  try {
+    call(*communicator);
+  } catch (const Error& error) {
+    if (communicator->has_failed()) shared->note_failure(error.status());
+    throw_for_torch(shared->told(error.status()));
+  }
 }
 
 uint64_t Membership::record(communicator::FlightEntry entry) {

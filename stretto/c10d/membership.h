@@ -37,6 +37,9 @@ class Membership {
   std::vector<uint64_t> global_ranks_of(const std::vector<int>& ranks) const;
   // As flight records have it, by what PyTorch calls it now.
   std::shared_ptr<const ObservedGroup> flight_group(const std::string& id, const std::string& name);
+  // For calls that wait: what other groups have in flight goes on meanwhile, and a failure is noted
+  // and told as one of the group's operations.
+  void run(c10::function_ref<void(Communicator&)> call) const;
   // Counts an operation. A call that is refused, maybe on this rank only, is none.
   uint64_t record(communicator::FlightEntry entry);
   uint64_t collectives() const { return collectives_; }  // That were submitted.

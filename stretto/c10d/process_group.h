@@ -161,10 +161,9 @@ class ProcessGroupStretto final : public NewestBackend {
   std::unordered_map<std::string, uint64_t> getMemoryStats();
 
   // For what PyTorch has no word for: the communicator, and what operations of it are called with.
-  // Throw if the group has no members. run() is for calls that wait: what other groups have in
-  // flight goes on meanwhile, and a failure is noted and told as one of the group's operations.
+  // Throw if the group has no members.
   std::shared_ptr<Communicator> communicator() const { return members()->communicator; }
-  void run(c10::function_ref<void(Communicator&)> call) const;
+  void run(c10::function_ref<void(Communicator&)> call) const { members()->run(call); }
   using Use = OperationTensors::Use;
   MemberTensors tensors_of_operation(Use use = Use::moved) const;
   // For messages, which go by way of the host whatever the communicator does on devices.

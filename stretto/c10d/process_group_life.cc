@@ -196,7 +196,7 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
     }
   }
   std::unique_ptr<Communicator> smaller;
-  run([&](Communicator& all) { smaller = all.shrink(excluded); });
+  whole->run([&](Communicator& all) { smaller = all.shrink(excluded); });
   if (static_cast<std::size_t>(smaller->size()) != left.size()) {
     throw_for_torch(status_of(
         StatusCode::peer_lost,

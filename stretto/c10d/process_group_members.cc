@@ -78,18 +78,6 @@ MemberTensors ProcessGroupStretto::tensors_of_message() const {
   return {now, now->host_blocks, Use::moved};
 }
 
-void ProcessGroupStretto::run(c10::function_ref<void(Communicator&)> call) const {
-  const std::shared_ptr<Membership> held = members();
-  const std::shared_ptr<Shared> shared = held->shared;
-  PendingWorks::drive_all_but(&shared->pending);
-  try {
-    call(*held->communicator);
-  } catch (const Error& error) {
-    if (held->communicator->has_failed()) shared->note_failure(error.status());
-    throw_for_torch(shared->told(error.status()));
-  }
-}
-
 uint64_t ProcessGroupStretto::getSequenceNumberForGroup() {
   const MutexLock guard(mutex_);
   return members_ == nullptr ? 0 : members_->collectives();

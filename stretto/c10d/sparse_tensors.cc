@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -41,7 +42,7 @@ struct PlacedRows {
 
 // Rows are numbered in 32 bits.
 void check_places(const at::Tensor& tensor) {
-  constexpr double kMost = 4294967295.0;
+  constexpr double kMost = std::numeric_limits<std::uint32_t>::max();
   double places = 1;
   for (int64_t dim = 0; dim < tensor.sparse_dim(); ++dim) {
     places *= static_cast<double>(tensor.size(dim));

@@ -271,14 +271,19 @@ WorkStretto::~WorkStretto() {
   if (!operation_->try_end()) shared_->driver.drive(operation_);
 }
 
+template <class Is>
+bool WorkStretto::all_awaited(const Is& is) const {
+  const auto holds = [&](const std::weak_ptr<InFlight>& each) {
+    const auto operation = each.lock();
+    return operation == nullptr || is(*operation);
+  };
+  return std::ranges::all_of(operation_->before, holds) && is(*operation_);
+}
+
 bool WorkStretto::isCompleted() {
   if (operation_->has_called_back() && operation_->before.empty()) return true;
   const WithoutGil without_gil;
-  const auto has_ended = [](const std::weak_ptr<InFlight>& each) {
-    const auto operation = each.lock();
-    return operation == nullptr || operation->try_end();
-  };
-  if (!std::ranges::all_of(operation_->before, has_ended) || !operation_->try_end()) {
+  if (!all_awaited([](InFlight& each) { return each.try_end(); })) {
     PendingWorks::drive_all_but(&shared_->pending);  // Programs wait by asking, too.
     return false;
   }
@@ -308,12 +313,8 @@ std::vector<at::Tensor> WorkStretto::result() {
 // A forked child has no part in what its parent has begun, and perhaps the locks of threads that it
 // has not.
 void WorkStretto::prepare_to_wait() const {
-  const auto goes_on = [](const std::weak_ptr<InFlight>& each) {
-    const auto operation = each.lock();
-    return operation != nullptr && !operation->has_ended();
-  };
-  if (!shared_->pending.is_here() &&
-      (goes_on(operation_) || std::ranges::any_of(operation_->before, goes_on))) {
+  const auto has_ended = [](const InFlight& each) { return each.has_ended(); };
+  if (!shared_->pending.is_here() && !all_awaited(has_ended)) {
     refuse(
         "this process was forked from the one that has begun this operation, and cannot wait for "
         "it: fork before init_process_group(), or start a program (exec)");
@@ -330,11 +331,7 @@ void WorkStretto::wait_until(const Deadline& deadline, std::chrono::milliseconds
   if (!operation_->has_called_back() || !operation_->before.empty()) {
     const WithoutGil without_gil;
     prepare_to_wait();
-    const auto ends = [&](const std::weak_ptr<InFlight>& each) {
-      const auto operation = each.lock();
-      return operation == nullptr || operation->end_by(deadline);
-    };
-    if (!std::ranges::all_of(operation_->before, ends) || !ends(operation_) ||
+    if (!all_awaited([&](InFlight& each) { return each.end_by(deadline); }) ||
         !operation_->wait_for_callbacks(deadline)) {
       throw_for_torch(status_of(
           StatusCode::timeout,

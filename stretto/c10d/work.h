@@ -229,6 +229,9 @@ class WorkStretto final : public ::c10d::Work {
   void leave_registry();
 
  private:
+  // Whether it holds for what its Work waits for: those before, as far as they live, and itself.
+  template <class Is>
+  bool all_awaited(const Is& is) const;
   void prepare_to_wait() const;
   void end_wait();
   // A future that `complete` fulfils when the operation has ended, however it ended.

@@ -68,16 +68,15 @@ Result<std::shared_ptr<Driver>> Driver::load(const std::string& path) {
   });
   STRETTO_RETURN_IF_ERROR(found);
   std::shared_ptr<Driver> driver(new Driver(call));
-  constexpr int kNoDevice = 100;  // A driver that sees no GPU: there are 0 of them.
   const int result = call.init(0);
-  driver->sees_none_ = result == kNoDevice;
-  if (!driver->sees_none_) STRETTO_RETURN_IF_ERROR(driver->status_of_call("cuInit", result));
+  driver->sees_no_device_ = result == DriverInterface::kNoDevice;  // It counts 0, then.
+  if (!driver->sees_no_device_) STRETTO_RETURN_IF_ERROR(driver->status_of_call("cuInit", result));
   return driver;
 }
 
 Result<int> Driver::count_devices() const {
   int count = 0;
-  if (sees_none_) return count;
+  if (sees_no_device_) return count;
   STRETTO_RETURN_IF_ERROR(status_of_call("cuDeviceGetCount", call_.device_get_count(&count)));
   return count;
 }

@@ -40,6 +40,7 @@ static_assert(sizeof(MemoryProperties) == 32, "as in cuda.h");
 // runtime the program has.
 struct DriverInterface {
   static constexpr int kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY.
+  static constexpr int kNoDevice = 100;   // CUDA_ERROR_NO_DEVICE.
   static constexpr int kNotReady = 600;   // CUDA_ERROR_NOT_READY.
 
   int (*init)(unsigned flags);
@@ -170,7 +171,7 @@ class Driver {
 
   DriverInterface call_;
   int number_ = 0;
-  bool sees_none_ = false;
+  bool sees_no_device_ = false;
   int device_ = 0;
   void* context_ = nullptr;  // The device's primary one, which CUDA's runtime uses as well.
 };

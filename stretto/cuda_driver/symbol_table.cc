@@ -5,16 +5,15 @@
 
 #include <dlfcn.h>
 
+#include <utility>
+
+#include "stretto/base/open_library.h"
+
 namespace stretto::cuda {
 
 Result<SymbolTable> SymbolTable::open(const std::vector<std::string>& files) {
-  std::string said;
-  for (const std::string& file : files) {
-    void* const library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library != nullptr) return SymbolTable(file, library);
-    said += (said.empty() ? "" : "; ") + std::string(::dlerror());
-  }
-  return Status(StatusCode::invalid_argument, said);
+  STRETTO_ASSIGN_OR_RETURN(OpenedLibrary opened, open_library(files, RTLD_LOCAL));
+  return SymbolTable(std::move(opened.file), opened.handle);
 }
 
 Status SymbolTable::find_all(std::initializer_list<Symbol> symbols) const {

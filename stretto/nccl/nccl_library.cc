@@ -170,17 +170,17 @@ Result<bool> NcclLibrary::is_captured(void* of_caller) {
 Result<Mark> NcclLibrary::mark(void* of_caller, bool is_captured) {
   auto* const stream = static_cast<StreamHandle>(of_caller);
   std::shared_ptr<CapturedGraphEnd> end;
+  std::uint64_t begun = 0;  // The capture that has operations of this communicator already.
   if (is_captured) {
     STRETTO_ASSIGN_OR_RETURN(end, CapturedGraphEnd::make(driver_, marks_, stream));
+    STRETTO_ASSIGN_OR_RETURN(begun, driver_->capture_of(capture_stream_));
   }
-  STRETTO_ASSIGN_OR_RETURN(const std::uint64_t begun, driver_->capture_of(capture_stream_));
   STRETTO_ASSIGN_OR_RETURN(const int number, marks_->add(stream));
   if (end != nullptr) {
     MutexLock held(mutex_);
     const auto is_other = [&](std::uint64_t capture) { return capture != end->capture(); };
-    const auto waits = [&](const auto& each) { return is_other(each.second->capture()); };
-    // One that has begun, or waits for other ranks to begin.
-    if ((begun != 0 && is_other(begun)) || std::ranges::any_of(captured_, waits)) {
+    const auto waits_for_ranks = [&](const auto& each) { return is_other(each.second->capture()); };
+    if ((begun != 0 && is_other(begun)) || std::ranges::any_of(captured_, waits_for_ranks)) {
       held.unlock();
       marks_->forget(number);
       return Status(StatusCode::invalid_argument,

@@ -159,16 +159,17 @@ void load_whole(torch::optim::Optimizer& optimizer, torch::serialize::InputArchi
   });
 }
 
+template <class... Kinds>
+bool is_one_of(const torch::optim::Optimizer& optimizer) {
+  return ((dynamic_cast<const Kinds*>(&optimizer) != nullptr) || ...);
+}
+
 // libtorch's save() does nothing where a class has none of its own.
 void check_is_saved(const torch::optim::Optimizer& optimizer) {
   namespace optim = torch::optim;
-  const bool is_of_libtorch = dynamic_cast<const optim::SGD*>(&optimizer) != nullptr ||
-                              dynamic_cast<const optim::Adam*>(&optimizer) != nullptr ||
-                              dynamic_cast<const optim::AdamW*>(&optimizer) != nullptr ||
-                              dynamic_cast<const optim::RMSprop*>(&optimizer) != nullptr ||
-                              dynamic_cast<const optim::Adagrad*>(&optimizer) != nullptr ||
-                              dynamic_cast<const optim::LBFGS*>(&optimizer) != nullptr;
-  if (is_of_libtorch || optimizer.state().empty()) return;
+  const bool has_own_save = is_one_of<optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop,
+                                      optim::Adagrad, optim::LBFGS>(optimizer);
+  if (has_own_save || optimizer.state().empty()) return;
   std::ostringstream text;
   torch::save(optimizer, text);
   const std::string written = text.str();

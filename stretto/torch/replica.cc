@@ -121,8 +121,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     if (!options_.broadcast_buffers && options_.buffer_hook != nullptr) {
       refuse(
           "the option buffer_hook says how buffers become equal, and broadcast_buffers = false "
-          "that "
-          "nobody makes them so; leave one of the two out");
+          "that nobody makes them so; leave one of the two out");
     }
     options_.communication_hook->claim(self_, options_.timeout);
     refuse_assigned_weights();

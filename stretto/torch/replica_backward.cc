@@ -43,8 +43,8 @@ std::string why_replicas_differ(std::uint64_t step, bool replaced, bool joined) 
   if (replaced) {
     return "parameters were replaced on some rank (torch::load, set_data, Module::to), and not by "
            "the same values on all: do it on all ranks, or before DistributedDataParallel is "
-           "built. "
-           "Or an optimizer that steps in backward failed in the middle of a step: load a state";
+           "built. Or an optimizer that steps in backward failed in the middle of a step: load a "
+           "state";
   }
   if (joined) {
     return "step " + std::to_string(step) +

@@ -12,15 +12,11 @@
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
+#include "stretto/base/open_library.h"
 #include "stretto/base/own_folder.h"
 
 namespace stretto::transport::packets {
 namespace {
-
-// These libraries load parts of themselves, which look for symbols among those of the process.
-void* open_library(const std::string& path) {
-  return ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-}
 
 // What a plug-in makes, or why it does not.
 template <class Made, class Options>
@@ -42,21 +38,16 @@ Result<Plugin> load_plugin(std::string_view name, const std::string& path) {
   // Who has named a file means that one.
   const std::vector<std::string> candidates =
       path.empty() ? std::vector{own_folder() + file, file} : std::vector{path};
-  void* library = nullptr;
-  std::string said;
-  for (const std::string& candidate : candidates) {
-    library = open_library(candidate);
-    if (library != nullptr) break;
-    said += (said.empty() ? "" : "; ") + std::string(::dlerror());
-  }
-  if (library == nullptr) {
+  // MPI and UCX load parts of themselves, which look for symbols among those of the process.
+  Result<OpenedLibrary> opened = open_library(candidates, RTLD_GLOBAL);
+  if (!opened.ok()) {
     return status_of(StatusCode::invalid_argument,
                      "the plug-in for {} cannot be loaded ({}): {} is built where CMake finds that "
                      "library, and STRETTO_PLUGIN says where it is",
-                     name, said, file);
+                     name, opened.status().message(), file);
   }
-  const Plugin plugin{reinterpret_cast<MakeEngine>(::dlsym(library, kMakeEngine)),
-                      reinterpret_cast<MakeLibrary>(::dlsym(library, kMakeLibrary))};
+  const Plugin plugin{reinterpret_cast<MakeEngine>(::dlsym(opened->handle, kMakeEngine)),
+                      reinterpret_cast<MakeLibrary>(::dlsym(opened->handle, kMakeLibrary))};
   if (plugin.make_engine != nullptr || plugin.make_library != nullptr) return plugin;
   return status_of(StatusCode::invalid_argument,
                    "{} is no plug-in for {} of this version of stretto", path.empty() ? file : path,
