@@ -43,12 +43,15 @@ struct LibraryCall {
   int mark = -1;
 };
 
-// The end, in a CUDA graph, of an operation that the graph has captured. Any thread.
-class CapturedEnd {
+// The end of an operation on a device. Any thread.
+class DeviceEnd {
  public:
-  virtual ~CapturedEnd() = default;
-  // Has a stream that the same graph captures wait for it; null: the one behind which the operation
-  // begins. Fails with what the device says, above all if the capture has ended.
+  virtual ~DeviceEnd() = default;
+  // Has a stream of the device wait for it. Of an operation that a CUDA graph has captured: a
+  // stream that the same graph captures, or, for null, the one behind which the operation begins;
+  // null is the default stream of all others. Fails with what the device says, above all if the
+  // capture has ended. May block until there is room on the stream, hence until what others do has
+  // ended: no lock is held.
   virtual Status let_wait(void* stream) = 0;
 };
 
@@ -57,7 +60,7 @@ struct Mark {
   int number = -1;  // LibraryCall::mark; not negative.
   // Not null if a graph captures the call, which has ended when all of it is in the graph: its end
   // there.
-  std::shared_ptr<CapturedEnd> captured = nullptr;
+  std::shared_ptr<DeviceEnd> captured = nullptr;
 };
 
 // A rank's device, as far as operations on its memory need it, whoever runs them: a library or our
@@ -101,17 +104,20 @@ class DeviceLibrary : public DeviceOperations {
   // last copy, which waits, as this does, for all that the process has begun on the device. Any
   // thread.
   virtual Result<std::shared_ptr<std::byte>> allocate(std::size_t bytes) = 0;
-  // Of one that start() has begun and that has not ended. Whether all of it is on the device, so
-  // that it ends there without this process, unless ranks fail.
-  virtual bool is_launched(int operation) = 0;
-  // Then: has a stream of the device (null: the default one) wait for its end. False: the device
-  // says no.
-  virtual bool let_wait(void* stream, int operation) = 0;
+  // Of one that start() has begun and that has not ended: its end, if all of it is on the device,
+  // so that it ends there without this process, unless ranks fail. Null before.
+  virtual std::shared_ptr<DeviceEnd> end_on_device(int operation) = 0;
   // After abandon(): whether the device uses nobody's buffers any more.
   virtual bool has_given_back() = 0;
 
  protected:
   ~DeviceLibrary() = default;
+};
+
+// Why a library works no more.
+struct LibraryFailure {
+  StatusCode code = StatusCode::ok;
+  const char* text = "";  // The library's.
 };
 
 // A library with collectives of its own, such as an MPI or NCCL, for one group of ranks. The group
@@ -126,8 +132,8 @@ class CollectiveLibrary {
 
   // "Open MPI v4.1.4".
   virtual const char* name() const = 0;
-  // What the library has said of the first call that failed, after which nothing works; "" before.
-  virtual const char* failure() const = 0;
+  // Of the first call that has failed, after which nothing works. The text names who has said it.
+  virtual LibraryFailure failure() const = 0;
 
   // Whether it does that, by what is in `operation` alone, so that all ranks say the same; what it
   // does not do, schedules do. A mean that it does not do is made of its sum. Any thread.
@@ -167,7 +173,7 @@ struct LibraryGroup {
 // the library is part of, such as MPI, which wants that done by a thread of the program.
 using MakeLibrary = CollectiveLibrary* (*)(const LibraryGroup& group, char* text,
                                            std::size_t text_bytes);
-#define STRETTO_MAKE_LIBRARY stretto_collectives_10
+#define STRETTO_MAKE_LIBRARY stretto_collectives_11
 #define STRETTO_TEXT_OF(name) #name
 #define STRETTO_TEXT(name) STRETTO_TEXT_OF(name)
 inline constexpr const char* kMakeLibrary = STRETTO_TEXT(STRETTO_MAKE_LIBRARY);

@@ -15,7 +15,7 @@ namespace {
 // What else there is to do is up to the device.
 class CapturedOperation final : public group::Operation {
  public:
-  CapturedOperation(const OperationInfo& info, std::vector<std::shared_ptr<CapturedEnd>> ends)
+  CapturedOperation(const OperationInfo& info, std::vector<std::shared_ptr<DeviceEnd>> ends)
       : info_(info), ends_(std::move(ends)) {}
 
   bool poll() override { return true; }
@@ -40,13 +40,13 @@ class CapturedOperation final : public group::Operation {
 
  private:
   const OperationInfo info_;
-  const std::vector<std::shared_ptr<CapturedEnd>> ends_;
+  const std::vector<std::shared_ptr<DeviceEnd>> ends_;
   std::atomic<bool> is_waited_for_ = false;
 };
 
 }  // namespace
 
-Work make_captured(Work begun, Collective last, std::vector<std::shared_ptr<CapturedEnd>> ends) {
+Work make_captured(Work begun, Collective last, std::vector<std::shared_ptr<DeviceEnd>> ends) {
   const OperationInfo info{.collective = last, .number = begun.number()};
   begun.wait();
   return Work(std::make_shared<CapturedOperation>(info, std::move(ends)));

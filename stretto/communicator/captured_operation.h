@@ -14,6 +14,6 @@ namespace stretto::communicator {
 // A Work for calls that a CUDA graph captures and that end there as `ends` (Work::is_captured()).
 // Blocks until `begun`, which is what was submitted, has ended: then they are in the graph, in
 // front of what the program does next. Throws as its wait(). `last`: which the last of them is.
-Work make_captured(Work begun, Collective last, std::vector<std::shared_ptr<CapturedEnd>> ends);
+Work make_captured(Work begun, Collective last, std::vector<std::shared_ptr<DeviceEnd>> ends);
 
 }  // namespace stretto::communicator

@@ -177,8 +177,8 @@ void take_to_device(CollectiveCall& call, const Kinds& kinds, const CallerStream
 
 }  // namespace
 
-std::vector<std::shared_ptr<CapturedEnd>> go_by_memory(std::span<CollectiveCall> calls,
-                                                       const DeviceCaller& caller) {
+std::vector<std::shared_ptr<DeviceEnd>> go_by_memory(std::span<CollectiveCall> calls,
+                                                     const DeviceCaller& caller) {
   DeviceOperations& devices = caller.devices;
   std::optional<CallerStream> stream;  // Asked for where a call is on a device.
   for (CollectiveCall& call : calls) {
@@ -193,7 +193,7 @@ std::vector<std::shared_ptr<CapturedEnd>> go_by_memory(std::span<CollectiveCall>
     check_call(call, kinds, caller, *stream);
     take_to_device(call, kinds, *stream);
   }
-  std::vector<std::shared_ptr<CapturedEnd>> captured;
+  std::vector<std::shared_ptr<DeviceEnd>> captured;
   if (!stream) return captured;
   for (CollectiveCall& call : calls) {
     if (!call.packing || !call.packing->is_on_device()) continue;

@@ -32,8 +32,8 @@ struct DeviceCaller {
 //
 // On a device they begin behind the calling thread's stream (StreamGuard). Returns the ends of
 // those that a CUDA graph captures.
-std::vector<std::shared_ptr<CapturedEnd>> go_by_memory(std::span<CollectiveCall> calls,
-                                                       const DeviceCaller& caller);
+std::vector<std::shared_ptr<DeviceEnd>> go_by_memory(std::span<CollectiveCall> calls,
+                                                     const DeviceCaller& caller);
 
 // Throws InvalidArgument if a message is in memory of a device: those are not moved.
 void refuse_device_memory(std::span<const Transfer> messages, const DeviceCaller& caller);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -74,11 +75,8 @@ class Execution {
   // Whether only asking tells that it goes on, since nothing wakes those who sleep for it. All have
   // entered it then, and who leaves has done its part.
   virtual bool must_be_asked() const { return false; }
-  // Whether all ranks have begun it on their devices, which end it by themselves.
-  virtual bool is_on_device() const { return false; }
-  // Then: has a stream of the device (null: the default one) wait for the run's end. False: the
-  // device says no.
-  virtual bool let_wait(void* /*stream*/) { return false; }
+  // Its end, once all ranks have begun it on their devices, which end it by themselves; else null.
+  virtual std::shared_ptr<DeviceEnd> end_on_device() const { return nullptr; }
 };
 
 }  // namespace stretto::execution

@@ -101,8 +101,8 @@ bool LibraryExecution::advance(Turn& turn) {
     copied_bytes_ = 0;
     moved = true;
   }
-  if (const char* said = shared_->library->failure(); *said != '\0') {
-    fail(status_of(StatusCode::system, "{} says: {}", shared_->library->name(), said));
+  if (const LibraryFailure failure = shared_->library->failure(); failure.code != StatusCode::ok) {
+    fail({failure.code, failure.text});
     return true;
   }
   if (phase_ != Phase::unpacking) return moved;
@@ -183,9 +183,10 @@ void LibraryExecution::fail(const Status& status) {
   shared_->abandon();
 }
 
-bool LibraryExecution::is_on_device() const {
+std::shared_ptr<DeviceEnd> LibraryExecution::end_on_device() const {
   DeviceLibrary* const devices = shared_->library->for_devices();
-  return phase_ == Phase::running && devices != nullptr && devices->is_launched(operation_);
+  const bool is_handed_over = phase_ == Phase::running && devices != nullptr;
+  return is_handed_over ? devices->end_on_device(operation_) : nullptr;
 }
 
 std::vector<Rank> LibraryExecution::waiting_for() const {

@@ -60,10 +60,7 @@ class LibraryExecution final : public Execution {
   bool must_be_asked() const override {
     return phase_ == Phase::running || phase_ == Phase::giving_back;
   }
-  bool is_on_device() const override;
-  bool let_wait(void* stream) override {
-    return shared_->library->for_devices()->let_wait(stream, operation_);
-  }
+  std::shared_ptr<DeviceEnd> end_on_device() const override;
 
  private:
   enum class Phase { meeting, running, unpacking, giving_back, ended };

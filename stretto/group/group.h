@@ -135,10 +135,11 @@ class Group {
   void fail_with_until_set_up(const Group& parent) STRETTO_REQUIRES(engine_held);
   // A group of this rank's has failed.
   void note_failed_group(std::uint64_t group, const Status& reason) STRETTO_REQUIRES(engine_held);
-  // If all ranks have begun that operation on their devices, has a stream of this rank's (null: the
-  // default one) wait for its end, which this thread does not. Returns whether it does.
-  bool let_wait(void* stream, const PendingOperation& operation) STRETTO_REQUIRES(engine_held) {
-    return operations_.let_wait(stream, operation);
+  // The end of that operation on this rank's device, once all ranks have begun it on theirs; else
+  // null.
+  std::shared_ptr<DeviceEnd> end_on_device(const PendingOperation& operation) const
+      STRETTO_REQUIRES(engine_held) {
+    return operations_.end_on_device(operation);
   }
 
   // What the transport has heard.

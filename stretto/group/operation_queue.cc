@@ -49,7 +49,9 @@ void OperationQueue::adopt(std::shared_ptr<PendingCollective> collective, PlanCa
 
 bool OperationQueue::may_start(const Item& item) const {
   if (running_.empty()) return true;
-  const auto is_here = [](const Item& other) { return !other.execution->is_on_device(); };
+  const auto is_here = [](const Item& other) {
+    return other.execution->end_on_device() == nullptr;
+  };
   // Programs that have dropped their handles take its end for that of all that came before; but a
   // device may wait for what the program does behind it. One that is monitored is to explain why
   // something does not end.
@@ -134,11 +136,10 @@ void OperationQueue::retire(std::size_t index) {
   }
 }
 
-bool OperationQueue::let_wait(void* stream, const PendingOperation& operation) {
+std::shared_ptr<DeviceEnd> OperationQueue::end_on_device(const PendingOperation& operation) const {
   const auto is_it = [&](const Item& item) { return item.collective.get() == &operation; };
   const auto found = std::ranges::find_if(running_, is_it);
-  return found != running_.end() && found->execution->is_on_device() &&
-         found->execution->let_wait(stream);
+  return found == running_.end() ? nullptr : found->execution->end_on_device();
 }
 
 const OperationQueue::Item* OperationQueue::find_failed() const {

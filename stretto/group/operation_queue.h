@@ -79,7 +79,8 @@ class OperationQueue {
   // Takes note of the messages that have ended, and no more.
   void take_completions() STRETTO_REQUIRES(engine_held);
   // See Group.
-  bool let_wait(void* stream, const PendingOperation& operation) STRETTO_REQUIRES(engine_held);
+  std::shared_ptr<DeviceEnd> end_on_device(const PendingOperation& operation) const
+      STRETTO_REQUIRES(engine_held);
   // Ends all with `reason`, but for those whose buffers others still use. If the failure is the
   // news `of_others`, what can end without them ends well.
   void fail(const Status& reason, bool of_others) STRETTO_REQUIRES(engine_held);

@@ -100,13 +100,17 @@ Status PendingOperation::wait(Deadline deadline) {
 
 Status PendingOperation::wait_on_device() {
   if (!done()) STRETTO_RETURN_IF_ERROR(engine_->check_not_forked());
-  const auto is_begun = [this, stream = StreamGuard::current()]() STRETTO_REQUIRES(engine_held) {
+  std::shared_ptr<DeviceEnd> end;
+  const auto is_begun = [&]() STRETTO_REQUIRES(engine_held) {
     if (done()) return true;
     Group* const group = engine_->find(group_);
-    return group != nullptr && group->let_wait(stream, *this);
+    if (group != nullptr) end = group->end_on_device(*this);
+    return end != nullptr;
   };
   if (!done()) (void)engine_->drive(is_begun, Deadline());
-  return done() ? status_ : Status();
+  if (end == nullptr) return wait(Deadline());
+  // Where the device says no, the host waits in the place of the stream.
+  return end->let_wait(StreamGuard::current()).ok() ? Status() : wait(Deadline());
 }
 
 void PendingOperation::then(Continuation continuation) {

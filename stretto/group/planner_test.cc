@@ -130,7 +130,7 @@ TEST(Planner, HasSchedulesProvedBeforeTheyRun) {
 
 struct AnyLibrary final : CollectiveLibrary {
   const char* name() const override { return "any library"; }
-  const char* failure() const override { return ""; }
+  LibraryFailure failure() const override { return {}; }
   bool can_run(const OperationDescriptor&) const override { return true; }
   bool gives_buffers_back() const override { return true; }
   int start(const LibraryCall&) override { return 0; }

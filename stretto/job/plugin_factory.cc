@@ -4,7 +4,6 @@
 #include "stretto/job/plugin_factory.h"
 
 #include <memory>
-#include <string_view>
 #include <vector>
 
 namespace stretto::job {
@@ -23,8 +22,8 @@ communicator::LibraryFactory plugin_factory(const transport::packets::Plugin& pl
                               .job_size = size};
     STRETTO_ASSIGN_OR_RETURN(auto library, transport::packets::make_library(plugin, wanted));
     STRETTO_RETURN_IF_ERROR(meeting.wait([&] { return library->is_connected(); }));
-    const std::string_view failure = library->failure();
-    if (!failure.empty()) return status_of(StatusCode::invalid_argument, "{}", failure);
+    const LibraryFailure failure = library->failure();
+    if (failure.code != StatusCode::ok) return Status(StatusCode::invalid_argument, failure.text);
     return library;
   };
   return {.make = make};

@@ -33,7 +33,9 @@ class Library final : public CollectiveLibrary {
   ~Library() override { ++destroyed; }
 
   const char* name() const override { return "a library"; }
-  const char* failure() const override { return left_ == 0 ? failure_ : ""; }
+  LibraryFailure failure() const override {
+    return {left_ == 0 && *failure_ != '\0' ? StatusCode::system : StatusCode::ok, failure_};
+  }
   bool can_run(const OperationDescriptor&) const override { return false; }
   bool gives_buffers_back() const override { return true; }
   int start(const LibraryCall&) override { return 0; }

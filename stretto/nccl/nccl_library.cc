@@ -97,7 +97,6 @@ NcclLibrary::~NcclLibrary() {
     return;
   }
   if (ending_.joinable()) ending_.join();
-  for (const Running& running : running_) marks_->give_back(running.ended);
   const DriverInterface& call = driver_->call();
   for (const Scratch& scratch : scratch_) (void)call.free(scratch.data);
   for (StreamHandle stream : {stream_, capture_stream_}) {
@@ -109,13 +108,13 @@ NcclLibrary::~NcclLibrary() {
 bool NcclLibrary::end_well() {
   const MutexLock held(shared_->mutex);
   const Deadline until = Deadline::after(kEndWell);
-  const auto may_wait = [&] { return failure_.empty() && !until.passed(); };
+  const auto may_wait = [&] { return failure_.ok() && !until.passed(); };
   while (!running_.empty() && may_wait()) {
     move();
     while (!running_.empty() && find_end(running_.front().number)) continue;
     ::sched_yield();
   }
-  ResultCode result = failure_.empty() ? nccl_->call.comm_finalize(shared_->comm) : kInProgress;
+  ResultCode result = failure_.ok() ? nccl_->call.comm_finalize(shared_->comm) : kInProgress;
   while (result == kInProgress && may_wait()) {
     result = nccl_->state_of(shared_->comm);
     ::sched_yield();
@@ -145,9 +144,9 @@ void NcclLibrary::end_comm(ResultCode (*end)(Comm)) {
   ending_ = std::move(*started);
 }
 
-const char* NcclLibrary::failure() const {
-  const bool counts = !failure_.empty() && Clock::now() - failed_at_ >= kHearsay;
-  return counts ? failure_.c_str() : "";
+LibraryFailure NcclLibrary::failure() const {
+  const bool counts = !failure_.ok() && Clock::now() - failed_at_ >= kHearsay;
+  return counts ? LibraryFailure{failure_.code(), failure_.message().data()} : LibraryFailure();
 }
 
 bool NcclLibrary::can_run(const OperationDescriptor& operation) const {
@@ -169,10 +168,10 @@ Result<bool> NcclLibrary::is_captured(void* of_caller) {
 
 Result<Mark> NcclLibrary::mark(void* of_caller, bool is_captured) {
   auto* const stream = static_cast<StreamHandle>(of_caller);
-  std::shared_ptr<CapturedGraphEnd> end;
+  std::shared_ptr<CapturedEnd> end;
   std::uint64_t begun = 0;  // The capture that has operations of this communicator already.
   if (is_captured) {
-    STRETTO_ASSIGN_OR_RETURN(end, CapturedGraphEnd::make(driver_, marks_, stream));
+    STRETTO_ASSIGN_OR_RETURN(end, CapturedEnd::make(driver_, marks_, stream));
     STRETTO_ASSIGN_OR_RETURN(begun, driver_->capture_of(capture_stream_));
   }
   STRETTO_ASSIGN_OR_RETURN(const int number, marks_->add(stream));
@@ -206,21 +205,13 @@ const NcclLibrary::Running* NcclLibrary::find(int operation) const {
 }
 
 // What has to be copied to memory of the host behind it is begun by who asks for its end.
-bool NcclLibrary::is_launched(int operation) {
+std::shared_ptr<DeviceEnd> NcclLibrary::end_on_device(int operation) {
   const Running* const running = find(operation);
-  if (running == nullptr || !failure_.empty()) return false;
-  return running->phase == Running::Phase::copying ||
-         (running->phase == Running::Phase::running && running->launch.after.empty());
-}
-
-bool NcclLibrary::let_wait(void* of_caller, int operation) {
-  auto* const stream = static_cast<StreamHandle>(of_caller);
-  const Running* const running = find(operation);
-  if (running == nullptr || !driver_->check_no_capture(stream).ok()) return false;
-  const Driver::Current current(*driver_);
-  const int result = driver_->call().stream_wait_event(stream, running->ended, 0);
-  if (result != 0) fail(driver_->status_of_call("cuStreamWaitEvent", result));
-  return result == 0;
+  if (running == nullptr || !failure_.ok()) return nullptr;
+  const bool is_launched =
+      running->phase == Running::Phase::copying ||
+      (running->phase == Running::Phase::running && running->launch.after.empty());
+  return is_launched ? running->end : nullptr;
 }
 
 void NcclLibrary::take_mark(int mark, Running& running) {
@@ -228,8 +219,8 @@ void NcclLibrary::take_mark(int mark, Running& running) {
   const MutexLock held(mutex_);
   const auto captured = captured_.extract(mark);
   if (captured.empty()) return;
-  running.captured = captured.mapped();
-  has_captured_ = true;
+  running.end = captured.mapped();
+  running.is_captured = has_captured_ = true;
 }
 
 int NcclLibrary::start(const LibraryCall& call) {
@@ -265,7 +256,7 @@ bool NcclLibrary::has_ended(int operation) {
 bool NcclLibrary::find_end(int operation) {
   move();
   const auto found = std::ranges::find(running_, operation, &Running::number);
-  if (found == running_.end() || !failure_.empty()) return false;
+  if (found == running_.end() || !failure_.ok()) return false;
   const bool is_under_way =
       found->phase == Running::Phase::running || found->phase == Running::Phase::copying;
   if (!is_under_way || !is_done(*found)) return false;
@@ -285,7 +276,7 @@ bool NcclLibrary::find_end(int operation) {
 
 // Begins what can be begun: while NCCL is still taking a call, it takes no other.
 void NcclLibrary::move() {
-  if (!failure_.empty() || abandoned_) return;
+  if (!failure_.ok() || abandoned_) return;
   const ResultCode now = nccl_->state_of(shared_->comm);
   if (now == kInProgress) return;
   if (!is_good("ncclCommGetAsyncError", now)) return;
@@ -300,7 +291,7 @@ void NcclLibrary::move() {
     if (running.phase == Running::Phase::queued) {
       if (running.needs_stream_alone && !can_have_stream_alone(running)) return;
       begin(running);
-      if (running.phase == Running::Phase::launching || !failure_.empty()) return;
+      if (running.phase == Running::Phase::launching || !failure_.ok()) return;
     }
     if (running.needs_stream_alone) return;
   }
@@ -322,7 +313,7 @@ void NcclLibrary::begin(Running& running) {
     if (result != 0) return fail(driver_->status_of_call("cuMemcpyAsync", result));
   }
   const ResultCode result = running.launch.steps.empty() ? kSuccess : begin_steps(running);
-  if (!failure_.empty() || !is_good("ncclGroupEnd", result)) return;
+  if (!failure_.ok() || !is_good("ncclGroupEnd", result)) return;
   if (result == kInProgress) {
     running.phase = Running::Phase::launching;
     return;
@@ -378,20 +369,19 @@ ResultCode NcclLibrary::begin_step(const Step& step, RedOp op, StreamHandle stre
 }
 
 void NcclLibrary::record_end(Running& running) {
-  if (running.captured == nullptr && running.ended == nullptr) {
-    Result<Event> event = marks_->take_event();
+  if (running.end == nullptr) {
+    Result<cuda::Marks::Event> event = marks_->take_event();
     if (!event.ok()) return fail(event.status());
-    running.ended = *event;
+    running.end = std::make_shared<RecordedEnd>(driver_, marks_, *event);
   }
-  Event event = running.captured != nullptr ? running.captured->event() : running.ended;
-  const int result = driver_->call().event_record(event, stream_of(running));
+  const int result = driver_->call().event_record(running.end->event(), stream_of(running));
   if (result != 0) fail(driver_->status_of_call("cuEventRecord", result));
 }
 
 // What is in a graph has begun and ended whenever that has run: there is nothing to ask.
 bool NcclLibrary::is_done(const Running& running) {
-  if (running.captured != nullptr) return true;
-  const int result = driver_->call().event_query(running.ended);
+  if (running.is_captured) return true;
+  const int result = driver_->call().event_query(running.end->event());
   if (result != 0 && result != DriverInterface::kNotReady)
     fail(driver_->status_of_call("cuEventQuery", result));
   return result == 0;
@@ -399,8 +389,7 @@ bool NcclLibrary::is_done(const Running& running) {
 
 void NcclLibrary::retire(std::size_t index) {
   Running& running = running_[index];
-  marks_->give_back(running.ended);
-  if (running.captured == nullptr) {
+  if (!running.is_captured) {
     for (const std::size_t scratch : running.scratch) scratch_[scratch].in_use = false;
   }
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
@@ -458,14 +447,14 @@ bool NcclLibrary::has_given_back() {
 }
 
 void NcclLibrary::fail(const Status& status) {
-  if (!failure_.empty()) return;
-  failure_ = status.message();
+  if (!failure_.ok()) return;
+  failure_ = status;
   failed_at_ = Clock::now();
 }
 
 bool NcclLibrary::is_good(const char* call, ResultCode result) {
   const Status status = nccl_->status_of_call(call, result, shared_->comm);
-  if (!status.ok()) fail(status);
+  if (!status.ok()) fail(status.with_context(nccl_->name + " says"));
   return status.ok();
 }
 

@@ -18,7 +18,7 @@
 #include "stretto/base/mutex.h"
 #include "stretto/base/status.h"
 #include "stretto/cuda_driver/marks.h"
-#include "stretto/nccl/captured_end.h"
+#include "stretto/nccl/device_end.h"
 #include "stretto/nccl/launch.h"
 #include "stretto/nccl/load.h"
 #include "stretto/nccl/registered_memory.h"
@@ -51,7 +51,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   ~NcclLibrary() override;
 
   const char* name() const override { return nccl_->name.c_str(); }
-  const char* failure() const override;
+  LibraryFailure failure() const override;
   bool can_run(const OperationDescriptor& operation) const override;
   bool gives_buffers_back() const override { return true; }
   int start(const LibraryCall& call) override;
@@ -60,7 +60,6 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   DeviceLibrary* for_devices() override { return this; }
 
  private:
-  using Event = cuda::Marks::Event;
   struct Running {
     enum class Phase { queued, launching, running, copying };
     int number = 0;
@@ -68,9 +67,9 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
     Launch launch;
     bool needs_stream_alone = false;
     std::optional<int> mark;  // Of memory of devices: what it has to wait for.
-    Event ended = nullptr;
-    // Not null: a graph captures it, on a stream for those, and has its scratch for good.
-    std::shared_ptr<CapturedGraphEnd> captured;
+    // A graph captures it, on a stream for those, and has its scratch for good.
+    bool is_captured = false;
+    std::shared_ptr<RecordedEnd> end;  // Null before anything is recorded behind it.
     std::vector<std::size_t> scratch;  // Which of scratch_ it has.
   };
   struct Scratch {
@@ -103,8 +102,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   Result<bool> is_captured(void* stream) override;
   Result<Mark> mark(void* stream, bool is_captured) override;
   void forget(int mark) override;
-  bool is_launched(int operation) override;
-  bool let_wait(void* stream, int operation) override;
+  std::shared_ptr<DeviceEnd> end_on_device(int operation) override;
   bool has_given_back() override;
 
   bool end_well();
@@ -113,7 +111,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   const Running* find(int operation) const;
   void take_mark(int mark, Running& running);
   StreamHandle stream_of(const Running& running) const {
-    return running.captured != nullptr ? capture_stream_ : stream_;
+    return running.is_captured ? capture_stream_ : stream_;
   }
   // Below, with the communicator.
   void move() STRETTO_REQUIRES(shared_->mutex);
@@ -147,7 +145,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   std::deque<Running> running_;
   int next_number_ = 0;
   std::vector<Scratch> scratch_;
-  std::string failure_;
+  Status failure_;
   TimePoint failed_at_{};
   bool has_captured_ = false;  // Graphs may hold calls.
   bool abandoned_ = false;
@@ -156,7 +154,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   std::future<void> ended_;
   Mutex mutex_;  // Any thread may mark.
   // By their marks, until they begin.
-  std::map<int, std::shared_ptr<CapturedGraphEnd>> captured_ STRETTO_GUARDED_BY(mutex_);
+  std::map<int, std::shared_ptr<CapturedEnd>> captured_ STRETTO_GUARDED_BY(mutex_);
 };
 
 }  // namespace stretto::nccl

@@ -40,7 +40,10 @@ class ThreadLibrary final : public CollectiveLibrary {
         gives_buffers_back_(gives_buffers_back) {}
 
   const char* name() const override { return "threads"; }
-  const char* failure() const override { return facts_->has_failed ? "it is broken" : ""; }
+  LibraryFailure failure() const override {
+    return facts_->has_failed ? LibraryFailure{StatusCode::out_of_memory, "threads says: no memory"}
+                              : LibraryFailure();
+  }
   bool can_run(const OperationDescriptor& operation) const override {
     if (!reduces(operation.collective)) return true;
     return operation.op != ReduceOp::mean && accumulation_dtype(operation.dtype) == operation.dtype;

@@ -13,6 +13,7 @@
 
 #include "stretto/base/error.h"
 #include "stretto/cuda_driver/driver.h"
+#include "tests/nccl/on_stream.h"
 #include "tests/support/double_ranks.h"
 #include "tests/support/failures.h"
 #include "tests/support/soon.h"
@@ -247,6 +248,40 @@ TEST_F(NcclDoubleFails, TimeoutAbortsWhatIsOnTheDevice) {
     expect_contains(text, "all_reduce(sum f32 [8]) #1");
   });
   EXPECT_EQ(Double::get().control().aborts, 2);
+}
+
+// Until the death has ended what keeps the stream full, which nobody would see if the thread that
+// waits for room held up all others.
+TEST_F(NcclDoubleFails, AStreamThatIsFullHoldsUpNobodyElse) {
+  Double::get().reset([](auto& control) { control.stalls = true; });
+  DoubleRanks ranks({.size = 2});
+  OnceTrue death([] { return Double::get().control().launches >= 2; },
+                 [&] {
+                   std::this_thread::sleep_for(milliseconds(100));
+                   ranks.kill(1);
+                 });
+  ranks.on_all([&](Communicator& rank) {
+    Work work = rank.all_reduce(on_device(rank, 8), {.timeout = seconds(20)});
+    if (rank.rank() == 1) return (void)work.wait_status();
+    const OnStream program(rank);
+    Double::get().change([&](auto& control) { control.full_stream = program.stream(); });
+    const StreamGuard on_stream(program.stream());
+    (void)work.wait_on_device();
+    EXPECT_EQ(work.wait_status().code(), StatusCode::peer_lost) << work.wait_status().message();
+  });
+  death.join();
+  EXPECT_GT(Double::get().control().aborts, 0);
+}
+
+TEST_F(NcclDoubleFails, NoMemoryForCopiesIsNotCalledAFailureOfNccl) {
+  DoubleRanks ranks({.size = 2});
+  ranks.on_all([&](Communicator& rank) {
+    const View data = on_device(rank, 8);
+    rank.barrier().wait();
+    Double::get().change([](auto& control) { control.has_no_memory = true; });
+    const Status status = rank.all_to_all(data, data).wait_status();
+    expect_failure(status, StatusCode::out_of_memory, "the device has no 32 bytes left");
+  });
 }
 
 TEST_F(NcclDoubleFails, ConnectingHasADeadline) {

@@ -210,7 +210,9 @@ class MpiCollectives final : public CollectiveLibrary {
   }
 
   const char* name() const override { return name_.c_str(); }
-  const char* failure() const override { return failure_.c_str(); }
+  LibraryFailure failure() const override {
+    return {failure_.empty() ? StatusCode::ok : StatusCode::system, failure_.c_str()};
+  }
   bool gives_buffers_back() const override { return false; }
 
   bool is_connected() override {
@@ -343,7 +345,7 @@ class MpiCollectives final : public CollectiveLibrary {
   }
 
   void check(int error) {
-    if (error != MPI_SUCCESS && failure_.empty()) failure_ = describe(error);
+    if (error != MPI_SUCCESS && failure_.empty()) failure_ = name_ + " says: " + describe(error);
   }
 
   int rank_;
@@ -369,7 +371,7 @@ extern "C" __attribute__((visibility("default"))) stretto::CollectiveLibrary* ST
   if (why.empty()) why = check_place(group.job_rank, group.job_size);
   if (why.empty()) {
     library = std::make_unique<MpiCollectives>(group);
-    why = library->failure();
+    why = library->failure().text;
   }
   if (why.empty()) return library.release();
   std::snprintf(text, text_bytes, "%s", why.c_str());

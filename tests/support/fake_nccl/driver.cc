@@ -158,7 +158,8 @@ int cuMemAlloc_v2(std::uint64_t* pointer, std::size_t bytes) {
   const std::lock_guard held(shared().mutex);
   Pages& all = pages();
   const std::size_t rounded = (bytes + 255) / 256 * 256;
-  if (all.taken + rounded > kDeviceBytes) return kOutOfMemory;
+  const bool has_room = !shared().control.has_no_memory && all.taken + rounded <= kDeviceBytes;
+  if (!has_room) return kOutOfMemory;
   *pointer = reinterpret_cast<std::uintptr_t>(all.known + all.taken);
   all.devices[all.taken] = current_device();
   all.taken += rounded;

@@ -60,6 +60,10 @@ struct Control {
   // access to memory of others.
   int stream_error = 0;
   bool refuses_peers = false;
+  // Who has this stream wait is blocked, as by a launch queue that is full, until NCCL is aborted.
+  StreamHandle full_stream = nullptr;
+  // Devices have no memory left.
+  bool has_no_memory = false;
   // No page of the host is locked.
   bool refuses_locks = false;
   // What memory for export there is.

@@ -307,8 +307,12 @@ int cuStreamWaitEvent(StreamHandle stream, void* event, unsigned) {
   auto* const waiting = stream_of(stream);
   Event at;
   {
-    const std::lock_guard held(shared().mutex);
+    std::unique_lock held(shared().mutex);
     if (const int refusal = shared().refusal_on(stream)) return refusal;
+    const Control& control = shared().control;
+    shared().changed.wait(held, [&] {
+      return stream == nullptr || stream != control.full_stream || control.aborts > 0;
+    });
     at = *static_cast<Event*>(event);
     if (stream == nullptr && at.is_captured) {
       const std::shared_ptr<Graph> graph = at.graph.lock();
