@@ -32,7 +32,7 @@ struct Field {
   bool may_be_zero = false;
 };
 
-std::array<Field, 12> fields_of(CachedLink& link) {
+std::array<Field, 13> fields_of(CachedLink& link) {
   constexpr double kSecondsMax = 10;
   constexpr double kBytesMax = 1e9;
   return {{{"latency_seconds", &link.cost.latency_seconds, kSecondsMax},
@@ -42,10 +42,11 @@ std::array<Field, 12> fields_of(CachedLink& link) {
            {"burst_bytes", &link.cost.burst_bytes, kBytesMax, true},
            {"burst_seconds_per_byte", &link.cost.burst_seconds_per_byte, kSecondsMax, true},
            {"reduce_seconds_per_byte", &link.cost.reduce_seconds_per_byte, kSecondsMax},
-           {"one_sync_reduced_bytes", &link.one_sync.reduced, kBytesMax},
-           {"one_sync_moved_bytes", &link.one_sync.moved, kBytesMax},
-           {"one_sync_private_reduced_bytes", &link.one_sync.private_reduced, kBytesMax},
-           {"one_sync_private_pair_bytes", &link.one_sync.private_pair, kBytesMax},
+           {"one_sync_reduced_bytes", &link.memory.reduced, kBytesMax},
+           {"one_sync_moved_bytes", &link.memory.moved, kBytesMax},
+           {"one_sync_private_reduced_bytes", &link.memory.private_reduced, kBytesMax},
+           {"one_sync_private_pair_bytes", &link.memory.private_pair, kBytesMax},
+           {"taken_bytes", &link.memory.taken, kBytesMax, true},
            {"confirmed", &link.confirmed, 2, true}}};
 }
 

@@ -15,7 +15,7 @@ namespace stretto::communicator {
 // A measured link, or the mapped memory of a host, as it is remembered.
 struct CachedLink {
   schedule::LinkCost cost = {};
-  group::OneSyncBytes one_sync = {};
+  group::MemoryModel memory = {};
   double confirmed = 0;  // Of mapped memory. 1: the measurement before was like it.
   std::chrono::system_clock::time_point measured_at = {};
 };

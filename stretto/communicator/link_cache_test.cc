@@ -26,7 +26,7 @@ class LinkCache : public ::testing::Test {
                      .burst_bytes = 125000,
                      .burst_seconds_per_byte = 1e-9,
                      .reduce_seconds_per_byte = 2e-11},
-            .one_sync = {.reduced = 16384, .moved = 2048},
+            .memory = {.reduced = 16384, .moved = 2048},
             .measured_at = std::chrono::system_clock::now()};
   }
 
@@ -47,8 +47,8 @@ TEST_F(LinkCache, GivesBackWhatWasSaved) {
   EXPECT_DOUBLE_EQ(link->cost.burst_bytes, 125000);
   EXPECT_DOUBLE_EQ(link->cost.burst_seconds_per_byte, 1e-9);
   EXPECT_DOUBLE_EQ(link->cost.reduce_seconds_per_byte, 2e-11);
-  EXPECT_EQ(link->one_sync.reduced, 16384);
-  EXPECT_EQ(link->one_sync.moved, 2048);
+  EXPECT_EQ(link->memory.reduced, 16384);
+  EXPECT_EQ(link->memory.moved, 2048);
   // Nothing else is left in the folder.
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
 }

@@ -31,6 +31,11 @@ constexpr int kRuns = 12;
 constexpr double kSpread = 4;
 constexpr std::size_t kSizes = 5;
 constexpr double kAnyBytes = 1e15;
+// What is staged at a time while it is found out up to how much is to be taken: the longest size
+// that is tried is the longest there is. Of an all_reduce, all ranks together stage so much.
+constexpr double kStagedBytes = 256 * 1024;
+constexpr double kWorthTaking = 0.95;  // In less than so much of the time.
+constexpr double kUpToNextSize = 1.5;
 // A sync that takes longer has waited for a core, so nothing that was measured means anything.
 constexpr double kSyncSecondsMax = 2e-6;
 // The same of the whole measurement, which takes some forty milliseconds.
@@ -40,17 +45,23 @@ struct Case {
   Collective collective;
   bool registered;
   double* bytes;                        // What is modelled; to be replaced by what is found.
-  std::array<double, kSizes> one, two;  // Seconds, with one sync and with two.
+  std::array<double, kSizes> one, two;  // Seconds, in two ways: with one sync and with two.
 };
 
-class OneSyncProbe {
+class MemoryProbe {
  public:
-  OneSyncProbe(Communicator& world, const ChooseBy& choose_by)
+  MemoryProbe(Communicator& world, const ChooseBy& choose_by)
       : world_(world), choose_by_(choose_by) {}
 
   // All ranks run the same; what rank 0 returns counts. Nothing: the machine was busy.
-  std::optional<group::OneSyncBytes> measure() {
-    group::OneSyncBytes found;
+  std::optional<group::MemoryModel> measure() {
+    group::MemoryModel found;
+    double staged = kStagedBytes;
+    std::array<Case, 1> taking = {Case{Collective::all_reduce, false, &staged, {}, {}}};
+    if (!compare(taking, {0, 0, 0, 0, kAnyBytes}, {0, 0, 0, 0, 0})) return std::nullopt;
+    for (std::size_t i = 0; i < kSizes && is_taken_sooner(taking[0], i); ++i) {
+      found.taken = kUpToNextSize * size_of(staged, i);
+    }
     std::array<Case, 3> cases = {
         Case{Collective::all_reduce, true, &found.reduced, {}, {}},
         Case{Collective::all_gather, true, &found.moved, {}, {}},
@@ -59,19 +70,9 @@ class OneSyncProbe {
              world_.size() == 2 ? &found.private_pair : &found.private_reduced,
              {},
              {}}};
-    for (Case& each : cases) {
-      each.one.fill(std::numeric_limits<double>::max());
-      each.two = each.one;
-    }
-    for (int i = 0; i < kRepeats; ++i) {
-      choose_by_({kAnyBytes, kAnyBytes, kAnyBytes, kAnyBytes});
-      for (Case& each : cases) {
-        if (!run(each, each.one)) return std::nullopt;
-      }
-      choose_by_({0, 0, 0, 0});
-      for (Case& each : cases) {
-        if (!run(each, each.two)) return std::nullopt;
-      }
+    if (!compare(cases, {kAnyBytes, kAnyBytes, kAnyBytes, kAnyBytes, found.taken},
+                 {0, 0, 0, 0, found.taken})) {
+      return std::nullopt;
     }
     for (const Case& each : cases) {
       if (each.registered && longest_sync(each) > kSyncSecondsMax) return std::nullopt;
@@ -85,6 +86,9 @@ class OneSyncProbe {
   }
 
  private:
+  static bool is_taken_sooner(const Case& what, std::size_t i) {
+    return what.one[i] < kWorthTaking * what.two[i];
+  }
   static double longest_sync(const Case& what) {
     double longest = 0;
     for (std::size_t i = 0; i < kSizes; ++i) longest = std::max(longest, what.two[i] - what.one[i]);
@@ -92,6 +96,23 @@ class OneSyncProbe {
   }
   static double size_of(double modelled, std::size_t i) {
     return modelled / kSpread * static_cast<double>(1 << i);
+  }
+
+  // Runs the cases as each of the two models has them run. False: it takes too long.
+  bool compare(std::span<Case> cases, const group::MemoryModel& one,
+               const group::MemoryModel& two) {
+    for (Case& each : cases) {
+      each.one.fill(std::numeric_limits<double>::max());
+      each.two = each.one;
+    }
+    const auto run_all = [&](const group::MemoryModel& model, auto seconds) {
+      choose_by_(model);
+      return std::ranges::all_of(cases, [&](Case& each) { return run(each, each.*seconds); });
+    };
+    for (int i = 0; i < kRepeats; ++i) {
+      if (!run_all(one, &Case::one) || !run_all(two, &Case::two)) return false;
+    }
+    return true;
   }
 
   // False: it takes too long, as rank 0 has told all.
@@ -137,7 +158,7 @@ class OneSyncProbe {
 
 // What rank 0 has to say.
 struct FoundBytes {
-  group::OneSyncBytes bytes = {};
+  group::MemoryModel bytes = {};
   std::int64_t age_seconds = 0;
   std::int64_t found = 0;
 };
@@ -152,20 +173,20 @@ FoundBytes agree(Communicator& world, const LinkCacheOptions& cache, const Choos
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
   if (world.rank() == 0 && !path.empty() && !cache.refresh) {
     known = load_link(path);
-    if (known) finding = {known->one_sync, age_seconds(*known), known->confirmed > 0 ? 1 : 0};
+    if (known) finding = {known->memory, age_seconds(*known), known->confirmed > 0 ? 1 : 0};
   }
   const auto share = [&] {
     world.broadcast(std::as_writable_bytes(std::span(&finding, 1)), {.root = 0}).wait();
   };
   share();
   if (finding.found != 0) return finding;
-  const auto measured = OneSyncProbe(world, choose_by).measure();
+  const auto measured = MemoryProbe(world, choose_by).measure();
   if (measured) finding = {.bytes = *measured, .found = 1};
   if (!measured && known) finding.found = 1;
   if (measured && world.rank() == 0 && !path.empty()) {
-    const bool is_confirmed = known && are_alike(known->one_sync, *measured);
+    const bool is_confirmed = known && are_alike(known->memory, *measured);
     save_link(path, text,
-              {.one_sync = finding.bytes,
+              {.memory = finding.bytes,
                .confirmed = is_confirmed ? 1.0 : 0.0,
                .measured_at = std::chrono::system_clock::now()});
   }
@@ -175,17 +196,17 @@ FoundBytes agree(Communicator& world, const LinkCacheOptions& cache, const Choos
 
 }  // namespace
 
-bool are_alike(const group::OneSyncBytes& a, const group::OneSyncBytes& b) {
+bool are_alike(const group::MemoryModel& a, const group::MemoryModel& b) {
   const auto near = [](double x, double y) { return x <= 2 * y && y <= 2 * x; };
-  return a.reduced == b.reduced && near(a.moved, b.moved) &&
+  return a.reduced == b.reduced && near(a.moved, b.moved) && near(a.taken, b.taken) &&
          near(a.private_reduced, b.private_reduced) && near(a.private_pair, b.private_pair);
 }
 
-Status agree_on_one_sync(Communicator& world, const LinkCacheOptions& cache,
-                         const ChooseBy& choose_by, group::LinkModel& model) {
+Status agree_on_memory(Communicator& world, const LinkCacheOptions& cache,
+                       const ChooseBy& choose_by, group::LinkModel& model) {
   try {
     const FoundBytes finding = agree(world, cache, choose_by);
-    model.one_sync = finding.bytes;
+    model.memory = finding.bytes;
     const std::string source =
         "mapped memory " + (finding.found != 0 ? describe_age(finding.age_seconds)
                                                : "modelled, as the machine was busy");
@@ -195,9 +216,10 @@ Status agree_on_one_sync(Communicator& world, const LinkCacheOptions& cache,
     return error.status();
   }
   if (world.rank() == 0) {
-    log(LogLevel::info, "{}: one sync up to {} bytes reduced, {} moved, {} private", model.source,
-        model.one_sync.reduced, model.one_sync.moved,
-        world.size() == 2 ? model.one_sync.private_pair : model.one_sync.private_reduced);
+    log(LogLevel::info, "{}: one sync up to {} bytes reduced, {} moved, {} private; {} taken",
+        model.source, model.memory.reduced, model.memory.moved,
+        world.size() == 2 ? model.memory.private_pair : model.memory.private_reduced,
+        model.memory.taken);
   }
   return {};
 }

@@ -336,6 +336,7 @@ MappedExecution::Stop MappedExecution::stop_when_done(Stop stop) {
 MappedExecution::Stop MappedExecution::run_steps(Turn& turn) {
   const auto locate_place = [&](const schedule::Place& place) { return locate(place); };
   const auto& steps = runner_->plan->schedule().steps;
+  const bool takes = queue_ == at_once_ && runner_->plan->shared_bytes() <= windows_->taken_bytes;
   while (cursor_.step < steps.size()) {
     const schedule::Step& step = steps[cursor_.step];
     if (step.kind == schedule::StepKind::sync) return stop_when_done(Stop::at_sync);
@@ -344,7 +345,8 @@ MappedExecution::Stop MappedExecution::run_steps(Turn& turn) {
       cursor_ = {.step = cursor_.step + 1};
       continue;
     }
-    const Status status = runner_->local.run(step, segment_, locate_place, cursor_, turn, *queue_);
+    const Status status =
+        runner_->local.run(step, segment_, locate_place, cursor_, turn, *queue_, takes);
     if (status.ok()) continue;
     const bool is_over =
         status.code() == StatusCode::aborted || status.code() == StatusCode::peer_lost;

@@ -3,6 +3,8 @@
 
 #include "stretto/execution/step.h"
 
+#include "stretto/base/take_lines.h"
+
 namespace stretto::execution {
 namespace {
 
@@ -50,6 +52,16 @@ std::size_t LocalSteps::bytes() const {
     places += prepared.source_offsets.size() + prepared.target_offsets.size();
   }
   return prepared_.size() * sizeof(Prepared) + places * kPlaceBytes;
+}
+
+void LocalSteps::take_lines(const schedule::Step& step, const BoundStep& bound,
+                            std::size_t count) const {
+  const auto sources = plan_->schedule().sources(step);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const std::size_t bytes = count * size_bytes(bound.inputs[i].dtype);
+    if (!plan_->is_shared(sources[i].slot) || bytes < kTakenBytesMin) continue;
+    stretto::take_lines(bound.inputs[i].data, bytes);
+  }
 }
 
 void LocalSteps::prepare(Prepared& prepared, const schedule::Step& step) const {

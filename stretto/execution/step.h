@@ -46,9 +46,10 @@ class LocalSteps {
   // Works on a step of the plan's schedule, from element `cursor.element` on, as far as the turn
   // goes; at the end of the step the cursor is on the next one. Where a place's buffer (input,
   // output, or the lane's scratch) begins is a function of the place, which returns a BufferRef.
+  // `takes_lines`: where the step says so.
   template <class Locate>
   Status run(const schedule::Step& step, std::uint32_t segment, const Locate& locate,
-             StepCursor& cursor, Turn& turn, KernelQueue& queue) {
+             StepCursor& cursor, Turn& turn, KernelQueue& queue, bool takes_lines = false) {
     Prepared& prepared = prepared_[static_cast<std::size_t>(&step - first_step_)];
     if (prepared.segment != segment) bind(prepared, step, segment);
     BoundStep& bound = prepared.bound;
@@ -70,7 +71,10 @@ class LocalSteps {
       bound.outputs[i] =
           buffer.data + prepared.target_offsets[i] + begin * bound.output_element_bytes;
     }
-    return prepared.failure.ok() ? queue.run(bound, count) : prepared.failure;
+    STRETTO_RETURN_IF_ERROR(prepared.failure);
+    STRETTO_RETURN_IF_ERROR(queue.run(bound, count));
+    if (takes_lines && step.takes) take_lines(step, bound, count);
+    return {};
   }
 
  private:
@@ -84,6 +88,7 @@ class LocalSteps {
     std::vector<std::size_t> target_offsets;
     BoundStep bound;
   };
+  void take_lines(const schedule::Step& step, const BoundStep& bound, std::size_t count) const;
   void prepare(Prepared& prepared, const schedule::Step& step) const;
   void bind(Prepared& prepared, const schedule::Step& step, std::uint32_t segment) const;
 

@@ -63,8 +63,8 @@ ScheduleBuilder::Added ScheduleBuilder::reduce(const std::vector<Place>& sources
 }
 
 void ScheduleBuilder::copy(Slot source, Slot target) { copy(own(source), target); }
-void ScheduleBuilder::copy(Place source, Slot target) {
-  add(StepKind::copy, {source}, {own(target)});
+ScheduleBuilder::Added ScheduleBuilder::copy(Place source, Slot target) {
+  return Added(add(StepKind::copy, {source}, {own(target)}));
 }
 
 void ScheduleBuilder::copy(Slot source, Place target) {

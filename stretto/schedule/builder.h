@@ -53,6 +53,11 @@ class ScheduleBuilder {
     explicit Added(Step& step) : step_(step) {}
     // The result is whole after this step.
     void completes(bool whole = true) { step_.completes = whole; }
+    // See Step.
+    Added takes(bool takes = true) {
+      step_.takes = takes;
+      return *this;
+    }
 
    private:
     Step& step_;
@@ -72,7 +77,7 @@ class ScheduleBuilder {
   Added reduce(const std::vector<Slot>& sources, const std::vector<Slot>& targets);
   Added reduce(const std::vector<Place>& sources, const std::vector<Place>& targets);
   void copy(Slot source, Slot target);
-  void copy(Place source, Slot target);
+  Added copy(Place source, Slot target);
   void copy(Slot source, Place target);
   void sync();
 

@@ -57,6 +57,9 @@ enum class StepKind : std::uint8_t {
 struct Step {
   StepKind kind = StepKind::sync;
   bool completes = false;
+  // Of the ranks that read what the sources in shared slots hold, this one may take their lines
+  // (take_lines()); no other one does.
+  bool takes = false;
   Rank peer = 0;
   // Messages from one rank to another are numbered from 0 in the order of their steps, on both
   // sides.

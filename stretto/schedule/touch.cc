@@ -16,7 +16,8 @@ Location location_of(Rank rank, const Slot& slot) {
 void append_touches(const Schedule& schedule, const Step& step, std::vector<Touch>& touches) {
   const auto sources = schedule.sources(step);
   for (const Place& source : sources) {
-    touches.push_back({location_of(source.rank, source.slot), false});
+    const bool takes = step.takes && source.slot.buffer == Buffer::raw;
+    touches.push_back({location_of(source.rank, source.slot), false, takes});
   }
   for (const Place& target : schedule.targets(step)) {
     touches.push_back({location_of(target.rank, target.slot), true});

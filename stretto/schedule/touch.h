@@ -16,10 +16,11 @@ using Location = std::uint64_t;
 
 Location location_of(Rank rank, const Slot& slot);
 
-// That a step reads or writes a location.
+// That a step reads or writes a location, or reads it and takes its lines (Step::takes).
 struct Touch {
   Location location = 0;
   bool writes = false;
+  bool takes = false;
 };
 
 // Appends what a step touches, reads first.

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <new>
 
+#include "stretto/base/take_lines.h"
+
 namespace stretto::transport {
 namespace {
 
@@ -37,6 +39,9 @@ void Ring::copy_out(std::uint64_t position, ByteSpan into) const {
   const std::size_t first = std::min(into.size(), kBytes - offset);
   std::memcpy(into.data(), data_ + offset, first);
   std::memcpy(into.data() + first, data_, into.size() - first);
+  if (into.size() < kTakenBytesMin || !writers_stay_owners()) return;
+  take_lines(data_ + offset, first);
+  take_lines(data_, into.size() - first);
 }
 
 Result<std::size_t> Ring::write(std::span<const ConstByteSpan> pieces) {

@@ -118,6 +118,10 @@ class Ranks {
       EXPECT_TRUE(std::ranges::equal(output, expected)) << r;
     }
   }
+  // From now on, ranks take the lines of whatever others have staged.
+  void take_lines() {
+    for (Windows& windows : windows_) windows.taken_bytes = Window::kHalfBytes;
+  }
   // Whether a queue was waited for.
   bool has_waited() const {
     return std::ranges::any_of(queues_, [](const auto& q) { return q.refused() > 0; });
@@ -170,6 +174,18 @@ TEST_P(LateKernels, GiveTheSameBits) {
   Ranks ranks(size, way, count);
   for (const std::uint32_t sequence : {1u, 2u, 3u}) ranks.expect_right(sequence, way);
   EXPECT_TRUE(ranks.has_waited());
+}
+
+TEST(TakenLines, HoldWhatTheyHaveHeld) {
+  for (const int size : {2, 3, 5}) {
+    for (const std::size_t count : {std::size_t{5000}, std::size_t{300'001}}) {
+      Ranks ranks(size, Way::staged_on_host_queue, count);
+      ranks.take_lines();
+      for (const std::uint32_t sequence : {1u, 2u, 3u}) {
+        ranks.expect_right(sequence, Way::staged_on_host_queue);
+      }
+    }
+  }
 }
 
 TEST(HostQueue, CopiesTimesAFactor) {

@@ -32,6 +32,8 @@ std::vector<Place> contributions(const Shape& shape) {
 
 }  // namespace
 
+// Who reads what nobody else does takes it; what all others read, the rank before its owner.
+
 // Note [one sync fewer]: no sync ends these schedules, although others may still be reading this
 // rank's raw slots. The next run uses the other set of slots; the one after it, which uses these,
 // starts behind a sync that the readers reach only when they have read (see Schedule).
@@ -43,11 +45,12 @@ void staged_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   stage_input(schedule, shape);
   schedule.sync();
   schedule.reduce(contributions(shape), {{shape.rank, output(own)}, {shape.rank, stage(own)}})
+      .takes()
       .completes();
   schedule.sync();
   for (int distance = 1; distance < shape.rank_count; ++distance) {
     const Rank from = neighbour(shape, distance);
-    schedule.copy({from, stage(shard_of(from))}, output(shard_of(from)));
+    schedule.copy({from, stage(shard_of(from))}, output(shard_of(from))).takes(distance == 1);
   }
 }
 
@@ -56,7 +59,7 @@ void staged_mapped_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape)
   stage_input(schedule, shape);
   schedule.sync();
   const Place result{shape.rank, output(shard_of(shape.rank))};
-  schedule.reduce(contributions(shape), {result}).completes();
+  schedule.reduce(contributions(shape), {result}).takes().completes();
 }
 
 // Staged mapped all-gather: each rank stages its chunk and copies the others'.
@@ -67,7 +70,7 @@ void staged_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.copy(input(own), output(own));
   for (int distance = 1; distance < shape.rank_count; ++distance) {
     const Rank from = neighbour(shape, distance);
-    schedule.copy({from, raw(0, shard_of(from))}, output(shard_of(from)));
+    schedule.copy({from, raw(0, shard_of(from))}, output(shard_of(from))).takes(distance == 1);
   }
 }
 
@@ -76,7 +79,8 @@ void staged_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   const bool is_root = shape.rank == shape.root;
   if (is_root) schedule.copy(input(0), raw(0, 0));
   schedule.sync();
-  schedule.copy({shape.root, is_root ? input(0) : raw(0, 0)}, output(0));
+  schedule.copy({shape.root, is_root ? input(0) : raw(0, 0)}, output(0))
+      .takes(neighbour(shape, 1) == shape.root);
 }
 
 // Staged mapped reduce: as staged_mapped_all_reduce, but only the root takes the results.
@@ -87,11 +91,11 @@ void staged_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   stage_input(schedule, shape);
   schedule.sync();
   const Place result{shape.rank, is_root ? output(own) : stage(own)};
-  schedule.reduce(contributions(shape), {result}).completes();
+  schedule.reduce(contributions(shape), {result}).takes().completes();
   schedule.sync();
   for (int distance = 1; is_root && distance < shape.rank_count; ++distance) {
     const Rank from = neighbour(shape, distance);
-    schedule.copy(Place{from, stage(shard_of(from))}, output(shard_of(from)));
+    schedule.copy(Place{from, stage(shard_of(from))}, output(shard_of(from))).takes();
   }
 }
 
@@ -104,7 +108,7 @@ void staged_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   if (is_root) schedule.copy(input(own), output(own));
   for (int distance = 1; is_root && distance < shape.rank_count; ++distance) {
     const Rank from = neighbour(shape, distance);
-    schedule.copy(Place{from, raw(0, shard_of(from))}, output(shard_of(from)));
+    schedule.copy(Place{from, raw(0, shard_of(from))}, output(shard_of(from))).takes();
   }
 }
 
@@ -118,7 +122,7 @@ void staged_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
     schedule.copy(input(shard_of(to)), Place{to, raw(0, shard_of(to))});
   }
   schedule.sync();
-  schedule.copy(is_root ? input(own) : raw(0, own), output(own));
+  schedule.copy(Place{shape.rank, is_root ? input(own) : raw(0, own)}, output(own)).takes();
 }
 
 // Staged mapped all-to-all: each rank stages what others are to get, and copies what it is to
@@ -135,7 +139,7 @@ void staged_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   for (int distance = 1; distance < shape.rank_count; ++distance) {
     const Rank from = neighbour(shape, distance);
     const ChunkIndex chunk = parcel(shape, from, shape.rank);
-    schedule.copy(Place{from, raw(shape.rank.value(), chunk)}, output(chunk));
+    schedule.copy(Place{from, raw(shape.rank.value(), chunk)}, output(chunk)).takes();
   }
 }
 
@@ -156,7 +160,9 @@ std::vector<Place> whole_inputs(const Shape& shape) {
 void eager_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.copy(input(0), raw(0, 0));
   schedule.sync();
-  schedule.reduce(whole_inputs(shape), {{shape.rank, output(0)}}).completes();
+  schedule.reduce(whole_inputs(shape), {{shape.rank, output(0)}})
+      .takes(shape.rank_count == 2)
+      .completes();
 }
 
 // Eager mapped reduce: the same, where only the root has a result.
@@ -164,7 +170,7 @@ void eager_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const bool is_root = shape.rank == shape.root;
   if (!is_root) schedule.copy(input(0), raw(0, 0));
   schedule.sync();
-  if (is_root) schedule.reduce(whole_inputs(shape), {{shape.rank, output(0)}}).completes();
+  if (is_root) schedule.reduce(whole_inputs(shape), {{shape.rank, output(0)}}).takes().completes();
 }
 
 }  // namespace stretto::schedule

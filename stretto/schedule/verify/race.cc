@@ -60,10 +60,11 @@ std::vector<std::vector<Interval>> cut_at_syncs(std::span<const Schedule> schedu
 class PlaceHistory {
  public:
   // The rank that this touch races with, or -1.
-  std::int32_t touch(std::int32_t interval, std::int32_t rank, bool writes) {
+  std::int32_t touch(std::int32_t interval, std::int32_t rank, const Touch& touch) {
     if (interval != interval_) *this = PlaceHistory{interval};
-    const std::int32_t other = conflict(rank, writes);
-    if (writes) {
+    const std::int32_t other = conflict(rank, touch);
+    if (touch.takes) taker_ = rank;
+    if (touch.writes) {
       writer_ = rank;
     } else if (reader_ == kNobody) {
       reader_ = rank;
@@ -80,9 +81,10 @@ class PlaceHistory {
 
   explicit PlaceHistory(std::int32_t interval) : interval_(interval) {}
 
-  std::int32_t conflict(std::int32_t rank, bool writes) const {
+  std::int32_t conflict(std::int32_t rank, const Touch& touch) const {
     if (writer_ != kNobody && writer_ != rank) return writer_;
-    if (!writes) return kNobody;
+    if (touch.takes && taker_ != kNobody && taker_ != rank) return taker_;
+    if (!touch.writes) return kNobody;
     return reader_ != kNobody && reader_ != rank ? reader_ : other_reader_;
   }
 
@@ -90,6 +92,7 @@ class PlaceHistory {
   std::int32_t writer_ = kNobody;
   std::int32_t reader_ = kNobody;
   std::int32_t other_reader_ = kNobody;  // Not reader_.
+  std::int32_t taker_ = kNobody;         // A reader, too.
 };
 
 // Of one team: ranks of different teams have no memory in common.
@@ -153,11 +156,14 @@ class RaceCheck {
         // Runs work on different segments of callers' buffers.
         const std::int32_t set = is_callers(touch.location) ? run : run % scratch_sets_;
         PlaceHistory& history = histories_[numbers_.number_of(touch.location) * kRuns + set];
-        const std::int32_t other = history.touch(now, rank, touch.writes);
+        const std::int32_t other = history.touch(now, rank, touch);
         if (other < 0) continue;
         return refusal("race: rank {} {} {} while rank {} {} it, after sync {}{}", rank,
-                       touch.writes ? "writes" : "reads", text(touch.location), other,
-                       touch.writes ? "touches" : "writes", interval,
+                       touch.writes  ? "writes"
+                       : touch.takes ? "takes"
+                                     : "reads",
+                       text(touch.location), other,
+                       touch.writes || touch.takes ? "touches" : "writes", interval,
                        run == 0 ? "" : " of a later run of the list");
       }
     }

@@ -289,6 +289,14 @@ TEST(Verify, ARaceBecauseASyncIsMissing) {
                  "while rank 0 touches it, after sync 0");
 }
 
+TEST(Verify, ASlotThatTwoRanksTake) {
+  Schedules schedules = build(Collective::all_gather, "staged_mapped", 3);
+  for (Step& step : schedules[0].steps) step.takes = step.kind == StepKind::copy;
+  expect_refused(schedules,
+                 "all_gather by staged_mapped on 3 ranks: race: rank 1 takes raw slot 0 of rank 2 "
+                 "while rank 0 touches it, after sync 1");
+}
+
 TEST(Verify, ASlotOverwrittenBeforeAnotherRankReadsIt) {
   const auto hasty = [](ScheduleBuilder& schedule, int rank) {
     for (const int chunk : {0, 1}) {
