@@ -280,7 +280,7 @@ TEST_F(NcclDoubleFails, NoMemoryForCopiesIsNotCalledAFailureOfNccl) {
     rank.barrier().wait();
     Double::get().change([](auto& control) { control.has_no_memory = true; });
     const Status status = rank.all_to_all(data, data).wait_status();
-    expect_failure(status, StatusCode::out_of_memory, "the device has no 32 bytes left");
+    expect_failure(status, StatusCode::out_of_memory, "the device has no 16 bytes left");
   });
 }
 
