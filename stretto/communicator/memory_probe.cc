@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "stretto/base/host_name.h"
 #include "stretto/base/log.h"
 #include "stretto/communicator/link_cache.h"
+#include "stretto/execution/window.h"
 
 namespace stretto::communicator {
 namespace {
@@ -31,11 +33,12 @@ constexpr int kRuns = 12;
 constexpr double kSpread = 4;
 constexpr std::size_t kSizes = 5;
 constexpr double kAnyBytes = 1e15;
-// What is staged at a time while it is found out up to how much is to be taken: the longest size
-// that is tried is the longest there is. Of an all_reduce, all ranks together stage so much.
-constexpr double kStagedBytes = 256 * 1024;
-constexpr double kWorthTaking = 0.95;  // In less than so much of the time.
-constexpr double kUpToNextSize = 1.5;
+// Lines are taken of all that is staged or of nothing, as it is found with four times as much as
+// this at most. More leaves the caches before it is written again: where cores share a cache it may
+// then take a fifth longer to take the lines. But where they do not it takes a quarter of the time,
+// and the cores of a virtual machine may be moved from one to the other.
+constexpr double kStagedBytes = 64 * 1024;
+constexpr double kWorthTaking = 0.9;  // In less than so much of the time.
 // A sync that takes longer has waited for a core, so nothing that was measured means anything.
 constexpr double kSyncSecondsMax = 2e-6;
 // The same of the whole measurement, which takes some forty milliseconds.
@@ -59,9 +62,8 @@ class MemoryProbe {
     double staged = kStagedBytes;
     std::array<Case, 1> taking = {Case{Collective::all_reduce, false, &staged, {}, {}}};
     if (!compare(taking, {0, 0, 0, 0, kAnyBytes}, {0, 0, 0, 0, 0})) return std::nullopt;
-    for (std::size_t i = 0; i < kSizes && is_taken_sooner(taking[0], i); ++i) {
-      found.taken = kUpToNextSize * size_of(staged, i);
-    }
+    const bool pays = total(taking[0].one) < kWorthTaking * total(taking[0].two);
+    found.taken = pays ? execution::Window::kHalfBytes : 0;
     std::array<Case, 3> cases = {
         Case{Collective::all_reduce, true, &found.reduced, {}, {}},
         Case{Collective::all_gather, true, &found.moved, {}, {}},
@@ -86,8 +88,8 @@ class MemoryProbe {
   }
 
  private:
-  static bool is_taken_sooner(const Case& what, std::size_t i) {
-    return what.one[i] < kWorthTaking * what.two[i];
+  static double total(const std::array<double, kSizes>& seconds) {
+    return std::accumulate(seconds.begin(), seconds.end(), 0.0);
   }
   static double longest_sync(const Case& what) {
     double longest = 0;

@@ -27,7 +27,7 @@ struct MemoryModel {
   // cache.
   double private_pair = 1024 * 1024;
   // Up to how many bytes of what others stage at a time a rank takes the lines that it has read
-  // (take_lines()). More leaves the caches before it is written again.
+  // (take_lines()).
   double taken = 0;
 };
 
