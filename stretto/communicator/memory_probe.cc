@@ -17,7 +17,6 @@
 #include "stretto/base/host_name.h"
 #include "stretto/base/log.h"
 #include "stretto/communicator/link_cache.h"
-#include "stretto/execution/window.h"
 
 namespace stretto::communicator {
 namespace {
@@ -63,7 +62,7 @@ class MemoryProbe {
     std::array<Case, 1> taking = {Case{Collective::all_reduce, false, &staged, {}, {}}};
     if (!compare(taking, {0, 0, 0, 0, kAnyBytes}, {0, 0, 0, 0, 0})) return std::nullopt;
     const bool pays = total(taking[0].one) < kWorthTaking * total(taking[0].two);
-    found.taken = pays ? execution::Window::kHalfBytes : 0;
+    found.taken = pays ? group::MemoryModel::kAllStaged : 0;
     std::array<Case, 3> cases = {
         Case{Collective::all_reduce, true, &found.reduced, {}, {}},
         Case{Collective::all_gather, true, &found.moved, {}, {}},

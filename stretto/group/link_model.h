@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "stretto/base/rank_vector.h"
+#include "stretto/base/take_lines.h"
 #include "stretto/schedule/cost.h"
 
 namespace stretto::group {
@@ -27,8 +28,9 @@ struct MemoryModel {
   // cache.
   double private_pair = 1024 * 1024;
   // Up to how many bytes of what others stage at a time a rank takes the lines that it has read
-  // (take_lines()).
-  double taken = 0;
+  // (take_lines()): of all or nothing, as the processor is, until it is measured.
+  double taken = writers_stay_owners() ? kAllStaged : 0;
+  static constexpr double kAllStaged = 2 * 1024 * 1024;  // More than is ever staged at a time.
 };
 
 // What the links of a job cost, the same numbers on all ranks: algorithms are chosen by them.
