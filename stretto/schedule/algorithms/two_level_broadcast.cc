@@ -169,7 +169,9 @@ class PassingOn {
     schedule_.sync();
     for (std::size_t distance = 1; distance < members_.size(); ++distance) {
       const std::size_t from = (position_ + distance) % members_.size();
-      for (const int c : handled_[from]) schedule_.copy({member(from), stage(c)}, output(c));
+      for (const int c : handled_[from]) {
+        schedule_.copy({member(from), stage(c)}, output(c)).takes(distance == 1);
+      }
     }
   }
   void read_root() {

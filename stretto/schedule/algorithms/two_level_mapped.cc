@@ -59,7 +59,9 @@ class OnMappedMemory : public TwoLevel {
     schedule_.sync();
     for (std::size_t distance = 1; distance < member_count(); ++distance) {
       const Rank from = after(distance);
-      for (const int c : handled_by(from)) schedule_.copy({from, stage(c)}, output(c));
+      for (const int c : handled_by(from)) {
+        schedule_.copy({from, stage(c)}, output(c)).takes(distance == 1);
+      }
     }
   }
 };
@@ -85,7 +87,7 @@ class ToRoot final : public OnMappedMemory {
       if (!assignment_.is_owned_on(root_host_, c)) {
         schedule_.recv(owner, output(c));
       } else if (owner != self_) {
-        schedule_.copy({owner, stage(c)}, output(c));
+        schedule_.copy({owner, stage(c)}, output(c)).takes();
       }
     }
   }
@@ -192,7 +194,7 @@ void two_level_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   }
   for (const Rank from : around.host()) {
     const ChunkIndex chunk = shard_of(from);
-    if (from != shape.rank) schedule.copy({from, raw(0, chunk)}, output(chunk));
+    if (from != shape.rank) schedule.copy({from, raw(0, chunk)}, output(chunk)).takes();
   }
   schedule.copy(input(own), output(own));
 }
@@ -207,7 +209,7 @@ void two_level_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   if (shape.rank != shape.root) {
     if (around.is_near()) {
       around.meet();
-      schedule.copy({shape.root, stage(shape.rank)}, output(own));
+      schedule.copy({shape.root, stage(shape.rank)}, output(own)).takes();
     } else {
       schedule.recv(shape.root, output(own));
     }
@@ -249,7 +251,7 @@ void two_level_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) 
     const ChunkIndex chunk = parcel(shape, from, shape.rank);
     const Place source =
         from == shape.rank ? Place{from, input(chunk)} : Place{from, stage(from, shape.rank)};
-    schedule.copy(source, output(chunk));
+    schedule.copy(source, output(chunk)).takes();
   }
 }
 

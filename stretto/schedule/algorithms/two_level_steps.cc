@@ -32,8 +32,8 @@ void TwoLevel::reduce_subtrees() {
       const auto first =
           inputs_[static_cast<std::size_t>(c)].begin() + layout_.position_of(subtree.begin);
       const Slot sum = schedule_.unused_partial(c);
-      schedule_.reduce(std::vector<Place>(first, first + (subtree.end - subtree.begin)),
-                       {own(sum)});
+      schedule_.reduce(std::vector<Place>(first, first + (subtree.end - subtree.begin)), {own(sum)})
+          .takes();
       sum_of(c, i) = own(sum);
     }
   }
@@ -101,7 +101,7 @@ std::vector<Place> TwoLevel::operands(int c, int begin, int end) {
 Place TwoLevel::combined(int c, const std::vector<Place>& values) {
   if (values.size() == 1) return values.front();
   const Place sum = own(schedule_.unused_partial(c));
-  schedule_.reduce(values, {sum});
+  schedule_.reduce(values, {sum}).takes();
   return sum;
 }
 
