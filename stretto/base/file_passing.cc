@@ -51,14 +51,22 @@ ReceivedFile receive_with_file(int socket, ByteSpan bytes) {
   ControlBuffer control;
   message.msg_control = control.bytes;
   message.msg_controllen = kControlBytes;
-  ReceivedFile received{.count = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)};
+  // Looks first: a file that finds no descriptor would be lost with a message that is taken.
+  ReceivedFile received{
+      .count = ::recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC)};
   const cmsghdr* header = received.count > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
   if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS) {
     int descriptor = -1;
     std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
     received.file = FileDescriptor(descriptor);
   }
-  received.is_lost = (message.msg_flags & MSG_CTRUNC) != 0 && !received.file.valid();
+  if (received.count <= 0) return received;
+  if ((message.msg_flags & MSG_CTRUNC) != 0 && !received.file.valid()) {
+    const FileDescriptor room(::fcntl(socket, F_DUPFD_CLOEXEC, 0));
+    received.no_room = room.valid() ? EMFILE : errno;
+    return received;
+  }
+  received.count = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
   return received;
 }
 

@@ -21,6 +21,12 @@ inline bool is_readable(int descriptor) {
   return ::poll(&waiting, 1, 0) > 0;
 }
 
+// Whether the peer of a socket has closed it or shut it down, whatever is still to be read.
+inline bool is_hung_up(int socket) {
+  pollfd waiting{.fd = socket, .events = POLLRDHUP, .revents = 0};
+  return ::poll(&waiting, 1, 0) > 0;
+}
+
 // What poll() and epoll_wait() take. Rounded up, so that a wait does not end just before its
 // deadline; at most an hour, so that it fits.
 inline int poll_milliseconds(Duration nap) {

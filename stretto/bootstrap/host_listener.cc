@@ -3,7 +3,6 @@
 
 #include "stretto/bootstrap/host_listener.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -48,20 +47,23 @@ Result<bool> send_frame(int socket, const HostFrame& frame) {
   return status_of(StatusCode::peer_lost, "it has closed its Unix socket");
 }
 
-// None if none is there yet. A frame is sent whole, and the kernel keeps it so.
-Result<std::optional<HostFrame>> receive_frame(int socket) {
+// None if none is there yet, or none for whose connection there is room: then `shortage` says why.
+// A frame is sent whole, and the kernel keeps it so.
+Result<std::optional<HostFrame>> receive_frame(int socket, Status& shortage) {
   std::array<std::byte, kFrameBytes> bytes{};
   ReceivedFile taken = receive_with_file(socket, bytes);
   if (taken.count < 0 && would_block(errno)) return std::optional<HostFrame>();
+  if (taken.no_room != 0) {
+    shortage = system_status("taking a connection that was handed over", taken.no_room);
+    return std::optional<HostFrame>();
+  }
   HostFrame frame;
   frame.connection = std::move(taken.file);
   if (taken.count <= 0) return status_of(StatusCode::peer_lost, "it has closed its Unix socket");
   frame.rank = load_little_endian<std::int32_t>(bytes.data());
   if (taken.count != static_cast<ssize_t>(kFrameBytes) || bytes.back() != std::byte{0} ||
       frame.rank < -1 || frame.connection.valid() != (frame.rank >= 0)) {
-    return taken.is_lost
-               ? system_status("taking a connection that was handed over", EMFILE)
-               : status_of(StatusCode::protocol, "it sent what no listener of a host sends");
+    return status_of(StatusCode::protocol, "it sent what no listener of a host sends");
   }
   frame.text = printable(reinterpret_cast<const char*>(bytes.data() + kTextAt));
   return std::optional(std::move(frame));
@@ -80,7 +82,7 @@ class HandedConnections final : public ConnectionSource {
   Status end() const override { return end_; }
 
  private:
-  bool has_room();
+  void wait_for_room(const Status& shortage);
 
   FileDescriptor socket_;
   Status shortage_;
@@ -88,23 +90,20 @@ class HandedConnections final : public ConnectionSource {
   Status end_;
 };
 
-// A connection for which there is no descriptor would be lost on its way: it stays with the kernel.
-bool HandedConnections::has_room() {
-  const FileDescriptor probe(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0));
-  if (probe.valid()) return true;
-  const Status lacking = system_status("fcntl");
-  if (shortage_.ok()) log(LogLevel::warning, "cannot take a connection: {}", lacking.message());
-  shortage_ = lacking;
+void HandedConnections::wait_for_room(const Status& shortage) {
+  if (shortage_.ok()) log(LogLevel::warning, "{}", shortage.message());
+  shortage_ = shortage;
   again_ = Deadline::after(kPause);
-  return false;
 }
 
 std::vector<ProvenConnection> HandedConnections::take() {
   std::vector<ProvenConnection> taken;
   if (again_ && !again_->passed()) return taken;
   again_.reset();
-  while (end_.ok() && is_readable(socket_.get()) && has_room()) {
-    Result<std::optional<HostFrame>> frame = receive_frame(socket_.get());
+  while (end_.ok()) {
+    Status shortage;
+    Result<std::optional<HostFrame>> frame = receive_frame(socket_.get(), shortage);
+    if (!shortage.ok()) wait_for_room(shortage);
     if (frame.ok() && !frame->has_value()) break;
     if (!frame.ok() || !(*frame)->connection.valid()) {
       end_ =
@@ -204,8 +203,9 @@ void HostListener::take_ranks() {
 
 // Returns whether the rank is still there.
 bool HostListener::serve(Member& member) {
-  Result<std::optional<HostFrame>> frame = receive_frame(member.socket.get());
-  if (!frame.ok()) return false;
+  Status shortage;  // Registrations come without a connection.
+  Result<std::optional<HostFrame>> frame = receive_frame(member.socket.get(), shortage);
+  if (!frame.ok() || !shortage.ok()) return false;
   if (!frame->has_value()) return true;
   member.output.push_back({.text = address_at((*frame)->text)});
   return true;
@@ -272,7 +272,10 @@ Result<Reception> register_at_host(const std::string& name, const std::string& b
   STRETTO_RETURN_IF_ERROR(send_frame(socket.get(), {.text = bind_address}).status());
   while (true) {
     STRETTO_RETURN_IF_ERROR(wait_for(socket.get(), POLLIN, limit));
-    STRETTO_ASSIGN_OR_RETURN(std::optional<HostFrame> answer, receive_frame(socket.get()));
+    Status shortage;
+    STRETTO_ASSIGN_OR_RETURN(std::optional<HostFrame> answer,
+                             receive_frame(socket.get(), shortage));
+    STRETTO_RETURN_IF_ERROR(shortage);
     // No address has been told yet, so a connection that comes here already is nobody's.
     if (!answer || answer->connection.valid()) continue;
     if (answer->text.empty()) {

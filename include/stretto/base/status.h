@@ -32,8 +32,8 @@ enum class StatusCode {
 
 std::string_view name(StatusCode code);
 
-// Success, or why not. One pointer wide; null means success. Copies share the text, so a failed
-// communicator can hand out its first failure for ever.
+// Success, or why not. Copies share the text, so a failed communicator can hand out its first
+// failure for ever.
 class [[nodiscard]] Status {
  public:
   Status() = default;

@@ -58,7 +58,7 @@ Result<Channels> make_channels(std::vector<FileDescriptor> sockets) {
   return channels;
 }
 
-// Until something has come from a peer; not for long, for what has been lost is asked for again.
+// Until something has come from a peer; not for long, as there may be room for a file at any time.
 void wait_for_any(const Channels& channels) {
   std::vector<pollfd> waiting;
   for (const auto& channel : channels) {
@@ -68,11 +68,9 @@ void wait_for_any(const Channels& channels) {
   ::poll(waiting.data(), waiting.size(), static_cast<int>(kPause.count()));
 }
 
-// Takes in the inboxes and the proofs of all peers, until they have taken those of this rank: a
-// peer that has lost one asks for it again.
+// Takes in the inboxes and the proofs of all peers.
 Status meet_peers(const Channels& channels, ShmMemory& memory, std::size_t inbox_bytes,
                   const WaitLimit& limit) {
-  std::vector<bool> proved(channels.size());
   ShortageTimer timer;
   while (true) {
     Status shortage;
@@ -82,15 +80,10 @@ Status meet_peers(const Channels& channels, ShmMemory& memory, std::size_t inbox
       if (channels[i] == nullptr) continue;
       const Rank peer = static_cast<int>(i);
       while (std::optional<Channel::Received> received = channels[i]->receive()) {
-        if (received->notice.kind == Notice::Kind::proof && !proved[i]) {
-          memory.prove(peer, received->notice);
-          proved[i] = true;
-        } else {
-          memory.receive(peer, std::move(*received));
-        }
+        memory.receive(peer, std::move(*received));
       }
       const bool is_here = memory.resolve(peer, kInbox, inbox_bytes) != nullptr;
-      if (is_here && proved[i] && channels[i]->is_settled()) continue;
+      if (is_here && memory.has_heard_proof(peer)) continue;
       complete = false;
       if (shortage.ok()) shortage = memory.find_shortage(peer, kInbox);
       const auto failure = [&](StatusCode code, const char* text) {

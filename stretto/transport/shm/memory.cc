@@ -16,7 +16,7 @@
 namespace stretto::transport::shm {
 namespace {
 
-constexpr std::chrono::milliseconds kMapPause(20);
+constexpr std::chrono::milliseconds kLookPause(20);
 constexpr double kMib = 1024.0 * 1024.0;
 
 }  // namespace
@@ -186,6 +186,9 @@ void ShmMemory::receive(Rank peer, Channel::Received received) {
     generation_.fetch_add(1, std::memory_order_release);
     return;
   }
+  if (notice.kind == Notice::Kind::proof && !std::exchange(regions.has_told_proof, true)) {
+    return prove(peer, notice);
+  }
   if (notice.kind != Notice::Kind::region) return;
   map_region(peer, notice.region, std::move(received.descriptor), notice.bytes);
 }
@@ -203,7 +206,6 @@ void ShmMemory::map_region(Rank peer, std::uint32_t number, FileDescriptor file,
   Result<MappableMemory::Mapping> mapping = open(number, file, bytes);
   if (!mapping.ok() && mapping.status().code() != StatusCode::protocol) {
     regions.unmapped.insert_or_assign(number, Unmapped{std::move(file), bytes, mapping.status()});
-    any_unmapped_ = true;
     return;
   }
   if (!mapping.ok()) {
@@ -216,14 +218,20 @@ void ShmMemory::map_region(Rank peer, std::uint32_t number, FileDescriptor file,
   generation_.fetch_add(1, std::memory_order_release);
 }
 
-void ShmMemory::map_unmapped() {
+// For the files, and then for the regions, for which there was none before.
+void ShmMemory::look_for_room() {
   const TimePoint now = Clock::now();
-  if (!any_unmapped_ || now < map_at_) return;
-  map_at_ = now + kMapPause;
-  any_unmapped_ = false;
+  if (now < look_at_) return;
+  look_at_ = now + kLookPause;
   for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
-    for (auto& [number, region] : std::exchange(peers_[peer].unmapped, {})) {
-      map_region(static_cast<int>(peer), number, std::move(region.file), region.bytes);
+    const Rank rank = static_cast<int>(peer);
+    Channel* const channel = channels_[rank].get();
+    while (channel != nullptr && channel->stuck()) {
+      std::optional<Channel::Received> received = channel->receive();
+      if (received) receive(rank, std::move(*received));
+    }
+    for (auto& [number, region] : std::exchange(peers_[rank].unmapped, {})) {
+      map_region(rank, number, std::move(region.file), region.bytes);
     }
   }
 }
@@ -236,9 +244,9 @@ Status ShmMemory::find_shortage(Rank peer, RemoteAddress address) const {
   if (unmapped != peers_[peer].unmapped.end()) {
     bytes = unmapped->second.bytes;
     cause = unmapped->second.cause;
-  } else if (const auto lost = channels_[peer]->find_lost(address.region)) {
-    bytes = lost->bytes;
-    cause = system_status("taking its file", lost->error_number);
+  } else if (const auto& stuck = channels_[peer]->stuck()) {
+    bytes = stuck->notice.bytes;
+    cause = system_status("taking its file", stuck->error_number);
   }
   if (cause.ok()) return {};
   return {
@@ -252,7 +260,7 @@ void ShmMemory::service() {
   for (auto& channel : channels_) {
     if (channel != nullptr) channel->flush();
   }
-  map_unmapped();
+  look_for_room();
   if (!any_released_.exchange(false, std::memory_order_relaxed)) return;
   std::vector<std::uint32_t> released;
   {

@@ -64,8 +64,9 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   Status get(Rank peer, RemoteAddress from, ByteSpan to) const override;
   Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const override;
 
-  // Takes a notice about a region of `peer`.
+  // Takes a notice of `peer` about a region, or its proof, of which the first counts.
   void receive(Rank peer, Channel::Received received);
+  bool has_heard_proof(Rank peer) const { return peers_[peer].has_told_proof; }
   void service() override;
 
  private:
@@ -81,6 +82,7 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
     std::map<std::uint32_t, MappableMemory::Mapping> mappings;
     std::map<std::uint32_t, Unmapped> unmapped;
     PeerProcess process;
+    bool has_told_proof = false;
     bool is_proved = false;
   };
   const PeerProcess& process(Rank peer) const { return peers_[peer].process; }
@@ -91,7 +93,7 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   Result<MappableMemory::Mapping> open(std::uint32_t number, const FileDescriptor& file,
                                        std::size_t bytes);
   void map_region(Rank peer, std::uint32_t number, FileDescriptor file, std::size_t bytes);
-  void map_unmapped();
+  void look_for_room();
 
   Rank self_;
   RankVector<std::shared_ptr<Channel>> channels_;
@@ -101,8 +103,7 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   RegionTable own_ STRETTO_GUARDED_BY(mutex_);
   std::vector<std::uint32_t> released_ STRETTO_GUARDED_BY(mutex_);
   std::atomic<bool> any_released_{false};
-  bool any_unmapped_ = false;
-  TimePoint map_at_;
+  TimePoint look_at_;
   // Release by those who have changed a table, acquire by those who remember what was in it.
   std::atomic<std::uint64_t> generation_{0};
   RegionNumbers numbers_ STRETTO_GUARDED_BY(mutex_);

@@ -5,7 +5,6 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -204,21 +203,13 @@ class MemoryShortage : public ::testing::Test {
   void take_in_by_owner() {
     while (auto received = channels_[0]->receive()) owner_->receive(1, std::move(*received));
   }
-  // A region whose file the other rank has lost.
-  Region allocate_lost() {
-    Region region = owner_->allocate(4096).or_throw();
-    const stretto::testing::FewDescriptors none(0);
-    turn_for_a_while();
-    EXPECT_EQ(other_->resolve(0, region.address, 1), nullptr);
-    return region;
-  }
 
   std::shared_ptr<Channel> channels_[2];
   std::shared_ptr<ShmMemory> owner_;
   std::shared_ptr<ShmMemory> other_;
 };
 
-TEST_F(MemoryShortage, AFileThatFindsNoDescriptorIsAskedForAgain) {
+TEST_F(MemoryShortage, AFileThatFindsNoDescriptorIsTakenLater) {
   const int before = open_descriptors();
   const Region region = owner_->allocate(1024 * 1024).or_throw();
   EXPECT_TRUE(other_->find_shortage(0, region.address).ok()) << "it has not come yet";
@@ -240,68 +231,34 @@ TEST_F(MemoryShortage, AFileThatFindsNoDescriptorIsAskedForAgain) {
   EXPECT_EQ(open_descriptors(), before) << "nobody needs the file any more";
 }
 
-TEST_F(MemoryShortage, ALostRegionThatIsFreedMeanwhileIsForgotten) {
-  Region region = owner_->allocate(4096).or_throw();
-  const RemoteAddress address = region.address;
-  const stretto::testing::FewDescriptors none(0);
-  turn_for_a_while();
-  EXPECT_FALSE(other_->find_shortage(0, address).ok());
-  region = {};
-  turn_for_a_while();
+TEST_F(MemoryShortage, WhatComesBehindSuchAFileComesAfterIt) {
+  Region freed = owner_->allocate(4096).or_throw();
+  const Region behind = owner_->allocate(8192).or_throw();
+  const RemoteAddress address = freed.address;
+  {
+    const stretto::testing::FewDescriptors none(0);
+    turn_for_a_while();
+    freed = {};
+    turn_for_a_while();
+    for (const RemoteAddress& each : {address, behind.address}) {
+      EXPECT_EQ(other_->resolve(0, each, 1), nullptr);
+      EXPECT_FALSE(other_->find_shortage(0, each).ok());
+    }
+  }
+  EXPECT_TRUE(arrives(behind.address));
+  turn();
+  EXPECT_EQ(other_->resolve(0, address, 1), nullptr) << "it has been freed";
   EXPECT_TRUE(other_->find_shortage(0, address).ok());
 }
 
-// Of several answers one could be lost after another has been taken.
-TEST_F(MemoryShortage, ALostFileIsAskedForOnceHoweverLateItsOwnerLooks) {
-  const Region region = allocate_lost();
-  const Deadline later = Deadline::after(std::chrono::milliseconds(350));
-  while (!later.passed()) other_->service();
-  int bytes = 0;
-  ASSERT_EQ(::ioctl(channels_[0]->descriptor(), FIONREAD, &bytes), 0);
-  EXPECT_EQ(static_cast<std::size_t>(bytes), sizeof(Notice)) << "the owner has one thing to read";
-  take_in_by_owner();
-  auto answer = channels_[1]->receive();
-  ASSERT_TRUE(answer);
-  other_->receive(0, std::move(*answer));
-  {
-    const stretto::testing::FewDescriptors none(0);
-    turn_for_a_while();
-  }
-  for (int i = 0; i < 3; ++i) turn_for_a_while();
-  EXPECT_NE(other_->resolve(0, region.address, 1), nullptr) << "what was mapped stays so";
-}
-
-TEST_F(MemoryShortage, AnAnswerThatIsLostIsAskedForAgain) {
-  const Region region = allocate_lost();
-  ASSERT_TRUE(comes_true([&] {
-    other_->service();
-    return is_readable(channels_[0]->descriptor());
-  }));
-  take_in_by_owner();
-  {
-    const stretto::testing::FewDescriptors none(0);
-    turn_for_a_while();
-    EXPECT_FALSE(other_->find_shortage(0, region.address).ok());
-  }
-  EXPECT_TRUE(arrives(region.address));
-}
-
-TEST_F(MemoryShortage, WhoWaitsForAFileLearnsThatItsRegionIsGone) {
-  Region region = allocate_lost();
-  const RemoteAddress address = region.address;
-  ASSERT_TRUE(comes_true([&] {
-    other_->service();
-    return is_readable(channels_[0]->descriptor());
-  }));
-  // No room for an answer, before the region is freed.
-  for (int i = 0; i < 10000; ++i) channels_[0]->ring();
-  take_in_by_owner();
-  region = {};
-  owner_->service();
-  EXPECT_TRUE(comes_true([&] {
-    turn();
-    return other_->find_shortage(0, address).ok();
-  }));
+TEST_F(MemoryShortage, TheEndOfItsOwnerIsSeenAllTheSame) {
+  const Region region = owner_->allocate(4096).or_throw();
+  const stretto::testing::FewDescriptors none(0);
+  turn_for_a_while();
+  EXPECT_FALSE(channels_[1]->closed());
+  channels_[0]->shut_down();
+  EXPECT_FALSE(channels_[1]->receive());
+  EXPECT_TRUE(channels_[1]->closed());
 }
 
 TEST_F(MemoryShortage, ARegionThatFindsNoAddressesIsMappedLater) {
@@ -317,6 +274,7 @@ TEST_F(MemoryShortage, ARegionThatFindsNoAddressesIsMappedLater) {
 }
 
 TEST_F(MemoryShortage, EndsWithTheRankThatHasNotTakenTheFile) {
+  for (int i = 0; i < 10000; ++i) channels_[0]->ring();  // Until there is no room for more.
   const int before = open_descriptors();
   const Region region = owner_->allocate(4096).or_throw();
   EXPECT_GT(open_descriptors(), before);
