@@ -47,11 +47,11 @@ struct LibraryCall {
 class DeviceEnd {
  public:
   virtual ~DeviceEnd() = default;
-  // Has a stream of the device wait for it. Of an operation that a CUDA graph has captured: a
-  // stream that the same graph captures, or, for null, the one behind which the operation begins;
-  // null is the default stream of all others. Fails with what the device says, above all if the
-  // capture has ended. May block until there is room on the stream, hence until what others do has
-  // ended: no lock is held.
+  // Has a stream of the device wait for it; of an operation that a CUDA graph has captured, one
+  // that the same graph captures. Null is the device's default stream, or the one behind which a
+  // captured operation begins. Fails with what the device says, above all if the capture has ended.
+  // May block until there is room on the stream, hence until what others do has ended: the engine's
+  // lock is not held.
   virtual Status let_wait(void* stream) = 0;
 };
 
@@ -132,7 +132,8 @@ class CollectiveLibrary {
 
   // "Open MPI v4.1.4".
   virtual const char* name() const = 0;
-  // Of the first call that has failed, after which nothing works. The text names who has said it.
+  // Of the first call that has failed, after which nothing works. The text says whose words it
+  // repeats, if it does, such as NCCL's.
   virtual LibraryFailure failure() const = 0;
 
   // Whether it does that, by what is in `operation` alone, so that all ranks say the same; what it

@@ -16,7 +16,7 @@ namespace stretto::communicator {
 struct CachedLink {
   schedule::LinkCost cost = {};
   group::MemoryModel memory = {};
-  double confirmed = 0;  // Of mapped memory. 1: the measurement before was like it.
+  bool is_confirmed = false;  // Of mapped memory: the measurement before was like it.
   std::chrono::system_clock::time_point measured_at = {};
 };
 

@@ -68,6 +68,7 @@ class LinkProbe : public ::testing::Test {
       EXPECT_EQ(model.memory.reduced, models.front().memory.reduced);
       EXPECT_EQ(model.memory.moved, models.front().memory.moved);
       EXPECT_EQ(model.memory.private_reduced, models.front().memory.private_reduced);
+      EXPECT_EQ(model.memory.takes_lines, models.front().memory.takes_lines);
       EXPECT_EQ(model.source, models.front().source);
     }
   }
@@ -294,18 +295,18 @@ TEST_F(LinkProbe, WhatMappedMemoryCostsIsMeasuredOnceAndAgreed) {
   CachedLink known{.memory = {.reduced = 1024, .moved = 4096},
                    .measured_at = std::chrono::system_clock::now()};
   const std::string path = std::filesystem::directory_iterator(folder(0))->path().string();
-  EXPECT_EQ(load_link(path)->confirmed, 0);
+  EXPECT_FALSE(load_link(path)->is_confirmed);
   // What only one job has measured is measured again.
   save_link(path, "mapped memory", known);
   const auto again = agree(true).front();
   const CachedLink anew = *load_link(path);
   if (again.source == "mapped memory measured just now") {
     EXPECT_EQ(anew.memory.reduced, again.memory.reduced);
-    EXPECT_EQ(anew.confirmed, are_alike(known.memory, again.memory) ? 1 : 0);
+    EXPECT_EQ(anew.is_confirmed, are_alike(known.memory, again.memory));
   } else {  // The machine was busy.
     EXPECT_EQ(again.memory.reduced, 1024);
   }
-  known.confirmed = 1;
+  known.is_confirmed = true;
   save_link(path, "mapped memory", known);
   const auto remembered = agree(true);
   expect_all_equal(remembered);
@@ -314,7 +315,7 @@ TEST_F(LinkProbe, WhatMappedMemoryCostsIsMeasuredOnceAndAgreed) {
   EXPECT_EQ(remembered.front().source, "mapped memory measured 1 s ago");
 }
 
-TEST(OneSync, MeasurementsAreAlikeIfTheyAreNextToEachOther) {
+TEST(MemoryProbe, MeasurementsAreAlikeIfTheyAreNextToEachOther) {
   const group::MemoryModel one;
   EXPECT_TRUE(are_alike(one, one));
   group::MemoryModel other = one;
@@ -325,6 +326,9 @@ TEST(OneSync, MeasurementsAreAlikeIfTheyAreNextToEachOther) {
   EXPECT_FALSE(are_alike(one, other) || are_alike(other, one));
   other = one;
   other.reduced *= 2;
+  EXPECT_FALSE(are_alike(one, other));
+  other = one;
+  other.takes_lines = !one.takes_lines;
   EXPECT_FALSE(are_alike(one, other));
 }
 

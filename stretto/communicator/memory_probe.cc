@@ -16,6 +16,7 @@
 #include "stretto/base/cores.h"
 #include "stretto/base/host_name.h"
 #include "stretto/base/log.h"
+#include "stretto/base/take_lines.h"
 #include "stretto/communicator/link_cache.h"
 
 namespace stretto::communicator {
@@ -32,23 +33,34 @@ constexpr int kRuns = 12;
 constexpr double kSpread = 4;
 constexpr std::size_t kSizes = 5;
 constexpr double kAnyBytes = 1e15;
-// Lines are taken of all that is staged or of nothing, as it is found with four times as much as
-// this at most. More leaves the caches before it is written again: where cores share a cache it may
-// then take a fifth longer to take the lines. But where they do not it takes a quarter of the time,
-// and the cores of a virtual machine may be moved from one to the other.
-constexpr double kStagedBytes = 64 * 1024;
+// Whether lines are taken is found out with slots of a quarter of this to four times this, of so
+// many ranks: with longer ones, too, where it takes a fifth longer on cores that share a cache, but
+// a quarter of the time on others, and a virtual machine's cores may be moved from one to the
+// other.
+constexpr double kSlotBytes = kTakenBytesMin;
+constexpr double kSlotRanksMax = 16;
 constexpr double kWorthTaking = 0.9;  // In less than so much of the time.
 // A sync that takes longer has waited for a core, so nothing that was measured means anything.
 constexpr double kSyncSecondsMax = 2e-6;
-// The same of the whole measurement, which takes some forty milliseconds.
+// The same of the whole measurement, which takes about 60 milliseconds.
 constexpr std::chrono::milliseconds kTimeMax(200);
 
+// What is run in two ways.
 struct Case {
   Collective collective;
   bool registered;
-  double* bytes;                        // What is modelled; to be replaced by what is found.
-  std::array<double, kSizes> one, two;  // Seconds, in two ways: with one sync and with two.
+  double* bytes;                        // Of all ranks, in the middle of the sizes that are run.
+  std::array<double, kSizes> one, two;  // Seconds.
 };
+
+// One sync up to so many bytes.
+group::MemoryModel model_of(double bytes, bool takes_lines) {
+  return {.reduced = bytes,
+          .moved = bytes,
+          .private_reduced = bytes,
+          .private_pair = bytes,
+          .takes_lines = takes_lines};
+}
 
 class MemoryProbe {
  public:
@@ -58,11 +70,7 @@ class MemoryProbe {
   // All ranks run the same; what rank 0 returns counts. Nothing: the machine was busy.
   std::optional<group::MemoryModel> measure() {
     group::MemoryModel found;
-    double staged = kStagedBytes;
-    std::array<Case, 1> taking = {Case{Collective::all_reduce, false, &staged, {}, {}}};
-    if (!compare(taking, {0, 0, 0, 0, kAnyBytes}, {0, 0, 0, 0, 0})) return std::nullopt;
-    const bool pays = total(taking[0].one) < kWorthTaking * total(taking[0].two);
-    found.taken = pays ? group::MemoryModel::kAllStaged : 0;
+    if (!find_taking(found.takes_lines)) return std::nullopt;
     std::array<Case, 3> cases = {
         Case{Collective::all_reduce, true, &found.reduced, {}, {}},
         Case{Collective::all_gather, true, &found.moved, {}, {}},
@@ -71,10 +79,8 @@ class MemoryProbe {
              world_.size() == 2 ? &found.private_pair : &found.private_reduced,
              {},
              {}}};
-    if (!compare(cases, {kAnyBytes, kAnyBytes, kAnyBytes, kAnyBytes, found.taken},
-                 {0, 0, 0, 0, found.taken})) {
-      return std::nullopt;
-    }
+    const bool takes = found.takes_lines;
+    if (!compare(cases, model_of(kAnyBytes, takes), model_of(0, takes))) return std::nullopt;
     for (const Case& each : cases) {
       if (each.registered && longest_sync(each) > kSyncSecondsMax) return std::nullopt;
       const double modelled = *each.bytes;
@@ -87,6 +93,18 @@ class MemoryProbe {
   }
 
  private:
+  // False: it takes too long.
+  bool find_taking(bool& takes_lines) {
+    takes_lines = false;
+    if (!kCanTakeLines) return true;
+    const double ranks = world_.size();
+    double bytes = kSlotBytes * ranks * std::min(ranks, kSlotRanksMax);
+    std::array<Case, 1> cases = {Case{Collective::all_reduce, false, &bytes, {}, {}}};
+    if (!compare(cases, model_of(0, true), model_of(0, false))) return false;
+    takes_lines = total(cases[0].one) < kWorthTaking * total(cases[0].two);
+    return true;
+  }
+
   static double total(const std::array<double, kSizes>& seconds) {
     return std::accumulate(seconds.begin(), seconds.end(), 0.0);
   }
@@ -158,23 +176,45 @@ class MemoryProbe {
 };
 
 // What rank 0 has to say.
-struct FoundBytes {
-  group::MemoryModel bytes = {};
+struct Finding {
+  double reduced = 0;
+  double moved = 0;
+  double private_reduced = 0;
+  double private_pair = 0;
   std::int64_t age_seconds = 0;
-  std::int64_t found = 0;
+  std::uint32_t takes_lines = 0;
+  std::uint32_t found = 0;
+
+  explicit Finding(const group::MemoryModel& model = {})
+      : reduced(model.reduced),
+        moved(model.moved),
+        private_reduced(model.private_reduced),
+        private_pair(model.private_pair),
+        takes_lines(model.takes_lines ? 1 : 0) {}
+  Result<group::MemoryModel> model() const {
+    for (const double bytes : {reduced, moved, private_reduced, private_pair}) {
+      if (bytes >= 0 && bytes <= kAnyBytes) continue;
+      return Status(StatusCode::protocol, "rank 0 tells limits of mapped memory that cannot be", 0);
+    }
+    return group::MemoryModel{reduced, moved, private_reduced, private_pair, takes_lines != 0};
+  }
 };
 
 // What is remembered counts once two jobs in a row have measured almost the same: whatever else
 // runs while one measures may make it wrong, and that would last for a week.
-FoundBytes agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
-  FoundBytes finding;
+Finding agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
+  Finding finding;
   std::optional<CachedLink> known;
   const std::string text = fmt::format("mapped memory of {}: {} ranks, {} usable cores",
                                        host_name(), world.size(), usable_cores());
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
   if (world.rank() == 0 && !path.empty() && !cache.refresh) {
     known = load_link(path);
-    if (known) finding = {known->memory, age_seconds(*known), known->confirmed > 0 ? 1 : 0};
+    if (known) {
+      finding = Finding(known->memory);
+      finding.age_seconds = age_seconds(*known);
+      finding.found = known->is_confirmed ? 1 : 0;
+    }
   }
   const auto share = [&] {
     world.broadcast(std::as_writable_bytes(std::span(&finding, 1)), {.root = 0}).wait();
@@ -182,13 +222,13 @@ FoundBytes agree(Communicator& world, const LinkCacheOptions& cache, const Choos
   share();
   if (finding.found != 0) return finding;
   const auto measured = MemoryProbe(world, choose_by).measure();
-  if (measured) finding = {.bytes = *measured, .found = 1};
-  if (!measured && known) finding.found = 1;
+  if (measured) finding = Finding(*measured);
+  if (measured || known) finding.found = 1;
   if (measured && world.rank() == 0 && !path.empty()) {
     const bool is_confirmed = known && are_alike(known->memory, *measured);
     save_link(path, text,
-              {.memory = finding.bytes,
-               .confirmed = is_confirmed ? 1.0 : 0.0,
+              {.memory = *measured,
+               .is_confirmed = is_confirmed,
                .measured_at = std::chrono::system_clock::now()});
   }
   share();
@@ -199,15 +239,15 @@ FoundBytes agree(Communicator& world, const LinkCacheOptions& cache, const Choos
 
 bool are_alike(const group::MemoryModel& a, const group::MemoryModel& b) {
   const auto near = [](double x, double y) { return x <= 2 * y && y <= 2 * x; };
-  return a.reduced == b.reduced && near(a.moved, b.moved) && near(a.taken, b.taken) &&
+  return a.takes_lines == b.takes_lines && a.reduced == b.reduced && near(a.moved, b.moved) &&
          near(a.private_reduced, b.private_reduced) && near(a.private_pair, b.private_pair);
 }
 
 Status agree_on_memory(Communicator& world, const LinkCacheOptions& cache,
                        const ChooseBy& choose_by, group::LinkModel& model) {
   try {
-    const FoundBytes finding = agree(world, cache, choose_by);
-    model.memory = finding.bytes;
+    const Finding finding = agree(world, cache, choose_by);
+    STRETTO_ASSIGN_OR_RETURN(model.memory, finding.model());
     const std::string source =
         "mapped memory " + (finding.found != 0 ? describe_age(finding.age_seconds)
                                                : "modelled, as the machine was busy");
@@ -217,10 +257,10 @@ Status agree_on_memory(Communicator& world, const LinkCacheOptions& cache,
     return error.status();
   }
   if (world.rank() == 0) {
-    log(LogLevel::info, "{}: one sync up to {} bytes reduced, {} moved, {} private; {} taken",
+    log(LogLevel::info, "{}: one sync up to {} bytes reduced, {} moved, {} private; lines are {}",
         model.source, model.memory.reduced, model.memory.moved,
         world.size() == 2 ? model.memory.private_pair : model.memory.private_reduced,
-        model.memory.taken);
+        model.memory.takes_lines ? "taken" : "shared");
   }
   return {};
 }

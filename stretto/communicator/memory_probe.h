@@ -17,11 +17,11 @@ namespace stretto::communicator {
 using ChooseBy = std::function<void(const group::MemoryModel&)>;
 
 // Whether two measurements differ by one step of the sizes that are tried, at most, and in what is
-// reduced by none.
+// reduced and in whether lines are taken by none.
 bool are_alike(const group::MemoryModel& a, const group::MemoryModel& b);
 
-// Finds out up to how many bytes it pays to take lines of mapped memory, and to how many one sync
-// is quicker than two, by running both: of this machine and this number of ranks, or remembered
+// Finds out whether it pays to take lines of mapped memory, and up to how many bytes one sync is
+// quicker than two, by running both: of this machine and this number of ranks, or remembered
 // from an earlier job; agreed by all ranks. Puts it into `model`, which says where it comes from.
 // Collective on `world`, whose ranks must have mapped each other's memory and have a core each; it
 // goes by what was tried last afterwards. Blocks: for some tens of milliseconds where it measures.

@@ -60,11 +60,12 @@ Result<Marks::Event> Marks::take_event() {
       idle_.pop_back();
       return event;
     }
+    idle_.reserve(++made_);
   }
   return driver_->make_event();
 }
 
-void Marks::give_back(Event event) {
+void Marks::give_back(Event event) noexcept {
   if (event == nullptr) return;
   const MutexLock held(mutex_);
   idle_.push_back(event);

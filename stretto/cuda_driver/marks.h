@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -36,7 +37,8 @@ class Marks {
 
   // An event of Driver::make_event(), or one that has been given back.
   Result<Event> take_event();
-  void give_back(Event event);
+  // Needs no memory.
+  void give_back(Event event) noexcept;
 
  private:
   Event take(int mark);
@@ -44,7 +46,8 @@ class Marks {
   std::shared_ptr<const Driver> driver_;
   Mutex mutex_;
   std::vector<Event> marks_ STRETTO_GUARDED_BY(mutex_);  // By number; null: free.
-  std::vector<Event> idle_ STRETTO_GUARDED_BY(mutex_);
+  std::vector<Event> idle_ STRETTO_GUARDED_BY(mutex_);   // With room for all that there are.
+  std::size_t made_ STRETTO_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace stretto::cuda

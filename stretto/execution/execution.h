@@ -75,7 +75,8 @@ class Execution {
   // Whether only asking tells that it goes on, since nothing wakes those who sleep for it. All have
   // entered it then, and who leaves has done its part.
   virtual bool must_be_asked() const { return false; }
-  // Its end, once all ranks have begun it on their devices, which end it by themselves; else null.
+  // Its end, once all ranks have entered it and it is on this rank's device, which ends it by
+  // itself; else null.
   virtual std::shared_ptr<DeviceEnd> end_on_device() const { return nullptr; }
 };
 

@@ -336,7 +336,8 @@ MappedExecution::Stop MappedExecution::stop_when_done(Stop stop) {
 MappedExecution::Stop MappedExecution::run_steps(Turn& turn) {
   const auto locate_place = [&](const schedule::Place& place) { return locate(place); };
   const auto& steps = runner_->plan->schedule().steps;
-  const bool takes = queue_ == at_once_ && runner_->plan->shared_bytes() <= windows_->taken_bytes;
+  // Other queues read no slots, or may still be reading them when run() has returned.
+  const bool takes = queue_ == at_once_ && windows_->takes_lines;
   while (cursor_.step < steps.size()) {
     const schedule::Step& step = steps[cursor_.step];
     if (step.kind == schedule::StepKind::sync) return stop_when_done(Stop::at_sync);

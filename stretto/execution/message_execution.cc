@@ -166,7 +166,7 @@ void MessageExecution::run_step(Ready ready, Turn& turn) {
   }
   StepCursor cursor{.element = ready.element};
   const auto locate_place = [&](const schedule::Place& place) { return locate(lane, place); };
-  const bool takes = team_ != nullptr && team_->takes_lines(plan_->shared_bytes());
+  const bool takes = team_ != nullptr && team_->takes_lines();
   const Status status =
       local_.run(step, lane.segment, locate_place, cursor, turn, host_queue(), takes);
   if (!status.ok()) return fail(status);

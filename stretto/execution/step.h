@@ -46,7 +46,7 @@ class LocalSteps {
   // Works on a step of the plan's schedule, from element `cursor.element` on, as far as the turn
   // goes; at the end of the step the cursor is on the next one. Where a place's buffer (input,
   // output, or the lane's scratch) begins is a function of the place, which returns a BufferRef.
-  // `takes_lines`: where the step says so.
+  // `takes_lines`: those of its shared sources are taken if the step takes.
   template <class Locate>
   Status run(const schedule::Step& step, std::uint32_t segment, const Locate& locate,
              StepCursor& cursor, Turn& turn, KernelQueue& queue, bool takes_lines = false) {

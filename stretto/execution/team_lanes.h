@@ -52,8 +52,8 @@ class TeamLanes {
   // Appends the ranks of the team that have not reached the sync of this turn.
   void append_late(std::uint64_t turn, std::vector<Rank>& ranks) const;
 
-  // Whether the lines of others' slots are taken, of which one lane has so many bytes.
-  bool takes_lines(std::size_t bytes) const { return bytes <= windows_->taken_bytes; }
+  // Whether the lines of others' slots are taken.
+  bool takes_lines() const { return windows_->takes_lines; }
   // The shared slots of a rank of the team.
   std::byte* slots(Rank member, std::uint64_t turn) const {
     return window_of(member).lane_slots(lane_of(turn), set_of(turn));

@@ -120,7 +120,7 @@ struct Windows {
   bool oversubscribed = false;               // Some rank has to wait for a core.
   SingleCopy single_copy = SingleCopy::off;  // Off unless everybody reaches everybody's memory.
   std::size_t cache_bytes = 0;               // The least of all ranks' last-level caches.
-  std::size_t taken_bytes = 0;               // See group::MemoryModel.
+  bool takes_lines = false;                  // See group::MemoryModel.
   std::uint64_t entered = 0;       // Operations on these windows that this rank has entered.
   std::uint64_t syncs = 0;         // Syncs that this rank has reached.
   std::uint64_t staging_turn = 0;  // Segments staged so far; decides which half is used.

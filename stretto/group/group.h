@@ -135,8 +135,8 @@ class Group {
   void fail_with_until_set_up(const Group& parent) STRETTO_REQUIRES(engine_held);
   // A group of this rank's has failed.
   void note_failed_group(std::uint64_t group, const Status& reason) STRETTO_REQUIRES(engine_held);
-  // The end of that operation on this rank's device, once all ranks have begun it on theirs; else
-  // null.
+  // The end of that operation on this rank's device, once all ranks have entered it and it is
+  // there; else null.
   std::shared_ptr<DeviceEnd> end_on_device(const PendingOperation& operation) const
       STRETTO_REQUIRES(engine_held) {
     return operations_.end_on_device(operation);

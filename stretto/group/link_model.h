@@ -14,8 +14,8 @@
 
 namespace stretto::group {
 
-// By what an operation on mapped memory takes least time. Modelled: measured between two ranks
-// whose cores share a cache (memory_probe.h measures those of this machine).
+// How an operation on mapped memory takes least time. The numbers are those of two ranks whose
+// cores share a cache, until memory_probe.h has measured this machine.
 struct MemoryModel {
   // Up to how many bytes, of all ranks together, each rank had better stage or read more than it
   // would have to, and save one of two syncs.
@@ -27,10 +27,9 @@ struct MemoryModel {
   // writes for the other leaves its hands once; beyond, its own buffer, read whole, leaves the
   // cache.
   double private_pair = 1024 * 1024;
-  // Up to how many bytes of what others stage at a time a rank takes the lines that it has read
-  // (take_lines()): of all or nothing, as the processor is, until it is measured.
-  double taken = writers_stay_owners() ? kAllStaged : 0;
-  static constexpr double kAllStaged = 2 * 1024 * 1024;  // More than is ever staged at a time.
+  // Whether ranks take the lines that they have read of what others stage (take_lines()): as the
+  // processor is, until it is measured.
+  bool takes_lines = writers_stay_owners();
 };
 
 // What the links of a job cost, the same numbers on all ranks: algorithms are chosen by them.

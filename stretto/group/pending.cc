@@ -110,7 +110,8 @@ Status PendingOperation::wait_on_device() {
   if (!done()) (void)engine_->drive(is_begun, Deadline());
   if (end == nullptr) return wait(Deadline());
   // Where the device says no, the host waits in the place of the stream.
-  return end->let_wait(StreamGuard::current()).ok() ? Status() : wait(Deadline());
+  if (!end->let_wait(StreamGuard::current()).ok()) return wait(Deadline());
+  return done() ? status_ : Status();
 }
 
 void PendingOperation::then(Continuation continuation) {

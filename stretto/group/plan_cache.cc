@@ -36,18 +36,17 @@ PlanCache::PlanCache(const execution::Membership& membership, transport::Endpoin
 void PlanCache::replace_planner(Planner::Setting setting) {
   planner_ = std::make_shared<const Planner>(std::move(setting));
   if (team_lanes_) team_lanes_->use_lanes(planner_->team_lanes());
+  if (windows_) windows_->takes_lines = planner_->setting().selector.links.memory.takes_lines;
 }
 
 void PlanCache::use_links(const LinkModel& links) {
   Planner::Setting setting = planner_->setting();
   setting.selector.links = links;
-  if (windows_) windows_->taken_bytes = static_cast<std::size_t>(links.memory.taken);
   replace_planner(std::move(setting));
 }
 
 void PlanCache::use_windows(execution::Windows windows) {
   windows_ = std::move(windows);
-  windows_->taken_bytes = static_cast<std::size_t>(planner_->setting().selector.links.memory.taken);
   // Alone on its host, a rank has nobody to meet there.
   if (!is_one_team() && windows_->team.size() > 1) {
     team_lanes_.emplace(*windows_, *membership_, *transport_);

@@ -23,7 +23,7 @@ communicator::LibraryFactory plugin_factory(const transport::packets::Plugin& pl
     STRETTO_ASSIGN_OR_RETURN(auto library, transport::packets::make_library(plugin, wanted));
     STRETTO_RETURN_IF_ERROR(meeting.wait([&] { return library->is_connected(); }));
     const LibraryFailure failure = library->failure();
-    if (failure.code != StatusCode::ok) return Status(StatusCode::invalid_argument, failure.text);
+    if (failure.code != StatusCode::ok) return Status(failure.code, failure.text);
     return library;
   };
   return {.make = make};

@@ -146,7 +146,9 @@ void NcclLibrary::end_comm(ResultCode (*end)(Comm)) {
 
 LibraryFailure NcclLibrary::failure() const {
   const bool counts = !failure_.ok() && Clock::now() - failed_at_ >= kHearsay;
-  return counts ? LibraryFailure{failure_.code(), failure_.message().data()} : LibraryFailure();
+  if (!counts) return {};
+  return {failure_.code(),
+          failure_.message().data()};  // A Status keeps its text whole, as a string.
 }
 
 bool NcclLibrary::can_run(const OperationDescriptor& operation) const {
@@ -240,6 +242,7 @@ int NcclLibrary::start(const LibraryCall& call) {
                                    return device_of(copy.from) < 0;
                                  });
     if (call.mark >= 0) take_mark(call.mark, running);
+    make_end(running);
     move();
   } else {
     fail(launch.status());
@@ -368,12 +371,15 @@ ResultCode NcclLibrary::begin_step(const Step& step, RedOp op, StreamHandle stre
   return kSuccess;
 }
 
-void NcclLibrary::record_end(Running& running) {
-  if (running.end == nullptr) {
-    Result<cuda::Marks::Event> event = marks_->take_event();
-    if (!event.ok()) return fail(event.status());
-    running.end = std::make_shared<RecordedEnd>(driver_, marks_, *event);
-  }
+// Before anything of it is on the device: once it is, nothing may fail for want of memory.
+void NcclLibrary::make_end(Running& running) {
+  if (running.end != nullptr) return;
+  Result<cuda::Marks::Event> event = marks_->take_event();
+  if (!event.ok()) return fail(event.status());
+  running.end = std::make_shared<RecordedEnd>(driver_, marks_, *event);
+}
+
+void NcclLibrary::record_end(const Running& running) {
   const int result = driver_->call().event_record(running.end->event(), stream_of(running));
   if (result != 0) fail(driver_->status_of_call("cuEventRecord", result));
 }

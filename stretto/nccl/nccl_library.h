@@ -69,7 +69,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
     std::optional<int> mark;  // Of memory of devices: what it has to wait for.
     // A graph captures it, on a stream for those, and has its scratch for good.
     bool is_captured = false;
-    std::shared_ptr<RecordedEnd> end;  // Null before anything is recorded behind it.
+    std::shared_ptr<RecordedEnd> end;  // Recorded as soon as it runs.
     std::vector<std::size_t> scratch;  // Which of scratch_ it has.
   };
   struct Scratch {
@@ -124,7 +124,8 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   ResultCode make_operation(const Launch& launch, RedOp& op) STRETTO_REQUIRES(shared_->mutex);
   bool is_good(const char* call, ResultCode result) STRETTO_REQUIRES(shared_->mutex);
 
-  void record_end(Running& running);
+  void make_end(Running& running);
+  void record_end(const Running& running);
   bool is_done(const Running& running);
   void retire(std::size_t index);
   std::byte* take_scratch(Running& running, std::size_t bytes);

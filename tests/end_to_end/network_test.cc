@@ -339,16 +339,17 @@ TEST_F(Network, ALongCableThatLosesPacketsIsNotTakenForDead) {
   longest_round();
 }
 
-// Stops rank 1 while rank 0 floods it, and not between two floods, or near the end of one, which
-// rank 1's kernel may still take.
+// Stops rank 1 while rank 0 floods it: not between two floods, nor so near the end of one that rank
+// 1's kernel has room for what is left of it.
 void stop_in_flood(pid_t sender, pid_t receiver) {
   for (int attempt = 0; attempt < 20; ++attempt) {
     ::kill(receiver, SIGSTOP);
-    int found = 0;
-    do {
+    bool floods = true;
+    for (int look = 0; floods && look < 5; ++look) {
       std::this_thread::sleep_for(milliseconds(300));
-    } while (has_unsent(sender) && ++found < 5);
-    if (found == 5) return;
+      floods = has_unsent(sender);
+    }
+    if (floods) return;
     ::kill(receiver, SIGCONT);
     std::this_thread::sleep_for(milliseconds(50));
   }

@@ -264,13 +264,16 @@ TEST_F(NcclDoubleFails, AStreamThatIsFullHoldsUpNobodyElse) {
     Work work = rank.all_reduce(on_device(rank, 8), {.timeout = seconds(20)});
     if (rank.rank() == 1) return (void)work.wait_status();
     const OnStream program(rank);
-    Double::get().change([&](auto& control) { control.full_stream = program.stream(); });
+    Double::get().change([&](auto& control) {
+      control.full_stream = program.stream();
+      control.full_device = *rank.device();
+    });
     const StreamGuard on_stream(program.stream());
     (void)work.wait_on_device();
     EXPECT_EQ(work.wait_status().code(), StatusCode::peer_lost) << work.wait_status().message();
   });
   death.join();
-  EXPECT_GT(Double::get().control().aborts, 0);
+  EXPECT_EQ(Double::get().control().waits_for_room, 1);
 }
 
 TEST_F(NcclDoubleFails, NoMemoryForCopiesIsNotCalledAFailureOfNccl) {
@@ -281,6 +284,7 @@ TEST_F(NcclDoubleFails, NoMemoryForCopiesIsNotCalledAFailureOfNccl) {
     Double::get().change([](auto& control) { control.has_no_memory = true; });
     const Status status = rank.all_to_all(data, data).wait_status();
     expect_failure(status, StatusCode::out_of_memory, "the device has no 16 bytes left");
+    EXPECT_EQ(status.message().find("NCCL"), std::string_view::npos) << status.message();
   });
 }
 

@@ -32,7 +32,9 @@ std::vector<Place> contributions(const Shape& shape) {
 
 }  // namespace
 
-// Who reads what nobody else does takes it; what all others read, the rank before its owner.
+// Who reads what nobody else does takes it; what all others read, the rank before its owner. Where
+// one step reads what several ranks have staged for all (eager_mapped with more than two), nobody
+// does.
 
 // Note [one sync fewer]: no sync ends these schedules, although others may still be reading this
 // rank's raw slots. The next run uses the other set of slots; the one after it, which uses these,

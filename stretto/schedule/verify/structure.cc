@@ -186,6 +186,9 @@ class StepCheck {
     if (step_.completes && step_.kind != StepKind::reduce) {
       return refusal("completes, which only a reduce can");
     }
+    if (step_.takes && step_.kind != StepKind::reduce && step_.kind != StepKind::copy) {
+      return refusal("takes, which only a reduce or a copy can");
+    }
     for (const Place& target : targets) {
       if (step_.kind == StepKind::copy && is_partial(target) != is_partial(sources.front())) {
         return refusal("copies between a partial slot and another kind");

@@ -60,8 +60,10 @@ struct Control {
   // access to memory of others.
   int stream_error = 0;
   bool refuses_peers = false;
-  // Who has this stream wait is blocked, as by a launch queue that is full, until NCCL is aborted.
+  // Who has this stream wait is blocked, as by a launch queue that is full, until a communicator of
+  // NCCL on that device is aborted.
   StreamHandle full_stream = nullptr;
+  int full_device = 0;
   // Devices have no memory left.
   bool has_no_memory = false;
   // No page of the host is locked.
@@ -79,8 +81,9 @@ struct Control {
   int calls = 0;        // Collectives in them.
   int aborts = 0;
   int destroyed = 0;
-  int kernels = 0;  // Of ours that have begun.
-  int events = 0;   // That have been created, less those that have been destroyed.
+  int kernels = 0;         // Of ours that have begun.
+  int waits_for_room = 0;  // On the stream that is full.
+  int events = 0;          // That have been created, less those that have been destroyed.
   int allocations = 0;
   // Of memory for export, that are there: its bytes, and places that are reserved or hold it.
   std::size_t exported_bytes = 0;

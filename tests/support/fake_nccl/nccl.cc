@@ -406,6 +406,7 @@ ResultCode ncclCommAbort(Comm comm) {
   comm->is_aborted = true;
   forget_registrations(comm);
   ++shared().control.aborts;
+  if (comm->device == shared().control.full_device) shared().control.full_stream = nullptr;
   shared().changed.notify_all();
   // Memory of the device is freed, which waits for all kernels there, whoever has launched them.
   const auto runs = [&](const auto& c) { return c->device == comm->device && c->running > 0; };

@@ -309,10 +309,13 @@ int cuStreamWaitEvent(StreamHandle stream, void* event, unsigned) {
   {
     std::unique_lock held(shared().mutex);
     if (const int refusal = shared().refusal_on(stream)) return refusal;
-    const Control& control = shared().control;
-    shared().changed.wait(held, [&] {
-      return stream == nullptr || stream != control.full_stream || control.aborts > 0;
-    });
+    if (stream != nullptr && stream == shared().control.full_stream) {
+      ++shared().control.waits_for_room;
+      const auto has_room = [&] { return stream != shared().control.full_stream; };
+      if (!shared().changed.wait_for(held, std::chrono::seconds(5), has_room)) {
+        shared().misused("room on a stream was waited for in vain");
+      }
+    }
     at = *static_cast<Event*>(event);
     if (stream == nullptr && at.is_captured) {
       const std::shared_ptr<Graph> graph = at.graph.lock();
