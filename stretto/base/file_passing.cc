@@ -3,6 +3,7 @@
 
 #include "stretto/base/file_passing.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 
 #include <cerrno>

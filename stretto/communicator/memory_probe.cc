@@ -176,7 +176,7 @@ class MemoryProbe {
 };
 
 // What rank 0 has to say.
-struct Finding {
+struct FoundMemory {
   double reduced = 0;
   double moved = 0;
   double private_reduced = 0;
@@ -185,7 +185,7 @@ struct Finding {
   std::uint32_t takes_lines = 0;
   std::uint32_t found = 0;
 
-  explicit Finding(const group::MemoryModel& model = {})
+  explicit FoundMemory(const group::MemoryModel& model = {})
       : reduced(model.reduced),
         moved(model.moved),
         private_reduced(model.private_reduced),
@@ -202,8 +202,8 @@ struct Finding {
 
 // What is remembered counts once two jobs in a row have measured almost the same: whatever else
 // runs while one measures may make it wrong, and that would last for a week.
-Finding agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
-  Finding finding;
+FoundMemory agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
+  FoundMemory finding;
   std::optional<CachedLink> known;
   const std::string text = fmt::format("mapped memory of {}: {} ranks, {} usable cores",
                                        host_name(), world.size(), usable_cores());
@@ -211,7 +211,7 @@ Finding agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy
   if (world.rank() == 0 && !path.empty() && !cache.refresh) {
     known = load_link(path);
     if (known) {
-      finding = Finding(known->memory);
+      finding = FoundMemory(known->memory);
       finding.age_seconds = age_seconds(*known);
       finding.found = known->is_confirmed ? 1 : 0;
     }
@@ -222,7 +222,7 @@ Finding agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy
   share();
   if (finding.found != 0) return finding;
   const auto measured = MemoryProbe(world, choose_by).measure();
-  if (measured) finding = Finding(*measured);
+  if (measured) finding = FoundMemory(*measured);
   if (measured || known) finding.found = 1;
   if (measured && world.rank() == 0 && !path.empty()) {
     const bool is_confirmed = known && are_alike(known->memory, *measured);
@@ -246,7 +246,7 @@ bool are_alike(const group::MemoryModel& a, const group::MemoryModel& b) {
 Status agree_on_memory(Communicator& world, const LinkCacheOptions& cache,
                        const ChooseBy& choose_by, group::LinkModel& model) {
   try {
-    const Finding finding = agree(world, cache, choose_by);
+    const FoundMemory finding = agree(world, cache, choose_by);
     STRETTO_ASSIGN_OR_RETURN(model.memory, finding.model());
     const std::string source =
         "mapped memory " + (finding.found != 0 ? describe_age(finding.age_seconds)

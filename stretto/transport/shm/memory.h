@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "stretto/base/clock.h"
 #include "stretto/base/mutex.h"
 #include "stretto/base/rank_vector.h"
 #include "stretto/transport/memory.h"
