@@ -226,9 +226,11 @@ void ShmMemory::look_for_room() {
   for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
     const Rank rank = static_cast<int>(peer);
     Channel* const channel = channels_[rank].get();
-    while (channel != nullptr && channel->stuck()) {
-      std::optional<Channel::Received> received = channel->receive();
-      if (received) receive(rank, std::move(*received));
+    if (channel != nullptr && channel->stuck()) {
+      // With all that has come behind it, of which nothing else tells.
+      while (std::optional<Channel::Received> received = channel->receive()) {
+        receive(rank, std::move(*received));
+      }
     }
     for (auto& [number, region] : std::exchange(peers_[rank].unmapped, {})) {
       map_region(rank, number, std::move(region.file), region.bytes);
