@@ -23,16 +23,10 @@ inline bool writers_stay_owners() {
 #endif
 }
 
-// Whether take_lines() does anything.
-#ifdef __x86_64__
-inline constexpr bool kCanTakeLines = true;
-#else
-inline constexpr bool kCanTakeLines = false;
-#endif
-
 // Writes to every 64th byte of what another core has written and this thread has read, without
 // changing it, so that this core has those lines alone. Nobody writes there meanwhile. Others may
-// read: so this is an instruction that neither compilers nor sanitizers know as a write.
+// read: so this is an instruction that neither compilers nor sanitizers know as a write. Does
+// nothing but on x86.
 inline void take_lines([[maybe_unused]] const void* data, [[maybe_unused]] std::size_t bytes) {
 #ifdef __x86_64__
   const auto* const begin = static_cast<const std::byte*>(data);

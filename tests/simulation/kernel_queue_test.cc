@@ -118,9 +118,9 @@ class Ranks {
       EXPECT_TRUE(std::ranges::equal(output, expected)) << r;
     }
   }
-  // From now on, ranks take the lines of whatever others have staged.
-  void take_lines() {
-    for (Windows& windows : windows_) windows.takes_lines = true;
+  // Whether ranks take the lines of what others have staged, whatever the processor is.
+  void take_lines(bool takes) {
+    for (Windows& windows : windows_) windows.takes_lines = takes;
   }
   // Whether a queue was waited for.
   bool has_waited() const {
@@ -180,8 +180,8 @@ TEST(TakenLines, HoldWhatTheyHaveHeld) {
   for (const int size : {2, 3, 5}) {
     for (const std::size_t count : {std::size_t{30'000}, std::size_t{300'001}}) {
       Ranks ranks(size, Way::staged_on_host_queue, count);
-      ranks.take_lines();
-      for (const std::uint32_t sequence : {1u, 2u, 3u}) {
+      for (const std::uint32_t sequence : {1u, 2u, 3u, 4u}) {
+        ranks.take_lines(sequence % 2 == 1);
         ranks.expect_right(sequence, Way::staged_on_host_queue);
       }
     }
