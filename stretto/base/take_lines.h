@@ -13,7 +13,8 @@ namespace stretto {
 // written a line stays its owner while others read it. When it writes there again, each store waits
 // until they have let go: to a buffer that is filled and read in turns it writes 2 to 8 GB/s, and
 // 17 to 35 where the reader has taken the lines (Zen 4, on cores without and with a cache in
-// common). On an older EPYC staging was not as slow.
+// common). Where the processor's instruction for copies takes over whole lines, as it does on some
+// machines, staging is not as slow, and measured before lines are taken (memory_probe.h).
 inline bool writers_stay_owners() {
 #ifdef __x86_64__
   static const bool is_so = __builtin_cpu_is("amd") != 0 && __builtin_cpu_supports("avx512f") != 0;
@@ -22,6 +23,13 @@ inline bool writers_stay_owners() {
   return false;
 #endif
 }
+
+// Whether take_lines() does anything.
+#ifdef __x86_64__
+inline constexpr bool kCanTakeLines = true;
+#else
+inline constexpr bool kCanTakeLines = false;
+#endif
 
 // Writes to every 64th byte of what another core has written and this thread has read, without
 // changing it, so that this core has those lines alone. Nobody writes there meanwhile. Others may

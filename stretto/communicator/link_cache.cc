@@ -32,7 +32,7 @@ struct Field {
   bool may_be_zero = false;
 };
 
-std::array<Field, 12> fields_of(CachedLink& link) {
+std::array<Field, 11> fields_of(CachedLink& link) {
   constexpr double kSecondsMax = 10;
   constexpr double kBytesMax = 1e9;
   return {{{"latency_seconds", &link.cost.latency_seconds, kSecondsMax},
@@ -42,11 +42,19 @@ std::array<Field, 12> fields_of(CachedLink& link) {
            {"burst_bytes", &link.cost.burst_bytes, kBytesMax, true},
            {"burst_seconds_per_byte", &link.cost.burst_seconds_per_byte, kSecondsMax, true},
            {"reduce_seconds_per_byte", &link.cost.reduce_seconds_per_byte, kSecondsMax},
-           {"one_sync_reduced_bytes", &link.one_sync.reduced, kBytesMax},
-           {"one_sync_moved_bytes", &link.one_sync.moved, kBytesMax},
-           {"one_sync_private_reduced_bytes", &link.one_sync.private_reduced, kBytesMax},
-           {"one_sync_private_pair_bytes", &link.one_sync.private_pair, kBytesMax},
-           {"confirmed", &link.confirmed, 2, true}}};
+           {"one_sync_reduced_bytes", &link.memory.reduced, kBytesMax},
+           {"one_sync_moved_bytes", &link.memory.moved, kBytesMax},
+           {"one_sync_private_reduced_bytes", &link.memory.private_reduced, kBytesMax},
+           {"one_sync_private_pair_bytes", &link.memory.private_pair, kBytesMax}}};
+}
+
+struct Flag {
+  std::string_view name;
+  bool* value;
+};
+
+std::array<Flag, 2> flags_of(CachedLink& link) {
+  return {{{"takes_lines", &link.memory.takes_lines}, {"confirmed", &link.is_confirmed}}};
 }
 
 // Of a regular file that is not larger than ours are; of anything else, nothing. Whoever can write
@@ -98,6 +106,13 @@ std::optional<CachedLink> load_link(const std::string& path) {
     const bool is_large_enough = field.may_be_zero ? value >= 0 : value > 0;
     if (!std::isfinite(value) || !is_large_enough || value >= field.limit) return std::nullopt;
   }
+  for (const Flag& flag : flags_of(link)) {
+    int value = 0;
+    if (!(file >> name >> value) || name != flag.name || value < 0 || value > 1) {
+      return std::nullopt;
+    }
+    *flag.value = value == 1;
+  }
   return link;
 }
 
@@ -113,6 +128,7 @@ void save_link(const std::string& path, std::string_view link, const CachedLink&
        << '\n';
   CachedLink written = measured;
   for (const Field& field : fields_of(written)) text << field.name << ' ' << *field.value << '\n';
+  for (const Flag& flag : flags_of(written)) text << flag.name << ' ' << *flag.value << '\n';
   const FileSizeSignalBlocked blocked;
   // What lies there is of a dead process of the same number, or a trap: never written to.
   ::unlink(beside.c_str());

@@ -15,8 +15,8 @@ namespace stretto::communicator {
 // A measured link, or the mapped memory of a host, as it is remembered.
 struct CachedLink {
   schedule::LinkCost cost = {};
-  group::OneSyncBytes one_sync = {};
-  double confirmed = 0;  // Of mapped memory. 1: the measurement before was like it.
+  group::MemoryModel memory = {};
+  bool is_confirmed = false;  // Of mapped memory: the measurement before was like it.
   std::chrono::system_clock::time_point measured_at = {};
 };
 

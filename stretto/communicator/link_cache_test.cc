@@ -18,7 +18,7 @@ namespace {
 
 class LinkCache : public ::testing::Test {
  protected:
-  CachedLink fresh() const {
+  CachedLink fresh(bool takes_lines = false) const {
     return {.cost = {.latency_seconds = 2e-6,
                      .message_seconds = 3e-7,
                      .seconds_per_byte = 1.5e-10,
@@ -26,7 +26,7 @@ class LinkCache : public ::testing::Test {
                      .burst_bytes = 125000,
                      .burst_seconds_per_byte = 1e-9,
                      .reduce_seconds_per_byte = 2e-11},
-            .one_sync = {.reduced = 16384, .moved = 2048},
+            .memory = {.reduced = 16384, .moved = 2048, .takes_lines = takes_lines},
             .measured_at = std::chrono::system_clock::now()};
   }
 
@@ -47,8 +47,11 @@ TEST_F(LinkCache, GivesBackWhatWasSaved) {
   EXPECT_DOUBLE_EQ(link->cost.burst_bytes, 125000);
   EXPECT_DOUBLE_EQ(link->cost.burst_seconds_per_byte, 1e-9);
   EXPECT_DOUBLE_EQ(link->cost.reduce_seconds_per_byte, 2e-11);
-  EXPECT_EQ(link->one_sync.reduced, 16384);
-  EXPECT_EQ(link->one_sync.moved, 2048);
+  EXPECT_EQ(link->memory.reduced, 16384);
+  EXPECT_EQ(link->memory.moved, 2048);
+  EXPECT_FALSE(link->memory.takes_lines);
+  save_link(path_, "inside a host from node04: tcp", fresh(true));
+  EXPECT_TRUE(load_link(path_)->memory.takes_lines);
   // Nothing else is left in the folder.
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 1);
 }

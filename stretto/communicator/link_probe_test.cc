@@ -43,7 +43,7 @@ class LinkProbe : public ::testing::Test {
       const LinkCacheOptions cache{.folder = folder(r).string(),
                                    .congestion_control = congestion_control_};
       if (shares_memory) {
-        const Status status = agree_on_one_sync(
+        const Status status = agree_on_memory(
             *ranks[at], cache, [](const auto&) {}, models[at]);
         EXPECT_TRUE(status.ok()) << status.message();
         return;
@@ -65,9 +65,10 @@ class LinkProbe : public ::testing::Test {
     for (const group::LinkModel& model : models) {
       expect_equal(model.local, models.front().local);
       expect_equal(model.network, models.front().network);
-      EXPECT_EQ(model.one_sync.reduced, models.front().one_sync.reduced);
-      EXPECT_EQ(model.one_sync.moved, models.front().one_sync.moved);
-      EXPECT_EQ(model.one_sync.private_reduced, models.front().one_sync.private_reduced);
+      EXPECT_EQ(model.memory.reduced, models.front().memory.reduced);
+      EXPECT_EQ(model.memory.moved, models.front().memory.moved);
+      EXPECT_EQ(model.memory.private_reduced, models.front().memory.private_reduced);
+      EXPECT_EQ(model.memory.takes_lines, models.front().memory.takes_lines);
       EXPECT_EQ(model.source, models.front().source);
     }
   }
@@ -279,45 +280,45 @@ TEST_F(LinkProbe, WhatMappedMemoryCostsIsMeasuredOnceAndAgreed) {
   const auto measured = agree(true);
   expect_all_equal(measured);
   const group::LinkModel& first = measured.front();
-  const group::OneSyncBytes modelled;
-  for (const auto field : {&group::OneSyncBytes::reduced, &group::OneSyncBytes::moved,
-                           &group::OneSyncBytes::private_reduced}) {
-    EXPECT_GE(first.one_sync.*field, modelled.*field / 4);
-    EXPECT_LE(first.one_sync.*field, modelled.*field * 4);
+  const group::MemoryModel modelled;
+  for (const auto field : {&group::MemoryModel::reduced, &group::MemoryModel::moved,
+                           &group::MemoryModel::private_reduced}) {
+    EXPECT_GE(first.memory.*field, modelled.*field / 4);
+    EXPECT_LE(first.memory.*field, modelled.*field * 4);
   }
-  EXPECT_EQ(first.one_sync.private_pair, modelled.private_pair) << "of three ranks";
+  EXPECT_EQ(first.memory.private_pair, modelled.private_pair) << "of three ranks";
   const bool was_busy = first.source == "mapped memory modelled, as the machine was busy";
   EXPECT_TRUE(was_busy || first.source == "mapped memory measured just now") << first.source;
   EXPECT_EQ(std::filesystem::exists(folder(0)), !was_busy);
   // As rank 0 remembers it, whatever others do.
   if (was_busy) return;
-  CachedLink known{.one_sync = {.reduced = 1024, .moved = 4096},
+  CachedLink known{.memory = {.reduced = 1024, .moved = 4096},
                    .measured_at = std::chrono::system_clock::now()};
   const std::string path = std::filesystem::directory_iterator(folder(0))->path().string();
-  EXPECT_EQ(load_link(path)->confirmed, 0);
+  EXPECT_FALSE(load_link(path)->is_confirmed);
   // What only one job has measured is measured again.
   save_link(path, "mapped memory", known);
   const auto again = agree(true).front();
   const CachedLink anew = *load_link(path);
   if (again.source == "mapped memory measured just now") {
-    EXPECT_EQ(anew.one_sync.reduced, again.one_sync.reduced);
-    EXPECT_EQ(anew.confirmed, are_alike(known.one_sync, again.one_sync) ? 1 : 0);
+    EXPECT_EQ(anew.memory.reduced, again.memory.reduced);
+    EXPECT_EQ(anew.is_confirmed, are_alike(known.memory, again.memory));
   } else {  // The machine was busy.
-    EXPECT_EQ(again.one_sync.reduced, 1024);
+    EXPECT_EQ(again.memory.reduced, 1024);
   }
-  known.confirmed = 1;
+  known.is_confirmed = true;
   save_link(path, "mapped memory", known);
   const auto remembered = agree(true);
   expect_all_equal(remembered);
-  EXPECT_EQ(remembered.front().one_sync.reduced, 1024);
-  EXPECT_EQ(remembered.front().one_sync.moved, 4096);
+  EXPECT_EQ(remembered.front().memory.reduced, 1024);
+  EXPECT_EQ(remembered.front().memory.moved, 4096);
   EXPECT_EQ(remembered.front().source, "mapped memory measured 1 s ago");
 }
 
-TEST(OneSync, MeasurementsAreAlikeIfTheyAreNextToEachOther) {
-  const group::OneSyncBytes one;
+TEST(MemoryProbe, MeasurementsAreAlikeIfTheyAreNextToEachOther) {
+  const group::MemoryModel one;
   EXPECT_TRUE(are_alike(one, one));
-  group::OneSyncBytes other = one;
+  group::MemoryModel other = one;
   other.moved *= 2;
   other.private_reduced /= 2;
   EXPECT_TRUE(are_alike(one, other) && are_alike(other, one));
@@ -325,6 +326,9 @@ TEST(OneSync, MeasurementsAreAlikeIfTheyAreNextToEachOther) {
   EXPECT_FALSE(are_alike(one, other) || are_alike(other, one));
   other = one;
   other.reduced *= 2;
+  EXPECT_FALSE(are_alike(one, other));
+  other = one;
+  other.takes_lines = !one.takes_lines;
   EXPECT_FALSE(are_alike(one, other));
 }
 

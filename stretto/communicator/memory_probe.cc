@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "stretto/base/cores.h"
 #include "stretto/base/host_name.h"
 #include "stretto/base/log.h"
+#include "stretto/base/take_lines.h"
 #include "stretto/communicator/link_cache.h"
 
 namespace stretto::communicator {
@@ -31,26 +33,47 @@ constexpr int kRuns = 12;
 constexpr double kSpread = 4;
 constexpr std::size_t kSizes = 5;
 constexpr double kAnyBytes = 1e15;
+// Whether lines are taken is found out with slots of a quarter of this to four times this, of so
+// many ranks: with longer ones, too, where it takes a fifth longer on cores that share a cache, but
+// a quarter of the time on others, and a virtual machine's cores may be moved from one to the
+// other.
+constexpr double kSlotBytes = kTakenBytesMin;
+constexpr double kSlotRanksMax = 16;
+// In less of the time it pays, and in more it does not: it took 0.2 to 0.5 of it where it did. What
+// lies between tells nothing, as on a machine that is busy with something else.
+constexpr double kTakenSooner = 0.8;
+constexpr double kTakenLater = 1.05;
 // A sync that takes longer has waited for a core, so nothing that was measured means anything.
 constexpr double kSyncSecondsMax = 2e-6;
-// The same of the whole measurement, which takes some forty milliseconds.
+// The same of the whole measurement, which takes about 60 milliseconds.
 constexpr std::chrono::milliseconds kTimeMax(200);
 
+// What is run in two ways.
 struct Case {
   Collective collective;
   bool registered;
-  double* bytes;                        // What is modelled; to be replaced by what is found.
-  std::array<double, kSizes> one, two;  // Seconds, with one sync and with two.
+  double* bytes;                        // Of all ranks, in the middle of the sizes that are run.
+  std::array<double, kSizes> one, two;  // Seconds.
 };
 
-class OneSyncProbe {
+// One sync up to so many bytes.
+group::MemoryModel model_of(double bytes, bool takes_lines) {
+  return {.reduced = bytes,
+          .moved = bytes,
+          .private_reduced = bytes,
+          .private_pair = bytes,
+          .takes_lines = takes_lines};
+}
+
+class MemoryProbe {
  public:
-  OneSyncProbe(Communicator& world, const ChooseBy& choose_by)
+  MemoryProbe(Communicator& world, const ChooseBy& choose_by)
       : world_(world), choose_by_(choose_by) {}
 
   // All ranks run the same; what rank 0 returns counts. Nothing: the machine was busy.
-  std::optional<group::OneSyncBytes> measure() {
-    group::OneSyncBytes found;
+  std::optional<group::MemoryModel> measure() {
+    group::MemoryModel found;
+    if (!find_taking(found.takes_lines)) return std::nullopt;
     std::array<Case, 3> cases = {
         Case{Collective::all_reduce, true, &found.reduced, {}, {}},
         Case{Collective::all_gather, true, &found.moved, {}, {}},
@@ -59,20 +82,8 @@ class OneSyncProbe {
              world_.size() == 2 ? &found.private_pair : &found.private_reduced,
              {},
              {}}};
-    for (Case& each : cases) {
-      each.one.fill(std::numeric_limits<double>::max());
-      each.two = each.one;
-    }
-    for (int i = 0; i < kRepeats; ++i) {
-      choose_by_({kAnyBytes, kAnyBytes, kAnyBytes, kAnyBytes});
-      for (Case& each : cases) {
-        if (!run(each, each.one)) return std::nullopt;
-      }
-      choose_by_({0, 0, 0, 0});
-      for (Case& each : cases) {
-        if (!run(each, each.two)) return std::nullopt;
-      }
-    }
+    const bool takes = found.takes_lines;
+    if (!compare(cases, model_of(kAnyBytes, takes), model_of(0, takes))) return std::nullopt;
     for (const Case& each : cases) {
       if (each.registered && longest_sync(each) > kSyncSecondsMax) return std::nullopt;
       const double modelled = *each.bytes;
@@ -85,6 +96,21 @@ class OneSyncProbe {
   }
 
  private:
+  // `takes_lines` stays what it is where nothing is found. False: it takes too long.
+  bool find_taking(bool& takes_lines) {
+    if (!kCanTakeLines) return true;
+    const double ranks = world_.size();
+    double bytes = kSlotBytes * ranks * std::min(ranks, kSlotRanksMax);
+    std::array<Case, 1> cases = {Case{Collective::all_reduce, false, &bytes, {}, {}}};
+    if (!compare(cases, model_of(0, true), model_of(0, false))) return false;
+    const double taken = total(cases[0].one) / total(cases[0].two);
+    if (taken < kTakenSooner || taken > kTakenLater) takes_lines = taken < 1;
+    return true;
+  }
+
+  static double total(const std::array<double, kSizes>& seconds) {
+    return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  }
   static double longest_sync(const Case& what) {
     double longest = 0;
     for (std::size_t i = 0; i < kSizes; ++i) longest = std::max(longest, what.two[i] - what.one[i]);
@@ -92,6 +118,23 @@ class OneSyncProbe {
   }
   static double size_of(double modelled, std::size_t i) {
     return modelled / kSpread * static_cast<double>(1 << i);
+  }
+
+  // Runs the cases as each of the two models has them run. False: it takes too long.
+  bool compare(std::span<Case> cases, const group::MemoryModel& one,
+               const group::MemoryModel& two) {
+    for (Case& each : cases) {
+      each.one.fill(std::numeric_limits<double>::max());
+      each.two = each.one;
+    }
+    const auto run_all = [&](const group::MemoryModel& model, auto seconds) {
+      choose_by_(model);
+      return std::ranges::all_of(cases, [&](Case& each) { return run(each, each.*seconds); });
+    };
+    for (int i = 0; i < kRepeats; ++i) {
+      if (!run_all(one, &Case::one) || !run_all(two, &Case::two)) return false;
+    }
+    return true;
   }
 
   // False: it takes too long, as rank 0 has told all.
@@ -136,37 +179,59 @@ class OneSyncProbe {
 };
 
 // What rank 0 has to say.
-struct FoundBytes {
-  group::OneSyncBytes bytes = {};
+struct FoundMemory {
+  double reduced = 0;
+  double moved = 0;
+  double private_reduced = 0;
+  double private_pair = 0;
   std::int64_t age_seconds = 0;
-  std::int64_t found = 0;
+  std::uint32_t takes_lines = 0;
+  std::uint32_t found = 0;
+
+  explicit FoundMemory(const group::MemoryModel& model = {})
+      : reduced(model.reduced),
+        moved(model.moved),
+        private_reduced(model.private_reduced),
+        private_pair(model.private_pair),
+        takes_lines(model.takes_lines ? 1 : 0) {}
+  Result<group::MemoryModel> model() const {
+    for (const double bytes : {reduced, moved, private_reduced, private_pair}) {
+      if (bytes >= 0 && bytes <= kAnyBytes) continue;
+      return Status(StatusCode::protocol, "rank 0 tells limits of mapped memory that cannot be", 0);
+    }
+    return group::MemoryModel{reduced, moved, private_reduced, private_pair, takes_lines != 0};
+  }
 };
 
 // What is remembered counts once two jobs in a row have measured almost the same: whatever else
 // runs while one measures may make it wrong, and that would last for a week.
-FoundBytes agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
-  FoundBytes finding;
+FoundMemory agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
+  FoundMemory finding;
   std::optional<CachedLink> known;
   const std::string text = fmt::format("mapped memory of {}: {} ranks, {} usable cores",
                                        host_name(), world.size(), usable_cores());
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
   if (world.rank() == 0 && !path.empty() && !cache.refresh) {
     known = load_link(path);
-    if (known) finding = {known->one_sync, age_seconds(*known), known->confirmed > 0 ? 1 : 0};
+    if (known) {
+      finding = FoundMemory(known->memory);
+      finding.age_seconds = age_seconds(*known);
+      finding.found = known->is_confirmed ? 1 : 0;
+    }
   }
   const auto share = [&] {
     world.broadcast(std::as_writable_bytes(std::span(&finding, 1)), {.root = 0}).wait();
   };
   share();
   if (finding.found != 0) return finding;
-  const auto measured = OneSyncProbe(world, choose_by).measure();
-  if (measured) finding = {.bytes = *measured, .found = 1};
-  if (!measured && known) finding.found = 1;
+  const auto measured = MemoryProbe(world, choose_by).measure();
+  if (measured) finding = FoundMemory(*measured);
+  if (measured || known) finding.found = 1;
   if (measured && world.rank() == 0 && !path.empty()) {
-    const bool is_confirmed = known && are_alike(known->one_sync, *measured);
+    const bool is_confirmed = known && are_alike(known->memory, *measured);
     save_link(path, text,
-              {.one_sync = finding.bytes,
-               .confirmed = is_confirmed ? 1.0 : 0.0,
+              {.memory = *measured,
+               .is_confirmed = is_confirmed,
                .measured_at = std::chrono::system_clock::now()});
   }
   share();
@@ -175,17 +240,17 @@ FoundBytes agree(Communicator& world, const LinkCacheOptions& cache, const Choos
 
 }  // namespace
 
-bool are_alike(const group::OneSyncBytes& a, const group::OneSyncBytes& b) {
+bool are_alike(const group::MemoryModel& a, const group::MemoryModel& b) {
   const auto near = [](double x, double y) { return x <= 2 * y && y <= 2 * x; };
-  return a.reduced == b.reduced && near(a.moved, b.moved) &&
+  return a.takes_lines == b.takes_lines && a.reduced == b.reduced && near(a.moved, b.moved) &&
          near(a.private_reduced, b.private_reduced) && near(a.private_pair, b.private_pair);
 }
 
-Status agree_on_one_sync(Communicator& world, const LinkCacheOptions& cache,
-                         const ChooseBy& choose_by, group::LinkModel& model) {
+Status agree_on_memory(Communicator& world, const LinkCacheOptions& cache,
+                       const ChooseBy& choose_by, group::LinkModel& model) {
   try {
-    const FoundBytes finding = agree(world, cache, choose_by);
-    model.one_sync = finding.bytes;
+    const FoundMemory finding = agree(world, cache, choose_by);
+    STRETTO_ASSIGN_OR_RETURN(model.memory, finding.model());
     const std::string source =
         "mapped memory " + (finding.found != 0 ? describe_age(finding.age_seconds)
                                                : "modelled, as the machine was busy");
@@ -195,9 +260,10 @@ Status agree_on_one_sync(Communicator& world, const LinkCacheOptions& cache,
     return error.status();
   }
   if (world.rank() == 0) {
-    log(LogLevel::info, "{}: one sync up to {} bytes reduced, {} moved, {} private", model.source,
-        model.one_sync.reduced, model.one_sync.moved,
-        world.size() == 2 ? model.one_sync.private_pair : model.one_sync.private_reduced);
+    log(LogLevel::info, "{}: one sync up to {} bytes reduced, {} moved, {} private; lines are {}",
+        model.source, model.memory.reduced, model.memory.moved,
+        world.size() == 2 ? model.memory.private_pair : model.memory.private_reduced,
+        model.memory.takes_lines ? "taken" : "shared");
   }
   return {};
 }

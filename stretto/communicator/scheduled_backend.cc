@@ -310,11 +310,11 @@ Status ScheduledBackend::measure_links(Communicator& world) {
     STRETTO_ASSIGN_OR_RETURN(links, agree_on_links(world, hosts, cache));
   }
   if (is_one_team && syncs) {
-    const auto choose_by = [&](const group::OneSyncBytes& one_sync) {
+    const auto choose_by = [&](const group::MemoryModel& memory) {
       const group::EngineLock again(*engine_);
-      group_->use_links({.one_sync = one_sync});
+      group_->use_links({.memory = memory});
     };
-    STRETTO_RETURN_IF_ERROR(agree_on_one_sync(world, cache, choose_by, links));
+    STRETTO_RETURN_IF_ERROR(agree_on_memory(world, cache, choose_by, links));
   }
   options_.group.links = std::move(links);  // Of the groups made of this one, too.
   held.lock();

@@ -12,7 +12,6 @@
 #include "stretto/base/operation.h"
 #include "stretto/base/rank_vector.h"
 #include "stretto/base/single_copy.h"
-#include "stretto/base/take_lines.h"
 #include "stretto/schedule/schedule.h"
 #include "stretto/transport/transport.h"
 
@@ -121,8 +120,7 @@ struct Windows {
   bool oversubscribed = false;               // Some rank has to wait for a core.
   SingleCopy single_copy = SingleCopy::off;  // Off unless everybody reaches everybody's memory.
   std::size_t cache_bytes = 0;               // The least of all ranks' last-level caches.
-  // Whether ranks take the lines that they have read of what others stage (take_lines()).
-  bool takes_lines = writers_stay_owners();
+  bool takes_lines = false;                  // See group::MemoryModel.
   std::uint64_t entered = 0;       // Operations on these windows that this rank has entered.
   std::uint64_t syncs = 0;         // Syncs that this rank has reached.
   std::uint64_t staging_turn = 0;  // Segments staged so far; decides which half is used.

@@ -9,15 +9,16 @@
 #include <vector>
 
 #include "stretto/base/rank_vector.h"
+#include "stretto/base/take_lines.h"
 #include "stretto/schedule/cost.h"
 
 namespace stretto::group {
 
-// Up to how many bytes, of all ranks together, an operation on mapped memory takes less time if
-// each rank stages or reads more than it would have to, and saves one of two syncs. Modelled:
-// measured between two ranks whose cores share a cache (memory_probe.h measures those of this
-// machine).
-struct OneSyncBytes {
+// How an operation on mapped memory takes least time. The numbers are those of two ranks whose
+// cores share a cache, until memory_probe.h has measured this machine.
+struct MemoryModel {
+  // Up to how many bytes, of all ranks together, each rank had better stage or read more than it
+  // would have to, and save one of two syncs.
   double reduced = 4 * 1024;  // Registered buffers that are reduced, by everybody wholly...
   double moved = 8 * 1024;    // ...or moved.
   // Private buffers that are reduced, which have to be staged anyway.
@@ -26,6 +27,9 @@ struct OneSyncBytes {
   // writes for the other leaves its hands once; beyond, its own buffer, read whole, leaves the
   // cache.
   double private_pair = 1024 * 1024;
+  // Whether ranks take the lines that they have read of what others stage (take_lines()): as the
+  // processor is, until a measurement tells.
+  bool takes_lines = writers_stay_owners();
 };
 
 // What the links of a job cost, the same numbers on all ranks: algorithms are chosen by them.
@@ -35,7 +39,7 @@ struct LinkModel {
       .latency_seconds = 0.5e-6, .message_seconds = 0.2e-6, .seconds_per_byte = 1 / 5e9};
   schedule::LinkCost network = {
       .latency_seconds = 20e-6, .message_seconds = 3e-6, .seconds_per_byte = 1 / 2e9};
-  OneSyncBytes one_sync = {};
+  MemoryModel memory = {};
   std::string source = "modelled";  // "measured just now", "measured 2 h ago".
 };
 

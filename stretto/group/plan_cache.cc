@@ -36,6 +36,7 @@ PlanCache::PlanCache(const execution::Membership& membership, transport::Endpoin
 void PlanCache::replace_planner(Planner::Setting setting) {
   planner_ = std::make_shared<const Planner>(std::move(setting));
   if (team_lanes_) team_lanes_->use_lanes(planner_->team_lanes());
+  if (windows_) windows_->takes_lines = planner_->setting().selector.links.memory.takes_lines;
 }
 
 void PlanCache::use_links(const LinkModel& links) {

@@ -61,6 +61,10 @@ class PlanCache {
   bool is_one_team() const STRETTO_REQUIRES(engine_held) {
     return windows_ && windows_->is_whole_group();
   }
+  // Whether ranks take the lines that they read of each other's windows.
+  bool takes_lines() const STRETTO_REQUIRES(engine_held) {
+    return windows_ && windows_->takes_lines;
+  }
 
   // Null if there is none.
   Entry* find(const OperationDescriptor& operation,

@@ -37,7 +37,7 @@ class PlanCacheTest : public ::testing::Test {
     return was_there;
   }
 
- private:
+ protected:
   static std::unique_ptr<transport::Endpoint> make_endpoint() {
     transport::Endpoint::Parts parts;
     parts.links.resize(1);
@@ -49,6 +49,18 @@ class PlanCacheTest : public ::testing::Test {
   std::unique_ptr<transport::Endpoint> endpoint_ = make_endpoint();
   PlanCache cache_{membership_, *endpoint_, {.selector = {.rank_count = 16}}};
 };
+
+TEST_F(PlanCacheTest, WindowsAreReadAsWasMeasuredBeforeAndIsAfterwards) {
+  for (const bool takes : {true, false}) {
+    PlanCache cache(membership_, *endpoint_, {.selector = {.rank_count = 16}});
+    cache.use_links({.memory = {.takes_lines = takes}});
+    EXPECT_FALSE(cache.takes_lines()) << "there are no windows";
+    cache.use_windows({});
+    EXPECT_EQ(cache.takes_lines(), takes);
+    cache.use_links({.memory = {.takes_lines = !takes}});
+    EXPECT_EQ(cache.takes_lines(), !takes);
+  }
+}
 
 TEST_F(PlanCacheTest, OfMoreKindsThanThereIsRoomForMostFindTheirScratch) {
   std::vector<PlanCache::Entry*> kinds;

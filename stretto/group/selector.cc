@@ -242,7 +242,7 @@ std::vector<Selector::Candidate> Selector::others(const OperationDescriptor& ope
 // Up to how many bytes one sync pays for registered buffers.
 std::size_t Selector::one_sync_bytes(Collective collective) const {
   const auto ranks = static_cast<std::size_t>(setting_.rank_count);
-  const OneSyncBytes& measured = setting_.links.one_sync;
+  const MemoryModel& measured = setting_.links.memory;
   if (setting_.has_core_for_each_rank) {
     return of_each(reduces(collective) ? measured.reduced : measured.moved);
   }
@@ -257,7 +257,7 @@ std::size_t Selector::one_sync_bytes(Collective collective) const {
 
 // The same for private ones.
 std::size_t Selector::one_sync_private_bytes(Collective collective) const {
-  const OneSyncBytes& measured = setting_.links.one_sync;
+  const MemoryModel& measured = setting_.links.memory;
   if (setting_.rank_count > 2) return of_each(measured.private_reduced);
   // One of two has nothing to do but to stage, and runs ahead.
   return has_root(collective) ? kAnyBytes : of_each(measured.private_pair);

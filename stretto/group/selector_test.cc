@@ -95,8 +95,7 @@ TEST(Selector, OnMappedMemoryFewBytesNeedOneSync) {
 
 TEST(Selector, GoesByWhatASyncCostsOnThisMachine) {
   const Selector slow(
-      {.rank_count = 4,
-       .links = {.one_sync = {.reduced = 16 * 1024, .private_reduced = 32 * 1024}}});
+      {.rank_count = 4, .links = {.memory = {.reduced = 16 * 1024, .private_reduced = 32 * 1024}}});
   const Collective all_reduce = Collective::all_reduce;
   EXPECT_EQ(mapped_choice(slow, all_reduce, 4096), "eager_mapped, eager_mapped");
   EXPECT_EQ(mapped_choice(slow, all_reduce, 4100), "direct_mapped, eager_mapped");

@@ -24,11 +24,11 @@ using Room = std::byte[kBlockBytes];
 //
 // An ordinary store fetches its line first from the core that has read it last. The processor's own
 // instruction for copies, which the C library uses from some size on where it is a fast one, takes
-// over whole lines instead: two to five times as fast where an output is memory that ranks share.
-// So results are written somewhere else, and copied there by pieces that stay in the first-level
-// cache meanwhile: to the second output and all others from the first, and to the first, if that is
-// shared, from room of our own. Outputs that are inputs are no such memory: they have just been
-// fetched.
+// over whole lines instead: two to five times as fast where an output is memory that ranks share
+// (not on all machines: see docs/decisions/0054). So results are written somewhere else, and copied
+// there by pieces that stay in the first-level cache meanwhile: to the second output and all others
+// from the first, and to the first, if that is shared, from room of our own. Outputs that are
+// inputs are no such memory: they have just been fetched.
 constexpr std::size_t kCopiedBytes = 8192;
 constexpr std::size_t kPieceBytes = 2 * kCopiedBytes;
 
