@@ -63,8 +63,9 @@ ReceivedFile receive_with_file(int socket, ByteSpan bytes) {
   }
   if (received.count <= 0) return received;
   if ((message.msg_flags & MSG_CTRUNC) != 0 && !received.file.valid()) {
+    // Where there is room, the system refuses the file, or there has been none a moment before.
     const FileDescriptor room(::fcntl(socket, F_DUPFD_CLOEXEC, 0));
-    received.no_room = room.valid() ? EMFILE : errno;
+    received.no_room = room.valid() ? EACCES : errno;
     return received;
   }
   received.count = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);

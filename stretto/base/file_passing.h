@@ -21,8 +21,8 @@ Sending send_with_file(int socket, ConstByteSpan bytes, const FileDescriptor* fi
 struct ReceivedFile {
   ssize_t count = 0;  // As recvmsg() says it, with errno.
   FileDescriptor file = {};
-  // Not 0: the error number that says why there is no descriptor for the file. The message stays
-  // where it is, and all that comes behind it.
+  // Not 0: the error number that says why there is no descriptor for the file, as far as can be
+  // found out. The message stays where it is, and all that comes behind it.
   int no_room = 0;
 };
 // Takes one file at most, whatever the peer has sent. One thread at a time.

@@ -33,16 +33,17 @@ constexpr int kRuns = 12;
 constexpr double kSpread = 4;
 constexpr std::size_t kSizes = 5;
 constexpr double kAnyBytes = 1e15;
-// Whether lines are taken is found out with slots of a quarter of this to four times this, of so
-// many ranks: with longer ones, too, where it takes a fifth longer on cores that share a cache, but
-// a quarter of the time on others, and a virtual machine's cores may be moved from one to the
-// other.
+// Whether lines are taken is found out with slots of once to four times this, by so many ranks at
+// most, or it would take too long. Then those of longer slots are taken, too, though it takes a
+// fifth longer on cores that share a cache: it takes a quarter of the time on others, and a virtual
+// machine's cores may be moved from one to the other.
 constexpr double kSlotBytes = kTakenBytesMin;
-constexpr double kSlotRanksMax = 16;
+constexpr int kTakingRanksMax = 16;
+constexpr std::ptrdiff_t kSizesOfShorter = 2;  // Of which no lines are taken.
 // In less of the time it pays, and in more it does not: it took 0.2 to 0.5 of it where it did. What
 // lies between tells nothing, as on a machine that is busy with something else.
 constexpr double kTakenSooner = 0.8;
-constexpr double kTakenLater = 1.05;
+constexpr double kTakenLater = 1.1;
 // A sync that takes longer has waited for a core, so nothing that was measured means anything.
 constexpr double kSyncSecondsMax = 2e-6;
 // The same of the whole measurement, which takes about 60 milliseconds.
@@ -98,18 +99,21 @@ class MemoryProbe {
  private:
   // `takes_lines` stays what it is where nothing is found. False: it takes too long.
   bool find_taking(bool& takes_lines) {
-    if (!kCanTakeLines) return true;
-    const double ranks = world_.size();
-    double bytes = kSlotBytes * ranks * std::min(ranks, kSlotRanksMax);
+    if (!kCanTakeLines || world_.size() > kTakingRanksMax) return true;
+    double bytes = kSlotBytes * world_.size() * world_.size();
     std::array<Case, 1> cases = {Case{Collective::all_reduce, false, &bytes, {}, {}}};
     if (!compare(cases, model_of(0, true), model_of(0, false))) return false;
     const double taken = total(cases[0].one) / total(cases[0].two);
     if (taken < kTakenSooner || taken > kTakenLater) takes_lines = taken < 1;
+    // What follows is measured by all ranks alike.
+    std::uint8_t agreed = takes_lines ? 1 : 0;
+    world_.broadcast(std::span(&agreed, 1), {.root = 0}).wait();
+    takes_lines = agreed != 0;
     return true;
   }
 
   static double total(const std::array<double, kSizes>& seconds) {
-    return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+    return std::accumulate(seconds.begin() + kSizesOfShorter, seconds.end(), 0.0);
   }
   static double longest_sync(const Case& what) {
     double longest = 0;
@@ -208,8 +212,9 @@ struct FoundMemory {
 FoundMemory agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
   FoundMemory finding;
   std::optional<CachedLink> known;
-  const std::string text = fmt::format("mapped memory of {}: {} ranks, {} usable cores",
-                                       host_name(), world.size(), usable_cores());
+  const std::string text =
+      fmt::format("mapped memory of {}: {} ranks, {} usable cores{}", host_name(), world.size(),
+                  usable_cores(), writers_stay_owners() ? " that own what they write" : "");
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
   if (world.rank() == 0 && !path.empty() && !cache.refresh) {
     known = load_link(path);

@@ -66,7 +66,7 @@ void work(const std::string& what, bool passes, const std::string& where) {
   std::thread end;
   if (lacks) {
     buffer = comm->allocate<float>(kCount);
-    // Until the others have taken its file, this rank has a descriptor to lose.
+    // Whatever has been opened to join has been closed by then.
     std::this_thread::sleep_for(1s);
     if (passes) {
       // Made before: a thread needs what is lacking, too.

@@ -255,11 +255,7 @@ TEST_F(NcclDoubleFails, TimeoutAbortsWhatIsOnTheDevice) {
 TEST_F(NcclDoubleFails, AStreamThatIsFullHoldsUpNobodyElse) {
   Double::get().reset([](auto& control) { control.stalls = true; });
   DoubleRanks ranks({.size = 2});
-  OnceTrue death([] { return Double::get().control().launches >= 2; },
-                 [&] {
-                   std::this_thread::sleep_for(milliseconds(100));
-                   ranks.kill(1);
-                 });
+  OnceTrue death([] { return Double::get().control().waits_for_room > 0; }, [&] { ranks.kill(1); });
   ranks.on_all([&](Communicator& rank) {
     Work work = rank.all_reduce(on_device(rank, 8), {.timeout = seconds(20)});
     if (rank.rank() == 1) return (void)work.wait_status();

@@ -65,9 +65,10 @@ class [[nodiscard]] Work {
   Status wait_status();
   // Of an operation by NCCL on memory of a device: blocks until all ranks have entered it and this
   // one has begun it there, and has the default stream of this rank's device, or the calling
-  // thread's (StreamGuard), wait for its end; the host does not, but for room on that stream, and
-  // the operation is still in flight. Fails as wait_status() with what happens before that; what
-  // happens later, wait() says, and the communicator's next call. Of all others, wait_status().
+  // thread's (StreamGuard), wait for its end; the host waits, if that stream is full, only until
+  // there is room, and the operation is still in flight. Fails as wait_status() with what happens
+  // before that; what happens later, wait() says, and the communicator's next call. Of all others,
+  // wait_status().
   Status wait_on_device();
   // Gives up waiting after `timeout` and throws Timeout; the operation goes on.
   void wait_for(Duration timeout);

@@ -177,7 +177,10 @@ class PassingOn {
   void read_root() {
     schedule_.share_raw(chunk_count_);
     schedule_.sync();
-    for (int c = 0; c < chunk_count_; ++c) schedule_.copy({root_, stage(c)}, output(c));
+    const bool is_before_root = member((position_ + 1) % members_.size()) == root_;
+    for (int c = 0; c < chunk_count_; ++c) {
+      schedule_.copy({root_, stage(c)}, output(c)).takes(is_before_root);
+    }
   }
 
  private:

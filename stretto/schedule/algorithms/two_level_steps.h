@@ -120,7 +120,7 @@ class TwoLevel {
     exchange_subtrees();
     for (const int c : own_handled()) {
       if (!is_owned_here(c)) continue;
-      schedule_.reduce(operands(c, 0, rank_count), result_places(c)).completes();
+      schedule_.reduce(operands(c, 0, rank_count), result_places(c)).takes().completes();
     }
   }
 

@@ -53,7 +53,10 @@ class Channel {
   // Takes back the notice of a region if that has not been sent yet. Returns whether it has: then
   // the peer has never heard of the region, and need not hear of its end.
   bool take_back(std::uint32_t region);
-  // A doorbell that finds the socket full is dropped: the peer has something to read already.
+  // Whether something is left to send.
+  bool has_pending() const { return !pending_.empty(); }
+  // A doorbell that finds the socket full is dropped: the peer has something to read already, or
+  // has no room for a file, and then sleeps for a tenth of a second at most.
   void ring();
 
   // The next notice, if one is here and there is room for its file. Sets closed() at the end of the

@@ -63,12 +63,15 @@ void wait_for_any(const Channels& channels) {
   std::vector<pollfd> waiting;
   for (const auto& channel : channels) {
     const int descriptor = channel == nullptr ? -1 : channel->descriptor();
-    waiting.push_back({.fd = descriptor, .events = POLLIN, .revents = 0});
+    // What there is no room for stays readable.
+    const short events = channel != nullptr && channel->stuck() ? POLLRDHUP : POLLIN;
+    waiting.push_back({.fd = descriptor, .events = events, .revents = 0});
   }
   ::poll(waiting.data(), waiting.size(), static_cast<int>(kPause.count()));
 }
 
-// Takes in the inboxes and the proofs of all peers.
+// Takes in the inboxes and the proofs of all peers, until what they are to have of this rank has
+// been sent: joining goes on without looking after it.
 Status meet_peers(const Channels& channels, ShmMemory& memory, std::size_t inbox_bytes,
                   const WaitLimit& limit) {
   ShortageTimer timer;
@@ -83,7 +86,7 @@ Status meet_peers(const Channels& channels, ShmMemory& memory, std::size_t inbox
         memory.receive(peer, std::move(*received));
       }
       const bool is_here = memory.resolve(peer, kInbox, inbox_bytes) != nullptr;
-      if (is_here && memory.has_heard_proof(peer)) continue;
+      if (is_here && memory.has_heard_proof(peer) && !channels[i]->has_pending()) continue;
       complete = false;
       if (shortage.ok()) shortage = memory.find_shortage(peer, kInbox);
       const auto failure = [&](StatusCode code, const char* text) {

@@ -53,7 +53,8 @@ Outcome attach_two(const Rank1& rank_1) {
   return outcome;
 }
 
-// One is for the process of the other; one is that of the own inbox, until the other has taken it.
+// One is for the process of the other; one is that of the own inbox, until it has been sent, and
+// then that of the other's, until it has been mapped.
 TEST(AttachTest, TwoDescriptorsAreEnough) {
   const Outcome outcome = attach_two([](FileDescriptor socket) {
     const FewDescriptors two(2);

@@ -251,6 +251,27 @@ TEST_F(MemoryShortage, WhatComesBehindSuchAFileComesAfterIt) {
   EXPECT_TRUE(other_->find_shortage(0, address).ok());
 }
 
+// No event tells that there is room.
+TEST_F(MemoryShortage, IsLookedAtAgainWithAllThatHasComeBehindIt) {
+  const Region region = owner_->allocate(4096).or_throw();
+  Region freed = owner_->allocate(4096).or_throw();
+  const RemoteAddress gone = freed.address;
+  freed = {};
+  owner_->service();
+  channels_[0]->ring();
+  {
+    const stretto::testing::FewDescriptors none(0);
+    EXPECT_FALSE(channels_[1]->receive());
+    EXPECT_TRUE(channels_[1]->stuck());
+  }
+  EXPECT_TRUE(comes_true([&] {
+    other_->service();
+    return other_->resolve(0, region.address, 1) != nullptr;
+  }));
+  EXPECT_EQ(other_->resolve(0, gone, 1), nullptr);
+  EXPECT_FALSE(is_readable(channels_[1]->descriptor())) << "nothing is left there";
+}
+
 TEST_F(MemoryShortage, TheEndOfItsOwnerIsSeenAllTheSame) {
   const Region region = owner_->allocate(4096).or_throw();
   const stretto::testing::FewDescriptors none(0);
@@ -278,6 +299,7 @@ TEST_F(MemoryShortage, EndsWithTheRankThatHasNotTakenTheFile) {
   const int before = open_descriptors();
   const Region region = owner_->allocate(4096).or_throw();
   EXPECT_GT(open_descriptors(), before);
+  EXPECT_TRUE(channels_[0]->has_pending());
   other_.reset();
   channels_[1].reset();
   while (!channels_[0]->closed()) (void)channels_[0]->receive();
