@@ -350,11 +350,12 @@ class Elastic(Kind):
     def draw(self, plan, rng):
         deaths = rng.randrange(1, 4)
         plan.restarts = deaths
-        plan.seconds = 3.0
         # In the steps, when the others meet again, and when the new process comes.
         plan.details = {"kills": [rng.randrange(plan.ranks) for _ in range(deaths)],
                         "gaps_s": [round(rng.choice((0.0, 0.05, 1.0)) + rng.uniform(0.0, 0.15), 4)
                                    for _ in range(deaths)]}
+        # So that the last one dies before all have ended: then nobody would be there to meet.
+        plan.seconds = 2.0 + sum(plan.details["gaps_s"])
 
     def prepare(self, _plan, _job):
         return ["--elastic"]
