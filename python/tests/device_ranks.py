@@ -131,6 +131,9 @@ def on_ranks(
 
     def all_ranks(_rank: int, _size: int, _path: str) -> None:
         double = load_double()
+        # A forked process makes autograd's engine anew when it first needs it. Two threads that
+        # need it at once may both do so, and one of them then uses memory that is gone.
+        torch.ones((), requires_grad=True).backward()
         double.fake_device_set_delay(delay_us)
         store = dist.HashStore()
         problems = []
