@@ -13,6 +13,7 @@
 
 #include "stretto/base/file_passing.h"
 #include "stretto/base/log.h"
+#include "stretto/base/poll.h"
 #include "stretto/base/would_block.h"
 
 namespace stretto::transport::shm {
