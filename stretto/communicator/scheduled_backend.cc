@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -379,7 +380,7 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
     last = Work(std::move(part).or_throw());
     // The call works once, behind the last operation: each of a list may be short, and all long.
     if (&call == &calls.back()) group_->run_inline(bytes);
-    if (calls.size() > 1) parts.push_back(std::move(last));
+    if (calls.size() > 1) parts.push_back(std::exchange(last, Work()));
   }
   engine_->run_continuations(held);
   held.unlock();
