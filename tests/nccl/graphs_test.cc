@@ -165,13 +165,13 @@ TEST_F(NcclDoubleGraphs, ARankThatDoesNotCaptureIsToldThatOthersDo) {
 // Though no operation is in flight: the graph would wait on the device for ever.
 TEST_F(NcclDoubleGraphs, ADeathEndsAGraphThatRuns) {
   DoubleRanks ranks({.size = 2});
-  std::atomic<bool> launched = false;
-  OnceTrue death([&] { return launched.load(); }, [&] { ranks.kill(1); });
+  std::atomic<bool> launched = false, captured = false;
+  OnceTrue death([&] { return launched && captured; }, [&] { ranks.kill(1); });
   ranks.on_all([&](Communicator& rank) {
     const OnStream program(rank);
     const View data = program.numbers(8);
     const auto graph = program.capture([&] { rank.all_reduce(data).wait(); });
-    if (rank.rank() == 1) return;
+    if (rank.rank() == 1) return captured.store(true);
     graph->launch(program.stream());
     launched = true;
     EXPECT_TRUE(program.finish());
