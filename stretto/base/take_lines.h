@@ -13,8 +13,8 @@ namespace stretto {
 // written a line stays its owner while others read it. When it writes there again, each store waits
 // until they have let go: to a buffer that is filled and read in turns it writes 2 to 8 GB/s, and
 // 17 to 35 where the reader has taken the lines (Zen 4, on cores without and with a cache in
-// common). Where the processor's instruction for copies takes over whole lines, as it does on some
-// machines, staging is not as slow, and measured before lines are taken (memory_probe.h).
+// common). On some machines the processor's instruction for copies takes over whole lines, and
+// staging is not as slow: so memory_probe.h measures whether to take the lines of what is staged.
 inline bool writers_stay_owners() {
 #ifdef __x86_64__
   static const bool is_so = __builtin_cpu_is("amd") != 0 && __builtin_cpu_supports("avx512f") != 0;

@@ -49,7 +49,7 @@ class LocalSteps {
   // `takes_lines`: those of its shared sources are taken if the step takes.
   template <class Locate>
   Status run(const schedule::Step& step, std::uint32_t segment, const Locate& locate,
-             StepCursor& cursor, Turn& turn, KernelQueue& queue, bool takes_lines = false) {
+             StepCursor& cursor, Turn& turn, KernelQueue& queue, bool takes_lines) {
     Prepared& prepared = prepared_[static_cast<std::size_t>(&step - first_step_)];
     if (prepared.segment != segment) bind(prepared, step, segment);
     BoundStep& bound = prepared.bound;

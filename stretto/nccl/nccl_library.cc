@@ -146,9 +146,8 @@ void NcclLibrary::end_comm(ResultCode (*end)(Comm)) {
 
 LibraryFailure NcclLibrary::failure() const {
   const bool counts = !failure_.ok() && Clock::now() - failed_at_ >= kHearsay;
-  if (!counts) return {};
-  return {failure_.code(),
-          failure_.message().data()};  // A Status keeps its text whole, as a string.
+  // A Status keeps its text as a string, which ends with a zero.
+  return counts ? LibraryFailure{failure_.code(), failure_.message().data()} : LibraryFailure();
 }
 
 bool NcclLibrary::can_run(const OperationDescriptor& operation) const {

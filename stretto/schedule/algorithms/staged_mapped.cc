@@ -32,9 +32,9 @@ std::vector<Place> contributions(const Shape& shape) {
 
 }  // namespace
 
-// Who reads what nobody else does takes it; what all others read, the rank before its owner. Where
-// one step reads what several ranks have staged for all (eager_mapped with more than two), nobody
-// does.
+// Note [who takes lines]: a rank takes the lines (Step::takes) of a slot that no other rank reads.
+// Of a slot that all others read, the rank before the slot's owner takes them. The all_reduce of
+// eager_mapped reads slots of several owners in one step, so with more than two ranks nobody does.
 
 // Note [one sync fewer]: no sync ends these schedules, although others may still be reading this
 // rank's raw slots. The next run uses the other set of slots; the one after it, which uses these,
