@@ -49,7 +49,7 @@ function(stretto_add_cuda)
   stretto_cuda_devices(devices)
   set(runtime ${PROJECT_SOURCE_DIR}/stretto/cuda/runtime)
   set(objects)
-  foreach(name IN ITEMS kernels codec_kernels)
+  foreach(name IN ITEMS kernels selection rounding)
     set(object ${CMAKE_BINARY_DIR}/stretto_cuda_${name}.o)
     add_custom_command(OUTPUT ${object}
       COMMAND ${STRETTO_NVCC} -std=c++20 -O3 -fmad=false --expt-relaxed-constexpr ${devices}

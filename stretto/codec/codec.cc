@@ -22,7 +22,11 @@ constexpr const char* kNoMessage = "a compressed message that no codec makes";
 std::optional<std::size_t> Codec::message_bytes(std::size_t count, std::uint64_t step) const {
   const auto values = values_of(count, step);
   if (!values) return std::nullopt;
-  return sizeof(Header) + payload_bytes(count, *values);
+  return extract_bytes(count, *values);
+}
+
+std::size_t Codec::extract_bytes(std::size_t count, std::size_t elements) const {
+  return sizeof(Header) + payload_bytes(count, elements);
 }
 
 std::size_t Codec::max_message_bytes(std::size_t count) const {
@@ -134,8 +138,8 @@ void Codec::add_section(std::span<const std::byte> message, std::size_t count, s
 void Codec::encode_extract(const codec::Extract& extract, std::size_t count,
                            const codec::Position& position, std::span<std::byte> message) const {
   Header header = header_of(count, position);
-  header.values = values_of(count, position.step).value_or(0);
-  STRETTO_CHECK(message.size() == sizeof(Header) + payload_bytes(count, header.values),
+  header.values = values_of(count, position.step).value_or(extract.indices.size());
+  STRETTO_CHECK(message.size() == extract_bytes(count, header.values),
                 "a message of '{}' has another length than {}", name(), message.size());
   write_extract(extract, count, message.subspan(sizeof(Header)));
   codec::seal(header, message);

@@ -47,6 +47,18 @@ std::vector<std::byte> round(const codec::Extraction& how, Floats& values) {
   std::vector<std::byte> numbers;
   if (how.rounded == DType::f16) round_all<Half>(how.limit, values, numbers);
   if (how.rounded == DType::bf16) round_all<BFloat16>(how.limit, values, numbers);
+  if (how.rounded == DType::boolean) {
+    for (std::size_t first = 0; first < values.size(); first += how.section) {
+      const std::span part =
+          std::span(values).subspan(first, std::min(how.section, values.size() - first));
+      std::vector<std::uint64_t> signs(kernel::one_bit_words(part.size()));
+      Floats scales(kernel::one_bit_blocks(part.size()));
+      kernel::quantize_one_bit(part, {}, signs, scales);
+      for (const auto bytes : {std::as_bytes(std::span(signs)), std::as_bytes(std::span(scales))}) {
+        numbers.insert(numbers.end(), bytes.begin(), bytes.end());
+      }
+    }
+  }
   if (how.rounded == DType::i8) {
     numbers.resize(values.size() + kernel::int8_blocks(values.size()));
     const std::span bytes(reinterpret_cast<std::uint8_t*>(numbers.data()), numbers.size());
@@ -65,15 +77,20 @@ std::vector<std::byte> round(const codec::Extraction& how, Floats& values) {
 Extracted extract(const codec::Extraction& how, Floats& carry, const Floats& gradient) {
   Extracted result;
   for (std::size_t i = 0; i < carry.size(); ++i) carry[i] += gradient[i];
-  if (how.greatest == 0) {
+  const auto magnitude = [&](std::uint32_t i) { return kernel::magnitude_bits(carry[i]); };
+  if (how.takes_all()) {
     result.numbers = round(how, carry);
   } else {
     result.indices.resize(carry.size());
     std::iota(result.indices.begin(), result.indices.end(), 0u);
-    std::ranges::stable_sort(result.indices, std::ranges::greater(),
-                             [&](std::uint32_t i) { return kernel::magnitude_bits(carry[i]); });
-    result.indices.resize(how.greatest);
-    std::ranges::sort(result.indices);
+    if (how.least) {
+      const std::uint32_t least = kernel::magnitude_bits(*how.least);
+      std::erase_if(result.indices, [&](std::uint32_t i) { return magnitude(i) < least; });
+    } else {
+      std::ranges::stable_sort(result.indices, std::ranges::greater(), magnitude);
+      result.indices.resize(how.greatest);
+      std::ranges::sort(result.indices);
+    }
     Floats values;
     for (const std::uint32_t i : result.indices) values.push_back(carry[i]);
     result.numbers = round(how, values);
@@ -99,7 +116,21 @@ Floats values_of(std::size_t count, bool are_finite, Random& random) {
 // What such numbers say.
 Floats values_of(const codec::Extraction& how, std::span<const std::byte> numbers,
                  std::size_t count) {
-  Floats values(how.elements(count));
+  Floats values(count);
+  if (how.rounded == DType::boolean) {
+    for (std::size_t first = 0; first < count; first += how.section) {
+      const std::span part = std::span(values).subspan(first, std::min(how.section, count - first));
+      std::vector<std::uint64_t> signs(kernel::one_bit_words(part.size()));
+      Floats scales(kernel::one_bit_blocks(part.size()));
+      for (const auto to :
+           {std::as_writable_bytes(std::span(signs)), std::as_writable_bytes(std::span(scales))}) {
+        std::memcpy(to.data(), numbers.data(), to.size());
+        numbers = numbers.subspan(to.size());
+      }
+      kernel::add_one_bit(signs, scales, part);
+    }
+    return values;
+  }
   if (how.rounded == DType::i8) {
     const auto* const codes = reinterpret_cast<const std::int8_t*>(numbers.data());
     const auto* const scales = reinterpret_cast<const std::uint8_t*>(codes + values.size());
@@ -125,12 +156,16 @@ INSTANTIATE_TEST_SUITE_P(Of, Extractions,
                                            bf16({.clip = 1.5f}), top_k(),
                                            top_k({.density = 0.3, .values = ValueFormat::bf16}),
                                            top_k({.density = 0.1, .values = ValueFormat::int8}),
-                                           top_k({.density = 0.05, .warm_up_steps = 14})));
+                                           top_k({.density = 0.05, .warm_up_steps = 14}),
+                                           threshold({.limit = 20}), threshold({.limit = 0}),
+                                           threshold({.limit = 1e9f, .values = ValueFormat::bf16}),
+                                           threshold({.limit = 5, .values = ValueFormat::int8}),
+                                           one_bit()));
 
 TEST_P(Extractions, MakeTheMessageAndTheResidualOfTheVectorItself) {
   const Codec& codec = *GetParam();
   Random random(18);
-  for (const std::size_t count : {0, 1, 63, 64, 1000, 4097}) {
+  for (const std::size_t count : {0, 1, 63, 64, 1000, 4097, 70'000}) {
     for (const bool are_finite : {true, false}) {
       Floats expected_carry = values_of(count, true, random);
       Floats carry = expected_carry;
@@ -142,9 +177,10 @@ TEST_P(Extractions, MakeTheMessageAndTheResidualOfTheVectorItself) {
       const auto how = codec.extraction(count, kExtracted.step);
       ASSERT_TRUE(how.has_value());
       Extracted extracted = extract(*how, carry, gradient);
+      const std::size_t elements = how->takes_all() ? count : extracted.indices.size();
+      EXPECT_EQ(extracted.numbers.size(), how->number_bytes(elements));
       // Where another message was.
-      std::vector<std::byte> message(*codec.message_bytes(count, kExtracted.step), std::byte{0xFF});
-      EXPECT_EQ(extracted.numbers.size(), how->number_bytes(count));
+      std::vector<std::byte> message(codec.extract_bytes(count, elements), std::byte{0xFF});
       codec.encode_extract({extracted.indices, extracted.numbers}, count, kExtracted, message);
       EXPECT_EQ(message, expected) << codec.name() << " of " << count;
       EXPECT_EQ(carry, expected_carry) << codec.name() << " of " << count;
@@ -155,7 +191,7 @@ TEST_P(Extractions, MakeTheMessageAndTheResidualOfTheVectorItself) {
 TEST_P(Extractions, OfAMessageAreWhatItSays) {
   const Codec& codec = *GetParam();
   Random random(19);
-  for (const std::size_t count : {0, 1, 64, 4097}) {
+  for (const std::size_t count : {0, 1, 64, 4097, 70'000}) {
     Floats carry(count);
     const Floats gradient = values_of(count, true, random);
     codec::Scratch scratch;
@@ -166,9 +202,11 @@ TEST_P(Extractions, OfAMessageAreWhatItSays) {
     const auto extract = codec.decode_extract(message, kExtracted, scratch, count);
     ASSERT_TRUE(extract.ok()) << extract.status().message();
     const codec::Extraction how = *codec.extraction(count, kExtracted.step);
-    const Floats values = values_of(how, extract.value().numbers, count);
+    const auto& indices = extract.value().indices;
+    const std::size_t elements = how.takes_all() ? count : indices.size();
+    const Floats values = values_of(how, extract.value().numbers, elements);
     for (std::size_t j = 0; j < values.size(); ++j) {
-      sums[how.greatest > 0 ? extract.value().indices[j] : j] += values[j];
+      sums[how.takes_all() ? j : indices[j]] += values[j];
     }
     EXPECT_EQ(sums, expected) << codec.name() << " of " << count;
     if (count == 0) continue;
@@ -178,26 +216,10 @@ TEST_P(Extractions, OfAMessageAreWhatItSays) {
   }
 }
 
-// As codecs send it that have no extraction.
-TEST(Extraction, OfAMessageWithoutValuesIsRefused) {
-  for (const ValueFormat format : {ValueFormat::f32, ValueFormat::bf16, ValueFormat::int8}) {
-    const auto codec = threshold({.limit = 1, .values = format});
-    Floats carry(1000);
-    const Floats gradient(1000);
-    codec::Scratch scratch;
-    std::vector<std::byte> message;
-    ASSERT_EQ(
-        codec->encode({.carry = carry, .gradient = gradient, .position = {}}, scratch, message),
-        0u);
-    EXPECT_EQ(codec->decode_extract(message, {}, scratch, 1000).status().code(),
-              StatusCode::protocol);
-  }
-}
-
 // Those that are not listed above.
 TEST(Extraction, IsNotOfCodecsThatTakeAllFromTheHost) {
-  for (const auto& codec : {dense(), nonzeros(), top_k({.exact = false}), threshold({.limit = 1}),
-                            int8({.stochastic = true}), one_bit()}) {
+  for (const auto& codec : {dense(), nonzeros(), top_k({.exact = false}),
+                            int8({.stochastic = true}), one_bit({.stochastic = true})}) {
     EXPECT_FALSE(codec->extraction(1000, 0).has_value()) << codec->name();
   }
 }

@@ -65,10 +65,6 @@ class Halved final : public WholeCodec {
   std::optional<Extraction> extraction(std::size_t, std::uint64_t) const override {
     return Extraction{.rounded = dtype_of<Number>, .limit = limit()};
   }
-  bool read_extract(const Payload& payload, Extract& extract) const override {
-    extract.numbers = payload.bytes.first(payload.count * sizeof(Number));
-    return true;
-  }
 
   const float clip_;
 };

@@ -40,10 +40,6 @@ class Int8 final : public WholeCodec {
     if (stochastic_) return std::nullopt;
     return Extraction{.rounded = DType::i8, .block = kernel::kInt8Block};
   }
-  bool read_extract(const Payload& payload, Extract& extract) const override {
-    extract.numbers = payload.bytes.first(payload.count + kernel::int8_blocks(payload.count));
-    return true;
-  }
 
   const bool stochastic_;
 };

@@ -54,7 +54,9 @@ Result<std::size_t> decode(const Codec& codec, std::span<const std::byte> bytes,
   if (extract.ok() != length.ok()) std::abort();
   if (!extract.ok()) return length;
   const auto& [indices, numbers] = extract.value();
-  if (indices.size() != how->greatest || numbers.size() != how->number_bytes(kCount)) std::abort();
+  if (!how->least && indices.size() != how->greatest) std::abort();
+  const std::size_t elements = how->takes_all() ? kCount : indices.size();
+  if (numbers.size() != how->number_bytes(elements)) std::abort();
   std::size_t least = 0;
   for (const std::uint32_t index : indices) {
     if (index < least || index >= kCount) std::abort();

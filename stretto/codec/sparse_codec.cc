@@ -151,21 +151,22 @@ void SparseCodec::write_extract(const Extract& extract, std::size_t count,
 }
 
 bool SparseCodec::read_extract(const Payload& payload, Extract& extract) const {
-  // Codecs that have an extraction take one element at least; 0 would be all (Extraction).
-  if (payload.values == 0 && payload.count > 0) return false;
   const std::size_t bytes = index_set_bytes(payload.count, payload.values);
   const std::span<std::uint32_t> indices = room(payload.scratch.indices, payload.values);
-  const std::size_t of_numbers = number_format(payload.values).number_bytes(payload.count);
+  const std::size_t of_numbers = in_format({}).number_bytes(payload.values);
   extract = {.indices = indices, .numbers = payload.bytes.subspan(bytes, of_numbers)};
   return read_index_set(payload.bytes.first(bytes), payload.count, indices);
 }
 
-Extraction SparseCodec::number_format(std::size_t values) const {
-  if (format_ == ValueFormat::f32) return {.greatest = values};
+Extraction SparseCodec::in_format(Extraction taken) const {
   if (format_ == ValueFormat::int8) {
-    return {.greatest = values, .rounded = DType::i8, .block = kernel::kInt8Block};
+    taken.rounded = DType::i8;
+    taken.block = kernel::kInt8Block;
+  } else if (format_ == ValueFormat::bf16) {
+    taken.rounded = DType::bf16;
+    taken.limit = greatest_number<BFloat16>();
   }
-  return {.greatest = values, .rounded = DType::bf16, .limit = greatest_number<BFloat16>()};
+  return taken;
 }
 
 template <class Number>

@@ -34,8 +34,8 @@ class SparseCodec : public Codec {
   void write_extract(const Extract& extract, std::size_t count,
                      std::span<std::byte> payload) const override;
   bool read_extract(const Payload& payload, Extract& extract) const override;
-  // How so many of the greatest elements travel.
-  Extraction number_format(std::size_t values) const;
+  // How the elements that `taken` says travel.
+  Extraction in_format(Extraction taken) const;
 
  private:
   // Adds the values, of type Number, that begin with `from`.

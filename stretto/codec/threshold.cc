@@ -16,8 +16,7 @@ namespace {
 class Threshold final : public SparseCodec {
  public:
   explicit Threshold(const ThresholdOptions& options)
-      : SparseCodec(Kind::threshold, name_of(options), options.values),
-        limit_(kernel::magnitude_bits(options.limit)) {}
+      : SparseCodec(Kind::threshold, name_of(options), options.values), limit_(options.limit) {}
 
  private:
   static std::string name_of(const ThresholdOptions& options) {
@@ -28,22 +27,27 @@ class Threshold final : public SparseCodec {
   std::optional<std::size_t> values_of(std::size_t, std::uint64_t) const override {
     return std::nullopt;
   }
+  std::optional<Extraction> extraction(std::size_t, std::uint64_t) const override {
+    return in_format({.least = limit_});
+  }
   // Gives as much room as the last step needed, and a quarter more.
   Search search(std::size_t count, const Position&, std::uint32_t hint) const override {
-    return {.limit = limit_, .room = std::min(count, std::size_t{hint} + hint / 4 + 1024)};
+    return {.limit = kernel::magnitude_bits(limit_),
+            .room = std::min(count, std::size_t{hint} + hint / 4 + 1024)};
   }
   std::size_t choose(const Task& task) const override {
     const std::size_t had_room = search(task.carry.size(), task.position, *task.hint).room;
     *task.hint = static_cast<std::uint32_t>(task.found);
     if (task.found > had_room) {
       put_back(task.carry, task.scratch, had_room);
-      kernel::take_at_least(task.carry, limit_, room(task.scratch.indices, task.found),
+      kernel::take_at_least(task.carry, kernel::magnitude_bits(limit_),
+                            room(task.scratch.indices, task.found),
                             room(task.scratch.values, task.found));
     }
     return task.found;
   }
 
-  const std::uint32_t limit_;
+  const float limit_;
 };
 
 }  // namespace

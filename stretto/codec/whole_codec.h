@@ -35,6 +35,12 @@ class WholeCodec : public Codec {
     const auto end = std::ranges::copy(extract.numbers, payload.begin()).out;
     std::fill(end, payload.end(), std::byte{});  // Payloads are whole words.
   }
+  bool read_extract(const Payload& payload, Extract& extract) const override {
+    const auto how = extraction(payload.count, 0);
+    if (!how) return false;
+    extract.numbers = payload.bytes.first(how->number_bytes(payload.count));
+    return true;
+  }
 };
 
 inline kernel::Rounding rounding_at(bool stochastic, const Position& position) {

@@ -27,6 +27,8 @@ struct Selection {
 inline constexpr std::size_t kDigits = 4096;    // Those of the longest digit.
 inline constexpr std::size_t kTile = 4096;      // Values whose hits are counted together.
 inline constexpr std::size_t kInt8Block = 256;  // Codes of 8 bits that share a scale.
+inline constexpr std::size_t kSignBlock = 512;  // Signs that share a scale.
+inline constexpr std::size_t kSignSection = 64 * kSignBlock;  // Signs side by side.
 inline constexpr std::size_t selection_tiles(std::size_t count) {
   return (count + kTile - 1) / kTile;
 }
@@ -34,15 +36,16 @@ inline constexpr std::size_t selection_room(std::size_t count) {
   return 2 + kDigits + 2 * selection_tiles(count);
 }
 
-// Numbers that say values, as codec::Extraction::rounded has it: 16 bits each, or codes of 8 bits
-// with a scale for each block of kInt8Block.
+// Numbers that say values, as codec::Extraction::rounded has it: 16 bits each; codes of 8 bits with
+// a scale for each block of kInt8Block; or boolean, sections of signs, each followed by the scales
+// of its blocks of kSignBlock.
 struct Rounding {
   float* values = nullptr;  // What they do not say stays here; of infinity and NaN zero.
   std::size_t count = 0;
   DType dtype = DType::bf16;
   float limit = 0;
-  void* numbers = nullptr;
-  std::uint8_t* scales = nullptr;
+  void* numbers = nullptr;         // At a multiple of the width of a number, or of 4 bytes.
+  std::uint8_t* scales = nullptr;  // Of codes of 8 bits.
 };
 
 // Adds what such numbers say to `values`.
@@ -56,13 +59,13 @@ using Round = int (*)(const Rounding* rounding, void* stream);
 using Add = int (*)(const Addition* addition, void* stream);
 
 // The library of our kernels exports them under names that change with what is above.
-#define STRETTO_CUDA_PROBE stretto_cuda_probe_2
-#define STRETTO_CUDA_SELECT stretto_cuda_select_2
-#define STRETTO_CUDA_ROUND stretto_cuda_round_2
-#define STRETTO_CUDA_ADD stretto_cuda_add_2
-inline constexpr const char* kProbe = "stretto_cuda_probe_2";
-inline constexpr const char* kSelect = "stretto_cuda_select_2";
-inline constexpr const char* kRound = "stretto_cuda_round_2";
-inline constexpr const char* kAdd = "stretto_cuda_add_2";
+#define STRETTO_CUDA_PROBE stretto_cuda_probe_3
+#define STRETTO_CUDA_SELECT stretto_cuda_select_3
+#define STRETTO_CUDA_ROUND stretto_cuda_round_3
+#define STRETTO_CUDA_ADD stretto_cuda_add_3
+inline constexpr const char* kProbe = "stretto_cuda_probe_3";
+inline constexpr const char* kSelect = "stretto_cuda_select_3";
+inline constexpr const char* kRound = "stretto_cuda_round_3";
+inline constexpr const char* kAdd = "stretto_cuda_add_3";
 
 }  // namespace stretto::cuda

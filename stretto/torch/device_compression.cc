@@ -60,7 +60,7 @@ std::optional<CompressedExchange> DeviceCompression::exchange_of(
     const bool is_f32 = parameter.tensor.scalar_type() == torch::kFloat;
     if (!is_f32 || !is_compressed(DType::f32, count)) continue;
     if (count >> 32 != 0) return std::nullopt;
-    of_messages += *codec.message_bytes(count, 0);
+    of_messages += codec.message_bytes(count, 0).value_or(0);
     of_gradients += count * sizeof(float);
   }
   if (of_gradients == 0) return std::nullopt;
@@ -68,7 +68,7 @@ std::optional<CompressedExchange> DeviceCompression::exchange_of(
       wanted == CompressedExchange::divide ||
       divides_instead(of_messages, of_gradients, static_cast<std::size_t>(ranks));
   if (!is_divided) return CompressedExchange::gather;
-  if (extraction->greatest > 0) return std::nullopt;
+  if (!extraction->takes_all()) return std::nullopt;
   return CompressedExchange::divide;
 }
 
@@ -108,26 +108,30 @@ void DeviceCompression::attach(Communicator& communicator,
   step_ = reducer::take_over_together(communicator, name(), step, timeout()).step;
 }
 
-// What is said of each part of a gradient that one rank adds up, or of all of it; `carry` becomes
-// what that does not say. Numbers without a scale in common are cut in parts when all are there.
-std::vector<PlacedExtract> DeviceCompression::take_out(torch::Tensor carry,
-                                                       std::size_t gradient) const {
+// What is said of each part of a gradient that one rank adds up, or of all of it, which begins at
+// element `first` of the bucket; `carry` becomes what that does not say. Numbers without a scale in
+// common are cut in parts when all are there.
+std::vector<PlacedExtract> DeviceCompression::take_out(torch::Tensor carry, std::size_t gradient,
+                                                       std::size_t first) const {
   const auto count = static_cast<std::size_t>(carry.numel());
   const auto adders = exchange_->divides() ? static_cast<std::size_t>(communicator_->size()) : 1;
   const codec::Extraction how = *codec_->extraction(count, step_ - 1);
   const bool is_cut = adders > 1 && how.block == 0;
-  const torch::Tensor numbers = is_cut ? extract_from(carry, how).numbers : torch::Tensor();
+  const torch::Tensor numbers =
+      is_cut ? extract_from(carry, how, first).extract.numbers : torch::Tensor();
   std::vector<PlacedExtract> parts;
   for (std::size_t adder = 0; adder < adders; ++adder) {
     const AddedPart part = part_added_by(adder, count, owner_of(gradient, adders), adders);
-    PlacedExtract& placed = parts.emplace_back(PlacedExtract{{}, how, part.first, part.count});
-    if (part.count == 0) continue;
     if (is_cut) {
-      placed.extract.numbers =
-          part_of(numbers, how.number_bytes(part.first), how.number_bytes(part.count));
+      parts.push_back({{.numbers = part_of(numbers, how.number_bytes(part.first),
+                                           how.number_bytes(part.count))},
+                       how,
+                       first + part.first,
+                       part.count,
+                       part.count});
     } else {
       torch::Tensor of_part = part_of(carry, part.first, part.count);
-      placed.extract = extract_from(of_part, how);
+      parts.push_back(extract_from(of_part, how, first + part.first));
     }
   }
   return parts;
@@ -149,9 +153,9 @@ void DeviceCompression::extract(const FullBucket& full, std::size_t i, Gradient&
   const torch::Tensor residual = residual_of(gradient);
   gradient.before = may_change ? residual.clone() : torch::Tensor();
   const torch::Tensor carry = is_silent ? torch::zeros_like(values) : residual.add_(values);
-  for (PlacedExtract& placed : take_out(carry, full.gradients[i])) {
-    placed.first += static_cast<std::size_t>(view.data - full.view.data) / sizeof(float);
-    this_step_.sent_values += placed.how.elements(placed.count);
+  const std::size_t first = static_cast<std::size_t>(view.data - full.view.data) / sizeof(float);
+  for (PlacedExtract& placed : take_out(carry, full.gradients[i], first)) {
+    this_step_.sent_values += placed.elements;
     own.extracts.push_back(std::move(placed));
   }
   this_step_.elements += view.count;
@@ -258,17 +262,17 @@ Work DeviceCompression::start(Communicator& communicator, const FullBucket& full
   choice.compressed = is_compressed;
   choice.reason = is_compressed ? CompressionReason::always
                                 : reason_without_codec(full.gradient_views, least_elements());
-  this_step_.message_bytes += started.sent_bytes;
-  this_step_.received_bytes += started.received_bytes;
   choice.codec_seconds = seconds(Clock::now() - begin - started.waited);
   this_step_.encode_seconds += choice.codec_seconds;
   return std::move(started.work);
 }
 
 void DeviceCompression::finish(const FullBucket& full) {
-  const TimePoint sent = exchange_->wait(full);
+  const ExchangedExtracts exchanged = exchange_->wait(full);
   const TimePoint begin = Clock::now();
-  this_step_.exchange_seconds += seconds(begin - sent);
+  this_step_.exchange_seconds += seconds(begin - exchanged.sent);
+  this_step_.message_bytes += exchanged.sent_bytes;
+  this_step_.received_bytes += exchanged.received_bytes;
   exchange_->finish(full);
   const double spent = seconds(Clock::now() - begin);
   this_step_.decode_seconds += spent;

@@ -77,7 +77,8 @@ class DeviceCompression final : public CommunicationHook {
 
   codec::Position position() const;
   torch::Tensor residual_of(const Gradient& gradient) const;
-  std::vector<PlacedExtract> take_out(torch::Tensor carry, std::size_t gradient) const;
+  std::vector<PlacedExtract> take_out(torch::Tensor carry, std::size_t gradient,
+                                      std::size_t first) const;
   void extract(const FullBucket& full, std::size_t i, Gradient& gradient, BucketExtracts& own);
   BucketExtracts extract_all(const FullBucket& full);
 

@@ -21,7 +21,7 @@ class DeviceExchange final : public ExtractExchange {
   std::string_view name() const override { return "exchanged there, "; }
   StartedExchange start(const FullBucket& full, BucketExtracts own,
                         const codec::Position& position) override;
-  TimePoint wait(const FullBucket& full) override { return buckets_[full.index].sent; }
+  ExchangedExtracts wait(const FullBucket& full) override;
   void finish(const FullBucket& full) override;
 
  private:
@@ -58,7 +58,12 @@ StartedExchange DeviceExchange::start(const FullBucket& full, BucketExtracts own
   if (bucket.share_bytes == 0) return {Work::all(std::move(works))};
   const ByteSpan all = bucket.shares(0, ranks());
   works.push_back(communicator_->all_gather(own_share(bucket), all, {.timeout = full.timeout}));
-  return {Work::all(std::move(works)), bucket.share_bytes, all.size() - bucket.share_bytes};
+  return {Work::all(std::move(works))};
+}
+
+ExchangedExtracts DeviceExchange::wait(const FullBucket& full) {
+  const Bucket& bucket = buckets_[full.index];
+  return {bucket.sent, bucket.share_bytes, (ranks() - 1) * bucket.share_bytes};
 }
 
 void DeviceExchange::finish(const FullBucket& full) {

@@ -3,6 +3,8 @@
 
 #include "stretto/torch/device_extraction.h"
 
+#include <bit>
+#include <cmath>
 #include <limits>
 #include <vector>
 
@@ -51,8 +53,9 @@ void begin(Kernel kernel, const Task& task, const torch::Tensor& values) {
 
 cuda::Rounding rounding_of(const torch::Tensor& values, const codec::Extraction& how,
                            const torch::Tensor& numbers) {
-  const bool has_blocks = how.rounded != DType::i8 || how.block == cuda::kInt8Block;
-  STRETTO_CHECK(has_blocks, "kernels know no blocks of {} elements", how.block);
+  STRETTO_CHECK(how.block == 0 || (how.rounded == DType::i8 && how.block == cuda::kInt8Block) ||
+                    (how.block == cuda::kSignBlock && how.section == cuda::kSignSection),
+                "kernels know no blocks of {} elements", how.block);
   const auto count = static_cast<std::size_t>(values.numel());
   auto* const first = static_cast<std::uint8_t*>(numbers.data_ptr());
   return {.values = values.data_ptr<float>(),
@@ -78,18 +81,30 @@ torch::Tensor select(const cuda::CodecKernels& kernels, const torch::Tensor& val
   return indices;
 }
 
+// As integers that are ordered as magnitudes are.
+torch::Tensor magnitudes_of(const torch::Tensor& values) {
+  return values.view(torch::kInt).bitwise_and(0x7FFFFFFF);
+}
+constexpr int kInfinityBits = 0x7F800000;
+
 // The indices of the greatest elements, ascending. Keys are magnitudes, and for equal ones how many
 // elements follow: so no two are equal, and the greatest are the same on every device.
 torch::Tensor find_greatest(const torch::Tensor& carry, std::size_t greatest) {
   if (const auto* const kernels = kernels_for(carry)) return select(*kernels, carry, greatest);
   constexpr std::int64_t kPlaces = std::int64_t{1} << 32;
   const std::int64_t last = carry.numel() - 1;
-  torch::Tensor keys = carry.view(torch::kInt).bitwise_and(0x7FFFFFFF).to(torch::kLong);
+  torch::Tensor keys = magnitudes_of(carry).to(torch::kLong);
   keys.mul_(kPlaces).add_(torch::arange(last, -1, -1, keys.options()));
   const auto count = static_cast<std::int64_t>(greatest);
   const torch::Tensor found =
       std::get<0>(keys.topk(count, /*dim=*/-1, /*largest=*/true, /*sorted=*/false));
   return std::get<0>(found.bitwise_and(kPlaces - 1).neg_().add_(last).sort());
+}
+
+// The indices of the elements of at least this magnitude, ascending.
+torch::Tensor find_at_least(const torch::Tensor& carry, float least) {
+  const auto limit = static_cast<std::int64_t>(std::bit_cast<std::uint32_t>(std::fabs(least)));
+  return magnitudes_of(carry).ge(limit).nonzero().view({-1});
 }
 
 // The scales that have these exponents, which are integers.
@@ -106,9 +121,8 @@ torch::Tensor round_to_int8(torch::Tensor& carry, std::int64_t block) {
   const torch::Tensor values =
       torch::constant_pad_nd(carry.nan_to_num(0.0, 0.0, 0.0), {0, blocks * block - count})
           .view({blocks, block});
-  const torch::Tensor magnitudes = values.view(torch::kInt).bitwise_and(0x7FFFFFFF);
   const torch::Tensor exponents =
-      magnitudes.amax(1, /*keepdim=*/true).bitwise_right_shift(23).clamp_min_(7).sub_(6);
+      magnitudes_of(values).amax(1, /*keepdim=*/true).bitwise_right_shift(23).clamp_min_(7).sub_(6);
   const torch::Tensor codes =
       values.mul(scales_of(exponents.neg().add_(254))).round_().clamp_(-127, 127);
   const torch::Tensor rest = values.sub(codes.mul(scales_of(exponents)));
@@ -132,8 +146,102 @@ torch::Tensor values_of_int8(const torch::Tensor& bytes, std::int64_t count, std
       .masked_fill_(codes.eq(-128), std::numeric_limits<double>::quiet_NaN());
 }
 
+// How signs and scales of so many elements lie in bytes: sections, and what is left behind them.
+struct SignLayout {
+  std::int64_t blocks(std::int64_t elements) const { return (elements + block - 1) / block; }
+  static std::int64_t sign_bytes(std::int64_t elements) { return (elements + 63) / 64 * 8; }
+  std::int64_t scale_bytes(std::int64_t elements) const {
+    return blocks(elements) * std::int64_t{sizeof(float)};
+  }
+  std::int64_t whole_sections() const { return count / section; }
+  std::int64_t rest() const { return count % section; }
+
+  std::int64_t count, block, section;
+};
+SignLayout layout_of(const codec::Extraction& how, std::int64_t elements) {
+  return {elements, static_cast<std::int64_t>(how.block), static_cast<std::int64_t>(how.section)};
+}
+
+// So many rows of signs, from a byte on, with the scales of each behind it.
+torch::Tensor rows_of(const torch::Tensor& signs, const torch::Tensor& scales,
+                      const SignLayout& layout, std::int64_t first, std::int64_t rows,
+                      std::int64_t elements) {
+  const std::int64_t of_signs = SignLayout::sign_bytes(elements);
+  const std::int64_t of_scales = layout.scale_bytes(elements);
+  const auto part = [&](const torch::Tensor& bytes, std::int64_t begin, std::int64_t length) {
+    return bytes.narrow(0, begin, rows * length).view({rows, length});
+  };
+  return torch::cat({part(signs, SignLayout::sign_bytes(first), of_signs),
+                     part(scales, layout.scale_bytes(first), of_scales)},
+                    1)
+      .view({-1});
+}
+
+// As one_bit() to the nearest, with the sums of kernel/quantize.cc: 16 of them, of every 16th
+// magnitude, are added half by half.
+torch::Tensor round_to_signs(torch::Tensor& carry, const SignLayout& layout) {
+  constexpr std::int64_t kSums = 16;
+  const std::int64_t blocks = layout.blocks(layout.count), padded = blocks * layout.block;
+  const torch::Tensor values =
+      torch::constant_pad_nd(carry, {0, padded - layout.count}).view({blocks, layout.block});
+  const torch::Tensor magnitudes = values.abs().view({blocks, -1, kSums});
+  torch::Tensor sums = torch::zeros({blocks, kSums}, values.options());
+  for (std::int64_t row = 0; row < magnitudes.size(1); ++row) sums.add_(magnitudes.select(1, row));
+  for (std::int64_t width = kSums / 2; width > 0; width /= 2) {
+    sums = sums.narrow(1, 0, width).add(sums.narrow(1, width, width));
+  }
+  torch::Tensor lengths = torch::full({blocks, 1}, double(layout.block), values.options());
+  lengths.narrow(0, blocks - 1, 1).fill_(double(layout.count - (blocks - 1) * layout.block));
+  const torch::Tensor greatest = magnitudes_of(values).amax(1, /*keepdim=*/true);
+  const torch::Tensor is_finite = greatest.lt(kInfinityBits);
+  const torch::Tensor scales = torch::minimum(greatest.view(torch::kFloat), sums.div(lengths))
+                                   .masked_fill(is_finite.logical_not(), NAN);
+  const torch::Tensor is_negative = values.lt(0).logical_and(is_finite);
+  const torch::Tensor rest = values.sub(torch::where(is_negative, scales.neg(), scales))
+                                 .masked_fill_(is_finite.logical_not(), 0);
+  carry.copy_(rest.view({-1}).narrow(0, 0, layout.count));
+  const torch::Tensor bits = is_negative.view({-1, 8}).to(torch::kByte);
+  const torch::Tensor signs =
+      bits.bitwise_left_shift(torch::arange(8, bits.options())).sum(1, false, torch::kByte);
+  const torch::Tensor bytes = scales.view({-1}).view(torch::kByte);
+  const std::int64_t whole = layout.whole_sections();
+  std::vector<torch::Tensor> parts;
+  if (whole > 0) parts.push_back(rows_of(signs, bytes, layout, 0, whole, layout.section));
+  if (layout.rest() > 0) {
+    parts.push_back(rows_of(signs, bytes, layout, whole * layout.section, 1, layout.rest()));
+  }
+  return torch::cat(parts);
+}
+
+// What such signs and scales stand for.
+torch::Tensor values_of_signs(const torch::Tensor& bytes, const SignLayout& layout) {
+  std::vector<torch::Tensor> signs, scales;
+  const auto read = [&](std::int64_t first, std::int64_t rows, std::int64_t elements) {
+    if (rows * elements == 0) return;
+    const std::int64_t of_signs = SignLayout::sign_bytes(elements);
+    const std::int64_t of_scales = layout.scale_bytes(elements), length = of_signs + of_scales;
+    const torch::Tensor all = bytes.narrow(0, first, rows * length).view({rows, length});
+    signs.push_back(all.narrow(1, 0, of_signs).reshape({-1}));
+    scales.push_back(all.narrow(1, of_signs, of_scales).reshape({-1}));
+  };
+  const std::int64_t whole = layout.whole_sections();
+  read(0, whole, layout.section);
+  read(whole * (SignLayout::sign_bytes(layout.section) + layout.scale_bytes(layout.section)), 1,
+       layout.rest());
+  const torch::Tensor words = torch::cat(signs).unsqueeze(1);
+  const torch::Tensor bits =
+      words.bitwise_right_shift(torch::arange(8, words.options())).bitwise_and(1);
+  const auto spread = [&](const torch::Tensor& each) {
+    return each.reshape({-1}).narrow(0, 0, layout.count);
+  };
+  const torch::Tensor scale =
+      spread(torch::cat(scales).view(torch::kFloat).unsqueeze(1).expand({-1, layout.block}));
+  return torch::where(spread(bits).to(torch::kBool), scale.neg(), scale);
+}
+
 // The numbers that say `values`, which become what these do not say.
 torch::Tensor round_off(torch::Tensor& values, const codec::Extraction& how) {
+  if (values.numel() == 0) return torch::empty({0}, values.options().dtype(torch::kByte));
   if (!how.rounded) {
     const torch::Tensor said = values.clone().view(torch::kByte);
     values.zero_();
@@ -149,6 +257,8 @@ torch::Tensor round_off(torch::Tensor& values, const codec::Extraction& how) {
   }
   if (how.rounded == DType::i8) {
     numbers = round_to_int8(values, static_cast<std::int64_t>(how.block));
+  } else if (how.rounded == DType::boolean) {
+    return round_to_signs(values, layout_of(how, values.numel()));
   } else {
     const double limit = how.limit;
     const torch::Tensor within = torch::where(values.isinf(), values, values.clamp(-limit, limit));
@@ -164,8 +274,11 @@ torch::Tensor values_of(const PlacedExtract& placed) {
   const codec::Extraction& how = placed.how;
   const torch::Tensor& numbers = placed.extract.numbers;
   if (how.rounded == DType::i8) {
-    return values_of_int8(numbers, static_cast<std::int64_t>(how.elements(placed.count)),
+    return values_of_int8(numbers, static_cast<std::int64_t>(placed.elements),
                           static_cast<std::int64_t>(how.block));
+  }
+  if (how.rounded == DType::boolean) {
+    return values_of_signs(numbers, layout_of(how, static_cast<std::int64_t>(placed.elements)));
   }
   return numbers.view(scalar_type_of(how.rounded.value_or(DType::f32))).to(torch::kFloat);
 }
@@ -181,20 +294,29 @@ void add_numbers(const torch::Tensor& values, const PlacedExtract& placed) {
 
 }  // namespace
 
-DeviceExtract extract_from(torch::Tensor& carry, const codec::Extraction& how) {
-  if (how.greatest == 0) return {.numbers = round_off(carry, how)};
-  const torch::Tensor indices = find_greatest(carry, how.greatest);
+PlacedExtract extract_from(torch::Tensor& carry, const codec::Extraction& how, std::size_t first) {
+  const auto count = static_cast<std::size_t>(carry.numel());
+  PlacedExtract placed{.how = how, .first = first, .count = count, .elements = count};
+  if (how.takes_all()) {
+    placed.extract.numbers = round_off(carry, how);
+    return placed;
+  }
+  const torch::Tensor indices =
+      how.least ? find_at_least(carry, *how.least) : find_greatest(carry, how.greatest);
   torch::Tensor values = carry.index_select(0, indices);
-  const torch::Tensor numbers = round_off(values, how);
+  placed.elements = static_cast<std::size_t>(values.numel());
+  placed.extract.numbers = round_off(values, how);
+  placed.extract.indices = indices.to(torch::kInt);
   carry.index_copy_(0, indices, values);
   carry.nan_to_num_(0.0, 0.0, 0.0);
-  return {indices.to(torch::kInt), numbers};
+  return placed;
 }
 
 void add_extracts(const torch::Tensor& sums, std::span<const PlacedExtract> extracts) {
   std::vector<torch::Tensor> indices, values;
   for (const PlacedExtract& placed : extracts) {
-    if (placed.how.greatest > 0) {
+    if (placed.elements == 0) continue;
+    if (!placed.how.takes_all()) {
       indices.push_back(placed.extract.indices);
       values.push_back(values_of(placed));
     } else {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include <torch/torch.h>
@@ -22,16 +23,22 @@ struct DeviceExtract {
   torch::Tensor numbers = {};
 };
 
-// Does what `how` says with a vector of f32.
-DeviceExtract extract_from(torch::Tensor& carry, const codec::Extraction& how);
-
 // An extract of one vector of several that lie in one.
 struct PlacedExtract {
-  DeviceExtract extract;
-  codec::Extraction how;
-  std::size_t first = 0;  // Element of the vector,
-  std::size_t count = 0;  // which has so many.
+  DeviceExtract extract = {};
+  codec::Extraction how = {};
+  std::size_t first = 0;     // Element of the vector,
+  std::size_t count = 0;     // which has so many,
+  std::size_t elements = 0;  // of which so many have been taken out.
+
+  std::size_t index_bytes() const { return how.takes_all() ? 0 : elements * sizeof(std::uint32_t); }
+  std::size_t number_bytes() const { return how.number_bytes(elements); }
 };
+
+// Does what `how` says with a vector of f32, which begins at element `first` of what it lies in.
+// Where that does not say how many elements are taken out, the host waits until the device has
+// counted them.
+PlacedExtract extract_from(torch::Tensor& carry, const codec::Extraction& how, std::size_t first);
 
 // Adds those of one rank to what they have been taken from. Indices are those of `sums`, each there
 // once; what lies beyond its end counts as its last element, since it may come from another rank.

@@ -55,11 +55,26 @@ ConstByteSpan bytes_of(const torch::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-// Where the vector lies in another one, from `first` on.
-PlacedExtract placed_at(std::size_t first, std::size_t count, const codec::Extraction& how,
-                        DeviceExtract extract) {
-  if (how.greatest > 0) extract.indices = extract.indices.add(static_cast<std::int64_t>(first));
-  return {std::move(extract), how, first, count};
+// Where the vector lies in another one.
+PlacedExtract placed_extract(torch::Tensor& values, const codec::Extraction& how,
+                             std::size_t first) {
+  PlacedExtract placed = extract_from(values, how, first);
+  torch::Tensor& indices = placed.extract.indices;
+  if (indices.defined()) indices = indices.add(static_cast<std::int64_t>(first));
+  return placed;
+}
+
+std::vector<std::shared_ptr<const Codec>> all_codecs() {
+  return {f16(),
+          f16({.clip = 1.5f}),
+          bf16(),
+          int8(),
+          one_bit(),
+          top_k({.density = 0.05}),
+          top_k({.density = 0.3, .values = ValueFormat::bf16}),
+          top_k({.density = 0.1, .values = ValueFormat::int8}),
+          threshold({.limit = 0.4f}),
+          threshold({.limit = 1e30f, .values = ValueFormat::int8})};
 }
 
 class DeviceExtractions : public ::testing::TestWithParam<std::shared_ptr<const Codec>> {
@@ -73,31 +88,30 @@ class DeviceExtractions : public ::testing::TestWithParam<std::shared_ptr<const 
   const Codec& codec_ = *GetParam();
   codec::Scratch scratch_;
 };
-INSTANTIATE_TEST_SUITE_P(Of, DeviceExtractions,
-                         ::testing::Values(f16(), f16({.clip = 1.5f}), bf16(), int8(),
-                                           top_k({.density = 0.05}),
-                                           top_k({.density = 0.3, .values = ValueFormat::bf16}),
-                                           top_k({.density = 0.1, .values = ValueFormat::int8})));
+INSTANTIATE_TEST_SUITE_P(Of, DeviceExtractions, ::testing::ValuesIn(all_codecs()));
 
 TEST_P(DeviceExtractions, MakeTheMessageAndTheResidualOfTheHost) {
   Random random(18);
   for (int round = 0; round < 60; ++round) {
-    const std::size_t count = 1 + random.below(round % 2 == 0 ? 600 : 5000);
+    const std::size_t count = 1 + random.below(round % 20 == 1  ? 100'000
+                                               : round % 2 == 0 ? 600
+                                                                : 5000);
     Floats expected_carry = awkward_values(count, true, random);
     Floats carry = expected_carry;
     const bool are_finite = round % 3 != 0;
     Floats gradient = awkward_values(count, are_finite, random);
-    Message expected, message(*codec_.message_bytes(count, kPosition.step));
+    Message expected;
     codec_.encode({.carry = expected_carry, .gradient = gradient, .position = kPosition}, scratch_,
                   expected);
     const codec::Extraction how = *codec_.extraction(count, kPosition.step);
     torch::Tensor there = tensor_of(carry).add_(tensor_of(gradient));
-    const DeviceExtract extracted = extract_from(there, how);
-    codec::Extract extract{.numbers = bytes_of(extracted.numbers)};
-    if (how.greatest > 0) {
-      const auto* const indices = extracted.indices.const_data_ptr();
-      extract.indices = {static_cast<const std::uint32_t*>(indices), how.greatest};
+    const PlacedExtract extracted = extract_from(there, how, 0);
+    codec::Extract extract{.numbers = bytes_of(extracted.extract.numbers)};
+    if (!how.takes_all()) {
+      const auto* const indices = extracted.extract.indices.const_data_ptr();
+      extract.indices = {static_cast<const std::uint32_t*>(indices), extracted.elements};
     }
+    Message message(codec_.extract_bytes(count, extracted.elements));
     codec_.encode_extract(extract, count, kPosition, message);
     EXPECT_EQ(carry, expected_carry) << codec_.name() << " of " << count;
     // Which of all NaN a NaN is, PyTorch's conversions choose.
@@ -126,7 +140,7 @@ TEST_P(DeviceExtractions, AreAddedAsTheHostAddsMessages) {
                     message);
       ASSERT_TRUE(codec_.decode_add(message, kPosition, scratch_, expected).ok());
       torch::Tensor there = tensor_of(gradient);
-      const PlacedExtract placed = placed_at(first, count, how, extract_from(there, how));
+      const PlacedExtract placed = placed_extract(there, how, first);
       add_extracts(tensor_of(sums), {&placed, 1});
     }
     EXPECT_EQ(Floats(sums.begin() + static_cast<std::ptrdiff_t>(first), sums.end()), expected)
@@ -139,7 +153,7 @@ TEST(DeviceExtraction, IndicesOfAnotherRankStayInTheVector) {
   const codec::Extraction how{.greatest = 2};
   const DeviceExtract extract{torch::tensor({3, -5}, torch::kInt),
                               torch::tensor({1.0f, 2.0f}).view(torch::kByte)};
-  const PlacedExtract placed{extract, how, 0, 10};
+  const PlacedExtract placed{extract, how, 0, 10, 2};
   add_extracts(tensor_of(sums), {&placed, 1});
   EXPECT_EQ(sums, (Floats{0, 0, 0, 1, 0, 0, 0, 0, 0, 2}));
 }
@@ -157,11 +171,7 @@ class ExtractionsOnAGpu : public DeviceExtractions {
     ASSERT_TRUE(cuda::load_codec_kernels(process_environment()).ok());
   }
 };
-INSTANTIATE_TEST_SUITE_P(Of, ExtractionsOnAGpu,
-                         ::testing::Values(f16({.clip = 1.5f}), bf16(), int8(),
-                                           top_k({.density = 0.01}),
-                                           top_k({.density = 0.3, .values = ValueFormat::bf16}),
-                                           top_k({.density = 0.1, .values = ValueFormat::int8})));
+INSTANTIATE_TEST_SUITE_P(Of, ExtractionsOnAGpu, ::testing::ValuesIn(all_codecs()));
 
 // Vectors that begin where four values are one access to memory, and elsewhere.
 TEST_P(ExtractionsOnAGpu, HaveTheBitsOfThoseOnTheCpu) {
@@ -179,13 +189,13 @@ TEST_P(ExtractionsOnAGpu, HaveTheBitsOfThoseOnTheCpu) {
       there.copy_(here);
       const codec::Extraction how = *codec_.extraction(count, kPosition.step);
       const auto at = static_cast<std::size_t>(first);
-      const PlacedExtract said = placed_at(at, count, how, extract_from(here, how));
-      const PlacedExtract said_there = placed_at(at, count, how, extract_from(there, how));
+      const PlacedExtract said = placed_extract(here, how, at);
+      const PlacedExtract said_there = placed_extract(there, how, at);
       const DeviceExtract &expected = said.extract, &found = said_there.extract;
       const std::string what =
           codec_.name() + " of " + std::to_string(count) + ", " + std::to_string(variant);
       EXPECT_TRUE(torch::equal(there.cpu(), here)) << what;
-      if (how.greatest > 0) {
+      if (!how.takes_all()) {
         EXPECT_TRUE(torch::equal(found.indices.cpu(), expected.indices)) << what;
       }
       if (are_finite) {
@@ -206,8 +216,8 @@ TEST_P(ExtractionsOnAGpu, DenormalsAreAddedAsOnTheCpu) {
   torch::Tensor here = tensor_of(values), there = here.to(torch::kCUDA);
   const torch::Tensor sums = here.clone(), sums_there = there.clone();
   const codec::Extraction how = *codec_.extraction(values.size(), kPosition.step);
-  const PlacedExtract said = placed_at(0, values.size(), how, extract_from(here, how));
-  const PlacedExtract said_there = placed_at(0, values.size(), how, extract_from(there, how));
+  const PlacedExtract said = placed_extract(here, how, 0);
+  const PlacedExtract said_there = placed_extract(there, how, 0);
   add_extracts(sums, {&said, 1});
   add_extracts(sums_there, {&said_there, 1});
   EXPECT_TRUE(torch::equal(sums_there.cpu(), sums));
@@ -257,10 +267,11 @@ TEST_F(CodecKernelsOnAGpu, Speed) {
                           .limit = 65504,
                           .numbers = other_.data_ptr(),
                           .scales = static_cast<std::uint8_t*>(other_.data_ptr()) + kCount};
-  for (const DType dtype : {DType::bf16, DType::f16, DType::i8}) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::i8, DType::boolean}) {
     values_.normal_();
     rounding.dtype = dtype;
-    const double bytes = 8.0 + static_cast<double>(size_bytes(dtype));
+    const double bytes =
+        dtype == DType::boolean ? 8 + 1.0 / 8 : 8.0 + static_cast<double>(size_bytes(dtype));
     tell(("rounding to " + std::string(name(dtype))).c_str(), kernels_.round, rounding, bytes);
     tell(("adding " + std::string(name(dtype))).c_str(), kernels_.add, rounding, bytes);
   }

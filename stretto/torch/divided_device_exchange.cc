@@ -53,7 +53,7 @@ class DividedDeviceExchange final : public ExtractExchange {
   bool divides() const override { return true; }
   StartedExchange start(const FullBucket& full, BucketExtracts own,
                         const codec::Position& position) override;
-  TimePoint wait(const FullBucket& full) override;
+  ExchangedExtracts wait(const FullBucket& full) override;
   void finish(const FullBucket& full) override;
 
  private:
@@ -63,7 +63,7 @@ class DividedDeviceExchange final : public ExtractExchange {
   void send_parts(DividedBucket& bucket);
   Duration send_sums(DividedBucket& bucket, BucketMemory& memory);
   void add_up(const DividedBucket& bucket) const;
-  DeviceExtract round(const torch::Tensor& sums, const codec::Extraction& how,
+  PlacedExtract round(const torch::Tensor& sums, const PlacedExtract& part,
                       const SumResidual& residual) const;
 
   const std::shared_ptr<const Codec> codec_;
@@ -114,8 +114,6 @@ StartedExchange DividedDeviceExchange::start(const FullBucket& full, BucketExtra
   std::vector<DividedBucket*> due = std::exchange(pending_, {});
   if (bucket.share_bytes > 0) (full.is_last() ? due : pending_).push_back(&bucket);
   for (DividedBucket* const each : due) started.waited += send_sums(*each, *full.memory);
-  started.sent_bytes = (ranks() + 1) * bucket.share_bytes;
-  started.received_bytes = 2 * (ranks() - 1) * bucket.share_bytes;
   return started;
 }
 
@@ -151,31 +149,33 @@ void DividedDeviceExchange::add_up(const DividedBucket& bucket) const {
   for (std::size_t from = 0; from < ranks(); ++from) {
     add_extracts(all, extracts_in(bucket.shares(ranks() + from, 1), own, device_));
   }
-  std::vector<PlacedExtract> said = own;
+  std::vector<PlacedExtract> said;
   for (std::size_t i = 0; i < own.size(); ++i) {
-    said[i].extract = round(sums_of(own[i]), own[i].how, bucket.residuals[i]);
+    said.push_back(round(sums_of(own[i]), own[i], bucket.residuals[i]));
   }
   copy_extracts(said, bucket.shares(rank(), 1), device_);
 }
 
 // As CompressedReduction does: of a codec that is bounded the residual, which may be what this rank
 // has clipped, is not sent with the sum; nor that of a silent gradient.
-DeviceExtract DividedDeviceExchange::round(const torch::Tensor& sums, const codec::Extraction& how,
+PlacedExtract DividedDeviceExchange::round(const torch::Tensor& sums, const PlacedExtract& part,
                                            const SumResidual& residual) const {
   torch::Tensor kept = residual.values;
-  if (divisor_ == 1 && !residual.is_silent) return extract_from(kept.add_(sums), how);
+  if (divisor_ == 1 && !residual.is_silent) {
+    return extract_from(kept.add_(sums), part.how, part.first);
+  }
   torch::Tensor rest = torch::zeros_like(sums).add_(sums.div_(divisor_));
-  DeviceExtract said = extract_from(rest, how);
+  PlacedExtract said = extract_from(rest, part.how, part.first);
   kept.add_(rest.mul_(divisor_));
   return said;
 }
 
-TimePoint DividedDeviceExchange::wait(const FullBucket& full) {
+ExchangedExtracts DividedDeviceExchange::wait(const FullBucket& full) {
   STRETTO_CHECK(pending_.empty(), "bucket {} ends before its sums left", full.index);
   DividedBucket& bucket = *buckets_[full.index];
   full.memory->end(bucket.sums_work).or_throw();
   bucket.has_ended = true;
-  return bucket.sent;
+  return {bucket.sent, (ranks() + 1) * bucket.share_bytes, 2 * (ranks() - 1) * bucket.share_bytes};
 }
 
 void DividedDeviceExchange::finish(const FullBucket& full) {

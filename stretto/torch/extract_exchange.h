@@ -42,10 +42,15 @@ struct StartedExchange {
   // What the Reducer is to wait for before finish(), and later where the program does not get so
   // far; none where finish() waits.
   Work work = {};
+  Duration waited = {};  // How long start() has waited for other ranks.
+};
+
+// What has been exchanged of a bucket.
+struct ExchangedExtracts {
+  TimePoint sent;  // When this rank's part had been.
   // Of the extracts.
   std::size_t sent_bytes = 0;
   std::size_t received_bytes = 0;
-  Duration waited = {};  // How long start() has waited for other ranks.
 };
 
 // Brings the extracts of all ranks, or of their sums, to each of them; extracts are added in the
@@ -63,8 +68,8 @@ class ExtractExchange {
   // All ranks have the same gradients in a bucket.
   virtual StartedExchange start(const FullBucket& full, BucketExtracts own,
                                 const codec::Position& position) = 0;
-  // Waits for what start() has not handed out, and returns when this rank's part had been sent.
-  virtual TimePoint wait(const FullBucket& full) = 0;
+  // Waits for what start() has not handed out.
+  virtual ExchangedExtracts wait(const FullBucket& full) = 0;
   // Behind it, on the calling thread's current stream, the bucket is what FullBucket::op says.
   virtual void finish(const FullBucket& full) = 0;
 };

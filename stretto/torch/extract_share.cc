@@ -16,8 +16,8 @@ namespace stretto::ddp {
 std::size_t share_bytes(std::span<const PlacedExtract> extracts) {
   std::size_t bytes = 0;
   for (const PlacedExtract& placed : extracts) {
-    bytes += round_up(placed.how.greatest * sizeof(std::uint32_t), kShareAlignment) +
-             round_up(placed.how.number_bytes(placed.count), kShareAlignment);
+    bytes += round_up(placed.index_bytes(), kShareAlignment) +
+             round_up(placed.number_bytes(), kShareAlignment);
   }
   return bytes;
 }
@@ -32,12 +32,12 @@ std::vector<PlacedExtract> extracts_in(ByteSpan share, std::span<const PlacedExt
   };
   std::vector<PlacedExtract> extracts;
   for (const PlacedExtract& each : alike) {
-    PlacedExtract& placed =
-        extracts.emplace_back(PlacedExtract{{}, each.how, each.first, each.count});
-    if (const std::size_t indices = each.how.greatest * sizeof(std::uint32_t); indices > 0) {
+    PlacedExtract& placed = extracts.emplace_back(each);
+    placed.extract = {};
+    if (const std::size_t indices = each.index_bytes(); indices > 0) {
       placed.extract.indices = next(indices).view(torch::kInt);
     }
-    placed.extract.numbers = next(each.how.number_bytes(each.count));
+    placed.extract.numbers = next(each.number_bytes());
   }
   return extracts;
 }

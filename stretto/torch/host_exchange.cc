@@ -1,6 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <numeric>
 #include <utility>
 
 #include <c10/core/StreamGuard.h>
@@ -82,8 +83,13 @@ struct Bucket {
     }
   }
 
-  ConstByteSpan messages_of(int ranks) const {
-    return all.bytes().first(own_bytes * static_cast<std::size_t>(ranks));
+  ByteSpan messages() const {
+    return all.bytes().first(std::reduce(lengths.begin(), lengths.end()));
+  }
+  // Those of one rank.
+  ByteSpan messages_of(std::size_t rank) const {
+    const auto length = lengths.begin() + static_cast<std::ptrdiff_t>(rank);
+    return messages().subspan(std::reduce(lengths.begin(), length), *length);
   }
 
   BucketExtracts own;
@@ -93,14 +99,15 @@ struct Bucket {
   std::optional<DeviceEvent> encoded;
   Memory host;
   std::size_t plain_bytes = 0;
-  Memory all;                 // Messages: of rank r, share r.
-  std::size_t own_bytes = 0;  // Of a share.
-  std::vector<std::byte> up;  // What else the device reads.
+  Memory all;                        // Messages: of rank 0, of rank 1, and so on.
+  std::vector<std::size_t> lengths;  // Of each rank's.
+  std::vector<std::byte> up;         // What else the device reads.
   // Before the next step's messages are encoded, as that is behind what this step has written.
   std::optional<DeviceEvent> uploaded;
   ReduceOp op = ReduceOp::mean;
   std::optional<Duration> timeout;
   TimePoint sent;
+  Work lengths_work;
   Work plain_work;
   Work work;
 };
@@ -108,7 +115,9 @@ struct Bucket {
 class HostExchange final : public ExtractExchange {
  public:
   HostExchange(std::shared_ptr<const Codec> codec, torch::Device device)
-      : codec_(std::move(codec)), device_(device) {}
+      : codec_(std::move(codec)),
+        device_(device),
+        is_known_length_(codec_->message_bytes(0, 0).has_value()) {}
 
   void attach(Communicator& communicator) override {
     communicator_ = &communicator;
@@ -118,26 +127,34 @@ class HostExchange final : public ExtractExchange {
   std::string_view name() const override { return ""; }
   StartedExchange start(const FullBucket& full, BucketExtracts own,
                         const codec::Position& position) override;
-  TimePoint wait(const FullBucket& full) override;
+  ExchangedExtracts wait(const FullBucket& full) override;
   void finish(const FullBucket& full) override;
 
  private:
+  // An extract of another rank, which is to go to the device.
   struct Said {
+    PlacedExtract placed;
     std::optional<Upload::Place> indices;
     Upload::Place numbers;
   };
 
-  std::size_t message_bytes(const PlacedExtract& placed, const codec::Position& position) const {
-    return *codec_->message_bytes(placed.count, position.step);
+  std::size_t rank() const { return static_cast<std::size_t>(communicator_->rank().value()); }
+  std::size_t message_bytes(const PlacedExtract& placed) const {
+    return codec_->extract_bytes(placed.count, placed.elements);
   }
   void collect(Bucket& bucket) const;
-  void send(Bucket& bucket);
+  void announce(Bucket& bucket) const;
+  Duration receive_lengths(Bucket& bucket) const;
+  Duration send(Bucket& bucket);
   void write_messages(Bucket& bucket, ByteSpan own) const;
-  codec::Extract decode(const Bucket& bucket, std::size_t extract, int rank, ConstByteSpan rest);
-  std::vector<Said> read_messages(const Bucket& bucket, Upload& upload);
+  void refuse_message(const Status& status) const;
+  codec::Extract decode(const Bucket& bucket, std::size_t extract, std::size_t rank,
+                        ConstByteSpan rest);
+  std::vector<Said> read_messages(const Bucket& bucket, std::size_t rank, Upload& upload);
 
   const std::shared_ptr<const Codec> codec_;
   const torch::Device device_;
+  const bool is_known_length_;  // Of messages; else ranks tell each other.
   Communicator* communicator_ = nullptr;
   std::vector<std::unique_ptr<Bucket>> buckets_;  // By index.
   std::vector<Bucket*> pending_;                  // That have not been sent.
@@ -176,23 +193,52 @@ StartedExchange HostExchange::start(const FullBucket& full, BucketExtracts own,
   bucket.timeout = full.timeout;
   on_device([&] { collect(bucket); });
   full.memory->publish();
-  bucket.plain_bytes = bucket.own_bytes = 0;
+  bucket.plain_bytes = 0;
   for (const View& view : bucket.own.plain) bucket.plain_bytes += view.bytes();
-  for (const PlacedExtract& each : bucket.own.extracts) {
-    bucket.own_bytes += message_bytes(each, position);
-  }
-  const auto size = static_cast<std::size_t>(communicator_->size());
+  announce(bucket);
   make_room(bucket.host, bucket.extracts.nbytes(), *communicator_, device_);
+  StartedExchange started;
   // While the device works on this one.
-  for (Bucket* const earlier : std::exchange(pending_, {&bucket})) send(*earlier);
+  for (Bucket* const earlier : std::exchange(pending_, {&bucket})) started.waited += send(*earlier);
   if (full.is_last()) {
-    for (Bucket* const last : std::exchange(pending_, {})) send(*last);
+    for (Bucket* const last : std::exchange(pending_, {})) started.waited += send(*last);
   }
-  return {{}, bucket.own_bytes, bucket.own_bytes * (size - 1)};
+  return started;
+}
+
+void HostExchange::announce(Bucket& bucket) const {
+  std::size_t own = 0;
+  for (const PlacedExtract& each : bucket.own.extracts) own += message_bytes(each);
+  bucket.lengths.assign(static_cast<std::size_t>(communicator_->size()), own);
+  if (is_known_length_ || own == 0) return;
+  const auto all = std::as_writable_bytes(std::span(bucket.lengths));
+  bucket.lengths_work =
+      communicator_->all_gather(all.subspan(rank() * sizeof(std::size_t), sizeof(std::size_t)), all,
+                                {.timeout = bucket.timeout});
+}
+
+// Returns how long it has waited for them.
+Duration HostExchange::receive_lengths(Bucket& bucket) const {
+  const TimePoint begin = Clock::now();
+  bucket.lengths_work.wait();
+  const Duration waited = Clock::now() - begin;
+  std::size_t longest = 0;
+  for (const PlacedExtract& each : bucket.own.extracts) {
+    longest += codec_->max_message_bytes(each.count);
+  }
+  for (std::size_t from = 0; from < bucket.lengths.size(); ++from) {
+    if (bucket.lengths[from] <= longest) continue;
+    refuse_message(
+        Status(StatusCode::protocol,
+               fmt::format("rank {} announces messages of {} bytes, where at most {} are possible",
+                           from, bucket.lengths[from], longest),
+               static_cast<int>(from)));
+  }
+  return waited;
 }
 
 // On a stream of its own, since the host waits for it, and must not for what comes behind.
-void HostExchange::send(Bucket& bucket) {
+Duration HostExchange::send(Bucket& bucket) {
   on_device([&] {
     const torch::NoGradGuard no_grad;
     if (!to_host_) to_host_ = new_stream(device_);
@@ -202,12 +248,11 @@ void HostExchange::send(Bucket& bucket) {
     tensor_of(to, torch::kCPU).copy_(bucket.extracts);
     bucket.extracts.reset();
   });
+  const Duration waited = receive_lengths(bucket);
   // Not before: now the device has read what was there in the step before.
-  const auto size = static_cast<std::size_t>(communicator_->size());
-  make_room(bucket.all, bucket.own_bytes * size, *communicator_, device_);
-  const ByteSpan all = bucket.all.bytes().first(bucket.own_bytes * size);
-  const auto rank = static_cast<std::size_t>(communicator_->rank().value());
-  const ByteSpan own = all.subspan(rank * bucket.own_bytes, bucket.own_bytes);
+  make_room(bucket.all, std::reduce(bucket.lengths.begin(), bucket.lengths.end()), *communicator_,
+            device_);
+  const ByteSpan own = bucket.messages_of(rank());
   if (!own.empty()) write_messages(bucket, own);
   bucket.sent = Clock::now();
   if (bucket.plain_bytes > 0) {
@@ -216,91 +261,103 @@ void HostExchange::send(Bucket& bucket) {
     bucket.plain_work =
         communicator_->all_reduce(plain, {.op = bucket.op, .timeout = bucket.timeout});
   }
-  if (own.empty()) return;
-  bucket.work = communicator_->all_gather(own, all, {.timeout = bucket.timeout});
+  if (own.empty()) return waited;
+  AllGatherOptions options{.timeout = bucket.timeout};
+  if (!is_known_length_) options.counts = bucket.lengths;
+  bucket.work = communicator_->all_gather(own, bucket.messages(), options);
+  return waited;
 }
 
 void HostExchange::write_messages(Bucket& bucket, ByteSpan own) const {
   const auto* indices =
       reinterpret_cast<const std::uint32_t*>(bucket.host.bytes().data() + bucket.plain_bytes);
-  std::size_t all_indices = 0;
-  for (const PlacedExtract& placed : bucket.own.extracts) all_indices += placed.how.greatest;
-  const auto* numbers = reinterpret_cast<const std::byte*>(indices + all_indices);
+  std::size_t index_bytes = 0;
+  for (const PlacedExtract& placed : bucket.own.extracts) index_bytes += placed.index_bytes();
+  const auto* numbers = reinterpret_cast<const std::byte*>(indices) + index_bytes;
   for (const PlacedExtract& placed : bucket.own.extracts) {
-    const codec::Extract extract{{indices, placed.how.greatest},
-                                 {numbers, placed.how.number_bytes(placed.count)}};
+    const codec::Extract extract{{indices, placed.index_bytes() / sizeof(std::uint32_t)},
+                                 {numbers, placed.number_bytes()}};
     indices += extract.indices.size();
     numbers += extract.numbers.size();
-    const std::size_t bytes = message_bytes(placed, bucket.position);
+    const std::size_t bytes = message_bytes(placed);
     codec_->encode_extract(extract, placed.count, bucket.position, own.first(bytes));
     own = own.subspan(bytes);
   }
 }
 
-codec::Extract HostExchange::decode(const Bucket& bucket, std::size_t extract, int rank,
+// Only this rank may have seen it.
+void HostExchange::refuse_message(const Status& status) const {
+  communicator_->abort(std::string(status.message()));
+  status.or_throw();
+}
+
+codec::Extract HostExchange::decode(const Bucket& bucket, std::size_t extract, std::size_t rank,
                                     ConstByteSpan rest) {
   const std::size_t count = bucket.own.extracts[extract].count;
   const auto said = codec_->decode_extract(rest, bucket.position, scratch_, count);
   if (!said.ok()) {
-    const Status status(
-        said.status().code(),
-        fmt::format("gradient {} of rank {}, in step {}: {}", bucket.own.names[extract], rank,
-                    bucket.position.step + 1, said.status().message()),
-        rank);
-    communicator_->abort(std::string(status.message()));  // Only this rank may have seen it.
-    status.or_throw();
+    refuse_message(
+        Status(said.status().code(),
+               fmt::format("gradient {} of rank {}, in step {}: {}", bucket.own.names[extract],
+                           rank, bucket.position.step + 1, said.status().message()),
+               static_cast<int>(rank)));
   }
   return said.value();
 }
 
-// Of rank 0 all extracts, of rank 1, and so on.
-std::vector<HostExchange::Said> HostExchange::read_messages(const Bucket& bucket, Upload& upload) {
+std::vector<HostExchange::Said> HostExchange::read_messages(const Bucket& bucket, std::size_t rank,
+                                                            Upload& upload) {
   std::vector<Said> all;
   std::vector<std::int64_t> indices;
-  ConstByteSpan rest = bucket.messages_of(communicator_->size());
-  for (int rank = 0; !rest.empty(); ++rank) {
-    for (std::size_t i = 0; i < bucket.own.extracts.size(); ++i) {
-      const PlacedExtract& placed = bucket.own.extracts[i];
-      const codec::Extract extract = decode(bucket, i, rank, rest);
-      Said& said = all.emplace_back(Said{{}, upload.in_messages(extract.numbers)});
-      if (placed.how.greatest > 0) {
-        indices.clear();
-        for (const std::uint32_t index : extract.indices) {
-          indices.push_back(static_cast<std::int64_t>(placed.first + index));
-        }
-        said.indices = upload.append(std::as_bytes(std::span(indices)));
+  ConstByteSpan rest = bucket.messages_of(rank);
+  for (std::size_t i = 0; i < bucket.own.extracts.size(); ++i) {
+    const codec::Extract extract = decode(bucket, i, rank, rest);
+    Said& said =
+        all.emplace_back(Said{bucket.own.extracts[i], {}, upload.in_messages(extract.numbers)});
+    if (!said.placed.how.takes_all()) {
+      said.placed.elements = extract.indices.size();
+      indices.clear();
+      for (const std::uint32_t index : extract.indices) {
+        indices.push_back(static_cast<std::int64_t>(said.placed.first + index));
       }
-      rest = rest.subspan(message_bytes(placed, bucket.position));
+      said.indices = upload.append(std::as_bytes(std::span(indices)));
     }
+    rest = rest.subspan(message_bytes(said.placed));
   }
   return all;
 }
 
-TimePoint HostExchange::wait(const FullBucket& full) {
+ExchangedExtracts HostExchange::wait(const FullBucket& full) {
   Bucket& bucket = *buckets_[full.index];
   bucket.plain_work.wait();
   bucket.work.wait();
-  return bucket.sent;
+  const std::size_t own = bucket.lengths[rank()];
+  return {bucket.sent, own, bucket.messages().size() - own};
 }
 
 void HostExchange::finish(const FullBucket& full) {
   Bucket& bucket = *buckets_[full.index];
   on_device([&] {
     const torch::NoGradGuard no_grad;
-    Upload upload(bucket.messages_of(communicator_->size()), bucket.up);
-    const std::vector<Said> all = read_messages(bucket, upload);
+    Upload upload(bucket.messages(), bucket.up);
+    std::vector<std::vector<Said>> said(bucket.lengths.size());
+    for (std::size_t from = 0; from < said.size(); ++from) {
+      said[from] = read_messages(bucket, from, upload);
+    }
     const Upload::Place plain = upload.append(bucket.host.bytes().first(bucket.plain_bytes));
     upload.copy_to(device_);
     bucket.uploaded.emplace(device_);
     bucket.uploaded->record(current_stream(device_));
     std::vector<std::vector<PlacedExtract>> of_ranks;
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      const PlacedExtract& own = bucket.own.extracts[i % bucket.own.extracts.size()];
-      if (i % bucket.own.extracts.size() == 0) of_ranks.emplace_back();
-      PlacedExtract placed{{}, own.how, own.first, own.count};
-      if (all[i].indices) placed.extract.indices = upload.part(*all[i].indices).view(torch::kLong);
-      placed.extract.numbers = upload.part(all[i].numbers);
-      of_ranks.back().push_back(std::move(placed));
+    for (std::vector<Said>& of_rank : said) {
+      if (of_rank.empty()) break;
+      std::vector<PlacedExtract>& extracts = of_ranks.emplace_back();
+      for (Said& each : of_rank) {
+        DeviceExtract& extract = each.placed.extract;
+        if (each.indices) extract.indices = upload.part(*each.indices).view(torch::kLong);
+        extract.numbers = upload.part(each.numbers);
+        extracts.push_back(std::move(each.placed));
+      }
     }
     put_together(full, device_, of_ranks, bucket.own.plain, upload.part(plain));
   });

@@ -146,7 +146,9 @@ void compare_all(stretto::Communicator& communicator, const Where& where) {
       {"codec top_k, bf16 values", top_k({.values = ValueFormat::bf16})},
       {"codec f16", f16()},
       {"codec bf16", bf16()},
-      {"codec int8", int8()}};
+      {"codec int8", int8()},
+      {"codec one_bit", one_bit()},
+      {"codec threshold", threshold({.limit = 1e-4f})}};
   for (const auto& [name, codec] : codecs) {
     compare(communicator, where,
             {name, {.codec = codec}, {.communication_hook = by_host(codec)}, 0});

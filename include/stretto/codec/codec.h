@@ -71,21 +71,27 @@ struct Encoding {
 // of a device; NonFinite::stop is not known there.
 struct Extraction {
   // So many elements, those of the greatest magnitudes as Codec has them, are taken out; zero
-  // stands in their places. 0: all are.
+  // stands in their places. 0: all are, or those that `least` says.
   std::size_t greatest = 0;
+  // Elements of at least this magnitude are taken out, however many these are.
+  std::optional<float> least = std::nullopt;
   // What is taken out is rounded to the nearest number of this type, and what that does not say
-  // goes back to its place: f16 or bf16, finite ones to the limit at most, or i8, codes and then
-  // scales as int8() has them. Of infinity and NaN zero goes back. Nothing: it stays f32.
+  // goes back to its place: f16 or bf16, finite ones to the limit at most; i8, codes and then
+  // scales as int8() has them; or boolean, of each section words of 64 signs and then scales, as
+  // one_bit() has them. Of infinity and NaN zero goes back, as of all whose signs share a scale
+  // with them. Nothing: it stays f32.
   std::optional<DType> rounded = std::nullopt;
   float limit = 0;
-  std::size_t block = 0;  // So many i8 share a scale.
+  std::size_t block = 0;    // So many i8 or boolean share a scale.
+  std::size_t section = 0;  // So many elements have their signs and scales side by side.
 
-  std::size_t elements(std::size_t count) const { return greatest > 0 ? greatest : count; }
-  // Of the numbers that come of a vector of `count` elements.
-  std::size_t number_bytes(std::size_t count) const {
-    const std::size_t said = elements(count);
-    if (rounded == DType::i8) return said + (said + block - 1) / block;
-    return said * size_bytes(rounded.value_or(DType::f32));
+  bool takes_all() const { return greatest == 0 && !least; }
+  // The bytes that say so many elements.
+  std::size_t number_bytes(std::size_t elements) const {
+    const std::size_t blocks = block > 0 ? (elements + block - 1) / block : 0;
+    if (rounded == DType::i8) return elements + blocks;
+    if (rounded == DType::boolean) return (elements + 63) / 64 * 8 + blocks * sizeof(float);
+    return elements * size_bytes(rounded.value_or(DType::f32));
   }
 };
 
@@ -111,6 +117,8 @@ class Codec : public Compressor {
  public:
   // The length of the message of a vector, if that does not depend on the values.
   std::optional<std::size_t> message_bytes(std::size_t count, std::uint64_t step) const;
+  // The length of a message that says so many elements of it, of a codec that has an extraction.
+  std::size_t extract_bytes(std::size_t count, std::size_t elements) const;
   // No message of a vector is longer.
   std::size_t max_message_bytes(std::size_t count) const;
 
@@ -144,7 +152,7 @@ class Codec : public Compressor {
                    std::span<float> sums) const;
 
   // Of a vector in memory that the host cannot read, what is to be done there. Nothing: it is to be
-  // encoded on the host. Messages have a fixed length where there is something.
+  // encoded on the host. Messages have a fixed length unless Extraction::least is set.
   virtual std::optional<codec::Extraction> extraction(std::size_t count, std::uint64_t step) const {
     return (void)count, (void)step, std::nullopt;
   }
