@@ -267,6 +267,10 @@ function(stretto_add_cross_layer_tests)
       add_dependencies(chaos_rank_program stretto_ucx)
     endif()
   endif()
+  # Kernels for GPUs as C++, with headers in the place of CUDA's.
+  target_include_directories(kernels_test BEFORE PRIVATE
+    ${PROJECT_SOURCE_DIR}/tests/kernels/simulated)
+  target_compile_options(kernels_test PRIVATE -Wno-unknown-pragmas)
   # What the driver of ./dev bench gpus measures, by ranks that are threads.
   target_sources(nccl_test PRIVATE ${PROJECT_SOURCE_DIR}/bench/drivers/gpu_systems.cc)
   add_dependencies(nccl_test fake_nccl)
