@@ -339,11 +339,13 @@ void CompressedReduction::submit_messages(Communicator& communicator, Exchange& 
   exchange.work = communicator.all_gather(exchange.own, exchange.all, exchange.messages);
 }
 
+std::string announces_too_much(std::size_t bytes, std::size_t longest) {
+  return fmt::format("announces messages of {} bytes, where at most {} are possible", bytes,
+                     longest);
+}
+
 void CompressedReduction::check_length(std::size_t length, std::size_t rank, std::size_t limit) {
-  if (length <= limit) return;
-  refuse_what_is_said(rank, fmt::format("announces messages of {} bytes, where at most {} are "
-                                        "possible",
-                                        length, limit));
+  if (length > limit) refuse_what_is_said(rank, announces_too_much(length, limit));
 }
 
 // Others go on with it, and must not wait for this rank.

@@ -44,6 +44,9 @@ constexpr bool divides_instead(std::size_t message_bytes, std::size_t gradient_b
          are_worth_parts(gradient_bytes / sizeof(float), ranks);
 }
 
+// What a rank is told that announces more than there can be.
+std::string announces_too_much(std::size_t bytes, std::size_t longest);
+
 inline std::span<float> floats(const View& view) {
   return {reinterpret_cast<float*>(view.data), view.count};
 }

@@ -153,8 +153,7 @@ void CompressedReduction::describe(const GradientDescription& description,
   gradient.key = content_hash(std::as_bytes(std::span(description.name)), options_.seed);
   gradient.compressor = codec_for(description);
   gradient.codec = dynamic_cast<const Codec*>(gradient.compressor.get());
-  gradient.has_fixed_length =
-      gradient.codec != nullptr && gradient.codec->message_bytes(0, 0).has_value();
+  gradient.has_fixed_length = gradient.codec != nullptr && gradient.codec->has_fixed_length();
   Factors& factors = gradient.factors;
   factors.shape = codec::matrix_shape(description.count, description.rows);
   const auto* const power_sgd = dynamic_cast<const PowerSgd*>(gradient.compressor.get());

@@ -59,7 +59,9 @@ std::optional<CompressedExchange> DeviceCompression::exchange_of(
     const auto count = static_cast<std::size_t>(parameter.tensor.numel());
     const bool is_f32 = parameter.tensor.scalar_type() == torch::kFloat;
     if (!is_f32 || !is_compressed(DType::f32, count)) continue;
-    if (count >> 32 != 0) return std::nullopt;
+    // PyTorch counts on a GPU in 32 bits with a sign.
+    if (count >> (extraction->least ? 31 : 32) != 0) return std::nullopt;
+    // Messages without a fixed length are gathered.
     of_messages += codec.message_bytes(count, 0).value_or(0);
     of_gradients += count * sizeof(float);
   }
@@ -123,12 +125,12 @@ std::vector<PlacedExtract> DeviceCompression::take_out(torch::Tensor carry, std:
   for (std::size_t adder = 0; adder < adders; ++adder) {
     const AddedPart part = part_added_by(adder, count, owner_of(gradient, adders), adders);
     if (is_cut) {
-      parts.push_back({{.numbers = part_of(numbers, how.number_bytes(part.first),
-                                           how.number_bytes(part.count))},
-                       how,
-                       first + part.first,
-                       part.count,
-                       part.count});
+      parts.push_back({.extract = {.numbers = part_of(numbers, how.number_bytes(part.first),
+                                                      how.number_bytes(part.count))},
+                       .how = how,
+                       .first = first + part.first,
+                       .count = part.count,
+                       .elements = part.count});
     } else {
       torch::Tensor of_part = part_of(carry, part.first, part.count);
       parts.push_back(extract_from(of_part, how, first + part.first));

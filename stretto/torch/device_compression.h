@@ -38,9 +38,9 @@ class CompressedDeviceBuckets final : public DeviceBuckets {
 // Compresses gradients in buckets of a device by a codec that has an extraction. What looks at
 // every element is done there (device_extraction.h), where the residuals are, too; an
 // ExtractExchange brings what has been taken out to the other ranks. So results have the bits of a
-// CompressedReduction with that codec, which gathers or divides as the exchange does, and no other
-// options. Gradients without a codec are reduced as they are. Times in its statistics are the
-// host's.
+// CompressedReduction with that codec, which gathers or divides as the exchange does (where that
+// combines, values in int8 have other blocks), and no other options. Gradients without a codec are
+// reduced as they are. Times in its statistics are the host's.
 class DeviceCompression final : public CommunicationHook {
  public:
   // How messages of a codec and of these gradients travel if `wanted` is asked for, `gather` or

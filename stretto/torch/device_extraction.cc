@@ -53,9 +53,10 @@ void begin(Kernel kernel, const Task& task, const torch::Tensor& values) {
 
 cuda::Rounding rounding_of(const torch::Tensor& values, const codec::Extraction& how,
                            const torch::Tensor& numbers) {
-  STRETTO_CHECK(how.block == 0 || (how.rounded == DType::i8 && how.block == cuda::kInt8Block) ||
-                    (how.block == cuda::kSignBlock && how.section == cuda::kSignSection),
-                "kernels know no blocks of {} elements", how.block);
+  const bool is_i8 = how.rounded == DType::i8, is_boolean = how.rounded == DType::boolean;
+  STRETTO_CHECK(!is_i8 || how.block == cuda::kInt8Block, "kernels know no blocks of {}", how.block);
+  STRETTO_CHECK(!is_boolean || (how.block == cuda::kSignBlock && how.section == cuda::kSignSection),
+                "kernels know no blocks of {} in sections of {}", how.block, how.section);
   const auto count = static_cast<std::size_t>(values.numel());
   auto* const first = static_cast<std::uint8_t*>(numbers.data_ptr());
   return {.values = values.data_ptr<float>(),
@@ -63,7 +64,7 @@ cuda::Rounding rounding_of(const torch::Tensor& values, const codec::Extraction&
           .dtype = *how.rounded,
           .limit = how.limit,
           .numbers = first,
-          .scales = first + count};
+          .scales = is_i8 ? first + count : nullptr};
 }
 
 // By our kernels.
@@ -153,6 +154,9 @@ struct SignLayout {
   std::int64_t scale_bytes(std::int64_t elements) const {
     return blocks(elements) * std::int64_t{sizeof(float)};
   }
+  std::int64_t bytes(std::int64_t elements) const {
+    return sign_bytes(elements) + scale_bytes(elements);
+  }
   std::int64_t whole_sections() const { return count / section; }
   std::int64_t rest() const { return count % section; }
 
@@ -162,14 +166,14 @@ SignLayout layout_of(const codec::Extraction& how, std::int64_t elements) {
   return {elements, static_cast<std::int64_t>(how.block), static_cast<std::int64_t>(how.section)};
 }
 
-// So many rows of signs, from a byte on, with the scales of each behind it.
-torch::Tensor rows_of(const torch::Tensor& signs, const torch::Tensor& scales,
-                      const SignLayout& layout, std::int64_t first, std::int64_t rows,
-                      std::int64_t elements) {
+// So many sections, each of so many elements, from element `first` on.
+torch::Tensor sections_of(const torch::Tensor& signs, const torch::Tensor& scales,
+                          const SignLayout& layout, std::int64_t first, std::int64_t sections,
+                          std::int64_t elements) {
   const std::int64_t of_signs = SignLayout::sign_bytes(elements);
   const std::int64_t of_scales = layout.scale_bytes(elements);
   const auto part = [&](const torch::Tensor& bytes, std::int64_t begin, std::int64_t length) {
-    return bytes.narrow(0, begin, rows * length).view({rows, length});
+    return bytes.narrow(0, begin, sections * length).view({sections, length});
   };
   return torch::cat({part(signs, SignLayout::sign_bytes(first), of_signs),
                      part(scales, layout.scale_bytes(first), of_scales)},
@@ -206,9 +210,9 @@ torch::Tensor round_to_signs(torch::Tensor& carry, const SignLayout& layout) {
   const torch::Tensor bytes = scales.view({-1}).view(torch::kByte);
   const std::int64_t whole = layout.whole_sections();
   std::vector<torch::Tensor> parts;
-  if (whole > 0) parts.push_back(rows_of(signs, bytes, layout, 0, whole, layout.section));
+  if (whole > 0) parts.push_back(sections_of(signs, bytes, layout, 0, whole, layout.section));
   if (layout.rest() > 0) {
-    parts.push_back(rows_of(signs, bytes, layout, whole * layout.section, 1, layout.rest()));
+    parts.push_back(sections_of(signs, bytes, layout, whole * layout.section, 1, layout.rest()));
   }
   return torch::cat(parts);
 }
@@ -216,18 +220,17 @@ torch::Tensor round_to_signs(torch::Tensor& carry, const SignLayout& layout) {
 // What such signs and scales stand for.
 torch::Tensor values_of_signs(const torch::Tensor& bytes, const SignLayout& layout) {
   std::vector<torch::Tensor> signs, scales;
-  const auto read = [&](std::int64_t first, std::int64_t rows, std::int64_t elements) {
-    if (rows * elements == 0) return;
+  const auto read = [&](std::int64_t first, std::int64_t sections, std::int64_t elements) {
+    if (sections * elements == 0) return;
     const std::int64_t of_signs = SignLayout::sign_bytes(elements);
-    const std::int64_t of_scales = layout.scale_bytes(elements), length = of_signs + of_scales;
-    const torch::Tensor all = bytes.narrow(0, first, rows * length).view({rows, length});
+    const std::int64_t length = layout.bytes(elements);
+    const torch::Tensor all = bytes.narrow(0, first, sections * length).view({sections, length});
     signs.push_back(all.narrow(1, 0, of_signs).reshape({-1}));
-    scales.push_back(all.narrow(1, of_signs, of_scales).reshape({-1}));
+    scales.push_back(all.narrow(1, of_signs, layout.scale_bytes(elements)).reshape({-1}));
   };
   const std::int64_t whole = layout.whole_sections();
   read(0, whole, layout.section);
-  read(whole * (SignLayout::sign_bytes(layout.section) + layout.scale_bytes(layout.section)), 1,
-       layout.rest());
+  read(whole * layout.bytes(layout.section), 1, layout.rest());
   const torch::Tensor words = torch::cat(signs).unsqueeze(1);
   const torch::Tensor bits =
       words.bitwise_right_shift(torch::arange(8, words.options())).bitwise_and(1);

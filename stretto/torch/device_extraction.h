@@ -23,7 +23,8 @@ struct DeviceExtract {
   torch::Tensor numbers = {};
 };
 
-// An extract of one vector of several that lie in one.
+// An extract of one vector of several that lie in one. Indices are those of its own vector as
+// extract_from() makes it, and those of the whole for add_extracts().
 struct PlacedExtract {
   DeviceExtract extract = {};
   codec::Extraction how = {};
@@ -40,8 +41,8 @@ struct PlacedExtract {
 // counted them.
 PlacedExtract extract_from(torch::Tensor& carry, const codec::Extraction& how, std::size_t first);
 
-// Adds those of one rank to what they have been taken from. Indices are those of `sums`, each there
-// once; what lies beyond its end counts as its last element, since it may come from another rank.
+// Adds those of one rank to what they have been taken from. Each index is there once; what lies
+// beyond its end counts as its last element, since it may come from another rank.
 void add_extracts(const torch::Tensor& sums, std::span<const PlacedExtract> extracts);
 
 }  // namespace stretto::ddp

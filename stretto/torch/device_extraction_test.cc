@@ -32,12 +32,14 @@ using Message = std::vector<std::byte>;
 
 constexpr codec::Position kPosition{.step = 3, .context_hash = 5};
 
-// Many equal, many zero, of all magnitudes down to those that are denormal; some are no numbers.
+// Many equal, many zero, very great, of all magnitudes down to those that are denormal; some are no
+// numbers.
 Floats awkward_values(std::size_t count, bool are_finite, Random& random) {
   Floats values(count);
-  const auto kind = random.below(3);
+  const auto kind = random.below(4);
   for (float& value : values) {
     value = static_cast<float>(random.below(64)) - 32;
+    if (kind == 3) value = std::copysign(std::ldexp(1.25f, 126), value);  // Sums are infinite.
     if (kind == 0) value = std::ldexp(value, static_cast<int>(random.below(240)) - 140);
     if (kind == 1) value = static_cast<float>(random.uniform()) - 0.5f;
     if (are_finite || random.below(50) != 0) continue;

@@ -38,10 +38,9 @@ std::unique_ptr<ExtractExchange> choose_exchange(const std::vector<NamedTensor>&
                                                  bool is_of_communicator) {
   const auto how = DeviceCompression::exchange_of(*codec, parameters, ranks, wanted);
   const auto extraction = codec->extraction(1, 0);
-  const bool is_known_length = codec->message_bytes(0, 0).has_value();
   const bool has_indices = extraction && !extraction->takes_all();
-  const bool is_there =
-      is_of_communicator && is_known_length && (!has_indices || fit_one_bucket(parameters));
+  const bool is_there = is_of_communicator && codec->has_fixed_length() &&
+                        (!has_indices || fit_one_bucket(parameters));
   if (how == CompressedExchange::divide) {
     return is_there ? divided_exchange_on_device(codec, device) : nullptr;
   }

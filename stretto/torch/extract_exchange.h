@@ -42,7 +42,8 @@ struct StartedExchange {
   // What the Reducer is to wait for before finish(), and later where the program does not get so
   // far; none where finish() waits.
   Work work = {};
-  Duration waited = {};  // How long start() has waited for other ranks.
+  // How long start() has waited for other ranks, in the middle of backward.
+  Duration waited = {};
 };
 
 // What has been exchanged of a bucket.
@@ -81,8 +82,9 @@ void put_together(const FullBucket& full, torch::Device device,
                   const std::vector<std::vector<PlacedExtract>>& of_ranks,
                   const std::vector<View>& plain, const torch::Tensor& reduced, int factor = 1);
 
-// As they are, in memory of the device that the communicator makes and whose operations it runs:
-// nothing goes to the host, which waits only as these operations do.
+// As they are, of a codec whose messages have a fixed length, in memory of the device that the
+// communicator makes and whose operations it runs: nothing goes to the host, which waits only as
+// these operations do.
 std::unique_ptr<ExtractExchange> exchange_on_device(torch::Device device);
 
 // The same by parts, of a codec whose extracts are all of a vector: each rank gets the others'
@@ -95,7 +97,7 @@ std::unique_ptr<ExtractExchange> divided_exchange_on_device(std::shared_ptr<cons
 // As messages of the codec, which the host makes, exchanges, whatever moves its data, and reads. So
 // only what is about as long as the messages goes to the host and comes from there. The message of
 // a bucket leaves when the next one is full, or the last: the host waits for the device then, if
-// that has not got so far.
+// that has not got so far, and for the lengths of all ranks' messages, unless these are fixed.
 std::unique_ptr<ExtractExchange> exchange_by_host(std::shared_ptr<const Codec> codec,
                                                   torch::Device device);
 

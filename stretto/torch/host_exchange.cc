@@ -10,6 +10,7 @@
 #include "stretto/base/log.h"
 #include "stretto/base/round_up.h"
 #include "stretto/communicator/page_locked.h"
+#include "stretto/reducer/compressed_exchange.h"
 #include "stretto/torch/device_tensors.h"
 #include "stretto/torch/extract_exchange.h"
 #include "stretto/torch/streams.h"
@@ -61,14 +62,6 @@ class Upload {
   torch::Tensor there_;
 };
 
-// Of the host, for what goes to the device or comes from there, at least so long.
-void make_room(Memory& memory, std::size_t bytes, Communicator& communicator,
-               torch::Device device) {
-  if (memory.bytes().size() >= bytes) return;
-  memory = {};
-  memory = page_locked(communicator.allocate_bytes(bytes), device.index());
-}
-
 struct Bucket {
   Bucket() = default;
   Bucket(const Bucket&) = delete;
@@ -115,9 +108,7 @@ struct Bucket {
 class HostExchange final : public ExtractExchange {
  public:
   HostExchange(std::shared_ptr<const Codec> codec, torch::Device device)
-      : codec_(std::move(codec)),
-        device_(device),
-        is_known_length_(codec_->message_bytes(0, 0).has_value()) {}
+      : codec_(std::move(codec)), device_(device), has_fixed_length_(codec_->has_fixed_length()) {}
 
   void attach(Communicator& communicator) override {
     communicator_ = &communicator;
@@ -131,7 +122,7 @@ class HostExchange final : public ExtractExchange {
   void finish(const FullBucket& full) override;
 
  private:
-  // An extract of another rank, which is to go to the device.
+  // An extract of a message, which is to go to the device.
   struct Said {
     PlacedExtract placed;
     std::optional<Upload::Place> indices;
@@ -142,25 +133,35 @@ class HostExchange final : public ExtractExchange {
   std::size_t message_bytes(const PlacedExtract& placed) const {
     return codec_->extract_bytes(placed.count, placed.elements);
   }
+  void make_room(Memory& memory, std::size_t bytes) const;
   void collect(Bucket& bucket) const;
   void announce(Bucket& bucket) const;
   Duration receive_lengths(Bucket& bucket) const;
   Duration send(Bucket& bucket);
   void write_messages(Bucket& bucket, ByteSpan own) const;
-  void refuse_message(const Status& status) const;
+  void refuse(std::size_t rank, StatusCode code, const std::string& text) const;
   codec::Extract decode(const Bucket& bucket, std::size_t extract, std::size_t rank,
                         ConstByteSpan rest);
   std::vector<Said> read_messages(const Bucket& bucket, std::size_t rank, Upload& upload);
 
   const std::shared_ptr<const Codec> codec_;
   const torch::Device device_;
-  const bool is_known_length_;  // Of messages; else ranks tell each other.
+  const bool has_fixed_length_;  // A message; else ranks tell each other.
   Communicator* communicator_ = nullptr;
   std::vector<std::unique_ptr<Bucket>> buckets_;  // By index.
   std::vector<Bucket*> pending_;                  // That have not been sent.
   std::optional<c10::Stream> to_host_;
   codec::Scratch scratch_;
 };
+
+// Of the host, for what goes to the device or comes from there, at least so long: longer where
+// lengths change, since memory is locked as slowly as it is written.
+void HostExchange::make_room(Memory& memory, std::size_t bytes) const {
+  if (memory.bytes().size() >= bytes) return;
+  memory = {};
+  const std::size_t more = has_fixed_length_ ? 0 : bytes / 4;
+  memory = page_locked(communicator_->allocate_bytes(bytes + more), device_.index());
+}
 
 // What the host is to have, in one vector: gradients that travel as they are, all indices, which so
 // lie where the host can read them, and all numbers.
@@ -196,7 +197,7 @@ StartedExchange HostExchange::start(const FullBucket& full, BucketExtracts own,
   bucket.plain_bytes = 0;
   for (const View& view : bucket.own.plain) bucket.plain_bytes += view.bytes();
   announce(bucket);
-  make_room(bucket.host, bucket.extracts.nbytes(), *communicator_, device_);
+  make_room(bucket.host, bucket.extracts.nbytes());
   StartedExchange started;
   // While the device works on this one.
   for (Bucket* const earlier : std::exchange(pending_, {&bucket})) started.waited += send(*earlier);
@@ -210,7 +211,7 @@ void HostExchange::announce(Bucket& bucket) const {
   std::size_t own = 0;
   for (const PlacedExtract& each : bucket.own.extracts) own += message_bytes(each);
   bucket.lengths.assign(static_cast<std::size_t>(communicator_->size()), own);
-  if (is_known_length_ || own == 0) return;
+  if (has_fixed_length_ || own == 0) return;
   const auto all = std::as_writable_bytes(std::span(bucket.lengths));
   bucket.lengths_work =
       communicator_->all_gather(all.subspan(rank() * sizeof(std::size_t), sizeof(std::size_t)), all,
@@ -228,11 +229,8 @@ Duration HostExchange::receive_lengths(Bucket& bucket) const {
   }
   for (std::size_t from = 0; from < bucket.lengths.size(); ++from) {
     if (bucket.lengths[from] <= longest) continue;
-    refuse_message(
-        Status(StatusCode::protocol,
-               fmt::format("rank {} announces messages of {} bytes, where at most {} are possible",
-                           from, bucket.lengths[from], longest),
-               static_cast<int>(from)));
+    refuse(from, StatusCode::protocol,
+           fmt::format("rank {} {}", from, announces_too_much(bucket.lengths[from], longest)));
   }
   return waited;
 }
@@ -250,8 +248,7 @@ Duration HostExchange::send(Bucket& bucket) {
   });
   const Duration waited = receive_lengths(bucket);
   // Not before: now the device has read what was there in the step before.
-  make_room(bucket.all, std::reduce(bucket.lengths.begin(), bucket.lengths.end()), *communicator_,
-            device_);
+  make_room(bucket.all, std::reduce(bucket.lengths.begin(), bucket.lengths.end()));
   const ByteSpan own = bucket.messages_of(rank());
   if (!own.empty()) write_messages(bucket, own);
   bucket.sent = Clock::now();
@@ -263,7 +260,7 @@ Duration HostExchange::send(Bucket& bucket) {
   }
   if (own.empty()) return waited;
   AllGatherOptions options{.timeout = bucket.timeout};
-  if (!is_known_length_) options.counts = bucket.lengths;
+  if (!has_fixed_length_) options.counts = bucket.lengths;
   bucket.work = communicator_->all_gather(own, bucket.messages(), options);
   return waited;
 }
@@ -286,9 +283,9 @@ void HostExchange::write_messages(Bucket& bucket, ByteSpan own) const {
 }
 
 // Only this rank may have seen it.
-void HostExchange::refuse_message(const Status& status) const {
-  communicator_->abort(std::string(status.message()));
-  status.or_throw();
+void HostExchange::refuse(std::size_t rank, StatusCode code, const std::string& text) const {
+  communicator_->abort(text);
+  Status(code, text, static_cast<int>(rank)).or_throw();
 }
 
 codec::Extract HostExchange::decode(const Bucket& bucket, std::size_t extract, std::size_t rank,
@@ -296,11 +293,9 @@ codec::Extract HostExchange::decode(const Bucket& bucket, std::size_t extract, s
   const std::size_t count = bucket.own.extracts[extract].count;
   const auto said = codec_->decode_extract(rest, bucket.position, scratch_, count);
   if (!said.ok()) {
-    refuse_message(
-        Status(said.status().code(),
-               fmt::format("gradient {} of rank {}, in step {}: {}", bucket.own.names[extract],
-                           rank, bucket.position.step + 1, said.status().message()),
-               static_cast<int>(rank)));
+    refuse(rank, said.status().code(),
+           fmt::format("gradient {} of rank {}, in step {}: {}", bucket.own.names[extract], rank,
+                       bucket.position.step + 1, said.status().message()));
   }
   return said.value();
 }
@@ -323,6 +318,11 @@ std::vector<HostExchange::Said> HostExchange::read_messages(const Bucket& bucket
       said.indices = upload.append(std::as_bytes(std::span(indices)));
     }
     rest = rest.subspan(message_bytes(said.placed));
+  }
+  if (!rest.empty()) {
+    refuse(rank, StatusCode::protocol,
+           fmt::format("behind the messages of rank {}, in step {}, there are {} bytes more", rank,
+                       bucket.position.step + 1, rest.size()));
   }
   return all;
 }

@@ -117,7 +117,8 @@ class Codec : public Compressor {
  public:
   // The length of the message of a vector, if that does not depend on the values.
   std::optional<std::size_t> message_bytes(std::size_t count, std::uint64_t step) const;
-  // The length of a message that says so many elements of it, of a codec that has an extraction.
+  bool has_fixed_length() const { return message_bytes(0, 0).has_value(); }
+  // The length of a message of a vector that says so many of its elements.
   std::size_t extract_bytes(std::size_t count, std::size_t elements) const;
   // No message of a vector is longer.
   std::size_t max_message_bytes(std::size_t count) const;

@@ -6,7 +6,7 @@
 // In the place of CUDA's header, for kernels that are compiled as C++: each thread of a block is a
 // thread of the host, and blocks run one after the other. So ThreadSanitizer sees what the threads
 // of a block share without a barrier. Warps are in step where they exchange something, and nowhere
-// else.
+// else; what a lane has written before that, the others see after it, which a GPU does not promise.
 
 #include <algorithm>
 #include <atomic>
