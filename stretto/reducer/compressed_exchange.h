@@ -86,14 +86,20 @@ inline void begin_statistics(CompressionStatistics& statistics, std::uint64_t st
   statistics = {.step = step, .compressed = compressed, .choices = std::move(choices)};
 }
 
+// Whether factors of this rank are shorter than the gradient: rank * (rows + columns) < count.
+constexpr bool are_shorter(const codec::MatrixShape& shape, std::size_t rank, std::size_t count) {
+  return count > 0 && rank <= (count - 1) / (shape.rows + shape.columns);
+}
+
 // The matrices whose product stands for a gradient.
 struct Factors {
   // Whether the sum of all ranks' left factors is zero: then there is no product.
   bool found_nothing() const;
   bool is_finite() const;
   void draw_right(std::uint64_t key);
-  // A column that found nothing in this step would never find anything again.
-  void draw_zero_columns(std::uint64_t key);
+  // A column that found nothing in this step would never find anything again. Returns whether there
+  // was one.
+  bool draw_zero_columns(std::uint64_t key);
 
   std::size_t rank = 0;  // 0: it has none.
   codec::MatrixShape shape;

@@ -158,10 +158,7 @@ void CompressedReduction::describe(const GradientDescription& description,
   factors.shape = codec::matrix_shape(description.count, description.rows);
   const auto* const power_sgd = dynamic_cast<const PowerSgd*>(gradient.compressor.get());
   const std::size_t rank = power_sgd != nullptr ? power_sgd->rank() : 0;
-  // rank * (rows + columns) < count, for any rank.
-  const bool is_shorter =
-      description.count > 0 &&
-      rank <= (description.count - 1) / (factors.shape.rows + factors.shape.columns);
+  const bool is_shorter = are_shorter(factors.shape, rank, description.count);
   if (power_sgd != nullptr && !is_shorter) gradient.compressor = nullptr;
   factors.rank = is_shorter ? rank : 0;
   factors.left.resize(factors.rank * factors.shape.rows);

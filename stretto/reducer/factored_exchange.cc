@@ -65,11 +65,15 @@ bool Factors::is_finite() const { return are_finite(left) && are_finite(right); 
 
 void Factors::draw_right(std::uint64_t key) { draw(key, right); }
 
-void Factors::draw_zero_columns(std::uint64_t key) {
+bool Factors::draw_zero_columns(std::uint64_t key) {
+  bool has_drawn = false;
   for (std::size_t c = 0; c < rank; ++c) {
     const auto column = std::span(right).subspan(c * shape.columns, shape.columns);
-    if (is_zero(column)) draw(key + c, column);
+    if (!is_zero(column)) continue;
+    draw(key + c, column);
+    has_drawn = true;
   }
+  return has_drawn;
 }
 
 void CompressedReduction::count_factors(std::span<const float> factors) {

@@ -14,6 +14,7 @@
 #include "stretto/reducer/compressed_exchange.h"
 #include "stretto/reducer/saved_state.h"
 #include "stretto/torch/device_tensors.h"
+#include "stretto/torch/matrix_rows.h"
 #include "stretto/torch/streams.h"
 
 namespace stretto::ddp {
@@ -74,15 +75,33 @@ std::optional<CompressedExchange> DeviceCompression::exchange_of(
   return CompressedExchange::divide;
 }
 
-DeviceCompression::DeviceCompression(std::shared_ptr<const Codec> codec, torch::Device device,
+bool DeviceCompression::factors(const std::vector<NamedTensor>& parameters, std::size_t rank) {
+  bool factors_any = false;
+  for (const NamedTensor& parameter : parameters) {
+    const auto count = static_cast<std::size_t>(parameter.tensor.numel());
+    if (parameter.tensor.scalar_type() != torch::kFloat || !is_compressed(DType::f32, count)) {
+      continue;
+    }
+    if (count >> 32 != 0) return false;
+    const auto shape = codec::matrix_shape(count, rows_in_memory(parameter.tensor));
+    factors_any = factors_any || are_shorter(shape, rank, count);
+  }
+  return factors_any;
+}
+
+DeviceCompression::DeviceCompression(std::shared_ptr<const Compressor> compressor,
+                                     torch::Device device,
                                      std::unique_ptr<ExtractExchange> exchange)
-    : codec_(std::move(codec)), device_(device), exchange_(std::move(exchange)) {}
+    : compressor_(std::move(compressor)),
+      codec_(dynamic_cast<const Codec*>(compressor_.get())),
+      device_(device),
+      exchange_(std::move(exchange)) {}
 
 DeviceCompression::~DeviceCompression() = default;
 
 std::string DeviceCompression::name() const {
   return fmt::format("compressed on a device, {}version {}: {}", exchange_->name(),
-                     codec::Header::kVersion, codec_->name());
+                     codec::Header::kVersion, compressor_->name());
 }
 
 codec::Position DeviceCompression::position() const {
@@ -102,6 +121,7 @@ void DeviceCompression::attach(Communicator& communicator,
   for (const GradientDescription& description : gradients) {
     by_index_.push_back(nullptr);
     if (!is_compressed(description.dtype, description.count)) continue;
+    if (!exchange_->describe(description)) continue;
     Gradient& gradient = gradients_[description.name];
     if (gradient.count != description.count) gradient = {description.name, description.count};
     by_index_.back() = &gradient;
@@ -150,24 +170,30 @@ void DeviceCompression::extract(const FullBucket& full, std::size_t i, Gradient&
     gradient.loaded.clear();
   }
   const bool is_silent = full.is_silent(i), divides = exchange_->divides();
-  // Of a silent gradient who adds up a part may keep something.
-  const bool may_change = full.is_uncomputed(i) && (!is_silent || divides);
+  // Of a silent gradient who adds up a part may keep something; factors may be infinite.
+  const bool may_change = full.is_uncomputed(i) && (!is_silent || divides || codec_ == nullptr);
   const torch::Tensor residual = residual_of(gradient);
   gradient.before = may_change ? residual.clone() : torch::Tensor();
-  const torch::Tensor carry = is_silent ? torch::zeros_like(values) : residual.add_(values);
   const std::size_t first = static_cast<std::size_t>(view.data - full.view.data) / sizeof(float);
+  this_step_.elements += view.count;
+  this_step_.gradient_bytes += view.bytes();
+  if (codec_ == nullptr) {
+    if (!is_silent) torch::Tensor(residual).add_(values);
+    own.residuals.push_back({residual, is_silent, first});
+    return;
+  }
+  const torch::Tensor carry = is_silent ? torch::zeros_like(values) : residual.add_(values);
   for (PlacedExtract& placed : take_out(carry, full.gradients[i], first)) {
     this_step_.sent_values += placed.elements;
     own.extracts.push_back(std::move(placed));
   }
-  this_step_.elements += view.count;
-  this_step_.gradient_bytes += view.bytes();
   if (!divides) return;
   const auto ranks = static_cast<std::size_t>(communicator_->size());
   const auto rank = static_cast<std::size_t>(communicator_->rank().value());
   const AddedPart part = part_added_by(rank, view.count, owner_of(full.gradients[i], ranks), ranks);
   if (part.count == 0) return;
-  own.residuals.push_back({part_of(residual, part.first, part.count), is_silent});
+  own.residuals.push_back(
+      {part_of(residual, part.first, part.count), is_silent, first + part.first});
   this_step_.sent_values += part.count;  // Of the sum.
 }
 
@@ -193,7 +219,9 @@ void DeviceCompression::forget(std::span<const std::size_t> gradients) {
     let_wait(current_stream(device_), default_stream(device_));
     for (const std::size_t index : gradients) {
       Gradient* const gradient = by_index_[index];
-      if (gradient == nullptr || !gradient->before.defined()) continue;
+      if (gradient == nullptr) continue;
+      exchange_->forget(gradient->name);
+      if (!gradient->before.defined()) continue;
       residual_of(*gradient).copy_(std::exchange(gradient->before, torch::Tensor()));
     }
     let_wait(default_stream(device_), current_stream(device_));
@@ -213,6 +241,8 @@ std::vector<std::byte> DeviceCompression::save() const {
     const torch::NoGradGuard no_grad;
     let_wait(current_stream(device_), default_stream(device_));
     for (const auto& [name, gradient] : gradients_) {
+      const std::span<const float> kept = exchange_->kept(name);
+      if (!kept.empty()) state.factors[name].assign(kept.begin(), kept.end());
       if (!gradient.loaded.empty()) state.residuals[name] = gradient.loaded;
       if (gradient.residual.bytes().empty()) continue;
       std::vector<float>& residual = state.residuals[name];
@@ -231,6 +261,8 @@ void DeviceCompression::load(std::span<const std::byte> bytes) {
                             [this](const std::string& name) { return gradients_.contains(name); });
   for (const auto& [name, gradient] : gradients_) {
     (void)reducer::find(state.residuals, name, gradient.count);
+    const std::size_t kept = exchange_->kept(name).size();
+    if (kept > 0) (void)reducer::find(state.factors, name, kept);
   }
   step_ = state.step;
   is_open_ = false;
@@ -238,6 +270,8 @@ void DeviceCompression::load(std::span<const std::byte> bytes) {
     const auto* const residual = reducer::find(state.residuals, name, gradient.count);
     gradient.residual = {};  // Made anew in the next step.
     gradient.loaded = residual != nullptr ? *residual : std::vector<float>();
+    const auto kept = state.factors.find(name);
+    exchange_->keep(name, kept != state.factors.end() ? &kept->second : nullptr);
   }
 }
 
@@ -257,7 +291,7 @@ Work DeviceCompression::start(Communicator& communicator, const FullBucket& full
   }
   BucketExtracts own;
   on_device([&] { own = extract_all(full); });
-  const bool is_compressed = !own.extracts.empty();
+  const bool is_compressed = !own.names.empty();
   StartedExchange started = exchange_->start(full, std::move(own), position());
   this_step_.buckets += is_compressed ? 1 : 0;
   BucketCompression& choice = this_step_.choices[full.index];
@@ -275,6 +309,7 @@ void DeviceCompression::finish(const FullBucket& full) {
   this_step_.exchange_seconds += seconds(begin - exchanged.sent);
   this_step_.message_bytes += exchanged.sent_bytes;
   this_step_.received_bytes += exchanged.received_bytes;
+  this_step_.sent_values += exchanged.sent_values;
   exchange_->finish(full);
   const double spent = seconds(Clock::now() - begin);
   this_step_.decode_seconds += spent;

@@ -35,12 +35,12 @@ class CompressedDeviceBuckets final : public DeviceBuckets {
   torch::Device device_;
 };
 
-// Compresses gradients in buckets of a device by a codec that has an extraction. What looks at
-// every element is done there (device_extraction.h), where the residuals are, too; an
+// Compresses gradients in buckets of a device by a codec that has an extraction, or by power_sgd().
+// What looks at every element is done there (device_extraction.h), where the residuals are, too; an
 // ExtractExchange brings what has been taken out to the other ranks. So results have the bits of a
 // CompressedReduction with that codec, which gathers or divides as the exchange does (where that
-// combines, values in int8 have other blocks), and no other options. Gradients without a codec are
-// reduced as they are. Times in its statistics are the host's.
+// combines, values in int8 have other blocks), and no other options; with power_sgd() only nearly.
+// Gradients without a codec are reduced as they are. Times in its statistics are the host's.
 class DeviceCompression final : public CommunicationHook {
  public:
   // How messages of a codec and of these gradients travel if `wanted` is asked for, `gather` or
@@ -49,7 +49,9 @@ class DeviceCompression final : public CommunicationHook {
   static std::optional<CompressedExchange> exchange_of(const Codec& codec,
                                                        const std::vector<NamedTensor>& parameters,
                                                        int ranks, CompressedExchange wanted);
-  DeviceCompression(std::shared_ptr<const Codec> codec, torch::Device device,
+  // The same of power_sgd() of this rank.
+  static bool factors(const std::vector<NamedTensor>& parameters, std::size_t rank);
+  DeviceCompression(std::shared_ptr<const Compressor> compressor, torch::Device device,
                     std::unique_ptr<ExtractExchange> exchange);
   ~DeviceCompression() override;
 
@@ -82,7 +84,8 @@ class DeviceCompression final : public CommunicationHook {
   void extract(const FullBucket& full, std::size_t i, Gradient& gradient, BucketExtracts& own);
   BucketExtracts extract_all(const FullBucket& full);
 
-  const std::shared_ptr<const Codec> codec_;
+  const std::shared_ptr<const Compressor> compressor_;
+  const Codec* const codec_;  // The same, or null: the exchange takes out of residuals what it can.
   const torch::Device device_;
   const std::unique_ptr<ExtractExchange> exchange_;
   std::map<std::string, Gradient> gradients_;

@@ -33,10 +33,15 @@ bool fit_one_bucket(const std::vector<NamedTensor>& parameters) {
 // Null where the host compresses.
 std::unique_ptr<ExtractExchange> choose_exchange(const std::vector<NamedTensor>& parameters,
                                                  int ranks,
-                                                 const std::shared_ptr<const Codec>& codec,
-                                                 CompressedExchange wanted, torch::Device device,
-                                                 bool is_of_communicator) {
-  const auto how = DeviceCompression::exchange_of(*codec, parameters, ranks, wanted);
+                                                 const DistributedDataParallelOptions& options,
+                                                 torch::Device device, bool is_of_communicator) {
+  if (const auto* const power_sgd = dynamic_cast<const PowerSgd*>(options.codec.get())) {
+    if (!DeviceCompression::factors(parameters, power_sgd->rank())) return nullptr;
+    return factored_exchange_by_host(power_sgd->rank(), device);
+  }
+  const auto codec = std::dynamic_pointer_cast<const Codec>(options.codec);
+  if (codec == nullptr) return nullptr;
+  const auto how = DeviceCompression::exchange_of(*codec, parameters, ranks, options.exchange);
   const auto extraction = codec->extraction(1, 0);
   const bool has_indices = extraction && !extraction->takes_all();
   const bool is_there = is_of_communicator && codec->has_fixed_length() &&
@@ -69,15 +74,12 @@ BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters
     if (!has_addresses(device)) return {};
     return {device, std::make_shared<DeviceBuckets>(device), std::move(staged)};
   }
-  const auto codec = std::dynamic_pointer_cast<const Codec>(options.codec);
-  if (!has_addresses(device) || codec == nullptr || options.compression != Compression::always) {
-    return {};
-  }
-  auto exchange = choose_exchange(parameters, communicator.size(), codec, options.exchange, device,
-                                  is_of_communicator);
+  if (!has_addresses(device) || options.compression != Compression::always) return {};
+  auto exchange =
+      choose_exchange(parameters, communicator.size(), options, device, is_of_communicator);
   if (exchange == nullptr) return {};
   return {device, std::make_shared<CompressedDeviceBuckets>(device),
-          std::make_shared<DeviceCompression>(codec, device, std::move(exchange))};
+          std::make_shared<DeviceCompression>(options.codec, device, std::move(exchange))};
 }
 
 // The kind of a device is told by where its memory is.

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -20,10 +21,11 @@
 
 namespace stretto::ddp {
 
-// What this rank keeps of a part of a gradient whose sum it rounds.
+// What this rank keeps of a gradient that is factored, or of a part whose sum it rounds.
 struct SumResidual {
   torch::Tensor values;
   bool is_silent = false;  // FullBucket::silent of the gradient.
+  std::size_t first = 0;   // Element of the bucket.
 };
 
 // What this rank has taken out of a bucket, which its streams may still be doing.
@@ -31,7 +33,8 @@ struct BucketExtracts {
   // Of gradients with a codec, in the order of the bucket; where they are divided, of each its
   // parts, in the order of the ranks that add them up, also those of no elements.
   std::vector<PlacedExtract> extracts = {};
-  // If gradients are divided, what this rank keeps of the parts that it adds up, in their order.
+  // If gradients are divided, what this rank keeps of the parts that it adds up, in their order. Of
+  // gradients that are factored, in place of extracts: what there is to say, unless it is silent.
   std::vector<SumResidual> residuals = {};
   std::vector<std::string_view> names = {};  // Theirs, which the hook keeps.
   std::vector<View> plain = {};              // Gradients that travel as they are.
@@ -52,6 +55,7 @@ struct ExchangedExtracts {
   // Of the extracts.
   std::size_t sent_bytes = 0;
   std::size_t received_bytes = 0;
+  std::size_t sent_values = 0;  // That no extract has.
 };
 
 // Brings the extracts of all ranks, or of their sums, to each of them; extracts are added in the
@@ -64,6 +68,13 @@ class ExtractExchange {
   virtual void attach(Communicator& communicator) = 0;
   // What the hook's name says of it: all ranks exchange in the same way.
   virtual std::string_view name() const = 0;
+  // Called behind attach() of all gradients that are long enough. False: this one travels as it is.
+  virtual bool describe(const GradientDescription&) { return true; }
+  // What it keeps of a gradient from step to step. keep() makes it what was saved, if there is
+  // something, and forget() what it was before the last step.
+  virtual std::span<const float> kept(std::string_view) const { return {}; }
+  virtual void keep(std::string_view, const std::vector<float>*) {}
+  virtual void forget(std::string_view) {}
   // Whether it is handed parts of gradients, each of which one rank adds up: CompressedExchange.
   virtual bool divides() const { return false; }
   // All ranks have the same gradients in a bucket.
@@ -100,5 +111,10 @@ std::unique_ptr<ExtractExchange> divided_exchange_on_device(std::shared_ptr<cons
 // that has not got so far, and for the lengths of all ranks' messages, unless these are fixed.
 std::unique_ptr<ExtractExchange> exchange_by_host(std::shared_ptr<const Codec> codec,
                                                   torch::Device device);
+
+// By factors of this rank, PowerSGD's, which go through the host: two all_reduces, each of which
+// leaves when a later bucket is full, or the last. The host waits then for the device, and for
+// other ranks.
+std::unique_ptr<ExtractExchange> factored_exchange_by_host(std::size_t rank, torch::Device device);
 
 }  // namespace stretto::ddp

@@ -4,15 +4,14 @@
 #include <numeric>
 #include <utility>
 
-#include <c10/core/StreamGuard.h>
 #include <fmt/format.h>
 
-#include "stretto/base/log.h"
 #include "stretto/base/round_up.h"
 #include "stretto/communicator/page_locked.h"
 #include "stretto/reducer/compressed_exchange.h"
 #include "stretto/torch/device_tensors.h"
 #include "stretto/torch/extract_exchange.h"
+#include "stretto/torch/host_copies.h"
 #include "stretto/torch/streams.h"
 
 namespace stretto::ddp {
@@ -63,19 +62,6 @@ class Upload {
 };
 
 struct Bucket {
-  Bucket() = default;
-  Bucket(const Bucket&) = delete;
-  Bucket& operator=(const Bucket&) = delete;
-  // The device may be reading what goes now.
-  ~Bucket() {
-    try {
-      if (uploaded) uploaded->synchronize();
-    } catch (const c10::Error& error) {  // It has failed, and reads nothing any more.
-      log(LogLevel::warning, "messages are freed behind a failure of their device: {}",
-          error.what_without_backtrace());
-    }
-  }
-
   ByteSpan messages() const {
     return all.bytes().first(std::reduce(lengths.begin(), lengths.end()));
   }
@@ -96,7 +82,7 @@ struct Bucket {
   std::vector<std::size_t> lengths;  // Of each rank's.
   std::vector<std::byte> up;         // What else the device reads.
   // Before the next step's messages are encoded, as that is behind what this step has written.
-  std::optional<DeviceEvent> uploaded;
+  CopiesFromHost uploaded;
   ReduceOp op = ReduceOp::mean;
   std::optional<Duration> timeout;
   TimePoint sent;
@@ -150,7 +136,7 @@ class HostExchange final : public ExtractExchange {
   Communicator* communicator_ = nullptr;
   std::vector<std::unique_ptr<Bucket>> buckets_;  // By index.
   std::vector<Bucket*> pending_;                  // That have not been sent.
-  std::optional<c10::Stream> to_host_;
+  CopiesToHost to_host_{device_};
   codec::Scratch scratch_;
 };
 
@@ -235,15 +221,11 @@ Duration HostExchange::receive_lengths(Bucket& bucket) const {
   return waited;
 }
 
-// On a stream of its own, since the host waits for it, and must not for what comes behind.
 Duration HostExchange::send(Bucket& bucket) {
   on_device([&] {
     const torch::NoGradGuard no_grad;
-    if (!to_host_) to_host_ = new_stream(device_);
-    bucket.encoded->let_wait(*to_host_);
-    const c10::StreamGuard reading(*to_host_);
-    const ConstByteSpan to = bucket.host.bytes().first(bucket.extracts.nbytes());
-    tensor_of(to, torch::kCPU).copy_(bucket.extracts);
+    to_host_.copy(bucket.extracts, *bucket.encoded,
+                  bucket.host.bytes().first(bucket.extracts.nbytes()));
     bucket.extracts.reset();
   });
   const Duration waited = receive_lengths(bucket);
@@ -346,8 +328,7 @@ void HostExchange::finish(const FullBucket& full) {
     }
     const Upload::Place plain = upload.append(bucket.host.bytes().first(bucket.plain_bytes));
     upload.copy_to(device_);
-    bucket.uploaded.emplace(device_);
-    bucket.uploaded->record(current_stream(device_));
+    bucket.uploaded.record(device_);
     std::vector<std::vector<PlacedExtract>> of_ranks;
     for (std::vector<Said>& of_rank : said) {
       if (of_rank.empty()) break;

@@ -164,7 +164,7 @@ TEST_P(DeviceCodecs, OthersFindTheirBucketsOnTheHost) {
       {2, {.codec = top_k({.exact = false})}},
       {2, {.codec = threshold({.limit = 1}), .exchange = CompressedExchange::divide}},
       {4, {.codec = top_k({.density = 0.5})}},
-      {2, {.codec = power_sgd()}},
+      {2, {.codec = power_sgd({.rank = 64})}},
       {2, {.codec = top_k({.warm_up_steps = 2})}},
       {2, {.codec = f16(), .exchange = CompressedExchange::combine}},
       {2, {.codec = top_k(), .exchange = CompressedExchange::divide}}};

@@ -153,6 +153,12 @@ void compare_all(stretto::Communicator& communicator, const Where& where) {
     compare(communicator, where,
             {name, {.codec = codec}, {.communication_hook = by_host(codec)}, 0});
   }
+  compare(communicator, where,
+          {"power_sgd",
+           {.codec = power_sgd()},
+           {.communication_hook =
+                std::make_shared<CompressedReduction>(CompressionOptions{.codec = power_sgd()})},
+           1e-5});
 }
 
 stretto::View view_of(const torch::Tensor& tensor) {

@@ -233,6 +233,7 @@ TEST_P(DeviceState, TrainingGoesOnBitByBit) {
   const DistributedDataParallelOptions all[] = {
       {},
       {.codec = top_k({.density = 0.05})},
+      {.codec = power_sgd()},
       {.codec = int8(), .exchange = CompressedExchange::divide}};
   for (const DistributedDataParallelOptions& options : all) {
     on_ranks(2, [&](Communicator& communicator) {

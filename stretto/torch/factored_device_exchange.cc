@@ -1,0 +1,419 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// PowerSGD of gradients on a device. What is as long as a gradient stays there; factors go to the
+// host, whose ranks add them up and make the left ones orthogonal, so that all ranks have the same,
+// whatever devices they have. The steps are those of reducer/factored_exchange.cc.
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "stretto/base/check.h"
+#include "stretto/base/content_hash.h"
+#include "stretto/base/round_up.h"
+#include "stretto/codec/finite.h"
+#include "stretto/communicator/page_locked.h"
+#include "stretto/reducer/compressed_exchange.h"
+#include "stretto/torch/device_tensors.h"
+#include "stretto/torch/extract_exchange.h"
+#include "stretto/torch/host_copies.h"
+#include "stretto/torch/streams.h"
+
+namespace stretto::ddp {
+namespace {
+
+// What is kept of a gradient from step to step, beside its residual.
+struct FactoredGradient {
+  void draw_right() {
+    factors.draw_right(key);
+    right.reset();
+  }
+
+  Factors factors;
+  std::uint64_t key = 0;
+  std::vector<float> before;  // The right factors before the step.
+  torch::Tensor right;        // Those of factors, on the device, if they are there.
+};
+
+struct Item {
+  FactoredGradient* gradient;
+  SumResidual residual;
+};
+
+// What is to be done with a bucket when the next ones are full.
+enum class Next { add_left, make_right, add_right, nothing };
+
+struct FactoredBucket {
+  std::span<float> left() const { return floats({room.bytes().data(), left_count, DType::f32}); }
+  std::span<float> right() const {
+    return floats({room.bytes().data() + left_count * sizeof(float), right_count, DType::f32});
+  }
+  View plain_sum() const {
+    return {room.bytes().data() + (left_count + right_count) * sizeof(float),
+            plain_bytes / size_bytes(plain_dtype), plain_dtype};
+  }
+
+  std::vector<Item> items;
+  std::vector<View> plain;
+  DType plain_dtype = DType::f32;
+  ReduceOp op = ReduceOp::mean;
+  std::optional<Duration> timeout;
+  std::size_t left_count = 0, right_count = 0, plain_bytes = 0;
+  Memory room;         // Of the host: left factors, right ones, the other gradients.
+  torch::Tensor made;  // By the device, until the host has it.
+  torch::Tensor made_plain;
+  torch::Tensor left_sums;          // Orthogonal, on the device.
+  std::optional<DeviceEvent> done;  // What makes it.
+  CopiesFromHost uploaded;
+  TimePoint sent;
+  Next next = Next::nothing;
+  Work plain_work;
+  Work work;
+};
+
+// Gradients as matrices of whole rows, with zeros behind the last one.
+torch::Tensor matrix_of(const torch::Tensor& values, const codec::MatrixShape& shape) {
+  const auto rows = static_cast<std::int64_t>(shape.rows);
+  const auto columns = static_cast<std::int64_t>(shape.columns);
+  const std::int64_t missing = rows * columns - values.numel();
+  const torch::Tensor whole = missing > 0 ? torch::constant_pad_nd(values, {0, missing}) : values;
+  return whole.view({rows, columns});
+}
+
+// values += factor * left * right, column by column, since all devices round that alike.
+void add_product(const torch::Tensor& values, const codec::MatrixShape& shape,
+                 const torch::Tensor& left, const torch::Tensor& right, double factor) {
+  torch::Tensor matrix = matrix_of(values, shape);
+  for (std::int64_t c = 0; c < right.size(0); ++c) {
+    matrix.addcmul_(left.narrow(1, c, 1), right.narrow(0, c, 1), factor);
+  }
+  if (matrix.data_ptr() != values.data_ptr()) {
+    values.copy_(matrix.view({-1}).narrow(0, 0, values.numel()));
+  }
+}
+
+// A gradient's part of the factors of a bucket, as matrices.
+torch::Tensor left_of(const torch::Tensor& all, std::size_t first, const Factors& factors) {
+  return part_of(all, first, factors.left.size())
+      .view({static_cast<std::int64_t>(factors.shape.rows), -1});
+}
+torch::Tensor right_of(const torch::Tensor& all, std::size_t first, const Factors& factors) {
+  return part_of(all, first, factors.right.size())
+      .view({-1, static_cast<std::int64_t>(factors.shape.columns)});
+}
+
+// The columns of the left factors have length 1, so no element of the product is greater.
+bool has_product(const Factors& factors) {
+  if (!factors.is_finite()) return false;
+  float greatest = 0;
+  for (const float value : factors.right) greatest = std::max(greatest, std::abs(value));
+  return greatest < std::numeric_limits<float>::max() / static_cast<float>(factors.rank);
+}
+
+class FactoredDeviceExchange final : public ExtractExchange {
+ public:
+  FactoredDeviceExchange(std::size_t rank, torch::Device device) : rank_(rank), device_(device) {}
+
+  void attach(Communicator& communicator) override {
+    communicator_ = &communicator;
+    buckets_.clear();
+    pending_.clear();
+  }
+  std::string_view name() const override { return "added on the host, "; }
+  bool describe(const GradientDescription& description) override;
+  void forget(std::string_view gradient) override;
+  std::span<const float> kept(std::string_view gradient) const override {
+    return gradients_.find(gradient)->second.factors.right;
+  }
+  void keep(std::string_view gradient, const std::vector<float>* saved) override;
+  StartedExchange start(const FullBucket& full, BucketExtracts own,
+                        const codec::Position& position) override;
+  ExchangedExtracts wait(const FullBucket& full) override;
+  void finish(const FullBucket& full) override;
+
+ private:
+  void take(FactoredBucket& bucket, const FullBucket& full, BucketExtracts own);
+  void make_left(FactoredBucket& bucket) const;
+  Duration advance(FactoredBucket& bucket);
+  void add_left(FactoredBucket& bucket);
+  void make_right(FactoredBucket& bucket) const;
+  torch::Tensor right_of_item(const Item& item, const torch::Tensor& left) const;
+  void add_right(FactoredBucket& bucket);
+  torch::Tensor upload(FactoredBucket& bucket, std::span<const float> from) const;
+  Work add_up(const FactoredBucket& bucket, const View& view) const {
+    return communicator_->all_reduce(view, {.op = bucket.op, .timeout = bucket.timeout});
+  }
+  void multiply(const FullBucket& full, FactoredBucket& bucket, const torch::Tensor& right) const;
+
+  const std::size_t rank_;
+  const torch::Device device_;
+  Communicator* communicator_ = nullptr;
+  std::map<std::string, FactoredGradient, std::less<>> gradients_;
+  std::vector<std::unique_ptr<FactoredBucket>> buckets_;  // By index.
+  std::vector<FactoredBucket*> pending_;                  // Those that have a next step, in order.
+  CopiesToHost to_host_{device_};
+};
+
+bool FactoredDeviceExchange::describe(const GradientDescription& description) {
+  const codec::MatrixShape shape = codec::matrix_shape(description.count, description.rows);
+  if (!are_shorter(shape, rank_, description.count)) return false;
+  FactoredGradient& gradient = gradients_[description.name];
+  gradient.key = content_hash(std::as_bytes(std::span(description.name)));
+  gradient.factors.shape = shape;
+  gradient.factors.rank = rank_;
+  gradient.factors.left.resize(rank_ * shape.rows);
+  if (gradient.factors.right.size() == rank_ * shape.columns) return true;
+  gradient.factors.right.resize(rank_ * shape.columns);
+  gradient.draw_right();
+  return true;
+}
+
+void FactoredDeviceExchange::forget(std::string_view gradient) {
+  FactoredGradient& forgotten = gradients_.find(gradient)->second;
+  forgotten.factors.right = forgotten.before;
+  forgotten.right.reset();
+}
+
+void FactoredDeviceExchange::keep(std::string_view gradient, const std::vector<float>* saved) {
+  FactoredGradient& loaded = gradients_.find(gradient)->second;
+  loaded.draw_right();
+  if (saved != nullptr) loaded.factors.right = *saved;
+}
+
+torch::Tensor FactoredDeviceExchange::upload(FactoredBucket& bucket,
+                                             std::span<const float> from) const {
+  const torch::Tensor there = torch::empty({static_cast<std::int64_t>(from.size())},
+                                           torch::TensorOptions(torch::kFloat).device(device_));
+  there.copy_(tensor_of(const_view_of(from), torch::kCPU), /*non_blocking=*/true);
+  bucket.uploaded.record(device_);
+  return there;
+}
+
+void FactoredDeviceExchange::take(FactoredBucket& bucket, const FullBucket& full,
+                                  BucketExtracts own) {
+  bucket.items.clear();
+  bucket.left_count = bucket.right_count = bucket.plain_bytes = 0;
+  for (std::size_t i = 0; i < own.names.size(); ++i) {
+    FactoredGradient& gradient = gradients_.find(own.names[i])->second;
+    gradient.before = gradient.factors.right;
+    bucket.left_count += gradient.factors.left.size();
+    bucket.right_count += gradient.factors.right.size();
+    bucket.items.push_back({&gradient, std::move(own.residuals[i])});
+  }
+  bucket.plain = std::move(own.plain);
+  for (const View& view : bucket.plain) bucket.plain_bytes += view.bytes();
+  bucket.plain_dtype = full.view.dtype;
+  bucket.op = full.op;
+  bucket.timeout = full.timeout;
+  const std::size_t bytes =
+      round_up((bucket.left_count + bucket.right_count) * sizeof(float) + bucket.plain_bytes, 64);
+  if (bucket.room.bytes().size() >= bytes) return;
+  bucket.room = {};
+  bucket.room = page_locked(communicator_->allocate_bytes(bytes), device_.index());
+}
+
+StartedExchange FactoredDeviceExchange::start(const FullBucket& full, BucketExtracts own,
+                                              const codec::Position&) {
+  if (pending_.empty()) buckets_.resize(full.of_count);
+  if (buckets_[full.index] == nullptr) buckets_[full.index] = std::make_unique<FactoredBucket>();
+  FactoredBucket& bucket = *buckets_[full.index];
+  take(bucket, full, std::move(own));
+  StartedExchange started;
+  on_device([&] {
+    const torch::NoGradGuard no_grad;
+    make_left(bucket);
+    const auto is_done = [](const FactoredBucket* each) { return each->next == Next::nothing; };
+    // While the device works on this one; all ranks in the same order.
+    for (FactoredBucket* const earlier : pending_) started.waited += advance(*earlier);
+    pending_.push_back(&bucket);
+    while (full.is_last() && !pending_.empty()) {
+      for (FactoredBucket* const each : pending_) started.waited += advance(*each);
+      std::erase_if(pending_, is_done);
+    }
+    std::erase_if(pending_, is_done);
+  });
+  full.memory->publish();
+  return started;
+}
+
+// What it takes until a bucket's next operation is submitted; returns how long this has waited.
+Duration FactoredDeviceExchange::advance(FactoredBucket& bucket) {
+  const TimePoint begin = Clock::now();
+  if (bucket.next == Next::make_right) bucket.work.wait();
+  const Duration waited = Clock::now() - begin;
+  if (bucket.next == Next::add_left) {
+    add_left(bucket);
+  } else if (bucket.next == Next::make_right) {
+    make_right(bucket);
+  } else if (bucket.next == Next::add_right) {
+    add_right(bucket);
+  }
+  return waited;
+}
+
+void FactoredDeviceExchange::make_left(FactoredBucket& bucket) const {
+  std::vector<torch::Tensor> left, plain;
+  for (const Item& item : bucket.items) {
+    FactoredGradient& gradient = *item.gradient;
+    const Factors& factors = gradient.factors;
+    if (item.residual.is_silent) {
+      left.push_back(torch::zeros({static_cast<std::int64_t>(factors.left.size())},
+                                  item.residual.values.options()));
+      continue;
+    }
+    if (!gradient.right.defined()) {
+      const auto right = const_view_of(std::span<const float>(factors.right));
+      gradient.right = right_of(tensor_of(right, torch::kCPU).to(device_), 0, factors);
+    }
+    const torch::Tensor matrix = matrix_of(item.residual.values, factors.shape);
+    left.push_back(matrix.mm(gradient.right.t()).reshape({-1}));
+  }
+  for (const View& view : bucket.plain) {
+    plain.push_back(tensor_of(ConstByteSpan(view.span()), device_));
+  }
+  if (!left.empty()) bucket.made = torch::cat(left);
+  if (!plain.empty()) bucket.made_plain = torch::cat(plain);
+  bucket.done.emplace(device_);
+  bucket.done->record(current_stream(device_));
+  bucket.next = Next::add_left;
+}
+
+void FactoredDeviceExchange::add_left(FactoredBucket& bucket) {
+  to_host_.copy(bucket.made, *bucket.done, std::as_writable_bytes(bucket.left()));
+  to_host_.copy(bucket.made_plain, *bucket.done, bucket.plain_sum().span());
+  bucket.sent = Clock::now();
+  if (bucket.plain_bytes > 0) bucket.plain_work = add_up(bucket, bucket.plain_sum());
+  bucket.next = bucket.items.empty() ? Next::nothing : Next::make_right;
+  if (bucket.items.empty()) return;
+  std::span<const float> rest = bucket.left();
+  for (const Item& item : bucket.items) {
+    const std::size_t count = item.gradient->factors.left.size();
+    // The factors tell all ranks; a step that another bucket stops must not leave it here.
+    if (!codec::are_finite(rest.first(count))) item.residual.values.nan_to_num_(0, 0, 0);
+    rest = rest.subspan(count);
+  }
+  bucket.work = add_up(bucket, view_of(bucket.left()));
+}
+
+void FactoredDeviceExchange::make_right(FactoredBucket& bucket) const {
+  std::span<float> rest = bucket.left();
+  for (const Item& item : bucket.items) {
+    Factors& factors = item.gradient->factors;
+    const std::span<float> sums = rest.first(factors.left.size());
+    codec::orthonormalize(factors.shape.rows, factors.rank, sums);
+    std::ranges::copy(sums, factors.left.begin());
+    rest = rest.subspan(sums.size());
+  }
+  bucket.left_sums = upload(bucket, bucket.left());
+  std::vector<torch::Tensor> right;
+  std::size_t first = 0;
+  for (const Item& item : bucket.items) {
+    const Factors& factors = item.gradient->factors;
+    right.push_back(right_of_item(item, left_of(bucket.left_sums, first, factors)).view({-1}));
+    first += factors.left.size();
+  }
+  bucket.made = torch::cat(right);
+  bucket.done->record(current_stream(device_));
+  bucket.next = Next::add_right;
+}
+
+// What this rank's part of the product says of its gradient is sent; the rest is kept.
+torch::Tensor FactoredDeviceExchange::right_of_item(const Item& item,
+                                                    const torch::Tensor& left) const {
+  const Factors& factors = item.gradient->factors;
+  const auto count = static_cast<std::int64_t>(factors.right.size());
+  const torch::Tensor nothing = torch::zeros({count}, left.options());
+  if (item.residual.is_silent || !codec::are_finite(factors.left)) return nothing;
+  if (factors.found_nothing()) {
+    // Its room says instead whether a rank has something that the left ones miss.
+    nothing.narrow(0, count - 1, 1).copy_(item.residual.values.any());
+    return nothing;
+  }
+  const torch::Tensor matrix = matrix_of(item.residual.values, factors.shape);
+  const torch::Tensor right = left.t().mm(matrix);
+  add_product(item.residual.values, factors.shape, left, right, -1);
+  return right;
+}
+
+void FactoredDeviceExchange::add_right(FactoredBucket& bucket) {
+  to_host_.copy(bucket.made, *bucket.done, std::as_writable_bytes(bucket.right()));
+  std::span<const float> rest = bucket.right();
+  for (const Item& item : bucket.items) {
+    const std::size_t count = item.gradient->factors.right.size();
+    if (!codec::are_finite(rest.first(count))) item.residual.values.nan_to_num_(0, 0, 0);
+    rest = rest.subspan(count);
+  }
+  bucket.work = add_up(bucket, view_of(bucket.right()));
+  bucket.next = Next::nothing;
+}
+
+ExchangedExtracts FactoredDeviceExchange::wait(const FullBucket& full) {
+  STRETTO_CHECK(pending_.empty(), "bucket {} ends before its factors left", full.index);
+  FactoredBucket& bucket = *buckets_[full.index];
+  bucket.plain_work.wait();
+  bucket.work.wait();
+  const auto ranks = static_cast<std::size_t>(communicator_->size());
+  const std::size_t sent = bucket.left_count + bucket.right_count;
+  return {.sent = bucket.sent,
+          .sent_bytes = sent * sizeof(float),
+          .received_bytes = 2 * (ranks - 1) * sent * sizeof(float) / ranks,
+          .sent_values = sent};
+}
+
+void FactoredDeviceExchange::finish(const FullBucket& full) {
+  FactoredBucket& bucket = *buckets_[full.index];
+  on_device([&] {
+    const torch::NoGradGuard no_grad;
+    if (!bucket.items.empty()) multiply(full, bucket, upload(bucket, bucket.right()));
+    const torch::Tensor reduced =
+        tensor_of(ConstByteSpan(bucket.plain_sum().span()), torch::kCPU).to(device_);
+    put_together(full, device_, {}, bucket.plain, reduced);
+  });
+  full.memory->publish();
+}
+
+void FactoredDeviceExchange::multiply(const FullBucket& full, FactoredBucket& bucket,
+                                      const torch::Tensor& right) const {
+  const torch::Tensor all = tensor_of(full.view, device_);
+  std::size_t of_left = 0, of_right = 0;
+  for (const Item& item : bucket.items) {
+    FactoredGradient& gradient = *item.gradient;
+    Factors& factors = gradient.factors;
+    const std::span<const float> sums = bucket.right().subspan(of_right, factors.right.size());
+    const torch::Tensor left_there = left_of(bucket.left_sums, of_left, factors);
+    const torch::Tensor right_there = right_of(right, of_right, factors);
+    of_left += factors.left.size();
+    of_right += sums.size();
+    const torch::Tensor values =
+        part_of(all, item.residual.first, static_cast<std::size_t>(item.residual.values.numel()));
+    values.zero_();
+    if (factors.found_nothing()) {
+      // What nobody has used, or is zero, goes on with the factors that it has.
+      if (sums.back() != 0) gradient.draw_right();
+      continue;
+    }
+    std::ranges::copy(sums, factors.right.begin());
+    gradient.right = right_there;
+    if (has_product(factors)) {
+      add_product(values, factors.shape, left_there, right_there, 1);
+      if (factors.draw_zero_columns(gradient.key)) gradient.right.reset();
+      continue;
+    }
+    // All ranks have the same factors, and begin anew together.
+    values.fill_(std::numeric_limits<double>::quiet_NaN());
+    item.residual.values.zero_();
+    gradient.draw_right();
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<ExtractExchange> factored_exchange_by_host(std::size_t rank, torch::Device device) {
+  return std::make_unique<FactoredDeviceExchange>(rank, device);
+}
+
+}  // namespace stretto::ddp

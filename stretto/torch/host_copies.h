@@ -1,0 +1,63 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+#pragma once
+
+#include <optional>
+
+#include <c10/core/StreamGuard.h>
+#include <torch/torch.h>
+
+#include "stretto/base/log.h"
+#include "stretto/base/view.h"
+#include "stretto/torch/device_tensors.h"
+#include "stretto/torch/streams.h"
+
+namespace stretto::ddp {
+
+// Copies from a device, on a stream of their own, since the host waits for them, and must not for
+// what comes behind.
+class CopiesToHost {
+ public:
+  explicit CopiesToHost(torch::Device device) : device_(device) {}
+
+  // Returns when `to` has what is there behind `made`.
+  void copy(const torch::Tensor& from, const DeviceEvent& made, ByteSpan to) {
+    if (to.empty()) return;
+    if (!stream_) stream_ = new_stream(device_);
+    made.let_wait(*stream_);
+    const c10::StreamGuard reading(*stream_);
+    tensor_of(to, torch::kCPU).copy_(from.view(torch::kByte));
+  }
+
+ private:
+  const torch::Device device_;
+  std::optional<c10::Stream> stream_;
+};
+
+// Stands for what a device reads of the host, whose memory is to go after this.
+class CopiesFromHost {
+ public:
+  CopiesFromHost() = default;
+  CopiesFromHost(const CopiesFromHost&) = delete;
+  CopiesFromHost& operator=(const CopiesFromHost&) = delete;
+  ~CopiesFromHost() {
+    try {
+      if (begun_) begun_->synchronize();
+    } catch (const c10::Error& error) {  // It has failed, and reads nothing any more.
+      log(LogLevel::warning, "what a device was to read is freed behind a failure: {}",
+          error.what_without_backtrace());
+    }
+  }
+
+  // Behind what the calling thread has begun.
+  void record(torch::Device device) {
+    begun_.emplace(device);
+    begun_->record(current_stream(device));
+  }
+
+ private:
+  std::optional<DeviceEvent> begun_;
+};
+
+}  // namespace stretto::ddp

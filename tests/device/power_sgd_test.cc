@@ -1,0 +1,150 @@
+// Copyright the stretto authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// PowerSGD of gradients on a device, which is a double's: nearly what the host makes of them, and
+// the same on all ranks.
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "stretto/torch/distributed_data_parallel.h"
+#include "tests/device/on_devices.h"
+#include "tests/device/placed_model.h"
+
+namespace stretto {
+namespace {
+
+using namespace testing;  // NOLINT: the models of tests/support.
+
+class DeviceFactors : public OnDevices {};
+INSTANTIATE_TEST_SUITE_P(, DeviceFactors, all_ways(), name_of);
+
+// Parameters of one dimension, 37 rows of 37, the last of which is shorter, are seen as a matrix.
+constexpr std::int64_t kVector = 37 * 36 + 30;
+
+struct FactoredImpl : torch::nn::Module {
+  explicit FactoredImpl(torch::Device device)
+      : wide(register_module("wide", Wide(device, 1))),
+        vector(register_parameter("vector", random(7, {kVector}, device))) {}
+  torch::Tensor forward(const torch::Tensor& x, bool both) {
+    return wide->forward(x, both) + (vector * x.sum()).square().sum();
+  }
+  Wide wide;
+  torch::Tensor vector;
+};
+TORCH_MODULE(Factored);
+
+// The same model on the device and on the CPU.
+class Pair {
+ public:
+  Pair(Communicator& communicator, const DistributedDataParallelOptions& options)
+      : communicator_(communicator),
+        device_(device_of(communicator)),
+        here_(torch::kCPU),
+        there_(device_),
+        on_host_(here_, communicator, options),
+        on_device_(there_, communicator, options) {}
+
+  void step(int number, bool both = true, float factor = 1, bool begins = true) {
+    const auto seed = static_cast<std::uint64_t>(10 * number + communicator_.rank().value());
+    const torch::Tensor batch = random(seed, {4, 6}, torch::kCPU) * factor;
+    if (begins) on_host_.zero_grad();
+    on_host_.forward(batch, both).sum().backward();
+    if (begins) on_device_.zero_grad();
+    on_device_.forward(batch.to(device_), both).sum().backward();
+    const auto here = here_->parameters(), there = there_->parameters();
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      const torch::Tensor& expected = here[i].grad();
+      ASSERT_EQ(there[i].grad().defined(), expected.defined()) << i;
+      if (!expected.defined()) continue;
+      EXPECT_EQ(there[i].grad().device(), device_);
+      const torch::Tensor result = there[i].grad().cpu();
+      const double greatest = expected.nan_to_num(0, 0, 0).abs().max().item<double>();
+      EXPECT_TRUE(torch::allclose(result, expected, 0, 2e-4 * greatest, /*equal_nan=*/true))
+          << "step " << number << ", parameter " << i;
+      expect_same_on_all_ranks(result);
+    }
+  }
+  const CompressionStatistics& here() const { return *on_host_.last_compression(); }
+  const CompressionStatistics& there() const { return *on_device_.last_compression(); }
+
+ private:
+  void expect_same_on_all_ranks(const torch::Tensor& tensor) {
+    const torch::Tensor flat = tensor.contiguous().view({-1});
+    std::vector<float> own(flat.const_data_ptr<float>(),
+                           flat.const_data_ptr<float>() + flat.numel());
+    std::vector<float> all(own.size() * static_cast<std::size_t>(communicator_.size()));
+    communicator_.all_gather(own, all).wait();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto bits = [](float value) { return std::bit_cast<std::uint32_t>(value); };
+      const float mine = own[i % own.size()];
+      ASSERT_TRUE(bits(all[i]) == bits(mine) || (std::isnan(all[i]) && std::isnan(mine))) << i;
+    }
+  }
+
+  Communicator& communicator_;
+  torch::Device device_;
+  Factored here_, there_;
+  DistributedDataParallel<Factored> on_host_, on_device_;
+};
+
+TEST_P(DeviceFactors, AreNearlyThoseOfTheHost) {
+  for (const int ranks : {2, 3}) {
+    for (const std::size_t bytes : {64, 1 << 20}) {
+      on_ranks(ranks, [&](Communicator& communicator) {
+        const std::size_t rank = ranks == 2 ? 1 : 3;
+        Pair pair(communicator, {.bucket_bytes = {bytes}, .codec = power_sgd({.rank = rank})});
+        for (int step = 0; step < 4; ++step) pair.step(step);
+        EXPECT_EQ(pair.there().sent_values, pair.here().sent_values);
+        EXPECT_EQ(pair.there().message_bytes, pair.here().message_bytes);
+        EXPECT_EQ(pair.there().received_bytes, pair.here().received_bytes);
+        EXPECT_EQ(pair.there().elements, pair.here().elements);
+        EXPECT_EQ(pair.there().buckets, pair.here().buckets);
+        EXPECT_GE(Double::get().control().locked_pieces, 1);  // Where factors go.
+      });
+    }
+  }
+}
+
+TEST_P(DeviceFactors, OfWhatARankDoesNotUseAreKept) {
+  on_ranks(kRanks, [](Communicator& communicator) {
+    Pair pair(communicator, {.find_unused_parameters = true, .codec = power_sgd()});
+    const bool is_first = communicator.rank() == Rank(0);
+    pair.step(0);
+    pair.step(1, is_first);
+    pair.step(2, false);
+    pair.step(3, is_first, 1, /*begins=*/false);
+    pair.step(4, false, 1, /*begins=*/false);
+    pair.step(5);
+  });
+}
+
+// All say so, and begin anew together.
+TEST_P(DeviceFactors, InfinityIsSentAndNotKept) {
+  on_ranks(kRanks, [](Communicator& communicator) {
+    Pair pair(communicator, {.codec = power_sgd()});
+    const bool spoils = communicator.rank() == Rank(1);
+    pair.step(0);
+    pair.step(1, true, spoils ? std::numeric_limits<float>::infinity() : 1);
+    pair.step(2);
+    pair.step(3);
+  });
+}
+
+// Zero has no factors; what comes later has.
+TEST_P(DeviceFactors, OfNothingAreFoundLater) {
+  on_ranks(kRanks, [](Communicator& communicator) {
+    Pair pair(communicator, {.codec = power_sgd()});
+    pair.step(0, true, 0);
+    pair.step(1);
+    pair.step(2);
+  });
+}
+
+}  // namespace
+}  // namespace stretto
