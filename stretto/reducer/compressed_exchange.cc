@@ -144,9 +144,10 @@ void CompressedReduction::keep_remembered(const FullBucket& full) {
       before = {};
       continue;
     }
-    // Of a silent gradient who adds up parts may keep something.
+    // Of a silent gradient who adds up parts may keep something; and if what others say of it has
+    // no factors, no rank keeps its residual.
     const Way way = gradient.compressor == nullptr ? Way::gathered : way_of(gradient);
-    before.has_all = !full.is_silent(i) || way == Way::divided || way == Way::combined;
+    before.has_all = !full.is_silent(i) || way != Way::gathered;
     before.has_residual = gradient.has_residual;
     before.right.assign(gradient.factors.right.begin(), gradient.factors.right.end());
     before.hints.assign(gradient.hints.begin(), gradient.hints.end());

@@ -75,7 +75,7 @@ std::optional<CompressedExchange> DeviceCompression::exchange_of(
   return CompressedExchange::divide;
 }
 
-bool DeviceCompression::factors(const std::vector<NamedTensor>& parameters, std::size_t rank) {
+bool DeviceCompression::can_factor(const std::vector<NamedTensor>& parameters, std::size_t rank) {
   bool factors_any = false;
   for (const NamedTensor& parameter : parameters) {
     const auto count = static_cast<std::size_t>(parameter.tensor.numel());
@@ -113,7 +113,7 @@ void DeviceCompression::attach(Communicator& communicator,
   communicator_ = &communicator;
   exchange_->attach(communicator);
   // What a step that has failed has left there is not whole.
-  if (std::exchange(is_open_, false) && exchange_->divides()) {
+  if (std::exchange(is_open_, false) && exchange_->spoils_residuals()) {
     for (auto& [name, gradient] : gradients_) gradient.residual = {};
   }
   by_index_.clear();
@@ -170,7 +170,8 @@ void DeviceCompression::extract(const FullBucket& full, std::size_t i, Gradient&
     gradient.loaded.clear();
   }
   const bool is_silent = full.is_silent(i), divides = exchange_->divides();
-  // Of a silent gradient who adds up a part may keep something; factors may be infinite.
+  // Of a silent gradient who adds up a part may keep something; and if what others say of it has no
+  // factors, no rank keeps its residual.
   const bool may_change = full.is_uncomputed(i) && (!is_silent || divides || codec_ == nullptr);
   const torch::Tensor residual = residual_of(gradient);
   gradient.before = may_change ? residual.clone() : torch::Tensor();
@@ -230,7 +231,7 @@ void DeviceCompression::forget(std::span<const std::size_t> gradients) {
 
 std::vector<std::byte> DeviceCompression::save() const {
   STRETTO_CHECK(communicator_ != nullptr, "attach() comes first");
-  if (is_open_ && exchange_->divides()) {
+  if (is_open_ && exchange_->spoils_residuals()) {
     refuse("the last step has failed in the middle, and what compression has kept is not whole");
   }
   reducer::SavedState state{.hook = reducer::kCompressedState,
@@ -309,7 +310,7 @@ void DeviceCompression::finish(const FullBucket& full) {
   this_step_.exchange_seconds += seconds(begin - exchanged.sent);
   this_step_.message_bytes += exchanged.sent_bytes;
   this_step_.received_bytes += exchanged.received_bytes;
-  this_step_.sent_values += exchanged.sent_values;
+  this_step_.sent_values += exchanged.factors;
   exchange_->finish(full);
   const double spent = seconds(Clock::now() - begin);
   this_step_.decode_seconds += spent;

@@ -50,7 +50,7 @@ class DeviceCompression final : public CommunicationHook {
                                                        const std::vector<NamedTensor>& parameters,
                                                        int ranks, CompressedExchange wanted);
   // The same of power_sgd() of this rank.
-  static bool factors(const std::vector<NamedTensor>& parameters, std::size_t rank);
+  static bool can_factor(const std::vector<NamedTensor>& parameters, std::size_t rank);
   DeviceCompression(std::shared_ptr<const Compressor> compressor, torch::Device device,
                     std::unique_ptr<ExtractExchange> exchange);
   ~DeviceCompression() override;
@@ -62,7 +62,7 @@ class DeviceCompression final : public CommunicationHook {
   void forget(std::span<const std::size_t> gradients) override;
   const CompressionStatistics* last_compression() const override { return &last_step_; }
   // In the format of a CompressedReduction. Throws InvalidArgument behind a step that has failed
-  // where ranks divide gradients: the device may have added to residuals what never came.
+  // where ranks divide gradients, or add up factors: what is in residuals then is not whole.
   std::vector<std::byte> save() const override;
   void load(std::span<const std::byte> state) override;
 

@@ -36,7 +36,7 @@ std::unique_ptr<ExtractExchange> choose_exchange(const std::vector<NamedTensor>&
                                                  const DistributedDataParallelOptions& options,
                                                  torch::Device device, bool is_of_communicator) {
   if (const auto* const power_sgd = dynamic_cast<const PowerSgd*>(options.codec.get())) {
-    if (!DeviceCompression::factors(parameters, power_sgd->rank())) return nullptr;
+    if (!DeviceCompression::can_factor(parameters, power_sgd->rank())) return nullptr;
     return factored_exchange_by_host(power_sgd->rank(), device);
   }
   const auto codec = std::dynamic_pointer_cast<const Codec>(options.codec);

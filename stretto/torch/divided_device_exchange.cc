@@ -30,7 +30,7 @@ struct DividedBucket : BucketShares {
 
   View view;
   std::vector<std::vector<PlacedExtract>> parts;  // By the rank that adds them up.
-  std::vector<SumResidual> residuals;             // Of those that this rank adds up.
+  std::vector<KeptResidual> residuals;            // Of those that this rank adds up.
   std::optional<Duration> timeout;
   // Where NCCL does the work, they are in flight until the device has got so far.
   Work parts_work;
@@ -64,7 +64,7 @@ class DividedDeviceExchange final : public ExtractExchange {
   Duration send_sums(DividedBucket& bucket, BucketMemory& memory);
   void add_up(const DividedBucket& bucket) const;
   PlacedExtract round(const torch::Tensor& sums, const PlacedExtract& part,
-                      const SumResidual& residual) const;
+                      const KeptResidual& residual) const;
 
   const std::shared_ptr<const Codec> codec_;
   const torch::Device device_;
@@ -159,7 +159,7 @@ void DividedDeviceExchange::add_up(const DividedBucket& bucket) const {
 // As CompressedReduction does: of a codec that is bounded the residual, which may be what this rank
 // has clipped, is not sent with the sum; nor that of a silent gradient.
 PlacedExtract DividedDeviceExchange::round(const torch::Tensor& sums, const PlacedExtract& part,
-                                           const SumResidual& residual) const {
+                                           const KeptResidual& residual) const {
   torch::Tensor kept = residual.values;
   if (divisor_ == 1 && !residual.is_silent) {
     return extract_from(kept.add_(sums), part.how, part.first);

@@ -22,7 +22,7 @@
 namespace stretto::ddp {
 
 // What this rank keeps of a gradient that is factored, or of a part whose sum it rounds.
-struct SumResidual {
+struct KeptResidual {
   torch::Tensor values;
   bool is_silent = false;  // FullBucket::silent of the gradient.
   std::size_t first = 0;   // Element of the bucket.
@@ -35,7 +35,7 @@ struct BucketExtracts {
   std::vector<PlacedExtract> extracts = {};
   // If gradients are divided, what this rank keeps of the parts that it adds up, in their order. Of
   // gradients that are factored, in place of extracts: what there is to say, unless it is silent.
-  std::vector<SumResidual> residuals = {};
+  std::vector<KeptResidual> residuals = {};
   std::vector<std::string_view> names = {};  // Theirs, which the hook keeps.
   std::vector<View> plain = {};              // Gradients that travel as they are.
 };
@@ -55,7 +55,7 @@ struct ExchangedExtracts {
   // Of the extracts.
   std::size_t sent_bytes = 0;
   std::size_t received_bytes = 0;
-  std::size_t sent_values = 0;  // That no extract has.
+  std::size_t factors = 0;  // Numbers that were sent as such.
 };
 
 // Brings the extracts of all ranks, or of their sums, to each of them; extracts are added in the
@@ -68,7 +68,8 @@ class ExtractExchange {
   virtual void attach(Communicator& communicator) = 0;
   // What the hook's name says of it: all ranks exchange in the same way.
   virtual std::string_view name() const = 0;
-  // Called behind attach() of all gradients that are long enough. False: this one travels as it is.
+  // Called behind attach() of all gradients that are long enough. False: this one travels as it is,
+  // and is not asked for by what follows.
   virtual bool describe(const GradientDescription&) { return true; }
   // What it keeps of a gradient from step to step. keep() makes it what was saved, if there is
   // something, and forget() what it was before the last step.
@@ -77,6 +78,8 @@ class ExtractExchange {
   virtual void forget(std::string_view) {}
   // Whether it is handed parts of gradients, each of which one rank adds up: CompressedExchange.
   virtual bool divides() const { return false; }
+  // Whether a step that fails in the middle leaves residuals that are not whole.
+  virtual bool spoils_residuals() const { return divides(); }
   // All ranks have the same gradients in a bucket.
   virtual StartedExchange start(const FullBucket& full, BucketExtracts own,
                                 const codec::Position& position) = 0;

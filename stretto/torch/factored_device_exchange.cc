@@ -3,7 +3,8 @@
 
 // PowerSGD of gradients on a device. What is as long as a gradient stays there; factors go to the
 // host, whose ranks add them up and make the left ones orthogonal, so that all ranks have the same,
-// whatever devices they have. The steps are those of reducer/factored_exchange.cc.
+// whatever devices they have. The steps are those of reducer/factored_exchange.cc, but for what is
+// infinite or NaN: the host clears residuals of it at once, and here it goes at the end of a step.
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +17,6 @@
 #include "stretto/base/content_hash.h"
 #include "stretto/base/round_up.h"
 #include "stretto/codec/finite.h"
-#include "stretto/communicator/page_locked.h"
 #include "stretto/reducer/compressed_exchange.h"
 #include "stretto/torch/device_tensors.h"
 #include "stretto/torch/extract_exchange.h"
@@ -41,7 +41,7 @@ struct FactoredGradient {
 
 struct Item {
   FactoredGradient* gradient;
-  SumResidual residual;
+  KeptResidual residual;
 };
 
 // What is to be done with a bucket when the next ones are full.
@@ -84,7 +84,9 @@ torch::Tensor matrix_of(const torch::Tensor& values, const codec::MatrixShape& s
   return whole.view({rows, columns});
 }
 
-// values += factor * left * right, column by column, since all devices round that alike.
+// values += factor * left * right. Column by column and without sums of products, so that devices
+// round it alike, which are of several kinds, and none does that with fewer bits (TF32): what stays
+// in a residual is what the factors do not say.
 void add_product(const torch::Tensor& values, const codec::MatrixShape& shape,
                  const torch::Tensor& left, const torch::Tensor& right, double factor) {
   torch::Tensor matrix = matrix_of(values, shape);
@@ -124,6 +126,7 @@ class FactoredDeviceExchange final : public ExtractExchange {
     pending_.clear();
   }
   std::string_view name() const override { return "added on the host, "; }
+  bool spoils_residuals() const override { return true; }
   bool describe(const GradientDescription& description) override;
   void forget(std::string_view gradient) override;
   std::span<const float> kept(std::string_view gradient) const override {
@@ -137,13 +140,17 @@ class FactoredDeviceExchange final : public ExtractExchange {
 
  private:
   void take(FactoredBucket& bucket, const FullBucket& full, BucketExtracts own);
+  void provide_right(FactoredBucket& bucket) const;
   void make_left(FactoredBucket& bucket) const;
   Duration advance(FactoredBucket& bucket);
   void add_left(FactoredBucket& bucket);
   void make_right(FactoredBucket& bucket) const;
   torch::Tensor right_of_item(const Item& item, const torch::Tensor& left) const;
   void add_right(FactoredBucket& bucket);
-  torch::Tensor upload(FactoredBucket& bucket, std::span<const float> from) const;
+  torch::Tensor upload(FactoredBucket& bucket, ConstByteSpan from) const;
+  torch::Tensor upload(FactoredBucket& bucket, std::span<const float> from) const {
+    return upload(bucket, std::as_bytes(from)).view(torch::kFloat);
+  }
   Work add_up(const FactoredBucket& bucket, const View& view) const {
     return communicator_->all_reduce(view, {.op = bucket.op, .timeout = bucket.timeout});
   }
@@ -184,11 +191,10 @@ void FactoredDeviceExchange::keep(std::string_view gradient, const std::vector<f
   if (saved != nullptr) loaded.factors.right = *saved;
 }
 
-torch::Tensor FactoredDeviceExchange::upload(FactoredBucket& bucket,
-                                             std::span<const float> from) const {
+torch::Tensor FactoredDeviceExchange::upload(FactoredBucket& bucket, ConstByteSpan from) const {
   const torch::Tensor there = torch::empty({static_cast<std::int64_t>(from.size())},
-                                           torch::TensorOptions(torch::kFloat).device(device_));
-  there.copy_(tensor_of(const_view_of(from), torch::kCPU), /*non_blocking=*/true);
+                                           torch::TensorOptions(torch::kByte).device(device_));
+  there.copy_(tensor_of(from, torch::kCPU), /*non_blocking=*/true);
   bucket.uploaded.record(device_);
   return there;
 }
@@ -212,8 +218,8 @@ void FactoredDeviceExchange::take(FactoredBucket& bucket, const FullBucket& full
   const std::size_t bytes =
       round_up((bucket.left_count + bucket.right_count) * sizeof(float) + bucket.plain_bytes, 64);
   if (bucket.room.bytes().size() >= bytes) return;
-  bucket.room = {};
-  bucket.room = page_locked(communicator_->allocate_bytes(bytes), device_.index());
+  bucket.uploaded.wait();  // Of the step before.
+  grow(bucket.room, bytes, *communicator_, device_);
 }
 
 StartedExchange FactoredDeviceExchange::start(const FullBucket& full, BucketExtracts own,
@@ -223,18 +229,19 @@ StartedExchange FactoredDeviceExchange::start(const FullBucket& full, BucketExtr
   FactoredBucket& bucket = *buckets_[full.index];
   take(bucket, full, std::move(own));
   StartedExchange started;
+  const auto advance_all = [&] {
+    for (FactoredBucket* const each : pending_) started.waited += advance(*each);
+    std::erase_if(pending_, [](const auto* each) { return each->next == Next::nothing; });
+  };
   on_device([&] {
     const torch::NoGradGuard no_grad;
+    // Whatever surrounds backward, matrices are multiplied as they are.
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     make_left(bucket);
-    const auto is_done = [](const FactoredBucket* each) { return each->next == Next::nothing; };
-    // While the device works on this one; all ranks in the same order.
-    for (FactoredBucket* const earlier : pending_) started.waited += advance(*earlier);
+    full.memory->publish();  // Others may fail in what follows.
+    advance_all();           // While the device works on this one; all ranks in the same order.
     pending_.push_back(&bucket);
-    while (full.is_last() && !pending_.empty()) {
-      for (FactoredBucket* const each : pending_) started.waited += advance(*each);
-      std::erase_if(pending_, is_done);
-    }
-    std::erase_if(pending_, is_done);
+    while (full.is_last() && !pending_.empty()) advance_all();
   });
   full.memory->publish();
   return started;
@@ -245,29 +252,49 @@ Duration FactoredDeviceExchange::advance(FactoredBucket& bucket) {
   const TimePoint begin = Clock::now();
   if (bucket.next == Next::make_right) bucket.work.wait();
   const Duration waited = Clock::now() - begin;
-  if (bucket.next == Next::add_left) {
-    add_left(bucket);
-  } else if (bucket.next == Next::make_right) {
-    make_right(bucket);
-  } else if (bucket.next == Next::add_right) {
-    add_right(bucket);
+  switch (bucket.next) {
+    case Next::add_left:
+      add_left(bucket);
+      break;
+    case Next::make_right:
+      make_right(bucket);
+      break;
+    case Next::add_right:
+      add_right(bucket);
+      break;
+    case Next::nothing:
+      break;
   }
   return waited;
 }
 
+// Where the right factors on the device are not those of the host, as in the first step.
+void FactoredDeviceExchange::provide_right(FactoredBucket& bucket) const {
+  const auto is_there = [](const Item& item) { return item.gradient->right.defined(); };
+  if (std::ranges::all_of(bucket.items, is_there)) return;
+  bucket.uploaded.wait();  // The device may be reading the room, through which they go there.
+  auto to = bucket.right().begin();
+  for (const Item& item : bucket.items) {
+    to = std::ranges::copy(item.gradient->factors.right, to).out;
+  }
+  const torch::Tensor all = upload(bucket, bucket.right());
+  std::size_t first = 0;
+  for (const Item& item : bucket.items) {
+    item.gradient->right = right_of(all, first, item.gradient->factors);
+    first += item.gradient->factors.right.size();
+  }
+}
+
 void FactoredDeviceExchange::make_left(FactoredBucket& bucket) const {
+  provide_right(bucket);
   std::vector<torch::Tensor> left, plain;
   for (const Item& item : bucket.items) {
-    FactoredGradient& gradient = *item.gradient;
+    const FactoredGradient& gradient = *item.gradient;
     const Factors& factors = gradient.factors;
     if (item.residual.is_silent) {
       left.push_back(torch::zeros({static_cast<std::int64_t>(factors.left.size())},
                                   item.residual.values.options()));
       continue;
-    }
-    if (!gradient.right.defined()) {
-      const auto right = const_view_of(std::span<const float>(factors.right));
-      gradient.right = right_of(tensor_of(right, torch::kCPU).to(device_), 0, factors);
     }
     const torch::Tensor matrix = matrix_of(item.residual.values, factors.shape);
     left.push_back(matrix.mm(gradient.right.t()).reshape({-1}));
@@ -283,20 +310,12 @@ void FactoredDeviceExchange::make_left(FactoredBucket& bucket) const {
 }
 
 void FactoredDeviceExchange::add_left(FactoredBucket& bucket) {
-  to_host_.copy(bucket.made, *bucket.done, std::as_writable_bytes(bucket.left()));
-  to_host_.copy(bucket.made_plain, *bucket.done, bucket.plain_sum().span());
+  to_host_.move(bucket.made, *bucket.done, std::as_writable_bytes(bucket.left()));
+  to_host_.move(bucket.made_plain, *bucket.done, bucket.plain_sum().span());
   bucket.sent = Clock::now();
   if (bucket.plain_bytes > 0) bucket.plain_work = add_up(bucket, bucket.plain_sum());
   bucket.next = bucket.items.empty() ? Next::nothing : Next::make_right;
-  if (bucket.items.empty()) return;
-  std::span<const float> rest = bucket.left();
-  for (const Item& item : bucket.items) {
-    const std::size_t count = item.gradient->factors.left.size();
-    // The factors tell all ranks; a step that another bucket stops must not leave it here.
-    if (!codec::are_finite(rest.first(count))) item.residual.values.nan_to_num_(0, 0, 0);
-    rest = rest.subspan(count);
-  }
-  bucket.work = add_up(bucket, view_of(bucket.left()));
+  if (!bucket.items.empty()) bucket.work = add_up(bucket, view_of(bucket.left()));
 }
 
 void FactoredDeviceExchange::make_right(FactoredBucket& bucket) const {
@@ -340,13 +359,7 @@ torch::Tensor FactoredDeviceExchange::right_of_item(const Item& item,
 }
 
 void FactoredDeviceExchange::add_right(FactoredBucket& bucket) {
-  to_host_.copy(bucket.made, *bucket.done, std::as_writable_bytes(bucket.right()));
-  std::span<const float> rest = bucket.right();
-  for (const Item& item : bucket.items) {
-    const std::size_t count = item.gradient->factors.right.size();
-    if (!codec::are_finite(rest.first(count))) item.residual.values.nan_to_num_(0, 0, 0);
-    rest = rest.subspan(count);
-  }
+  to_host_.move(bucket.made, *bucket.done, std::as_writable_bytes(bucket.right()));
   bucket.work = add_up(bucket, view_of(bucket.right()));
   bucket.next = Next::nothing;
 }
@@ -357,11 +370,12 @@ ExchangedExtracts FactoredDeviceExchange::wait(const FullBucket& full) {
   bucket.plain_work.wait();
   bucket.work.wait();
   const auto ranks = static_cast<std::size_t>(communicator_->size());
-  const std::size_t sent = bucket.left_count + bucket.right_count;
+  const std::size_t left = bucket.left_count * sizeof(float);
+  const std::size_t right = bucket.right_count * sizeof(float);
   return {.sent = bucket.sent,
-          .sent_bytes = sent * sizeof(float),
-          .received_bytes = 2 * (ranks - 1) * sent * sizeof(float) / ranks,
-          .sent_values = sent};
+          .sent_bytes = left + right,
+          .received_bytes = 2 * (ranks - 1) * left / ranks + 2 * (ranks - 1) * right / ranks,
+          .factors = bucket.left_count + bucket.right_count};
 }
 
 void FactoredDeviceExchange::finish(const FullBucket& full) {
@@ -369,9 +383,8 @@ void FactoredDeviceExchange::finish(const FullBucket& full) {
   on_device([&] {
     const torch::NoGradGuard no_grad;
     if (!bucket.items.empty()) multiply(full, bucket, upload(bucket, bucket.right()));
-    const torch::Tensor reduced =
-        tensor_of(ConstByteSpan(bucket.plain_sum().span()), torch::kCPU).to(device_);
-    put_together(full, device_, {}, bucket.plain, reduced);
+    bucket.left_sums.reset();
+    put_together(full, device_, {}, bucket.plain, upload(bucket, bucket.plain_sum().span()));
   });
   full.memory->publish();
 }

@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <cstddef>
 #include <optional>
 
 #include <c10/core/StreamGuard.h>
@@ -10,6 +11,8 @@
 
 #include "stretto/base/log.h"
 #include "stretto/base/view.h"
+#include "stretto/communicator/communicator.h"
+#include "stretto/communicator/page_locked.h"
 #include "stretto/torch/device_tensors.h"
 #include "stretto/torch/streams.h"
 
@@ -21,13 +24,15 @@ class CopiesToHost {
  public:
   explicit CopiesToHost(torch::Device device) : device_(device) {}
 
-  // Returns when `to` has what is there behind `made`.
-  void copy(const torch::Tensor& from, const DeviceEvent& made, ByteSpan to) {
-    if (to.empty()) return;
-    if (!stream_) stream_ = new_stream(device_);
-    made.let_wait(*stream_);
-    const c10::StreamGuard reading(*stream_);
-    tensor_of(to, torch::kCPU).copy_(from.view(torch::kByte));
+  // Returns when `to` has what is there behind `made`, which it lets go of.
+  void move(torch::Tensor& from, const DeviceEvent& made, ByteSpan to) {
+    if (!to.empty()) {
+      if (!stream_) stream_ = new_stream(device_);
+      made.let_wait(*stream_);
+      const c10::StreamGuard reading(*stream_);
+      tensor_of(to, torch::kCPU).copy_(from.view(torch::kByte));
+    }
+    from.reset();
   }
 
  private:
@@ -43,21 +48,32 @@ class CopiesFromHost {
   CopiesFromHost& operator=(const CopiesFromHost&) = delete;
   ~CopiesFromHost() {
     try {
-      if (begun_) begun_->synchronize();
+      wait();
     } catch (const c10::Error& error) {  // It has failed, and reads nothing any more.
       log(LogLevel::warning, "what a device was to read is freed behind a failure: {}",
           error.what_without_backtrace());
     }
   }
 
-  // Behind what the calling thread has begun.
+  // They are what the calling thread has begun, and what comes before that.
   void record(torch::Device device) {
     begun_.emplace(device);
     begun_->record(current_stream(device));
+  }
+  void wait() const {
+    if (begun_) begun_->synchronize();
   }
 
  private:
   std::optional<DeviceEvent> begun_;
 };
+
+// Makes memory of the host at least so long, which no device uses now, but later on.
+inline void grow(Memory& memory, std::size_t bytes, Communicator& communicator,
+                 torch::Device device) {
+  if (memory.bytes().size() >= bytes) return;
+  memory = {};
+  memory = page_locked(communicator.allocate_bytes(bytes), device.index());
+}
 
 }  // namespace stretto::ddp

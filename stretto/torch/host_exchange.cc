@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "stretto/base/round_up.h"
-#include "stretto/communicator/page_locked.h"
 #include "stretto/reducer/compressed_exchange.h"
 #include "stretto/torch/device_tensors.h"
 #include "stretto/torch/extract_exchange.h"
@@ -144,9 +143,7 @@ class HostExchange final : public ExtractExchange {
 // lengths change, since memory is locked as slowly as it is written.
 void HostExchange::make_room(Memory& memory, std::size_t bytes) const {
   if (memory.bytes().size() >= bytes) return;
-  memory = {};
-  const std::size_t more = has_fixed_length_ ? 0 : bytes / 4;
-  memory = page_locked(communicator_->allocate_bytes(bytes + more), device_.index());
+  grow(memory, bytes + (has_fixed_length_ ? 0 : bytes / 4), *communicator_, device_);
 }
 
 // What the host is to have, in one vector: gradients that travel as they are, all indices, which so
@@ -224,9 +221,8 @@ Duration HostExchange::receive_lengths(Bucket& bucket) const {
 Duration HostExchange::send(Bucket& bucket) {
   on_device([&] {
     const torch::NoGradGuard no_grad;
-    to_host_.copy(bucket.extracts, *bucket.encoded,
+    to_host_.move(bucket.extracts, *bucket.encoded,
                   bucket.host.bytes().first(bucket.extracts.nbytes()));
-    bucket.extracts.reset();
   });
   const Duration waited = receive_lengths(bucket);
   // Not before: now the device has read what was there in the step before.

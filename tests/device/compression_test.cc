@@ -287,7 +287,7 @@ INSTANTIATE_TEST_SUITE_P(, DeviceCodecsOn, ::testing::Values(By::nccl, By::kerne
 // Either messages are gathered, or the step is left between parts and sums.
 TEST_P(DeviceCodecsOn, ADeathIsToldByTheOthers) {
   const std::vector<std::pair<int, std::shared_ptr<const Compressor>>> all = {
-      {kRanks, top_k()}, {kRanks, threshold({.limit = 0.02f})}, {4, f16()}};
+      {kRanks, top_k()}, {kRanks, threshold({.limit = 0.02f})}, {kRanks, power_sgd()}, {4, f16()}};
   for (const auto& [size, codec] : all) {
     DoubleRanks ranks = make(size);
     ranks.on_all([&, &codec = codec](Communicator& communicator) {

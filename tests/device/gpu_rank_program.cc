@@ -158,7 +158,7 @@ void compare_all(stretto::Communicator& communicator, const Where& where) {
            {.codec = power_sgd()},
            {.communication_hook =
                 std::make_shared<CompressedReduction>(CompressionOptions{.codec = power_sgd()})},
-           1e-5});
+           1e-6});
 }
 
 stretto::View view_of(const torch::Tensor& tensor) {

@@ -12,7 +12,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "stretto/torch/device_buckets.h"
 #include "stretto/torch/distributed_data_parallel.h"
+#include "stretto/torch/extract_exchange.h"
 #include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
 
@@ -61,14 +63,21 @@ class Pair {
     for (std::size_t i = 0; i < here.size(); ++i) {
       const torch::Tensor& expected = here[i].grad();
       ASSERT_EQ(there[i].grad().defined(), expected.defined()) << i;
+      std::vector<std::int32_t> is_everywhere = {expected.defined() ? 1 : 0};
+      communicator_.all_reduce(is_everywhere, {.op = ReduceOp::min}).wait();
       if (!expected.defined()) continue;
       EXPECT_EQ(there[i].grad().device(), device_);
       const torch::Tensor result = there[i].grad().cpu();
       const double greatest = expected.nan_to_num(0, 0, 0).abs().max().item<double>();
       EXPECT_TRUE(torch::allclose(result, expected, 0, 2e-4 * greatest, /*equal_nan=*/true))
           << "step " << number << ", parameter " << i;
-      expect_same_on_all_ranks(result);
+      if (is_everywhere[0] == 1) expect_same_on_all_ranks(result);
     }
+  }
+  // What the next step finds there, unless it begins with zeros.
+  void spoil_gradients() {
+    here_->wide->second.mutable_grad().fill_(std::numeric_limits<float>::infinity());
+    there_->wide->second.mutable_grad().fill_(std::numeric_limits<float>::infinity());
   }
   const CompressionStatistics& here() const { return *on_host_.last_compression(); }
   const CompressionStatistics& there() const { return *on_device_.last_compression(); }
@@ -136,6 +145,19 @@ TEST_P(DeviceFactors, InfinityIsSentAndNotKept) {
   });
 }
 
+// A gradient that nobody computes, in which one rank has infinity of before.
+TEST_P(DeviceFactors, InfinityThatNobodyAddsToTakesNoResidual) {
+  on_ranks(kRanks, [](Communicator& communicator) {
+    Pair pair(communicator, {.find_unused_parameters = true, .codec = power_sgd()});
+    const bool spoils = communicator.rank() == Rank(1);
+    pair.step(0);
+    pair.step(1);
+    if (spoils) pair.spoil_gradients();
+    pair.step(2, /*both=*/false, 1, /*begins=*/!spoils);
+    pair.step(3);
+  });
+}
+
 // Zero has no factors; what comes later has.
 TEST_P(DeviceFactors, OfNothingAreFoundLater) {
   on_ranks(kRanks, [](Communicator& communicator) {
@@ -143,6 +165,64 @@ TEST_P(DeviceFactors, OfNothingAreFoundLater) {
     pair.step(0, true, 0);
     pair.step(1);
     pair.step(2);
+  });
+}
+
+// One gradient, by the exchange alone: what comes of so many elements of `value` on each rank.
+class OneGradient {
+ public:
+  static constexpr std::size_t kRows = 16, kColumns = 8, kElements = kRows * kColumns;
+
+  OneGradient(Communicator& communicator, std::size_t rank, float right)
+      : device_(device_of(communicator)),
+        memory_(device_),
+        residual_(torch::zeros({kElements}, device_)),
+        bucket_(torch::zeros({kElements}, device_)),
+        exchange_(ddp::factored_exchange_by_host(rank, device_)) {
+    exchange_->attach(communicator);
+    EXPECT_TRUE(
+        exchange_->describe({.name = "w", .dtype = DType::f32, .count = kElements, .rows = kRows}));
+    const std::vector<float> factors(rank * kColumns, right);
+    exchange_->keep("w", &factors);
+  }
+
+  torch::Tensor step(float value) {
+    residual_.add_(value);
+    FullBucket full{};
+    full.view = {static_cast<std::byte*>(bucket_.data_ptr()), kElements, DType::f32};
+    full.memory = &memory_;
+    exchange_->start(full, {.residuals = {{residual_}}, .names = {"w"}}, {});
+    exchange_->wait(full);
+    exchange_->finish(full);
+    return bucket_.cpu();
+  }
+  torch::Tensor residual() const { return residual_.cpu(); }
+
+ private:
+  torch::Device device_;
+  ddp::DeviceBuckets memory_;
+  torch::Tensor residual_, bucket_;
+  std::unique_ptr<ddp::ExtractExchange> exchange_;
+};
+
+// Left factors that are zero, and gradients that are not.
+TEST_P(DeviceFactors, ThatDoNotSeeAGradientAreDrawnAnew) {
+  on_ranks(kRanks, [](Communicator& communicator) {
+    OneGradient gradient(communicator, 1, 0);
+    EXPECT_TRUE(torch::equal(gradient.step(2), torch::zeros({OneGradient::kElements})));
+    EXPECT_TRUE(torch::allclose(gradient.step(2), torch::full({OneGradient::kElements}, 4.0f)));
+    EXPECT_TRUE(
+        torch::allclose(gradient.residual(), torch::zeros({OneGradient::kElements}), 0, 1e-5));
+  });
+}
+
+// Factors that are finite, of a product that may not be.
+TEST_P(DeviceFactors, ThatAreTooGreatToBeMultipliedAreSeen) {
+  on_ranks(kRanks, [](Communicator& communicator) {
+    OneGradient gradient(communicator, 2, 1e-3f);
+    EXPECT_TRUE(gradient.step(5e37f).isnan().all().item<bool>());
+    EXPECT_TRUE(torch::equal(gradient.residual(), torch::zeros({OneGradient::kElements})));
+    EXPECT_TRUE(torch::allclose(gradient.step(2), torch::full({OneGradient::kElements}, 2.0f)));
   });
 }
 
