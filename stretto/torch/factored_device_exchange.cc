@@ -66,8 +66,8 @@ struct FactoredBucket {
   Memory room;         // Of the host: left factors, right ones, the other gradients.
   torch::Tensor made;  // By the device, until the host has it.
   torch::Tensor made_plain;
+  std::optional<DeviceEvent> done;  // Both of them.
   torch::Tensor left_sums;          // Orthogonal, on the device.
-  std::optional<DeviceEvent> done;  // What makes it.
   CopiesFromHost uploaded;
   TimePoint sent;
   Next next = Next::nothing;
