@@ -10,8 +10,8 @@
 
 #include "stretto/base/check.h"
 #include "stretto/base/log.h"
-#include "stretto/communicator/page_locked.h"
 #include "stretto/torch/device_tensors.h"
+#include "stretto/torch/host_copies.h"
 #include "stretto/torch/streams.h"
 
 namespace stretto::ddp {
@@ -80,11 +80,9 @@ void StagedReduction::copy_to_host(const FullBucket& full, Bucket& bucket) {
     to_host_ = new_stream(device_);
     to_device_ = new_stream(device_);
   }
-  if (bucket.host.bytes().size() < full.view.bytes()) {
-    wait_for_copies();  // The device may still read what goes.
-    bucket.host = {};
-    bucket.host = page_locked(communicator_->allocate_bytes(full.view.bytes()), device_.index());
-  }
+  const bool is_too_short = bucket.host.bytes().size() < full.view.bytes();
+  if (is_too_short) wait_for_copies();  // The device may still read what goes.
+  grow(bucket.host, full.view.bytes(), *communicator_, device_);
   let_wait(*to_host_, current_stream(device_));
   let_wait(*to_host_, default_stream(device_));
   let_wait(*to_host_, *to_device_);  // Which may still read what the last step has left there.
