@@ -9,6 +9,7 @@
 #include <limits>
 #include <vector>
 
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -213,6 +214,16 @@ TEST_P(DeviceFactors, ThatDoNotSeeAGradientAreDrawnAnew) {
     EXPECT_TRUE(torch::allclose(gradient.step(2), torch::full({OneGradient::kElements}, 4.0f)));
     EXPECT_TRUE(
         torch::allclose(gradient.residual(), torch::zeros({OneGradient::kElements}), 0, 1e-5));
+  });
+}
+
+TEST_P(DeviceFactors, AreMultipliedInF32WhateverSurroundsBackward) {
+  on_ranks(kRanks, [](Communicator& communicator) {
+    OneGradient gradient(communicator, 1, 0.3f);
+    at::autocast::set_autocast_enabled(at::kPrivateUse1, true);  // Of this thread.
+    const torch::Tensor result = gradient.step(0.7f);
+    at::autocast::set_autocast_enabled(at::kPrivateUse1, false);
+    EXPECT_TRUE(torch::allclose(result, torch::full({OneGradient::kElements}, 0.7f)));
   });
 }
 
