@@ -19,6 +19,7 @@
 #include "stretto/codec/codec.h"
 #include "stretto/kernel/quantize.h"
 #include "stretto/kernel/select.h"
+#include "tests/support/one_bit_numbers.h"
 
 namespace stretto {
 namespace {
@@ -47,18 +48,7 @@ std::vector<std::byte> round(const codec::Extraction& how, Floats& values) {
   std::vector<std::byte> numbers;
   if (how.rounded == DType::f16) round_all<Half>(how.limit, values, numbers);
   if (how.rounded == DType::bf16) round_all<BFloat16>(how.limit, values, numbers);
-  if (how.rounded == DType::boolean) {
-    for (std::size_t first = 0; first < values.size(); first += how.section) {
-      const std::span part =
-          std::span(values).subspan(first, std::min(how.section, values.size() - first));
-      std::vector<std::uint64_t> signs(kernel::one_bit_words(part.size()));
-      Floats scales(kernel::one_bit_blocks(part.size()));
-      kernel::quantize_one_bit(part, {}, signs, scales);
-      for (const auto bytes : {std::as_bytes(std::span(signs)), std::as_bytes(std::span(scales))}) {
-        numbers.insert(numbers.end(), bytes.begin(), bytes.end());
-      }
-    }
-  }
+  if (how.rounded == DType::boolean) return testing::one_bit_numbers(values, how.section);
   if (how.rounded == DType::i8) {
     numbers.resize(values.size() + kernel::int8_blocks(values.size()));
     const std::span bytes(reinterpret_cast<std::uint8_t*>(numbers.data()), numbers.size());
@@ -118,17 +108,7 @@ Floats values_of(const codec::Extraction& how, std::span<const std::byte> number
                  std::size_t count) {
   Floats values(count);
   if (how.rounded == DType::boolean) {
-    for (std::size_t first = 0; first < count; first += how.section) {
-      const std::span part = std::span(values).subspan(first, std::min(how.section, count - first));
-      std::vector<std::uint64_t> signs(kernel::one_bit_words(part.size()));
-      Floats scales(kernel::one_bit_blocks(part.size()));
-      for (const auto to :
-           {std::as_writable_bytes(std::span(signs)), std::as_writable_bytes(std::span(scales))}) {
-        std::memcpy(to.data(), numbers.data(), to.size());
-        numbers = numbers.subspan(to.size());
-      }
-      kernel::add_one_bit(signs, scales, part);
-    }
+    testing::add_one_bit_numbers(numbers, how.section, values);
     return values;
   }
   if (how.rounded == DType::i8) {

@@ -340,21 +340,23 @@ void CompressedReduction::submit_messages(Communicator& communicator, Exchange& 
   exchange.work = communicator.all_gather(exchange.own, exchange.all, exchange.messages);
 }
 
-std::string announces_too_much(std::size_t bytes, std::size_t longest) {
-  return fmt::format("announces messages of {} bytes, where at most {} are possible", bytes,
-                     longest);
+Status check_announced(std::size_t bytes, std::size_t longest, std::size_t rank) {
+  if (bytes <= longest) return {};
+  return {StatusCode::protocol,
+          fmt::format("rank {} announces messages of {} bytes, where at most {} are possible", rank,
+                      bytes, longest),
+          static_cast<int>(rank)};
+}
+
+// Others go on with what a rank has said, and must not wait for this rank.
+void CompressedReduction::refuse_what_is_said(const Status& status) {
+  communicator_->abort(std::string(status.message()));
+  status.or_throw();
 }
 
 void CompressedReduction::check_length(std::size_t length, std::size_t rank, std::size_t limit) {
-  if (length > limit) refuse_what_is_said(rank, announces_too_much(length, limit));
-}
-
-// Others go on with it, and must not wait for this rank.
-void CompressedReduction::refuse_what_is_said(std::size_t rank, const std::string& what) {
-  const Status status(StatusCode::protocol, fmt::format("rank {} {}", rank, what),
-                      static_cast<int>(rank));
-  communicator_->abort(std::string(status.message()));
-  status.or_throw();
+  const Status status = check_announced(length, limit, rank);
+  if (!status.ok()) refuse_what_is_said(status);
 }
 
 // What is infinite or NaN is handed on, and not kept.

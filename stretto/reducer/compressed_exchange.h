@@ -44,8 +44,8 @@ constexpr bool divides_instead(std::size_t message_bytes, std::size_t gradient_b
          are_worth_parts(gradient_bytes / sizeof(float), ranks);
 }
 
-// What a rank is told that announces more than there can be.
-std::string announces_too_much(std::size_t bytes, std::size_t longest);
+// Fails with protocol, and names the rank, if it announces longer messages than there can be.
+Status check_announced(std::size_t bytes, std::size_t longest, std::size_t rank);
 
 inline std::span<float> floats(const View& view) {
   return {reinterpret_cast<float*>(view.data), view.count};

@@ -120,9 +120,12 @@ void CompressedReduction::predict_exchange(Communicator& communicator) {
   if (said[3] != kNever) {
     const std::size_t most = bytes.without_fixed_length;
     if (!(said[3] >= 0 && said[3] <= static_cast<double>(most))) {
-      refuse_what_is_said(0, fmt::format("says that combining pays from {} bytes on, where at most "
-                                         "{} are possible",
-                                         said[3], most));
+      refuse_what_is_said(
+          {StatusCode::protocol,
+           fmt::format("rank 0 says that combining pays from {} bytes on, where at most {} are "
+                       "possible",
+                       said[3], most),
+           0});
     }
     prediction_.combines_from =
         static_cast<std::uint64_t>(said[3]) * static_cast<std::uint64_t>(ranks_);

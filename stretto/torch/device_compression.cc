@@ -35,6 +35,11 @@ bool is_compressed(DType dtype, std::size_t count) {
   return dtype == DType::f32 && count >= least_elements();
 }
 
+bool is_compressed(const torch::Tensor& parameter) {
+  return parameter.scalar_type() == torch::kFloat &&
+         is_compressed(DType::f32, static_cast<std::size_t>(parameter.numel()));
+}
+
 }  // namespace
 
 bool CompressedDeviceBuckets::is_zero(ConstByteSpan bytes) const {
@@ -57,9 +62,8 @@ std::optional<CompressedExchange> DeviceCompression::exchange_of(
   if (!extraction || !is_known || codec.warm_up_steps() > 0) return std::nullopt;
   std::size_t of_messages = 0, of_gradients = 0;
   for (const NamedTensor& parameter : parameters) {
+    if (!is_compressed(parameter.tensor)) continue;
     const auto count = static_cast<std::size_t>(parameter.tensor.numel());
-    const bool is_f32 = parameter.tensor.scalar_type() == torch::kFloat;
-    if (!is_f32 || !is_compressed(DType::f32, count)) continue;
     // PyTorch counts on a GPU in 32 bits with a sign.
     if (count >> (extraction->least ? 31 : 32) != 0) return std::nullopt;
     // Messages without a fixed length are gathered.
@@ -78,10 +82,8 @@ std::optional<CompressedExchange> DeviceCompression::exchange_of(
 bool DeviceCompression::can_factor(const std::vector<NamedTensor>& parameters, std::size_t rank) {
   bool factors_any = false;
   for (const NamedTensor& parameter : parameters) {
+    if (!is_compressed(parameter.tensor)) continue;
     const auto count = static_cast<std::size_t>(parameter.tensor.numel());
-    if (parameter.tensor.scalar_type() != torch::kFloat || !is_compressed(DType::f32, count)) {
-      continue;
-    }
     if (count >> 32 != 0) return false;
     const auto shape = codec::matrix_shape(count, rows_in_memory(parameter.tensor));
     factors_any = factors_any || are_shorter(shape, rank, count);

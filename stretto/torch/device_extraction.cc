@@ -149,22 +149,21 @@ torch::Tensor values_of_int8(const torch::Tensor& bytes, std::int64_t count, std
 
 // How signs and scales of so many elements lie in bytes: sections, and what is left behind them.
 struct SignLayout {
-  std::int64_t blocks(std::int64_t elements) const { return (elements + block - 1) / block; }
+  std::int64_t bytes(std::int64_t elements) const {
+    return static_cast<std::int64_t>(how.number_bytes(static_cast<std::size_t>(elements)));
+  }
   static std::int64_t sign_bytes(std::int64_t elements) { return (elements + 63) / 64 * 8; }
   std::int64_t scale_bytes(std::int64_t elements) const {
-    return blocks(elements) * std::int64_t{sizeof(float)};
+    return bytes(elements) - sign_bytes(elements);
   }
-  std::int64_t bytes(std::int64_t elements) const {
-    return sign_bytes(elements) + scale_bytes(elements);
-  }
-  std::int64_t whole_sections() const { return count / section; }
-  std::int64_t rest() const { return count % section; }
+  std::int64_t block() const { return static_cast<std::int64_t>(how.block); }
+  std::int64_t section() const { return static_cast<std::int64_t>(how.section); }
+  std::int64_t whole_sections() const { return count / section(); }
+  std::int64_t rest() const { return count % section(); }
 
-  std::int64_t count, block, section;
+  const codec::Extraction& how;
+  std::int64_t count;
 };
-SignLayout layout_of(const codec::Extraction& how, std::int64_t elements) {
-  return {elements, static_cast<std::int64_t>(how.block), static_cast<std::int64_t>(how.section)};
-}
 
 // So many sections, each of so many elements, from element `first` on.
 torch::Tensor sections_of(const torch::Tensor& signs, const torch::Tensor& scales,
@@ -185,17 +184,18 @@ torch::Tensor sections_of(const torch::Tensor& signs, const torch::Tensor& scale
 // magnitude, are added half by half.
 torch::Tensor round_to_signs(torch::Tensor& carry, const SignLayout& layout) {
   constexpr std::int64_t kSums = 16;
-  const std::int64_t blocks = layout.blocks(layout.count), padded = blocks * layout.block;
+  const std::int64_t block = layout.block();
+  const std::int64_t blocks = (layout.count + block - 1) / block, padded = blocks * block;
   const torch::Tensor values =
-      torch::constant_pad_nd(carry, {0, padded - layout.count}).view({blocks, layout.block});
+      torch::constant_pad_nd(carry, {0, padded - layout.count}).view({blocks, block});
   const torch::Tensor magnitudes = values.abs().view({blocks, -1, kSums});
   torch::Tensor sums = torch::zeros({blocks, kSums}, values.options());
   for (std::int64_t row = 0; row < magnitudes.size(1); ++row) sums.add_(magnitudes.select(1, row));
   for (std::int64_t width = kSums / 2; width > 0; width /= 2) {
     sums = sums.narrow(1, 0, width).add(sums.narrow(1, width, width));
   }
-  torch::Tensor lengths = torch::full({blocks, 1}, double(layout.block), values.options());
-  lengths.narrow(0, blocks - 1, 1).fill_(double(layout.count - (blocks - 1) * layout.block));
+  torch::Tensor lengths = torch::full({blocks, 1}, double(block), values.options());
+  lengths.narrow(0, blocks - 1, 1).fill_(double(layout.count - (blocks - 1) * block));
   const torch::Tensor greatest = magnitudes_of(values).amax(1, /*keepdim=*/true);
   const torch::Tensor is_finite = greatest.lt(kInfinityBits);
   const torch::Tensor scales = torch::minimum(greatest.view(torch::kFloat), sums.div(lengths))
@@ -210,9 +210,9 @@ torch::Tensor round_to_signs(torch::Tensor& carry, const SignLayout& layout) {
   const torch::Tensor bytes = scales.view({-1}).view(torch::kByte);
   const std::int64_t whole = layout.whole_sections();
   std::vector<torch::Tensor> parts;
-  if (whole > 0) parts.push_back(sections_of(signs, bytes, layout, 0, whole, layout.section));
+  if (whole > 0) parts.push_back(sections_of(signs, bytes, layout, 0, whole, layout.section()));
   if (layout.rest() > 0) {
-    parts.push_back(sections_of(signs, bytes, layout, whole * layout.section, 1, layout.rest()));
+    parts.push_back(sections_of(signs, bytes, layout, whole * layout.section(), 1, layout.rest()));
   }
   return torch::cat(parts);
 }
@@ -229,8 +229,8 @@ torch::Tensor values_of_signs(const torch::Tensor& bytes, const SignLayout& layo
     scales.push_back(all.narrow(1, of_signs, layout.scale_bytes(elements)).reshape({-1}));
   };
   const std::int64_t whole = layout.whole_sections();
-  read(0, whole, layout.section);
-  read(whole * layout.bytes(layout.section), 1, layout.rest());
+  read(0, whole, layout.section());
+  read(whole * layout.bytes(layout.section()), 1, layout.rest());
   const torch::Tensor words = torch::cat(signs).unsqueeze(1);
   const torch::Tensor bits =
       words.bitwise_right_shift(torch::arange(8, words.options())).bitwise_and(1);
@@ -238,7 +238,7 @@ torch::Tensor values_of_signs(const torch::Tensor& bytes, const SignLayout& layo
     return each.reshape({-1}).narrow(0, 0, layout.count);
   };
   const torch::Tensor scale =
-      spread(torch::cat(scales).view(torch::kFloat).unsqueeze(1).expand({-1, layout.block}));
+      spread(torch::cat(scales).view(torch::kFloat).unsqueeze(1).expand({-1, layout.block()}));
   return torch::where(spread(bits).to(torch::kBool), scale.neg(), scale);
 }
 
@@ -261,7 +261,7 @@ torch::Tensor round_off(torch::Tensor& values, const codec::Extraction& how) {
   if (how.rounded == DType::i8) {
     numbers = round_to_int8(values, static_cast<std::int64_t>(how.block));
   } else if (how.rounded == DType::boolean) {
-    return round_to_signs(values, layout_of(how, values.numel()));
+    return round_to_signs(values, {how, values.numel()});
   } else {
     const double limit = how.limit;
     const torch::Tensor within = torch::where(values.isinf(), values, values.clamp(-limit, limit));
@@ -281,7 +281,7 @@ torch::Tensor values_of(const PlacedExtract& placed) {
                           static_cast<std::int64_t>(how.block));
   }
   if (how.rounded == DType::boolean) {
-    return values_of_signs(numbers, layout_of(how, static_cast<std::int64_t>(placed.elements)));
+    return values_of_signs(numbers, {how, static_cast<std::int64_t>(placed.elements)});
   }
   return numbers.view(scalar_type_of(how.rounded.value_or(DType::f32))).to(torch::kFloat);
 }

@@ -219,7 +219,7 @@ void FactoredDeviceExchange::take(FactoredBucket& bucket, const FullBucket& full
       round_up((bucket.left_count + bucket.right_count) * sizeof(float) + bucket.plain_bytes, 64);
   if (bucket.room.bytes().size() >= bytes) return;
   bucket.uploaded.wait();  // Of the step before.
-  grow(bucket.room, bytes, *communicator_, device_);
+  make_anew(bucket.room, bytes, *communicator_, device_);
 }
 
 StartedExchange FactoredDeviceExchange::start(const FullBucket& full, BucketExtracts own,

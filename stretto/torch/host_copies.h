@@ -68,10 +68,9 @@ class CopiesFromHost {
   std::optional<DeviceEvent> begun_;
 };
 
-// Makes memory of the host at least so long, which no device uses now, but later on.
-inline void grow(Memory& memory, std::size_t bytes, Communicator& communicator,
-                 torch::Device device) {
-  if (memory.bytes().size() >= bytes) return;
+// Makes memory of the host, which no device uses any more, so long; the device will use it.
+inline void make_anew(Memory& memory, std::size_t bytes, Communicator& communicator,
+                      torch::Device device) {
   memory = {};
   memory = page_locked(communicator.allocate_bytes(bytes), device.index());
 }

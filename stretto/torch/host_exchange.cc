@@ -61,13 +61,12 @@ class Upload {
 };
 
 struct Bucket {
-  ByteSpan messages() const {
-    return all.bytes().first(std::reduce(lengths.begin(), lengths.end()));
-  }
+  std::size_t total_bytes() const { return std::reduce(lengths.begin(), lengths.end()); }
+  ByteSpan messages() const { return all.bytes().first(total_bytes()); }
   // Those of one rank.
   ByteSpan messages_of(std::size_t rank) const {
     const auto length = lengths.begin() + static_cast<std::ptrdiff_t>(rank);
-    return messages().subspan(std::reduce(lengths.begin(), length), *length);
+    return all.bytes().subspan(std::reduce(lengths.begin(), length), *length);
   }
 
   BucketExtracts own;
@@ -124,7 +123,7 @@ class HostExchange final : public ExtractExchange {
   Duration receive_lengths(Bucket& bucket) const;
   Duration send(Bucket& bucket);
   void write_messages(Bucket& bucket, ByteSpan own) const;
-  void refuse(std::size_t rank, StatusCode code, const std::string& text) const;
+  void refuse(const Status& status) const;
   codec::Extract decode(const Bucket& bucket, std::size_t extract, std::size_t rank,
                         ConstByteSpan rest);
   std::vector<Said> read_messages(const Bucket& bucket, std::size_t rank, Upload& upload);
@@ -143,7 +142,7 @@ class HostExchange final : public ExtractExchange {
 // lengths change, since memory is locked as slowly as it is written.
 void HostExchange::make_room(Memory& memory, std::size_t bytes) const {
   if (memory.bytes().size() >= bytes) return;
-  grow(memory, bytes + (has_fixed_length_ ? 0 : bytes / 4), *communicator_, device_);
+  make_anew(memory, bytes + (has_fixed_length_ ? 0 : bytes / 4), *communicator_, device_);
 }
 
 // What the host is to have, in one vector: gradients that travel as they are, all indices, which so
@@ -203,6 +202,7 @@ void HostExchange::announce(Bucket& bucket) const {
 
 // Returns how long it has waited for them.
 Duration HostExchange::receive_lengths(Bucket& bucket) const {
+  if (has_fixed_length_) return {};
   const TimePoint begin = Clock::now();
   bucket.lengths_work.wait();
   const Duration waited = Clock::now() - begin;
@@ -211,9 +211,8 @@ Duration HostExchange::receive_lengths(Bucket& bucket) const {
     longest += codec_->max_message_bytes(each.count);
   }
   for (std::size_t from = 0; from < bucket.lengths.size(); ++from) {
-    if (bucket.lengths[from] <= longest) continue;
-    refuse(from, StatusCode::protocol,
-           fmt::format("rank {} {}", from, announces_too_much(bucket.lengths[from], longest)));
+    const Status status = check_announced(bucket.lengths[from], longest, from);
+    if (!status.ok()) refuse(status);
   }
   return waited;
 }
@@ -226,7 +225,7 @@ Duration HostExchange::send(Bucket& bucket) {
   });
   const Duration waited = receive_lengths(bucket);
   // Not before: now the device has read what was there in the step before.
-  make_room(bucket.all, std::reduce(bucket.lengths.begin(), bucket.lengths.end()));
+  make_room(bucket.all, bucket.total_bytes());
   const ByteSpan own = bucket.messages_of(rank());
   if (!own.empty()) write_messages(bucket, own);
   bucket.sent = Clock::now();
@@ -261,9 +260,9 @@ void HostExchange::write_messages(Bucket& bucket, ByteSpan own) const {
 }
 
 // Only this rank may have seen it.
-void HostExchange::refuse(std::size_t rank, StatusCode code, const std::string& text) const {
-  communicator_->abort(text);
-  Status(code, text, static_cast<int>(rank)).or_throw();
+void HostExchange::refuse(const Status& status) const {
+  communicator_->abort(std::string(status.message()));
+  status.or_throw();
 }
 
 codec::Extract HostExchange::decode(const Bucket& bucket, std::size_t extract, std::size_t rank,
@@ -271,9 +270,10 @@ codec::Extract HostExchange::decode(const Bucket& bucket, std::size_t extract, s
   const std::size_t count = bucket.own.extracts[extract].count;
   const auto said = codec_->decode_extract(rest, bucket.position, scratch_, count);
   if (!said.ok()) {
-    refuse(rank, said.status().code(),
-           fmt::format("gradient {} of rank {}, in step {}: {}", bucket.own.names[extract], rank,
-                       bucket.position.step + 1, said.status().message()));
+    refuse({said.status().code(),
+            fmt::format("gradient {} of rank {}, in step {}: {}", bucket.own.names[extract], rank,
+                        bucket.position.step + 1, said.status().message()),
+            static_cast<int>(rank)});
   }
   return said.value();
 }
@@ -298,9 +298,10 @@ std::vector<HostExchange::Said> HostExchange::read_messages(const Bucket& bucket
     rest = rest.subspan(message_bytes(said.placed));
   }
   if (!rest.empty()) {
-    refuse(rank, StatusCode::protocol,
-           fmt::format("behind the messages of rank {}, in step {}, there are {} bytes more", rank,
-                       bucket.position.step + 1, rest.size()));
+    refuse({StatusCode::protocol,
+            fmt::format("behind the messages of rank {}, in step {}, there are {} bytes more", rank,
+                        bucket.position.step + 1, rest.size()),
+            static_cast<int>(rank)});
   }
   return all;
 }

@@ -80,9 +80,10 @@ void StagedReduction::copy_to_host(const FullBucket& full, Bucket& bucket) {
     to_host_ = new_stream(device_);
     to_device_ = new_stream(device_);
   }
-  const bool is_too_short = bucket.host.bytes().size() < full.view.bytes();
-  if (is_too_short) wait_for_copies();  // The device may still read what goes.
-  grow(bucket.host, full.view.bytes(), *communicator_, device_);
+  if (bucket.host.bytes().size() < full.view.bytes()) {
+    wait_for_copies();  // The device may still read what goes.
+    make_anew(bucket.host, full.view.bytes(), *communicator_, device_);
+  }
   let_wait(*to_host_, current_stream(device_));
   let_wait(*to_host_, default_stream(device_));
   let_wait(*to_host_, *to_device_);  // Which may still read what the last step has left there.

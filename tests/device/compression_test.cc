@@ -16,6 +16,7 @@
 #include "stretto/torch/device_compression.h"
 #include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
+#include "tests/device/twins.h"
 #include "tests/end_to_end/tool.h"
 #include "tests/support/double_ranks.h"
 
@@ -27,64 +28,39 @@ using namespace testing;  // NOLINT: the models of tests/support.
 // Of 4 and 5 ranks, which share the first weight in parts of odd lengths, one adds up the second.
 constexpr int kOddHidden = 509;
 
-torch::Tensor batch_of(int step, int rank, torch::Device device) {
-  return random(static_cast<std::uint64_t>(step) * 10 + static_cast<std::uint64_t>(rank), {4, 6},
-                device);
-}
-
 // Exchanged on the device, by NCCL or by our kernels, or by the host (By::schedules).
 class DeviceCodecs : public OnDevices {
  protected:
-  static void expect_way(const class Twins& twins, const Codec& codec);
+  static void expect_way(const class WideTwins& twins, const Codec& codec);
   static bool is_by_host() { return GetParam() == By::schedules; }
 };
 INSTANTIATE_TEST_SUITE_P(, DeviceCodecs, all_ways(), name_of);
 
-// The same model on the device and on the CPU, in steps that are compared bit by bit.
-class Twins {
+// In steps that are compared bit by bit.
+class WideTwins final : public Twins<Wide> {
  public:
-  Twins(Communicator& communicator, const DistributedDataParallelOptions& options,
-        int features = kHidden)
-      : rank_(communicator.rank().value()),
-        device_(device_of(communicator)),
-        here_(torch::kCPU, 1, features),
-        there_(device_, 1, features),
-        adds_by_nccl_(communicator.device() && !communicator.maps_devices()),
-        on_host_(here_, communicator, options),
-        on_device_(there_, communicator, options) {}
+  WideTwins(Communicator& communicator, const DistributedDataParallelOptions& options,
+            int features = kHidden)
+      : Twins(communicator, options, Wide(torch::kCPU, 1, features),
+              Wide(device_of(communicator), 1, features)),
+        adds_by_nccl_(communicator.device() && !communicator.maps_devices()) {}
 
-  void step(int number, bool both = true, float factor = 1, bool begins = true) {
-    const torch::Tensor batch = batch_of(number, rank_, torch::kCPU) * factor;
-    if (begins) on_host_.zero_grad();
-    on_host_.forward(batch, both).backward();
-    if (begins) on_device_.zero_grad();
-    on_device_.forward(batch.to(device_), both).backward();
-    ++steps_;
-    places_.insert(there_->first.grad().data_ptr());
-    const auto here = here_->parameters(), there = there_->parameters();
-    for (std::size_t i = 0; i < here.size(); ++i) {
-      const torch::Tensor& expected = here[i].grad();
-      ASSERT_EQ(there[i].grad().defined(), expected.defined()) << i;
-      if (!expected.defined()) continue;
-      EXPECT_EQ(there[i].grad().device(), device_);
-      const torch::Tensor result = there[i].grad().cpu();
-      // NCCL adds biases, which are about 1, in another order.
-      const double tolerance = adds_by_nccl_ && i == 2 ? 1e-6 : 0;
-      EXPECT_TRUE(torch::allclose(result, expected, tolerance, tolerance, /*equal_nan=*/true))
-          << "step " << number << ", parameter " << i;
-    }
-  }
   // Gradients that are parts of buckets come back to their places; memory of the double never does.
   bool are_in_buckets() const { return places_.size() < steps_; }
-  const CompressionStatistics& here() const { return *on_host_.last_compression(); }
-  const CompressionStatistics& there() const { return *on_device_.last_compression(); }
 
  private:
-  int rank_;
-  torch::Device device_;
-  Wide here_, there_;
+  std::pair<double, double> tolerances(std::size_t i, const torch::Tensor&) override {
+    // NCCL adds biases, which are about 1, in another order.
+    const double tolerance = adds_by_nccl_ && i == 2 ? 1e-6 : 0;
+    return {tolerance, tolerance};
+  }
+  void look_at(std::size_t i, const torch::Tensor& gradient) override {
+    if (i != 0) return;
+    ++steps_;
+    places_.insert(gradient.data_ptr());
+  }
+
   const bool adds_by_nccl_;
-  DistributedDataParallel<Wide> on_host_, on_device_;
   std::size_t steps_ = 0;
   std::set<const void*> places_;
 };
@@ -100,7 +76,7 @@ std::vector<std::pair<bool, CompressionReason>> choices_of(const CompressionStat
 
 // On the device, what is exchanged has neither a header nor indices that are packed, and nothing
 // goes through memory of the host; but for messages without a fixed length.
-void DeviceCodecs::expect_way(const Twins& twins, const Codec& codec) {
+void DeviceCodecs::expect_way(const WideTwins& twins, const Codec& codec) {
   const fake_nccl::Control control = Double::get().control();
   EXPECT_GT(twins.there().sent_values, 0u);
   EXPECT_TRUE(!codec.is_sparse() || twins.there().sent_values < twins.there().elements);
@@ -134,7 +110,7 @@ TEST_P(DeviceCodecs, HaveTheBitsOfTheHost) {
       // With so many buckets it takes long.
       if (bytes == 64 && codec != in_many && codec != codecs.back()) continue;
       on_ranks(kRanks, [&](Communicator& communicator) {
-        Twins twins(communicator, {.bucket_bytes = {bytes}, .codec = codec});
+        WideTwins twins(communicator, {.bucket_bytes = {bytes}, .codec = codec});
         for (int step = 0; step < 3; ++step) twins.step(step);
         EXPECT_TRUE(twins.are_in_buckets()) << codec->name();
         EXPECT_EQ(twins.there().sent_values, twins.here().sent_values);
@@ -150,7 +126,7 @@ TEST_P(DeviceCodecs, HaveTheBitsOfTheHost) {
 TEST_P(DeviceCodecs, OfThreeRanksAreAddedInTheirOrder) {
   for (const auto& codec : {top_k({.density = 0.2}), threshold({.limit = 0.02f})}) {
     on_ranks(3, [&](Communicator& communicator) {
-      Twins twins(communicator, {.codec = codec});
+      WideTwins twins(communicator, {.codec = codec});
       for (int step = 0; step < 4; ++step) twins.step(step);
       EXPECT_TRUE(twins.are_in_buckets());
     });
@@ -172,7 +148,7 @@ TEST_P(DeviceCodecs, OthersFindTheirBucketsOnTheHost) {
   for (const auto& [size, options] : all) {
     const std::string name = options.codec->name();
     on_ranks(size, [&options = options, &name](Communicator& communicator) {
-      Twins twins(communicator, options);
+      WideTwins twins(communicator, options);
       for (int step = 0; step < 3; ++step) twins.step(step);
       EXPECT_FALSE(twins.are_in_buckets()) << name;
     });
@@ -183,7 +159,7 @@ TEST_P(DeviceCodecs, InfinityIsSentAndNotKept) {
   for (const auto& codec : {f16(), int8(), top_k({.density = 0.01, .values = ValueFormat::bf16}),
                             threshold({.limit = 0.02f, .values = ValueFormat::int8})}) {
     on_ranks(kRanks, [&](Communicator& communicator) {
-      Twins twins(communicator, {.codec = codec});
+      WideTwins twins(communicator, {.codec = codec});
       const bool spoils = communicator.rank() == Rank(1);
       twins.step(0);
       twins.step(1, true, spoils ? std::numeric_limits<float>::infinity() : 1);
@@ -201,7 +177,7 @@ std::vector<std::shared_ptr<const Codec>> sparse_codecs() {
 TEST_P(DeviceCodecs, WhatARankDoesNotUseKeepsItsResidual) {
   for (const auto& codec : sparse_codecs()) {
     on_ranks(kRanks, [&](Communicator& communicator) {
-      Twins twins(communicator, {.find_unused_parameters = true, .codec = codec});
+      WideTwins twins(communicator, {.find_unused_parameters = true, .codec = codec});
       for (int step = 0; step < 6; ++step) {
         twins.step(step, step != 2 && (step % 2 == 0 || communicator.rank() == Rank(0)));
       }
@@ -213,7 +189,7 @@ TEST_P(DeviceCodecs, WhatARankDoesNotUseKeepsItsResidual) {
 TEST_P(DeviceCodecs, AValueOfBeforeThatNobodyAddsToIsForgotten) {
   for (const auto& codec : sparse_codecs()) {
     on_ranks(kRanks, [&](Communicator& communicator) {
-      Twins twins(communicator, {.find_unused_parameters = true, .codec = codec});
+      WideTwins twins(communicator, {.find_unused_parameters = true, .codec = codec});
       const bool is_first = communicator.rank() == Rank(0);
       twins.step(0);
       twins.step(1, is_first, 1, /*begins=*/false);
@@ -366,7 +342,7 @@ TEST_P(DeviceCodecsOn, DividedHaveTheBitsOfTheHost) {
   if (GetParam() == By::nccl) all.push_back({1, f16(), CompressedExchange::divide});
   for (const Division& each : all) {
     make(each.ranks).on_all([&](Communicator& communicator) {
-      Twins twins(communicator, {.codec = each.codec, .exchange = each.exchange}, kOddHidden);
+      WideTwins twins(communicator, {.codec = each.codec, .exchange = each.exchange}, kOddHidden);
       const bool spoils = communicator.rank() == Rank(each.ranks - 1);
       twins.step(0);
       twins.step(1);
@@ -389,7 +365,7 @@ TEST_P(DeviceCodecsOn, DividedHaveTheBitsOfTheHost) {
 // Sums of a bucket leave when the next one is full.
 TEST_P(DeviceCodecsOn, DividedInManyBucketsHaveTheBitsOfTheHost) {
   make(4).on_all([](Communicator& communicator) {
-    Twins twins(communicator, {.bucket_bytes = {64}, .codec = bf16()}, kOddHidden);
+    WideTwins twins(communicator, {.bucket_bytes = {64}, .codec = bf16()}, kOddHidden);
     for (int step = 0; step < 4; ++step) twins.step(step);
     EXPECT_TRUE(twins.are_in_buckets());
     EXPECT_EQ(twins.there().buckets, 2u);
@@ -401,7 +377,7 @@ TEST_P(DeviceCodecsOn, DividedInManyBucketsHaveTheBitsOfTheHost) {
 TEST_P(DeviceCodecsOn, DividedResidualsOfUnusedGradientsAreThoseOfTheHost) {
   for (const auto& codec : {f16(), bf16()}) {
     make(4).on_all([&](Communicator& communicator) {
-      Twins twins(communicator, {.find_unused_parameters = true, .codec = codec}, kOddHidden);
+      WideTwins twins(communicator, {.find_unused_parameters = true, .codec = codec}, kOddHidden);
       const bool is_first = communicator.rank() == Rank(0);
       const bool is_owner = communicator.rank() == Rank(1);  // Of the second weight.
       twins.step(0);

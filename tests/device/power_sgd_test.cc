@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include <ATen/autocast_mode.h>
@@ -18,6 +19,7 @@
 #include "stretto/torch/extract_exchange.h"
 #include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
+#include "tests/device/twins.h"
 
 namespace stretto {
 namespace {
@@ -42,50 +44,29 @@ struct FactoredImpl : torch::nn::Module {
 };
 TORCH_MODULE(Factored);
 
-// The same model on the device and on the CPU.
-class Pair {
+// Whose gradients are nearly the host's, and the same on all ranks.
+class FactoredTwins final : public Twins<Factored> {
  public:
-  Pair(Communicator& communicator, const DistributedDataParallelOptions& options)
-      : communicator_(communicator),
-        device_(device_of(communicator)),
-        here_(torch::kCPU),
-        there_(device_),
-        on_host_(here_, communicator, options),
-        on_device_(there_, communicator, options) {}
+  FactoredTwins(Communicator& communicator, const DistributedDataParallelOptions& options)
+      : Twins(communicator, options, Factored(torch::kCPU), Factored(device_of(communicator))),
+        communicator_(communicator) {}
 
-  void step(int number, bool both = true, float factor = 1, bool begins = true) {
-    const auto seed = static_cast<std::uint64_t>(10 * number + communicator_.rank().value());
-    const torch::Tensor batch = random(seed, {4, 6}, torch::kCPU) * factor;
-    if (begins) on_host_.zero_grad();
-    on_host_.forward(batch, both).sum().backward();
-    if (begins) on_device_.zero_grad();
-    on_device_.forward(batch.to(device_), both).sum().backward();
-    const auto here = here_->parameters(), there = there_->parameters();
-    for (std::size_t i = 0; i < here.size(); ++i) {
-      const torch::Tensor& expected = here[i].grad();
-      ASSERT_EQ(there[i].grad().defined(), expected.defined()) << i;
-      std::vector<std::int32_t> is_everywhere = {expected.defined() ? 1 : 0};
-      communicator_.all_reduce(is_everywhere, {.op = ReduceOp::min}).wait();
-      if (!expected.defined()) continue;
-      EXPECT_EQ(there[i].grad().device(), device_);
-      const torch::Tensor result = there[i].grad().cpu();
-      const double greatest = expected.nan_to_num(0, 0, 0).abs().max().item<double>();
-      EXPECT_TRUE(torch::allclose(result, expected, 0, 2e-4 * greatest, /*equal_nan=*/true))
-          << "step " << number << ", parameter " << i;
-      if (is_everywhere[0] == 1) expect_same_on_all_ranks(result);
-    }
-  }
   // What the next step finds there, unless it begins with zeros.
   void spoil_gradients() {
     here_->wide->second.mutable_grad().fill_(std::numeric_limits<float>::infinity());
     there_->wide->second.mutable_grad().fill_(std::numeric_limits<float>::infinity());
   }
-  const CompressionStatistics& here() const { return *on_host_.last_compression(); }
-  const CompressionStatistics& there() const { return *on_device_.last_compression(); }
 
  private:
-  void expect_same_on_all_ranks(const torch::Tensor& tensor) {
-    const torch::Tensor flat = tensor.contiguous().view({-1});
+  std::pair<double, double> tolerances(std::size_t, const torch::Tensor& expected) override {
+    return {0, 2e-4 * expected.nan_to_num(0, 0, 0).abs().max().item<double>()};
+  }
+  // Where all ranks have one.
+  void look_at(std::size_t, const torch::Tensor& gradient) override {
+    std::vector<std::int32_t> is_everywhere = {gradient.defined() ? 1 : 0};
+    communicator_.all_reduce(is_everywhere, {.op = ReduceOp::min}).wait();
+    if (is_everywhere[0] == 0) return;
+    const torch::Tensor flat = gradient.cpu().contiguous().view({-1});
     std::vector<float> own(flat.const_data_ptr<float>(),
                            flat.const_data_ptr<float>() + flat.numel());
     std::vector<float> all(own.size() * static_cast<std::size_t>(communicator_.size()));
@@ -98,9 +79,6 @@ class Pair {
   }
 
   Communicator& communicator_;
-  torch::Device device_;
-  Factored here_, there_;
-  DistributedDataParallel<Factored> on_host_, on_device_;
 };
 
 TEST_P(DeviceFactors, AreNearlyThoseOfTheHost) {
@@ -108,13 +86,14 @@ TEST_P(DeviceFactors, AreNearlyThoseOfTheHost) {
     for (const std::size_t bytes : {64, 1 << 20}) {
       on_ranks(ranks, [&](Communicator& communicator) {
         const std::size_t rank = ranks == 2 ? 1 : 3;
-        Pair pair(communicator, {.bucket_bytes = {bytes}, .codec = power_sgd({.rank = rank})});
-        for (int step = 0; step < 4; ++step) pair.step(step);
-        EXPECT_EQ(pair.there().sent_values, pair.here().sent_values);
-        EXPECT_EQ(pair.there().message_bytes, pair.here().message_bytes);
-        EXPECT_EQ(pair.there().received_bytes, pair.here().received_bytes);
-        EXPECT_EQ(pair.there().elements, pair.here().elements);
-        EXPECT_EQ(pair.there().buckets, pair.here().buckets);
+        FactoredTwins twins(communicator,
+                            {.bucket_bytes = {bytes}, .codec = power_sgd({.rank = rank})});
+        for (int step = 0; step < 4; ++step) twins.step(step);
+        EXPECT_EQ(twins.there().sent_values, twins.here().sent_values);
+        EXPECT_EQ(twins.there().message_bytes, twins.here().message_bytes);
+        EXPECT_EQ(twins.there().received_bytes, twins.here().received_bytes);
+        EXPECT_EQ(twins.there().elements, twins.here().elements);
+        EXPECT_EQ(twins.there().buckets, twins.here().buckets);
         EXPECT_GE(Double::get().control().locked_pieces, 1);  // Where factors go.
       });
     }
@@ -123,49 +102,49 @@ TEST_P(DeviceFactors, AreNearlyThoseOfTheHost) {
 
 TEST_P(DeviceFactors, OfWhatARankDoesNotUseAreKept) {
   on_ranks(kRanks, [](Communicator& communicator) {
-    Pair pair(communicator, {.find_unused_parameters = true, .codec = power_sgd()});
+    FactoredTwins twins(communicator, {.find_unused_parameters = true, .codec = power_sgd()});
     const bool is_first = communicator.rank() == Rank(0);
-    pair.step(0);
-    pair.step(1, is_first);
-    pair.step(2, false);
-    pair.step(3, is_first, 1, /*begins=*/false);
-    pair.step(4, false, 1, /*begins=*/false);
-    pair.step(5);
+    twins.step(0);
+    twins.step(1, is_first);
+    twins.step(2, false);
+    twins.step(3, is_first, 1, /*begins=*/false);
+    twins.step(4, false, 1, /*begins=*/false);
+    twins.step(5);
   });
 }
 
 // All say so, and begin anew together.
 TEST_P(DeviceFactors, InfinityIsSentAndNotKept) {
   on_ranks(kRanks, [](Communicator& communicator) {
-    Pair pair(communicator, {.codec = power_sgd()});
+    FactoredTwins twins(communicator, {.codec = power_sgd()});
     const bool spoils = communicator.rank() == Rank(1);
-    pair.step(0);
-    pair.step(1, true, spoils ? std::numeric_limits<float>::infinity() : 1);
-    pair.step(2);
-    pair.step(3);
+    twins.step(0);
+    twins.step(1, true, spoils ? std::numeric_limits<float>::infinity() : 1);
+    twins.step(2);
+    twins.step(3);
   });
 }
 
 // A gradient that nobody computes, in which one rank has infinity of before.
 TEST_P(DeviceFactors, InfinityThatNobodyAddsToTakesNoResidual) {
   on_ranks(kRanks, [](Communicator& communicator) {
-    Pair pair(communicator, {.find_unused_parameters = true, .codec = power_sgd()});
+    FactoredTwins twins(communicator, {.find_unused_parameters = true, .codec = power_sgd()});
     const bool spoils = communicator.rank() == Rank(1);
-    pair.step(0);
-    pair.step(1);
-    if (spoils) pair.spoil_gradients();
-    pair.step(2, /*both=*/false, 1, /*begins=*/!spoils);
-    pair.step(3);
+    twins.step(0);
+    twins.step(1);
+    if (spoils) twins.spoil_gradients();
+    twins.step(2, /*both=*/false, 1, /*begins=*/!spoils);
+    twins.step(3);
   });
 }
 
 // Zero has no factors; what comes later has.
 TEST_P(DeviceFactors, OfNothingAreFoundLater) {
   on_ranks(kRanks, [](Communicator& communicator) {
-    Pair pair(communicator, {.codec = power_sgd()});
-    pair.step(0, true, 0);
-    pair.step(1);
-    pair.step(2);
+    FactoredTwins twins(communicator, {.codec = power_sgd()});
+    twins.step(0, true, 0);
+    twins.step(1);
+    twins.step(2);
   });
 }
 

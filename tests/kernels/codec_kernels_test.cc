@@ -22,6 +22,7 @@
 #include "stretto/cuda/runtime/selection.cu"
 #include "stretto/kernel/quantize.h"
 #include "stretto/kernel/select.h"
+#include "tests/support/one_bit_numbers.h"
 #include "tests/support/seed.h"
 
 namespace stretto::cuda {
@@ -29,7 +30,7 @@ namespace {
 
 static_assert(kThreads == simulated_cuda::kThreads && kWarp == simulated_cuda::kWarp);
 
-using Bytes = std::vector<std::uint8_t>;
+using Bytes = std::vector<std::byte>;
 
 enum class Kind {
   common,     // Their sums depend on the order.
@@ -57,61 +58,34 @@ std::vector<float> values_of(std::size_t count, Kind kind, Random& random) {
   return values;
 }
 
-void append(const void* from, std::size_t bytes, Bytes& to) {
-  const auto* const first = static_cast<const std::uint8_t*>(from);
-  to.insert(to.end(), first, first + bytes);
-}
-
 // By the kernels for the host: numbers, and what they leave of the values.
 Bytes round_on_host(DType dtype, float limit, std::vector<float>& values) {
-  Bytes numbers;
+  if (dtype == DType::boolean) return testing::one_bit_numbers(values, kSignSection);
   if (dtype == DType::i8) {
-    std::vector<std::int8_t> codes(values.size());
-    Bytes scales(kernel::int8_blocks(values.size()));
-    kernel::quantize_int8(values, {}, codes, scales);
-    append(codes.data(), codes.size(), numbers);
-    append(scales.data(), scales.size(), numbers);
+    Bytes numbers(values.size() + kernel::int8_blocks(values.size()));
+    auto* const codes = reinterpret_cast<std::int8_t*>(numbers.data());
+    auto* const scales = reinterpret_cast<std::uint8_t*>(codes + values.size());
+    kernel::quantize_int8(values, {}, {codes, values.size()},
+                          {scales, kernel::int8_blocks(values.size())});
     return numbers;
   }
-  if (dtype != DType::boolean) {
-    std::vector<std::uint16_t> codes(values.size());
-    kernel::quantize_half(dtype, values, limit, codes);
-    append(codes.data(), 2 * codes.size(), numbers);
-    for (float& value : values) value = std::isfinite(value) ? value : 0;
-    return numbers;
-  }
-  for (std::size_t first = 0; first < values.size(); first += kSignSection) {
-    const std::size_t count = std::min(kSignSection, values.size() - first);
-    std::vector<std::uint64_t> signs(kernel::one_bit_words(count));
-    std::vector<float> scales(kernel::one_bit_blocks(count));
-    kernel::quantize_one_bit(std::span(values).subspan(first, count), {}, signs, scales);
-    append(signs.data(), 8 * signs.size(), numbers);
-    append(scales.data(), sizeof(float) * scales.size(), numbers);
-  }
+  Bytes numbers(values.size() * sizeof(std::uint16_t));
+  auto* const codes = reinterpret_cast<std::uint16_t*>(numbers.data());
+  kernel::quantize_half(dtype, values, limit, {codes, values.size()});
+  for (float& value : values) value = std::isfinite(value) ? value : 0;
   return numbers;
 }
 
 void add_on_host(DType dtype, const Bytes& numbers, std::span<float> sums) {
-  if (dtype == DType::i8) {
+  if (dtype == DType::boolean) {
+    testing::add_one_bit_numbers(numbers, kSignSection, sums);
+  } else if (dtype == DType::i8) {
     const auto* const codes = reinterpret_cast<const std::int8_t*>(numbers.data());
-    kernel::add_int8({codes, sums.size()}, std::span(numbers).subspan(sums.size()), sums);
-    return;
-  }
-  if (dtype != DType::boolean) {
-    std::vector<std::uint16_t> codes(sums.size());
-    std::memcpy(codes.data(), numbers.data(), numbers.size());
-    kernel::add_half(dtype, codes, sums);
-    return;
-  }
-  const std::uint8_t* from = numbers.data();
-  for (std::size_t first = 0; first < sums.size(); first += kSignSection) {
-    const std::span part = sums.subspan(first, std::min(kSignSection, sums.size() - first));
-    std::vector<std::uint64_t> signs(kernel::one_bit_words(part.size()));
-    std::vector<float> scales(kernel::one_bit_blocks(part.size()));
-    std::memcpy(signs.data(), from, 8 * signs.size());
-    std::memcpy(scales.data(), from + 8 * signs.size(), sizeof(float) * scales.size());
-    from += 8 * signs.size() + sizeof(float) * scales.size();
-    kernel::add_one_bit(signs, scales, part);
+    const auto* const scales = reinterpret_cast<const std::uint8_t*>(codes + sums.size());
+    kernel::add_int8({codes, sums.size()}, {scales, kernel::int8_blocks(sums.size())}, sums);
+  } else {
+    const auto* const codes = reinterpret_cast<const std::uint16_t*>(numbers.data());
+    kernel::add_half(dtype, {codes, sums.size()}, sums);
   }
 }
 
@@ -148,11 +122,12 @@ TEST_P(CodecKernels, RoundAndAddAsThoseOfTheHost) {
                                            offset, static_cast<int>(kind));
       // Whole words, and one behind them that nothing is written to.
       std::vector<std::uint64_t> room(numbers.size() / 8 + 2, 0xEEEEEEEEEEEEEEEE);
-      auto* const bytes = reinterpret_cast<std::uint8_t*>(room.data());
-      const Rounding rounding{found.data() + offset, count, dtype, kLimit, bytes, bytes + count};
+      auto* const bytes = reinterpret_cast<std::byte*>(room.data());
+      auto* const scales = reinterpret_cast<std::uint8_t*>(bytes + count);
+      const Rounding rounding{found.data() + offset, count, dtype, kLimit, bytes, scales};
       ASSERT_EQ(STRETTO_CUDA_ROUND(&rounding, nullptr), 0);
       expect_equal(std::span(found).subspan(offset), expected, what + ", what is left");
-      EXPECT_EQ(bytes[numbers.size()], 0xEE) << what;
+      EXPECT_EQ(bytes[numbers.size()], std::byte{0xEE}) << what;
       const bool is_any_nan = has_many_nan && kind == Kind::no_number;
       EXPECT_TRUE(is_any_nan || Bytes(bytes, bytes + numbers.size()) == numbers) << what;
       std::memcpy(bytes, numbers.data(), numbers.size());

@@ -111,9 +111,7 @@ __global__ __launch_bounds__(kThreads) void round_bytes(float* values, std::size
         if (isfinite(value)) greatest = max(greatest, magnitude(value));
       }
     }
-    for (unsigned step = kWarp / 2; step > 0; step /= 2) {
-      greatest = max(greatest, __shfl_xor_sync(kAll, greatest, step));
-    }
+    greatest = greatest_of_warp(greatest);
     const unsigned exponent = max(greatest >> 23, 7u) - 6;
     const float scale = scale_of(exponent), inverse = scale_of(254 - exponent);
 #pragma unroll
@@ -186,9 +184,7 @@ __global__ __launch_bounds__(kThreads) void round_signs(float* values, std::size
       sum += __shfl_down_sync(kAll, sum, step);
     }
     sum = __shfl_sync(kAll, sum, 0);
-    for (unsigned step = kWarp / 2; step > 0; step /= 2) {
-      greatest = max(greatest, __shfl_xor_sync(kAll, greatest, step));
-    }
+    greatest = greatest_of_warp(greatest);
     const bool is_finite = greatest < 0x7F800000;
     const float mean = __fdiv_rn(sum, static_cast<float>(block.count));
     const float scale =

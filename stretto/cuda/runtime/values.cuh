@@ -15,6 +15,14 @@ inline constexpr unsigned kAll = 0xFFFFFFFF;  // Lanes of a warp.
 // As codec::Codec orders values.
 __device__ inline unsigned magnitude(float value) { return __float_as_uint(value) & 0x7FFFFFFF; }
 
+// The greatest of what the lanes of this thread's warp have.
+__device__ inline unsigned greatest_of_warp(unsigned own) {
+  for (unsigned step = kWarp / 2; step > 0; step /= 2) {
+    own = max(own, __shfl_xor_sync(kAll, own, step));
+  }
+  return own;
+}
+
 // Neighbours, which one access to memory reads or writes.
 template <class T>
 struct alignas(4 * sizeof(T)) Four {
