@@ -35,7 +35,7 @@ install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 # A static library comes after those that use it.
 set(STRETTO_PC_LIBS)
 foreach(layer IN LISTS STRETTO_LAYERS)
-  if(TARGET stretto_${layer} AND NOT layer STREQUAL "torch")
+  if(TARGET stretto_${layer} AND NOT layer IN_LIST STRETTO_TORCH_LAYERS)
     string(PREPEND STRETTO_PC_LIBS "-lstretto_${layer} ")
   endif()
 endforeach()

@@ -61,8 +61,6 @@ function(stretto_add_python)
     return()
   endif()
   stretto_library_sources(sources stretto/c10d)
-  # All that it takes of stretto_torch, which would come whole.
-  list(APPEND sources ${PROJECT_SOURCE_DIR}/stretto/torch/device_allocation.cc)
   set(package ${CMAKE_BINARY_DIR}/python/stretto)
   set(map ${PROJECT_SOURCE_DIR}/cmake/python.map)
   set(torch_python ${STRETTO_TORCH_PREFIX}/lib/libtorch_python.so)
@@ -72,8 +70,8 @@ function(stretto_add_python)
     UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0 CXX_VISIBILITY_PRESET hidden
     INSTALL_RPATH "$ORIGIN/lib" LINKER_LANGUAGE CXX)
   target_include_directories(stretto_python SYSTEM PRIVATE ${STRETTO_PYTHON_INCLUDE})
-  target_link_libraries(stretto_python PRIVATE stretto_build stretto_job stretto_reducer
-    stretto_libtorch ${torch_python})
+  target_link_libraries(stretto_python PRIVATE stretto_build stretto_job
+    stretto_torch_device ${torch_python})
   target_link_options(stretto_python PRIVATE -Wl,--version-script=${map} -Wl,--gc-sections)
   stretto_add_python_files(${package})
   stretto_install_python()

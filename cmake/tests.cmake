@@ -380,7 +380,8 @@ function(stretto_add_benchmarks)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/stretto/${layer}/*_bench.cc)
     foreach(source IN LISTS sources)
       get_filename_component(program ${source} NAME_WE)
-      if(TARGET benchmark::benchmark AND TARGET stretto_${layer} AND NOT layer STREQUAL "torch")
+      if(TARGET benchmark::benchmark AND TARGET stretto_${layer} AND
+         NOT layer IN_LIST STRETTO_TORCH_LAYERS)
         stretto_add_program(${program} OFF
           SOURCES ${source} LIBRARIES stretto_${layer} benchmark::benchmark_main)
       endif()

@@ -236,7 +236,7 @@ def training_parts(folder, gpu_bytes):
 
 
 def codec_parts(folder):
-    tests = str(folder / "stretto_torch_test")
+    tests = str(folder / "device_torch_test")
     racecheck = ["compute-sanitizer", "--tool", "racecheck", "--error-exitcode", "1", tests,
                  "--gtest_filter=Of/ExtractionsOnAGpu.*"]
     return [Part("kernels of codecs", [tests, "--gtest_filter=*OnAGpu.*"], 60, needs=[tests]),
@@ -325,7 +325,7 @@ def main(arguments, driver="libcuda.so.1"):
         if torch:
             backend = ["stretto_python"] if has_headers_of_python() else []
             before_training = [building("building with torch", options.build, options.jobs,
-                                        "gpu_rank_program", "stretto_torch_test",
+                                        "gpu_rank_program", "device_torch_test",
                                         "ddp_driver", *backend)]
     alone = [nccl_alone_part(folder, ranks) for ranks in sorted({1, len(gpus)})]
     parts = (before_kernels + kernel_parts(folder) + alone + before_training

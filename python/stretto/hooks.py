@@ -7,7 +7,8 @@
 
 All ranks use the same hook with the same settings; register() throws DistBackendError, showing
 both, where they do not. What a message does not say of a gradient (its residual) is added to the
-next one. The page docs/compression.md of stretto's sources tells what each of them is good for.
+next one. The page docs/compression.md of stretto's sources tells what each of them is good for,
+and docs/gpu.md which of them work on a GPU: for the others, gradients are copied to the CPU.
 
 Options of all:
     error_feedback: keep residuals. Without them, what is not said is lost.
@@ -51,7 +52,8 @@ class Hook:
         self._hook = _module().DdpCommHook(kind, options)
         self._numbers: dict[Any, int] = {}
         self._started: list[tuple[Any, Any]] = []  # Of this step.
-        self._reduced: set[int] = set()  # The numbers of what is in these.
+        self._reduced = 0  # Gradients in these.
+        self._halves = ""  # What is done in the place of the hook where that halves on a device.
 
     def __getstate__(self) -> tuple[str, dict[str, Any], bytes]:
         """PyTorch copies and saves a model with its hooks, and registers none with the copy."""
@@ -65,7 +67,7 @@ class Hook:
     @property
     def name(self) -> str:
         """What it does, with its settings."""
-        return self._hook.name()
+        return self._halves or self._hook.name()
 
     def last_step(self) -> dict[str, Any]:
         """What the last step of this rank sent and took; the keys are the fields of
@@ -76,6 +78,7 @@ class Hook:
         """Makes it the hook of a DistributedDataParallel, whose group is one of stretto's. All
         ranks do so, before the first backward. Returns itself. ValueError: the model leaves out
         buckets or has none, or does not reduce the parameters that require a gradient now."""
+        import torch.distributed as dist
         from stretto import _backend
 
         if getattr(model, "skip_all_reduce_unused_params", False):
@@ -99,8 +102,23 @@ class Hook:
                 f"this DistributedDataParallel reduces {held} parameters, and {len(named)} require "
                 "a gradient now: set requires_grad before it is made, and not after"
             )
-        self._hook.attach(_backend(model.process_group), list(named), list(named.values()))
-        self._numbers = {parameter: number for number, parameter in enumerate(named.values())}
+        backend = _backend(model.process_group)
+        parameters = list(named.values())
+        kind, options = self._made_of
+        devices = {str(each.device) for each in parameters}
+        if kind in HALVES and not options and len(devices) == 1 and devices != {"cpu"}:
+            name = f"{kind} on a device"
+            self._hook.agree(backend, name)
+            self._halves = name
+            group = model.process_group
+            if group is dist.group.WORLD:
+                group = None  # So that the model can be copied and saved.
+            model.register_comm_hook((group, kind), _reduce_halves)
+            return self
+        may_be_unused = model.find_unused_parameters or model.static_graph
+        self._hook.attach(backend, list(named), parameters, may_be_unused)
+        self._halves = ""
+        self._numbers = {parameter: number for number, parameter in enumerate(parameters)}
         self._begin_step()
         model.register_comm_hook(self._numbers, self._reduce)
         return self
@@ -118,7 +136,7 @@ class Hook:
 
     def _begin_step(self) -> None:
         self._started.clear()
-        self._reduced.clear()
+        self._reduced = 0
 
     # Without types: PyTorch takes none but its own here, and no text for them.
     def _reduce(self, registered, bucket):  # type: ignore[no-untyped-def]
@@ -129,21 +147,20 @@ class Hook:
                 f"the hook '{self.name}' has been registered with another model since, whose "
                 "residuals it keeps now: give each model a hook of its own"
             )
-        future: Any = torch.futures.Future()
         buffer = bucket.buffer()
+        devices = [] if buffer.is_cpu else [buffer.device]
+        future: Any = torch.futures.Future(devices=devices)
         parameters = bucket.parameters()
         numbers = [registered[parameter] for parameter in parameters]
-        # The parameters tell which bucket is the first and which the last one: in the first step of
-        # a static graph PyTorch gives all of them the index 0.
-        if not self._reduced.isdisjoint(numbers):
-            self._begin_step()  # The step before has failed.
+        # The parameters tell which bucket is the last one: in the first step of a static graph
+        # PyTorch gives all of them the index 0.
         index = len(self._started)
         self._started.append((future, buffer))
-        self._reduced.update(numbers)
-        last = len(self._reduced) == len(registered)
+        self._reduced += len(numbers)
+        last = self._reduced == len(registered)
         # Of complex parameters PyTorch's buckets hold the real numbers.
         whole = buffer.view(parameters[0].dtype) if parameters[0].is_complex() else buffer
-        self._hook.reduce(index, last, whole, bucket.gradients(), numbers)
+        self._hook.reduce(index, last, whole, [each.numel() for each in parameters], numbers)
         if last:  # The others wait for nothing else, so all end here, on the thread that waits.
             for each, reduced in self._started:
                 each.set_result(reduced)
@@ -151,10 +168,27 @@ class Hook:
         return future
 
 
+HALVES = ("f16", "bf16")
+
+
+def _reduce_halves(to, bucket):  # type: ignore[no-untyped-def]
+    """f16() and bf16() on a device. Infinity stays, as gradient scalers look for it."""
+    import torch
+    import torch.distributed as dist
+
+    group, kind = to
+    buffer = bucket.buffer()
+    is_halved = buffer.dtype == torch.float32 and not bucket.parameters()[0].is_complex()
+    dtype = {"f16": torch.float16, "bf16": torch.bfloat16}[kind] if is_halved else buffer.dtype
+    sent = buffer.to(dtype)
+    work: Any = dist.all_reduce(sent, dist.ReduceOp.AVG, group=group, async_op=True)
+    return work.get_future().then(lambda _: buffer.copy_(sent) if is_halved else buffer)
+
+
 def f16(**options: Any) -> Hook:
-    """Half of the bytes: each gradient is rounded once, and added up in float32. Nothing is kept,
-    unless there are options: then what is rounded off, and what is greater than 65504, or than
-    `clip`, is sent later."""
+    """Half of the bytes: each gradient is rounded once, and added up in float32, but by NCCL as it
+    is. Nothing is kept, unless there are options: then what is rounded off, and what is greater
+    than 65504, or than `clip`, is sent later."""
     return Hook("f16", **options)
 
 

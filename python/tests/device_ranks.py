@@ -39,6 +39,7 @@ def load_double() -> ctypes.CDLL:
     os.environ["STRETTO_NCCL_LIBRARY"] = str(BIN / "libfake_nccl.so")
     os.environ["STRETTO_CUDA_DRIVER"] = str(BIN / "libfake_nccl.so")
     os.environ["STRETTO_CUDA_KERNELS"] = str(BIN / "libfake_nccl.so")
+    os.environ["STRETTO_PROGRESS_THREAD"] = "always"  # Machines with GPUs have cores for it.
     library = ctypes.CDLL(str(BIN / "libfake_device.so"))
     library.fake_device_use_stream.restype = ctypes.c_int64
     library.fake_device_exported_bytes.restype = ctypes.c_size_t

@@ -6,6 +6,7 @@ with a sentence. But for GpuTest all runs on doubles: see device_ranks.py."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 import os
@@ -13,6 +14,7 @@ import unittest
 import unittest.mock
 from typing import Any, Callable
 
+import device_hooks
 import ranks
 import torch
 import torch.distributed as dist
@@ -44,6 +46,7 @@ from device_ranks import (
     trains_with_buckets,
     waits_for_the_current_stream,
 )
+from torch.nn.parallel import DistributedDataParallel
 
 import stretto
 
@@ -118,6 +121,11 @@ def copies_by_the_host(
     assert torch.equal(tensor.cpu(), torch.full((4,), 2.0 * size)), tensor.cpu()
     on_host = stretto.explain("all_reduce", tensor.cpu())
     assert stretto.explain("all_reduce", tensor) == on_host + COPIED["stretto"]
+    for hook in (stretto.hooks.f16(), stretto.hooks.int8()):
+        model = DistributedDataParallel(torch.nn.Linear(40, 40).to(there))
+        hook.register(model)
+        model(torch.ones(2, 40, device=there)).sum().backward()
+        copy.deepcopy(model)  # Which copies what the hook was registered with, too.
     dist.destroy_process_group()
 
 
@@ -179,11 +187,6 @@ def refuses_what_nccl_does_not_reach(one: Rank) -> None:
     for text, call in calls.items():
         said = ranks.refusal(call)
         assert text in said, said
-    hook = stretto.hooks.top_k()._hook
-    said = ranks.refusal(
-        lambda: hook.attach(one.backend, ["weight"], [torch.ones(2, device=one.device)])
-    )
-    assert f"parameter 'weight' is on {DOUBLE}:{one.rank}, and stretto.hooks" in said, said
 
 
 def refuses_captures(one: Rank) -> None:
@@ -273,8 +276,8 @@ def refuses_devices_without_addresses(rank: int, size: int) -> None:
     there = {"dtype": torch.float, "device": torch.device("meta")}
     said = ranks.refusal(lambda: backend.allocate_tensor(2, **there))
     assert "memory of the CPU, not of meta" in said, said
-    said = ranks.refusal(lambda: stretto.hooks.f16()._hook.attach(backend, ["w"], [one()]))
-    assert "parameter 'w' is on meta, and stretto.hooks" in said, said
+    said = ranks.refusal(lambda: stretto.hooks.int8()._hook.attach(backend, ["w"], [one()], False))
+    assert "parameter 'w' is on meta, where stretto.hooks reach no memory" in said, said
     dist.all_reduce(torch.ones(1))  # And all goes on.
 
 
@@ -353,6 +356,12 @@ class DeviceTest(unittest.TestCase):
                 with self.subTest(size=size, kind=kind, are_mapped=are_mapped):
                     train = functools.partial(trains_with_buckets, are_mapped=are_mapped)
                     on_ranks(train, size, kind=kind)
+
+    def test_hooks(self) -> None:
+        for size, kind in ((2, "nccl"), (2, "stretto"), (3, "cuda")):
+            for function in device_hooks.EVERYWHERE:
+                with self.subTest(function.__name__, size=size, kind=kind):
+                    on_ranks(function, size, delay_us=100, kind=kind)
 
     def test_processes(self) -> None:
         ranks.run(on_doubles_of_a_host, size=2)

@@ -7,7 +7,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "stretto/c10d/work.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::c10d_backend {
 

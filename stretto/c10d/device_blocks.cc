@@ -11,8 +11,8 @@
 #include "stretto/base/log.h"
 #include "stretto/base/round_up.h"
 #include "stretto/communicator/page_locked.h"
-#include "stretto/torch/device_allocation.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/device_allocation.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::c10d_backend {
 namespace {

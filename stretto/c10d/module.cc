@@ -249,12 +249,7 @@ std::shared_ptr<const Compressor> codec_of(const std::string& kind, Arguments& g
                 .exact = given.take("exact", true)});
 }
 
-std::shared_ptr<CommunicationHook> hook_of(const std::string& kind, Arguments& given) {
-  const auto in_two_levels = [](std::shared_ptr<CommunicationHook> hook) {
-    return std::make_shared<TwoLevelReduction>(std::move(hook));
-  };
-  if (kind == "f16" && given.is_empty()) return in_two_levels(std::make_shared<F16Reduction>());
-  if (kind == "bf16" && given.is_empty()) return in_two_levels(std::make_shared<Bf16Reduction>());
+CompressionOptions compression_of(const std::string& kind, Arguments& given) {
   CompressionOptions options{.codec = codec_of(kind, given)};
   using Rule = std::tuple<std::string, std::string, py::dict>;  // A pattern, a kind, its options.
   for (const auto& [pattern, of_kind, of_options] : given.take("rules", std::vector<Rule>())) {
@@ -274,14 +269,29 @@ std::shared_ptr<CommunicationHook> hook_of(const std::string& kind, Arguments& g
   if (given.take("automatic", false)) options.compression = Compression::automatic;
   options.seed = given.take("seed", options.seed);
   options.measure_norms = given.take("measure_norms", options.measure_norms);
-  return in_two_levels(std::make_shared<CompressedReduction>(std::move(options)));
+  return options;
 }
 
-std::shared_ptr<DdpCommHook> make_ddp_comm_hook(const std::string& kind, const py::dict& options) {
-  Arguments given(py::dict(options.attr("copy")()));
-  auto hook = for_torch([&] { return hook_of(kind, given); });
-  given.end();
-  return std::make_shared<DdpCommHook>(std::move(hook));
+std::shared_ptr<DdpCommHook> make_ddp_comm_hook(const std::string& kind, const py::dict& given) {
+  const auto made = [](auto make_hook, std::optional<CompressionOptions> on_device) {
+    return std::make_shared<DdpCommHook>(
+        [make_hook] { return std::make_shared<TwoLevelReduction>(make_hook()); },
+        std::move(on_device));
+  };
+  Arguments arguments(py::dict(given.attr("copy")()));
+  if (kind == "f16" && arguments.is_empty()) {
+    return made([] { return std::make_shared<F16Reduction>(); }, {});
+  }
+  if (kind == "bf16" && arguments.is_empty()) {
+    return made([] { return std::make_shared<Bf16Reduction>(); }, {});
+  }
+  return for_torch([&] {
+    const CompressionOptions options = compression_of(kind, arguments);
+    arguments.end();
+    const CompressionOptions known{.codec = options.codec, .exchange = options.exchange};
+    return made([options] { return std::make_shared<CompressedReduction>(options); },
+                options == known ? std::optional(known) : std::nullopt);
+  });
 }
 
 py::dict dict_of(const CompressionStatistics* step) {
@@ -412,12 +422,27 @@ PYBIND11_MODULE(_c, module) {
       .def(
           "attach",
           [](DdpCommHook& hook, const BackendPtr& backend, const std::vector<std::string>& names,
-             const Tensors& parameters) { hook.attach(group_of(backend), names, parameters); },
+             const Tensors& parameters, bool may_be_unused) {
+            hook.attach(group_of(backend), names, parameters, may_be_unused);
+          },
+          Released())
+      .def(
+          "agree",
+          [](const DdpCommHook& hook, const BackendPtr& backend, const std::string& name) {
+            hook.agree(group_of(backend), name);
+          },
           Released())
       .def("reduce", &DdpCommHook::reduce, Released())
       .def("name", &DdpCommHook::name)
       .def("last_step", [](const DdpCommHook& hook) { return dict_of(hook.last_step()); })
-      .def("save", [](const DdpCommHook& hook) { return bytes_of(hook.save()); })
+      .def("save",
+           [](const DdpCommHook& hook) {
+             const auto state = [&hook] {
+               const py::gil_scoped_release released;  // It waits for devices.
+               return hook.save();
+             };
+             return bytes_of(state());
+           })
       .def("load", [](DdpCommHook& hook, const std::string& state) {
         hook.load(std::as_bytes(std::span(state)));
       });

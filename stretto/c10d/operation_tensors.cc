@@ -14,8 +14,8 @@
 
 #include "stretto/base/round_up.h"
 #include "stretto/c10d/errors.h"
-#include "stretto/torch/scalar_type.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/scalar_type.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::c10d_backend {
 namespace {

@@ -10,7 +10,7 @@
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/sparse_tensors.h"
 #include "stretto/c10d/torch_version.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::c10d_backend {
 namespace {

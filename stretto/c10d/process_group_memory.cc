@@ -18,8 +18,8 @@
 #include "stretto/base/stream_guard.h"
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/process_group.h"
-#include "stretto/torch/device_allocation.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/device_allocation.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::c10d_backend {
 namespace {

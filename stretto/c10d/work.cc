@@ -20,7 +20,7 @@
 #include "stretto/c10d/errors.h"
 #include "stretto/c10d/operation_tensors.h"
 #include "stretto/c10d/without_gil.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::c10d_backend {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "stretto/base/content_hash.h"
 #include "stretto/base/log.h"
@@ -94,6 +95,12 @@ void scale(SavedState::Values& values, float factor) {
   }
 }
 
+// Whether they begin as a list of states does.
+bool are_states(std::span<const std::byte> bytes) {
+  return bytes.size() >= sizeof(kListMagic) &&
+         std::memcmp(bytes.data(), &kListMagic, sizeof(kListMagic)) == 0;
+}
+
 }  // namespace
 
 std::vector<std::byte> print(const SavedState& state) {
@@ -139,11 +146,6 @@ std::vector<std::byte> print(const SavedStates& states) {
   return out;
 }
 
-bool are_states(std::span<const std::byte> bytes) {
-  return bytes.size() >= sizeof(kListMagic) &&
-         std::memcmp(bytes.data(), &kListMagic, sizeof(kListMagic)) == 0;
-}
-
 SavedStates parse_states(std::span<const std::byte> bytes) {
   Reader reader = content_of(bytes, kListMagic);
   SavedStates states;
@@ -170,12 +172,28 @@ void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank,
       saved_rank, saved_ranks, rank, ranks);
 }
 
-std::vector<std::byte> without_gradients(std::span<const std::byte> bytes) {
-  SavedState state = parse(bytes, kCompressedState);
+std::vector<std::byte> print_at(const std::string& place, std::vector<std::byte> state) {
+  return print(SavedStates{{place, std::move(state)}});
+}
+
+std::vector<std::byte> state_at(const std::string& place, std::span<const std::byte> bytes) {
+  SavedStates states{{"", {bytes.begin(), bytes.end()}}};
+  if (are_states(bytes)) states = parse_states(bytes);
+  if (states.size() != 1) refuse("this is not the state of one hook");
+  auto& [of_place, saved] = *states.begin();
+  if (saved.empty() || of_place == place) return std::move(saved);
+  SavedState state = parse(saved, kCompressedState);
   state.rank = state.ranks = 0;
   state.residuals.clear();
   state.momenta.clear();
   std::erase_if(state.factors, [](const auto& each) { return each.first != kAnnounced; });
+  const auto named = [](const std::string& each) {
+    return each.empty() ? "all of each gradient" : each;
+  };
+  log(LogLevel::warning,
+      "residuals and momenta of the hook's state are lost, since other ranks share hosts, or the "
+      "work is done elsewhere: they are of {}, and this rank has {}",
+      named(of_place), named(place));
   return print(state);
 }
 

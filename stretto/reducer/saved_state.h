@@ -39,8 +39,6 @@ SavedState parse(std::span<const std::byte> bytes, const std::string& hook);
 // The printed states of several hooks, by name, and such a list as bytes.
 using SavedStates = std::map<std::string, std::vector<std::byte>>;
 std::vector<std::byte> print(const SavedStates& states);
-// Whether they begin as such a list does.
-bool are_states(std::span<const std::byte> bytes);
 // Throws InvalidArgument if the bytes are not what print() makes of a list; what is in it remains
 // to be parsed.
 SavedStates parse_states(std::span<const std::byte> bytes);
@@ -50,8 +48,12 @@ void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank,
 
 // SavedState::hook where gradients are compressed, whether on the host or on a device.
 inline constexpr const char* kCompressedState = "compressed";
-// Such a state without what it has of gradients, which any rank may load.
-std::vector<std::byte> without_gradients(std::span<const std::byte> bytes);
+// Such a state of a rank that has a part of each gradient, or none; `place` says which.
+std::vector<std::byte> print_at(const std::string& place, std::vector<std::byte> state);
+// The state that a rank with that place takes over; an empty place is all of each gradient. What is
+// of another place has lost what it has of gradients, of which a warning tells. Throws
+// InvalidArgument if the bytes are not what is printed.
+std::vector<std::byte> state_at(const std::string& place, std::span<const std::byte> bytes);
 // check_origin() for such a state. It also throws InvalidArgument if `knows` returns false for all
 // gradients that have residuals, since the state is of another model then. If it returns false for
 // some, rank 0 logs a warning.

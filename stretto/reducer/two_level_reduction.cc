@@ -10,7 +10,6 @@
 
 #include "stretto/base/content_hash.h"
 #include "stretto/base/error.h"
-#include "stretto/base/log.h"
 #include "stretto/base/refuse.h"
 #include "stretto/base/round_up.h"
 #include "stretto/codec/arithmetic.h"
@@ -72,19 +71,6 @@ void in_terms_of_hosts(const Body& body) {
 std::unique_ptr<Communicator> part_of_ranks(Communicator& communicator, std::optional<int> color,
                                             const char* name) {
   return communicator.split({.color = color, .name = name, .is_for_host_memory = true});
-}
-
-// What a rank saves, and of which part of gradients that is; empty: of all of them.
-struct PlacedState {
-  std::string place;
-  std::vector<std::byte> state;
-};
-
-PlacedState placed(std::span<const std::byte> bytes) {
-  if (!reducer::are_states(bytes)) return {{}, {bytes.begin(), bytes.end()}};
-  reducer::SavedStates states = reducer::parse_states(bytes);
-  if (states.size() != 1) refuse("this is no state that a TwoLevelReduction has saved");
-  return {states.begin()->first, std::move(states.begin()->second)};
 }
 
 }  // namespace
@@ -169,16 +155,7 @@ std::string TwoLevelReduction::place_text() const {
 // counts all the same: ranks that have the same part go on with one.
 void TwoLevelReduction::take_over(std::span<const std::byte> bytes) {
   others_step_ = 0;  // The other hook has the step that is loaded.
-  const PlacedState loaded = placed(bytes);
-  if (loaded.state.empty() || loaded.place == place_text()) return inner_->load(loaded.state);
-  inner_->load(reducer::without_gradients(loaded.state));
-  const auto named = [](const std::string& place) {
-    return place.empty() ? "all of each gradient" : place;
-  };
-  log(LogLevel::warning,
-      "residuals and momenta of the hook's state are lost, since other ranks share hosts: they are "
-      "of {}, and this rank has {}",
-      named(loaded.place), named(place_text()));
+  inner_->load(reducer::state_at(place_text(), bytes));
 }
 
 // Those that wait for this rank are told: which they are, only this hook knows.
@@ -211,10 +188,10 @@ void TwoLevelReduction::attach(Communicator& communicator,
     const auto take_over = [&] { return body(), reducer::ResumePoint(); };
     (void)reducer::take_over_together(communicator, name(), take_over, timeout());
   };
+  together([&] {});
   gradients_.assign(gradients.begin(), gradients.end());
   forget_step();
   buckets_.clear();
-  together([&] {});
   const bool has_place = std::exchange(attached_to_, 0) == communicator.serial();
   if (!has_place) find_place(communicator);
   together([&] {
@@ -402,7 +379,7 @@ std::vector<std::byte> TwoLevelReduction::save() const {
   if (!has_part() && others_step_ > 0) {
     state = reducer::print({.hook = reducer::kCompressedState, .step = others_step_});
   }
-  return reducer::print(reducer::SavedStates{{place_text(), std::move(state)}});
+  return reducer::print_at(place_text(), std::move(state));
 }
 
 void TwoLevelReduction::load(std::span<const std::byte> state) {

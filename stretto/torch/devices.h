@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,15 +20,12 @@
 namespace stretto::ddp {
 
 // Says where gradients of `parameters` lie that a reducer of a replica with `options` reduces, by
-// `hook`, unless it says by which.
+// `hook`, unless it says by which. `gradients` describes them.
 BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters,
+                                      std::span<const GradientDescription> gradients,
                                       const Communicator& communicator,
                                       const CommunicationHook& hook,
                                       const DistributedDataParallelOptions& options);
-
-// Whether all of them are on the device of `communicator`, in memory that its operations take or
-// copy from.
-bool are_of(const Communicator& communicator, const std::vector<torch::Tensor>& tensors);
 
 // A tensor on a gradient's storage on `device`, with its parameter's strides where these fill a
 // block of memory: so gradient and parameter meet element by element in the optimizer (libtorch's

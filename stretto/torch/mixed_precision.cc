@@ -10,8 +10,8 @@
 
 #include "stretto/base/refuse.h"
 #include "stretto/torch/logging_data.h"
-#include "stretto/torch/scalar_type.h"
 #include "stretto/torch/sync_batch_norm.h"
+#include "stretto/torch_device/scalar_type.h"
 
 namespace stretto::ddp {
 namespace {

@@ -2,12 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "stretto/torch/parameters.h"
+#include "stretto/torch_device/device_allocation.h"
 
 #include <sstream>
 #include <unordered_set>
 #include <utility>
-
-#include "stretto/torch/devices.h"
 
 namespace stretto::ddp {
 

@@ -18,12 +18,12 @@
 #include "stretto/reducer/replica_check.h"
 #include "stretto/reducer/two_level_reduction.h"
 #include "stretto/torch/devices.h"
-#include "stretto/torch/matrix_rows.h"
 #include "stretto/torch/parameter_hook.h"
 #include "stretto/torch/parameters.h"
-#include "stretto/torch/streams.h"
 #include "stretto/torch/sync_batch_norm.h"
 #include "stretto/torch/tensor_bytes.h"
+#include "stretto/torch_device/gradient_description.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::ddp {
 namespace {
@@ -126,8 +126,8 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     options_.communication_hook->claim(self_, options_.timeout);
     refuse_assigned_weights();
     check_tensors();
-    location_ =
-        choose_bucket_location(parameters_, communicator_, *reducer_options().hook, options_);
+    location_ = choose_bucket_location(parameters_, describe_gradients(parameters_), communicator_,
+                                       *reducer_options().hook, options_);
   });
   verify_descriptions();
   agree_on_number();
@@ -280,12 +280,9 @@ std::vector<GradientDescription> Replica::describe_gradients(
   const auto delayed = listed_names(options_.delayed_parameters, *module_, parameters);
   std::vector<GradientDescription> gradients;
   for (const auto& [name, tensor] : parameters) {
-    gradients.push_back({.name = name,
-                         .dtype = dtype_of_tensor(tensor).or_throw(),
-                         .count = static_cast<std::size_t>(tensor.numel()),
-                         .rows = rows_in_memory(tensor),
-                         .delayed = contains(delayed, name),
-                         .device = devices[gradients.size()]});
+    GradientDescription& gradient = gradients.emplace_back(description_of(name, tensor));
+    gradient.delayed = contains(delayed, name);
+    gradient.device = devices[gradients.size() - 1];
   }
   return gradients;
 }

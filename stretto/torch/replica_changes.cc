@@ -17,6 +17,7 @@
 #include "stretto/torch/parameters.h"
 #include "stretto/torch/replica.h"
 #include "stretto/torch/tensor_bytes.h"
+#include "stretto/torch_device/gradient_description.h"
 
 namespace stretto::ddp {
 namespace {

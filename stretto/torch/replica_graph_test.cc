@@ -428,15 +428,15 @@ struct SparseSum : torch::autograd::Function<SparseSum> {
     return values;
   }
 };
-struct TableImpl : torch::nn::Module {
+struct OneTableImpl : torch::nn::Module {
   torch::Tensor forward(std::int64_t dimensions) { return SparseSum::apply(table, dimensions); }
   torch::Tensor table = register_parameter("table", torch::ones({4, 2, 3}));
 };
-TORCH_MODULE(Table);
+TORCH_MODULE(OneTable);
 
 TEST(ReplicaGraph, SparseGradientsHaveAnyNumberOfSparseDimensions) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
-    Table model;
+    OneTable model;
     DistributedDataParallel ddp(model, communicator, {.sparse_parameters = {"table"}});
     for (const int on_rank_1 : {1, 2, 3}) {
       model->zero_grad();
@@ -447,7 +447,7 @@ TEST(ReplicaGraph, SparseGradientsHaveAnyNumberOfSparseDimensions) {
     }
   });
   run_ranks(1, [](Communicator& communicator) {
-    Table model;
+    OneTable model;
     model->to(torch::kBFloat16);
     expect_contains(message_of<InvalidArgument>([&] {
                       DistributedDataParallel ddp(model, communicator,

@@ -14,11 +14,11 @@
 #include <fmt/format.h>
 
 #include "stretto/base/refuse.h"
-#include "stretto/torch/device_buckets.h"
-#include "stretto/torch/devices.h"
 #include "stretto/torch/optimizer_parts.h"
 #include "stretto/torch/parameters.h"
 #include "stretto/torch/tensor_bytes.h"
+#include "stretto/torch_device/device_allocation.h"
+#include "stretto/torch_device/device_buckets.h"
 
 namespace stretto {
 namespace {
@@ -34,7 +34,7 @@ constexpr std::uint64_t kStep = 0, kGather = 1;
 std::unique_ptr<BucketMemory> memory_of(const Communicator& communicator,
                                         const std::vector<torch::Tensor>& parameters) {
   const bool are_blocks = std::ranges::all_of(parameters, ddp::is_block);
-  if (parameters.empty() || !are_blocks || !ddp::are_of(communicator, parameters)) return nullptr;
+  if (parameters.empty() || !are_blocks || !are_of(communicator, parameters)) return nullptr;
   return std::make_unique<ddp::CommunicatorBuckets>(parameters.front().device());
 }
 

@@ -10,9 +10,9 @@
 
 #include "stretto/base/check.h"
 #include "stretto/base/log.h"
-#include "stretto/torch/device_tensors.h"
-#include "stretto/torch/host_copies.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/device_tensors.h"
+#include "stretto/torch_device/host_copies.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::ddp {
 namespace {

@@ -5,21 +5,11 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
-#include <string>
 #include <utility>
 
-#include "stretto/torch/scalar_type.h"
+#include "stretto/torch_device/gradient_description.h"
 
 namespace stretto::ddp {
-
-Result<DType> dtype_of_tensor(const torch::Tensor& tensor) {
-  const torch::ScalarType type = tensor.scalar_type();
-  if (const std::optional<DType> dtype = dtype_of_scalar_type(type)) return *dtype;
-  return Status(
-      StatusCode::invalid_argument,
-      std::string("tensors of type ") + c10::toString(type) + " cannot be moved or reduced");
-}
 
 std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
   std::vector<torch::Tensor> tensors;

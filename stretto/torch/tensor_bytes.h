@@ -8,17 +8,11 @@
 
 #include <torch/torch.h>
 
-#include "stretto/base/dtype.h"
-#include "stretto/base/status.h"
 #include "stretto/base/view.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/torch/sparse_gradients.h"
 
 namespace stretto::ddp {
-
-// The stretto type of a tensor's elements; invalid_argument for those it cannot move (quantized,
-// complex of half precision, ...). docs/dtypes.md has the table.
-Result<DType> dtype_of_tensor(const torch::Tensor& tensor);
 
 std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named);
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "stretto/torch/tensor_bytes.h"
+#include "stretto/torch_device/gradient_description.h"
 
 #include <complex>
 #include <cstddef>

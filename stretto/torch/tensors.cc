@@ -5,6 +5,7 @@
 
 #include "stretto/base/refuse.h"
 #include "stretto/torch/tensor_bytes.h"
+#include "stretto/torch_device/gradient_description.h"
 
 namespace stretto {
 

@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "stretto/torch/device_compression.h"
+#include "stretto/torch_device/device_compression.h"
 #include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
 #include "tests/device/twins.h"
@@ -392,10 +392,10 @@ TEST_P(DeviceCodecsOn, DividedResidualsOfUnusedGradientsAreThoseOfTheHost) {
 
 // Gradients of so many elements, by the codec, of so many ranks.
 std::optional<CompressedExchange> exchange_of(
-    const Codec& codec, std::int64_t elements, int ranks,
+    const Codec& codec, std::size_t elements, int ranks,
     CompressedExchange wanted = CompressedExchange::gather) {
-  return ddp::DeviceCompression::exchange_of(codec, {{"weight", torch::zeros({elements})}}, ranks,
-                                             wanted);
+  const GradientDescription weight{.name = "weight", .count = elements};
+  return ddp::DeviceCompression::exchange_of(codec, std::span(&weight, 1), ranks, wanted);
 }
 
 TEST(DeviceCompression, DividesWhereTheHostDoes) {

@@ -25,8 +25,8 @@
 
 #include "stretto/base/stream_guard.h"
 #include "stretto/torch.h"
-#include "stretto/torch/scalar_type.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/scalar_type.h"
+#include "stretto/torch_device/streams.h"
 #include "tests/device/loss_curves.h"
 #include "tests/device/training_checks.h"
 #include "tests/end_to_end/rank_program.h"

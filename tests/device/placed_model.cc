@@ -10,7 +10,7 @@
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::testing {
 namespace {

@@ -14,9 +14,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "stretto/torch/device_buckets.h"
 #include "stretto/torch/distributed_data_parallel.h"
-#include "stretto/torch/extract_exchange.h"
+#include "stretto/torch_device/device_buckets.h"
+#include "stretto/torch_device/extract_exchange.h"
 #include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
 #include "tests/device/twins.h"

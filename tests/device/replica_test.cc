@@ -14,7 +14,7 @@
 
 #include "stretto/base/stream_guard.h"
 #include "stretto/torch/parameter_averaging.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/streams.h"
 #include "tests/device/on_devices.h"
 #include "tests/device/placed_model.h"
 #include "tests/support/captured_graph.h"

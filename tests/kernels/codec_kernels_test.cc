@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // The kernels of codecs for GPUs, run by threads of the host (simulated/cuda_runtime.h), against
-// the kernels for the host. That a GPU computes the same is shown by device_extraction_test.cc,
-// where there is one.
+// the kernels for the host. That a GPU computes the same is shown by
+// tests/device/extraction_test.cc, where there is one.
 
 #include <gtest/gtest.h>
 

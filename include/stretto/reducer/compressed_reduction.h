@@ -76,6 +76,7 @@ struct ExchangePrediction {
 struct CompressionRule {
   std::string pattern;  // Of the gradient's name; * stands for any letters.
   std::shared_ptr<const Compressor> codec;
+  bool operator==(const CompressionRule&) const = default;
 };
 
 // Must be equal on all ranks.
@@ -113,6 +114,7 @@ struct CompressionOptions {
   std::uint64_t seed = 0;
   // Also measure the norms in CompressionStatistics, which costs another look at everything.
   bool measure_norms = false;
+  bool operator==(const CompressionOptions&) const = default;  // With the same codecs.
 };
 
 // Reduces gradients of f32 by messages of codecs: see CompressedExchange. Messages of ranks 0, 1, 2

@@ -5,8 +5,10 @@
 
 #include "tests/support/fake_device/device.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -25,6 +27,7 @@
 #include "stretto/base/environment.h"
 #include "stretto/cuda_driver/driver.h"
 #include "stretto/cuda_driver/symbol_table.h"
+#include "stretto/torch_device/streams.h"
 #include "tests/support/fake_nccl/fake.h"
 
 namespace stretto::fake_device {
@@ -120,14 +123,24 @@ struct Block {
   c10::Stream stream;
   std::uint64_t data = 0;
   std::size_t bytes = 0;
+  std::mutex mutex = {};
+  std::vector<c10::Stream> others = {};  // That use it, too.
 };
 
 // As an allocator that gives memory away again to the same stream, only worse.
 void poison(void* block) {
   const std::unique_ptr<Block> freed(static_cast<Block*>(block));
+  for (const c10::Stream& other : freed->others) let_wait(freed->stream, other);
   auto* const first = the_double().reach(reinterpret_cast<const void*>(freed->data));
   enqueue(freed->stream,
           [first, bytes = freed->bytes] { std::fill_n(first, bytes, std::byte{0xEE}); });
+}
+
+void use_on(const c10::DataPtr& data, const c10::Stream& stream) {
+  auto* const block = data.cast_context<Block>(&poison);
+  if (block == nullptr) return;  // Memory that something else has made.
+  const std::lock_guard held(block->mutex);
+  block->others.push_back(stream);
 }
 
 class Allocator final : public c10::DeviceAllocator {
@@ -137,7 +150,7 @@ class Allocator final : public c10::DeviceAllocator {
     if (bytes == 0) return {nullptr, nullptr, &poison_nothing, device};
     const Driver& driver = the_double().driver(device_now);
     const Driver::Current current(driver);
-    auto block = std::make_unique<Block>(Block{.stream = current_stream(device), .bytes = bytes});
+    std::unique_ptr<Block> block(new Block{.stream = current_stream(device), .bytes = bytes});
     driver.status_of_call("cuMemAlloc", driver.call().allocate(&block->data, bytes)).or_throw();
     auto* const data = reinterpret_cast<void*>(block->data);
     return {data, block.release(), &poison, device};
@@ -152,7 +165,7 @@ class Allocator final : public c10::DeviceAllocator {
     change(
         [](auto& control) { control.exportable_bytes += std::exchange(control.cached_bytes, 0); });
   }
-  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+  void recordStream(const c10::DataPtr& data, c10::Stream stream) override { use_on(data, stream); }
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
   void resetAccumulatedStats(c10::DeviceIndex) override {}
   void resetPeakStats(c10::DeviceIndex) override {}
@@ -226,6 +239,9 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& stream) const override {
     while (!queryStream(stream)) nap();
   }
+  void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
+    use_on(data, stream);
+  }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
               c10::EventFlag) const override {
@@ -257,6 +273,30 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
   }
 };
 
+// Is never given back, as streams may be reading it.
+class PinnedMemory final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    const std::lock_guard held(mutex_);
+    const auto& block = blocks_.emplace_back(std::max(bytes, std::size_t{1}));
+    auto* const data = const_cast<std::byte*>(block.data());
+    return {data, data, [](void*) {}, c10::Device(c10::DeviceType::CPU)};
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override {
+    std::memcpy(to, from, bytes);
+  }
+  bool has(const void* data) const {
+    const std::lock_guard held(mutex_);
+    return std::ranges::any_of(blocks_, [&](const auto& block) {
+      return data >= block.data() && data < block.data() + block.size();
+    });
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::deque<std::vector<std::byte>> blocks_;
+};
+
 // What PyTorch asks of a device that is the accelerator, above all for autograd.
 class Hooks final : public at::PrivateUse1HooksInterface {
  public:
@@ -272,9 +312,14 @@ class Hooks final : public at::PrivateUse1HooksInterface {
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
     return exchangeDevice(index);
   }
+  at::Allocator* getPinnedMemoryAllocator() const override { return &pinned_; }
+  bool isPinnedPtr(const void* data) const override { return pinned_.has(data); }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex) const override {
     return at::detail::getDefaultCPUGenerator();  // Nothing random is computed elsewhere.
   }
+
+ private:
+  mutable PinnedMemory pinned_;
 };
 
 const bool is_registered = [] {

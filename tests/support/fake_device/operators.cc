@@ -13,6 +13,8 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/resize_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
@@ -133,6 +135,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("set_.source_Storage_storage_offset", &set_storage);
   library.impl("as_strided", &as_strided);
   library.impl("view", &view);
+  library.impl("view_as_complex", &at::native::view_as_complex);
+  library.impl("view_as_real", &at::native::view_as_real);
   library.impl("_reshape_alias", &reshape_alias);
   library.impl("resize_", &resize);
 }

@@ -13,7 +13,7 @@
 #include "stretto/base/view.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/reducer/communication_hook.h"
-#include "stretto/torch/device_extraction.h"
+#include "stretto/torch_device/device_extraction.h"
 
 // How extracts lie in memory of a communicator, whose ranks exchange them there: in shares, which
 // hold one extract behind the other, of each the indices, counted from the beginning of the bucket,

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/torch/device_compression.h"
+#include "stretto/torch_device/device_compression.h"
 
 #include <utility>
 
@@ -13,9 +13,8 @@
 #include "stretto/reducer/agreement.h"
 #include "stretto/reducer/compressed_exchange.h"
 #include "stretto/reducer/saved_state.h"
-#include "stretto/torch/device_tensors.h"
-#include "stretto/torch/matrix_rows.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/device_tensors.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::ddp {
 namespace {
@@ -31,64 +30,16 @@ torch::Tensor host_tensor_of(std::span<const float> values) {
   return tensor_of({std::as_bytes(values).data(), values.size(), DType::f32}, torch::kCPU);
 }
 
-bool is_compressed(DType dtype, std::size_t count) {
-  return dtype == DType::f32 && count >= least_elements();
-}
-
-bool is_compressed(const torch::Tensor& parameter) {
-  return parameter.scalar_type() == torch::kFloat &&
-         is_compressed(DType::f32, static_cast<std::size_t>(parameter.numel()));
-}
-
 }  // namespace
 
 bool CompressedDeviceBuckets::is_zero(ConstByteSpan bytes) const {
   bool is_zero = true;
   on_device([&] {
     const torch::NoGradGuard no_grad;
-    let_wait(current_stream(device_), default_stream(device_));
-    is_zero = !tensor_of(bytes, device_).any().item<bool>();
+    let_wait(current_stream(device()), default_stream(device()));
+    is_zero = !tensor_of(bytes, device()).any().item<bool>();
   });
   return is_zero;
-}
-
-std::optional<CompressedExchange> DeviceCompression::exchange_of(
-    const Codec& codec, const std::vector<NamedTensor>& parameters, int ranks,
-    CompressedExchange wanted) {
-  const auto extraction = codec.extraction(1, 0);
-  const bool is_known =
-      wanted == CompressedExchange::gather || wanted == CompressedExchange::divide;
-  // In steps of a warm-up messages may be so long that they are not gathered.
-  if (!extraction || !is_known || codec.warm_up_steps() > 0) return std::nullopt;
-  std::size_t of_messages = 0, of_gradients = 0;
-  for (const NamedTensor& parameter : parameters) {
-    if (!is_compressed(parameter.tensor)) continue;
-    const auto count = static_cast<std::size_t>(parameter.tensor.numel());
-    // PyTorch counts on a GPU in 32 bits with a sign.
-    if (count >> (extraction->least ? 31 : 32) != 0) return std::nullopt;
-    // Messages without a fixed length are gathered.
-    of_messages += codec.message_bytes(count, 0).value_or(0);
-    of_gradients += count * sizeof(float);
-  }
-  if (of_gradients == 0) return std::nullopt;
-  const bool is_divided =
-      wanted == CompressedExchange::divide ||
-      divides_instead(of_messages, of_gradients, static_cast<std::size_t>(ranks));
-  if (!is_divided) return CompressedExchange::gather;
-  if (!extraction->takes_all()) return std::nullopt;
-  return CompressedExchange::divide;
-}
-
-bool DeviceCompression::can_factor(const std::vector<NamedTensor>& parameters, std::size_t rank) {
-  bool factors_any = false;
-  for (const NamedTensor& parameter : parameters) {
-    if (!is_compressed(parameter.tensor)) continue;
-    const auto count = static_cast<std::size_t>(parameter.tensor.numel());
-    if (count >> 32 != 0) return false;
-    const auto shape = codec::matrix_shape(count, rows_in_memory(parameter.tensor));
-    factors_any = factors_any || are_shorter(shape, rank, count);
-  }
-  return factors_any;
 }
 
 DeviceCompression::DeviceCompression(std::shared_ptr<const Compressor> compressor,
@@ -101,6 +52,10 @@ DeviceCompression::DeviceCompression(std::shared_ptr<const Compressor> compresso
 
 DeviceCompression::~DeviceCompression() = default;
 
+bool DeviceCompression::compresses(const GradientDescription& gradient) {
+  return gradient.dtype == DType::f32 && gradient.count >= least_elements();
+}
+
 std::string DeviceCompression::name() const {
   return fmt::format("compressed on a device, {}version {}: {}", exchange_->name(),
                      codec::Header::kVersion, compressor_->name());
@@ -112,7 +67,11 @@ codec::Position DeviceCompression::position() const {
 
 void DeviceCompression::attach(Communicator& communicator,
                                std::span<const GradientDescription> gradients) {
+  const auto nothing = [] { return reducer::ResumePoint(); };
+  (void)reducer::take_over_together(communicator, name(), nothing, timeout());
   communicator_ = &communicator;
+  rank_ = static_cast<std::size_t>(communicator.rank().value());
+  ranks_ = static_cast<std::size_t>(communicator.size());
   exchange_->attach(communicator);
   // What a step that has failed has left there is not whole.
   if (std::exchange(is_open_, false) && exchange_->spoils_residuals()) {
@@ -122,14 +81,17 @@ void DeviceCompression::attach(Communicator& communicator,
   bucket_step_.reset();
   for (const GradientDescription& description : gradients) {
     by_index_.push_back(nullptr);
-    if (!is_compressed(description.dtype, description.count)) continue;
-    if (!exchange_->describe(description)) continue;
+    if (!compresses(description) || !exchange_->describe(description)) continue;
     Gradient& gradient = gradients_[description.name];
     if (gradient.count != description.count) gradient = {description.name, description.count};
     by_index_.back() = &gradient;
   }
-  const auto step = [this] { return reducer::ResumePoint{step_, 0}; };
-  step_ = reducer::take_over_together(communicator, name(), step, timeout()).step;
+  const auto take_over = [this] {
+    if (loaded_) restore(*loaded_);
+    return reducer::ResumePoint{step_, 0};
+  };
+  step_ = reducer::take_over_together(communicator, name(), take_over, timeout()).step;
+  loaded_.reset();
 }
 
 // What is said of each part of a gradient that one rank adds up, or of all of it, which begins at
@@ -138,7 +100,7 @@ void DeviceCompression::attach(Communicator& communicator,
 std::vector<PlacedExtract> DeviceCompression::take_out(torch::Tensor carry, std::size_t gradient,
                                                        std::size_t first) const {
   const auto count = static_cast<std::size_t>(carry.numel());
-  const auto adders = exchange_->divides() ? static_cast<std::size_t>(communicator_->size()) : 1;
+  const std::size_t adders = exchange_->divides() ? ranks_ : 1;
   const codec::Extraction how = *codec_->extraction(count, step_ - 1);
   const bool is_cut = adders > 1 && how.block == 0;
   const torch::Tensor numbers =
@@ -191,9 +153,8 @@ void DeviceCompression::extract(const FullBucket& full, std::size_t i, Gradient&
     own.extracts.push_back(std::move(placed));
   }
   if (!divides) return;
-  const auto ranks = static_cast<std::size_t>(communicator_->size());
-  const auto rank = static_cast<std::size_t>(communicator_->rank().value());
-  const AddedPart part = part_added_by(rank, view.count, owner_of(full.gradients[i], ranks), ranks);
+  const AddedPart part =
+      part_added_by(rank_, view.count, owner_of(full.gradients[i], ranks_), ranks_);
   if (part.count == 0) return;
   own.residuals.push_back(
       {part_of(residual, part.first, part.count), is_silent, first + part.first});
@@ -232,14 +193,12 @@ void DeviceCompression::forget(std::span<const std::size_t> gradients) {
 }
 
 std::vector<std::byte> DeviceCompression::save() const {
-  STRETTO_CHECK(communicator_ != nullptr, "attach() comes first");
+  if (loaded_) return *loaded_;
   if (is_open_ && exchange_->spoils_residuals()) {
     refuse("the last step has failed in the middle, and what compression has kept is not whole");
   }
-  reducer::SavedState state{.hook = reducer::kCompressedState,
-                            .step = step_,
-                            .rank = static_cast<std::uint64_t>(communicator_->rank().value()),
-                            .ranks = static_cast<std::uint64_t>(communicator_->size())};
+  reducer::SavedState state{
+      .hook = reducer::kCompressedState, .step = step_, .rank = rank_, .ranks = ranks_};
   on_device([&] {
     const torch::NoGradGuard no_grad;
     let_wait(current_stream(device_), default_stream(device_));
@@ -256,11 +215,20 @@ std::vector<std::byte> DeviceCompression::save() const {
   return reducer::print(state);
 }
 
+void DeviceCompression::load(std::span<const std::byte> state) {
+  if (communicator_ == nullptr) {
+    loaded_.emplace(state.begin(), state.end());
+    return;
+  }
+  restore(state);
+  loaded_.reset();
+}
+
 // Gradients that the state does not mention begin anew.
-void DeviceCompression::load(std::span<const std::byte> bytes) {
-  STRETTO_CHECK(communicator_ != nullptr, "attach() comes first");
-  const reducer::SavedState state = reducer::parse(bytes, reducer::kCompressedState);
-  reducer::check_compressed(state, communicator_->rank().value(), communicator_->size(),
+void DeviceCompression::restore(std::span<const std::byte> saved) {
+  const reducer::SavedState state =
+      reducer::parse(reducer::state_at({}, saved), reducer::kCompressedState);
+  reducer::check_compressed(state, static_cast<int>(rank_), static_cast<int>(ranks_),
                             [this](const std::string& name) { return gradients_.contains(name); });
   for (const auto& [name, gradient] : gradients_) {
     (void)reducer::find(state.residuals, name, gradient.count);
@@ -297,6 +265,8 @@ Work DeviceCompression::start(Communicator& communicator, const FullBucket& full
   const bool is_compressed = !own.names.empty();
   StartedExchange started = exchange_->start(full, std::move(own), position());
   this_step_.buckets += is_compressed ? 1 : 0;
+  // Not all users of the hook know from the beginning how many buckets a step has.
+  if (this_step_.choices.size() <= full.index) this_step_.choices.resize(full.index + 1);
   BucketCompression& choice = this_step_.choices[full.index];
   choice.compressed = is_compressed;
   choice.reason = is_compressed ? CompressionReason::always

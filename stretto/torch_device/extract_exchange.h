@@ -17,7 +17,7 @@
 #include "stretto/codec/codec.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/reducer/communication_hook.h"
-#include "stretto/torch/device_extraction.h"
+#include "stretto/torch_device/device_extraction.h"
 
 namespace stretto::ddp {
 

@@ -3,9 +3,9 @@
 
 #include <utility>
 
-#include "stretto/torch/device_tensors.h"
-#include "stretto/torch/extract_exchange.h"
-#include "stretto/torch/extract_share.h"
+#include "stretto/torch_device/device_tensors.h"
+#include "stretto/torch_device/extract_exchange.h"
+#include "stretto/torch_device/extract_share.h"
 
 namespace stretto::ddp {
 namespace {
@@ -41,7 +41,7 @@ class DeviceExchange final : public ExtractExchange {
 
 StartedExchange DeviceExchange::start(const FullBucket& full, BucketExtracts own,
                                       const codec::Position&) {
-  buckets_.resize(full.of_count);
+  if (buckets_.size() <= full.index) buckets_.resize(full.index + 1);
   Bucket& bucket = buckets_[full.index];
   bucket.extracts = std::move(own.extracts);
   bucket.make_room(std::move(own.plain), share_bytes(bucket.extracts), ranks(), device_,
@@ -69,6 +69,7 @@ ExchangedExtracts DeviceExchange::wait(const FullBucket& full) {
 void DeviceExchange::finish(const FullBucket& full) {
   const Bucket& bucket = buckets_[full.index];
   bucket.finish(full, device_, {ranks(), bucket.extracts});
+  if (full.is_last()) buckets_.resize(full.index + 1);
 }
 
 }  // namespace

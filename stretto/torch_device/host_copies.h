@@ -13,8 +13,8 @@
 #include "stretto/base/view.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/page_locked.h"
-#include "stretto/torch/device_tensors.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/device_tensors.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::ddp {
 

@@ -18,10 +18,10 @@
 #include "stretto/base/round_up.h"
 #include "stretto/codec/finite.h"
 #include "stretto/reducer/compressed_exchange.h"
-#include "stretto/torch/device_tensors.h"
-#include "stretto/torch/extract_exchange.h"
-#include "stretto/torch/host_copies.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/device_tensors.h"
+#include "stretto/torch_device/extract_exchange.h"
+#include "stretto/torch_device/host_copies.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::ddp {
 namespace {
@@ -224,8 +224,7 @@ void FactoredDeviceExchange::take(FactoredBucket& bucket, const FullBucket& full
 
 StartedExchange FactoredDeviceExchange::start(const FullBucket& full, BucketExtracts own,
                                               const codec::Position&) {
-  if (pending_.empty()) buckets_.resize(full.of_count);
-  if (buckets_[full.index] == nullptr) buckets_[full.index] = std::make_unique<FactoredBucket>();
+  while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<FactoredBucket>());
   FactoredBucket& bucket = *buckets_[full.index];
   take(bucket, full, std::move(own));
   StartedExchange started;
@@ -387,6 +386,7 @@ void FactoredDeviceExchange::finish(const FullBucket& full) {
     put_together(full, device_, {}, bucket.plain, upload(bucket, bucket.plain_sum().span()));
   });
   full.memory->publish();
+  if (full.is_last()) buckets_.resize(full.index + 1);
 }
 
 void FactoredDeviceExchange::multiply(const FullBucket& full, FactoredBucket& bucket,

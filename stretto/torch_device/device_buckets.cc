@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/torch/device_buckets.h"
+#include "stretto/torch_device/device_buckets.h"
 
 #include <algorithm>
 #include <exception>
@@ -11,8 +11,8 @@
 
 #include "stretto/base/log.h"
 #include "stretto/base/stream_guard.h"
-#include "stretto/torch/device_tensors.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/device_tensors.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::ddp {
 

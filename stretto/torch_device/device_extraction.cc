@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/torch/device_extraction.h"
+#include "stretto/torch_device/device_extraction.h"
 
 #include <bit>
 #include <cmath>
@@ -13,8 +13,8 @@
 #include "stretto/base/check.h"
 #include "stretto/base/log.h"
 #include "stretto/cuda/load_kernels.h"
-#include "stretto/torch/device_tensors.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/device_tensors.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::ddp {
 namespace {

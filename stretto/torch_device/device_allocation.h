@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstddef>
+#include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include "stretto/communicator/communicator.h"
@@ -15,5 +17,11 @@ namespace stretto {
 // graph captures the calling thread's current stream. Where the device has too little left, PyTorch
 // gives back what its allocator keeps for later, and it is tried once more.
 Memory allocate_on(c10::Device device, Communicator& communicator, std::size_t bytes);
+
+// Whether all of them are on the device of `communicator`, in memory that its operations take or
+// copy from.
+bool are_of(const Communicator& communicator, const std::vector<at::Tensor>& tensors);
+// Whether it adds them up there, too, which it does not for types of one byte.
+bool are_reduced_by(const Communicator& communicator, const std::vector<at::Tensor>& tensors);
 
 }  // namespace stretto

@@ -10,7 +10,7 @@
 
 #include "stretto/base/status.h"
 #include "stretto/base/view.h"
-#include "stretto/torch/scalar_type.h"
+#include "stretto/torch_device/scalar_type.h"
 
 namespace stretto::ddp {
 

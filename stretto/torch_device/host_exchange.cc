@@ -8,10 +8,10 @@
 
 #include "stretto/base/round_up.h"
 #include "stretto/reducer/compressed_exchange.h"
-#include "stretto/torch/device_tensors.h"
-#include "stretto/torch/extract_exchange.h"
-#include "stretto/torch/host_copies.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/device_tensors.h"
+#include "stretto/torch_device/extract_exchange.h"
+#include "stretto/torch_device/host_copies.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::ddp {
 namespace {
@@ -166,8 +166,7 @@ void HostExchange::collect(Bucket& bucket) const {
 
 StartedExchange HostExchange::start(const FullBucket& full, BucketExtracts own,
                                     const codec::Position& position) {
-  if (pending_.empty()) buckets_.resize(full.of_count);
-  if (buckets_[full.index] == nullptr) buckets_[full.index] = std::make_unique<Bucket>();
+  while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<Bucket>());
   Bucket& bucket = *buckets_[full.index];
   bucket.own = std::move(own);
   bucket.position = position;
@@ -340,6 +339,7 @@ void HostExchange::finish(const FullBucket& full) {
     put_together(full, device_, of_ranks, bucket.own.plain, upload.part(plain));
   });
   full.memory->publish();
+  if (full.is_last()) buckets_.resize(full.index + 1);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/torch/extract_exchange.h"
+#include "stretto/torch_device/extract_exchange.h"
 
-#include "stretto/torch/device_tensors.h"
+#include "stretto/torch_device/device_tensors.h"
 
 namespace stretto::ddp {
 

@@ -18,9 +18,8 @@
 #include "stretto/codec/codec.h"
 #include "stretto/reducer/communication_hook.h"
 #include "stretto/reducer/compressed_reduction.h"
-#include "stretto/torch/device_buckets.h"
-#include "stretto/torch/extract_exchange.h"
-#include "stretto/torch/sparse_gradients.h"
+#include "stretto/torch_device/device_buckets.h"
+#include "stretto/torch_device/extract_exchange.h"
 
 namespace stretto::ddp {
 
@@ -28,11 +27,8 @@ namespace stretto::ddp {
 // residual: the host waits to see whether it holds zeros.
 class CompressedDeviceBuckets final : public DeviceBuckets {
  public:
-  explicit CompressedDeviceBuckets(torch::Device device) : DeviceBuckets(device), device_(device) {}
+  using DeviceBuckets::DeviceBuckets;
   bool is_zero(ConstByteSpan bytes) const override;
-
- private:
-  torch::Device device_;
 };
 
 // Compresses gradients in buckets of a device by a codec that has an extraction, or by power_sgd().
@@ -43,14 +39,19 @@ class CompressedDeviceBuckets final : public DeviceBuckets {
 // Gradients without a codec are reduced as they are. Times in its statistics are the host's.
 class DeviceCompression final : public CommunicationHook {
  public:
-  // How messages of a codec and of these gradients travel if `wanted` is asked for, `gather` or
-  // `divide`, where buckets may be on a device: the codec compresses some of them, and what is
-  // divided has no indices. Nothing where they may not.
-  static std::optional<CompressedExchange> exchange_of(const Codec& codec,
-                                                       const std::vector<NamedTensor>& parameters,
-                                                       int ranks, CompressedExchange wanted);
-  // The same of power_sgd() of this rank.
-  static bool can_factor(const std::vector<NamedTensor>& parameters, std::size_t rank);
+  // Of buckets on `device` with these gradients; null where the host has to compress them. How
+  // messages are to travel may be asked for: `gather` or `divide`. `is_of_communicator` says
+  // whether operations of the communicator reduce what is there.
+  static std::shared_ptr<DeviceCompression> make(std::shared_ptr<const Compressor> compressor,
+                                                 CompressedExchange wanted,
+                                                 std::span<const GradientDescription> gradients,
+                                                 torch::Device device, int ranks,
+                                                 bool is_of_communicator);
+  // How messages of a codec would travel, if that and what is asked for are possible there: the
+  // codec compresses some of the gradients, and what is divided has no indices.
+  static std::optional<CompressedExchange> exchange_of(
+      const Codec& codec, std::span<const GradientDescription> gradients, int ranks,
+      CompressedExchange wanted);
   DeviceCompression(std::shared_ptr<const Compressor> compressor, torch::Device device,
                     std::unique_ptr<ExtractExchange> exchange);
   ~DeviceCompression() override;
@@ -64,6 +65,7 @@ class DeviceCompression final : public CommunicationHook {
   // In the format of a CompressedReduction. Throws InvalidArgument behind a step that has failed
   // where ranks divide gradients, or add up factors: what is in residuals then is not whole.
   std::vector<std::byte> save() const override;
+  // Throws InvalidArgument as attach() does, after which it does.
   void load(std::span<const std::byte> state) override;
 
  private:
@@ -77,6 +79,9 @@ class DeviceCompression final : public CommunicationHook {
     torch::Tensor before = {};
   };
 
+  static bool compresses(const GradientDescription& gradient);
+  static bool can_factor(std::span<const GradientDescription> gradients, std::size_t rank);
+  void restore(std::span<const std::byte> saved);
   codec::Position position() const;
   torch::Tensor residual_of(const Gradient& gradient) const;
   std::vector<PlacedExtract> take_out(torch::Tensor carry, std::size_t gradient,
@@ -91,6 +96,9 @@ class DeviceCompression final : public CommunicationHook {
   std::map<std::string, Gradient> gradients_;
   std::vector<Gradient*> by_index_;  // Null: it travels as it is.
   Communicator* communicator_ = nullptr;
+  std::size_t rank_ = 0;
+  std::size_t ranks_ = 0;
+  std::optional<std::vector<std::byte>> loaded_;  // Until it is attached.
   std::uint64_t step_ = 0;
   std::optional<std::uint64_t> bucket_step_;  // FullBucket::step of the step that has begun.
   bool is_open_ = false;                      // It has not ended, and has failed if nothing runs.

@@ -1,13 +1,15 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/torch/device_allocation.h"
+#include "stretto/torch_device/device_allocation.h"
+
+#include <algorithm>
 
 #include <c10/core/CachingDeviceAllocator.h>
 
 #include "stretto/base/error.h"
 #include "stretto/base/stream_guard.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto {
 namespace {
@@ -30,6 +32,21 @@ Memory allocate_on(c10::Device device, Communicator& communicator, std::size_t b
     if (!empty_cache(device.type())) throw;
   }
   return communicator.allocate_bytes(bytes, device.index());
+}
+
+// The kind of a device is told by where its memory is.
+bool are_of(const Communicator& communicator, const std::vector<at::Tensor>& tensors) {
+  return communicator.device().has_value() &&
+         std::ranges::all_of(tensors, [&](const at::Tensor& tensor) {
+           return !tensor.device().is_cpu() && tensor.device().index() == *communicator.device() &&
+                  (tensor.numel() == 0 ||
+                   communicator.device_of(tensor.const_data_ptr()).has_value());
+         });
+}
+
+bool are_reduced_by(const Communicator& communicator, const std::vector<at::Tensor>& tensors) {
+  return are_of(communicator, tensors) &&
+         std::ranges::none_of(tensors, [](const auto& each) { return each.element_size() == 1; });
 }
 
 }  // namespace stretto

@@ -6,9 +6,9 @@
 
 #include "stretto/base/check.h"
 #include "stretto/reducer/compressed_exchange.h"
-#include "stretto/torch/device_tensors.h"
-#include "stretto/torch/extract_exchange.h"
-#include "stretto/torch/extract_share.h"
+#include "stretto/torch_device/device_tensors.h"
+#include "stretto/torch_device/extract_exchange.h"
+#include "stretto/torch_device/extract_share.h"
 
 namespace stretto::ddp {
 namespace {
@@ -95,8 +95,7 @@ void DividedDeviceExchange::take(DividedBucket& bucket, const FullBucket& full,
 
 StartedExchange DividedDeviceExchange::start(const FullBucket& full, BucketExtracts own,
                                              const codec::Position&) {
-  buckets_.resize(full.of_count);
-  if (buckets_[full.index] == nullptr) buckets_[full.index] = std::make_unique<DividedBucket>();
+  while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<DividedBucket>());
   DividedBucket& bucket = *buckets_[full.index];
   take(bucket, full, std::move(own));
   on_device([&] {
@@ -181,6 +180,7 @@ ExchangedExtracts DividedDeviceExchange::wait(const FullBucket& full) {
 void DividedDeviceExchange::finish(const FullBucket& full) {
   const DividedBucket& bucket = *buckets_[full.index];
   bucket.finish(full, device_, {bucket.parts.begin(), bucket.parts.end()}, divisor_);
+  if (full.is_last()) buckets_.resize(full.index + 1);
 }
 
 }  // namespace

@@ -1,15 +1,15 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/torch/extract_share.h"
+#include "stretto/torch_device/extract_share.h"
 
 #include <cstdint>
 #include <utility>
 
 #include "stretto/base/round_up.h"
-#include "stretto/torch/device_allocation.h"
-#include "stretto/torch/device_tensors.h"
-#include "stretto/torch/extract_exchange.h"
+#include "stretto/torch_device/device_allocation.h"
+#include "stretto/torch_device/device_tensors.h"
+#include "stretto/torch_device/extract_exchange.h"
 
 namespace stretto::ddp {
 

@@ -12,7 +12,7 @@
 
 #include "stretto/base/mutex.h"
 #include "stretto/reducer/bucket_memory.h"
-#include "stretto/torch/device_allocation.h"
+#include "stretto/torch_device/device_allocation.h"
 
 namespace stretto::ddp {
 

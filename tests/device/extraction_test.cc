@@ -4,7 +4,7 @@
 // What is done by PyTorch's operators, here on the CPU, against the codecs; and, where there is a
 // GPU, by our kernels against these.
 
-#include "stretto/torch/device_extraction.h"
+#include "stretto/torch_device/device_extraction.h"
 
 #include <dlfcn.h>
 
@@ -21,8 +21,8 @@
 #include "stretto/base/clock.h"
 #include "stretto/base/random.h"
 #include "stretto/cuda/load_kernels.h"
-#include "stretto/torch/device_tensors.h"
-#include "stretto/torch/streams.h"
+#include "stretto/torch_device/device_tensors.h"
+#include "stretto/torch_device/streams.h"
 
 namespace stretto::ddp {
 namespace {
