@@ -384,6 +384,10 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
   }
   engine_->run_continuations(held);
   held.unlock();
+  // A device begins when all ranks have come, which they may have told by now; without a progress
+  // thread, this one may come back only when it waits for the device.
+  const bool is_for_device = is_on_device(calls.back().operation.algorithm);
+  if (is_for_device && !engine_->has_progress_thread()) (void)engine_->turn();
   return parts.empty() ? std::move(last) : Work::all(std::move(parts));
 }
 

@@ -38,9 +38,11 @@ class OnDoubles : public WithDouble {
 
 class OnDevices : public OnDoubles, public ::testing::WithParamInterface<By> {
  protected:
-  // Not for schedules.
+  // Not for schedules. Machines with GPUs have more cores than ranks.
   static DoubleRanks make(int size = kRanks) {
-    return DoubleRanks({.size = size, .maps_devices = GetParam() == By::kernels});
+    return DoubleRanks({.size = size,
+                        .maps_devices = GetParam() == By::kernels,
+                        .progress_thread = ProgressThread::always});
   }
   static void on_ranks(int size, const std::function<void(Communicator&)>& body) {
     if (GetParam() == By::schedules) return run_ranks(size, body);

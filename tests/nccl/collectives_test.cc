@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <complex>
 #include <cstring>
 #include <memory>
@@ -14,6 +16,7 @@
 #include "stretto/base/rank_vector.h"
 #include "tests/support/double_ranks.h"
 #include "tests/support/run_ranks.h"
+#include "tests/support/soon.h"
 
 namespace stretto::testing {
 namespace {
@@ -145,6 +148,26 @@ TEST(NcclDouble, SaysWhichMemoryItReaches) {
   run_ranks(2, [&](Communicator& rank) {
     EXPECT_EQ(rank.device(), std::nullopt);
     EXPECT_FALSE(rank.is_device_memory(on_device));
+  });
+}
+
+// Without a progress thread, it may come back only when it waits for its device.
+TEST(NcclDouble, BeginsWhenTheLastRankSubmits) {
+  DoubleRanks ranks(
+      {.size = 2, .heartbeat = std::chrono::seconds(30), .progress_thread = ProgressThread::never});
+  std::atomic<int> turn = 0;
+  const auto wait_for_turn = [&](int number) {
+    EXPECT_TRUE(comes_true([&] { return turn == number; }));
+  };
+  ranks.on_all([&](Communicator& rank) {
+    const View mine = on_device(rank, 8);
+    if (rank.rank() == 0) wait_for_turn(1);
+    const int before = Double::get().control().launches;
+    Work work = rank.all_reduce(mine);
+    EXPECT_EQ(Double::get().control().launches, before + (rank.rank() == 0 ? 1 : 0));
+    ++turn;
+    wait_for_turn(2);
+    work.wait();
   });
 }
 

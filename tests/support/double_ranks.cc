@@ -117,10 +117,11 @@ DoubleRanks::DoubleRanks(const Options& options) : sockets_(options.size), ranks
                                                     Deadline::after(std::chrono::seconds(10)))
                                  .or_throw()
                            : connect_by_tcp(rank, std::move(sockets[rank]));
-    auto engine =
-        group::Engine::create(transport::Endpoint::create(std::move(parts)).or_throw(),
-                              {.local_ranks = options.size, .heartbeat = options.heartbeat})
-            .or_throw();
+    auto engine = group::Engine::create(transport::Endpoint::create(std::move(parts)).or_throw(),
+                                        {.progress_thread = options.progress_thread,
+                                         .local_ranks = options.size,
+                                         .heartbeat = options.heartbeat})
+                      .or_throw();
     communicator::ScheduledBackend::Options own{.timeout = options.timeout};
     if (options.maps_devices) {
       own.open_device = job::device_opener(nccl_variables()).or_throw();

@@ -13,6 +13,7 @@
 #include "stretto/base/rank_vector.h"
 #include "stretto/communicator/communicator.h"
 #include "stretto/communicator/scheduled_backend.h"
+#include "stretto/group/progress_thread.h"
 #include "tests/support/fake_environment.h"
 #include "tests/support/fake_nccl/fake.h"
 
@@ -76,6 +77,7 @@ class DoubleRanks {
     bool shares_memory = true;  // Of the host, if devices are mapped.
     Duration timeout = std::chrono::seconds(30);
     std::chrono::milliseconds heartbeat{50};
+    ProgressThread progress_thread = ProgressThread::automatic;
   };
   // Throws what keeps one from being made.
   explicit DoubleRanks(const Options& options);

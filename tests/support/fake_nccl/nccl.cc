@@ -7,12 +7,16 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "stretto/nccl/versions.h"
+#include "tests/support/fake_nccl/calls.h"
 #include "tests/support/fake_nccl/fake.h"
 #include "tests/support/fake_nccl/numbers.h"
+
+extern "C" int cuCtxPushCurrent_v2(void* context);
 
 namespace stretto::fake_nccl {
 namespace {
@@ -50,26 +54,6 @@ std::vector<std::unique_ptr<nccl::OpaqueComm>>& comms() {
   return *all;
 }
 
-enum class Kind { all_reduce, reduce, reduce_scatter, broadcast, all_gather, send, receive };
-struct Call {
-  Kind kind = Kind::send;
-  const void* from = nullptr;
-  void* to = nullptr;
-  std::size_t count = 0;
-  Type type = Type::u8;
-  RedOp op = 0;
-  int peer = 0;
-  double factor = 1;  // Of an operation that has been made.
-  bool is_registered = false;
-  std::string what() const {
-    // The two ends of a message have different names.
-    const int number =
-        kind == Kind::receive ? static_cast<int>(Kind::send) : static_cast<int>(kind);
-    return std::to_string(number) + " of " + std::to_string(count) + " of type " +
-           std::to_string(static_cast<int>(type)) + (is_registered ? ", registered" : "");
-  }
-};
-
 }  // namespace
 }  // namespace stretto::fake_nccl
 
@@ -90,7 +74,8 @@ struct OpaqueComm {
   std::vector<fake_nccl::Call> launching;
   StreamHandle launching_on = nullptr;
   fake_nccl::Clock::time_point launched_at;
-  int running = 0;  // Groups on the stream.
+  bool is_on_its_way = false;  // It is being enqueued, without the lock.
+  int running = 0;             // Groups on the stream.
   int in_graphs = 0;
 };
 
@@ -258,20 +243,42 @@ void launch(Comm comm, const std::vector<Call>& calls) {
   });
 }
 
-// Of whoever asks; the lock is held. What has been launched reaches the stream here.
+// Whether what has been launched has reached the stream, for which it is time or not. The lock is
+// held, and let go meanwhile.
+bool reaches_stream(Comm comm) {
+  if (comm->is_on_its_way) return false;
+  if (comm->launching.empty()) return true;
+  if (Clock::now() < comm->launched_at || shared().control.holds_launches) return false;
+  const std::vector<Call> calls = std::exchange(comm->launching, {});
+  comm->is_on_its_way = true;
+  shared().mutex.unlock();
+  launch(comm, calls);
+  shared().mutex.lock();
+  comm->is_on_its_way = false;
+  shared().changed.notify_all();
+  return true;
+}
+
+// As NCCL's own thread does it, whether anybody asks or not.
+void launch_late(Comm comm) {
+  std::thread([comm, at = comm->launched_at, on = comm->launching_on] {
+    std::this_thread::sleep_until(at);
+    if (is_captured(on)) return;
+    // As a context, a device is one more than its number.
+    cuCtxPushCurrent_v2(reinterpret_cast<void*>(static_cast<std::uintptr_t>(comm->device) + 1));
+    const std::lock_guard held(shared().mutex);
+    if (!comm->is_aborted) (void)reaches_stream(comm);
+  }).detach();
+}
+
+// Of whoever asks; the lock is held.
 ResultCode state_of(Comm comm) {
   const Control& control = shared().control;
   if (comm->is_aborted) shared().misused("a communicator was used after its abort");
   if (control.failing_rank == comm->rank) comm->error = control.error;
   if (comm->error != kSuccess) return comm->error;
   if (comm->world->arrived < comm->size || control.stalls_connecting) return kInProgress;
-  if (!comm->launching.empty()) {
-    if (Clock::now() < comm->launched_at || control.holds_launches) return kInProgress;
-    const std::vector<Call> calls = std::exchange(comm->launching, {});
-    shared().mutex.unlock();
-    launch(comm, calls);
-    shared().mutex.lock();
-  }
+  if (!reaches_stream(comm)) return kInProgress;
   const bool is_held = comm->running > 0 || comm->in_graphs > 0;
   return comm->is_finalized && is_held ? kInProgress : kSuccess;
 }
@@ -280,15 +287,6 @@ ResultCode state_of(Comm comm) {
 ResultCode wait_for(Comm comm, std::unique_lock<std::mutex>& held) {
   shared().changed.wait(held, [&] { return comm->is_aborted || state_of(comm) != kInProgress; });
   return state_of(comm);
-}
-
-// Messages of a group are under way at once: what is sent must not be received into.
-bool overlap(const Call& sent, const Call& received) {
-  if (sent.kind != Kind::send || received.kind != Kind::receive) return false;
-  const auto* const from = static_cast<const std::byte*>(sent.from);
-  const auto* const to = static_cast<const std::byte*>(received.to);
-  return from < to + received.count * bytes_of(received.type) &&
-         to < from + sent.count * bytes_of(sent.type);
 }
 
 // Launches the calls of the calling thread's group.
@@ -310,6 +308,7 @@ ResultCode launch_group(std::unique_lock<std::mutex>& held) {
   comm->launched_at = Clock::now();
   if (comm->is_blocking) return wait_for(comm, held);
   comm->launched_at += shared().delay();
+  launch_late(comm);
   return kInProgress;
 }
 
@@ -409,7 +408,9 @@ ResultCode ncclCommAbort(Comm comm) {
   if (comm->device == shared().control.full_device) shared().control.full_stream = nullptr;
   shared().changed.notify_all();
   // Memory of the device is freed, which waits for all kernels there, whoever has launched them.
-  const auto runs = [&](const auto& c) { return c->device == comm->device && c->running > 0; };
+  const auto runs = [&](const auto& c) {
+    return c->device == comm->device && (c->running > 0 || c->is_on_its_way);
+  };
   const auto is_idle = [&] { return std::ranges::none_of(comms(), runs); };
   if (!shared().changed.wait_for(held, std::chrono::seconds(5), is_idle)) {
     shared().misused("an abort waited in vain for kernels of another communicator");
