@@ -10,7 +10,7 @@
 namespace stretto {
 
 // Processors by their number in the kernel; those beyond are left out.
-using ProcessorSet = std::bitset<512>;
+using ProcessorSet = std::bitset<1024>;
 // Those on which this thread may run. None: the kernel does not say.
 ProcessorSet affinity();
 

@@ -32,7 +32,8 @@ constexpr Duration kLongestPause = std::chrono::milliseconds(20);
 // Bytes of the file that are locked, though nothing need be there.
 constexpr off_t kChangeLock = 0;
 constexpr off_t kWillLocks = off_t{1} << 40;
-constexpr std::string_view kWillCount = "wills";
+// Keys of wills begin with what no program's key does by accident.
+constexpr std::string_view kWillCount = "\1stretto wills";
 // Between two looks for wills of users who have gone.
 constexpr Duration kBetweenWills = std::chrono::milliseconds(200);
 
@@ -125,7 +126,7 @@ std::string_view take_front(std::string_view& text, std::size_t bytes) {
   return front;
 }
 
-std::string will_key(std::int64_t number) { return fmt::format("will/{}", number); }
+std::string will_key(std::int64_t number) { return fmt::format("\1stretto will {}", number); }
 
 class FileWatch : public StoreWatch {
  public:

@@ -17,8 +17,8 @@
 namespace stretto::bootstrap {
 namespace {
 
-constexpr std::string_view kTitle = "stretto card 6";
-constexpr std::size_t kFieldBytesMax = 128;
+constexpr std::string_view kTitle = "stretto card 7";
+constexpr std::size_t kFieldBytesMax = 256;
 
 // A field that could not be read is a value like any other: ranks that both lack it try a Unix
 // socket.

@@ -21,5 +21,16 @@ TEST(RankCard, NothingInItSteersATerminal) {
   for (const auto field : fields) EXPECT_EQ(parsed.value().*field, "a?[2J?");
 }
 
+TEST(RankCard, TellsOfAllProcessorsOfALargeHost) {
+  RankCard card = local_card();
+  card.processors.reset();
+  for (const bool all : {false, true}) {
+    all ? card.processors.set() : card.processors.set(767);
+    const Result<RankCard> parsed = parse_card(print(card));
+    ASSERT_TRUE(parsed.ok()) << parsed.status().message();
+    EXPECT_EQ(parsed.value().processors, card.processors);
+  }
+}
+
 }  // namespace
 }  // namespace stretto::bootstrap

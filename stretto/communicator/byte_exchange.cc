@@ -4,9 +4,12 @@
 #include "stretto/communicator/byte_exchange.h"
 
 #include <algorithm>
+#include <exception>
+#include <string>
 
 #include <fmt/format.h>
 
+#include "stretto/base/error.h"
 #include "stretto/communicator/all_gather_value.h"
 #include "stretto/communicator/arguments.h"
 #include "stretto/execution/shares.h"
@@ -44,6 +47,19 @@ RankVector<Announcement> announce(Communicator& comm, std::size_t bytes,
       comm, {.bytes = bytes, .limit_bytes = options.limit_bytes}, options.timeout);
 }
 
+// For what others are about to send, who would wait for a rank that has no memory for it.
+ByteVector room_for(std::size_t bytes, Communicator& comm, const Caller& caller) {
+  try {
+    return ByteVector(bytes);
+  } catch (const std::exception&) {
+    const Status status =
+        status_of(StatusCode::out_of_memory, "rank {}: {}: there is no memory for {} bytes",
+                  caller.rank.value(), caller.operation, bytes);
+    comm.abort(std::string(status.message()));
+    throw OutOfMemory(status);
+  }
+}
+
 std::vector<ByteVector> cut(std::span<const std::byte> bytes, std::span<const std::size_t> counts) {
   std::vector<ByteVector> parts;
   for (const std::size_t count : counts) {
@@ -59,7 +75,7 @@ std::vector<ByteVector> all_gather_bytes(Communicator& comm, std::span<const std
                                          const ByteExchangeOptions& options) {
   const Caller caller{.rank = comm.rank(), .operation = "all_gather_bytes"};
   const RankVector<std::size_t> counts = checked(caller, announce(comm, own.size(), options));
-  ByteVector all(execution::total(counts));
+  ByteVector all = room_for(execution::total(counts), comm, caller);
   comm.all_gather(own, all, {.counts = counts, .timeout = options.timeout}).wait();
   return cut(all, counts);
 }
@@ -70,7 +86,7 @@ std::vector<ByteVector> gather_bytes(Communicator& comm, std::span<const std::by
   check_root(caller, root, comm.size());
   const RankVector<std::size_t> counts = checked(caller, announce(comm, own.size(), options));
   const bool is_root = comm.rank() == root;
-  ByteVector all(is_root ? execution::total(counts) : 0);
+  ByteVector all = room_for(is_root ? execution::total(counts) : 0, comm, caller);
   comm.gather(own, all, {.root = root, .counts = counts, .timeout = options.timeout}).wait();
   return is_root ? cut(all, counts) : std::vector<ByteVector>();
 }
@@ -82,7 +98,7 @@ ByteVector broadcast_bytes(Communicator& comm, std::span<const std::byte> own, R
   const bool is_root = comm.rank() == root;
   const RankVector<std::size_t> counts =
       checked(caller, announce(comm, is_root ? own.size() : 0, options));
-  ByteVector result(counts[root]);
+  ByteVector result = room_for(counts[root], comm, caller);
   if (is_root) std::ranges::copy(own, result.begin());
   comm.broadcast(result, {.root = root, .timeout = options.timeout}).wait();
   return result;
@@ -107,7 +123,7 @@ ByteVector scatter_bytes(Communicator& comm, std::span<const ByteVector> list, R
   comm.broadcast(lengths, {.root = root, .timeout = options.timeout}).wait();
   for (std::size_t r = 0; r < lengths.size(); ++r) announcements[r].bytes = lengths[r];
   const RankVector<std::size_t> counts = checked(caller, announcements);
-  ByteVector own(counts[comm.rank()]);
+  ByteVector own = room_for(counts[comm.rank()], comm, caller);
   comm.scatter(all, own, {.root = root, .counts = counts, .timeout = options.timeout}).wait();
   return own;
 }

@@ -58,11 +58,16 @@ Group::Group(std::shared_ptr<Engine> engine, execution::Membership membership,
       agreement_(size(), membership_.rank),
       departed_(membership_.members.size()) {
   engine_->add(*this);
-  // What happened before is told to nobody again.
-  for (const Rank member : membership_.members) {
-    const auto peer = engine_->transport().peer_status(member);
-    if (peer.status.ok()) continue;
-    peer.left ? member_left(member, peer.status) : member_lost(member, peer.status);
+  try {
+    // What happened before is told to nobody again.
+    for (const Rank member : membership_.members) {
+      const auto peer = engine_->transport().peer_status(member);
+      if (peer.status.ok()) continue;
+      peer.left ? member_left(member, peer.status) : member_lost(member, peer.status);
+    }
+  } catch (...) {
+    engine_->remove(*this);
+    throw;
   }
 }
 

@@ -37,7 +37,9 @@ class OperationQueue {
   // `membership` and `cache` must outlive it.
   OperationQueue(std::shared_ptr<Engine> engine, const execution::Membership& membership,
                  PlanCache& cache)
-      : engine_(std::move(engine)), membership_(&membership), cache_(&cache) {}
+      : engine_(std::move(engine)), membership_(&membership), cache_(&cache) {
+    running_.reserve(kRunningMax);  // So that adopt() lacks no memory where none runs.
+  }
 
   // What comes from now on is the callers': their first operation is #1.
   void begin_numbering() STRETTO_REQUIRES(engine_held);

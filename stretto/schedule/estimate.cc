@@ -27,7 +27,9 @@ int left_of(int ranks) {
 int right_of(int ranks) { return ranks - left_of(ranks); }
 int level_of(int left) { return std::bit_width(static_cast<unsigned>(left)) - 1; }
 
-// When the two sides of a node meet: what each sends the other, and what is then done.
+// When the two sides of a node meet: what each sends the other, and what is then done. Where the
+// right side gets nothing, how long what it sends takes the left one, which has other messages to
+// take before.
 struct Exchange {
   double to_left = 0;
   double to_right = 0;
@@ -92,7 +94,9 @@ double repeated(int left, int right) { return std::ceil(1.0 * left / right); }
 double binomial_up(const Model& m, double bytes) {
   return climb(m.n, [&](int left, int right) {
     const double sent = bytes * m.scale_of(right);
-    return Exchange{.to_left = m.exchange(1, sent, m.hosts.edges(level_of(left))),
+    const Pairs pairs = m.hosts.edges(level_of(left));
+    return Exchange{.to_left = m.exchange(1, sent, pairs),
+                    .to_right = m.port(sent, pairs),
                     .processing = m.process(sent + bytes * m.scale_of(left))};
   });
 }
@@ -152,17 +156,16 @@ double knomial_broadcast_of(const Model& m, int ranks) {
   const Children children(m.hosts, ranks);
   double ports = 0;
   double latest = 0;
-  double below = -1;
+  const double own = knomial_broadcast_of(m, children.ranks[0]);
+  double below = own;
   for (std::size_t i = 1; i < static_cast<std::size_t>(children.count); ++i) {
-    if (below < 0 || children.ranks[i] != children.ranks[i - 1]) {
+    if (children.ranks[i] != children.ranks[i - 1]) {
       below = knomial_broadcast_of(m, children.ranks[i]);
     }
     latest = std::max(latest, ports + m.exchange(1, m.bytes, children.pairs[i]) + below);
     ports += m.port(m.bytes, children.pairs[i]);
   }
-  return std::max(latest, ports + (children.ranks[0] == children.ranks[1]
-                                       ? 0
-                                       : knomial_broadcast_of(m, children.ranks[0])));
+  return std::max(latest, ports + own);
 }
 
 // The buffer has `chunks` chunks. Where the right side is smaller, its owners give the left ones
@@ -308,7 +311,8 @@ double binomial_tree_barrier(const Model& m) { return binomial_up(m, 0) + binomi
 double binomial_tree_gather(const Model& m) {
   return climb(m.n, [&](int left, int right) {
     const Pairs pairs = m.hosts.edges(level_of(left));
-    return Exchange{.to_left = m.exchange(right, m.bytes / m.n, pairs)};
+    return Exchange{.to_left = m.exchange(right, m.bytes / m.n, pairs),
+                    .to_right = right * m.port(m.bytes / m.n, pairs)};
   });
 }
 double binomial_tree_scatter(const Model& m) {

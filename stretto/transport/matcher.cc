@@ -10,7 +10,7 @@ namespace stretto::transport {
 namespace {
 
 // A peer that announces receives for ever without a send to match is broken or hostile.
-constexpr std::size_t kClearsMax = 1 << 16;
+constexpr std::size_t kClearsMax = 1 << 18;
 // Of a correct peer, each is a send in flight.
 constexpr std::size_t kAnnouncedMax = 1 << 18;
 // Of unexpected messages that are gone, what is kept for the next ones.

@@ -186,7 +186,11 @@ void Peer::leave() {
 }
 
 void Peer::check_contact(TimePoint now) {
-  if (!status_.ok() || awaits_obituary()) return;
+  if (!status_.ok()) {  // What others are asked by is what happens now.
+    if (now - checked_at_ > contact_.silence) contact_ = {};
+    return;
+  }
+  if (awaits_obituary()) return;
   // Time in which this process stood still does not count.
   plane_waited_ += std::min<Duration>(now - std::exchange(checked_at_, now), kCheckTime);
   contact_ = link_->check_contact(now);

@@ -90,7 +90,9 @@ Region ShmMemory::share(std::uint32_t number, MappableMemory::Mapping mapping, s
   }
   std::shared_ptr<void> owner(
       mapping.data.get(), [memory = weak_from_this(), number, data = mapping.data](void*) mutable {
-        if (const auto alive = memory.lock()) {
+        // In a forked child a thread of the parent's may hold the lock for good.
+        const auto alive = memory.lock();
+        if (alive != nullptr && alive->owner_process_.is_here()) {
           const MutexLock lock(alive->mutex_);
           alive->own_.erase(number);
           alive->generation_.fetch_add(1, std::memory_order_release);

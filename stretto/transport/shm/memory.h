@@ -10,6 +10,7 @@
 
 #include "stretto/base/clock.h"
 #include "stretto/base/mutex.h"
+#include "stretto/base/owner_process.h"
 #include "stretto/base/rank_vector.h"
 #include "stretto/transport/memory.h"
 #include "stretto/transport/shm/channel.h"
@@ -100,6 +101,7 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   RankVector<std::shared_ptr<Channel>> channels_;
   RankVector<PeerRegions> peers_;
   // Regions may be freed on any thread.
+  const OwnerProcess owner_process_;
   mutable Mutex mutex_;
   RegionTable own_ STRETTO_GUARDED_BY(mutex_);
   std::vector<std::uint32_t> released_ STRETTO_GUARDED_BY(mutex_);
