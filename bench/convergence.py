@@ -29,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 DOCUMENT = ROOT / "docs" / "measurements" / "convergence.md"
 BEGIN, END = "<!-- begin of bench/convergence.py -->", "<!-- end of bench/convergence.py -->"
 # `stretto run` names the rank before each line.
-LINE = re.compile(r"^(?:\[\d+\] )?(.*): step (\d+): loss ([0-9.naif]+), sent (\d+) bytes$",
+LINE = re.compile(r"^(?:\[\d+\] )?(.*): step (\d+): loss (-?[0-9.naif]+), sent (\d+) bytes$",
                   re.MULTILINE)
 DENSE = "dense f32"
 

@@ -439,17 +439,16 @@ def report(arguments):
 
 
 def measure_page(arguments):
-    """The parts of the page, each written when it has been measured; a report for each run."""
-    reports = []
+    """The parts of the page, each written when it has been measured; yields the report of each run
+    when that has ended."""
     for part in arguments.parts:
         runs = []
         for words in hosts_page.PARTS[part]:
             load = peers.cores_in_use()
             runs.append((words, load, report(parse_arguments(words.split(), arguments))))
             print(f"./dev bench hosts {words}\n\n{runs[-1][-1].text}\n", flush=True)
+            yield runs[-1][-1]
         hosts_page.put(arguments.page, part, hosts_page.part_text(runs))
-        reports += [run[-1] for run in runs]
-    return reports
 
 
 def main(words):
@@ -459,17 +458,21 @@ def main(words):
     conversation.adopt_orphans()
     conversation.remove_remains()
     load = peers.cores_in_use()
+    reports = []
     try:
         if arguments.page:
-            reports = measure_page(arguments)
+            reports.extend(measure_page(arguments))
         else:
-            reports = [report(arguments)]
+            reports.append(report(arguments))
             print(reports[0].text)
-    except (namespaces.NetworkError, conversation.SystemFailed) as error:
+    except (namespaces.NetworkError, conversation.SystemFailed,
+            subprocess.SubprocessError) as error:
         print(f"./dev bench hosts: {error}", file=sys.stderr)
         return 2
+    finally:  # What has been measured is not lost.
+        if reports:
+            peers.write_lines(arguments.json, [line for one in reports for line in one.lines])
     peers.warn_if_busy(load)
-    peers.write_lines(arguments.json, [line for one in reports for line in one.lines])
     bad = [line for one in reports for line in one.bad]
     for line in bad:
         print(line, file=sys.stderr)

@@ -201,7 +201,7 @@ class PageTest(unittest.TestCase):
                         FACTS | {"shape": shape, "missing": {}},
                         [line("stretto", 100 * given.streams)]), print=lambda *_, **__: None,
                     create=True):
-                reports = hosts.measure_page(arguments)
+                reports = list(hosts.measure_page(arguments))
             self.assertEqual([report.lines[0]["p50_us"] for report in reports], [100, 400])
             text = path.read_text()
             for words in hosts_page.PARTS["connections"]:

@@ -32,5 +32,5 @@ function(stretto_add_libtorch)
     USE_DISTRIBUTED USE_C10D_GLOO USE_RPC USE_TENSORPIPE)
   # libtorch.so brings those of devices, of which no program uses a symbol.
   target_link_libraries(stretto_libtorch INTERFACE ${prefix}/lib/libtorch_cpu.so
-    ${prefix}/lib/libc10.so "-Wl,--no-as-needed,${prefix}/lib/libtorch.so -Wl,--as-needed")
+    ${prefix}/lib/libc10.so "-Wl,--no-as-needed,\"${prefix}/lib/libtorch.so\" -Wl,--as-needed")
 endfunction()

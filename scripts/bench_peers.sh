@@ -188,7 +188,8 @@ bench_hosts() {
   ensure_packages build check
   ensure_torch
   names_build "$@" ||
-    build_in build/release release -- stretto_driver stretto_tool lossy_cable_program
+    build_in build/release release -- stretto_driver stretto_tool lossy_cable_program \
+      wire_driver join_driver
   mkdir -p "$peers"
   ensure_debian_mpi
   ensure_gloo

@@ -4,6 +4,7 @@
 """Tests of scripts/phases.sh: what it takes from the logs of ctest."""
 
 import pathlib
+import shlex
 import subprocess
 import tempfile
 import unittest
@@ -56,7 +57,8 @@ def call(function, log):
     with tempfile.NamedTemporaryFile("w", suffix=".log") as file:
         file.write(log)
         file.flush()
-        script = f"set -euo pipefail; source {PHASES}; {function} {file.name}"
+        script = (f"set -euo pipefail; source {shlex.quote(str(PHASES))}; "
+                  f"{function} {shlex.quote(file.name)}")
         return subprocess.run(["bash", "-c", script], check=True, capture_output=True,
                               text=True).stdout.splitlines()
 

@@ -6,11 +6,12 @@ programs of these tests play."""
 
 import os
 import pathlib
+import shlex
 import subprocess
 import tempfile
 import unittest
 
-SCRIPTS = pathlib.Path(__file__).resolve().parent
+SCRIPTS = shlex.quote(str(pathlib.Path(__file__).resolve().parent))
 # The setup of a user who is not root, whoever runs the test.
 SOURCED = (f"set -euo pipefail; source {SCRIPTS}/phases.sh; "
            f"source <(sed 's/EUID/1000/' {SCRIPTS}/setup.sh); ")

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -30,22 +31,16 @@ constexpr const char* kUsage =
     "  --version    the release and the version of its protocol\n"
     "  --help       this text; stretto COMMAND --help says more about a command\n";
 
+constexpr std::pair<const char*, int (*)(const std::vector<std::string>&)> kCommands[] = {
+    {"run", stretto::tools::run_command},       {"plan", stretto::tools::plan_command},
+    {"bench", stretto::tools::bench_command},   {"top", stretto::tools::top_command},
+    {"doctor", stretto::tools::doctor_command},
+};
+
 int dispatch(const std::vector<std::string>& arguments) {
   const std::string command = arguments.empty() ? "" : arguments.front();
-  if (command == "run") {
-    return stretto::tools::run_command({arguments.begin() + 1, arguments.end()});
-  }
-  if (command == "plan") {
-    return stretto::tools::plan_command({arguments.begin() + 1, arguments.end()});
-  }
-  if (command == "bench") {
-    return stretto::tools::bench_command({arguments.begin() + 1, arguments.end()});
-  }
-  if (command == "doctor") {
-    return stretto::tools::doctor_command({arguments.begin() + 1, arguments.end()});
-  }
-  if (command == "top") {
-    return stretto::tools::top_command({arguments.begin() + 1, arguments.end()});
+  for (const auto& [name, run] : kCommands) {
+    if (command == name) return run({arguments.begin() + 1, arguments.end()});
   }
   if (command == "--version") {
     fmt::print("stretto {} (protocol {})\n", stretto::bootstrap::kBuild,

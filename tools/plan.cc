@@ -393,6 +393,13 @@ int plan_command(const std::vector<std::string>& arguments) {
   if (line.json && (line.list || !line.pipeline.empty())) {
     return usage_error("plan", "--list and --streams print no JSON");
   }
+  const auto is_given = [&](const char* name) { return app.count(name) > 0; };
+  if (line.pipeline.empty() && (is_given("--slots") || is_given("--slices"))) {
+    return usage_error("plan", "--slots and --slices are for --streams");
+  }
+  if (line.algorithm.empty() && is_given("--rank")) {
+    return usage_error("plan", "--rank is for the schedule of one algorithm");
+  }
   if (line.list) return list_algorithms();
   if (!line.pipeline.empty()) return report_pipeline(line);
   const auto collective = collective_of(line.collective);

@@ -98,6 +98,16 @@ TEST(RunRestart, RanksShareTheRestarts) {
   EXPECT_EQ(occurrences(ended.errors, "it is started again"), 1u) << ended.errors;
 }
 
+TEST(RunRestart, WhatIsAnnouncedIsDoneAlthoughAnotherRankFailsMeanwhile) {
+  const std::string script = kFirstStart +
+                             "exit 5; fi; echo restart $STRETTO_RESTART_COUNT; "
+                             "if [ $STRETTO_RANK = 2 ]; then sleep 0.2; exit 6; fi; sleep 1.5";
+  const Ended ended = testing::run(shell(3, script, {"--restarts", "1", "--settle", "20"}));
+  EXPECT_EQ(ended.status, 6);
+  expect_contains(ended.output, "[1] restart 1\n");
+  expect_contains(ended.errors, "rank 2 failed first: exit code 6");
+}
+
 // The others go on, as after any failure.
 TEST(RunRestart, AProgramThatIsGoneIsAFailureOfItsRank) {
   const TemporaryFolder folder;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 #include <sstream>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -19,6 +20,11 @@
 
 namespace stretto::tools::doctor {
 namespace {
+
+// Of which ranks and launchers know nothing: `python -m stretto` and ./dev read them.
+constexpr std::string_view kOfOthers[] = {
+    "STRETTO_PROGRAM", "STRETTO_TORCH", "STRETTO_PIP_ARGS",     "STRETTO_PACKAGES",
+    "STRETTO_JOBS",    "STRETTO_SEED",  "STRETTO_TORCH_PYTHON", "STRETTO_NVCC"};
 
 // In how many letters one name differs from another.
 std::size_t distance(std::string_view from, std::string_view to) {
@@ -40,8 +46,7 @@ Check check_names(const std::vector<std::string>& set) {
   std::vector<std::string> unknown;
   for (const std::string& entry : set) {
     const std::string name = entry.substr(0, entry.find('='));
-    // STRETTO_PROGRAM is read by `python -m stretto`.
-    if (!name.starts_with("STRETTO_") || name == "STRETTO_PROGRAM" ||
+    if (!name.starts_with("STRETTO_") || std::ranges::count(kOfOthers, name) > 0 ||
         std::ranges::count(known, name) > 0) {
       continue;
     }

@@ -353,6 +353,7 @@ std::optional<int> LaunchedJob::take(Host& host, int first_rank, const RankEvent
   for (const auto& other : hosts_) {
     if (is_news && other.get() != &host) other->tell_obituary(outcome.rank, event.obituary);
   }
+  if (event.kind == RankEvent::Kind::lost) restarts_.clear();  // Which ends the job.
   if (!outcome.failed() || stage_ != Stage::running) return std::nullopt;
   if (restart_count_ < options_.restarts && event.kind != RankEvent::Kind::lost) {
     restarts_.push_back(
@@ -360,6 +361,7 @@ std::optional<int> LaunchedJob::take(Host& host, int first_rank, const RankEvent
     say(restart_notice(outcome, restart_count_, options_.restarts));
     return std::nullopt;
   }
+  // In which restarts that have been announced are done.
   const Deadline settled = Deadline::after(options_.settle_time);
   enter(Stage::settling, settled.time() < time_limit_.time() ? settled : time_limit_);
   return std::nullopt;
@@ -426,9 +428,9 @@ void LaunchedJob::kill() {
   enter(Stage::killing, stage_ == Stage::killing ? stage_ends_ : killed, SIGKILL);
 }
 
-// With a signal that tells the ranks to end. None is started again from here on.
+// With a signal that tells the ranks to end, from where on none is started again.
 void LaunchedJob::enter(Stage stage, Deadline until, int signal) {
-  restarts_.clear();
+  if (stage >= Stage::ending) restarts_.clear();
   stage_ = stage;
   stage_ends_ = until;
   if (signal != 0) send(signal, true);
