@@ -9,6 +9,7 @@ import threading
 from typing import Callable
 
 import torch
+import torch.distributed as dist
 from device_ranks import Rank
 from ranks import refusal
 from stretto import hooks
@@ -79,6 +80,12 @@ class Training:
             self.optimizer.step()
         return self
 
+    def loss(self) -> float:
+        """Of all ranks."""
+        mean = self.model(self.data).detach().square().mean()
+        dist.all_reduce(mean, dist.ReduceOp.AVG, group=self.model.process_group)
+        return mean.item()
+
     def parameters(self) -> torch.Tensor:
         parameters = [each.detach().cpu().flatten() for each in self.model.parameters()]
         return torch.cat([each.to(torch.complex128) for each in parameters])
@@ -102,6 +109,18 @@ def codecs(one: Rank) -> list[Callable[[], hooks.Hook]]:
 def assert_same(found: Training, wanted: Training, tolerance: float = 0.0) -> None:
     difference = (found.parameters() - wanted.parameters()).abs().max().item()
     assert difference <= tolerance, (found.hook.name, difference)
+
+
+def all_ranks_learn_the_same(one: Rank) -> None:
+    """On a GPU, too, whose gradients differ from the CPU's."""
+    for make in (*codecs(one), hooks.f16, hooks.bf16, lambda: hooks.top_k(0.05, momentum=0.5)):
+        training = Training(one, one.device, make())
+        first = training.loss()
+        training.steps(10)
+        assert training.loss() < 0.9 * first, (training.hook.name, first, training.loss())
+        mean = training.parameters()
+        dist.all_reduce(mean, dist.ReduceOp.AVG, group=one.group)
+        assert torch.allclose(mean, training.parameters(), rtol=1e-12), training.hook.name
 
 
 def compresses_as_on_the_cpu(one: Rank) -> None:
@@ -195,7 +214,8 @@ def a_hook_that_is_refused_stays_where_it_is(one: Rank) -> None:
         first.steps(1)
 
 
-EVERYWHERE = (
+ON_DOUBLES = (
+    all_ranks_learn_the_same,
     compresses_as_on_the_cpu,
     halves,
     goes_on,

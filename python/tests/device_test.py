@@ -19,6 +19,7 @@ import ranks
 import torch
 import torch.distributed as dist
 from device_graphs import graphs_hold_collectives
+from device_hooks import all_ranks_learn_the_same
 from device_ranks import (
     BIN,
     BY_THE_HOST,
@@ -56,7 +57,7 @@ MIXED = "some tensors of this operation are on {} and some on cpu"
 def on_a_gpu(rank: int, size: int, path: str) -> None:
     """All that a GPU can be asked by one rank with NCCL."""
     one = GpuRank(dist.HashStore(), 0, 1, "nccl")
-    for function in (*EVERYWHERE, graphs_hold_collectives):
+    for function in (*EVERYWHERE, graphs_hold_collectives, all_ranks_learn_the_same):
         one.use_stream(0)
         function(one)
     one.backend.shutdown()
@@ -77,7 +78,7 @@ def on_a_shared_gpu(rank: int, size: int, path: str) -> None:
 
 def on_a_gpu_by_the_host(rank: int, size: int, path: str) -> None:
     one = GpuRank(dist.FileStore(f"{path}.backend", size), rank, size, "stretto")
-    for function in (conjugates_are_copied, *BY_THE_HOST):
+    for function in (conjugates_are_copied, all_ranks_learn_the_same, *BY_THE_HOST):
         one.use_stream(0)
         function(one)
     one.use_stream(0)
@@ -137,7 +138,7 @@ def on_doubles_of_a_host(rank: int, size: int, path: str) -> None:
 
 
 def map_devices(one: Rank, path: str) -> None:
-    for function in WHERE_RANKS_MAP_DEVICES:
+    for function in (*WHERE_RANKS_MAP_DEVICES, all_ranks_learn_the_same):
         one.use_stream(0)
         function(one)
     one.backend.shutdown()
@@ -359,7 +360,7 @@ class DeviceTest(unittest.TestCase):
 
     def test_hooks(self) -> None:
         for size, kind in ((2, "nccl"), (2, "stretto"), (3, "cuda")):
-            for function in device_hooks.EVERYWHERE:
+            for function in device_hooks.ON_DOUBLES:
                 with self.subTest(function.__name__, size=size, kind=kind):
                     on_ranks(function, size, delay_us=100, kind=kind)
 
