@@ -34,10 +34,8 @@ install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 # A static library comes after those that use it.
 set(STRETTO_PC_LIBS)
-foreach(layer IN LISTS STRETTO_LAYERS)
-  if(TARGET stretto_${layer} AND NOT layer IN_LIST STRETTO_TORCH_LAYERS)
-    string(PREPEND STRETTO_PC_LIBS "-lstretto_${layer} ")
-  endif()
+foreach(layer IN LISTS STRETTO_CORE_LAYERS)
+  string(PREPEND STRETTO_PC_LIBS "-lstretto_${layer} ")
 endforeach()
 file(RELATIVE_PATH STRETTO_PC_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/stretto.pc.in stretto.pc @ONLY)

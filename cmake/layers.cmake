@@ -17,13 +17,14 @@ set(STRETTO_EXTERNAL_base fmt::fmt spdlog::spdlog Threads::Threads ${CMAKE_DL_LI
 set(STRETTO_EXTERNAL_kernel hwy::hwy)
 set(STRETTO_EXTERNAL_communicator $<BUILD_INTERFACE:nlohmann_json::nlohmann_json>)
 set(STRETTO_EXTERNAL_bootstrap OpenSSL::SSL OpenSSL::Crypto)
-# Optional layers, which are no part of what is linked where there is no libtorch.
-set(STRETTO_TORCH_LAYERS torch_device torch)
+# Layers that need libtorch, of which c10d is no library: python.cmake makes a Python module of it.
+set(STRETTO_TORCH_LAYERS torch_device torch c10d)
 set(STRETTO_EXTERNAL_torch_device $<BUILD_INTERFACE:stretto_libtorch>)
 set(STRETTO_EXTERNAL_torch $<BUILD_INTERFACE:stretto_libtorch>)
 set(STRETTO_EXTERNAL_programs CLI11::CLI11 nlohmann_json::nlohmann_json)
 
-# Sets STRETTO_LAYERS, and STRETTO_USES_<layer> for each of them.
+# Sets STRETTO_LAYERS, STRETTO_CORE_LAYERS, which need no optional library, and STRETTO_USES_<layer>
+# for each of them.
 function(stretto_read_layers)
   set(path ${PROJECT_SOURCE_DIR}/stretto/layers.txt)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
@@ -36,6 +37,8 @@ function(stretto_read_layers)
     set(STRETTO_USES_${layer} ${words} PARENT_SCOPE)
   endforeach()
   set(STRETTO_LAYERS ${layers} PARENT_SCOPE)
+  list(REMOVE_ITEM layers ${STRETTO_TORCH_LAYERS})
+  set(STRETTO_CORE_LAYERS ${layers} PARENT_SCOPE)
 endfunction()
 
 # Sets `result` to the sources of `folder` that belong to a library: no tests, benchmarks, fuzzers,
@@ -121,23 +124,21 @@ function(stretto_add_layer layer)
 endfunction()
 
 function(stretto_add_layers)
-  foreach(layer IN LISTS STRETTO_LAYERS)
-    # The layer c10d is no library: python.cmake makes a Python module of it.
-    if(NOT layer STREQUAL "c10d" AND
-       (STRETTO_HAVE_TORCH OR NOT layer IN_LIST STRETTO_TORCH_LAYERS))
-      stretto_add_layer(${layer})
-    endif()
+  set(layers ${STRETTO_CORE_LAYERS})
+  if(STRETTO_HAVE_TORCH)
+    list(APPEND layers torch_device torch)
+  endif()
+  foreach(layer IN LISTS layers)
+    stretto_add_layer(${layer})
   endforeach()
 endfunction()
 
-# The target `stretto`: every layer that needs no optional library.
+# The target `stretto`: all layers of the core.
 function(stretto_add_umbrella)
   add_library(stretto INTERFACE)
   add_library(stretto::stretto ALIAS stretto)
-  foreach(layer IN LISTS STRETTO_LAYERS)
-    if(TARGET stretto_${layer} AND NOT layer IN_LIST STRETTO_TORCH_LAYERS)
-      target_link_libraries(stretto INTERFACE stretto_${layer})
-    endif()
+  foreach(layer IN LISTS STRETTO_CORE_LAYERS)
+    target_link_libraries(stretto INTERFACE stretto_${layer})
   endforeach()
   # <stretto/torch.h> includes <stretto/stretto.h>: who links the one has the other.
   if(TARGET stretto_torch)
@@ -160,11 +161,9 @@ function(stretto_add_shared)
   target_link_libraries(stretto_shared PUBLIC fmt::fmt PRIVATE stretto_build)
   target_link_options(stretto_shared PRIVATE
     -Wl,-Bsymbolic-functions -Wl,--version-script=${map})
-  foreach(layer IN LISTS STRETTO_LAYERS)
-    if(TARGET stretto_${layer} AND NOT layer IN_LIST STRETTO_TORCH_LAYERS)
-      target_sources(stretto_shared PRIVATE $<TARGET_OBJECTS:stretto_${layer}>)
-      target_link_libraries(stretto_shared PRIVATE ${STRETTO_EXTERNAL_${layer}})
-    endif()
+  foreach(layer IN LISTS STRETTO_CORE_LAYERS)
+    target_sources(stretto_shared PRIVATE $<TARGET_OBJECTS:stretto_${layer}>)
+    target_link_libraries(stretto_shared PRIVATE ${STRETTO_EXTERNAL_${layer}})
   endforeach()
 endfunction()
 

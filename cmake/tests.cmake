@@ -376,12 +376,11 @@ endfunction()
 # Every *_bench.cc of a layer is a program, where Google Benchmark is installed.
 function(stretto_add_benchmarks)
   find_package(benchmark QUIET)
-  foreach(layer IN LISTS STRETTO_LAYERS)
+  foreach(layer IN LISTS STRETTO_CORE_LAYERS)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/stretto/${layer}/*_bench.cc)
     foreach(source IN LISTS sources)
       get_filename_component(program ${source} NAME_WE)
-      if(TARGET benchmark::benchmark AND TARGET stretto_${layer} AND
-         NOT layer IN_LIST STRETTO_TORCH_LAYERS)
+      if(TARGET benchmark::benchmark)
         stretto_add_program(${program} OFF
           SOURCES ${source} LIBRARIES stretto_${layer} benchmark::benchmark_main)
       endif()
