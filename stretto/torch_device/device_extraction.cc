@@ -124,8 +124,9 @@ torch::Tensor round_to_int8(torch::Tensor& carry, std::int64_t block) {
           .view({blocks, block});
   const torch::Tensor exponents =
       magnitudes_of(values).amax(1, /*keepdim=*/true).bitwise_right_shift(23).clamp_min_(7).sub_(6);
+  // A code has no sign of zero, which the rest would lose with it.
   const torch::Tensor codes =
-      values.mul(scales_of(exponents.neg().add_(254))).round_().clamp_(-127, 127);
+      values.mul(scales_of(exponents.neg().add_(254))).round_().clamp_(-127, 127).add_(0.0);
   const torch::Tensor rest = values.sub(codes.mul(scales_of(exponents)));
   carry.copy_(rest.view({-1}).narrow(0, 0, count));
   constexpr int kSaysNan = -128;

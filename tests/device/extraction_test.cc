@@ -42,6 +42,7 @@ Floats awkward_values(std::size_t count, bool are_finite, Random& random) {
     if (kind == 3) value = std::copysign(std::ldexp(1.25f, 126), value);  // Sums are infinite.
     if (kind == 0) value = std::ldexp(value, static_cast<int>(random.below(240)) - 140);
     if (kind == 1) value = static_cast<float>(random.uniform()) - 0.5f;
+    if (random.below(30) == 0) value = -0.0f;
     if (are_finite || random.below(50) != 0) continue;
     value = random.below(2) == 0 ? std::numeric_limits<float>::quiet_NaN()
                                  : -std::numeric_limits<float>::infinity();

@@ -49,6 +49,7 @@ std::vector<float> values_of(std::size_t count, Kind kind, Random& random) {
     value = static_cast<float>(random.uniform()) - 0.5f;
     if (kind == Kind::alike) value = static_cast<float>(random.below(64)) - 32;
     if (kind == Kind::spread) value = std::ldexp(value, static_cast<int>(random.below(240)) - 140);
+    if (kind == Kind::spread && random.below(50) == 0) value = -0.0f;
     if (kind == Kind::equal) value = std::copysign(0.1f, value);
     if (kind == Kind::great) value = std::copysign(std::ldexp(1.5f, 127), value);
     if (kind != Kind::no_number || random.below(700) != 0) continue;

@@ -122,7 +122,8 @@ __global__ __launch_bounds__(kThreads) void round_bytes(float* values, std::size
         const bool is_number = isfinite(value);
         const float code = is_number ? fminf(fmaxf(rintf(value * inverse), -127.0f), 127.0f) : 0.0f;
         said.each[k] = static_cast<std::int8_t>(is_number ? static_cast<int>(code) : kSaysNan);
-        value = is_number ? rest_of(value, code * scale) : 0.0f;
+        // A code has no sign of zero, which would be lost with it.
+        value = is_number ? rest_of(value, (code + 0.0f) * scale) : 0.0f;
       }
       set_four(codes, first + j * 4 * kWarp, count, by_fours, said);
       set_four(values, first + j * 4 * kWarp, count, by_fours, own[j]);
