@@ -24,11 +24,11 @@ look_at() { xargs -n 1 -P "${STRETTO_JOBS:-$(nproc)}" "${look[@]}" "$@"; }
 {
   find stretto/group -name '*.cc'
   grep -rlE --include=*.cc 'MutexLock|EngineLock' stretto
-} | grep -vE '_test\.cc$|^stretto/(c10d|torch)/' | sort -u | look_at
+} | grep -vE '_test\.cc$|^stretto/(c10d|torch|torch_device)/' | sort -u | look_at
 
 [[ -n ${1:-} ]] || exit 0
 include=$1/../../../include
-grep -lE 'MutexLock|EngineLock' stretto/{c10d,torch}/*.cc | grep -v '_test\.cc$' |
+grep -lE 'MutexLock|EngineLock' stretto/{c10d,torch,torch_device}/*.cc | grep -v '_test\.cc$' |
   look_at -DFMT_HEADER_ONLY=1 -Wno-inconsistent-missing-override \
     -isystem "$include" -isystem "$include/torch/csrc/api/include" \
     "-I$(python3 -c 'import sysconfig; print(sysconfig.get_path("include"))')"
