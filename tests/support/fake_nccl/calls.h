@@ -3,14 +3,31 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <deque>
+#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "stretto/nccl/interface.h"
 #include "tests/support/fake_nccl/numbers.h"
 
-// What ranks call of the double of NCCL: see fake.h.
+// What ranks call of the double of NCCL, and tell each other: see fake.h.
 namespace stretto::fake_nccl {
+
+using Bytes = std::vector<std::byte>;
+struct Message {
+  std::string what;  // Of which call it is, to be equal on both sides.
+  Bytes bytes;
+};
+
+// Ranks with one id.
+struct World {
+  int arrived = 0;
+  std::map<std::pair<int, int>, std::deque<Message>> messages;  // From, to.
+};
 
 enum class Kind { all_reduce, reduce, reduce_scatter, broadcast, all_gather, send, receive };
 struct Call {
@@ -39,6 +56,13 @@ inline bool overlap(const Call& sent, const Call& received) {
   const auto* const to = static_cast<const std::byte*>(received.to);
   return from < to + received.count * bytes_of(received.type) &&
          to < from + sent.count * bytes_of(sent.type);
+}
+
+inline double combine(nccl::RedOp op, double a, double b) {
+  if (op == nccl::kProduct) return a * b;
+  if (op == nccl::kMax) return std::max(a, b);
+  if (op == nccl::kMin) return std::min(a, b);
+  return a + b;
 }
 
 }  // namespace stretto::fake_nccl

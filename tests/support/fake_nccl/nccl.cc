@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <thread>
 #include <utility>
@@ -16,7 +18,10 @@
 #include "tests/support/fake_nccl/fake.h"
 #include "tests/support/fake_nccl/numbers.h"
 
-extern "C" int cuCtxPushCurrent_v2(void* context);
+extern "C" {
+int cuCtxPushCurrent_v2(void* context);
+int cuCtxPopCurrent_v2(void** context);
+}
 
 namespace stretto::fake_nccl {
 namespace {
@@ -30,18 +35,6 @@ using Clock = std::chrono::steady_clock;
 constexpr ResultCode kInvalidArgument = 4;
 constexpr ResultCode kInvalidUsage = 5;
 constexpr int kFirstMadeOp = 5;
-
-using Bytes = std::vector<std::byte>;
-struct Message {
-  std::string what;  // Of which call it is, to be equal on both sides.
-  Bytes bytes;
-};
-
-// Ranks with one id.
-struct World {
-  int arrived = 0;
-  std::map<std::pair<int, int>, std::deque<Message>> messages;  // From, to.
-};
 
 std::map<std::string, std::shared_ptr<World>>& worlds() {
   static auto* const all = new std::map<std::string, std::shared_ptr<World>>;
@@ -91,13 +84,6 @@ struct Group {
   std::vector<Call> calls;
 };
 thread_local Group group;
-
-double combine(RedOp op, double a, double b) {
-  if (op == nccl::kProduct) return a * b;
-  if (op == nccl::kMax) return std::max(a, b);
-  if (op == nccl::kMin) return std::min(a, b);
-  return a + b;
-}
 
 Bytes contribution(const Call& call, std::size_t begin, std::size_t count) {
   const std::size_t width = bytes_of(call.type);
@@ -259,17 +245,42 @@ bool reaches_stream(Comm comm) {
   return true;
 }
 
-// As NCCL's own thread does it, whether anybody asks or not.
-void launch_late(Comm comm) {
-  std::thread([comm, at = comm->launched_at, on = comm->launching_on] {
-    std::this_thread::sleep_until(at);
-    if (is_captured(on)) return;
-    // As a context, a device is one more than its number.
-    cuCtxPushCurrent_v2(reinterpret_cast<void*>(static_cast<std::uintptr_t>(comm->device) + 1));
-    const std::lock_guard held(shared().mutex);
-    if (!comm->is_aborted) (void)reaches_stream(comm);
-  }).detach();
-}
+// NCCL's own thread, which launches whether anybody asks or not.
+class Launcher {
+ public:
+  // The lock is held.
+  static void launch_late(Comm comm) {
+    static auto* const launcher = new Launcher;
+    launcher->due_.push_back(comm);
+    launcher->arrived_.notify_one();
+  }
+
+ private:
+  Launcher() {
+    std::thread([this] { run(); }).detach();
+  }
+  void run() {
+    std::unique_lock held(shared().mutex);
+    while (true) {
+      arrived_.wait(held, [&] { return !due_.empty(); });
+      Comm const comm = due_.front();
+      due_.pop_front();
+      const auto at = comm->launched_at;
+      StreamHandle const on = comm->launching_on;
+      held.unlock();
+      std::this_thread::sleep_until(at);
+      const bool waits_to_be_asked = is_captured(on);
+      // As a context, a device is one more than its number.
+      cuCtxPushCurrent_v2(reinterpret_cast<void*>(static_cast<std::uintptr_t>(comm->device) + 1));
+      held.lock();
+      if (!waits_to_be_asked && !comm->is_aborted) (void)reaches_stream(comm);
+      cuCtxPopCurrent_v2(nullptr);
+    }
+  }
+
+  std::deque<Comm> due_;
+  std::condition_variable arrived_;
+};
 
 // Of whoever asks; the lock is held.
 ResultCode state_of(Comm comm) {
@@ -308,7 +319,7 @@ ResultCode launch_group(std::unique_lock<std::mutex>& held) {
   comm->launched_at = Clock::now();
   if (comm->is_blocking) return wait_for(comm, held);
   comm->launched_at += shared().delay();
-  launch_late(comm);
+  Launcher::launch_late(comm);
   return kInProgress;
 }
 
