@@ -53,7 +53,7 @@ class Hook:
         self._numbers: dict[Any, int] = {}
         self._started: list[tuple[Any, Any]] = []  # Of this step.
         self._reduced = 0  # Gradients in these.
-        self._halves = ""  # What is done in the place of the hook where that halves on a device.
+        self._halves = ""  # Names what rounds on a device in the place of the hook, if it does.
 
     def __getstate__(self) -> tuple[str, dict[str, Any], bytes]:
         """PyTorch copies and saves a model with its hooks, and registers none with the copy."""
@@ -168,7 +168,7 @@ class Hook:
         return future
 
 
-HALVES = ("f16", "bf16")
+HALVES = {"f16": "float16", "bf16": "bfloat16"}  # As PyTorch calls them.
 
 
 def _reduce_halves(to, bucket):  # type: ignore[no-untyped-def]
@@ -179,8 +179,7 @@ def _reduce_halves(to, bucket):  # type: ignore[no-untyped-def]
     group, kind = to
     buffer = bucket.buffer()
     is_halved = buffer.dtype == torch.float32 and not bucket.parameters()[0].is_complex()
-    dtype = {"f16": torch.float16, "bf16": torch.bfloat16}[kind] if is_halved else buffer.dtype
-    sent = buffer.to(dtype)
+    sent = buffer.to(getattr(torch, HALVES[kind])) if is_halved else buffer
     work: Any = dist.all_reduce(sent, dist.ReduceOp.AVG, group=group, async_op=True)
     return work.get_future().then(lambda _: buffer.copy_(sent) if is_halved else buffer)
 

@@ -5,17 +5,14 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Callable
 
 import torch
 import torch.distributed as dist
-from device_ranks import Rank
+from device_ranks import SEED_LOCK, Rank
 from ranks import refusal
 from stretto import hooks
 from torch.nn.parallel import DistributedDataParallel
-
-SEED_LOCK = threading.Lock()
 
 
 class Branches(torch.nn.Module):

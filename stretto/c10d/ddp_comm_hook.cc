@@ -101,8 +101,7 @@ void DdpCommHook::attach(c10::intrusive_ptr<ProcessGroupStretto> group,
 void DdpCommHook::agree(const c10::intrusive_ptr<ProcessGroupStretto>& group,
                         const std::string& name) const {
   group->run([&](Communicator& communicator) {
-    const auto nothing = [] { return reducer::ResumePoint(); };
-    (void)reducer::take_over_together(communicator, name, nothing, group->timeout());
+    reducer::check_same_hook(communicator, name, group->timeout());
   });
 }
 

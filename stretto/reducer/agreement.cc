@@ -77,6 +77,12 @@ ResumePoint take_over_together(Communicator& communicator, const std::string& na
       Rank(refuses)));
 }
 
+void check_same_hook(Communicator& communicator, const std::string& name,
+                     const std::optional<Duration>& timeout) {
+  const auto nothing = [] { return ResumePoint(); };
+  (void)take_over_together(communicator, name, nothing, timeout);
+}
+
 void refuse_converted(const std::string& hook, DType dtype) {
   refuse(
       "'{}' is for gradients as they are, and gets {} made of them: a hook around it, or a "

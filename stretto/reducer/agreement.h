@@ -28,6 +28,11 @@ ResumePoint take_over_together(Communicator& communicator, const std::string& na
                                const std::function<ResumePoint()>& take_over,
                                const std::optional<Duration>& timeout);
 
+// Throws Mismatch, on all ranks, unless all name the same hook; before anything of it changes.
+// Collective, blocks: one small operation.
+void check_same_hook(Communicator& communicator, const std::string& name,
+                     const std::optional<Duration>& timeout);
+
 // Throws InvalidArgument: another hook has made `dtype` of what the hook `name` was told of.
 [[noreturn]] void refuse_converted(const std::string& name, DType dtype);
 

@@ -188,7 +188,7 @@ void TwoLevelReduction::attach(Communicator& communicator,
     const auto take_over = [&] { return body(), reducer::ResumePoint(); };
     (void)reducer::take_over_together(communicator, name(), take_over, timeout());
   };
-  together([&] {});
+  reducer::check_same_hook(communicator, name(), timeout());
   gradients_.assign(gradients.begin(), gradients.end());
   forget_step();
   buckets_.clear();

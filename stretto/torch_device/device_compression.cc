@@ -67,8 +67,7 @@ codec::Position DeviceCompression::position() const {
 
 void DeviceCompression::attach(Communicator& communicator,
                                std::span<const GradientDescription> gradients) {
-  const auto nothing = [] { return reducer::ResumePoint(); };
-  (void)reducer::take_over_together(communicator, name(), nothing, timeout());
+  reducer::check_same_hook(communicator, name(), timeout());
   communicator_ = &communicator;
   rank_ = static_cast<std::size_t>(communicator.rank().value());
   ranks_ = static_cast<std::size_t>(communicator.size());

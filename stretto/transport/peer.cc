@@ -186,7 +186,7 @@ void Peer::leave() {
 }
 
 void Peer::check_contact(TimePoint now) {
-  if (!status_.ok()) {  // What others are asked by is what happens now.
+  if (!status_.ok()) {  // Texts of a later outage do not name who was lost in this one.
     if (now - checked_at_ > contact_.silence) contact_ = {};
     return;
   }
