@@ -62,6 +62,7 @@ Membership::Membership(std::unique_ptr<Communicator> made, std::vector<int> name
   shared->abort_hooks = std::move(abort_hooks);
   shared->job_rank = static_cast<int>(global_ranks[rank()]);
   shared->named_rank = named_ranks[rank()];
+  const MutexLock lock(shared->mutex);
   shared->rank_note = note_of(named_ranks, global_ranks);
 }
 
@@ -91,7 +92,10 @@ std::shared_ptr<const ObservedGroup> Membership::flight_group(const std::string&
                                                               const std::string& name) {
   const MutexLock guard(mutex_);
   // PyTorch names a group after it has made its backend, and before it hands it out.
-  if (flight_group_ == nullptr) shared->rank_note = note_of(name, shared->rank_note);
+  if (flight_group_ == nullptr) {
+    const MutexLock lock(shared->mutex);
+    shared->rank_note = note_of(name, shared->rank_note);
+  }
   if (flight_group_ == nullptr || flight_group_->id != id || flight_group_->name != name) {
     ObservedGroup group{serial_, id, name, {}, rank()};
     for (const uint64_t each : global_ranks) group.ranks.emplace_back(static_cast<int>(each));

@@ -239,6 +239,7 @@ Status Shared::told(const Status& status) const {
         ". A longer timeout can be given to init_process_group(), new_group() or a call that takes "
         "one.";
   }
+  const MutexLock lock(mutex);
   if (!rank_note.empty()) text += " " + rank_note;
   return {status.code(), std::move(text)};
 }

@@ -165,17 +165,18 @@ class InFlight {
 // What all operations of one membership share.
 struct Shared {
   std::weak_ptr<Communicator> communicator;
-  int job_rank = 0;       // Of PyTorch's job: the process that records are of.
-  int named_rank = 0;     // By which failures name this rank.
-  std::string rank_note;  // Which group it is, and what other numbers its ranks have.
+  int job_rank = 0;    // Of PyTorch's job: the process that records are of.
+  int named_rank = 0;  // By which failures name this rank.
   Driver driver;
   PendingWorks pending{driver};
   std::shared_ptr<const AbortHooks> abort_hooks;
   std::atomic<bool> are_hooks_due = true;  // Until they are called, or the group ends in order.
   std::atomic<bool> is_over = false;  // It has ended in order: what that cuts off is no failure.
   // The first failure that the group does not outlive; what getError() tells.
-  Mutex mutex;
+  mutable Mutex mutex;
   Status failure STRETTO_GUARDED_BY(mutex);
+  // Which group it is, and what other numbers its ranks have.
+  std::string rank_note STRETTO_GUARDED_BY(mutex);
   std::optional<c10::Stream> branch STRETTO_GUARDED_BY(mutex);
 
   // A stream of that device, on which results of futures are that a graph captures: so that who

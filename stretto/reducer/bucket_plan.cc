@@ -23,14 +23,10 @@ struct OpenBucket {
 class BucketPlanner {
  public:
   BucketPlanner(std::span<const GradientDescription> gradients,
-                std::span<const std::size_t> limits_bytes, const std::vector<bool>& sparse)
-      : gradients_(gradients), limits_bytes_(limits_bytes), sparse_(sparse) {}
+                std::span<const std::size_t> limits_bytes)
+      : gradients_(gradients), limits_bytes_(limits_bytes) {}
 
   void add(std::size_t index, std::size_t position) {
-    if (!sparse_.empty() && sparse_[index]) {
-      plan_.push_back({.gradients = {index}, .limit_bytes = 0});
-      return;
-    }
     const GradientDescription& gradient = gradients_[index];
     OpenBucket& open = open_[{gradient.dtype, gradient.device}];
     open.bucket.gradients.push_back(index);
@@ -59,55 +55,28 @@ class BucketPlanner {
 
   std::span<const GradientDescription> gradients_;
   std::span<const std::size_t> limits_bytes_;
-  const std::vector<bool>& sparse_;
   std::map<std::pair<DType, int>, OpenBucket> open_;
   BucketPlan plan_;
 };
-
-std::size_t smallest(const PlannedBucket& bucket) {
-  return *std::min_element(bucket.gradients.begin(), bucket.gradients.end());
-}
 
 }  // namespace
 
 BucketPlan plan_buckets(std::span<const GradientDescription> gradients,
                         std::span<const std::size_t> limits_bytes,
-                        std::span<const std::size_t> order, const std::vector<bool>& sparse) {
+                        std::span<const std::size_t> order, bool last_bucket_small) {
   STRETTO_CHECK(!limits_bytes.empty(), "a plan needs at least one limit");
   STRETTO_CHECK(order.size() <= gradients.size(), "{} positions, {} gradients", order.size(),
                 gradients.size());
-  STRETTO_CHECK(sparse.empty() || sparse.size() == gradients.size(), "{} flags, {} gradients",
-                sparse.size(), gradients.size());
-  const std::size_t count = order.empty() ? gradients.size() : order.size();
-  BucketPlanner planner(gradients, limits_bytes, sparse);
-  for (std::size_t i = 0; i < count; ++i) planner.add(order.empty() ? i : order[i], i);
+  std::vector<std::size_t> planned(order.begin(), order.end());
+  if (last_bucket_small) std::ranges::reverse(planned);
+  BucketPlanner planner(gradients, limits_bytes);
+  for (std::size_t i = 0; i < planned.size(); ++i) planner.add(planned[i], i);
   BucketPlan plan = planner.finish();
-  if (order.empty()) {
-    std::sort(plan.begin(), plan.end(), [](const PlannedBucket& a, const PlannedBucket& b) {
-      return smallest(a) < smallest(b);
-    });
-  }
+  if (!last_bucket_small) return plan;
+  std::ranges::reverse(plan);
+  for (PlannedBucket& bucket : plan) std::ranges::reverse(bucket.gradients);
   return plan;
 }
-
-namespace {
-
-// Of the gradients that `order` names.
-BucketPlan plan_part(std::span<const GradientDescription> gradients,
-                     std::span<const std::size_t> limits_bytes, std::span<const std::size_t> order,
-                     bool last_bucket_small) {
-  if (order.empty()) return {};
-  if (!last_bucket_small) return plan_buckets(gradients, limits_bytes, order);
-  const std::vector<std::size_t> reversed(order.rbegin(), order.rend());
-  BucketPlan plan = plan_buckets(gradients, limits_bytes, reversed);
-  std::reverse(plan.begin(), plan.end());
-  for (PlannedBucket& bucket : plan) {
-    std::reverse(bucket.gradients.begin(), bucket.gradients.end());
-  }
-  return plan;
-}
-
-}  // namespace
 
 BucketPlan plan_for_ready_order(std::span<const GradientDescription> gradients,
                                 std::span<const std::size_t> limits_bytes,
@@ -115,9 +84,10 @@ BucketPlan plan_for_ready_order(std::span<const GradientDescription> gradients,
   std::vector<std::size_t> order(ready_order.begin(), ready_order.end());
   const auto delayed = std::stable_partition(
       order.begin(), order.end(), [&](std::size_t index) { return !gradients[index].delayed; });
-  BucketPlan plan = plan_part(gradients, limits_bytes, {order.begin(), delayed}, last_bucket_small);
+  BucketPlan plan =
+      plan_buckets(gradients, limits_bytes, {order.begin(), delayed}, last_bucket_small);
   for (PlannedBucket& bucket :
-       plan_part(gradients, limits_bytes, {delayed, order.end()}, last_bucket_small)) {
+       plan_buckets(gradients, limits_bytes, {delayed, order.end()}, last_bucket_small)) {
     plan.push_back(std::move(bucket));
   }
   return plan;

@@ -21,7 +21,7 @@ std::vector<Indices> members(const BucketPlan& plan) {
 }
 
 std::vector<Indices> plan_of(const std::vector<GradientDescription>& gradients,
-                             const std::vector<std::size_t>& limits, const Indices& order = {}) {
+                             const std::vector<std::size_t>& limits, const Indices& order) {
   return members(plan_buckets(gradients, limits, order));
 }
 
@@ -31,7 +31,8 @@ GradientDescription i8(std::size_t bytes) { return {"", DType::i8, bytes}; }
 TEST(BucketPlan, EachDeviceHasItsOwnBucketsAndLimits) {
   std::vector<GradientDescription> gradients(5, u8(10));
   gradients[1].device = gradients[3].device = 1;
-  EXPECT_EQ(plan_of(gradients, {10, 20}), (std::vector<Indices>{{0}, {1}, {2, 4}, {3}}));
+  EXPECT_EQ(plan_of(gradients, {10, 20}, {0, 1, 2, 3, 4}),
+            (std::vector<Indices>{{0}, {1}, {2, 4}, {3}}));
 }
 
 TEST(BucketPlan, UnfinishedBucketsOfAnOrderFollowTheirLastGradient) {

@@ -22,7 +22,7 @@
 namespace stretto {
 namespace {
 
-constexpr std::size_t kMostEvents = 100'000;
+constexpr std::size_t kMostBuckets = 100'000;
 constexpr int kForwardTrack = 1;
 constexpr int kBackwardTrack = 2;
 constexpr int kBucketTrack = 3;
@@ -47,11 +47,11 @@ void write_file(const std::string& path, const std::string& text) {
 }  // namespace
 
 void Timeline::add_event(std::string name, int track, double begin_us, double duration_us) {
-  if (events_.size() == kMostEvents) return;
   events_.push_back({std::move(name), track, begin_us, duration_us});
 }
 
 void Timeline::add(const StepStatistics& statistics) {
+  if (buckets_ >= kMostBuckets) return;  // Of which each rank has as many, unlike of passes.
   const double begin = seconds(statistics.begin.time_since_epoch()) * kMicroseconds;
   if (statistics.forward_seconds > 0) {
     add_event(fmt::format("step {}: forward", statistics.step), kForwardTrack,
@@ -66,6 +66,7 @@ void Timeline::add(const StepStatistics& statistics) {
     const double launch = statistics.launch_seconds[b];
     const double end = statistics.end_seconds[b];
     if (launch < 0) continue;  // Left out.
+    ++buckets_;
     std::size_t track = 0;
     while (track < free_at.size() && free_at[track] > launch) ++track;
     if (track == free_at.size()) free_at.push_back(0);

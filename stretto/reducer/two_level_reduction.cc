@@ -4,6 +4,8 @@
 #include "stretto/reducer/two_level_reduction.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <utility>
 
 #include <fmt/format.h>
@@ -25,7 +27,7 @@ bool is_added_up(const FullBucket& bucket) {
          (bucket.op == ReduceOp::sum || bucket.op == ReduceOp::mean);
 }
 
-constexpr float kRefused = -1;  // In the place of a step.
+constexpr std::uint32_t kRefused = UINT32_MAX;  // In the place of a step.
 constexpr std::size_t kAlignment = kCacheLineBytes / sizeof(float);
 
 // Whole rows of a matrix, so that factors can stand for it. A short gradient is in one piece, whose
@@ -78,7 +80,8 @@ std::unique_ptr<Communicator> part_of_ranks(Communicator& communicator, std::opt
 // A copy of a bucket: parts of its gradients, each on cache lines of its own; first all those of
 // the host's first rank, then of the second one, and so on. Behind the parts of each rank stands a
 // word for each gradient: how many ranks of the host have something to say of it; and when the
-// parts are handed out, in the first one, the step, or that the other hook refuses them.
+// parts are handed out, in the bits of the first one, the step, or that the other hook refuses
+// them.
 struct TwoLevelReduction::Bucket {
   struct Part {
     std::size_t gradient = 0;  // Of the bucket.
@@ -93,6 +96,9 @@ struct TwoLevelReduction::Bucket {
   bool is_of(std::span<const std::size_t> others) const;
   std::size_t room_of_words() const;
   std::span<float> words(std::size_t part) const;
+  std::uint32_t outcome(std::size_t part) const {
+    return std::bit_cast<std::uint32_t>(words(part)[0]);
+  }
 
   FullBucket own;  // What the other hook sees: this rank's parts.
   std::vector<std::size_t> gradients;
@@ -341,9 +347,10 @@ void TwoLevelReduction::hand_out() {
         bucket->refusal = refusal.status();
       }
       const CompressionStatistics* const step = inner_->last_compression();
-      bucket->words(place_.own)[0] = !bucket->refusal.ok() ? kRefused
-                                     : step == nullptr     ? 0.0f
-                                                           : static_cast<float>(step->step);
+      const std::uint64_t outcome = !bucket->refusal.ok() ? kRefused
+                                    : step == nullptr     ? 0
+                                                          : step->step;
+      bucket->words(place_.own)[0] = std::bit_cast<float>(static_cast<std::uint32_t>(outcome));
     }
     bucket->on_host = on_host_->all_gather(bucket->share, bucket->all, bucket->gather);
   }
@@ -357,11 +364,11 @@ void TwoLevelReduction::finish(const FullBucket& full) {
   telling_others([&] { bucket.on_host.wait(); });
   bucket.refusal.or_throw();
   for (std::uint32_t part = 0; part < place_.parts; ++part) {
-    if (bucket.words(part)[0] != kRefused) continue;
+    if (bucket.outcome(part) != kRefused) continue;
     refuse("bucket {} of {}: another rank of this host, which has part {} of {}, says why",
            full.index, full.of_count, part + 1, place_.parts);
   }
-  others_step_ = static_cast<std::uint64_t>(bucket.words(0)[0]);
+  others_step_ = bucket.outcome(0);
   for (const Bucket::Part& part : bucket.parts) {
     std::ranges::copy(floats(part.where), floats(part.in_gradient(full)).begin());
   }

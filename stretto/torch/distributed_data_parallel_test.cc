@@ -169,6 +169,16 @@ TEST(DistributedDataParallel, RefusesModulesThatItCannotTrain) {
   });
 }
 
+TEST(DistributedDataParallel, FrozenParametersMayHaveTypesThatCannotBeReduced) {
+  run_ranks(kRanks, [](Communicator& communicator) {
+    torch::nn::Linear layer(2, 2);
+    layer->register_parameter("scale", torch::zeros({3}, torch::kComplexHalf), false);
+    DistributedDataParallel ddp(layer, communicator);
+    ddp.forward(torch::ones({1, 2}) * communicator.rank().value()).sum().backward();
+    expect_close(layer->weight.grad(), torch::full({2, 2}, (kRanks - 1) / 2.0), "gradient");
+  });
+}
+
 TEST(DistributedDataParallel, AnUnusedParameterIsNamedByBackwardOnAllRanks) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Branches model;

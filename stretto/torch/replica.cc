@@ -126,7 +126,11 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     options_.communication_hook->claim(self_, options_.timeout);
     refuse_assigned_weights();
     check_tensors();
-    location_ = choose_bucket_location(parameters_, describe_gradients(parameters_), communicator_,
+    // Frozen ones may be trained later, unless nothing can reduce what is of their type.
+    std::vector<NamedTensor> reducible = parameters_;
+    std::erase_if(reducible,
+                  [](const NamedTensor& each) { return !dtype_of_tensor(each.tensor).ok(); });
+    location_ = choose_bucket_location(parameters_, describe_gradients(reducible), communicator_,
                                        *reducer_options().hook, options_);
   });
   verify_descriptions();

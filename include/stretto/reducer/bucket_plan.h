@@ -15,7 +15,7 @@ namespace stretto::reducer {
 // Gradients that travel together, as indices into the list that was planned.
 struct PlannedBucket {
   std::vector<std::size_t> gradients;
-  std::size_t limit_bytes = 0;  // The limit that held for it; 0 for a sparse gradient.
+  std::size_t limit_bytes = 0;  // The limit that held for it.
 
   friend bool operator==(const PlannedBucket&, const PlannedBucket&) = default;
 };
@@ -38,26 +38,23 @@ inline constexpr std::size_t kFirstBucketBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kBucketBytes = std::size_t{25} << 20;
 
 // PyTorch's rule (compute_bucket_assignment_by_size), exactly, so that a job that moves from there
-// finds the buckets it knows. Gradients are taken in `order` (different indices; empty: all, as
-// they are listed). Each dtype of each device fills one bucket at a time; a bucket is closed by the
-// gradient that brings it to its limit or beyond, so it may exceed the limit by that one gradient,
-// and a gradient is never split. The k-th of these buckets has the k-th limit, later ones the last.
+// finds the buckets it knows. Gradients are taken in `order` (different indices). Each dtype of
+// each device fills one bucket at a time; a bucket is closed by the gradient that brings it to its
+// limit or beyond, so it may exceed the limit by that one gradient, and a gradient is never split.
+// The k-th of these buckets has the k-th limit, later ones the last. `limits_bytes` is not empty.
 //
-// Without `order` the buckets are sorted by their smallest index; with it they stand in the order
-// in which they were closed, then those left open, by the position of their last gradient (PyTorch
-// leaves the order of the latter to a hash table). `limits_bytes` is not empty.
+// Buckets stand in the order in which they were closed, then those left open, by the position of
+// their last gradient (PyTorch leaves the order of the latter to a hash table).
 //
-// A gradient that is expected to be `sparse` (an entry for each gradient; empty: none is) gets a
-// bucket of its own, without a limit.
+// With `last_bucket_small` the limits count from the end: the first limit, usually the smallest,
+// bounds the bucket that is reduced last and that nothing is left to overlap with
+// (DDP_SET_LAST_BUCKET_CAP in PyTorch).
 BucketPlan plan_buckets(std::span<const GradientDescription> gradients,
                         std::span<const std::size_t> limits_bytes,
-                        std::span<const std::size_t> order = {},
-                        const std::vector<bool>& sparse = {});
+                        std::span<const std::size_t> order, bool last_bucket_small = false);
 
-// The plan for gradients that become ready in `ready_order`. With `last_bucket_small` the limits
-// count from the end: the first limit, usually the smallest, bounds the bucket that is reduced last
-// and that nothing is left to overlap with (DDP_SET_LAST_BUCKET_CAP in PyTorch). Delayed gradients
-// come last, in buckets of their own, for which limits count anew.
+// The plan for gradients that become ready in `ready_order`. Delayed gradients come last, in
+// buckets of their own, for which limits count anew.
 BucketPlan plan_for_ready_order(std::span<const GradientDescription> gradients,
                                 std::span<const std::size_t> limits_bytes,
                                 std::span<const std::size_t> ready_order, bool last_bucket_small);

@@ -21,7 +21,7 @@ class Timeline {
  public:
   explicit Timeline(Rank rank) : rank_(rank) {}
 
-  // The step that `statistics` are about. Remembers the first hundred thousand events.
+  // The step that `statistics` are about. Ignores those behind the first hundred thousand buckets.
   void add(const StepStatistics& statistics);
 
   // Trace-event JSON, by this host's clock.
@@ -49,6 +49,7 @@ class Timeline {
 
   Rank rank_;
   std::size_t bucket_tracks_ = 1;
+  std::size_t buckets_ = 0;  // In events_.
   std::vector<Event> events_;
 };
 
