@@ -81,18 +81,12 @@ def _in_order(paths: list[str], ages: dict[str, int]) -> list[str]:
     return sorted(changes.drawn(ROOT, paths), key=lambda path: ages.get(path, sys.maxsize))
 
 
-def _problem(command: list[str]) -> str:
-    """What it has found; empty if nothing."""
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return "" if run.returncode == 0 else run.stdout.strip() or run.stderr.strip()
-
-
 def _tidy(path: str, flags: list[str]) -> str:
-    return _problem([CLANG_TIDY, "--quiet", path, "--", *flags, "-w"])
+    return header_check.problem(ROOT, [CLANG_TIDY, "--quiet", path, "--", *flags, "-w"])
 
 
 def _compile(path: str, flags: list[str]) -> str:
-    return _problem([CLANG, *flags, "-w", "-fsyntax-only", path])
+    return header_check.problem(ROOT, [CLANG, *flags, "-w", "-fsyntax-only", path])
 
 
 def _read_arguments() -> argparse.Namespace:

@@ -74,13 +74,13 @@ def _mpi_flags() -> list[str]:
     return [f"-isystem{flag[2:]}" for flag in shlex.split(shown) if flag.startswith("-I")]
 
 
-def _problem(root: pathlib.Path, command: list[str]) -> str:
-    """The compiler's first error; empty if there is none."""
+def problem(root: pathlib.Path, command: list[str]) -> str:
+    """What a compiler says of what it refuses; empty only if it refuses nothing, and not if it is
+    killed before it says anything."""
     run = subprocess.run(command, cwd=root, capture_output=True, text=True)
     if run.returncode == 0:
         return ""
-    errors = [line for line in run.stderr.splitlines() if "error" in line] or [run.stderr[:200]]
-    return errors[0]
+    return run.stdout.strip() or run.stderr.strip() or f"{command[0]} ended with {run.returncode}"
 
 
 def check(root: pathlib.Path, headers: list[str], torch_dir: str,
@@ -114,15 +114,16 @@ def check(root: pathlib.Path, headers: list[str], torch_dir: str,
     end = time.monotonic() + seconds
 
     def compile_alone(command: list[str]) -> str | None:
-        return None if time.monotonic() > end else _problem(root, command)
+        return None if time.monotonic() > end else problem(root, command)
 
     with concurrent.futures.ThreadPoolExecutor(workers()) as pool:
         problems = pool.map(lambda item: compile_alone(item[2]), work)
         left = 0
-        for (_, header, _, stamp), problem in zip(work, problems):
-            if problem:
-                yield header, f"does not compile alone: {problem}"
-            elif problem is None:
+        for (_, header, _, stamp), said in zip(work, problems):
+            if said:
+                errors = [line for line in said.splitlines() if "error" in line]
+                yield header, f"does not compile alone: {[*errors, said[:200]][0]}"
+            elif said is None:
                 left += 1
             else:
                 stamp.touch()

@@ -228,6 +228,19 @@ class RulesTest(unittest.TestCase):
         self.assertEqual(dict(header_check.check(self.root, [bad], "", seconds=-1)), {})
         self.assertEqual(list(dict(header_check.check(self.root, [bad], ""))), [bad])
 
+    def test_what_a_killed_compiler_was_to_look_at_is_not_known_to_be_well(self):
+        self.source("compiler", "#!/bin/sh\nkill -9 $$\n")
+        compiler = self.root / "compiler"
+        compiler.chmod(0o755)
+        header = "stretto/base/a.h"
+        self.source(header, "#pragma once\n")
+        with unittest.mock.patch.object(header_check, "COMPILER", str(compiler)):
+            for _ in range(2):
+                (_, text), = header_check.check(self.root, [header], "")
+                self.assertIn("compiler ended with -9", text)
+        with unittest.mock.patch.object(clang_tidy, "CLANG_TIDY", compiler):
+            self.assertIn("compiler ended with -9", clang_tidy._tidy(header, []))
+
 
 class ChangesTest(unittest.TestCase):
     def setUp(self):
