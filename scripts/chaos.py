@@ -8,8 +8,9 @@ Each case is drawn from a kind and a seed: who is killed, stopped, cut off, floo
 something or of another opinion, when, and in which world (shared memory, tcp, UCX, two network
 namespaces, no launcher). Of every survivor the outcome, the error's type, text and time are
 compared with what is promised, and of every job what it leaves behind. Exits 1 if a promise was
-broken. Kinds come in turn, and each goes through its worlds in turn. A seed gives the same cases
-every time, and ./dev check has a fixed one: another seed tries others.
+broken; what such jobs have said is kept in build/chaos. Kinds come in turn, and each goes through
+its worlds in turn. A seed gives the same cases every time, and ./dev check has a fixed one: another
+seed tries others.
 
 examples:
   ./dev chaos --minutes 10
@@ -45,6 +46,7 @@ import namespaces
 
 KINDS = {kind.name: kind for kind in chaos_kinds.KINDS + chaos_misuse.KINDS}
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+FAILURES = ROOT / "build/chaos"
 
 
 @dataclasses.dataclass
@@ -66,12 +68,10 @@ class LeftOut:
 class Runner:
     """Runs cases, a few at a time; keeps what failing ones have said."""
 
-    def __init__(self, bin_dir, failures, patience, megabits_per_second,
-                 congestion_control):
+    def __init__(self, bin_dir, patience, megabits_per_second, congestion_control):
         self._congestion_control = congestion_control
         self._megabits_per_second = megabits_per_second
         self._bin = bin_dir
-        self._failures = failures
         self._patience = patience
         self._local = threading.local()
         self._networks = []
@@ -121,7 +121,7 @@ class Runner:
         return self._local.network
 
     def _keep(self, plan, record, verdict, folder):
-        kept = self._failures / folder.name
+        kept = FAILURES / folder.name
         shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir(parents=True)
         for output in folder.glob("output-*.txt"):
@@ -270,8 +270,6 @@ def parse(arguments):
                         help="factor on all bounds, for a machine that is busy [1]")
     parser.add_argument("--bin", type=pathlib.Path, default=ROOT / "build/release/bin",
                         help="the folder of stretto and chaos_rank_program")
-    parser.add_argument("--failures", type=pathlib.Path, default=ROOT / "build/chaos",
-                        help="a folder for what failing jobs have said")
     options = parser.parse_args(arguments)
     if options.minutes is None:
         options.minutes = math.inf if options.cases else 1.0
@@ -285,8 +283,8 @@ def main(arguments=None):
             print(f"{kind.name:<14} {kind.__doc__.splitlines()[0]}")
         return 0
     report = Report(options.rate, options.congestion_control)
-    runner = Runner(options.bin.resolve(), options.failures.resolve(), options.patience,
-                    options.rate, options.congestion_control)
+    runner = Runner(options.bin.resolve(), options.patience, options.rate,
+                    options.congestion_control)
     try:
         run_all(runner, options, report)
     finally:

@@ -27,22 +27,25 @@ import changes
 import header_check
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+BUILD = ROOT / "build/check"
 CACHE = ROOT / "build/tidy"
+COUNT = 40  # At most so many, and none is begun after so many seconds.
+SECONDS = 50.0
 CLANG, CLANG_TIDY = "clang++-14", "clang-tidy-14"
 # What g++ knows and clang does not, and what clang would warn of: the build is judge of warnings.
 _GCC_ONLY = re.compile(r"-f(?:pch-preprocess|no-gnu-unique)|-W.*")
 
 
-def _sources(build: pathlib.Path) -> dict[str, list[str]]:
+def _sources() -> dict[str, list[str]]:
     """Every source of ours that the build compiles: its precompiled header, then its flags."""
     found = {}
-    for entry in json.loads((build / "compile_commands.json").read_text()):
+    for entry in json.loads((BUILD / "compile_commands.json").read_text()):
         path = pathlib.Path(entry["file"])
         paths = [path]
         if "/Unity/" in entry["file"]:  # Of several sources.
             paths = [pathlib.Path(each) for each in
                      re.findall(r'#include "(.*)"', path.read_text() if path.exists() else "")]
-        paths = [each for each in paths if ROOT in each.parents and build not in each.parents]
+        paths = [each for each in paths if ROOT in each.parents and BUILD not in each.parents]
         words = iter(shlex.split(entry["command"])[1:])
         header, flags = "", []
         for word in words:
@@ -93,11 +96,6 @@ def _read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("paths", nargs="*", help="look at these only, well or not")
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/check",
-                        help="folder with compile_commands.json (default: build/check)")
-    parser.add_argument("--count", type=int, default=40, help="at most so many (default: 40)")
-    parser.add_argument("--seconds", type=float, default=50,
-                        help="begin none after so many (default: 50)")
     parser.add_argument("--all", action="store_true", help="all of them, however long it takes")
     return parser.parse_args()
 
@@ -123,14 +121,14 @@ def look(paths: list[str], problem: Callable[[str], str], seconds: float) -> dic
 
 def main() -> int:
     arguments = _read_arguments()
-    seconds = float("inf") if arguments.all else arguments.seconds
+    seconds = float("inf") if arguments.all else SECONDS
     CACHE.mkdir(parents=True, exist_ok=True)
-    sources = _sources(arguments.build.resolve())
+    sources = _sources()
     stamps = {path: _stamp(path, flags) for path, flags in sources.items()}
     ages = changes.lately(ROOT)
     paths = [path for path in _in_order(list(sources), ages) if not stamps[path].exists()]
     paths = arguments.paths or paths
-    count = len(paths) if arguments.all or arguments.paths else arguments.count
+    count = len(paths) if arguments.all or arguments.paths else COUNT
     recent = [path for path in paths[count:] if path in ages]
     # Not counted as time: a precompiled header takes longer than ten sources.
     flags = {path: _precompile(sources[path]) for path in paths[:count] + recent}
