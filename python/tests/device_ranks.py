@@ -464,16 +464,15 @@ def trains_with_buckets(one: Rank, are_mapped: bool) -> None:
         assert said.endswith(tuple(COPIED.values())) == is_copied, said
 
 
-EVERYWHERE = (
-    equals_the_cpu,
+WITH_LATE_STREAMS = (
     waits_for_the_current_stream,
     copied_results_reach_other_streams,
     results_of_batches_reach_other_streams,
     futures_wait_too,
     inputs_may_be_dropped,
     copied_inputs_may_be_dropped,
-    trains,
 )
+EVERYWHERE = (equals_the_cpu, *WITH_LATE_STREAMS, trains)
 BY_THE_HOST = (
     *EVERYWHERE,
     blocks_are_not_shared,

@@ -27,25 +27,20 @@ from device_ranks import (
     DOUBLE,
     EVERYWHERE,
     WHERE_RANKS_MAP_DEVICES,
+    WITH_LATE_STREAMS,
     GpuRank,
     Rank,
     blocks_are_bounded,
     blocks_are_not_shared,
     blocks_are_read_before_the_host_writes,
     blocks_go_from_stream_to_stream,
-    copied_inputs_may_be_dropped,
-    copied_results_reach_other_streams,
     equals_the_cpu,
-    futures_wait_too,
     has_memory_without_copies,
-    inputs_may_be_dropped,
     load_double,
     on_ranks,
     reaches_the_device,
-    results_of_batches_reach_other_streams,
     results_outlive_the_group,
     trains_with_buckets,
-    waits_for_the_current_stream,
 )
 from torch.nn.parallel import DistributedDataParallel
 
@@ -325,15 +320,7 @@ class DeviceTest(unittest.TestCase):
 
     def test_late_streams(self) -> None:
         for kind in ("nccl", "cuda", "stretto"):
-            for function in (
-                waits_for_the_current_stream,
-                copied_results_reach_other_streams,
-                results_of_batches_reach_other_streams,
-                futures_wait_too,
-                inputs_may_be_dropped,
-                copied_inputs_may_be_dropped,
-                results_outlive_the_group,
-            ):
+            for function in (*WITH_LATE_STREAMS, results_outlive_the_group):
                 with self.subTest(function.__name__, kind=kind):
                     on_ranks(function, delay_us=20_000, kind=kind)
 
