@@ -5,11 +5,9 @@
 // between.
 
 #include <array>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <memory>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -284,30 +282,6 @@ TEST_F(TwoHosts, GiveTheBitsOfOneByOpenMpi) {
     expect_contains(ended.errors,
                     fmt::format("stretto [rank {}] info: messages are moved by", rank));
   }
-}
-
-// Between hosts of two ranks, each half of the buffer goes out once to be reduced and once when it
-// is: in all what the buffer holds, from each host.
-TEST_F(TwoHosts, SendEachOtherWhatTheScheduleSaysAndNothingInside) {
-  constexpr std::size_t kCount = std::size_t{1} << 20;
-  constexpr int kTimes = 4;
-  const Arguments program{STRETTO_BIN_DIR "/traffic_rank_program", std::to_string(kCount),
-                          std::to_string(kTimes)};
-  std::istringstream lines(run_on_both(program)[0].output);
-  // Besides, headers and acknowledgements.
-  constexpr double kScheduled = 1.0 * kTimes * kCount * sizeof(float);
-  constexpr double kHeaders = 0.06 * kScheduled;
-  int ranks = 0;
-  for (std::string line; std::getline(lines, line);) {
-    long out = 0;
-    long inside = 0;
-    if (std::sscanf(line.c_str(), "sent %ld and %ld", &out, &inside) != 2) continue;
-    ++ranks;
-    EXPECT_GE(static_cast<double>(out), 0.99 * kScheduled) << line;
-    EXPECT_LE(static_cast<double>(out), kScheduled + kHeaders) << line;
-    EXPECT_LE(inside, 64 * 1024) << line;
-  }
-  EXPECT_EQ(ranks, 2 * 2) << "of two ranks, with private and with registered buffers";
 }
 
 }  // namespace
