@@ -113,9 +113,6 @@ TEST_P(Submission, OfALargeOperationReturnsBeforeItsBytesArePassedOver) {
     }
   });
   for (std::size_t rank = 0; rank < 2; ++rank) {
-    RecordProperty("first_us_rank_" + std::to_string(rank),
-                   std::to_string(1e6 * best(first[rank])));
-    RecordProperty("last_us_rank_" + std::to_string(rank), std::to_string(1e6 * best(last[rank])));
     EXPECT_LT(best(first[rank]), limit);
     EXPECT_LT(best(last[rank]), limit);
   }
@@ -147,7 +144,6 @@ TEST_P(Submission, OfALongListReturnsBeforeItsBytesArePassedOver) {
       work.wait();
     }
   });
-  RecordProperty("list_us", std::to_string(1e6 * best(taken)));
   EXPECT_LT(best(taken), kListSeconds);
 }
 
@@ -222,8 +218,6 @@ TEST_F(BesideLargeOnes, EightBytesAreNotHeldUp) {
   run(measure_into(beside));
   for (std::size_t rank = 0; rank < 2; ++rank) {
     ASSERT_FALSE(beside[rank].empty()) << "the large operations have always ended first";
-    RecordProperty("alone_us", std::to_string(1e6 * best(alone[rank])));
-    RecordProperty("beside_us", std::to_string(1e6 * best(beside[rank])));
     EXPECT_LT(best(beside[rank]), best(alone[rank]) + kSmallMoreSeconds);
   }
 }
