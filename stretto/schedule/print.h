@@ -10,8 +10,7 @@
 
 namespace stretto::schedule {
 
-// The schedule as text that a reviewer reads in a diff: a head line, then a line per step. Stable:
-// tests/golden compares it.
+// The schedule as text: a head line, then a line per step.
 std::string print(const Schedule& schedule);
 
 // One step: "send input c3 to 1".
