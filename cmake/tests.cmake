@@ -169,7 +169,7 @@ endfunction()
 function(stretto_add_tests name)
   # What has one thread would keep ThreadSanitizer's compiler busy for nothing.
   if(STRETTO_SANITIZE MATCHES "thread" AND
-     name MATCHES "^(stretto_(schedule|kernel|codec)|golden|simulation)$")
+     name MATCHES "^(stretto_(schedule|kernel|codec)|simulation)$")
     return()
   endif()
   set(plain)

@@ -3,12 +3,15 @@
 
 #include "stretto/reducer/bucket_plan.h"
 
+#include <algorithm>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
-// tests/golden/bucket_plan_test.cc compares plans with PyTorch's; here stands what that cannot
-// tell.
 namespace stretto::reducer {
 namespace {
 
@@ -63,6 +66,79 @@ TEST(BucketPlan, DelayedGradientsComeLastInBucketsOfTheirOwn) {
   for (GradientDescription& gradient : gradients) gradient.delayed = true;
   EXPECT_EQ(members(plan_for_ready_order(gradients, limits, ready, false)),
             (std::vector<Indices>{{4}, {3, 2}, {1, 0}}));
+}
+
+// One case of tests/golden/bucket_plan.txt, see make_bucket_plan.py there.
+struct Case {
+  std::vector<GradientDescription> gradients;
+  std::vector<std::size_t> limits;
+  std::vector<std::size_t> order;
+};
+
+template <class T>
+std::vector<T> numbers(std::istringstream& line) {
+  std::vector<T> result;
+  for (T value; line >> value;) result.push_back(value);
+  return result;
+}
+
+// A case of these tensors, and of nothing else yet.
+Case case_of_tensors(std::istringstream& line) {
+  Case result;
+  std::string dtype_name;
+  std::size_t count = 0;
+  while (line >> dtype_name >> count) {
+    const auto dtypes = {DType::f16, DType::f32, DType::f64};
+    const auto* const dtype =
+        std::ranges::find(dtypes, dtype_name, [](DType each) { return name(each); });
+    if (dtype == dtypes.end()) {
+      ADD_FAILURE() << "unknown dtype " << dtype_name;
+    } else {
+      result.gradients.push_back({"", *dtype, count});
+    }
+  }
+  return result;
+}
+
+BucketPlan buckets(std::istringstream& line) {
+  BucketPlan plan;
+  for (std::string text; std::getline(line, text, '|');) {
+    std::istringstream bucket(text);
+    plan.emplace_back();
+    bucket >> plan.back().limit_bytes;
+    plan.back().gradients = numbers<std::size_t>(bucket);
+  }
+  return plan;
+}
+
+// Where PyTorch has no order, it takes all as they are listed, and sorts buckets by what is first
+// in them.
+BucketPlan plan_of_case(const Case& given) {
+  if (!given.order.empty()) return plan_buckets(given.gradients, given.limits, given.order);
+  std::vector<std::size_t> all(given.gradients.size());
+  std::iota(all.begin(), all.end(), 0);
+  BucketPlan plan = plan_buckets(given.gradients, given.limits, all);
+  std::ranges::sort(plan, {}, [](const PlannedBucket& each) { return each.gradients.front(); });
+  return plan;
+}
+
+TEST(BucketPlanGolden, EqualsPyTorchs) {
+  std::ifstream file(STRETTO_SOURCE_DIR "/tests/golden/bucket_plan.txt");
+  ASSERT_TRUE(file) << "bucket_plan.txt is missing";
+  Case current;
+  int cases = 0;
+  for (std::string text; std::getline(file, text);) {
+    std::istringstream line(text);
+    std::string word;
+    line >> word;
+    if (word == "tensors") current = case_of_tensors(line);
+    if (word == "limits") current.limits = numbers<std::size_t>(line);
+    if (word == "order") current.order = numbers<std::size_t>(line);
+    if (word != "buckets") continue;
+    EXPECT_EQ(plan_of_case(current), buckets(line)) << "case " << cases;
+    ++cases;
+  }
+  EXPECT_EQ(cases, 16);
 }
 
 }  // namespace
