@@ -95,7 +95,7 @@ def _compile(path: str, flags: list[str]) -> str:
 def _read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="*", help="look at these only, well or not")
+    parser.add_argument("paths", nargs="*", help="look at all of these, well or not")
     parser.add_argument("--all", action="store_true", help="all of them, however long it takes")
     return parser.parse_args()
 
@@ -121,14 +121,15 @@ def look(paths: list[str], problem: Callable[[str], str], seconds: float) -> dic
 
 def main() -> int:
     arguments = _read_arguments()
-    seconds = float("inf") if arguments.all else SECONDS
+    is_unbounded = arguments.all or bool(arguments.paths)
+    seconds = float("inf") if is_unbounded else SECONDS
     CACHE.mkdir(parents=True, exist_ok=True)
     sources = _sources()
     stamps = {path: _stamp(path, flags) for path, flags in sources.items()}
     ages = changes.lately(ROOT)
     paths = [path for path in _in_order(list(sources), ages) if not stamps[path].exists()]
     paths = arguments.paths or paths
-    count = len(paths) if arguments.all or arguments.paths else COUNT
+    count = len(paths) if is_unbounded else COUNT
     recent = [path for path in paths[count:] if path in ages]
     # Not counted as time: a precompiled header takes longer than ten sources.
     flags = {path: _precompile(sources[path]) for path in paths[:count] + recent}
