@@ -58,8 +58,7 @@ endif()
 if(STRETTO_SANITIZE MATCHES "thread")
   string(APPEND STRETTO_UNSANITIZED_TESTS ":Collectives.*:SegmentedCollectives.*:LongCollectives.*"
     ":CollectivesOnHosts.EqualTheSerialOracle/*:CollectivesOnHosts.InPlace*"
-    ":CollectivesOnHosts.AnySegments*:CollectivesByWay.*:RandomPrograms.Equal*:AgreementTest.*"
-    ":PeerTest.*")
+    ":CollectivesOnHosts.AnySegments*:CollectivesByWay.*:RandomPrograms.Equal*")
 endif()
 
 # Tests that start programs find them, and the files of the source tree, by these definitions. Only
@@ -165,16 +164,32 @@ function(stretto_add_test_program target uses_torch)
   stretto_discover_tests(${target} "-${STRETTO_WAITING_TESTS}:${slow}:${serial}:" PROCESSORS 2)
 endfunction()
 
+# Of a layer's tests, those that name a thread, or what starts some for ranks or a server.
+function(stretto_keep_sources_with_threads list)
+  foreach(source IN LISTS ${list})
+    file(STRINGS ${source} hits LIMIT_COUNT 1
+      REGEX "[Tt]hread|std::async|run_ranks|on_all|_ranks\\(|[Ss]erver|join\\(")
+    if(source MATCHES "_test\\.cc$" AND NOT hits)
+      list(REMOVE_ITEM ${list} ${source})
+    endif()
+  endforeach()
+  set(${list} ${${list}} PARENT_SCOPE)
+endfunction()
+
 # Splits the sources in a program without and one with libtorch; what tests share goes to both.
 function(stretto_add_tests name)
   # What has one thread would keep ThreadSanitizer's compiler busy for nothing.
-  if(STRETTO_SANITIZE MATCHES "thread" AND
-     name MATCHES "^(stretto_(schedule|kernel|codec)|simulation)$")
-    return()
+  set(sources ${ARGN})
+  if(STRETTO_SANITIZE MATCHES "thread")
+    if(name MATCHES "^(stretto_(schedule|kernel|codec)|simulation)$")
+      return()
+    elseif(name MATCHES "^stretto_")
+      stretto_keep_sources_with_threads(sources)
+    endif()
   endif()
   set(plain)
   set(torch)
-  foreach(source IN LISTS ARGN)
+  foreach(source IN LISTS sources)
     stretto_includes_torch(uses_torch ${source})
     if(uses_torch)
       list(APPEND torch ${source})
