@@ -23,7 +23,7 @@ constexpr std::size_t kHostsMax = 4;
 constexpr std::size_t kRanksMax = 4;  // Of a host.
 constexpr double kLeastLatencySeconds = 1e-7;
 constexpr double kLeastMessageSeconds = 20e-9;
-constexpr double kLeastReduceSecondsPerByte = 1e-13;
+constexpr double kLeastSecondsPerByte = 1e-13;
 // Bytes have passed at once if they took less than this share of what they take in a long row.
 constexpr double kAtOnce = 0.8;
 // Everything is measured in so many turns, and small messages in twice as many: in as many as a
@@ -309,8 +309,7 @@ void set_shared_costs(const ContentionProbe::Times& times, schedule::LinkCost& c
       std::max(kLeastMessageSeconds, std::min(cost.message_seconds, message_max));
   cost.latency_seconds =
       std::max(kLeastLatencySeconds, times.pair_seconds - 2 * cost.message_seconds);
-  cost.reduce_seconds_per_byte =
-      std::max(kLeastReduceSecondsPerByte, times.reduce_seconds_per_byte);
+  cost.reduce_seconds_per_byte = std::max(kLeastSecondsPerByte, times.reduce_seconds_per_byte);
   // One pair may lack the processors to fill the link, or have them all for itself.
   const bool is_fast = times.many_bytes > 0;
   const double all = is_fast ? times.many_seconds / times.many_bytes : cost.seconds_per_byte;
@@ -319,7 +318,9 @@ void set_shared_costs(const ContentionProbe::Times& times, schedule::LinkCost& c
   if (cost.burst_seconds_per_byte > kAtOnce * all) {
     cost.burst_bytes = cost.burst_seconds_per_byte = 0;
   }
-  if (is_fast) cost.seconds_per_byte = times.many_seconds / (times.many_bytes - cost.burst_bytes);
+  if (!is_fast) return;
+  cost.seconds_per_byte =
+      std::max(kLeastSecondsPerByte, times.many_seconds / (times.many_bytes - cost.burst_bytes));
 }
 
 }  // namespace stretto::communicator

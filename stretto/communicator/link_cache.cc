@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <sstream>
 #include <system_error>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -30,6 +32,10 @@ struct Field {
   double* value;
   double limit;  // It is smaller, and positive.
   bool may_be_zero = false;
+
+  bool is_sound() const {
+    return std::isfinite(*value) && (may_be_zero ? *value >= 0 : *value > 0) && *value < limit;
+  }
 };
 
 std::array<Field, 11> fields_of(CachedLink& link) {
@@ -57,6 +63,12 @@ std::array<Flag, 2> flags_of(CachedLink& link) {
   return {{{"takes_lines", &link.memory.takes_lines}, {"confirmed", &link.is_confirmed}}};
 }
 
+std::int64_t unix_seconds_now() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 // Of a regular file that is not larger than ours are; of anything else, nothing. Whoever can write
 // to the folder may have put anything in the file's place: a FIFO would block an ordinary open.
 std::string text_of(const std::string& path) {
@@ -69,11 +81,6 @@ std::string text_of(const std::string& path) {
 }
 
 }  // namespace
-
-std::int64_t age_seconds(const CachedLink& link) {
-  const auto age = std::chrono::system_clock::now() - link.measured_at;
-  return std::max<std::int64_t>(1, std::chrono::duration_cast<std::chrono::seconds>(age).count());
-}
 
 std::string describe_age(std::int64_t age_seconds) {
   return age_seconds > 120 ? fmt::format("measured {} min ago", age_seconds / 60)
@@ -94,17 +101,13 @@ std::optional<CachedLink> load_link(const std::string& path) {
   std::int64_t unix_seconds = 0;
   if (!(file >> name >> unix_seconds) || name != "measured_at") return std::nullopt;
   // Compared as numbers: of somebody else's file, one may be too large for the clock.
-  const std::int64_t now = std::chrono::duration_cast<std::chrono::seconds>(
-                               std::chrono::system_clock::now().time_since_epoch())
-                               .count();
+  const std::int64_t now = unix_seconds_now();
   constexpr std::int64_t kHour = 3600;
   if (unix_seconds < now - kAgeMaxSeconds || unix_seconds > now + kHour) return std::nullopt;
-  link.measured_at = std::chrono::system_clock::time_point(std::chrono::seconds(unix_seconds));
+  link.age_seconds = std::max<std::int64_t>(1, now - unix_seconds);
   for (const Field& field : fields_of(link)) {
-    double& value = *field.value;
-    if (!(file >> name >> value) || name != field.name) return std::nullopt;
-    const bool is_large_enough = field.may_be_zero ? value >= 0 : value > 0;
-    if (!std::isfinite(value) || !is_large_enough || value >= field.limit) return std::nullopt;
+    if (!(file >> name >> *field.value) || name != field.name) return std::nullopt;
+    if (!field.is_sound()) return std::nullopt;
   }
   for (const Flag& flag : flags_of(link)) {
     int value = 0;
@@ -122,10 +125,7 @@ void save_link(const std::string& path, std::string_view link, const CachedLink&
   // Beside the file, then renamed: whoever reads meanwhile reads all or nothing.
   const std::string beside = fmt::format("{}.{}", path, ::getpid());
   std::ostringstream text;
-  text << link << "\nmeasured_at "
-       << std::chrono::duration_cast<std::chrono::seconds>(measured.measured_at.time_since_epoch())
-              .count()
-       << '\n';
+  text << link << "\nmeasured_at " << unix_seconds_now() - measured.age_seconds << '\n';
   CachedLink written = measured;
   for (const Field& field : fields_of(written)) text << field.name << ' ' << *field.value << '\n';
   for (const Flag& flag : flags_of(written)) text << flag.name << ' ' << *flag.value << '\n';
@@ -141,6 +141,26 @@ void save_link(const std::string& path, std::string_view link, const CachedLink&
     return;
   }
   std::filesystem::rename(beside, path, ignored);
+}
+
+void share_link(Communicator& world, Rank root, std::string_view what, CachedLink& link) {
+  // All as numbers: not every byte that a peer may send is a bool.
+  std::vector<double> told = {static_cast<double>(link.age_seconds)};
+  for (const Field& field : fields_of(link)) told.push_back(*field.value);
+  for (const Flag& flag : flags_of(link)) told.push_back(*flag.value ? 1 : 0);
+  world.broadcast(std::span(told), {.root = root}).wait();
+  auto next = told.begin();
+  bool is_sound = *next >= 0 && *next <= kAgeMaxSeconds;
+  if (is_sound) link.age_seconds = static_cast<std::int64_t>(*next);
+  for (const Field& field : fields_of(link)) {
+    *field.value = *++next;
+    is_sound = is_sound && field.is_sound();
+  }
+  for (const Flag& flag : flags_of(link)) *flag.value = *++next == 1;
+  if (is_sound) return;
+  throw ProtocolError(Status(StatusCode::protocol,
+                             fmt::format("rank {} tells {} that cannot be", root.value(), what),
+                             root));
 }
 
 }  // namespace stretto::communicator

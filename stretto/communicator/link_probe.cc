@@ -228,12 +228,6 @@ class LinkProbe {
   double small_round_ = 0;
 };
 
-// What a rank has found out, as all ranks hear of it.
-struct Finding {
-  schedule::LinkCost cost = {};
-  std::int64_t age_seconds = 0;
-};
-
 // What a link is: between which hosts, of what kind, and for how many ranks to a core.
 std::string link_text(const Communicator& world, const Pair& pair, std::string_view where,
                       bool between_hosts, const LinkCacheOptions& cache,
@@ -246,9 +240,9 @@ std::string link_text(const Communicator& world, const Pair& pair, std::string_v
 }
 
 // The two measure, and then all that take part in `contention`.
-Finding probe(Communicator& world, const Pair& pair, std::string_view where, bool between_hosts,
-              const LinkCacheOptions& cache, ContentionProbe& contention) {
-  Finding finding;
+CachedLink probe(Communicator& world, const Pair& pair, std::string_view where, bool between_hosts,
+                 const LinkCacheOptions& cache, ContentionProbe& contention) {
+  CachedLink finding;
   if (world.rank() == pair.partner) {
     std::array<std::uint8_t, 1> measure{};
     world.recv(measure, {.from = pair.leader, .tag = kProbeTag}).wait();
@@ -265,29 +259,18 @@ Finding probe(Communicator& world, const Pair& pair, std::string_view where, boo
   world.send(measure, {.to = pair.partner, .tag = kProbeTag}).wait();
   if (known) {
     (void)contention.run({});
-    finding.cost = known->cost;
-    finding.age_seconds = age_seconds(*known);
-    return finding;
+    return *known;
   }
   LinkProbe lead(world, pair.partner, between_hosts);
   finding.cost = lead.lead();
   auto rounds = contention.rounds_for(finding.cost, lead.small_round());
   if (!between_hosts) rounds.many = {};
   set_shared_costs(contention.run(rounds), finding.cost);
-  if (!path.empty()) {
-    save_link(path, text, {.cost = finding.cost, .measured_at = std::chrono::system_clock::now()});
-  }
+  if (!path.empty()) save_link(path, text, finding);
   return finding;
 }
 
-// Everybody takes what the pair's leader has found.
-Finding share(Communicator& world, const Pair& pair, const Finding& own) {
-  Finding finding = own;
-  world.broadcast(std::as_writable_bytes(std::span(&finding, 1)), {.root = pair.leader}).wait();
-  return finding;
-}
-
-std::string describe(std::string_view what, const Finding& finding) {
+std::string describe(std::string_view what, const CachedLink& finding) {
   const schedule::LinkCost& cost = finding.cost;
   return fmt::format(
       "{} {:.2f} us + {:.2f} us a message{}, {:.2f} GB/s{}, {:.1f} GB/s reduced ({})", what,
@@ -333,8 +316,8 @@ Result<group::LinkModel> agree_on_links(Communicator& world, const group::HostLi
       if (!pair.exists()) continue;
       const std::string_view where = local ? "inside a host" : "between hosts";
       ContentionProbe contention(world, local ? ranks_of_host(hosts, pair.leader) : hosts);
-      const Finding finding =
-          share(world, pair, probe(world, pair, where, !local, cache, contention));
+      CachedLink finding = probe(world, pair, where, !local, cache, contention);
+      share_link(world, pair.leader, "costs of a link", finding);
       (local ? model.local : model.network) = finding.cost;
       source += (source.empty() ? "" : "; ") + describe(where, finding);
     }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -88,8 +89,7 @@ TEST_F(LinkProbe, RanksWithDifferentCachesComeToTheSameNumbers) {
   const CachedLink other{.cost = {.latency_seconds = 0.125,
                                   .message_seconds = 0.25,
                                   .seconds_per_byte = 1e-3,
-                                  .reduce_seconds_per_byte = 1e-4},
-                         .measured_at = std::chrono::system_clock::now()};
+                                  .reduce_seconds_per_byte = 1e-4}};
   for (const auto& file : std::filesystem::directory_iterator(folder(1))) {
     save_link(file.path().string(), "another opinion", other);
   }
@@ -99,6 +99,30 @@ TEST_F(LinkProbe, RanksWithDifferentCachesComeToTheSameNumbers) {
   expect_lacks(remembered.front().source, "just now");
   congestion_control_ = "bbr";
   expect_contains(agree().front().source, "just now");
+}
+
+// Rank 0 leads the measurement, and says what is to be believed.
+TEST(AgreeOnLinks, NumbersThatNoRankCanHaveMeasuredAreRefused) {
+  const group::HostList hosts = {0, 1};
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(),
+                           std::numeric_limits<double>::infinity(), -1.0, 0.0}) {
+    auto ranks = make_thread_ranks({.size = 2, .timeout = std::chrono::seconds(20)});
+    on_threads(2, [&](int rank) {
+      Communicator& world = *ranks[static_cast<std::size_t>(rank)];
+      if (rank == 1) {
+        const Status status = agree_on_links(world, hosts, {}).status();
+        EXPECT_EQ(status.code(), StatusCode::protocol) << bad;
+        EXPECT_EQ(status.message(), "rank 0 tells costs of a link that cannot be");
+        EXPECT_EQ(status.rank(), Rank(0));
+        return;
+      }
+      const std::array<std::uint8_t, 1> measure{};
+      world.send(measure, {.to = 1, .tag = kProbeTag}).wait();
+      (void)ContentionProbe(world, hosts).run({});
+      CachedLink link{.cost = {.seconds_per_byte = bad}};
+      EXPECT_THROW(share_link(world, 0, "nonsense", link), ProtocolError);
+    });
+  }
 }
 
 // Hosts may have any numbers; ranks beyond the fourth of a host, and of a fifth host, only wait.
@@ -292,8 +316,7 @@ TEST_F(LinkProbe, WhatMappedMemoryCostsIsMeasuredOnceAndAgreed) {
   EXPECT_EQ(std::filesystem::exists(folder(0)), !was_busy);
   // As rank 0 remembers it, whatever others do.
   if (was_busy) return;
-  CachedLink known{.memory = {.reduced = 1024, .moved = 4096},
-                   .measured_at = std::chrono::system_clock::now()};
+  CachedLink known{.memory = {.reduced = 1024, .moved = 4096}};
   const std::string path = std::filesystem::directory_iterator(folder(0))->path().string();
   EXPECT_FALSE(load_link(path)->is_confirmed);
   // What only one job has measured is measured again.

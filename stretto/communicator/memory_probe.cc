@@ -182,35 +182,11 @@ class MemoryProbe {
   const Deadline until_ = Deadline::after(kTimeMax);
 };
 
-// What rank 0 has to say.
-struct FoundMemory {
-  double reduced = 0;
-  double moved = 0;
-  double private_reduced = 0;
-  double private_pair = 0;
-  std::int64_t age_seconds = 0;
-  std::uint32_t takes_lines = 0;
-  std::uint32_t found = 0;
-
-  explicit FoundMemory(const group::MemoryModel& model = {})
-      : reduced(model.reduced),
-        moved(model.moved),
-        private_reduced(model.private_reduced),
-        private_pair(model.private_pair),
-        takes_lines(model.takes_lines ? 1 : 0) {}
-  Result<group::MemoryModel> model() const {
-    for (const double bytes : {reduced, moved, private_reduced, private_pair}) {
-      if (bytes >= 0 && bytes <= kAnyBytes) continue;
-      return Status(StatusCode::protocol, "rank 0 tells limits of mapped memory that cannot be", 0);
-    }
-    return group::MemoryModel{reduced, moved, private_reduced, private_pair, takes_lines != 0};
-  }
-};
-
 // What is remembered counts once two jobs in a row have measured almost the same: whatever else
 // runs while one measures may make it wrong, and that would last for a week.
-FoundMemory agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
-  FoundMemory finding;
+// Returned as confirmed: what rank 0 has found, at last.
+CachedLink agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
+  CachedLink finding;
   std::optional<CachedLink> known;
   const std::string text =
       fmt::format("mapped memory of {}: {} ranks, {} usable cores{}", host_name(), world.size(),
@@ -218,27 +194,18 @@ FoundMemory agree(Communicator& world, const LinkCacheOptions& cache, const Choo
   const std::string path = cache.folder.empty() ? "" : link_cache_path(cache.folder, text);
   if (world.rank() == 0 && !path.empty() && !cache.refresh) {
     known = load_link(path);
-    if (known) {
-      finding = FoundMemory(known->memory);
-      finding.age_seconds = age_seconds(*known);
-      finding.found = known->is_confirmed ? 1 : 0;
-    }
+    finding = known.value_or(finding);
   }
-  const auto share = [&] {
-    world.broadcast(std::as_writable_bytes(std::span(&finding, 1)), {.root = 0}).wait();
-  };
+  const auto share = [&] { share_link(world, 0, "limits of mapped memory", finding); };
   share();
-  if (finding.found != 0) return finding;
+  if (finding.is_confirmed) return finding;
   const auto measured = MemoryProbe(world, choose_by).measure();
-  if (measured) finding = FoundMemory(*measured);
-  if (measured || known) finding.found = 1;
+  if (measured) finding = {.memory = *measured};
   if (measured && world.rank() == 0 && !path.empty()) {
-    const bool is_confirmed = known && are_alike(known->memory, *measured);
-    save_link(path, text,
-              {.memory = *measured,
-               .is_confirmed = is_confirmed,
-               .measured_at = std::chrono::system_clock::now()});
+    finding.is_confirmed = known && are_alike(known->memory, *measured);
+    save_link(path, text, finding);
   }
+  finding.is_confirmed = measured || known;
   share();
   return finding;
 }
@@ -254,11 +221,11 @@ bool are_alike(const group::MemoryModel& a, const group::MemoryModel& b) {
 Status agree_on_memory(Communicator& world, const LinkCacheOptions& cache,
                        const ChooseBy& choose_by, group::LinkModel& model) {
   try {
-    const FoundMemory finding = agree(world, cache, choose_by);
-    STRETTO_ASSIGN_OR_RETURN(model.memory, finding.model());
+    const CachedLink finding = agree(world, cache, choose_by);
+    model.memory = finding.memory;
     const std::string source =
-        "mapped memory " + (finding.found != 0 ? describe_age(finding.age_seconds)
-                                               : "modelled, as the machine was busy");
+        "mapped memory " + (finding.is_confirmed ? describe_age(finding.age_seconds)
+                                                 : "modelled, as the machine was busy");
     model.source =
         model.source == group::LinkModel().source ? source : model.source + "; " + source;
   } catch (const Error& error) {
