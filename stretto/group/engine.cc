@@ -50,8 +50,8 @@ constexpr std::chrono::milliseconds kAskedNap(1);
 constexpr int kYieldsPerHandOver = 100;
 // Whoever has missed more has not been running.
 constexpr int kBeatsMissed = 4;
-// Far more groups than a program makes at a time; a peer could name ever more.
-constexpr std::size_t kEarlyAbortsMax = 1024;
+// Of a peer: far more groups than a program makes at a time, and it could name ever more.
+constexpr std::ptrdiff_t kEarlyAbortsMax = 1024;
 
 }  // namespace
 
@@ -136,11 +136,12 @@ void Engine::note(std::string_view activity) {
 
 void Engine::add(Group& group) {
   groups_.push_back(&group);
-  const auto found = std::ranges::find(early_aborts_, group.id(), &EarlyAbort::group);
-  if (found == early_aborts_.end()) return;
-  const EarlyAbort aborted = std::move(*found);
-  early_aborts_.erase(found);
-  group.aborted(aborted.reason, aborted.stage);
+  const auto of_group =
+      std::stable_partition(early_aborts_.begin(), early_aborts_.end(),
+                            [&](const EarlyAbort& early) { return early.group != group.id(); });
+  const std::vector<EarlyAbort> told(of_group, early_aborts_.end());
+  early_aborts_.erase(of_group, early_aborts_.end());
+  for (const EarlyAbort& early : told) group.aborted(early.from, early.reason, early.stage);
 }
 
 void Engine::call_later(Continuation&& continuation, Status&& status) {
@@ -464,14 +465,15 @@ void Engine::unexpected_message(Rank from, const transport::MessageKey& key,
   if (group != nullptr) group->unexpected_message(from, key.sequence, operation);
 }
 
-void Engine::group_aborted(std::uint64_t group, Rank /*from*/, const Status& reason,
+void Engine::group_aborted(std::uint64_t group, Rank from, const Status& reason,
                            transport::GroupStage stage) {
-  if (Group* const found = find(group)) return found->aborted(reason, stage);
+  if (Group* const found = find(group)) return found->aborted(from, reason, stage);
   // The transport drops what concerns groups that this rank has ended, so this one is still to be
   // made, or never will be.
-  if (std::ranges::find(early_aborts_, group, &EarlyAbort::group) != early_aborts_.end()) return;
-  if (early_aborts_.size() >= kEarlyAbortsMax) early_aborts_.erase(early_aborts_.begin());
-  early_aborts_.push_back({group, reason, stage});
+  if (std::ranges::count(early_aborts_, from, &EarlyAbort::from) >= kEarlyAbortsMax) {
+    early_aborts_.erase(std::ranges::find(early_aborts_, from, &EarlyAbort::from));
+  }
+  early_aborts_.push_back({group, from, reason, stage});
 }
 
 void Engine::group_left(std::uint64_t group, Rank from, transport::Farewell farewell) {

@@ -183,6 +183,7 @@ class Engine final : private transport::TransportListener {
   // Groups that others have abandoned before this rank has begun to make them; the oldest first.
   struct EarlyAbort {
     std::uint64_t group = 0;
+    Rank from = 0;
     Status reason;
     transport::GroupStage stage = transport::GroupStage::set_up;
   };

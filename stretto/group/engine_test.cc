@@ -28,29 +28,54 @@
 namespace stretto::group {
 namespace {
 
-// Rank 0 of two, as it hears of a group that rank 1 has abandoned before rank 0 has made it.
-Status failure_of(const std::shared_ptr<Engine>& engine, std::uint64_t group) {
-  const EngineLock held(*engine);
-  Group made(engine, {.group = group, .rank = 0, .members = {0, 1}}, {});
-  return made.failure();
-}
+// Rank 0 of three, as it hears of groups that others have abandoned.
+class AbandonedGroups : public ::testing::Test {
+ protected:
+  void abandon(Rank from, std::uint64_t group, std::string why) {
+    transport::Endpoint& rank = *world_[static_cast<std::size_t>(from)];
+    rank.announce_abort(group, std::vector<Rank>{0}, {StatusCode::aborted, std::move(why), from},
+                        transport::GroupStage::set_up);
+    rank.progress();
+    engine_->turn();
+  }
+  // Of a group that rank 0 makes of itself and rank 1.
+  std::string failure_of(std::uint64_t group) {
+    const EngineLock held(*engine_);
+    return std::string(Group(engine_, {.group = group, .members = {0, 1}}, {}).failure().message());
+  }
+
+  std::vector<std::unique_ptr<transport::Endpoint>> world_ =
+      transport::loopback::make_world({.ranks = 3}).or_throw();
+  const std::shared_ptr<Engine> engine_ =
+      Engine::create(std::move(world_[0]), {.heartbeat = Duration::zero()}).or_throw();
+};
 
 // Each is a number and a text that a peer chooses, for a group that may never come.
-TEST(Engine, RemembersTheLastOfTheGroupsThatWereAbandonedEarly) {
-  auto world = transport::loopback::make_world({.ranks = 2}).or_throw();
-  const auto engine =
-      Engine::create(std::move(world[0]), {.heartbeat = Duration::zero()}).or_throw();
+TEST_F(AbandonedGroups, TheLastOfEachRankAreRemembered) {
   constexpr std::uint64_t kFirst = 100, kLast = 5000;
-  const std::vector<Rank> members = {0, 1};
-  for (std::uint64_t group = kFirst; group <= kLast; ++group) {
-    world[1]->announce_abort(group, members, {StatusCode::aborted, "no more of it", Rank(1)},
-                             transport::GroupStage::set_up);
-    world[1]->progress();
-    engine->turn();
+  abandon(1, kFirst - 1, "no more of it");
+  for (std::uint64_t group = kFirst; group <= kLast; ++group) abandon(2, group, "nor of this");
+  EXPECT_EQ(failure_of(kFirst - 1), "no more of it") << "rank 2 has pushed it out";
+  for (std::uint64_t group = kFirst; group <= kLast; ++group) abandon(1, group, "enough");
+  EXPECT_EQ(failure_of(kLast), "enough");
+  EXPECT_EQ(failure_of(kLast - 500), "enough");
+  EXPECT_EQ(failure_of(kFirst), "") << "it has not been forgotten";
+}
+
+TEST_F(AbandonedGroups, OnlyMembersAreBelieved) {
+  std::unique_ptr<Group> made;
+  {
+    const EngineLock held(*engine_);
+    made = std::make_unique<Group>(engine_, execution::Membership{.group = 7, .members = {0, 1}},
+                                   Group::Options{});
   }
-  EXPECT_EQ(failure_of(engine, kLast).message(), "no more of it");
-  EXPECT_EQ(failure_of(engine, kLast - 500).message(), "no more of it");
-  EXPECT_TRUE(failure_of(engine, kFirst).ok()) << "it has not been forgotten";
+  abandon(2, 7, "no member");
+  abandon(2, 8, "no member");
+  abandon(1, 8, "a member");
+  EXPECT_EQ(failure_of(8), "a member");
+  const EngineLock held(*engine_);
+  EXPECT_TRUE(made->failure().ok()) << made->failure().message();
+  made.reset();
 }
 
 // A rank alone, with a library that moves bytes for it, and a progress thread.
@@ -464,10 +489,9 @@ TEST(Engine, WhyAnotherHasGivenAGroupUpIsWhyItsSetUpFailsToo) {
   auto world = transport::loopback::make_world({.ranks = 2}).or_throw();
   const auto engine =
       Engine::create(std::move(world[0]), {.heartbeat = Duration::zero()}).or_throw();
-  const std::vector<Rank> members = {0, 1};
   const EngineLock held(*engine);
-  Group made(engine, {.group = 7, .rank = 0, .members = members}, {});
-  made.aborted({StatusCode::timeout, "rank 2 is late", Rank(2)}, transport::GroupStage::in_use);
+  Group made(engine, {.group = 7, .rank = 0, .members = {0, 1}}, {});
+  made.aborted(1, {StatusCode::timeout, "rank 2 is late", Rank(2)}, transport::GroupStage::in_use);
   made.fail({StatusCode::peer_lost, "lost rank 1", Rank(1)}, true);
   EXPECT_EQ(made.failure().message(), "rank 2 is late");
 }

@@ -254,7 +254,8 @@ void Group::compare_beliefs() {
 // Whoever has set the group up has done all that this rank needs of it to do so as well: the group
 // is made here, too, and its first operation fails. Otherwise it would go by who is faster whether
 // a rank has a group that failed, or could not make it.
-void Group::aborted(const Status& told, transport::GroupStage stage) {
+void Group::aborted(Rank from, const Status& told, transport::GroupStage stage) {
+  if (!rank_in_group(membership_, from)) return;
   if (failure_.ok()) tell_what_has_failed();
   if (stage == transport::GroupStage::aborted && operations_.is_set_up()) {
     return abort_telling(told, told, true);
