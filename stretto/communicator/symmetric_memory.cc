@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <vector>
 
 #include <fmt/format.h>
@@ -33,12 +34,6 @@ struct Request {
   std::uint64_t is_put = 0;
   std::uint64_t offset_bytes = 0;
   std::uint64_t bytes = 0;
-};
-
-// Of one rank to one other, in one epoch.
-struct Traffic {
-  std::uint64_t request_bytes = 0;
-  std::uint64_t reply_bytes = 0;
 };
 
 struct Get {
@@ -73,11 +68,11 @@ struct SymmetricMemory::State {
   void map_others(std::span<const Announcement> announcements,
                   const std::optional<Duration>& timeout);
   RankVector<ByteVector> exchange(const RankVector<ByteVector>& outgoing,
-                                  std::uint64_t Traffic::*length,
-                                  const RankVector<Traffic>& incoming,
+                                  const RankVector<std::uint64_t>& lengths,
                                   const std::optional<Duration>& timeout) const;
   void exchange_requests(const std::optional<Duration>& timeout);
-  ByteVector answer(Rank from, ConstByteSpan asked, std::size_t reply_bytes) const;
+  ByteVector answer(Rank from, ConstByteSpan asked) const;
+  ByteVector room_for(std::uint64_t bytes, std::string_view whose, Rank rank) const;
   // The others wait for this rank, and are told why they need not.
   [[noreturn]] void fail(const Status& status) const;
 
@@ -87,13 +82,12 @@ struct SymmetricMemory::State {
   bool all_reach_all = false;
   // Of this epoch, what has to travel.
   RankVector<ByteVector> requests;  // To each rank.
-  RankVector<Traffic> traffic;      // To each rank.
   std::vector<Get> gets;            // In the order of requests to each rank.
 };
 
 SymmetricMemory::State::State(Communicator& communicator, std::size_t bytes,
                               const std::optional<Duration>& timeout)
-    : comm(&communicator), mapped(comm->size()), requests(comm->size()), traffic(comm->size()) {
+    : comm(&communicator), mapped(comm->size()), requests(comm->size()) {
   Status lacks;
   try {
     memory = comm->allocate_bytes(bytes);
@@ -154,27 +148,29 @@ ByteSpan SymmetricMemory::State::place(std::string_view operation, Rank rank,
 void SymmetricMemory::State::ask(Rank rank, const Request& request, ConstByteSpan payload) {
   append(requests[rank], std::as_bytes(std::span(&request, 1)));
   append(requests[rank], payload);
-  traffic[rank].request_bytes = requests[rank].size();
-  if (request.is_put == 0) traffic[rank].reply_bytes += request.bytes;
 }
 
-// Each rank's message to each other, of which `incoming` tells the lengths.
+// Of what comes from that rank or goes there.
+ByteVector SymmetricMemory::State::room_for(std::uint64_t bytes, std::string_view whose,
+                                            Rank rank) const {
+  try {
+    return ByteVector(bytes);
+  } catch (const std::exception&) {
+    fail(failure(StatusCode::out_of_memory, comm->rank(),
+                 fmt::format("fence: there is no room for {} bytes {} rank {}", bytes, whose,
+                             in_job(rank).value())));
+  }
+}
+
+// Each rank's message to each other; those that come have these lengths.
 RankVector<ByteVector> SymmetricMemory::State::exchange(
-    const RankVector<ByteVector>& outgoing, std::uint64_t Traffic::*length,
-    const RankVector<Traffic>& incoming, const std::optional<Duration>& timeout) const {
+    const RankVector<ByteVector>& outgoing, const RankVector<std::uint64_t>& lengths,
+    const std::optional<Duration>& timeout) const {
   RankVector<ByteVector> messages;
   std::vector<ConstView> sent;
   std::vector<View> received;
   for (std::size_t r = 0; r < outgoing.size(); ++r) {
-    const std::uint64_t bytes = incoming[r].*length;
-    try {
-      messages.emplace_back(bytes);
-    } catch (const std::exception&) {
-      const Rank from = static_cast<std::int32_t>(r);
-      fail(failure(StatusCode::out_of_memory, comm->rank(),
-                   fmt::format("fence: there is no room for {} bytes of rank {}", bytes,
-                               in_job(from).value())));
-    }
+    messages.push_back(room_for(lengths[r], "of", static_cast<std::int32_t>(r)));
     sent.push_back(as_input(outgoing[r]));
     received.push_back(as_output(messages.back()));
   }
@@ -185,16 +181,17 @@ RankVector<ByteVector> SymmetricMemory::State::exchange(
 // All ranks tell each other how much comes, then what they put and want, and then what was wanted.
 // The barrier at the end is for ranks that look at a third one's memory, to which another has put.
 void SymmetricMemory::State::exchange_requests(const std::optional<Duration>& timeout) {
-  RankVector<Traffic> incoming(comm->size());
-  comm->all_to_all(std::as_bytes(std::span(traffic)), std::as_writable_bytes(std::span(incoming)),
-                   {.timeout = timeout})
-      .wait();
+  RankVector<std::uint64_t> outgoing;
+  for (const ByteVector& request : requests) outgoing.push_back(request.size());
+  RankVector<std::uint64_t> incoming(comm->size());
+  comm->all_to_all(outgoing, incoming, {.timeout = timeout}).wait();
   RankVector<ByteVector> replies;
-  for (const ByteVector& asked : exchange(requests, &Traffic::request_bytes, incoming, timeout)) {
-    const std::size_t r = replies.size();
-    replies.push_back(answer(static_cast<std::int32_t>(r), asked, incoming[r].reply_bytes));
+  for (const ByteVector& asked : exchange(requests, incoming, timeout)) {
+    replies.push_back(answer(static_cast<std::int32_t>(replies.size()), asked));
   }
-  const auto got = exchange(replies, &Traffic::reply_bytes, traffic, timeout);
+  RankVector<std::uint64_t> wanted(comm->size());
+  for (const Get& get : gets) wanted[get.from] += get.to.size();
+  const auto got = exchange(replies, wanted, timeout);
   RankVector<std::size_t> taken(comm->size());
   for (const Get& get : gets) {
     std::size_t& begin = taken[get.from];
@@ -205,10 +202,10 @@ void SymmetricMemory::State::exchange_requests(const std::optional<Duration>& ti
 }
 
 // Does what `from` asks for, and returns what it wants to read.
-ByteVector SymmetricMemory::State::answer(Rank from, ConstByteSpan asked,
-                                          std::size_t reply_bytes) const {
+ByteVector SymmetricMemory::State::answer(Rank from, ConstByteSpan asked) const {
   const ByteSpan own = memory.bytes();
-  ByteVector reply;
+  std::vector<ConstByteSpan> wanted;
+  std::uint64_t reply_bytes = 0;
   const auto check = [&](bool makes_sense) {
     if (makes_sense) return;
     fail(failure(StatusCode::protocol, from,
@@ -227,11 +224,17 @@ ByteVector SymmetricMemory::State::answer(Rank from, ConstByteSpan asked,
       copy(asked.first(place.size()), place.data());
       asked = asked.subspan(place.size());
     } else {
-      check(place.size() <= reply_bytes - reply.size());
-      append(reply, place);
+      wanted.push_back(place);
+      reply_bytes += place.size();
+      check(reply_bytes >= place.size());  // Or there would be less room than what is copied.
     }
   }
-  check(reply.size() == reply_bytes);
+  ByteVector reply = room_for(reply_bytes, "for", from);
+  std::byte* end = reply.data();
+  for (const ConstByteSpan place : wanted) {
+    copy(place, end);
+    end += place.size();
+  }
   return reply;
 }
 
@@ -274,9 +277,13 @@ void SymmetricMemory::fence(const std::optional<Duration>& timeout) {
     state_->comm->barrier({.timeout = timeout}).wait();
     return;
   }
-  state_->exchange_requests(timeout);
+  try {
+    state_->exchange_requests(timeout);
+  } catch (const std::bad_alloc&) {
+    state_->fail(state_->failure(StatusCode::out_of_memory, state_->comm->rank(),
+                                 "fence: there is no memory left"));
+  }
   std::ranges::fill(state_->requests, ByteVector());
-  std::ranges::fill(state_->traffic, Traffic());
   state_->gets.clear();
 }
 

@@ -178,13 +178,11 @@ Status failure_in_group(const std::function<void(Communicator&)>& call,
   return status;
 }
 
-using FourWords = std::array<std::uint64_t, 4>;
-
 TEST(OneSidedFailures, NameARankWithoutRoomByItsNumberInTheJob) {
   const auto make = [](Communicator& group) { SymmetricMemory(group, 8); };
   const Status status = failure_in_group<OutOfMemory>(make, [](Communicator& group) {
     // Says that it lacks the 8 bytes.
-    (void)communicator::all_gather_value(group, FourWords{8}, std::nullopt);
+    (void)communicator::all_gather_value(group, std::array<std::uint64_t, 4>{8}, std::nullopt);
   });
   EXPECT_EQ(status.message(), "rank 2: symmetric memory: rank 0 has no room for 8 bytes");
   EXPECT_EQ(status.rank(), Rank(0));
@@ -193,12 +191,11 @@ TEST(OneSidedFailures, NameARankWithoutRoomByItsNumberInTheJob) {
 // In place of a fence, announces so many bytes of puts and gets, and sends five of them.
 void break_fence(Communicator& group, std::uint64_t request_bytes) {
   const SymmetricMemory memory(group, 8);
-  const FourWords traffic{request_bytes};
-  FourWords incoming{};
+  const std::array lengths = {request_bytes, std::uint64_t{0}};
+  std::array<std::uint64_t, 2> incoming{};
   const std::array<std::byte, 5> five{};
   const std::string text = testing::error_of<Aborted>([&] {
-    group.all_to_all(std::as_bytes(std::span(traffic)), std::as_writable_bytes(std::span(incoming)))
-        .wait();
+    group.all_to_all(lengths, incoming).wait();
     group.all_to_all_list(std::array{as_input(five), ConstView()}, std::array<View, 2>()).wait();
     group.barrier().wait();
   });

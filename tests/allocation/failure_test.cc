@@ -19,8 +19,10 @@
 #include "stretto/base/error.h"
 #include "stretto/base/scope_exit.h"
 #include "stretto/bootstrap/resolve.h"
+#include "stretto/communicator/symmetric_memory.h"
 #include "stretto/job/threads.h"
 #include "tests/allocation/counter.h"
+#include "tests/support/on_threads.h"
 
 namespace stretto::testing {
 namespace {
@@ -35,6 +37,41 @@ TEST(AllocationFails, ALookUpThatCannotTellWhatItHasFoundIsOver) {
   const auto found = bootstrap::resolve("no-such-host.invalid", 1, WaitLimit(Deadline()));
   EXPECT_EQ(found.status().code(), StatusCode::system);
   EXPECT_TRUE(failure.has_happened());
+}
+
+// The others wait for what this one says to them in a fence, whichever allocation of it fails.
+TEST(AllocationFails, AFenceEndsOnAllRanks) {
+  bool has_happened = true;
+  long number = 0;
+  while (has_happened) {
+    ++number;
+    const auto ranks = make_thread_ranks({.size = 2,
+                                          .progress_thread = ProgressThread::never,
+                                          .timeout = std::chrono::seconds(5),
+                                          .hosts = {0, 1}});
+    on_threads_of(ranks, [&](const std::unique_ptr<Communicator>& rank) {
+      SymmetricMemory memory(*rank, 8);
+      std::array<std::byte, 8> got{};
+      memory.get(got, 1 - rank->rank().value(), 0);
+      std::optional<AllocationFailure> failure;
+      if (rank->rank() == 1) {
+        ::pthread_setname_np(::pthread_self(), "stretto-fence");
+        failure.emplace("stretto-fence", number);
+      }
+      StatusCode code = StatusCode::ok;
+      try {
+        memory.fence();
+      } catch (const Error& error) {
+        code = error.status().code();
+      }
+      if (failure) has_happened = failure->has_happened();
+      failure.reset();
+      EXPECT_TRUE(code == StatusCode::ok || code == StatusCode::out_of_memory ||
+                  code == StatusCode::aborted)
+          << number << ": " << name(code);
+    });
+  }
+  EXPECT_GT(number, 5);
 }
 
 using ThreadName = std::array<char, 16>;
