@@ -50,18 +50,6 @@ bool output_holds(const Schedule& schedule, Rank rank, ChunkIndex chunk) {
   }
 }
 
-Rank origin_of(const Schedule& schedule, ChunkIndex chunk) {
-  switch (schedule.collective) {
-    case Collective::all_gather:
-    case Collective::gather:
-      return chunk.value();
-    case Collective::all_to_all:
-      return chunk.value() / schedule.rank_count;
-    default:
-      return schedule.root;
-  }
-}
-
 std::optional<std::int32_t> required_chunks(Collective collective, std::int32_t rank_count) {
   switch (collective) {
     case Collective::reduce_scatter:

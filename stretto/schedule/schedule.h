@@ -155,8 +155,6 @@ struct Schedule {
 // Whether the caller's input (output) of `rank` holds `chunk`.
 bool input_holds(const Schedule& schedule, Rank rank, ChunkIndex chunk);
 bool output_holds(const Schedule& schedule, Rank rank, ChunkIndex chunk);
-// Whose input a chunk of the output comes from, in collectives that combine nothing.
-Rank origin_of(const Schedule& schedule, ChunkIndex chunk);
 // How many chunks the collective must have; nothing where an algorithm is free to choose.
 std::optional<std::int32_t> required_chunks(Collective collective, std::int32_t rank_count);
 

@@ -30,14 +30,14 @@ Expression ExpressionPool::tree(std::span<const Expression> values) {
   return combined(left, tree(values.subspan(split.middle)));
 }
 
-std::vector<ExpressionPool::Leaf> ExpressionPool::leaves(Expression value) const {
-  std::vector<Leaf> found;
+std::vector<Rank> ExpressionPool::ranks(Expression value) const {
+  std::vector<Rank> found;
   std::vector<Expression> open = {value};
   while (!open.empty()) {
     const Node& node = nodes_[open.back()];
     open.pop_back();
     if (node.kind == Kind::leaf) {
-      found.push_back({node.left, node.chunk});
+      found.emplace_back(node.left);
       continue;
     }
     if (node.kind == Kind::combined) open.push_back(node.right);

@@ -3,7 +3,6 @@
 
 #pragma once
 
-#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -23,13 +22,6 @@ inline constexpr Expression kEmpty = -1;
 
 class ExpressionPool {
  public:
-  // What one rank contributes to a value.
-  struct Leaf {
-    Rank rank;
-    ChunkIndex chunk;
-    friend auto operator<=>(const Leaf&, const Leaf&) = default;
-  };
-
   Expression leaf(Rank rank, ChunkIndex chunk);
   // Both must be of the same chunk.
   Expression combined(Expression left, Expression right);
@@ -39,8 +31,8 @@ class ExpressionPool {
 
   bool is_finished(Expression value) const { return nodes_[value].kind == Kind::finished; }
   ChunkIndex chunk_of(Expression value) const { return nodes_[value].chunk; }
-  // All contributions, from left to right.
-  std::vector<Leaf> leaves(Expression value) const;
+  // Whose inputs it is made of, from left to right.
+  std::vector<Rank> ranks(Expression value) const;
   // "((0 1)(2 3))": the ranks, with brackets where values were combined.
   std::string text(Expression value) const;
 

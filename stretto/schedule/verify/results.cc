@@ -140,21 +140,13 @@ class ResultCheck {
     if (pool_.chunk_of(value) != chunk) {
       return refusal("{} holds chunk {}", found, pool_.chunk_of(value).value());
     }
-    const bool reduces = head_.order != Order::none;
-    STRETTO_RETURN_IF_ERROR(reduces ? check_reduced(found, rank, value)
-                                    : check_copy(found, chunk, value));
+    // Where nothing is reduced, only one rank has an input of that chunk, so this is it.
+    if (head_.order != Order::none) STRETTO_RETURN_IF_ERROR(check_reduced(found, rank, value));
     accepted_ = value;
     return {};
   }
 
  private:
-  Status check_copy(const std::string& found, ChunkIndex chunk, Expression value) {
-    const Rank owner = origin_of(head_, chunk);
-    if (value == pool_.leaf(owner, chunk)) return {};
-    return refusal("{} holds rank {}'s, not rank {}'s", found,
-                   pool_.leaves(value).front().rank.value(), owner.value());
-  }
-
   Status check_reduced(const std::string& found, Rank rank, Expression value) {
     STRETTO_RETURN_IF_ERROR(check_contributions(found, value));
     if (!pool_.is_finished(value)) {
@@ -175,7 +167,7 @@ class ResultCheck {
 
   Status check_contributions(const std::string& found, Expression value) {
     RankVector<int> times(head_.rank_count);
-    for (const auto& leaf : pool_.leaves(value)) ++times[leaf.rank];
+    for (const Rank rank : pool_.ranks(value)) ++times[rank];
     for (std::size_t rank = 0; rank < times.size(); ++rank) {
       if (times[rank] == 0) return refusal("{} lacks rank {}", found, rank);
       if (times[rank] > 1) {

@@ -44,13 +44,11 @@ TEST(ExpressionPool, EqualExpressionsHaveEqualNumbers) {
   EXPECT_NE(pool.leaf(0, 0), pool.leaf(0, 1));
 }
 
-TEST(ExpressionPool, LeavesComeFromLeftToRight) {
+TEST(ExpressionPool, RanksComeFromLeftToRight) {
   ExpressionPool pool;
   const Expression value = pool.finished(
       pool.combined(pool.leaf(2, 5), pool.combined(pool.leaf(0, 5), pool.leaf(2, 5))));
-  std::vector<int> order;
-  for (const auto& leaf : pool.leaves(value)) order.push_back(leaf.rank.value());
-  EXPECT_EQ(order, (std::vector<int>{2, 0, 2}));
+  EXPECT_EQ(pool.ranks(value), (std::vector<Rank>{2, 0, 2}));
   EXPECT_EQ(pool.chunk_of(value), 5);
 }
 

@@ -275,7 +275,7 @@ TEST(Verify, AnOutputThatIsNeverWritten) {
       "all_gather by direct_mapped on 3 ranks: output chunk 1 on rank 2 is never written");
 }
 
-TEST(Verify, AnOutputThatHoldsAnotherRanksData) {
+TEST(Verify, AnInputOfARankThatIsNotTheRoot) {
   Schedules schedules = build(Collective::broadcast, "direct_mapped", 2);
   for (Schedule& schedule : schedules) schedule.root = 1;
   expect_refused_because(schedules, "uses input chunk 0 of rank 0");
