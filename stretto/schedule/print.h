@@ -10,7 +10,8 @@
 
 namespace stretto::schedule {
 
-// The schedule as text: a head line, then a line per step.
+// The schedule as text that a reviewer reads in a diff: a head line, then a line per step. Stable:
+// parts_test.cc compares it.
 std::string print(const Schedule& schedule);
 
 // One step: "send input c3 to 1".
