@@ -37,6 +37,12 @@ std::vector<Split> splits_above(std::int32_t position, std::int32_t count) {
   return splits;
 }
 
+std::vector<Split> splits_from(std::int32_t position, std::int32_t count) {
+  std::vector<Split> splits = splits_above(position, count);
+  std::ranges::reverse(splits);
+  return splits;
+}
+
 std::vector<std::vector<std::int32_t>> merged_nodes_above(std::int32_t position, std::int32_t count,
                                                           std::int32_t levels) {
   std::vector<std::vector<std::int32_t>> nodes;

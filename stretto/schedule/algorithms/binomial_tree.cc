@@ -1,7 +1,6 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include <algorithm>
 #include <vector>
 
 #include "stretto/schedule/algorithms/all.h"
@@ -93,11 +92,6 @@ class Placement {
   int place_;
 };
 
-std::vector<Split> leaves_first(std::vector<Split> splits) {
-  std::ranges::reverse(splits);
-  return splits;
-}
-
 }  // namespace
 
 // Binomial tree all-reduce: partial values climb the canonical tree, the result comes down.
@@ -127,7 +121,7 @@ void binomial_tree_gather(ScheduleBuilder& schedule, const Shape& shape) {
     return is_root ? output(placement.chunk_of(place)) : placement.on_the_way(place);
   };
   if (is_root) schedule.copy(input(placement.chunk_of(own)), output(placement.chunk_of(own)));
-  for (const Split& split : leaves_first(splits_above(own, shape.rank_count))) {
+  for (const Split& split : splits_from(own, shape.rank_count)) {
     for (int place = split.middle; place < split.end; ++place) {
       if (own == split.begin) schedule.recv(placement.rank_at(split.middle), collected(place));
       if (own == split.middle) {
@@ -160,12 +154,11 @@ void binomial_tree_scatter(ScheduleBuilder& schedule, const Shape& shape) {
 
 // Binomial tree barrier: word that all have come climbs to rank 0, leave to go on comes down.
 void binomial_tree_barrier(ScheduleBuilder& schedule, const Shape& shape) {
-  const std::vector<Split> splits = splits_above(shape.rank.value(), shape.rank_count);
-  for (const Split& split : leaves_first(splits)) {
+  for (const Split& split : splits_from(shape.rank.value(), shape.rank_count)) {
     if (shape.rank == split.middle) schedule.send_signal(split.begin);
     if (shape.rank == split.begin) schedule.recv_signal(split.middle);
   }
-  for (const Split& split : splits) {
+  for (const Split& split : splits_above(shape.rank.value(), shape.rank_count)) {
     if (shape.rank == split.middle) schedule.recv_signal(split.begin);
     if (shape.rank == split.begin) schedule.send_signal(split.middle);
   }

@@ -3,7 +3,6 @@
 
 #include "stretto/schedule/algorithms/all.h"
 
-#include <algorithm>
 #include <vector>
 
 #include "stretto/schedule/builder.h"
@@ -41,9 +40,7 @@ Partners partners_of(Rank rank, const Split& split) {
 void recursive_doubling_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   if (shape.rank_count == 1) schedule.reduce({input(0)}, {output(0)}).completes();
   Slot value = input(0);
-  std::vector<Split> splits = splits_above(shape.rank.value(), shape.rank_count);
-  std::ranges::reverse(splits);  // Leaves first.
-  for (const Split& split : splits) {
+  for (const Split& split : splits_from(shape.rank.value(), shape.rank_count)) {
     const bool left = shape.rank < split.middle;
     const int others = left ? split.end - split.middle : split.middle - split.begin;
     const Slot arrived = others == 1 ? schedule.unused_raw(0) : schedule.unused_partial(0);
@@ -61,9 +58,7 @@ void recursive_doubling_all_reduce(ScheduleBuilder& schedule, const Shape& shape
 void recursive_doubling_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const int own = shape.rank.value();
   schedule.copy(input(own), output(own));
-  std::vector<Split> splits = splits_above(own, shape.rank_count);
-  std::ranges::reverse(splits);  // Leaves first.
-  for (const Split& split : splits) {
+  for (const Split& split : splits_from(own, shape.rank_count)) {
     const bool left = own < split.middle;
     const Partners partners = partners_of(shape.rank, split);
     for (const Rank to : partners.to) {

@@ -3,7 +3,6 @@
 
 #include "stretto/schedule/algorithms/all.h"
 
-#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <vector>
@@ -67,9 +66,7 @@ class Halving {
 
   void up() {
     if (rank_count_ == 1) return schedule_.reduce({input(0)}, {output(0)}).completes();
-    auto splits = splits_above(self_.value(), rank_count_);
-    std::ranges::reverse(splits);  // Leaves first.
-    for (const Split& split : splits) {
+    for (const Split& split : splits_from(self_.value(), rank_count_)) {
       for (int c = 0; c < chunk_count_; ++c) hand_over(split, c);
       for (int c = 0; c < chunk_count_; ++c) take_over(split, c);
     }
