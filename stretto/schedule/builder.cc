@@ -75,7 +75,7 @@ void ScheduleBuilder::sync() { add(StepKind::sync, {}, {}); }
 
 Schedule ScheduleBuilder::build() && {
   const bool one_team = std::cmp_equal(schedule_.team.size(), schedule_.rank_count);
-  if (one_team && !schedule_.has_messages()) schedule_.shared_slots = schedule_.raw_slots;
+  if (one_team) schedule_.shared_slots = schedule_.raw_slots;
   return std::move(schedule_);
 }
 

@@ -12,12 +12,6 @@ std::size_t Schedule::sync_count() const {
   return static_cast<std::size_t>(std::ranges::count_if(steps, is_sync));
 }
 
-bool Schedule::has_messages() const {
-  return std::ranges::any_of(steps, [](const Step& step) {
-    return step.kind == StepKind::send || step.kind == StepKind::recv;
-  });
-}
-
 bool Schedule::is_in_team(Rank other) const { return std::ranges::binary_search(team, other); }
 
 bool input_holds(const Schedule& schedule, Rank rank, ChunkIndex chunk) {

@@ -133,7 +133,6 @@ struct Schedule {
     return std::span(places).subspan(step.targets_begin, step.targets_end - step.targets_begin);
   }
   std::size_t sync_count() const;
-  bool has_messages() const;
   bool is_in_team(Rank other) const;
 };
 
