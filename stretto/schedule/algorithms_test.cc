@@ -38,7 +38,7 @@ TEST_P(EveryAlgorithm, IsCorrectForOneToSixtyFourRanks) {
   for (int n = 1; n <= most; ++n) {
     for (const int root : {0, n / 3}) {
       if (root > 0 && !has_root(GetParam().collective)) continue;
-      const Status status = verify(GetParam(), n, root);
+      const Status status = verify(GetParam().build_all(n, root));
       ASSERT_TRUE(status.ok()) << status.message();
     }
   }
@@ -46,7 +46,7 @@ TEST_P(EveryAlgorithm, IsCorrectForOneToSixtyFourRanks) {
 
 TEST_P(EveryAlgorithm, IsCorrectForManyRanks) {
   const bool personal = GetParam().collective == Collective::all_to_all;
-  const Status status = verify(GetParam(), personal ? 48 : 128);
+  const Status status = verify(GetParam().build_all(personal ? 48 : 128));
   EXPECT_TRUE(status.ok()) << status.message();
 }
 
@@ -74,7 +74,7 @@ TEST(Algorithms, RootedOnesAreCorrectForEveryRoot) {
     if (!has_root(algorithm.collective)) continue;
     for (int n = 1; n <= 17; ++n) {
       for (int root = 0; root < n; ++root) {
-        const Status status = verify(algorithm, n, root);
+        const Status status = verify(algorithm.build_all(n, root));
         ASSERT_TRUE(status.ok()) << status.message() << ", root " << root;
       }
     }

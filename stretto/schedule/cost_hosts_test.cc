@@ -89,7 +89,7 @@ TEST(CostHosts, ARingCostsTheSameOnEveryLayout) {
        {Collective::all_reduce, Collective::reduce_scatter, Collective::all_gather}) {
     const Algorithm& ring = *find_algorithm(collective, Access::messages, "ring");
     const auto on = [&](const std::vector<std::int32_t>& hosts) {
-      const Status proof = verify(ring, 12, 0, hosts);
+      const Status proof = verify(ring.build_all(12, 0, hosts));
       EXPECT_TRUE(proof.ok()) << proof.message();
       return CostQuery{
           .bytes = kMessageBytes, .link = kNetwork, .local_link = kInHost, .hosts = hosts};

@@ -81,7 +81,7 @@ void expect_correct(const Hosts& hosts, Rank root, const std::string& what) {
     if (algorithm->collective == Collective::all_to_all && hosts.size() > 16) continue;
     const Rank used = has_root(algorithm->collective) ? root : 0;
     const int ranks = static_cast<int>(hosts.size());
-    const Status status = verify(*algorithm, ranks, used, hosts);
+    const Status status = verify(algorithm->build_all(ranks, used, hosts));
     ASSERT_TRUE(status.ok()) << status.message() << " from " << used.value() << " on hosts "
                              << fmt::format("{}, {}", fmt::join(hosts, " "), what);
   }

@@ -44,21 +44,15 @@ bool are_shared(std::span<const std::int32_t> processors) {
   return std::set(processors.begin(), processors.end()).size() < processors.size();
 }
 
-Status verify_for_processors(const Algorithm& algorithm, Shape shape,
-                             std::span<const std::int32_t> processors) {
+Status prove_now(const Algorithm& algorithm, Shape shape,
+                 std::span<const std::int32_t> processors) {
   std::vector<Schedule> schedules;
   for (std::int32_t rank = 0; rank < shape.rank_count; ++rank) {
     shape.rank = rank;
-    schedules.push_back(build_for_processors(algorithm, shape, processors));
+    schedules.push_back(processors.empty() ? algorithm.build(shape)
+                                           : build_for_processors(algorithm, shape, processors));
   }
-  return verify(schedules);
-}
-
-Status prove_now(const Algorithm& algorithm, const Shape& shape,
-                 std::span<const std::int32_t> processors) {
-  const Status proof = processors.empty()
-                           ? verify(algorithm, shape.rank_count, shape.root, shape.hosts)
-                           : verify_for_processors(algorithm, shape, processors);
+  const Status proof = verify(schedules);
   if (proof.ok()) return {};
   return status_of(StatusCode::internal,
                    "{}; the schedule is wrong, so it does not run: this is an error in stretto; "

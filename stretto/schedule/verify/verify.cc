@@ -45,9 +45,4 @@ Status verify(std::span<const Schedule> schedules) {
                                          schedules.size() == 1 ? "" : "s"));
 }
 
-Status verify(const Algorithm& algorithm, int rank_count, Rank root,
-              std::span<const std::int32_t> hosts) {
-  return verify(algorithm.build_all(rank_count, root, hosts));
-}
-
 }  // namespace stretto::schedule

@@ -3,11 +3,10 @@
 
 #pragma once
 
-#include <cstdint>
 #include <span>
 
 #include "stretto/base/status.h"
-#include "stretto/schedule/algorithms.h"
+#include "stretto/schedule/schedule.h"
 
 namespace stretto::schedule {
 
@@ -21,9 +20,5 @@ namespace stretto::schedule {
 // Fails (invalid_argument) with the first reason found, in words: "all_reduce by ring on 4 ranks:
 // output chunk 2 on rank 1 lacks rank 3".
 Status verify(std::span<const Schedule> schedules);
-
-// Builds all ranks' schedules of an algorithm and verifies them. `hosts`: as in Shape.
-Status verify(const Algorithm& algorithm, int rank_count, Rank root = 0,
-              std::span<const std::int32_t> hosts = {});
 
 }  // namespace stretto::schedule
