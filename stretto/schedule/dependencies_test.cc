@@ -12,7 +12,7 @@
 #include "stretto/base/random.h"
 #include "stretto/schedule/builder.h"
 #include "stretto/schedule/joint.h"
-#include "stretto/schedule/verify/results.h"
+#include "stretto/schedule/verify/parts.h"
 
 namespace stretto::schedule {
 namespace {

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/verify/race.h"
+#include "stretto/schedule/verify/parts.h"
 
 #include <string>
 #include <utility>
@@ -9,7 +9,6 @@
 
 #include "stretto/schedule/print.h"
 #include "stretto/schedule/touch.h"
-#include "stretto/schedule/verify/structure.h"
 
 namespace stretto::schedule {
 namespace {

@@ -1,13 +1,12 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/verify/results.h"
+#include "stretto/schedule/verify/parts.h"
 
 #include <algorithm>
 #include <vector>
 
 #include "stretto/base/rank_vector.h"
-#include "stretto/schedule/verify/structure.h"
 
 namespace stretto::schedule {
 namespace {

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "stretto/schedule/builder.h"
-#include "stretto/schedule/verify/race.h"
+#include "stretto/schedule/verify/parts.h"
 #include "tests/support/broken_schedules.h"
 
 namespace stretto::schedule {

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/schedule/verify/structure.h"
+#include "stretto/schedule/verify/parts.h"
 
 #include <algorithm>
 #include <vector>

@@ -7,11 +7,7 @@
 
 #include <fmt/core.h>
 
-#include "stretto/schedule/joint.h"
-#include "stretto/schedule/verify/expression.h"
-#include "stretto/schedule/verify/race.h"
-#include "stretto/schedule/verify/results.h"
-#include "stretto/schedule/verify/structure.h"
+#include "stretto/schedule/verify/parts.h"
 
 namespace stretto::schedule {
 namespace {
