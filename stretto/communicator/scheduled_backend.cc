@@ -105,14 +105,6 @@ Status ScheduledBackend::set_up_all_gather(std::span<const std::byte> own, std::
   return operation.ok() ? Work(std::move(*operation)).wait_status() : operation.status();
 }
 
-Status ScheduledBackend::share_windows(const Deadline& until) {
-  const Status status = exchange_windows(until);
-  if (!status.ok()) return fail_set_up(status);
-  const group::EngineLock held(*engine_);
-  reaches_devices_ = !options_.open_device || group_->planner()->maps_all_devices();
-  return {};
-}
-
 Status ScheduledBackend::use_library(const Deadline& until) {
   const LibraryFactory& factory = options_.library;
   if (!factory.make || (size() == 1 && !factory.for_devices)) return {};
@@ -121,14 +113,12 @@ Status ScheduledBackend::use_library(const Deadline& until) {
       .all_gather = [&](ConstByteSpan own,
                         ByteSpan all) { return set_up_all_gather(own, all, until); },
       .wait = [&](const auto& done) { return wait_in_meeting(done, until); }};
-  auto library = factory.make(group_->membership(), meeting);
-  if (!library.ok()) return fail_set_up(library.status());
+  STRETTO_ASSIGN_OR_RETURN(auto library, factory.make(group_->membership(), meeting));
   // Whoever has its own may leave at once, and others may still connect to it.
   const std::byte made{};
   RankVector<std::byte> all_made(size());
-  const Status met = set_up_all_gather({&made, 1}, all_made, until);
-  if (!met.ok()) return fail_set_up(met);
-  const std::shared_ptr<CollectiveLibrary> shared = std::move(*library);
+  STRETTO_RETURN_IF_ERROR(set_up_all_gather({&made, 1}, all_made, until));
+  const std::shared_ptr<CollectiveLibrary> shared = std::move(library);
   if (DeviceLibrary* const devices = shared->for_devices()) {
     device_library_ = std::shared_ptr<DeviceLibrary>(shared, devices);
     devices_ = devices;
@@ -142,19 +132,15 @@ Status ScheduledBackend::use_library(const Deadline& until) {
 Status ScheduledBackend::use_device(const Deadline& until) {
   if (!options_.open_device) return {};
   if (options_.device == nullptr) {
-    auto opened = options_.open_device(local_rank());
-    if (!opened.ok()) return fail_set_up(opened.status());
-    options_.device = std::move(*opened);
+    STRETTO_ASSIGN_OR_RETURN(options_.device, options_.open_device(local_rank()));
     const group::EngineLock held(*engine_);
     engine_->transport().memory().use_device(options_.device);
   }
-  auto queue = options_.device->make_queue();
-  if (!queue.ok()) return fail_set_up(queue.status());
-  auto devices = number_devices(until);
-  if (!devices.ok()) return fail_set_up(devices.status());
+  STRETTO_ASSIGN_OR_RETURN(auto queue, options_.device->make_queue());
+  STRETTO_ASSIGN_OR_RETURN(auto devices, number_devices(until));
   devices_ = options_.device.get();
   const group::EngineLock held(*engine_);
-  group_->use_device(std::move(*queue), std::move(*devices));
+  group_->use_device(std::move(queue), std::move(devices));
   return {};
 }
 
@@ -260,7 +246,7 @@ Status ScheduledBackend::map_windows(execution::Windows& windows,
 
 // Lets the ranks of the group map each other's windows: all of them, if they can; else those of
 // each host, if they can on every host. Collective.
-Status ScheduledBackend::exchange_windows(const Deadline& until) {
+Status ScheduledBackend::share_windows(const Deadline& until) {
   // On a device, a rank that is alone runs what all others run.
   if ((size() == 1 && !options_.open_device) || !options_.share_windows) return {};
   execution::Windows windows;

@@ -107,7 +107,6 @@ class ScheduledBackend final : public Backend {
   Result<std::vector<std::int32_t>> number_devices(const Deadline& until);
   Status wait_in_meeting(const std::function<bool()>& done, const Deadline& until);
   Status fail_set_up(const Status& why);
-  Status exchange_windows(const Deadline& until);
   Status ended_because_it(std::string_view did) const;  // This rank.
   std::vector<Rank> ranks_of_host() const;
   std::size_t window_bytes() const;

@@ -127,16 +127,14 @@ Status ScheduledBackend::set_up(Deadline until, Communicator* world) {
   try {
     status = use_all();
   } catch (const std::bad_alloc&) {
-    status = Status(StatusCode::out_of_memory, "setting up a group: there is no memory left");
+    status = Status(StatusCode::out_of_memory, "there is no memory left");
   }
+  if (!status.ok()) return fail_set_up(status);
   group::EngineLock held(*engine_);
-  if (status.ok()) {
-    group_->begin_numbering();
-  } else {
-    group_->fail(status, true);
-  }
+  reaches_devices_ = !options_.open_device || group_->planner()->maps_all_devices();
+  group_->begin_numbering();
   engine_->run_continuations(held);
-  return status;
+  return {};
 }
 
 int ScheduledBackend::local_rank() const {
