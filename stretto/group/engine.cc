@@ -17,7 +17,6 @@
 #include "stretto/base/stream_guard.h"
 #include "stretto/base/thread.h"
 #include "stretto/group/group.h"
-#include "stretto/group/pause.h"
 
 namespace stretto::group {
 namespace {

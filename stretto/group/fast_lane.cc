@@ -6,7 +6,7 @@
 #include <sched.h>
 
 #include "stretto/base/scope_exit.h"
-#include "stretto/group/pause.h"
+#include "stretto/group/idle_wait.h"
 
 namespace stretto::group {
 

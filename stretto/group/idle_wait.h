@@ -11,6 +11,15 @@
 
 namespace stretto::group {
 
+// Tells the processor that this thread spins, and lets some tens of cycles pass.
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb");  // `yield` does nothing on cores that run one thread each.
+#endif
+}
+
 // When a wait is likely to end, by how long the last ones took. Whoever sleeps until a message
 // comes is late: the core sleeps, too, and on a long link nothing else has woken it. Whoever is
 // awake by then is not. Not thread safe.

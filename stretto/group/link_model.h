@@ -4,9 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "stretto/base/rank_vector.h"
 #include "stretto/base/take_lines.h"
@@ -48,6 +48,15 @@ using HostList = RankVector<std::int32_t>;
 
 // Of some of the ranks, numbered anew in the order in which hosts first appear, as schedules want
 // it. An empty list, meaning one host, stays empty.
-HostList hosts_of(const HostList& all, std::span<const Rank> members);
+inline HostList hosts_of(const HostList& all, std::span<const Rank> members) {
+  HostList hosts;
+  if (all.empty()) return hosts;
+  std::map<std::int32_t, std::int32_t> numbers;
+  for (const Rank member : members) {
+    const auto next = static_cast<std::int32_t>(numbers.size());
+    hosts.push_back(numbers.emplace(all[member], next).first->second);
+  }
+  return hosts;
+}
 
 }  // namespace stretto::group

@@ -22,7 +22,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "stretto/group/pause.h"
+#include "stretto/group/idle_wait.h"
 
 // The standard library and POSIX only, so that drivers of other libraries include this and link
 // nothing of stretto.
