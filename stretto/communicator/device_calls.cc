@@ -3,12 +3,15 @@
 
 #include "stretto/communicator/device_calls.h"
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "stretto/base/call_back.h"
 #include "stretto/base/stream_guard.h"
 #include "stretto/communicator/arguments.h"
 
@@ -175,6 +178,38 @@ void take_to_device(CollectiveCall& call, const Kinds& kinds, const CallerStream
   call.packing->kind = transport::MemoryKind::device;
 }
 
+// Of calls that a graph has captured: what else there is to do is up to the device.
+class CapturedOperation final : public group::Operation {
+ public:
+  CapturedOperation(const OperationInfo& info, std::vector<std::shared_ptr<DeviceEnd>> ends)
+      : info_(info), ends_(std::move(ends)) {}
+
+  bool poll() override { return true; }
+  Status wait(Deadline) override { return wait_on_device(); }
+  Status wait_on_device() override {
+    for (const auto& end : ends_) {
+      const Status status = end->let_wait(StreamGuard::current());
+      if (status.ok()) continue;
+      if (is_waited_for_) return {};  // The graph is complete, and has it.
+      return status.with_context("no stream can wait for what a graph captured");
+    }
+    is_waited_for_ = true;
+    return {};
+  }
+  void end() override {
+    if (!is_waited_for_) (void)wait_on_device();
+  }
+  bool is_captured() const override { return true; }
+  void then(Continuation continuation) override { call_back(continuation, Status()); }
+  void abandon() override {}
+  OperationInfo info() const override { return info_; }
+
+ private:
+  const OperationInfo info_;
+  const std::vector<std::shared_ptr<DeviceEnd>> ends_;
+  std::atomic<bool> is_waited_for_ = false;
+};
+
 }  // namespace
 
 std::vector<std::shared_ptr<DeviceEnd>> go_by_memory(std::span<CollectiveCall> calls,
@@ -202,6 +237,12 @@ std::vector<std::shared_ptr<DeviceEnd>> go_by_memory(std::span<CollectiveCall> c
     if (mark.captured != nullptr) captured.push_back(std::move(mark.captured));
   }
   return captured;
+}
+
+Work make_captured(Work begun, Collective last, std::vector<std::shared_ptr<DeviceEnd>> ends) {
+  const OperationInfo info{.collective = last, .number = begun.number()};
+  begun.wait();
+  return Work(std::make_shared<CapturedOperation>(info, std::move(ends)));
 }
 
 void refuse_device_memory(std::span<const Transfer> messages, const DeviceCaller& caller) {

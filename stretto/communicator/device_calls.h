@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "stretto/base/collective_library.h"
 #include "stretto/communicator/backend.h"
+#include "stretto/communicator/work.h"
 
 namespace stretto::communicator {
 
@@ -34,6 +36,11 @@ struct DeviceCaller {
 // those that a CUDA graph captures.
 std::vector<std::shared_ptr<DeviceEnd>> go_by_memory(std::span<CollectiveCall> calls,
                                                      const DeviceCaller& caller);
+
+// A Work for calls that a CUDA graph captures and that end there as `ends` (Work::is_captured()).
+// Blocks until `begun`, which is what was submitted, has ended: then they are in the graph, in
+// front of what the program does next. Throws as its wait(). `last`: which the last of them is.
+Work make_captured(Work begun, Collective last, std::vector<std::shared_ptr<DeviceEnd>> ends);
 
 // Throws InvalidArgument if a message is in memory of a device: those are not moved.
 void refuse_device_memory(std::span<const Transfer> messages, const DeviceCaller& caller);

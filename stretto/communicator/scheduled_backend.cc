@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "stretto/communicator/captured_operation.h"
 #include "stretto/communicator/device_calls.h"
 #include "stretto/communicator/memory_probe.h"
 #include "stretto/kernel/copy.h"
