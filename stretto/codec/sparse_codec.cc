@@ -4,11 +4,9 @@
 #include "stretto/codec/sparse_codec.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "stretto/base/half.h"
-#include "stretto/base/refuse.h"
 #include "stretto/base/round_up.h"
 #include "stretto/codec/arithmetic.h"
 #include "stretto/codec/index_set.h"
@@ -95,16 +93,6 @@ std::span<const std::byte> decoded(std::span<const std::byte> from, std::span<fl
 }
 
 }  // namespace
-
-void check_density(double density, const char* codec) {
-  if (density > 0 && density <= 1) return;
-  refuse("{}: the density is {}; it must be above 0 and at most 1", codec, density);
-}
-
-std::size_t part_of(std::size_t count, double density) {
-  const auto part = static_cast<std::size_t>(std::ceil(static_cast<double>(count) * density));
-  return std::min(count, std::max<std::size_t>(1, part));
-}
 
 const char* suffix(ValueFormat format) {
   if (format == ValueFormat::bf16) return ", bf16 values";

@@ -9,10 +9,6 @@
 
 namespace stretto::codec {
 
-// Throws InvalidArgument unless `density` is in (0, 1].
-void check_density(double density, const char* codec);
-// At least one, if there are any.
-std::size_t part_of(std::size_t count, double density);
 // ", bf16 values"; empty for f32.
 const char* suffix(ValueFormat format);
 

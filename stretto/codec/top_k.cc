@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/refuse.h"
 #include "stretto/codec/scratch.h"
 #include "stretto/codec/sparse_codec.h"
 #include "stretto/kernel/select.h"
@@ -98,6 +99,12 @@ Cut cut_of(std::span<const float> values, std::uint32_t least, std::uint32_t gre
   return {magnitude, equal, static_cast<std::size_t>(of_magnitude) > equal};
 }
 
+// At least one, if there are any.
+std::size_t part_of(std::size_t count, double density) {
+  const auto part = static_cast<std::size_t>(std::ceil(static_cast<double>(count) * density));
+  return std::min(count, std::max<std::size_t>(1, part));
+}
+
 class TopK final : public SparseCodec {
  public:
   explicit TopK(const TopKOptions& options)
@@ -105,7 +112,9 @@ class TopK final : public SparseCodec {
 
  private:
   static std::string name_of(const TopKOptions& options) {
-    check_density(options.density, "top_k");
+    if (!(options.density > 0 && options.density <= 1)) {
+      refuse("top_k: the density is {}; it must be above 0 and at most 1", options.density);
+    }
     const std::string how = options.exact ? "" : ", reused limit";
     if (options.warm_up_steps == 0) return fmt::format("top_k({}{})", options.density, how);
     return fmt::format("top_k({} after {} steps{})", options.density, options.warm_up_steps, how);
