@@ -121,16 +121,14 @@ Work Communicator::broadcast_coalesced(std::span<const View> list,
 }
 
 Work Communicator::send_view(const ConstView& data, const SendOptions& options) {
-  const Transfer message{
-      .sends = true, .outgoing = data, .incoming = {}, .peer = options.to, .tag = options.tag};
+  const Transfer message = Transfer::send(data, options.to, options.tag);
   check_message({.rank = rank(), .operation = "send"}, message, size());
   check_timeout(options.timeout);
   return backend_->exchange({&message, 1}, options.timeout);
 }
 
 Work Communicator::recv_view(const View& data, const RecvOptions& options) {
-  const Transfer message{
-      .sends = false, .outgoing = {}, .incoming = data, .peer = options.from, .tag = options.tag};
+  const Transfer message = Transfer::recv(data, options.from, options.tag);
   check_message({.rank = rank(), .operation = "recv"}, message, size());
   check_timeout(options.timeout);
   return backend_->exchange({&message, 1}, options.timeout);

@@ -4,6 +4,7 @@
 #include "stretto/communicator/work.h"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 
 #include "stretto/base/call_back.h"
@@ -166,9 +167,8 @@ class JoinedOperation final : public group::Operation {
 void JoinedOperation::then(Continuation continuation) {
   // Parts may end on different threads.
   struct Countdown {
-    Mutex mutex;
-    std::size_t left;
-    std::vector<Status> statuses;
+    std::atomic<std::size_t> left;
+    std::vector<Status> statuses;  // Each part writes its own.
     Continuation continuation;
   };
   auto countdown = std::make_shared<Countdown>();
@@ -177,11 +177,8 @@ void JoinedOperation::then(Continuation continuation) {
   countdown->continuation = std::move(continuation);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     parts_[i]->then([countdown, i](const Status& status) {
-      {
-        const MutexLock guard(countdown->mutex);
-        countdown->statuses[i] = status;
-        if (--countdown->left > 0) return;
-      }
+      countdown->statuses[i] = status;
+      if (countdown->left.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
       const auto failed =
           std::ranges::find_if(countdown->statuses, [](const Status& each) { return !each.ok(); });
       countdown->continuation(failed == countdown->statuses.end() ? Status() : *failed);

@@ -45,6 +45,9 @@ HWY_INLINE FloatVector float_of(BitsVector bits) { return hn::BitCast(F32(), bit
 HWY_INLINE hn::Vec<I32> magnitudes(FloatVector values) {
   return hn::And(hn::BitCast(I32(), values), hn::Set(I32(), 0x7FFFFFFF));
 }
+HWY_INLINE std::uint32_t greatest_of(hn::Vec<I32> lanes) {
+  return static_cast<std::uint32_t>(hn::GetLane(hn::MaxOfLanes(I32(), lanes)));
+}
 
 // A codec turns 32-bit lanes whose low half holds a number of 16 bits into floats, and back.
 struct BFloat16Codec {

@@ -32,12 +32,6 @@ HWY_INLINE hn::Vec<F32> finite_or_zero(hn::Vec<F32> value) {
   return hn::IfThenElseZero(hn::RebindMask(F32(), finite), value);
 }
 
-HWY_INLINE std::uint32_t greatest_of(hn::Vec<I32> vector) {
-  HWY_ALIGN std::int32_t lanes[kLanes];
-  hn::Store(vector, I32(), lanes);
-  return static_cast<std::uint32_t>(*std::max_element(lanes, lanes + kLanes));
-}
-
 // Uniform in [0, 1), of 24 bits, from a counter: two rounds of a mixer of 32 bits (the multipliers
 // are those of Wellons' search for little bias), each with half of the key.
 class Draws {

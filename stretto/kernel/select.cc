@@ -150,11 +150,8 @@ Found take_all(std::span<float> in, const float* addends, std::uint32_t limit,
       }
     }
   }
-  HWY_ALIGN std::int32_t of_lanes[kLanes];
-  hn::Store(greatest, I32(), of_lanes);
-  const auto top = static_cast<std::uint32_t>(*std::max_element(of_lanes, of_lanes + kLanes));
   one_by_one(in.size());
-  return {found, std::max(of_few, top)};
+  return {found, std::max(of_few, greatest_of(greatest))};
 }
 
 // No branch depends on what stays: the others are gathered, and come back block by block.

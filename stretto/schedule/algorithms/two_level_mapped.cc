@@ -14,9 +14,7 @@ namespace {
 // is the handler, for what the others need of it.
 class OnMappedMemory : public TwoLevel {
  public:
-  OnMappedMemory(ScheduleBuilder& schedule, const Shape& shape, const HostLayout& layout,
-                 const ChunkAssignment& assignment)
-      : TwoLevel(schedule, shape, layout, assignment) {}
+  using TwoLevel::TwoLevel;
 
  protected:
   static Slot stage(int c) { return raw(c, c); }
