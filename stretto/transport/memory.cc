@@ -39,18 +39,13 @@ Result<Region> PrivateMemory::allocate(std::size_t bytes) {
       .address = {}, .bytes = {static_cast<std::byte*>(data), bytes}, .owner = std::move(owner)};
 }
 
-void RegionTable::insert(std::uint32_t region, ByteSpan bytes) {
+void RegionTable::insert(std::uint32_t region, ByteSpan bytes, std::shared_ptr<void> owner) {
   erase(region);
-  entries_.push_back({region, bytes});
+  entries_.push_back({region, bytes, std::move(owner)});
 }
 
-ByteSpan RegionTable::erase(std::uint32_t region) {
-  const auto found = std::find_if(entries_.begin(), entries_.end(),
-                                  [&](const Entry& entry) { return entry.region == region; });
-  if (found == entries_.end()) return {};
-  const ByteSpan bytes = found->bytes;
-  entries_.erase(found);
-  return bytes;
+void RegionTable::erase(std::uint32_t region) {
+  std::erase_if(entries_, [region](const Entry& entry) { return entry.region == region; });
 }
 
 std::byte* RegionTable::find(RemoteAddress address, std::size_t bytes) const {
@@ -61,6 +56,11 @@ std::byte* RegionTable::find(RemoteAddress address, std::size_t bytes) const {
     return entry.bytes.data() + address.offset_bytes;
   }
   return nullptr;
+}
+
+std::shared_ptr<void> RegionTable::hold(RemoteAddress address) const {
+  const auto found = std::ranges::find(entries_, address.region, &Entry::region);
+  return found == entries_.end() ? nullptr : found->owner;
 }
 
 RemoteAddress RegionTable::locate(const void* data, std::size_t bytes) const {

@@ -163,14 +163,16 @@ class PrivateMemory : public SharedMemory {
 // What a rank knows of the regions of one rank (itself or a peer): number, address, size.
 class RegionTable {
  public:
-  // Replaces what had this number, if anything did.
-  void insert(std::uint32_t region, ByteSpan bytes);
-  // Returns the bytes that were there; empty if none.
-  ByteSpan erase(std::uint32_t region);
+  // Replaces what had this number, if anything did. Keeps the owner, if any, as long as the entry.
+  void insert(std::uint32_t region, ByteSpan bytes, std::shared_ptr<void> owner = nullptr);
+  void erase(std::uint32_t region);
   // Null unless `bytes` bytes from the offset on lie inside the region. Offset and length may come
   // from a peer: checked without overflow.
   std::byte* find(RemoteAddress address, std::size_t bytes) const;
+  // The owner of the region; null if it has none, or is not known.
+  std::shared_ptr<void> hold(RemoteAddress address) const;
   RemoteAddress locate(const void* data, std::size_t bytes) const;
+  std::size_t size() const { return entries_.size(); }
   // How long all regions in memory of the host are together.
   std::size_t total_bytes() const;
 
@@ -178,6 +180,7 @@ class RegionTable {
   struct Entry {
     std::uint32_t region;
     ByteSpan bytes;
+    std::shared_ptr<void> owner;
   };
   std::vector<Entry> entries_;  // A rank has a handful of regions: searched in order.
 };

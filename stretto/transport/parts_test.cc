@@ -330,9 +330,9 @@ TEST(RegionTableTest, ErasesAndReplaces) {
   // A peer may use a number twice: the old bytes must not stay reachable under it.
   table.insert(1, b);
   EXPECT_EQ(table.find({1, 0}, 1), b.data());
-  EXPECT_EQ(table.erase(1).data(), b.data());
+  table.erase(1);
   EXPECT_EQ(table.find({1, 0}, 0), nullptr);
-  EXPECT_TRUE(table.erase(1).empty());
+  table.erase(1);
 }
 
 TEST(RegionNumbersTest, BeginAnewBehindTheLastThatIsOfItsKind) {

@@ -21,8 +21,10 @@
 #include "stretto/bootstrap/resolve.h"
 #include "stretto/communicator/symmetric_memory.h"
 #include "stretto/job/threads.h"
+#include "stretto/transport/shm/memory.h"
 #include "tests/allocation/counter.h"
 #include "tests/support/on_threads.h"
+#include "tests/support/socket_pairs.h"
 
 namespace stretto::testing {
 namespace {
@@ -151,6 +153,58 @@ auto until_there_is_memory(const Call& call) {
     } catch (const std::bad_alloc&) {
       continue;
     }
+  }
+}
+
+// Whichever allocation fails, and also while what has been made is freed again.
+TEST(AllocationFails, MemoryOfARankCanBeAskedForAgain) {
+  const auto ranks = make_thread_ranks({.size = 2, .progress_thread = ProgressThread::never});
+  const ThreadName own = own_name();
+  long number = 0;
+  for (bool has_failed = true; has_failed;) {
+    const AllocationFailure failure(own.data(), ++number);
+    (void)until_there_is_memory([&] { return ranks[0]->allocate<float>(100); });
+    has_failed = failure.has_happened();
+  }
+  EXPECT_GT(number, 2);
+}
+
+// Of a rank whose peer on the same host reads nothing.
+class MemoryBetweenProcesses : public ::testing::Test {
+ protected:
+  MemoryBetweenProcesses() {
+    const auto channel = transport::shm::Channel::create(std::move(ends_.first)).or_throw();
+    for (int i = 0; i < 10000; ++i) channel->ring();  // Until there is no room for more.
+    memory_ = std::make_shared<transport::shm::ShmMemory>(
+        0, std::vector<std::shared_ptr<transport::shm::Channel>>{nullptr, channel});
+  }
+  std::pair<FileDescriptor, FileDescriptor> ends_ = make_unix_pair(SOCK_STREAM);
+  std::shared_ptr<transport::shm::ShmMemory> memory_;
+  const ThreadName own_ = own_name();
+};
+
+TEST_F(MemoryBetweenProcesses, LeavesNothingOfWhatCouldNotBeMade) {
+  long number = 0;
+  for (bool has_failed = true; has_failed;) {
+    const AllocationFailure failure(own_.data(), ++number);
+    try {
+      (void)memory_->allocate(4096).or_throw();
+    } catch (const std::bad_alloc&) {
+    }
+    has_failed = failure.has_happened();
+    EXPECT_EQ(memory_->mapped_bytes(), 0u) << number;
+  }
+  EXPECT_GT(number, 3);
+}
+
+TEST_F(MemoryBetweenProcesses, IsFreedWithoutMore) {
+  for (int round = 0; round < 2; ++round) {
+    std::array<transport::Region, 2> regions;
+    for (auto& region : regions) region = memory_->allocate(4096).or_throw();
+    memory_->service();
+    const AllocationFailure failure(own_.data());
+    for (auto& region : regions) region = {};
+    EXPECT_FALSE(failure.has_happened());
   }
 }
 

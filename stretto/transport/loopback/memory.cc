@@ -17,24 +17,26 @@ Region LoopbackMemory::share_on_device(MappableMemory::Mapping mapping, std::siz
 }
 
 Region LoopbackMemory::share(Region region, MemoryKind kind) {
-  const MutexLock lock(regions_->mutex);
   std::uint32_t number = 0;
-  do {
-    number = regions_->numbers.next();
-  } while (regions_->owners.contains(number) ||
-           regions_->owners.contains(RemoteAddress::on_device(number)));
-  if (kind == MemoryKind::device) number = RemoteAddress::on_device(number);
-  regions_->tables[self_].insert(number, region.bytes);
-  regions_->generation.fetch_add(1, std::memory_order_release);
-  regions_->owners[number] = region.owner;
+  {
+    const MutexLock lock(regions_->mutex);
+    RegionTable& table = regions_->tables[self_];
+    do {
+      number = regions_->numbers.next();
+    } while (table.find({number}, 0) != nullptr ||
+             table.find({RemoteAddress::on_device(number)}, 0) != nullptr);
+    if (kind == MemoryKind::device) number = RemoteAddress::on_device(number);
+    table.insert(number, region.bytes, region.owner);
+    regions_->generation.fetch_add(1, std::memory_order_release);
+  }
   region.address = {.region = number, .offset_bytes = 0};
-  // The table forgets the region before the memory goes.
+  // The table forgets the region before the memory goes; also if there is no memory for the owner.
   region.owner =
       std::shared_ptr<void>(region.bytes.data(), [regions = regions_, self = self_, number](void*) {
         const MutexLock guard(regions->mutex);
+        const auto memory = regions->tables[self].hold({number});
         regions->tables[self].erase(number);
         regions->generation.fetch_add(1, std::memory_order_release);
-        regions->owners.erase(number);
       });
   return region;
 }
@@ -52,8 +54,7 @@ std::byte* LoopbackMemory::resolve(Rank peer, RemoteAddress address, std::size_t
 
 std::shared_ptr<void> LoopbackMemory::hold(Rank peer, RemoteAddress address) {
   const MutexLock lock(regions_->mutex);
-  if (regions_->tables[peer].find(address, 0) == nullptr) return nullptr;
-  return regions_->owners[address.region];
+  return regions_->tables[peer].hold(address);
 }
 
 Status LoopbackMemory::get(Rank, RemoteAddress from, ByteSpan to) const {

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -25,8 +24,6 @@ struct Regions {
   RankVector<RegionTable> tables STRETTO_GUARDED_BY(mutex);
   const RankVector<std::int32_t> hosts;      // As in WorldOptions.
   std::atomic<std::uint64_t> generation{0};  // Grows with every change of a table.
-  std::map<std::uint32_t, std::shared_ptr<void>> owners
-      STRETTO_GUARDED_BY(mutex);  // Numbers are unique over all ranks.
   RegionNumbers numbers STRETTO_GUARDED_BY(mutex);
 };
 

@@ -78,16 +78,12 @@ bool ShmMemory::is_in_use(std::uint32_t number) const {
 Region ShmMemory::share(std::uint32_t number, MappableMemory::Mapping mapping, std::size_t bytes) {
   {
     const MutexLock lock(mutex_);
+    // Freeing a region must not need memory.
+    released_.reserve(released_.size() + own_.size() + 1);
     own_.insert(number, {mapping.data.get(), mapping.bytes});
     generation_.fetch_add(1, std::memory_order_release);
   }
-  const Notice notice{.kind = Notice::Kind::region, .region = number, .bytes = mapping.bytes};
-  // The file is not needed any more once all peers have it: mappings keep it alive, and descriptors
-  // are scarce.
-  const auto file = std::make_shared<const FileDescriptor>(std::move(mapping.descriptor));
-  for (auto& channel : channels_) {
-    if (channel != nullptr) channel->send(notice, file);
-  }
+  // Takes the region back if memory runs out below.
   std::shared_ptr<void> owner(
       mapping.data.get(), [memory = weak_from_this(), number, data = mapping.data](void*) mutable {
         // In a forked child a thread of the parent's may hold the lock for good.
@@ -101,6 +97,13 @@ Region ShmMemory::share(std::uint32_t number, MappableMemory::Mapping mapping, s
         }
         data.reset();
       });
+  const Notice notice{.kind = Notice::Kind::region, .region = number, .bytes = mapping.bytes};
+  // The file is not needed any more once all peers have it: mappings keep it alive, and descriptors
+  // are scarce.
+  const auto file = std::make_shared<const FileDescriptor>(std::move(mapping.descriptor));
+  for (auto& channel : channels_) {
+    if (channel != nullptr) channel->send(notice, file);
+  }
   return Region{.address = {.region = number, .offset_bytes = 0},
                 .bytes = {mapping.data.get(), bytes},
                 .owner = std::move(owner)};
@@ -117,12 +120,9 @@ std::byte* ShmMemory::resolve(Rank peer, RemoteAddress address, std::size_t byte
   return own_.find(address, bytes);
 }
 
-// A rank keeps its own regions by their owner.
+// Null for this rank, which keeps its own regions by their owner.
 std::shared_ptr<void> ShmMemory::hold(Rank peer, RemoteAddress address) {
-  if (peer == self_) return nullptr;
-  const auto& mappings = peers_[peer].mappings;
-  const auto found = mappings.find(address.region);
-  return found == mappings.end() ? nullptr : found->second.data;
+  return peers_[peer].table.hold(address);
 }
 
 bool ShmMemory::reaches(Rank peer) const { return peer == self_ || channels_[peer] != nullptr; }
@@ -183,7 +183,6 @@ void ShmMemory::receive(Rank peer, Channel::Received received) {
   const Notice& notice = received.notice;
   if (notice.kind == Notice::Kind::release) {
     regions.table.erase(notice.region);
-    regions.mappings.erase(notice.region);
     regions.unmapped.erase(notice.region);
     generation_.fetch_add(1, std::memory_order_release);
     return;
@@ -215,8 +214,7 @@ void ShmMemory::map_region(Rank peer, std::uint32_t number, FileDescriptor file,
         mapping.status().message());
     return;
   }
-  regions.table.insert(number, {mapping->data.get(), mapping->bytes});
-  regions.mappings.insert_or_assign(number, std::move(*mapping));
+  regions.table.insert(number, {mapping->data.get(), mapping->bytes}, mapping->data);
   generation_.fetch_add(1, std::memory_order_release);
 }
 
@@ -265,11 +263,11 @@ void ShmMemory::service() {
     if (channel != nullptr) channel->flush();
   }
   look_for_room();
-  if (!any_released_.exchange(false, std::memory_order_relaxed)) return;
+  if (!any_released_.load(std::memory_order_relaxed)) return;
   std::vector<std::uint32_t> released;
   {
     const MutexLock lock(mutex_);
-    released.swap(released_);
+    released = released_;
   }
   for (const std::uint32_t number : released) {
     for (auto& channel : channels_) {
@@ -279,6 +277,10 @@ void ShmMemory::service() {
       channel->send({.kind = Notice::Kind::release, .region = number});
     }
   }
+  // Not before, so that what could not be told for lack of memory is told the next time.
+  const MutexLock lock(mutex_);
+  released_.erase(released_.begin(), released_.begin() + std::ssize(released));
+  any_released_.store(!released_.empty(), std::memory_order_relaxed);
 }
 
 }  // namespace stretto::transport::shm

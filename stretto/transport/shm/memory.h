@@ -81,7 +81,6 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   };
   struct PeerRegions {
     RegionTable table;
-    std::map<std::uint32_t, MappableMemory::Mapping> mappings;
     std::map<std::uint32_t, Unmapped> unmapped;
     PeerProcess process;
     bool has_told_proof = false;
