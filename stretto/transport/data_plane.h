@@ -21,9 +21,9 @@ using UnexpectedQueue = RingQueue<UnexpectedMessage>;
 // is the control plane's (peer.h), which needs a small ordered link whatever moves the data.
 //
 // A message is what Request says: its key, its operation and its size travel with its bytes, and
-// a plane calls agree() (below) on both before it moves bytes into a receive. Among equal keys the
-// first sent goes to the first posted. A send of up to kEagerBytes ends without its receive; a
-// larger one may wait for it. Each request ends exactly once, by complete().
+// a plane calls agree() (transport.h) on both before it moves bytes into a receive. Among equal
+// keys the first sent goes to the first posted. A send of up to kEagerBytes ends without its
+// receive; a larger one may wait for it. Each request ends exactly once, by complete().
 //
 // No descriptor tells when a plane beside the links has something to do: progress() is called by
 // whoever waits, and every millisecond by a rank that sleeps.
@@ -75,17 +75,5 @@ class DataPlane {
   // Whether so many have been read, or no more will be.
   virtual bool has_read(Rank, std::uint64_t /*arrivals*/) const { return true; }
 };
-
-// What the sender of a message says of it.
-struct MessageLabel {
-  OperationDescriptor operation;
-  std::uint64_t message_bytes = 0;
-};
-inline MessageLabel label_of(const Request& send) {
-  return {.operation = send.operation, .message_bytes = send.outgoing.size()};
-}
-// Whether a receive expects what the message is; else ends it with mismatch, told in a sentence.
-// Both are then used up.
-bool agree(const Request& receive, const MessageLabel& message, Rank self);
 
 }  // namespace stretto::transport

@@ -20,10 +20,6 @@ constexpr std::size_t kSpareBytesMax = 4 * kEagerBytes;
 // Whether a clear for a receive of so many bytes is sent when that is posted.
 bool is_large(std::uint64_t bytes) { return bytes > kEagerBytes; }
 
-MessageLabel label_of(const Frame& frame) {
-  return {.operation = frame.operation, .message_bytes = frame.message_bytes};
-}
-
 }  // namespace
 
 // Note [clears]
@@ -107,7 +103,7 @@ bool Matcher::post_receive(Request& request) {
     receives_.push_back({.request = &request});
     return is_large(request.incoming.size());
   }
-  if (!agree(request, label_of(found->frame), self_)) {
+  if (!agree(request, found->frame, self_)) {
     // The message is used up, as it is when it comes second.
     found->orphaned = true;
     if (found->complete) drop(*found);
@@ -138,7 +134,7 @@ Request* Matcher::message_header(const Frame& frame, Unexpected** unexpected) {
   if (found != receives_.end()) {
     Request* request = found->request;
     receives_.erase(found);
-    return agree(*request, label_of(frame), self_) ? request : nullptr;
+    return agree(*request, frame, self_) ? request : nullptr;
   }
   *unexpected = &keep(frame, frame.message_bytes);
   return nullptr;
@@ -153,7 +149,7 @@ Request* Matcher::data_header(const Frame& frame) {
   if (found == receives_.end()) return nullptr;
   Request* request = found->request;
   receives_.erase(found);
-  return agree(*request, label_of(frame), self_) ? request : nullptr;
+  return agree(*request, frame, self_) ? request : nullptr;
 }
 
 Result<Matcher::Announcement> Matcher::announced(const Frame& frame) {
@@ -167,7 +163,7 @@ Result<Matcher::Announcement> Matcher::announced(const Frame& frame) {
     return Announcement::unexpected;
   }
   found->announced = true;
-  if (!agree(*found->request, label_of(frame), self_)) {
+  if (!agree(*found->request, frame, self_)) {
     receives_.erase(found);
     return Announcement::settled;
   }

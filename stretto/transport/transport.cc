@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "stretto/transport/data_plane.h"
+#include "stretto/transport/frame.h"
 
 namespace stretto::transport {
 namespace {
@@ -34,32 +34,23 @@ Status mismatch_status(const RankCall& other, const RankCall& self, std::uint32_
           other.rank};
 }
 
-Status disagreement(const MessageEnd& sender, const MessageEnd& receiver, Rank blamed,
-                    const MessageKey& key) {
-  if (sender.operation != receiver.operation) {
-    const MessageEnd& other = sender.rank == blamed ? sender : receiver;
-    const MessageEnd& self = sender.rank == blamed ? receiver : sender;
-    return mismatch_status({other.rank, other.operation, key.sequence},
-                           {self.rank, self.operation, key.sequence}, key.segment);
+bool agree(const Request& receive, const Frame& message, Rank self) {
+  const MessageKey& key = receive.key;
+  const std::size_t expected_bytes = receive.incoming.size();
+  if (receive.operation != message.operation) {
+    complete(receive, mismatch_status({receive.peer, message.operation, key.sequence},
+                                      {self, receive.operation, key.sequence}, key.segment));
+    return false;
   }
-  return {StatusCode::mismatch,
-          fmt::format("rank {} sent {} bytes, rank {} expects {}, both in {}{}. First difference: "
-                      "size of a message",
-                      sender.rank.value(), sender.message_bytes, receiver.rank.value(),
-                      receiver.message_bytes, describe(sender.operation),
-                      numbered(key.sequence, key.segment)),
-          blamed};
-}
-
-bool agree(const Request& receive, const MessageLabel& message, Rank self) {
-  const std::size_t bytes = receive.incoming.size();
-  if (receive.operation == message.operation && bytes == message.message_bytes) return true;
-  complete(receive,
-           disagreement({.rank = receive.peer,
-                         .operation = message.operation,
-                         .message_bytes = message.message_bytes},
-                        {.rank = self, .operation = receive.operation, .message_bytes = bytes},
-                        receive.peer, receive.key));
+  if (expected_bytes == message.message_bytes) return true;
+  complete(
+      receive,
+      {StatusCode::mismatch,
+       fmt::format("rank {} sent {} bytes, rank {} expects {}, both in {}{}. First difference: "
+                   "size of a message",
+                   receive.peer.value(), message.message_bytes, self.value(), expected_bytes,
+                   describe(message.operation), numbered(key.sequence, key.segment)),
+       receive.peer});
   return false;
 }
 

@@ -20,6 +20,8 @@
 
 namespace stretto::transport {
 
+struct Frame;
+
 // Which message this is. A receive takes the message with an equal key from its peer; among equal
 // keys the first sent goes to the first posted.
 struct MessageKey {
@@ -142,16 +144,9 @@ struct RankCall {
 // `tag` is that of a point-to-point message.
 Status mismatch_status(const RankCall& other, const RankCall& self, std::uint32_t tag = 0);
 
-// The same for two ranks of which one sends and the other receives a message; if they agree about
-// the operation, it is the sizes that differ.
-struct MessageEnd {
-  Rank rank = 0;
-  OperationDescriptor operation;
-  std::uint64_t message_bytes = 0;
-};
-// `blamed` is the rank of the status: the one that is not this rank.
-Status disagreement(const MessageEnd& sender, const MessageEnd& receiver, Rank blamed,
-                    const MessageKey& key);
+// Whether a receive expects what the message is; else ends it with mismatch, told in a sentence.
+// Both are then used up.
+bool agree(const Request& receive, const Frame& message, Rank self);
 
 // Messages above this size wait for their receive.
 inline constexpr std::size_t kEagerBytes = 64 * 1024;
