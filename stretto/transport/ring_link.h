@@ -3,6 +3,7 @@
 
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <memory>
 #include <string_view>
@@ -38,7 +39,7 @@ class RingLink : public Link {
     int own_rank = 0;
     int peer_rank = 0;
     std::unique_ptr<Doorbell> doorbell;
-    std::shared_ptr<void> memory;  // Keeps both inboxes mapped.
+    std::array<std::shared_ptr<void>, 2> memory;  // Keep both inboxes mapped.
   };
   explicit RingLink(Parts parts);
 
@@ -64,7 +65,7 @@ class RingLink : public Link {
   Inbox peer_;
   mutable std::atomic<bool> expedited_{false};  // Whether both are known to have registered.
   std::unique_ptr<Doorbell> doorbell_;
-  std::shared_ptr<void> memory_;
+  std::array<std::shared_ptr<void>, 2> memory_;
 };
 
 // What a rank that waits tells the ranks that share memory with it, in its inbox: on which core,

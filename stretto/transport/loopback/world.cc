@@ -78,8 +78,7 @@ std::unique_ptr<Link> make_link(const World& world, int self, int peer) {
       .own_rank = self,
       .peer_rank = peer,
       .doorbell = std::make_unique<EventDoorbell>(world.bells[self], world.bells[peer], first),
-      .memory = std::make_shared<std::pair<std::shared_ptr<void>, std::shared_ptr<void>>>(
-          own_memory.owner, peer_memory.owner)});
+      .memory = {own_memory.owner, peer_memory.owner}});
 }
 
 }  // namespace

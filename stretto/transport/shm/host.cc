@@ -40,12 +40,6 @@ class ChannelDoorbell final : public Doorbell {
   std::shared_ptr<ShmMemory> memory_;
 };
 
-// Keeps two inboxes mapped.
-struct Inboxes {
-  std::shared_ptr<void> own;
-  std::shared_ptr<void> peer;
-};
-
 using Channels = RankVector<std::shared_ptr<Channel>>;
 
 Result<Channels> make_channels(std::vector<FileDescriptor> sockets) {
@@ -139,14 +133,14 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
     parts.processes.emplace_back();
     if (channel == nullptr) continue;
     parts.processes.back() = memory->process_of(r);
-    parts.links.back() = std::make_unique<RingLink>(RingLink::Parts{
-        .name = "shm",
-        .own = Inbox(own.bytes.data()),
-        .peer = Inbox(memory->resolve(r, kInbox, Inbox::bytes(ranks))),
-        .own_rank = self.value(),
-        .peer_rank = r,
-        .doorbell = std::make_unique<ChannelDoorbell>(r, channel, memory),
-        .memory = std::make_shared<Inboxes>(Inboxes{own.owner, memory->hold(r, kInbox)})});
+    parts.links.back() = std::make_unique<RingLink>(
+        RingLink::Parts{.name = "shm",
+                        .own = Inbox(own.bytes.data()),
+                        .peer = Inbox(memory->resolve(r, kInbox, Inbox::bytes(ranks))),
+                        .own_rank = self.value(),
+                        .peer_rank = r,
+                        .doorbell = std::make_unique<ChannelDoorbell>(r, channel, memory),
+                        .memory = {own.owner, memory->hold(r, kInbox)}});
   }
   parts.sleep_flag = std::make_unique<SleepFlag>(Inbox(own.bytes.data()), own.owner);
   return parts;
