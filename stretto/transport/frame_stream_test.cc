@@ -85,7 +85,6 @@ TEST(OutputQueueTest, WritesFramesInOrderHoweverLittleTheLinkTakes) {
       ASSERT_FALSE(ended.empty());
       EXPECT_TRUE(ended.front().status.ok());
       EXPECT_EQ(ended.front().cookie, send->request.cookie);
-      EXPECT_EQ(ended.front().bytes, send->bytes.size());
       ended.pop();
     }
     EXPECT_FALSE(queue.flush(link).or_throw());
@@ -198,7 +197,7 @@ TEST(OutputQueueTest, ALongMessageGoesInPiecesHoweverLittleTheLinkTakes) {
     }
     EXPECT_TRUE(link.written == wire(a) + pieces(a)) << room;
     EXPECT_EQ(a.request.ended.size(), 1u);
-    EXPECT_EQ(a.request.ended.front().bytes, a.bytes.size());
+    EXPECT_TRUE(a.request.ended.front().status.ok());
   }
 }
 

@@ -54,7 +54,6 @@ constexpr bool precedes(std::uint32_t first, std::uint32_t second) {
 struct Completion {
   std::uint64_t cookie = 0;  // Of the request.
   Status status;
-  std::uint64_t bytes = 0;  // Of the message; 0 if the request has failed.
 };
 using CompletionQueue = RingQueue<Completion>;
 
@@ -73,9 +72,7 @@ struct Request {
 
 // Ends a request: its completion is in the queue, and nobody here knows it any more.
 inline void complete(const Request& request, Status status) {
-  const std::size_t bytes = status.ok() ? request.outgoing.size() + request.incoming.size() : 0;
-  request.completions->push(
-      {.cookie = request.cookie, .status = std::move(status), .bytes = bytes});
+  request.completions->push({.cookie = request.cookie, .status = std::move(status)});
 }
 
 // What a rank was doing with a group when it abandoned it.
