@@ -134,18 +134,17 @@ Result<bool> Peer::hear() {
 }
 
 Status Peer::heard(const Frame& frame, ConstByteSpan payload) {
-  if (frame.kind == FrameKind::farewell) farewell_heard(frame);
-  if (frame.kind != FrameKind::agreement || *listener_ == nullptr || unwanted(frame)) return {};
-  return (*listener_)->agreement_arrived(ranks_.peer, frame.key, payload);
-}
-
-void Peer::farewell_heard(const Frame& farewell) {
-  const std::uint64_t group = farewell.key.group;
+  if (*listener_ == nullptr || unwanted(frame)) return {};
+  TransportListener& listener = **listener_;
+  const MessageKey& key = frame.key;
+  if (frame.kind == FrameKind::agreement) {
+    return listener.agreement_arrived(ranks_.peer, key, payload);
+  }
   // Nothing that has been forgotten here has a listener any more.
-  if (!farewells_.contains(group) || *listener_ == nullptr) return;
-  const bool unwinding = farewell.key.segment == static_cast<std::uint32_t>(Farewell::unwinding);
-  (*listener_)
-      ->group_left(group, ranks_.peer, unwinding ? Farewell::unwinding : Farewell::in_order);
+  if (frame.kind != FrameKind::farewell || !farewells_.contains(key.group)) return {};
+  const bool unwinding = key.segment == static_cast<std::uint32_t>(Farewell::unwinding);
+  listener.group_left(key.group, ranks_.peer, unwinding ? Farewell::unwinding : Farewell::in_order);
+  return {};
 }
 
 void Peer::send_agreement(const MessageKey& key, ConstByteSpan payload) {

@@ -103,7 +103,6 @@ class Peer final : private FrameReader::Sink {
   Status hear_later(const Frame& frame);
   Result<bool> hear();
   Status heard(const Frame& frame, ConstByteSpan payload);
-  void farewell_heard(const Frame& farewell);
   void check_process(bool moved);
   void end_by(const Status& reason);
   bool look_for_obituary();
