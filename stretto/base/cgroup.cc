@@ -3,10 +3,11 @@
 
 #include "stretto/base/cgroup.h"
 
-#include <algorithm>
 #include <fstream>
 #include <optional>
 #include <sstream>
+
+#include "stretto/base/take_word.h"
 
 namespace stretto {
 namespace {
@@ -14,9 +15,7 @@ namespace {
 // Whether `word` is one of a list with commas between.
 bool lists(std::string_view list, std::string_view word) {
   while (!list.empty()) {
-    const std::size_t comma = std::min(list.find(','), list.size());
-    if (list.substr(0, comma) == word) return true;
-    list.remove_prefix(std::min(comma + 1, list.size()));
+    if (take_word(list, ',') == word) return true;
   }
   return false;
 }
@@ -58,14 +57,13 @@ std::optional<std::string> find_own_folder(const Hierarchy& hierarchy, const std
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
     // "4:memory:/job" or "0::/job".
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
+    std::string_view rest = line;
+    take_word(rest, ':');
+    const std::string_view controllers = take_word(rest, ':');
     const bool found = hierarchy.version == CgroupVersion::first
                            ? lists(controllers, hierarchy.controller)
                            : line.starts_with("0::");
-    if (found) return line.substr(second + 1);
+    if (found) return std::string(rest);
   }
   return std::nullopt;
 }
