@@ -49,12 +49,12 @@ void FrameMessages::push_clear(const MessageKey& key, std::uint64_t bytes,
 void FrameMessages::cancel(Rank, std::uint64_t group, const Status& reason) {
   end_begun(&group, reason);
   sent_cost_ -= output_->forget(group, reason);
-  matcher_.forget(group, reason);
+  matcher_.end_requests(&group, reason);
 }
 
 void FrameMessages::lose(Rank, const Status& reason) {
   end_begun(nullptr, reason);
-  matcher_.lose(reason);
+  matcher_.end_requests(nullptr, reason);
 }
 
 // Ends the receives that are being filled, of one group or, if it is null, of all.

@@ -224,15 +224,6 @@ Result<Request*> Matcher::clear_arrived(const Frame& frame) {
   return static_cast<Request*>(nullptr);
 }
 
-void Matcher::forget(std::uint64_t group, const Status& reason) { end_requests(&group, reason); }
-
-void Matcher::lose(const Status& reason) {
-  end_requests(nullptr, reason);
-  spare_.clear();
-  spare_bytes_ = 0;
-}
-
-// Ends those of one group or, if it is null, of all.
 void Matcher::end_requests(const std::uint64_t* group, const Status& reason) {
   const auto concerned = [&](const MessageKey& key) {
     return group == nullptr || key.group == *group;
@@ -260,6 +251,9 @@ void Matcher::end_requests(const std::uint64_t* group, const Status& reason) {
     unexpected.orphaned = true;
     if (unexpected.complete) drop(unexpected);
   }
+  if (group != nullptr) return;
+  spare_.clear();
+  spare_bytes_ = 0;
 }
 
 std::optional<UnexpectedMessage> Matcher::find_conflict(

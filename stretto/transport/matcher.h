@@ -62,11 +62,10 @@ class Matcher {
   // (then remembered).
   Result<Request*> clear_arrived(const Frame& frame);
 
-  // Ends receives and waiting sends of `group` with `reason`, drops its unexpected messages.
-  void forget(std::uint64_t group, const Status& reason);
-  // The peer is gone: ends all receives and waiting sends with `reason`. Messages that are all here
-  // can still be received.
-  void lose(const Status& reason);
+  // Ends receives and waiting sends of the group with `reason`, and drops its unexpected messages.
+  // Null: the peer is gone; ends those of all groups, of which messages that are all here can still
+  // be received.
+  void end_requests(const std::uint64_t* group, const Status& reason);
 
   // See DataPlane.
   std::optional<UnexpectedMessage> find_conflict(std::uint64_t group, std::uint32_t sequence,
@@ -93,7 +92,6 @@ class Matcher {
   Unexpected& keep(const Frame& frame, std::size_t bytes);
   void drop(Unexpected& unexpected);
   void hand_over(Unexpected& unexpected, Request& request);
-  void end_requests(const std::uint64_t* group, const Status& reason);
 
   Rank self_;
   Rank peer_;

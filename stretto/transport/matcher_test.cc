@@ -248,7 +248,8 @@ TEST_F(MatcherTest, ForgettingConcernsOneGroup) {
   cleared.message = 98;
   (void)matcher_.clear_arrived(frame(FrameKind::clear, kLarge, cleared));
 
-  matcher_.forget(1, Status(StatusCode::aborted, "enough"));
+  const std::uint64_t group = 1;
+  matcher_.end_requests(&group, Status(StatusCode::aborted, "enough"));
   for (const TrackedRequest* request : {&mine, &send, &claiming}) {
     EXPECT_TRUE(request->done());
     EXPECT_EQ(request->status().code(), StatusCode::aborted);
@@ -273,7 +274,7 @@ TEST_F(MatcherTest, LosingThePeerKeepsWhatItSent) {
   matcher_.unexpected_complete(arrive_unexpected(3, std::byte{3}, whole));
   announce(kLarge, {.group = 1, .message = 50});
   EXPECT_EQ(unexpected_count_, 2u);
-  matcher_.lose(Status(StatusCode::peer_lost, "gone"));
+  matcher_.end_requests(nullptr, Status(StatusCode::peer_lost, "gone"));
   EXPECT_EQ(unexpected_count_, 1u);
   EXPECT_EQ(posted.status().code(), StatusCode::peer_lost);
   EXPECT_TRUE(matcher_.has_arrived(whole));
