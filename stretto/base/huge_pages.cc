@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "stretto/base/file_descriptor.h"
+#include "stretto/base/round_up.h"
 
 namespace stretto {
 namespace {
@@ -74,8 +75,7 @@ bool lies_in_huge_pages(const void* data, std::size_t bytes) {
   if (!pagemap.valid()) return false;
   const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const auto address = reinterpret_cast<std::uintptr_t>(data);
-  const Range all{address / page_bytes * page_bytes,
-                  (address + bytes + page_bytes - 1) / page_bytes * page_bytes};
+  const Range all{address / page_bytes * page_bytes, round_up(address + bytes, page_bytes)};
   const auto is_huge = [&](const Range& range) {
     return huge_bytes(pagemap.get(), range) >= range.bytes() - range.bytes() / 8;
   };

@@ -41,12 +41,11 @@ Status StoppableThread::start(const std::string& name, std::function<void(int st
   return {};
 }
 
-bool StoppableThread::stop() {
-  if (!thread_.joinable()) return false;
+void StoppableThread::stop() {
+  if (!thread_.joinable()) return;
   const std::uint64_t one = 1;
   (void)!::write(stop_.get(), &one, sizeof(one));
   thread_.join();
-  return true;
 }
 
 }  // namespace stretto

@@ -30,8 +30,8 @@ class StoppableThread {
   // Once. `function` gets a descriptor, and returns when it has something to read. Fails as
   // start_thread() does, and where the system has no descriptor left.
   Status start(const std::string& name, std::function<void(int stop)> function);
-  // Tells the thread, and waits until it has ended. Returns whether one was running.
-  bool stop();
+  // Tells the thread, if one runs, and waits until it has ended.
+  void stop();
 
  private:
   FileDescriptor stop_;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "stretto/base/round_up.h"
+
 namespace stretto::execution {
 namespace {
 
@@ -19,8 +21,7 @@ std::vector<std::size_t> prefix_sums(const std::vector<std::size_t>& counts) {
 }
 
 std::vector<std::size_t> cut(std::size_t count, std::size_t chunks, std::size_t multiple) {
-  const std::size_t share = (count + chunks - 1) / chunks;
-  const std::size_t step = (share + multiple - 1) / multiple * multiple;
+  const std::size_t step = round_up((count + chunks - 1) / chunks, multiple);
   std::vector<std::size_t> begin;
   for (std::size_t c = 0; c <= chunks; ++c) begin.push_back(std::min(count, c * step));
   return begin;

@@ -10,8 +10,6 @@
 namespace stretto::execution {
 namespace {
 
-static_assert(Plan::kSmallScratchBytes == Post::kInlineBytes, "what is packed fits into posts");
-
 void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   // One number or two, which is what most of so few bytes are; the length of the others is not
   // known to the compiler, whose memcpy then is a call.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "stretto/base/round_up.h"
+#include "stretto/execution/window.h"
 
 namespace stretto::execution {
 
@@ -35,7 +36,7 @@ Plan::Plan(schedule::Schedule steps, const Options& options)
   // not everybody, some may send messages and others not.
   const bool is_small = std::cmp_equal(schedule_.team.size(), schedule_.rank_count) &&
                         schedule_.partial_slots == 0 &&
-                        slots * segment_elements_ * element_bytes <= kSmallScratchBytes;
+                        slots * segment_elements_ * element_bytes <= Post::kInlineBytes;
   scratch_alignment_bytes_ = is_small ? element_bytes : kCacheLineBytes;
   const std::size_t raw_bytes =
       round_up(segment_elements_ * element_bytes, scratch_alignment_bytes_);

@@ -50,9 +50,8 @@ class Plan {
   Range range(const schedule::Place& place, std::uint32_t segment) const;
 
   // Scratch of one lane: shared slots where the team reaches them; elsewhere the other raw slots,
-  // then partial slots. Slots begin at cache lines, unless all of it is so little that it may lie
-  // in a line with something else.
-  static constexpr std::size_t kSmallScratchBytes = 24;
+  // then partial slots. Slots begin at cache lines, unless all of it is so little that it fits
+  // into a post.
   std::size_t shared_bytes() const { return shared_bytes_; }
   std::size_t private_bytes() const { return private_bytes_; }
   bool is_shared(const schedule::Slot& slot) const {

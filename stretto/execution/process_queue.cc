@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "stretto/base/round_up.h"
 #include "stretto/kernel/copy.h"
 
 namespace stretto::execution {
@@ -15,7 +16,6 @@ namespace {
 using transport::MemoryKind;
 using transport::RemoteAddress;
 
-constexpr std::size_t kAlignmentBytes = 64;
 // Of what the kernel only copies, so much goes at a time: a rank that abandons an operation waits
 // for it.
 constexpr std::size_t kCopiedBytes = 1024 * 1024;
@@ -96,7 +96,7 @@ Status ProcessQueue::reduce(const BoundStep& step, std::size_t elements) {
   const auto slots = static_cast<std::size_t>(std::ranges::count_if(step.sources, is_elsewhere) +
                                               (result_is_elsewhere ? 1 : 0));
   const std::size_t room = Window::kHalfBytes / std::max<std::size_t>(1, slots);
-  const std::size_t piece_bytes = std::min(kPieceBytes, room / kAlignmentBytes * kAlignmentBytes);
+  const std::size_t piece_bytes = std::min(kPieceBytes, room / kCacheLineBytes * kCacheLineBytes);
   if (piece_bytes == 0) return {StatusCode::internal, "there is no scratch for a single copy"};
   const std::size_t element_bytes = step.output_element_bytes;
   const std::size_t piece = piece_bytes / element_bytes;

@@ -3,7 +3,6 @@
 
 #include "stretto/transport/shm/memory.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -34,8 +33,7 @@ Result<MappableMemory::Mapping> FileMemory::open(const FileDescriptor& descripto
   if (!descriptor.valid() || ::fstat(descriptor.get(), &info) != 0) {
     return status_of(StatusCode::protocol, "a region came without its file");
   }
-  const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
+  if (!is_sealed_memory(descriptor.get())) {
     return status_of(StatusCode::protocol, "a region's file could shrink");
   }
   if (bytes == 0 || static_cast<std::uint64_t>(info.st_size) < bytes) {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "stretto/base/poll.h"
+#include "stretto/base/sealed_memory.h"
 #include "tests/contract/process_resources.h"
 #include "tests/support/expect_contains.h"
 #include "tests/support/may_copy_from.h"
@@ -20,10 +21,14 @@
 namespace stretto::transport::shm {
 namespace {
 
-FileDescriptor make_file(std::size_t bytes, int seals) {
+FileDescriptor make_file(std::size_t bytes) {
+  return make_sealed_memory("stretto", bytes).or_throw();
+}
+
+FileDescriptor make_shrinking_file() {
   FileDescriptor file(::memfd_create("stretto", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  EXPECT_EQ(::ftruncate(file.get(), static_cast<off_t>(bytes)), 0);
-  EXPECT_EQ(::fcntl(file.get(), F_ADD_SEALS, seals), 0);
+  EXPECT_EQ(::ftruncate(file.get(), 4096), 0);
+  EXPECT_EQ(::fcntl(file.get(), F_ADD_SEALS, F_SEAL_GROW), 0);
   return file;
 }
 
@@ -39,9 +44,8 @@ TEST(MappingTest, IsSharedSealedAndZeroed) {
 }
 
 TEST(MappingTest, RefusesWhatCouldTakeItsPagesAway) {
-  EXPECT_EQ(FileMemory().open(make_file(4096, F_SEAL_GROW), 4096).status().code(),
-            StatusCode::protocol);
-  EXPECT_TRUE(FileMemory().open(make_file(4096, F_SEAL_SHRINK), 4096).ok());
+  EXPECT_EQ(FileMemory().open(make_shrinking_file(), 4096).status().code(), StatusCode::protocol);
+  EXPECT_TRUE(FileMemory().open(make_file(4096), 4096).ok());
   // Something that has no seals at all.
   EXPECT_EQ(
       FileMemory().open(FileDescriptor(::open("/proc/self/exe", O_RDONLY)), 100).status().code(),
@@ -49,14 +53,9 @@ TEST(MappingTest, RefusesWhatCouldTakeItsPagesAway) {
 }
 
 TEST(MappingTest, RefusesAFileThatIsTooSmall) {
-  EXPECT_EQ(FileMemory().open(make_file(4096, F_SEAL_SHRINK), 4097).status().code(),
-            StatusCode::protocol);
-  EXPECT_EQ(FileMemory().open(make_file(0, F_SEAL_SHRINK), 0).status().code(),
-            StatusCode::protocol);
-  EXPECT_EQ(FileMemory()
-                .open(make_file(4096, F_SEAL_SHRINK), static_cast<std::size_t>(-1))
-                .status()
-                .code(),
+  EXPECT_EQ(FileMemory().open(make_file(4096), 4097).status().code(), StatusCode::protocol);
+  EXPECT_EQ(FileMemory().open(make_file(0), 0).status().code(), StatusCode::protocol);
+  EXPECT_EQ(FileMemory().open(make_file(4096), static_cast<std::size_t>(-1)).status().code(),
             StatusCode::protocol);
   EXPECT_EQ(FileMemory().open(FileDescriptor(), 4096).status().code(), StatusCode::protocol);
 }
@@ -112,7 +111,7 @@ TEST_F(MemoryTest, PrivateMemoryIsReachedOnceItIsProved) {
 }
 
 TEST_F(MemoryTest, TakesARegionAndItsEnd) {
-  const FileDescriptor file = make_file(4096, F_SEAL_SHRINK);
+  const FileDescriptor file = make_file(4096);
   send({.kind = Notice::Kind::region, .region = 5, .bytes = 4096}, {file.get()});
   take_in();
   EXPECT_NE(memory_->resolve(1, {5, 0}, 4096), nullptr);
@@ -123,8 +122,8 @@ TEST_F(MemoryTest, TakesARegionAndItsEnd) {
 }
 
 TEST_F(MemoryTest, DoesNotMapWhatCannotBeTrusted) {
-  const FileDescriptor shrinking = make_file(4096, F_SEAL_GROW);
-  const FileDescriptor good = make_file(4096, F_SEAL_SHRINK);
+  const FileDescriptor shrinking = make_shrinking_file();
+  const FileDescriptor good = make_file(4096);
   send({.kind = Notice::Kind::region, .region = 1, .bytes = 4096}, {shrinking.get()});
   send({.kind = Notice::Kind::region, .region = 2, .bytes = 8192}, {good.get()});
   send({.kind = Notice::Kind::region, .region = 3, .bytes = 4096});
@@ -137,8 +136,8 @@ TEST_F(MemoryTest, DoesNotMapWhatCannotBeTrusted) {
 }
 
 TEST_F(MemoryTest, ARegionAnnouncedTwiceIsTheLaterOne) {
-  const FileDescriptor first = make_file(8192, F_SEAL_SHRINK);
-  const FileDescriptor second = make_file(4096, F_SEAL_SHRINK);
+  const FileDescriptor first = make_file(8192);
+  const FileDescriptor second = make_file(4096);
   send({.kind = Notice::Kind::region, .region = 5, .bytes = 8192}, {first.get()});
   send({.kind = Notice::Kind::region, .region = 5, .bytes = 4096}, {second.get()});
   take_in();
@@ -161,7 +160,7 @@ TEST_F(MemoryTest, WhatComesAndGoesWhileAPeerDoesNotReadIsNotKept) {
 }
 
 TEST_F(MemoryTest, NoDescriptorLeaks) {
-  const FileDescriptor file = make_file(4096, F_SEAL_SHRINK);
+  const FileDescriptor file = make_file(4096);
   const int before = open_descriptors();
   send({.kind = Notice::Kind::region, .region = 5, .bytes = 4096},
        {file.get(), file.get(), file.get(), file.get()});
