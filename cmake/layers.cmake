@@ -67,8 +67,8 @@ endfunction()
 set_source_files_properties(
   stretto/bootstrap/file_store.cc
   stretto/schedule/estimate.cc stretto/schedule/estimate_two_level.cc
-  stretto/transport/stream_plane.cc stretto/transport/tcp/connection_state.cc tools/doctor.cc
-  tools/plan.cc tools/top.cc
+  stretto/transport/packets/stream_plane.cc stretto/transport/tcp/connection_state.cc
+  tools/doctor.cc tools/plan.cc tools/top.cc
   tests/allocation/second_call_test.cc tests/contract/transport_leaving_test.cc
   tests/contract/transport_test.cc tests/contract/waiting_test.cc
   tests/simulation/seeded_run.cc

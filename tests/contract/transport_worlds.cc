@@ -10,19 +10,19 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <functional>
 #include <iterator>
 
 #include "stretto/base/rank_vector.h"
 #include "stretto/transport/loopback/world.h"
 #include "stretto/transport/packets/plane.h"
 #include "stretto/transport/shm/host.h"
-#include "stretto/transport/stream_plane.h"
 #include "stretto/transport/tcp/striped_link.h"
 #include "tests/support/connect_pairs.h"
+#include "tests/support/memory_engine.h"
 #include "tests/support/mpi_files.h"
 #include "tests/support/on_threads.h"
 #include "tests/support/socket_pairs.h"
-#include "tests/support/socket_streams.h"
 #include "tests/support/tls_pairs.h"
 
 namespace stretto::transport {
@@ -130,21 +130,6 @@ World make_connected(const WorldOptions& options, Connect connect, int stripes =
   return world;
 }
 
-World make_by_planes(const WorldOptions& options, Planes planes) {
-  return make_connected(options, connect_plainly, 1, std::move(planes));
-}
-
-World make_by_stream_plane(const WorldOptions& options) {
-  auto sockets = testing::connect_pairs(
-      options.ranks, [](int, int) { return testing::make_unix_pair(SOCK_STREAM); });
-  Planes planes;
-  for (int r = 0; r < options.ranks; ++r) {
-    auto streams = make_socket_streams(std::move(sockets[r]));
-    planes.push_back(std::make_unique<StreamPlane>(r, options.ranks, std::move(streams)));
-  }
-  return make_by_planes(options, std::move(planes));
-}
-
 std::string plugin_of(const std::string& engine) {
   const std::string name = "libstretto_" + engine + ".so";
   return engine == "mpi" ? testing::mpi_file(STRETTO_BIN_DIR, name) : STRETTO_BIN_DIR "/" + name;
@@ -179,10 +164,9 @@ void introduce(RankVector<std::unique_ptr<packets::Engine>>& engines,
   }
 }
 
-World make_by_engine(const char* name, const WorldOptions& options) {
-  // No daemon for a process that nobody has started by mpirun.
-  ::setenv("OMPI_MCA_ess_singleton_isolated", "1", /*replace=*/0);
-  const packets::Plugin plugin = packets::load_plugin(name, plugin_of(name)).or_throw();
+using MakeEngineOf = std::function<std::unique_ptr<packets::Engine>(const packets::EngineOptions&)>;
+
+World make_by_engines(const WorldOptions& options, const MakeEngineOf& make) {
   const bool is_narrow = options.socket_buffer_bytes > 0;
   const std::size_t packets_max = is_narrow ? 2 : packets::PacketStreams::kPacketsMax;
   RankVector<std::unique_ptr<packets::Engine>> engines;
@@ -191,7 +175,7 @@ World make_by_engine(const char* name, const WorldOptions& options) {
     return packets::EngineOptions{.rank = r, .size = options.ranks, .in_one_process = true};
   };
   for (int r = 0; r < options.ranks; ++r) {
-    engines.push_back(packets::make_engine(plugin, of_rank(r)).or_throw());
+    engines.push_back(make(of_rank(r)));
     addresses.push_back(engines.back()->address());
   }
   introduce(engines, addresses);
@@ -200,7 +184,23 @@ World make_by_engine(const char* name, const WorldOptions& options) {
     planes.push_back(
         packets::make_plane(std::move(engines[r]), of_rank(r), addresses, packets_max).or_throw());
   }
-  return make_by_planes(options, std::move(planes));
+  return make_connected(options, connect_plainly, 1, std::move(planes));
+}
+
+World make_by_plugin(const char* name, const WorldOptions& options) {
+  // No daemon for a process that nobody has started by mpirun.
+  ::setenv("OMPI_MCA_ess_singleton_isolated", "1", /*replace=*/0);
+  const packets::Plugin plugin = packets::load_plugin(name, plugin_of(name)).or_throw();
+  return make_by_engines(options, [&](const packets::EngineOptions& of_rank) {
+    return packets::make_engine(plugin, of_rank).or_throw();
+  });
+}
+
+World make_in_memory(const WorldOptions& options) {
+  const auto wire = std::make_shared<testing::MemoryEngine::Wire>(options.ranks);
+  return make_by_engines(options, [&](const packets::EngineOptions& of_rank) {
+    return std::make_unique<testing::MemoryEngine>(wire, of_rank.rank);
+  });
 }
 
 bool always(int, int) { return true; }
@@ -238,7 +238,7 @@ std::vector<WorldKind> find_world_kinds() {
        .make = [](const Options& options) { return make_by_pairs(options, same_host); },
        .shares_memory = same_host,
        .is_mixed = true},
-      {.name = "stream_plane", .make = make_by_stream_plane, .must_be_asked = true},
+      {.name = "stream_plane", .make = make_in_memory, .must_be_asked = true},
       {.name = "tcp",
        .make = [](const Options& options) { return make_connected(options, connect_plainly); }},
       {.name = "tcp_striped",
@@ -258,8 +258,8 @@ std::vector<WorldKind> find_world_kinds() {
       kinds.push_back({.name = name, .make = make, .must_be_asked = true});
     }
   };
-  add_engine("mpi", [](const Options& options) { return make_by_engine("mpi", options); });
-  add_engine("ucx", [](const Options& options) { return make_by_engine("ucx", options); });
+  add_engine("mpi", [](const Options& options) { return make_by_plugin("mpi", options); });
+  add_engine("ucx", [](const Options& options) { return make_by_plugin("ucx", options); });
   return kinds;
 }
 

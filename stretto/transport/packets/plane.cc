@@ -14,6 +14,7 @@
 #include "stretto/base/log.h"
 #include "stretto/base/open_library.h"
 #include "stretto/base/own_folder.h"
+#include "stretto/transport/packets/stream_plane.h"
 
 namespace stretto::transport::packets {
 namespace {

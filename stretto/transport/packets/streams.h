@@ -8,30 +8,36 @@
 #include <vector>
 
 #include "stretto/base/rank_vector.h"
+#include "stretto/transport/link.h"
 #include "stretto/transport/packets/engine.h"
-#include "stretto/transport/stream_plane.h"
 
 namespace stretto::transport::packets {
 
-// Streams cut into packets, which an engine moves. Bytes are copied into packets and out of them,
+// Ordered streams of bytes to all other ranks, cut into packets, which an engine moves. Bytes are
+// copied into packets and out of them,
 // so that whoever gives a message up gets its bytes back at once: neither MPI nor UCX gives back
 // what it sends. Packets are used again, so that a network which wants memory registered registers
-// them once.
-class PacketStreams final : public Streams {
+// them once. Not thread safe; nothing waits.
+class PacketStreams {
  public:
   static constexpr std::size_t kPacketsMax = 8;
 
   // `packets_max` are under way to one peer.
   PacketStreams(std::unique_ptr<Engine> engine, Rank self, int ranks,
                 std::size_t packets_max = kPacketsMax);
-  ~PacketStreams() override;
+  ~PacketStreams();
 
-  Link* to(Rank peer) override;
-  bool progress() override;
-  bool has_output(Rank peer) const override;
-  bool must_push() const override { return must_push_; }
-  std::uint64_t arrivals(Rank peer) const override;
-  bool has_read(Rank peer, std::uint64_t arrivals) const override;
+  // Null for this rank itself. Fails when the engine does, not when the peer is gone, of which the
+  // control plane tells; disconnect() says that it is.
+  Link* to(Rank peer);
+  // Moves what can be moved now. Returns whether anything was.
+  bool progress();
+  // Whether something that has been written to a peer that is there has not reached it.
+  bool has_output(Rank peer) const;
+  // These as of a DataPlane.
+  bool must_push() const { return must_push_; }
+  std::uint64_t arrivals(Rank peer) const;
+  bool has_read(Rank peer, std::uint64_t arrivals) const;
 
  private:
   struct Packet {

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/transport/stream_plane.h"
+#include "stretto/transport/packets/stream_plane.h"
 
 #include <set>
 #include <utility>
@@ -11,7 +11,7 @@
 #include "stretto/transport/frame_messages.h"
 #include "stretto/transport/frame_stream.h"
 
-namespace stretto::transport {
+namespace stretto::transport::packets {
 namespace {
 
 // One peer that sends without end must not keep the others waiting.
@@ -127,7 +127,7 @@ class StreamPlane::Way final : private FrameReader::Sink {
   Status failure_;
 };
 
-StreamPlane::StreamPlane(Rank self, int ranks, std::unique_ptr<Streams> streams)
+StreamPlane::StreamPlane(Rank self, int ranks, std::unique_ptr<PacketStreams> streams)
     : streams_(std::move(streams)) {
   for (int r = 0; r < ranks; ++r) {
     Link* stream = streams_->to(r);
@@ -181,4 +181,4 @@ bool StreamPlane::has_output(Rank peer) const {
   return way(peer).has_output() || streams_->has_output(peer);
 }
 
-}  // namespace stretto::transport
+}  // namespace stretto::transport::packets

@@ -8,34 +8,15 @@
 
 #include "stretto/base/rank_vector.h"
 #include "stretto/transport/data_plane.h"
-#include "stretto/transport/link.h"
+#include "stretto/transport/packets/streams.h"
 
-namespace stretto::transport {
-
-// Ordered streams of bytes to all other ranks, moved together by something that knows no messages
-// of ours, such as an MPI library. Not thread safe; nothing waits.
-class Streams {
- public:
-  virtual ~Streams() = default;
-
-  // Null for this rank itself. Fails when the streams do, not when the peer is gone, of which the
-  // control plane tells; disconnect() says that it is.
-  virtual Link* to(Rank peer) = 0;
-  // Moves what can be moved now. Returns whether anything was.
-  virtual bool progress() = 0;
-  // Whether something that has been written to a peer that is there has not reached it.
-  virtual bool has_output(Rank peer) const = 0;
-  // As of a DataPlane.
-  virtual bool must_push() const { return false; }
-  virtual std::uint64_t arrivals(Rank peer) const = 0;
-  virtual bool has_read(Rank peer, std::uint64_t arrivals) const = 0;
-};
+namespace stretto::transport::packets {
 
 // The data plane whose messages are frames on streams of their own: FrameMessages for each peer.
 class StreamPlane final : public DataPlane {
  public:
   // Streams to `ranks` ranks.
-  StreamPlane(Rank self, int ranks, std::unique_ptr<Streams> streams);
+  StreamPlane(Rank self, int ranks, std::unique_ptr<PacketStreams> streams);
   ~StreamPlane() override;
 
   void send(Request& request) override;
@@ -58,8 +39,8 @@ class StreamPlane final : public DataPlane {
   class Way;
   Way& way(Rank peer) const { return *ways_[peer]; }
 
-  std::unique_ptr<Streams> streams_;
+  std::unique_ptr<PacketStreams> streams_;
   RankVector<std::unique_ptr<Way>> ways_;  // Null at this rank.
 };
 
-}  // namespace stretto::transport
+}  // namespace stretto::transport::packets
