@@ -9,9 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "stretto/transport/peer.h"
-#include "tests/support/fake_link.h"
-#include "tests/support/recording_listener.h"
+#include "tests/support/peer_fixture.h"
 #include "tests/support/tracked_request.h"
 
 namespace stretto::transport {
@@ -29,44 +27,25 @@ struct LongReceive {
   TrackedRequest request;
 };
 
-// Rank 0 of two, and what it believes to be rank 1.
-class LongMessagesTest : public ::testing::Test {
+class LongMessagesTest : public PeerFixture {
  protected:
-  LongMessagesTest() {
-    auto link = std::make_unique<FakeLink>();
-    link_ = link.get();
-    peer_ = std::make_unique<Peer>(Peer::Ranks{.self = 0, .peer = 1, .count = 2}, std::move(link),
-                                   &listener_);
-  }
-
-  void feed(const Frame& frame, char fill = 'x') {
-    link_->feed(encode(frame));
-    link_->feed(std::vector<std::byte>(frame.payload_bytes(), static_cast<std::byte>(fill)));
-  }
   void feed_begin(const MessageKey& key, std::size_t size) {
     feed({.kind = FrameKind::data, .key = key, .message_bytes = size});
   }
   void feed_piece(const MessageKey& key, std::size_t left, char fill) {
-    feed({.kind = FrameKind::piece, .key = key, .message_bytes = left}, fill);
+    const Frame piece{.kind = FrameKind::piece, .key = key, .message_bytes = left};
+    feed(piece, piece.payload_bytes(), fill);
   }
   void feed_message(const MessageKey& key, char fill) {
-    feed({.kind = FrameKind::message, .key = key, .message_bytes = 10}, fill);
+    feed({.kind = FrameKind::message, .key = key, .message_bytes = 10}, 10, fill);
   }
-  void progress() {
-    while (peer_->progress()) continue;
-  }
-
-  RecordingListener heard_;
-  TransportListener* listener_ = &heard_;
-  FakeLink* link_ = nullptr;
-  std::unique_ptr<Peer> peer_;
 };
 
 TEST_F(LongMessagesTest, LongMessagesComeInPieces) {
   LongReceive first(2 * kPieceBytes + 7);
   LongReceive second(kPieceBytes + 1);
   LongReceive small(10);
-  for (LongReceive* receive : {&first, &second, &small}) peer_->recv(receive->request);
+  for (LongReceive* receive : {&first, &second, &small}) peer_.recv(receive->request);
   feed_begin(kPeerKey, first.bytes.size());
   feed_begin(kPeerKey, second.bytes.size());
   feed_piece(kPeerKey, 2 * kPieceBytes + 7, 'a');
@@ -95,36 +74,36 @@ TEST_F(LongMessagesTest, ForgetsALongMessageOfWhichPiecesAreMissing) {
     SCOPED_TRACE(of_piece);
     const MessageKey key{.group = 20 + of_piece};
     LongReceive receive(2 * kPieceBytes, key);
-    peer_->recv(receive.request);
+    peer_.recv(receive.request);
     feed_begin(key, receive.bytes.size());
     feed_piece(key, receive.bytes.size(), 'a');
-    link_->incoming.resize(link_->incoming.size() - kPieceBytes + of_piece);
+    link_.incoming.resize(link_.incoming.size() - kPieceBytes + of_piece);
     progress();
     EXPECT_FALSE(receive.request.done());
-    peer_->forget(key.group, Status(StatusCode::aborted, "enough"));
+    peer_.forget(key.group, Status(StatusCode::aborted, "enough"));
     EXPECT_EQ(receive.request.ended.size(), 1u);
     EXPECT_EQ(receive.request.status().code(), StatusCode::aborted);
     std::ranges::fill(receive.bytes, std::byte{0});
-    link_->feed(std::vector<std::byte>(kPieceBytes - of_piece, std::byte{'a'}));
+    link_.feed(std::vector<std::byte>(kPieceBytes - of_piece, std::byte{'a'}));
     feed_piece(key, kPieceBytes, 'b');
     feed_message({.group = 2}, 'y');
     LongReceive small(10, {.group = 2});
-    peer_->recv(small.request);
+    peer_.recv(small.request);
     progress();
     EXPECT_EQ(std::ranges::count(receive.bytes, std::byte{0}), 2 * kPieceBytes);
     EXPECT_EQ(small.bytes, std::vector<std::byte>(10, std::byte{'y'}));
   }
-  EXPECT_TRUE(peer_->status().ok()) << peer_->status().message();
+  EXPECT_TRUE(peer_.status().ok()) << peer_.status().message();
 }
 
 TEST_F(LongMessagesTest, PiecesThatNobodyExpectsInThisSizeAreNoOtherMessages) {
   LongReceive other(kPieceBytes + 2);
   LongReceive good(kPieceBytes + 1);
-  peer_->recv(other.request);
+  peer_.recv(other.request);
   feed_begin(kPeerKey, kPieceBytes + 1);
   progress();
   EXPECT_EQ(other.request.status().code(), StatusCode::mismatch);
-  peer_->recv(good.request);
+  peer_.recv(good.request);
   feed_begin(kPeerKey, kPieceBytes + 1);
   for (const char fill : {'a', 'b'}) {
     feed_piece(kPeerKey, kPieceBytes + 1, fill);
@@ -137,11 +116,11 @@ TEST_F(LongMessagesTest, PiecesThatNobodyExpectsInThisSizeAreNoOtherMessages) {
 
 TEST_F(LongMessagesTest, TheEndOfThePeerEndsLongMessages) {
   LongReceive receive(2 * kPieceBytes);
-  peer_->recv(receive.request);
+  peer_.recv(receive.request);
   feed_begin(kPeerKey, receive.bytes.size());
   feed_piece(kPeerKey, receive.bytes.size(), 'a');
   progress();
-  link_->ended = true;
+  link_.ended = true;
   progress();
   EXPECT_EQ(receive.request.ended.size(), 1u);
   EXPECT_EQ(receive.request.status().code(), StatusCode::peer_lost);
@@ -149,18 +128,18 @@ TEST_F(LongMessagesTest, TheEndOfThePeerEndsLongMessages) {
 
 TEST_F(LongMessagesTest, PiecesOutOfTurnBreakTheProtocol) {
   LongReceive receive(2 * kPieceBytes);
-  peer_->recv(receive.request);
+  peer_.recv(receive.request);
   feed_begin(kPeerKey, receive.bytes.size());
   feed_piece(kPeerKey, kPieceBytes, 'a');
   progress();
-  EXPECT_EQ(peer_->status().code(), StatusCode::protocol);
+  EXPECT_EQ(peer_.status().code(), StatusCode::protocol);
   EXPECT_EQ(receive.request.ended.size(), 1u);
 }
 
 TEST_F(LongMessagesTest, LongMessagesThatNobodyReceivesAreRefusedInTheEnd) {
   for (int i = 0; i < 5000; ++i) feed_begin(kPeerKey, kPieceBytes + 1);
   progress();
-  EXPECT_EQ(peer_->status().code(), StatusCode::protocol);
+  EXPECT_EQ(peer_.status().code(), StatusCode::protocol);
 }
 
 }  // namespace

@@ -9,31 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "stretto/transport/peer.h"
-#include "tests/support/fake_link.h"
-#include "tests/support/held_plane.h"
-#include "tests/support/recording_listener.h"
+#include "tests/support/peer_fixture.h"
 #include "tests/support/tracked_request.h"
 
 namespace stretto::transport {
 namespace {
-
-// Rank 0 of three, and what it believes to be rank 1.
-class PeerFixture : public ::testing::Test {
- protected:
-  explicit PeerFixture(std::unique_ptr<HeldPlane> plane = nullptr) : plane_(std::move(plane)) {}
-
-  void progress() {
-    while (peer_.progress()) continue;
-  }
-
-  FakeLink& link_ = *new FakeLink;  // The peer's.
-  RecordingListener heard_;
-  TransportListener* listener_ = &heard_;
-  const std::unique_ptr<HeldPlane> plane_;
-  Peer peer_{
-      {.self = 0, .peer = 1, .count = 3}, std::unique_ptr<Link>(&link_), &listener_, plane_.get()};
-};
 
 // When and by which words a peer is lost whose link has ended.
 class PeerEndTest : public PeerFixture {};
@@ -103,11 +83,6 @@ class PeerOnPlaneTest : public PeerFixture {
  protected:
   PeerOnPlaneTest() : PeerFixture(std::make_unique<HeldPlane>()) {
     plane_->arrived = 1;  // A message has begun to come.
-  }
-
-  void feed(const Frame& frame) { link_.feed(encode(frame)); }
-  void feed_farewell(std::uint64_t group) {
-    feed({.kind = FrameKind::farewell, .key = {.group = group}});
   }
 };
 

@@ -10,8 +10,7 @@
 #include <string>
 
 #include "tests/support/expect_contains.h"
-#include "tests/support/fake_link.h"
-#include "tests/support/recording_listener.h"
+#include "tests/support/peer_fixture.h"
 #include "tests/support/tracked_request.h"
 
 namespace stretto::transport {
@@ -20,20 +19,8 @@ namespace {
 constexpr std::size_t kAnnounced = kEagerBytes + 10;
 const MessageKey kPeerKey{.group = 1};
 
-// Rank 0 of three, and what it believes to be rank 1.
-class PeerTest : public ::testing::Test {
+class PeerTest : public PeerFixture {
  protected:
-  PeerTest() {
-    auto link = std::make_unique<FakeLink>();
-    link_ = link.get();
-    peer_ = std::make_unique<Peer>(Peer::Ranks{.self = 0, .peer = 1, .count = 3}, std::move(link),
-                                   &listener_);
-  }
-
-  void feed(const Frame& frame, std::size_t payload_bytes, char fill = 'x') {
-    link_->feed(encode(frame));
-    link_->feed(std::vector<std::byte>(payload_bytes, static_cast<std::byte>(fill)));
-  }
   void feed_message(const MessageKey& key, std::size_t size, char fill = 'x') {
     feed({.kind = FrameKind::message, .key = key, .message_bytes = size}, size, fill);
   }
@@ -42,13 +29,10 @@ class PeerTest : public ::testing::Test {
           .key = {.group = 9, .sequence = code, .segment = culprit},
           .message_bytes = text.size()},
          0);
-    link_->feed(std::as_bytes(std::span(text)));
+    link_.feed(std::as_bytes(std::span(text)));
   }
   void feed_credit(std::uint64_t bytes) {
     feed({.kind = FrameKind::credit, .message_bytes = bytes}, 0);
-  }
-  void feed_farewell(std::uint64_t group) {
-    feed({.kind = FrameKind::farewell, .key = {.group = group}}, 0);
   }
   void feed_inquiry(std::uint64_t group, std::uint32_t sequence,
                     const OperationDescriptor& operation = {}) {
@@ -62,42 +46,35 @@ class PeerTest : public ::testing::Test {
           .key = {.group = group, .sequence = sequence},
           .message_bytes = text.size()},
          0);
-    link_->feed(std::as_bytes(std::span(text)));
+    link_.feed(std::as_bytes(std::span(text)));
   }
   // What has been written to the link, whole frames.
   std::vector<Frame> sent_frames() const {
     std::vector<Frame> frames;
-    for (std::size_t at = 0; at < link_->written.size();) {
+    for (std::size_t at = 0; at < link_.written.size();) {
       FrameHeader header;
-      std::copy_n(link_->written.begin() + static_cast<long>(at), header.size(), header.begin());
+      std::copy_n(link_.written.begin() + static_cast<long>(at), header.size(), header.begin());
       frames.push_back(decode(header).or_throw());
       at += header.size() + frames.back().payload_bytes();
     }
     return frames;
-  }
-  void progress() {
-    while (peer_->progress()) continue;
   }
   TrackedRequest& receive(const MessageKey& key, std::size_t size) {
     bytes_.resize(size);
     request_.key = key;
     request_.incoming = bytes_;
     request_.reset();
-    peer_->recv(request_);
+    peer_.recv(request_);
     return request_;
   }
 
-  RecordingListener heard_;
-  TransportListener* listener_ = &heard_;
-  FakeLink* link_ = nullptr;
-  std::unique_ptr<Peer> peer_;
   std::vector<std::byte> bytes_;
   TrackedRequest request_;
 };
 
 TEST_F(PeerTest, ParsesHoweverTheBytesAreCut) {
   for (const std::size_t cut : {1u, 3u, 55u, 56u, 57u, 4096u, 100000u}) {
-    link_->read_max_bytes = cut;
+    link_.read_max_bytes = cut;
     const std::size_t before = heard_.unexpected.size();
     for (std::uint32_t i = 0; i < 5; ++i) feed_message({.group = 1, .message = i}, i * 3000);
     progress();
@@ -121,11 +98,11 @@ TEST_F(PeerTest, ForgetsAMessageWhoseBytesAreComing) {
       feed(mine, 20000);
       progress();
       if (!posted_before && claimed) receive(mine.key, 60000);
-      peer_->forget(group, Status(StatusCode::aborted, "enough"));
+      peer_.forget(group, Status(StatusCode::aborted, "enough"));
       EXPECT_TRUE(request_.done());
       bytes_ = {};
       bytes_.shrink_to_fit();
-      link_->feed(std::vector<std::byte>(40000));
+      link_.feed(std::vector<std::byte>(40000));
       feed_message({.group = 2}, 10, 'y');
       progress();
       EXPECT_TRUE(receive({.group = 2}, 10).done());
@@ -133,11 +110,11 @@ TEST_F(PeerTest, ForgetsAMessageWhoseBytesAreComing) {
     }
   }
   EXPECT_EQ(heard_.unexpected, std::vector(4, std::pair(Rank(1), MessageKey{.group = 2})));
-  EXPECT_EQ(static_cast<const FrameMessages&>(peer_->plane()).matcher().unexpected_bytes(), 0u);
+  EXPECT_EQ(static_cast<const FrameMessages&>(peer_.plane()).matcher().unexpected_bytes(), 0u);
 }
 
 TEST_F(PeerTest, KeepsNothingForAForgottenGroup) {
-  peer_->forget(1, Status(StatusCode::aborted, "enough"));
+  peer_.forget(1, Status(StatusCode::aborted, "enough"));
   // More than a peer may leave here unasked.
   for (int i = 0; i < 1200; ++i) {
     feed_message(kPeerKey, 60000);
@@ -151,17 +128,17 @@ TEST_F(PeerTest, KeepsNothingForAForgottenGroup) {
   feed_message({.group = 2}, 1);
   progress();
   EXPECT_EQ(heard_.unexpected, std::vector{std::pair(Rank(1), MessageKey{.group = 2})});
-  EXPECT_TRUE(peer_->status().ok()) << peer_->status().message();
+  EXPECT_TRUE(peer_.status().ok()) << peer_.status().message();
 }
 
 TEST_F(PeerTest, WhoSendsMoreThanTheLimitThatNobodyAsksForBreaksTheProtocol) {
   const std::size_t most = kUnexpectedBytesMax / unexpected_cost_bytes(kEagerBytes);
   for (std::uint32_t i = 0; i < most; ++i) feed_message({.group = 1, .message = i}, kEagerBytes);
   progress();
-  EXPECT_TRUE(peer_->status().ok());
+  EXPECT_TRUE(peer_.status().ok());
   feed_message({.group = 1, .message = 9999}, kEagerBytes);
   progress();
-  EXPECT_EQ(peer_->status().code(), StatusCode::protocol);
+  EXPECT_EQ(peer_.status().code(), StatusCode::protocol);
 }
 
 TEST_F(PeerTest, GivesCreditForWhatIsTaken) {
@@ -192,18 +169,18 @@ TEST_F(PeerTest, KeepsToTheLimitAsASender) {
     TrackedRequest& request = requests.emplace_back();
     request.key = {.group = 1, .message = static_cast<std::uint32_t>(requests.size())};
     request.outgoing = bytes;
-    peer_->send(request);
+    peer_.send(request);
     progress();
     return request.done();
   };
   const std::size_t most = kUnexpectedBytesMax / unexpected_cost_bytes(kEagerBytes);
   for (std::size_t i = 0; i < most; ++i) ASSERT_TRUE(send()) << i;
-  link_->written.clear();
+  link_.written.clear();
   EXPECT_FALSE(send());
   EXPECT_EQ(sent_frames().at(0).kind, FrameKind::announce);
   Frame clear = sent_frames().at(0);
   clear.kind = FrameKind::clear;
-  link_->written.clear();
+  link_.written.clear();
   feed(clear, 0);
   progress();
   EXPECT_EQ(sent_frames().at(0).kind, FrameKind::data);
@@ -216,22 +193,22 @@ TEST_F(PeerTest, KeepsToTheLimitAsASender) {
 
 TEST_F(PeerTest, WhatWasNeverSentNeedsNoCredit) {
   const std::vector<std::byte> bytes(kEagerBytes);
-  link_->room_bytes = 0;
+  link_.room_bytes = 0;
   for (std::uint64_t group = 1; group < 5; ++group) {
     std::list<TrackedRequest> requests;
     for (std::uint32_t i = 0; i < 500; ++i) {
       TrackedRequest& request = requests.emplace_back();
       request.key = {.group = group, .message = i};
       request.outgoing = bytes;
-      peer_->send(request);
+      peer_.send(request);
     }
-    peer_->forget(group, Status(StatusCode::aborted, "enough"));
+    peer_.forget(group, Status(StatusCode::aborted, "enough"));
   }
-  link_->room_bytes = static_cast<std::size_t>(-1);
+  link_.room_bytes = static_cast<std::size_t>(-1);
   TrackedRequest request;
   request.key = {.group = 9};
   request.outgoing = bytes;
-  peer_->send(request);
+  peer_.send(request);
   progress();
   EXPECT_EQ(sent_frames().back().kind, FrameKind::message);
 }
@@ -239,48 +216,48 @@ TEST_F(PeerTest, WhatWasNeverSentNeedsNoCredit) {
 TEST_F(PeerTest, CreditForWhatWasNotSentBreaksTheProtocol) {
   TrackedRequest request;
   request.key = kPeerKey;
-  peer_->send(request);
+  peer_.send(request);
   progress();
   feed_credit(kUnexpectedOverheadBytes);
   progress();
-  EXPECT_TRUE(peer_->status().ok());
+  EXPECT_TRUE(peer_.status().ok());
   feed_credit(kUnexpectedOverheadBytes - 1);
   progress();
-  EXPECT_EQ(peer_->status().code(), StatusCode::protocol) << "credit is never taken back";
+  EXPECT_EQ(peer_.status().code(), StatusCode::protocol) << "credit is never taken back";
 }
 
 TEST_F(PeerTest, MoreCreditThanSentBreaksTheProtocol) {
   feed_credit(1);
   progress();
-  EXPECT_EQ(peer_->status().code(), StatusCode::protocol);
+  EXPECT_EQ(peer_.status().code(), StatusCode::protocol);
 }
 
 TEST_F(PeerTest, AForgottenGroupIsKeptUntilBothHaveForgottenIt) {
   const Status reason(StatusCode::aborted, "enough");
-  peer_->forget(1, reason);
-  EXPECT_EQ(peer_->half_forgotten(), 1u);
+  peer_.forget(1, reason);
+  EXPECT_EQ(peer_.half_forgotten(), 1u);
   progress();
   EXPECT_EQ(sent_frames().back().kind, FrameKind::farewell);
   feed_farewell(1);
   feed_farewell(2);
   progress();
-  EXPECT_EQ(peer_->half_forgotten(), 1u);
-  peer_->forget(2, reason);
-  EXPECT_EQ(peer_->half_forgotten(), 0u);
+  EXPECT_EQ(peer_.half_forgotten(), 1u);
+  peer_.forget(2, reason);
+  EXPECT_EQ(peer_.half_forgotten(), 0u);
   // What is still posted has nobody to hear it; what has been posted before is over.
-  EXPECT_TRUE(peer_->status().ok());
+  EXPECT_TRUE(peer_.status().ok());
 }
 
 TEST_F(PeerTest, FarewellsWithoutEndAreRefused) {
   for (std::uint64_t group = 0; group < 100'000; ++group) feed_farewell(group);
   progress();
-  EXPECT_EQ(peer_->status().code(), StatusCode::protocol);
-  EXPECT_EQ(peer_->half_forgotten(), 0u) << "nothing is kept of a peer that is lost";
+  EXPECT_EQ(peer_.status().code(), StatusCode::protocol);
+  EXPECT_EQ(peer_.half_forgotten(), 0u) << "nothing is kept of a peer that is lost";
 }
 
 // What its program says by it may concern more than the group.
 TEST_F(PeerTest, AbortsOfGroupsThatHaveFailedAreHeard) {
-  peer_->abandon(9, Status(StatusCode::timeout, "late"));
+  peer_.abandon(9, Status(StatusCode::timeout, "late"));
   feed_abort(static_cast<std::uint32_t>(StatusCode::aborted), 2, "enough");
   progress();
   ASSERT_EQ(heard_.aborted.size(), 1u);
@@ -288,7 +265,7 @@ TEST_F(PeerTest, AbortsOfGroupsThatHaveFailedAreHeard) {
 }
 
 TEST_F(PeerTest, AbortsOfForgottenGroupsAreNotHeard) {
-  peer_->forget(9, Status(StatusCode::aborted, "enough"));
+  peer_.forget(9, Status(StatusCode::aborted, "enough"));
   feed_abort(static_cast<std::uint32_t>(StatusCode::timeout), 2, "late");
   progress();
   EXPECT_TRUE(heard_.aborted.empty());
@@ -298,12 +275,12 @@ TEST_F(PeerTest, AbortsOfForgottenGroupsAreNotHeard) {
 }
 
 TEST_F(PeerTest, NorIfTheGroupIsForgottenWhileTheAbortComes) {
-  link_->read_max_bytes = kFrameHeaderBytes + 2;
+  link_.read_max_bytes = kFrameHeaderBytes + 2;
   feed_abort(static_cast<std::uint32_t>(StatusCode::timeout), 2, "late");
-  link_->incoming.resize(link_->incoming.size() - 2);
+  link_.incoming.resize(link_.incoming.size() - 2);
   progress();
-  peer_->forget(9, Status(StatusCode::aborted, "enough"));
-  link_->feed(std::as_bytes(std::span("te", 2)));
+  peer_.forget(9, Status(StatusCode::aborted, "enough"));
+  link_.feed(std::as_bytes(std::span("te", 2)));
   progress();
   EXPECT_TRUE(heard_.aborted.empty());
 }
@@ -319,7 +296,7 @@ TEST_F(PeerTest, AnswersInquiries) {
   EXPECT_EQ(report.key.group, 5u);
   EXPECT_EQ(report.key.sequence, 17u);
   EXPECT_EQ(report.message_bytes, heard_.state.size());
-  link_->written.clear();
+  link_.written.clear();
   heard_.state = std::string(100'000, 'x');
   feed_inquiry(5, 18);
   progress();
@@ -328,10 +305,10 @@ TEST_F(PeerTest, AnswersInquiries) {
 
 TEST_F(PeerTest, DoesNotPileUpAnswersThatNobodyReads) {
   heard_.state = "is in barrier() #3";
-  link_->room_bytes = 0;
+  link_.room_bytes = 0;
   for (std::uint32_t i = 0; i < 10'000; ++i) feed_inquiry(1, i);
   progress();
-  link_->room_bytes = static_cast<std::size_t>(-1);
+  link_.room_bytes = static_cast<std::size_t>(-1);
   progress();
   const std::size_t answers = sent_frames().size();
   EXPECT_GE(answers, 10u);
@@ -344,9 +321,9 @@ TEST_F(PeerTest, DoesNotPileUpAnswersThatNobodyReads) {
 TEST_F(PeerTest, HearsTheReportsItHasAskedForOnce) {
   feed_report(1, 2, "unasked");
   progress();
-  peer_->inquire(1, 2, {});
-  peer_->inquire(1, 2, {});
-  peer_->inquire(1, 3, {});
+  peer_.inquire(1, 2, {});
+  peer_.inquire(1, 2, {});
+  peer_.inquire(1, 3, {});
   progress();
   EXPECT_EQ(sent_frames().size(), 2u);
   EXPECT_TRUE(heard_.reports.empty());
@@ -354,28 +331,28 @@ TEST_F(PeerTest, HearsTheReportsItHasAskedForOnce) {
   feed_report(1, 2, "again");
   progress();
   EXPECT_EQ(heard_.reports, (std::vector<std::pair<Rank, std::string>>{{1, "?[31mred ?"}}));
-  peer_->inquire(1, 2, {});
+  peer_.inquire(1, 2, {});
   feed_report(1, 2, "");
   progress();
   EXPECT_EQ(heard_.reports.size(), 2u);
   // Nobody wants to know about a group that is no more.
-  peer_->forget(1, Status(StatusCode::aborted, "enough"));
+  peer_.forget(1, Status(StatusCode::aborted, "enough"));
   feed_report(1, 3, "late");
   progress();
   EXPECT_EQ(heard_.reports.size(), 2u);
 }
 
 TEST_F(PeerTest, WhoLeavesSendsWhatItHasAndHearsNothing) {
-  link_->room_bytes = 0;
+  link_.room_bytes = 0;
   TrackedRequest request;
   request.key = kPeerKey;
-  peer_->send(request);
+  peer_.send(request);
   TrackedRequest& receiving = receive({.group = 2}, 10);
-  peer_->leave();
+  peer_.leave();
   feed_message({.group = 2}, 10);
   feed_message({.group = 3}, 10);
   progress();
-  link_->room_bytes = static_cast<std::size_t>(-1);
+  link_.room_bytes = static_cast<std::size_t>(-1);
   progress();
   EXPECT_FALSE(receiving.done());
   EXPECT_TRUE(heard_.unexpected.empty());
@@ -383,7 +360,7 @@ TEST_F(PeerTest, WhoLeavesSendsWhatItHasAndHearsNothing) {
   ASSERT_EQ(frames.size(), 2u);
   EXPECT_EQ(frames[0].kind, FrameKind::message);
   EXPECT_EQ(frames[1].kind, FrameKind::goodbye);
-  EXPECT_FALSE(peer_->has_output());
+  EXPECT_FALSE(peer_.has_output());
 }
 
 TEST_F(PeerTest, ChecksWhatAnAbortSays) {
@@ -405,33 +382,33 @@ TEST_F(PeerTest, ChecksWhatAnAbortSays) {
 
 TEST_F(PeerTest, NonsenseIsAProtocolErrorToldOnce) {
   receive(kPeerKey, 10);
-  link_->feed(std::vector<std::byte>(200, std::byte{0x41}));
+  link_.feed(std::vector<std::byte>(200, std::byte{0x41}));
   progress();
   ASSERT_EQ(heard_.lost.size(), 1u);
   EXPECT_EQ(heard_.lost[0].second.rank(), Rank(1));
   expect_failure(heard_.lost[0].second, StatusCode::protocol, "lost rank 1 (fake)");
-  EXPECT_TRUE(link_->disconnected) << "the peer would wait";
+  EXPECT_TRUE(link_.disconnected) << "the peer would wait";
   EXPECT_EQ(request_.status().code(), StatusCode::protocol);
-  link_->ended = true;
+  link_.ended = true;
   progress();
   EXPECT_EQ(heard_.lost.size(), 1u);
   EXPECT_EQ(request_.ended.size(), 1u);
 }
 
 TEST_F(PeerTest, PositionsThatMakeNoSenseAreAProtocolErrorForWritersToo) {
-  link_->write_failure = Status(StatusCode::protocol, "a ring claims to hold too much");
-  peer_->send_abort(1, Status(StatusCode::aborted, "enough"), GroupStage::in_use);
+  link_.write_failure = Status(StatusCode::protocol, "a ring claims to hold too much");
+  peer_.send_abort(1, Status(StatusCode::aborted, "enough"), GroupStage::in_use);
   progress();
   ASSERT_EQ(heard_.lost.size(), 1u);
   EXPECT_EQ(heard_.lost[0].second.code(), StatusCode::protocol);
 }
 
 TEST_F(PeerTest, ReadsTheLastWordsOfOneWhoTakesNoMore) {
-  link_->write_failure = Status(StatusCode::peer_lost, "broken pipe");
-  peer_->send_abort(1, Status(StatusCode::aborted, "enough"), GroupStage::in_use);
+  link_.write_failure = Status(StatusCode::peer_lost, "broken pipe");
+  peer_.send_abort(1, Status(StatusCode::aborted, "enough"), GroupStage::in_use);
   feed_message(kPeerKey, 10);
   feed({.kind = FrameKind::goodbye}, 0);
-  link_->ended = true;
+  link_.ended = true;
   progress();
   EXPECT_EQ(heard_.unexpected.size(), 1u);
   EXPECT_TRUE(heard_.lost.empty());
@@ -441,9 +418,9 @@ TEST_F(PeerTest, ReadsTheLastWordsOfOneWhoTakesNoMore) {
 }
 
 TEST_F(PeerTest, GoodbyeIsHeardThoughItsGroupIsForgotten) {
-  peer_->forget(0, Status(StatusCode::aborted, "enough"));
+  peer_.forget(0, Status(StatusCode::aborted, "enough"));
   feed({.kind = FrameKind::goodbye}, 0);
-  link_->ended = true;
+  link_.ended = true;
   progress();
   EXPECT_TRUE(heard_.lost.empty());
   EXPECT_EQ(heard_.left.size(), 1u);
@@ -452,7 +429,7 @@ TEST_F(PeerTest, GoodbyeIsHeardThoughItsGroupIsForgotten) {
 TEST_F(PeerTest, DiesInMidMessage) {
   receive(kPeerKey, 60000);
   feed({.kind = FrameKind::message, .key = kPeerKey, .message_bytes = 60000}, 59999);
-  link_->ended = true;
+  link_.ended = true;
   progress();
   EXPECT_EQ(request_.status().code(), StatusCode::peer_lost);
   EXPECT_EQ(heard_.lost.size(), 1u);
