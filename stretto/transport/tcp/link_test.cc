@@ -221,25 +221,33 @@ TEST(TcpLink, TheKernelTriesAgainEightTimesWithinTheLimit) {
   EXPECT_NEAR(milliseconds, 1250, 10) << "in ticks of the kernel";
 }
 
-TEST(StripedLink, ASilentNetworkOfTwoLosesThePeer) {
-  std::vector<std::unique_ptr<TcpLink>> stripes;
-  std::vector<FileDescriptor> peers;
-  for (int stripe = 0; stripe < 2; ++stripe) {
-    auto [mine, theirs] = testing::make_tcp_pair(16 * 1024);
-    stripes.push_back(link_of(std::move(mine), std::chrono::seconds(3)));
-    peers.push_back(std::move(theirs));
+// A link by two connections, with raw sockets at their other ends.
+struct Striped {
+  explicit Striped(int buffer_bytes = 0, Duration network_timeout = {}) {
+    std::vector<std::unique_ptr<TcpLink>> stripes;
+    for (int stripe = 0; stripe < 2; ++stripe) {
+      auto [mine, theirs] = testing::make_tcp_pair(buffer_bytes);
+      stripes.push_back(link_of(std::move(mine), network_timeout));
+      ends.push_back(std::move(theirs));
+    }
+    link = StripedLink::create(std::move(stripes)).or_throw();
   }
-  const auto link = StripedLink::create(std::move(stripes)).or_throw();
-  cut_off(peers[0]);
+  std::vector<FileDescriptor> ends;
+  std::unique_ptr<Link> link;
+};
+
+TEST(StripedLink, ASilentNetworkOfTwoLosesThePeer) {
+  const Striped striped(16 * 1024, std::chrono::seconds(3));
+  cut_off(striped.ends[0]);
   const std::vector<std::byte> piece(1024 * 1024);
   const std::array<ConstByteSpan, 1> pieces{piece};
-  while (link->write(pieces).or_throw() > 0) {
+  while (striped.link->write(pieces).or_throw() > 0) {
   }
   const Deadline deadline = Deadline::after(std::chrono::seconds(20));
   Link::Contact contact;
   while (!contact.lost && !deadline.passed()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    contact = link->check_contact(Clock::now());
+    contact = striped.link->check_contact(Clock::now());
   }
   EXPECT_TRUE(contact.lost);
   EXPECT_GT(contact.waiting_bytes, 0u);
@@ -248,22 +256,15 @@ TEST(StripedLink, ASilentNetworkOfTwoLosesThePeer) {
 
 // As on a link that carries messages with the credit for others between them.
 TEST(StripedLink, EachConnectionGetsItsShareOfTheBytes) {
-  std::vector<std::unique_ptr<TcpLink>> stripes;
-  std::vector<FileDescriptor> peers;
-  for (int stripe = 0; stripe < 2; ++stripe) {
-    auto [mine, theirs] = testing::make_tcp_pair(4 << 20);
-    stripes.push_back(link_of(std::move(mine)));
-    peers.push_back(std::move(theirs));
-  }
-  const auto link = StripedLink::create(std::move(stripes)).or_throw();
+  const Striped striped(4 << 20);
   const std::vector<std::byte> message(StripedLink::kBlockBytes);
   for (int i = 0; i < 8; ++i) {
     for (const std::size_t bytes : {message.size(), std::size_t{64}}) {
       const std::array<ConstByteSpan, 1> pieces{std::span(message).first(bytes)};
-      ASSERT_EQ(link->write(pieces).or_throw(), bytes);
+      ASSERT_EQ(striped.link->write(pieces).or_throw(), bytes);
     }
   }
-  for (const FileDescriptor& peer : peers) {
+  for (const FileDescriptor& peer : striped.ends) {
     const timeval limit{.tv_sec = 5, .tv_usec = 0};
     ASSERT_EQ(::setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit)), 0);
     std::vector<std::byte> read(3 * message.size());
@@ -272,15 +273,8 @@ TEST(StripedLink, EachConnectionGetsItsShareOfTheBytes) {
 }
 
 // Fills the first of two connections in the middle of a block, so that the second one is idle.
-struct StuckStripe {
-  explicit StuckStripe(Duration network_timeout) {
-    std::vector<std::unique_ptr<TcpLink>> stripes;
-    for (int stripe = 0; stripe < 2; ++stripe) {
-      auto [mine, theirs] = testing::make_tcp_pair(4 * 1024);
-      stripes.push_back(link_of(std::move(mine), network_timeout));
-      peers.push_back(std::move(theirs));
-    }
-    link = StripedLink::create(std::move(stripes)).or_throw();
+struct StuckStripe : Striped {
+  explicit StuckStripe(Duration network_timeout) : Striped(4 * 1024, network_timeout) {
     for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i % 251);
     write();
     EXPECT_LT(written, StripedLink::kBlockBytes);
@@ -296,24 +290,22 @@ struct StuckStripe {
 
   std::vector<std::byte> bytes = std::vector<std::byte>(3 * StripedLink::kBlockBytes);
   std::size_t written = 0;
-  std::vector<FileDescriptor> peers;
-  std::unique_ptr<Link> link;
 };
 
 TEST(StripedLink, ASilentNetworkIsNoticedWhileABlockWaitsInAnother) {
   StuckStripe stuck(std::chrono::seconds(2));
-  cut_off(stuck.peers[1]);
+  cut_off(stuck.ends[1]);
   EXPECT_TRUE(comes_true([&] { return stuck.link->check_contact(Clock::now()).lost; }));
 }
 
 TEST(StripedLink, SignsOfLifeBesideABlockThatWaitsLeaveTheStreamAlone) {
   StuckStripe stuck(std::chrono::seconds(1));
-  pollfd sign{.fd = stuck.peers[1].get(), .events = POLLIN, .revents = 0};
+  pollfd sign{.fd = stuck.ends[1].get(), .events = POLLIN, .revents = 0};
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));
   while (::poll(&sign, 1, 10) == 0 && !deadline.passed()) stuck.link->check_contact(Clock::now());
   EXPECT_FALSE(deadline.passed());
   std::vector<std::unique_ptr<TcpLink>> stripes;
-  for (FileDescriptor& peer : stuck.peers) stripes.push_back(link_of(std::move(peer)));
+  for (FileDescriptor& peer : stuck.ends) stripes.push_back(link_of(std::move(peer)));
   const auto reader = StripedLink::create(std::move(stripes)).or_throw();
   std::vector<std::byte> read(stuck.bytes.size());
   for (std::size_t got = 0; got < read.size() && !deadline.passed();) {
@@ -325,17 +317,7 @@ TEST(StripedLink, SignsOfLifeBesideABlockThatWaitsLeaveTheStreamAlone) {
   EXPECT_EQ(read, stuck.bytes);
 }
 
-// A link by two connections, with raw sockets at their other ends.
-struct RawPeer {
-  RawPeer() {
-    std::vector<std::unique_ptr<TcpLink>> stripes;
-    for (FileDescriptor& end : ends) {
-      auto [mine, theirs] = testing::make_tcp_pair();
-      stripes.push_back(link_of(std::move(mine)));
-      end = std::move(theirs);
-    }
-    link = StripedLink::create(std::move(stripes)).or_throw();
-  }
+struct RawPeer : Striped {
   // A block of one byte.
   void send(std::size_t stripe, unsigned char number) {
     const std::array<unsigned char, 9> block{number, 0, 0, 0, 1};
@@ -349,9 +331,6 @@ struct RawPeer {
   bool brings_a_byte() {
     return comes_true([&] { return read().or_throw() == 1; });
   }
-
-  std::array<FileDescriptor, 2> ends;
-  std::unique_ptr<Link> link;
 };
 
 TEST(StripedLink, WhatOneBringsLateArrivesThoughTheOtherHasEndedInGoodOrder) {
@@ -396,27 +375,20 @@ TEST(StripedLink, WhatBringsNothingForASecondAfterAResetOfTheOtherIsGivenUp) {
 }
 
 TEST(StripedLink, APeerThatSendsOnlySignsOfLifeKeepsNobodyWaiting) {
-  std::vector<std::unique_ptr<TcpLink>> stripes;
-  std::vector<FileDescriptor> peers;
-  for (int stripe = 0; stripe < 2; ++stripe) {
-    auto [mine, theirs] = testing::make_tcp_pair(0);
-    stripes.push_back(link_of(std::move(mine)));
-    peers.push_back(std::move(theirs));
-  }
-  const auto link = StripedLink::create(std::move(stripes)).or_throw();
+  const Striped striped;
   std::vector<std::byte> bytes(2000 * 8);
   // Then block 0, of one byte.
   bytes.resize(bytes.size() + 9);
   bytes[bytes.size() - 5] = std::byte{1};
   bytes.back() = std::byte{42};
-  ASSERT_EQ(::send(peers.front().get(), bytes.data(), bytes.size(), 0), std::ssize(bytes));
+  ASSERT_EQ(::send(striped.ends.front().get(), bytes.data(), bytes.size(), 0), std::ssize(bytes));
   std::array<std::byte, 16> into{};
   int turns = 0;
   std::size_t given = 0;
   for (; given == 0 && turns < 1000; ++turns) {
-    link->service(EPOLLIN);
-    ASSERT_TRUE(link->readable());
-    given = link->read(into).or_throw();
+    striped.link->service(EPOLLIN);
+    ASSERT_TRUE(striped.link->readable());
+    given = striped.link->read(into).or_throw();
   }
   EXPECT_EQ(given, 1u);
   EXPECT_EQ(into.front(), std::byte{42});
