@@ -255,8 +255,7 @@ void CompressedReduction::restore(const reducer::SavedState& state) {
 
 std::vector<std::byte> CompressedReduction::save() const {
   if (loaded_ != nullptr) return reducer::print(*loaded_);
-  reducer::SavedState state{.hook = reducer::kCompressedState,
-                            .step = step_,
+  reducer::SavedState state{.step = step_,
                             .rank = static_cast<std::uint64_t>(rank_),
                             .ranks = static_cast<std::uint64_t>(ranks_)};
   if (announced_ > 0) state.factors[reducer::kAnnounced] = {announced_};
@@ -276,7 +275,7 @@ std::vector<std::byte> CompressedReduction::save() const {
 }
 
 void CompressedReduction::load(std::span<const std::byte> bytes) {
-  reducer::SavedState state = reducer::parse(bytes, reducer::kCompressedState);
+  reducer::SavedState state = reducer::parse(bytes);
   if (communicator_ == nullptr) {
     loaded_ = std::make_unique<reducer::SavedState>(std::move(state));
     return;
@@ -287,7 +286,7 @@ void CompressedReduction::load(std::span<const std::byte> bytes) {
 
 std::vector<std::vector<std::byte>> CompressedReduction::redistribute(
     std::span<const std::vector<std::byte>> states, std::size_t ranks, ReduceOp op) {
-  return reducer::redistribute(states, ranks, op, reducer::kCompressedState);
+  return reducer::redistribute(states, ranks, op);
 }
 
 std::span<const float> CompressedReduction::residual(const std::string& name) const {

@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x3245544154535453;      // "STSTATE2".
 constexpr std::uint64_t kListMagic = 0x3253455441545354;  // "TSTATES2".
+constexpr const char* kHook = "compressed";               // Whose states these are.
 
 void put(std::vector<std::byte>& out, const void* data, std::size_t bytes) {
   const auto* const from = static_cast<const std::byte*>(data);
@@ -106,7 +107,7 @@ bool are_states(std::span<const std::byte> bytes) {
 std::vector<std::byte> print(const SavedState& state) {
   std::vector<std::byte> out;
   put(out, kMagic);
-  put(out, state.hook);
+  put(out, kHook);
   for (const std::uint64_t number : {state.step, state.rank, state.ranks}) put(out, number);
   for (const auto* const part : {&state.residuals, &state.momenta, &state.factors}) {
     put(out, part->size());
@@ -120,11 +121,11 @@ std::vector<std::byte> print(const SavedState& state) {
   return out;
 }
 
-SavedState parse(std::span<const std::byte> bytes, const std::string& hook) {
+SavedState parse(std::span<const std::byte> bytes) {
   Reader reader = content_of(bytes, kMagic);
+  const std::string hook = reader.text();
+  if (hook != kHook) refuse_state("it is of '" + hook + "', and this is '" + kHook + "'");
   SavedState state;
-  state.hook = reader.text();
-  if (state.hook != hook) refuse_state("it is of '" + state.hook + "', and this is '" + hook + "'");
   state.step = reader.number();
   state.rank = reader.number();
   state.ranks = reader.number();
@@ -160,18 +161,6 @@ SavedStates parse_states(std::span<const std::byte> bytes) {
   return states;
 }
 
-void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank, int ranks) {
-  if (saved_ranks == 0) return;  // There was nothing to keep yet.
-  if (saved_ranks == static_cast<std::uint64_t>(ranks) &&
-      saved_rank == static_cast<std::uint64_t>(rank)) {
-    return;
-  }
-  refuse(
-      "the hook's state was saved by rank {} of {}, and this is rank {} of {}. Load what the same "
-      "rank has saved; for another number of ranks, what redistribute() makes",
-      saved_rank, saved_ranks, rank, ranks);
-}
-
 std::vector<std::byte> print_at(const std::string& place, std::vector<std::byte> state) {
   return print(SavedStates{{place, std::move(state)}});
 }
@@ -182,7 +171,7 @@ std::vector<std::byte> state_at(const std::string& place, std::span<const std::b
   if (states.size() != 1) refuse("this is not the state of one hook");
   auto& [of_place, saved] = *states.begin();
   if (saved.empty() || of_place == place) return std::move(saved);
-  SavedState state = parse(saved, kCompressedState);
+  SavedState state = parse(saved);
   state.rank = state.ranks = 0;
   state.residuals.clear();
   state.momenta.clear();
@@ -199,7 +188,14 @@ std::vector<std::byte> state_at(const std::string& place, std::span<const std::b
 
 void check_compressed(const SavedState& state, int rank, int ranks,
                       const std::function<bool(const std::string& name)>& knows) {
-  check_origin(state.rank, state.ranks, rank, ranks);
+  const bool is_own = state.rank == static_cast<std::uint64_t>(rank) &&
+                      state.ranks == static_cast<std::uint64_t>(ranks);
+  if (!is_own && state.ranks != 0) {  // 0: there was nothing to keep yet.
+    refuse(
+        "the hook's state was saved by rank {} of {}, and this is rank {} of {}. Load what the "
+        "same rank has saved; for another number of ranks, what redistribute() makes",
+        state.rank, state.ranks, rank, ranks);
+  }
   std::vector<const char*> unknown;
   for (const auto& saved : state.residuals) {
     if (!knows(saved.first)) unknown.push_back(saved.first.c_str());
@@ -217,8 +213,7 @@ void check_compressed(const SavedState& state, int rank, int ranks,
 }
 
 std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std::byte>> states,
-                                                 std::size_t ranks, ReduceOp op,
-                                                 const std::string& hook) {
+                                                 std::size_t ranks, ReduceOp op) {
   if (states.empty()) refuse_state("there is none");
   if (ranks == 0) refuse("states are wanted for 0 ranks");
   SavedState made;
@@ -229,7 +224,7 @@ std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std
           "others; such parts are for as many ranks on the same hosts",
           rank);
     }
-    SavedState state = parse(states[rank], hook);
+    SavedState state = parse(states[rank]);
     if (state.rank != rank || state.ranks != states.size()) {
       refuse_state("the states are not those of all ranks in their order");
     }
@@ -239,7 +234,6 @@ std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std
     if (rank == 0) made.factors = std::move(state.factors);
     made.step = state.step;
   }
-  made.hook = hook;
   made.ranks = ranks;
   // What a rank adds to a mean is divided by the number of ranks: by another one from now on.
   const auto before = static_cast<float>(states.size()), after = static_cast<float>(ranks);

@@ -20,7 +20,6 @@ namespace stretto::reducer {
 struct SavedState {
   using Values = std::map<std::string, std::vector<float>>;  // By the gradient's name.
 
-  std::string hook = {};  // Whose it is, without its settings.
   std::uint64_t step = 0;
   std::uint64_t rank = 0;
   std::uint64_t ranks = 0;
@@ -33,8 +32,8 @@ struct SavedState {
 inline constexpr const char* kAnnounced = " bytes announced";
 
 std::vector<std::byte> print(const SavedState& state);
-// Throws InvalidArgument if the bytes are not what print() makes of a state of `hook`.
-SavedState parse(std::span<const std::byte> bytes, const std::string& hook);
+// Throws InvalidArgument if the bytes are not what print() makes of a state.
+SavedState parse(std::span<const std::byte> bytes);
 
 // The printed states of several hooks, by name, and such a list as bytes.
 using SavedStates = std::map<std::string, std::vector<std::byte>>;
@@ -43,27 +42,21 @@ std::vector<std::byte> print(const SavedStates& states);
 // to be parsed.
 SavedStates parse_states(std::span<const std::byte> bytes);
 
-// Throws InvalidArgument unless it was saved by this rank of as many, or before there was any.
-void check_origin(std::uint64_t saved_rank, std::uint64_t saved_ranks, int rank, int ranks);
-
-// SavedState::hook where gradients are compressed, whether on the host or on a device.
-inline constexpr const char* kCompressedState = "compressed";
-// Such a state of a rank that has a part of each gradient, or none; `place` says which.
+// A state of a rank that has a part of each gradient, or none; `place` says which.
 std::vector<std::byte> print_at(const std::string& place, std::vector<std::byte> state);
 // The state that a rank with that place takes over; an empty place is all of each gradient. What is
 // of another place has lost what it has of gradients, of which a warning tells. Throws
 // InvalidArgument if the bytes are not what is printed.
 std::vector<std::byte> state_at(const std::string& place, std::span<const std::byte> bytes);
-// check_origin() for such a state. It also throws InvalidArgument if `knows` returns false for all
-// gradients that have residuals, since the state is of another model then. If it returns false for
-// some, rank 0 logs a warning.
+// Throws InvalidArgument unless the state was saved by this rank of as many, or before there was
+// any; and if `knows` returns false for all gradients that have residuals, since the state is of
+// another model then. If it returns false for some, rank 0 logs a warning.
 void check_compressed(const SavedState& state, int rank, int ranks,
                       const std::function<bool(const std::string& name)>& knows);
 
 // See CompressedReduction::redistribute(). Each rank gets rank 0's factors.
 std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std::byte>> states,
-                                                 std::size_t ranks, ReduceOp op,
-                                                 const std::string& hook);
+                                                 std::size_t ranks, ReduceOp op);
 
 // The values of a gradient that has `count` of them; null if there are none. Throws
 // InvalidArgument if there is another number.

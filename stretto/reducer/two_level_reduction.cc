@@ -384,7 +384,7 @@ std::vector<std::byte> TwoLevelReduction::save() const {
   if (is_flat() || state.empty()) return state;
   // The other hook has counted no steps where it had no part, and may have one when this is loaded.
   if (!has_part() && others_step_ > 0) {
-    state = reducer::print({.hook = reducer::kCompressedState, .step = others_step_});
+    state = reducer::print({.step = others_step_});
   }
   return reducer::print_at(place_text(), std::move(state));
 }

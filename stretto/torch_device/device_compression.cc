@@ -196,8 +196,7 @@ std::vector<std::byte> DeviceCompression::save() const {
   if (is_open_ && exchange_->spoils_residuals()) {
     refuse("the last step has failed in the middle, and what compression has kept is not whole");
   }
-  reducer::SavedState state{
-      .hook = reducer::kCompressedState, .step = step_, .rank = rank_, .ranks = ranks_};
+  reducer::SavedState state{.step = step_, .rank = rank_, .ranks = ranks_};
   on_device([&] {
     const torch::NoGradGuard no_grad;
     let_wait(current_stream(device_), default_stream(device_));
@@ -225,8 +224,7 @@ void DeviceCompression::load(std::span<const std::byte> state) {
 
 // Gradients that the state does not mention begin anew.
 void DeviceCompression::restore(std::span<const std::byte> saved) {
-  const reducer::SavedState state =
-      reducer::parse(reducer::state_at({}, saved), reducer::kCompressedState);
+  const reducer::SavedState state = reducer::parse(reducer::state_at({}, saved));
   reducer::check_compressed(state, static_cast<int>(rank_), static_cast<int>(ranks_),
                             [this](const std::string& name) { return gradients_.contains(name); });
   for (const auto& [name, gradient] : gradients_) {
