@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "stretto/base/refuse.h"
 #include "stretto/torch/staged_reduction.h"
 #include "stretto/torch/tensor_bytes.h"
@@ -16,13 +14,6 @@
 #include "stretto/torch_device/streams.h"
 
 namespace stretto::ddp {
-namespace {
-
-std::string place_of(const NamedTensor& item) {
-  return fmt::format("'{}' is on {}", item.name, item.tensor.device().str());
-}
-
-}  // namespace
 
 BucketLocation choose_bucket_location(const std::vector<NamedTensor>& parameters,
                                       std::span<const GradientDescription> gradients,
@@ -67,37 +58,11 @@ std::vector<int> device_numbers(const std::vector<NamedTensor>& parameters) {
   return numbers;
 }
 
-bool are_spread(const std::vector<NamedTensor>& parameters) {
-  return std::ranges::any_of(device_numbers(parameters), [](int number) { return number > 0; });
-}
-
-void check_devices(const std::vector<NamedTensor>& parameters,
-                   const std::vector<NamedTensor>& buffers, bool low_precision) {
-  for (const auto* list : {&parameters, &buffers}) {
-    for (const NamedTensor& item : *list) {
-      if (item.tensor.is_meta()) refuse("{}, which has no memory; give it some", place_of(item));
-    }
-  }
-  if (low_precision) check_on_cpu(parameters, "mixed_precision.parameter_dtype");
-}
-
-bool are_on_cpu(const std::vector<NamedTensor>& parameters) {
-  return std::ranges::all_of(
-      parameters, [](const NamedTensor& parameter) { return parameter.tensor.device().is_cpu(); });
-}
-
 void check_on_cpu(const std::vector<NamedTensor>& parameters, const std::string& what) {
-  for (const NamedTensor& parameter : parameters) {
-    if (parameter.tensor.device().is_cpu()) continue;
-    refuse("{}, and {} works on the CPU only", place_of(parameter), what);
+  for (const auto& [name, tensor] : parameters) {
+    if (tensor.device().is_cpu()) continue;
+    refuse("'{}' is on {}, and {} works on the CPU only", name, tensor.device().str(), what);
   }
-}
-
-void copy_to_device(const torch::Tensor& bucket, const torch::Tensor& parameter,
-                    torch::Tensor& gradient) {
-  const torch::NoGradGuard no_grad;
-  if (!gradient.defined()) gradient = torch::empty_like(parameter);
-  gradient.copy_(bucket);
 }
 
 }  // namespace stretto::ddp

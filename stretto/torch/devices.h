@@ -36,21 +36,8 @@ torch::Tensor view_like(const torch::Tensor& parameter, const GradientStorage& s
 // The devices of `parameters`, numbered from 0 in the order in which they come: so they may be
 // others on each rank.
 std::vector<int> device_numbers(const std::vector<NamedTensor>& parameters);
-// Whether they are on more than one.
-bool are_spread(const std::vector<NamedTensor>& parameters);
 
-// Throws InvalidArgument, naming parameters and devices, if something is where nothing can be
-// computed, or parameters in low precision are asked for on a device.
-void check_devices(const std::vector<NamedTensor>& parameters,
-                   const std::vector<NamedTensor>& buffers, bool low_precision);
-
-bool are_on_cpu(const std::vector<NamedTensor>& parameters);
-// Throws InvalidArgument if they are not: `what` works on the CPU only.
+// Throws InvalidArgument if `parameters` are not on the CPU, where alone `what` works.
 void check_on_cpu(const std::vector<NamedTensor>& parameters, const std::string& what);
-
-// Makes `gradient`, of a parameter on a device, what is in its bucket. `bucket` may be written
-// again when this returns.
-void copy_to_device(const torch::Tensor& bucket, const torch::Tensor& parameter,
-                    torch::Tensor& gradient);
 
 }  // namespace stretto::ddp

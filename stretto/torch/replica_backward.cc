@@ -113,8 +113,9 @@ void Replica::begin_silent_pass() {
 }
 
 void Replica::look_at_devices() {
-  is_spread_ = are_spread(parameters_);
-  is_on_cpu_ = are_on_cpu(parameters_);
+  is_spread_ = std::ranges::any_of(device_numbers(parameters_), [](int at) { return at > 0; });
+  is_on_cpu_ = std::ranges::all_of(
+      parameters_, [](const NamedTensor& each) { return each.tensor.device().is_cpu(); });
 }
 
 // When an exception has left backward(), threads of devices may still be in what the pass calls.
@@ -381,7 +382,9 @@ void Replica::settle_gradients(double scale) {
     if (scale != 1) progress_[i].view.mul_(scale);
     torch::Tensor& gradient = trained_[i].tensor.mutable_grad();
     if (is_staged(i)) {
-      copy_to_device(progress_[i].view, trained_[i].tensor, gradient);
+      const torch::NoGradGuard no_grad;
+      if (!gradient.defined()) gradient = torch::empty_like(trained_[i].tensor);
+      gradient.copy_(progress_[i].view);  // Returns when the bucket may be written again.
     } else if (!gradient.is_same(progress_[i].view)) {
       gradient = progress_[i].view;
     }

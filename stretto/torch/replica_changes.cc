@@ -100,9 +100,10 @@ void Replica::check_tensors() const {
       if (tensor.layout() != torch::kStrided) {
         refuse("'{}' is not a dense tensor; sparse parameters are not supported", name);
       }
+      if (tensor.is_meta()) refuse("'{}' is on meta, which has no memory; give it some", name);
     }
   }
-  check_devices(parameters_, buffers_, precision_.is_on());
+  if (precision_.is_on()) check_on_cpu(parameters_, "mixed_precision.parameter_dtype");
   check_sparse(sparse_);
   const auto parameters = module_->named_parameters(), buffers = module_->named_buffers();
   const auto check_names = [&](const char* option, const std::vector<std::string>& names) {
