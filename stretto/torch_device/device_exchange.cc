@@ -10,14 +10,14 @@
 namespace stretto::ddp {
 namespace {
 
-class DeviceExchange final : public ExtractExchange {
- public:
-  explicit DeviceExchange(torch::Device device) : device_(device) {}
+struct Bucket : BucketShares {  // One of each rank.
+  std::vector<PlacedExtract> extracts;
+};
 
-  void attach(Communicator& communicator) override {
-    communicator_ = &communicator;
-    buckets_.clear();
-  }
+class DeviceExchange final : public ExchangeByBucket<Bucket> {
+ public:
+  using ExchangeByBucket::ExchangeByBucket;
+
   std::string_view name() const override { return "exchanged there, "; }
   StartedExchange start(const FullBucket& full, BucketExtracts own,
                         const codec::Position& position) override;
@@ -25,24 +25,12 @@ class DeviceExchange final : public ExtractExchange {
   void finish(const FullBucket& full) override;
 
  private:
-  struct Bucket : BucketShares {  // One of each rank.
-    std::vector<PlacedExtract> extracts;
-  };
-
-  std::size_t ranks() const { return static_cast<std::size_t>(communicator_->size()); }
-  ByteSpan own_share(const Bucket& bucket) const {
-    return bucket.shares(static_cast<std::size_t>(communicator_->rank().value()), 1);
-  }
-
-  const torch::Device device_;
-  Communicator* communicator_ = nullptr;
-  std::vector<Bucket> buckets_;  // By index.
+  ByteSpan own_share(const Bucket& bucket) const { return bucket.shares(rank(), 1); }
 };
 
 StartedExchange DeviceExchange::start(const FullBucket& full, BucketExtracts own,
                                       const codec::Position&) {
-  if (buckets_.size() <= full.index) buckets_.resize(full.index + 1);
-  Bucket& bucket = buckets_[full.index];
+  Bucket& bucket = bucket_of(full);
   bucket.extracts = std::move(own.extracts);
   bucket.make_room(std::move(own.plain), share_bytes(bucket.extracts), ranks(), device_,
                    *communicator_);
@@ -62,12 +50,12 @@ StartedExchange DeviceExchange::start(const FullBucket& full, BucketExtracts own
 }
 
 ExchangedExtracts DeviceExchange::wait(const FullBucket& full) {
-  const Bucket& bucket = buckets_[full.index];
+  const Bucket& bucket = *buckets_[full.index];
   return {bucket.sent, bucket.share_bytes, (ranks() - 1) * bucket.share_bytes};
 }
 
 void DeviceExchange::finish(const FullBucket& full) {
-  const Bucket& bucket = buckets_[full.index];
+  const Bucket& bucket = *buckets_[full.index];
   bucket.finish(full, device_, {ranks(), bucket.extracts});
   if (full.is_last()) buckets_.resize(full.index + 1);
 }

@@ -38,16 +38,14 @@ struct DividedBucket : BucketShares {
   bool has_ended = false;
 };
 
-class DividedDeviceExchange final : public ExtractExchange {
+class DividedDeviceExchange final : public ExchangeByBucket<DividedBucket> {
  public:
   DividedDeviceExchange(std::shared_ptr<const Codec> codec, torch::Device device)
-      : codec_(std::move(codec)), device_(device) {}
+      : ExchangeByBucket(device), codec_(std::move(codec)) {}
 
   void attach(Communicator& communicator) override {
-    communicator_ = &communicator;
+    ExchangeByBucket::attach(communicator);
     divisor_ = divisor_of_sums(*codec_, communicator.size());
-    buckets_.clear();
-    pending_.clear();
   }
   std::string_view name() const override { return "divided there, "; }
   bool divides() const override { return true; }
@@ -57,8 +55,6 @@ class DividedDeviceExchange final : public ExtractExchange {
   void finish(const FullBucket& full) override;
 
  private:
-  std::size_t ranks() const { return static_cast<std::size_t>(communicator_->size()); }
-  std::size_t rank() const { return static_cast<std::size_t>(communicator_->rank().value()); }
   void take(DividedBucket& bucket, const FullBucket& full, BucketExtracts own) const;
   void send_parts(DividedBucket& bucket);
   Duration send_sums(DividedBucket& bucket, BucketMemory& memory);
@@ -67,11 +63,7 @@ class DividedDeviceExchange final : public ExtractExchange {
                       const KeptResidual& residual) const;
 
   const std::shared_ptr<const Codec> codec_;
-  const torch::Device device_;
-  Communicator* communicator_ = nullptr;
-  int divisor_ = 1;                                      // Of sums, before they are rounded.
-  std::vector<std::unique_ptr<DividedBucket>> buckets_;  // By index.
-  std::vector<DividedBucket*> pending_;                  // Whose sums have not been sent.
+  int divisor_ = 1;  // Of sums, before they are rounded.
 };
 
 // The parts come gradient by gradient.
@@ -95,8 +87,7 @@ void DividedDeviceExchange::take(DividedBucket& bucket, const FullBucket& full,
 
 StartedExchange DividedDeviceExchange::start(const FullBucket& full, BucketExtracts own,
                                              const codec::Position&) {
-  while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<DividedBucket>());
-  DividedBucket& bucket = *buckets_[full.index];
+  DividedBucket& bucket = bucket_of(full);
   take(bucket, full, std::move(own));
   on_device([&] {
     const torch::NoGradGuard no_grad;

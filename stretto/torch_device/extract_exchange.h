@@ -89,6 +89,34 @@ class ExtractExchange {
   virtual void finish(const FullBucket& full) = 0;
 };
 
+// What implementations of it have in common. Buckets end behind what is a member of those, and so
+// must not use it in their destructors.
+template <class Bucket>
+class ExchangeByBucket : public ExtractExchange {
+ public:
+  explicit ExchangeByBucket(torch::Device device) : device_(device) {}
+
+  void attach(Communicator& communicator) override {
+    communicator_ = &communicator;
+    buckets_.clear();
+    pending_.clear();
+  }
+
+ protected:
+  // For start(), which may be the first to see it.
+  Bucket& bucket_of(const FullBucket& full) {
+    while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<Bucket>());
+    return *buckets_[full.index];
+  }
+  std::size_t ranks() const { return static_cast<std::size_t>(communicator_->size()); }
+  std::size_t rank() const { return static_cast<std::size_t>(communicator_->rank().value()); }
+
+  const torch::Device device_;
+  Communicator* communicator_ = nullptr;
+  std::vector<std::unique_ptr<Bucket>> buckets_;  // By index.
+  std::vector<Bucket*> pending_;  // Whose exchange goes on in start() of later ones, in order.
+};
+
 // For finish(): makes what the ranks have taken out, times `factor`, the result, in the order of
 // ranks, and the other gradients what has been reduced of them, whose bytes lie one behind the
 // other.

@@ -116,15 +116,11 @@ bool has_product(const Factors& factors) {
   return greatest < std::numeric_limits<float>::max() / static_cast<float>(factors.rank);
 }
 
-class FactoredDeviceExchange final : public ExtractExchange {
+class FactoredDeviceExchange final : public ExchangeByBucket<FactoredBucket> {
  public:
-  FactoredDeviceExchange(std::size_t rank, torch::Device device) : rank_(rank), device_(device) {}
+  FactoredDeviceExchange(std::size_t rank, torch::Device device)
+      : ExchangeByBucket(device), matrix_rank_(rank) {}
 
-  void attach(Communicator& communicator) override {
-    communicator_ = &communicator;
-    buckets_.clear();
-    pending_.clear();
-  }
   std::string_view name() const override { return "added on the host, "; }
   bool spoils_residuals() const override { return true; }
   bool describe(const GradientDescription& description) override;
@@ -156,25 +152,21 @@ class FactoredDeviceExchange final : public ExtractExchange {
   }
   void multiply(const FullBucket& full, FactoredBucket& bucket, const torch::Tensor& right) const;
 
-  const std::size_t rank_;
-  const torch::Device device_;
-  Communicator* communicator_ = nullptr;
+  const std::size_t matrix_rank_;
   std::map<std::string, FactoredGradient, std::less<>> gradients_;
-  std::vector<std::unique_ptr<FactoredBucket>> buckets_;  // By index.
-  std::vector<FactoredBucket*> pending_;                  // Those that have a next step, in order.
   CopiesToHost to_host_{device_};
 };
 
 bool FactoredDeviceExchange::describe(const GradientDescription& description) {
   const codec::MatrixShape shape = codec::matrix_shape(description.count, description.rows);
-  if (!are_shorter(shape, rank_, description.count)) return false;
+  if (!are_shorter(shape, matrix_rank_, description.count)) return false;
   FactoredGradient& gradient = gradients_[description.name];
   gradient.key = content_hash(std::as_bytes(std::span(description.name)));
   gradient.factors.shape = shape;
-  gradient.factors.rank = rank_;
-  gradient.factors.left.resize(rank_ * shape.rows);
-  if (gradient.factors.right.size() == rank_ * shape.columns) return true;
-  gradient.factors.right.resize(rank_ * shape.columns);
+  gradient.factors.rank = matrix_rank_;
+  gradient.factors.left.resize(matrix_rank_ * shape.rows);
+  if (gradient.factors.right.size() == matrix_rank_ * shape.columns) return true;
+  gradient.factors.right.resize(matrix_rank_ * shape.columns);
   gradient.draw_right();
   return true;
 }
@@ -224,8 +216,7 @@ void FactoredDeviceExchange::take(FactoredBucket& bucket, const FullBucket& full
 
 StartedExchange FactoredDeviceExchange::start(const FullBucket& full, BucketExtracts own,
                                               const codec::Position&) {
-  while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<FactoredBucket>());
-  FactoredBucket& bucket = *buckets_[full.index];
+  FactoredBucket& bucket = bucket_of(full);
   take(bucket, full, std::move(own));
   StartedExchange started;
   const auto advance_all = [&] {
@@ -368,13 +359,13 @@ ExchangedExtracts FactoredDeviceExchange::wait(const FullBucket& full) {
   FactoredBucket& bucket = *buckets_[full.index];
   bucket.plain_work.wait();
   bucket.work.wait();
-  const auto ranks = static_cast<std::size_t>(communicator_->size());
   const std::size_t left = bucket.left_count * sizeof(float);
   const std::size_t right = bucket.right_count * sizeof(float);
-  return {.sent = bucket.sent,
-          .sent_bytes = left + right,
-          .received_bytes = 2 * (ranks - 1) * left / ranks + 2 * (ranks - 1) * right / ranks,
-          .factors = bucket.left_count + bucket.right_count};
+  return {
+      .sent = bucket.sent,
+      .sent_bytes = left + right,
+      .received_bytes = 2 * (ranks() - 1) * left / ranks() + 2 * (ranks() - 1) * right / ranks(),
+      .factors = bucket.left_count + bucket.right_count};
 }
 
 void FactoredDeviceExchange::finish(const FullBucket& full) {

@@ -89,16 +89,13 @@ struct Bucket {
   Work work;
 };
 
-class HostExchange final : public ExtractExchange {
+class HostExchange final : public ExchangeByBucket<Bucket> {
  public:
   HostExchange(std::shared_ptr<const Codec> codec, torch::Device device)
-      : codec_(std::move(codec)), device_(device), has_fixed_length_(codec_->has_fixed_length()) {}
+      : ExchangeByBucket(device),
+        codec_(std::move(codec)),
+        has_fixed_length_(codec_->has_fixed_length()) {}
 
-  void attach(Communicator& communicator) override {
-    communicator_ = &communicator;
-    buckets_.clear();
-    pending_.clear();
-  }
   std::string_view name() const override { return ""; }
   StartedExchange start(const FullBucket& full, BucketExtracts own,
                         const codec::Position& position) override;
@@ -113,7 +110,6 @@ class HostExchange final : public ExtractExchange {
     Upload::Place numbers;
   };
 
-  std::size_t rank() const { return static_cast<std::size_t>(communicator_->rank().value()); }
   std::size_t message_bytes(const PlacedExtract& placed) const {
     return codec_->extract_bytes(placed.count, placed.elements);
   }
@@ -129,11 +125,7 @@ class HostExchange final : public ExtractExchange {
   std::vector<Said> read_messages(const Bucket& bucket, std::size_t rank, Upload& upload);
 
   const std::shared_ptr<const Codec> codec_;
-  const torch::Device device_;
   const bool has_fixed_length_;  // A message; else ranks tell each other.
-  Communicator* communicator_ = nullptr;
-  std::vector<std::unique_ptr<Bucket>> buckets_;  // By index.
-  std::vector<Bucket*> pending_;                  // That have not been sent.
   CopiesToHost to_host_{device_};
   codec::Scratch scratch_;
 };
@@ -166,8 +158,7 @@ void HostExchange::collect(Bucket& bucket) const {
 
 StartedExchange HostExchange::start(const FullBucket& full, BucketExtracts own,
                                     const codec::Position& position) {
-  while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<Bucket>());
-  Bucket& bucket = *buckets_[full.index];
+  Bucket& bucket = bucket_of(full);
   bucket.own = std::move(own);
   bucket.position = position;
   bucket.plain_dtype = full.view.dtype;
@@ -191,7 +182,7 @@ StartedExchange HostExchange::start(const FullBucket& full, BucketExtracts own,
 void HostExchange::announce(Bucket& bucket) const {
   std::size_t own = 0;
   for (const PlacedExtract& each : bucket.own.extracts) own += message_bytes(each);
-  bucket.lengths.assign(static_cast<std::size_t>(communicator_->size()), own);
+  bucket.lengths.assign(ranks(), own);
   if (has_fixed_length_ || own == 0) return;
   const auto all = std::as_writable_bytes(std::span(bucket.lengths));
   bucket.lengths_work =
