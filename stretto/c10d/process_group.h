@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -238,18 +237,7 @@ class ProcessGroupStretto final : public NewestBackend {
       STRETTO_GUARDED_BY(mutex_);
   std::atomic<std::size_t> batch_count_ = 0;  // Without the lock: how many there are.
   // Calls of the completion hook that have not returned.
-  class DueHooks : public std::enable_shared_from_this<DueHooks> {
-   public:
-    // One more, until what is returned is gone.
-    std::shared_ptr<void> add();
-    void wait();
-
-   private:
-    Mutex mutex_;
-    std::condition_variable changed_;
-    std::size_t count_ STRETTO_GUARDED_BY(mutex_) = 0;
-  };
-  const std::shared_ptr<DueHooks> due_hooks_ = std::make_shared<DueHooks>();
+  const std::shared_ptr<std::atomic<int>> due_hooks_ = std::make_shared<std::atomic<int>>(0);
 };
 
 }  // namespace stretto::c10d_backend

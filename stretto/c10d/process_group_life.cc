@@ -286,28 +286,18 @@ void ProcessGroupStretto::registerOnCompletionHook(
 
 void ProcessGroupStretto::tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type,
                                     TimePoint started) {
-  operation->then([due = due_hooks_->add(), hook = onCompletionHook_, type,
-                   number = operation->number, started](const Status&) {
+  ++*due_hooks_;
+  std::shared_ptr<void> due(nullptr, [count = due_hooks_](void*) {
+    --*count;
+    count->notify_all();
+  });
+  operation->then([due = std::move(due), hook = onCompletionHook_, type, number = operation->number,
+                   started](const Status&) {
     const auto ended = std::chrono::steady_clock::now();
     const auto leave = c10::make_scope_exit([] { --hooks_of_thread; });
     ++hooks_of_thread;
     hook(std::make_shared<::c10d::WorkInfo>(type, number, started, ended, ended - started));
   });
-}
-
-std::shared_ptr<void> ProcessGroupStretto::DueHooks::add() {
-  const MutexLock lock(mutex_);
-  ++count_;
-  return {nullptr, [self = shared_from_this()](void*) {
-            const MutexLock guard(self->mutex_);
-            --self->count_;
-            self->changed_.notify_all();
-          }};
-}
-
-void ProcessGroupStretto::DueHooks::wait() {
-  MutexLock lock(mutex_);
-  while (count_ > 0) changed_.wait(lock.native());
 }
 
 void ProcessGroupStretto::end_pending(bool only_collectives) {
@@ -321,7 +311,8 @@ void ProcessGroupStretto::end_pending(bool only_collectives) {
 void ProcessGroupStretto::waitForPendingWorks() {
   const WithoutGil without_gil;
   end_pending(false);
-  if (hooks_of_thread == 0) due_hooks_->wait();  // A hook does not wait for itself.
+  if (hooks_of_thread > 0) return;  // A hook does not wait for itself.
+  while (const int due = *due_hooks_) due_hooks_->wait(due);
 }
 
 }  // namespace stretto::c10d_backend
