@@ -96,14 +96,9 @@ struct CompressedWork::Call {
   Work work;  // Ends before the vector's messages do.
 };
 
-CompressedWork::CompressedWork(std::unique_ptr<Call> call) : call_(std::move(call)) {}
-CompressedWork::CompressedWork(CompressedWork&& other) noexcept = default;
-CompressedWork& CompressedWork::operator=(CompressedWork&& other) noexcept = default;
-CompressedWork::~CompressedWork() = default;
-
 CompressionStatistics CompressedWork::wait() {
   if (call_ == nullptr) refuse("a compressed all_reduce has been waited for already");
-  const std::unique_ptr<Call> call = std::move(call_);
+  const std::shared_ptr<Call> call = std::move(call_);
   call->work.wait();
   try {
     call->vector->reduction->finish(call->bucket);
@@ -124,7 +119,7 @@ CompressedWork start_all_reduce(Communicator& communicator, std::span<float> dat
                                 const CompressedAllReduceOptions& options) {
   const auto started = [&](std::shared_ptr<CompressionState::Vector> vector) {
     return CompressedWork(
-        std::make_unique<CompressedWork::Call>(std::move(vector), communicator, data, options));
+        std::make_shared<CompressedWork::Call>(std::move(vector), communicator, data, options));
   };
   const int rank = communicator.rank().value();
   if (options.codec == nullptr) refuse("rank {}: a compressed all_reduce needs a codec", rank);

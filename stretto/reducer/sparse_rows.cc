@@ -187,18 +187,9 @@ struct SparseRowsWork<T>::Call {
 };
 
 template <class T>
-SparseRowsWork<T>::SparseRowsWork(std::unique_ptr<Call> call) : call_(std::move(call)) {}
-template <class T>
-SparseRowsWork<T>::SparseRowsWork(SparseRowsWork&& other) noexcept = default;
-template <class T>
-SparseRowsWork<T>& SparseRowsWork<T>::operator=(SparseRowsWork&& other) noexcept = default;
-template <class T>
-SparseRowsWork<T>::~SparseRowsWork() = default;
-
-template <class T>
-SparseRowsWork<T> start_all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
-                                        const SparseOptions& options) {
-  auto call = std::make_unique<typename SparseRowsWork<T>::Call>(comm, options);
+SparseRowsWork<T> SparseRowsWork<T>::start(Communicator& comm, const SparseRows<T>& own,
+                                           const SparseOptions& options) {
+  auto call = std::make_shared<Call>(comm, options);
   check(call->caller, options.op == ReduceOp::mean || options.op == ReduceOp::sum,
         "the operation must be sum or mean");
   check(call->caller,
@@ -225,7 +216,7 @@ SparseRowsWork<T> start_all_reduce_rows(Communicator& comm, const SparseRows<T>&
   call->work = comm.all_gather(std::as_bytes(std::span(&place, 1)),
                                std::as_writable_bytes(std::span(call->announced)),
                                {.timeout = options.timeout});
-  return SparseRowsWork<T>(std::move(call));
+  return SparseRowsWork(std::move(call));
 }
 
 template <class T>
@@ -253,7 +244,7 @@ void SparseRowsWork<T>::send() {
 template <class T>
 SparseRows<T> SparseRowsWork<T>::wait() {
   send();
-  const std::unique_ptr<Call> call = std::move(call_);
+  const std::shared_ptr<Call> call = std::move(call_);
   call->work.wait();
   SparseRows<T> result = sum_of<T>(call->comm, call->announced, call->messages, call->format);
   const int ranks = call->comm.size();
@@ -267,15 +258,5 @@ template class SparseRowsWork<float>;
 template class SparseRowsWork<double>;
 template class SparseRowsWork<std::int32_t>;
 template class SparseRowsWork<std::int64_t>;
-template SparseRowsWork<float> start_all_reduce_rows(Communicator&, const SparseRows<float>&,
-                                                     const SparseOptions&);
-template SparseRowsWork<double> start_all_reduce_rows(Communicator&, const SparseRows<double>&,
-                                                      const SparseOptions&);
-template SparseRowsWork<std::int32_t> start_all_reduce_rows(Communicator&,
-                                                            const SparseRows<std::int32_t>&,
-                                                            const SparseOptions&);
-template SparseRowsWork<std::int64_t> start_all_reduce_rows(Communicator&,
-                                                            const SparseRows<std::int64_t>&,
-                                                            const SparseOptions&);
 
 }  // namespace stretto

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "stretto/base/clock.h"
@@ -39,9 +40,8 @@ struct CompressedAllReduceOptions {
 // ends as a Work does, and the vector holds anything.
 class [[nodiscard]] CompressedWork {
  public:
-  CompressedWork(CompressedWork&& other) noexcept;
-  CompressedWork& operator=(CompressedWork&& other) noexcept;
-  ~CompressedWork();
+  CompressedWork(CompressedWork&& other) noexcept = default;
+  CompressedWork& operator=(CompressedWork&& other) noexcept = default;
 
   // Blocks until all messages have come, adds them up on this thread, and returns what the call
   // cost this rank. Once. Throws what all_reduce() throws of operations.
@@ -51,9 +51,9 @@ class [[nodiscard]] CompressedWork {
   friend CompressedWork start_all_reduce(Communicator& communicator, std::span<float> data,
                                          const CompressedAllReduceOptions& options);
   struct Call;
-  explicit CompressedWork(std::unique_ptr<Call> call);
+  explicit CompressedWork(std::shared_ptr<Call> call) : call_(std::move(call)) {}
 
-  std::unique_ptr<Call> call_;
+  std::shared_ptr<Call> call_;  // This one's alone; a unique_ptr would have to know what it holds.
 };
 
 // An all_reduce of a vector by a codec, or power_sgd(), as CompressedReduction makes it of

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "stretto/codec/codec.h"
@@ -40,10 +41,12 @@ struct SparseOptions {
 template <class T>
 class [[nodiscard]] SparseRowsWork {
  public:
-  SparseRowsWork(SparseRowsWork&& other) noexcept;
-  SparseRowsWork& operator=(SparseRowsWork&& other) noexcept;
-  ~SparseRowsWork();
+  SparseRowsWork(SparseRowsWork&& other) noexcept = default;
+  SparseRowsWork& operator=(SparseRowsWork&& other) noexcept = default;
 
+  // See start_all_reduce_rows().
+  static SparseRowsWork start(Communicator& comm, const SparseRows<T>& own,
+                              const SparseOptions& options);
   // Lets the rows leave, once all ranks have said how many they have, for which it blocks. Called
   // for several before the first wait(), all of them are on their way together. What it has thrown,
   // it throws again.
@@ -53,13 +56,10 @@ class [[nodiscard]] SparseRowsWork {
   SparseRows<T> wait();
 
  private:
-  template <class U>
-  friend SparseRowsWork<U> start_all_reduce_rows(Communicator& comm, const SparseRows<U>& own,
-                                                 const SparseOptions& options);
   struct Call;
-  explicit SparseRowsWork(std::unique_ptr<Call> call);
+  explicit SparseRowsWork(std::shared_ptr<Call> call) : call_(std::move(call)) {}
 
-  std::unique_ptr<Call> call_;
+  std::shared_ptr<Call> call_;  // This one's alone; a unique_ptr would have to know what it holds.
 };
 
 // Everybody's rows, added up: collective. The result has each row once, in ascending order, and the
@@ -80,7 +80,9 @@ class [[nodiscard]] SparseRowsWork {
 // start_..., send() and wait() of several in the same order.
 template <class T>
 SparseRowsWork<T> start_all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
-                                        const SparseOptions& options = {});
+                                        const SparseOptions& options = {}) {
+  return SparseRowsWork<T>::start(comm, own, options);
+}
 template <class T>
 SparseRows<T> all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
                               const SparseOptions& options = {}) {
