@@ -3,10 +3,14 @@
 
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+
+#include <fmt/format.h>
 
 #include "stretto/communicator/communicator.h"
 
@@ -35,5 +39,15 @@ void check_same_hook(Communicator& communicator, const std::string& name,
 
 // Throws InvalidArgument: another hook has made `dtype` of what the hook `name` was told of.
 [[noreturn]] void refuse_converted(const std::string& name, DType dtype);
+
+// For what `rank` has sent, and only this rank may have seen: throws what `code` says, after an
+// abort, since the others go on, and must not wait for this rank.
+template <class... Args>
+void abort_and_throw(Communicator& communicator, StatusCode code, std::size_t rank,
+                     fmt::format_string<Args...> text, Args&&... args) {
+  const Status status(code, fmt::format(text, std::forward<Args>(args)...), static_cast<int>(rank));
+  communicator.abort(std::string(status.message()));
+  status.or_throw();
+}
 
 }  // namespace stretto::reducer

@@ -11,8 +11,6 @@
 #include <numeric>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "stretto/base/check.h"
 #include "stretto/base/refuse.h"
 #include "stretto/codec/arithmetic.h"
@@ -305,8 +303,8 @@ void CompressedReduction::submit_next(Communicator& communicator, Exchange& exch
 void CompressedReduction::submit_parts(Communicator& communicator, Exchange& exchange) {
   if (!exchange.has_fixed_length) {
     for (std::size_t rank = 0; rank < exchange.parts.recv_counts.size(); ++rank) {
-      check_length(exchange.parts.recv_counts[rank], rank,
-                   longest(exchange, static_cast<std::size_t>(rank_), false));
+      check_announced(*communicator_, exchange.parts.recv_counts[rank],
+                      longest(exchange, static_cast<std::size_t>(rank_), false), rank);
     }
   }
   exchange.received.resize(
@@ -328,7 +326,7 @@ void CompressedReduction::submit_messages(Communicator& communicator, Exchange& 
   if (exchange.way == Way::divided) add_up(exchange);
   for (std::size_t rank = 0; exchange.announces() && rank < exchange.lengths.size(); ++rank) {
     const Exchange::Announcement& announced = exchange.announced[rank];
-    check_length(announced.length, rank, longest(exchange, rank, true));
+    check_announced(*communicator_, announced.length, longest(exchange, rank, true), rank);
     exchange.lengths[rank] = announced.length;
     announcing_ += announced.encoded;
   }
@@ -340,23 +338,12 @@ void CompressedReduction::submit_messages(Communicator& communicator, Exchange& 
   exchange.work = communicator.all_gather(exchange.own, exchange.all, exchange.messages);
 }
 
-Status check_announced(std::size_t bytes, std::size_t longest, std::size_t rank) {
-  if (bytes <= longest) return {};
-  return {StatusCode::protocol,
-          fmt::format("rank {} announces messages of {} bytes, where at most {} are possible", rank,
-                      bytes, longest),
-          static_cast<int>(rank)};
-}
-
-// Others go on with what a rank has said, and must not wait for this rank.
-void CompressedReduction::refuse_what_is_said(const Status& status) {
-  communicator_->abort(std::string(status.message()));
-  status.or_throw();
-}
-
-void CompressedReduction::check_length(std::size_t length, std::size_t rank, std::size_t limit) {
-  const Status status = check_announced(length, limit, rank);
-  if (!status.ok()) refuse_what_is_said(status);
+void check_announced(Communicator& communicator, std::size_t bytes, std::size_t longest,
+                     std::size_t rank) {
+  if (bytes <= longest) return;
+  reducer::abort_and_throw(communicator, StatusCode::protocol, rank,
+                           "rank {} announces messages of {} bytes, where at most {} are possible",
+                           rank, bytes, longest);
 }
 
 // What is infinite or NaN is handed on, and not kept.

@@ -44,8 +44,10 @@ constexpr bool divides_instead(std::size_t message_bytes, std::size_t gradient_b
          are_worth_parts(gradient_bytes / sizeof(float), ranks);
 }
 
-// Fails with protocol, and names the rank, if it announces longer messages than there can be.
-Status check_announced(std::size_t bytes, std::size_t longest, std::size_t rank);
+// Aborts and throws ProtocolError, which names the rank, if it announces longer messages than there
+// can be.
+void check_announced(Communicator& communicator, std::size_t bytes, std::size_t longest,
+                     std::size_t rank);
 
 inline std::span<float> floats(const View& view) {
   return {reinterpret_cast<float*>(view.data), view.count};

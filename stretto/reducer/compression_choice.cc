@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
+#include "stretto/reducer/agreement.h"
 #include "stretto/reducer/compressed_exchange.h"
 #include "stretto/reducer/compression_trial.h"
 
@@ -120,12 +121,10 @@ void CompressedReduction::predict_exchange(Communicator& communicator) {
   if (said[3] != kNever) {
     const std::size_t most = bytes.without_fixed_length;
     if (!(said[3] >= 0 && said[3] <= static_cast<double>(most))) {
-      refuse_what_is_said(
-          {StatusCode::protocol,
-           fmt::format("rank 0 says that combining pays from {} bytes on, where at most {} are "
-                       "possible",
-                       said[3], most),
-           0});
+      reducer::abort_and_throw(communicator, StatusCode::protocol, 0,
+                               "rank 0 says that combining pays from {} bytes on, where at most {} "
+                               "are possible",
+                               said[3], most);
     }
     prediction_.combines_from =
         static_cast<std::uint64_t>(said[3]) * static_cast<std::uint64_t>(ranks_);

@@ -19,6 +19,7 @@
 #include "stretto/base/refuse.h"
 #include "stretto/codec/rows.h"
 #include "stretto/communicator/arguments.h"
+#include "stretto/reducer/agreement.h"
 
 namespace stretto {
 namespace {
@@ -148,12 +149,9 @@ SparseRows<T> sum_of(Communicator& comm, const std::vector<Announcement>& announ
     values.emplace_back(announced[rank].rows * format.row_elements);
     const auto length = codec::read_rows(messages, format, rows.back(), values.back().data());
     if (!length.ok()) {
-      const Status status(
-          length.status().code(),
-          fmt::format("all_reduce_rows: rows of rank {}: {}", rank, length.status().message()),
-          static_cast<int>(rank));
-      comm.abort(std::string(status.message()));
-      status.or_throw();
+      reducer::abort_and_throw(comm, length.status().code(), rank,
+                               "all_reduce_rows: rows of rank {}: {}", rank,
+                               length.status().message());
     }
     messages = messages.subspan(length.value());
     all.insert(all.end(), rows.back().begin(), rows.back().end());

@@ -4,9 +4,8 @@
 #include <numeric>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "stretto/base/round_up.h"
+#include "stretto/reducer/agreement.h"
 #include "stretto/reducer/compressed_exchange.h"
 #include "stretto/torch_device/device_tensors.h"
 #include "stretto/torch_device/extract_exchange.h"
@@ -119,7 +118,6 @@ class HostExchange final : public ExchangeByBucket<Bucket> {
   Duration receive_lengths(Bucket& bucket) const;
   Duration send(Bucket& bucket);
   void write_messages(Bucket& bucket, ByteSpan own) const;
-  void refuse(const Status& status) const;
   codec::Extract decode(const Bucket& bucket, std::size_t extract, std::size_t rank,
                         ConstByteSpan rest);
   std::vector<Said> read_messages(const Bucket& bucket, std::size_t rank, Upload& upload);
@@ -201,8 +199,7 @@ Duration HostExchange::receive_lengths(Bucket& bucket) const {
     longest += codec_->max_message_bytes(each.count);
   }
   for (std::size_t from = 0; from < bucket.lengths.size(); ++from) {
-    const Status status = check_announced(bucket.lengths[from], longest, from);
-    if (!status.ok()) refuse(status);
+    check_announced(*communicator_, bucket.lengths[from], longest, from);
   }
   return waited;
 }
@@ -249,21 +246,14 @@ void HostExchange::write_messages(Bucket& bucket, ByteSpan own) const {
   }
 }
 
-// Only this rank may have seen it.
-void HostExchange::refuse(const Status& status) const {
-  communicator_->abort(std::string(status.message()));
-  status.or_throw();
-}
-
 codec::Extract HostExchange::decode(const Bucket& bucket, std::size_t extract, std::size_t rank,
                                     ConstByteSpan rest) {
   const std::size_t count = bucket.own.extracts[extract].count;
   const auto said = codec_->decode_extract(rest, bucket.position, scratch_, count);
   if (!said.ok()) {
-    refuse({said.status().code(),
-            fmt::format("gradient {} of rank {}, in step {}: {}", bucket.own.names[extract], rank,
-                        bucket.position.step + 1, said.status().message()),
-            static_cast<int>(rank)});
+    reducer::abort_and_throw(*communicator_, said.status().code(), rank,
+                             "gradient {} of rank {}, in step {}: {}", bucket.own.names[extract],
+                             rank, bucket.position.step + 1, said.status().message());
   }
   return said.value();
 }
@@ -288,10 +278,9 @@ std::vector<HostExchange::Said> HostExchange::read_messages(const Bucket& bucket
     rest = rest.subspan(message_bytes(said.placed));
   }
   if (!rest.empty()) {
-    refuse({StatusCode::protocol,
-            fmt::format("behind the messages of rank {}, in step {}, there are {} bytes more", rank,
-                        bucket.position.step + 1, rest.size()),
-            static_cast<int>(rank)});
+    reducer::abort_and_throw(*communicator_, StatusCode::protocol, rank,
+                             "behind the messages of rank {}, in step {}, there are {} bytes more",
+                             rank, bucket.position.step + 1, rest.size());
   }
   return all;
 }

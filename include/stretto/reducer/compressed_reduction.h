@@ -232,8 +232,6 @@ class CompressedReduction : public CommunicationHook {
   void submit_lengths(Communicator& communicator, Exchange& exchange);
   void submit_messages(Communicator& communicator, Exchange& exchange);
   std::size_t longest(const Exchange& exchange, std::size_t adder, bool of_sum) const;
-  void check_length(std::size_t length, std::size_t rank, std::size_t limit);
-  void refuse_what_is_said(const Status& status);
   const Codec& codec_of(const Exchange& exchange, std::size_t i, bool of_sum) const;
   void encode(Exchange& exchange);
   int divisor_of(const Exchange& exchange, std::size_t i) const;
