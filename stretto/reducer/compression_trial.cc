@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "stretto/base/log.h"
+#include "stretto/base/name_in.h"
 
 namespace stretto {
 namespace {
@@ -29,6 +30,12 @@ std::string in_ranges(const std::vector<std::size_t>& numbers) {
 }
 
 }  // namespace
+
+std::string_view name(CompressionReason reason) {
+  return name_in({"always", "never", "dense_steps", "warm_up", "on_trial", "measured", "predicted",
+                  "too_small", "no_codec", "left_out"},
+                 reason, "unknown reason");
+}
 
 bool CompressedReduction::Trial::compresses(Communicator& communicator,
                                             const std::optional<Duration>& timeout) {

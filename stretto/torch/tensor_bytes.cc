@@ -7,9 +7,24 @@
 #include <cstddef>
 #include <utility>
 
+#include "stretto/base/refuse.h"
+#include "stretto/torch/tensors.h"
 #include "stretto/torch_device/gradient_description.h"
 
-namespace stretto::ddp {
+namespace stretto {
+
+View view_of(const torch::Tensor& tensor) {
+  if (!tensor.defined()) refuse("the tensor is undefined");
+  if (!tensor.device().is_cpu())
+    refuse("the tensor is on {}, not on the CPU", tensor.device().str());
+  if (tensor.layout() != torch::kStrided) refuse("the tensor is not dense; see all_reduce_rows()");
+  if (!ddp::is_block(tensor))
+    refuse("the tensor does not fill its memory; use tensor.contiguous()");
+  return {static_cast<std::byte*>(tensor.data_ptr()), static_cast<std::size_t>(tensor.numel()),
+          ddp::dtype_of_tensor(tensor).or_throw()};
+}
+
+namespace ddp {
 
 std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
   std::vector<torch::Tensor> tensors;
@@ -119,4 +134,5 @@ void TensorBytes::broadcast(Communicator& communicator, const BroadcastOptions& 
   write_back();
 }
 
-}  // namespace stretto::ddp
+}  // namespace ddp
+}  // namespace stretto
