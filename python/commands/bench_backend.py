@@ -61,12 +61,6 @@ AT_A_TIME = 2  # In flight together, where calls are asynchronous.
 NOISY_BYTES = 1 << 20
 BEGIN, END = "<!-- made by ./dev bench torch -->", "<!-- end of what ./dev bench torch makes -->"
 
-
-def is_on_a_host() -> bool:
-    """Of measure_hosts()."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 # Runs something so many times, and returns the seconds that each time took.
 Variant = Callable[[int], "list[float]"]
 
@@ -468,7 +462,7 @@ def main() -> None:
     arguments.bytes = [int(size) for size in arguments.bytes.split(",")]
     global clock
     clock = CLOCKS[arguments.clock]
-    if is_on_a_host():
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # Of measure_hosts().
         dist.init_process_group("gloo")
         results = measure(arguments)
         if os.environ["RANK"] != "0":
