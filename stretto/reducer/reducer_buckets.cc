@@ -181,15 +181,6 @@ bool Reducer::form_buckets_together(std::span<const std::size_t> order) {
   return true;
 }
 
-// Returns whether that has changed anything. What throws changes nothing.
-bool Reducer::form_buckets(std::span<const std::size_t> order) {
-  reducer::BucketPlan plan = plan_for(order);
-  if (plan == plan_) return false;
-  std::vector<Bucket> buckets = copy_buckets(plan);
-  use_buckets(std::move(plan), std::move(buckets));
-  return true;
-}
-
 reducer::BucketOrder Reducer::bucket_order() const {
   reducer::BucketOrder order = order_;
   order.steps_before_next = next_rebuild_step_ - std::min(step_, next_rebuild_step_);
@@ -204,7 +195,12 @@ bool Reducer::restore(reducer::BucketOrder order) {
     refuse("the order of buckets that is to be restored is not one of {} gradients",
            gradients_.size());
   }
-  const bool moved = form_buckets(order.gradients);
+  reducer::BucketPlan plan = plan_for(order.gradients);
+  const bool moved = plan != plan_;
+  if (moved) {
+    std::vector<Bucket> buckets = copy_buckets(plan);  // What throws changes nothing.
+    use_buckets(std::move(plan), std::move(buckets));
+  }
   next_rebuild_step_ = step_ + order.steps_before_next;
   rebuild_due_ = false;
   order_ = std::move(order);

@@ -222,7 +222,6 @@ class Reducer {
   std::vector<Bucket> allocate_buckets(const reducer::BucketPlan& plan) const;
   void use_buckets(reducer::BucketPlan plan, std::vector<Bucket> buckets);
   std::vector<Bucket> copy_buckets(const reducer::BucketPlan& plan) const;
-  bool form_buckets(std::span<const std::size_t> order);
   bool form_buckets_together(std::span<const std::size_t> order);
   FullBucket full(std::size_t bucket) const;
   void communicate(bool full, TimePoint begin);
