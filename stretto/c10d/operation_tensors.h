@@ -38,10 +38,8 @@ class OperationTensors {
  public:
   enum class Use { moved, reduced };
 
-  // Takes tensors of the CPU only.
-  explicit OperationTensors(Use use = Use::moved) : use_(use) {}
-  // Takes those of the device of `communicator`, too, if it has one, or of any. `blocks`, unless
-  // the communicator takes all memory of its device, is for copies.
+  // Takes tensors of the CPU and of the device of `communicator` if it has one, or of any.
+  // `blocks`, unless the communicator takes all memory of its device, is for copies.
   OperationTensors(std::weak_ptr<const Communicator> communicator,
                    std::shared_ptr<DeviceBlocks> blocks, Use use)
       : use_(use), communicator_(std::move(communicator)), blocks_(std::move(blocks)) {}

@@ -116,10 +116,9 @@ stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& 
   if (what.blocks) record_number = members.record(entry);
   try {
     what.tensors.wait_for_caller();
-    const auto timeout = what.timeout == ::c10d::kUnsetTimeout ? timeout_.load() : what.timeout;
     const StreamGuard behind(what.tensors.stream_handle());
     if (what.blocks) PendingWorks::drive_all_but(&members.shared->pending);
-    stretto::Work submitted = submit(comm, duration_of(timeout));
+    stretto::Work submitted = submit(comm, duration_of(entry.timeout));
     if (submitted.is_captured() && what.tensors.has_copies()) submitted.wait();
     if (what.blocks) return submitted;
     const bool is_over = has_ended_well(submitted) && !what.tensors.has_copies();

@@ -103,7 +103,9 @@ class Directory {
     const std::lock_guard lock(mutex_);
     state->retired = true;
     for (std::size_t i = 0; i < state->places.size(); ++i) {
-      if (!state->places[i].lent.load(std::memory_order_acquire)) remove(*state, i);
+      if (state->places[i].lent.load(std::memory_order_acquire)) continue;
+      const auto at = entries_.find(reinterpret_cast<std::uintptr_t>(state->places[i].data));
+      if (at != entries_.end() && at->second.state == state) entries_.erase(at);
     }
   }
   bool give_back(void* data) {
@@ -127,10 +129,6 @@ class Directory {
     std::shared_ptr<State> state;
     std::size_t index = 0;
   };
-  void remove(const State& state, std::size_t index) {
-    const auto at = entries_.find(reinterpret_cast<std::uintptr_t>(state.places[index].data));
-    if (at != entries_.end() && at->second.state.get() == &state) entries_.erase(at);
-  }
 
   std::mutex mutex_;
   std::map<std::uintptr_t, Entry> entries_;

@@ -10,6 +10,7 @@
 
 #include "stretto/base/refuse.h"
 #include "stretto/torch/logging_data.h"
+#include "stretto/torch/parameters.h"
 #include "stretto/torch/sync_batch_norm.h"
 #include "stretto/torch_device/scalar_type.h"
 
@@ -26,11 +27,6 @@ torch::ScalarType scalar_type(const char* option, DType dtype) {
     refuse_dtype(option, dtype, "f16, bf16, f32 and f64");
   }
   return scalar_type_of(dtype);
-}
-
-template <class... Kinds>
-bool is_any_of(const torch::nn::Module& module) {
-  return ((dynamic_cast<const Kinds*>(&module) != nullptr) || ...);
 }
 
 // Adds the tensors of `module` itself if it is a batch normalisation.

@@ -159,15 +159,10 @@ void load_whole(torch::optim::Optimizer& optimizer, torch::serialize::InputArchi
   });
 }
 
-template <class... Kinds>
-bool is_one_of(const torch::optim::Optimizer& optimizer) {
-  return ((dynamic_cast<const Kinds*>(&optimizer) != nullptr) || ...);
-}
-
 // libtorch's save() does nothing where a class has none of its own.
 void check_is_saved(const torch::optim::Optimizer& optimizer) {
   namespace optim = torch::optim;
-  const bool has_own_save = is_one_of<optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop,
+  const bool has_own_save = is_any_of<optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop,
                                       optim::Adagrad, optim::LBFGS>(optimizer);
   if (has_own_save || optimizer.state().empty()) return;
   std::ostringstream text;

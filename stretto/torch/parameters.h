@@ -23,6 +23,12 @@ inline bool contains(const std::vector<std::string>& names, const std::string& n
   return std::ranges::find(names, name) != names.end();
 }
 
+// Whether an object of a base class is one of these.
+template <class... Kinds, class Base>
+bool is_any_of(const Base& object) {
+  return ((dynamic_cast<const Kinds*>(&object) != nullptr) || ...);
+}
+
 // Each tensor once, where it comes first.
 std::vector<torch::Tensor> distinct(std::vector<torch::Tensor> tensors);
 

@@ -19,12 +19,6 @@
 namespace stretto::ddp {
 namespace {
 
-// With fewer elements, gradients travel as they are.
-std::size_t least_elements() {
-  static const std::size_t least = CompressionOptions().min_elements;
-  return least;
-}
-
 // Values in memory of the host, as a vector that does not keep them alive.
 torch::Tensor host_tensor_of(std::span<const float> values) {
   return tensor_of({std::as_bytes(values).data(), values.size(), DType::f32}, torch::kCPU);
@@ -53,7 +47,7 @@ DeviceCompression::DeviceCompression(std::shared_ptr<const Compressor> compresso
 DeviceCompression::~DeviceCompression() = default;
 
 bool DeviceCompression::compresses(const GradientDescription& gradient) {
-  return gradient.dtype == DType::f32 && gradient.count >= least_elements();
+  return gradient.dtype == DType::f32 && gradient.count >= CompressionOptions::kMinElements;
 }
 
 std::string DeviceCompression::name() const {
@@ -266,8 +260,9 @@ Work DeviceCompression::start(Communicator& communicator, const FullBucket& full
   if (this_step_.choices.size() <= full.index) this_step_.choices.resize(full.index + 1);
   BucketCompression& choice = this_step_.choices[full.index];
   choice.compressed = is_compressed;
-  choice.reason = is_compressed ? CompressionReason::always
-                                : reason_without_codec(full.gradient_views, least_elements());
+  choice.reason = is_compressed
+                      ? CompressionReason::always
+                      : reason_without_codec(full.gradient_views, CompressionOptions::kMinElements);
   choice.codec_seconds = seconds(Clock::now() - begin - started.waited);
   this_step_.encode_seconds += choice.codec_seconds;
   return std::move(started.work);

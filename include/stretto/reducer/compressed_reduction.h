@@ -85,7 +85,8 @@ struct CompressionOptions {
   // For the gradients that they name; the first that fits counts.
   std::vector<CompressionRule> rules = {};
   // Gradients with fewer elements, which no rule names, travel as they are.
-  std::size_t min_elements = 1024;
+  static constexpr std::size_t kMinElements = 1024;
+  std::size_t min_elements = kMinElements;
   // So many steps from the first on are not compressed.
   std::uint64_t dense_steps = 0;
   // Keep what a message does not say, and add it to the next gradient. Without it, it is lost.
