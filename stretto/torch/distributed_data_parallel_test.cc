@@ -124,33 +124,18 @@ void expect_refused(const std::function<void(Net&)>& change, const std::string& 
   });
 }
 
-TEST(DistributedDataParallel, RefusesOtherShapesOnOtherRanks) {
+TEST(DistributedDataParallel, RefusesOtherModelsAndOptionsOnOtherRanks) {
   expect_refused([](Net& model) { model = Net(9); },
                  "parameter 'first.weight' has shape [8, 6] on rank 0; [9, 6] on rank 1");
-}
-
-TEST(DistributedDataParallel, RefusesOtherDTypes) {
   expect_refused([](Net& model) { model->to(torch::kDouble); },
                  "parameter 'scale' has dtype Float on rank 0; Double on rank 1");
-}
-
-TEST(DistributedDataParallel, RefusesOtherFrozenParameters) {
   expect_refused([](Net& model) { model->last->bias.set_requires_grad(false); },
                  "parameter 'last.bias' has requires_grad true on rank 0; false on rank 1");
-}
-
-TEST(DistributedDataParallel, RefusesOtherLayouts) {
   expect_refused(
       [](Net& model) { model->last->weight.set_data(model->last->weight.t().contiguous().t()); },
       "parameter 'last.weight' has strides [8, 1] on rank 0; [1, 3] on rank 1");
-}
-
-TEST(DistributedDataParallel, RefusesMoreParametersAndBuffers) {
   expect_refused([](Net& model) { model->register_buffer("extra", torch::zeros({2})); },
                  "is nothing on rank 0; buffer 'extra' on rank 1");
-}
-
-TEST(DistributedDataParallel, RefusesOtherOptions) {
   expect_refused([](Net&) {}, "has bucket_bytes 1048576, 26214400 on rank 0; 64, 256",
                  small_buckets());
 }

@@ -32,11 +32,34 @@ TORCH_MODULE(Squares);
 
 Squares squares() { return seeded<Squares>(8); }
 
+struct ThreeSquaresImpl : SquaresImpl {
+  torch::Tensor forward(const torch::Tensor& x) { return c->forward(SquaresImpl::forward(x)); }
+  torch::nn::Linear c = register_module("c", torch::nn::Linear(kWidth, kWidth));
+};
+TORCH_MODULE(ThreeSquares);
+
 // As many rows as columns: gradients of activations are as large as those of weights.
 torch::Tensor batch_of(int step, int rank) {
   return with_seed(static_cast<std::uint64_t>(100 + kRanks * step + rank), [] {
     return torch::randn({kWidth, kWidth});
   });
+}
+
+// Calls `begins`, if there is one, when the backward pass begins.
+template <class Module>
+void take_step(DistributedDataParallel<Module>& ddp, const torch::Tensor& batch,
+               const std::function<void()>& begins = {}) {
+  ddp.zero_grad();
+  const torch::Tensor output = ddp.forward(batch);
+  if (begins) output.register_hook([&](const torch::Tensor&) { begins(); });
+  output.pow(2).mean().backward();
+}
+
+// Makes `more` tensors as large as a gradient, full of their numbers.
+void make_more(int more, std::vector<torch::Tensor>& kept) {
+  for (int i = 0; i < more; ++i) {
+    kept.push_back(torch::full({kWidth, kWidth}, static_cast<float>(kept.size())));
+  }
 }
 
 // A rank that trains Squares beside a reference that sees the batches of all ranks.
@@ -49,8 +72,8 @@ class Trainee {
         DistributedDataParallelOptions{.allocate_in_buckets = allocate_in_buckets});
   }
 
-  // The pass also makes `more` tensors as large as a gradient, full of their numbers, which are
-  // kept. Returns whether backward has written the weights' gradients where they are reduced.
+  // The pass also makes `more` tensors. Returns whether backward has written the weights'
+  // gradients where they are reduced.
   bool step(int more, std::vector<torch::Tensor>& kept) {
     const torch::Tensor weights[] = {model_->a->weight, model_->b->weight};
     const void* made[2] = {};
@@ -59,14 +82,7 @@ class Trainee {
       hooks[i] = weights[i].register_hook(
           [&, i](const torch::Tensor& gradient) { made[i] = gradient.const_data_ptr(); });
     }
-    ddp_->zero_grad();
-    const torch::Tensor output = ddp_->forward(batch_of(step_, rank_));
-    output.register_hook([&](const torch::Tensor&) {
-      for (int i = 0; i < more; ++i) {
-        kept.push_back(torch::full({kWidth, kWidth}, static_cast<float>(kept.size())));
-      }
-    });
-    output.pow(2).mean().backward();
+    take_step(*ddp_, batch_of(step_, rank_), [&] { make_more(more, kept); });
     bool in_place = true;
     for (int i = 0; i < 2; ++i) {
       weights[i].remove_hook(hooks[i]);
@@ -144,14 +160,7 @@ TEST(GradientMemory, LentPlacesAreGivenBackWhereAStepFails) {
     DistributedDataParallel ddp(model, communicator);
     std::vector<torch::Tensor> kept;
     const auto step = [&](int more) {
-      ddp.zero_grad();
-      const torch::Tensor output = ddp.forward(batch_of(0, rank));
-      output.register_hook([&](const torch::Tensor&) {
-        for (int i = 0; i < more; ++i) {
-          kept.push_back(torch::full({kWidth, kWidth}, static_cast<float>(kept.size())));
-        }
-      });
-      output.pow(2).mean().backward();
+      take_step(ddp, batch_of(0, rank), [&] { make_more(more, kept); });
     };
     const auto loop = [&] {
       for (int i = 0; i < 3; ++i) step(0);
@@ -179,16 +188,6 @@ TEST(GradientMemory, LentPlacesOutliveTheReplica) {
   });
   for (const auto& tensors : kept) expect_full_of_their_numbers(tensors);
 }
-
-struct ThreeSquaresImpl : torch::nn::Module {
-  torch::Tensor forward(const torch::Tensor& x) {
-    return c->forward(torch::tanh(b->forward(torch::tanh(a->forward(x)))));
-  }
-  torch::nn::Linear a = register_module("a", torch::nn::Linear(kWidth, kWidth));
-  torch::nn::Linear b = register_module("b", torch::nn::Linear(kWidth, kWidth));
-  torch::nn::Linear c = register_module("c", torch::nn::Linear(kWidth, kWidth));
-};
-TORCH_MODULE(ThreeSquares);
 
 // It is made in the place of the next one, which is reduced before it.
 TEST(GradientMemory, TheGradientOfAnUnfrozenParameterIsItsOwn) {
@@ -239,16 +238,6 @@ TEST(GradientMemory, RowsOfATableAreItsOwn) {
       expect_close(model->square->weight.grad(), reference->square->weight.grad(), "square");
     }
   });
-}
-
-// Calls `begins`, if there is one, when the backward pass begins.
-template <class Module>
-void take_step(DistributedDataParallel<Module>& ddp, const torch::Tensor& batch,
-               const std::function<void()>& begins = {}) {
-  ddp.zero_grad();
-  const torch::Tensor output = ddp.forward(batch);
-  if (begins) output.register_hook([&](const torch::Tensor&) { begins(); });
-  output.pow(2).mean().backward();
 }
 
 TEST(GradientMemory, WhatIsKeptInThePlaceOfAFrozenParameterStays) {

@@ -90,8 +90,14 @@ struct NormalisedImpl : torch::nn::Module {
 
 torch::Tensor loss_of_output(const torch::Tensor& output) { return (output - 0.5).pow(3).mean(); }
 
+// Waits for other ranks while backward goes on.
+std::shared_ptr<CommunicationHook> waiting_hook() {
+  return std::make_shared<CompressedReduction>(CompressionOptions{
+      .codec = top_k({.density = 1}), .min_elements = 1, .exchange = CompressedExchange::divide});
+}
+
 // Against one process that has the parts of both ranks, in one batch for the normalisation.
-void expect_training_like_one_process(const std::shared_ptr<const Compressor>& codec) {
+void expect_training_like_one_process(bool hook_waits) {
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     const auto build = [](auto norm) {
       return with_seed(
@@ -100,10 +106,7 @@ void expect_training_like_one_process(const std::shared_ptr<const Compressor>& c
     const auto reference = build(torch::nn::BatchNorm1d(kInputs));
     const auto model = build(SyncBatchNorm(communicator, kInputs));
     DistributedDataParallelOptions options{.bucket_bytes = {1}, .find_unused_parameters = true};
-    if (codec != nullptr) {
-      options.communication_hook = std::make_shared<CompressedReduction>(CompressionOptions{
-          .codec = codec, .min_elements = 1, .exchange = CompressedExchange::divide});
-    }
+    if (hook_waits) options.communication_hook = waiting_hook();
     DistributedDataParallel ddp(model, communicator, options);
     torch::optim::SGD own(ddp.parameters(), 0.1), alone(reference->parameters(), 0.1);
     for (int step = 0; step < 6; ++step) {
@@ -136,13 +139,11 @@ void expect_training_like_one_process(const std::shared_ptr<const Compressor>& c
 }
 
 TEST(SyncBatchNorm, TrainsLikeOneProcessWithBranchesAndAccumulation) {
-  expect_training_like_one_process(nullptr);
+  expect_training_like_one_process(false);
 }
 
 // A hook that waits for the other rank's bucket, while that one waits in the normalisation.
-TEST(SyncBatchNorm, HooksThatWaitBeginBehindIt) {
-  expect_training_like_one_process(top_k({.density = 1}));
-}
+TEST(SyncBatchNorm, HooksThatWaitBeginBehindIt) { expect_training_like_one_process(true); }
 
 // The tensor that rank 0 keeps has been lent the gradient's place, so its bucket waits for the end
 // of the pass, and that for the other rank.
@@ -154,11 +155,10 @@ TEST(SyncBatchNorm, HooksThatWaitBeginBehindItWhereARankKeepsATensor) {
                                    torch::nn::Linear(kInputs, kInputs),
                                    torch::nn::Linear(kInputs, kInputs));
     });
-    const auto hook = std::make_shared<CompressedReduction>(CompressionOptions{
-        .codec = top_k({.density = 1}), .min_elements = 1, .exchange = CompressedExchange::divide});
-    DistributedDataParallel ddp(
-        model, communicator,
-        {.bucket_bytes = {1}, .communication_hook = hook, .timeout = std::chrono::seconds(20)});
+    DistributedDataParallel ddp(model, communicator,
+                                {.bucket_bytes = {1},
+                                 .communication_hook = waiting_hook(),
+                                 .timeout = std::chrono::seconds(20)});
     torch::optim::SGD optimizer(ddp.parameters(), 0.1);
     int step = 0;
     std::vector<torch::Tensor> kept;
@@ -198,12 +198,7 @@ TEST(SyncBatchNorm, ItMayBelongToAnotherModelOfThePass) {
       CheckpointedHead head;
       DistributedDataParallelOptions options{
           .bucket_bytes = {1}, .find_unused_parameters = true, .timeout = std::chrono::seconds(20)};
-      if (compresses) {
-        options.communication_hook = std::make_shared<CompressedReduction>(
-            CompressionOptions{.codec = top_k({.density = 1}),
-                               .min_elements = 1,
-                               .exchange = CompressedExchange::divide});
-      }
+      if (compresses) options.communication_hook = waiting_hook();
       DistributedDataParallel backbone_ddp(backbone, communicator,
                                            {.timeout = std::chrono::seconds(20)});
       DistributedDataParallel head_ddp(head, *group, options);
