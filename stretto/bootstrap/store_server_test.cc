@@ -196,7 +196,9 @@ TEST_F(StoreServerTest, CountsUnfinishedRequestsAndRepliesThatNobodyTakes) {
   EXPECT_GE(served, 4);
   clients.clear();
   expect_job_unharmed();
+  expect_contains(::testing::internal::GetCapturedStderr(), "the store is full");
   // Who asks for much and reads nothing is closed, too.
+  ::testing::internal::CaptureStderr();
   const auto store = client();
   ASSERT_TRUE(store->set("k", std::string(kMaxValueBytes, 'x'), soon()).ok());
   const std::string get = encode_store_request({.operation = StoreOperation::get, .key = "k"});
@@ -204,6 +206,8 @@ TEST_F(StoreServerTest, CountsUnfinishedRequestsAndRepliesThatNobodyTakes) {
     clients.push_back(authenticated());
     for (int times = 0; times < 100; ++times) send_bytes(clients.back().get(), get);
   }
+  // Sixteen replies would fill it, and `store` has a connection, too.
+  EXPECT_TRUE(comes_true([&] { return server_->client_count() <= 16; }));
   clients.clear();
   expect_job_unharmed();
   expect_contains(::testing::internal::GetCapturedStderr(), "the store is full");

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "tests/support/on_threads.h"
@@ -99,14 +100,18 @@ TEST(Measure, ShortCallsAreBatched) {
   Alone coordinator;
   int calls = 0;
   int prepared = 0;
+  bool is_fresh = false;
   bool last_was_prepared = false;
   const Summary summary = measure(
       coordinator, {.seconds = 0.005, .min_samples = 20, .warm_up_seconds = 0.001},
       [&] {
         ++prepared;
-        last_was_prepared = true;
+        is_fresh = true;
       },
-      [&] { last_was_prepared = ++calls > 0 && prepared > 0 && last_was_prepared; });
+      [&] {
+        ++calls;
+        last_was_prepared = std::exchange(is_fresh, false);
+      });
   EXPECT_TRUE(summary.batched);
   EXPECT_LT(summary.p50_us, kBatchedBelowUs);
   EXPECT_GT(calls, prepared + 19 * kCallsPerBatch);

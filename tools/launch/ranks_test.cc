@@ -284,13 +284,16 @@ TEST(MarkedLines, AreTakenOutOfTheLinesOfOthers) {
 }
 
 TEST(OutputRelay, SaysOnceThatOutputCannotBeWritten) {
-  Pipe rank = make_pipe();
-  ::fcntl(rank.reading.get(), F_SETFL, O_NONBLOCK);
-  write_fully(rank.writing.get(), "one\ntwo\n");
   const FileDescriptor full(::open("/dev/full", O_WRONLY | O_CLOEXEC));
   ::testing::internal::CaptureStderr();
   OutputRelay relay;
-  relay.add(std::move(rank.reading), full.get(), "");
+  // Two of them: both lines of the first are read, and lost, in one piece.
+  for (const char* text : {"one\ntwo\n", "three\n"}) {
+    Pipe rank = make_pipe();
+    ::fcntl(rank.reading.get(), F_SETFL, O_NONBLOCK);
+    write_fully(rank.writing.get(), text);
+    relay.add(std::move(rank.reading), full.get(), "");
+  }
   ASSERT_TRUE(relay.start().ok());
   relay.finish();
   EXPECT_EQ(::testing::internal::GetCapturedStderr(),
