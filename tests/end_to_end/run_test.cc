@@ -20,7 +20,9 @@
 #include "stretto/base/clock.h"
 #include "tests/end_to_end/tool.h"
 #include "tests/support/expect_contains.h"
+#include "tests/support/forbid.h"
 #include "tests/support/free_port.h"
+#include "tests/support/in_child.h"
 
 namespace stretto {
 namespace {
@@ -67,6 +69,15 @@ TEST(Run, ShowsProgressThatEndsNoLine) {
 
 TEST(Run, GivesRanksNothingToRead) {
   EXPECT_EQ(run(shell(1, "readlink /proc/self/fd/0")).output, "[0] /dev/null\n");
+}
+
+TEST(Run, HoldsNobodysStreamsWhereTheSystemHasNoFilesInMemory) {
+  const int code = exit_code_in_child([] {
+    forbid({SYS_memfd_create}, ENOSYS);
+    const Ended ended = run(shell(1, "cd /proc/$PPID/fd && readlink 0 1 2", {"--no-prefix"}));
+    return ended.output == "/dev/null\n/dev/null\n/dev/null\n" ? 0 : 1;
+  });
+  EXPECT_EQ(code, 0) << "of the process that looks after the ranks";
 }
 
 TEST(Run, LosesNoOutput) {

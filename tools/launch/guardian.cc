@@ -187,7 +187,8 @@ void Guard::set_up() const {
     }
   };
   close_between(STDERR_FILENO + 1, low - 1);
-  close_between(low + 1, high - 1);
+  // Without a status board the lower one is -1.
+  close_between(std::max(low, STDERR_FILENO) + 1, high - 1);
   ::close_range(static_cast<unsigned>(high) + 1, ~0U, 0);
 }
 
