@@ -12,14 +12,13 @@ Result<StoreReply> PrefixStore::answer(const StoreRequest& request, const WaitLi
   StoreRequest full = request;
   full.key = key;
   const bool lists = request.operation == StoreOperation::list_keys;
-  const std::string last = lists && !request.expected.empty()
-                               ? prefix_ + std::string(request.expected)
-                               : std::string(request.expected);
+  // Also before the first page: the prefix alone, should it be a key of the whole, is none here.
+  const std::string last = (lists ? prefix_ : "") + std::string(request.expected);
   full.expected = last;
   STRETTO_RETURN_IF_ERROR(check_store_limits(full));
   Result<StoreReply> reply = whole_->answer(full, limit);
   if (!lists || !reply.ok()) return reply;
-  STRETTO_ASSIGN_OR_RETURN(std::vector<std::string> keys, keys_of_page(reply->value));
+  STRETTO_ASSIGN_OR_RETURN(std::vector<std::string> keys, keys_of_page(reply->value, full));
   reply->value.clear();
   for (const std::string& found : keys) add_to_page(reply->value, found.substr(prefix_.size()));
   return reply;

@@ -172,10 +172,10 @@ Result<std::vector<std::string>> Store::list_keys(std::string_view prefix, const
   std::vector<std::string> keys;
   while (true) {
     const std::string last = keys.empty() ? std::string() : keys.back();
-    STRETTO_ASSIGN_OR_RETURN(
-        auto reply,
-        ask({.operation = StoreOperation::list_keys, .key = prefix, .expected = last}, limit));
-    STRETTO_ASSIGN_OR_RETURN(std::vector<std::string> page, keys_of_page(reply.value));
+    const StoreRequest request{
+        .operation = StoreOperation::list_keys, .key = prefix, .expected = last};
+    STRETTO_ASSIGN_OR_RETURN(auto reply, ask(request, limit));
+    STRETTO_ASSIGN_OR_RETURN(std::vector<std::string> page, keys_of_page(reply.value, request));
     if (page.empty()) return keys;
     for (std::string& key : page) keys.push_back(std::move(key));
   }

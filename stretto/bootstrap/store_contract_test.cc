@@ -8,7 +8,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -406,26 +405,6 @@ TEST(Store, LooksNothingUpWhereTheKeyIsDeletedMeanwhile) {
   Deleting store;
   ASSERT_TRUE(store.set("key", "value", soon()).ok());
   EXPECT_FALSE(store.look_up("key", soon()).or_throw());
-}
-
-// Through a connection each request is a way to the server and back.
-TEST(PrefixStore, AsksForManyKeysAtOnce) {
-  class Asked final : public MemoryStore {
-   public:
-    Result<std::vector<std::string>> multi_get(std::span<const std::string> keys,
-                                               const WaitLimit& limit) override {
-      ++times;
-      return MemoryStore::multi_get(keys, limit);
-    }
-    int times = 0;
-  };
-  const auto whole = std::make_shared<Asked>();
-  PrefixStore part("b/", std::make_shared<PrefixStore>("a/", whole));
-  ASSERT_TRUE(whole->set("a/b/1", "one", soon()).ok());
-  ASSERT_TRUE(whole->set("a/b/2", "two", soon()).ok());
-  const std::array<std::string, 2> keys = {"2", "1"};
-  EXPECT_EQ(part.multi_get(keys, soon()).or_throw(), (std::vector<std::string>{"two", "one"}));
-  EXPECT_EQ(whole->times, 1);
 }
 
 // If they shared a connection, its server would go on waiting for the key of the child.

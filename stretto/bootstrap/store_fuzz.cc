@@ -35,7 +35,7 @@ void fuzz_client(std::string_view stream) {
   if (!head.ok()) return require(head.status().code() == StatusCode::protocol);
   require(head.value().text_bytes <= kMaxValueBytes);
   const std::string text(stream.substr(kStoreReplyHeadBytes, head.value().text_bytes));
-  const Result<std::vector<std::string>> keys = keys_of_page(text);
+  const Result<std::vector<std::string>> keys = keys_of_page(text, {});
   require(keys.ok() || keys.status().code() == StatusCode::protocol);
   const Result<StoreReply> reply = finish_store_reply(head.value(), text);
   require(reply.ok() == (head.value().outcome == StatusCode::ok));

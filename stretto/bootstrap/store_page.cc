@@ -26,8 +26,9 @@ bool add_to_page(std::string& page, std::string_view key) {
   return true;
 }
 
-Result<std::vector<std::string>> keys_of_page(std::string_view page) {
+Result<std::vector<std::string>> keys_of_page(std::string_view page, const StoreRequest& request) {
   std::vector<std::string> keys;
+  std::string_view last = request.expected;
   while (!page.empty()) {
     const Status broken(StatusCode::protocol, "a list of keys that is cut off");
     if (page.size() < kLengthBytes) return broken;
@@ -35,7 +36,12 @@ Result<std::vector<std::string>> keys_of_page(std::string_view page) {
         std::as_bytes(std::span(page.data(), kLengthBytes)).data());
     page.remove_prefix(kLengthBytes);
     if (page.size() < length) return broken;
-    keys.emplace_back(page.substr(0, length));
+    const std::string_view key = page.substr(0, length);
+    if (!key.starts_with(request.key) || key <= last) {
+      return status_of(StatusCode::protocol, "a list has keys that were not asked for");
+    }
+    keys.emplace_back(key);
+    last = key;
     page.remove_prefix(length);
   }
   return keys;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stretto/base/status.h"
+#include "stretto/bootstrap/store_request.h"
 
 namespace stretto::bootstrap {
 
@@ -16,7 +17,8 @@ namespace stretto::bootstrap {
 
 // Adds a key. Returns false, and adds nothing, if the page would be longer than a value may be.
 bool add_to_page(std::string& page, std::string_view key);
-// The keys of a page, which may come from a peer: protocol, if it is none.
-Result<std::vector<std::string>> keys_of_page(std::string_view page);
+// The keys of a page that answers `request`. It may come from a peer: protocol, if it is none, or
+// has keys that were not asked for, or not in ascending order.
+Result<std::vector<std::string>> keys_of_page(std::string_view page, const StoreRequest& request);
 
 }  // namespace stretto::bootstrap
