@@ -21,7 +21,7 @@ struct TcpStoreOptions {
 };
 
 // A client of a store_server.h. Connects at once, so that a wrong key or version is found here
-// (refused); waits until `deadline` for a server that is not there yet (timeout).
+// (refused); waits within `limit` for a server that is not there yet (timeout).
 Result<std::unique_ptr<Store>> connect_tcp_store(const TcpStoreOptions& options,
                                                  const WaitLimit& limit);
 

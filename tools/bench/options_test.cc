@@ -84,6 +84,11 @@ TEST(BenchOptions, EverythingThatIsSaidArrives) {
   EXPECT_EQ(options.in_place, false);
   EXPECT_FALSE(options.pin || options.check);
   EXPECT_EQ(options.seconds_per_line, 0.5);
+  EXPECT_EQ(options.transport, "tcp");
+  EXPECT_TRUE(options.json);
+  EXPECT_EQ(options.repeats, 2);
+  EXPECT_EQ(options.algorithm, "ring");
+  EXPECT_EQ(options.table_terminal, "/dev/tty");
 }
 
 TEST(BenchOptions, BuffersAreOfThreeKinds) {

@@ -100,7 +100,8 @@ Result<FileDescriptor> RemoteHost::make_orders() {
   return FileDescriptor(ends[1]);
 }
 
-// False if not all of it has room. Never waits.
+// False if not all of it has room. Never waits. Of a line as short as all but the first, some KiB,
+// a socket takes all or nothing.
 bool RemoteHost::write_line(std::string_view line) const {
   while (!line.empty()) {
     const ssize_t count =

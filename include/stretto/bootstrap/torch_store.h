@@ -18,7 +18,7 @@ struct TorchStoreOptions {
 // A client of the TCPStore that torchrun's agent hosts at MASTER_ADDR:MASTER_PORT. PyTorch's store
 // knows no authentication: who can reach its port can read and write it. torchrun and PyTorch keep
 // their own keys in it: use a prefix (prefix_store.h). Speaks the part of its protocol that a Store
-// needs. Connects at once and waits until `deadline` for a server that is not there yet (timeout);
+// needs. Connects at once and waits within `limit` for a server that is not there yet (timeout);
 // fails with protocol if something else answers there.
 //
 // The server has no limit on values, so append and add keep ours only where one client at a time
