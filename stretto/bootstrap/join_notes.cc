@@ -92,7 +92,7 @@ Status JoinNotes::failure_in_store() const {
   return failure.ok() && failure.value() ? decode_join_failure(*failure.value()) : failure.status();
 }
 
-Status JoinNotes::finish() { return set(key_of("joined", options_.rank), ""); }
+Status JoinNotes::finish() { return tell("joined", ""); }
 
 Status JoinNotes::abandon(const Status& why) {
   if (!placed_) return why;
@@ -144,6 +144,10 @@ Status JoinNotes::explain(const Status& status) const {
   return told.ok() ? status : told;
 }
 
+Status JoinNotes::tell(const std::string& name, const std::string& value) {
+  return explain(store_->set(key_of(name, options_.rank), value, limit()));
+}
+
 Result<std::string> JoinNotes::get(const std::string& key) const {
   Result<std::string> value = store_->get(key, limit());
   if (value.ok()) return value;
@@ -176,6 +180,12 @@ Result<std::vector<std::string>> JoinNotes::get_all(const std::string& name,
   return explain(values.status());
 }
 
+Result<std::vector<std::string>> JoinNotes::exchange(const std::string& name,
+                                                     const std::string& own) {
+  STRETTO_RETURN_IF_ERROR(tell(name, own));
+  return get_all(name, all_ranks());
+}
+
 Result<std::string> JoinNotes::get_changed(const std::string& key, const std::string& old,
                                            const std::string& why, Deadline until) const {
   constexpr Duration kLongestNap = std::chrono::milliseconds(200);
@@ -201,12 +211,12 @@ std::vector<int> JoinNotes::all_ranks() const {
 Status JoinNotes::wait_for_arrivals() {
   if (options_.rank > 0) return get(kAllArrived, 0).status();
   STRETTO_RETURN_IF_ERROR(get_all("arrived", all_ranks()).status());
-  return set(key_of(kAllArrived, 0), "");
+  return tell(kAllArrived, "");
 }
 
 Status JoinNotes::end_join() {
   STRETTO_RETURN_IF_ERROR(get_all("joined", all_ranks()).status());
-  return set(kAllJoined, "");
+  return explain(store_->set(kAllJoined, "", limit()));
 }
 
 Status JoinNotes::wait_for_join() const { return get(kAllJoined).status(); }

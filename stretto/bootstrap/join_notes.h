@@ -17,7 +17,7 @@
 namespace stretto::bootstrap {
 
 // What ranks that join a job tell each other in its store: what each writes under a key of its own,
-// "mesh/card/3", and that the join has failed and why. Used by one thread.
+// "card/3", and that the join has failed and why. Used by one thread.
 class JoinNotes {
  public:
   struct Options {
@@ -56,9 +56,8 @@ class JoinNotes {
   // From now on `failure` ends waits as well, as soon as it returns one: what goes wrong on this
   // rank while it waits for others, who may be waiting for just that. Null: nothing does.
   void end_waits_by(WaitLimit::Interruption failure) { own_failure_ = std::move(failure); }
-  Status set(const std::string& key, const std::string& value) {
-    return explain(store_->set(key, value, limit()));
-  }
+  // Writes `value` under "NAME/RANK" of this rank.
+  Status tell(const std::string& name, const std::string& value);
   Result<std::string> get(const std::string& key) const;
   // What rank `rank` wrote under "NAME/RANK". Fails with timeout, naming all ranks that never came,
   // or, if all have come, this one, the store and its address, and how long this took.
@@ -66,6 +65,8 @@ class JoinNotes {
   // The same of several ranks, in their order; named are those of them that have written nothing.
   Result<std::vector<std::string>> get_all(const std::string& name,
                                            std::span<const int> ranks) const;
+  // What each rank tells under a name, this one `own`.
+  Result<std::vector<std::string>> exchange(const std::string& name, const std::string& own);
   // The value of a key that is there, once it is no longer `old`. Fails with timeout if it is that
   // at `until`. A wait that takes long is told now and then, with `why`.
   Result<std::string> get_changed(const std::string& key, const std::string& old,

@@ -90,7 +90,7 @@ TEST_P(JoinNotesTest, WhatGoesWrongMeanwhileEndsAWaitAndIsTold) {
   const auto one = arrive(1, 2);
   Status own;
   zero->end_waits_by([&own] { return own; });
-  EXPECT_TRUE(one->set("card/1", "").ok());
+  EXPECT_TRUE(one->tell("card", "").ok());
   EXPECT_TRUE(zero->get("card", 1).ok());
   own = Status(StatusCode::system, "nobody can connect");
   expect_failure(zero->get("unix", 1).status(), StatusCode::system, "nobody can connect");
@@ -124,7 +124,7 @@ TEST_P(JoinNotesTest, TellsWhoNeverCameFromWhoDidNotGoOn) {
   expect_failure(zero->get("card", 1).status(), StatusCode::timeout,
                  "for 1 of 3 ranks: 2 never came. All meet in ");
   const auto two = arrive(2, 3);
-  EXPECT_TRUE(two->set("card/2", "").ok());
+  EXPECT_TRUE(two->tell("card", "").ok());
   expect_failure(zero->get("card", 1).status(), StatusCode::timeout,
                  "for 1 of 3 ranks: 1 came to ");
 }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <numeric>
 #include <set>
 #include <utility>
 
@@ -29,8 +28,8 @@ constexpr std::chrono::seconds kPlaneFarewellTime(10);
 // By then the rank that listens for this host has answered, or has no Unix sockets.
 constexpr std::chrono::seconds kRegistrationTime(5);
 // Keys of the store: the socket at which a host's ranks register, and who has been reached by all.
-constexpr std::string_view kHostListener = "host-listener";
-constexpr std::string_view kReached = "reached";
+constexpr const char* kHostListener = "host-listener";
+constexpr const char* kReached = "reached";
 
 bool offers(const RankCard& rank, std::string_view way) {
   return fmt::format(" {} ", rank.links).find(fmt::format(" {} ", way)) != std::string::npos;
@@ -91,15 +90,6 @@ class Joiner {
   bool has_other_way(const Way& way, int rank) const;
   bool has_earlier_way(std::size_t provider, int rank) const;
   Result<transport::ProcessHandle> find_process(int rank) const;
-  Result<std::string> get(const std::string& key, int rank) {
-    return notes_.get(options_.prefix + key, rank);
-  }
-  Result<std::vector<std::string>> get_all(const std::string& key, std::span<const int> ranks) {
-    return notes_.get_all(options_.prefix + key, ranks);
-  }
-  Status set(const std::string& key, const std::string& value) {
-    return notes_.set(options_.prefix + key, value);
-  }
   bool wants(const Way& way, int rank);
   bool is_connected(int rank) const {
     return std::ranges::any_of(sockets_, [&](const auto& all) { return !all[rank].empty(); });
@@ -143,11 +133,9 @@ Status Joiner::exchange_cards() {
           options_.rank, route.status().message());
     }
   }
-  STRETTO_RETURN_IF_ERROR(set(fmt::format("card/{}", options_.rank), print(card)));
-  std::vector<int> all(static_cast<std::size_t>(options_.size));
-  std::iota(all.begin(), all.end(), 0);
-  STRETTO_ASSIGN_OR_RETURN(const RankVector<std::string> texts, get_all("card", all));
-  for (const int r : all) {
+  STRETTO_ASSIGN_OR_RETURN(const RankVector<std::string> texts,
+                           notes_.exchange("card", print(card)));
+  for (int r = 0; r < options_.size; ++r) {
     Result<RankCard> parsed = parse_card(texts[r]);
     if (!parsed.ok()) return parsed.status().with_context(fmt::format("joining rank {}", r));
     cards_.push_back(std::move(*parsed));
@@ -196,7 +184,7 @@ Status Joiner::start_host_listener(std::size_t provider, std::set<int> ranks) {
                                                                 .purpose = links.purpose(),
                                                                 .self = self_,
                                                                 .listen = listen}));
-  return set(fmt::format("{}/{}", kHostListener, options_.rank), host_listener_->name());
+  return notes_.tell(kHostListener, host_listener_->name());
 }
 
 // Whoever listens for others goes on until they have been reached by all.
@@ -204,10 +192,10 @@ Status Joiner::end_host_listener() {
   std::set<int> ranks;
   for (std::size_t i = 0; i < options_.links.size(); ++i) ranks.merge(ranks_sharing_a_listener(i));
   if (ranks.empty()) return {};
-  if (host_listener_ == nullptr) return set(fmt::format("{}/{}", kReached, options_.rank), "yes");
+  if (host_listener_ == nullptr) return notes_.tell(kReached, "yes");
   ranks.erase(options_.rank);
   const std::vector<int> others(ranks.begin(), ranks.end());
-  STRETTO_RETURN_IF_ERROR(get_all(std::string(kReached), others).status());
+  STRETTO_RETURN_IF_ERROR(notes_.get_all(kReached, others).status());
   host_listener_.reset();
   return {};
 }
@@ -232,7 +220,7 @@ Result<Reception> Joiner::receive_at(std::size_t provider, const std::string& bi
   if (first == options_.rank && host_listener_ == nullptr) {
     STRETTO_RETURN_IF_ERROR(start_host_listener(provider, sharing));
   }
-  STRETTO_ASSIGN_OR_RETURN(const std::string name, get(std::string(kHostListener), first));
+  STRETTO_ASSIGN_OR_RETURN(const std::string name, notes_.get(kHostListener, first));
   Identity visitor = self_;
   visitor.target = first;
   Result<Reception> handed =
@@ -333,14 +321,14 @@ Status Joiner::connect_by(const Way& way) {
     STRETTO_ASSIGN_OR_RETURN(Reception reception, receive_at(way.provider, bind_address));
     STRETTO_ASSIGN_OR_RETURN(acceptor_, Acceptor::start(std::move(reception.connections), higher));
     own_address = std::move(reception.address);
-    STRETTO_RETURN_IF_ERROR(set(fmt::format("{}/{}", name_of(way), options_.rank), own_address));
+    STRETTO_RETURN_IF_ERROR(notes_.tell(name_of(way), own_address));
   }
   // The next one first: each rank begins with another one then, and none has to take all at once.
   std::vector<int> lower;
   for (int r = options_.rank - 1; r >= 0; --r) {
     if (concerned(r)) lower.push_back(r);
   }
-  STRETTO_ASSIGN_OR_RETURN(const auto addresses, get_all(name_of(way), lower));
+  STRETTO_ASSIGN_OR_RETURN(const auto addresses, notes_.get_all(name_of(way), lower));
   std::string succeeded;
   bool is_awaited = false;
   for (std::size_t i = 0; i < lower.size(); ++i) {
@@ -349,9 +337,7 @@ Status Joiner::connect_by(const Way& way) {
     if (is_connected(lower[i])) succeeded += fmt::format("{} ", lower[i]);
   }
   const std::string told = fmt::format("{}-connected", provider.name());
-  if (is_awaited) {
-    STRETTO_RETURN_IF_ERROR(set(fmt::format("{}/{}", told, options_.rank), succeeded + "."));
-  }
+  if (is_awaited) STRETTO_RETURN_IF_ERROR(notes_.tell(told, succeeded + "."));
   return take_connections(way, higher, own_address);
 }
 
@@ -364,7 +350,7 @@ Status Joiner::take_connections(const Way& way, const std::set<int>& higher,
   }
   const LinkProvider& provider = *options_.links[way.provider];
   const std::string told = fmt::format("{}-connected", provider.name());
-  STRETTO_ASSIGN_OR_RETURN(const auto texts, get_all(told, telling));
+  STRETTO_ASSIGN_OR_RETURN(const auto texts, notes_.get_all(told, telling));
   const std::string own = fmt::format("{} ", options_.rank);
   std::set<int> expected = higher;
   for (std::size_t i = 0; i < telling.size(); ++i) {

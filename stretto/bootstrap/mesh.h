@@ -20,8 +20,6 @@ struct MeshOptions {
   int rank = 0;
   int size = 1;
   JobKey key;
-  // Goes before every key in the store.
-  std::string prefix;
   // In order of preference, which is the same on all ranks; one may lack what others have.
   std::vector<std::shared_ptr<LinkProvider>> links;
   std::uint64_t configuration = 0;  // Hash of settings that must be equal on all ranks.

@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <new>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -125,15 +124,6 @@ Result<Collectives> collectives_of(const Job& job, const Settings& settings,
   return Collectives{.library = job::plugin_factory(plugin, job.size)};
 }
 
-// What each rank says under a name, this one `own`.
-Result<std::vector<std::string>> exchange(const Job& job, bootstrap::JoinNotes& notes,
-                                          const std::string& name, const std::string& own) {
-  STRETTO_RETURN_IF_ERROR(notes.set(fmt::format("{}/{}", name, job.rank), own));
-  std::vector<int> ranks(static_cast<std::size_t>(job.size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return notes.get_all(name, ranks);
-}
-
 using MakeDataPlane = std::function<Result<std::unique_ptr<transport::DataPlane>>()>;
 
 // The engine that moves all messages, for which ranks tell each other where it reaches them. Empty
@@ -148,11 +138,10 @@ Result<MakeDataPlane> engine_of(const Job& job, bootstrap::JoinNotes& notes) {
     // An MPI waits for all ranks while it starts, and neither a deadline nor another rank's failure
     // ends that: nobody begins before all have come so far.
     if (job.engine == "mpi") {
-      STRETTO_RETURN_IF_ERROR(exchange(job, notes, "engine-start", "").status());
+      STRETTO_RETURN_IF_ERROR(notes.exchange("engine-start", "").status());
     }
     STRETTO_ASSIGN_OR_RETURN(auto engine, make_engine(plugin, options));
-    STRETTO_ASSIGN_OR_RETURN(const auto addresses,
-                             exchange(job, notes, "engine", engine->address()));
+    STRETTO_ASSIGN_OR_RETURN(const auto addresses, notes.exchange("engine", engine->address()));
     return make_plane(std::move(engine), options, addresses);
   });
 }
@@ -167,7 +156,6 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
       .rank = job.rank,
       .size = job.size,
       .key = rendezvous.key(),
-      .prefix = "mesh/",
       .links = links_of(job, rendezvous.key()),
       .configuration = fnv1a(settings.value().algorithm + " " + job.engine + " " + job.backend),
       .make_data_plane = std::move(engine)};

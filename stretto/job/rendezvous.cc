@@ -157,7 +157,7 @@ Status Rendezvous::enter_round(Deadline deadline) {
   bootstrap::JoinNotes rounds(
       whole,
       bootstrap::JoinNotes::Options{.rank = job_.rank, .size = job_.size, .deadline = deadline});
-  STRETTO_RETURN_IF_ERROR(rounds.set(fmt::format("arrived/{}", job_.rank), ""));
+  STRETTO_RETURN_IF_ERROR(rounds.tell("arrived", ""));
   if (job_.rank == 0) STRETTO_RETURN_IF_ERROR(begin_round(rounds, deadline));
   STRETTO_ASSIGN_OR_RETURN(std::string number, rounds.get("round", 0));
   while (true) {
@@ -190,7 +190,7 @@ Status Rendezvous::enter_round(Deadline deadline) {
 Status Rendezvous::begin_round(bootstrap::JoinNotes& rounds, Deadline deadline) {
   STRETTO_ASSIGN_OR_RETURN(const auto before, rounds.store().look_up("round/0", deadline));
   STRETTO_ASSIGN_OR_RETURN(const std::int64_t number, rounds.store().add("rounds", 1, deadline));
-  STRETTO_RETURN_IF_ERROR(rounds.set("round/0", std::to_string(number)));
+  STRETTO_RETURN_IF_ERROR(rounds.tell("round", std::to_string(number)));
   if (!before) return {};
   bootstrap::PrefixStore last(*before + "/", store_);
   return bootstrap::report_end(last, 0, "another process has come as this rank");
@@ -243,7 +243,7 @@ Status Rendezvous::agree_on_key() {
   bootstrap::JobKey nonce;
   if (job_.rank == 0) {
     STRETTO_ASSIGN_OR_RETURN(nonce, bootstrap::JobKey::generate());
-    STRETTO_RETURN_IF_ERROR(notes_->set("key-nonce/0", nonce.hexadecimal()));
+    STRETTO_RETURN_IF_ERROR(notes_->tell("key-nonce", nonce.hexadecimal()));
   } else {
     STRETTO_ASSIGN_OR_RETURN(const std::string text, notes_->get("key-nonce", 0));
     const Result<bootstrap::JobKey> parsed = bootstrap::JobKey::parse(text);

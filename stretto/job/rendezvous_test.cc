@@ -251,7 +251,7 @@ TEST_F(RendezvousTest, RanksLearnThatRankZeroHasGivenUp) {
       std::this_thread::sleep_for(milliseconds(20));
       zero->reset();
     });
-    const Status status = one.value()->notes().get("mesh/card", 0).status();
+    const Status status = one.value()->notes().get("card", 0).status();
     expect_failure(status, StatusCode::peer_lost, "rank 0 (");
     one->reset();
     leave.join();
