@@ -4,7 +4,6 @@
 #include "stretto/bootstrap/mesh.h"
 
 #include <algorithm>
-#include <functional>
 #include <set>
 #include <utility>
 
@@ -80,9 +79,6 @@ class Joiner {
   Status end_host_listener();
   Result<Reception> receive_at(std::size_t provider, const std::string& bind_address);
   Result<Reception> receive_at_own(LinkProvider& provider, const std::string& bind_address) const;
-  Result<FileDescriptor> prove_key(
-      int rank, Purpose purpose,
-      const std::function<Result<FileDescriptor>()>& connect_to_rank) const;
   Status not_connected(int rank, const Status& why) const;
   static std::string ends_of(std::span<const FileDescriptor> sockets);
   void log_link(int rank);
@@ -234,20 +230,6 @@ Result<Reception> Joiner::receive_at(std::size_t provider, const std::string& bi
   return receive_at_own(links, bind_address);
 }
 
-Result<FileDescriptor> Joiner::prove_key(
-    int rank, Purpose purpose,
-    const std::function<Result<FileDescriptor>()>& connect_to_rank) const {
-  Identity visitor = self_;
-  visitor.target = rank;
-  Result<FileDescriptor> socket = connect_and_greet(
-      connect_to_rank,
-      [&](int fd) {
-        return handshake_as_client(fd, options_.key, purpose, visitor, limit_).status();
-      },
-      limit_);
-  return socket.ok() ? std::move(socket) : not_connected(rank, socket.status());
-}
-
 Status Joiner::not_connected(int rank, const Status& why) const {
   const RankCard& peer = cards_[rank];
   const Status status =
@@ -381,13 +363,21 @@ Status Joiner::connect_to(const Way& way, int rank, const std::string& address) 
     }
     first = std::move(*reached);
   }
+  Identity visitor = self_;
+  visitor.target = rank;
+  Result<FileDescriptor> socket = connect_and_greet(
+      [&] {
+        return first.valid() ? Result<FileDescriptor>(std::move(first))
+                             : provider.connect(address, limit_);
+      },
+      [&](int fd) {
+        return handshake_as_client(fd, options_.key, provider.purpose(), visitor, limit_).status();
+      },
+      limit_);
   // A refusal is final: another way would only be refused as well.
-  Result<FileDescriptor> socket = prove_key(rank, provider.purpose(), [&] {
-    return first.valid() ? Result<FileDescriptor>(std::move(first))
-                         : provider.connect(address, limit_);
-  });
-  if (socket.ok()) sockets_[way.provider][rank].push_back(std::move(*socket));
-  return socket.status();
+  if (!socket.ok()) return not_connected(rank, socket.status());
+  sockets_[way.provider][rank].push_back(std::move(*socket));
+  return {};
 }
 
 // " from 10.0.4.7 (eth1) to 10.0.4.8", of each connection through a network.
