@@ -68,7 +68,6 @@ int Agent::run() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return say_failure(system_status("pipe2"));
   events_ = FileDescriptor(ends[1]);
-  ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
   events_relay_.add_marking(FileDescriptor(ends[0]), STDERR_FILENO, order_.marker);
   const Status status = start();
   if (status.ok()) {

@@ -91,7 +91,7 @@ Status fork_status(std::string_view what) {
       error_number == EAGAIN ? "; raise `ulimit -u`, or pids.max of the control group" : "");
 }
 
-Result<Child> start_child(const ChildOptions& options, StartFailure& failure) {
+Result<Child> start_child(const ChildOptions& options, int& error_number) {
   Result<Pipe> output = make_pipe();
   Result<Pipe> errors = make_pipe();
   Result<Pipe> started = make_pipe();
@@ -114,13 +114,11 @@ Result<Child> start_child(const ChildOptions& options, StartFailure& failure) {
   if (pid < 0) return fork_status('"' + options.command[0] + '"');
   if (pid == 0) become_program(preparation);
   started->writing.reset();
-  failure.error_number = read_failure(started->reading.get());
-  if (failure.error_number != 0) {
+  error_number = read_failure(started->reading.get());
+  if (error_number != 0) {
     ::waitpid(pid, nullptr, 0);
-    return system_status("cannot start \"" + options.command[0] + "\"", failure.error_number);
+    return system_status("cannot start \"" + options.command[0] + "\"", error_number);
   }
-  ::fcntl(output->reading.get(), F_SETFL, O_NONBLOCK);
-  ::fcntl(errors->reading.get(), F_SETFL, O_NONBLOCK);
   return Child{pid, std::move(output->reading), std::move(errors->reading)};
 }
 

@@ -28,7 +28,7 @@ struct ChildOptions {
 
 struct Child {
   pid_t pid = -1;
-  // The reading ends of pipes, non-blocking.
+  // The reading ends of pipes.
   FileDescriptor output;
   FileDescriptor errors;
 };
@@ -39,18 +39,13 @@ struct Pipe {
 };
 Result<Pipe> make_pipe();
 
-// A program that could not be started: the errno of the attempt.
-struct StartFailure {
-  int error_number = 0;
-};
-
 // That `what` could not be started, as fork() has just failed.
 Status fork_status(std::string_view what);
 
 // Starts the program in a process group of its own (its id is the child's pid), with
 // default signal handling and a promise of the system to kill it when the calling thread
-// dies. Returns once the program runs. `failure` is set if the program could not be executed.
-Result<Child> start_child(const ChildOptions& options, StartFailure& failure);
+// dies. Returns once the program runs. `error_number` is set if it could not be executed.
+Result<Child> start_child(const ChildOptions& options, int& error_number);
 
 // How long processes that have been killed have to end: a driver may keep one for ever.
 inline constexpr Duration kKillTime = std::chrono::seconds(15);

@@ -215,16 +215,16 @@ bool Guard::start_ranks() {
 
 std::optional<RankEvent> Guard::start_rank(int local_rank) {
   settings_.local_rank = local_rank;
-  StartFailure failure;
+  int error_number = 0;
   Result<Child> child =
       start_child({.command = options_.command,
                    .environment = rank_environment(options_, settings_, inherited_environment()),
                    .inherited_fd = status_fd_},
-                  failure);
+                  error_number);
   if (!child.ok()) {
     return RankEvent{.kind = RankEvent::Kind::not_started,
                      .local_rank = local_rank,
-                     .number = failure.error_number,
+                     .number = error_number,
                      .text = std::string(child.status().message())};
   }
   ranks_[static_cast<std::size_t>(local_rank)] = {.pid = child->pid, .running = true};

@@ -27,7 +27,7 @@ struct RankEvent {
   int number = 0;
   // not_started, or exited where that was a restart: why; lost: what has become of its host.
   std::string text = {};
-  // started, from the guardian: the reading ends of pipes, non-blocking.
+  // started, from the guardian: the reading ends of pipes.
   FileDescriptor output = {};
   FileDescriptor errors = {};
   // When that happened, as its host has noticed it.

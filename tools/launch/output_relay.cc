@@ -3,6 +3,7 @@
 
 #include "tools/launch/output_relay.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
@@ -150,6 +151,7 @@ void OutputRelay::add_marking(FileDescriptor source, int target, std::string mar
 }
 
 void OutputRelay::add(Pipe pipe) {
+  ::fcntl(pipe.source.get(), F_SETFL, O_NONBLOCK);
   {
     const std::lock_guard lock(mutex_);
     added_.push_back(std::move(pipe));

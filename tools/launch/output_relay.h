@@ -81,7 +81,7 @@ class OutputRelay {
   ~OutputRelay() { finish(); }
 
   // Before or after start(), by the same thread; never blocks. `source` is the reading end of a
-  // pipe, non-blocking; `target` stays open.
+  // pipe; `target` stays open.
   void add(FileDescriptor source, int target, std::string prefix);
   // The same for a pipe with marked lines: they go to `marked`, which ends with the pipe.
   void add_marked(FileDescriptor source, int target, std::string marker, FileDescriptor marked);

@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/launch/child.h"
 #include "tools/launch/outcome.h"
 #include "tools/launch/output_relay.h"
 
@@ -196,17 +197,6 @@ std::string prefixed(std::initializer_list<std::string_view> pieces) {
   return output + "|" + lines.take(true, true);
 }
 
-struct Pipe {
-  FileDescriptor reading;
-  FileDescriptor writing;
-};
-
-Pipe make_pipe() {
-  int ends[2];
-  EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
-}
-
 std::string read_all(int fd) {
   std::string text;
   std::array<char, 4096> bytes;
@@ -289,8 +279,7 @@ TEST(OutputRelay, SaysOnceThatOutputCannotBeWritten) {
   OutputRelay relay;
   // Two of them: both lines of the first are read, and lost, in one piece.
   for (const char* text : {"one\ntwo\n", "three\n"}) {
-    Pipe rank = make_pipe();
-    ::fcntl(rank.reading.get(), F_SETFL, O_NONBLOCK);
+    Pipe rank = make_pipe().or_throw();
     write_fully(rank.writing.get(), text);
     relay.add(std::move(rank.reading), full.get(), "");
   }
@@ -305,8 +294,7 @@ class Terminal : public ::testing::Test {
  protected:
   void SetUp() override {
     for (const int rank : {0, 1}) {
-      Pipe pipe = make_pipe();
-      ::fcntl(pipe.reading.get(), F_SETFL, O_NONBLOCK);
+      Pipe pipe = make_pipe().or_throw();
       relay_.add(std::move(pipe.reading), terminal_.writing.get(), rank_prefix(rank, false));
       ranks_.push_back(std::move(pipe.writing));
     }
@@ -330,7 +318,7 @@ class Terminal : public ::testing::Test {
     EXPECT_EQ(read_all(terminal_.reading.get()), text);
   }
 
-  Pipe terminal_ = make_pipe();
+  Pipe terminal_ = make_pipe().or_throw();
   OutputRelay relay_;
   std::vector<FileDescriptor> ranks_;
 };
@@ -358,8 +346,7 @@ TEST_F(Terminal, ALineOfAnotherRankEndsOneThatIsUnfinished) {
 }
 
 TEST_F(Terminal, AMarkedLineEndsNone) {
-  Pipe events = make_pipe();
-  ::fcntl(events.reading.get(), F_SETFL, O_NONBLOCK);
+  Pipe events = make_pipe().or_throw();
   relay_.add_marking(std::move(events.reading), terminal_.writing.get(), "\x1emark ");
   write(0, "load");
   expect("[0] load");
@@ -381,11 +368,10 @@ TEST_F(Terminal, OneUnfinishedLineDoesNotEndAnother) {
 }
 
 TEST(OutputRelay, TakesPipesWhileItRuns) {
-  Pipe terminal = make_pipe();
+  Pipe terminal = make_pipe().or_throw();
   OutputRelay relay;
   ASSERT_TRUE(relay.start().ok());
-  Pipe rank = make_pipe();
-  ::fcntl(rank.reading.get(), F_SETFL, O_NONBLOCK);
+  Pipe rank = make_pipe().or_throw();
   relay.add(std::move(rank.reading), terminal.writing.get(), "[0] ");
   write_fully(rank.writing.get(), "one\n");
   std::array<char, 8> line;
@@ -394,9 +380,8 @@ TEST(OutputRelay, TakesPipesWhileItRuns) {
 }
 
 TEST(OutputRelay, PassesOnWhatIsStillInThePipesAlthoughSomebodyHoldsThemOpen) {
-  Pipe rank = make_pipe();
-  Pipe terminal = make_pipe();
-  ::fcntl(rank.reading.get(), F_SETFL, O_NONBLOCK);
+  Pipe rank = make_pipe().or_throw();
+  Pipe terminal = make_pipe().or_throw();
   write_fully(rank.writing.get(), "one\ntwo");
   OutputRelay relay;
   relay.add(std::move(rank.reading), terminal.writing.get(), "[0] ");
@@ -409,7 +394,7 @@ TEST(OutputRelay, PassesOnWhatIsStillInThePipesAlthoughSomebodyHoldsThemOpen) {
 TEST(RankPrefix, HasColourOnlyWhereItIsWanted) {
   EXPECT_EQ(rank_prefix(3, false), "[3] ");
   EXPECT_EQ(rank_prefix(3, true), "\x1b[34m[3]\x1b[0m ");
-  const Pipe pipe = make_pipe();
+  const Pipe pipe = make_pipe().or_throw();
   EXPECT_FALSE(wants_colour(pipe.writing.get()));
 }
 

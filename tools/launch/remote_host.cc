@@ -72,8 +72,8 @@ Status RemoteHost::start() {
                      .own_session = true};
   shell.command.push_back(name());
   shell.command.push_back(fmt::format("exec '{}' run --agent", program));
-  StartFailure failure;
-  STRETTO_ASSIGN_OR_RETURN(Child child, start_child(shell, failure));
+  int error_number = 0;
+  STRETTO_ASSIGN_OR_RETURN(Child child, start_child(shell, error_number));
   shell_ = child.pid;
   output_relay_ = std::make_unique<OutputRelay>();
   output_relay_->add(std::move(child.output), STDOUT_FILENO, "");
