@@ -7,16 +7,10 @@
 #include <immintrin.h>
 #endif
 
+#include "tools/bench/huge_memory.h"
+
 namespace stretto::bench {
 namespace {
-
-std::byte* allocate_touched(std::size_t bytes) {
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::bad_alloc();
-  (void)::madvise(memory, bytes, MADV_HUGEPAGE);
-  std::memset(memory, 1, bytes);
-  return static_cast<std::byte*>(memory);
-}
 
 // So many copies make a sample, that it is far longer than what the clock costs.
 std::size_t repetitions(std::size_t bytes) { return std::max<std::size_t>(1, 65536 / bytes); }
@@ -57,12 +51,7 @@ void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes) {
 #endif
 
 CopyBound::CopyBound(std::size_t bytes)
-    : bytes_(bytes), from_(allocate_touched(bytes)), to_(allocate_touched(bytes)) {}
-
-CopyBound::~CopyBound() {
-  ::munmap(from_, bytes_);
-  ::munmap(to_, bytes_);
-}
+    : bytes_(bytes), from_(allocate_huge(bytes)), to_(allocate_huge(bytes)) {}
 
 double CopyBound::copy_us(Coordinator& coordinator, bool non_temporal) {
   const std::size_t times = repetitions(bytes_);
@@ -70,12 +59,12 @@ double CopyBound::copy_us(Coordinator& coordinator, bool non_temporal) {
   const auto start = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < times; ++i) {
     if (non_temporal) {
-      copy_past_cache(to_, from_, bytes_);
+      copy_past_cache(to_.get(), from_.get(), bytes_);
     } else {
-      std::memcpy(to_, from_, bytes_);
+      std::memcpy(to_.get(), from_.get(), bytes_);
     }
     // Nobody reads the copies: without this the compiler could keep one of them.
-    asm volatile("" : : "r"(to_) : "memory");
+    asm volatile("" : : "r"(to_.get()) : "memory");
   }
   return detail::elapsed_us(start) / static_cast<double>(times);
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "tools/bench/measure.h"
@@ -20,9 +21,6 @@ class CopyBound {
 
   // Allocates and touches two buffers of `bytes`, in huge pages where they may be had.
   explicit CopyBound(std::size_t bytes);
-  ~CopyBound();
-  CopyBound(const CopyBound&) = delete;
-  CopyBound& operator=(const CopyBound&) = delete;
 
   // Takes some samples on all ranks; collective.
   void sample(Coordinator& coordinator);
@@ -33,8 +31,8 @@ class CopyBound {
   double copy_us(Coordinator& coordinator, bool non_temporal);
 
   std::size_t bytes_;
-  std::byte* from_ = nullptr;
-  std::byte* to_ = nullptr;
+  std::shared_ptr<std::byte> from_;
+  std::shared_ptr<std::byte> to_;
   std::vector<double> plain_us_ = {};
   std::vector<double> non_temporal_us_ = {};
 };
