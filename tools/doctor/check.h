@@ -3,6 +3,9 @@
 
 #pragma once
 
+#include <netdb.h>
+
+#include <algorithm>
 #include <fstream>
 #include <string>
 #include <utility>
@@ -11,6 +14,7 @@
 #include "stretto/base/environment.h"
 #include "stretto/base/status.h"
 #include "stretto/bootstrap/host_port.h"
+#include "stretto/bootstrap/socket.h"
 #include "stretto/job/job.h"
 
 // What `stretto doctor` looks at. Each check measures or asks the system, and guesses nothing.
@@ -43,6 +47,16 @@ inline std::string line_of(const std::string& path) {
   std::string line;
   std::getline(file, line);
   return line;
+}
+
+// Of all that a name has been resolved to, each once.
+inline std::vector<std::string> numeric_addresses(const addrinfo& first) {
+  std::vector<std::string> texts;
+  for (const addrinfo* entry = &first; entry != nullptr; entry = entry->ai_next) {
+    std::string text = bootstrap::numeric_host(*entry->ai_addr);
+    if (std::ranges::count(texts, text) == 0) texts.push_back(std::move(text));
+  }
+  return texts;
 }
 
 // The job that a rank with these variables would join; without a launcher's, but with a place to

@@ -17,7 +17,6 @@
 #include "stretto/bootstrap/resolve.h"
 #include "stretto/bootstrap/socket.h"
 #include "tools/doctor/check.h"
-#include "tools/doctor/numeric_addresses.h"
 #include "tools/launch/options.h"
 
 namespace stretto::tools::doctor {

@@ -17,7 +17,6 @@
 #include "stretto/bootstrap/socket.h"
 #include "stretto/bootstrap/torch_store.h"
 #include "tools/doctor/check.h"
-#include "tools/doctor/numeric_addresses.h"
 
 namespace stretto::tools::doctor {
 namespace {
