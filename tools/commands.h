@@ -19,13 +19,6 @@ class Validator;
 // understand.
 namespace stretto::tools {
 
-// What follows the first "--" of a command line, and what is before it.
-struct SplitArguments {
-  std::vector<std::string> options;
-  std::vector<std::string> program;
-};
-SplitArguments split_arguments(const std::vector<std::string>& arguments);
-
 // Says on stderr what `stretto COMMAND` does not understand; returns the exit status for that.
 int usage_error(std::string_view command, std::string_view sentence);
 

@@ -338,25 +338,19 @@ CLI::Validator whole_number(std::int64_t low, std::int64_t high) {
           range};
 }
 
-SplitArguments split_arguments(const std::vector<std::string>& arguments) {
-  const auto dashes = std::find(arguments.begin(), arguments.end(), "--");
-  SplitArguments split{.options = {arguments.begin(), dashes}, .program = {}};
-  if (dashes != arguments.end()) split.program = {dashes + 1, arguments.end()};
-  return split;
-}
-
 int run_command(const std::vector<std::string>& arguments) {
-  const SplitArguments split = split_arguments(arguments);
+  const auto dashes = std::ranges::find(arguments, "--");
   CommandLine line;
   CLI::App app(kDescription, "stretto run");
   describe(app, line);
-  const auto status = parse(app, "run", split.options, " (the program goes behind \"--\")");
+  const auto status =
+      parse(app, "run", {arguments.begin(), dashes}, " (the program goes behind \"--\")");
   if (status) return *status;
   if (line.print_job_key) return print_job_key();
   if (line.agent) return launch::serve_launcher();
 
   launch::LaunchOptions& options = line.launch;
-  options.command = split.program;
+  if (dashes != arguments.end()) options.command = {dashes + 1, arguments.end()};
   options.prefix = !line.no_prefix;
   options.time_limit = job::to_duration(line.time_limit_seconds);
   options.settle_time = job::to_duration(line.settle_seconds);
