@@ -23,10 +23,8 @@ namespace {
 constexpr int kStreamsMax = 16;
 
 Status set_address(Job& job, RendezvousKind kind, std::string_view text) {
-  STRETTO_ASSIGN_OR_RETURN(const bootstrap::HostPort address, bootstrap::parse_host_port(text));
+  STRETTO_ASSIGN_OR_RETURN(job.rendezvous, bootstrap::parse_host_port(text));
   job.rendezvous_kind = kind;
-  job.rendezvous_host = address.host;
-  job.rendezvous_port = address.port;
   return {};
 }
 
@@ -81,13 +79,11 @@ Status meet_at_master(const Environment& environment, const Sourced<std::string>
 }
 
 Status meet_by_slurm(const Environment& environment, Job& job) {
-  STRETTO_ASSIGN_OR_RETURN(const bootstrap::HostPort address, slurm_meeting_place(environment));
+  STRETTO_ASSIGN_OR_RETURN(job.rendezvous, slurm_meeting_place(environment));
   job.rendezvous_kind = RendezvousKind::rank_0_store;
-  job.rendezvous_host = address.host;
-  job.rendezvous_port = address.port;
   job.sources.note(
       "rendezvous",
-      Sourced<std::string>{bootstrap::format_host_port(job.rendezvous_host, job.rendezvous_port),
+      Sourced<std::string>{bootstrap::format_host_port(job.rendezvous.host, job.rendezvous.port),
                            "Slurm's list of hosts and number of the job"});
   return {};
 }
@@ -419,8 +415,7 @@ Result<ElasticPlace> elastic_place(const JoinOptions& options, const Environment
                      "and go: start them without mpirun, and with neither the transport nor the "
                      "backend mpi");
   }
-  ElasticPlace place{.store = bootstrap::HostPort{job.rendezvous_host, job.rendezvous_port},
-                     .key = *job.key};
+  ElasticPlace place{.store = job.rendezvous, .key = *job.key};
   const std::string links = job.shared_memory ? "auto" : "tcp";
   place.settings =
       fmt::format("backend {}, transport {}, encryption {}, algorithm {}", job.backend,

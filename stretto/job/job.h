@@ -38,8 +38,7 @@ struct Job {
   // What the launcher calls each rank; -1: it has not started it. Empty: the same, or nobody knows.
   std::vector<int> launcher_ranks = {};
   RendezvousKind rendezvous_kind = RendezvousKind::none;
-  std::string rendezvous_host = {};  // Empty if they meet in a file.
-  int rendezvous_port = 0;
+  bootstrap::HostPort rendezvous = {};  // No host if they meet in a file.
   std::string rendezvous_path = {};
   std::shared_ptr<bootstrap::Store> store = nullptr;
   // The folder of the path is ours: to be made, for this user only.

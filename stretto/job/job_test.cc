@@ -83,7 +83,7 @@ void expect_job(const Job& job, Launcher launcher, RendezvousKind kind, const st
                 const std::string& rank_of_size) {
   EXPECT_EQ(job.launcher, launcher);
   EXPECT_EQ(job.rendezvous_kind, kind);
-  EXPECT_EQ(fmt::format("{}:{}", job.rendezvous_host, job.rendezvous_port), address);
+  EXPECT_EQ(fmt::format("{}:{}", job.rendezvous.host, job.rendezvous.port), address);
   EXPECT_EQ(fmt::format("{} of {}", job.rank, job.size), rank_of_size);
 }
 
@@ -108,7 +108,7 @@ TEST(ResolveJob, ReadsTorchrun) {
   EXPECT_FALSE(job.key.has_value());
   EXPECT_EQ(job.store_prefix, "stretto/digits/");
   EXPECT_EQ(resolve({}, with(torchrun(), {{"STRETTO_JOB_KEY", kKey}})).key->hexadecimal(), kKey);
-  EXPECT_EQ(resolve({}, with(torchrun(), {{"MASTER_ADDR", "fe80::1"}})).rendezvous_host, "fe80::1");
+  EXPECT_EQ(resolve({}, with(torchrun(), {{"MASTER_ADDR", "fe80::1"}})).rendezvous.host, "fe80::1");
 }
 
 TEST(ResolveJob, ReadsOptions) {
@@ -274,7 +274,7 @@ TEST(ResolveJob, ReadsOpenMpi) {
   const Variables told = with(several_hosts, {{"STRETTO_RENDEZVOUS", "tcp://node0:4000"}});
   EXPECT_EQ(resolve({}, told).rendezvous_kind, RendezvousKind::rank_0_store);
   const Variables master = with(several_hosts, {{"MASTER_ADDR", "n"}, {"MASTER_PORT", "7"}});
-  EXPECT_EQ(resolve({}, master).rendezvous_host, "n");
+  EXPECT_EQ(resolve({}, master).rendezvous.host, "n");
 }
 
 TEST(ResolveJob, ReadsMpich) {
@@ -293,7 +293,7 @@ TEST(ResolveJob, ReadsSlurm) {
   const Variables part =
       with(slurm(), {{"SLURM_STEP_NUM_TASKS", "6"}, {"SLURM_STEP_NODELIST", "node12"}});
   EXPECT_EQ(resolve({}, part).size, 6);
-  EXPECT_EQ(resolve({}, part).rendezvous_host, "node12");
+  EXPECT_EQ(resolve({}, part).rendezvous.host, "node12");
   EXPECT_EQ(resolve({}, without(slurm(), "SLURM_STEP_ID")).size, 1)
       << "what runs in a batch script without srun is no task";
   EXPECT_EQ(resolve({}, with(slurm(), {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}})).launcher,

@@ -85,8 +85,8 @@ Status Rendezvous::open_store(Deadline deadline) {
     case RendezvousKind::torch_store: {
       std::shared_ptr<bootstrap::Store> whole = job_.store;
       if (whole == nullptr) {
-        const bootstrap::TorchStoreOptions place{.host = job_.rendezvous_host,
-                                                 .port = job_.rendezvous_port};
+        const bootstrap::TorchStoreOptions place{.host = job_.rendezvous.host,
+                                                 .port = job_.rendezvous.port};
         STRETTO_ASSIGN_OR_RETURN(whole, bootstrap::connect_torch_store(place, deadline));
       }
       store_ = std::make_shared<bootstrap::PrefixStore>(
@@ -98,8 +98,8 @@ Status Rendezvous::open_store(Deadline deadline) {
 }
 
 Status Rendezvous::connect(const std::string& owner, Deadline deadline) {
-  STRETTO_ASSIGN_OR_RETURN(store_, bootstrap::connect_tcp_store({.host = job_.rendezvous_host,
-                                                                 .port = job_.rendezvous_port,
+  STRETTO_ASSIGN_OR_RETURN(store_, bootstrap::connect_tcp_store({.host = job_.rendezvous.host,
+                                                                 .port = job_.rendezvous.port,
                                                                  .key = job_key_,
                                                                  .self = {.rank = job_.rank},
                                                                  .owner = owner},
@@ -110,17 +110,17 @@ Status Rendezvous::connect(const std::string& owner, Deadline deadline) {
 Status Rendezvous::serve(Deadline deadline) {
   STRETTO_ASSIGN_OR_RETURN(
       const auto host,
-      bootstrap::address_to_bind(job_.rendezvous_host, job_.rendezvous_port, deadline));
-  if (host != job_.rendezvous_host) {
+      bootstrap::address_to_bind(job_.rendezvous.host, job_.rendezvous.port, deadline));
+  if (host != job_.rendezvous.host) {
     log(LogLevel::info, "{} is a loopback address here: the store listens on all addresses",
-        job_.rendezvous_host);
+        job_.rendezvous.host);
   }
   auto server = bootstrap::StoreServer::start(
-      {.host = host, .port = job_.rendezvous_port, .key = job_key_, .self = {.rank = 0}});
+      {.host = host, .port = job_.rendezvous.port, .key = job_key_, .self = {.rank = 0}});
   if (!server.ok()) {
     return server.status().with_context(
         fmt::format("rank 0 is to host the store of this job at {}",
-                    bootstrap::format_host_port(job_.rendezvous_host, job_.rendezvous_port)));
+                    bootstrap::format_host_port(job_.rendezvous.host, job_.rendezvous.port)));
   }
   server_ = std::move(*server);
   return {};

@@ -38,8 +38,7 @@ using std::chrono::milliseconds;
 Job tcp_job(int size) {
   return {.size = size,
           .rendezvous_kind = RendezvousKind::rank_0_store,
-          .rendezvous_host = "127.0.0.1",
-          .rendezvous_port = free_port()};
+          .rendezvous = {"127.0.0.1", free_port()}};
 }
 
 class RendezvousTest : public ::testing::Test {
@@ -147,8 +146,7 @@ struct Launched {
   explicit Launched(int size)
       : job{.size = size,
             .rendezvous_kind = RendezvousKind::launcher_store,
-            .rendezvous_host = "127.0.0.1",
-            .rendezvous_port = server->port(),
+            .rendezvous = {"127.0.0.1", server->port()},
             .key = key} {}
   bootstrap::JobKey key = bootstrap::JobKey::generate().or_throw();
   std::unique_ptr<bootstrap::StoreServer> server =
@@ -261,7 +259,7 @@ TEST_F(RendezvousTest, RanksLearnThatRankZeroHasGivenUp) {
 TEST_F(RendezvousTest, SaysWhyRankZeroCannotHostTheStore) {
   const auto listener = bootstrap::listen_tcp("127.0.0.1", 0).or_throw();
   Job job = tcp_job(2);
-  job.rendezvous_port = bootstrap::local_port(listener.get()).or_throw();
+  job.rendezvous.port = bootstrap::local_port(listener.get()).or_throw();
   const Status status = Rendezvous::open(job, soon()).status();
   expect_failure(status, StatusCode::system,
                  "rank 0 is to host the store of this job at 127.0.0.1:");

@@ -23,8 +23,8 @@ namespace {
 using namespace stretto::bootstrap;
 
 void meet(const stretto::job::Job& job, bool last_is_late, stretto::Deadline deadline) {
-  const TcpStoreOptions options{.host = job.rendezvous_host,
-                                .port = job.rendezvous_port,
+  const TcpStoreOptions options{.host = job.rendezvous.host,
+                                .port = job.rendezvous.port,
                                 .key = *job.key,
                                 .self = {.rank = job.rank}};
   const auto store = connect_tcp_store(options, deadline).or_throw();

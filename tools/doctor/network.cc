@@ -73,10 +73,9 @@ Check check_own_address(const Result<job::Job>& job) {
     }
     return {name, State::ok, fmt::format("{} from STRETTO_NETWORK", fmt::join(chosen, ", "))};
   }
-  if (job.ok() && !job.value().rendezvous_host.empty()) {
-    const std::string& store = job.value().rendezvous_host;
-    const auto route =
-        bootstrap::route_to(store, job.value().rendezvous_port, Deadline::after(kLookup));
+  if (job.ok() && !job.value().rendezvous.host.empty()) {
+    const auto& [store, port] = job.value().rendezvous;
+    const auto route = bootstrap::route_to(store, port, Deadline::after(kLookup));
     if (!route.ok()) {
       return problem(name, std::string(route.status().message()),
                      "this host must find the store's: correct the name, or use an address");
