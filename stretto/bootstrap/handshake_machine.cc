@@ -172,18 +172,23 @@ Status HandshakeMachine::check_beginning() {
 }
 
 Status HandshakeMachine::check_introduction() {
-  const auto version = load_little_endian<std::uint32_t>(received_.data() + kVersionAt);
-  const auto role = std::to_integer<std::uint8_t>(received_[kRoleAt]);
-  const auto build_length = load_little_endian<std::uint16_t>(received_.data() + kBuildLengthAt);
-  const auto rank = load_little_endian<std::int32_t>(received_.data() + kRankAt);
+  const std::byte* const hello = received_.data();
+  const auto role = std::to_integer<std::uint8_t>(hello[kRoleAt]);
+  const auto build_length = load_little_endian<std::uint16_t>(hello + kBuildLengthAt);
+  const auto rank = load_little_endian<std::int32_t>(hello + kRankAt);
   if (role != static_cast<std::uint8_t>(other_role()) || build_length > kBuildBytes || rank < -1) {
     return status_of(StatusCode::refused,
                      "not a stretto {}: a hello with role {}, rank {} and {} bytes of build name",
                      role_ == HandshakeRole::client ? "server" : "client", role, rank,
                      build_length);
   }
-  read_introduction();
-  if (version == self_.protocol_version) return {};
+  introduced_ = true;
+  peer_ = {.rank = rank,
+           .protocol_version = load_little_endian<std::uint32_t>(hello + kVersionAt),
+           .build = printable({reinterpret_cast<const char*>(hello) + kBuildAt, build_length}),
+           .configuration = load_little_endian<std::uint64_t>(hello + kConfigurationAt),
+           .target = load_little_endian<std::int32_t>(hello + kTargetAt)};
+  if (peer_.protocol_version == self_.protocol_version) return {};
   if (role_ == HandshakeRole::client) return version_mismatch();
   send_introduction();
   state_ = State::other_version;
@@ -197,17 +202,6 @@ Status HandshakeMachine::check_key_of_other_version() {
   holds_key_ = same_bytes(hello_tag(other_role(), peer_hello_, nullptr),
                           ConstByteSpan(peer_hello_).subspan(kTagAt));
   return version_mismatch();
-}
-
-void HandshakeMachine::read_introduction() {
-  introduced_ = true;
-  peer_.protocol_version = load_little_endian<std::uint32_t>(received_.data() + kVersionAt);
-  peer_.rank = load_little_endian<std::int32_t>(received_.data() + kRankAt);
-  peer_.target = load_little_endian<std::int32_t>(received_.data() + kTargetAt);
-  peer_.configuration = load_little_endian<std::uint64_t>(received_.data() + kConfigurationAt);
-  const auto length = load_little_endian<std::uint16_t>(received_.data() + kBuildLengthAt);
-  const auto* const build = reinterpret_cast<const char*>(received_.data()) + kBuildAt;
-  peer_.build = stretto::printable({build, length});
 }
 
 Status HandshakeMachine::version_mismatch() const {

@@ -85,7 +85,6 @@ class HandshakeMachine {
   Status check_confirmation();
   Status version_mismatch() const;
   Status check_key_of_other_version();
-  void read_introduction();
   void send_introduction();
   Hello make_introduction() const;
   void send_hello(const Hello* peer_hello);
