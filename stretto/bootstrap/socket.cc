@@ -268,21 +268,20 @@ Result<FileDescriptor> retry(const std::string& target, const WaitLimit& limit, 
   }
 }
 
-Result<sockaddr_un> abstract_address(const std::string& name) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
+Result<SocketAddress> abstract_address(const std::string& name) {
+  SocketAddress address;
+  auto& unix_address = reinterpret_cast<sockaddr_un&>(address.storage);
+  unix_address.sun_family = AF_UNIX;
   // The first byte stays zero: that is what makes the name abstract.
-  if (name.empty() || name.size() > sizeof(address.sun_path) - 1) {
+  constexpr std::size_t kNameAt = offsetof(sockaddr_un, sun_path) + 1;
+  if (name.empty() || name.size() > sizeof(sockaddr_un) - kNameAt) {
     return status_of(StatusCode::invalid_argument,
                      "the name of a Unix socket has 1 to {} bytes, not {}",
-                     sizeof(address.sun_path) - 1, name.size());
+                     sizeof(sockaddr_un) - kNameAt, name.size());
   }
-  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  std::memcpy(unix_address.sun_path + 1, name.data(), name.size());
+  address.length = static_cast<socklen_t>(kNameAt + name.size());
   return address;
-}
-
-socklen_t abstract_length(const std::string& name) {
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
 }  // namespace
@@ -332,10 +331,10 @@ Result<FileDescriptor> connect_tcp(const std::string& host, int port, const Wait
 }
 
 Result<FileDescriptor> listen_unix_abstract(const std::string& name) {
-  STRETTO_ASSIGN_OR_RETURN(const sockaddr_un address, abstract_address(name));
+  STRETTO_ASSIGN_OR_RETURN(const SocketAddress address, abstract_address(name));
   Result<FileDescriptor> fd = open_socket(AF_UNIX);
   if (!fd.ok()) return fd;
-  if (::bind(fd->get(), reinterpret_cast<const sockaddr*>(&address), abstract_length(name)) != 0) {
+  if (::bind(fd->get(), address.get(), address.length) != 0) {
     return system_status("binding the Unix socket @" + name);
   }
   if (::listen(fd->get(), SOMAXCONN) != 0) return system_status("listening on @" + name);
@@ -343,14 +342,10 @@ Result<FileDescriptor> listen_unix_abstract(const std::string& name) {
 }
 
 Result<FileDescriptor> connect_unix_abstract(const std::string& name, const WaitLimit& limit) {
-  STRETTO_ASSIGN_OR_RETURN(const sockaddr_un address, abstract_address(name));
-  return retry("the Unix socket @" + printable(name), limit, [&]() -> Result<FileDescriptor> {
-    // Which succeeds or fails at once.
-    STRETTO_ASSIGN_OR_RETURN(
-        FileDescriptor fd,
-        begin_connect(AF_UNIX, reinterpret_cast<const sockaddr*>(&address), abstract_length(name)));
-    return fd;
-  });
+  STRETTO_ASSIGN_OR_RETURN(const SocketAddress address, abstract_address(name));
+  // Connecting to one succeeds or fails at once.
+  return retry("the Unix socket @" + printable(name), limit,
+               [&] { return begin_connect(AF_UNIX, address.get(), address.length); });
 }
 
 Result<FileDescriptor> accept(int listener, const WaitLimit& limit) {
