@@ -152,7 +152,6 @@ AuthenticatingListener::State AuthenticatingListener::advance(Handshake& handsha
   while (true) {
     std::byte bytes[kHelloBytes];
     const ssize_t count = ::recv(fd, bytes, machine.wanted_bytes(), MSG_DONTWAIT);
-    if (count < 0 && errno == EINTR) continue;
     if (count < 0 && would_block(errno)) return State::pending;
     const Status received = count > 0 ? machine.receive({bytes, static_cast<std::size_t>(count)})
                                       : machine.ended_early();

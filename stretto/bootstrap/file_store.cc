@@ -130,23 +130,17 @@ std::string will_key(std::int64_t number) { return fmt::format("\1stretto will {
 
 class FileWatch : public StoreWatch {
  public:
-  FileWatch(FileStore& store, std::string key, std::int64_t own_will)
-      : store_(store), key_(std::move(key)), own_will_(own_will) {}
+  FileWatch(FileStore& store, std::unique_ptr<StoreWatch> reader, std::int64_t own_will)
+      : store_(store), reader_(std::move(reader)), own_will_(own_will) {}
   ~FileWatch() override { store_.end_life(own_will_); }
   Status revoke(const WaitLimit& limit) override {
     return store_.delete_key(will_key(own_will_), limit).status();
   }
-
-  Result<std::optional<std::string>> look() override {
-    // Whoever holds the file for longer than this says nothing.
-    auto value = store_.look_up(key_, Deadline::after(std::chrono::seconds(1)));
-    if (value.status().code() == StatusCode::timeout) return std::optional<std::string>();
-    return value;
-  }
+  Result<std::optional<std::string>> look() override { return reader_->look(); }
 
  private:
   FileStore& store_;
-  const std::string key_;
+  const std::unique_ptr<StoreWatch> reader_;
   const std::int64_t own_will_;
 };
 
@@ -164,7 +158,8 @@ Result<std::unique_ptr<StoreWatch>> FileStore::watch(const std::string& key, con
                               fmt::format("{} {} {}{}{}", key.size(), will.revoked_by.size(), key,
                                           will.revoked_by, will.value),
                               limit));
-  return std::unique_ptr<StoreWatch>(std::make_unique<FileWatch>(*this, key, number));
+  STRETTO_ASSIGN_OR_RETURN(auto reader, Store::watch(key, will, limit));
+  return std::unique_ptr<StoreWatch>(std::make_unique<FileWatch>(*this, std::move(reader), number));
 }
 
 void FileStore::end_life(std::int64_t will) {

@@ -61,7 +61,7 @@ class PollingWatch : public StoreWatch {
   PollingWatch(Store& store, std::string key) : store_(store), key_(std::move(key)) {}
   Result<std::optional<std::string>> look() override {
     auto value = store_.look_up(key_, Deadline::after(std::chrono::seconds(1)));
-    // A store that does not answer says nothing.
+    // A store that does not answer, or whose file somebody holds for so long, says nothing.
     if (value.status().code() == StatusCode::timeout) return std::optional<std::string>();
     return value;
   }

@@ -77,8 +77,14 @@ Status Rendezvous::open_store(Deadline deadline) {
       const WaitLimit soon = WaitLimit(deadline).within(std::chrono::seconds(1));
       return connect("rank 0", soon.deadline()).ok() ? Status() : served;
     }
-    case RendezvousKind::file:
-      return open_file(deadline);
+    case RendezvousKind::file: {
+      const std::string& path = job_.rendezvous_path;
+      if (job_.makes_folder) {
+        STRETTO_RETURN_IF_ERROR(make_private_folder(path.substr(0, path.rfind('/'))));
+      }
+      STRETTO_ASSIGN_OR_RETURN(store_, bootstrap::open_file_store(path, deadline));
+      return {};
+    }
     case RendezvousKind::given_store:
       store_ = std::make_shared<bootstrap::PrefixStore>(job_.store_prefix, job_.store);
       return {};
@@ -123,15 +129,6 @@ Status Rendezvous::serve(Deadline deadline) {
                     bootstrap::format_host_port(job_.rendezvous.host, job_.rendezvous.port)));
   }
   server_ = std::move(*server);
-  return {};
-}
-
-Status Rendezvous::open_file(Deadline deadline) {
-  const std::string& path = job_.rendezvous_path;
-  if (job_.makes_folder) {
-    STRETTO_RETURN_IF_ERROR(make_private_folder(path.substr(0, path.rfind('/'))));
-  }
-  STRETTO_ASSIGN_OR_RETURN(store_, bootstrap::open_file_store(path, deadline));
   return {};
 }
 

@@ -51,7 +51,6 @@ class Rendezvous {
   Status open_store(Deadline deadline);
   Status connect(const std::string& owner, Deadline deadline);
   Status serve(Deadline deadline);
-  Status open_file(Deadline deadline);
   Status enter_round(Deadline deadline);
   Status begin_round(bootstrap::JoinNotes& rounds, Deadline deadline);
   Status arrive(Deadline deadline);
