@@ -141,19 +141,17 @@ void RankProcesses::note_signal(int signal, bool told_to_end) {
 }
 
 bool RankProcesses::all_started() const {
-  return std::none_of(processes_.begin(), processes_.end(),
-                      [](const Process& process) { return process.stage == Stage::awaited; });
+  return std::ranges::count(processes_, Stage::awaited, &Process::stage) == 0;
 }
 
 bool RankProcesses::restarting(const Host& host) const {
-  return std::any_of(processes_.begin(), processes_.end(), [&](const Process& process) {
+  return std::ranges::any_of(processes_, [&](const Process& process) {
     return process.stage == Stage::restarting && process.restarting_on == &host;
   });
 }
 
 bool RankProcesses::all_ended() const {
-  return std::all_of(processes_.begin(), processes_.end(),
-                     [](const Process& process) { return process.stage == Stage::ended; });
+  return std::ranges::count(processes_, Stage::ended, &Process::stage) == std::ssize(processes_);
 }
 
 std::string RankProcesses::names_of_left() const {

@@ -54,12 +54,11 @@ std::string_view meaning(int signal) {
 int killing_signal(const RankOutcome& outcome) {
   constexpr int kForce[] = {SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGXFSZ, SIGXCPU};
   const int signal = outcome.exit_status() - 128;
-  return std::find(std::begin(kForce), std::end(kForce), signal) != std::end(kForce) ? signal : 0;
+  return std::ranges::count(kForce, signal) > 0 ? signal : 0;
 }
 
 bool was_sent(const RankOutcome& outcome, int signal) {
-  return std::find(outcome.signals_sent.begin(), outcome.signals_sent.end(), signal) !=
-         outcome.signals_sent.end();
+  return std::ranges::count(outcome.signals_sent, signal) > 0;
 }
 
 std::string describe_note(const RankOutcome& outcome) {
