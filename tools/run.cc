@@ -76,7 +76,6 @@ struct CommandLine {
   double time_limit_seconds = 0;
   double settle_seconds = seconds(launch::LaunchOptions().settle_time);
   double grace_seconds = seconds(launch::LaunchOptions().grace_time);
-  bool no_prefix = false;
   bool print_job_key = false;
   bool agent = false;
 };
@@ -140,8 +139,9 @@ void describe(CLI::App& app, CommandLine& line) {
                  "host:port at which the ranks meet, those of PyTorch at the next one [free ports "
                  "of 127.0.0.1; with several hosts, port 29600 of the first]");
   describe_ends(app, line, duration);
-  app.add_flag("--no-prefix", line.no_prefix,
-               "Pass output on without \"[rank] \" before each line");
+  app.add_flag_callback(
+      "--no-prefix", [&] { line.launch.prefix = false; },
+      "Pass output on without \"[rank] \" before each line");
   app.add_flag("--json", line.launch.json,
                "End with a line of JSON about each rank's end, with null for what is not known");
   app.add_flag("--print-job-key", line.print_job_key,
@@ -351,7 +351,6 @@ int run_command(const std::vector<std::string>& arguments) {
 
   launch::LaunchOptions& options = line.launch;
   if (dashes != arguments.end()) options.command = {dashes + 1, arguments.end()};
-  options.prefix = !line.no_prefix;
   options.time_limit = job::to_duration(line.time_limit_seconds);
   options.settle_time = job::to_duration(line.settle_seconds);
   options.grace_time = job::to_duration(line.grace_seconds);

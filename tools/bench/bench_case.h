@@ -16,7 +16,6 @@
 
 namespace stretto::bench {
 
-enum class Buffers { registered, private_memory, huge };  // Huge: private, in huge pages.
 std::string buffers_name(Buffers buffers);
 
 // What one line measures, on one rank: its buffers, and the operation on them as a user of the

@@ -63,10 +63,6 @@ struct Texts {
   std::string dtype = "f32";
   std::string op = "sum";
   std::string buffers = "both";
-  bool in_place = false;
-  bool out_of_place = false;
-  bool no_pin = false;
-  bool no_check = false;
 };
 
 void describe_sizes(CLI::App& app, BenchOptions& options, Texts& texts) {
@@ -94,10 +90,12 @@ void describe_operation(CLI::App& app, BenchOptions& options, Texts& texts) {
   app.add_option("--algorithm", options.algorithm, "Instead of what the library chooses");
   app.add_option("--transport", options.transport, "shm or tcp, instead of what the host allows")
       ->check(CLI::IsMember({"shm", "tcp"}));
-  auto* in_place = app.add_flag("--in-place", texts.in_place,
-                                "The output is the input [all_reduce and reduce have a choice]");
-  app.add_flag("--out-of-place", texts.out_of_place,
-               "The output is another buffer (all_reduce, reduce)")
+  auto* in_place = app.add_flag_callback(
+      "--in-place", [&] { options.in_place = true; },
+      "The output is the input [all_reduce and reduce have a choice]");
+  app.add_flag_callback(
+         "--out-of-place", [&] { options.in_place = false; },
+         "The output is another buffer (all_reduce, reduce)")
       ->excludes(in_place);
 }
 
@@ -111,8 +109,10 @@ void describe(CLI::App& app, BenchOptions& options, Texts& texts) {
   app.add_option("--repeats", options.repeats, "How often to measure everything")
       ->transform(tools::whole_number(1, 1000))
       ->capture_default_str();
-  app.add_flag("--no-pin", texts.no_pin, "Do not bind each rank to a core");
-  app.add_flag("--no-check", texts.no_check, "Do not check the results");
+  app.add_flag_callback(
+      "--no-pin", [&] { options.pin = false; }, "Do not bind each rank to a core");
+  app.add_flag_callback(
+      "--no-check", [&] { options.check = false; }, "Do not check the results");
   app.add_flag("--json", options.json, "An object a line instead of a table");
   app.add_flag("--explain", options.explain, "Measure nothing; say how collectives run, and why");
   app.add_flag(
@@ -216,12 +216,9 @@ std::string set_from(const Texts& texts, BenchOptions& options) {
   }
   const bool all = texts.buffers == "all";
   const bool both = texts.buffers == "both" || all;
-  options.registered = both || texts.buffers == "registered";
-  options.private_buffers = both || texts.buffers == "private";
-  options.huge_pages = all || texts.buffers == "huge";
-  if (texts.in_place || texts.out_of_place) options.in_place = texts.in_place;
-  options.pin = !texts.no_pin;
-  options.check = !texts.no_check;
+  if (both || texts.buffers == "registered") options.buffers.push_back(Buffers::registered);
+  if (both || texts.buffers == "private") options.buffers.push_back(Buffers::private_memory);
+  if (all || texts.buffers == "huge") options.buffers.push_back(Buffers::huge);
   return {};
 }
 

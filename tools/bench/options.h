@@ -14,6 +14,8 @@
 
 namespace stretto::bench {
 
+enum class Buffers { registered, private_memory, huge };  // Huge: private, in huge pages.
+
 // The command line of `stretto bench`.
 struct BenchOptions {
   std::vector<Collective> operations = {};  // Never empty after parsing.
@@ -24,9 +26,7 @@ struct BenchOptions {
   std::vector<std::size_t> bytes = {};  // These sizes instead.
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
-  bool registered = true;
-  bool private_buffers = true;
-  bool huge_pages = false;                      // Private buffers in them, too.
+  std::vector<Buffers> buffers = {};            // Never empty after parsing.
   std::string algorithm = {};                   // Empty: what the library chooses.
   std::string transport = {};                   // "shm", "tcp"; empty: what the library chooses.
   std::optional<bool> in_place = std::nullopt;  // Empty: as usual for the operation.

@@ -40,7 +40,8 @@ TEST(BenchOptions, BytesPrintAsPeopleWriteThem) {
 TEST(BenchOptions, WithoutArgumentsAllReduceOfUsualSizes) {
   const BenchOptions options = parsed({});
   EXPECT_EQ(options.operations, std::vector{Collective::all_reduce});
-  EXPECT_TRUE(options.registered && options.private_buffers && options.pin && options.check);
+  EXPECT_EQ(options.buffers, (std::vector{Buffers::registered, Buffers::private_memory}));
+  EXPECT_TRUE(options.pin && options.check);
   const std::vector<std::size_t> sizes = sizes_of(options);
   EXPECT_EQ(sizes.front(), 8U);
   EXPECT_EQ(sizes[1], 32U);
@@ -80,7 +81,7 @@ TEST(BenchOptions, EverythingThatIsSaidArrives) {
   EXPECT_EQ(options.ranks, 3);
   EXPECT_EQ(options.dtype, DType::f16);
   EXPECT_EQ(options.op, ReduceOp::max);
-  EXPECT_TRUE(options.private_buffers && !options.registered && !options.huge_pages);
+  EXPECT_EQ(options.buffers, std::vector{Buffers::private_memory});
   EXPECT_EQ(options.in_place, false);
   EXPECT_FALSE(options.pin || options.check);
   EXPECT_EQ(options.seconds_per_line, 0.5);
@@ -92,16 +93,13 @@ TEST(BenchOptions, EverythingThatIsSaidArrives) {
 }
 
 TEST(BenchOptions, BuffersAreOfThreeKinds) {
-  const auto kinds_of = [](const std::string& buffers) {
-    const BenchOptions options = parsed({"--buffers", buffers});
-    return std::string(options.registered ? "r" : "") + (options.private_buffers ? "p" : "") +
-           (options.huge_pages ? "h" : "");
-  };
-  EXPECT_EQ(kinds_of("registered"), "r");
-  EXPECT_EQ(kinds_of("private"), "p");
-  EXPECT_EQ(kinds_of("huge"), "h");
-  EXPECT_EQ(kinds_of("both"), "rp");
-  EXPECT_EQ(kinds_of("all"), "rph");
+  using enum Buffers;
+  const auto kinds_of = [](const std::string& text) { return parsed({"--buffers", text}).buffers; };
+  EXPECT_EQ(kinds_of("registered"), std::vector{registered});
+  EXPECT_EQ(kinds_of("private"), std::vector{private_memory});
+  EXPECT_EQ(kinds_of("huge"), std::vector{huge});
+  EXPECT_EQ(kinds_of("both"), (std::vector{registered, private_memory}));
+  EXPECT_EQ(kinds_of("all"), (std::vector{registered, private_memory, huge}));
 }
 
 TEST(BenchOptions, AllIsEveryCollectiveOnce) {

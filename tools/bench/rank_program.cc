@@ -56,25 +56,18 @@ struct Measurement {
   int repeat = 0;
 };
 
-std::vector<Buffers> buffers_of(const BenchOptions& options, Collective operation) {
-  if (operation == Collective::barrier) return {Buffers::private_memory};
-  std::vector<Buffers> buffers;
-  if (options.registered) buffers.push_back(Buffers::registered);
-  if (options.private_buffers) buffers.push_back(Buffers::private_memory);
-  if (options.huge_pages) buffers.push_back(Buffers::huge);
-  return buffers;
-}
-
 std::vector<Measurement> plan_of(const BenchOptions& options, Collective operation, int ranks) {
   std::vector<std::size_t> sizes;
   for (const std::size_t bytes : sizes_of(options)) {
     sizes.push_back(shape_of(operation, ranks, bytes, size_bytes(options.dtype)).bytes);
   }
   sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  const bool has_buffers = operation != Collective::barrier;
+  const auto kinds = has_buffers ? options.buffers : std::vector{Buffers::private_memory};
   std::vector<Measurement> plan;
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
     for (const std::size_t bytes : sizes) {
-      for (const Buffers buffers : buffers_of(options, operation)) {
+      for (const Buffers buffers : kinds) {
         plan.push_back({operation, buffers, bytes, repeat});
       }
     }
