@@ -114,6 +114,7 @@ bool NcclLibrary::end_well() {
     while (!running_.empty() && find_end(running_.front().number)) continue;
     ::sched_yield();
   }
+  shared_->is_ending = true;  // What has been finalized takes no calls.
   ResultCode result = failure_.ok() ? nccl_->call.comm_finalize(shared_->comm) : kInProgress;
   while (result == kInProgress && may_wait()) {
     result = nccl_->state_of(shared_->comm);

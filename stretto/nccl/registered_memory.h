@@ -19,8 +19,9 @@ namespace stretto::nccl {
 struct SharedComm {
   Mutex mutex;
   Comm comm STRETTO_GUARDED_BY(mutex) = nullptr;  // Null: there is none, not yet or not any more.
-  bool is_ending STRETTO_GUARDED_BY(mutex) = false;  // The one that there was; without the lock.
-  std::string name;                                  // NCCL may look at it as long as there is one.
+  // The one that there is or was; without the lock.
+  bool is_ending STRETTO_GUARDED_BY(mutex) = false;
+  std::string name;  // NCCL may look at it as long as there is one.
 };
 
 // Memory that NCCL has made and a communicator knows, so that it reaches it without copies of its

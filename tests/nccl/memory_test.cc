@@ -108,6 +108,23 @@ TEST_F(NcclDoubleMemory, RegisteredComesAndGoesWhenNcclIsNotBusy) {
   EXPECT_EQ(Double::get().control().registrations, 0);
 }
 
+// NCCL takes no calls of a communicator that it has been told to finalize.
+TEST_F(NcclDoubleMemory, RegisteredMayBeFreedWhileItsCommunicatorEnds) {
+  for (int round = 0; round < 10; ++round) {
+    DoubleRanks ranks({.size = 2});
+    ranks.on_all([&](Communicator& rank) {
+      std::vector<Buffer<float>> made;
+      for (int i = 0; i < 50; ++i) made.push_back(rank.allocate<float>(8, rank.device()));
+      rank.barrier().wait();
+      std::thread frees([&] { made.clear(); });
+      ranks[rank.rank().value()].reset();
+      frees.join();
+    });
+    EXPECT_EQ(Double::get().control().made_blocks, 0);
+    EXPECT_EQ(Double::get().control().registrations, 0);
+  }
+}
+
 // It is kept until the end, so that it must not come to the sum of all sizes.
 TEST_F(NcclDoubleMemory, ScratchOfSizesThatGrowIsMadeAFewTimes) {
   constexpr std::size_t kMost = 200;

@@ -78,9 +78,7 @@ struct Control {
 
   int connections = 0;  // Communicators of NCCL that ranks have begun to make.
   int launches = 0;     // Groups of calls, of all ranks.
-  int calls = 0;        // Collectives in them.
   int aborts = 0;
-  int destroyed = 0;
   int kernels = 0;         // Of ours that have begun.
   int waits_for_room = 0;  // On the stream that is full.
   int events = 0;          // That have been created, less those that have been destroyed.
@@ -126,9 +124,11 @@ std::byte* reach(const void* data);
 // and -1 if it is none.
 std::byte* reach_exported(const void* data);
 int device_of_exported(const void* data);
-// Whether a communicator knows the memory there, and the end of all that it knows: with the lock.
+// Whether a communicator knows the memory there, the end of all that it knows, and whether it takes
+// no calls any more: with the lock.
 bool is_registered(Comm comm, const void* data);
 void forget_registrations(Comm comm);
+bool is_finalized(Comm comm);
 // Whether the calling thread has made a device its current one.
 bool has_context();
 // Of the calling thread's current device.

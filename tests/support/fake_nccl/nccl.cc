@@ -325,7 +325,6 @@ ResultCode launch_group(std::unique_lock<std::mutex>& held) {
 
 ResultCode add(Call call, Comm comm, StreamHandle stream) {
   std::unique_lock held(shared().mutex);
-  ++shared().control.calls;
   const bool is_launched = group.depth == 0 && comm->is_blocking;
   if (group.depth == 0 && !is_launched) shared().misused("a collective outside of a group");
   if (current_device() != comm->device) {
@@ -348,6 +347,9 @@ ResultCode add(Call call, Comm comm, StreamHandle stream) {
 }
 
 }  // namespace
+
+bool is_finalized(Comm comm) { return comm->is_finalized; }
+
 }  // namespace stretto::fake_nccl
 
 using namespace stretto::fake_nccl;
@@ -408,7 +410,6 @@ ResultCode ncclCommDestroy(Comm comm) {
   const std::lock_guard held(shared().mutex);
   if (!comm->is_finalized || comm->running > 0) shared().misused("destroyed while it runs");
   forget_registrations(comm);
-  ++shared().control.destroyed;
   return kSuccess;  // Stays, so that a use of it is found out.
 }
 ResultCode ncclCommAbort(Comm comm) {

@@ -89,6 +89,7 @@ ResultCode ncclCommRegister(Comm comm, void* data, std::size_t bytes, void** han
   const bool is_busy = is_in_progress(comm);
   const std::lock_guard held(shared().mutex);
   if (is_busy) shared().misused("memory is registered while a launch is under way");
+  if (is_finalized(comm)) shared().misused("memory is registered with what is finalized");
   static std::uintptr_t last = 0;
   *handle = reinterpret_cast<void*>(++last);
   registrations()[last] = {comm, static_cast<const std::byte*>(data), bytes};
@@ -99,6 +100,7 @@ ResultCode ncclCommDeregister(Comm comm, void* handle) {
   const bool is_busy = is_in_progress(comm);
   const std::lock_guard held(shared().mutex);
   if (is_busy) shared().misused("memory is forgotten while a launch is under way");
+  if (is_finalized(comm)) shared().misused("memory is forgotten by what is finalized");
   const auto found = registrations().find(reinterpret_cast<std::uintptr_t>(handle));
   if (found == registrations().end() || found->second.comm != comm) {
     shared().misused("a registration is ended that is none of the communicator's");
