@@ -304,17 +304,18 @@ ResultCode wait_for(Comm comm, std::unique_lock<std::mutex>& held) {
 ResultCode launch_group(std::unique_lock<std::mutex>& held) {
   Comm const comm = std::exchange(group.comm, nullptr);
   if (comm == nullptr) return kSuccess;
+  std::vector<Call> calls = std::exchange(group.calls, {});
   if (state_of(comm) == kInProgress) {
     shared().misused("a launch while another is under way");
     return kInvalidUsage;
   }
-  for (const Call& sent : group.calls) {
-    for (const Call& other : group.calls) {
+  for (const Call& sent : calls) {
+    for (const Call& other : calls) {
       if (overlap(sent, other)) shared().misused("a message into what is being sent");
     }
   }
   ++shared().control.launches;
-  comm->launching = std::exchange(group.calls, {});
+  comm->launching = std::move(calls);
   comm->launching_on = group.stream;
   comm->launched_at = Clock::now();
   if (comm->is_blocking) return wait_for(comm, held);
