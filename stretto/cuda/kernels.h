@@ -3,22 +3,80 @@
 
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "stretto/base/dtype.h"
 #include "stretto/base/reduce_op.h"
-#include "stretto/cuda/reduction.h"
 
+// Our kernels. Each begins on a stream (a cudaStream_t) of the device that is current, and returns
+// the error of the CUDA runtime, or 0 if there is none.
 namespace stretto::cuda {
 
-// Begins a reduction on a stream (a cudaStream_t) of the device that is current; or, where the
-// operands have a factor, a product with that. Returns the error of the CUDA runtime, 0 if there is
-// none, or kNoKernel.
+// A reduction; or, where the operands have a factor, a product with that. May return kNoKernel.
+struct Operands;
 using Reduce = int (*)(DType dtype, DType output, ReduceOp op, const Operands* operands,
                        void* stream);
 inline constexpr int kNoKernel = -1;
 
-// The library of our kernels exports it under a name that changes with what is above. Nothing else
+// What codecs leave to a device (codec::Extraction), in whose memory everything lies.
+
+// The indices of the `greatest` values of the greatest magnitudes, ascending; of equal ones those
+// that come first. A NaN is greater than infinity. By digits, from the highest on: how many values
+// have which, then those whose higher digits are the cut's, so values are read five times.
+// 0 < greatest <= count < 2^32.
+struct Selection {
+  const float* values = nullptr;
+  std::size_t count = 0;
+  std::size_t greatest = 0;
+  std::int64_t* indices = nullptr;
+  std::uint32_t* room = nullptr;  // Of selection_room() elements, whatever is in them.
+};
+inline constexpr std::size_t kDigits = 4096;    // Those of the longest digit.
+inline constexpr std::size_t kTile = 4096;      // Values whose hits are counted together.
+inline constexpr std::size_t kInt8Block = 256;  // Codes of 8 bits that share a scale.
+inline constexpr std::size_t kSignBlock = 512;  // Signs that share a scale.
+inline constexpr std::size_t kSignSection = 64 * kSignBlock;  // Signs side by side.
+inline constexpr std::size_t selection_tiles(std::size_t count) {
+  return (count + kTile - 1) / kTile;
+}
+inline constexpr std::size_t selection_room(std::size_t count) {
+  return 2 + kDigits + 2 * selection_tiles(count);
+}
+
+// Numbers that say values, as codec::Extraction::rounded has it: 16 bits each; codes of 8 bits with
+// a scale for each block of kInt8Block; or boolean, sections of signs, each followed by the scales
+// of its blocks of kSignBlock.
+struct Rounding {
+  float* values = nullptr;  // What they do not say stays here; of infinity and NaN zero.
+  std::size_t count = 0;
+  DType dtype = DType::bf16;
+  float limit = 0;
+  void* numbers = nullptr;         // At a multiple of the width of a number, or of 4 bytes.
+  std::uint8_t* scales = nullptr;  // Of codes of 8 bits.
+};
+
+// Adds what such numbers say to `values`.
+using Addition = Rounding;
+
+// Whether kernels run on the device that is current: an old driver, or a GPU for which none has
+// been built, gives an error.
+using Probe = int (*)();
+using Select = int (*)(const Selection* selection, void* stream);
+using Round = int (*)(const Rounding* rounding, void* stream);
+using Add = int (*)(const Addition* addition, void* stream);
+
+// The library of our kernels exports them under names that change with what is above. Nothing else
 // needs nvcc to be built, or the CUDA runtime.
 #define STRETTO_CUDA_REDUCE stretto_cuda_reduce_2
+#define STRETTO_CUDA_PROBE stretto_cuda_probe_3
+#define STRETTO_CUDA_SELECT stretto_cuda_select_3
+#define STRETTO_CUDA_ROUND stretto_cuda_round_3
+#define STRETTO_CUDA_ADD stretto_cuda_add_3
 inline constexpr const char* kReduce = "stretto_cuda_reduce_2";
+inline constexpr const char* kProbe = "stretto_cuda_probe_3";
+inline constexpr const char* kSelect = "stretto_cuda_select_3";
+inline constexpr const char* kRound = "stretto_cuda_round_3";
+inline constexpr const char* kAdd = "stretto_cuda_add_3";
 
 }  // namespace stretto::cuda

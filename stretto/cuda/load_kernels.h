@@ -5,7 +5,6 @@
 
 #include "stretto/base/environment.h"
 #include "stretto/base/status.h"
-#include "stretto/cuda/codec_kernels.h"
 #include "stretto/cuda/kernels.h"
 
 namespace stretto::cuda {

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "stretto/cuda/codec_kernels.h"
+#include "stretto/cuda/kernels.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

@@ -5,7 +5,6 @@
 
 #include "stretto/cuda/kernels.h"
 
-#include "stretto/cuda/codec_kernels.h"
 #include "stretto/cuda/visit_reduction.h"
 #include "tests/support/fake_nccl/fake.h"
 
