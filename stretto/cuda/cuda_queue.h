@@ -34,7 +34,6 @@ class CudaQueue final : public execution::KernelQueue {
   bool is_done() override;
   // A failure on the device is told by whatever asks next.
   Status status() override;
-  void* native_handle() override { return stream_; }
   Status run(const execution::BoundStep& step, std::size_t count) override;
   // A step is one kernel: whoever begins it does not wait for it.
   std::size_t piece_bytes_min() const override { return std::numeric_limits<std::size_t>::max(); }

@@ -37,8 +37,6 @@ class Stream {
   virtual bool is_done() { return true; }
   // The first failure, after which nothing that was begun later counts.
   virtual Status status() { return {}; }
-  // What the library of the device calls it: a cudaStream_t. Null: nothing.
-  virtual void* native_handle() { return nullptr; }
 };
 
 }  // namespace stretto::execution
