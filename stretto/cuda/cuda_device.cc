@@ -6,7 +6,6 @@
 #include <algorithm>
 
 #include "stretto/base/round_up.h"
-#include "stretto/cuda/pin.h"
 #include "stretto/cuda/visit_reduction.h"
 
 namespace stretto::cuda {

@@ -8,7 +8,7 @@
 
 #include "stretto/base/environment.h"
 #include "stretto/base/log.h"
-#include "stretto/cuda/pin.h"
+#include "stretto/cuda_driver/driver.h"
 
 namespace stretto {
 namespace {

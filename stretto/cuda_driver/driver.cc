@@ -3,6 +3,8 @@
 
 #include "stretto/cuda_driver/driver.h"
 
+#include <utility>
+
 #include "stretto/base/stream_guard.h"
 #include "stretto/cuda_driver/symbol_table.h"
 
@@ -211,6 +213,17 @@ Status Driver::clear(void* data, std::size_t bytes) const {
   const Current current(*this);
   STRETTO_RETURN_IF_ERROR(status_of_call("cuMemsetD8", call_.clear(address_of(data), 0, bytes)));
   return status_of_call("cuCtxSynchronize", call_.context_synchronize());
+}
+
+Result<std::shared_ptr<void>> pin(std::shared_ptr<const Driver> driver, ByteSpan bytes) {
+  constexpr unsigned kPinForAllContexts = 1;  // CU_MEMHOSTREGISTER_PORTABLE.
+  const Driver::Current current(*driver);
+  STRETTO_RETURN_IF_ERROR(driver->status_of_call(
+      "cuMemHostRegister", driver->call().pin(bytes.data(), bytes.size(), kPinForAllContexts)));
+  return std::shared_ptr<void>(bytes.data(), [driver = std::move(driver)](void* data) {
+    const Driver::Current there(*driver);
+    (void)driver->call().unpin(data);
+  });
 }
 
 }  // namespace stretto::cuda

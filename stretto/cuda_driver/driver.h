@@ -10,6 +10,7 @@
 #include <string>
 
 #include "stretto/base/status.h"
+#include "stretto/base/view.h"
 
 // CUDA's driver, in declarations of our own.
 namespace stretto::cuda {
@@ -175,5 +176,8 @@ class Driver {
   int device_ = 0;
   void* context_ = nullptr;  // The device's primary one, which CUDA's runtime uses as well.
 };
+
+// Locks pages of the host for all devices of the process, as long as what is returned lives.
+Result<std::shared_ptr<void>> pin(std::shared_ptr<const Driver> driver, ByteSpan bytes);
 
 }  // namespace stretto::cuda
