@@ -4,6 +4,7 @@
 #include "stretto/nccl/launch.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace stretto::nccl {
@@ -17,36 +18,17 @@ struct Number {
   std::size_t parts = 1;
 };
 
+constexpr std::pair<DType, Number> kNumbers[] = {
+    {DType::i8, {Type::i8}},       {DType::u8, {Type::u8}},   {DType::boolean, {Type::u8}},
+    {DType::i32, {Type::i32}},     {DType::u32, {Type::u32}}, {DType::i64, {Type::i64}},
+    {DType::u64, {Type::u64}},     {DType::f16, {Type::f16}}, {DType::bf16, {Type::bf16}},
+    {DType::f32, {Type::f32}},     {DType::f64, {Type::f64}}, {DType::c64, {Type::f32, 2}},
+    {DType::c128, {Type::f64, 2}},
+};
+
 std::optional<Number> number_of(DType dtype) {
-  switch (dtype) {
-    case DType::i8:
-      return Number{Type::i8};
-    case DType::u8:
-    case DType::boolean:
-      return Number{Type::u8};
-    case DType::i32:
-      return Number{Type::i32};
-    case DType::u32:
-      return Number{Type::u32};
-    case DType::i64:
-      return Number{Type::i64};
-    case DType::u64:
-      return Number{Type::u64};
-    case DType::f16:
-      return Number{Type::f16};
-    case DType::bf16:
-      return Number{Type::bf16};
-    case DType::f32:
-      return Number{Type::f32};
-    case DType::f64:
-      return Number{Type::f64};
-    case DType::c64:
-      return Number{Type::f32, 2};
-    case DType::c128:
-      return Number{Type::f64, 2};
-    default:
-      return std::nullopt;
-  }
+  const auto* const found = std::ranges::find(kNumbers, dtype, &std::pair<DType, Number>::first);
+  return found == std::end(kNumbers) ? std::nullopt : std::optional(found->second);
 }
 
 // Nothing: NCCL has no such operation.
