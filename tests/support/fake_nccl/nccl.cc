@@ -16,7 +16,6 @@
 #include "stretto/nccl/versions.h"
 #include "tests/support/fake_nccl/calls.h"
 #include "tests/support/fake_nccl/fake.h"
-#include "tests/support/fake_nccl/numbers.h"
 
 extern "C" {
 int cuCtxPushCurrent_v2(void* context);
