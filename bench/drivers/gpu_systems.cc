@@ -19,7 +19,6 @@
 #include "stretto/base/round_up.h"
 #include "stretto/cuda_driver/driver.h"
 #include "stretto/nccl/load.h"
-#include "stretto/nccl/versions.h"
 
 namespace stretto::bench {
 namespace {

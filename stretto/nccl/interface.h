@@ -18,6 +18,11 @@ using cuda::Driver;
 using cuda::DriverInterface;
 using cuda::StreamHandle;
 
+// As ncclGetVersion() says it: 22703 is 2.27.3. Before it, NCCL keeps what it is launching without
+// blocking in memory of the thread that has called ncclGroupEnd(). Here one thread launches for
+// several communicators, and another may go on with it.
+inline constexpr int kOldestVersion = 22700;
+
 // ncclResult_t.
 using ResultCode = int;
 inline constexpr ResultCode kSuccess = 0;
@@ -39,6 +44,30 @@ inline constexpr RedOp kMin = 3;
 inline constexpr RedOp kAverage = 4;
 
 inline constexpr int kScalarHostImmediate = 1;
+
+// ncclConfig_t as 2.27 knows it, for a communicator that is made without blocking. Later versions
+// read as many bytes as it says it has, and take defaults for the others.
+struct Config {
+  static constexpr int kUndefined = -2147483647 - 1;
+
+  std::size_t size_bytes = sizeof(Config);
+  unsigned magic = 0xcafebeef;
+  unsigned version = kOldestVersion;
+  int blocking = 0;
+  int cga_cluster_size = kUndefined;
+  int ctas_min = kUndefined;
+  int ctas_max = kUndefined;
+  const char* network_name = nullptr;
+  int split_share = kUndefined;
+  int traffic_class = kUndefined;
+  const char* comm_name = nullptr;  // NCCL's tools show it. It must outlive the communicator.
+  int collnet_enable = kUndefined;
+  int cta_policy = kUndefined;
+  int shrink_share = kUndefined;
+  int nvls_ctas = kUndefined;
+};
+static_assert(offsetof(Config, comm_name) == 48 && sizeof(Config) == 72,
+              "as ncclConfig_t lies in memory");
 
 // Each function is that of NCCL with this name, in its words: ncclGetVersion and so on.
 struct Interface {

@@ -8,9 +8,15 @@
 #include <fmt/format.h>
 
 #include "stretto/cuda_driver/symbol_table.h"
-#include "stretto/nccl/versions.h"
 
 namespace stretto::nccl {
+namespace {
+
+std::string version_text(int version) {
+  return fmt::format("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+}  // namespace
 
 std::vector<std::string> nccl_files(const Environment& environment) {
   if (const auto named = environment.get("STRETTO_NCCL_LIBRARY")) return {*named};
@@ -42,7 +48,13 @@ Result<std::shared_ptr<const Nccl>> load_nccl(const std::vector<std::string>& fi
     return status_of(StatusCode::invalid_argument, "{} does not say which version of NCCL it is",
                      symbols->file());
   }
-  STRETTO_RETURN_IF_ERROR(check_version(nccl->version));
+  // A later one is taken: NCCL keeps the interface that it had.
+  if (nccl->version < kOldestVersion) {
+    return status_of(StatusCode::invalid_argument,
+                     "NCCL {} is older than {}, the first whose communicators are safe to use from "
+                     "several threads; STRETTO_NCCL_LIBRARY names the file of another one",
+                     version_text(nccl->version), version_text(kOldestVersion));
+  }
   STRETTO_RETURN_IF_ERROR(symbols->find_all({
       {"ncclGetErrorString", &call.get_error_string},
       {"ncclGetLastError", &call.get_last_error},

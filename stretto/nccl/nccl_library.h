@@ -22,7 +22,6 @@
 #include "stretto/nccl/launch.h"
 #include "stretto/nccl/load.h"
 #include "stretto/nccl/registered_memory.h"
-#include "stretto/nccl/versions.h"
 
 namespace stretto::nccl {
 

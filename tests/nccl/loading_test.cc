@@ -12,7 +12,6 @@
 #include "stretto/job/elastic_job.h"
 #include "stretto/job/join.h"
 #include "stretto/nccl/load.h"
-#include "stretto/nccl/versions.h"
 #include "tests/support/double_ranks.h"
 #include "tests/support/failures.h"
 #include "tests/support/on_threads.h"
@@ -49,8 +48,6 @@ TEST(NcclLoading, DeviceThatIsNotThereIsNamed) {
   const auto driver = Driver::open(stretto::testing::Double::file(), 8);
   expect_contains(driver.status().message(), "device 8 is not one of the 8");
 }
-
-TEST(NcclLoading, AVersionIsNamedAsNcclNamesIt) { EXPECT_EQ(version_text(22703), "2.27.3"); }
 
 // As programs do it, by the option of a job.
 TEST(NcclLoading, JobsNameItAsTheirBackend) {

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "stretto/nccl/versions.h"
 #include "tests/support/fake_nccl/calls.h"
 #include "tests/support/fake_nccl/fake.h"
 
