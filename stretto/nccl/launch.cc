@@ -7,6 +7,8 @@
 #include <iterator>
 #include <utility>
 
+#include "stretto/base/check.h"
+
 namespace stretto::nccl {
 namespace {
 
@@ -49,14 +51,13 @@ std::optional<RedOp> operation_of(ReduceOp op, DType dtype) {
 
 class Builder {
  public:
-  Builder(const LibraryCall& call, int rank, int size, const DeviceMemory& memory)
+  Builder(const LibraryCall& call, int rank, int size)
       : call_(call),
         parts_(call.parts == nullptr ? kNoParts : *call.parts),
         rank_(static_cast<std::size_t>(rank)),
-        size_(static_cast<std::size_t>(size)),
-        memory_(memory) {}
+        size_(static_cast<std::size_t>(size)) {}
 
-  Result<Launch> build() {
+  Launch build() {
     choose_operation();
     switch (call_.operation.collective) {
       case Collective::all_reduce:
@@ -80,10 +81,10 @@ class Builder {
         exchange();
         break;
       default:
-        return Status(StatusCode::internal, "no collective that NCCL was said to run");
+        STRETTO_CHECK(false, "no collective that NCCL was said to run");
     }
-    stage();
-    if (!status_.ok()) return status_;
+    launch_.overwrites_sends =
+        call_.operation.collective == Collective::all_to_all && writes_input();
     return std::move(launch_);
   }
 
@@ -206,35 +207,6 @@ class Builder {
                   [&](const Step& step) { return step.peer == static_cast<int>(rank_); });
   }
 
-  std::byte* scratch(std::size_t bytes) {
-    std::byte* const found = memory_.scratch(bytes);
-    if (found == nullptr && status_.ok()) {
-      status_ = status_of(StatusCode::out_of_memory,
-                          "the device has no {} bytes left for what has to be copied", bytes);
-    }
-    return found;
-  }
-
-  // Puts in scratch what lies in memory of the host, and what is sent from where something is
-  // received.
-  void stage() {
-    const bool in_place = call_.operation.collective == Collective::all_to_all && writes_input();
-    for (Step& step : launch_.steps) {
-      const std::size_t bytes = step.count * bytes_of(step.type);
-      const bool sends = step.kind == Kind::send;
-      if (sends && (in_place || !memory_.is_device_memory(step.from))) {
-        std::byte* const copy = scratch(bytes);
-        if (copy == nullptr) return;
-        launch_.before.push_back({std::exchange(step.from, copy), copy, bytes});
-      }
-      if (step.kind == Kind::receive && !memory_.is_device_memory(step.to)) {
-        std::byte* const copy = scratch(bytes);
-        if (copy == nullptr) return;
-        launch_.after.push_back({copy, std::exchange(step.to, copy), bytes});
-      }
-    }
-  }
-
   bool writes_input() const {
     for (const Step& sent : launch_.steps) {
       if (sent.kind != Kind::send) continue;
@@ -246,20 +218,13 @@ class Builder {
     return false;
   }
 
-  static std::size_t bytes_of(Type type) {
-    constexpr std::size_t kBytes[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
-    return kBytes[static_cast<std::size_t>(type)];
-  }
-
   static inline const BufferParts kNoParts;
 
   const LibraryCall& call_;
   const BufferParts& parts_;
   std::size_t rank_;
   std::size_t size_;
-  const DeviceMemory& memory_;
   Launch launch_;
-  Status status_;
 };
 
 }  // namespace
@@ -276,9 +241,8 @@ const char* refusal(const OperationDescriptor& operation, double factor) {
   return "multiplies by a factor in sums and means only; multiply on the device before";
 }
 
-Result<Launch> make_launch(const LibraryCall& call, int rank, int size,
-                           const DeviceMemory& memory) {
-  return Builder(call, rank, size, memory).build();
+Launch make_launch(const LibraryCall& call, int rank, int size) {
+  return Builder(call, rank, size).build();
 }
 
 }  // namespace stretto::nccl

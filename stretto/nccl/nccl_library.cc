@@ -210,9 +210,8 @@ const NcclLibrary::Running* NcclLibrary::find(int operation) const {
 std::shared_ptr<DeviceEnd> NcclLibrary::end_on_device(int operation) {
   const Running* const running = find(operation);
   if (running == nullptr || !failure_.ok()) return nullptr;
-  const bool is_launched =
-      running->phase == Running::Phase::copying ||
-      (running->phase == Running::Phase::running && running->launch.after.empty());
+  const bool is_launched = running->phase == Running::Phase::copying ||
+                           (running->phase == Running::Phase::running && running->after.empty());
   return is_launched ? running->end : nullptr;
 }
 
@@ -231,23 +230,31 @@ int NcclLibrary::start(const LibraryCall& call) {
   Running& running = running_.emplace_back();
   running.number = next_number_;
   next_number_ = next_number_ == std::numeric_limits<int>::max() ? 0 : next_number_ + 1;
-  const DeviceMemory memory{
-      .is_device_memory = [this](const void* data) { return device_of(data) >= 0; },
-      .scratch = [&](std::size_t bytes) { return take_scratch(running, bytes); }};
-  Result<Launch> launch = make_launch(call, rank_, size_, memory);
-  if (launch.ok()) {
-    running.launch = std::move(*launch);
-    running.needs_stream_alone = !running.launch.after.empty() ||
-                                 std::ranges::any_of(running.launch.before, [&](const Copy& copy) {
-                                   return device_of(copy.from) < 0;
-                                 });
-    if (call.mark >= 0) take_mark(call.mark, running);
-    make_end(running);
-    move();
-  } else {
-    fail(launch.status());
-  }
+  running.launch = make_launch(call, rank_, size_);
+  stage(running);
+  if (call.mark >= 0) take_mark(call.mark, running);
+  make_end(running);
+  move();
   return running.number;
+}
+
+// Puts in scratch what lies in memory of the host, and what is sent from where something is
+// received. Messages are counted in bytes.
+void NcclLibrary::stage(Running& running) {
+  for (Step& step : running.launch.steps) {
+    const bool sends = step.kind == Step::Kind::send;
+    if (!sends && step.kind != Step::Kind::receive) continue;
+    const bool is_on_host = device_of(sends ? step.from : step.to) < 0;
+    if (!is_on_host && !(sends && running.launch.overwrites_sends)) continue;
+    std::byte* const copy = take_scratch(running, step.count);
+    if (copy == nullptr) return;
+    if (sends) {
+      running.before.push_back({std::exchange(step.from, copy), copy, step.count});
+    } else {
+      running.after.push_back({copy, std::exchange(step.to, copy), step.count});
+    }
+    if (is_on_host) running.needs_stream_alone = true;
+  }
 }
 
 bool NcclLibrary::has_ended(int operation) {
@@ -263,9 +270,9 @@ bool NcclLibrary::find_end(int operation) {
   const bool is_under_way =
       found->phase == Running::Phase::running || found->phase == Running::Phase::copying;
   if (!is_under_way || !is_done(*found)) return false;
-  if (found->phase == Running::Phase::running && !found->launch.after.empty()) {
+  if (found->phase == Running::Phase::running && !found->after.empty()) {
     found->phase = Running::Phase::copying;
-    for (const Copy& copy : found->launch.after) {
+    for (const Copy& copy : found->after) {
       const int result =
           driver_->call().copy(address_of(copy.to), address_of(copy.from), copy.bytes, stream_);
       if (result != 0) fail(driver_->status_of_call("cuMemcpyAsync", result));
@@ -310,7 +317,7 @@ void NcclLibrary::begin(Running& running) {
     const Status waits = marks_->let_wait(stream, *running.mark);
     if (!waits.ok()) return fail(waits);
   }
-  for (const Copy& copy : running.launch.before) {
+  for (const Copy& copy : running.before) {
     const int result =
         driver_->call().copy(address_of(copy.to), address_of(copy.from), copy.bytes, stream);
     if (result != 0) return fail(driver_->status_of_call("cuMemcpyAsync", result));
@@ -408,7 +415,11 @@ std::byte* NcclLibrary::take_scratch(Running& running, std::size_t bytes) {
   };
   auto found = std::ranges::min_element(scratch_, {}, size_or_most);
   if (found == scratch_.end() || size_or_most(*found) == SIZE_MAX) {
-    if (!make_scratch(bytes)) return nullptr;
+    if (!make_scratch(bytes)) {
+      fail(status_of(StatusCode::out_of_memory,
+                     "the device has no {} bytes left for what has to be copied", bytes));
+      return nullptr;
+    }
     found = std::prev(scratch_.end());
   }
   found->in_use = true;

@@ -59,11 +59,18 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   DeviceLibrary* for_devices() override { return this; }
 
  private:
+  struct Copy {
+    const std::byte* from = nullptr;
+    std::byte* to = nullptr;
+    std::size_t bytes = 0;
+  };
   struct Running {
     enum class Phase { queued, launching, running, copying };
     int number = 0;
     Phase phase = Phase::queued;
     Launch launch;
+    std::vector<Copy> before;  // On the stream, in front of the launch.
+    std::vector<Copy> after;   // To memory of the host, once the launch has ended.
     bool needs_stream_alone = false;
     std::optional<int> mark;  // Of memory of devices: what it has to wait for.
     // A graph captures it, on a stream for those, and has its scratch for good.
@@ -108,6 +115,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   void end_comm(ResultCode (*end)(Comm));
   Status set_up_communicator(const Meeting& meeting);
   const Running* find(int operation) const;
+  void stage(Running& running);
   void take_mark(int mark, Running& running);
   StreamHandle stream_of(const Running& running) const {
     return running.is_captured ? capture_stream_ : stream_;
