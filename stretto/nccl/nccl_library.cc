@@ -201,7 +201,7 @@ void NcclLibrary::forget(int mark) {
   marks_->forget(mark);
 }
 
-const NcclLibrary::Running* NcclLibrary::find(int operation) const {
+NcclLibrary::Running* NcclLibrary::find(int operation) {
   const auto found = std::ranges::find(running_, operation, &Running::number);
   return found == running_.end() ? nullptr : &*found;
 }
@@ -265,8 +265,8 @@ bool NcclLibrary::has_ended(int operation) {
 
 bool NcclLibrary::find_end(int operation) {
   move();
-  const auto found = std::ranges::find(running_, operation, &Running::number);
-  if (found == running_.end() || !failure_.ok()) return false;
+  Running* const found = find(operation);
+  if (found == nullptr || !failure_.ok()) return false;
   const bool is_under_way =
       found->phase == Running::Phase::running || found->phase == Running::Phase::copying;
   if (!is_under_way || !is_done(*found)) return false;
@@ -280,7 +280,10 @@ bool NcclLibrary::find_end(int operation) {
     record_end(*found);
     return false;
   }
-  retire(static_cast<std::size_t>(found - running_.begin()));
+  if (!found->is_captured) {
+    for (const std::size_t scratch : found->scratch) scratch_[scratch].in_use = false;
+  }
+  running_.erase(std::ranges::find(running_, operation, &Running::number));
   return true;
 }
 
@@ -337,7 +340,10 @@ ResultCode NcclLibrary::begin_steps(const Running& running) {
   const Launch& launch = running.launch;
   RedOp op = launch.op;
   if (launch.factor) {
-    const ResultCode made = make_operation(launch, op);
+    const Type type = launch.steps.front().type;
+    Scalar scalar = scalar_of(*launch.factor, type);
+    const ResultCode made = nccl_->call.red_op_create_pre_mul_sum(
+        &op, &scalar, type, kScalarHostImmediate, shared_->comm);
     if (!is_good("ncclRedOpCreatePreMulSum", made)) return made;
   }
   if (!is_good("ncclGroupStart", nccl_->call.group_start())) return kSuccess;
@@ -347,13 +353,6 @@ ResultCode NcclLibrary::begin_steps(const Running& running) {
   const ResultCode ended = nccl_->call.group_end();
   if (launch.factor) (void)nccl_->call.red_op_destroy(op, shared_->comm);
   return ended;
-}
-
-ResultCode NcclLibrary::make_operation(const Launch& launch, RedOp& op) {
-  const Type type = launch.steps.front().type;
-  Scalar scalar = scalar_of(*launch.factor, type);
-  return nccl_->call.red_op_create_pre_mul_sum(&op, &scalar, type, kScalarHostImmediate,
-                                               shared_->comm);
 }
 
 ResultCode NcclLibrary::begin_step(const Step& step, RedOp op, StreamHandle stream) {
@@ -398,14 +397,6 @@ bool NcclLibrary::is_done(const Running& running) {
   if (result != 0 && result != DriverInterface::kNotReady)
     fail(driver_->status_of_call("cuEventQuery", result));
   return result == 0;
-}
-
-void NcclLibrary::retire(std::size_t index) {
-  Running& running = running_[index];
-  if (!running.is_captured) {
-    for (const std::size_t scratch : running.scratch) scratch_[scratch].in_use = false;
-  }
-  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
 }
 
 // The smallest that fits.

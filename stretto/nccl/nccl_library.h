@@ -114,7 +114,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   bool end_well();
   void end_comm(ResultCode (*end)(Comm));
   Status set_up_communicator(const Meeting& meeting);
-  const Running* find(int operation) const;
+  Running* find(int operation);
   void stage(Running& running);
   void take_mark(int mark, Running& running);
   StreamHandle stream_of(const Running& running) const {
@@ -128,13 +128,11 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   ResultCode begin_steps(const Running& running) STRETTO_REQUIRES(shared_->mutex);
   ResultCode begin_step(const Step& step, RedOp op, StreamHandle stream)
       STRETTO_REQUIRES(shared_->mutex);
-  ResultCode make_operation(const Launch& launch, RedOp& op) STRETTO_REQUIRES(shared_->mutex);
   bool is_good(const char* call, ResultCode result) STRETTO_REQUIRES(shared_->mutex);
 
   void make_end(Running& running);
   void record_end(const Running& running);
   bool is_done(const Running& running);
-  void retire(std::size_t index);
   std::byte* take_scratch(Running& running, std::size_t bytes);
   bool make_scratch(std::size_t bytes);
   // Keeps the first failure.
