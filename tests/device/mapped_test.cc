@@ -410,11 +410,10 @@ TEST_F(DeviceMemory, WithoutADeviceThereIsNone) {
       (void)join({.rank = 0, .size = 1, .backend = "cuda", .environment = &environment});
     });
   };
-  expect_contains(join_error(nccl_variables("/nowhere/libcuda.so.1")),
+  expect_contains(join_error(nccl_variables({{"STRETTO_CUDA_DRIVER", "/nowhere/libcuda.so.1"}})),
                   "rank 0 of 1 could not join: the backend \"cuda\" needs a GPU, and there is no "
                   "driver of a GPU here: /nowhere/libcuda.so.1");
-  expect_contains(join_error(FakeEnvironment({{"STRETTO_CUDA_DRIVER", Double::file()},
-                                              {"STRETTO_CUDA_KERNELS", "/nowhere/kernels.so"}})),
+  expect_contains(join_error(nccl_variables({{"STRETTO_CUDA_KERNELS", "/nowhere/kernels.so"}})),
                   "needs stretto's kernels for GPUs, which cannot be loaded (/nowhere/kernels.so");
 }
 

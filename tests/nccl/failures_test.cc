@@ -13,6 +13,7 @@
 
 #include "stretto/base/error.h"
 #include "stretto/cuda_driver/driver.h"
+#include "stretto/job/device_factory.h"
 #include "tests/nccl/on_stream.h"
 #include "tests/support/double_ranks.h"
 #include "tests/support/failures.h"
@@ -148,9 +149,9 @@ TEST_F(NcclDoubleFails, DeathEndsWhatWaitsOnTheDevice) {
     const auto left = rank.shrink();
     EXPECT_EQ(left->size(), 2);
     const View data = on_device(rank, 4);
-    reinterpret_cast<float*>(Double::get().reach(data.data))[0] = 21;
+    reach(data)[0] = 21;
     left->all_reduce(data).wait();
-    EXPECT_EQ(reinterpret_cast<float*>(Double::get().reach(data.data))[0], 42);
+    EXPECT_EQ(reach(data)[0], 42);
   });
 }
 
@@ -381,18 +382,17 @@ TEST_F(NcclDoubleFails, SplitMakesCommunicators) {
   ranks.on_all([&](Communicator& rank) {
     const auto half = rank.split({.color = rank.rank().value() % 2});
     const View data = on_device(rank, 2);
-    auto* const values = reinterpret_cast<float*>(Double::get().reach(data.data));
-    values[0] = static_cast<float>(rank.rank().value());
+    reach(data)[0] = static_cast<float>(rank.rank().value());
     half->all_reduce(data).wait();
-    EXPECT_EQ(values[0], rank.rank().value() % 2 == 0 ? 2 : 4);
+    EXPECT_EQ(reach(data)[0], rank.rank().value() % 2 == 0 ? 2 : 4);
     rank.all_reduce(data).wait();
-    EXPECT_EQ(values[0], 12);
+    EXPECT_EQ(reach(data)[0], 12);
   });
 }
 
 TEST_F(NcclDoubleFails, OldNcclIsRefused) {
   Double::get().reset([](auto& control) { control.version = 22602; });
-  const auto refused = double_factory();
+  const auto refused = job::nccl_factory(nccl_variables());
   expect_contains(refused.status().message(), "NCCL 2.26.2 is older than 2.27.0");
 }
 

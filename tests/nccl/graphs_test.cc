@@ -46,7 +46,7 @@ TEST_F(NcclDoubleGraphs, CollectivesRunWheneverTheGraphDoes) {
         const StreamGuard other(aside.stream());
         const View now = aside.numbers(3, own);
         rank.all_reduce(now).wait();
-        EXPECT_EQ(OnStream::reach(now)[0], 3);
+        EXPECT_EQ(reach(now)[0], 3);
       }
       EXPECT_EQ(work.operation(), "all_reduce");
       EXPECT_EQ(work.number(), 1);
@@ -57,7 +57,7 @@ TEST_F(NcclDoubleGraphs, CollectivesRunWheneverTheGraphDoes) {
       program.add(result, beside);
     });
     ASSERT_TRUE(graph->status().ok()) << graph->status().message();
-    EXPECT_EQ(OnStream::reach(sum)[7], 0);  // Nothing has run yet.
+    EXPECT_EQ(reach(sum)[7], 0);  // Nothing has run yet.
     float expected = 0;
     for (int round = 1; round <= 20; ++round) {
       const auto value = static_cast<float>(round);
@@ -70,11 +70,11 @@ TEST_F(NcclDoubleGraphs, CollectivesRunWheneverTheGraphDoes) {
       graph->launch(program.stream());
       const View data = program.numbers(3, own);
       rank.all_reduce(data).wait();
-      EXPECT_EQ(OnStream::reach(data)[0], 3);
+      EXPECT_EQ(reach(data)[0], 3);
       ASSERT_TRUE(program.finish());
-      EXPECT_EQ(OnStream::reach(before)[0], 3);
+      EXPECT_EQ(reach(before)[0], 3);
       expected += 2 * (3 * value + 2) + value;
-      EXPECT_EQ(OnStream::reach(result)[99], expected) << round;
+      EXPECT_EQ(reach(result)[99], expected) << round;
     }
   });
 }
@@ -116,12 +116,12 @@ TEST_F(NcclDoubleGraphs, AllCollectivesAndTheirScratchAreInTheGraph) {
       ASSERT_TRUE(program.finish());
       const auto unit = static_cast<float>(round);
       for (const View& view : {exchanged, gathered, eager}) {
-        EXPECT_EQ(OnStream::reach(view)[0], unit);
-        EXPECT_EQ(OnStream::reach(view)[1], 2 * unit);
+        EXPECT_EQ(reach(view)[0], unit);
+        EXPECT_EQ(reach(view)[1], 2 * unit);
       }
-      EXPECT_EQ(OnStream::reach(told)[3], 2 * unit);
-      EXPECT_EQ(OnStream::reach(list[1])[2], 6 * unit);
-      EXPECT_EQ(OnStream::reach(part)[0], 2 * value);
+      EXPECT_EQ(reach(told)[3], 2 * unit);
+      EXPECT_EQ(reach(list[1])[2], 6 * unit);
+      EXPECT_EQ(reach(part)[0], 2 * value);
     }
     // What is no part of the graph has taken scratch of its own, once on each rank.
     rank.barrier().wait();
@@ -235,7 +235,7 @@ TEST_F(NcclDoubleGraphs, WhatFollowsAnOperationIsNotCapturedByWhoGoesOnWithIt) {
       chain.wait();
     });
     EXPECT_TRUE(graph->status().ok()) << graph->status().message();
-    EXPECT_EQ(OnStream::reach(second)[7], 2);
+    EXPECT_EQ(reach(second)[7], 2);
   });
 }
 
@@ -258,13 +258,13 @@ TEST_F(NcclDoubleGraphs, AnyStreamOfTheCaptureWaits) {
       }
       behind.wait();
     });
-    EXPECT_EQ(OnStream::reach(before)[0], 2);
+    EXPECT_EQ(reach(before)[0], 2);
     ASSERT_TRUE(graph->status().ok()) << graph->status().message();
     for (int round = 1; round <= 10; ++round) {
       OnStream::set(sum, 1);
       OnStream::set(twice, 0);
       ASSERT_TRUE(program.run(rank, *graph));
-      EXPECT_EQ(OnStream::reach(twice)[7], 4);
+      EXPECT_EQ(reach(twice)[7], 4);
     }
   });
 }
@@ -285,7 +285,7 @@ TEST_F(NcclDoubleGraphs, WhatFollowsAnOperationOfTheGraphIsBehindIt) {
     for (int round = 1; round <= 10; ++round) {
       OnStream::set(data, 1);
       ASSERT_TRUE(program.run(rank, *graph));
-      EXPECT_EQ(OnStream::reach(data)[7], 4);
+      EXPECT_EQ(reach(data)[7], 4);
     }
   });
 }
@@ -442,7 +442,7 @@ TEST_F(NcclDoubleGraphs, OperationsBeginBehindTheStreamThatIsNamed) {
       work.wait();
     }
     // 1 -> 2, 4, 5 -> 6, 12, 13 -> 14, 28, 29.
-    EXPECT_EQ(OnStream::reach(data)[7], 29);
+    EXPECT_EQ(reach(data)[7], 29);
   });
 }
 

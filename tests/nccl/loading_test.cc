@@ -68,7 +68,8 @@ TEST(NcclLoading, JobsNameItAsTheirBackend) {
   });
   EXPECT_EQ(Double::get().control().launches, 2);
   EXPECT_EQ(Double::get().control().misuse, "");
-  const FakeEnvironment no_device = nccl_variables("/nowhere/libcuda.so.1");
+  const FakeEnvironment no_device =
+      nccl_variables({{"STRETTO_CUDA_DRIVER", "/nowhere/libcuda.so.1"}});
   expect_contains(
       stretto::testing::error_of([&] {
         (void)join({.rank = 0, .size = 1, .backend = "nccl", .environment = &no_device});
@@ -76,18 +77,9 @@ TEST(NcclLoading, JobsNameItAsTheirBackend) {
       "rank 0 of 1 could not join: the backend \"nccl\" needs a GPU, and there is no driver");
 }
 
-Variables device_variables() {
-  using stretto::testing::Double;
-  return {{"STRETTO_NCCL_LIBRARY", Double::file()},
-          {"STRETTO_CUDA_KERNELS", Double::file()},
-          {"STRETTO_CUDA_DRIVER", Double::file()}};
-}
-
 TEST(NcclLoading, TheDeviceIsThatOfTheOptionOrElseOfTheVariable) {
   stretto::testing::Double::get().reset();
-  Variables variables = device_variables();
-  variables["STRETTO_DEVICE"] = "5";
-  const FakeEnvironment environment(variables);
+  const FakeEnvironment environment = stretto::testing::nccl_variables({{"STRETTO_DEVICE", "5"}});
   for (const char* backend : {"nccl", "cuda"}) {
     JoinOptions options{.rank = 0, .size = 1, .backend = backend, .environment = &environment};
     EXPECT_EQ(join(options)->device(), 5);
@@ -102,16 +94,14 @@ TEST(NcclLoading, ProcessesOfAnElasticJobHaveTheSameDeviceInAllGenerations) {
   const bootstrap::JobKey key = bootstrap::JobKey::generate().or_throw();
   const auto server = bootstrap::StoreServer::start({.key = key}).or_throw();
   on_threads(3, [&](int rank) {
-    Variables variables = device_variables();
-    variables.merge(
-        Variables{{"STRETTO_RANK", std::to_string(rank)},
-                  {"STRETTO_SIZE", "3"},
-                  {"STRETTO_LOCAL_RANK", std::to_string(rank)},
-                  {"STRETTO_RENDEZVOUS", bootstrap::format_host_port("127.0.0.1", server->port())},
-                  {"STRETTO_JOB_KEY", key.hexadecimal()},
-                  {"STRETTO_TRANSPORT", "tcp"},
-                  {"STRETTO_BACKEND", "nccl"}});
-    const FakeEnvironment environment(variables);
+    const FakeEnvironment environment = stretto::testing::nccl_variables(
+        {{"STRETTO_RANK", std::to_string(rank)},
+         {"STRETTO_SIZE", "3"},
+         {"STRETTO_LOCAL_RANK", std::to_string(rank)},
+         {"STRETTO_RENDEZVOUS", bootstrap::format_host_port("127.0.0.1", server->port())},
+         {"STRETTO_JOB_KEY", key.hexadecimal()},
+         {"STRETTO_TRANSPORT", "tcp"},
+         {"STRETTO_BACKEND", "nccl"}});
     const ElasticOptions options{
         .join = {.join_timeout = std::chrono::seconds(20), .environment = &environment},
         .min_size = 3};

@@ -34,9 +34,6 @@ class OnStream {
     return view;
   }
   static void set(const View& view, float value) { std::fill_n(reach(view), view.count, value); }
-  static float* reach(const View& view) {
-    return reinterpret_cast<float*>(Double::get().reach(view.data));
-  }
   // On the stream, or in its graph.
   void add(const View& to, const View& from) const {
     Double::get().enqueue(driver_->number(), stream_, [to, from] {

@@ -3,7 +3,6 @@
 
 #include "tests/support/double_ranks.h"
 
-#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <sys/socket.h>
@@ -12,6 +11,7 @@
 #include <thread>
 
 #include "stretto/cuda_driver/driver.h"
+#include "stretto/cuda_driver/symbol_table.h"
 #include "stretto/job/device_factory.h"
 #include "stretto/transport/endpoint.h"
 #include "stretto/transport/shm/host.h"
@@ -30,14 +30,12 @@ Double& Double::get() {
 }
 
 Double::Double() {
-  void* const library = ::dlopen(file().c_str(), RTLD_NOW | RTLD_LOCAL);
-  const auto find = [&](const char* name, auto& function) {
-    function =
-        reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(library, name));
-  };
-  find("fake_nccl_change", change_);
-  find("fake_nccl_reach", reach_);
-  find("fake_nccl_enqueue", enqueue_);
+  cuda::SymbolTable::open({file()})
+      .or_throw()
+      .find_all({{"fake_nccl_change", &change_},
+                 {"fake_nccl_reach", &reach_},
+                 {"fake_nccl_enqueue", &enqueue_}})
+      .or_throw();
 }
 
 void Double::change(const std::function<void(fake_nccl::Control&)>& change) {
@@ -86,10 +84,6 @@ View on_device(const Communicator& rank, std::size_t count) {
   return {data, count, DType::f32};
 }
 
-Result<communicator::LibraryFactory> double_factory() {
-  return job::nccl_factory(nccl_variables());
-}
-
 namespace {
 
 transport::Endpoint::Parts connect_by_tcp(int rank, std::vector<FileDescriptor> sockets) {
@@ -106,31 +100,28 @@ transport::Endpoint::Parts connect_by_tcp(int rank, std::vector<FileDescriptor> 
 
 }  // namespace
 
-DoubleRanks::DoubleRanks(const Options& options) : sockets_(options.size), ranks_(options.size) {
+DoubleRanks::DoubleRanks(const Options& options) : sockets_(options.size) {
   const bool by_memory = options.maps_devices && options.shares_memory;
   auto sockets = connect_pairs(options.size, [&](int, int) {
     return by_memory ? make_unix_pair(SOCK_STREAM) : make_tcp_pair();
   });
+  RankVector<std::unique_ptr<transport::Endpoint>> endpoints(options.size);
   on_threads(options.size, [&](int rank) {
     for (const FileDescriptor& socket : sockets[rank]) sockets_[rank].push_back(socket.get());
     auto parts = by_memory ? transport::shm::attach(rank, std::move(sockets[rank]),
                                                     Deadline::after(std::chrono::seconds(10)))
                                  .or_throw()
                            : connect_by_tcp(rank, std::move(sockets[rank]));
-    auto engine = group::Engine::create(transport::Endpoint::create(std::move(parts)).or_throw(),
-                                        {.progress_thread = options.progress_thread,
-                                         .local_ranks = options.size,
-                                         .heartbeat = options.heartbeat})
-                      .or_throw();
-    communicator::ScheduledBackend::Options own{.timeout = options.timeout};
-    if (options.maps_devices) {
-      own.open_device = job::device_opener(nccl_variables()).or_throw();
-    } else {
-      own.library = double_factory().or_throw();
-    }
-    ranks_[rank] =
-        communicator::ScheduledBackend::make_world(std::move(engine), std::move(own)).or_throw();
+    endpoints[rank] = transport::Endpoint::create(std::move(parts)).or_throw();
   });
+  communicator::ScheduledBackend::Options own{.timeout = options.timeout};
+  if (options.maps_devices) {
+    own.open_device = job::device_opener(nccl_variables()).or_throw();
+  } else {
+    own.library = job::nccl_factory(nccl_variables()).or_throw();
+  }
+  ranks_ = make_ranks(
+      endpoints, {.progress_thread = options.progress_thread, .heartbeat = options.heartbeat}, own);
 }
 
 void DoubleRanks::on_all(const std::function<void(Communicator&)>& body) {

@@ -39,6 +39,7 @@ class Double {
 
  private:
   Double();
+
   void (*change_)(void (*)(fake_nccl::Control&, void*), void*);
   std::byte* (*reach_)(const void*);
   void (*enqueue_)(nccl::StreamHandle, void (*)(void*), void*, void (*)(void*));
@@ -46,6 +47,10 @@ class Double {
 
 // Zeros in memory of the rank's device, never freed.
 View on_device(const Communicator& rank, std::size_t count);
+// Where a test may look into it.
+inline float* reach(const View& view) {
+  return reinterpret_cast<float*>(Double::get().reach(view.data));
+}
 
 // Tests with the double as it is at first, which must not be misused.
 class WithDouble : public ::testing::Test {
@@ -57,15 +62,13 @@ class WithDouble : public ::testing::Test {
   }
 };
 
-// Names the double as NCCL, as our kernels, and as the driver, or another file.
-inline FakeEnvironment nccl_variables(const std::string& driver = Double::file()) {
-  return FakeEnvironment({{"STRETTO_NCCL_LIBRARY", Double::file()},
-                          {"STRETTO_CUDA_KERNELS", Double::file()},
-                          {"STRETTO_CUDA_DRIVER", driver}});
+// Names the double as NCCL, as our kernels, and as the driver, where `named` does not name others.
+inline FakeEnvironment nccl_variables(Variables named = {}) {
+  named.merge(Variables{{"STRETTO_NCCL_LIBRARY", Double::file()},
+                        {"STRETTO_CUDA_KERNELS", Double::file()},
+                        {"STRETTO_CUDA_DRIVER", Double::file()}});
+  return FakeEnvironment(std::move(named));
 }
-
-// What the backend "nccl" of a job uses, with the double in NCCL's place.
-Result<communicator::LibraryFactory> double_factory();
 
 // Ranks that are threads, connected by TCP, so that they can die, with NCCL; or, with the backend
 // "cuda", by shared memory, as processes are.
