@@ -18,10 +18,9 @@ class DeviceMemory : public WithDouble {
     EXPECT_EQ(control.mapped_places, 0);
     EXPECT_EQ(control.reserved_places, 0);
     EXPECT_EQ(control.exported_bytes, 0u);
+    EXPECT_EQ(control.made_blocks, 0);
   }
-  static DoubleRanks make(int size, Duration timeout = std::chrono::seconds(30)) {
-    return DoubleRanks({.size = size, .maps_devices = true, .timeout = timeout});
-  }
+  static DoubleRanks make(int size) { return DoubleRanks({.size = size, .maps_devices = true}); }
 };
 
 // The elements, for the host.

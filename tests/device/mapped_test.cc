@@ -14,11 +14,11 @@
 #include <future>
 #include <thread>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "stretto/base/error.h"
-#include "stretto/cuda_driver/driver.h"
 #include "stretto/job/join.h"
 #include "tests/device/device_memory.h"
 #include "tests/support/device_trial.h"
@@ -34,12 +34,23 @@ using Control = fake_nccl::Control;
 
 // As a program does, on the default stream.
 void begin_copy(const Communicator& rank, const Buffer<float>& from, const Buffer<float>& to) {
-  const auto driver = cuda::Driver::open(Double::file(), *rank.device()).or_throw();
-  const cuda::Driver::Current current(*driver);
-  const int said = driver->call().copy(cuda::address_of(to.data()), cuda::address_of(from.data()),
-                                       from.size() * sizeof(float), nullptr);
-  EXPECT_EQ(said, 0);
+  Double::get().enqueue(*rank.device(), nullptr, [a = reach(from), b = reach(to), n = from.size()] {
+    std::copy_n(a, n, b);
+  });
 }
+
+// What holds for kernels of ours on memory that ranks have mapped, and for NCCL.
+class DeviceMemoryOnBothBackends : public DeviceMemory, public ::testing::WithParamInterface<bool> {
+ protected:
+  static DoubleRanks make() { return DoubleRanks({.maps_devices = GetParam()}); }
+  // NCCL takes memory of others, too.
+  static View given(const Communicator& rank, const Buffer<float>& made) {
+    return GetParam() ? as_output(made.span()) : on_device(rank, made.size());
+  }
+  static int begun() { return Double::get().control().launches + Double::get().control().kernels; }
+};
+INSTANTIATE_TEST_SUITE_P(, DeviceMemoryOnBothBackends, ::testing::Bool(),
+                         [](const auto& maps) { return maps.param ? "kernels" : "nccl"; });
 
 // So many ranks on so many devices.
 class DeviceMemoryOf : public DeviceMemory,
@@ -94,12 +105,13 @@ TEST_F(DeviceMemory, IsZeroedAndKnown) {
   });
 }
 
-TEST_F(DeviceMemory, WhatTheProgramHasBegunIsWaitedFor) {
-  DoubleRanks ranks = make(2);
+TEST_P(DeviceMemoryOnBothBackends, WhatTheProgramHasBegunIsWaitedFor) {
+  DoubleRanks ranks = make();
   ranks.on_all([](Communicator& rank) {
     const auto from = rank.allocate<float>(1000, rank.device());
     const auto data = rank.allocate<float>(1000, rank.device());
     std::fill_n(reach(from), 1000, 1.0f);
+    rank.barrier().wait();  // To zero it waits for all streams of the double.
     if (rank.rank() == 1) Double::get().delay_program(*rank.device(), milliseconds(200));
     begin_copy(rank, from, data);
     rank.all_reduce(data.span()).wait();
@@ -143,32 +155,43 @@ TEST_F(DeviceMemory, LateKernelsAreWaitedForByAllRanks) {
   lets_go.join();
 }
 
-TEST_F(DeviceMemory, GraphThatIsCapturedIsNotSpoiledByOperations) {
-  DoubleRanks ranks = make(2);
-  Double::get().change([](Control& control) { control.holds_kernels = true; });
-  OnceTrue captures([] { return Double::get().control().kernels >= 2; },
+// The program may capture what it computes while operations are in flight, and goes on after one
+// that was refused.
+TEST_P(DeviceMemoryOnBothBackends, GraphThatIsCapturedIsNotSpoiledByOperations) {
+  DoubleRanks ranks = make();
+  Double::get().change([](Control& control) { control.holds_kernels = control.stalls = true; });
+  OnceTrue captures([] { return begun() >= 2; },
                     [] {
                       Double::get().change([](Control& control) { control.captures = true; });
                       std::this_thread::sleep_for(milliseconds(20));
-                      Double::get().change([](Control& control) { control.holds_kernels = false; });
+                      Double::get().change(
+                          [](Control& control) { control.holds_kernels = control.stalls = false; });
                     });
   ranks.on_all([](Communicator& rank) {
-    const auto data = rank.allocate<float>(1000, rank.device());
+    const auto made = rank.allocate<float>(1000, rank.device());
+    const View data = given(rank, made);
     auto freed = rank.allocate<float>(8, rank.device());
-    rank.all_reduce(data.span()).wait();
+    rank.all_reduce(data).wait();
     EXPECT_TRUE(Double::get().control().captures);
-    expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(data.span()).wait(); }),
+    expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(data).wait(); }),
                     "all_reduce: a CUDA graph is being captured");
     expect_contains(
         error_of<InvalidArgument>([&] { (void)rank.allocate<float>(8, rank.device()); }),
         "call this before the capture or after it");
-    const std::size_t bytes = Double::get().control().exported_bytes;
+    const auto bytes_and_blocks = [] {
+      const Control control = Double::get().control();
+      return std::pair(control.exported_bytes, control.made_blocks);
+    };
+    const auto before = bytes_and_blocks();
     rank.barrier().wait();
     freed = {};  // It is there until the device can be waited for.
     rank.barrier().wait();
-    EXPECT_EQ(Double::get().control().exported_bytes, bytes);
+    EXPECT_EQ(bytes_and_blocks(), before);
+    EXPECT_LE(Double::get().control().launches, 2);
     rank.barrier().wait();
     Double::get().change([](Control& control) { control.captures = false; });
+    rank.barrier().wait();
+    rank.all_reduce(data).wait();
   });
   captures.join();
   EXPECT_FALSE(Double::get().control().has_spoiled_capture);
@@ -206,15 +229,17 @@ TEST_F(DeviceMemory, NobodyIsToldOfWhatAStreamHasFailedToDo) {
   breaks.join();
 }
 
-// A kernel of the program that has failed, say: the device then says so to everything.
-TEST_F(DeviceMemory, ADeviceThatHasFailedIsToldInItsWords) {
-  DoubleRanks ranks = make(2);
+// A kernel of the program that has failed, say: the device then says so to everything. Nor is its
+// memory taken for the host's, which the host would touch.
+TEST_P(DeviceMemoryOnBothBackends, ADeviceThatHasFailedIsToldInItsWords) {
+  DoubleRanks ranks = make();
   ranks.on_all([](Communicator& rank) {
-    const auto data = rank.allocate<float>(8, rank.device());
+    const auto made = rank.allocate<float>(8, rank.device());
+    const View data = given(rank, made);
     rank.barrier().wait();
     Double::get().change([](Control& control) { control.stream_error = 700; });
     const std::string said = "the default stream: an error of the double's device (700)";
-    expect_contains(error_of<SystemError>([&] { rank.all_reduce(data.span()).wait(); }),
+    expect_contains(error_of<SystemError>([&] { rank.all_reduce(data).wait(); }),
                     fmt::format("rank {}: all_reduce: {}", rank.rank().value(), said));
     expect_contains(error_of<SystemError>([&] { (void)rank.allocate<float>(8, rank.device()); }),
                     said);
@@ -374,15 +399,16 @@ TEST_F(DeviceMemory, ProductThatFailsFailsTheGroup) {
   });
 }
 
-TEST_F(DeviceMemory, RanksOnOtherMemoryAreFoundOut) {
-  DoubleRanks ranks = make(2);
+TEST_P(DeviceMemoryOnBothBackends, RanksOnOtherMemoryAreFoundOut) {
+  DoubleRanks ranks = make();
   ranks.on_all([](Communicator& rank) {
-    const auto data = rank.allocate<float>(8, rank.device());
+    const auto made = rank.allocate<float>(8, rank.device());
     std::vector<float> host(8);
-    const View view = rank.rank() == 0 ? as_output(host) : as_output(data.span());
-    expect_contains(error_of<Mismatch>([&] { rank.all_reduce(view).wait(); }),
+    const View data = rank.rank() == 0 ? as_output(host) : given(rank, made);
+    expect_contains(error_of<Mismatch>([&] { rank.all_reduce(data).wait(); }),
                     "what is for memory of devices");
   });
+  EXPECT_EQ(begun(), 0);
 }
 
 TEST_F(DeviceMemory, RanksThatCannotMapItAllAreToldWhatTheyLack) {

@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "stretto/base/error.h"
-#include "stretto/cuda_driver/driver.h"
 #include "stretto/job/device_factory.h"
 #include "tests/nccl/on_stream.h"
 #include "tests/support/double_ranks.h"
@@ -62,17 +61,6 @@ TEST_F(NcclDoubleFails, DisagreementIsFoundBeforeAnythingIsLaunched) {
     expect_contains(text, "all_reduce(sum f32 [8])");
     expect_contains(text, "all_reduce(sum f32 [9])");
     expect_contains(text, "count");
-  });
-  EXPECT_EQ(Double::get().control().launches, 0);
-}
-
-TEST_F(NcclDoubleFails, RanksOnDifferentKindsOfMemoryFindOut) {
-  DoubleRanks ranks({.size = 2});
-  ranks.on_all([&](Communicator& rank) {
-    std::vector<float> host(8);
-    const View data = rank.rank() == 0 ? on_device(rank, 8) : as_output(host);
-    const std::string text = error_of<Mismatch>([&] { rank.all_reduce(data).wait(); });
-    expect_contains(text, "what is for memory of devices");
   });
   EXPECT_EQ(Double::get().control().launches, 0);
 }
@@ -333,49 +321,6 @@ TEST_F(NcclDoubleFails, MemoryOfAnotherDeviceIsRefused) {
   EXPECT_EQ(Double::get().control().launches, 2);
 }
 
-// The program may capture what it computes while operations are in flight, and goes on after one
-// that was refused.
-TEST_F(NcclDoubleFails, GraphThatIsCapturedIsNotSpoiledByOperations) {
-  Double::get().reset([](auto& control) { control.stalls = true; });
-  DoubleRanks ranks({.size = 2});
-  std::atomic<int> submitted{0};
-  OnceTrue captures([&] { return submitted == 2 && Double::get().control().launches >= 2; },
-                    [] {
-                      Double::get().change([](auto& control) { control.captures = true; });
-                      std::this_thread::sleep_for(milliseconds(20));
-                      Double::get().change([](auto& control) { control.stalls = false; });
-                    });
-  ranks.on_all([&](Communicator& rank) {
-    Work work = rank.all_reduce(on_device(rank, 8));
-    ++submitted;
-    work.wait();
-    EXPECT_TRUE(Double::get().control().captures);
-    expect_contains(error_of<InvalidArgument>([&] { rank.all_reduce(on_device(rank, 8)).wait(); }),
-                    "all_reduce: a CUDA graph is being captured");
-    expect_contains(
-        error_of<InvalidArgument>([&] { (void)rank.allocate<float>(8, rank.device()); }),
-        "call this before the capture or after it");
-    rank.barrier().wait();
-  });
-  captures.join();
-  EXPECT_EQ(Double::get().control().launches, 2);
-  EXPECT_FALSE(Double::get().control().has_spoiled_capture);
-  Double::get().change([](auto& control) { control.captures = false; });
-  ranks.on_all([&](Communicator& rank) { rank.all_reduce(on_device(rank, 8)).wait(); });
-}
-
-// Nor is its memory taken for the host's, which the host would touch.
-TEST_F(NcclDoubleFails, ADeviceThatHasFailedIsToldInItsWords) {
-  DoubleRanks ranks({.size = 2});
-  ranks.on_all([&](Communicator& rank) {
-    const View data = on_device(rank, 8);
-    rank.barrier().wait();
-    Double::get().change([](auto& control) { control.stream_error = 700; });
-    expect_contains(error_of<SystemError>([&] { rank.all_reduce(data).wait(); }),
-                    "all_reduce: the default stream: an error of the double's device (700)");
-  });
-}
-
 // Groups have communicators of their own.
 TEST_F(NcclDoubleFails, SplitMakesCommunicators) {
   DoubleRanks ranks({.size = 4});
@@ -394,25 +339,6 @@ TEST_F(NcclDoubleFails, OldNcclIsRefused) {
   Double::get().reset([](auto& control) { control.version = 22602; });
   const auto refused = job::nccl_factory(nccl_variables());
   expect_contains(refused.status().message(), "NCCL 2.26.2 is older than 2.27.0");
-}
-
-TEST_F(NcclDoubleFails, WhatTheProgramHasBegunIsWaitedFor) {
-  DoubleRanks ranks({.size = 2});
-  Double::get().change([](auto& control) { control.longest_delay_us = 100'000; });
-  ranks.on_all([&](Communicator& rank) {
-    const auto driver = cuda::Driver::open(Double::file(), *rank.device()).or_throw();
-    const View from = on_device(rank, 8);
-    const View data = on_device(rank, 8);
-    reinterpret_cast<float*>(Double::get().reach(from.data))[3] = 1;
-    {
-      const cuda::Driver::Current current(*driver);
-      EXPECT_EQ(driver->call().copy(reinterpret_cast<std::uintptr_t>(data.data),
-                                    reinterpret_cast<std::uintptr_t>(from.data), 32, nullptr),
-                0);
-    }
-    rank.all_reduce(data).wait();
-    EXPECT_EQ(reinterpret_cast<float*>(Double::get().reach(data.data))[3], 2);
-  });
 }
 
 }  // namespace
