@@ -243,8 +243,10 @@ TEST_P(DeviceDouble, BuffersAreThoseOfRankZero) {
   });
 }
 
+class DeviceReplica : public OnDoubles {};
+
 // The exception leaves backward() before autograd's thread of the device has cleaned up.
-TEST(DeviceReplica, MayEndRightAfterAPassThatHasFailed) {
+TEST_F(DeviceReplica, MayEndRightAfterAPassThatHasFailed) {
   for (int attempt = 0; attempt < 30; ++attempt) {
     run_ranks(1, [&](Communicator& communicator) {
       const torch::Device device = device_of(communicator);
@@ -260,7 +262,7 @@ TEST(DeviceReplica, MayEndRightAfterAPassThatHasFailed) {
   }
 }
 
-TEST(DeviceReplica, ParametersOnADeviceAreAveragedOnePartitionAfterTheOther) {
+TEST_F(DeviceReplica, ParametersOnADeviceAreAveragedOnePartitionAfterTheOther) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const auto own = static_cast<float>(communicator.rank().value());
     const torch::Device device = device_of(communicator);
@@ -321,15 +323,14 @@ void expect_spread_model_steps_like_one_process(Communicator& communicator) {
   EXPECT_EQ(together, (std::vector<std::vector<std::size_t>>{{0, 3}, {1}, {2}}));
 }
 
-TEST(DeviceReplica, AModuleMayBeOnSeveralDevicesOfWhichEachHasBucketsOfItsOwn) {
+TEST_F(DeviceReplica, AModuleMayBeOnSeveralDevicesOfWhichEachHasBucketsOfItsOwn) {
   run_ranks(kRanks, expect_spread_model_steps_like_one_process);
   Double::get().reset();
   DoubleRanks({.size = kRanks}).on_all(expect_spread_model_steps_like_one_process);
 }
 
 // The threads of ranks begin with device 0, as those of programs do.
-TEST(DeviceReplica, TakesNoDeviceButThatOfItsParameters) {
-  load_fake_device();
+TEST_F(DeviceReplica, TakesNoDeviceButThatOfItsParameters) {
   (void)devices_come_back_to();
   for (const auto& codec : {std::shared_ptr<const Codec>(), int8()}) {
     run_ranks(kRanks, [&](Communicator& communicator) {
@@ -346,7 +347,7 @@ TEST(DeviceReplica, TakesNoDeviceButThatOfItsParameters) {
   EXPECT_EQ(devices_come_back_to() & 1u, 0u);
 }
 
-TEST(DeviceReplica, RanksThatSpreadAModuleDifferentlyAreTold) {
+TEST_F(DeviceReplica, RanksThatSpreadAModuleDifferentlyAreTold) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const bool spreads = communicator.rank() == Rank(1);
     Spread model(device_of(communicator), spreads ? torch::kCPU : device_of(communicator));
@@ -364,7 +365,7 @@ struct ElsewhereImpl : torch::nn::Module {
 };
 TORCH_MODULE(Elsewhere);
 
-TEST(DeviceReplica, WhatDoesNotWorkOnADeviceIsRefusedByName) {
+TEST_F(DeviceReplica, WhatDoesNotWorkOnADeviceIsRefusedByName) {
   run_ranks(1, [](Communicator& communicator) {
     const torch::Device device = device_of(communicator);
     const auto refused = [&](Elsewhere model, const DistributedDataParallelOptions& options = {}) {
