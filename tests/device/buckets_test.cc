@@ -118,25 +118,6 @@ TEST_F(DeviceBucketsDouble, AreOnTheHostWhereRanksCannotMapMemoryOfDevices) {
   EXPECT_EQ(Double::get().control().kernels, 0);
 }
 
-TEST_P(DeviceBucketsBy, DeathInTheMiddleOfBackwardIsTold) {
-  DoubleRanks ranks = make();
-  ranks.on_all([&](Communicator& communicator) {
-    const int rank = communicator.rank().value();
-    const torch::Device device = device_of(communicator);
-    Placed model(device, 1);
-    DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {64}});
-    const auto loss = ddp.forward(share_of(0, rank, device), true);
-    if (rank == 1) {  // When the gradient of the second layer is under way.
-      model->hidden.register_hook([&](const torch::Tensor&) -> torch::Tensor {
-        ranks.kill(1);
-        throw Aborted(Status(StatusCode::aborted, "dead"));
-      });
-    }
-    const auto text = message_of<Error>([&] { loss.backward(); });
-    if (rank == 0) expect_contains(text, "rank 1");
-  });
-}
-
 // The optimizer would step with what is in the buckets; the next step says why it must not go on.
 // Or there is none: freeing buckets waits for the device. Kernels of ours have ended by then.
 void lose_a_rank_behind_backward(DoubleRanks ranks, bool steps_on) {
@@ -164,22 +145,6 @@ TEST_P(DeviceBucketsBy, DeathBehindBackwardEndsWhatStreamsWaitForAndTheNextStepS
   stall(false);
   lose_a_rank_behind_backward(make(), false);
   EXPECT_EQ(Double::get().control().aborts, is_nccl() ? 2 * kRanks : 0);
-}
-
-// An exception that has nothing to do with a step, between two.
-TEST_P(DeviceBucketsBy, StepsThatHaveEndedAreNotCutOffByALaterException) {
-  DoubleRanks ranks = make();
-  ranks.on_all([](Communicator& communicator) {
-    const torch::Device device = device_of(communicator);
-    const auto train = [&] {
-      Placed model(device, 1);
-      DistributedDataParallel ddp(model, communicator);
-      ddp.forward(share_of(0, communicator.rank().value(), device), true).backward();
-      throw std::runtime_error("no more data");
-    };
-    EXPECT_THROW(train(), std::runtime_error);
-    EXPECT_NO_THROW(communicator.barrier().wait());
-  });
 }
 
 class ReadingReduction : public PlainReduction {

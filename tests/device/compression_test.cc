@@ -260,10 +260,15 @@ TEST_P(DeviceCodecs, MessagesThatCannotBeAreRefused) {
 class DeviceCodecsOn : public DeviceCodecs {};
 INSTANTIATE_TEST_SUITE_P(, DeviceCodecsOn, ::testing::Values(By::nccl, By::kernels), name_of);
 
-// Either messages are gathered, or the step is left between parts and sums.
+// Either messages are gathered, or the step is left between parts and sums; or nothing is
+// compressed.
 TEST_P(DeviceCodecsOn, ADeathIsToldByTheOthers) {
   const std::vector<std::pair<int, std::shared_ptr<const Compressor>>> all = {
-      {kRanks, top_k()}, {kRanks, threshold({.limit = 0.02f})}, {kRanks, power_sgd()}, {4, f16()}};
+      {kRanks, nullptr},
+      {kRanks, top_k()},
+      {kRanks, threshold({.limit = 0.02f})},
+      {kRanks, power_sgd()},
+      {4, f16()}};
   for (const auto& [size, codec] : all) {
     DoubleRanks ranks = make(size);
     ranks.on_all([&, &codec = codec](Communicator& communicator) {
@@ -300,14 +305,15 @@ TEST_P(DeviceCodecsOn, AnExceptionInADividedStepIsToldToTheOthers) {
 
 // An exception that has nothing to do with a step, between two.
 TEST_P(DeviceCodecsOn, StepsThatHaveEndedAreNotCutOffByALaterException) {
-  for (const CompressedExchange exchange :
-       {CompressedExchange::gather, CompressedExchange::divide}) {
+  const std::vector<DistributedDataParallelOptions> all = {
+      {}, {.codec = int8()}, {.codec = int8(), .exchange = CompressedExchange::divide}};
+  for (const DistributedDataParallelOptions& options : all) {
     DoubleRanks ranks = make(kRanks);
     ranks.on_all([&](Communicator& communicator) {
       const torch::Device device = device_of(communicator);
       const auto train = [&] {
         Wide model(device, 1);
-        DistributedDataParallel ddp(model, communicator, {.codec = int8(), .exchange = exchange});
+        DistributedDataParallel ddp(model, communicator, options);
         ddp.forward(batch_of(0, communicator.rank().value(), device), true).backward();
         throw std::runtime_error("no more data");
       };
