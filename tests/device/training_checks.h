@@ -5,18 +5,26 @@
 
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "bench/drivers/ddp_models.h"
 #include "stretto/torch.h"
 #include "tests/device/greater.h"
 
 // What surrounds gradients in training on a GPU, which gpu_rank_program checks: each function
 // prints a line of JSON, or throws.
 namespace stretto::testing {
+
+inline void say_passed(const char* check, const Communicator& communicator) {
+  std::printf("{\"check\": \"%s\", \"rank\": %d, \"ranks\": %d}\n", check,
+              communicator.rank().value(), communicator.size());
+}
 
 inline torch::nn::Sequential dropping_net(torch::Device device, std::uint64_t seed) {
   torch::manual_seed(seed);
@@ -87,8 +95,7 @@ inline void check_sharded_optimizer(Communicator& communicator, torch::Device de
     expect_bits("ShardedOptimizer", mine, others);
   }
   sharded.gather_state();
-  std::printf("{\"check\": \"ShardedOptimizer\", \"rank\": %d, \"ranks\": %d}\n",
-              communicator.rank().value(), communicator.size());
+  say_passed("ShardedOptimizer", communicator);
 }
 
 // After steps `first` to 5; saved after step 2, and loaded before step 3.
@@ -121,8 +128,71 @@ inline void check_saved_state(Communicator& communicator, torch::Device device) 
   const auto expected = train(communicator, device, 0, path);
   expect_bits("a state that was saved", train(communicator, device, 3, path), expected);
   std::filesystem::remove(path + ".rank" + std::to_string(communicator.rank().value()));
-  std::printf("{\"check\": \"a state that is saved and loaded\", \"rank\": %d, \"ranks\": %d}\n",
-              communicator.rank().value(), communicator.size());
+  say_passed("a state that is saved and loaded", communicator);
+}
+
+// The three models of ./dev bench ddp, trained on a device and on the CPU from the same numbers.
+inline constexpr int kLossSteps = 20;
+// Of the first loss, between the two curves.
+inline constexpr double kLossDifference = 0.01;
+
+class CurveOf {
+ public:
+  CurveOf(const std::string& name, torch::Device device, Communicator& communicator)
+      : model_(bench::make_model(name, false)),
+        batch_(bench::make_batch(name, false, communicator.rank().value())),
+        optimizer_(model_->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9)),
+        ddp_(on_device(model_, device), communicator) {
+    batch_ = {batch_.input.to(device), batch_.target.to(device)};
+  }
+  double step() {
+    optimizer_.zero_grad();
+    const torch::Tensor loss =
+        torch::nn::functional::cross_entropy(ddp_.forward(batch_.input), batch_.target);
+    loss.backward();
+    optimizer_.step();
+    return loss.item<double>();
+  }
+
+ private:
+  using Model = std::shared_ptr<bench::TrainedModel>;
+  static Model on_device(Model model, torch::Device device) {
+    model->to(device);
+    return model;
+  }
+  Model model_;
+  bench::Batch batch_;
+  torch::optim::SGD optimizer_;
+  DistributedDataParallel<bench::TrainedModel> ddp_;
+};
+
+inline void compare_losses(const std::string& name, torch::Device device,
+                           Communicator& communicator) {
+  CurveOf there(name, device, communicator);
+  CurveOf here(name, torch::kCPU, communicator);
+  double first = 0, last = 0, last_here = 0, difference = 0;
+  for (int step = 0; step < kLossSteps; ++step) {
+    last = there.step();
+    last_here = here.step();
+    if (step == 0) first = last;
+    difference = greater(difference, std::abs(last - last_here) / first);
+  }
+  std::printf(
+      "{\"check\": \"loss of %s\", \"rank\": %d, \"first\": %.4f, \"last\": %.4f, \"last_on_cpu\": "
+      "%.4f, \"largest_difference\": %.2g}\n",
+      name.c_str(), communicator.rank().value(), first, last, last_here, difference);
+  if (!(difference <= kLossDifference))
+    throw std::runtime_error("the losses of " + name + " differ");
+  if (!(last < first)) throw std::runtime_error("the loss of " + name + " does not fall");
+}
+
+// Prints a line of JSON for each model, and throws where the curves are apart or do not fall.
+inline void compare_all_losses(Communicator& communicator, torch::Device device) {
+  // As exact as the CPU is.
+  at::globalContext().setAllowTF32CuDNN(false);
+  for (const char* model : {"mlp", "resnet", "transformer"}) {
+    compare_losses(model, device, communicator);
+  }
 }
 
 }  // namespace stretto::testing
