@@ -101,7 +101,8 @@ inline void expect_equal_parameters(const torch::nn::Module& a, const torch::nn:
 
 inline void expect_same_bits(const torch::nn::Module& a, const torch::nn::Module& b) {
   for (const auto& item : a.named_parameters()) {
-    EXPECT_TRUE(torch::equal(item.value(), b.named_parameters()[item.key()])) << item.key();
+    const torch::Tensor other = b.named_parameters()[item.key()];
+    EXPECT_TRUE(torch::equal(item.value().cpu(), other.cpu())) << item.key();
   }
 }
 

@@ -37,7 +37,6 @@ using cuda::Driver;
 
 constexpr int kDevices = 8;
 constexpr int kNotReady = 600;
-constexpr std::size_t kPoisonBytes = std::size_t{1} << 16;
 
 // Between two questions: what is waited for needs the cores, and the lock of the double.
 void nap() { std::this_thread::sleep_for(std::chrono::microseconds(50)); }
