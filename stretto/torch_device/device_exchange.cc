@@ -10,11 +10,11 @@
 namespace stretto::ddp {
 namespace {
 
-struct Bucket : BucketShares {  // One of each rank.
+struct GatheredBucket : BucketShares {  // One of each rank.
   std::vector<PlacedExtract> extracts;
 };
 
-class DeviceExchange final : public ExchangeByBucket<Bucket> {
+class DeviceExchange final : public ExchangeByBucket<GatheredBucket> {
  public:
   using ExchangeByBucket::ExchangeByBucket;
 
@@ -25,12 +25,12 @@ class DeviceExchange final : public ExchangeByBucket<Bucket> {
   void finish(const FullBucket& full) override;
 
  private:
-  ByteSpan own_share(const Bucket& bucket) const { return bucket.shares(rank(), 1); }
+  ByteSpan own_share(const GatheredBucket& bucket) const { return bucket.shares(rank(), 1); }
 };
 
 StartedExchange DeviceExchange::start(const FullBucket& full, BucketExtracts own,
                                       const codec::Position&) {
-  Bucket& bucket = bucket_of(full);
+  GatheredBucket& bucket = bucket_of(full);
   bucket.extracts = std::move(own.extracts);
   bucket.make_room(std::move(own.plain), share_bytes(bucket.extracts), ranks(), device_,
                    *communicator_);
@@ -50,12 +50,12 @@ StartedExchange DeviceExchange::start(const FullBucket& full, BucketExtracts own
 }
 
 ExchangedExtracts DeviceExchange::wait(const FullBucket& full) {
-  const Bucket& bucket = *buckets_[full.index];
+  const GatheredBucket& bucket = *buckets_[full.index];
   return {bucket.sent, bucket.share_bytes, (ranks() - 1) * bucket.share_bytes};
 }
 
 void DeviceExchange::finish(const FullBucket& full) {
-  const Bucket& bucket = *buckets_[full.index];
+  const GatheredBucket& bucket = *buckets_[full.index];
   bucket.finish(full, device_, {ranks(), bucket.extracts});
   if (full.is_last()) buckets_.resize(full.index + 1);
 }

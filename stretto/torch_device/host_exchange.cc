@@ -59,7 +59,7 @@ class Upload {
   torch::Tensor there_;
 };
 
-struct Bucket {
+struct HostBucket {
   std::size_t total_bytes() const { return std::reduce(lengths.begin(), lengths.end()); }
   ByteSpan messages() const { return all.bytes().first(total_bytes()); }
   // Those of one rank.
@@ -88,7 +88,7 @@ struct Bucket {
   Work work;
 };
 
-class HostExchange final : public ExchangeByBucket<Bucket> {
+class HostExchange final : public ExchangeByBucket<HostBucket> {
  public:
   HostExchange(std::shared_ptr<const Codec> codec, torch::Device device)
       : ExchangeByBucket(device),
@@ -113,14 +113,14 @@ class HostExchange final : public ExchangeByBucket<Bucket> {
     return codec_->extract_bytes(placed.count, placed.elements);
   }
   void make_room(Memory& memory, std::size_t bytes) const;
-  void collect(Bucket& bucket) const;
-  void announce(Bucket& bucket) const;
-  Duration receive_lengths(Bucket& bucket) const;
-  Duration send(Bucket& bucket);
-  void write_messages(Bucket& bucket, ByteSpan own) const;
-  codec::Extract decode(const Bucket& bucket, std::size_t extract, std::size_t rank,
+  void collect(HostBucket& bucket) const;
+  void announce(HostBucket& bucket) const;
+  Duration receive_lengths(HostBucket& bucket) const;
+  Duration send(HostBucket& bucket);
+  void write_messages(HostBucket& bucket, ByteSpan own) const;
+  codec::Extract decode(const HostBucket& bucket, std::size_t extract, std::size_t rank,
                         ConstByteSpan rest);
-  std::vector<Said> read_messages(const Bucket& bucket, std::size_t rank, Upload& upload);
+  std::vector<Said> read_messages(const HostBucket& bucket, std::size_t rank, Upload& upload);
 
   const std::shared_ptr<const Codec> codec_;
   const bool has_fixed_length_;  // A message; else ranks tell each other.
@@ -137,7 +137,7 @@ void HostExchange::make_room(Memory& memory, std::size_t bytes) const {
 
 // What the host is to have, in one vector: gradients that travel as they are, all indices, which so
 // lie where the host can read them, and all numbers.
-void HostExchange::collect(Bucket& bucket) const {
+void HostExchange::collect(HostBucket& bucket) const {
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> parts, numbers;
   for (const View& view : bucket.own.plain) {
@@ -156,7 +156,7 @@ void HostExchange::collect(Bucket& bucket) const {
 
 StartedExchange HostExchange::start(const FullBucket& full, BucketExtracts own,
                                     const codec::Position& position) {
-  Bucket& bucket = bucket_of(full);
+  HostBucket& bucket = bucket_of(full);
   bucket.own = std::move(own);
   bucket.position = position;
   bucket.plain_dtype = full.view.dtype;
@@ -170,14 +170,15 @@ StartedExchange HostExchange::start(const FullBucket& full, BucketExtracts own,
   make_room(bucket.host, bucket.extracts.nbytes());
   StartedExchange started;
   // While the device works on this one.
-  for (Bucket* const earlier : std::exchange(pending_, {&bucket})) started.waited += send(*earlier);
+  for (HostBucket* const earlier : std::exchange(pending_, {&bucket}))
+    started.waited += send(*earlier);
   if (full.is_last()) {
-    for (Bucket* const last : std::exchange(pending_, {})) started.waited += send(*last);
+    for (HostBucket* const last : std::exchange(pending_, {})) started.waited += send(*last);
   }
   return started;
 }
 
-void HostExchange::announce(Bucket& bucket) const {
+void HostExchange::announce(HostBucket& bucket) const {
   std::size_t own = 0;
   for (const PlacedExtract& each : bucket.own.extracts) own += message_bytes(each);
   bucket.lengths.assign(ranks(), own);
@@ -189,7 +190,7 @@ void HostExchange::announce(Bucket& bucket) const {
 }
 
 // Returns how long it has waited for them.
-Duration HostExchange::receive_lengths(Bucket& bucket) const {
+Duration HostExchange::receive_lengths(HostBucket& bucket) const {
   if (has_fixed_length_) return {};
   const TimePoint begin = Clock::now();
   bucket.lengths_work.wait();
@@ -204,7 +205,7 @@ Duration HostExchange::receive_lengths(Bucket& bucket) const {
   return waited;
 }
 
-Duration HostExchange::send(Bucket& bucket) {
+Duration HostExchange::send(HostBucket& bucket) {
   on_device([&] {
     const torch::NoGradGuard no_grad;
     to_host_.move(bucket.extracts, *bucket.encoded,
@@ -229,7 +230,7 @@ Duration HostExchange::send(Bucket& bucket) {
   return waited;
 }
 
-void HostExchange::write_messages(Bucket& bucket, ByteSpan own) const {
+void HostExchange::write_messages(HostBucket& bucket, ByteSpan own) const {
   const auto* indices =
       reinterpret_cast<const std::uint32_t*>(bucket.host.bytes().data() + bucket.plain_bytes);
   std::size_t index_bytes = 0;
@@ -246,7 +247,7 @@ void HostExchange::write_messages(Bucket& bucket, ByteSpan own) const {
   }
 }
 
-codec::Extract HostExchange::decode(const Bucket& bucket, std::size_t extract, std::size_t rank,
+codec::Extract HostExchange::decode(const HostBucket& bucket, std::size_t extract, std::size_t rank,
                                     ConstByteSpan rest) {
   const std::size_t count = bucket.own.extracts[extract].count;
   const auto said = codec_->decode_extract(rest, bucket.position, scratch_, count);
@@ -258,8 +259,8 @@ codec::Extract HostExchange::decode(const Bucket& bucket, std::size_t extract, s
   return said.value();
 }
 
-std::vector<HostExchange::Said> HostExchange::read_messages(const Bucket& bucket, std::size_t rank,
-                                                            Upload& upload) {
+std::vector<HostExchange::Said> HostExchange::read_messages(const HostBucket& bucket,
+                                                            std::size_t rank, Upload& upload) {
   std::vector<Said> all;
   std::vector<std::int64_t> indices;
   ConstByteSpan rest = bucket.messages_of(rank);
@@ -286,7 +287,7 @@ std::vector<HostExchange::Said> HostExchange::read_messages(const Bucket& bucket
 }
 
 ExchangedExtracts HostExchange::wait(const FullBucket& full) {
-  Bucket& bucket = *buckets_[full.index];
+  HostBucket& bucket = *buckets_[full.index];
   bucket.plain_work.wait();
   bucket.work.wait();
   const std::size_t own = bucket.lengths[rank()];
@@ -294,7 +295,7 @@ ExchangedExtracts HostExchange::wait(const FullBucket& full) {
 }
 
 void HostExchange::finish(const FullBucket& full) {
-  Bucket& bucket = *buckets_[full.index];
+  HostBucket& bucket = *buckets_[full.index];
   on_device([&] {
     const torch::NoGradGuard no_grad;
     Upload upload(bucket.messages(), bucket.up);
