@@ -8,20 +8,23 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
+#include <fstream>
 
 #include <fmt/format.h>
 
 #include "stretto/base/file_descriptor.h"
+#include "stretto/base/fnv1a.h"
+#include "stretto/communicator/all_gather_value.h"
 
 namespace stretto::bench {
 namespace {
 
-// How many ranks this one's host has.
-int count_ranks_of_host(const Communicator& comm) {
-  const std::vector<std::int32_t> hosts = comm.hosts();
-  return static_cast<int>(
-      std::ranges::count(hosts, hosts[static_cast<std::size_t>(comm.rank().value())]));
+// Differs between machines, and after each boot.
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  file >> id;
+  return id;
 }
 
 std::string announce(Communicator& comm, const std::string& text) {
@@ -62,8 +65,14 @@ void RankCoordinator::abandon() {
   if (board_) board_->abandon();
 }
 
+int count_ranks_of(Communicator& comm, const std::string& host) {
+  const std::uint64_t own = fnv1a(host);
+  const auto all = communicator::all_gather_value(comm, own, std::nullopt);
+  return static_cast<int>(std::ranges::count(all, own));
+}
+
 RankCoordinator::RankCoordinator(Communicator& comm, int cores)
-    : ranks_of_host_(count_ranks_of_host(comm)) {
+    : ranks_of_host_(count_ranks_of(comm, boot_id())) {
   FileDescriptor file;
   std::string path;
   // On another host it would be somebody else's file.

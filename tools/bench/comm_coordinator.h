@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "stretto/stretto.h"
@@ -26,6 +27,9 @@ class CommCoordinator final : public Coordinator {
  private:
   Communicator& comm_;
 };
+
+// How many ranks, with this one, give the same name for their host; collective.
+int count_ranks_of(Communicator& comm, const std::string& host);
 
 // The ranks of `comm` by a board if they share a host, else by `comm` itself; collective. The board
 // has no name, so nothing is left of it however the ranks end.

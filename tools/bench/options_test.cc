@@ -256,8 +256,13 @@ TEST(BenchCase, EveryDtypeAndOperationIsChecked) {
   });
 }
 
-TEST(RankCoordinator, CountsTheRanksOfItsHost) {
-  run_ranks(3, [](Communicator& comm) { EXPECT_EQ(RankCoordinator(comm, 1).ranks_of_host(), 3); });
+TEST(CommCoordinator, CountsTheRanksOfEachHost) {
+  run_ranks(3, [](Communicator& comm) {
+    const bool is_alone = comm.rank() == 1;
+    EXPECT_EQ(count_ranks_of(comm, is_alone ? "one" : "other"), is_alone ? 1 : 2);
+    EXPECT_EQ(count_ranks_of(comm, ""), 3);
+    EXPECT_EQ(RankCoordinator(comm, 1).ranks_of_host(), 3);
+  });
 }
 
 // What a rank does that gets other bytes than the others.

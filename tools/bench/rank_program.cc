@@ -11,7 +11,9 @@
 #include <fmt/format.h>
 
 #include "stretto/base/cores.h"
+#include "stretto/base/environment.h"
 #include "stretto/base/memory_limit.h"
+#include "stretto/base/parse_number.h"
 #include "stretto/bootstrap/handshake.h"
 #include "tools/bench/comm_coordinator.h"
 #include "tools/bench/copy_bound.h"
@@ -20,11 +22,14 @@
 namespace stretto::bench {
 namespace {
 
-// Which of this host's ranks this one is.
+// Which of this host's ranks this one is, as the launcher says.
 int local_rank(const Communicator& comm) {
-  const std::vector<std::int32_t> hosts = comm.hosts();
-  const auto self = hosts.begin() + comm.rank().value();
-  return static_cast<int>(std::count(hosts.begin(), self, *self));
+  for (const char* variable : {"STRETTO_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+                               "MPI_LOCALRANKID", "SLURM_LOCALID"}) {
+    const auto text = process_environment().get(variable);
+    if (text) return std::max(0, parse_number<int>(*text).value_or(0));
+  }
+  return comm.rank().value();
 }
 
 // Cores that the ranks of a host have together: launchers may have given each its own. Where a
@@ -107,11 +112,12 @@ class RankProgram {
 };
 
 RunFacts RankProgram::facts() const {
-  return {.machine = find_machine(cores_),
-          .ranks = comm_.size(),
-          .links = comm_.size() > 1 ? comm_.describe_links() : "alone",
-          .version = std::string(bootstrap::kBuild),
-          .oversubscribed = oversubscribed()};
+  RunFacts facts{.machine = find_machine(cores_),
+                 .ranks = comm_.size(),
+                 .links = comm_.size() > 1 ? comm_.describe_links() : "alone",
+                 .version = std::string(bootstrap::kBuild),
+                 .oversubscribed = oversubscribed()};
+  return facts;
 }
 
 int RankProgram::run() {
