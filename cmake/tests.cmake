@@ -164,12 +164,13 @@ function(stretto_add_test_program target uses_torch)
   stretto_discover_tests(${target} "-${STRETTO_WAITING_TESTS}:${slow}:${serial}:" PROCESSORS 2)
 endfunction()
 
-# Of a layer's tests, those that name a thread, or what starts some for ranks or a server.
+# Of a layer's tests, those whose text names threads, or what starts some for ranks or a server.
 function(stretto_keep_sources_with_threads list)
   foreach(source IN LISTS ${list})
     file(STRINGS ${source} hits LIMIT_COUNT 1
       REGEX "[Tt]hread|std::async|run_ranks|on_all|_ranks\\(|[Ss]erver|join\\(")
     if(source MATCHES "_test\\.cc$" AND NOT hits)
+      set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${source})
       list(REMOVE_ITEM ${list} ${source})
     endif()
   endforeach()

@@ -75,8 +75,7 @@ def _mpi_flags() -> list[str]:
 
 
 def problem(root: pathlib.Path, command: list[str]) -> str:
-    """What a compiler says of what it refuses; empty only if it refuses nothing, and not if it is
-    killed before it says anything."""
+    """What the command says if it fails, or else how it ended; empty if it succeeds."""
     run = subprocess.run(command, cwd=root, capture_output=True, text=True)
     if run.returncode == 0:
         return ""

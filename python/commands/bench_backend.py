@@ -462,7 +462,7 @@ def main() -> None:
     arguments.bytes = [int(size) for size in arguments.bytes.split(",")]
     global clock
     clock = CLOCKS[arguments.clock]
-    if "TORCHELASTIC_RUN_ID" in os.environ:  # Of measure_hosts().
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # Started by measure_hosts().
         dist.init_process_group("gloo")
         results = measure(arguments)
         if os.environ["RANK"] != "0":

@@ -123,8 +123,8 @@ class StartTest(unittest.TestCase):
             self.assertIn("STRETTO_JOB_KEY is not the same there", text)
 
     def test_two_hosts(self) -> None:
-        """Namespaces without a default route: the store says by which network ranks meet, of which
-        those of a host share memory."""
+        """Namespaces without a default route: the store says by which network ranks meet. Two ranks
+        on each host, which share memory."""
         sys.path.append(str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
         import namespaces
 
@@ -143,6 +143,9 @@ class StartTest(unittest.TestCase):
             meeting = f"tcp://{network.address(0)}:29500"
             dist.init_process_group("stretto", init_method=meeting, rank=rank, world_size=size)
             sum_of_ranks(size)
+            large = torch.arange(1 << 18, dtype=torch.float64) + rank
+            dist.all_reduce(large)
+            assert torch.equal(large, size * torch.arange(1 << 18, dtype=torch.float64) + 6)
             links = stretto.describe_links()
             dist.destroy_process_group()
             return links

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -65,6 +67,7 @@ TEST(PrefixStore, DoesNotListItsPrefix) {
   ASSERT_TRUE(whole->set("a/", "", soon()).ok());
   ASSERT_TRUE(part.set("b", "", soon()).ok());
   EXPECT_EQ(part.list_keys("", soon()).or_throw(), std::vector<std::string>{"b"});
+  EXPECT_EQ(part.num_keys("", soon()).or_throw(), 1);
 }
 
 }  // namespace

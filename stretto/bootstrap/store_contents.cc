@@ -111,11 +111,11 @@ Result<std::optional<StoreReply>> StoreContents::append(const StoreRequest& requ
 StoreReply StoreContents::list_keys(const StoreRequest& request) const {
   StoreReply reply;
   bool has_room = true;
-  for (auto at = values_.lower_bound(request.key);
+  const bool begins = request.expected < request.key;
+  for (auto at = begins ? values_.lower_bound(request.key) : values_.upper_bound(request.expected);
        at != values_.end() && at->first.starts_with(request.key); ++at) {
     ++reply.number;
-    const bool was_listed = !request.expected.empty() && at->first <= request.expected;
-    has_room = has_room && (was_listed || add_to_page(reply.value, at->first));
+    has_room = has_room && add_to_page(reply.value, at->first);
   }
   return reply;
 }

@@ -33,15 +33,14 @@ std::size_t size_class(std::size_t bytes) {
 
 std::shared_ptr<std::byte> DeviceBlocks::take(std::size_t bytes, c10::Device device) {
   const c10::Stream stream = current_stream(device);
-  Block block = find_or_make(size_class(bytes), stream);
-  const c10::Stream last = std::exchange(block.stream, stream);
-  std::byte* const data = block.data;
-  std::shared_ptr<std::byte> taken(
-      data, [pool = shared_from_this(), block = std::move(block)](std::byte*) mutable {
-        pool->give_back(std::move(block));
-      });
-  let_wait(stream, last);
-  return taken;
+  const std::shared_ptr<Block> block(new Block(find_or_make(size_class(bytes), stream)),
+                                     [pool = shared_from_this()](Block* taken) {
+                                       pool->give_back(std::move(*taken));
+                                       delete taken;
+                                     });
+  let_wait(stream, block->stream);
+  block->stream = stream;
+  return {block, block->data};
 }
 
 // Of those that are not too large the one that was used last, on the same stream if there is one:

@@ -18,7 +18,7 @@ struct CachedLink {
   schedule::LinkCost cost = {};
   group::MemoryModel memory = {};
   bool is_confirmed = false;     // Of mapped memory: the measurement before was like it.
-  std::int64_t age_seconds = 0;  // At least 1 of what load_link() returns.
+  std::int64_t age_seconds = 0;  // At least 1 in what load_link() returns.
 };
 
 // "measured 3 min ago"; for an age of 0 seconds "measured just now".

@@ -184,7 +184,7 @@ class MemoryProbe {
 
 // What is remembered counts once two jobs in a row have measured almost the same: whatever else
 // runs while one measures may make it wrong, and that would last for a week.
-// Returned as confirmed: what rank 0 has found, at last.
+// In what is returned, is_confirmed says whether rank 0 has measured or remembered anything.
 CachedLink agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
   CachedLink finding;
   std::optional<CachedLink> known;

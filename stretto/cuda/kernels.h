@@ -13,8 +13,9 @@
 // the error of the CUDA runtime, or 0 if there is none.
 namespace stretto::cuda {
 
+struct Operands;  // See reduction.h.
+
 // A reduction; or, where the operands have a factor, a product with that. May return kNoKernel.
-struct Operands;
 using Reduce = int (*)(DType dtype, DType output, ReduceOp op, const Operands* operands,
                        void* stream);
 inline constexpr int kNoKernel = -1;

@@ -49,7 +49,8 @@ constexpr std::chrono::milliseconds kAskedNap(1);
 constexpr int kYieldsPerHandOver = 100;
 // Whoever has missed more has not been running.
 constexpr int kBeatsMissed = 4;
-// Of a peer: far more groups than a program makes at a time, and it could name ever more.
+// So many are remembered of each peer, which could name groups without end: far more than a program
+// makes at a time.
 constexpr std::ptrdiff_t kEarlyAbortsMax = 1024;
 
 }  // namespace
@@ -138,9 +139,10 @@ void Engine::add(Group& group) {
   const auto of_group =
       std::stable_partition(early_aborts_.begin(), early_aborts_.end(),
                             [&](const EarlyAbort& early) { return early.group != group.id(); });
-  const std::vector<EarlyAbort> told(of_group, early_aborts_.end());
+  for (auto each = of_group; each != early_aborts_.end(); ++each) {
+    group.aborted(each->from, each->reason, each->stage);
+  }
   early_aborts_.erase(of_group, early_aborts_.end());
-  for (const EarlyAbort& early : told) group.aborted(early.from, early.reason, early.stage);
 }
 
 void Engine::call_later(Continuation&& continuation, Status&& status) {

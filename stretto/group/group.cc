@@ -57,8 +57,8 @@ Group::Group(std::shared_ptr<Engine> engine, execution::Membership membership,
       inquiry_(*engine_, membership_),
       agreement_(size(), membership_.rank),
       departed_(membership_.members.size()) {
-  engine_->add(*this);
   try {
+    engine_->add(*this);
     // What happened before is told to nobody again.
     for (const Rank member : membership_.members) {
       const auto peer = engine_->transport().peer_status(member);

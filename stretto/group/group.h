@@ -151,7 +151,8 @@ class Group {
   // believes otherwise, now or as soon as it knows.
   void asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation)
       STRETTO_REQUIRES(engine_held);
-  // `from` has abandoned the group, in that stage; `told` says who has first, and why.
+  // `from` has abandoned the group, in that stage; `told` says which rank abandoned it first, and
+  // why.
   void aborted(Rank from, const Status& told, transport::GroupStage stage)
       STRETTO_REQUIRES(engine_held);
   Status agreement_arrived(Rank from, const transport::MessageKey& key, ConstByteSpan payload)

@@ -227,11 +227,13 @@ void NcclLibrary::take_mark(int mark, Running& running) {
 int NcclLibrary::start(const LibraryCall& call) {
   const Driver::Current current(*driver_);
   const MutexLock held(shared_->mutex);
+  Launch launch = make_launch(call, rank_, size_);
   Running& running = running_.emplace_back();
   running.number = next_number_;
   next_number_ = next_number_ == std::numeric_limits<int>::max() ? 0 : next_number_ + 1;
-  running.launch = make_launch(call, rank_, size_);
+  running.launch = std::move(launch);
   stage(running);
+  if (!failure_.ok()) return running.number;
   if (call.mark >= 0) take_mark(call.mark, running);
   make_end(running);
   move();

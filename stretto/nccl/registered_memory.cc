@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <thread>
+#include <utility>
 
 #include "stretto/base/clock.h"
 #include "stretto/base/log.h"
@@ -24,20 +25,20 @@ constexpr Duration kEndingTime = std::chrono::seconds(2);
 // While NCCL is still taking a call, it takes no other.
 template <class Use>
 bool RegisteredMemory::when_ready(const Use& use) {
-  const TimePoint begun = Clock::now();
+  TimePoint begun = Clock::now();
+  bool was_ending = false;
   while (true) {
-    Duration patience = kBusyTime;
     {
       const MutexLock held(comm_->mutex);
       if (comm_->comm == nullptr && !comm_->is_ending) return true;
       if (comm_->is_ending) {
-        patience = kEndingTime;
+        if (!std::exchange(was_ending, true)) begun = Clock::now();
       } else if (nccl_->state_of(comm_->comm) != kInProgress) {
         use(comm_->comm);
         return true;
       }
     }
-    if (Clock::now() - begun > patience) return false;
+    if (Clock::now() - begun > (was_ending ? kEndingTime : kBusyTime)) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

@@ -19,7 +19,7 @@ namespace stretto::nccl {
 struct SharedComm {
   Mutex mutex;
   Comm comm STRETTO_GUARDED_BY(mutex) = nullptr;  // Null: there is none, not yet or not any more.
-  // The one that there is or was; without the lock.
+  // Its end has begun, a part of which goes on without the lock. It takes no calls any more.
   bool is_ending STRETTO_GUARDED_BY(mutex) = false;
   std::string name;  // NCCL may look at it as long as there is one.
 };

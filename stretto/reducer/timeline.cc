@@ -22,7 +22,7 @@
 namespace stretto {
 namespace {
 
-constexpr std::size_t kMostBuckets = 100'000;
+constexpr std::size_t kMost = 100'000;
 constexpr int kForwardTrack = 1;
 constexpr int kBackwardTrack = 2;
 constexpr int kBucketTrack = 3;
@@ -51,7 +51,10 @@ void Timeline::add_event(std::string name, int track, double begin_us, double du
 }
 
 void Timeline::add(const StepStatistics& statistics) {
-  if (buckets_ >= kMostBuckets) return;  // Of which each rank has as many, unlike of passes.
+  // All ranks have the same steps and buckets, which write_merged() compares, but not the same
+  // number of passes.
+  if (steps_ >= kMost || buckets_ >= kMost) return;
+  ++steps_;
   const double begin = seconds(statistics.begin.time_since_epoch()) * kMicroseconds;
   if (statistics.forward_seconds > 0) {
     add_event(fmt::format("step {}: forward", statistics.step), kForwardTrack,

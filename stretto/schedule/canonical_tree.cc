@@ -37,7 +37,7 @@ std::vector<Split> splits_above(std::int32_t position, std::int32_t count) {
   return splits;
 }
 
-std::vector<Split> splits_from(std::int32_t position, std::int32_t count) {
+std::vector<Split> splits_upwards(std::int32_t position, std::int32_t count) {
   std::vector<Split> splits = splits_above(position, count);
   std::ranges::reverse(splits);
   return splits;

@@ -21,8 +21,8 @@ Split split_of(std::int32_t begin, std::int32_t end);
 
 // The nodes above one of `count` positions, the top of the tree first: at most ceil(log2 count).
 std::vector<Split> splits_above(std::int32_t position, std::int32_t count);
-// From the position up.
-std::vector<Split> splits_from(std::int32_t position, std::int32_t count);
+// The same, the bottom of the tree first.
+std::vector<Split> splits_upwards(std::int32_t position, std::int32_t count);
 
 // The same of a flatter tree, in which a node takes in `levels` levels of the canonical one, 1 or 2
 // (the last node perhaps fewer). A node is the positions at which its subtrees, up to 2 or 4,

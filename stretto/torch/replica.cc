@@ -126,7 +126,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     options_.communication_hook->claim(self_, options_.timeout);
     refuse_assigned_weights();
     check_tensors();
-    // Frozen ones may be trained later, unless nothing can reduce what is of their type.
+    // A frozen parameter counts, as it may be trained later, unless its dtype cannot be reduced.
     std::vector<NamedTensor> reducible = parameters_;
     std::erase_if(reducible,
                   [](const NamedTensor& each) { return !dtype_of_tensor(each.tensor).ok(); });

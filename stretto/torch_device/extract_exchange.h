@@ -89,8 +89,8 @@ class ExtractExchange {
   virtual void finish(const FullBucket& full) = 0;
 };
 
-// What implementations of it have in common. Buckets end behind what is a member of those, and so
-// must not use it in their destructors.
+// What implementations of it have in common. Buckets are destroyed behind the members of the
+// derived class, so their destructors must not use these.
 template <class Bucket>
 class ExchangeByBucket : public ExtractExchange {
  public:
@@ -116,13 +116,6 @@ class ExchangeByBucket : public ExtractExchange {
   std::vector<std::unique_ptr<Bucket>> buckets_;  // By index.
   std::vector<Bucket*> pending_;  // Whose exchange goes on in start() of later ones, in order.
 };
-
-// For finish(): makes what the ranks have taken out, times `factor`, the result, in the order of
-// ranks, and the other gradients what has been reduced of them, whose bytes lie one behind the
-// other.
-void put_together(const FullBucket& full, torch::Device device,
-                  const std::vector<std::vector<PlacedExtract>>& of_ranks,
-                  const std::vector<View>& plain, const torch::Tensor& reduced, int factor = 1);
 
 // As they are, of a codec whose messages have a fixed length, in memory of the device that the
 // communicator makes and whose operations it runs: nothing goes to the host, which waits only as

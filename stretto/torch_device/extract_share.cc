@@ -9,7 +9,6 @@
 #include "stretto/base/round_up.h"
 #include "stretto/torch_device/device_allocation.h"
 #include "stretto/torch_device/device_tensors.h"
-#include "stretto/torch_device/extract_exchange.h"
 
 namespace stretto::ddp {
 

@@ -36,6 +36,13 @@ void copy_extracts(std::span<const PlacedExtract> from, ByteSpan share, torch::D
 // other.
 void copy_gradients(std::span<const View> from, ByteSpan to, torch::Device device);
 
+// Makes what the ranks have taken out, times `factor`, the result, in the order of
+// ranks, and the other gradients what has been reduced of them, whose bytes lie one behind the
+// other.
+void put_together(const FullBucket& full, torch::Device device,
+                  const std::vector<std::vector<PlacedExtract>>& of_ranks,
+                  const std::vector<View>& plain, const torch::Tensor& reduced, int factor = 1);
+
 // Of a bucket: the gradients that travel as they are, and then shares, which are equally long.
 struct BucketShares {
   // For so many shares, in memory of the communicator's device.

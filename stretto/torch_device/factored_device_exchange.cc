@@ -20,6 +20,7 @@
 #include "stretto/reducer/compressed_exchange.h"
 #include "stretto/torch_device/device_tensors.h"
 #include "stretto/torch_device/extract_exchange.h"
+#include "stretto/torch_device/extract_share.h"
 #include "stretto/torch_device/host_copies.h"
 #include "stretto/torch_device/streams.h"
 

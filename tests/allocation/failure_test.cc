@@ -197,7 +197,7 @@ TEST_F(MemoryBetweenProcesses, LeavesNothingOfWhatCouldNotBeMade) {
   EXPECT_GT(number, 3);
 }
 
-TEST_F(MemoryBetweenProcesses, IsFreedWithoutMore) {
+TEST_F(MemoryBetweenProcesses, FreeingNeedsNoMemory) {
   for (int round = 0; round < 2; ++round) {
     std::array<transport::Region, 2> regions;
     for (auto& region : regions) region = memory_->allocate(4096).or_throw();

@@ -256,7 +256,7 @@ TEST_P(DeviceCodecs, MessagesThatCannotBeAreRefused) {
   });
 }
 
-// Of ranks that a test harms.
+// Of ranks that a test harms, with a codec or without.
 class DeviceCodecsOn : public DeviceCodecs {};
 INSTANTIATE_TEST_SUITE_P(, DeviceCodecsOn, ::testing::Values(By::nccl, By::kernels), name_of);
 
@@ -277,7 +277,12 @@ TEST_P(DeviceCodecsOn, ADeathIsToldByTheOthers) {
       Wide model(device, 1);
       DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {64}, .codec = codec});
       const auto loss = ddp.forward(batch_of(0, rank, device), true);
-      if (rank == 1) model->hidden.register_hook([&](const torch::Tensor&) { ranks.kill(1); });
+      if (rank == 1) {
+        model->hidden.register_hook([&](const torch::Tensor&) {
+          ranks.kill(1);
+          throw Aborted(Status(StatusCode::aborted, "killed"));
+        });
+      }
       const auto text = message_of<Error>([&] { loss.backward(); });
       if (rank != 1) expect_contains(text, "rank 1");
     });

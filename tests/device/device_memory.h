@@ -9,8 +9,7 @@
 
 namespace stretto::testing {
 
-// Ranks that have mapped each other's memory of the double's devices, all of which is gone at the
-// end of a test.
+// Ranks with memory of the double's devices, all of which is gone at the end of a test.
 class DeviceMemory : public WithDouble {
  protected:
   void TearDown() override {

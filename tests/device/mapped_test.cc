@@ -111,7 +111,7 @@ TEST_P(DeviceMemoryOnBothBackends, WhatTheProgramHasBegunIsWaitedFor) {
     const auto from = rank.allocate<float>(1000, rank.device());
     const auto data = rank.allocate<float>(1000, rank.device());
     std::fill_n(reach(from), 1000, 1.0f);
-    rank.barrier().wait();  // To zero it waits for all streams of the double.
+    rank.barrier().wait();  // allocate() waits for all streams of the double: both are behind it.
     if (rank.rank() == 1) Double::get().delay_program(*rank.device(), milliseconds(200));
     begin_copy(rank, from, data);
     rank.all_reduce(data.span()).wait();
@@ -310,7 +310,7 @@ TEST_F(DeviceMemory, TimeIsUpForWhatTheProgramNeverLetsBegin) {
   std::promise<void> goes_on;
   ranks.on_all([&](Communicator& rank) {
     const auto data = rank.allocate<float>(8, rank.device());
-    rank.barrier().wait();  // To zero it waits for all streams of the double.
+    rank.barrier().wait();  // allocate() waits for all streams of the double: both are behind it.
     if (rank.rank() == 0) {
       const auto waits_for = goes_on.get_future().share();
       Double::get().enqueue(*rank.device(), nullptr, [waits_for] { waits_for.wait(); });

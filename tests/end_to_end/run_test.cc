@@ -71,7 +71,7 @@ TEST(Run, GivesRanksNothingToRead) {
   EXPECT_EQ(run(shell(1, "readlink /proc/self/fd/0")).output, "[0] /dev/null\n");
 }
 
-TEST(Run, HoldsNobodysStreamsWhereTheSystemHasNoFilesInMemory) {
+TEST(Run, TheGuardianKeepsNoStreamsOpenWhereMemfdIsForbidden) {
   const int code = exit_code_in_child([] {
     forbid({SYS_memfd_create}, ENOSYS);
     const Ended ended = run(shell(1, "cd /proc/$PPID/fd && readlink 0 1 2", {"--no-prefix"}));

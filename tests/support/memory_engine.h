@@ -19,7 +19,8 @@
 namespace stretto::testing {
 
 // Moves packets between ranks of this process, by any threads. As with MPI and UCX, a packet has
-// been sent when the peer has begun to take it, and what PacketStreams abandons is left to this.
+// been sent when the peer has begun to take it, and the destructor deletes
+// packets that PacketStreams releases in abandon().
 class MemoryEngine final : public transport::packets::Engine {
  public:
   using Flag = std::shared_ptr<std::atomic<bool>>;

@@ -100,8 +100,8 @@ Result<FileDescriptor> RemoteHost::make_orders() {
   return FileDescriptor(ends[1]);
 }
 
-// False if not all of it has room. Never waits. Of a line as short as all but the first, some KiB,
-// a socket takes all or nothing.
+// False if not all of it has room. Never waits. Only the first line is long: a socket takes a line
+// of a few KiB whole or not at all.
 bool RemoteHost::write_line(std::string_view line) const {
   while (!line.empty()) {
     const ssize_t count =

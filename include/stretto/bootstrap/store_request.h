@@ -37,7 +37,7 @@ struct StoreReply {
   std::string value = {};   // For get and compare_set. For list_keys: a page of them, in ascending
                             // order (store_page.h).
   std::int64_t number = 0;  // For add: the new number. For check and delete_key: 1 yes, 0 no. For
-                            // list_keys: how many there are on all pages.
+                            // list_keys: how many there are on this page and later ones.
 };
 
 }  // namespace stretto::bootstrap

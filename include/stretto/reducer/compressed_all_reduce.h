@@ -53,7 +53,7 @@ class [[nodiscard]] CompressedWork {
   struct Call;
   explicit CompressedWork(std::shared_ptr<Call> call) : call_(std::move(call)) {}
 
-  std::shared_ptr<Call> call_;  // This one's alone; a unique_ptr would have to know what it holds.
+  std::shared_ptr<Call> call_;  // Not shared: a unique_ptr could not end where Call is incomplete.
 };
 
 // An all_reduce of a vector by a codec, or power_sgd(), as CompressedReduction makes it of

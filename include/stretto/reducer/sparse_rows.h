@@ -59,7 +59,7 @@ class [[nodiscard]] SparseRowsWork {
   struct Call;
   explicit SparseRowsWork(std::shared_ptr<Call> call) : call_(std::move(call)) {}
 
-  std::shared_ptr<Call> call_;  // This one's alone; a unique_ptr would have to know what it holds.
+  std::shared_ptr<Call> call_;  // Not shared: a unique_ptr could not end where Call is incomplete.
 };
 
 // Everybody's rows, added up: collective. The result has each row once, in ascending order, and the

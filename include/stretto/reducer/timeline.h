@@ -21,7 +21,7 @@ class Timeline {
  public:
   explicit Timeline(Rank rank) : rank_(rank) {}
 
-  // The step that `statistics` are about. Ignores those behind the first hundred thousand buckets.
+  // The step that `statistics` are about. Ignores those behind a hundred thousand steps or buckets.
   void add(const StepStatistics& statistics);
 
   // Trace-event JSON, by this host's clock.
@@ -49,7 +49,8 @@ class Timeline {
 
   Rank rank_;
   std::size_t bucket_tracks_ = 1;
-  std::size_t buckets_ = 0;  // In events_.
+  std::size_t steps_ = 0;  // In events_, as are the buckets.
+  std::size_t buckets_ = 0;
   std::vector<Event> events_;
 };
 

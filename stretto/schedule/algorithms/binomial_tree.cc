@@ -121,7 +121,7 @@ void binomial_tree_gather(ScheduleBuilder& schedule, const Shape& shape) {
     return is_root ? output(placement.chunk_of(place)) : placement.on_the_way(place);
   };
   if (is_root) schedule.copy(input(placement.chunk_of(own)), output(placement.chunk_of(own)));
-  for (const Split& split : splits_from(own, shape.rank_count)) {
+  for (const Split& split : splits_upwards(own, shape.rank_count)) {
     for (int place = split.middle; place < split.end; ++place) {
       if (own == split.begin) schedule.recv(placement.rank_at(split.middle), collected(place));
       if (own == split.middle) {
@@ -154,7 +154,7 @@ void binomial_tree_scatter(ScheduleBuilder& schedule, const Shape& shape) {
 
 // Binomial tree barrier: word that all have come climbs to rank 0, leave to go on comes down.
 void binomial_tree_barrier(ScheduleBuilder& schedule, const Shape& shape) {
-  for (const Split& split : splits_from(shape.rank.value(), shape.rank_count)) {
+  for (const Split& split : splits_upwards(shape.rank.value(), shape.rank_count)) {
     if (shape.rank == split.middle) schedule.send_signal(split.begin);
     if (shape.rank == split.begin) schedule.recv_signal(split.middle);
   }

@@ -40,7 +40,7 @@ Partners partners_of(Rank rank, const Split& split) {
 void recursive_doubling_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   if (shape.rank_count == 1) schedule.reduce({input(0)}, {output(0)}).completes();
   Slot value = input(0);
-  for (const Split& split : splits_from(shape.rank.value(), shape.rank_count)) {
+  for (const Split& split : splits_upwards(shape.rank.value(), shape.rank_count)) {
     const bool left = shape.rank < split.middle;
     const int others = left ? split.end - split.middle : split.middle - split.begin;
     const Slot arrived = others == 1 ? schedule.unused_raw(0) : schedule.unused_partial(0);
@@ -58,7 +58,7 @@ void recursive_doubling_all_reduce(ScheduleBuilder& schedule, const Shape& shape
 void recursive_doubling_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const int own = shape.rank.value();
   schedule.copy(input(own), output(own));
-  for (const Split& split : splits_from(own, shape.rank_count)) {
+  for (const Split& split : splits_upwards(own, shape.rank_count)) {
     const bool left = own < split.middle;
     const Partners partners = partners_of(shape.rank, split);
     for (const Rank to : partners.to) {

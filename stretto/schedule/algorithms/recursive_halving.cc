@@ -66,7 +66,7 @@ class Halving {
 
   void up() {
     if (rank_count_ == 1) return schedule_.reduce({input(0)}, {output(0)}).completes();
-    for (const Split& split : splits_from(self_.value(), rank_count_)) {
+    for (const Split& split : splits_upwards(self_.value(), rank_count_)) {
       for (int c = 0; c < chunk_count_; ++c) hand_over(split, c);
       for (int c = 0; c < chunk_count_; ++c) take_over(split, c);
     }

@@ -30,7 +30,8 @@ Region LoopbackMemory::share(Region region, MemoryKind kind) {
     regions_->generation.fetch_add(1, std::memory_order_release);
   }
   region.address = {.region = number, .offset_bytes = 0};
-  // The table forgets the region before the memory goes; also if there is no memory for the owner.
+  // The table forgets the region before the memory goes. shared_ptr calls this, too, if it cannot
+  // allocate what it needs itself.
   region.owner =
       std::shared_ptr<void>(region.bytes.data(), [regions = regions_, self = self_, number](void*) {
         const MutexLock guard(regions->mutex);

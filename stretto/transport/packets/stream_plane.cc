@@ -3,6 +3,8 @@
 
 #include "stretto/transport/packets/stream_plane.h"
 
+#include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "stretto/base/rank_vector.h"
 #include "stretto/transport/data_plane.h"
@@ -15,7 +14,7 @@ namespace stretto::transport::packets {
 // The data plane whose messages are frames on streams of their own: FrameMessages for each peer.
 class StreamPlane final : public DataPlane {
  public:
-  // Streams to `ranks` ranks.
+  // `streams` lead to all `ranks` ranks.
   StreamPlane(Rank self, int ranks, std::unique_ptr<PacketStreams> streams);
   ~StreamPlane() override;
 

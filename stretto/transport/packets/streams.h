@@ -14,10 +14,9 @@
 namespace stretto::transport::packets {
 
 // Ordered streams of bytes to all other ranks, cut into packets, which an engine moves. Bytes are
-// copied into packets and out of them,
-// so that whoever gives a message up gets its bytes back at once: neither MPI nor UCX gives back
-// what it sends. Packets are used again, so that a network which wants memory registered registers
-// them once. Not thread safe; nothing waits.
+// copied into packets and out of them, so that whoever gives a message up gets its bytes back at
+// once: neither MPI nor UCX gives back what it sends. Packets are used again, so that a network
+// which wants memory registered registers them once. Not thread safe; nothing waits.
 class PacketStreams {
  public:
   static constexpr std::size_t kPacketsMax = 8;
@@ -34,7 +33,7 @@ class PacketStreams {
   bool progress();
   // Whether something that has been written to a peer that is there has not reached it.
   bool has_output(Rank peer) const;
-  // These as of a DataPlane.
+  // See DataPlane.
   bool must_push() const { return must_push_; }
   std::uint64_t arrivals(Rank peer) const;
   bool has_read(Rank peer, std::uint64_t arrivals) const;

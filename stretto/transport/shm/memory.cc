@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <iterator>
 #include <random>
 
 #include "stretto/base/log.h"
@@ -34,7 +35,7 @@ Result<MappableMemory::Mapping> FileMemory::open(const FileDescriptor& descripto
     return status_of(StatusCode::protocol, "a region came without its file");
   }
   if (!is_sealed_memory(descriptor.get())) {
-    return status_of(StatusCode::protocol, "a region's file could shrink");
+    return status_of(StatusCode::protocol, "a region's file is not sealed");
   }
   if (bytes == 0 || static_cast<std::uint64_t>(info.st_size) < bytes) {
     return status_of(StatusCode::protocol, "a region of {} bytes is said to have {}", info.st_size,

@@ -25,10 +25,10 @@ inline constexpr RemoteAddress kInbox{.region = 1, .offset_bytes = 0};
 // last process that maps them, however that process ends.
 class FileMemory final : public MappableMemory {
  public:
-  // Sealed against shrinking, so that peers can trust its size.
+  // Sealed against changes of its size and seals, so that peers can trust its size.
   Result<Mapping> create(std::size_t bytes) override;
-  // Refuses, with protocol, a file that could shrink (its pages would turn into SIGBUS) or that is
-  // smaller than the peer says. Fails with system if this process has no room for it.
+  // Refuses, with protocol, a file without these seals (pages that go would turn into SIGBUS) or
+  // that is smaller than the peer says. Fails with system if this process has no room for it.
   Result<Mapping> open(const FileDescriptor& descriptor, std::size_t bytes) override;
 };
 
