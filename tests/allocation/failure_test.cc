@@ -52,22 +52,19 @@ TEST(AllocationFails, AFenceEndsOnAllRanks) {
                                           .timeout = std::chrono::seconds(5),
                                           .hosts = {0, 1}});
     on_threads_of(ranks, [&](const std::unique_ptr<Communicator>& rank) {
-      SymmetricMemory memory(*rank, 8);
-      std::array<std::byte, 8> got{};
-      memory.get(got, 1 - rank->rank().value(), 0);
-      std::optional<AllocationFailure> failure;
-      if (rank->rank() == 1) {
-        ::pthread_setname_np(::pthread_self(), "stretto-fence");
-        failure.emplace("stretto-fence", number);
-      }
       StatusCode code = StatusCode::ok;
-      try {
+      try {  // All of it: rank 1 may have failed before rank 0 has the memory.
+        SymmetricMemory memory(*rank, 8);
+        std::array<std::byte, 8> got{};
+        memory.get(got, 1 - rank->rank().value(), 0);
+        if (rank->rank() == 0) return memory.fence();
+        ::pthread_setname_np(::pthread_self(), "stretto-fence");
+        const AllocationFailure failure("stretto-fence", number);
+        const ScopeExit note([&] { has_happened = failure.has_happened(); });
         memory.fence();
       } catch (const Error& error) {
         code = error.status().code();
       }
-      if (failure) has_happened = failure->has_happened();
-      failure.reset();
       EXPECT_TRUE(code == StatusCode::ok || code == StatusCode::out_of_memory ||
                   code == StatusCode::aborted)
           << number << ": " << name(code);
