@@ -11,16 +11,16 @@
 
 namespace stretto {
 
-// How the Clock of a rank's host stands to that of rank 0.
+// The difference between the Clock of a rank's host and that of rank 0.
 struct ClockOffset {
-  Duration offset{};       // Added to a time of the rank: the time of rank 0 at that moment.
-  Duration uncertainty{};  // The true offset differs by no more.
+  Duration offset{};       // Add it to a time of the rank to get that of rank 0.
+  Duration uncertainty{};  // The largest possible error of `offset`.
 };
 
-// Of all ranks, by rank; the same on all. Collective; blocks for some tens of barriers. Bounds are
-// proved, not estimated: no rank leaves a barrier before every other one has entered it. Clocks
-// drift, by some milliseconds in an hour where hosts do not correct them. Throws what operations
-// throw.
+// Returns the offsets of all ranks, by rank; the same on all ranks. Collective; blocks for some
+// tens of barriers. The uncertainty is a proven bound, not an estimate: no rank leaves a barrier
+// before every other rank has entered it. Clocks drift, by some milliseconds in an hour where hosts
+// do not correct them. Throws what operations throw.
 std::vector<ClockOffset> measure_clock_offsets(
     Communicator& comm, const std::optional<Duration>& timeout = std::nullopt);
 

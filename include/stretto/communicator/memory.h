@@ -9,8 +9,8 @@
 
 namespace stretto {
 
-// Registered bytes (see Communicator::allocate_bytes), which copies share. Freed with the last of
-// them, which must not happen while an operation uses them.
+// Registered memory (see Communicator::allocate_bytes). Copies of this object share it; the last
+// one frees it, which must not happen while an operation uses the memory.
 class Memory {
  public:
   Memory() = default;

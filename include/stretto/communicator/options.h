@@ -15,20 +15,20 @@
 
 namespace stretto {
 
-// The options of the operations of a Communicator. Every field has a default; name only what you
-// change. What means the same everywhere:
+// The options of the operations of a Communicator. Every field has a default; name only those that
+// you change. These fields mean the same everywhere:
 //
-//   root       A rank of the communicator, the same on all of them.
-//   factor     Multiplies this rank's input before it is combined: a weighted sum. Ranks may have
-//              different ones. Other than 1 for floating point only. The product is rounded to the
-//              dtype.
-//   counts     Elements of each rank's share, where not all have the same; the same list on all
-//              ranks. Shares lie one behind the other, in the order of ranks; they may be empty.
-//   algorithm  The name of one (docs/internals/algorithms.md), in place of a choice; on all ranks
-//              the same. Reductions by "ring" and "double_binary_tree", which have no canonical
-//              order, are used only if named.
-//   timeout    The operation fails if it has not ended by then, after its submission. Default: the
-//              communicator's.
+//   root       A rank of the communicator, the same on all ranks.
+//   factor     Multiplies this rank's input before it is combined, for weighted sums. Ranks may
+//              have different factors. Other than 1 for floating point only. The product is rounded
+//              to the dtype.
+//   counts     The number of elements of each rank's share, if not all are equal; the same list on
+//              all ranks. Shares lie one behind the other, in rank order; they may be empty.
+//   algorithm  The name of an algorithm (docs/internals/algorithms.md) to use, instead of a choice
+//              by the library; the same on all ranks. Reductions by "ring" and
+//              "double_binary_tree", which have no canonical order, run only if they are named.
+//   timeout    The operation fails if it has not ended this long after its submission. Default:
+//              the communicator's.
 struct AllReduceOptions {
   ReduceOp op = ReduceOp::sum;
   double factor = 1;
@@ -67,8 +67,8 @@ struct ScatterOptions {
   std::optional<Duration> timeout = std::nullopt;
 };
 struct AllToAllOptions {
-  // Elements that this rank sends to (receives from) each rank, where not all are the same. Both
-  // or none; and none or all ranks give them. What one rank sends is what the other must expect.
+  // How many elements this rank sends to (receives from) each rank, if not all are equal. Give both
+  // lists or none, on all ranks or on none. Sender and receiver must give the same number.
   std::vector<std::size_t> send_counts = {};
   std::vector<std::size_t> recv_counts = {};
   std::string algorithm = {};
@@ -84,16 +84,16 @@ struct BarrierOptions {
   std::optional<Duration> timeout = std::nullopt;
 };
 
-// Of one other rank, a rank may wait for at most 65,536 messages of more than 64 KiB that have not
-// been sent, and for the receives of at most 262,144 messages; beyond that the job fails with
-// ProtocolError.
+// Limits between two ranks: one may have at most 262,144 receives of more than 64 KiB that wait for
+// the other to send, and at most 262,144 messages that wait for the other to receive. Beyond that
+// the job fails with ProtocolError.
 struct SendOptions {
   Rank to = 0;
-  int tag = 0;  // Messages of one tag between two ranks arrive in the order they were sent.
+  int tag = 0;  // Messages of one tag between two ranks keep their order.
   std::optional<Duration> timeout = std::nullopt;
 };
 struct RecvOptions {
-  Rank from = 0;  // Or kAnyRank; then Work::source() says whose it was.
+  Rank from = 0;  // Or kAnyRank; Work::source() then names the sender.
   int tag = 0;
   std::optional<Duration> timeout = std::nullopt;
 };
@@ -101,8 +101,8 @@ struct RecvOptions {
 // One message of a batch.
 struct Transfer {
   bool sends = false;
-  ConstView outgoing = {};  // Of a send.
-  View incoming = {};       // Of a receive.
+  ConstView outgoing = {};  // For a send.
+  View incoming = {};       // For a receive.
   Rank peer = 0;
   int tag = 0;
 
@@ -119,24 +119,24 @@ struct BatchOptions {
   std::optional<Duration> timeout = std::nullopt;
 };
 
-// Of a group that is made of a communicator's ranks. Each rank's own.
+// Options of a new group. Each rank has its own, with one exception below.
 struct GroupOptions {
-  // The default of the group's operations, and of groups that are made of it. Default: that of the
-  // communicator of which it is made, within whose time the ranks have to make it in any case.
+  // The default timeout of the group's operations, and of groups made of this one. Default: the
+  // parent's, which always bounds how long it takes to make the group.
   std::optional<Duration> timeout = std::nullopt;
-  // Failures and warnings of the group say it on this rank: all_reduce(...) #2 of group "dp". Of a
-  // longer one they say the first 64 characters, and '?' for what is not printable ASCII. Empty:
-  // there is none; groups made of this one have none of it.
+  // Errors and warnings of the group contain the name on this rank: all_reduce(...) #2 of group
+  // "dp". They show its first 64 characters, and '?' for what is not printable ASCII. Empty: no
+  // name. Groups made of this one do not inherit it.
   std::string name = {};
-  // Nobody gives memory of a device to the group, nor to those made of it, which would read it as
-  // the host's. They make nothing on devices, such as a communicator of NCCL. Unlike the rest, the
-  // same on all ranks: else making the group fails when its time is up.
+  // Promises that no device memory is passed to this group or to groups made of it, which would
+  // access it as host memory. Such groups set up nothing on devices, such as an NCCL communicator.
+  // Must be the same on all ranks; otherwise making the group fails when its time is up.
   bool is_for_host_memory = false;
 };
 struct SplitOptions {
-  // Ranks of one colour become one group. Empty: this rank will be in none.
+  // Ranks with the same color become one group. Empty: this rank joins no group.
   std::optional<int> color = std::nullopt;
-  // The order within the group: by key, then by rank.
+  // Ranks of the group are ordered by `key`, then by their rank in this communicator.
   int key = 0;
   // See GroupOptions.
   std::optional<Duration> timeout = std::nullopt;

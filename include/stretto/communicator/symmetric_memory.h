@@ -14,45 +14,46 @@
 
 namespace stretto {
 
-// Memory of every rank of a group, as much on each, which all of them read and write without the
-// owner's help: one-sided communication. It is what MPI calls a window (MPI_Win_allocate, MPI_Put,
-// MPI_Get, MPI_Win_fence), and OpenSHMEM and PyTorch symmetric memory. In memory of the host.
+// A block of host memory on every rank of a group, of the same size on each. All ranks read and
+// write all blocks without the owner's help: one-sided communication. MPI calls it a window
+// (MPI_Win_allocate, MPI_Put, MPI_Get, MPI_Win_fence); OpenSHMEM and PyTorch, symmetric memory.
 //
-// Calls of fence() divide time into epochs. In one epoch a byte is either written by one rank, its
-// owner included, or read by any; else what is there is undefined. What was put in an epoch is
-// there, and what was got has come, when the fence() at its end has returned; `from` of a put() may
-// be used again at once.
+// Calls of fence() divide time into epochs. In one epoch a byte may either be written by one rank,
+// which may be its owner, or be read by any ranks; otherwise its content is undefined. When fence()
+// returns, all puts and gets of the epoch that it ends are complete. After put(), `from` may be
+// used again at once.
 //
-// Ranks of one host have mapped each other's memory: a put() or get() is a copy there, and span()
-// of another rank is its memory itself. To others, what was put and what is wanted travels in
+// Ranks of one host have mapped each other's memory: put() and get() are copies there, and span()
+// of another rank is its memory itself. Between other ranks, the data of puts and gets travels in
 // messages when fence() is called.
 //
-// Its constructor and fence() are collective, like operations of the communicator and in one order
-// with them, and block; put() and get() do not. One thread at a time. The communicator must outlive
-// it. A rank that destroys it must have called fence() after the last put() and get() of others.
+// The constructor and fence() are collective and block; all ranks must call them and the
+// collectives of the communicator in the same order. put() and get() do not block. One thread at a
+// time. The communicator must outlive this object. Before a rank destroys it, it must call fence()
+// after the last put() and get() of other ranks.
 class SymmetricMemory final {
  public:
-  // Zeroed. Throws what allocate_bytes() throws, then OutOfMemory on the other ranks, and
-  // InvalidArgument on all ranks if they do not name the same size; the communicator goes on.
-  // Otherwise throws what operations throw.
+  // The memory is zeroed. If this rank has no memory, it throws what allocate_bytes() throws, and
+  // the other ranks throw OutOfMemory. All ranks throw InvalidArgument if they do not name the same
+  // size. The communicator can still be used after these. Otherwise throws what operations throw.
   SymmetricMemory(Communicator& comm, std::size_t bytes,
                   const std::optional<Duration>& timeout = std::nullopt);
   SymmetricMemory(SymmetricMemory&&) noexcept;
   SymmetricMemory& operator=(SymmetricMemory&&) noexcept;
   ~SymmetricMemory();
 
-  // This rank's.
+  // This rank's memory.
   std::span<std::byte> span() const;
-  // That of `rank`, as it lies in this process; empty where only messages reach it.
+  // The memory of `rank`, mapped in this process; empty if only messages reach it.
   std::span<std::byte> span(Rank rank) const;
 
-  // Writes `from` to the memory of `to`, from `offset_bytes` on. Throws InvalidArgument if it does
-  // not fit there.
+  // Writes `from` to the memory of `to`, from byte `offset_bytes` on. Throws InvalidArgument if it
+  // does not fit there.
   void put(std::span<const std::byte> from, Rank to, std::size_t offset_bytes);
-  // Reads the memory of `from`, from `offset_bytes` on. Throws InvalidArgument if there is not so
-  // much.
+  // Fills `to` with the memory of `from`, from byte `offset_bytes` on. Throws InvalidArgument if
+  // that has fewer bytes. `to` has its content after the next fence().
   void get(std::span<std::byte> to, Rank from, std::size_t offset_bytes);
-  // Ends an epoch. Throws what operations throw; then the communicator has failed.
+  // Ends an epoch. Throws what operations throw; the communicator has then failed.
   void fence(const std::optional<Duration>& timeout = std::nullopt);
 
  private:
@@ -60,7 +61,7 @@ class SymmetricMemory final {
   std::unique_ptr<State> state_;
 };
 
-// The same for `count` elements on each rank; places are told in elements.
+// The same for `count` elements on each rank; positions are in elements.
 template <class T>
 class SymmetricBuffer final {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -82,7 +83,7 @@ class SymmetricBuffer final {
   void fence(const std::optional<Duration>& timeout = std::nullopt) { memory_.fence(timeout); }
 
  private:
-  // What is too much for a number of bytes is too much for memory, too.
+  // A byte count that would overflow becomes the largest one, which no memory can hold.
   static std::size_t bytes_of(std::size_t count) {
     constexpr std::size_t kMax = std::numeric_limits<std::size_t>::max();
     return count > kMax / sizeof(T) ? kMax : count * sizeof(T);

@@ -25,17 +25,17 @@ namespace communicator {
 class ObservedBackend;
 }
 
-// An operation in flight. The buffers given to the operation belong to it until it is done: they
-// must stay alive, must not be written, and an output must not be read.
+// The caller's handle to an operation in flight. Until the operation is done, its buffers must stay
+// alive and must not be written, and its output must not be read.
 //
-// Move-only. One thread at a time may use a Work; different Works of one communicator may be waited
-// for on different threads. Destroying a Work that is not done waits for it, within the operation's
+// Move-only. One thread at a time may use a Work; different threads may wait for different Works of
+// one communicator. Destroying a Work that is not done waits for it, within the operation's
 // deadline; an error found then is kept by the communicator, which repeats it on the next call.
 //
-// While an exception unwinds the stack, a Work that was made before it was thrown does not wait
-// when it is destroyed: nobody knows whether this rank will still do what the others need of it.
-// Unless the operation has ended, its communicator is aborted on all ranks, which are told which
-// operation of which rank was abandoned. What was thrown cannot be told: the language does not say
+// If a Work is destroyed by an exception that was thrown after the Work had been made, it does not
+// wait: nobody knows whether this rank will still do what the others need of it. Unless the
+// operation has ended, its communicator is aborted on all ranks, with an error that names the
+// operation and the rank that abandoned it. The error cannot say what was thrown: C++ does not tell
 // before it is caught. To throw and keep the communicator, wait first.
 class [[nodiscard]] Work {
  public:
@@ -43,9 +43,9 @@ class [[nodiscard]] Work {
   explicit Work(std::shared_ptr<group::Operation> operation)
       : operation_(std::move(operation)), exceptions_when_made_(std::uncaught_exceptions()) {}
   explicit Work(Status failure) : result_(std::move(failure)) {}
-  // Done, successful: an operation that ended while it was being submitted.
+  // Done, successful: an operation that has ended in the call that submitted it.
   Work(Collective collective, std::uint32_t number) {
-    info_.collective = collective;  // In place: copying what was just put together takes longer.
+    info_.collective = collective;  // Field by field: copying a whole struct takes longer.
     info_.number = number;
   }
   Work(Work&&) noexcept = default;
@@ -56,53 +56,54 @@ class [[nodiscard]] Work {
 
   // Whether the operation has ended, well or badly. Does not block.
   bool done();
-  // Blocks until the operation has ended. Throws what made it fail: PeerLost, Timeout, Mismatch,
-  // ... Afterwards, called again, says the same.
+  // Blocks until the operation has ended. Throws its failure: PeerLost, Timeout, Mismatch, ... May
+  // be called again, with the same result.
   void wait() {
     if (operation_ != nullptr || !result_.ok()) wait_status().or_throw();
   }
-  // The same, as a value.
+  // The same, but returns the failure.
   Status wait_status();
-  // Of an operation by NCCL on memory of a device: blocks until all ranks have entered it and this
-  // one has begun it there, and has the default stream of this rank's device, or the calling
-  // thread's (StreamGuard), wait for its end; the host waits, if that stream is full, only until
-  // there is room, and the operation is still in flight. Fails as wait_status() with what happens
-  // before that; what happens later, wait() says, and the communicator's next call. Of all others,
-  // wait_status().
+  // For an operation by NCCL on device memory: blocks until all ranks have entered it and this rank
+  // has begun it on the device. Then makes a stream wait for its end: that of the calling thread's
+  // StreamGuard, or else the default stream of this rank's device. (If that stream is full, the
+  // host waits for room in it.) The operation is then still in flight. Returns failures up to this
+  // point; later ones come from wait() and from the communicator's next call. For all other
+  // operations the same as wait_status().
   Status wait_on_device();
   // Gives up waiting after `timeout` and throws Timeout; the operation goes on.
   void wait_for(Duration timeout);
-  // Whether the operation has become part of a CUDA graph (StreamGuard), and runs when that is
-  // launched. It has ended then for the host: callbacks come at once, and done() and wait() have
-  // the calling thread's stream wait for it there, as wait_on_device() does, while the capture goes
-  // on.
+  // Whether the operation has become part of a CUDA graph (StreamGuard) and runs when the graph is
+  // launched. For the host it has then ended: callbacks run at once. While the capture goes on,
+  // done() and wait() make the calling thread's stream wait for it in the graph, as
+  // wait_on_device() does.
   bool is_captured() const { return operation_ != nullptr && operation_->is_captured(); }
-  // How the operation has ended, without blocking; nothing while it has not.
+  // How the operation has ended; nothing if it has not. Does not block.
   std::optional<Status> status();
-  // Of a receive that has ended well: the rank whose message it was.
+  // For a receive that has succeeded: the rank that sent the message.
   std::optional<Rank> source() const { return source_; }
 
   // Calls `callback` once when the operation has ended, however it ended: at once on this thread if
-  // it has ended already, else on a thread that makes progress: one that waits for, polls or
-  // destroys a Work of the job, or stretto's own. No lock is held; it may submit operations, but
-  // should not wait, because that thread has others to serve. What it throws is logged. May be
-  // called several times, before wait(). No StreamGuard holds in it. On stretto's own threads
-  // signals are blocked, and so they are, at first, in a program that a callback starts there.
-  // Throws std::bad_alloc where there is no memory to keep it, and then never calls it.
+  // it has ended already, else on a thread that makes progress. That is a thread that waits for,
+  // polls or destroys a Work of the job, or one of stretto's own. No lock is held. The callback may
+  // submit operations but should not wait, because that thread serves others, too. Exceptions that
+  // it throws are logged. May be called several times, before wait(). No StreamGuard holds in a
+  // callback. On stretto's own threads signals are blocked, and programs that a callback starts
+  // there inherit that. Throws std::bad_alloc if there is no memory to keep the callback, which is
+  // then never called.
   void add_callback(Continuation callback);
 
-  // One Work for this operation and what comes after it: calls `next` when the operation has ended
-  // well, where add_callback() would. If `next` returns a Work, that is waited for as well. A
-  // failure, of the operation or of the Work that `next` returns, is the failure of the whole; so
-  // is what `next` throws, if it is an Error (else: internal). After a failure `next` is not
-  // called.
+  // Returns one Work for this operation and what follows it: calls `next` when the operation has
+  // succeeded, on a thread as for add_callback(). If `next` returns a Work, that is waited for as
+  // well. The whole fails if the operation fails (`next` is then not called), if the Work that
+  // `next` returns fails, or if `next` throws (an Error keeps its status; anything else becomes
+  // `internal`).
   //
-  // `next` has the StreamGuard that there is when then() is called; if a graph captures this
-  // operation, the guard's stream waits for it first, and `next` is called at once.
+  // `next` runs under the StreamGuard that holds when then() is called. If a graph captures this
+  // operation, the guard's stream first waits for it, and `next` is called at once.
   //
-  // Takes this Work; `std::move(work).then(...)` says so. Other ranks may come to `next` at another
-  // time: what it submits to a communicator must not depend on what else is submitted there
-  // meanwhile. Give such chains a communicator of their own.
+  // Takes this Work, as in `std::move(work).then(...)`. Ranks may call `next` at different times,
+  // so the operations that it submits to a communicator must not depend on the order of others
+  // there. Give such chains a communicator of their own.
   template <std::invocable F>
   Work then(F next) && {
     auto step = std::make_shared<F>(std::move(next));  // A std::function would have to copy it.
@@ -116,17 +117,17 @@ class [[nodiscard]] Work {
     });
   }
 
-  // One Work for all of `works`: ends when all have ended, with the first failure in their order.
+  // One Work for all of `works`: ends when all have ended, with the first failure in list order.
   static Work all(std::vector<Work> works);
 
-  // What was submitted: "all_reduce", "send/recv", ...; of then(), what came first, and of all(),
-  // the last. Empty for Work().
+  // The name of the operation: "all_reduce", "send/recv", ... A Work of then() has the name of its
+  // first operation, one of all() that of the last. Empty for Work().
   std::string_view operation() const;
-  // Which of its communicator's collectives it is, counted from 1, as messages count them: "#7".
-  // After 4,026,531,839 comes 1 again. 0: none.
+  // The number of this collective in its communicator, counted from 1, as in messages: "#7". 1
+  // follows 4,026,531,839. 0: it has none.
   std::uint32_t number() const;
-  // From the submission to the end; zero if it ended while it was being submitted. Nothing before
-  // done(), wait() or status() has seen the end.
+  // The time from submission to end; zero if the operation ended in the call that submitted it.
+  // Nothing until done(), wait() or status() has seen the end.
   std::optional<Duration> duration() const;
 
  private:
@@ -139,7 +140,7 @@ class [[nodiscard]] Work {
   void wait_or_abandon();
 
   std::shared_ptr<group::Operation> operation_;  // Null once done.
-  int exceptions_when_made_ = 0;                 // That unwound this thread then.
+  int exceptions_when_made_ = 0;                 // Those unwinding this thread then.
   Status result_;
   std::optional<Rank> source_;
   OperationInfo info_;

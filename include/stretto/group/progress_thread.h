@@ -5,11 +5,11 @@
 
 namespace stretto {
 
-// Who moves operations along while their caller computes.
+// Which threads advance operations while their callers compute.
 enum class ProgressThread {
-  automatic,  // A thread of its own if this host has more usable cores than ranks.
+  automatic,  // A progress thread if this host has more usable cores than ranks.
   always,
-  never,  // Only callers that wait or poll.
+  never,  // No progress thread: only callers that wait or poll.
 };
 
 }  // namespace stretto
