@@ -18,11 +18,11 @@
 
 namespace stretto {
 
-// What becomes of infinities and NaN in what is to be sent. None of them ever stays in a residual.
+// What happens to infinities and NaN in the values to send. They never stay in a residual.
 enum class NonFinite : std::uint8_t {
-  send,  // They are sent, so that training sees them. Where a message holds fewer values than that,
-         // it holds only them, and the others are dropped.
-  stop,  // The message says that there are some, and carries nothing else: all ranks fail alike.
+  send,  // They are sent, so that training sees them. If a message has no room for all of them, it
+         // holds nothing else, and the rest of them is dropped.
+  stop,  // The message only says that there are some, and decoding it fails: all ranks fail alike.
   zero,  // They count as zero.
 };
 
@@ -33,60 +33,60 @@ namespace codec {
 
 struct Header;
 
-// Room that encoders and decoders use one after the other; grows to what was needed most. One
-// thread at a time.
+// Memory that encoders and decoders use in turn; it grows to the largest need. One thread at a
+// time.
 struct Scratch {
   std::vector<std::uint32_t> indices;
   std::vector<float> values;  // At these indices.
   std::vector<std::uint32_t> magnitudes;
 };
 
-// What a codec is told beside the values. Must be the same for a message where it is encoded and
-// where it is decoded, but for `own_key`.
+// The context of a message, beside its values. Except for `own_key`, it must be the same for
+// encoding and decoding.
 struct Position {
   std::uint64_t step = 0;     // Counted from 0.
-  std::uint64_t own_key = 0;  // Of the random choices of stochastic rounding.
-  // Hash of what else both sides have to agree about; others are refused.
+  std::uint64_t own_key = 0;  // Seed of stochastic rounding.
+  // Hash of whatever else both sides must agree on; a message with another hash is rejected.
   std::uint32_t context_hash = 0;
 };
 
 struct Encoding {
-  // The gradient is added to it, and what the message does not say is left in it: the residual.
+  // In: the residual. The gradient is added to it, and what the message does not say stays in it.
   std::span<float> carry;
   std::span<const float> gradient;
   Position position;
   NonFinite non_finite = NonFinite::send;
-  // Kept from one step to the next; begins as zero. For speed only, but for top_k() that is not
-  // exact, where the next message depends on it.
+  // State that the codec keeps from step to step; initially zero. It only affects speed, except for
+  // top_k() that is not exact, where the next message depends on it.
   std::uint32_t* hint = nullptr;
-  // Empty, or as long as the carry: where a sparse message has a value, this becomes zero. One of
-  // nonzeros() that has all values is not sparse.
+  // Empty, or as long as the carry: becomes zero at each element of which a sparse message has a
+  // value. A message of nonzeros() that has all values is not sparse.
   std::span<float> cleared = {};
-  // Of a sum: the rank whose message has stopped it, by NonFinite::stop. This message says so, too,
-  // if it stops.
+  // When a sum is encoded: the rank whose message has stopped it (NonFinite::stop). If this message
+  // stops, too, it names that rank.
   std::optional<Rank> stopped_by = std::nullopt;
 };
 
-// What of the encoding of a vector takes a look at every element, for whoever does that in memory
-// of a device; NonFinite::stop is not known there.
+// The part of encoding that looks at every element, described for code that runs it in device
+// memory. NonFinite::stop is not supported there.
 struct Extraction {
-  // So many elements, those of the greatest magnitudes as Codec has them, are taken out; zero
-  // stands in their places. 0: all are, or those that `least` says.
+  // How many elements to take out: those with the greatest magnitudes, chosen as the Codec does.
+  // They become zero in the vector. 0: all elements, or those that `least` selects.
   std::size_t greatest = 0;
-  // Elements of at least this magnitude are taken out, however many these are.
+  // If set, all elements of at least this magnitude are taken out, however many.
   std::optional<float> least = std::nullopt;
-  // What is taken out is rounded to the nearest number of this type, and what that does not say
-  // goes back to its place: f16 or bf16, finite ones to the limit at most; i8, codes and then
-  // scales as int8() has them; or boolean, of each section words of 64 signs and then scales, as
-  // one_bit() has them. Of infinity and NaN zero goes back, as of all whose signs share a scale
-  // with them. Nothing: it stays f32.
+  // The type to which elements that are taken out are rounded (to nearest); the rounding error is
+  // put back into the vector. f16 or bf16: finite values are clipped to `limit`. i8: codes, then
+  // scales, as by int8(). boolean: for each section, words of 64 signs, then scales, as by
+  // one_bit(). For infinity and NaN, and for all signs that share a scale with one, zero is put
+  // back. Empty: f32, unrounded.
   std::optional<DType> rounded = std::nullopt;
   float limit = 0;
-  std::size_t block = 0;    // So many i8 or boolean share a scale.
-  std::size_t section = 0;  // So many elements have their signs and scales side by side.
+  std::size_t block = 0;    // How many i8 or boolean share a scale.
+  std::size_t section = 0;  // Elements of a section of boolean; see `rounded`.
 
   bool takes_all() const { return greatest == 0 && !least; }
-  // The bytes that say so many elements.
+  // The length of the rounded numbers of so many elements.
   std::size_t number_bytes(std::size_t elements) const {
     const std::size_t blocks = block > 0 ? (elements + block - 1) / block : 0;
     if (rounded == DType::i8) return elements + blocks;
@@ -95,78 +95,80 @@ struct Extraction {
   }
 };
 
-// What comes of it, and stands in a message.
+// The result of an Extraction, and the content of a message.
 struct Extract {
   std::span<const std::uint32_t> indices =
-      {};  // Of what has been taken out, ascending, unless all.
+      {};  // Of the elements taken out, ascending; empty if all.
   std::span<const std::byte> numbers = {};
 };
 
 }  // namespace codec
 
-// Makes messages of vectors of floats, and vectors of messages: docs/internals/wire_format.md.
-// Vectors have fewer than 2^32 elements.
+// Encodes vectors of floats as messages (docs/internals/wire_format.md), and decodes these. Vectors
+// have fewer than 2^32 elements.
 //
-// What a message says + what is left in the carry = carry + gradient, where that sum is rounded
-// once, as every addition of floats is. Exactly so (bit for bit, but for the sign of zero) for
-// dense(), for f16() and bf16() of what they do not clip, and for values in f32, bf16, and int8
-// rounded to the nearest; within half a unit of the last place of the difference otherwise, which
-// for int8 rounded stochastically and one_bit() is at most 2^-23 of the greatest magnitude of the
-// block. It is true of finite values; for others see NonFinite.
+// The message plus what is left in the carry equals carry + gradient, where this sum is rounded
+// once, like every addition of floats. That is exact (bit for bit, but for the sign of zero) for
+// dense(), for f16() and bf16() where they do not clip, and for values in f32, in bf16, and in int8
+// rounded to nearest. Otherwise the error is at most half a unit in the last place of the
+// difference; for int8 rounded stochastically and for one_bit() that is at most 2^-23 of the
+// greatest magnitude of the block. All this holds for finite values; for others see NonFinite.
 class Codec : public Compressor {
  public:
-  // The length of the message of a vector, if that does not depend on the values.
+  // The length of the message of a vector; nothing if it depends on the values.
   std::optional<std::size_t> message_bytes(std::size_t count, std::uint64_t step) const;
   bool has_fixed_length() const { return message_bytes(0, 0).has_value(); }
-  // The length of a message of a vector that says so many of its elements.
+  // The length of a message that has `elements` of the vector's `count` elements.
   std::size_t extract_bytes(std::size_t count, std::size_t elements) const;
-  // No message of a vector is longer.
+  // An upper bound of the length of a vector's message.
   std::size_t max_message_bytes(std::size_t count) const;
 
-  // Whether messages say no number beyond a limit, however great those of the vector are: f16(),
-  // and bf16() that clips. Sums of such messages may be beyond it.
+  // Whether messages contain no number beyond a limit, however great the vector's numbers are:
+  // f16(), and bf16() that clips. Sums of such messages may exceed the limit.
   virtual bool is_bounded() const { return false; }
-  // Whether messages say some elements only.
+  // Whether messages contain only some of the elements.
   virtual bool is_sparse() const { return false; }
 
-  // Appends a message to `out`; returns how many values it has.
+  // Appends a message to `out`; returns how many values it contains.
   std::size_t encode(const codec::Encoding& encoding, codec::Scratch& scratch,
                      std::vector<std::byte>& out) const;
-  // Adds the vector that the message at the beginning of `bytes` stands for to `sums`, and returns
-  // the length of the message. `bytes` may be anything; memory is taken for `sums.size()` elements
-  // at most. Fails with mismatch if the message is of another codec, of other settings, another
-  // version or length of vector; with invalid_argument if it says that there were infinities or
-  // NaN, and with the rank that had them if it names one, any number from 0 on; with protocol if no
-  // codec makes such bytes. Then `sums` may have changed.
+  // Decodes the message at the beginning of `bytes`, adds its vector to `sums`, and returns the
+  // length of the message. `bytes` may be anything; memory is taken for `sums.size()` elements at
+  // most. Fails with mismatch if the message has another codec, other settings, another version or
+  // vector length; with invalid_argument if the sender had infinities or NaN (NonFinite::stop),
+  // with the rank that the message names, if any, which is unchecked and may be any number from 0
+  // on; with protocol if no codec makes such bytes. After a failure `sums` may have changed.
   Result<std::size_t> decode_add(std::span<const std::byte> bytes, const codec::Position& position,
                                  codec::Scratch& scratch, std::span<float> sums) const;
-  // For the sum of several messages, of codecs that say something of each element: so many elements
-  // at a time, which stay in the cache until all have been added. 0: decode_add() is all there is.
+  // To sum several messages: how many elements to add at a time, so that these stay in the cache
+  // until all messages have been added. Codecs whose messages contain every element have this. 0:
+  // there is only decode_add().
   virtual std::size_t section() const { return 0; }
-  // The length of the message at the beginning of `bytes`, of `count` elements. Fails as
-  // decode_add() does, which finds more in a sparse message: the indices are not looked at here.
+  // Checks the message of `count` elements at the beginning of `bytes`, and returns its length.
+  // Fails as decode_add() does, but does not look at the indices of a sparse message.
   Result<std::size_t> check(std::span<const std::byte> bytes, const codec::Position& position,
                             codec::Scratch& scratch, std::size_t count) const;
-  // Adds what such a message, which has been checked, says of the elements from `first` on, a
-  // multiple of section(): of so many, or of those that are left.
+  // Adds a part of a message that check() has accepted: the elements from `first` on, a multiple of
+  // section(). `sums` has section() elements, or as many as are left.
   void add_section(std::span<const std::byte> message, std::size_t count, std::size_t first,
                    std::span<float> sums) const;
 
-  // Of a vector in memory that the host cannot read, what is to be done there. Nothing: it is to be
-  // encoded on the host. Messages have a fixed length unless Extraction::least is set.
+  // How to encode a vector in memory that the host cannot read. Nothing: it must be encoded on the
+  // host. Messages have a fixed length unless Extraction::least is set.
   virtual std::optional<codec::Extraction> extraction(std::size_t count, std::uint64_t step) const {
     return (void)count, (void)step, std::nullopt;
   }
-  // Writes the message that encode() makes of `count` elements to `message`, which is as long.
+  // Writes the message that encode() makes of `count` elements to `message`, which has its length.
   void encode_extract(const codec::Extract& extract, std::size_t count,
                       const codec::Position& position, std::span<std::byte> message) const;
-  // What decode_add() would add: numbers in `bytes`, indices in the scratch. Fails as that does.
+  // Returns what decode_add() would add: `numbers` refer to `bytes`, `indices` to `scratch`. Fails
+  // as decode_add() does.
   Result<codec::Extract> decode_extract(std::span<const std::byte> bytes,
                                         const codec::Position& position, codec::Scratch& scratch,
                                         std::size_t count) const;
 
  protected:
-  // The number of each stands in messages, so it must stay. 4, 7 and 9 are no longer used.
+  // Messages contain these numbers, so they must not change. 4, 7 and 9 are no longer used.
   enum class Kind : std::uint8_t {
     dense = 1,
     top_k,
@@ -181,14 +183,14 @@ class Codec : public Compressor {
 
   Codec(Kind kind, std::string name) : Compressor(std::move(name)), kind_(kind) {}
 
-  // A vector that is being encoded: the gradient has been added. As many elements as were found, or
-  // as there was room for, are in the scratch, and zero stands in their place.
+  // A vector that is being encoded. The gradient has been added. The elements that search() asked
+  // for, as far as there was room, have been moved to the scratch; zero stands in their places.
   struct Task {
     std::span<float> carry;
     const codec::Position& position;
     std::uint32_t* hint;
-    std::size_t found;       // How many elements have at least the magnitude that search() said.
-    std::uint32_t greatest;  // Magnitude of all; above numbers if there is infinity or NaN.
+    std::size_t found;       // How many elements reach Search::limit.
+    std::uint32_t greatest;  // Greatest magnitude, as bits. Infinity and NaN are above all numbers.
     codec::Scratch& scratch;
     std::span<float> cleared;
   };
@@ -199,31 +201,31 @@ class Codec : public Compressor {
     std::size_t values;
     codec::Scratch& scratch;
   };
-  // What to look for while the gradient is added: elements of at least this magnitude, at most
-  // `room` of them, are taken out of the carry; their indices and values come to the scratch.
+  // What to look for while the gradient is added. Elements of at least this magnitude, `room` of
+  // them at most, are moved from the carry to the scratch, with their indices.
   struct Search {
     std::uint32_t limit = 0xFFFFFFFF;
     std::size_t room = 0;
   };
 
-  // Default: nothing.
+  // Default: looks for nothing.
   virtual Search search(std::size_t count, const codec::Position& position,
                         std::uint32_t hint) const {
     return (void)count, (void)position, (void)hint, Search();
   }
-  // How many values the message of a vector has; nothing if it depends on them.
+  // How many values the message of a vector contains; nothing if that depends on the vector.
   virtual std::optional<std::size_t> values_of(std::size_t count, std::uint64_t step) const = 0;
-  // Of a vector of `count` elements; `values` is at most that.
+  // The length of the payload for a vector of `count` elements; `values` is at most `count`.
   virtual std::size_t payload_bytes(std::size_t count, std::size_t values) const = 0;
-  // Appends the payload to `out`, leaves in the carry what it does not say, and returns the number
-  // of values in it.
+  // Appends the payload to `out`, leaves in the carry what it does not say, and returns how many
+  // values it contains.
   virtual std::size_t write(const Task& task, std::vector<std::byte>& out) const = 0;
-  // False if no codec makes such bytes.
+  // Adds the payload's vector to `sums`. Returns false if no codec makes such bytes.
   virtual bool read(const Payload& payload, std::span<float> sums) const = 0;
-  // The same of the elements from `first` on, for codecs that have sections. Cannot fail.
+  // The same for the elements from `first` on, for codecs that have sections. Cannot fail.
   virtual void read_section(std::span<const std::byte> payload, std::size_t count,
                             std::size_t first, std::span<float> sums) const;
-  // The same of codecs that have an extraction.
+  // write() and read() for codecs that have an extraction.
   virtual void write_extract(const codec::Extract& extract, std::size_t count,
                              std::span<std::byte> payload) const;
   virtual bool read_extract(const Payload& payload, codec::Extract& extract) const;
@@ -237,15 +239,15 @@ class Codec : public Compressor {
 };
 
 struct TopKOptions {
-  double density = 0.01;  // Of the elements, those with the greatest magnitudes are sent; one at
-                          // least. Of equal ones, those that come first.
+  double density = 0.01;  // The fraction of elements to send: those with the greatest magnitudes,
+                          // one at least. Of equal ones, the first.
   ValueFormat values = ValueFormat::f32;
-  // For so many steps the density falls from 1 to what is said above, by the same factor each.
+  // In this many first steps the density falls from 1 to `density`, by the same factor each.
   std::uint64_t warm_up_steps = 0;
-  // False: what reaches the limit that was right in the step before, at least half and at most
-  // twice as many as wanted, else exactly so many again; the limit follows their number. It takes
-  // one look at the vector; but messages have no fixed length, which costs what it costs
-  // threshold().
+  // False: sends the elements that reach a limit taken from the last step, if these are at least
+  // half and at most twice as many as wanted; else, and in every 64th step, exactly as many as
+  // wanted. The limit follows their number. This needs one pass over the vector, but messages have
+  // no fixed length, at the same cost as with threshold() (docs/compression.md).
   bool exact = true;
 };
 struct ThresholdOptions {
@@ -253,32 +255,33 @@ struct ThresholdOptions {
   ValueFormat values = ValueFormat::f32;
 };
 struct HalfOptions {
-  // Numbers of a greater magnitude, or a greater one than the type has (65504 of f16), are sent as
-  // the greatest that is left; the rest joins the residual, which delays it and does not remove it:
-  // of gradients that are always greater, the residual grows without bound. It holds for what is
-  // sent by this codec, rounded down to the type: steps that Compression::automatic or never sends
-  // as they are say all that there is.
+  // Numbers beyond this magnitude, or beyond the greatest of the type (65504 for f16), are clipped.
+  // The rest joins the residual, so it is delayed, not lost; but the residual of a gradient that is
+  // always beyond the limit grows without bound. The limit, rounded down to the type, applies only
+  // to messages of this codec: steps that Compression::automatic or never sends uncompressed are
+  // not clipped.
   float clip = std::numeric_limits<float>::infinity();
 };
 struct RoundingOptions {
-  // To the nearest is right for error feedback, which makes up for what is lost. Stochastic
-  // rounding is right on average without it; its draws depend on seed, step, gradient and rank. Of
-  // one_bit() it is refused with error feedback: see Compressor::is_contraction().
+  // False: rounds to nearest, which is right with error feedback, because that makes up for the
+  // loss. True: stochastic rounding, whose mean is right without error feedback; its draws depend
+  // on seed, step, gradient and rank. one_bit() refuses it with error feedback: see
+  // Compressor::is_contraction().
   bool stochastic = false;
 };
 
-// Throw InvalidArgument for a density outside of (0, 1], a limit that is negative or no number,
-// or a clip that is not above 0.
-std::shared_ptr<const Codec> dense();     // Everything as it is.
-std::shared_ptr<const Codec> nonzeros();  // What is not zero, as it is; everything where that is
-                                          // shorter.
-std::shared_ptr<const Codec> f16(const HalfOptions& options = {});  // Half, rounded; sums in f32.
+// These throw InvalidArgument for a density outside of (0, 1], a limit that is negative or NaN, or
+// a clip that is not above 0.
+std::shared_ptr<const Codec> dense();     // All elements in f32.
+std::shared_ptr<const Codec> nonzeros();  // Elements that are not zero, in f32; all if that
+                                          // is shorter.
+std::shared_ptr<const Codec> f16(const HalfOptions& options = {});  // All, in 16 bits; sums in f32.
 std::shared_ptr<const Codec> bf16(const HalfOptions& options = {});
 std::shared_ptr<const Codec> top_k(const TopKOptions& options = {});
 std::shared_ptr<const Codec> threshold(const ThresholdOptions& options);
 std::shared_ptr<const Codec> int8(
-    const RoundingOptions& options = {});  // A quarter, 256 share a scale.
+    const RoundingOptions& options = {});  // 1/4 of f32; 256 share a scale.
 std::shared_ptr<const Codec> one_bit(
-    const RoundingOptions& options = {});  // 1/30, 512 share a scale.
+    const RoundingOptions& options = {});  // 1/30 of f32; 512 share a scale.
 
 }  // namespace stretto

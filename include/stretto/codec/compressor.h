@@ -11,20 +11,21 @@
 
 namespace stretto {
 
-// What gradients are compressed by: a Codec, which makes a message of a vector, or power_sgd(),
-// whose factors ranks add up on the way. Immutable, so several threads may use one.
+// A way to compress gradients: a Codec, which makes a message of a vector, or power_sgd(), whose
+// factors are added up by all_reduces. Immutable, so several threads may use one.
 class Compressor {
  public:
   virtual ~Compressor() = default;
   Compressor(const Compressor&) = delete;
   Compressor& operator=(const Compressor&) = delete;
 
-  // "top_k(0.01), bf16 values": what it is and its settings; those of the same name do the same.
+  // "top_k(0.01), bf16 values": the kind and its settings. Compressors of the same name do the
+  // same.
   const std::string& name() const { return name_; }
-  // Whether what is left of a vector is shorter than the vector. If not, carrying it over from step
-  // to step makes it grow without bound: one_bit() rounded stochastically.
+  // Whether the residual of a vector is shorter than the vector. If not, carrying residuals over
+  // from step to step makes them grow without bound, as with one_bit() rounded stochastically.
   virtual bool is_contraction() const { return true; }
-  // Steps from the first on in which more is sent than will be later.
+  // The number of first steps in which more is sent than in later ones.
   virtual std::uint64_t warm_up_steps() const { return 0; }
 
  protected:
@@ -35,13 +36,14 @@ class Compressor {
 };
 
 struct PowerSgdOptions {
-  std::size_t rank = 2;  // Of the matrices that stand for gradients, from 1 on.
+  std::size_t rank = 2;  // Of the approximation of a gradient's matrix; at least 1.
 };
 
-// Sees a gradient as a matrix of GradientDescription::rows rows (unknown: nearly a square), and
-// sends two thin ones whose product stands for it, of rank * (rows + columns) numbers; they are
-// found by one step of power iteration from those of the step before. A gradient that they would
-// not make smaller travels as it is.
+// PowerSGD (Vogels, Karimireddy, Jaggi, 2019). Sees a gradient as a matrix of
+// GradientDescription::rows rows (if unknown: nearly a square), and sends two thin matrices whose
+// product approximates it, of rank * (rows + columns) numbers. One step of power iteration finds
+// them from those of the last step. A gradient that they would not make smaller is sent
+// uncompressed.
 class PowerSgd final : public Compressor {
  public:
   explicit PowerSgd(std::size_t rank);

@@ -24,22 +24,22 @@ struct Generation;
 
 struct ElasticOptions {
   // As for join(), but without rank and size. The rendezvous is HOST:PORT, the store of a `stretto
-  // run`, which the launcher tells its own processes. `join_timeout` bounds how long
-  // ElasticJob::join() waits for others, and then how long it takes to connect: anew after each
-  // death of a process that was about to do so.
+  // run`; processes of that launcher need not name it. `join_timeout` bounds how long
+  // ElasticJob::join() waits for others, and after that how long it takes to connect. Both begin
+  // anew when a process dies that was about to connect.
   JoinOptions join = {};
-  // No generation begins with fewer processes: join() waits for more. The same in all processes; a
-  // process that is a job of its own cannot have more than 1.
+  // No generation begins with fewer processes: join() waits for more. The same in all processes. A
+  // process without launcher and rendezvous is a job of its own and cannot have more than 1.
   int min_size = 1;
 };
 
-// A job whose processes come and go, while the others keep their memory and go on: after a death
-// they meet again without the dead, and a process that `stretto run --restarts N` has started in
-// its place, or that somebody starts on another host, gets in at the next opportunity. (A job of
-// stretto::join() ends with its first death, unless it shrinks.)
+// A job whose processes may die and be replaced, while the others keep their memory and go on.
+// After a death the others meet again without the dead process. A process that `stretto run
+// --restarts N` has started in its place, or that somebody starts on another host, is admitted at
+// the next opportunity. (A job of stretto::join() ends with its first death, unless it shrinks.)
 //
-// From one change to the next the processes are one generation, with a communicator of its own.
-// Rank 0 is a process that has met the others before, if one is left, so it has what newcomers
+// From one change to the next the processes are one generation, with its own communicator. Rank 0
+// is a process that has met the others before, if one is left, so it has the state that newcomers
 // need:
 //
 //   stretto::ElasticJob job;
@@ -54,65 +54,66 @@ struct ElasticOptions {
 //     }
 //   }
 //
-// `state` must not be left half changed by what fails: any rank may be rank 0 of the next
-// generation. Change it when the last operation of a step has ended. A rank that has finished a
-// step may then meet with one that has not, and the state of rank 0 counts.
+// A failure must not leave `state` half changed: any rank may be rank 0 of the next generation.
+// Change it only when the last operation of a step has ended. Some ranks may then have finished a
+// step that others have not; the state of rank 0 counts.
 //
-// Who calls join() waits for every process of the last generation that lives, so all have to come.
-// A process for which the failed operation has succeeded learns of it from its next one: that fails
-// as soon as another rank has destroyed its communicator. A process that hangs, but lives,
-// makes the others time out in the operation, and then in join(), until somebody kills it. A
-// process leaves the job when its ElasticJob is destroyed, after its communicator.
+// join() waits for every living process of the last generation, so all of them have to call it. If
+// the failed operation has succeeded on a process, that process gets the error from its next
+// operation, which fails as soon as another rank has destroyed its communicator. A process that
+// hangs but lives makes the others time out, in the operation and then in join(), until somebody
+// kills it. A process leaves the job when its ElasticJob is destroyed. Destroy the communicator
+// first.
 //
-// The processes meet in the store of a `stretto run` (of its first host), and the job ends with it.
-// A process that no launcher has started needs STRETTO_RENDEZVOUS and STRETTO_JOB_KEY (stretto run
-// --rendezvous, --print-job-key); without these, and without a launcher, it is a job of its own.
-// Other launchers end or restart a job as a whole, and are refused.
+// The processes meet in the store of a `stretto run` (that of its first host), and the job ends
+// with it. A process that no launcher has started needs STRETTO_RENDEZVOUS and STRETTO_JOB_KEY
+// (stretto run --rendezvous, --print-job-key); without these, and without a launcher, it is a job
+// of its own. Other launchers end or restart a job as a whole, and are rejected.
 //
 // A process keeps its GPU, though its rank changes. A process that `stretto run` starts in the
-// place of another takes the GPU of that one. A process that is started by hand must name a GPU
-// that no other process uses (JoinOptions::device).
+// place of another takes that one's GPU. A process that is started by hand must name a GPU that no
+// other process uses (JoinOptions::device).
 //
 // Threads: one at a time.
 class ElasticJob {
  public:
-  // Enters. Blocks until the store is there, for join_timeout at most. Throws InvalidArgument,
-  // Refused (wrong key, other version), Mismatch (transport, backend, encryption, algorithm or
-  // min_size are not the job's), Timeout, SystemError.
+  // Enters the job. Blocks until the store is there, for join_timeout at most. Throws
+  // InvalidArgument, Refused (wrong key, other version), Mismatch (transport, backend, encryption,
+  // algorithm or min_size are not the job's), Timeout, SystemError.
   explicit ElasticJob(const ElasticOptions& options = {});
   ~ElasticJob();
   ElasticJob(const ElasticJob&) = delete;
   ElasticJob& operator=(const ElasticJob&) = delete;
 
-  // The communicator of the next generation; the first one waits for as many processes as the
-  // launcher starts. Null if the job has finished, also while this process waited. Destroy the last
-  // communicator before, or else the others may not know that it is over. Blocks. If a process dies
-  // meanwhile, it begins anew. Throws Timeout, naming who is missing, and may be called again then;
-  // Aborted if the others have taken this process for dead, because the network to the store was
-  // down; PeerLost or SystemError if the store is gone. A process that has never met the others,
-  // and cannot connect to them, throws why (Timeout, Refused, ...) and leaves the job; the others
-  // meet without it.
+  // Returns the communicator of the next generation. The first one waits for as many processes as
+  // the launcher starts. Null if the job has finished, also while this process waited. Destroy the
+  // last communicator before, or the others may not notice that the generation has ended. Blocks.
+  // If a process dies meanwhile, it begins anew. Throws Timeout, naming the missing processes, and
+  // may then be called again; Aborted if the network to the store was down and the others have
+  // taken this process for dead; PeerLost or SystemError if the store is gone. A process that has
+  // never met the others and cannot connect to them throws the reason (Timeout, Refused, ...) and
+  // leaves the job; the others meet without it.
   std::unique_ptr<Communicator> join();
 
-  // Whether a process waits to get in; then all have to leave the communicator and call join().
-  // Collective: rank 0 asks the store, which takes some hundred microseconds, and tells the others.
-  // Ask more often than newcomers wait (join_timeout).
+  // Whether a new process waits to be admitted; then all ranks have to leave the communicator and
+  // call join(). Collective: rank 0 asks the store, which takes some hundred microseconds, and
+  // tells the others. Ask more often than newcomers wait (join_timeout).
   bool has_newcomers(Communicator& communicator);
 
-  // All steps are done: from now on join() returns null in every process, so that those that come
-  // later, or again, do not begin from the start. One rank suffices. Throws as join() if the store
-  // is gone.
+  // Says that all steps are done. From now on join() returns null in every process, so that a
+  // process that comes late, or again, does not begin from the start. One rank suffices. Throws as
+  // join() if the store is gone.
   void finish();
 
-  // Whether an error of an operation says that a process is lost, or does not answer, so that the
+  // Whether `error`, of an operation, says that a process is lost or does not answer, so that the
   // others may meet again: PeerLost, Aborted, Timeout.
   static bool is_loss(const Error& error);
 
-  // Of the communicator that join() has returned last, counted from 1; 0: none yet.
+  // The generation of the last communicator that join() has returned, counted from 1; 0: none yet.
   int generation() const { return generation_; }
-  // Where the members of that generation can leave notes for each other, or make_communicator()
-  // another communicator; nobody else uses it. Who waits there gets PeerLost when a member has left
-  // the job or died. Null: there is none. May outlive the job.
+  // A store in which the members of that generation may leave notes for each other, or make another
+  // communicator by make_communicator(); the library does not use it. Waits in it throw PeerLost
+  // when a member has left the job or died. Null before the first generation. May outlive the job.
   std::shared_ptr<bootstrap::Store> store() const { return store_; }
 
  private:
@@ -125,7 +126,7 @@ class ElasticJob {
   const std::unique_ptr<const job::ElasticPlace> place_;
   const std::unique_ptr<job::Membership> membership_;  // Null: the process is alone.
   int generation_ = 0;
-  std::optional<int> device_;  // Of the last generation: there is what the program keeps.
+  std::optional<int> device_;  // Of the last generation: the program's data is there.
   bool finished_alone_ = false;
   std::shared_ptr<bootstrap::Store> store_;
 };
