@@ -3,11 +3,11 @@
 
 #pragma once
 
-// What programs use, without torch: join a job, get a Communicator, move and reduce data; a job
-// whose ranks are threads of one process, for tests; a sink for the library's log. On request:
-// gradients that are reduced in buckets while others are still being computed
-// (stretto/reducer/reducer.h); key-value stores (stretto/bootstrap/store.h and *_store.h). With
-// libtorch, include <stretto/torch.h> as well.
+// Everything that programs without torch use: join a job, get a Communicator, move and reduce data;
+// make a job whose ranks are threads of one process, for tests; set a sink for the library's log.
+// To be included separately: gradients that are reduced in buckets while others are still being
+// computed (stretto/reducer/reducer.h); key-value stores (stretto/bootstrap/store.h and *_store.h).
+// With libtorch, include <stretto/torch.h> as well.
 
 #include "stretto/base/log_sink.h"
 #include "stretto/base/stream_guard.h"

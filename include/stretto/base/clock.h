@@ -12,7 +12,8 @@ using Clock = std::chrono::steady_clock;
 using TimePoint = Clock::time_point;
 using Duration = Clock::duration;
 
-// A moment after which waiting ends, and when the waiting began. Default-constructed: never.
+// The time at which waiting ends, and the time at which it began. Default-constructed: it never
+// ends.
 class Deadline {
  public:
   constexpr Deadline() = default;
@@ -34,7 +35,7 @@ class Deadline {
     const TimePoint now = Clock::now();
     return now >= time_ ? Duration::zero() : time_ - now;
   }
-  // When it was set as a duration from then; else the moment itself.
+  // When it was set, if by after(); else time().
   constexpr TimePoint set_at() const { return std::min(set_at_, time_); }
 
  private:

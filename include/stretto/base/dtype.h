@@ -71,7 +71,7 @@ std::string_view name(DType dtype);
 // Reads a number that came from a peer. Empty if it names no dtype.
 std::optional<DType> dtype_from_wire(std::uint8_t number);
 
-// Real floating point, of 8 bits too; complex dtypes are not.
+// Real floating point, 8 bits included; complex dtypes are not.
 bool is_floating_point(DType dtype);
 bool is_complex(DType dtype);
 

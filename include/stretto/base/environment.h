@@ -8,8 +8,8 @@
 
 namespace stretto {
 
-// Where settings from outside come from. Library code takes one as a parameter; only join() and the
-// tools hand in the real environment, so that tests can hand in their own.
+// A source of environment variables. Library code takes one as a parameter; only join() and the
+// tools pass the real environment, so that tests can pass their own.
 class Environment {
  public:
   virtual ~Environment() = default;

@@ -10,8 +10,8 @@
 
 namespace stretto {
 
-// What the public face throws. `status()` carries the code and the rank at fault; the types exist
-// so that a program can catch the failures it can answer: a lost peer, say, but not a caller's bug.
+// The exception that the public interface throws. `status()` has the code and the rank at fault.
+// Each type is for a failure that a program may want to catch: a lost peer, for example.
 class Error : public std::runtime_error {
  public:
   explicit Error(Status status)

@@ -8,9 +8,9 @@
 
 namespace stretto {
 
-// IEEE 754 binary16 and bfloat16 as they lie in memory. They are made of a float, rounded to the
-// nearest (of two equally near ones the even), or of bits. There is no arithmetic on them: the
-// kernel widens whole vectors, which these conversions, one number at a time, are no match for.
+// IEEE 754 binary16 and bfloat16, as they lie in memory. They are made from a float, rounded to
+// nearest (ties to even), or from bits. They have no arithmetic: the kernel converts whole vectors,
+// much faster than these conversions do one number at a time.
 struct Half {
   std::uint16_t bits = 0;
 
@@ -42,10 +42,10 @@ struct BFloat16 {
   friend bool operator==(BFloat16, BFloat16) = default;
 };
 
-// Numbers of 8 bits, named by their bits of exponent and mantissa. They can be moved, but not
-// reduced: a sum of a few ranks overflows them or loses most of its digits. Nothing here computes
-// with them, so they are made of bits only. f8_e4m3 has no infinity (PyTorch calls it
-// float8_e4m3fn); f8_e5m2 is the upper half of an f16.
+// Floating point of 8 bits, named by the bits of exponent and mantissa. It can be moved, but not
+// reduced: a sum of a few ranks overflows it or loses most of its digits. Nothing here computes
+// with it, so it is made from bits only. f8_e4m3 has no infinity (PyTorch calls it float8_e4m3fn);
+// f8_e5m2 is the upper half of an f16.
 struct Float8E4M3 {
   std::uint8_t bits = 0;
 
@@ -74,8 +74,7 @@ constexpr Half::Half(float value) {
   const auto wide = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = wide >> 16 & 0x8000;
   const std::uint32_t magnitude = wide & 0x7fffffff;
-  // What does not fit in `shift` fewer bits goes to the nearest; a carry into the exponent is
-  // right.
+  // Drops `shift` bits, rounding to nearest (ties to even). A carry into the exponent is right.
   const auto shifted = [](std::uint32_t number, std::uint32_t shift) {
     return (number + (1u << (shift - 1)) - 1 + (number >> shift & 1)) >> shift;
   };
@@ -84,9 +83,9 @@ constexpr Half::Half(float value) {
     narrow = 0x7e00 | (magnitude >> 13 & 0x3ff);  // A quiet NaN.
   } else if (magnitude >= 0x47800000) {           // 2^16.
     narrow = 0x7c00;
-  } else if (magnitude >= 0x38800000) {  // 2^-14: the smallest that is normal.
+  } else if (magnitude >= 0x38800000) {  // 2^-14: the smallest normal number.
     narrow = shifted(magnitude - (112u << 23), 13);
-  } else if (magnitude >= 0x33000000) {  // 2^-25: half of the smallest of all.
+  } else if (magnitude >= 0x33000000) {  // 2^-25: half of the smallest denormal.
     narrow = shifted((magnitude & 0x7fffff) | 0x800000, 126 - (magnitude >> 23));
   }
   bits = static_cast<std::uint16_t>(sign | narrow);

@@ -10,8 +10,8 @@
 
 namespace stretto {
 
-// A number that means one thing only. A Rank cannot be passed where a ChunkIndex is expected, but
-// both are written as plain numbers: `Rank root = 0;`.
+// A number of one kind. A Rank cannot be passed where a ChunkIndex is expected, but both are
+// written as plain numbers: `Rank root = 0;`.
 template <class Tag>
 class Id {
  public:
@@ -32,11 +32,11 @@ class Id {
   std::int32_t value_ = 0;
 };
 
-// Position of a process in a group, 0 to size - 1.
+// The number of a process in a group, from 0 to size - 1.
 using Rank = Id<struct RankTag>;
-// Named as the sender of a message, it stands for any other rank.
+// As the sender of a message to receive: any other rank.
 inline constexpr Rank kAnyRank = -1;
-// Position of a chunk in a buffer that a schedule has cut in pieces.
+// The number of a chunk in a buffer that a schedule divides.
 using ChunkIndex = Id<struct ChunkTag>;
 
 }  // namespace stretto

@@ -7,10 +7,10 @@
 
 namespace stretto {
 
-// How much of an operation a call does itself. One on buffers of up to so many bytes, those of a
-// list all together, is run inside the call that submits it, as far as the other ranks have come.
-// Of a larger one, such a call works on no more bytes than that, and on none where a progress
-// thread does it.
+// How much of an operation the call that submits it does. An operation on buffers of up to this
+// many bytes (those of a list, all together) is run in the call, as far as the other ranks have
+// come. Of a larger operation, the call works on no more than this many bytes, and on none if there
+// is a progress thread to do it.
 inline constexpr std::size_t kInlineBytes = 1024 * 1024;
 
 }  // namespace stretto

@@ -10,13 +10,15 @@ namespace stretto {
 
 enum class LogLevel { debug, info, warning, error, off };
 
-// Takes a line of this library's log, "stretto [rank 3] warning: text" without its end.
+// Receives a line of this library's log, such as "stretto [rank 3] warning: text", without a
+// newline.
 using LogSink = std::function<void(LogLevel level, std::string_view line)>;
 
-// From now on, all lines of this process go to `sink` instead of to standard error; an empty
-// function puts that back. Any thread may call, at any time. The sink is called by whichever thread
-// has something to say, one at a time, also by the library's own threads and while it holds locks:
-// it must neither throw, nor wait, nor call this library. Which lines there are, STRETTO_LOG says.
+// From now on, all log lines of this process go to `sink` instead of to standard error; an empty
+// function restores standard error. Any thread may call, at any time. The thread that logs calls
+// the sink, one at a time; that may be one of the library's own threads, or one that holds locks.
+// So the sink must neither throw, nor wait, nor call this library. STRETTO_LOG sets which lines
+// there are.
 void set_log_sink(LogSink sink);
 
 }  // namespace stretto

@@ -5,8 +5,8 @@
 
 #include <mutex>
 
-// What a lock guards and which functions need it held, in words that Clang checks
-// (-Wthread-safety; `./dev check` does so) and that say nothing to other compilers.
+// Attributes that say what a lock guards and which functions need it held. Clang checks them
+// (-Wthread-safety; `./dev check` does so); for other compilers they are empty.
 #if defined(__clang__)
 #define STRETTO_THREAD_SAFETY(attribute) __attribute__((attribute))
 #else
@@ -19,7 +19,7 @@
 #define STRETTO_ACQUIRE(...) STRETTO_THREAD_SAFETY(acquire_capability(__VA_ARGS__))
 #define STRETTO_TRY_ACQUIRE(...) STRETTO_THREAD_SAFETY(try_acquire_capability(__VA_ARGS__))
 #define STRETTO_RELEASE(...) STRETTO_THREAD_SAFETY(release_capability(__VA_ARGS__))
-// Of a function that lets go of a lock and takes it again in a way that Clang cannot follow.
+// For a function that releases a lock and takes it again in a way that Clang cannot follow.
 #define STRETTO_UNCHECKED_LOCKING STRETTO_THREAD_SAFETY(no_thread_safety_analysis)
 
 namespace stretto {
@@ -37,7 +37,7 @@ class STRETTO_CAPABILITY("mutex") Mutex {
 class STRETTO_SCOPED_CAPABILITY MutexLock {
  public:
   explicit MutexLock(Mutex& mutex) STRETTO_ACQUIRE(mutex) : held_(mutex.mutex_) {}
-  // Of a mutex that this thread has locked already.
+  // For a mutex that this thread has locked already.
   MutexLock(Mutex& mutex, std::adopt_lock_t adopt) STRETTO_REQUIRES(mutex)
       : held_(mutex.mutex_, adopt) {}
   ~MutexLock() STRETTO_RELEASE() {}

@@ -7,12 +7,12 @@
 
 namespace stretto {
 
-// Whether callers' private memory goes from one process of a host to another by one copy, which the
-// kernel makes, instead of two through memory that both have mapped. Results are the same. Of
-// several ranks the least holds.
+// Whether private memory goes from one process of a host to another by one copy, which the kernel
+// makes (process_vm_readv), instead of two copies through mapped memory. Results are the same. If
+// ranks have different values, the lowest holds.
 enum class SingleCopy : std::uint8_t {
   off,
-  automatic,  // Where it is faster: much memory, in huge pages.
+  automatic,  // Where it is faster: for much memory in huge pages.
   always,     // Wherever the system allows it.
 };
 

@@ -22,18 +22,18 @@ enum class StatusCode {
   peer_lost,         // Another rank died, left, or became unreachable.
   timeout,           // A deadline passed.
   mismatch,          // Ranks called different operations, or disagree on the size or the model.
-  refused,           // Another key, version or settings, a rank that is taken, an unsafe file.
+  refused,           // Another key, version or settings; a rank that is taken; an unsafe file.
   aborted,           // abort(), shrink() or an exception has ended the communicator.
   protocol,          // A peer sent bytes that no correct peer sends.
   system,            // The operating system refused a call.
-  out_of_memory,     // There is not as much memory left as would be needed.
+  out_of_memory,     // There is not enough memory left.
   internal,          // A bug in stretto.
 };
 
 std::string_view name(StatusCode code);
 
-// Success, or why not. Copies share the text, so a failed communicator can hand out its first
-// failure for ever.
+// Success, or the reason of a failure. Copies share the text, so that a failed communicator can
+// return its first failure any number of times.
 class [[nodiscard]] Status {
  public:
   Status() = default;
@@ -44,10 +44,10 @@ class [[nodiscard]] Status {
   StatusCode code() const { return ok() ? StatusCode::ok : state_->code; }
   // Empty on success.
   std::string_view message() const { return ok() ? std::string_view() : state_->message; }
-  // The rank that caused the failure, where one did.
+  // The rank that caused the failure, if one did.
   std::optional<Rank> rank() const { return ok() ? std::nullopt : state_->rank; }
 
-  // "while joining: connection refused": the same failure, with what was being done before it.
+  // The same failure, preceded by what was being done: "while joining: connection refused".
   Status with_context(std::string_view context) const;
 
   // Throws the exception type of base/error.h that belongs to the code. Does nothing on success.
@@ -62,18 +62,18 @@ class [[nodiscard]] Status {
   std::shared_ptr<const State> state_;
 };
 
-// status_of(StatusCode::timeout, "waited {} s", 3): a failure with a formatted text.
+// A failure with a formatted text: status_of(StatusCode::timeout, "waited {} s", 3).
 template <class... Args>
 Status status_of(StatusCode code, fmt::format_string<Args...> format, Args&&... args) {
   return {code, fmt::format(format, std::forward<Args>(args)...)};
 }
 
-// "bind: Address already in use": a failure of the system call `what`, from errno. Where a limit
-// has been reached, it says which one.
+// The failure of the system call `what`, from errno: "bind: Address already in use". If a limit has
+// been reached, it says which one.
 Status system_status(std::string_view what);
 Status system_status(std::string_view what, int error_number);
 
-// A value, or the failure that kept it from being made.
+// A value, or the failure that prevented it.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -97,16 +97,16 @@ class [[nodiscard]] Result {
   std::variant<T, Status> content_;
 };
 
-// Leaves the enclosing function with the failure of `expression`, if it has one.
+// Returns the failure of `expression`, if it has one, from the enclosing function.
 #define STRETTO_RETURN_IF_ERROR(expression)                                      \
   do {                                                                           \
     if (::stretto::Status stretto_status_ = (expression); !stretto_status_.ok()) \
       return stretto_status_;                                                    \
   } while (false)
 
-// Declares a variable with the value of a Result, or leaves the enclosing function with its
-// failure: STRETTO_ASSIGN_OR_RETURN(const int port, local_port(socket)). Assigns to a variable that
-// there is already, too. Three statements, so it needs a block of its own behind an if.
+// Declares a variable with the value of a Result, or returns its failure from the enclosing
+// function: STRETTO_ASSIGN_OR_RETURN(const int port, local_port(socket)). Can also assign to an
+// existing variable. It is three statements, so behind an `if` it needs a block of its own.
 #define STRETTO_ASSIGN_OR_RETURN(declaration, ...) \
   STRETTO_ASSIGN_OR_RETURN_AT(__LINE__, declaration, __VA_ARGS__)
 #define STRETTO_ASSIGN_OR_RETURN_AT(line, declaration, ...) \

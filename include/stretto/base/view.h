@@ -16,7 +16,7 @@ namespace stretto {
 using ByteSpan = std::span<std::byte>;
 using ConstByteSpan = std::span<const std::byte>;
 
-// `count` elements of `dtype` that somebody else owns. `data` may be null only if `count` is 0.
+// `count` elements of `dtype` that the view does not own. `data` may be null only if `count` is 0.
 template <class Byte>
 struct BasicView {
   Byte* data = nullptr;
@@ -53,9 +53,9 @@ ConstView const_view_of(std::span<const T> elements) {
   return {reinterpret_cast<const std::byte*>(elements.data()), elements.size(), dtype_of<T>};
 }
 
-// For types of other libraries that refer to memory, such as a tensor: a specialisation has a
-// `static View view(const T&)`, which says where that is, or throws InvalidArgument. Temporaries
-// are not taken, because they may be the only ones that keep the memory.
+// To be specialised for types of other libraries that refer to memory, such as a tensor, with a
+// `static View view(const T&)` that returns their memory or throws InvalidArgument. Temporaries are
+// not accepted, because they may be the only owner of the memory.
 template <class T>
 struct ViewOf;
 template <class B>
@@ -63,9 +63,9 @@ concept HasView = std::is_lvalue_reference_v<B> && requires(B buffer) {
   { ViewOf<std::remove_cvref_t<B>>::view(buffer) } -> std::same_as<View>;
 };
 
-// What an operation can read: a view, what has one (HasView), or anything that lies in one piece
-// and outlives the call (a vector, array, span or registered buffer, but no temporary of a kind
-// that owns its elements) of a type that has a dtype. std::vector<bool> is none of it.
+// InputBuffer is what an operation can read: a view, a type with a ViewOf, or contiguous elements
+// of a type that has a dtype, in anything that outlives the call (a vector, array, span or
+// registered buffer, but no temporary that owns its elements). std::vector<bool> is not contiguous.
 template <class B>
 concept Elements = std::ranges::contiguous_range<B> && std::ranges::sized_range<B> &&
     std::ranges::borrowed_range<B> && requires {
@@ -74,7 +74,7 @@ concept Elements = std::ranges::contiguous_range<B> && std::ranges::sized_range<
 template <class B>
 concept InputBuffer =
     std::convertible_to<std::remove_cvref_t<B>, ConstView> || HasView<B> || Elements<B>;
-// What it can write: the same, of elements that are not constant.
+// What an operation can write: the same, with elements that are not const.
 template <class B>
 concept OutputBuffer = std::same_as<std::remove_cvref_t<B>, View> || HasView<B> ||
     (Elements<B> && !std::is_const_v<std::remove_reference_t<std::ranges::range_reference_t<B>>>);

@@ -12,12 +12,14 @@
 
 namespace stretto {
 
-// What ends a blocking call that does not get what it waits for: a deadline, and where the caller
-// has one, a reason why waiting on is pointless. Who waits sleeps for no longer than nap(), then
-// calls look(), and holds no lock meanwhile: look() may use what is waited for.
+// Limits how long a blocking call waits: by a deadline and, if the caller has one, by an
+// interruption, which fails when waiting longer is pointless. The waiting thread sleeps for at most
+// nap(), then calls look(). It holds no lock meanwhile, so look() may use what the thread waits
+// for.
 class WaitLimit {
  public:
-  // Its failure ends the wait. Called by the waiting thread, some twenty times a second.
+  // A failure that it returns ends the wait. The waiting thread calls it some twenty times a
+  // second.
   using Interruption = std::function<Status()>;
 
   WaitLimit(Deadline deadline)
@@ -32,7 +34,7 @@ class WaitLimit {
     constexpr Duration kNap = std::chrono::milliseconds(50);
     return interruption_ ? std::min(kNap, deadline_.remaining()) : deadline_.remaining();
   }
-  // The same, but for an earlier deadline.
+  // The same, but ends after `duration` if that is earlier.
   WaitLimit within(Duration duration) const {
     return {Deadline(std::min(deadline_.time(), Deadline::after(duration).time())), interruption_};
   }
