@@ -35,9 +35,9 @@ struct CollectiveCall;
 
 // One rank's handle to a group of ranks that move and reduce data together.
 //
-// Every operation is asynchronous: the call returns a Work and waits for no other rank. `.wait()`
-// right behind it makes it blocking, and then it runs on the calling thread. On buffers of up to
-// kInlineBytes (1 MiB), the call itself runs the operation as far as the other ranks have come,
+// Every operation is asynchronous: the call returns a Work and waits for no other rank. With
+// `.wait()` right behind it, an operation blocks and runs on the calling thread. On buffers of up
+// to kInlineBytes (1 MiB), the call itself runs the operation as far as the other ranks have come,
 // which takes a few hundred microseconds at most. A call only begins a larger operation. With a
 // progress thread (has_progress_thread()) that takes some tens of microseconds, most of them to
 // wake that thread; without one, the call works on up to kInlineBytes. If another thread is making

@@ -85,14 +85,14 @@ class ElasticJob {
   ElasticJob(const ElasticJob&) = delete;
   ElasticJob& operator=(const ElasticJob&) = delete;
 
-  // Returns the communicator of the next generation. The first one waits for as many processes as
-  // the launcher starts. Null if the job has finished, also while this process waited. Destroy the
-  // last communicator before, or the others may not notice that the generation has ended. Blocks.
-  // If a process dies meanwhile, it begins anew. Throws Timeout, naming the missing processes, and
-  // may then be called again; Aborted if the network to the store was down and the others have
-  // taken this process for dead; PeerLost or SystemError if the store is gone. A process that has
-  // never met the others and cannot connect to them throws the reason (Timeout, Refused, ...) and
-  // leaves the job; the others meet without it.
+  // Returns the communicator of the next generation. The first generation waits for as many
+  // processes as the launcher starts. Null if the job has finished, also while this process waited.
+  // Destroy the last communicator before, or the others may not notice that the generation has
+  // ended. Blocks. If a process dies meanwhile, it begins anew. Throws Timeout, naming the missing
+  // processes, and may then be called again; Aborted if the network to the store was down and the
+  // others have taken this process for dead; PeerLost or SystemError if the store is gone. A
+  // process that has never met the others and cannot connect to them throws the reason (Timeout,
+  // Refused, ...) and leaves the job; the others meet without it.
   std::unique_ptr<Communicator> join();
 
   // Whether a new process waits to be admitted; then all ranks have to leave the communicator and
@@ -113,7 +113,8 @@ class ElasticJob {
   int generation() const { return generation_; }
   // A store in which the members of that generation may leave notes for each other, or make another
   // communicator by make_communicator(); the library does not use it. Waits in it throw PeerLost
-  // when a member has left the job or died. Null before the first generation. May outlive the job.
+  // when a member has left the job or died. Null if the last join() has returned no communicator.
+  // May outlive the job.
   std::shared_ptr<bootstrap::Store> store() const { return store_; }
 
  private:
