@@ -12,32 +12,33 @@
 
 namespace stretto {
 
-// Where the buckets of a Reducer lie, and who touches their bytes: the seat for memory that the
-// host cannot read. What functions do there comes behind what the calling thread has begun there
-// before; it need not have happened when they return, but what the thread begins next sees it.
+// Where the buckets of a Reducer lie, and how their bytes are read and written; also for memory
+// that the host cannot read. A function may return before it has taken effect, but takes effect
+// after what the calling thread has begun on this memory before, and before what it begins next.
 class BucketMemory {
  public:
   virtual ~BucketMemory() = default;
 
-  // Makes zeroed memory for a bucket, which may outlive this object and the communicator.
+  // Returns zeroed memory for a bucket, which may outlive this object and the communicator.
   virtual Memory allocate(Communicator& communicator, std::size_t bytes) = 0;
-  // Makes memory for what a bucket holds until it is put back.
+  // Returns memory for a temporary copy of a part of a bucket.
   virtual Memory allocate_copy(std::size_t bytes) = 0;
-  // Of equally many bytes, which do not overlap.
+  // Both have the same number of bytes, and do not overlap.
   virtual void copy(ByteSpan to, ConstByteSpan from) = 0;
-  // Of equally many numbers, of f32 on one side and f16 or bf16 on the other: the nearest.
+  // Rounds to nearest. Equal counts; one side is f32, the other f16 or bf16.
   virtual void convert(const View& to, const ConstView& from) = 0;
   virtual void clear(ByteSpan bytes) = 0;
-  // False also where only waiting could tell.
+  // May return false for zeros if the host would have to wait to find out.
   virtual bool is_zero(ConstByteSpan bytes) const = 0;
-  // Operations that any thread submits from now on wait for what this thread has begun to write.
+  // Makes operations that any thread submits from now on wait for this thread's writes so far.
   virtual void publish() = 0;
-  // Ends the reduction of a bucket: what the calling thread begins next sees its results, or finds
-  // them where it has failed. Leaves in `work` what has to end before the bucket may be freed.
+  // Waits for the reduction of a bucket: what the calling thread begins next sees the results, or
+  // the failure. Leaves in `work` what has to end before the bucket may be freed.
   virtual Status end(Work& work) = 0;
 };
 
-// Memory of the host, from Communicator::allocate_bytes(). All has happened when functions return.
+// Memory of the host, from Communicator::allocate_bytes(). Functions take effect before they
+// return.
 class HostBuckets final : public BucketMemory {
  public:
   Memory allocate(Communicator& communicator, std::size_t bytes) override;
@@ -50,7 +51,7 @@ class HostBuckets final : public BucketMemory {
   Status end(Work& work) override;
 };
 
-// One for all, since they keep nothing.
+// One object for all users; it has no state.
 BucketMemory& host_buckets();
 
 }  // namespace stretto

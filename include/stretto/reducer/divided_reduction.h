@@ -12,26 +12,26 @@
 
 namespace stretto {
 
-// Where the mean of n ranks' gradients is divided by n.
+// Where a mean over n ranks is divided by n.
 enum class MeanDivision : std::uint8_t {
-  // The sum is: one rounding. For f16 and bf16 gradients the sum is an f32 and cannot overflow; but
-  // values that were rounded to 16 bits before they are sent are not yet divided then.
+  // After the sum: one rounding. Sums of f16 and bf16 gradients are f32 and cannot overflow; but
+  // values that are rounded to 16 bits for sending are then not yet divided.
   after_sum,
-  // Each rank's gradients are, before a communication hook sees them, as in PyTorch: no sum can
-  // overflow, small values may become zero in f16.
+  // Before the sum, and before a communication hook sees the gradients, as in PyTorch: no sum can
+  // overflow, but small values may become zero in f16.
   before_sum,
-  // By about the square root of n before the sum, a power of two so that this rounds nothing, and
-  // by the rest after it: for f16, where both ends of the range are near.
+  // Before the sum by about the square root of n, a power of two so that nothing is rounded; after
+  // it by the rest. For f16, whose range is narrow at both ends.
   half_each,
 };
 
 std::string_view name(MeanDivision division);
 
-// Divides gradients before and after another hook, which computes their sum. Sums and other
-// operations than the mean, and integers, pass unchanged.
+// Divides gradients before and after another hook, which computes their sum. Integers, and
+// operations other than mean, pass unchanged.
 class DividedReduction : public CommunicationHook {
  public:
-  // `division` is not after_sum, for which no hook is needed.
+  // `division` must not be after_sum, for which no hook is needed.
   explicit DividedReduction(MeanDivision division, std::shared_ptr<CommunicationHook> inner =
                                                        std::make_shared<PlainReduction>());
 
@@ -43,7 +43,7 @@ class DividedReduction : public CommunicationHook {
  private:
   MeanDivision division_;
   std::shared_ptr<CommunicationHook> inner_;
-  double after_ = 1;  // What results are multiplied by; follows from the number of ranks.
+  double after_ = 1;  // Factor for results; depends on the number of ranks.
 };
 
 }  // namespace stretto

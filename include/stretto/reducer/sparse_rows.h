@@ -15,29 +15,30 @@
 
 namespace stretto {
 
-// Some rows of a matrix whose other rows are zero: the gradient of an embedding, say. What a sparse
-// COO tensor with one sparse dimension holds.
+// Some rows of a matrix whose other rows are zero, such as the gradient of an embedding: the
+// contents of a sparse COO tensor with one sparse dimension.
 template <class T>
 struct SparseRows {
-  std::vector<std::int64_t> rows;  // Which, below 2^32 - 1. In any order; what is said twice is
-                                   // added up.
-  std::vector<T> values;           // Row after row, each of the same number of elements.
+  std::vector<std::int64_t> rows;  // Indices below 2^32 - 1, in any order. Rows with the same index
+                                   // are added up.
+  std::vector<T> values;           // Row after row, all of the same length.
 };
 
 struct SparseOptions {
   std::size_t row_elements = 1;
-  // That the matrix has, at most 2^32 - 1, the same on all ranks: no rank can make another take
-  // memory for more. 0: unknown; then the rows of all ranks together are not to take more than
-  // max_bytes.
+  // Rows of the matrix, at most 2^32 - 1, equal on all ranks: no rank can make another one allocate
+  // memory for more rows. 0: unknown; then the rows of all ranks together may take max_bytes at
+  // most.
   std::size_t matrix_rows = 0;
   std::size_t max_bytes = std::size_t{1} << 30;
-  ReduceOp op = ReduceOp::sum;  // Or mean: over all ranks, absent rows counting as zero.
-  // How the values of a rank travel: bf16 halves them, of float only. Sums are of T.
+  ReduceOp op = ReduceOp::sum;  // Or mean: over all ranks; a rank without a row counts as zero.
+  // Format in which values are sent. bf16 halves the bytes, for float only. Sums are of T.
   ValueFormat values = ValueFormat::f32;
   std::optional<Duration> timeout = std::nullopt;
 };
 
-// Everybody's rows, on their way to be added up. Move-only. What it has sent ends as a Work does.
+// The rows of all ranks on their way to be added up. Move-only. Operations in flight end like a
+// Work.
 template <class T>
 class [[nodiscard]] SparseRowsWork {
  public:
@@ -47,37 +48,38 @@ class [[nodiscard]] SparseRowsWork {
   // See start_all_reduce_rows().
   static SparseRowsWork start(Communicator& comm, const SparseRows<T>& own,
                               const SparseOptions& options);
-  // Lets the rows leave, once all ranks have said how many they have, for which it blocks. Called
-  // for several before the first wait(), all of them are on their way together. What it has thrown,
-  // it throws again.
+  // Blocks until all ranks have said how many rows they have, then sends the rows. If it is called
+  // for several objects before the first wait(), the rows of all are in flight together. If it has
+  // thrown, it throws the same again.
   void send();
-  // The sum; see all_reduce_rows(), which also says what this and send() throw. Blocks; calls
-  // send() if nobody has. Once, unless that throws.
+  // Blocks, and returns the sum. Calls send() if that was not called; all_reduce_rows() says what
+  // both throw. Call it once, or again if send() has thrown.
   SparseRows<T> wait();
 
  private:
   struct Call;
   explicit SparseRowsWork(std::shared_ptr<Call> call) : call_(std::move(call)) {}
 
-  std::shared_ptr<Call> call_;  // Not shared: a unique_ptr could not end where Call is incomplete.
+  std::shared_ptr<Call> call_;  // unique_ptr would need the complete type.
 };
 
-// Everybody's rows, added up: collective. The result has each row once, in ascending order, and the
-// same bits on all ranks: a row is the sum of what ranks 0, 1, 2, ... have of it, in that order,
-// and what a rank says twice is added up first. Instantiated for float, double, std::int32_t and
-// std::int64_t.
+// Adds up the rows of all ranks: collective. The result has each row once, in ascending order, and
+// the same bits on all ranks: a row is the sum of the rows of ranks 0, 1, 2, ..., in that order,
+// after a rank's rows with the same index are added up. Instantiated for float, double,
+// std::int32_t and std::int64_t.
 //
-// Moves what all ranks have to all of them, as messages of docs/internals/wire_format.md, which say
-// a row in 1 to 2 bytes; so it pays while all together have fewer rows than the matrix; else make
-// it dense and use all_reduce. Two operations, of which the first tells the numbers of rows. Throws
-// InvalidArgument on all ranks, before anything else has moved, if some rank's values do not fit
-// its rows, if a row is negative or too great, if there are too many, or if ranks have rows of
-// other lengths, types, formats, matrices or limits, naming both; on this rank if the operation is
-// neither sum nor mean; else what the operations throw. Mismatch or ProtocolError if what comes is
-// no such message.
+// Sends the rows of each rank to all ranks, in messages of docs/internals/wire_format.md, which
+// take 1 to 2 bytes for an index. It pays while all ranks together have fewer rows than the matrix;
+// otherwise make the matrix dense and use all_reduce. Two operations; the first one sends the
+// numbers of rows.
+// Throws InvalidArgument on all ranks, before any row is sent, if a rank's values do not fit its
+// rows, if a row index is negative or too great, if there are too many rows, or if ranks differ in
+// row lengths, types, formats, matrices or limits, naming both. Throws InvalidArgument on this rank
+// if the operation is neither sum nor mean, or if `values` is not for T. Throws what operations
+// throw, and Mismatch or ProtocolError for a received message that is damaged or of another kind.
 //
-// This one does not wait for other ranks; all_reduce_rows() does. `own` is copied. Ranks call
-// start_..., send() and wait() of several in the same order.
+// start_all_reduce_rows() does not wait for other ranks; all_reduce_rows() does. `own` is copied.
+// Ranks call start_all_reduce_rows(), send() and wait() of several objects in the same order.
 template <class T>
 SparseRowsWork<T> start_all_reduce_rows(Communicator& comm, const SparseRows<T>& own,
                                         const SparseOptions& options = {}) {

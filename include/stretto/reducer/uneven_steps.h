@@ -16,22 +16,23 @@
 
 namespace stretto::reducer {
 
-// Lets ranks that have run out of data keep those company that have not: whoever has data says what
-// it is about to do together with the others, and who has none hears it and does its part.
+// Lets ranks that have run out of data take part in the operations of ranks that have not: a rank
+// with data announces what it will do with the other ranks; a rank without data listens, and does
+// its part.
 class UnevenSteps {
  public:
   enum class Phase : std::uint64_t {
-    finished,   // Nothing any more: this rank, or every one, has no data left.
+    finished,   // Nothing: this rank, or every rank, has no data left.
     buffers,    // A broadcast of buffers by leader().
     gradients,  // A step of the reducer.
-    joinable,   // What something else does that takes part in the loop.
+    joinable,   // An operation of another participant of the loop (a joinable).
   };
   struct Announcement {
     Phase phase = Phase::finished;
-    // Several models may be trained in one loop: buffers and gradients are those of the model with
-    // this ReducerOptions::number. Phase::joinable: its index in the list of what else takes part.
+    // Several models may be trained in one loop. For buffers and gradients: ReducerOptions::number
+    // of the model. For joinable: the index in the list of joinables.
     std::uint64_t number = 0;
-    // Phase::joinable: which of its operations it is about to run, in numbers of its own.
+    // For joinable: the number that the joinable gives to its next operation.
     std::uint64_t what = 0;
     friend bool operator==(const Announcement&, const Announcement&) = default;
   };
@@ -44,22 +45,22 @@ class UnevenSteps {
   UnevenSteps& operator=(const UnevenSteps&) = delete;
   virtual ~UnevenSteps() = default;
 
-  // Of a rank that has data. Collective with the announce() and listen() of all others; blocks.
-  // Throws Mismatch, on all ranks, if ranks with data are about to do different things.
+  // Called by a rank that has data. Collective with announce() and listen() of all other ranks;
+  // blocks. Throws Mismatch on all ranks if ranks with data announce different things.
   void announce(Phase phase, std::uint64_t number, std::uint64_t what = 0) {
     (void)exchange({phase, number, what});
   }
-  // Of a rank that has none: what the others are about to do. Throws Mismatch if they do something
-  // without having announced it.
+  // Called by a rank that has none; returns what the others have announced. Throws Mismatch if they
+  // do something without announcing it.
   Announcement listen() { return exchange({}); }
 
-  // The lowest rank that had data when last any had, how many had, and which.
+  // When any rank last had data: the lowest one that had, how many ranks had, and which.
   Rank leader() const { return leader_; }
   int ranks_with_data() const { return static_cast<int>(std::ranges::count(has_data_, true)); }
   bool has_data(Rank rank) const { return has_data_[static_cast<std::size_t>(rank.value())]; }
 
  protected:
-  // For messages: what a rank that has data is about to run.
+  // For messages: the operation that a rank with data has announced.
   virtual std::string describe(const Announcement& announced) const;
 
  private:
