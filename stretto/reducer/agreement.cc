@@ -18,7 +18,7 @@
 namespace stretto::reducer {
 namespace {
 
-// What a hook is, and where it goes on.
+// What each rank tells the others: its hook, and where that goes on.
 struct Said {
   std::uint64_t hook = 0;  // Hash of its name.
   std::uint64_t step = 0;
@@ -26,7 +26,7 @@ struct Said {
   std::uint32_t refuses = 0;
 };
 
-// That they differ is known; how, is told now.
+// Called when names are known to differ: gathers them to say how.
 [[noreturn]] void refuse_other_hooks(Communicator& communicator, const std::string& name,
                                      const std::optional<Duration>& timeout) {
   const auto names =

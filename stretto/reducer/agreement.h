@@ -16,32 +16,32 @@
 
 namespace stretto::reducer {
 
-// Where a hook goes on: what all ranks choose their messages by.
+// Where a hook goes on; all ranks must choose their messages by the same values.
 struct ResumePoint {
-  std::uint64_t step = 0;     // That follows.
-  float announced_bytes = 0;  // By all ranks, in the step before: see CompressedReduction.
+  std::uint64_t step = 0;     // The next one.
+  float announced_bytes = 0;  // By all ranks in the step before, see CompressedReduction.
 };
 
-// Runs `take_over`, which takes over what this rank has loaded and returns where it goes on.
-// Throws Mismatch, on all ranks, unless all name the same hook. Returns the greatest of all ranks,
-// of each number: those that have survived a failure may have begun or ended another number of
-// steps, and who joins them has seen none. What `take_over` throws on one rank is thrown there, and
-// InvalidArgument, which names the rank, on the others: they would wait for its messages.
-// Collective, blocks: one small operation, if all is well.
+// Runs `take_over`, which takes over the state that this rank has loaded and returns where it goes
+// on. Returns the maximum over all ranks of each number: after a failure the survivors may have
+// counted different steps, and new ranks have counted none. Throws Mismatch on all ranks unless all
+// name the same hook. If `take_over` throws on a rank, that rank throws the same, and the others
+// throw InvalidArgument, which names the rank: they must not wait for its messages. Collective,
+// blocks: one small operation, if all is well.
 ResumePoint take_over_together(Communicator& communicator, const std::string& name,
                                const std::function<ResumePoint()>& take_over,
                                const std::optional<Duration>& timeout);
 
-// Throws Mismatch, on all ranks, unless all name the same hook; before anything of it changes.
-// Collective, blocks: one small operation.
+// Throws Mismatch on all ranks unless all name the same hook; to be called before the hook changes
+// anything. Collective, blocks: one small operation.
 void check_same_hook(Communicator& communicator, const std::string& name,
                      const std::optional<Duration>& timeout);
 
-// Throws InvalidArgument: another hook has made `dtype` of what the hook `name` was told of.
+// Throws InvalidArgument: another hook has converted gradients of the hook `name` to `dtype`.
 [[noreturn]] void refuse_converted(const std::string& name, DType dtype);
 
-// For what `rank` has sent, and only this rank may have seen: throws what `code` says, after an
-// abort, since the others go on, and must not wait for this rank.
+// For a failure in what `rank` has sent, which perhaps only this rank has seen: aborts, since the
+// other ranks go on and must not wait for this one, and throws the exception for `code`.
 template <class... Args>
 void abort_and_throw(Communicator& communicator, StatusCode code, std::size_t rank,
                      fmt::format_string<Args...> text, Args&&... args) {

@@ -17,7 +17,7 @@ struct OpenBucket {
   PlannedBucket bucket;
   std::size_t bytes = 0;
   std::size_t limit_index = 0;
-  std::size_t last_position = 0;  // In the order of planning, of its newest gradient.
+  std::size_t last_position = 0;  // Of its newest gradient in the order of planning.
 };
 
 class BucketPlanner {
@@ -37,7 +37,7 @@ class BucketPlanner {
   }
 
   BucketPlan finish() {
-    std::map<std::size_t, PlannedBucket> left;  // By their last gradients.
+    std::map<std::size_t, PlannedBucket> left;  // By the positions of their last gradients.
     for (auto& [key, open] : open_) {
       if (!open.bucket.gradients.empty()) left[open.last_position] = std::move(open.bucket);
     }

@@ -15,11 +15,11 @@ namespace {
 
 constexpr std::size_t kSmallBytes = std::size_t{64} << 10;
 constexpr std::size_t kLargeBytes = std::size_t{4} << 20;
-constexpr int kRepetitions = 4;  // Behind one that is not counted.
+constexpr int kRepetitions = 4;  // After one that is not counted.
 constexpr std::size_t kSmallestBucketBytes = std::size_t{256} << 10;
 constexpr double kLatencyShare = 0.05;  // Of a bucket's time.
 
-// The shortest of several: what the links can do, not who else used the machine.
+// The shortest of several times: it shows what the links can do, without other load on the machine.
 double shortest_seconds(Communicator& communicator, std::span<float> numbers,
                         const std::optional<Duration>& timeout) {
   double shortest = 0;
@@ -49,7 +49,7 @@ std::vector<std::size_t> measured_bucket_bytes(Communicator& communicator,
   const double small =
       shortest_seconds(communicator, numbers.span().first(kSmallBytes / sizeof(float)), timeout);
   const double large = shortest_seconds(communicator, numbers.span(), timeout);
-  // A clock that does not resolve them makes the smallest buckets.
+  // If the clock is too coarse to tell the two times apart, buckets get the smallest size.
   const double seconds_per_byte =
       std::max(large - small, 1e-9) / static_cast<double>(kLargeBytes - kSmallBytes);
   const double latency = std::max(0.0, small - seconds_per_byte * kSmallBytes);

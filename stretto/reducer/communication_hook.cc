@@ -41,7 +41,7 @@ std::string HalvedReduction<Number>::name() const {
   return fmt::format("{}, then {}", stretto::name(dtype_of<Number>), inner_->name());
 }
 
-// What the other hook sees of a bucket of f32.
+// The bucket that the other hook gets instead of a bucket of f32.
 template <class Number>
 FullBucket HalvedReduction<Number>::halved(const FullBucket& bucket) const {
   const Halved& state = buckets_[bucket.index];

@@ -16,7 +16,7 @@
 namespace stretto {
 namespace {
 
-// A bucket of one vector. What ranks have to agree about is in its name.
+// Reduces a bucket of one vector. Its name holds all that ranks have to agree about.
 class VectorReduction final : public CompressedReduction {
  public:
   VectorReduction(const CompressedAllReduceOptions& options, std::size_t count)
@@ -35,7 +35,7 @@ class VectorReduction final : public CompressedReduction {
   const std::string name_;
 };
 
-// Whether what ranks have agreed about holds for these options, too.
+// Whether these options equal the ones that ranks have agreed about.
 bool are_alike(const CompressedAllReduceOptions& one, const CompressedAllReduceOptions& other) {
   return (one.codec == other.codec ||
           (other.codec != nullptr && one.codec->name() == other.codec->name())) &&
@@ -55,16 +55,16 @@ struct CompressionState::Vector {
   }
   const CompressedReduction& state() const { return reduction != nullptr ? *reduction : *loaded; }
 
-  std::unique_ptr<CompressedReduction> loaded = nullptr;  // Until the first call tells the codec.
+  std::unique_ptr<CompressedReduction> loaded = nullptr;  // Until the first call names the codec.
   std::unique_ptr<VectorReduction> reduction = nullptr;
   CompressedAllReduceOptions options = {};
   std::size_t count = 0;
   std::uint64_t calls = 0;
   bool is_on_its_way = false;
-  std::uint64_t communicator = 0;  // Its serial(): whose ranks have agreed about it.
+  std::uint64_t communicator = 0;  // Its serial(), if its ranks have agreed.
 };
 
-// A vector on its way. The bucket points into it.
+// A vector in flight. `bucket` points into this object.
 struct CompressedWork::Call {
   Call(std::shared_ptr<CompressionState::Vector> of, Communicator& communicator,
        std::span<float> data, const CompressedAllReduceOptions& options)
@@ -75,14 +75,14 @@ struct CompressedWork::Call {
               .gradient_views = {&view, 1},
               .op = options.op,
               .timeout = options.timeout};
-    // Until it has ended well, what there was before is remembered.
+    // Until the call has ended well, the state before it is remembered.
     if (options.non_finite == NonFinite::stop && options.state != nullptr) {
       bucket.uncomputed = {&may_be_forgotten, 1};
     }
     work = vector->reduction->start(communicator, bucket);
     vector->is_on_its_way = true;
   }
-  // The vector may outlive it, and its buffers are free for the next call.
+  // The vector may outlive this object, and its buffers are then free for the next call.
   ~Call() {
     vector->reduction->abandon(bucket.index);
     vector->is_on_its_way = false;
@@ -103,7 +103,7 @@ CompressionStatistics CompressedWork::wait() {
   try {
     call->vector->reduction->finish(call->bucket);
   } catch (const InvalidArgument&) {
-    // NonFinite::stop: no rank has got anything of what any has sent.
+    // NonFinite::stop: no rank has received values of any rank.
     if (!call->bucket.uncomputed.empty()) call->vector->reduction->forget({&call->index, 1});
     throw;
   }

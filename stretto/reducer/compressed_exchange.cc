@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The steps of CompressedReduction: what is sent of a bucket, to whom, and what becomes of it.
+// The steps of CompressedReduction: what is sent of a bucket, to which ranks, and in which order.
 
 #include "stretto/reducer/compressed_exchange.h"
 
@@ -24,7 +24,7 @@ namespace {
 using codec::are_finite;
 using codec::clear_non_finite;
 
-// Eight sums at a time: one would wait for each addition.
+// Eight sums, because each addition to a single one would wait for the addition before.
 double squares(std::span<const float> values) {
   constexpr std::size_t kSums = 8;
   std::array<double, kSums> sums = {};
@@ -63,7 +63,8 @@ void CompressedReduction::begin_step(Communicator& communicator, const FullBucke
   divides_step_ = compresses_ && divides_in_step(step_);
   const auto& combines_from = prediction_.combines_from;
   combines_step_ = combines_from && announced_ >= static_cast<float>(*combines_from);
-  // Of the step after a dense one no bucket may be left out, unless it begins a trial.
+  // If buckets finish early in this step, some may be left out of the next one, which must then not
+  // be compressed; it may be the first of a trial.
   const bool is_steady = trial_ != nullptr ? trial_->allows_early_finish()
                                            : options_.compression == Compression::never;
   finishes_early_ = !compresses_ && is_steady;
@@ -71,7 +72,8 @@ void CompressedReduction::begin_step(Communicator& communicator, const FullBucke
   begin_statistics(this_step_, step_, compresses_, full.of_count);
   if (trial_ != nullptr) this_step_.measured = trial_->measured();
   announcing_ = 0;
-  // Of a step that is not compressed there is no more to say, and nothing may tell its end.
+  // The statistics of a step that is not compressed are complete now; its last bucket may be left
+  // out.
   if (!compresses_) last_step_ = this_step_;
 }
 
@@ -110,8 +112,8 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& fu
   bucket.is_compressed = compresses_ && has_any;
   note_choice(full, has_any);
   if (is_f32 && options_.non_finite == NonFinite::zero) {
-    // Before anything is made of them: they must spoil neither norms, momenta nor residuals. What
-    // overflows later is cleared later.
+    // Before they spoil norms, momenta and residuals. Values that overflow in these are cleared
+    // later.
     for (const View& view : full.gradient_views) clear_non_finite(floats(view));
   }
   if (is_f32) keep_remembered(full);
@@ -126,11 +128,11 @@ Work CompressedReduction::start(Communicator& communicator, const FullBucket& fu
   return work;
 }
 
-// Behind the last bucket no other one comes that would have it submitted.
+// After the last bucket there is no start() that would submit the remaining operations.
 void CompressedReduction::submit_rest(Communicator& communicator, const FullBucket& full) {
   if (!full.is_last()) return;
   while (!pending_.empty()) advance(communicator);
-  // Here, since all ranks come to this place; some may drop the work before they finish().
+  // Here, because every rank gets here; some may drop the work and never call finish().
   if (compresses_) announced_ = static_cast<float>(announcing_);
 }
 
@@ -142,8 +144,8 @@ void CompressedReduction::keep_remembered(const FullBucket& full) {
       before = {};
       continue;
     }
-    // Of a silent gradient who adds up parts may keep something; and if what others say of it has
-    // no factors, no rank keeps its residual.
+    // The residual of a silent gradient changes, too, if this rank adds up a part of it, and if the
+    // ranks' factors are not finite, since all ranks then clear it.
     const Way way = gradient.compressor == nullptr ? Way::gathered : way_of(gradient);
     before.has_all = !full.is_silent(i) || way != Way::gathered;
     before.has_residual = gradient.has_residual;
@@ -169,8 +171,8 @@ void CompressedReduction::forget(std::span<const std::size_t> gradients) {
   }
 }
 
-// All ranks submit operations in the same order, without a communicator of their own: what comes
-// after an operation of this bucket is submitted when the next buckets start.
+// Operations of several buckets share a communicator, so that all ranks must submit them in the
+// same order: the next operation of this bucket is submitted when a later bucket starts.
 Work CompressedReduction::start_messages(Communicator& communicator, const FullBucket& full,
                                          Bucket& bucket) {
   const TimePoint begin = Clock::now();
@@ -204,7 +206,7 @@ void CompressedReduction::Exchange::clear() {
   codec_seconds = 0;
 }
 
-// Each to those that travel as it does.
+// Adds each gradient to the exchange for its way.
 void CompressedReduction::sort_gradients(const FullBucket& full, Bucket& bucket) {
   bucket.plain.clear();
   for (std::size_t way = 0; way < kCompressedWays; ++way) {
@@ -234,7 +236,7 @@ void CompressedReduction::sort_gradients(const FullBucket& full, Bucket& bucket)
   }
 }
 
-// Makes this rank's messages or left factors, and says what is submitted first.
+// Makes this rank's messages or left factors, and sets what is submitted first.
 void CompressedReduction::encode(Exchange& exchange) {
   using Next = Exchange::Next;
   if (exchange.way == Way::factored) return find_left_factors(exchange);
@@ -257,7 +259,8 @@ void CompressedReduction::encode(Exchange& exchange) {
   exchange.encoded = Clock::now();
 }
 
-// The next operation of each bucket under way, whose last one has ended by now, or will soon.
+// Submits the next operation of each exchange in flight. The operation before has ended, or will
+// soon.
 void CompressedReduction::advance(Communicator& communicator) {
   for (Exchange* const exchange : pending_) submit_next(communicator, *exchange);
   std::erase_if(pending_,
@@ -346,7 +349,7 @@ void check_announced(Communicator& communicator, std::size_t bytes, std::size_t 
                            rank, bytes, longest);
 }
 
-// What is infinite or NaN is handed on, and not kept.
+// Infinity and NaN stay in the gradient, but are not kept in the momentum.
 void CompressedReduction::clip_and_add_momentum(const FullBucket& bucket) {
   const double limit = double{options_.clip_norm} / std::sqrt(static_cast<double>(ranks_));
   for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
@@ -368,7 +371,7 @@ void CompressedReduction::clip_and_add_momentum(const FullBucket& bucket) {
   }
 }
 
-// For steps that send everything: nothing is left, then.
+// For steps that send everything: the residuals become zero.
 void CompressedReduction::add_residuals(const FullBucket& bucket) {
   for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
     Gradient& gradient = *by_index_[bucket.gradients[i]];
@@ -380,7 +383,7 @@ void CompressedReduction::add_residuals(const FullBucket& bucket) {
   }
 }
 
-// All ranks have the same sums, and find the same in them: finite values may add up to infinity.
+// All ranks check the same sums, with the same result. Finite values may add up to infinity.
 void CompressedReduction::check_sums(const FullBucket& full) const {
   for (std::size_t i = 0; i < full.gradients.size(); ++i) {
     const std::span<float> sums = floats(full.gradient_views[i]);
@@ -405,7 +408,7 @@ void CompressedReduction::finish(const FullBucket& full) {
   }
   if (trial_ == nullptr) return;
   trial_->end_step(this_step_);
-  // In a step that is compressed, no bucket may be left out.
+  // The next step may be compressed, so that no bucket may be left out of it.
   if (trial_->is_under_way()) finishes_early_ = false;
 }
 

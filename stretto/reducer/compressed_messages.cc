@@ -1,7 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What CompressedReduction makes of gradients and sums, and what it reads of others.
+// Encoding and decoding: the messages that CompressedReduction makes of gradients and sums, and
+// those that it receives.
 
 #include <algorithm>
 #include <limits>
@@ -15,7 +16,7 @@
 namespace stretto {
 namespace {
 
-// What the owner of a part combines is said by this codec.
+// The codec for whole sums (Way::combined).
 const Codec& codec_of_whole_sums() {
   static const std::shared_ptr<const Codec> kNonzeros = nonzeros();
   return *kNonzeros;
@@ -23,7 +24,8 @@ const Codec& codec_of_whole_sums() {
 
 }  // namespace
 
-// The part that `adder` adds up; the whole if nothing is divided. `of_sum`: what it sends of it.
+// The part that `adder` adds up, or the whole gradient if the exchange has no parts. `of_sum`: for
+// the message of the sum.
 CompressedReduction::Part CompressedReduction::part_of(const Exchange& exchange, std::size_t i,
                                                        std::size_t adder, bool of_sum) const {
   const Gradient& gradient = *exchange.gradients[i];
@@ -43,7 +45,7 @@ CompressedReduction::Part CompressedReduction::part_of(const Exchange& exchange,
   return part;
 }
 
-// No messages are longer for what `adder` adds up, or has added up.
+// The greatest possible length of the messages for the parts of `adder`, or (`of_sum`) of its sums.
 std::size_t CompressedReduction::longest(const Exchange& exchange, std::size_t adder,
                                          bool of_sum) const {
   std::size_t bytes = 0;
@@ -66,7 +68,7 @@ int CompressedReduction::divisor_of(const Exchange& exchange, std::size_t i) con
   return divisor_of_sums(*exchange.gradients[i]->codec, ranks_);
 }
 
-// Appends the messages of what `adder` adds up, or has added up, and returns their length.
+// Appends the messages for the parts of `adder`, or (`of_sum`) of its sums; returns their length.
 std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t adder, bool of_sum) {
   const std::size_t begin = exchange.own.size();
   for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
@@ -76,8 +78,8 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
     const std::span<float> values = exchange.values[i].subspan(part.first, part.count);
     const int divisor = of_sum ? divisor_of(exchange, i) : 1;
     codec::divide(values, divisor);
-    // Of a codec that is bounded the residual, which may be what this rank has clipped, is not sent
-    // with the sum; nor with a whole sum; nor that of a silent gradient at all.
+    // The residual is not sent with a sum if the codec is bounded, because it may be what this rank
+    // has clipped; nor with a whole sum; nor for a silent gradient.
     const bool is_silent = exchange.silent[i] != 0;
     const bool is_whole_sum = of_sum && exchange.way == Way::combined;
     const bool sets_aside = divisor > 1 || is_silent || is_whole_sum;
@@ -88,7 +90,7 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
     } else {
       carry = std::span(gradient.residual).subspan(part.first, part.count);
       if (!options_.error_feedback) std::ranges::fill(carry, 0.0f);
-      // What is sent of a sum is not what this rank has moved by.
+      // A sum's message does not hold this rank's own momentum.
       const bool masks = options_.mask_momentum && !gradient.momentum.empty() && !of_sum;
       if (masks) cleared = std::span(gradient.momentum).subspan(part.first, part.count);
     }
@@ -104,7 +106,7 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
                      .cleared = cleared,
                      .stopped_by = of_sum ? exchange.stopped_by[i] : std::nullopt},
                     scratch_, exchange.own);
-    if (sets_aside && !is_whole_sum) {  // Of a whole sum nothing is left.
+    if (sets_aside && !is_whole_sum) {  // A whole sum leaves no rest.
       const auto residual = std::span(gradient.residual).subspan(part.first, part.count);
       const auto factor = static_cast<float>(divisor);
       for (std::size_t e = 0; e < part.count; ++e) residual[e] += carry[e] * factor;
@@ -117,8 +119,8 @@ std::size_t CompressedReduction::encode_parts(Exchange& exchange, std::size_t ad
   return exchange.own.size() - begin;
 }
 
-// What all ranks have sent for this rank's parts becomes this rank's messages. What these do not
-// say joins its residual.
+// Adds up the messages of all ranks for this rank's parts, and encodes the sums as this rank's
+// messages. What these leave out joins the residual.
 void CompressedReduction::add_up(Exchange& exchange) {
   const TimePoint begin = Clock::now();
   this_step_.exchange_seconds += seconds(begin - exchange.encoded);
@@ -142,7 +144,7 @@ void CompressedReduction::add_up(Exchange& exchange) {
   exchange.codec_seconds += seconds(exchange.encoded - begin);
 }
 
-// Adds what rank `from` says of what `adder` adds up, or has added up.
+// Adds the messages of rank `from` for the parts of `adder`, or (`of_sum`) of its sums.
 void CompressedReduction::decode_parts(Exchange& exchange, std::span<const std::byte> messages,
                                        std::size_t from, std::size_t adder, bool of_sum) {
   for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {
@@ -157,8 +159,8 @@ void CompressedReduction::decode_parts(Exchange& exchange, std::span<const std::
     }
     const StatusCode code = length.status().code();
     if (code == StatusCode::invalid_argument && exchange.has_parts() && !of_sum) {
-      // Only this rank knows. What it sends of the sum tells all, and of whom it knows it; the step
-      // fails, whatever else there was to add.
+      // Only this rank knows. NaN in the sum stops all ranks, and `stopped_by` tells them the rank
+      // to name. The step fails, so the rest need not be added.
       sums[0] = std::numeric_limits<float>::quiet_NaN();
       if (!exchange.stopped_by[i]) exchange.stopped_by[i] = Rank(static_cast<std::int32_t>(from));
       return;
@@ -169,7 +171,7 @@ void CompressedReduction::decode_parts(Exchange& exchange, std::span<const std::
 
 void CompressedReduction::refuse_message(const Exchange& exchange, std::size_t i, std::size_t from,
                                          bool is_of_sum, const Status& why) {
-  // Of a sum the rank that has stopped it, or the one that found it so without any.
+  // For a sum: the rank that has stopped it. If none is named, the rank that added it up.
   const std::optional<Rank> named = why.rank();
   const bool is_named = is_of_sum && named && *named < Rank(ranks_);
   const Rank whose = is_named ? *named : Rank(static_cast<std::int32_t>(from));
@@ -179,14 +181,14 @@ void CompressedReduction::refuse_message(const Exchange& exchange, std::size_t i
                   is_of_sum && !is_named ? "as added up by" : "of", whose.value(), step_,
                   why.message()),
       whose);
-  // What stops all ranks needs no more words; the rest only this rank may have seen.
+  // All ranks see a stop. Any other failure may be seen by this rank only, so the others are told.
   if (why.code() != StatusCode::invalid_argument) {
     communicator_->abort(std::string(status.message()));
   }
   status.or_throw();
 }
 
-// Calls use(rank, messages) with what each rank has sent behind its first `begin` bytes.
+// Calls use(rank, messages) for each rank with its messages, without their first `begin` bytes.
 template <class Use>
 void CompressedReduction::for_each_rank(const Exchange& exchange, std::size_t begin,
                                         const Use& use) {
@@ -198,8 +200,8 @@ void CompressedReduction::for_each_rank(const Exchange& exchange, std::size_t be
   }
 }
 
-// Of gradients that are gathered, all by codecs that have sections, whose messages have fixed
-// lengths: a gradient's begins at the same place on all ranks.
+// For gathered gradients if all their codecs have sections. The messages have fixed lengths, so
+// that a gradient's message begins at the same place on all ranks.
 void CompressedReduction::decode_by_sections(Exchange& exchange) {
   std::size_t begin = 0;
   for (std::size_t i = 0; i < exchange.gradients.size(); ++i) {

@@ -27,12 +27,13 @@
 namespace stretto {
 namespace {
 
-// Whether `pattern` stands for `name`: each * for any letters, everything else for itself.
+// Whether `pattern` fits `name`: each * stands for any letters, all other characters for
+// themselves.
 bool fits(std::string_view pattern, std::string_view name) {
   std::size_t of_pattern = 0, of_name = 0;
-  // After the last *, which is the only one whose letters may become more.
+  // Place after the last *, which is the only * that may take more letters.
   std::optional<std::size_t> after_star;
-  std::size_t first = 0;  // Of the name, what is compared with what follows the *.
+  std::size_t first = 0;  // Where in the name the text after that * is compared.
   while (of_name < name.size()) {
     const bool is_left = of_pattern < pattern.size();
     if (is_left && pattern[of_pattern] == '*') {
@@ -50,7 +51,7 @@ bool fits(std::string_view pattern, std::string_view name) {
   return pattern.find_first_not_of('*', of_pattern) == std::string_view::npos;
 }
 
-// What is kept of a gradient is kept by its name, and messages count elements in 32 bits.
+// The state of a gradient is kept by its name, and messages count elements in 32 bits.
 void check_gradients(std::span<const GradientDescription> gradients) {
   std::set<std::string_view> names;
   for (const GradientDescription& gradient : gradients) {
@@ -69,7 +70,7 @@ void check_gradients(std::span<const GradientDescription> gradients) {
   }
 }
 
-// What is asked for and has no effect, which nothing else would show.
+// Warns of settings without effect, which nothing else would show.
 void warn_of_mistakes(const CompressionOptions& options,
                       std::span<const GradientDescription> gradients) {
   for (const CompressionRule& rule : options.rules) {
@@ -145,8 +146,8 @@ std::shared_ptr<const Compressor> CompressedReduction::codec_for(
   return is_small || codec->name() == "dense" ? nullptr : codec;
 }
 
-// What it is compressed by. What is remembered of it begins anew where that has another length, or
-// is of another part.
+// Sets how the gradient is compressed. Its state starts anew if it has another length, or is
+// another part of a longer gradient.
 void CompressedReduction::describe(const GradientDescription& description,
                                    Gradient& gradient) const {
   gradient.name = description.name;
@@ -220,7 +221,7 @@ void CompressedReduction::attach(Communicator& communicator,
   choose_exchange(communicator);
 }
 
-// Takes `state` over. Gradients that it does not mention begin anew.
+// Takes `state` over. Gradients that it does not mention start anew.
 void CompressedReduction::restore(const reducer::SavedState& state) {
   reducer::check_compressed(state, rank_, ranks_,
                             [this](const std::string& name) { return gradients_.contains(name); });
@@ -236,7 +237,7 @@ void CompressedReduction::restore(const reducer::SavedState& state) {
   for (const auto& [name, gradient] : gradients_) {
     const auto* const residual = reducer::find(state.residuals, name, gradient->residual.size());
     gradient->has_residual = residual != nullptr && options_.error_feedback;
-    const auto hints = state.factors.find(name);  // Of another number of ranks: some of them.
+    const auto hints = state.factors.find(name);  // Perhaps of another number of ranks.
     const bool has_them = hints != state.factors.end();
     if (gradient->factors.rank > 0) {
       if (has_them) gradient->factors.right = hints->second;

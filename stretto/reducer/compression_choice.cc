@@ -1,7 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// How messages of CompressedReduction travel: what is asked for, predicted, and told by lengths.
+// How messages of CompressedReduction travel: what options ask for, what the model of the links
+// predicts, and what announced lengths decide.
 
 #include <algorithm>
 #include <bit>
@@ -22,14 +23,14 @@ namespace {
 constexpr std::uint64_t kAfterWarmUp = std::numeric_limits<std::uint64_t>::max();
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// How long sums of sparse messages of `bytes` are if ranks choose independently.
+// Length of sums of sparse messages of `bytes`, if ranks choose elements independently.
 std::size_t sum_bytes(std::size_t bytes, std::size_t gradient_bytes, int ranks) {
   const auto whole = static_cast<double>(gradient_bytes);
   const double left_out = 1 - std::min(1.0, static_cast<double>(bytes) / whole);
   return static_cast<std::size_t>((1 - std::pow(left_out, ranks)) * whole);
 }
 
-// How long the messages of a gradient's parts are together. Parts differ by one element at most.
+// Length of the messages of all parts of a gradient. Parts differ by one element at most.
 std::size_t parts_bytes(const Codec& codec, std::size_t count, std::size_t ranks,
                         std::uint64_t step) {
   const auto of = [&](std::size_t elements) { return *codec.message_bytes(elements, step); };
@@ -38,15 +39,15 @@ std::size_t parts_bytes(const Codec& codec, std::size_t count, std::size_t ranks
   return longer * of(count / ranks + 1) + (ranks - longer) * of(count / ranks);
 }
 
-// Seconds, as the model of the links predicts; NaN where it says nothing.
+// Seconds that the model of the links predicts; NaN if it predicts nothing.
 class Prediction {
  public:
   explicit Prediction(const Communicator& communicator)
       : communicator_(communicator), ranks_(static_cast<std::size_t>(communicator.size())) {}
 
-  // What it takes to gather messages of `bytes` from each rank.
+  // Gathering messages of `bytes` from each rank.
   double gathered(std::size_t bytes) const { return of(Collective::all_gather, ranks_ * bytes); }
-  // The same for messages of parts, of `bytes` together.
+  // Dividing; the messages of all parts have `bytes` together.
   double divided(std::size_t bytes) const {
     return of(Collective::all_to_all, bytes) + of(Collective::all_gather, bytes);
   }
@@ -58,7 +59,7 @@ class Prediction {
   }
 
  private:
-  // Between what the model has for two powers of two.
+  // Interpolates between the model's times for two powers of two.
   double of(Collective collective, std::size_t bytes) const {
     const auto at = [&](std::size_t size) {
       const auto candidates = communicator_.explain(collective, DType::u8, size).candidates;
@@ -75,8 +76,8 @@ class Prediction {
   const std::size_t ranks_;
 };
 
-// From how many bytes of one rank's messages on `saved_seconds(bytes)` is above zero; NaN where the
-// model says nothing.
+// The least number of bytes of one rank's messages from which on `saved_seconds(bytes)` is
+// positive; NaN if the model predicts nothing.
 template <class Seconds>
 double pays_from(std::size_t gradient_bytes, const Seconds& saved_seconds) {
   double from = std::numeric_limits<double>::quiet_NaN();
@@ -93,8 +94,8 @@ double pays_from(std::size_t gradient_bytes, const Seconds& saved_seconds) {
 
 }  // namespace
 
-// What predict_exchange() says: seconds gathered, divided and combined; from how many bytes on it
-// pays to combine.
+// What predict_exchange() broadcasts: seconds gathered, divided and combined; number of bytes from
+// which on combining pays.
 std::array<double, 4> CompressedReduction::predictions(const Communicator& communicator,
                                                        const Bytes& bytes) const {
   const Prediction prediction(communicator);
@@ -107,7 +108,7 @@ std::array<double, 4> CompressedReduction::predictions(const Communicator& commu
           pays_from(bytes.without_fixed_length, saved_by_combining)};
 }
 
-// Said by rank 0 for all, whose models may differ.
+// Rank 0 predicts for all ranks, because their models may differ.
 void CompressedReduction::predict_exchange(Communicator& communicator) {
   const Bytes bytes = bytes_in_step(kAfterWarmUp);
   std::array<double, 4> said{};
@@ -131,7 +132,7 @@ void CompressedReduction::predict_exchange(Communicator& communicator) {
   }
 }
 
-// Which ranks add up what.
+// Chooses which ranks add up what.
 void CompressedReduction::choose_exchange(Communicator& communicator) {
   const Bytes bytes = bytes_in_step(kAfterWarmUp);
   prediction_ = {.message_bytes = bytes.of_messages};
@@ -148,7 +149,7 @@ void CompressedReduction::choose_exchange(Communicator& communicator) {
   if (is_automatic || trial_ != nullptr) predict_exchange(communicator);
   const double gathered = prediction_.gathered_seconds, divided = prediction_.divided_seconds;
   const bool is_known = prediction_.is_known();
-  // To combine messages of a fixed length is never predicted to be faster than to divide them.
+  // For messages of a fixed length, combining is never predicted to be faster than dividing.
   divides_ = divides_ || (is_automatic && is_known && divided < gathered);
   const bool is_divided = divides_in_step(kAfterWarmUp);
   exchange_reason_ = reason_for(is_divided, bytes);
@@ -218,9 +219,9 @@ CompressedReduction::Bytes CompressedReduction::bytes_in_step(std::uint64_t step
   return bytes;
 }
 
-// Where that was not asked for, too, if gathering receives as much as an all_reduce without a
-// codec, and the model of the links has not said what is faster for these messages. Told for all
-// buckets together, so that results do not depend on which gradient is in which.
+// Divides even if not asked to, if gathering would receive as much as an all_reduce without a
+// codec, and the model of the links has not predicted what is faster for these messages. Decided
+// for all buckets together, so that results do not depend on which bucket a gradient is in.
 bool CompressedReduction::divides_in_step(std::uint64_t step) const {
   if (options_.exchange == CompressedExchange::combine) return false;
   const auto ranks = static_cast<std::size_t>(ranks_);
@@ -232,8 +233,8 @@ bool CompressedReduction::divides_in_step(std::uint64_t step) const {
          (divides_instead(bytes.of_messages, bytes.of_gradients, ranks) && !is_predicted);
 }
 
-// Says how a gradient travels in this step. All ranks find the same, since they know of each other
-// what they have announced.
+// How a gradient travels in this step. All ranks find the same, since each knows what all of them
+// have announced.
 CompressedReduction::Way CompressedReduction::way_of(const Gradient& gradient) const {
   if (gradient.codec == nullptr) return Way::factored;
   if (options_.exchange == CompressedExchange::combine) return Way::combined;

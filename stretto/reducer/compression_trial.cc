@@ -39,7 +39,7 @@ std::string_view name(CompressionReason reason) {
 
 bool CompressedReduction::Trial::compresses(Communicator& communicator,
                                             const std::optional<Duration>& timeout) {
-  if (codecs_.empty()) return false;  // No gradient has one: there is nothing to find out.
+  if (codecs_.empty()) return false;  // No gradient has a codec: nothing to find out.
   if (next_step_ == 0) counted_ = {};
   if (next_step_ == kEarlySteps && cannot_pay(communicator, timeout)) next_step_ = kTrialSteps;
   const std::size_t step = next_step_;
@@ -88,8 +88,8 @@ std::string CompressedReduction::Trial::described() const {
       decision_ ? "enabled" : "disabled", compressed.size() == 1 ? "" : "s", in_ranges(compressed));
 }
 
-// Codecs work on the thread that has the gradients, so a compressed step is at least as long as
-// they take. All ranks get the same means.
+// Codecs run on the thread that makes gradients, so a compressed step takes at least their time.
+// All ranks get the same means.
 bool CompressedReduction::Trial::cannot_pay(Communicator& communicator,
                                             const std::optional<Duration>& timeout) {
   const auto begin = seconds_[0].begin();
@@ -108,9 +108,9 @@ bool CompressedReduction::Trial::cannot_pay(Communicator& communicator,
   return true;
 }
 
-// All ranks decide the same, since they have the same means of their medians: one step that
-// something else held up decides nothing. Steps are compared with those a block before them, so
-// that what a machine does for longer than that is on both sides.
+// All ranks decide the same, from the same means of their medians; with medians, one delayed step
+// decides nothing. A step is compared with that of the block before, so that slower changes of the
+// machine's speed affect both.
 void CompressedReduction::Trial::decide(Communicator& communicator,
                                         const std::optional<Duration>& timeout) {
   std::array<double, kCounted> saved = {};

@@ -14,7 +14,7 @@
 namespace stretto {
 namespace {
 
-// Floats of 8 bits have no reductions.
+// 8-bit floats have no reductions.
 bool is_divided(const FullBucket& bucket) {
   const DType dtype = bucket.view.dtype;
   return bucket.op == ReduceOp::mean &&
@@ -28,7 +28,7 @@ int half_of_division(int ranks) {
   return divisor;
 }
 
-// What the other hook sees.
+// The bucket that the other hook gets.
 FullBucket summed(const FullBucket& bucket) {
   FullBucket result = bucket;
   result.op = ReduceOp::sum;

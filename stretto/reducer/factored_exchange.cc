@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Gradients whose factors ranks add up: PowerSGD, in two halves with an all_reduce each.
+// PowerSGD: ranks add up the factors of gradients, in two halves with an all_reduce each.
 
 #include <algorithm>
 #include <limits>
@@ -24,7 +24,7 @@ bool is_zero(std::span<const float> values) {
   return std::ranges::all_of(values, [](float value) { return value == 0; });
 }
 
-// The next numbers of `from`, as many as there are in `to`.
+// Moves the next numbers of `from` to `to`, as many as fit.
 void take(std::span<const float>& from, std::span<float> to) {
   std::ranges::copy(from.first(to.size()), to.begin());
   from = from.subspan(to.size());
@@ -36,13 +36,14 @@ void append(std::span<const float> values, std::vector<float>& out) {
 
 // Some rows of a gradient, as a matrix of their own.
 struct Rows {
-  std::size_t first;  // Element, and how many there are.
+  std::size_t first;  // First element, and number of elements.
   std::size_t count;
   codec::MatrixShape shape;
-  std::span<float> left;  // Their factors.
+  std::span<float> left;  // Their left factors.
 };
 
-// Few enough at a time to stay in the first-level cache from one loop of `visit` to the next.
+// Visits so few rows at a time that they stay in the first-level cache between the loops of
+// `visit`.
 template <class Visit>
 void visit_rows(Factors& factors, std::size_t count, const Visit& visit) {
   constexpr std::size_t kElements = 2048;
@@ -99,7 +100,8 @@ void CompressedReduction::find_left_factors(Exchange& exchange) {
         if (options_.non_finite == NonFinite::zero) codec::clear_non_finite(some);
         codec::multiply(some, rows.shape, factors.rank, factors.right, rows.left);
       });
-      // The factors tell all ranks; a step that another bucket stops must not leave it here.
+      // The factors carry infinity and NaN to all ranks. The residual must not keep them, even if
+      // another bucket stops the step.
       if (!are_finite(factors.left)) codec::clear_non_finite(matrix);
     }
     append(factors.left, exchange.left);
@@ -120,7 +122,8 @@ void CompressedReduction::find_right_factors(Exchange& exchange) {
     take(sums, factors.left);
     codec::orthonormalize(factors.shape.rows, factors.rank, factors.left);
     if (factors.found_nothing()) {
-      // The right factors' room says instead whether a rank has something that the left ones miss.
+      // No right factors: their place says whether a rank has a gradient that the left factors
+      // miss.
       exchange.right.insert(exchange.right.end(), factors.right.size(), 0.0f);
       const bool has_more = exchange.silent[i] == 0 && !is_zero(matrix);
       exchange.right.back() = has_more ? 1 : 0;
@@ -130,7 +133,7 @@ void CompressedReduction::find_right_factors(Exchange& exchange) {
       std::ranges::fill(factors.right, 0.0f);
     } else {
       codec::multiply_transposed(matrix, factors.shape, factors.rank, factors.left, factors.right);
-      // What this rank's part of the product says of its gradient is sent; the rest is kept.
+      // This rank's part of the product is sent; the residual keeps the rest of the gradient.
       if (are_finite(factors.right)) {
         codec::add_product(matrix, factors.shape, factors.rank, factors.left, factors.right, -1);
       }
@@ -151,7 +154,7 @@ void CompressedReduction::multiply_factors(Exchange& exchange) {
     const std::span<float> values = exchange.values[i];
     if (factors.found_nothing()) {
       std::ranges::fill(values, 0.0f);
-      // What nobody has used, or is zero, goes on with the factors that it has.
+      // If the gradient is zero, or unused on all ranks, the right factors stay.
       if (sums[factors.right.size() - 1] != 0) factors.draw_right(gradient.key);
       sums = sums.subspan(factors.right.size());
       continue;
@@ -168,7 +171,7 @@ void CompressedReduction::multiply_factors(Exchange& exchange) {
       factors.draw_zero_columns(gradient.key);
       continue;
     }
-    // All ranks have the same factors, and begin anew together.
+    // All ranks have the same factors, and start anew together.
     const bool counts_as_zero = options_.non_finite == NonFinite::zero;
     std::ranges::fill(values, counts_as_zero ? 0.0f : std::numeric_limits<float>::quiet_NaN());
     std::ranges::fill(gradient.residual, 0.0f);

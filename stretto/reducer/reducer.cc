@@ -18,8 +18,8 @@
 namespace stretto {
 namespace {
 
-// So many bytes of gradients take longer to make than mark_ready() needs for a look at the clock
-// and a turn of communication, a microsecond. Each gradient counts as kLeastBytes at least.
+// Making so many bytes of gradients takes longer than the microsecond in which mark_ready() looks
+// at the clock and lets communication advance. Each gradient counts as kLeastBytes at least.
 constexpr std::size_t kBytesPerLook = std::size_t{32} << 10;
 constexpr std::size_t kLeastBytes = 512;
 
@@ -38,7 +38,7 @@ void check_arguments(const std::vector<GradientDescription>& gradients,
   }
 }
 
-// `options` with the hook that the reduction of buckets begins with, which is claimed.
+// Claims the hook, and returns `options` with the hook that reduces buckets.
 ReducerOptions with_own_hook(ReducerOptions options) {
   if (options.hook_owner == nullptr) options.hook_owner = std::make_shared<int>();
   options.hook->claim(options.hook_owner, options.timeout);
@@ -72,8 +72,8 @@ Reducer::Reducer(Communicator& communicator, std::vector<GradientDescription> gr
   options_.hook->attach(communicator_, gradients_);
 }
 
-// A step that has ended may have left work to devices, which an exception that came later does not
-// cut off.
+// After the end of a step, devices may still have work. It is waited for even if an exception
+// unwinds the stack later.
 Reducer::~Reducer() {
   const bool is_cut_off = step_open() || in_flight_.load(std::memory_order_relaxed);
   if (std::uncaught_exceptions() > exceptions_when_made_ && is_cut_off) {
@@ -118,7 +118,7 @@ void Reducer::mark_ready(std::size_t index) {
   const bool full = buckets_[slot.bucket].pending.fetch_sub(1, std::memory_order_acq_rel) == 1;
   const bool launches =
       full && (options_.hook->finishes_early() || !options_.pass_waits || !options_.pass_waits());
-  // Threads that lose each other's bytes here look a little later.
+  // Threads may overwrite each other's bytes here; then they look a little later.
   const std::size_t bytes =
       unseen_bytes_.load(std::memory_order_relaxed) + std::max(slot.view.bytes(), kLeastBytes);
   const bool look = launches || number == 0 || bytes >= kBytesPerLook;
@@ -132,13 +132,13 @@ void Reducer::mark_ready(std::size_t index) {
   communicate(launches, slot.ready_time);
 }
 
-// Begins what can begin now that a bucket has become full, and lets the rest advance.
+// If a bucket is `full`, starts what can start now; lets the rest advance.
 void Reducer::communicate(bool full, TimePoint begin) {
   if (full) launch_full_buckets();
   const bool poll = poll_on_ready_ && in_flight_.load(std::memory_order_relaxed);
   if (poll) {
     communicator_.poll();
-    if (launch_mutex_.try_lock()) {  // Else its holder does.
+    if (launch_mutex_.try_lock()) {  // Else the holder of the lock does this.
       const MutexLock lock(launch_mutex_, std::adopt_lock);
       end_finished_buckets();
     }
@@ -153,7 +153,7 @@ void Reducer::set_frozen(std::size_t index, bool frozen, bool in_use) {
   const bool was_awaited = slot.is_awaited();
   slot.in_use = in_use;
   if (slot.frozen != frozen) {
-    throw_if_failed();  // In the middle of a step.
+    throw_if_failed();  // A step that has failed is still open.
     STRETTO_CHECK(!step_open(), "gradient {} is frozen or unfrozen inside a step", index);
     slot.frozen = frozen;
     frozen_count_ += frozen ? 1 : std::size_t(-1);
@@ -183,14 +183,14 @@ void Reducer::launch(std::size_t index) {
   Bucket& bucket = buckets_[index];
   std::ranges::fill(bucket.silent, std::uint8_t{0});
   std::ranges::fill(bucket.uncomputed, std::uint8_t{0});
-  const StreamGuard none(nullptr);  // The memory has the default stream wait for what it holds.
+  const StreamGuard none(nullptr);  // The memory makes the default stream wait for the values.
   try {
     if (closing_ || frozen_count_ > 0) keep_unused_values(index);
     bucket.launch = Clock::now();
     options_.memory->publish();
     bucket.work = options_.hook->start(communicator_, full(index));
   } catch (const Error& error) {
-    // The others wait for this bucket, whatever the hook has refused, unless they know already.
+    // The others wait for this bucket, unless they know of the failure already.
     if (!communicator_.has_failed()) communicator_.abort(std::string(error.status().message()));
     fail(explained(error.status()));
     throw_if_failed();
@@ -201,7 +201,8 @@ void Reducer::launch(std::size_t index) {
   in_flight_.store(true, std::memory_order_relaxed);
 }
 
-// If all ranks leave a gradient out, its value is theirs; the mean of equal values can round.
+// Keeps the values of gradients that are not ready: a gradient that all ranks leave out must not
+// change, and the mean of equal values can be rounded.
 void Reducer::keep_unused_values(std::size_t bucket) {
   for (std::size_t place = 0; place < plan_[bucket].gradients.size(); ++place) {
     const std::size_t index = plan_[bucket].gradients[place];
@@ -240,8 +241,8 @@ void Reducer::restore_unused_values() {
   }
 }
 
-// Of the buckets under way, ends those that are reduced: while backward still runs, so that what a
-// hook does with them is hidden, too.
+// Ends the buckets in flight that are reduced. As backward still runs, it hides the hook's work on
+// them, too.
 void Reducer::end_finished_buckets() {
   if (!options_.hook->finishes_early()) return;
   for (; finished_buckets_ < next_bucket_; ++finished_buckets_) {
@@ -252,7 +253,7 @@ void Reducer::end_finished_buckets() {
   }
 }
 
-// Waits for its work. After a failure nothing more is finished.
+// Waits for the work of the bucket. After a failure, finish() of the hook is not called any more.
 void Reducer::end_bucket(std::size_t index) {
   Bucket& bucket = buckets_[index];
   const auto note = [&](Status status) STRETTO_REQUIRES(launch_mutex_) {
@@ -270,7 +271,7 @@ void Reducer::end_bucket(std::size_t index) {
     bucket.end = Clock::now();
     note(std::move(status));
     if (bucket_failure_.ok()) options_.hook->finish(full(index));
-  } catch (const Error& error) {  // All ranks have it: they have received the same.
+  } catch (const Error& error) {  // All ranks fail, since they have received the same.
     note(error.status());
   } catch (const std::exception& error) {
     fail_alone(error);
@@ -315,7 +316,8 @@ void Reducer::end_step(bool with_data) {
   judge_report();
 }
 
-// What is not ready will not become so: its buckets leave as they are, or as zeros.
+// Gradients that are not ready now will not become so: their buckets are reduced as they are, or as
+// zeros.
 void Reducer::close_buckets(bool with_data) {
   std::size_t at = ready_count_.load(std::memory_order_acquire);
   if (at < slots_.size()) {
@@ -340,14 +342,14 @@ void Reducer::write_report(bool with_data) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i].changed) report_.say(i, Use::changed);
     if (slots_[i].repeated.load(std::memory_order_relaxed)) report_.say(i, Use::repeated);
-    if (!with_data) continue;  // What others have frozen since, this rank does not know.
+    if (!with_data) continue;  // This rank does not know what others have frozen since.
     const Use arrived = is_ready(i) ? Use::used : Use::unused;
     report_.say(i, slots_[i].frozen ? Use::frozen : arrived);
   }
   if (with_data && wants_rebuild()) request(Request::rebuild);
 }
 
-// The first failure, if there is one.
+// Returns the first failure, if there is one.
 Status Reducer::wait_for_buckets(Work report) {
   const MutexLock lock(launch_mutex_);
   for (; finished_buckets_ < buckets_.size(); ++finished_buckets_) {
@@ -362,7 +364,7 @@ bool Reducer::is_used(const reducer::PlannedBucket& bucket) const {
   return std::ranges::any_of(bucket.gradients, [this](std::size_t i) { return was_used(i); });
 }
 
-// Of the buckets that were left out, those that some rank has used after all.
+// Reduces the buckets that were left out although some rank has used them.
 Status Reducer::reduce_left_out() {
   const MutexLock lock(launch_mutex_);
   const auto is_wanted = [&](std::size_t b) { return buckets_[b].left_out && is_used(plan_[b]); };
@@ -375,7 +377,8 @@ Status Reducer::reduce_left_out() {
   return bucket_failure_;
 }
 
-// Chooses for the next step. All ranks leave out the same buckets: they have the same report.
+// Chooses the buckets to leave out of the next step: the same ones on all ranks, since all have the
+// same report.
 void Reducer::choose_left_out() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (report_.any_rank_says(i, reducer::StepReport::Use::unused)) {

@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kAlignment = 64;  // Bytes: a cache line, and the widest vector register.
 constexpr std::uint64_t kStepsBetweenRebuilds = 8;  // Doubled with each rebuild.
 
-// Whether `order` names each of `count` gradients once; it came from another rank, or a file.
+// Whether `order`, which comes from another rank or a file, names each of `count` gradients once.
 bool is_permutation(const std::vector<std::size_t>& order, std::size_t count) {
   std::vector<bool> seen(count, false);
   for (const std::size_t index : order) {
@@ -69,7 +69,7 @@ std::vector<Reducer::Bucket> Reducer::allocate_buckets(const reducer::BucketPlan
 
 // Gives each gradient its place in `buckets`, which are those of `plan`.
 void Reducer::use_buckets(reducer::BucketPlan plan, std::vector<Bucket> buckets) {
-  std::vector<std::size_t> places;  // Of each bucket, its size and its gradients.
+  std::vector<std::size_t> places;  // For each bucket: its size and its gradients.
   for (const reducer::PlannedBucket& bucket : plan) {
     places.push_back(bucket.gradients.size());
     places.insert(places.end(), bucket.gradients.begin(), bucket.gradients.end());
@@ -87,8 +87,9 @@ void Reducer::use_buckets(reducer::BucketPlan plan, std::vector<Bucket> buckets)
   reset_step();
 }
 
-// In which gradients become ready, as far as this rank knows: those that some rank leaves out hold
-// up all that come behind them there, and so come last. Allocates nothing after the first step.
+// The order in which gradients become ready, as far as this rank knows. Gradients that some rank
+// leaves out come last, because on that rank they hold up all buckets after them. Allocates nothing
+// after the first step.
 const std::vector<std::size_t>& Reducer::order_of_ranks() {
   order_of_ranks_.clear();
   for (const bool unused : {false, true}) {
@@ -98,8 +99,8 @@ const std::vector<std::size_t>& Reducer::order_of_ranks() {
   return order_of_ranks_;
 }
 
-// On rank 0, whose order counts: whether the order of this step makes another plan, and is no
-// accident of one step.
+// On rank 0, whose order counts: whether the order of this step makes another plan, and is that of
+// the step before, too (not required for the first rebuild).
 bool Reducer::wants_rebuild() {
   if (!options_.rebuild_buckets || communicator_.rank() != Rank(0)) return false;
   const std::vector<std::size_t>& order = order_of_ranks();
@@ -133,7 +134,7 @@ bool Reducer::rebuild() {
                 Rank(0)));
     throw_if_failed();
   }
-  order_.planned_hash = hash_of(order);  // Not tried again, however it ends.
+  order_.planned_hash = hash_of(order);  // Not tried again, whatever the outcome.
   bool moved = false;
   try {
     moved = form_buckets_together(order);
@@ -148,7 +149,7 @@ bool Reducer::rebuild() {
   return moved;
 }
 
-// With the values of those that are there, which need as much memory until they go.
+// Returns buckets with the current values; until the current buckets are freed, both need memory.
 std::vector<Reducer::Bucket> Reducer::copy_buckets(const reducer::BucketPlan& plan) const {
   std::vector<Bucket> buckets = allocate_buckets(plan);
   for (std::size_t b = 0; b < plan.size(); ++b) {
@@ -160,8 +161,8 @@ std::vector<Reducer::Bucket> Reducer::copy_buckets(const reducer::BucketPlan& pl
   return buckets;
 }
 
-// Where a rank has no memory for them, all keep those that are there: these are as right, and it is
-// only communication that hides less.
+// If a rank has no memory for new buckets, all ranks keep the current ones: results are the same,
+// only less communication is hidden.
 bool Reducer::form_buckets_together(std::span<const std::size_t> order) {
   reducer::BucketPlan plan = plan_for(order);
   if (plan == plan_) return false;
@@ -198,7 +199,7 @@ bool Reducer::restore(reducer::BucketOrder order) {
   reducer::BucketPlan plan = plan_for(order.gradients);
   const bool moved = plan != plan_;
   if (moved) {
-    std::vector<Bucket> buckets = copy_buckets(plan);  // What throws changes nothing.
+    std::vector<Bucket> buckets = copy_buckets(plan);  // If it throws, nothing has changed.
     use_buckets(std::move(plan), std::move(buckets));
   }
   next_rebuild_step_ = step_ + order.steps_before_next;

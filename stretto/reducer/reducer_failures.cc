@@ -11,7 +11,7 @@
 
 namespace stretto {
 
-// A failure of an operation, with what it means for training.
+// Adds to the failure of an operation what it means for training.
 Status Reducer::explained(const Status& status) const {
   if (status.code() == StatusCode::mismatch) {
     return {StatusCode::mismatch,
@@ -33,7 +33,7 @@ Status Reducer::explained(const Status& status) const {
           status.rank()};
 }
 
-// Of what an exception says: libtorch's go on with a stack.
+// Of an exception's message: in those of libtorch, a stack trace follows.
 std::string Reducer::first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 void Reducer::abandon_step(const std::string& reason) {
@@ -49,9 +49,9 @@ void Reducer::abandon_step(const std::string& reason) {
   fail(Status(StatusCode::aborted, text("this rank's")));
 }
 
-// Of what happens to this rank alone nobody else hears, and all wait for its next operation. What a
-// call means is refused on all ranks alike, and of what the communicator has failed with they know:
-// to abort it would end the groups that were made of it, too.
+// Aborts if only this rank knows of the failure, since all others wait for its next operation. They
+// know of calls that are refused on all ranks, and of what the communicator has failed with;
+// aborting for these would also end the groups that were made of the communicator.
 void Reducer::tell_others(const Status& failure) {
   if (communicator_.has_failed()) return;
   switch (failure.code()) {

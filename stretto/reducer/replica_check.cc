@@ -21,10 +21,11 @@
 namespace stretto::reducer {
 namespace {
 
-// What one rank may send to be compared: a model of a million tensors needs less.
+// Limit for one rank's description; that of a model with a million tensors is shorter.
 constexpr std::size_t kLongestDescription = std::size_t{256} << 20;
 
-// One line per item, tabs between fields. Names with line breaks or tabs cannot break the format.
+// Format: a line for each item, with tabs between fields. Tabs and line breaks in names become
+// spaces.
 std::string clean(std::string_view text) {
   std::string result(text);
   std::replace_if(
@@ -68,7 +69,7 @@ std::string values_by_rank(const std::vector<std::string>& value_of_rank) {
   return text;
 }
 
-// All ranks' lines for one item; shorter lists have no line there.
+// The fields of one item, by rank; empty where a rank's list is shorter.
 using Lines = std::vector<std::vector<std::string_view>>;
 
 std::string field(const std::vector<std::string_view>& fields, std::size_t index) {
@@ -145,7 +146,7 @@ void check_replicas_hash_alike(Communicator& communicator, const std::vector<std
   const std::array<std::uint64_t, 2> summary = {content_hash(std::as_bytes(hashes)), hashes.size()};
   const auto summaries = communicator::all_gather_value(communicator, summary, timeout);
   if (all_equal(summaries)) return;
-  // Lists of different lengths cannot be gathered: that would fail the group.
+  // An all_gather of lists of different lengths would fail the group.
   std::vector<std::string> counts;
   for (const auto& [hash, count] : summaries) counts.push_back(fmt::format("{} parameters", count));
   if (!all_equal(counts)) {

@@ -15,8 +15,7 @@
 
 namespace stretto::reducer {
 
-// What must be equal on all ranks of one tensor, or of one setting, as text that a message can
-// show.
+// What must be equal on all ranks about one tensor or one setting, as text for an error message.
 struct ReplicaItem {
   std::string kind;  // "parameter", "buffer", "option".
   std::string name;
@@ -26,8 +25,8 @@ struct ReplicaItem {
 
 // Throws Mismatch, on all ranks and with the same sentence, unless all ranks pass equal lists; the
 // sentence says which item differs, on which ranks, and how. Collective: blocks until all ranks
-// have called. Cheap where all is well: 8 bytes per rank travel. `timeout` is that of each
-// operation; default: the communicator's.
+// have called. If lists are equal, only 8 bytes per rank are sent. `timeout` bounds each operation;
+// default: the communicator's.
 void check_replicas_described_alike(Communicator& communicator,
                                     const std::vector<ReplicaItem>& items,
                                     const std::optional<Duration>& timeout = std::nullopt);

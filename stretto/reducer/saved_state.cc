@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint64_t kMagic = 0x3245544154535453;      // "STSTATE2".
 constexpr std::uint64_t kListMagic = 0x3253455441545354;  // "TSTATES2".
-constexpr const char* kHook = "compressed";               // Whose states these are.
+constexpr const char* kHook = "compressed";  // The kind of hook that saves such states.
 
 void put(std::vector<std::byte>& out, const void* data, std::size_t bytes) {
   const auto* const from = static_cast<const std::byte*>(data);
@@ -67,12 +67,12 @@ class Reader {
   std::span<const std::byte> bytes_;
 };
 
-// What is between `magic` and the checksum.
+// Checks `magic` and the checksum; returns a reader of the bytes between them.
 Reader content_of(std::span<const std::byte> bytes, std::uint64_t magic) {
   if (bytes.size() < sizeof(std::uint64_t)) refuse_state("it is too short");
   const auto content = bytes.first(bytes.size() - sizeof(std::uint64_t));
   Reader reader(content);
-  // Before the checksum, which another version may make otherwise.
+  // Before the checksum, which another version may compute differently.
   if (reader.number() != magic) refuse_state("it begins with something else");
   if (Reader(bytes.subspan(content.size())).number() != content_hash(content)) {
     refuse_state("its checksum is wrong");
@@ -96,7 +96,7 @@ void scale(SavedState::Values& values, float factor) {
   }
 }
 
-// Whether they begin as a list of states does.
+// Whether the bytes begin like a list of states.
 bool are_states(std::span<const std::byte> bytes) {
   return bytes.size() >= sizeof(kListMagic) &&
          std::memcmp(bytes.data(), &kListMagic, sizeof(kListMagic)) == 0;
@@ -190,7 +190,7 @@ void check_compressed(const SavedState& state, int rank, int ranks,
                       const std::function<bool(const std::string& name)>& knows) {
   const bool is_own = state.rank == static_cast<std::uint64_t>(rank) &&
                       state.ranks == static_cast<std::uint64_t>(ranks);
-  if (!is_own && state.ranks != 0) {  // 0: there was nothing to keep yet.
+  if (!is_own && state.ranks != 0) {  // 0: the hook had no ranks yet.
     refuse(
         "the hook's state was saved by rank {} of {}, and this is rank {} of {}. Load what the "
         "same rank has saved; for another number of ranks, what redistribute() makes",
@@ -235,7 +235,7 @@ std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std
     made.step = state.step;
   }
   made.ranks = ranks;
-  // What a rank adds to a mean is divided by the number of ranks: by another one from now on.
+  // A mean divides what a rank adds by the number of ranks, which has changed.
   const auto before = static_cast<float>(states.size()), after = static_cast<float>(ranks);
   const bool is_mean = op == ReduceOp::mean;
   if (is_mean) scale(made.residuals, after / before);

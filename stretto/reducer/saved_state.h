@@ -16,7 +16,7 @@
 
 namespace stretto::reducer {
 
-// What a communication hook of one rank saves: docs/internals/wire_format.md.
+// The saved state of a communication hook on one rank: docs/internals/wire_format.md.
 struct SavedState {
   using Values = std::map<std::string, std::vector<float>>;  // By the gradient's name.
 
@@ -25,10 +25,10 @@ struct SavedState {
   std::uint64_t ranks = 0;
   Values residuals = {};
   Values momenta = {};
-  Values factors = {};  // Of codecs: where to look for the greatest.
+  Values factors = {};  // And hints of codecs, where to look for the greatest elements.
 };
 
-// In SavedState::factors: no name of a gradient.
+// Key in SavedState::factors for the announced bytes; no gradient has this name.
 inline constexpr const char* kAnnounced = " bytes announced";
 
 std::vector<std::byte> print(const SavedState& state);
@@ -38,19 +38,19 @@ SavedState parse(std::span<const std::byte> bytes);
 // The printed states of several hooks, by name, and such a list as bytes.
 using SavedStates = std::map<std::string, std::vector<std::byte>>;
 std::vector<std::byte> print(const SavedStates& states);
-// Throws InvalidArgument if the bytes are not what print() makes of a list; what is in it remains
-// to be parsed.
+// Throws InvalidArgument if the bytes are not what print() makes of a list. Does not parse the
+// states in it.
 SavedStates parse_states(std::span<const std::byte> bytes);
 
-// A state of a rank that has a part of each gradient, or none; `place` says which.
+// Prints the state of a rank, and which part of each gradient (or none) it is for: `place`.
 std::vector<std::byte> print_at(const std::string& place, std::vector<std::byte> state);
-// The state that a rank with that place takes over; an empty place is all of each gradient. What is
-// of another place has lost what it has of gradients, of which a warning tells. Throws
-// InvalidArgument if the bytes are not what is printed.
+// The state for a rank at `place`; an empty place is all of each gradient. If the state was printed
+// for another place, its data of gradients is dropped, with a warning. Throws InvalidArgument if
+// the bytes are not a printed state.
 std::vector<std::byte> state_at(const std::string& place, std::span<const std::byte> bytes);
-// Throws InvalidArgument unless the state was saved by this rank of as many, or before there was
-// any; and if `knows` returns false for all gradients that have residuals, since the state is of
-// another model then. If it returns false for some, rank 0 logs a warning.
+// Throws InvalidArgument unless the state was saved by this rank of as many ranks, or has no rank
+// yet; also if `knows` returns false for all gradients that have residuals, since the state is then
+// of another model. If it returns false for some, rank 0 logs a warning.
 void check_compressed(const SavedState& state, int rank, int ranks,
                       const std::function<bool(const std::string& name)>& knows);
 
@@ -58,8 +58,8 @@ void check_compressed(const SavedState& state, int rank, int ranks,
 std::vector<std::vector<std::byte>> redistribute(std::span<const std::vector<std::byte>> states,
                                                  std::size_t ranks, ReduceOp op);
 
-// The values of a gradient that has `count` of them; null if there are none. Throws
-// InvalidArgument if there is another number.
+// The values of a gradient that has `count` elements; null if there are none. Throws
+// InvalidArgument if there are values for another count.
 const std::vector<float>* find(const SavedState::Values& values, const std::string& name,
                                std::size_t count);
 

@@ -27,14 +27,14 @@ namespace {
 using communicator::Caller;
 using Rows = std::vector<std::uint32_t>;
 
-// What a rank says before its rows move.
+// What a rank announces before it sends its rows.
 struct Announcement {
-  std::uint64_t rows = 0;  // Each counted once.
-  std::uint64_t end = 0;   // Above the greatest.
+  std::uint64_t rows = 0;  // Different ones.
+  std::uint64_t end = 0;   // The greatest row + 1.
   std::uint64_t row_elements = 0;
   std::uint64_t matrix_rows = 0;
   std::uint64_t max_bytes = 0;
-  std::uint8_t fits = 0;  // The values, to the rows.
+  std::uint8_t fits = 0;  // Whether there are row_elements values for each row.
   std::uint8_t is_in_range = 0;
   std::uint8_t dtype = 0;
   std::uint8_t values = 0;
@@ -54,7 +54,7 @@ struct Announcement {
   }
 };
 
-// Everybody comes to the same conclusion from the same announcements, of numbers of so many bytes.
+// All ranks come to the same conclusion, from the same announcements. `number_bytes`: of a value.
 void check_announcements(const Caller& caller, const std::vector<Announcement>& all,
                          std::size_t number_bytes) {
   std::uint64_t rows = 0;
@@ -85,7 +85,7 @@ void check_announcements(const Caller& caller, const std::vector<Announcement>& 
   }
 }
 
-// Rows and values of several sources, each row once, in ascending order.
+// The sum of rows and values of several sources: each row once, in ascending order.
 template <class T>
 class Sum {
  public:
@@ -96,7 +96,7 @@ class Sum {
     values_.assign(rows_.size() * row_elements, static_cast<T>(-0.0));
   }
 
-  // Some of the rows.
+  // Adds the values of `rows`, which must be among the rows of the sum.
   void add(std::span<const std::uint32_t> rows, const T* values) {
     auto place = rows_.begin();
     for (const std::uint32_t row : rows) {
@@ -128,7 +128,7 @@ class Sum {
   std::vector<T> values_;
 };
 
-// What a rank has, each row once.
+// The rows of this rank, each once.
 template <class T>
 Sum<T> own_sum(const SparseRows<T>& own, std::size_t row_elements, bool is_usable) {
   Rows rows;
@@ -181,7 +181,7 @@ struct SparseRowsWork<T>::Call {
   std::vector<std::byte> message = {};
   std::vector<std::byte> messages = {};
   bool is_sent = false;
-  Work work = {};  // Of what is announced, then of the messages.
+  Work work = {};  // Of the announcements, then of the messages.
 };
 
 template <class T>

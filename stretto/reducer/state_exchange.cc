@@ -13,14 +13,14 @@
 namespace stretto::reducer {
 namespace {
 
-// A place in parts that are seen as one sequence of bytes.
+// A position in parts that are read or written as one sequence of bytes.
 struct Place {
   std::size_t left = 0;
   std::size_t part = 0;
   std::size_t offset = 0;
 };
 
-// What one rank owns.
+// The parts that one rank owns, and how far they are done.
 struct Share {
   std::vector<ByteSpan> parts;
   Place at;
@@ -76,9 +76,9 @@ void StateExchange::run(std::span<const ByteSpan> parts, std::span<const Rank> o
     share.parts.push_back(parts[i]);
     share.at.left += parts[i].size();
   }
-  const std::size_t most = staging_bytes_ / shares.size();  // Of a rank, in one message.
+  const std::size_t most = staging_bytes_ / shares.size();  // From a rank in one message.
   std::vector<std::size_t> counts(shares.size());
-  // What this thread has begun is waited for by the default stream, and by no other.
+  // On the default stream, which waits for this thread's work on the memory; others do not.
   const StreamGuard none(nullptr);
   while (true) {
     std::size_t all = 0;

@@ -30,11 +30,11 @@ std::string name_list(const std::vector<std::string>& names) {
   return text;
 }
 
-// Gradients that are missing on the same ranks, and used on the same ranks.
+// The ranks on which some gradients are missing (or else), and the ranks that have used them.
 using Case = std::pair<Ranks, Ranks>;
 
-// Which gradients are `other` on some rank, together with the ranks on which they are, and those
-// which have computed them; in the order of the gradients.
+// Gradients that are `other` on some rank, grouped by the ranks on which they are and the ranks
+// that have computed them; in the order of gradients.
 std::vector<std::pair<Case, std::vector<std::string>>> cases_of(
     const StepReport& report, const std::vector<StepReport::OfRank>& ranks,
     const std::vector<std::string>& names, Use other) {
@@ -47,7 +47,7 @@ std::vector<std::pair<Case, std::vector<std::string>>> cases_of(
       if (report.says(ranks[rank], i, Use::used)) found.second.push_back(rank);
     }
     if (found.first.empty()) continue;
-    // Not by the number of ranks: those without data say nothing.
+    // The number of ranks does not tell this, since ranks without data say nothing.
     const bool is_wanted = report.any_rank_says(i, Use::unused) || !found.second.empty();
     if (other == Use::frozen && !is_wanted) continue;
     const auto [at, is_new] = index_of.try_emplace(found, cases.size());
@@ -57,8 +57,8 @@ std::vector<std::pair<Case, std::vector<std::string>>> cases_of(
   return cases;
 }
 
-// "413+, 413+, 412": what each rank has had since a step, at least or until it began the epoch that
-// `end` steps came before.
+// "413+, 413+, 412": for each rank the number of its batches from step `begin` on; with "+" if it
+// has not begun the epoch that begins after step `end`.
 std::string batch_list(const std::vector<StepReport::OfRank>& ranks, std::uint64_t begin,
                        std::uint64_t end) {
   std::string text;
@@ -116,7 +116,7 @@ std::string describe_positions(const std::vector<StepReport::OfRank>& ranks) {
     return std::pair(rank.position.steps_before_epoch, rank.position.epoch);
   };
   const auto latest = epoch_of(*std::ranges::max_element(ranks, {}, epoch_of));
-  const StepPosition* late = nullptr;  // Of some rank in an earlier epoch.
+  const StepPosition* late = nullptr;  // Of a rank in an earlier epoch.
   Ranks ahead, behind, elsewhere;
   std::string steps;
   bool same_step = true;

@@ -37,7 +37,7 @@ void write_file(const std::string& path, const std::string& text) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "we"),
                                                              &std::fclose);
   if (file == nullptr) throw SystemError(system_status("cannot write " + path));
-  // What is in its buffer leaves here: nobody hears of it from the end of the file.
+  // Flush here to see errors: fclose() by the pointer's deleter reports none.
   if (std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() ||
       std::fflush(file.get()) != 0) {
     throw SystemError(system_status("cannot write " + path));
@@ -51,8 +51,8 @@ void Timeline::add_event(std::string name, int track, double begin_us, double du
 }
 
 void Timeline::add(const StepStatistics& statistics) {
-  // All ranks have the same steps and buckets, which write_merged() compares, but not the same
-  // number of passes.
+  // Counted by steps and buckets, which are equal on all ranks and which write_merged() compares;
+  // the number of passes is not.
   if (steps_ >= kMost || buckets_ >= kMost) return;
   ++steps_;
   const double begin = seconds(statistics.begin.time_since_epoch()) * kMicroseconds;
@@ -110,7 +110,7 @@ std::string Timeline::json() const {
 
 void Timeline::write(const std::string& path) const { write_file(path, json()); }
 
-// A bucket waits for the last rank that launches it, but no longer than until the last but one.
+// The wait for the last rank that launches a bucket begins when the last but one has launched it.
 double Timeline::find_waits(Communicator& comm) {
   std::vector<Event*> buckets;
   std::vector<double> launches;
@@ -127,7 +127,7 @@ double Timeline::find_waits(Communicator& comm) {
   }
   std::vector<double> last = launches;
   comm.all_reduce(last, {.op = ReduceOp::max}).wait();
-  // Of ranks that are equally late, none has been waited for alone.
+  // If several ranks are equally late, none is blamed.
   std::vector<std::uint32_t> late(launches.size());
   for (std::size_t i = 0; i < launches.size(); ++i) late[i] = launches[i] == last[i] ? 1 : 0;
   std::vector<double> last_but_one = launches;

@@ -27,11 +27,11 @@ bool is_added_up(const FullBucket& bucket) {
          (bucket.op == ReduceOp::sum || bucket.op == ReduceOp::mean);
 }
 
-constexpr std::uint32_t kRefused = UINT32_MAX;  // In the place of a step.
+constexpr std::uint32_t kRefused = UINT32_MAX;  // Instead of a step's number.
 constexpr std::size_t kAlignment = kCacheLineBytes / sizeof(float);
 
-// Whole rows of a matrix, so that factors can stand for it. A short gradient is in one piece, whose
-// place depends on its name only, since what is kept of it is found by that.
+// A part of a matrix has whole rows, so that factors can approximate it. A short gradient is one
+// part; which one depends on its name only, by which its state is found.
 AddedPart part_of(const GradientDescription& gradient, std::size_t part, std::size_t parts) {
   const std::uint64_t hash = content_hash(std::as_bytes(std::span(gradient.name)));
   AddedPart found = part_added_by(part, gradient.count, hash % parts, parts);
@@ -56,8 +56,8 @@ GradientDescription part_described(const GradientDescription& gradient, std::siz
   return described;
 }
 
-// What the other hook finds wrong names ranks among those that have the same part. What fails in
-// communication names those of the job.
+// Errors that the other hook finds name ranks among those with the same part; the message says so.
+// Failures of communication name ranks of the job.
 template <class Body>
 void in_terms_of_hosts(const Body& body) {
   try {
@@ -77,14 +77,13 @@ std::unique_ptr<Communicator> part_of_ranks(Communicator& communicator, std::opt
 
 }  // namespace
 
-// A copy of a bucket: parts of its gradients, each on cache lines of its own; first all those of
-// the host's first rank, then of the second one, and so on. Behind the parts of each rank stands a
-// word for each gradient: how many ranks of the host have something to say of it; and when the
-// parts are handed out, in the bits of the first one, the step, or that the other hook refuses
-// them.
+// A copy of a bucket: first the parts of the host's first rank, each on cache lines of its own,
+// then those of the second rank, and so on. After the parts of each rank there is a word for each
+// gradient: how many ranks of the host contribute to it. When parts are handed out, the bits of the
+// first word are the step, or kRefused if the other hook refuses them.
 struct TwoLevelReduction::Bucket {
   struct Part {
-    std::size_t gradient = 0;  // Of the bucket.
+    std::size_t gradient = 0;  // Index in the bucket.
     AddedPart of_gradient;
     View where;
 
@@ -100,7 +99,7 @@ struct TwoLevelReduction::Bucket {
     return std::bit_cast<std::uint32_t>(words(part)[0]);
   }
 
-  FullBucket own;  // What the other hook sees: this rank's parts.
+  FullBucket own;  // This rank's parts, as the other hook gets them.
   std::vector<std::size_t> gradients;
   std::vector<View> own_views;
   std::vector<std::uint8_t> silent;
@@ -108,11 +107,11 @@ struct TwoLevelReduction::Bucket {
   std::vector<Part> parts;
   Memory memory;
   View all;
-  View share;  // What of that is this rank's.
+  View share;  // This rank's part of `all`.
   std::size_t share_count = 0;
   ReduceScatterOptions sum;
   AllGatherOptions gather;
-  Status refusal;  // Of the other hook.
+  Status refusal;  // By the other hook.
   Work on_host;
   Work between;
 };
@@ -128,12 +127,12 @@ std::string TwoLevelReduction::name() const {
   return fmt::format("on each host, then {}", inner_->name());
 }
 
-// Which part this rank has, and with whom.
+// Finds this rank's part, and makes the groups of ranks.
 void TwoLevelReduction::find_place(Communicator& communicator) {
   const std::vector<std::int32_t> hosts = communicator.hosts();
   const auto self = static_cast<std::size_t>(communicator.rank());
   std::vector<std::uint32_t> sizes(static_cast<std::size_t>(std::ranges::max(hosts)) + 1, 0);
-  std::uint32_t before = 0;  // Ranks of this host.
+  std::uint32_t before = 0;  // Lower ranks of this host.
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
     if (rank < self && hosts[rank] == hosts[self]) ++before;
     ++sizes[static_cast<std::size_t>(hosts[rank])];
@@ -149,7 +148,7 @@ void TwoLevelReduction::find_place(Communicator& communicator) {
   between_ = part_of_ranks(communicator, own, "gradients between hosts");
 }
 
-// Empty: it has all of each gradient.
+// Empty if this rank has all of each gradient.
 std::string TwoLevelReduction::place_text() const {
   if (is_flat()) return {};
   if (!has_part()) return "none of each gradient";
@@ -157,14 +156,14 @@ std::string TwoLevelReduction::place_text() const {
                      place_.parts, between_->rank().value() + 1, between_->size());
 }
 
-// What is remembered of gradients is of other elements where this rank had another part. The step
-// counts all the same: ranks that have the same part go on with one.
+// If this rank had another part, the state of gradients is for other elements and is dropped. The
+// step is kept, because ranks with the same part go on in the same step.
 void TwoLevelReduction::take_over(std::span<const std::byte> bytes) {
-  others_step_ = 0;  // The other hook has the step that is loaded.
+  others_step_ = 0;  // The other hook has the loaded step.
   inner_->load(reducer::state_at(place_text(), bytes));
 }
 
-// Those that wait for this rank are told: which they are, only this hook knows.
+// After an exception, tells the ranks that wait for this one: only this hook knows the two groups.
 template <class Body>
 void TwoLevelReduction::telling_others(const Body& body) {
   try {
@@ -185,9 +184,9 @@ void TwoLevelReduction::attach_parts() {
   telling_others([&] { in_terms_of_hosts([&] { inner_->attach(*between_, parts); }); });
 }
 
-// All ranks fail if one does, and begin with groups of their own the next time. In turns, since
-// each step needs that the one before is done everywhere: making groups, that all have such a hook;
-// messages of the other hook, that all have taken over what they have loaded.
+// If one rank fails, all do, and make new groups the next time. Each stage must have succeeded on
+// all ranks before the next: all have such a hook before groups are made; all have taken over their
+// loaded state before the other hook sends messages.
 void TwoLevelReduction::attach(Communicator& communicator,
                                std::span<const GradientDescription> gradients) {
   const auto together = [&](const auto& body) {
@@ -209,7 +208,7 @@ void TwoLevelReduction::attach(Communicator& communicator,
   loaded_.reset();
 }
 
-// Buckets are formed anew now and then.
+// False if buckets have been formed anew since.
 bool TwoLevelReduction::Bucket::is_of(std::span<const std::size_t> others) const {
   return all.count > 0 && std::ranges::equal(gradients, others);
 }
@@ -226,7 +225,7 @@ void TwoLevelReduction::lay_out(Communicator& communicator, const FullBucket& fu
                                 Bucket& bucket) const {
   bucket = {};
   bucket.gradients.assign(full.gradients.begin(), full.gradients.end());
-  std::vector<std::size_t> places;  // Of each part, among those of its rank.
+  std::vector<std::size_t> places;  // For each part: its offset in the share of its rank.
   std::size_t longest = 0;
   for (std::size_t part = 0; part < place_.parts; ++part) {
     std::size_t at = 0;
@@ -283,7 +282,7 @@ Work TwoLevelReduction::start(Communicator& communicator, const FullBucket& full
 }
 
 Work TwoLevelReduction::start_levels(Communicator& communicator, const FullBucket& full) {
-  if (!begun_.empty() && begun_.front()->own.step != full.step) forget_step();  // It has failed.
+  if (!begun_.empty() && begun_.front()->own.step != full.step) forget_step();  // It failed.
   const auto is_converted = [&](std::size_t index) {
     return (gradients_[index].dtype == DType::f32) != (full.view.dtype == DType::f32);
   };
@@ -299,7 +298,7 @@ Work TwoLevelReduction::start_levels(Communicator& communicator, const FullBucke
   } else {
     work = communicator.all_reduce(full.view, {.op = full.op, .timeout = full.timeout});
   }
-  // Not the latest one before it is known whether it is the last that the other hook sees.
+  // The latest bucket waits until it is known whether it is the last one for the other hook.
   while (handed_over_ + 1 < begun_.size()) reduce_between_hosts(false);
   if (!full.is_last()) return work;
   if (handed_over_ < begun_.size()) reduce_between_hosts(true);
@@ -312,7 +311,7 @@ void TwoLevelReduction::forget_step() {
   handed_over_ = 0;
 }
 
-// Of the next bucket that has begun.
+// Takes the next bucket that has begun.
 void TwoLevelReduction::reduce_between_hosts(bool is_last) {
   Bucket& bucket = *begun_[handed_over_];
   FullBucket& own = bucket.own;
@@ -334,9 +333,9 @@ void TwoLevelReduction::reduce_between_hosts(bool is_last) {
   in_terms_of_hosts([&] { bucket.between = inner_->start(*between_, own); });
 }
 
-// Of all buckets of the step, behind the last one: before, ranks of a host would have to know of
-// each other which results have come. What the other hook refuses, it refuses on all hosts; the
-// ranks of this one are told with the results, so that all end the step alike.
+// For all buckets of the step, after the last one: earlier, the ranks of a host would have to know
+// which results the others have. What the other hook refuses, it refuses on all hosts; the ranks of
+// this host learn it with the results, so that all end the step alike.
 void TwoLevelReduction::hand_out() {
   for (Bucket* const bucket : begun_) {
     if (has_part()) {
@@ -382,7 +381,7 @@ std::vector<std::byte> TwoLevelReduction::save() const {
   if (loaded_) return *loaded_;
   std::vector<std::byte> state = inner_->save();
   if (is_flat() || state.empty()) return state;
-  // The other hook has counted no steps where it had no part, and may have one when this is loaded.
+  // Without a part, the other hook has counted no steps; the rank may have a part after load().
   if (!has_part() && others_step_ > 0) {
     state = reducer::print({.step = others_step_});
   }

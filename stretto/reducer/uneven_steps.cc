@@ -35,7 +35,7 @@ UnevenSteps::Announcement UnevenSteps::exchange(const Announcement& own) {
             "operations of the loop's own")
         .or_throw();
   }
-  Rank first = -1;  // That has data.
+  Rank first = -1;  // The lowest rank with data.
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].phase == Phase::finished) continue;
     if (first < 0) first = static_cast<std::int32_t>(rank);
