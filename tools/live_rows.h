@@ -11,24 +11,24 @@
 
 namespace stretto::tools {
 
-// What a rank has done between two looks at the ranks of this host.
+// What a rank has done between two looks at the notes of this host's ranks.
 struct LiveRow {
   job::LiveNote note;
-  Duration silent{};  // Since the note was written.
-  // Nothing for a rank that was not there before, or has not written since.
-  std::optional<double> waiting = {};  // From 0 to 1.
+  Duration silent{};  // Time since the note was written.
+  // Both are empty for a rank that the last look did not find, or that has not written since then.
+  std::optional<double> waiting = {};  // Share of the time that the rank waited, from 0 to 1.
   std::optional<double> collectives_per_second = {};
-  bool is_late = false;  // The others wait for it.
+  bool is_late = false;  // The other ranks wait for this one.
 
-  // It is stopped, or has no core: others write each second.
+  // A silent rank is stopped or has no core: a running one writes its note each second.
   bool is_silent() const { return silent >= std::chrono::seconds(3); }
 };
 
-// The ranks of one job, or group of processes that has joined; by rank.
+// The ranks of one job, by rank. With PyTorch, each process group is a job here.
 using LiveRows = std::vector<LiveRow>;
 
-// Each job of `notes`, which are in the order of jobs and ranks, and were found at `now`; `before`:
-// those of the last look.
+// Returns the rows of each job in `notes`. `notes` are sorted by job and rank and were found at
+// `now`; `before` are those that the last look found.
 std::vector<LiveRows> live_jobs(const std::vector<job::LiveNote>& notes,
                                 const std::vector<job::LiveNote>& before, TimePoint now);
 

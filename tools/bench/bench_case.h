@@ -19,7 +19,7 @@ namespace stretto::bench {
 std::string buffers_name(Buffers buffers);
 
 // What one line measures, on one rank: its buffers, and the operation on them as a user of the
-// library would write it. Collective where it says so.
+// library would write it. Methods are collective where their comment says so.
 class BenchCase {
  public:
   // `bytes` as in shape_of(). `comm` must outlive the case.
@@ -33,19 +33,18 @@ class BenchCase {
   bool in_place() const { return in_place_; }
   Buffers buffers() const { return buffers_; }
   Collective operation() const { return operation_; }
-  // The algorithm that runs; empty where there is none to choose.
+  // The algorithm that runs; empty if the operation has none.
   std::string algorithm() const;
 
   // Rewrites this rank's input for the next iteration.
   void prepare();
-  // The operation, until it is done. Collective.
+  // Runs the operation and waits until it is done. Collective.
   void call();
-  // Whether what this rank got from the last call, made right after a prepare(), is what must come
-  // out.
+  // Whether the last call gave this rank the right output. Call prepare() right before that call.
   virtual bool is_right() const;
   // Whether is_right() can tell.
   bool can_check() const;
-  // For tests: damages what this rank got.
+  // For tests: damages this rank's output.
   void damage() const;
 
  private:

@@ -24,15 +24,15 @@
 
 #include "stretto/group/idle_wait.h"
 
-// The standard library and POSIX only, so that drivers of other libraries include this and link
-// nothing of stretto.
+// Uses only the standard library, POSIX and headers of stretto that need no linking, so that
+// drivers of other libraries can include it.
 namespace stretto::bench {
 
-// How many results one line may have.
+// The largest numbers of samples of one line.
 inline constexpr int kMaxSingles = 16384;
 inline constexpr int kMaxBatches = 1024;
 
-// Cores that the affinity mask of this process allows, at least 1. Ask before pinning.
+// The number of cores that this process's affinity mask allows, at least 1. Call it before pinning.
 inline int allowed_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -52,7 +52,7 @@ struct Summary {
   double latency_after_ns = 0;
 };
 
-// Also where nobody has reaped it yet. False if the system does not tell.
+// Whether the process has ended; also true of a zombie. False if the system does not tell.
 inline bool process_has_ended(pid_t pid) {
   const int fd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
   if (fd < 0) return errno == ESRCH;
@@ -62,26 +62,26 @@ inline bool process_has_ended(pid_t pid) {
   return ended;
 }
 
-// The first page of a board; behind it kMaxSingles f64 for each rank, in microseconds, and behind
-// these the number of each rank's process, or 0.
+// The first page of a board. Behind it lie kMaxSingles f64 for each rank, in microseconds, and then
+// the process id of each rank, or 0.
 struct BoardHead {
   std::uint64_t magic;
   std::uint32_t version;
   std::uint32_t ranks;
-  std::uint32_t cores;  // That the ranks may use.
+  std::uint32_t cores;  // The number of cores that the ranks may use.
   std::atomic<std::uint32_t> abandoned;
   alignas(64) std::atomic<std::uint32_t> arrivals;
   alignas(64) std::atomic<std::uint32_t> generation;
   alignas(64) std::atomic<std::uint64_t> ping;
   alignas(64) std::atomic<std::uint64_t> pong;
-  alignas(64) double decided[2];  // By rank 0.
+  alignas(64) double decided[2];  // The values that rank 0 has decided.
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-// A file that all ranks of one system under measurement map, to meet there. It belongs to whoever
-// made it; nothing here removes it. One thread of each rank uses it. Failures throw
-// std::runtime_error: a rank that gives up makes the barriers of the others throw too, and so does
-// one whose process has ended, a second later.
+// A file that all ranks of one system under measurement map, so that they can synchronize there. It
+// belongs to its maker; nothing here removes it. One thread of each rank uses it. Failures throw
+// std::runtime_error. When a rank gives up, the barriers of the others throw too, and also when a
+// rank's process has ended, after about a second.
 class Board {
  public:
   // Sizes and zeroes `fd` (a file, or a memfd that ranks reach by /proc/PID/fd/N) for `ranks`.
@@ -138,7 +138,7 @@ class Board {
   int cores() const { return static_cast<int>(head().cores); }
   bool oversubscribed() const { return size() > cores(); }
 
-  // Until all ranks are here. Spins; yields early where ranks share cores, else after a while.
+  // Waits until all ranks have called it. Spins; yields early where ranks share cores, else later.
   void barrier() {
     BoardHead& shared = head();
     // No rank can end this generation before this one has arrived, so the value is the current one.
@@ -151,7 +151,7 @@ class Board {
     wait_until([&] { return shared.generation.load(std::memory_order_acquire) != generation; });
   }
 
-  // Spins until `met()`, with the patience of barrier().
+  // Spins until `met()` returns true, and yields as barrier() does.
   template <class Met>
   void wait_until(Met&& met) {
     const int patience = oversubscribed() ? 100 : 20000;
@@ -169,14 +169,14 @@ class Board {
       if (std::chrono::steady_clock::now() < next_look) continue;
       next_look = std::chrono::steady_clock::now() + kLookPause;
       const int ended = rank_that_has_ended();
-      // One that has ended well has done before what is waited for.
+      // A rank that ended in good order did its part first, so `met()` is asked once more.
       if (ended >= 0 && !met()) {
         throw std::runtime_error("rank " + std::to_string(ended) + " has ended");
       }
     }
   }
 
-  // Tells all ranks that wait, now or later, that this one will not come.
+  // Tells all ranks that wait, now or later, that this rank will not arrive.
   void abandon() { head().abandoned.store(1); }
 
  private:
@@ -187,7 +187,7 @@ class Board {
   std::atomic<pid_t>& process(int rank) const {
     return reinterpret_cast<std::atomic<pid_t>*>(singles(size()))[rank];
   }
-  // -1: none.
+  // Returns -1 if there is none.
   int rank_that_has_ended() const {
     for (int rank = 0; rank < size(); ++rank) {
       const pid_t pid = process(rank).load(std::memory_order_relaxed);

@@ -12,7 +12,7 @@
 
 namespace stretto::bench {
 
-// Ranks that do not all share memory meet by the library itself.
+// Coordinates ranks that do not all share memory, by the library under test itself.
 class CommCoordinator final : public Coordinator {
  public:
   explicit CommCoordinator(Communicator& comm) : comm_(comm) {}
@@ -28,18 +28,19 @@ class CommCoordinator final : public Coordinator {
   Communicator& comm_;
 };
 
-// How many ranks, with this one, give the same name for their host; collective.
+// Returns how many ranks, including this one, pass the same `host`; collective.
 int count_ranks_of(Communicator& comm, const std::string& host);
 
-// The ranks of `comm` by a board if they share a host, else by `comm` itself; collective. The board
-// has no name, so nothing is left of it however the ranks end.
+// Coordinates the ranks of `comm` by a board if they share a host, else by `comm` itself. The
+// constructor is collective. The board has no name in the file system, so that nothing of it is
+// left however the ranks end.
 class RankCoordinator {
  public:
   RankCoordinator(Communicator& comm, int cores);
   Coordinator& operator*() const { return *coordinator_; }
   bool one_host() const { return board_ != nullptr; }
   int ranks_of_host() const { return ranks_of_host_; }
-  // So that no other rank waits for this one, which has failed.
+  // Tells the other ranks not to wait for this one, which has failed.
   void abandon();
 
  private:

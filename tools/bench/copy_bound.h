@@ -11,20 +11,21 @@
 
 namespace stretto::bench {
 
-// What an all-reduce of N bytes is compared with: the time that all ranks need when each copies N
-// bytes of its own at the same time, with plain or with non-temporal stores, whichever is faster.
-// Both move 2 N bytes for each rank, and no all-reduce on one host can move less.
+// What an all-reduce of N bytes is compared with: the time in which each rank copies N bytes of its
+// own, all at the same time, with plain or with non-temporal stores, whichever is faster. Both move
+// 2 N bytes for each rank, and no all-reduce on one host can move less.
 class CopyBound {
  public:
-  // Below, the time of a copy is that of the clock.
+  // For fewer bytes, reading the clock takes most of the time.
   static constexpr std::size_t kSmallestBytes = 1024;
 
-  // Allocates and touches two buffers of `bytes`, in huge pages where they may be had.
+  // Allocates and touches two buffers of `bytes`, in huge pages if the system has them.
   explicit CopyBound(std::size_t bytes);
 
   // Takes some samples on all ranks; collective.
   void sample(Coordinator& coordinator);
-  // Returns the median over all samples of the better way to copy on the slowest rank; collective.
+  // Returns the median time of a copy on the slowest rank, with the faster kind of stores;
+  // collective.
   double best_us(Coordinator& coordinator);
 
  private:
@@ -37,7 +38,7 @@ class CopyBound {
   std::vector<double> non_temporal_us_ = {};
 };
 
-// memcpy that does not put what it writes into the caches, where the processor has such stores.
+// Like memcpy, but writes past the caches where the processor has such stores.
 void copy_past_cache(std::byte* to, const std::byte* from, std::size_t bytes);
 
 }  // namespace stretto::bench

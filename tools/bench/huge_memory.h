@@ -13,12 +13,12 @@
 
 namespace stretto::bench {
 
-// Zeroed private memory, in huge pages as far as the kernel has them. Mapped anew: what malloc
-// gives again would keep the small pages that it had.
+// Returns zeroed private memory, in huge pages as far as the kernel has them. It is always a new
+// mapping, because memory that malloc hands out again would keep its small pages.
 inline std::shared_ptr<std::byte> allocate_huge(std::size_t bytes) {
   constexpr std::size_t kPageBytes = 2 * 1024 * 1024;
   const std::size_t used_bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-  const std::size_t mapped_bytes = used_bytes + kPageBytes;  // Room to begin where a page does.
+  const std::size_t mapped_bytes = used_bytes + kPageBytes;  // Room to begin at a huge page.
   void* const mapping =
       ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (mapping == MAP_FAILED) throw std::bad_alloc();

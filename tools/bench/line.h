@@ -17,9 +17,9 @@ struct Line {
   std::string operation = {};
   int ranks = 0;
   std::size_t bytes = 0;
-  std::size_t count = 0;  // Elements of the larger side.
+  std::size_t count = 0;  // Elements of the larger of input and output.
   std::string dtype = {};
-  std::string op = {};  // Empty where nothing is reduced.
+  std::string op = {};  // Empty if the operation does not reduce.
   std::string buffers = {};
   bool in_place = false;
   std::string algorithm = {};
@@ -30,11 +30,11 @@ struct Line {
   int repeat = 0;                  // From 0.
   double algorithm_bandwidth = 0;  // GB/s, of 10^9 bytes.
   double bus_bandwidth = 0;
-  // Of the copies that an all-reduce is compared with; nothing for everything else.
+  // The time of the copies that an all-reduce is compared with; empty for other operations.
   std::optional<double> copy_us = std::nullopt;
   Check check = Check::none;
 
-  // 1: the all-reduce takes no longer than the copies.
+  // 1 means that the all-reduce takes no longer than the copies.
   std::optional<double> efficiency() const {
     if (!copy_us || time.p50_us <= 0) return std::nullopt;
     return *copy_us / time.p50_us;
@@ -46,13 +46,13 @@ void set_bandwidths(Line& line, double bus_factor);
 
 std::string check_name(Check check);
 
-// The line as an object of JSON, without a line end.
+// Returns the line as a JSON object, without a line end.
 std::string to_json(const Line& line);
 
-// Where it was measured. What cannot be found out is empty.
+// Where a line was measured. A field is empty if the system does not tell.
 struct Machine {
   std::string processor = {};  // "AMD EPYC (family 26)"
-  int cores = 0;               // That this job's ranks may use on this host.
+  int cores = 0;               // Cores that this job's ranks may use on this host.
   std::string caches = {};     // "L1d 48 KiB, L2 1 MiB, L3 32 MiB"
   std::string kernel = {};     // "Linux 6.1.0"
 };

@@ -9,27 +9,28 @@
 #include "tools/bench/board.h"
 #include "tools/bench/statistics.h"
 
-// How a line of a benchmark is measured, the same for stretto and for the libraries it is compared
-// with. The standard library and POSIX only.
+// How a line of a benchmark is measured, for stretto and for the libraries that it is compared
+// with. Needs no linking with stretto, as board.h.
 namespace stretto::bench {
 
-// What measure() needs from the ranks that measure together. All ranks call the same in the same
-// order.
+// What measure() needs from the ranks that measure together. All ranks make the same calls in the
+// same order.
 class Coordinator {
  public:
   virtual ~Coordinator() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual void barrier() = 0;
-  // Rank 0's value, everywhere.
+  // Returns rank 0's value on all ranks.
   virtual double agree(double value) = 0;
-  // Each entry's largest value of any rank, everywhere.
+  // Replaces each entry by its largest value on any rank.
   virtual void maxima(std::vector<double>& values) = 0;
-  // One way of a flag between ranks 0 and 1, in nanoseconds; 0 where that says nothing.
+  // The time that a flag takes from one to the other of ranks 0 and 1, in nanoseconds; 0 if it was
+  // not measured.
   virtual double flag_latency_ns() = 0;
 };
 
-// Ranks of one host, by a Board. Leaves the results of each rank there too.
+// Coordinates ranks of one host by a Board. maxima() also leaves each rank's values there.
 class BoardCoordinator final : public Coordinator {
  public:
   explicit BoardCoordinator(Board& board) : board_(board) {}
@@ -38,8 +39,8 @@ class BoardCoordinator final : public Coordinator {
   int size() const override { return board_.size(); }
   void barrier() override { board_.barrier(); }
   double agree(double value) override {
-    // Two slots in turn: before rank 0 writes a slot again all have passed the next barrier, and
-    // before that they have read it.
+    // The two slots are used in turn: before rank 0 writes a slot again, all ranks have passed the
+    // next barrier, and before that barrier they have read the slot.
     double& slot = board_.head().decided[turn_];
     turn_ = 1 - turn_;
     if (rank() == 0) slot = value;
@@ -92,8 +93,9 @@ class BoardCoordinator final : public Coordinator {
   std::size_t turn_ = 0;
 };
 
-// Where ranks 0 and 1 are to each other: cores of a virtual machine move between a place where they
-// share a cache and one where they do not, and only lines of one regime may be compared.
+// How close ranks 0 and 1 are to each other. The cores of a virtual machine move between places
+// where they share a cache and places where they do not, and only lines of the same regime may be
+// compared.
 inline constexpr double kNearNs = 110;
 inline std::string regime(const Summary& summary, bool oversubscribed) {
   if (oversubscribed) return "oversubscribed";
@@ -105,8 +107,8 @@ inline std::string regime(const Summary& summary, bool oversubscribed) {
 }
 
 // Binds this thread to the allowed core number `index`, modulo their count; false if refused. Call
-// it after the library under test has started: what it decides from its affinity mask it shall
-// decide as without a benchmark.
+// it after the library under test has started, so that what the library decides by its affinity
+// mask is the same as without a benchmark.
 inline bool pin_to_core(int index) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
@@ -123,16 +125,16 @@ inline bool pin_to_core(int index) {
 }
 
 struct MeasureOptions {
-  double seconds = 0.25;  // For the samples; what is rewritten between them included.
+  double seconds = 0.25;  // For the samples, including prepare() between them.
   int min_samples = 20;
   double warm_up_seconds = 0.05;
 };
 
-// Calls shorter than this are measured in batches, because the clock and the skew between the ranks
-// at the start of a sample would be a large part of a single one.
+// Shorter calls are also measured in batches, because the clock and the skew between the ranks at
+// the start of a sample would be a large part of the time of a single call.
 inline constexpr double kBatchedBelowUs = 2;
 inline constexpr int kCallsPerBatch = 100;
-// The samples of a line are taken in so many blocks, with `between` before each.
+// The samples of a line are taken in this many blocks, with `between` before each.
 inline constexpr int kBlocks = 4;
 
 namespace detail {
@@ -165,14 +167,14 @@ double batch_us(Coordinator& coordinator, Call& call) {
   return elapsed_us(start) / kCallsPerBatch;
 }
 
-// What the warm-up has found out, the same on all ranks.
+// What the warm-up has measured, the same on all ranks.
 struct Pace {
-  double call_us = 0;    // A call, by the rank that takes longest.
-  double sample_us = 0;  // A sample with all that belongs to it.
+  double call_us = 0;    // The time of a call on the slowest rank.
+  double sample_us = 0;  // The time of a sample, including preparation and barrier.
 };
 
-// Until two windows agree within 10 %, or the time is over; at least one window of 5 calls. Rank 0
-// decides, so that all make the same number of calls.
+// Warms up until two windows agree within 10 %, or the time is over; makes at least one window of 5
+// calls. Rank 0 decides, so that all ranks make the same number of calls.
 template <class Prepare, class Call>
 Pace warm_up(Coordinator& coordinator, const MeasureOptions& options, Prepare& prepare,
              Call& call) {
@@ -188,19 +190,19 @@ Pace warm_up(Coordinator& coordinator, const MeasureOptions& options, Prepare& p
     const bool steady = std::abs(call_us - previous) <= 0.1 * call_us;
     const bool over = elapsed_us(begin) > 1e6 * options.warm_up_seconds;
     if (coordinator.agree(steady || over ? 1 : 0) != 0) {
-      // Where ranks take turns on a core, one of them may find everything done.
+      // Where ranks take turns on a core, a rank may find that the others have done all the work.
       std::vector<double> slowest{call_us};
       coordinator.maxima(slowest);
       return {slowest.front(), coordinator.agree(sample_us)};
     }
     previous = call_us;
-    // About a millisecond: five calls of a microsecond tell nothing about a clock that speeds up.
+    // About a millisecond: five calls of a microsecond say nothing about a clock rate that rises.
     calls = static_cast<int>(coordinator.agree(std::clamp(1000 / (sample_us + 0.01), 5.0, 1000.0)));
   }
 }
 
 struct Counts {
-  int singles = 0;  // Of a block.
+  int singles = 0;  // In one block.
   int batches = 0;
 };
 
@@ -224,13 +226,14 @@ inline Counts counts_for(Coordinator& coordinator, const MeasureOptions& options
 
 }  // namespace detail
 
-// Measures `call` on all ranks of the coordinator; collective. A sample is: `prepare` (rewrites
-// this rank's input), barrier, clock, `call`, clock; it takes as long as its slowest rank, less
-// what the clock costs. Calls under kBatchedBelowUs are measured in batches of calls in a row
-// besides, whose input is not rewritten, and then p50_us is that of the batches. The last call is a
-// single one, so its result can be checked. `between` runs on all ranks before each block of
-// samples, for what has to be measured close to them; what it leaves in the caches meets a call
-// that is not counted.
+// Measures `call` on all ranks of the coordinator; collective. For each sample, a rank runs
+// `prepare` (which rewrites its input), a barrier, and `call` between two readings of the clock.
+// The time of a sample is that of its slowest rank, less the cost of reading the clock. Calls
+// shorter than kBatchedBelowUs are also measured in batches of calls in a row without `prepare`;
+// then p50_us is the median of the batches. The last call is a single one, so that its result can
+// be checked. `between` runs on all ranks before each block of samples, for measurements that
+// belong close to the samples; the first single call after it is not counted, because it finds the
+// caches as `between` has left them.
 template <class Prepare, class Call, class Between>
 Summary measure(Coordinator& coordinator, const MeasureOptions& options, Prepare&& prepare,
                 Call&& call, Between&& between) {

@@ -13,16 +13,16 @@
 
 namespace stretto::bench {
 
-// Joins the job by the transport that was asked for. Throws what join() throws, and if shared
-// memory was asked for that not all ranks have in common.
+// Joins the job by the transport in `options`. Throws what join() throws, and std::runtime_error if
+// shared memory was asked for but not all ranks share it.
 std::unique_ptr<Communicator> join_by(const BenchOptions& options);
 
-// What each rank of `stretto bench` does: joins the job, measures all lines, and, as rank 0, tells
-// about them. Returns the exit status: 1 if a result was wrong. Throws what the library throws.
+// What each rank of `stretto bench` does: joins the job and measures all lines; rank 0 also prints
+// them. Returns the exit status: 1 if a result was wrong. Throws what the library throws.
 int run_rank(const BenchOptions& options);
 
-// One line, on every rank of `coordinator`; collective. `oversubscribed`: ranks take turns on
-// cores.
+// Measures one line on all ranks of `coordinator`; collective. `oversubscribed`: ranks take turns
+// on cores.
 Line measure_line(Coordinator& coordinator, BenchCase& bench_case, const BenchOptions& options,
                   bool oversubscribed);
 
@@ -30,11 +30,11 @@ Line measure_line(Coordinator& coordinator, BenchCase& bench_case, const BenchOp
 // Returns the exit status. Throws what the library throws.
 int run_explaining_rank(const BenchOptions& options);
 
-// What each rank of `stretto bench --compression` does: measures, in turns, what steps with each
-// codec take on this link; rank 0 prints which pay. Returns the exit status. Throws what the
-// library throws.
+// What each rank of `stretto bench --compression` does: measures, in turns, the time of steps with
+// each codec on these links; rank 0 prints which codecs pay. Returns the exit status. Throws what
+// the library throws.
 int run_compressing_rank(const BenchOptions& options);
-// With `--explain` as well: measures nothing; rank 0 prints how messages of each codec would
+// The same with `--explain`: measures nothing; rank 0 prints which way messages of each codec would
 // travel, and what the model of the links predicts for each way.
 int run_explaining_compression(const BenchOptions& options);
 

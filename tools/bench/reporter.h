@@ -13,7 +13,7 @@
 
 namespace stretto::bench {
 
-// What a run was, for the head of the table.
+// The facts about a run that stand above the table.
 struct RunFacts {
   Machine machine = {};
   int ranks = 0;
@@ -22,7 +22,7 @@ struct RunFacts {
   bool oversubscribed = false;
 };
 
-// Texts of the terminal; each ends with a line end.
+// Texts for the terminal; each ends with a line end.
 std::string table_head(const RunFacts& facts, const BenchOptions& options);
 std::string operation_head(Collective operation, const BenchOptions& options);
 std::string table_row(const Line& line);
@@ -32,7 +32,7 @@ std::string summary_sentence(const std::vector<Line>& lines, const std::string& 
 // Three significant digits: "0.123", "12.3", "1230".
 std::string three_digits(double value);
 
-// What rank 0 tells while it measures: the table or lines of JSON on standard output, and the
+// What rank 0 prints while it measures: the table or lines of JSON on standard output, and the
 // progress on a terminal.
 class Reporter {
  public:
@@ -41,9 +41,9 @@ class Reporter {
   void start_operation(Collective operation);
   void start_line(const std::string& what);
   void add(const Line& line);
-  // Something that a reader has to know, on standard error.
+  // Prints a sentence that readers must not miss to standard error.
   void note(const std::string& sentence);
-  // The sentences below the table.
+  // Prints the sentences below the table.
   void finish();
 
  private:

@@ -11,7 +11,8 @@
 
 namespace stretto::bench {
 
-// The middle value; of an even number of values the mean of the two in the middle. NaN of none.
+// Returns the middle value; of an even number of values the mean of the two in the middle; NaN if
+// there are none.
 inline double median(std::vector<double> values) {
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
   const std::size_t middle = values.size() / 2;
@@ -22,8 +23,8 @@ inline double median(std::vector<double> values) {
   return (*std::max_element(values.begin(), at) + upper) / 2;
 }
 
-// The smallest value that `fraction` of all values do not exceed (nearest rank): with fewer than
-// 1 / (1 - fraction) values that is the largest. NaN of none.
+// Returns the smallest value that at least `fraction` of all values do not exceed (nearest rank).
+// With fewer than 1 / (1 - fraction) values this is the largest. NaN if there are none.
 inline double percentile(std::vector<double> values, double fraction) {
   if (values.empty()) return std::numeric_limits<double>::quiet_NaN();
   const double wanted = std::ceil(fraction * static_cast<double>(values.size())) - 1;
@@ -34,8 +35,9 @@ inline double percentile(std::vector<double> values, double fraction) {
   return *at;
 }
 
-// A median, and between which values that of all that might have been measured lies with odds of
-// 95 % (by the ranks of the values; of fewer than six: between the least and the greatest).
+// The median of a sample, and an interval that contains the median of the population with 95 %
+// confidence (by the ranks of the values; with fewer than six values: from the smallest to the
+// largest).
 struct Interval {
   double median = 0;
   double low = 0;

@@ -17,7 +17,7 @@
 #include "stretto/bootstrap/socket.h"
 #include "stretto/job/job.h"
 
-// What `stretto doctor` looks at. Each check measures or asks the system, and guesses nothing.
+// The checks of `stretto doctor`. Each one measures or asks the system, and guesses nothing.
 namespace stretto::tools::doctor {
 
 enum class State {
@@ -30,7 +30,7 @@ struct Check {
   std::string name;
   State state = State::ok;
   std::string seen;
-  std::string advice = {};  // What to do about it; empty if there is nothing to be done.
+  std::string advice = {};  // What to do about it; empty if nothing is to be done.
 };
 using Checks = std::vector<Check>;
 
@@ -41,7 +41,7 @@ inline Check problem(std::string name, std::string seen, std::string advice) {
   return {std::move(name), State::problem, std::move(seen), std::move(advice)};
 }
 
-// The first line of a file; empty if there is none.
+// Returns the first line of a file; empty if there is none.
 inline std::string line_of(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -49,7 +49,7 @@ inline std::string line_of(const std::string& path) {
   return line;
 }
 
-// Of all that a name has been resolved to, each once.
+// Returns the numeric addresses that a name was resolved to, each once.
 inline std::vector<std::string> numeric_addresses(const addrinfo& first) {
   std::vector<std::string> texts;
   for (const addrinfo* entry = &first; entry != nullptr; entry = entry->ai_next) {
@@ -59,23 +59,23 @@ inline std::vector<std::string> numeric_addresses(const addrinfo& first) {
   return texts;
 }
 
-// The job that a rank with these variables would join; without a launcher's, but with a place to
-// meet, rank 0 of one of two ranks.
+// Returns the job that a rank with these variables would join. If no launcher has set them, but a
+// meeting place is set, this is rank 0 of two ranks.
 Result<job::Job> job_of(const Environment& environment);
 
-// Cores, memory, descriptors (as many as the job takes), shared memory, copies between processes,
-// pages, clock and load. Blocks for some milliseconds; starts a process.
+// Checks cores, memory, descriptors (as many as the job needs), shared memory, copies between
+// processes, pages, clock and load. Blocks for some milliseconds; starts a process.
 Checks check_host(const Environment& environment);
-// Names, interfaces, the address that ranks would have, ports and TCP. Blocks while a name is being
-// looked up, for five seconds at most.
+// Checks names, interfaces, the address that ranks would use, ports and TCP. Blocks while it looks
+// up a name, for at most five seconds.
 Checks check_network(const Environment& environment);
-// STRETTO_ variables that nobody knows, values that make no sense, launchers that contradict each
-// other. `set` are the entries of the environment, "NAME=value".
+// Checks for unknown STRETTO_ variables, invalid values, and launchers that contradict each other.
+// `set` are the entries of the environment, "NAME=value".
 Checks check_variables(const Environment& environment, const std::vector<std::string>& set);
-// NCCL, GPUs, our kernels and plug-ins, which stay loaded.
+// Checks NCCL, GPUs, stretto's CUDA kernels, and plug-ins. The libraries stay loaded.
 Checks check_libraries(const Environment& environment);
-// Whether this host reaches that place, by which of its addresses, and who answers. Blocks for five
-// seconds per address at most.
+// Checks whether this host reaches `place`, by which of its addresses, and who answers. Blocks for
+// at most five seconds per address.
 Checks check_way_to(const bootstrap::HostPort& place, const Environment& environment);
 
 }  // namespace stretto::tools::doctor

@@ -18,17 +18,18 @@ namespace stretto::launch {
 struct ChildOptions {
   std::vector<std::string> command = {};
   std::vector<std::string> environment = {};  // "NAME=value"
-  // Stays open in the child under its number; everything else is closed.
+  // A descriptor that stays open in the child, under the same number; -1: none. All others but the
+  // standard ones are closed, as far as they are close-on-exec.
   int inherited_fd = -1;
-  // Its standard input; -1: /dev/null.
+  // The child's standard input; -1: /dev/null.
   int input = -1;
-  // Also a session of its own, which has no terminal.
+  // Starts the child in a session of its own, which has no terminal.
   bool own_session = false;
 };
 
 struct Child {
   pid_t pid = -1;
-  // The reading ends of pipes.
+  // The reading ends of the pipes from its standard output and standard error.
   FileDescriptor output;
   FileDescriptor errors;
 };
@@ -39,18 +40,18 @@ struct Pipe {
 };
 Result<Pipe> make_pipe();
 
-// That `what` could not be started, as fork() has just failed.
+// Returns the error that `what` could not be started. Call it right after fork() has failed.
 Status fork_status(std::string_view what);
 
-// Starts the program in a process group of its own (its id is the child's pid), with
-// default signal handling and a promise of the system to kill it when the calling thread
-// dies. Returns once the program runs. `error_number` is set if it could not be executed.
+// Starts the program in a process group of its own, whose id is the child's pid, with default
+// signal handling. The system kills it when the calling thread ends. Blocks until the program runs.
+// If it could not be executed, `error_number` is the errno, else 0 or unchanged.
 Result<Child> start_child(const ChildOptions& options, int& error_number);
 
-// How long processes that have been killed have to end: a driver may keep one for ever.
+// How long killed processes have to end. A driver may keep one for ever.
 inline constexpr Duration kKillTime = std::chrono::seconds(15);
 
-// Waits for a child to end, so long at most. It stays to be reaped.
+// Waits for at most `time` until a child has ended; false if it has not. Does not reap it.
 bool ends_within(pid_t child, Duration time);
 
 }  // namespace stretto::launch

@@ -15,38 +15,40 @@
 
 namespace stretto::launch {
 
-// A small process between the launcher and the ranks. It starts the ranks, hence is their parent,
-// and the parent of all that they start and leave behind, daemons included (a subreaper). It tells
-// the launcher how ranks end. When the launcher ends, in good order or killed without warning at
-// any moment, it kills all these processes and ends itself: nothing is left behind. If somebody
-// kills it instead, the system kills the ranks.
+// A small process between the launcher and the ranks. It starts the ranks, so it is their parent,
+// and as a subreaper also that of all processes that they leave behind, daemons included. It tells
+// the launcher how ranks end. When the launcher ends, in good order or killed at any moment, the
+// guardian kills all these processes and ends itself, so that nothing is left behind. If somebody
+// kills the guardian, the system kills the ranks.
 class Guardian {
  public:
-  // Must be called before the process has a second thread. `options` as they are now; `status_fd`
-  // is inherited by the ranks under its number.
+  // Call it before the process has a second thread. The guardian works with a copy of `options`.
+  // The ranks inherit `status_fd`, under the same number.
   static Result<Guardian> start(const LaunchOptions& options, int status_fd);
   Guardian(Guardian&&) = default;
   Guardian& operator=(Guardian&&) = delete;
   ~Guardian() { (void)end().ok(); }
 
-  // Lets it start the ranks. It tells of each of them, in order, that it has started, or of the
-  // first that it could not start; then of ranks that have ended. They stay zombies until restart()
-  // or end(), so that their process groups can be signalled without any risk that a number means
-  // something else meanwhile.
-  // `rendezvous` and `master`: see RankSettings.
+  // Tells the guardian to start the ranks. next() then returns an event for each rank that has
+  // started, in order, or for the first that could not be started; later for ranks that have ended.
+  // Ended ranks stay zombies until restart() or end(), so that their process groups can be
+  // signalled safely: no other process gets the number. `rendezvous` and `master`: see
+  // RankSettings.
   Status start_ranks(const std::string& rendezvous, const std::string& master) const;
-  // Lets it start a rank again that has ended, once it has killed and reaped what is left of its
-  // process group, whose number may mean something else from this call on. It tells of that as of a
-  // start. One after the other: the next one once this has been told. That the guardian has ended
-  // is what next() says.
+  // Tells the guardian to start an ended rank again, after it has killed and reaped what is left of
+  // the rank's process group; from this call on, the group's number may belong to another process.
+  // next() returns an event as for a first start. Wait for it before the next restart(). If the
+  // guardian has ended, next() fails.
   void restart(int local_rank, int number) const;
   // Readable when there is an event.
   int fd() const { return socket_.get(); }
-  // Nothing if there is none now. Fails if the guardian has ended.
+  // Returns the next event; empty if there is none now. Never blocks. Fails if the guardian has
+  // ended.
   Result<std::optional<RankEvent>> next() const;
-  // Lets it end the ranks without this process, and end() do nothing.
+  // Makes the guardian end the ranks by itself; end() then does not wait for it.
   void give_up() { socket_.reset(); }
-  // Returns when nothing of the ranks is left. Fails if that takes longer than kKillTime.
+  // Ends the ranks. Blocks until nothing of them is left; fails if this takes longer than
+  // kKillTime.
   Status end();
 
  private:

@@ -14,10 +14,10 @@
 
 namespace stretto::launch {
 
-// Lines from a non-blocking file descriptor.
+// Reads lines from a non-blocking file descriptor.
 class LineReader {
  public:
-  // Reads what is there. False at the end of the stream.
+  // Reads all that can be read now. False at the end of the stream.
   bool fill(int fd) {
     std::array<char, 16 * 1024> bytes;
     while (true) {
@@ -26,7 +26,7 @@ class LineReader {
       text_.append(bytes.data(), static_cast<std::size_t>(count));
     }
   }
-  // Without its end; nothing if none is complete.
+  // Returns the next line, without its line end; empty if none is complete.
   std::optional<std::string> next() {
     const std::size_t end = text_.find('\n');
     if (end == std::string::npos) return std::nullopt;

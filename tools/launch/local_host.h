@@ -23,11 +23,11 @@ class StoreServer;
 
 namespace stretto::launch {
 
-// The ranks of this host, and, on the first of a job, the store in which they meet.
+// The ranks of this host. On a job's first host also the store in which the ranks meet.
 class LocalHost final : public Host {
  public:
-  // Call it before the process has a second thread. Both must outlive this. A failure of
-  // `told_to_end` ends start(), which may have to wait until the name of this host is known.
+  // Call it before the process has a second thread. `options` and `relay` must outlive the result.
+  // start() may wait until the name of this host is known; it fails as soon as `told_to_end` does.
   static Result<std::unique_ptr<LocalHost>> create(const LaunchOptions& options, OutputRelay& relay,
                                                    WaitLimit::Interruption told_to_end);
   ~LocalHost() override;
@@ -40,14 +40,15 @@ class LocalHost final : public Host {
   void tell_obituary(int rank, const std::string& how) override {
     board_.write_obituary(rank, how);
   }
-  // From now on the ranks wait for a moment for that, too.
+  // From now on the ranks also wait a moment for obituaries of ranks of other hosts.
   void promise_obituaries_of_all();
   void give_up() override;
   Status end() override { return guardian_.end(); }
-  // Keeps the store for the ranks of other hosts, who may still be reading; or, if the job has
-  // failed while it was starting, come a little later, and find in the store why. For the processes
-  // of an elastic job, wherever they have been started, until all have left, or the time limit;
-  // true: that has ended it. Until a signal that asks this process to end.
+  // Keeps the store while ranks of other hosts may still be reading it, for at most 30 s; or, if
+  // the job failed while it was starting, for 3 s, so that late ranks find the reason there. For an
+  // elastic job, keeps it until all of its processes, wherever they were started, have left;
+  // returns true if the time limit ended this wait. A signal that asks this process to end ends
+  // every wait.
   bool linger(const Signals& signals, const JobOutcome& outcome, Deadline time_limit);
 
  private:
@@ -57,9 +58,9 @@ class LocalHost final : public Host {
   void take_started(RankEvent& event);
   void note_end(RankEvent& event);
   void tell_joiners(const RankOutcome& outcome);
-  // To processes that are still there.
+  // Whether processes of an elastic job still use the store.
   bool serves_elastic_job() const;
-  // Null if there is none.
+  // Null if it cannot be reached.
   std::unique_ptr<bootstrap::Store> connect_to_store() const;
 
   const LaunchOptions& options_;
@@ -68,18 +69,18 @@ class LocalHost final : public Host {
   job::LauncherBoard board_;
   Guardian guardian_;
   std::string rendezvous_;
-  FileDescriptor reserved_;  // A port for a store of PyTorch's.
+  FileDescriptor reserved_;  // Keeps a port for a PyTorch store.
   std::unique_ptr<bootstrap::StoreServer> server_;
-  std::vector<pid_t> pids_;  // By local rank; 0 while one is started again.
+  std::vector<pid_t> pids_;  // By local rank; 0 while the rank is started again.
   std::vector<int> signals_sent_;
-  // As a place in these: when the rank was to be started that starts next. Restarts come one after
-  // the other, once all ranks have started for the first time.
+  // How many of signals_sent_ were sent before the start of the rank that starts next was ordered.
+  // Restarts come one after the other, once all ranks have started for the first time.
   std::size_t signals_before_start_ = 0;
   std::optional<long> kills_ = out_of_memory_kills();
-  long unexplained_kills_ = 0;  // Since then, but for those of ranks that have ended by SIGKILL.
-  // A rank has failed, or all have been told to end.
+  long unexplained_kills_ = 0;  // Since create(), less ranks that ended by SIGKILL.
+  // A rank has failed, or all ranks have been told to end.
   bool ending_ = false;
-  TimePoint look_for_store_;  // Not before, as there was none.
+  TimePoint look_for_store_;  // When to look for one again, after none was found.
 };
 
 }  // namespace stretto::launch

@@ -13,22 +13,22 @@
 
 namespace stretto::launch {
 
-// What a launcher and its agent on another host tell each other: lines of JSON. Both are the same
-// program of the same user; what cannot be read is an error all the same.
+// The messages between a launcher and its agent on another host: lines of JSON. Both run the same
+// program for the same user; still, the parsers return an error for a line that they cannot read.
 
 // The first line to the agent.
 struct Order {
   LaunchOptions options = {};
   std::string directory = {};
   std::vector<std::string> environment = {};  // "NAME=value"
-  // What each line of an event begins with, among other things on the agent's standard error.
+  // Begins each line with an event, because the agent's standard error also carries other lines.
   std::string marker = {};
 };
 
 std::string format_order(const Order& order);
 Result<Order> parse_order(std::string_view line);
 
-// Of a rank of another host, to the agent.
+// Tells the agent how a rank of another host has ended.
 struct Obituary {
   int rank = 0;
   std::string how = {};
@@ -37,7 +37,7 @@ struct Obituary {
 std::string format_obituary(const Obituary& obituary);
 Result<Obituary> parse_obituary(std::string_view line);
 
-// The agent is to start a rank of its host again: see Host::restart.
+// Tells the agent to start a rank of its host again: see Host::restart.
 struct RestartOrder {
   int local_rank = 0;
   int number = 0;
@@ -46,7 +46,7 @@ struct RestartOrder {
 std::string format_restart(const RestartOrder& order);
 Result<RestartOrder> parse_restart(std::string_view line);
 
-// The pipes do not stand in it.
+// The line leaves out `output` and `errors`.
 std::string format_event(const RankEvent& event);
 Result<RankEvent> parse_event(std::string_view line);
 

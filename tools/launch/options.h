@@ -12,40 +12,41 @@
 
 namespace stretto::launch {
 
-// How many ranks of a job run on a host.
+// A host of a job, and how many of the job's ranks run there.
 struct HostShare {
   std::string name = "127.0.0.1";
   int ranks = 1;
 };
 
-// One launcher's part of a job: the ranks of this host, or, with a remote shell, of all hosts.
+// One launcher's part of a job: the ranks of this host or, with a remote shell, of all hosts.
 struct LaunchOptions {
   // The program and its arguments; not empty.
   std::vector<std::string> command = {};
-  // What the program is, if it is no rank but starts the ranks: "mpirun". Empty: it is a rank.
+  // The name of the program if it is no rank but starts the ranks: "mpirun". Empty: it is a rank.
   std::string starter = {};
   // The hosts of the job, in the order of their ranks; never empty.
   std::vector<HostShare> hosts = {{}};
-  // Which of them this one is.
+  // Which of `hosts` this host is.
   int host_index = 0;
-  // The words before a host's name and a command that is to run there. Empty: the ranks of
-  // `host_index` are started here, and a launcher of its own starts those of each other host.
+  // The words that run a command on another host, once the host's name and the command are
+  // appended. Empty: this launcher starts the ranks of `host_index`, and each other host has a
+  // launcher of its own.
   std::vector<std::string> remote_shell = {};
-  // For how long a host that cannot be reached yet is tried again.
+  // How long to retry a host that cannot be reached.
   Duration host_wait = Duration::zero();
-  // "host:port" where launcher 0 serves the store. Empty: a free port of 127.0.0.1 for one host,
-  // port kDefaultPort of the first host for several.
+  // "host:port" where launcher 0 serves the store. Empty: a free port of 127.0.0.1 if there is one
+  // host, port kDefaultPort of the first host if there are several.
   std::string rendezvous = {};
   bootstrap::JobKey key = {};
   // Zero: no limit.
   Duration time_limit = Duration::zero();
-  // How often ranks that have failed are started again, all ranks of this launcher together.
+  // How many restarts of failed ranks there may be, for all ranks of this launcher together.
   int restarts = 0;
-  // After the first failure: how long the other ranks have to end by themselves, with an error of
-  // their own that tells what they were waiting for.
+  // How long the other ranks have, after the first failure, to end by themselves, with an error
+  // that says what they were waiting for.
   Duration settle_time = std::chrono::seconds(2);
-  // How long after they have been told to end, by SIGTERM or by a signal that the launcher was sent
-  // and has passed on, they get SIGKILL.
+  // How long ranks have from being told to end, by SIGTERM or by a signal that the launcher was
+  // sent and has passed on, until SIGKILL.
   Duration grace_time = std::chrono::seconds(5);
   bool prefix = true;
   bool json = false;
@@ -53,7 +54,7 @@ struct LaunchOptions {
   int local_size() const { return hosts[static_cast<std::size_t>(host_index)].ranks; }
   int size() const { return ranks_before(static_cast<int>(hosts.size())); }
   int rank_of(int local_rank) const { return ranks_before(host_index) + local_rank; }
-  // How many ranks are on the hosts before that one.
+  // The number of ranks on the hosts before `host`.
   int ranks_before(int host) const {
     int ranks = 0;
     for (int i = 0; i < host; ++i) ranks += hosts[static_cast<std::size_t>(i)].ranks;

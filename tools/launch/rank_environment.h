@@ -11,33 +11,34 @@
 
 namespace stretto::launch {
 
-// What the variables of a rank depend on, beyond the options.
+// What the variables of a rank depend on, besides the options.
 struct RankSettings {
   int local_rank = 0;
   std::string rendezvous = {};  // "127.0.0.1:4242"
   std::string master = {};      // See master_place().
   int status_fd = -1;
   int usable_cores = 1;
-  int restart = 0;  // Which restart of the job starts it; 0: none, it is a first start.
+  int restart = 0;  // Which restart of the job this is; 0: a first start.
 };
 
-// The environment of a rank, as "NAME=value": `inherited`, and what a rank reads when it joins, in
-// our variables and in those of PyTorch. What another launcher has said to the process that this
-// launcher is (torchrun's variables) is left out. MASTER_ADDR and MASTER_PORT, OMP_NUM_THREADS (the
-// rank's share of the cores) and PYTHONUNBUFFERED are set if they are not set yet.
+// Returns the environment of a rank, as "NAME=value": `inherited`, and what a rank reads when it
+// joins, in stretto's variables and in those of PyTorch. What another launcher has told this
+// process about its own job (torchrun's variables) is left out. MASTER_ADDR and MASTER_PORT,
+// OMP_NUM_THREADS (the rank's share of the cores) and PYTHONUNBUFFERED are set only if they are not
+// set yet.
 std::vector<std::string> rank_environment(const LaunchOptions& options,
                                           const RankSettings& settings,
                                           const std::vector<std::string>& inherited);
 
-// Where rank 0 may host a store of PyTorch's, as "host:port": at the port behind the one where
-// ranks meet, or, where that may be any, at `free_port`. Empty: nowhere.
+// Returns where rank 0 may host a PyTorch store, as "host:port": the port after the one where ranks
+// meet or, if ranks may meet at any port, `free_port`. Empty: nowhere.
 std::string master_place(const LaunchOptions& options, const bootstrap::HostPort& rendezvous,
                          int free_port);
 
-// The environment of this process, in the same form.
+// Returns the environment of this process, as "NAME=value".
 std::vector<std::string> inherited_environment();
 
-// Whether such an entry belongs to a host, or a session on it, and not to the job.
+// Whether the entry "NAME=value" belongs to a host, or a session on it, and not to the job.
 bool is_of_this_host(const std::string& variable);
 
 }  // namespace stretto::launch

@@ -16,11 +16,11 @@
 
 namespace stretto::launch {
 
-// The ranks of another host, where a remote shell, ssh say, runs this program as an agent. The end
-// of either process, of this one or of the connection ends the ranks.
+// The ranks of another host, where a remote shell such as ssh runs this program as an agent. The
+// ranks end when this process, the agent or the connection ends.
 class RemoteHost final : public Host {
  public:
-  // `options` must outlive it.
+  // `options` must outlive the object.
   RemoteHost(const LaunchOptions& options, int host_index);
   RemoteHost(const RemoteHost&) = delete;
   RemoteHost& operator=(const RemoteHost&) = delete;
@@ -51,7 +51,7 @@ class RemoteHost final : public Host {
   const LaunchOptions& options_;
   const int host_index_;
   const Deadline reach_until_;
-  // Of each local rank: whether its end has been told.
+  // For each local rank: whether its end has been reported.
   std::vector<bool> ended_;
   std::string marker_;
   pid_t shell_ = -1;
@@ -59,15 +59,15 @@ class RemoteHost final : public Host {
   // The agent's standard input, and the marked lines of its standard error.
   FileDescriptor orders_;
   FileDescriptor events_;
-  // Of its standard output, and of its standard error, so that events come also while nobody reads
-  // the output.
+  // One relays the agent's standard output, the other its standard error, so that events arrive
+  // even while nobody reads the output.
   std::unique_ptr<OutputRelay> output_relay_;
   std::unique_ptr<OutputRelay> events_relay_;
   LineReader lines_;
   bool heard_ = false;
-  // It is no longer wanted.
+  // The host has been told to end before its agent answered.
   bool ending_ = false;
-  // A timer, between two attempts to reach the host.
+  // A timer that runs between two attempts to reach the host.
   FileDescriptor pause_;
 };
 

@@ -14,19 +14,19 @@
 
 namespace stretto::launch {
 
-// Whether ranks are sent it for their programs' purposes; the others tell them to end.
+// Whether `signal` means what the ranks' program makes of it; the others tell ranks to end.
 constexpr bool is_for_programs(int signal) { return signal == SIGUSR1 || signal == SIGUSR2; }
 
-// The signals a launcher answers to (SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2), as something to
-// wait for. A signal the launcher was started to ignore, by nohup say, stays ignored. Blocks them
-// in the calling thread, and so in all threads that are started later; SIGPIPE and SIGXFSZ are
-// ignored: what the launcher cannot write ends nobody.
+// The signals that a launcher answers to (SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2), to wait for.
+// A signal that the launcher was started to ignore, for example by nohup, stays ignored. open()
+// blocks the others in the calling thread, and so in all threads started later. It ignores SIGPIPE
+// and SIGXFSZ, so that output that cannot be written does not end the launcher.
 class Signals {
  public:
   static Result<Signals> open();
 
-  // The next signal; or nothing at the deadline, or when one of `others` can be read. Negative
-  // numbers among them are passed over.
+  // Waits for the next signal. Empty at the deadline, or when one of `others` is readable. Negative
+  // numbers in `others` are skipped.
   std::optional<int> wait(Deadline deadline, const std::vector<int>& others) const;
 
  private:
