@@ -24,7 +24,7 @@
 namespace stretto::launch {
 namespace {
 
-// Between two signs of life.
+// Time between two signs of life.
 constexpr Duration kSignPause = std::chrono::seconds(5);
 
 Status launcher_gone() {
@@ -53,12 +53,11 @@ class Agent {
   LineReader orders_;
   Order order_;
   OutputRelay relay_;
-  // What is written here goes to standard error, each line behind the marker, from the first rank's
-  // start on.
+  // Lines written here go to standard error, each behind the marker, once the relay runs.
   FileDescriptor events_;
   OutputRelay events_relay_;
   std::unique_ptr<LocalHost> host_;
-  Status lost_;  // Why nobody looks after the ranks any more, or what is left of them.
+  Status lost_;  // Why nobody looks after the ranks any more, or cannot end them.
 };
 
 int Agent::run() {
@@ -135,8 +134,8 @@ void Agent::serve() {
   }
 }
 
-// An empty line. The launcher takes no notice of it, but a server of ssh finds out that it reaches
-// nobody any more only when it has something to send. Left out while the last one waits to be read.
+// Sends an empty line, which the launcher ignores: an ssh server only notices a dead connection
+// when it has something to send. Sends none while the last one is unread.
 void Agent::give_sign() const {
   int waiting_bytes = 0;
   const bool is_read = ::ioctl(events_.get(), FIONREAD, &waiting_bytes) == 0 && waiting_bytes == 0;
@@ -157,7 +156,7 @@ void Agent::follow_orders() {
   }
 }
 
-// False if that was the last: nothing runs any more, or will not.
+// Returns false after the last event: the guardian has failed, or a rank could not be started.
 bool Agent::forward_events() {
   while (true) {
     const Result<std::optional<RankEvent>> event = host_->next();
@@ -175,7 +174,7 @@ bool Agent::forward_events() {
 
 int serve_launcher() {
   struct sigaction action {};
-  // The connection may end at any time; what is lost then is for nobody.
+  // The connection may end at any time; then nobody needs the rest of the output.
   action.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &action, nullptr);
   action.sa_handler = SIG_DFL;

@@ -23,8 +23,8 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-// What the child needs between fork and exec, made before: there it may neither allocate nor lock,
-// as another thread may have been doing so when it was forked.
+// What the child needs between fork and exec. It is made before the fork: the child may neither
+// allocate nor lock, because another thread may have held a lock at the fork.
 struct Preparation {
   std::vector<char*> arguments;
   std::vector<char*> environment;
@@ -53,7 +53,7 @@ void restore_signals() {
     ::setpgid(0, 0);
   }
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The parent may have died before that promise was made.
+  // The parent may have died before the prctl() call.
   if (::getppid() != preparation.parent) ::_exit(1);
   restore_signals();
   ::dup2(preparation.input, STDIN_FILENO);
@@ -66,7 +66,8 @@ void restore_signals() {
   ::_exit(127);
 }
 
-// Waits until the program runs, or has failed to: its end of the pipe is closed on exec.
+// Waits until the program runs or has failed to start, and returns the errno or 0. The program's
+// end of the pipe is closed on exec.
 int read_failure(int pipe) {
   int error_number = 0;
   ssize_t count = 0;

@@ -46,7 +46,7 @@ struct Header {
   TimePoint at;
 };
 
-// What the launcher sends once the ranks have been started.
+// Tells the guardian to restart a rank, once all ranks have been started.
 struct RestartMessage {
   std::int32_t local_rank;
   std::int32_t number;
@@ -54,10 +54,10 @@ struct RestartMessage {
 
 constexpr std::size_t kMaxTextBytes = 4096;
 constexpr char kBetweenPlaces = ' ';
-// How soon what ranks have left behind is reaped once it has ended.
+// How soon orphans of the ranks are reaped once they have ended.
 constexpr Duration kReapTime = std::chrono::seconds(1);
 
-// From /proc/PID/stat: "4711 (any name) S 4710 ...". -1 if it has ended meanwhile.
+// Reads the parent from /proc/PID/stat: "4711 (any name) S 4710 ...". -1 if the process has ended.
 pid_t parent_of(pid_t pid) {
   const FileDescriptor file(
       ::open(("/proc/" + std::to_string(pid) + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
@@ -70,7 +70,7 @@ pid_t parent_of(pid_t pid) {
   return take_number<pid_t>(text).value_or(-1);
 }
 
-// The system keeps a list of them (/proc/PID/task/TID/children), but not every kernel shows it.
+// Searches /proc, because not every kernel has the list in /proc/PID/task/TID/children.
 std::vector<pid_t> children() {
   std::vector<pid_t> found;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc"), ::closedir);
@@ -82,12 +82,12 @@ std::vector<pid_t> children() {
   return found;
 }
 
-// Kills all descendants, and what they start meanwhile: whatever these leave behind becomes a child
-// of this process, which is a subreaper, in whichever group or session it is. Returns when none is
-// left that this process may kill; who has another user's rights stays.
+// Kills all descendants, and those that they start meanwhile: orphans become children of this
+// process, which is a subreaper, whichever group or session they are in. Returns when none is left
+// that this process may kill; processes with another user's rights remain.
 void kill_descendants() {
-  // Killing a child makes its children ours. Looks again for as long as there are children; but one
-  // that may not be killed, or is not to be seen, is not waited for for ever.
+  // Killing a child makes its children ours, so this looks again while there are children. The
+  // number of attempts is limited because some may not be killed or are not visible.
   constexpr int kAttempts = 100;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     bool killed = false;
@@ -100,9 +100,9 @@ void kill_descendants() {
   }
 }
 
-// Kills and reaps what a rank that has ended has left in its process group, and the rank itself, a
-// zombie until then: only now may the number of the group mean something else. Whoever the system
-// does not let die in time, as a driver that hangs may do, is not waited for for ever.
+// Kills and reaps what an ended rank has left in its process group, and the rank itself, which is a
+// zombie until then. Only after this may another group get its number. Gives up after kEndTime,
+// because a driver that hangs may keep a process from ending.
 void end_group(pid_t leader) {
   constexpr Duration kEndTime = std::chrono::seconds(1);
   const Deadline deadline = Deadline::after(kEndTime);
@@ -114,7 +114,7 @@ void end_group(pid_t leader) {
   }
 }
 
-// Reaps the children that have ended, but these.
+// Reaps the children that have ended, except `kept`.
 void reap_children_except(const std::vector<pid_t>& kept) {
   for (const pid_t child : children()) {
     const bool reap = std::find(kept.begin(), kept.end(), child) == kept.end();
@@ -132,16 +132,16 @@ class Guard {
 
  private:
   struct Rank {
-    pid_t pid = 0;  // 0: none has been started.
+    pid_t pid = 0;  // 0: not started.
     bool running = false;
   };
 
   void set_up() const;
   bool start_ranks();
-  // Tells of it; or returns what has kept it from starting.
+  // Reports the start to the launcher, or returns why the rank could not be started.
   std::optional<RankEvent> start_rank(int local_rank);
   void watch();
-  // False if the launcher has ended.
+  // Reads and obeys a message of the launcher. False if the launcher has ended.
   bool follow_order();
   void tell_ended();
   bool launcher_gone() const;
@@ -169,15 +169,15 @@ void Guard::run() {
 }
 
 void Guard::set_up() const {
-  // What is sent to the launcher's process group (an interrupt at a terminal, a kill) is not meant
-  // for the guardian.
+  // Signals to the launcher's process group (an interrupt at a terminal, a kill) are not meant for
+  // the guardian.
   ::setpgid(0, 0);
   ::prctl(PR_SET_NAME, "stretto-guard");
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
-  // Whoever reads the launcher's output must see it end with the launcher.
+  // The launcher's output must end for its reader when the launcher ends.
   const int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(nothing, fd);
   const auto [low, high] = std::minmax(status_fd_, socket_);
@@ -187,7 +187,7 @@ void Guard::set_up() const {
     }
   };
   close_between(STDERR_FILENO + 1, low - 1);
-  // Without a status board the lower one is -1.
+  // Without a status board `low` is -1.
   close_between(std::max(low, STDERR_FILENO) + 1, high - 1);
   ::close_range(static_cast<unsigned>(high) + 1, ~0U, 0);
 }
@@ -237,7 +237,7 @@ std::optional<RankEvent> Guard::start_rank(int local_rank) {
 }
 
 void Guard::watch() {
-  // Ranks and others may have ended before.
+  // Ranks and orphans may have ended already.
   tell_ended();
   Deadline reap_at = Deadline::after(kReapTime);
   while (true) {
@@ -250,7 +250,7 @@ void Guard::watch() {
     while (::read(children_.get(), &info, sizeof(info)) == sizeof(info)) {
     }
     tell_ended();
-    // What ends later does not postpone it.
+    // A later end does not postpone it.
     if (ready > 0) reap_at = Deadline(std::min(reap_at.time(), Clock::now() + kReapTime));
     if (!reap_at.passed()) continue;
     std::vector<pid_t> kept;
@@ -267,7 +267,8 @@ bool Guard::follow_order() {
   if (const pid_t last = std::exchange(rank, {}).pid; last > 0) end_group(last);
   settings_.restart = order.number;
   if (auto failure = start_rank(order.local_rank)) {
-    // The others run: to them it is a process that has failed, as a shell would report it.
+    // The other ranks run on: for them this is a process that has failed, with the exit code that a
+    // shell would report.
     failure->kind = RankEvent::Kind::exited;
     failure->number = failure->number == ENOENT ? 127 : 126;
     tell(*failure);
@@ -283,7 +284,8 @@ void Guard::tell_ended() {
     const int waited = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT);
     if (waited != 0 || info.si_pid == 0) continue;
     running = false;
-    // What it has left holds its connections, and those that it is to meet again would wait for it.
+    // Its orphans hold its connections open, and the ranks that it is to meet again would wait for
+    // that.
     if (options_.restarts > 0 && info.si_status != 0) ::kill(-pid, SIGKILL);
     const bool exited = info.si_code == CLD_EXITED;
     tell({.kind = exited ? RankEvent::Kind::exited : RankEvent::Kind::killed,
@@ -295,8 +297,8 @@ void Guard::tell_ended() {
 
 bool Guard::launcher_gone() const { return is_readable(socket_); }
 
-// Waits while the launcher is too slow to take it: there is nothing else to do. Should the launcher
-// end meanwhile, this ends, too.
+// Waits while the launcher is too slow to read: the guardian has nothing else to do. If the
+// launcher ends meanwhile, the wait ends too.
 void Guard::tell(const RankEvent& event) const {
   Header header{event.kind, event.local_rank, event.pid, event.number, event.at};
   std::string text = event.text.substr(0, kMaxTextBytes);
@@ -318,7 +320,8 @@ void Guard::tell(const RankEvent& event) const {
   (void)::sendmsg(socket_, &message, MSG_NOSIGNAL);
 }
 
-// The pipes that came with a message. None come where this process has no numbers left for them.
+// Takes the pipes out of a message. There are none if this process has reached its limit on
+// descriptors.
 Status take_pipes(msghdr& message, RankEvent& event) {
   const cmsghdr* rights = CMSG_FIRSTHDR(&message);
   std::array<int, 2> pipes{-1, -1};

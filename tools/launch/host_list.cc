@@ -16,7 +16,8 @@ namespace {
 
 constexpr int kMostRanks = 65536;
 
-// Some batch systems write a line for each slot of a host: lines that follow each other add up.
+// Some batch systems write a line for each slot of a host, so lines for the same host in a row add
+// up.
 Status add_share(HostShare share, std::vector<HostShare>& hosts) {
   const auto same = std::ranges::find(hosts, share.name, &HostShare::name);
   if (same == hosts.end()) {
@@ -35,7 +36,7 @@ Status add_share(HostShare share, std::vector<HostShare>& hosts) {
                    kMostRanks);
 }
 
-// "node0 slots=4"; nothing for a line without a host.
+// Adds the host of a line such as "node0 slots=4"; adds nothing for a line without a host.
 Status add_host(const std::string& line, int ranks, std::vector<HostShare>& hosts) {
   std::istringstream words(line.substr(0, line.find('#')));
   HostShare share{.name = {}, .ranks = ranks};
@@ -50,7 +51,7 @@ Status add_host(const std::string& line, int ranks, std::vector<HostShare>& host
                        word, share.name);
     }
   }
-  // A remote shell would take the one for an option; the other was to be a file of hosts.
+  // A remote shell would take "-name" for an option; a name with "/" was meant as a file.
   if (share.name.starts_with('-') || share.name.find('/') != std::string::npos) {
     return status_of(StatusCode::invalid_argument, "\"{}\" is no host{}", share.name,
                      share.name.starts_with('-') ? "" : ", and no such file is there");
@@ -65,7 +66,7 @@ Result<std::vector<HostShare>> read_hosts(const std::string& text, int ranks) {
   std::error_code error;
   std::string lines = text;
   const std::filesystem::file_status found = std::filesystem::status(text, error);
-  // Also a pipe, as a shell's <(command) names one. A folder may have the name of a host.
+  // This may be a pipe, such as a shell's <(command). A directory may have the same name as a host.
   if (std::filesystem::exists(found) && !std::filesystem::is_directory(found)) {
     std::ifstream file(text);
     if (!file) return system_status("--hosts " + text);

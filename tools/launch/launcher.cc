@@ -29,7 +29,7 @@
 namespace stretto::launch {
 namespace {
 
-// Where there are no ranks yet. Returns the launcher's exit status.
+// Ends the launcher before there are ranks. Returns its exit status.
 int give_up(const LaunchOptions& options, const Status& why) {
   write_fully(STDERR_FILENO, fmt::format("stretto run: {}\n", why.message()));
   const JobOutcome outcome{.launcher_status = 1};
@@ -40,7 +40,7 @@ int give_up(const LaunchOptions& options, const Status& why) {
 // Whether a signal asks the launcher to end.
 bool asks_to_end(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
 
-// Whether such a signal has come that nobody has taken yet.
+// Fails if a signal that asks to end is pending.
 Status told_to_end() {
   sigset_t pending;
   ::sigemptyset(&pending);
@@ -53,38 +53,39 @@ Status told_to_end() {
   return {};
 }
 
-// A second request to end that comes so soon is the same, told twice: by timeout(1), to the
-// launcher and to its group, or by a service manager.
+// A second request to end within this time counts as the same one: timeout(1) sends it to the
+// launcher and to its group, and service managers do the like.
 constexpr Duration kSameRequest = std::chrono::milliseconds(100);
 
-// Between the end of a rank and its next start: the others read how it has ended, and a program
-// that always fails at once does not use up all restarts in a moment.
+// Time between the end of a rank and its next start, in which the other ranks read how it has
+// ended. It also keeps a program that always fails at once from using up all restarts.
 constexpr Duration kRestartPause = std::chrono::seconds(1);
 
-// How long ends of ranks may take to come once the output before them is read.
+// How long the news that ranks have ended may take once the output before it is read.
 constexpr Duration kUnreadTime = std::chrono::seconds(1);
 
-// Of a host that a remote shell leads to, with those that this process has open itself.
+// Descriptors that this process needs for each host that a remote shell leads to, with a share of
+// its own.
 constexpr std::size_t kDescriptorsOfHost = 12;
 
 // The ranks that a launcher looks after: who runs, who has ended and how.
 class RankProcesses {
  public:
-  // Who it is, and where. In the order of their numbers, which follow each other.
+  // Adds a rank with its number and host. Call it in the order of the numbers, without gaps.
   void add(RankOutcome rank);
   void note_start(int rank, const RankEvent& event);
   const RankOutcome& note_end(int rank, const RankEvent& event);
-  // Another process is to take its place, on that host.
+  // Notes that another process is to take the rank's place, on `host`.
   void note_restart(int rank, const Host& host);
-  // What the launcher sends to all of them. `told_to_end`: it ends the job by that.
+  // Notes a signal that the launcher sends to all ranks. `told_to_end`: the signal ends the job.
   void note_signal(int signal, bool told_to_end);
-  // For the first time.
+  // Whether all ranks have had their first start.
   bool all_started() const;
-  // Whether there is a restart on that host that note_start() has not been told of.
+  // Whether `host` has a restart without a note_start() so far.
   bool restarting(const Host& host) const;
   bool has_ended(int rank) { return at(rank).stage == Stage::ended; }
   bool all_ended() const;
-  // "0, 3": those that have not ended.
+  // The ranks that have not ended: "0, 3".
   std::string names_of_left() const;
   std::vector<RankOutcome> outcomes() const;
 
@@ -175,16 +176,15 @@ using Hosts = std::vector<std::unique_ptr<Host>>;
 // The launcher's part between the first start and the last end.
 class LaunchedJob {
  public:
-  // `first_host`: which of the options' hosts the first of `hosts` is. `relay` writes what there is
-  // to say.
+  // `first_host`: the index of hosts.front() in options.hosts. `relay` prints the job's messages.
   LaunchedJob(const LaunchOptions& options, const Signals& signals, const Hosts& hosts,
               int first_host, OutputRelay& relay);
 
-  // An exit status: 0: all ranks have started and ended.
+  // Returns 0 when all ranks have started and ended, or it has given up; else an exit status.
   int run();
-  // After that: returns when nothing of the ranks is left, or says what is.
+  // Ends the hosts after run(): blocks until nothing of the ranks is left, or says what is.
   void end() const;
-  // With what run() has returned.
+  // `launcher_status`: what run() has returned.
   JobOutcome outcome(int launcher_status) const;
   Deadline time_limit() const { return time_limit_; }
 
@@ -201,15 +201,15 @@ class LaunchedJob {
     Deadline at;
   };
 
-  // An exit status, if that is the end.
+  // Return an exit status if the job is over.
   std::optional<int> take_events();
   std::optional<int> take(Host& host, int first_rank, const RankEvent& event);
-  // Until then there is nothing to do but to answer.
+  // Until when the launcher only waits for events and signals.
   Deadline next_step() const;
-  // The first of restarts_ whose host is not busy with another: each does one after the other, so
-  // that an order always finds room.
+  // The first of restarts_ whose host has no restart under way. Each host does one after the other,
+  // so that an order always finds room in its socket.
   std::list<Restart>::const_iterator next_restart() const;
-  // The rank whose pause is over.
+  // Restarts the rank of next_restart(), if its pause is over.
   void start_again();
   void handle(int signal);
   void send(int signal, bool told_to_end);
@@ -227,12 +227,12 @@ class LaunchedJob {
   OutputRelay& relay_;
   RankProcesses processes_;
   std::optional<long> kills_before_ = out_of_memory_kills();
-  bool was_unread_ = false;  // At the end of stage killing.
+  bool was_unread_ = false;  // When stage killing last ran out of time.
   Stage stage_ = Stage::running;
   Deadline stage_ends_;
   Deadline time_limit_;
   std::list<Restart> restarts_;
-  int restart_count_ = 0;  // Those that have been done, too.
+  int restart_count_ = 0;  // Including those that have been done.
   bool time_limit_reached_ = false;
   int ended_by_ = 0;
   TimePoint asked_to_end_at_{};
@@ -316,7 +316,7 @@ std::optional<int> LaunchedJob::take_events() {
     while (true) {
       const Result<std::optional<RankEvent>> event = host->next();
       if (!event.ok()) {
-        // The ranks of that host are dead, or nobody can tell what becomes of them.
+        // The host's ranks are dead, or nobody can tell what happens to them.
         send(SIGKILL, true);
         say(event.status().message());
         return 1;
@@ -343,16 +343,17 @@ std::optional<int> LaunchedJob::take(Host& host, int first_rank, const RankEvent
     case RankEvent::Kind::lost:
       break;
   }
-  // Hosts tell each end once; one that does not has no say in what runs.
+  // Hosts report each end once. If one repeats itself, that must not affect a running rank.
   if (processes_.has_ended(first_rank + event.local_rank)) return std::nullopt;
   if (event.kind == RankEvent::Kind::exited && !event.text.empty()) say(event.text);
   const RankOutcome& outcome = processes_.note_end(first_rank + event.local_rank, event);
-  // Those of its own host have been told. Once all are told to end, their ends are no news.
+  // The rank's own host has told its other ranks. Once all ranks are told to end, nobody needs the
+  // news.
   const bool is_news = outcome.failed() && stage_ <= Stage::settling;
   for (const auto& other : hosts_) {
     if (is_news && other.get() != &host) other->tell_obituary(outcome.rank, event.obituary);
   }
-  if (event.kind == RankEvent::Kind::lost) restarts_.clear();  // Which ends the job.
+  if (event.kind == RankEvent::Kind::lost) restarts_.clear();  // A lost host ends the job.
   if (!outcome.failed() || stage_ != Stage::running) return std::nullopt;
   if (restart_count_ < options_.restarts && event.kind != RankEvent::Kind::lost) {
     restarts_.push_back(
@@ -360,7 +361,7 @@ std::optional<int> LaunchedJob::take(Host& host, int first_rank, const RankEvent
     say(restart_notice(outcome, restart_count_, options_.restarts));
     return std::nullopt;
   }
-  // In which restarts that have been announced are done.
+  // Announced restarts still take place in this time.
   const Deadline settled = Deadline::after(options_.settle_time);
   enter(Stage::settling, settled.time() < time_limit_.time() ? settled : time_limit_);
   return std::nullopt;
@@ -396,7 +397,7 @@ void LaunchedJob::handle(int signal) {
   asked_to_end_at_ = Clock::now();
   if (ended_by_ != 0) return kill();
   ended_by_ = signal;
-  // Ranks that have been told to end keep the time that they have for it.
+  // Ranks that are already told to end keep the rest of their time.
   if (stage_ < Stage::ending) enter(Stage::ending, Deadline::after(options_.grace_time), signal);
 }
 
@@ -427,7 +428,8 @@ void LaunchedJob::kill() {
   enter(Stage::killing, stage_ == Stage::killing ? stage_ends_ : killed, SIGKILL);
 }
 
-// With a signal that tells the ranks to end, from where on none is started again.
+// Enters `stage`; sends `signal`, unless 0, to end the ranks. From Stage::ending on, no rank is
+// started again.
 void LaunchedJob::enter(Stage stage, Deadline until, int signal) {
   if (stage >= Stage::ending) restarts_.clear();
   stage_ = stage;
@@ -440,7 +442,8 @@ void LaunchedJob::send(int signal, bool told_to_end) {
   for (const auto& host : hosts_) host->send(signal);
 }
 
-// Without them, what is opened next would be taken for them.
+// Opens those of the standard streams that are closed; otherwise the next file that is opened would
+// become one of them.
 void open_standard_streams() {
   int fd = -1;
   do {
@@ -456,7 +459,7 @@ int launch(const LaunchOptions& options) {
   const Result<Signals> signals = Signals::open();
   if (!signals.ok()) return give_up(options, signals.status());
   OutputRelay relay;
-  OutputRelay notices;  // Of its own thread: stderr may be read where the ranks' output is not.
+  OutputRelay notices;  // Has its own thread: stderr may be read while the ranks' output is not.
   Hosts hosts;
   LocalHost* local = nullptr;
   if (options.remote_shell.empty()) {

@@ -22,14 +22,14 @@
 namespace stretto::launch {
 namespace {
 
-// How long ranks wait for each other, unless told otherwise.
+// How long to wait for the name of this host: as long as ranks by default wait for each other.
 constexpr Duration kNameTime = std::chrono::seconds(300);
-// What this process has open itself, and connections that are just being made.
+// Descriptors for this process's own files, and for connections that are just being made.
 constexpr std::size_t kOwnDescriptors = 64;
 constexpr Duration kStorePause = std::chrono::seconds(5);
 
-// Of 127.0.0.1. Nobody else is given it, but who is told of it can listen there: the system lets a
-// port have two such sockets as long as one of them listens at most.
+// Reserves a port of 127.0.0.1: the system gives it to nobody else, but a process that is told the
+// port can listen there, as two such sockets may share a port if at most one of them listens.
 FileDescriptor reserve_port() {
   FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
@@ -41,7 +41,7 @@ FileDescriptor reserve_port() {
   return fd;
 }
 
-// Where the ranks meet. Launcher 0 serves there; the others only know the address.
+// Returns where the ranks meet. Launcher 0 serves there; the others only know the address.
 Result<bootstrap::HostPort> meeting_place(const LaunchOptions& options) {
   if (!options.rendezvous.empty()) return bootstrap::parse_host_port(options.rendezvous);
   if (meets_at_any_port(options)) return bootstrap::HostPort{"127.0.0.1", 0};
@@ -77,7 +77,8 @@ Result<std::unique_ptr<LocalHost>> LocalHost::create(const LaunchOptions& option
 Status LocalHost::start() {
   STRETTO_ASSIGN_OR_RETURN(bootstrap::HostPort where, meeting_place(options_));
   const auto pipes = 2 * static_cast<std::size_t>(options_.local_size());
-  // All ranks come to the store, and watch it; those of an elastic job also while it runs.
+  // All ranks connect to the store to join and to watch it; those of an elastic job stay while it
+  // runs.
   const auto clients =
       options_.host_index == 0 ? 4 * static_cast<std::size_t>(options_.size()) : std::size_t{0};
   allow_descriptors(pipes + clients + kOwnDescriptors);
@@ -119,8 +120,8 @@ void LocalHost::take_started(RankEvent& event) {
   const bool is_restart = event.local_rank < static_cast<int>(pids_.size());
   if (!is_restart) pids_.push_back(0);
   pids_[static_cast<std::size_t>(event.local_rank)] = event.pid;
-  // The signals that were sent while this rank was being started, but for those that programs
-  // handle themselves: they kill one that has not yet installed its handler.
+  // Sends the rank the signals that came while it was being started, except those that programs
+  // handle themselves, which would kill a program that has not yet installed its handler.
   for (std::size_t i = signals_before_start_; i < signals_sent_.size(); ++i) {
     if (!is_for_programs(signals_sent_[i])) ::kill(-event.pid, signals_sent_[i]);
   }
@@ -136,7 +137,7 @@ void LocalHost::promise_obituaries_of_all() {
   for (int rank = 0; rank < options_.size(); ++rank) board_.promise_obituary(rank);
 }
 
-// The ranks that are left wait for it.
+// Tells the remaining ranks, which wait for this obituary.
 void LocalHost::note_end(RankEvent& event) {
   event.note = board_.read(event.local_rank);
   const int rank = options_.rank_of(event.local_rank);
@@ -151,17 +152,17 @@ void LocalHost::note_end(RankEvent& event) {
   tell_joiners(outcome);
 }
 
-// A rank that has not come to the store yet leaves nothing there that could say that it never will.
-// In a program that does not join, nobody reads it.
+// Tells ranks that still join how a rank has ended, by a note in the store: a rank that never came
+// to the store leaves none itself. In a program that does not join, nobody reads it.
 void LocalHost::tell_joiners(const RankOutcome& outcome) {
   if (ending_) return;
   ending_ = outcome.failed();
-  // To find out that there is none takes a second, and once all have joined there may be none for
-  // good: after ranks that have ended well it is not looked for each time.
+  // It takes a second to find out that there is no store, and once all have joined there may be
+  // none for good. So after ranks that ended well this does not look for it each time.
   if (!outcome.failed() && Clock::now() < look_for_store_) return;
   const auto store = connect_to_store();
   if (store == nullptr) look_for_store_ = Clock::now() + kStorePause;
-  // Where there is none, the ranks do not reach it either, and say so.
+  // Without a store the joining ranks fail to reach it, and say so.
   if (store == nullptr) return;
   (void)bootstrap::report_end(*store, outcome.rank, describe_end(outcome)).ok();
 }
@@ -180,13 +181,13 @@ void LocalHost::restart(int local_rank, int number) {
   if (local_rank < 0 || local_rank >= static_cast<int>(pids_.size())) return;
   board_.clear(local_rank);
   board_.promise_obituary(options_.rank_of(local_rank));
-  // The guardian reaps what had this number.
+  // The guardian reaps the process with this number.
   pids_[static_cast<std::size_t>(local_rank)] = 0;
   signals_before_start_ = signals_sent_.size();
   guardian_.restart(local_rank, number);
 }
 
-// The guardian keeps ranks that have ended as zombies: none of these numbers means something else.
+// The guardian keeps ended ranks as zombies, so that no other process gets one of these numbers.
 void LocalHost::send(int signal) {
   ending_ = ending_ || !is_for_programs(signal);
   signals_sent_.push_back(signal);
@@ -197,7 +198,7 @@ void LocalHost::send(int signal) {
 
 void LocalHost::give_up() {
   guardian_.give_up();
-  server_.reset();  // These ranks are among its clients.
+  server_.reset();  // These ranks are its clients.
 }
 
 bool LocalHost::serves_elastic_job() const {
@@ -214,7 +215,7 @@ bool LocalHost::linger(const Signals& signals, const JobOutcome& outcome, Deadli
   if (server_ == nullptr) return false;
   constexpr Duration kLookAgain = std::chrono::milliseconds(20);
   constexpr Duration kLatecomersTime = std::chrono::seconds(3);
-  // When all went well: ranks of other hosts may still be reading where their peers are.
+  // For ranks of other hosts that still read where their peers are, after a success.
   constexpr Duration kReadersTime = std::chrono::seconds(30);
   constexpr Duration kSilence = std::chrono::seconds(5);
   const auto is_told_to_end = [&] {
@@ -247,7 +248,7 @@ bool LocalHost::linger(const Signals& signals, const JobOutcome& outcome, Deadli
   }
   const Deadline deadline = Deadline::after(failed ? kLatecomersTime : kReadersTime);
   while ((failed || server_->client_count() > 0) && !deadline.passed()) {
-    // Somebody who wants the launcher to end shall not have to wait for other hosts.
+    // A request to end the launcher must not wait for other hosts.
     if (is_told_to_end()) return false;
   }
   return false;

@@ -16,7 +16,7 @@ std::string format(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-// What `read` makes of the JSON.
+// Returns what `read` returns for the JSON in `line`; fails if it is no such message.
 template <typename Value, typename Read>
 Result<Value> parse(std::string_view line, Read read) {
   try {
@@ -27,7 +27,7 @@ Result<Value> parse(std::string_view line, Read read) {
   }
 }
 
-// Unlike get<int>(), no fraction, and nothing beyond 64 bits.
+// Unlike get<int>(), throws for a fraction and for a number beyond 64 bits.
 int whole_number(const Json& json) {
   return static_cast<int>(json.get_ref<const Json::number_integer_t&>());
 }
@@ -38,8 +38,8 @@ TimePoint time_of_age(const Json& json) {
   return Clock::now() - std::chrono::duration_cast<Duration>(age);
 }
 
-// Arguments and variables are bytes, of no encoding that is known, and JSON knows characters only:
-// each byte is written as the character with that code.
+// Arguments and variables are bytes in an unknown encoding, but JSON holds characters: each byte is
+// written as the character with its code.
 std::string text_of_bytes(std::string_view bytes) {
   std::string text;
   for (const char byte : bytes) {
@@ -49,7 +49,7 @@ std::string text_of_bytes(std::string_view bytes) {
   }
   return text;
 }
-// Other characters do not come; their bytes stay as they are.
+// The inverse. Other characters do not occur; their bytes stay as they are.
 std::string bytes_of_text(std::string_view text) {
   std::string bytes;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -138,7 +138,7 @@ Result<RestartOrder> parse_restart(std::string_view line) {
 }
 
 std::string format_event(const RankEvent& event) {
-  // Clocks of hosts differ, ages do not.
+  // The clocks of hosts differ, so the line has the event's age.
   Json json{{"kind", static_cast<int>(event.kind)},
             {"rank", event.local_rank},
             {"pid", event.pid},

@@ -48,9 +48,9 @@ std::string_view meaning(int signal) {
   }
 }
 
-// The signal that killed the rank, or, as far as a shell tells by its exit code, the program that
-// the rank had started. SIGABRT is not among them: it is also how a program ends that does not
-// catch the error about a lost peer.
+// The signal that killed the rank or, by its exit code as a shell sets it, the program that the
+// rank had started; 0 if none. SIGABRT does not count, because a program that does not catch the
+// error about a lost peer ends by it, too.
 int killing_signal(const RankOutcome& outcome) {
   constexpr int kForce[] = {SIGKILL, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGXFSZ, SIGXCPU};
   const int signal = outcome.exit_status() - 128;
@@ -109,7 +109,7 @@ nlohmann::json to_json(const RankOutcome& outcome) {
   return json;
 }
 
-// The number behind "oom_kill " in a file of the control group's counters.
+// Returns the number behind "oom_kill " in a file of control group counters.
 std::optional<long> read_counter(const std::string& path) {
   std::ifstream file(path);
   std::string name;
@@ -145,7 +145,7 @@ int JobOutcome::exit_status() const {
 }
 
 void RankOutcome::note_end(const RankEvent& event) {
-  constexpr int kHostLost = 255;  // As ssh ends then.
+  constexpr int kHostLost = 255;  // The exit code of ssh in this case.
   ended = std::max(event.at, started);
   last_note = event.note;
   (event.kind == RankEvent::Kind::killed ? signal : exit_code) = event.number;
@@ -200,7 +200,7 @@ std::string report(const JobOutcome& outcome) {
   }
   const RankOutcome* first = outcome.first_failure();
   if (first == nullptr) return text;
-  // Who ended only because it was told to is no cause.
+  // A rank that ended because it was told to is not the cause.
   if (first->told_to_end) first = nullptr;
   if (first != nullptr) {
     text += fmt::format("stretto run: {} failed first: {}{}, {:.1f} s after its start{}\n",
@@ -231,7 +231,7 @@ std::string report_json(const JobOutcome& outcome) {
                       {"ranks", ranks}};
   if (outcome.ended_by != 0) json["ended_by"] = signal_name(outcome.ended_by);
   if (first != nullptr && !first->told_to_end) json["first_failure"] = first->rank;
-  // Names of hosts are what a user has written.
+  // Host names come from the user and need not be UTF-8.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

@@ -24,23 +24,23 @@
 namespace stretto::launch {
 namespace {
 
-// What a pipe can hold at most, unless somebody with privileges has changed it.
+// The most that a pipe can hold, unless a privileged process has changed it.
 constexpr std::size_t kLargestPipe = std::size_t{1} << 20;
 constexpr std::size_t kPiece = 64 * 1024;
 
-// How long a line may be unfinished before it is shown nevertheless.
+// How long a line may stay unfinished before it is shown.
 constexpr Duration kPatience = std::chrono::milliseconds(200);
 
 constexpr int kNobody = -1;
 
-// Relays of several hosts write to the same one. Standard error has one of its own where it leads
-// to another file than standard output: there it does not have to wait until that is read.
+// An output to which the relays of several hosts write. Standard error is an output of its own if
+// it leads to another file than standard output: then it does not wait until that one is read.
 struct Output {
   std::mutex mutex;
-  // The pipe whose line stands there unfinished; the mutex guards it.
+  // The pipe whose line stands unfinished in the output; guarded by the mutex.
   int unfinished = kNobody;
 
-  // With the mutex. Returns what write_fully() does.
+  // Call it with the mutex locked. Returns what write_fully() returns.
   int write(int target, int source, std::string text) {
     if (text.empty()) return 0;
     if (unfinished != kNobody && unfinished != source) text.insert(0, 1, '\n');
@@ -77,7 +77,7 @@ bool LinePrefixer::holds_line() const {
 std::string LinePrefixer::take(bool all, bool in_place) {
   std::string_view text = held_;
   if (!in_place && last_taken_ != '\n') {
-    // That line has its end already.
+    // Somebody else has ended that line already.
     if (text.starts_with('\n')) text.remove_prefix(1);
     last_taken_ = '\n';
   }
@@ -88,7 +88,7 @@ std::string LinePrefixer::take(bool all, bool in_place) {
     const std::string_view piece = text.substr(0, std::min(end, text.size() - 1) + 1);
     text.remove_prefix(piece.size());
     const bool begins_line = last_taken_ == '\n' || last_taken_ == '\r';
-    // Some bars begin with a carriage return. Alone it would show nothing but a prefix.
+    // Some progress bars begin with a carriage return. It would print a prefix and nothing else.
     if (begins_line && piece == "\r" && !prefix_.empty()) continue;
     // A line feed may belong to the carriage return before it.
     if (begins_line && (last_taken_ == '\n' || piece != "\n")) output += prefix_;
@@ -187,7 +187,7 @@ void OutputRelay::take_added() {
 
 Status OutputRelay::start(FileDescriptor writer) {
   writer_ = std::move(writer);
-  // As if woken: there are those that were added before.
+  // Starts as if woken, to take the pipes that were added before.
   wake_ = FileDescriptor(::eventfd(1, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_.valid()) return system_status("eventfd");
   return thread_.start("stretto-relay", [this](int stop) { run(stop); });
@@ -203,7 +203,7 @@ void OutputRelay::finish() {
 
 void OutputRelay::run(int stop) {
   while (true) {
-    // A negative number is skipped by poll(): a pipe that has ended.
+    // poll() skips negative numbers, which pipes that have ended have.
     std::vector<pollfd> entries{
         {stop, POLLIN, 0}, {wake_.get(), POLLIN, 0}, {writer_.get(), POLLIN, 0}};
     TimePoint due = TimePoint::max();
@@ -213,7 +213,8 @@ void OutputRelay::run(int stop) {
     }
     const int wait_ms = poll_milliseconds(Deadline(due).remaining());
     if (::poll(entries.data(), entries.size(), wait_ms) < 0) continue;
-    // What comes while others are written may be the rest of a line.
+    // Input that arrives while other pipes are written may be the rest of a line, so `now` is read
+    // before.
     const TimePoint now = Clock::now();
     if (entries[0].revents != 0) return;
     for (std::size_t i = 0; i < pipes_.size(); ++i) {
@@ -246,7 +247,7 @@ bool OutputRelay::copy(Pipe& pipe) {
     std::string output;
     std::string marked;
     pipe.marked_lines->add(text, output, marked);
-    // Its reader may have ended.
+    // The result does not matter: the reader of these lines may have ended.
     write_fully(pipe.marked.get(), marked);
     pipe.lines.add(output);
   } else {
@@ -273,7 +274,7 @@ void OutputRelay::close(Pipe& pipe) {
 }
 
 void OutputRelay::pass_on(Pipe& pipe, bool all) {
-  // Marked lines do not have to wait for a mutex if nothing else has come with them.
+  // If only marked lines have come, there is no need to wait for the mutex.
   if (all ? !pipe.lines.holds_nothing() : pipe.lines.holds_line()) {
     is_writing_ = true;
     int error_number = 0;

@@ -22,7 +22,7 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
       variables[entry.substr(0, equals)] = entry.substr(equals + 1);
     }
   }
-  // Where the ranks of another launcher meet.
+  // These say where the ranks of another launcher meet.
   if (variables.contains("TORCHELASTIC_RUN_ID") || variables.contains("STRETTO_RANK")) {
     variables.erase("MASTER_ADDR");
     variables.erase("MASTER_PORT");
@@ -48,10 +48,10 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
   variables["STRETTO_STATUS_FD"] = std::to_string(settings.status_fd);
   variables.erase("STRETTO_RESTART_COUNT");
   if (settings.restart > 0) variables["STRETTO_RESTART_COUNT"] = std::to_string(settings.restart);
-  // As many threads as cores in each rank would make the ranks fight for the cores.
+  // With a thread per core in each rank, the ranks would fight for the cores.
   variables.try_emplace("OMP_NUM_THREADS",
                         std::to_string(std::max(1, settings.usable_cores / options.local_size())));
-  // Output goes through a pipe; what Python holds back is lost when the rank is killed.
+  // Output goes through a pipe; text that Python buffers is lost when the rank is killed.
   variables.try_emplace("PYTHONUNBUFFERED", "1");
   std::vector<std::string> environment;
   for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
@@ -61,7 +61,7 @@ std::vector<std::string> rank_environment(const LaunchOptions& options,
 std::string master_place(const LaunchOptions& options, const bootstrap::HostPort& rendezvous,
                          int free_port) {
   constexpr int kLastPort = 65535;
-  if (!options.starter.empty()) return {};  // Its ranks have its numbers.
+  if (!options.starter.empty()) return {};  // The starter numbers its ranks.
   const int port = meets_at_any_port(options) ? free_port : rendezvous.port + 1;
   return port < 1 || port > kLastPort ? std::string()
                                       : bootstrap::format_host_port(rendezvous.host, port);

@@ -26,11 +26,11 @@
 namespace stretto::launch {
 namespace {
 
-// How ssh ends that could not connect, or has lost the connection.
+// The exit code of an ssh that could not connect or has lost the connection.
 constexpr int kShellFailed = 255;
 constexpr int kOrderBytes = 1 << 20;
 constexpr int kPauseSeconds = 1;
-// For a shell that has been told to end, once nothing runs that it has led to.
+// How long a remote shell may take to end once the process that it runs has ended.
 constexpr Duration kShellEndTime = std::chrono::seconds(3);
 
 Result<std::string> own_program() {
@@ -55,7 +55,8 @@ std::string RemoteHost::name() const {
 
 Status RemoteHost::start() {
   STRETTO_ASSIGN_OR_RETURN(const bootstrap::JobKey random, bootstrap::JobKey::generate());
-  // No text that is waiting for its end is taken for the beginning of this.
+  // The marker begins with a control character, so that no unfinished text is taken for its
+  // beginning.
   marker_ = "\x1estretto-" + random.hexadecimal().substr(0, 32) + " ";
   STRETTO_ASSIGN_OR_RETURN(const std::string program, own_program());
   STRETTO_ASSIGN_OR_RETURN(FileDescriptor orders, make_orders());
@@ -67,8 +68,8 @@ Status RemoteHost::start() {
   ChildOptions shell{.command = options_.remote_shell,
                      .environment = inherited_environment(),
                      .input = orders.get(),
-                     // One that asked something at the terminal would be stopped for that, as it is
-                     // not in its foreground. Without a terminal it fails, and says why.
+                     // A shell that asks something at the terminal would be stopped, because it
+                     // does not run in the foreground. Without a terminal it fails, and says why.
                      .own_session = true};
   shell.command.push_back(name());
   shell.command.push_back(fmt::format("exec '{}' run --agent", program));
@@ -81,15 +82,15 @@ Status RemoteHost::start() {
   events_relay_->add_marked(std::move(child.errors), STDERR_FILENO, marker_,
                             std::move(events.writing));
   for (OutputRelay* relay : {output_relay_.get(), events_relay_.get()}) {
-    // Others may hold on to its output: a connection that is shared and outlives it.
+    // Other processes may keep its output open, such as a shared connection that outlives it.
     STRETTO_RETURN_IF_ERROR(
         relay->start(FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, shell_, 0)))));
   }
   return {};
 }
 
-// The order is written before anybody reads it. A pipe may hold a page of it, if this user has
-// many; a socket holds some hundred KiB.
+// The order is written before anybody reads it. A pipe may hold only a page if this user has many
+// pipes; a socket holds some hundred KiB.
 Result<FileDescriptor> RemoteHost::make_orders() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -100,8 +101,8 @@ Result<FileDescriptor> RemoteHost::make_orders() {
   return FileDescriptor(ends[1]);
 }
 
-// False if not all of it has room. Never waits. Only the first line is long: a socket takes a line
-// of a few KiB whole or not at all.
+// Returns false if the socket has no room for the whole line; never waits. Only the first line is
+// long: a socket takes a line of a few KiB as a whole or not at all.
 bool RemoteHost::write_line(std::string_view line) const {
   while (!line.empty()) {
     const ssize_t count =
@@ -157,7 +158,8 @@ Result<std::optional<RankEvent>> RemoteHost::next() {
   }
 }
 
-// The agent's events have ended, and so has it, or will soon; or the shell has.
+// Called when the agent's events have ended: the agent has ended or will soon, or the shell has. If
+// the host could not be reached, starts the pause before the next attempt.
 Status RemoteHost::after_shell() {
   wait_for_shell();
   events_.reset();
@@ -184,7 +186,7 @@ std::optional<RankEvent> RemoteHost::next_lost() {
 }
 
 void RemoteHost::restart(int local_rank, int number) {
-  // If the host is lost before it has started, it is lost with it.
+  // If the host is lost before the rank has started, the rank is lost with it.
   ended_[static_cast<std::size_t>(local_rank)] = false;
   (void)write_line(format_restart({.local_rank = local_rank, .number = number}));
 }
@@ -220,19 +222,19 @@ bool RemoteHost::is_writing() const {
 void RemoteHost::tell_to_end() {
   if (!orders_.valid()) return;
   if (!heard_) send(SIGTERM);
-  // What the agent waits for.
+  // The agent ends when its standard input does.
   orders_.reset();
-  // One that is stopped could not end.
+  // A stopped shell could not end.
   if (shell_ > 0) ::kill(-shell_, SIGCONT);
 }
 
 Status RemoteHost::end() {
   Status status;
   tell_to_end();
-  // The agent has to wait as long as the guardian does.
+  // The agent may wait as long for its ranks as the guardian does.
   const Duration time = heard_ ? kKillTime + kShellEndTime : kShellEndTime;
   while (shell_ > 0 && !ends_within(shell_, time)) {
-    if (heard_ && is_writing()) continue;  // It has output that is waiting to be read.
+    if (heard_ && is_writing()) continue;  // Its output waits to be read.
     ::kill(-shell_, SIGKILL);
     if (heard_) {
       status = status_of(StatusCode::system,
@@ -242,7 +244,7 @@ Status RemoteHost::end() {
     break;
   }
   wait_for_shell();
-  // Nobody reads on; the relay must not wait for that.
+  // Nobody reads the events any more, and the relay must not wait for a reader.
   events_.reset();
   if (output_relay_ != nullptr) output_relay_->finish();
   if (events_relay_ != nullptr) events_relay_->finish();

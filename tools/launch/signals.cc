@@ -18,7 +18,7 @@ Result<Signals> Signals::open() {
   action.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &action, nullptr);
   ::sigaction(SIGXFSZ, &action, nullptr);
-  // Whoever started us may have ignored it; then the system would reap the guardian before us.
+  // Our parent may have ignored it; then the system would reap the guardian before us.
   action.sa_handler = SIG_DFL;
   ::sigaction(SIGCHLD, &action, nullptr);
 
