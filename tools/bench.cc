@@ -19,14 +19,14 @@ namespace {
 
 bool is_rank() {
   const Environment& environment = process_environment();
-  // A shell that srun has started is a step of one task, but nobody's rank.
+  // A shell that srun has started is a step of one task, and not a rank.
   const bool task = job::in_slurm_step(environment) &&
                     environment.get("SLURM_STEP_NUM_TASKS").value_or("1") != "1";
   return task || environment.get("STRETTO_RANK") || environment.get("RANK") ||
          environment.get("OMPI_COMM_WORLD_RANK") || environment.get("PMI_RANK");
 }
 
-// The terminal behind a file descriptor; empty if it is none.
+// Returns the path of the terminal behind a file descriptor; empty if it is no terminal.
 std::string terminal_of(int fd) {
   std::array<char, 256> path{};
   return ::ttyname_r(fd, path.data(), path.size()) == 0 ? path.data() : "";

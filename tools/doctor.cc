@@ -79,7 +79,7 @@ void print_json(const Checks& checks, std::ptrdiff_t problems) {
                     {"advice", check.advice}});
   }
   const nlohmann::json object{{"checks", list}, {"problems", problems}};
-  // What the system says need not be UTF-8.
+  // Texts of the system need not be UTF-8.
   fmt::print("{}\n", object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
 }
 

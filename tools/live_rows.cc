@@ -11,10 +11,10 @@ namespace {
 
 using job::LiveNote;
 
-// Of its time. What differs by less is chance.
+// A share of a rank's time; smaller differences are chance.
 constexpr double kLateBy = 0.1;
 
-// The note of that rank; null if there is none.
+// Returns the note of the same rank; null if there is none.
 const LiveNote* find_same_rank(const std::vector<LiveNote>& notes, const LiveNote& wanted) {
   const auto found = std::ranges::find_if(notes, [&](const LiveNote& note) {
     return note.who.job == wanted.who.job && note.who.size == wanted.who.size &&
@@ -30,8 +30,8 @@ bool has_lost_a_group(int pid, const std::vector<LiveNote>& notes,
   });
 }
 
-// For how long a process has waited meanwhile in all its groups: with PyTorch, each is a job of its
-// own here.
+// How long a process has waited since `before`, in all its groups together: with PyTorch, each
+// group is a job of its own here.
 Duration waited_by(int pid, const std::vector<LiveNote>& notes,
                    const std::vector<LiveNote>& before) {
   Duration sum{};
@@ -49,7 +49,7 @@ LiveRow row_of(const LiveNote& note, const std::vector<LiveNote>& notes,
   const LiveNote* const earlier = find_same_rank(before, note);
   if (earlier == nullptr || note.written <= earlier->written) return row;
   const double passed = seconds(note.written - earlier->written);
-  // Of a process of which a group has ended meanwhile nobody knows how long it has waited in that.
+  // If a group of the process has ended meanwhile, its part of the wait is unknown.
   if (!has_lost_a_group(note.pid, notes, before)) {
     row.waiting = std::clamp(seconds(waited_by(note.pid, notes, before)) / passed, 0.0, 1.0);
   }
@@ -59,7 +59,7 @@ LiveRow row_of(const LiveNote& note, const std::vector<LiveNote>& notes,
   return row;
 }
 
-// Those that wait far less than most, and those that stand still while others do not.
+// Marks ranks that wait far less than most, and ranks that are silent while others are not.
 void mark_late(LiveRows& rows) {
   std::vector<double> waiting;
   for (const LiveRow& row : rows) {

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The `stretto` program: finds the command and hands over.
+// The `stretto` program: finds the command and calls it.
 
 #include <cstdio>
 #include <exception>

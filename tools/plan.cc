@@ -27,9 +27,10 @@ using schedule::Algorithm;
 using schedule::Order;
 using schedule::Schedule;
 
-// A schedule is proved and drawn in a blink up to here; all ranks of more fill memory before eyes.
+// Up to this many ranks, proving and printing a schedule takes a moment. For many more, the
+// schedules of all ranks would fill the memory.
 constexpr int kRanksMax = 256;
-// Prices without a schedule take a few seconds at most up to here.
+// Up to this many ranks, prices without a schedule take a few seconds at most.
 constexpr int kPricedRanksMax = 1'000'000;
 constexpr int kRanksDefault = 4;
 constexpr int kSlicesMax = 64;
@@ -63,12 +64,12 @@ Examples:
 struct CommandLine {
   std::string collective;
   std::string algorithm;
-  int ranks = 0;  // 0: as many as the hosts have, or else kRanksDefault.
+  int ranks = 0;  // 0: as many as the hosts have, else kRanksDefault.
   int rank = -1;
   int root = 0;
   std::string hosts;                        // "3+5+1": ranks per host. Empty: all are on one.
-  int per_host = 0;                         // On each host, where all have as many; 0: `hosts`.
-  std::vector<std::int32_t> host_of_ranks;  // What either of them says, rank by rank.
+  int per_host = 0;                         // Ranks on each host, if equal; 0: see `hosts`.
+  std::vector<std::int32_t> host_of_ranks;  // The host of each rank, from either of these.
   std::size_t bytes = 1 << 20;
   double gbit_per_second = 10;
   double latency_us = 10;
@@ -81,7 +82,7 @@ struct CommandLine {
   bool json = false;
 };
 
-// "staged, singa, fairring".
+// Returns "staged, singa, fairring".
 std::string pipeline_names() {
   std::vector<std::string_view> names;
   for (const auto& design : execution::pipelines()) names.push_back(design.name);
@@ -160,7 +161,8 @@ int list_algorithms() {
   return 0;
 }
 
-// Works out the number of ranks and who is where. What is wrong with them, if anything.
+// Sets the number of ranks and the host of each. Returns what is wrong with the options, if
+// anything.
 std::optional<std::string> settle_ranks(CommandLine& line) {
   if (line.per_host > 0) {
     if (!line.hosts.empty()) return "--hosts and --per-host say the same: give one";
@@ -210,7 +212,7 @@ std::string staging_text(const PipelineDesign& design, const PipelineDesign::Sta
   return names.empty() ? "-" : fmt::format("{}", fmt::join(names, ", "));
 }
 
-// When which slice is on each stream, in units of a stage.
+// Returns for each stream a line that shows which slice is on it when, in units of a stage.
 std::vector<std::string> timeline(const PipelineDesign& design, int slots, int slices) {
   std::vector<std::string> streams(design.streams.size());
   std::vector<std::vector<std::size_t>> ends(static_cast<std::size_t>(slices));
@@ -232,8 +234,8 @@ std::vector<std::string> timeline(const PipelineDesign& design, int slots, int s
   return streams;
 }
 
-// What `--streams` prints: the stages of a pipeline, what each waits for, and how slices go through
-// it if all stages take as long as each other. Empty: there is no such pipeline.
+// Returns what `--streams` prints: the stages of a pipeline, what each waits for, and how slices go
+// through it if all stages take equally long. Empty if there is no such pipeline.
 std::string describe_pipeline(const std::string& name, int slots, int slices) {
   const auto all = execution::pipelines();
   const auto design = std::ranges::find(all, name, &PipelineDesign::name);
@@ -290,14 +292,15 @@ std::optional<Collective> collective_of(const std::string& called) {
   return std::nullopt;
 }
 
-// In closed form, without a schedule: what a communicator chooses by.
+// Prints the prices by which a communicator chooses an algorithm: closed formulas, without a
+// schedule.
 int report_prices(Collective collective, const CommandLine& line) {
   group::LinkModel links;
   links.network = link_of(line.latency_us, line.gbit_per_second);
   links.local = line.host_of_ranks.empty()
                     ? links.network
                     : link_of(line.local_latency_us, line.local_gbit_per_second);
-  // Ranks of a host share memory; where all do, no message is sent.
+  // Ranks of a host share memory; on a single host no message is sent.
   const int hosts = line.host_of_ranks.empty() ? line.ranks : line.host_of_ranks.back() + 1;
   const bool is_one_host = hosts == 1 && line.ranks > 1;
   const group::Selector selector({.rank_count = line.ranks,
@@ -335,7 +338,7 @@ int report_prices(Collective collective, const CommandLine& line) {
   return 0;
 }
 
-// "3+5+1", as --hosts takes it. Empty: all ranks are on one host.
+// Returns "3+5+1", as --hosts takes it. Empty if all ranks are on one host.
 std::string ranks_per_host(const std::vector<std::int32_t>& host_of_ranks) {
   std::vector<int> counts;
   for (const std::int32_t host : host_of_ranks) {

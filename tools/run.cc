@@ -27,8 +27,8 @@ namespace {
 
 constexpr const char* kKeyVariable = "STRETTO_JOB_KEY";
 
-// Behind those of the user, as ssh takes the first value of each. A connection that has died is
-// noticed in 15 seconds. A shared one would outlive its launcher.
+// These stand behind the user's options, because ssh takes the first value of each. They detect a
+// dead connection in 15 seconds, and forbid a shared one, which would outlive its launcher.
 constexpr std::string_view kSshOptions =
     "-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ControlPath=none";
 
@@ -64,7 +64,7 @@ Examples:
     stretto run -n 4 --hosts node0,node1 --host-index 1 -- ./train   # on node1
 )";
 
-// The command line as it stands; seconds as people write them.
+// The command line as parsed, with durations in seconds.
 struct CommandLine {
   launch::LaunchOptions launch;
   int ranks = 1;
@@ -80,7 +80,7 @@ struct CommandLine {
   bool agent = false;
 };
 
-// When and how ranks, and with them the job, end.
+// Adds the options about when and how ranks, and with them the job, end.
 void describe_ends(CLI::App& app, CommandLine& line, const CLI::Validator& duration) {
   app.add_option("--timeout", line.time_limit_seconds,
                  "End the job after so many seconds, with exit status 124 [0: no limit]")
@@ -133,7 +133,7 @@ void describe(CLI::App& app, CommandLine& line) {
   app.add_option("--encryption", line.encryption,
                  "Of what goes between hosts: sets STRETTO_ENCRYPTION for the ranks; off, tls")
       ->check(CLI::IsMember({"off", "tls"}));
-  // How this program is started on other hosts.
+  // A launcher starts this program with it on other hosts.
   app.add_flag("--agent", line.agent)->group("");
   app.add_option("--rendezvous", line.launch.rendezvous,
                  "host:port at which the ranks meet, those of PyTorch at the next one [free ports "
@@ -149,8 +149,9 @@ void describe(CLI::App& app, CommandLine& line) {
                "launchers, or whose processes are started by hand");
 }
 
-// What is added to a remote shell's words. Nothing if it is no ssh, if a host stands among the
-// words (a gateway, with a command of its own), or a file of settings, which decides then.
+// Returns the options to append to a remote shell's words. There are none if it is not ssh, if a
+// host is among the words (a gateway, with a command of its own), or a file of settings (-F), which
+// decides then.
 std::vector<std::string> options_behind(const std::vector<std::string>& shell) {
   constexpr std::string_view kLettersWithValue = "BbcDEeFIiJLlmOoPpQRSWw";
   if (shell.front().substr(shell.front().rfind('/') + 1) != "ssh") return {};
@@ -168,7 +169,7 @@ std::vector<std::string> options_behind(const std::vector<std::string>& shell) {
   return options;
 }
 
-// What the options for hosts mean together.
+// Sets `line.launch` from the options for hosts, and checks that they fit together.
 Status settle_hosts(const CLI::App& app, CommandLine& line) {
   launch::LaunchOptions& options = line.launch;
   options.hosts.front().ranks = line.ranks;
@@ -200,15 +201,16 @@ Status settle_hosts(const CLI::App& app, CommandLine& line) {
                    options.host_index, last);
 }
 
-// The processes of an MPI find each other through its own launcher. So that is the one process that
-// is looked after here: it starts the ranks, numbers them, and must not pass on its own numbers.
+// MPI processes find each other through MPI's own launcher, mpirun. So mpirun is the one process
+// that this launcher starts; it starts and numbers the ranks, and must not pass on its own numbers,
+// which these variables hold.
 constexpr const char* kNumbers[] = {"STRETTO_RANK",       "STRETTO_SIZE",      "STRETTO_LOCAL_RANK",
                                     "STRETTO_LOCAL_SIZE", "STRETTO_STATUS_FD", "RANK",
                                     "WORLD_SIZE",         "LOCAL_RANK",        "LOCAL_WORLD_SIZE"};
 constexpr const char* kOpenMpiNames = "OMPI_MCA_mca_base_env_list";
 
-// What ranks of other hosts are to have of this environment, by names: an Open MPI hands on only
-// what it is told to, others all that there is.
+// Returns the names of the variables that ranks of other hosts need from this environment: Open MPI
+// passes on only named variables, other MPIs pass on all.
 std::string names_for_other_hosts(const launch::LaunchOptions& options) {
   std::vector<std::string> names;
   if (const auto own = process_environment().get(kOpenMpiNames)) names.push_back(*own);
@@ -223,7 +225,8 @@ std::string names_for_other_hosts(const launch::LaunchOptions& options) {
   return fmt::format("{}", fmt::join(names, ";"));
 }
 
-// Ranks of several hosts meet at rank 0: this process may be anywhere.
+// Turns the job into one process, mpirun, that starts the ranks. Ranks of several hosts meet at
+// rank 0's host, because this process may be on any host.
 Status let_mpirun_start_ranks(const CLI::App& app, CommandLine& line) {
   for (const char* ours : {"--host-index", "--ssh", "--wait-for-hosts", "--restarts"}) {
     if (app.count(ours) == 0) continue;
@@ -234,7 +237,8 @@ Status let_mpirun_start_ranks(const CLI::App& app, CommandLine& line) {
   }
   launch::LaunchOptions& options = line.launch;
   const bool is_here = line.hosts.empty();
-  // On this host even inside of an allocation of several, and also where there are fewer cores.
+  // mpirun shall use this host even inside an allocation of several hosts, and also if it has fewer
+  // cores than ranks.
   if (is_here) options.hosts.front().name = "localhost";
   int most = 1;
   std::vector<std::string> shares;
@@ -300,7 +304,7 @@ int usage_error(std::string_view command, std::string_view sentence) {
 std::optional<int> parse(CLI::App& app, std::string_view command,
                          std::vector<std::string> arguments, std::string_view hint_for_extras) {
   try {
-    // CLI11 takes the last argument first.
+    // CLI11 wants the arguments in reverse order.
     std::ranges::reverse(arguments);
     app.parse(std::move(arguments));
   } catch (const CLI::CallForHelp&) {
@@ -358,7 +362,7 @@ int run_command(const std::vector<std::string>& arguments) {
     return usage_error("run",
                        "no program: put it behind \"--\", as in: stretto run -n 4 -- ./train");
   }
-  // The ranks inherit what this process has.
+  // The ranks inherit this process's environment.
   if (!line.transport.empty()) ::setenv("STRETTO_TRANSPORT", line.transport.c_str(), 1);
   if (!line.encryption.empty()) ::setenv("STRETTO_ENCRYPTION", line.encryption.c_str(), 1);
   Status settled = settle_hosts(app, line);

@@ -98,7 +98,7 @@ void BenchCase::call() {
   }
 }
 
-// Rank 0 to rank 1 and back; the others have nothing to do.
+// Sends a message from rank 0 to rank 1 and back; the other ranks have nothing to do.
 void BenchCase::send_and_return() {
   if (comm_.rank() == 0) {
     comm_.send(output_, {.to = 1}).wait();

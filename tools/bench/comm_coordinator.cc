@@ -19,7 +19,7 @@
 namespace stretto::bench {
 namespace {
 
-// Differs between machines, and after each boot.
+// An id that differs between machines, and after each boot.
 std::string boot_id() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string id;
@@ -33,7 +33,7 @@ std::string announce(Communicator& comm, const std::string& text) {
   return {reinterpret_cast<const char*>(told.data()), told.size()};
 }
 
-// Null where there is none at this path, or it cannot be reached.
+// Null if there is no board at `path`, or it cannot be opened.
 std::unique_ptr<Board> open_board(const std::string& path, int rank) {
   if (path.empty()) return nullptr;
   try {
@@ -75,7 +75,7 @@ RankCoordinator::RankCoordinator(Communicator& comm, int cores)
     : ranks_of_host_(count_ranks_of(comm, boot_id())) {
   FileDescriptor file;
   std::string path;
-  // On another host it would be somebody else's file.
+  // The path is of this host: on another host it would name another process's file.
   if (comm.rank() == 0 && ranks_of_host_ == comm.size()) {
     file = FileDescriptor(::memfd_create("stretto-bench", MFD_CLOEXEC));
     if (file.valid()) {

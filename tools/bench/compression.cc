@@ -24,19 +24,19 @@
 namespace stretto::bench {
 namespace {
 
-// Pairs of a step with a codec and a step as it is, of each codec, after one that is not counted:
-// as many as fit into the time, within these.
+// A codec is measured by pairs of a step with it and a step without, after one pair that is not
+// counted: as many pairs as fit into kSeconds, within these limits.
 constexpr double kSeconds = 6;
 constexpr double kFewest = 6, kMost = 100;
-// Compression::automatic tries no longer. What it then does without codecs is to be told from a
-// step as it is by a few percent, which takes more pairs.
+// Compression::automatic decides within this many steps. When it has switched itself off, its steps
+// differ by at most a few percent from those without a codec, which takes more pairs to see.
 constexpr int kTrialSteps = 16;
 constexpr double kSecondsOff = 10;
 constexpr double kMostOff = 400;
 
 using Hook = std::shared_ptr<CommunicationHook>;
 
-// Numbers are of a Laplace distribution, which gradients resemble.
+// Returns numbers of a Laplace distribution, which gradients resemble.
 std::vector<float> gradient_of(std::size_t count, int rank) {
   Random random(static_cast<std::uint64_t>(rank) + 1);
   std::vector<float> values(count);
@@ -47,12 +47,12 @@ std::vector<float> gradient_of(std::size_t count, int rank) {
   return values;
 }
 
-// Seconds of steps, pair by pair.
+// Seconds of steps with and without the codec, pair by pair.
 struct Pairs {
   std::vector<double> step_s;
   std::vector<double> dense_s;
 
-  // How many times as fast; see median_interval().
+  // How many times as fast steps with the codec are; see median_interval().
   Interval speed_up() const {
     std::vector<double> ratios(step_s.size());
     std::transform(dense_s.begin(), dense_s.end(), step_s.begin(), ratios.begin(),
@@ -61,21 +61,21 @@ struct Pairs {
   }
 };
 
-// A square matrix, nearly.
+// Describes the gradient as a matrix that is as square as `count` allows.
 GradientDescription description(std::size_t count) {
   std::size_t rows = static_cast<std::size_t>(std::sqrt(static_cast<double>(count)));
   while (rows > 1 && count % rows != 0) --rows;
   return {.name = "gradient", .dtype = DType::f32, .count = count, .rows = rows};
 }
 
-// But for those that are measured as hooks of their own.
+// The codecs that are not measured as hooks of their own.
 std::vector<std::shared_ptr<const Codec>> codecs() {
   return {int8(), one_bit(), top_k({.density = 0.01}),
           top_k({.density = 0.01, .values = ValueFormat::bf16}),
           top_k({.density = 0.001, .values = ValueFormat::bf16})};
 }
 
-// Steps of one codec with a gradient of its own.
+// Runs steps of one codec, with a reducer and a gradient of its own.
 class Contestant {
  public:
   Contestant(Communicator& comm, std::string name, Hook hook, std::size_t count)
@@ -84,7 +84,7 @@ class Contestant {
         hook_(std::move(hook)),
         reducer_(comm, {description(count)}, {.rebuild_buckets = false, .hook = hook_}) {}
 
-  // Seconds.
+  // Returns the seconds of one step.
   double step(std::span<const float> gradient) {
     std::memcpy(reducer_.gradient_bytes(0).data(), gradient.data(), gradient.size_bytes());
     comm_.barrier().wait();
@@ -94,8 +94,8 @@ class Contestant {
     return seconds(Clock::now() - begin);
   }
 
-  // A step, and one as it is right before or after it: both see the same of what else the machine
-  // does. Each comes first as often as the other.
+  // Runs a step, and one of `dense` (without a codec) right before or after it, so that both see
+  // the same load on the machine. Each comes first equally often.
   void run_pair(std::span<const float> gradient, Contestant& dense) {
     const bool dense_first = step_s_.size() % 2 == 0;
     double dense_s = dense_first ? dense.step(gradient) : 0;
@@ -109,29 +109,30 @@ class Contestant {
     }
   }
 
-  // Until a codec that is tried has been decided upon.
+  // Runs steps until Compression::automatic has decided.
   void settle(std::span<const float> gradient) {
     for (int i = 0; i < kTrialSteps && name_.ends_with("automatic"); ++i) (void)step(gradient);
   }
 
   const std::string& name() const { return name_; }
-  // Who adds up what, and why; empty where there is no choice.
+  // Which rank adds up what, and why; empty if there is no choice.
   std::string exchange() const {
     const auto* const compressed = dynamic_cast<const CompressedReduction*>(hook_->inner());
     return compressed == nullptr ? "" : compressed->exchange_reason();
   }
-  // Whether it has decided against compression: rank 0's part of gradients, at least. Collective.
+  // Whether Compression::automatic has decided against compression, at least for rank 0's part of
+  // the gradients. Collective.
   bool is_off() const {
     if (!name_.ends_with("automatic")) return false;
     std::uint8_t is_off = statistics()->compressed ? 0 : 1;
     comm_.broadcast(std::span(&is_off, 1)).wait();
     return is_off != 0;
   }
-  // Of the slowest rank in each step, with the codec and as it is; collective.
+  // The seconds of the slowest rank in each step, with and without the codec. Collective.
   Pairs pairs() const { return {slowest(step_s_), slowest(dense_s_)}; }
-  // Encoding and decoding; NaN where the hook does not say. Collective.
+  // The seconds of encoding and decoding; NaN if the hook does not tell. Collective.
   double codec_seconds() const { return slowest({median(codec_s_)}).front(); }
-  // Bytes that a rank receives, of those of the gradient; NaN where the hook does not say.
+  // The bytes that a rank receives, as a share of the gradient's; NaN if the hook does not tell.
   double share() const {
     const CompressionStatistics* const last = statistics();
     if (last == nullptr) return std::nan("");
@@ -154,7 +155,7 @@ class Contestant {
   std::vector<double> codec_s_;
 };
 
-// The first is what the others are compared with.
+// The contestants; the first, without a codec, is what the others are compared with.
 std::vector<std::unique_ptr<Contestant>> contestants(Communicator& comm, std::size_t count) {
   std::vector<std::unique_ptr<Contestant>> all;
   const auto add = [&](const std::string& name, const Hook& hook) {
@@ -163,7 +164,7 @@ std::vector<std::unique_ptr<Contestant>> contestants(Communicator& comm, std::si
   add("as they are", std::make_shared<PlainReduction>());
   add("f16", std::make_shared<TwoLevelReduction>(std::make_shared<F16Reduction>()));
   add("bf16", std::make_shared<TwoLevelReduction>(std::make_shared<Bf16Reduction>()));
-  // As the option `codec` of a DistributedDataParallel.
+  // As the option `codec` of DistributedDataParallel does.
   const auto add_compressed = [&](const std::string& name, CompressionOptions options) {
     options.min_elements = 1;
     add(name, std::make_shared<TwoLevelReduction>(
@@ -185,15 +186,15 @@ std::vector<std::unique_ptr<Contestant>> contestants(Communicator& comm, std::si
 struct Finding {
   std::string codec;
   Pairs pairs;
-  double share = 0;         // NaN: not known, and so are the next two.
-  double codec_s = 0;       // Encoding and decoding.
-  double pays_below_s = 0;  // Bits a second that a rank receives.
-  std::string exchange;     // Empty: there is no choice.
+  double share = 0;         // See Contestant::share(); if NaN, the next two are NaN too.
+  double codec_s = 0;       // Seconds of encoding and decoding.
+  double pays_below_s = 0;  // In bits per second that a rank receives.
+  std::string exchange;     // See Contestant::exchange().
   bool is_off = false;      // `automatic` has decided against compression.
 };
 
-// The rate at which the bytes that are saved take as long as encoding and decoding. Where codecs
-// send more than all of it, none. `receivers`: hosts, where these add up first, or ranks.
+// The bit rate at which the saved bytes take as long as encoding and decoding; 0 if the codec saves
+// none. `receivers`: the number of hosts, if the ranks of a host add up first, or of ranks.
 double crossover(const Finding& finding, std::size_t bytes, int receivers) {
   const double others = receivers - 1;
   const double saved = 2 * others / receivers - finding.share;  // NaN if not known.
@@ -240,7 +241,7 @@ void print_line(const Finding& finding) {
              finding.is_off ? "has switched itself off;" : "is on;", finding.exchange);
 }
 
-// How many pairs rank 0 finds room for; the same on all ranks.
+// How many rounds of `pair_seconds` rank 0 fits into `in_seconds`; the same on all ranks.
 int agreed_rounds(Communicator& comm, double in_seconds, double pair_seconds, double most) {
   double rounds = std::clamp(in_seconds / pair_seconds, kFewest, most);
   comm.broadcast(std::span<double>(&rounds, 1)).wait();
@@ -260,7 +261,8 @@ void run_pairs(Communicator& comm, std::span<const float> gradient,
   }
   const int rounds = agreed_rounds(comm, kSeconds, seconds(Clock::now() - begin), kMost);
   for (const auto& contestant : all) contestant->settle(gradient);
-  // In another order each round, the same on all ranks: what comes before a step slows it down.
+  // The order changes each round, because a step is slowed by what runs before it. It is the same
+  // on all ranks.
   Random random(1);
   for (int round = 0; round < rounds; ++round) {
     for (std::size_t i = order.size(); i-- > 1;) std::swap(order[i], order[random.below(i + 1)]);
@@ -310,7 +312,8 @@ std::vector<std::size_t> gradient_sizes(const BenchOptions& options) {
   return sizes;
 }
 
-// What the model of the links predicts of one codec, in seconds: NaN where it says nothing.
+// Prints what the model of the links predicts for one codec, in seconds; NaN if it predicts
+// nothing.
 void explain_codec(Communicator& comm, const std::shared_ptr<const Codec>& codec, std::size_t bytes,
                    double dense_s, bool json) {
   const auto compressed = std::make_shared<CompressedReduction>(CompressionOptions{
@@ -333,7 +336,7 @@ void explain_codec(Communicator& comm, const std::shared_ptr<const Codec>& codec
                            .dump());
     return;
   }
-  // Of messages without a fixed length nothing else is known beforehand.
+  // For messages without a fixed length, nothing but the reason is known beforehand.
   const std::size_t length = prediction.message_bytes;
   fmt::print("  {:<26} {:>9} {:>9} {:>9} {:>9} {:>9}   {}\n", codec->name(),
              length > 0 ? std::to_string(length) : "-", number(dense_s, 1e3, ""),

@@ -12,7 +12,7 @@
 namespace stretto::bench {
 namespace {
 
-// So many copies make a sample, that it is far longer than what the clock costs.
+// The number of copies in a sample: enough to take much longer than reading the clock.
 std::size_t repetitions(std::size_t bytes) { return std::max<std::size_t>(1, 65536 / bytes); }
 
 }  // namespace
@@ -65,7 +65,7 @@ double CopyBound::copy_us(Coordinator& coordinator, bool non_temporal) {
     } else {
       std::memcpy(to_.get(), from_.get(), bytes_);
     }
-    // Nobody reads the copies: without this the compiler could keep one of them.
+    // Nobody reads the copies, so without this the compiler could drop all but one.
     asm volatile("" : : "r"(to_.get()) : "memory");
   }
   return detail::elapsed_us(start) / static_cast<double>(times);

@@ -14,7 +14,8 @@
 namespace stretto::bench {
 namespace {
 
-// Neighbouring sizes that run alike are one line; of sizes that were named each has its own.
+// One printed line. Neighbouring sizes that run alike share a line, but each size that the user has
+// named has its own.
 struct SizeRange {
   std::size_t bytes_min = 0;
   std::size_t bytes_max = 0;

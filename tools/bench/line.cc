@@ -72,7 +72,7 @@ std::string to_json(const Line& line) {
 
 namespace {
 
-// What follows "name :" in /proc/cpuinfo.
+// Returns the text behind "name :" in /proc/cpuinfo.
 std::string cpuinfo(std::string_view name) {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {

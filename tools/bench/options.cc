@@ -54,7 +54,7 @@ constexpr std::array kOperations = {Collective::all_reduce, Collective::reduce_s
                                     Collective::scatter,    Collective::all_to_all,
                                     Collective::barrier,    Collective::point_to_point};
 
-// What is text on the command line and something else afterwards.
+// Options whose text on the command line is converted later.
 struct Texts {
   std::vector<std::string> operations = {};
   std::string min_bytes = "8";
@@ -168,14 +168,14 @@ std::string set_sizes(const Texts& texts, BenchOptions& options) {
   return {};
 }
 
-// The first of these options that is on the command line, or null.
+// Returns the first of `names` that is on the command line, or null.
 const char* first_given(const CLI::App& app, std::initializer_list<const char*> names) {
   const auto* const found =
       std::ranges::find_if(names, [&](const char* name) { return app.count(name) > 0; });
   return found == names.end() ? nullptr : *found;
 }
 
-// A sentence about what was asked for and would not be done, or nothing.
+// Returns a sentence about an option that would have no effect, or nothing.
 std::string find_unheeded(const CLI::App& app, const Texts& texts, const BenchOptions& options) {
   const char* const of_measuring =
       first_given(app, {"--algorithm", "--buffers", "--in-place", "--out-of-place",
@@ -198,7 +198,7 @@ std::string find_unheeded(const CLI::App& app, const Texts& texts, const BenchOp
   return {};
 }
 
-// A sentence about what is wrong, or nothing.
+// Sets `options` from `texts`. Returns a sentence about what is wrong, or nothing.
 std::string set_from(const Texts& texts, BenchOptions& options) {
   if (std::string mistake = set_operations(texts, options); !mistake.empty()) return mistake;
   if (std::string mistake = set_sizes(texts, options); !mistake.empty()) return mistake;

@@ -12,11 +12,11 @@
 namespace stretto::bench {
 namespace {
 
-// How far the numbers of the next rank, and of the next iteration, are shifted.
+// By how many elements the numbers shift from rank to rank, and from iteration to iteration.
 constexpr std::size_t kRankShift = 11;
 constexpr std::size_t kIterationShift = 5;
 
-// A number, not negative, as a normal floating point number of few bits; exact if it can be.
+// Encodes a non-negative number as a normal floating point number of few bits; exactly if possible.
 std::uint32_t small_float(double value, int exponent_bits, int mantissa_bits) {
   if (value <= 0) return 0;
   const int exponent = std::ilogb(value);
@@ -24,7 +24,7 @@ std::uint32_t small_float(double value, int exponent_bits, int mantissa_bits) {
   const auto mantissa =
       static_cast<std::uint32_t>(std::nearbyint(std::ldexp(fraction, mantissa_bits)));
   const int bias = (1 << (exponent_bits - 1)) - 1;
-  // A mantissa that was rounded up to the next power of two carries into the exponent, as it must.
+  // If rounding carries the mantissa to the next power of two, the sum increments the exponent.
   return (static_cast<std::uint32_t>(exponent + bias) << mantissa_bits) + mantissa;
 }
 
@@ -55,7 +55,7 @@ void store_element(std::byte* target, DType dtype, std::int64_t value, int divis
     case DType::boolean:
       return store(target, static_cast<std::uint8_t>(value != 0));
     default: {
-      // Integers wrap: the low bytes of the number, which come first here.
+      // Integers wrap: this stores the low bytes, which come first on a little-endian machine.
       static_assert(std::endian::native == std::endian::little);
       const std::int64_t whole = value / divisor;
       std::memcpy(target, &whole, size_bytes(dtype));
@@ -95,7 +95,7 @@ std::int64_t value_at(std::size_t index, DType dtype, ReduceOp op) {
 
 Pattern::Pattern(DType dtype, ReduceOp op, int ranks)
     : dtype_(dtype), ranks_(ranks), element_bytes_(size_bytes(dtype)) {
-  // A quotient by a power of two is exact; a product of few factors of two is.
+  // A quotient by a power of two is exact, and so is a product of few factors of two.
   if (op == ReduceOp::mean) exact_ = std::has_single_bit(static_cast<unsigned>(ranks));
   if (op == ReduceOp::product) exact_ = ranks < 16;
   const int divisor = op == ReduceOp::mean ? ranks : 1;
@@ -170,7 +170,7 @@ bool Pattern::is_output(Collective operation, ConstView output, std::size_t shar
     default:
       break;
   }
-  // Share s of the output came from rank s: all it has, or its part for this rank.
+  // Share s of the output comes from rank s: its whole input, or its part for this rank.
   const std::size_t first = operation == Collective::all_to_all ? own_share : 0;
   for (int source = 0; source < ranks_; ++source) {
     const std::size_t begin = static_cast<std::size_t>(source) * share;

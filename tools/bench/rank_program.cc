@@ -22,7 +22,7 @@
 namespace stretto::bench {
 namespace {
 
-// Which of this host's ranks this one is, as the launcher says.
+// The number of this rank among those of its host, as the launcher says.
 int local_rank(const Communicator& comm) {
   for (const char* variable : {"STRETTO_LOCAL_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
                                "MPI_LOCALRANKID", "SLURM_LOCALID"}) {
@@ -32,8 +32,8 @@ int local_rank(const Communicator& comm) {
   return comm.rank().value();
 }
 
-// Cores that the ranks of a host have together: launchers may have given each its own. Where a
-// quota allows fewer, that many.
+// The number of cores that all ranks may use together: launchers may have given each its own. If a
+// quota allows fewer cores, the quota decides.
 int cores_of_all(Communicator& comm) {
   cpu_set_t set;
   CPU_ZERO(&set);
@@ -46,7 +46,8 @@ int cores_of_all(Communicator& comm) {
   return has_quota ? usable_cores() : std::max(1, CPU_COUNT(&set));
 }
 
-// Buffers of so many ranks, those of the copies and what the library may stage, at their largest.
+// An upper bound of the memory that `ranks` ranks need: their buffers, those of the copies that an
+// all_reduce is compared with, and what the library may stage.
 std::size_t needed_bytes(const BenchOptions& options, Collective operation, std::size_t bytes,
                          int ranks) {
   const std::size_t own = usually_in_place(operation) && options.in_place.value_or(true) ? 1 : 2;
@@ -86,7 +87,7 @@ std::string describe(const Measurement& plan) {
                      buffers_name(plan.buffers));
 }
 
-// A rank's run, from the joined job on.
+// A rank's run once it has joined the job.
 class RankProgram {
  public:
   RankProgram(Communicator& comm, const BenchOptions& options, int cores)
@@ -96,18 +97,18 @@ class RankProgram {
   void abandon() { coordinator_.abandon(); }
 
  private:
-  // Of several hosts nobody here knows the cores.
+  // With several hosts, the number of their cores is not known here.
   bool oversubscribed() const { return coordinator_.one_host() && comm_.size() > cores_; }
   RunFacts facts() const;
   void run_line(const Measurement& plan);
-  // Whether all ranks find room for the line; says so if not.
+  // Whether all ranks have memory for the line; prints a note if not.
   bool fits(const Measurement& plan);
 
   Communicator& comm_;
   const BenchOptions& options_;
   int cores_;
   RankCoordinator coordinator_;
-  std::optional<Reporter> reporter_ = std::nullopt;  // Of rank 0.
+  std::optional<Reporter> reporter_ = std::nullopt;  // On rank 0 only.
   bool wrong_ = false;
 };
 
@@ -168,7 +169,7 @@ void RankProgram::run_line(const Measurement& plan) {
   if (reporter_) reporter_->add(line);
 }
 
-// What measure() says, and the check of the last call of each block.
+// The result of measure(), and whether the last call of each block was right.
 struct Measured {
   Summary time = {};
   std::optional<double> copy_us = std::nullopt;
@@ -199,7 +200,7 @@ Measured measure_case(Coordinator& coordinator, BenchCase& bench_case,
   return measured;
 }
 
-// A message and its return are two.
+// A message and its return count as two operations.
 Summary halved(Summary time) {
   for (double* value : {&time.p50_us, &time.p99_us, &time.max_us, &time.min_us}) *value /= 2;
   return time;
@@ -243,7 +244,7 @@ std::unique_ptr<Communicator> join_by(const BenchOptions& options) {
 
 int run_rank(const BenchOptions& options) {
   const auto comm = join_by(options);
-  // Before the rank is bound to one of them.
+  // This must come before the rank is bound to a core.
   const int cores = cores_of_all(*comm);
   if (options.pin && !pin_to_core(local_rank(*comm))) {
     fmt::print(stderr, "stretto bench: rank {} cannot be bound to a core\n", comm->rank().value());

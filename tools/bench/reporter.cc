@@ -68,7 +68,7 @@ namespace {
 constexpr const char* kRow =
     "  {:>9} {:>11}  {:<10} {:>8} {:>8} {:>9} {:>8} {:>8} {:>6}  {:<5} {:<6} {}\n";
 
-// So that it fits its column; the whole word is in the JSON.
+// Shortens `regime` to fit its column; the JSON has the whole word.
 std::string short_regime(const std::string& regime) {
   if (regime == "oversubscribed") return "over";
   return regime == "unknown" ? "-" : regime;

@@ -52,7 +52,7 @@ Check check_memory() {
                  "the kernel ends processes when none is left: end others, or raise the limit");
 }
 
-// Where nobody knows the job, of one with the usual settings.
+// If the job is not known, checks for a job with default settings.
 Check check_descriptors(const Environment& environment) {
   constexpr std::size_t kUsual = 1024;
   rlimit limit{};
@@ -62,7 +62,7 @@ Check check_descriptors(const Environment& environment) {
   const Result<job::Job> found = job_of(environment);
   job::Job job = found.ok() ? found.value() : job::Job();
   const std::size_t needed = job::descriptors_for(job);
-  // Joining leaves as many to the program.
+  // Joining a job leaves the same number to the program.
   const std::size_t wanted = std::max(kUsual, 2 * needed);
   job.size = 1;
   const std::string seen =
@@ -94,8 +94,8 @@ Check check_shared_memory() {
                  "container's seccomp profile allow memfd_create");
 }
 
-// In a child, which is to its parent what ranks are to each other: Yama lets a parent read its
-// children, but not the reverse. Returns an error number.
+// Runs in a child, because a child is to its parent what ranks are to each other: Yama lets a
+// parent read its children, but not the reverse. Returns an error number.
 int copy_from_parent(std::uint32_t& theirs) {
   std::uint32_t found = 0;
   const iovec own{&found, sizeof(found)};
@@ -158,7 +158,7 @@ Check check_clock() {
 Check check_load() {
   double load = 0;
   if (::getloadavg(&load, 1) != 1) return {"load", State::ok, "the system does not tell"};
-  // The load is that of the host, also in a container that may use few of its cores.
+  // The load is that of the host, even in a container that may use few of its cores.
   const long online = ::sysconf(_SC_NPROCESSORS_ONLN);
   const std::string seen =
       fmt::format("{:.1f} runnable threads in the last minute, for {} processors", load, online);

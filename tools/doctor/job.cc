@@ -21,12 +21,12 @@
 namespace stretto::tools::doctor {
 namespace {
 
-// Of which ranks and launchers know nothing: `python -m stretto` and ./dev read them.
+// Variables that ranks and launchers do not read: `python -m stretto` and ./dev do.
 constexpr std::string_view kOfOthers[] = {
     "STRETTO_PROGRAM", "STRETTO_TORCH", "STRETTO_PIP_ARGS",     "STRETTO_PACKAGES",
     "STRETTO_JOBS",    "STRETTO_SEED",  "STRETTO_TORCH_PYTHON", "STRETTO_NVCC"};
 
-// In how many letters one name differs from another.
+// Returns the edit distance between two names.
 std::size_t distance(std::string_view from, std::string_view to) {
   std::vector<std::size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), 0);
@@ -62,7 +62,7 @@ Check check_names(const std::vector<std::string>& set) {
                  "correct the name, or unset it; docs/environment.md lists all variables");
 }
 
-// What has been set, in one line: without what nobody has said, and what job_of() has added.
+// Returns the values that are set, in one line, without defaults and what job_of() has added.
 std::string set_values(const job::Sources& sources) {
   std::istringstream lines(sources.text());
   std::vector<std::string> set;
@@ -92,7 +92,7 @@ Check check_values(const Environment& environment) {
   return {"values", State::ok, set_values(sources)};
 }
 
-// The file that a function comes from.
+// Returns the file that a function was loaded from.
 template <class Function>
 std::string file_of(Function* function) {
   Dl_info info{};
@@ -100,7 +100,7 @@ std::string file_of(Function* function) {
   return found != 0 && info.dli_fname != nullptr ? info.dli_fname : "an unknown file";
 }
 
-// One that is not there matters only where the job wants it.
+// A missing library is a problem only if the job needs it.
 Check check_library(const std::string& name, const Result<std::string>& found, bool is_wanted) {
   if (found.ok()) return {name, State::ok, found.value()};
   const std::string seen(found.status().message());

@@ -58,7 +58,7 @@ Check check_interfaces() {
   return {"interfaces", State::ok, fmt::format("{}", fmt::join(texts, "; "))};
 }
 
-// What bootstrap/tcp_links.cc goes by, as far as one rank alone can tell.
+// Chooses an address as bootstrap/tcp_links.cc does, as far as one rank alone can tell.
 Check check_own_address(const Result<job::Job>& job) {
   const std::string name = "own address";
   if (job.ok() && !job.value().networks.empty()) {
@@ -120,12 +120,12 @@ Check check_ports(const Result<job::Job>& job) {
                       job.ok() && job.value().ports.first > 0 ? ", and one of STRETTO_PORTS" : "")};
 }
 
-// The largest of "4096 131072 6291456".
+// Returns the last, largest number of "4096 131072 6291456".
 std::size_t largest_of(const std::string& text) {
   return parse_number<std::size_t>(text.substr(text.find_last_of(" \t") + 1)).value_or(0);
 }
 
-// stretto asks for no size of its own, so that the kernel makes buffers as large as these say.
+// stretto sets no buffer sizes, so the kernel makes buffers as large as these limits say.
 Check check_buffers() {
   const std::size_t to_send = largest_of(line_of("/proc/sys/net/ipv4/tcp_wmem"));
   const std::size_t to_receive = largest_of(line_of("/proc/sys/net/ipv4/tcp_rmem"));

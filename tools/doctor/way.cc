@@ -22,10 +22,10 @@ namespace stretto::tools::doctor {
 namespace {
 
 constexpr Duration kConnectTime = std::chrono::seconds(5);
-// For a server to say who it is, once it is reached.
+// How long a server has to say who it is, once connected.
 constexpr Duration kAnswerTime = std::chrono::seconds(1);
 
-// Tries once, unlike bootstrap's connect_tcp(), which waits for who is late. Returns an error
+// Tries once, unlike bootstrap's connect_tcp(), which waits for late peers. Returns an error
 // number.
 int connect_to(const addrinfo& entry, FileDescriptor& connection) {
   connection =
@@ -56,7 +56,7 @@ std::string meaning_of(int error) {
   }
 }
 
-// One try for each address that the name has, and the first connection that was made.
+// Tries each address of the name once, and keeps the first connection.
 Check check_connection(const addrinfo& first, int port, FileDescriptor& connection) {
   std::string seen;
   int last = 0;
@@ -82,7 +82,7 @@ Check check_server(int fd, const bootstrap::HostPort& place, const Environment& 
     return problem(name, fmt::format("STRETTO_JOB_KEY: {}", key.status().message()),
                    "copy the key once more");
   }
-  // What a server of stretto's says to one that is no rank, with this key.
+  // Asks a stretto server to identify itself, with this key, as a client that is no rank.
   auto machine = bootstrap::HandshakeMachine::start(bootstrap::HandshakeRole::client, key.value(),
                                                     bootstrap::Purpose::store, {});
   const Status greeted =
