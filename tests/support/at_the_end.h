@@ -10,7 +10,8 @@
 
 namespace stretto::testing {
 
-// Looks at what a rank has when the loop of join() has ended, before all get what the last one has.
+// Calls `look` on each rank when the loop of join() has ended, before the last rank hands its state
+// to all.
 class AtTheEnd : public Joinable {
  public:
   AtTheEnd(Communicator& communicator, std::function<void()> look)

@@ -18,7 +18,7 @@ namespace stretto::schedule {
 
 using Schedules = std::vector<Schedule>;
 
-// Of the algorithm of that name, by messages or on mapped memory.
+// Builds and verifies the schedules of the algorithm `name`, over messages or on mapped memory.
 inline Schedules build(Collective collective, std::string_view name, int n, Rank root = 0) {
   const Algorithm* algorithm = find_algorithm(collective, Access::messages, name);
   if (algorithm == nullptr) algorithm = find_algorithm(collective, Access::mapped, name);
@@ -28,7 +28,7 @@ inline Schedules build(Collective collective, std::string_view name, int n, Rank
   return schedules;
 }
 
-// The first step of a kind in a schedule, or a later one.
+// The `n`-th step of a kind in a schedule, from 0.
 inline Step& nth(Schedule& schedule, StepKind kind, int n = 0) {
   for (Step& step : schedule.steps) {
     if (step.kind == kind && n-- == 0) return step;

@@ -11,18 +11,19 @@
 
 namespace stretto::testing {
 
-// A CUDA graph of what a program does on streams, by the functions of a driver, or of its double.
+// A CUDA graph of a program's work on streams, captured by the functions of a driver or of its
+// double.
 class CapturedGraph {
  public:
-  // `file`: the driver's, as Driver::open() takes it. Captures what `body` has the stream do, and
-  // what it has others do that begin behind that.
+  // `file`: the driver's, as Driver::open() takes it. Captures the work that `body` enqueues on
+  // `stream`, and on other streams that wait for that work.
   CapturedGraph(const std::string& file, std::shared_ptr<const cuda::Driver> driver,
                 cuda::StreamHandle stream, const std::function<void()>& body);
   ~CapturedGraph();
   CapturedGraph(const CapturedGraph&) = delete;
   CapturedGraph& operator=(const CapturedGraph&) = delete;
 
-  // What the driver has said to the end of the capture; after a failure there is nothing to launch.
+  // The driver's answer to the end of the capture. After a failure there is nothing to launch.
   const Status& status() const { return status_; }
   void launch(cuda::StreamHandle stream) const;
 

@@ -10,8 +10,8 @@
 
 namespace stretto::testing {
 
-// Calls connect(a, b) for each two ranks, which returns the two ends of what connects them. The
-// result's [r][p] is the end of rank r that leads to p; empty where both are the same.
+// Calls connect(a, b) for each pair of ranks; it returns the two ends of their connection. In the
+// result, [r][p] is the end of rank r that leads to p; [r][r] is empty.
 template <class Connect>
 auto connect_pairs(int ranks, const Connect& connect) {
   using End = typename std::invoke_result_t<Connect, int, int>::first_type;

@@ -9,10 +9,10 @@
 
 namespace stretto::testing {
 
-// Runs every collective on memory of this rank's device, which the communicator gives, and on
-// memory of the host, and returns what has other bits, or nothing. The device is reached by the
-// driver in that file (a double's, say), or by the system's if it is empty. Of several
-// dtypes, in place and not, with a few and with many elements; all ranks together.
+// Runs every collective both on device memory, which the communicator allocates, and on host
+// memory, with several dtypes, in place and not, with few and with many elements. Returns a text
+// about the first result whose bits differ, or nothing. All ranks call it together. `driver_file`:
+// the driver by which it copies to and from the device, such as a double's; empty: the system's.
 std::string difference_on_device(Communicator& ranks, const std::string& driver_file);
 
 }  // namespace stretto::testing

@@ -20,22 +20,24 @@
 
 namespace stretto::testing {
 
-// The double of NCCL, loaded as the real one would be. Nothing here runs on a device.
+// The double of NCCL (see fake_nccl/fake.h), loaded as the real library would be. Nothing runs on a
+// device.
 class Double {
  public:
   static Double& get();
-  // With what it has counted, and how it behaves, as at first.
+  // Resets its counts and behaviour to the initial ones, and then applies `change`.
   void reset(const std::function<void(fake_nccl::Control&)>& change = {});
   void change(const std::function<void(fake_nccl::Control&)>& change);
   fake_nccl::Control control();
   static std::string file();
-  // Memory of a device, never freed; and where a test may look into it.
+  // allocate() returns memory of a device, which is never freed; reach() where a test may access
+  // it.
   std::byte* allocate(std::size_t bytes, int device) const;
   std::byte* reach(const void* data) const { return reach_(data); }
-  // What a program does on a stream of that device (null: the default one), behind what is there
-  // already; or in the graph that captures the stream.
+  // Enqueues a program's work on a stream of that device (null: the default stream), behind the
+  // work that is there already; or in the graph that captures the stream.
   void enqueue(int device, cuda::StreamHandle stream, std::function<void()> work) const;
-  // What comes behind this on the default stream of that device waits so long.
+  // Delays the work that is enqueued next on the default stream of that device.
   void delay_program(int device, Duration time) const;
 
  private:
@@ -46,14 +48,14 @@ class Double {
   void (*enqueue_)(nccl::StreamHandle, void (*)(void*), void*, void (*)(void*));
 };
 
-// Zeros in memory of the rank's device, never freed.
+// Returns zeros in memory of the rank's device, which is never freed.
 View on_device(const Communicator& rank, std::size_t count);
-// Where a test may look into it.
+// Returns where a test may access the memory of `view`.
 inline float* reach(const View& view) {
   return reinterpret_cast<float*>(Double::get().reach(view.data));
 }
 
-// Tests with the double as it is at first, which must not be misused.
+// Runs a test with the double in its initial state, and expects that the test does not misuse it.
 class WithDouble : public ::testing::Test {
  protected:
   WithDouble() { Double::get().reset(); }
@@ -63,7 +65,7 @@ class WithDouble : public ::testing::Test {
   }
 };
 
-// Names the double as NCCL, as our kernels, and as the driver, where `named` does not name others.
+// Names the double as NCCL, as stretto's kernels and as the driver, unless `named` names others.
 inline FakeEnvironment nccl_variables(Variables named = {}) {
   named.merge(Variables{{"STRETTO_NCCL_LIBRARY", Double::file()},
                         {"STRETTO_CUDA_KERNELS", Double::file()},
@@ -71,29 +73,30 @@ inline FakeEnvironment nccl_variables(Variables named = {}) {
   return FakeEnvironment(std::move(named));
 }
 
-// Ranks that are threads, connected by TCP, so that they can die, with NCCL; or, with the backend
-// "cuda", by shared memory, as processes are.
+// Ranks that are threads. With NCCL they are connected by TCP, so that they can die; with the
+// backend "cuda" by shared memory, as processes of a host are.
 class DoubleRanks {
  public:
   struct Options {
     int size = 2;
     bool maps_devices = false;
-    bool shares_memory = true;  // Of the host, if devices are mapped.
+    bool shares_memory = true;  // Host memory, if devices are mapped.
     Duration timeout = std::chrono::seconds(30);
     std::chrono::milliseconds heartbeat{50};
     ProgressThread progress_thread = ProgressThread::automatic;
   };
-  // Throws what keeps one from being made.
+  // Throws if a rank cannot be made.
   explicit DoubleRanks(const Options& options);
-  // On all, each on a thread of its own. What one throws counts as a failure of the test.
+  // Runs `body` on all ranks, each on a thread of its own. An exception counts as a failure of the
+  // test.
   void on_all(const std::function<void(Communicator&)>& body);
   std::unique_ptr<Communicator>& operator[](int rank) { return ranks_[rank]; }
   int size() const { return static_cast<int>(ranks_.size()); }
-  // What the others see when the process of `rank` is killed.
+  // Ends the connections of `rank`, as if its process had been killed.
   void kill(int rank);
 
  private:
-  RankVector<RankVector<int>> sockets_;  // Of each rank, those to each other one.
+  RankVector<RankVector<int>> sockets_;  // [r][p]: that of rank r to rank p.
   RankVector<std::unique_ptr<Communicator>> ranks_;
 };
 

@@ -12,7 +12,7 @@
 
 namespace stretto {
 
-// The test fails, in the caller's line and with both texts, unless `text` has `part` in it.
+// Fails the test, at the caller's line and with both texts, unless `text` contains `part`.
 inline void expect_contains(std::string_view text, std::string_view part,
                             const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   if (text.find(part) != std::string_view::npos) return;
@@ -25,7 +25,7 @@ inline void expect_lacks(std::string_view text, std::string_view part,
   ADD_FAILURE_AT(file, line) << "\"" << part << "\" is in: " << text;
 }
 
-// Unless the status has this code, and its message this part.
+// Fails the test unless the status has this code, and its message contains `part`.
 inline void expect_failure(const Status& status, StatusCode code, std::string_view part,
                            const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   if (status.code() != code) {
@@ -35,7 +35,7 @@ inline void expect_failure(const Status& status, StatusCode code, std::string_vi
   expect_contains(status.message(), part, file, line);
 }
 
-// And all of these.
+// The same with all of `parts`.
 inline void expect_failure(const Status& status, StatusCode code,
                            std::initializer_list<std::string_view> parts,
                            const char* file = __builtin_FILE(), int line = __builtin_LINE()) {

@@ -14,7 +14,7 @@
 
 namespace stretto::testing {
 
-// Of what `body` throws, which must be a Failure.
+// Returns the status of the exception that `body` throws, which must be a Failure.
 template <class Failure = Error>
 Status failure_of(const std::function<void()>& body) {
   try {
@@ -33,7 +33,7 @@ std::string error_of(const std::function<void()>& body) {
   return std::string(failure_of<Failure>(body).message());
 }
 
-// What `call` throws; empty if it throws nothing.
+// Returns what() of the exception that `call` throws; empty if it throws nothing.
 template <class Exception>
 std::string message_of(const std::function<void()>& call) {
   try {

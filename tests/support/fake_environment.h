@@ -14,7 +14,7 @@ namespace stretto {
 
 using Variables = std::map<std::string, std::string>;
 
-// One that has these variables and no others.
+// An environment with these variables and no others.
 class FakeEnvironment : public Environment {
  public:
   explicit FakeEnvironment(Variables variables) : variables_(std::move(variables)) {}

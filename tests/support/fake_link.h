@@ -10,7 +10,7 @@
 
 namespace stretto::transport {
 
-// A link to nobody, for tests: keeps what is written, gives what it has been fed.
+// A link to nobody, for tests: it keeps what is written, and returns what it has been fed.
 class FakeLink : public Link {
  public:
   std::string_view name() const override { return "fake"; }

@@ -13,7 +13,7 @@
 
 namespace stretto {
 
-// A folder of a test's own, in which nobody else may write. It goes with all that is in it.
+// A test's own folder, in which nobody else may write. The destructor removes it with its contents.
 class TemporaryFolder {
  public:
   TemporaryFolder() { EXPECT_NE(::mkdtemp(path_.data()), nullptr) << path_; }
@@ -28,14 +28,14 @@ class TemporaryFolder {
   std::string path_ = ::testing::TempDir() + "stretto_XXXXXX";
 };
 
-// Empty where there is no such file.
+// Returns the file's contents; empty if there is no such file.
 inline std::string read_file(const std::filesystem::path& path) {
   std::ostringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
 }
 
-// Makes the file's folder, too.
+// Writes the file, and creates its folder if needed.
 inline void write_file(const std::filesystem::path& path, const std::string& text) {
   std::filesystem::create_directories(path.parent_path());
   std::ofstream(path) << text;

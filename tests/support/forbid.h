@@ -16,8 +16,8 @@
 
 namespace stretto::testing {
 
-// From now on these system calls of this process fail with `error_number`, as where a container
-// forbids them or a limit is reached. For good: meant for a process of its own.
+// Makes these system calls of this process fail with `error_number`, as if a container forbade them
+// or a limit had been reached. This cannot be undone, so use it in a process of its own.
 inline void forbid(std::initializer_list<int> system_calls, int error_number) {
   std::vector<sock_filter> program = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};

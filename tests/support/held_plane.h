@@ -12,8 +12,8 @@
 
 namespace stretto::transport {
 
-// A data plane that moves nothing: requests end when they are cancelled, or with the peer. What is
-// said to have come and to have been read is set by the test.
+// A data plane that moves nothing: requests end when they are cancelled or the peer is lost. The
+// test sets what it says about arrived and read messages.
 class HeldPlane final : public DataPlane {
  public:
   void send(Request& request) override { open_.push_back(&request); }
@@ -39,7 +39,7 @@ class HeldPlane final : public DataPlane {
   bool output = false;
   std::atomic<bool> throws = false;
   std::atomic<bool> moves = false;
-  std::atomic<int> to_push = 0;  // In how many calls of progress().
+  std::atomic<int> to_push = 0;  // For how many calls of progress().
   std::uint64_t arrived = 0;
   std::uint64_t read = 0;
   std::vector<std::uint64_t> closed;

@@ -8,8 +8,8 @@
 
 namespace stretto::testing {
 
-// What `body` returns in a process of its own, whose exit code it is; -1 if there is none, or it
-// ends otherwise, as where `body` throws.
+// Runs `body` in a child process and returns its result, which is the exit code of the child; -1 if
+// there is no child, or it ends otherwise, for example because `body` throws.
 template <class Body>
 int exit_code_in_child(const Body& body) {
   const pid_t child = ::fork();

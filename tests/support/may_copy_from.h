@@ -8,7 +8,7 @@
 
 namespace stretto::testing {
 
-// Whether the system lets this process copy from that one: itself, or what it was forked from.
+// Whether the system lets this process copy from `process`: itself, or one that it was forked from.
 inline bool may_copy_from(pid_t process) {
   static int from = 7;
   int to = 0;

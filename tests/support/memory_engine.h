@@ -18,9 +18,9 @@
 
 namespace stretto::testing {
 
-// Moves packets between ranks of this process, by any threads. As with MPI and UCX, a packet has
-// been sent when the peer has begun to take it, and the destructor deletes
-// packets that PacketStreams releases in abandon().
+// Moves packets between ranks of this process; any threads may call it. As with MPI and UCX, a
+// packet counts as sent when the peer has begun to take it. The destructor deletes the packets that
+// PacketStreams releases in abandon().
 class MemoryEngine final : public transport::packets::Engine {
  public:
   using Flag = std::shared_ptr<std::atomic<bool>>;
@@ -88,7 +88,7 @@ class MemoryEngine final : public transport::packets::Engine {
   std::shared_ptr<Wire> wire_;
   int rank_;
   int last_ = 0;
-  std::map<int, Operation> begun_;  // And not known to have ended.
+  std::map<int, Operation> begun_;  // Until has_ended() has returned true.
 };
 
 }  // namespace stretto::testing

@@ -12,7 +12,7 @@
 namespace stretto {
 
 // Runs body(0) to body(count - 1), each on a thread of its own, and returns when all have returned.
-// Throws what the first of those that threw has thrown.
+// Then throws the exception of the lowest number that threw, if any.
 template <std::integral Count, class Body>
 void on_threads(Count count, const Body& body) {
   std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(count));
@@ -32,7 +32,7 @@ void on_threads(Count count, const Body& body) {
   }
 }
 
-// The same with each of `items` in place of its number.
+// The same with each item in place of its number.
 template <class Items, class Body>
 void on_threads_of(Items& items, const Body& body) {
   on_threads(items.size(), [&](std::size_t i) { body(items[i]); });

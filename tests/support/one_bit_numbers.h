@@ -12,11 +12,11 @@
 
 #include "stretto/kernel/quantize.h"
 
-// Numbers of one bit, as codec::Extraction has them, by the kernels for the host: of each section
-// of so many elements the signs, and then the scales.
+// One-bit numbers as codec::Extraction has them, made by the host's kernels: for each section of
+// `section` elements the signs, and then the scales.
 namespace stretto::testing {
 
-// `values` become what the numbers do not say of them.
+// Returns the numbers of `values`. `values` become the residuals: what the numbers leave out.
 inline std::vector<std::byte> one_bit_numbers(std::span<float> values, std::size_t section) {
   std::vector<std::byte> numbers;
   for (std::size_t first = 0; first < values.size(); first += section) {

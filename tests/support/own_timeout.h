@@ -13,12 +13,12 @@
 
 namespace stretto::testing {
 
-// For two ranks of run_ranks(), of which rank 0 does nothing: rank 1 waits for it by a timeout
-// that is shorter than the communicator's, which it would otherwise have to wait for.
+// For tests with two ranks of run_ranks(), of which rank 0 does nothing. Rank 1 waits for rank 0
+// with a timeout of its own, which is shorter than the communicator's.
 struct OwnTimeout {
   static constexpr std::chrono::milliseconds kTimeout{300};
 
-  // Expects that `act` times out on rank 1; on rank 0, returns when it has.
+  // On rank 1, expects that `act` times out; on rank 0, returns when it has.
   void expect_of(const Communicator& communicator, const std::function<void()>& act) {
     if (communicator.rank() == Rank(0)) {
       while (!is_over) std::this_thread::yield();

@@ -18,7 +18,7 @@
 
 namespace stretto::transport {
 
-// Rank 0 of three, and what it believes to be rank 1.
+// Rank 0 of three ranks, with a fake link to rank 1.
 class PeerFixture : public ::testing::Test {
  protected:
   explicit PeerFixture(std::unique_ptr<HeldPlane> plane = nullptr) : plane_(std::move(plane)) {}
@@ -34,7 +34,7 @@ class PeerFixture : public ::testing::Test {
     while (peer_.progress()) continue;
   }
 
-  FakeLink& link_ = *new FakeLink;  // The peer's.
+  FakeLink& link_ = *new FakeLink;  // Owned by `peer_`.
   RecordingListener heard_;
   TransportListener* listener_ = &heard_;
   const std::unique_ptr<HeldPlane> plane_;

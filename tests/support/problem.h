@@ -16,44 +16,44 @@
 
 namespace stretto::testing {
 
-// All that there are.
+// All supported pairs of dtype and operation.
 std::vector<std::pair<DType, ReduceOp>> reductions();
 
-// One collective to be tried, with all that a serial oracle must know to say what comes out.
+// One collective to try, with all that a serial oracle needs to know the result.
 struct Problem {
   Collective collective = Collective::all_reduce;
   DType dtype = DType::f32;
   ReduceOp op = ReduceOp::sum;
   int ranks = 1;
   Rank root = 0;
-  // Elements: of everybody's buffer where there are no shares, of each rank's share where there
-  // are; of an all_to_all, shares[s * ranks + d] go from s to d.
+  // In elements. `count`: of each rank's buffer, if the collective has no shares. `shares`: of each
+  // rank's share; for an all_to_all, shares[s * ranks + d] go from s to d.
   std::size_t count = 0;
   std::vector<std::size_t> shares = {};
   std::string algorithm = {};
   bool registered = false;
   bool in_place = false;
-  // Whether inputs are such that every order of combination gives the same bits.
+  // Whether to choose inputs of which every order of combination gives the same bits.
   bool any_order = false;
 };
 
-// Whether its algorithm combines in an order of its own, as no canonical one does.
+// Whether its algorithm combines in an order of its own, instead of a canonical order.
 bool has_own_order(const Problem& problem);
-// Equal shares of `share` elements.
+// Returns `problem` with equal shares of `share` elements.
 Problem with_equal_shares(Problem problem, std::size_t share);
 
 std::string describe(const Problem& problem);
 
-// Says what comes out of a problem, by the slow reference of the kernels (reduce_oracle.h) over
-// whole inputs in the canonical order: the kernels themselves have no part in it.
+// Computes the result of a problem by the slow reference of the kernels (reduce_oracle.h), over
+// whole inputs in the canonical order, without the kernels themselves.
 class Oracle {
  public:
   explicit Oracle(const Problem& problem);
   const Problem& problem() const { return problem_; }
-  // What a rank hands in: small numbers that differ from rank to rank, no two alike in a row. Where
-  // the algorithm has an order of its own, they are such that every order gives the same bits.
+  // A rank's input: small numbers that differ from rank to rank, no two alike in a row. If the
+  // algorithm has an order of its own, every order gives the same bits with these numbers.
   const Bytes& input_of(int rank) const { return inputs_[static_cast<std::size_t>(rank)]; }
-  // What comes out on a rank. Empty where the collective gives nothing to the rank.
+  // The output of a rank; empty if the collective gives it none.
   Bytes expected_of(int rank) const;
 
  private:
@@ -62,7 +62,7 @@ class Oracle {
 
   Problem problem_;
   std::vector<Bytes> inputs_;
-  Bytes reduced_;  // Empty where nothing is reduced.
+  Bytes reduced_;  // Empty if nothing is reduced.
 };
 
 // One rank's buffers for one problem, and its operation.
@@ -70,7 +70,7 @@ class Trial {
  public:
   Trial(Communicator& comm, const Oracle& oracle);
   Work start();
-  // What is wrong now that the operation has ended; empty if nothing is.
+  // Returns what is wrong once the operation has ended; empty if nothing is.
   std::string failure() const;
 
  private:
@@ -88,12 +88,12 @@ class Trial {
   Bytes expected_;
   std::vector<Memory> registered_;
   std::vector<std::unique_ptr<Bytes>> private_;
-  bool shared_ = false;  // Whether input and output are places in one buffer.
+  bool shared_ = false;  // Whether input and output lie in one buffer.
   std::span<std::byte> input_;
   std::span<std::byte> output_;
 };
 
-// Runs the problem on all ranks, from this one thread; returns the first failure.
+// Runs the problem on all ranks, from the calling thread; returns the first failure.
 std::string try_on_all(std::span<const std::unique_ptr<Communicator>> ranks,
                        const Problem& problem);
 

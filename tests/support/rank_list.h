@@ -20,7 +20,8 @@ namespace stretto::testing {
 
 using RankList = std::vector<std::unique_ptr<Communicator>>;
 
-// Ranks on these endpoints, as if they were all on one host. `engines`, if given, gets theirs.
+// Makes ranks on these endpoints, as if they were all on one host. `engines`, if given, receives
+// their engines.
 inline RankList make_ranks(std::span<std::unique_ptr<transport::Endpoint>> endpoints,
                            group::Engine::Options of_engines,
                            const communicator::ScheduledBackend::Options& of_backends,
@@ -44,7 +45,7 @@ inline void on_each(RankList& ranks,
       body(rank);
     } catch (const std::exception& error) {
       ADD_FAILURE() << error.what();
-      rank.reset();  // So that the others do not wait for it.
+      rank.reset();  // Then the others do not wait for it.
     }
   });
 }

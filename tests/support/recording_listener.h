@@ -12,7 +12,7 @@
 
 namespace stretto::transport {
 
-// Keeps what it is told, and answers as the test has set.
+// Records what it is told, and answers as the test has set.
 class RecordingListener : public TransportListener {
  public:
   struct Aborted {
@@ -58,14 +58,14 @@ class RecordingListener : public TransportListener {
 
   std::vector<std::pair<Rank, Status>> lost;
   std::vector<std::pair<Rank, Status>> left;
-  std::optional<std::string> obituary;  // Of every peer.
+  std::optional<std::string> obituary;  // The answer for every peer.
   std::vector<Rank> obituaries_asked;
   std::vector<std::pair<Rank, MessageKey>> unexpected;
   std::vector<Aborted> aborted;
   std::vector<std::uint64_t> groups_left;
   std::vector<std::pair<MessageKey, std::vector<std::byte>>> agreements;
-  Status agreement_status;  // What it says of each.
-  std::string state;        // What it says it is doing.
+  Status agreement_status;  // The answer to each agreement.
+  std::string state;        // The answer to each inquiry.
   std::vector<Inquiry> asked;
   std::vector<std::pair<Rank, std::string>> reports;
 };

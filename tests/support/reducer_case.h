@@ -11,8 +11,9 @@
 
 namespace stretto::testing {
 
-// Random steps of a random reducer: each rank makes its gradients in an order of its own, lacks
-// some, freezes some or has no data at all. All ranks know all of it, so that each can check.
+// Random steps of a random reducer: each rank makes its gradients in an order of its own, does not
+// use some, freezes some, or has no data at all. Every rank knows the whole case, so that it can
+// check.
 struct ReducerCase {
   enum class Use { used, unused, frozen };
   struct Step {
@@ -24,7 +25,7 @@ struct ReducerCase {
 
   int ranks = 1;
   std::vector<GradientDescription> gradients;
-  ReducerOptions options;  // Of each rank; a hook has state, and is to be made anew.
+  ReducerOptions options;  // The same on each rank, except that each makes its own hook.
   std::vector<Step> steps;
 };
 
@@ -32,16 +33,16 @@ void fill(View view, double number);
 bool is_full_of(View view, double number);
 double gradient_value(std::size_t rank, std::size_t gradient, std::size_t step);
 
-// The part of one rank in a case.
+// One rank's part in a case.
 class ReducerTrainer {
  public:
   ReducerTrainer(Communicator& communicator, const ReducerCase& drawn);
 
   Reducer& reducer() { return reducer_; }
   void run_step(std::size_t number);
-  // The step, up to where this rank has made that many gradients; those that it does not use count.
+  // Runs the step until this rank has made `made` gradients, including those that it does not use.
   void begin_step(std::size_t number, std::size_t made);
-  // What is wrong so far; empty: nothing.
+  // Returns what is wrong so far; empty if nothing is.
   const std::string& failure() const { return failure_; }
 
  private:
@@ -60,7 +61,8 @@ class ReducerTrainer {
   std::string failure_;
 };
 
-// All steps of a case on one rank, against a serial oracle; what is wrong, or empty.
+// Runs all steps of a case on one rank, and compares with a serial oracle. Returns what is wrong,
+// or nothing.
 std::string train(Communicator& communicator, const ReducerCase& drawn);
 
 }  // namespace stretto::testing

@@ -11,8 +11,9 @@
 
 namespace stretto {
 
-// Calls `function` on these ranks, which are threads of this process, with the number of the rank,
-// and returns when all have returned. Throws what one of them threw. For tests.
+// Calls `function` on each of these ranks, which are threads of this process, with the rank's
+// number, and returns when all have returned. Then throws the exception of the lowest rank that
+// threw, if any.
 inline void run_ranks(const ThreadRanksOptions& options,
                       const std::function<void(Communicator&, int rank)>& function) {
   const auto communicators = make_thread_ranks(options);

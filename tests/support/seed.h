@@ -14,8 +14,9 @@
 
 namespace stretto::testing {
 
-// What a test draws its cases from, each another: by STRETTO_SEED, or by chance. It prints which.
-// ./dev sets it, or what fails for one seed in a hundred would pass when it is run again.
+// Returns the seed from which a test draws its cases: STRETTO_SEED or, if that is not set, a random
+// number, which it prints; mixed with the test's name. ./dev sets STRETTO_SEED; otherwise a failure
+// for one seed in a hundred would be gone in the next run.
 inline std::uint64_t draw_seed() {
   const char* const wanted = std::getenv("STRETTO_SEED");
   const std::uint64_t seed =

@@ -13,8 +13,8 @@
 
 namespace stretto::testing {
 
-// Sends bytes over a Unix socket, with up to eight descriptors beside them, whatever the receiver
-// expects. Does not wait. Returns what sendmsg() does. Inline, because fuzz targets use it.
+// Sends bytes and up to eight descriptors over a Unix socket, whatever the receiver expects. Does
+// not wait. Returns what sendmsg() returns. Inline, because fuzz targets use it.
 inline ssize_t send_with_descriptors(int socket, ConstByteSpan bytes,
                                      std::span<const int> descriptors) {
   iovec part{.iov_base = const_cast<std::byte*>(bytes.data()), .iov_len = bytes.size()};

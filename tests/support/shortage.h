@@ -14,10 +14,10 @@
 
 #include "stretto/base/file_descriptor.h"
 
-// Takes from this process what a small limit (ulimit) would not let it have.
+// Limits this process's resources as a small limit (ulimit) does.
 namespace stretto::testing {
 
-// While this is there, the soft limit of a resource is not more than that.
+// During its lifetime, the soft limit of a resource is at most `limit`.
 class LowLimit {
  public:
   LowLimit(__rlimit_resource_t resource, rlim_t limit) : resource_(resource) {
@@ -34,7 +34,7 @@ class LowLimit {
   rlimit before_{};
 };
 
-// While this is there, the process can open so many files more, and no others.
+// During its lifetime, the process can open `left` files more, and no others.
 class FewDescriptors {
  public:
   explicit FewDescriptors(std::size_t left) : limit_(RLIMIT_NOFILE, highest() + 8) {
@@ -59,7 +59,7 @@ class FewDescriptors {
   std::vector<FileDescriptor> used_;
 };
 
-// While this is there, the process can map so many bytes more.
+// During its lifetime, the process can map `left_bytes` bytes more.
 class LittleAddressSpace {
  public:
   explicit LittleAddressSpace(std::size_t left_bytes) : limit_(RLIMIT_AS, used() + left_bytes) {}

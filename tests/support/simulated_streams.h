@@ -15,35 +15,37 @@
 
 namespace stretto::testing {
 
-// Streams and events as a device has them, of which each does its work in its order and otherwise
-// at random; and a check for races: of two steps that touch the same bytes, and one of which writes
-// them, one must happen before the other, by what streams, events and the thread that asks for them
-// order (vector clocks), however the dice fall.
+// Simulates the streams and events of a device. A stream does its work in order, but the streams
+// take turns at random. Also checks for races: of two steps that touch the same bytes, at least one
+// of which writes, one must happen before the other. The order by streams, events and the calling
+// thread decides (vector clocks), not the random order of a run.
 //
-// Whoever asks whether something is done makes it go on, perhaps. One thread at a time.
+// The simulation may go on whenever its caller asks whether something is done. For one thread at a
+// time.
 class SimulatedDevice final : public execution::Device {
  public:
   explicit SimulatedDevice(std::uint64_t seed) : random_(seed), clocks_(1, Clock(1)) {}
 
   Result<std::unique_ptr<execution::KernelQueue>> make_queue() override;
   Result<std::shared_ptr<void>> pin(ByteSpan) override { return std::shared_ptr<void>(); }
-  // Wrong on purpose: events are recorded before the last step that was begun, not behind it.
+  // A deliberate error: from now on events are recorded before the last step on the stream, not
+  // after it.
   void record_too_early() { records_too_early_ = true; }
-  // Does one thing of what streams have to do, if there is any that need not wait.
+  // Does one item of a random stream, if any stream has one that need not wait.
   void work();
-  // The first race; empty: none so far.
+  // The first race, or the error of a failed step; empty if there is none so far.
   const std::string& race() const { return race_; }
 
  private:
-  using Clock = std::vector<std::uint64_t>;  // Of the host, which is 0, and of each stream.
-  // An event, as it has been recorded once.
+  using Clock = std::vector<std::uint64_t>;  // Times of the host, at index 0, and of each stream.
+  // One recording of an event.
   struct Moment {
     bool has_come = false;
     Clock clock;
   };
   class Event;
   class Queue;
-  // What a stream has to do: a step, or to wait for or to be a moment.
+  // One item of a stream's work: a step, a wait for a moment, or the recording of one.
   struct Item {
     execution::BoundStep step = {};
     std::size_t count = 0;
@@ -67,7 +69,7 @@ class SimulatedDevice final : public execution::Device {
   Random random_;
   bool records_too_early_ = false;
   std::vector<Clock> clocks_;
-  std::vector<std::deque<Item>> items_{1};  // None of the host.
+  std::vector<std::deque<Item>> items_{1};  // Index 0, the host, stays empty.
   std::vector<Access> accesses_;
   std::string race_;
 };

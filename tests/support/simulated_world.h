@@ -21,12 +21,12 @@
 
 namespace stretto::transport::sim {
 
-// Virtual, since the beginning of a simulation.
+// Virtual time since the beginning of a simulation.
 using Time = std::chrono::nanoseconds;
 
-// The clock of a simulated world, and what its wires bring about: when something arrives at a rank,
-// and which ranks something has happened to. Of thousands of ranks few have anything to do at a
-// time. Not thread safe.
+// The clock of a simulated world, the times at which something arrives at a rank, and the ranks
+// that something has happened to. It exists because few of thousands of ranks have anything to do
+// at a time. Not thread safe.
 class Agenda {
  public:
   explicit Agenda(int ranks) : is_awake_(static_cast<std::size_t>(ranks)) {}
@@ -36,11 +36,11 @@ class Agenda {
   // Moves the clock to the next arrival anywhere. Returns whether there is one.
   bool skip();
 
-  // Something arrives at `rank` then.
+  // Notes that something arrives at `rank` at time `arrival`.
   void add(Time arrival, int rank) { arrivals_.emplace(arrival, rank); }
-  // Something has happened to `rank`.
+  // Notes that something has happened to `rank`.
   void wake(int rank);
-  // Those to whom something has happened since the last call, each once.
+  // The ranks that something has happened to since the last call, each once.
   std::vector<int> take_awake();
 
  private:
@@ -54,43 +54,44 @@ class Agenda {
 };
 
 // One direction between two simulated ranks: a stream of bytes that arrive, in order, after a delay
-// drawn from a seed. Like a socket it takes and gives as much as it likes, but always something
-// where there is room or data, so that "nothing moves" means that nothing can. Not thread safe.
+// drawn from a seed. Like a socket, a wire takes and gives any number of bytes per call. But if
+// there is room or data, the number is not 0, so that "nothing moves" means that nothing can. Not
+// thread safe.
 class Wire {
  public:
   struct Options {
     std::uint64_t seed = 0;
-    std::size_t room_bytes = 64 * 1024;      // Written and not yet read, at most.
-    std::size_t step_bytes_max = 64 * 1024;  // Per write and read.
+    std::size_t room_bytes = 64 * 1024;      // Limit on bytes written and not yet read.
+    std::size_t step_bytes_max = 64 * 1024;  // Limit on bytes per write or read.
     Time delay_max = std::chrono::microseconds(50);
   };
   struct Ends {
     int writer = 0;
     int reader = 1;
   };
-  // What happens to the next frame that can suffer it.
+  // What happens to the next frame to which it can happen.
   enum class Fault {
     none,
-    loss,  // A message disappears, or the word that it may come. (Its announcement is not always
-           // needed.)
+    loss,  // A message disappears, or the clear frame for one. (An announcement may be needless.)
     flip,  // A bit of a message's payload changes.
   };
 
-  // `agenda` is that of the world and outlives the wire.
+  // `agenda` belongs to the world and must outlive the wire.
   Wire(Agenda* agenda, const Ends& ends, const Options& options);
 
-  // Returns how many bytes have been taken; 0: there is no room.
+  // Returns how many bytes it has taken; 0 if there is no room.
   std::size_t write(std::span<const ConstByteSpan> pieces);
-  // Returns how many bytes have been given; 0: none have arrived.
+  // Returns how many bytes it has given; 0 if none have arrived.
   std::size_t read(ByteSpan into);
-  // Whether bytes have arrived, or the end.
+  // Whether bytes or the end have arrived.
   bool readable() const { return has_arrived() || ended(); }
-  // Whether all bytes have been read that will ever come.
+  // Whether all bytes that will ever arrive have been read.
   bool ended() const;
 
-  // The writer is gone; of what is under way, the rest from a random byte on is lost if `lossy`.
+  // Ends the wire, because the writer is gone. If `lossy`, the bytes under way are lost from a
+  // random one on.
   void end(bool lossy);
-  // The reader is gone: nothing written from now on matters.
+  // Notes that the reader is gone: nothing written from now on matters.
   void close_reader();
   bool reader_gone() const { return reader_gone_; }
 
@@ -98,7 +99,7 @@ class Wire {
   // Whether the fault that was armed last has happened.
   bool struck() const { return armed_ == Fault::none; }
 
-  // Frames of all kinds that have been written so far.
+  // The number of frames of all kinds written so far.
   std::uint64_t frames() const { return frames_; }
 
  private:
@@ -119,7 +120,7 @@ class Wire {
   Ends ends_;
   Options options_;
   Random random_;
-  std::list<Packet> packets_;   // Most wires have none, and no memory for any then.
+  std::list<Packet> packets_;   // Most wires have none, and then no memory for any.
   std::size_t held_bytes_ = 0;  // Written and not yet read.
   Time last_arrival_{0};
   std::optional<Time> end_;
@@ -132,7 +133,7 @@ class Wire {
   std::size_t header_bytes_ = 0;
   std::uint64_t payload_left_bytes_ = 0;
   bool losing_ = false;
-  std::optional<std::uint64_t> flip_at_;  // As payload_left_bytes_ when it is written.
+  std::optional<std::uint64_t> flip_at_;  // payload_left_bytes_ at the byte to flip.
 };
 
 struct WorldOptions {
@@ -140,9 +141,9 @@ struct WorldOptions {
   std::uint64_t seed = 0;
 };
 
-// The clock and the wires of a simulated world, and what goes wrong in it. Not thread safe: all
-// ranks of a world belong to one thread, which lets them make progress in any order it likes, or to
-// threads of which one at a time moves.
+// The clock, the wires and the faults of a simulated world. Not thread safe: all ranks of a world
+// belong to one thread, which lets them make progress in any order, or to threads of which only one
+// runs at a time.
 class Network {
  public:
   explicit Network(const WorldOptions& options);
@@ -153,19 +154,19 @@ class Network {
   // Moves the clock to the next arrival anywhere. Returns whether there is one: if not, and no rank
   // can move, nothing will ever happen again.
   bool skip() { return agenda_.skip(); }
-  // The ranks that may have got something to do since the last call.
+  // The ranks that may have something new to do since the last call.
   std::vector<int> take_awake() { return agenda_.take_awake(); }
 
-  // Ends the rank for the others, as if its process had been killed: what it had under way is lost
-  // from a random byte on. It sees all others end.
+  // Ends the connections of `rank`, as if its process had been killed: bytes under way are lost
+  // from a random one on. The rank itself sees all others end.
   void kill(Rank rank);
-  // Ends the link between two ranks, in the same way.
+  // Ends the link between two ranks in the same way.
   void cut(Rank a, Rank b);
-  // Whether what the wire was armed with has happened.
+  // Whether the fault that the wire was armed with has happened.
   bool struck(Rank from, Rank to) { return wire(from, to).struck(); }
 
-  // Called at the end of each progress() of an endpoint, on its thread: there the threads of ranks
-  // that block take turns. Whoever waits looks again at once then, and need not sleep.
+  // `function` is called at the end of each progress() of an endpoint, on its thread: here the
+  // threads of blocking ranks take turns. Waiting ranks then look again at once and need not sleep.
   using AfterProgress = std::function<void(Rank rank, bool moved)>;
   void set_after_progress(AfterProgress function) { after_progress_ = std::move(function); }
   bool after_progress(Rank rank, bool moved) {
@@ -173,7 +174,7 @@ class Network {
     return moved || after_progress_ != nullptr;
   }
 
-  // Frames that all ranks have written so far.
+  // The number of frames that all ranks have written so far.
   std::uint64_t frames() const;
 
   Wire& wire(Rank from, Rank to) {
@@ -192,10 +193,10 @@ struct World {
   RankVector<std::unique_ptr<Endpoint>> endpoints = {};  // Keep the network alive.
 };
 
-// Ranks on a network with random delays, partial reads and writes and bounded buffers; all of it
-// decided by the seed, so the same calls in the same order see the same world. Endpoints are meant
-// to be driven by progress(): they have no descriptors, so nobody wakes a sleeper. Without shared
-// memory.
+// Makes ranks on a network with random delays, partial reads and writes, and bounded buffers. The
+// seed decides all of it, so the same calls in the same order see the same world. Drive the
+// endpoints by progress(): they have no descriptors, so nobody wakes a sleeping one. There is no
+// shared memory.
 Result<World> make_world(const WorldOptions& options);
 
 }  // namespace stretto::transport::sim

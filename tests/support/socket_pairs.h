@@ -9,9 +9,10 @@
 
 namespace stretto::testing {
 
-// Two connected TCP sockets of this host. The size of their buffers in bytes; zero: the kernel's.
+// Returns two connected TCP sockets of this host. `buffer_bytes`: the size of their buffers; 0: the
+// kernel's default.
 std::pair<FileDescriptor, FileDescriptor> make_tcp_pair(int buffer_bytes = 0);
-// `type` is SOCK_STREAM, with SOCK_NONBLOCK or without.
+// Returns two connected Unix sockets. `type`: SOCK_STREAM, with or without SOCK_NONBLOCK.
 std::pair<FileDescriptor, FileDescriptor> make_unix_pair(int type);
 
 }  // namespace stretto::testing

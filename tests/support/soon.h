@@ -13,10 +13,10 @@
 
 namespace stretto {
 
-// For what takes no time unless something is wrong.
+// The deadline for what takes no time unless something is wrong.
 inline Deadline soon() { return Deadline::after(std::chrono::seconds(10)); }
 
-// Whether `condition` comes true in time. Asked every millisecond; it may do what makes it so.
+// Whether `condition` comes true in time. It is called every millisecond, and may work towards it.
 template <class Condition>
 [[nodiscard]] bool comes_true(const Condition& condition, const Deadline& deadline = soon()) {
   while (!condition()) {
@@ -26,8 +26,8 @@ template <class Condition>
   return true;
 }
 
-// Acts on a thread of its own as soon as `condition` comes true. If it does not in time, that is a
-// failure, and it acts all the same, so that ranks which wait for it go on.
+// Calls `act`, on a thread of its own, as soon as `condition` comes true. If that takes too long,
+// the test fails, and `act` is called all the same, so that ranks that wait for it go on.
 class OnceTrue {
  public:
   template <class Condition, class Act>
@@ -39,7 +39,7 @@ class OnceTrue {
   ~OnceTrue() {
     if (thread_.joinable()) thread_.join();
   }
-  // Waits until it has acted.
+  // Waits until `act` has returned.
   void join() { thread_.join(); }
 
  private:

@@ -7,8 +7,8 @@
 
 namespace stretto::testing {
 
-// Whether tests are to try all that they can, as `./dev test --all` asks for. What others leave out
-// has shown nothing that what they try does not show.
+// Whether tests shall try all their cases, as `./dev test --all` asks. The cases that other runs
+// leave out have never shown a failure that the rest did not.
 inline bool is_thorough() { return std::getenv("STRETTO_THOROUGH") != nullptr; }
 
 }  // namespace stretto::testing

@@ -16,8 +16,8 @@ namespace stretto::testing {
 using TlsPair =
     std::pair<std::unique_ptr<bootstrap::TlsStream>, std::unique_ptr<bootstrap::TlsStream>>;
 
-// Two ends that have set up TLS, of ranks that hold the same key; with new keys after so many
-// records, or as seldom as usual.
+// Returns the two ends of a TLS connection between ranks that hold the same key. They change keys
+// after `records_per_key` records; by default as seldom as usual.
 TlsPair make_tls_pair(std::pair<FileDescriptor, FileDescriptor> sockets, Rank first, Rank second,
                       std::optional<std::uint64_t> records_per_key = std::nullopt);
 

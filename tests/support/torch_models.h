@@ -20,7 +20,7 @@ namespace stretto::testing {
 inline constexpr int kRanks = 2;
 inline constexpr int kInputs = 6;
 
-// Small, but with several buckets, a shared parameter and a frozen one.
+// A small model, but with several buckets, a shared parameter and a frozen one.
 struct NetImpl : torch::nn::Module {
   explicit NetImpl(int hidden = 8) {
     first = register_module("first", torch::nn::Linear(kInputs, hidden));
@@ -40,7 +40,8 @@ TORCH_MODULE(Net);
 
 inline DistributedDataParallelOptions small_buckets() { return {.bucket_bytes = {64, 256}}; }
 
-// Thread-ranks draw from torch's one generator: whoever builds a random model makes it from a seed.
+// Ranks that are threads share torch's one generator, so random models are made from a seed, under
+// this mutex.
 inline std::mutex generator_mutex;
 template <class Build>
 auto with_seed(std::uint64_t seed, Build build) {
@@ -61,7 +62,7 @@ struct Batch {
   torch::Tensor target;
 };
 
-// The same global batch on all ranks; `part` cuts a rank's share.
+// Returns a global batch, the same on all ranks; part() cuts out a rank's share.
 inline Batch global_batch(int step) {
   return with_seed(static_cast<std::uint64_t>(step) + 100, [] {
     return Batch{torch::randn({4 * kRanks, kInputs}), torch::randint(0, 3, {4 * kRanks})};
@@ -76,9 +77,9 @@ torch::Tensor loss_of(Model& model, const Batch& batch) {
   return torch::nll_loss(model.forward(batch.data), batch.target);
 }
 
-// Gradients for a step, drawn from its number and moved by the parameters. Models with the same
-// parameters have the same bits on all ranks, which backward does not promise: products of matrices
-// may be rounded otherwise on another thread, or in memory aligned otherwise.
+// Sets gradients that are drawn from the step's number, plus the parameters. With equal parameters
+// they have the same bits on all ranks. backward() does not promise that: products of matrices may
+// be rounded differently on another thread, or in memory with another alignment.
 inline void set_gradients(torch::nn::Module& model, int step) {
   const torch::NoGradGuard no_grad;
   with_seed(static_cast<std::uint64_t>(step) + 200, [&] {
@@ -106,7 +107,7 @@ inline void expect_same_bits(const torch::nn::Module& a, const torch::nn::Module
   }
 }
 
-// Expects that `own` has the gradients of `reference`, and none besides.
+// Expects that `own` has the gradients of `reference`, and no others.
 template <class Own>
 void expect_gradients_of(const torch::nn::Module& reference, Own& own) {
   for (const auto& item : reference.named_parameters()) {
@@ -117,8 +118,8 @@ void expect_gradients_of(const torch::nn::Module& reference, Own& own) {
   }
 }
 
-// Runs a step with `ddp` on this rank's part, and expects the gradients of `reference` on all of
-// it.
+// Runs a step with `ddp` on this rank's part of a batch, and expects the gradients that `reference`
+// has for the whole batch.
 template <class Ddp>
 void expect_step_like_one_process(Ddp& ddp, Net& reference, int rank, int step,
                                   torch::ScalarType dtype = torch::kFloat) {
@@ -131,7 +132,7 @@ void expect_step_like_one_process(Ddp& ddp, Net& reference, int rank, int step,
   expect_gradients_of(*reference, ddp);
 }
 
-// Uses a part of itself only if told to.
+// A model that uses one of its parts only if told to.
 struct BranchesImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, bool both) { return both ? a(x) + b(x) : a(x); }
   torch::nn::Linear a = register_module("a", torch::nn::Linear(kInputs, 2));

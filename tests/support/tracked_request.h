@@ -7,15 +7,15 @@
 
 namespace stretto::transport {
 
-// A request with a completion queue of its own, for tests that ask one request how it has ended.
+// A request with its own completion queue, for tests that ask how one request has ended.
 struct TrackedRequest : Request {
   TrackedRequest() { completions = &ended; }
   TrackedRequest(const TrackedRequest&) = delete;
 
   bool done() const { return !ended.empty(); }
-  // Ok while it is not done.
+  // Returns ok while the request is not done.
   Status status() const { return done() ? ended.front().status : Status(); }
-  // To be called before it is posted again.
+  // Call it before posting the request again.
   void reset() {
     while (!ended.empty()) ended.pop();
   }

@@ -9,28 +9,28 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
-// A device of PyTorch's ("fake_device") for tests, on the double of a driver that fake_nccl has,
-// in the way of PyTorch's devices that are extensions: an allocator, a guard with streams and
-// events, and the few operators that others are made of. It is loaded, and finds the double by
-// STRETTO_CUDA_DRIVER. What it shows is what stretto does with such a device, by PyTorch's own
-// interface; nothing of CUDA is in it.
+// A PyTorch device ("fake_device") for tests, on the double of a driver in fake_nccl. Like other
+// devices that extend PyTorch, it has an allocator, a guard with streams and events, and the few
+// operators that others are made of. It is loaded at run time, and finds the double by
+// STRETTO_CUDA_DRIVER. Tests with it show how stretto uses such a device, by PyTorch's own
+// interface; it contains nothing of CUDA.
 //
-// It is as strict as the double: the host cannot touch its memory, all that writes there does so
-// later, on the calling thread's current stream, and memory that is freed is overwritten by the
-// stream that it was allocated on.
+// It is as strict as the double: the host cannot touch its memory, all writes to it happen later,
+// on the calling thread's current stream, and freed memory is overwritten by the stream that it was
+// allocated on.
 namespace stretto::fake_device {
 
 inline constexpr c10::DeviceType kType = c10::DeviceType::PrivateUse1;
 
-// Of the calling thread.
+// The calling thread's current device and stream.
 c10::Device current_device();
 c10::Stream current_stream(c10::Device device);
 
-// Where the double's streams reach memory of a device.
+// Returns where the double's streams access memory of a device.
 std::byte* reach(const void* data);
-// Behind what is on the stream already.
+// Runs `work` on the stream, behind its earlier work.
 void enqueue(const c10::Stream& stream, std::function<void()> work);
-// Until all that is on the stream has been done.
+// Waits until the stream has done its work so far.
 void synchronize(const c10::Stream& stream);
 
 }  // namespace stretto::fake_device

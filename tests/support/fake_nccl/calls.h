@@ -18,8 +18,7 @@
 #include "stretto/base/half.h"
 #include "stretto/nccl/interface.h"
 
-// What ranks call of the double of NCCL, and tell each other, and what it computes with: see
-// fake.h.
+// The calls and messages of ranks in the double of NCCL, and its arithmetic: see fake.h.
 namespace stretto::fake_nccl {
 
 using nccl::Type;
@@ -76,14 +75,14 @@ auto with_type(Type type, const Visitor& visitor) {
 
 using Bytes = std::vector<std::byte>;
 struct Message {
-  std::string what;  // Of which call it is, to be equal on both sides.
+  std::string what;  // Call::what(); must be equal on both sides.
   Bytes bytes;
 };
 
-// Ranks with one id.
+// What ranks that join with the same id share.
 struct World {
   int arrived = 0;
-  std::map<std::pair<int, int>, std::deque<Message>> messages;  // From, to.
+  std::map<std::pair<int, int>, std::deque<Message>> messages;  // Key: from, to.
 };
 
 enum class Kind { all_reduce, reduce, reduce_scatter, broadcast, all_gather, send, receive };
@@ -95,10 +94,10 @@ struct Call {
   Type type = Type::u8;
   nccl::RedOp op = 0;
   int peer = 0;
-  double factor = 1;  // Of an operation that has been made.
+  double factor = 1;  // The factor of an operation that a rank has created.
   bool is_registered = false;
   std::string what() const {
-    // The two ends of a message have different names.
+    // The kinds differ at the two ends of a message, but this number must not.
     const int number =
         kind == Kind::receive ? static_cast<int>(Kind::send) : static_cast<int>(kind);
     return std::to_string(number) + " of " + std::to_string(count) + " of type " +
@@ -106,7 +105,8 @@ struct Call {
   }
 };
 
-// Messages of a group are under way at once: what is sent must not be received into.
+// Whether a send and a receive overlap in memory: messages of a group are under way at the same
+// time, so no buffer that is sent may be received into.
 inline bool overlap(const Call& sent, const Call& received) {
   if (sent.kind != Kind::send || received.kind != Kind::receive) return false;
   const auto* const from = static_cast<const std::byte*>(sent.from);
