@@ -3,9 +3,10 @@
 
 """stretto as a backend of torch.distributed: init_process_group("stretto").
 
-Nothing here has to be imported for that. What this module has besides is what PyTorch has no word
-for: registered memory, notes for the error messages of others, how data travels and why, jobs that
-go on when a process dies, gradients that do not depend on the number of ranks.
+A program need not import this module for that: `import torch` registers the backend. The module
+adds what PyTorch has no interface for: registered memory, notes for the error messages of other
+ranks, how data travels and why, jobs that go on when a process dies, and gradients that do not
+depend on the number of ranks.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Options is of the compiled module, which is not loaded before somebody needs it."""
+        """Gets Options from the compiled module, which is loaded only when it is needed."""
         if name != "Options":
             raise AttributeError(f"module 'stretto' has no attribute {name!r}")
         return _module().Options
@@ -64,7 +65,8 @@ if importlib.util.find_spec("torch") is None:
 
 
 def _check_version(torch_version: str) -> None:
-    """Refuses a torch that the module does not fit, before a symbol is found missing."""
+    """Raises ImportError for a torch that the compiled module does not fit: loading the module
+    would only report a missing symbol."""
     minor = ".".join(torch_version.split(".")[:2])
     if minor != _BUILT_FOR_TORCH:
         raise ImportError(
@@ -78,7 +80,7 @@ _loaded: Any = None
 
 
 def _module() -> Any:
-    """The compiled module."""
+    """Returns the compiled module, and loads it when it is first needed."""
     global _loaded
     if _loaded is None:
         import torch
@@ -87,14 +89,15 @@ def _module() -> Any:
         _check_version(torch.__version__)
         from stretto import _c
 
-        # DistributedDataParallel asks the default backend for its buckets only where this says so.
-        # Where there are GPUs, the default backend may be NCCL, whose memory is not ours to decide.
+        # With this variable, DistributedDataParallel allocates its buckets by the default backend.
+        # If there are GPUs, that may be NCCL, whose memory stretto must not decide about.
         if not torch.cuda.is_available():
             os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")
-            # ShardedTensor would take the other device that is declared for its copies.
+            # ShardedTensor would put its copies on the other declared device.
             dist.Backend.backend_capability["stretto"] = ["cpu"]
 
-        # Of an exception the others hear first: functions of atexit may take their time.
+        # It runs before functions that were registered earlier: the other ranks hear of an
+        # exception before those take their time.
         atexit.register(_end_groups_if_failed)
         _loaded = _c
     if multiprocessing.parent_process() is not None and _watched != os.getpid():
@@ -106,9 +109,9 @@ _watched: int | None = None  # The process in which _watch_end_of_child() was ca
 
 
 def _watch_end_of_child() -> None:
-    """Before Python 3.13 a child of multiprocessing that was forked runs nothing of atexit at its
-    end, and since then only what it has registered itself. Of no child is the exception that ends
-    it in sys.last_value; since 3.13 nobody can learn of it."""
+    """Makes the end of a child of multiprocessing end its groups. Before Python 3.13 a forked child
+    runs no functions of atexit at its end; since then it runs those that it has registered itself.
+    The exception that ends a child is never in sys.last_value; since 3.13 it cannot be found."""
     global _watched
     _watched = os.getpid()
     is_forked = multiprocessing.get_start_method() != "spawn"
@@ -123,10 +126,10 @@ def _end_groups_of_child(is_forked: bool) -> None:
     error = sys.exc_info()[1]
     trace = None if error is None else error.__traceback__
     if trace is None or trace.tb_frame.f_code is not BaseProcess._bootstrap.__code__:
-        error = None  # A forked child runs in the frames of its parent, which may handle one.
-    while isinstance(error, SystemExit):  # By which torch.multiprocessing.spawn ends a child.
+        error = None  # It is an exception that the parent handled when it forked this child.
+    while isinstance(error, SystemExit):  # torch.multiprocessing.spawn ends a child by it.
         error = error.__context__ if error.code else None
-    sys.last_value = error  # Where a forked child has that of its parent.
+    sys.last_value = error  # A forked child still has its parent's.
     if error is None and not is_forked:
         return  # Functions of atexit may use the groups.
     if error is None:
@@ -135,7 +138,7 @@ def _end_groups_of_child(is_forked: bool) -> None:
 
 
 def _join_threads() -> None:
-    """As Python does before a process ends that returns: its threads may use the groups, too."""
+    """Waits for threads, which may use the groups, as Python does at the end of a process."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
             thread.join()
@@ -147,7 +150,7 @@ def _end_groups_if_failed() -> None:
 
 
 def _end_groups(error: BaseException | None = None) -> None:
-    """Other ranks hear of the exception that ends this one, if nobody has caught it."""
+    """Ends all groups. If an uncaught exception ends this rank, the other ranks are told of it."""
     if _loaded is None:
         return
     error = error or getattr(sys, "last_value", None)
@@ -156,24 +159,24 @@ def _end_groups(error: BaseException | None = None) -> None:
 
 def _describe_end(error: BaseException) -> str:
     text = f"has ended by {type(error).__name__}"
-    with contextlib.suppress(Exception):  # Of its __str__; groups have to end all the same.
+    with contextlib.suppress(Exception):  # Its __str__ may raise; groups must end all the same.
         text += f": {error}"
-    # The name of a file may have bytes that are no UTF-8.
+    # File names may contain bytes that are not UTF-8.
     return text.encode("utf-8", "backslashreplace").decode()[:400]
 
 
 def _find_backend(group: dist.ProcessGroup) -> Any:
-    """What the group has of this backend, for whichever of its devices; None if it has nothing."""
+    """Returns the group's stretto backend, for whichever of its devices; None if it has none."""
     for device in group._device_types:
         backend = group._get_backend(device)
-        backend = getattr(backend, "wrapped_pg", backend)  # Of TORCH_DISTRIBUTED_DEBUG=DETAIL.
+        backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL.
         if backend.name() == "stretto":
             return backend
     return None
 
 
 def _create_backend(place: Any, options: Any) -> Any:
-    """What PyTorch calls to make a group's backend. `place` is a DistributedBackendOptions."""
+    """PyTorch calls this to make a group's backend. `place` is a DistributedBackendOptions."""
     module = _module()
     import torch.distributed as dist
     from torch._C._distributed_c10d import Backend
@@ -181,13 +184,14 @@ def _create_backend(place: Any, options: Any) -> Any:
     world = dist.group.WORLD
     parent = None if world is None else _find_backend(world)
     inherited = None if parent is None else parent.options
-    # PyTorch has it since 2.14. What is inherited does not count: the default group's members.
+    # PyTorch has this attribute since 2.14. Inherited options do not count: they are those of the
+    # default group.
     enable_reconfigure = any(
         getattr(each, "enable_reconfigure", False) for each in (place, options)
     )
     if isinstance(options, module.Options):
         options = copy.copy(options)
-    # Of "cuda:nccl,cpu:stretto" all backends are given the same, which may be NCCL's.
+    # With "cuda:nccl,cpu:stretto" all backends get the same options, which may be NCCL's.
     elif options is None or isinstance(options, Backend.Options):
         options = inherited or module.Options()
     else:
@@ -196,7 +200,7 @@ def _create_backend(place: Any, options: Any) -> Any:
             + type(options).__name__
         )
     if inherited is not None:
-        options.device = inherited.device  # A process has one, whatever its rank is in a group.
+        options.device = inherited.device  # A process has one, in all its groups.
     return module.create(
         place.store,
         place.group_rank,
@@ -225,38 +229,38 @@ def _backend(group: dist.ProcessGroup | None) -> Any:
 
 
 def note(activity: str, group: dist.ProcessGroup | None = None) -> None:
-    """Says what this rank does between operations ("loading data"), for the messages of ranks that
-    wait for it. An empty text: nothing special."""
+    """Notes what this rank does between operations ("loading data"), for the error messages of
+    ranks that wait for it. An empty text removes the note."""
     _module().note(_backend(group), activity)
 
 
 def describe_links(group: dist.ProcessGroup | None = None) -> str:
-    """How data reaches the other ranks: "shm to rank 1; tcp to rank 2"."""
+    """Returns how data reaches the other ranks: "shm to rank 1; tcp to rank 2"."""
     return _module().describe_links(_backend(group))
 
 
 def explain(
     collective: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = None
 ) -> str:
-    """How a collective ("all_reduce") of a tensor of this size and type runs here, and why."""
+    """Returns how a collective ("all_reduce") of a tensor like this one runs here, and why."""
     return _module().explain(_backend(group), collective, tensor)
 
 
 def verify_replicas(model: torch.nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Throws on all ranks unless the parameters of `model` have the same bits on all of them, and
-    names the first that differs, and the ranks; or says how many each rank has, if these numbers
-    differ. The group goes on. Collective; 16 bytes travel, and 8 for each parameter if models
-    differ. For use between steps, now and then: a model that DistributedDataParallel trains stays
-    the same unless a program changes it on some ranks only."""
+    """Raises an error on all ranks unless the parameters of `model` have the same bits on all. The
+    error names the first parameter that differs and the ranks, or how many parameters each rank
+    has, if the numbers differ. The group remains usable. Collective; 16 bytes travel, and 8 more
+    for each parameter if models differ. Use it between steps, now and then: a model that
+    DistributedDataParallel trains stays equal unless a program changes it on some ranks only."""
     named = dict(model.named_parameters())
     _module().verify_replicas(_backend(group), list(named), list(named.values()))
 
 
 def dump_flight_record(prefix: str) -> str:
-    """Writes what the last operations of this process were, and what became of them, to a file
-    whose name is `prefix` and this process' rank, and returns that name. Once all ranks have done
-    so, PyTorch's torchfrtrace compares what they did. Of each operation the time of its end is
-    known, but not the line of Python that has called it."""
+    """Writes the last operations of this process and their results to a file, whose name is
+    `prefix` and this process's rank, and returns the name. PyTorch's torchfrtrace compares the
+    files of all ranks. The record has the time at which each operation ended, but not the line of
+    Python that called it."""
     import torch.distributed as dist
 
     path = f"{prefix}{dist.get_rank()}"
@@ -270,9 +274,9 @@ def monitored_barrier(
     timeout: datetime.timedelta | None = None,
     wait_all_ranks: bool = False,
 ) -> None:
-    """As torch.distributed.monitored_barrier, which serves no backend but Gloo: a barrier whose
-    failure names all ranks that have not come. `wait_all_ranks` changes nothing: they are named in
-    any case. Without `timeout` that of the group holds."""
+    """A barrier whose failure names all ranks that have not arrived, as that of
+    torch.distributed, which only works with Gloo. `wait_all_ranks` changes nothing: all of them
+    are named in any case. `timeout`: by default that of the group."""
     backend = _backend(group)
     if timeout is None:
         backend.monitored_barrier(wait_all_ranks=wait_all_ranks)
@@ -286,9 +290,9 @@ def empty(
     group: dist.ProcessGroup | None = None,
     device: torch.device | str = "cpu",
 ) -> torch.Tensor:
-    """An uninitialised tensor, of a size as torch.empty takes it, in memory that the other ranks of
-    this host have mapped: collectives on it copy nothing. Not collective; may outlive the group.
-    A device other than the CPU is the one on which this rank's group works (docs/gpu.md)."""
+    """Returns an uninitialised tensor in memory that the other ranks of this host have mapped, so
+    that collectives on it copy nothing. `size`: as for torch.empty. Not collective; the tensor may
+    outlive the group. `device`: the CPU, or the device of this rank's group (docs/gpu.md)."""
     import torch
 
     shape = torch.empty(*size or ((),), device="meta").shape
@@ -298,9 +302,9 @@ def empty(
 
 
 def memory(group: dist.ProcessGroup | None = None) -> TorchFunctionMode:
-    """`with stretto.memory():` what torch.empty, zeros, ones, full, rand, randn, tensor and
-    arange make on the CPU lies in memory as that of empty(); so do the parameters of modules that
-    are made there. Costs a copy of each."""
+    """Inside `with stretto.memory():`, tensors that torch.empty, zeros, ones, full, rand, randn,
+    tensor and arange make on the CPU lie in memory as empty() allocates it; so do the parameters
+    of modules made there. Each costs a copy."""
     import torch
     from torch.overrides import TorchFunctionMode
 

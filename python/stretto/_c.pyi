@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Of the compiled module, what programs see: Options, which is stretto.Options."""
+"""What programs see of the compiled module: Options, which is stretto.Options."""
 
 from torch._C._distributed_c10d import Backend
 

@@ -1,7 +1,7 @@
 # Copyright the stretto authors.
 # SPDX-License-Identifier: Apache-2.0
 
-"""Called by `import torch` (entry point torch.backends), so it loads nothing by itself."""
+"""`import torch` calls this (entry point torch.backends), so it must not load anything itself."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 
 def register() -> None:
-    """Makes "stretto" a backend that init_process_group() knows."""
+    """Registers the backend "stretto" for init_process_group()."""
     import torch.distributed as dist
 
     if not dist.is_available() or "STRETTO" in dist.Backend._plugins:
         return
     dist.Backend.register_backend("stretto", _create, extended_api=True, devices=["cpu", "cuda"])
-    # No thread of a group that was never destroyed may outlive Python. What a program gives to
-    # atexit after `import torch` runs before this, and may use its groups.
+    # Ends groups that were never destroyed, whose threads must not outlive Python. Functions that a
+    # program registers with atexit after `import torch` run before, and may use the groups.
     from stretto import _end_groups
 
     atexit.register(_end_groups)

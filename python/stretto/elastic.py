@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 class ElasticJob:
     """A job whose processes come and go while the others keep their memory and go on. Under
-    `stretto run --restarts N` a process that dies is started again and gets in.
+    `stretto run --restarts N` a process that dies is started again and joins the others.
 
-    From one change to the next the processes are one generation, with a default process group of
-    its own. Rank 0 is a process that was there before, so all take its state: as one object, which
-    has come as a whole or not at all if rank 0 dies meanwhile.
+    From one change to the next the processes are one generation, with its own default process
+    group. Rank 0 is a process that was there before, so all take its state. It is broadcast as one
+    object, so that it arrives as a whole, or not at all if rank 0 dies meanwhile.
 
         with stretto.ElasticJob() as job:
             step = 0
@@ -40,8 +40,8 @@ class ElasticJob:
                 except dist.DistBackendError as error:  # A loss, or join() raises it again.
                     print(error)
 
-    The processes meet in the store of `stretto run`. Without a launcher it is a job of one process;
-    other launchers are refused with ValueError (docs/elastic_jobs.md).
+    The processes meet in the store of `stretto run`. Without a launcher the job has one process;
+    under other launchers the constructor raises ValueError (docs/elastic_jobs.md).
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class ElasticJob:
         timeout: datetime.timedelta | None = None,
         pg_options: Options | None = None,
     ) -> None:
-        """Enters the job. Blocks until its store is there.
+        """Enters the job. Blocks until its store can be reached.
 
-        min_size: no generation begins with fewer processes: join() waits for more. The same in all
-            processes.
+        min_size: the least number of processes of a generation: join() waits for them. The same in
+            all processes.
         join_timeout: how long join() waits for others, and then may take to connect; in seconds.
         timeout, pg_options: of the process groups, as for init_process_group().
         """
@@ -63,29 +63,31 @@ class ElasticJob:
         module = _module()
         self._timeout = timeout
         self._options = pg_options or module.Options()
-        # At most 30 years: init_process_group() takes any timedelta, our clock does not.
+        # 1e9 s are 30 years: init_process_group() takes any timedelta, but our clock does not.
         seconds = None if timeout is None else min(timeout.total_seconds(), 1e9)
         self._job: Any = module.ElasticJob(min_size, join_timeout, seconds, self._options)
 
     def join(self) -> bool:
-        """Makes the default process group of the next generation, in the place of the last one:
-        all groups of that are destroyed, and models have to be wrapped again. Returns False, and
-        makes none, if the job has finished.
+        """Makes the default process group of the next generation. It destroys all groups of the
+        last generation, so models have to be wrapped again. Returns False, and makes no group, if
+        the job has finished.
 
-        Waits for all processes of the last generation that live, and for those that come
-        meanwhile; the first one waits for as many as the launcher starts. Begins anew if a process
-        dies meanwhile. Raises DistBackendError if too few come within join_timeout, and says who
-        is missing; it may be called again then. A new process that could not connect to the others
-        has left the job: further calls raise DistBackendError, and another ElasticJob may enter.
+        Waits for all living processes of the last generation, and for those that enter meanwhile;
+        the first generation waits for as many as the launcher starts. Starts over if a process
+        dies meanwhile. If too few arrive within join_timeout, raises DistBackendError, which says
+        who is missing; the program may call it again. A new process that could not connect to the
+        others has left the job: further calls raise DistBackendError, and another ElasticJob may
+        enter.
 
-        Raises again the last DistBackendError of a generation if that was no loss, because the next
-        one would fail alike: where ranks call different things, say. A program that has handled it
-        and has gone on to has_newcomers() or finish() does not get it again."""
+        Raises the last DistBackendError of a generation again if it was not the loss of a process,
+        because the next generation would fail in the same way, for example when ranks call
+        different collectives. A program that has handled the error and has gone on to
+        has_newcomers() or finish() does not get it again."""
         import torch.distributed as dist
 
         job = self._entered()
         if dist.is_initialized():
-            job.check_last_failure()  # Before the groups go: others hear of it by them.
+            job.check_last_failure()  # First: the groups tell the other ranks.
         self._destroy_groups()
         place = job.join()
         if place is None:
@@ -102,20 +104,21 @@ class ElasticJob:
         return True
 
     def finish(self) -> None:
-        """All steps are done: from now on join() returns False in every process, so that those
-        that come later, or again, do not begin from the start. One rank suffices."""
+        """Says that all steps are done: from now on join() returns False in every process, so that
+        processes that enter later do not train from the start. It suffices that one rank calls
+        it."""
         self._entered().finish()
 
     def has_newcomers(self) -> bool:
-        """Whether a process waits to get in; then all ranks have to call join(). Collective, by
-        the default group. Takes some hundred microseconds, because rank 0 asks the store."""
+        """Whether a process waits to enter; then all ranks have to call join(). Collective in the
+        default group. Takes some hundred microseconds, because rank 0 asks the store."""
         from stretto import _backend
 
         return self._entered().has_newcomers(_backend(None))
 
     @property
     def generation(self) -> int:
-        """The number of the generation that join() has begun last, from 1; 0: none yet."""
+        """The number of the generation that join() began last, from 1; 0 before the first."""
         return self._entered().generation()
 
     def leave(self) -> None:
@@ -133,7 +136,7 @@ class ElasticJob:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """leave(); other ranks hear of the exception, if one ends the block."""
+        """Calls leave(). If an exception ends the block, the other ranks are told of it."""
         from stretto import _end_groups
 
         try:

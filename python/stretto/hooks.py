@@ -5,28 +5,29 @@
 
     hook = stretto.hooks.top_k(0.01).register(model)
 
-All ranks use the same hook with the same settings; register() throws DistBackendError, showing
-both, where they do not. What a message does not say of a gradient (its residual) is added to the
-next one. The page docs/compression.md of stretto's sources tells what each of them is good for,
-and docs/gpu.md which of them work on a GPU: for the others, gradients are copied to the CPU.
+All ranks must use the same hook with the same settings; otherwise register() raises
+DistBackendError, which shows both. What a message leaves out of a gradient (its residual) is added
+to the gradient in the next step. Of stretto's sources, docs/compression.md tells what each hook is
+good for, and docs/gpu.md which hooks work on a GPU: for the others, gradients are copied to the
+CPU.
 
 Options of all:
-    error_feedback: keep residuals. Without them, what is not said is lost.
-    rules: pairs of a pattern and a hook, as in [("*.embedding.*", int8()), ("*.bias", None)]: by
-        what else the gradients are compressed whose names fit; * stands for any letters, and the
-        first pattern that fits counts. None: they travel as they are.
-    min_elements: gradients with fewer, which no rule names, travel as they are.
-    dense_steps: so many steps from the first on are not compressed.
-    momentum, mask_momentum, clip_norm: what Deep Gradient Compression does before; the optimizer
-        must have no momentum of its own then. Masking is off unless asked for.
+    error_feedback: keep residuals. Without it, what messages leave out is lost.
+    rules: pairs of a pattern and a hook, as in [("*.embedding.*", int8()), ("*.bias", None)]. A
+        gradient whose name matches the pattern is compressed by that hook; None: not at all. A *
+        matches any letters, and the first pattern that matches decides.
+    min_elements: gradients with fewer elements that match no rule are not compressed.
+    dense_steps: the number of steps, from the first on, in which nothing is compressed.
+    momentum, mask_momentum, clip_norm: what Deep Gradient Compression does before it compresses;
+        then the optimizer must have no momentum of its own. Masking is off by default.
     non_finite: infinities and NaN are sent ("send"), end training on all ranks ("stop"), or count
         as zero ("zero").
-    exchange: all ranks get the messages of all ("gather"), or each adds up one part of each
-        gradient and sends all a message of the sum ("divide") or the whole sum ("combine"), or what
-        is predicted to be faster ("automatic").
-    automatic: compress only as long as that is measured to pay.
-    seed: of random choices.
-    measure_norms: also measure the norms of last_step(), which takes another look at everything.
+    exchange: all ranks get the messages of all ("gather"); or each rank adds up one part of each
+        gradient and sends all a message of the sum ("divide") or the whole sum ("combine"); or the
+        one of these that is predicted to be the fastest ("automatic").
+    automatic: compress only as long as measurements show that it pays.
+    seed: for random choices.
+    measure_norms: also measure the norms in last_step(), which reads all elements once more.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ __all__ = [
 
 
 class Hook:
-    """How the gradients of one model are reduced. Made by the functions of this module."""
+    """How the gradients of one model are reduced. The functions of this module make hooks."""
 
     def __init__(self, kind: str, **options: Any) -> None:
         from stretto import _module
@@ -51,12 +52,13 @@ class Hook:
             options = options | {"rules": rules}
         self._hook = _module().DdpCommHook(kind, options)
         self._numbers: dict[Any, int] = {}
-        self._started: list[tuple[Any, Any]] = []  # Of this step.
-        self._reduced = 0  # Gradients in these.
-        self._halves = ""  # Names what rounds on a device in the place of the hook, if it does.
+        self._started: list[tuple[Any, Any]] = []  # In this step.
+        self._reduced = 0  # Gradients in the started buckets.
+        self._halves = ""  # Names what rounds on a device instead of the hook, if it does.
 
     def __getstate__(self) -> tuple[str, dict[str, Any], bytes]:
-        """PyTorch copies and saves a model with its hooks, and registers none with the copy."""
+        """For copies: PyTorch copies and saves a model with its hooks, but does not register them
+        with the copy."""
         return (*self._made_of, self.save())
 
     def __setstate__(self, state: tuple[str, dict[str, Any], bytes]) -> None:
@@ -66,18 +68,19 @@ class Hook:
 
     @property
     def name(self) -> str:
-        """What it does, with its settings."""
+        """The name of the hook, with its settings."""
         return self._halves or self._hook.name()
 
     def last_step(self) -> dict[str, Any]:
-        """What the last step of this rank sent and took; the keys are the fields of
-        CompressionStatistics. Empty of f16() and bf16() without options, which measure nothing."""
+        """Statistics of this rank's last step; the keys are the fields of CompressionStatistics.
+        Empty for f16() and bf16() without options, which measure nothing."""
         return self._hook.last_step()
 
     def register(self, model: Any) -> Hook:
-        """Makes it the hook of a DistributedDataParallel, whose group is one of stretto's. All
-        ranks do so, before the first backward. Returns itself. ValueError: the model leaves out
-        buckets or has none, or does not reduce the parameters that require a gradient now."""
+        """Registers this hook with a DistributedDataParallel whose group's backend is stretto. All
+        ranks call it, before the first backward. Returns the hook. Raises ValueError if the model
+        leaves out buckets or has none, or does not reduce exactly the parameters that require a
+        gradient now."""
         import torch.distributed as dist
         from stretto import _backend
 
@@ -124,21 +127,21 @@ class Hook:
         return self
 
     def save(self) -> bytes:
-        """What this rank has to keep, beside the model and the optimizer, to go on with training
-        bit by bit: residuals, momenta, the step."""
+        """Returns what this rank has to save, besides the model and the optimizer, to continue
+        training with the same bits: residuals, momenta, the step."""
         return self._hook.save()
 
     def load(self, state: bytes) -> None:
-        """What save() has returned on the same rank of as many, before register() or after; of
-        another number: redistribute(). Where other ranks share hosts now, residuals and momenta are
-        lost, with a warning."""
+        """Restores what save() returned on the same rank of the same number of ranks (for another
+        number, see redistribute()). Call it before or after register(). If other ranks share hosts
+        now, residuals and momenta are lost, with a warning."""
         self._hook.load(state)
 
     def _begin_step(self) -> None:
         self._started.clear()
         self._reduced = 0
 
-    # Without types: PyTorch takes none but its own here, and no text for them.
+    # It has no annotations, because PyTorch accepts only its own types here, and not as text.
     def _reduce(self, registered, bucket):  # type: ignore[no-untyped-def]
         import torch
 
@@ -152,16 +155,16 @@ class Hook:
         future: Any = torch.futures.Future(devices=devices)
         parameters = bucket.parameters()
         numbers = [registered[parameter] for parameter in parameters]
-        # The parameters tell which bucket is the last one: in the first step of a static graph
-        # PyTorch gives all of them the index 0.
+        # The parameters show which bucket is the last one, because in the first step of a static
+        # graph PyTorch gives all buckets the index 0.
         index = len(self._started)
         self._started.append((future, buffer))
         self._reduced += len(numbers)
         last = self._reduced == len(registered)
-        # Of complex parameters PyTorch's buckets hold the real numbers.
+        # PyTorch's buckets hold complex parameters as real numbers.
         whole = buffer.view(parameters[0].dtype) if parameters[0].is_complex() else buffer
         self._hook.reduce(index, last, whole, [each.numel() for each in parameters], numbers)
-        if last:  # The others wait for nothing else, so all end here, on the thread that waits.
+        if last:  # All buckets are reduced now, so all futures end here, on the waiting thread.
             for each, reduced in self._started:
                 each.set_result(reduced)
             self._begin_step()
@@ -172,7 +175,7 @@ HALVES = {"f16": "float16", "bf16": "bfloat16"}  # As PyTorch calls them.
 
 
 def _reduce_halves(to, bucket):  # type: ignore[no-untyped-def]
-    """f16() and bf16() on a device. Infinity stays, as gradient scalers look for it."""
+    """f16() and bf16() on a device. Infinities stay, because gradient scalers look for them."""
     import torch
     import torch.distributed as dist
 
@@ -185,22 +188,22 @@ def _reduce_halves(to, bucket):  # type: ignore[no-untyped-def]
 
 
 def f16(**options: Any) -> Hook:
-    """Half of the bytes: each gradient is rounded once, and added up in float32, but by NCCL as it
-    is. Nothing is kept, unless there are options: then what is rounded off, and what is greater
-    than 65504, or than `clip`, is sent later."""
+    """Sends half of the bytes: each gradient is rounded once, and the rounded values are added in
+    float32; NCCL adds them in its own way. There are no residuals unless options are given: then
+    what is rounded off, and what exceeds 65504 or `clip`, is sent later."""
     return Hook("f16", **options)
 
 
 def bf16(**options: Any) -> Hook:
-    """As f16, with the range of float32 and fewer digits."""
+    """As f16(), with the range of float32 and fewer digits."""
     return Hook("bf16", **options)
 
 
 def redistribute(states: list[bytes], ranks: int) -> list[bytes]:
-    """What save() has returned on ranks 0, 1, 2, ..., for another number of ranks: what has not
-    been sent yet counts in the next mean as it would have. One rank calls it, and hands them out.
-    Not of f16() and bf16() without options, which keep nothing, nor between hosts with several
-    ranks, of which each has a part of the gradients."""
+    """Converts what save() returned on ranks 0, 1, 2, ... for another number of ranks. What has not
+    been sent yet counts in the next mean as it would have. One rank calls this, and distributes the
+    results. Not for f16() and bf16() without options, which keep nothing, nor for several hosts
+    with several ranks each, where each rank has a part of the gradients."""
     from stretto import _module
 
     return _module().redistribute(states, ranks)
@@ -209,27 +212,28 @@ def redistribute(states: list[bytes], ranks: int) -> list[bytes]:
 def top_k(
     density: float = 0.01, *, values: str = "f32", warm_up_steps: int = 0, **options: Any
 ) -> Hook:
-    """The elements with the greatest magnitudes, so many of all; `values` is f32, bf16 or int8. For
-    `warm_up_steps` the density falls from 1 to what it is. With exact=False what reaches the last
-    step's limit, half to twice as many."""
+    """Sends the elements with the greatest magnitudes; `density` is their share of all elements.
+    `values` is f32, bf16 or int8. For `warm_up_steps` steps the density falls from 1 to `density`.
+    With exact=False, sends the elements that reach the last step's limit: half to twice as many."""
     return Hook("top_k", density=density, values=values, warm_up_steps=warm_up_steps, **options)
 
 
 def threshold(limit: float, *, values: str = "f32", **options: Any) -> Hook:
-    """The elements of at least this magnitude."""
+    """Sends the elements whose magnitude is at least `limit`."""
     return Hook("threshold", limit=limit, values=values, **options)
 
 
 def int8(*, stochastic: bool = False, **options: Any) -> Hook:
-    """A quarter of the bytes: 256 elements share a scale."""
+    """Sends a quarter of the bytes: 256 elements share a scale."""
     return Hook("int8", stochastic=stochastic, **options)
 
 
 def one_bit(*, stochastic: bool = False, **options: Any) -> Hook:
-    """The signs: 512 elements share a scale. Stochastic only with error_feedback=False."""
+    """Sends the signs; 512 elements share a scale. `stochastic` needs error_feedback=False."""
     return Hook("one_bit", stochastic=stochastic, **options)
 
 
 def power_sgd(rank: int = 2, **options: Any) -> Hook:
-    """Products of two matrices of this rank, for gradients that these make smaller."""
+    """Sends two matrices of this rank, whose product approximates the gradient, for gradients that
+    this makes smaller."""
     return Hook("power_sgd", rank=rank, **options)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _HIGH = 2.0**18  # A value is high / 2^18 + low / 2^61, with integers that are added exactly.
 _LOW = 2.0**43
 _LIMIT = 2.0**24
-_MOST = 2**20  # Micro-batches.
+_MOST = 2**20  # Limit on the number of micro-batches.
 
 
 class ReproducibleGradients:
@@ -25,29 +25,29 @@ class ReproducibleGradients:
 
         gradients = stretto.ReproducibleGradients(model.parameters())
         for step, batch in enumerate(batches):
-            optimizer.zero_grad()  # What the last reduce() has made.
+            optimizer.zero_grad()  # Removes the gradients of the last reduce().
             for part in batch.chunk(MICRO_BATCHES)[rank::size]:
                 loss_of(model, part).backward()  # Without DistributedDataParallel.
                 gradients.add()
             gradients.reduce()  # .grad is the mean over all micro-batches.
             optimizer.step()
 
-    A micro-batch has to give the same gradient everywhere: the same processors, as many threads
-    (torch.set_num_threads), no statistics of BatchNorm, no random numbers that depend on the rank.
-    The parameters are equal on all ranks. docs/reproducible_training.md has more.
+    A micro-batch has to give the same gradient on each rank. This takes the same processors, the
+    same number of threads (torch.set_num_threads), no statistics of BatchNorm, no random numbers
+    that depend on the rank, and equal parameters on all ranks. See docs/reproducible_training.md.
     """
 
     def __init__(
         self, parameters: Iterable[torch.Tensor], group: dist.ProcessGroup | None = None
     ) -> None:
-        """parameters: dense ones of float32, float16 or bfloat16, all on one device, the same on
+        """parameters: dense tensors of float32, float16 or bfloat16, all on one device, the same on
             all ranks.
-        group: its backend adds integers of 64 bits there, by reduce_scatter_tensor; the default
-            group where None.
+        group: a group whose backend can add 64-bit integers on that device, by
+            reduce_scatter_tensor; None: the default group.
 
-        Collective. Raises ValueError, on all ranks, if one has other parameters, or parameters of
-        another kind. It goes with its group: whoever makes another one, as after a failure, makes
-        another one of this, too.
+        Collective. Raises ValueError on all ranks if a rank has different parameters, or parameters
+        of another kind. The object works with this group only: after a failure, for example, a
+        program that makes another group has to make another object, too.
         """
         import torch
         import torch.distributed as dist
@@ -63,11 +63,12 @@ class ReproducibleGradients:
         self._high, self._low = torch.zeros(
             2, size * self._share, dtype=torch.int64, device=device
         ).unbind()
-        # So many micro-batches, values that have no such integers, and gradients of each parameter.
+        # The number of micro-batches, of values that no such integers can hold, and of gradients of
+        # each parameter.
         self._added = torch.zeros(2 + len(self._parameters), dtype=torch.int64, device=device)
 
     def _complaint(self) -> str | None:
-        """What is wrong with the parameters of this rank."""
+        """Returns what is wrong with the parameters of this rank, or None."""
         import torch
 
         dtypes = (torch.float32, torch.float16, torch.bfloat16)
@@ -79,7 +80,8 @@ class ReproducibleGradients:
         return None
 
     def _compare(self, size: int) -> None:
-        """The others wait here for a rank whose own parameters are wrong, so it tells them."""
+        """Raises ValueError on all ranks if the parameters of one are wrong or different. A rank
+        with wrong parameters takes part, because the other ranks wait for it."""
         import torch.distributed as dist
 
         own = [(tuple(each.shape), str(each.dtype)) for each in self._parameters]
@@ -94,9 +96,9 @@ class ReproducibleGradients:
                 )
 
     def add(self) -> None:
-        """Takes the gradients of one micro-batch, so that none are left. Parameters that have none
-        count as zeros. Raises ValueError for sparse gradients, and for those that reduce() has
-        made; then nothing has been taken."""
+        """Adds the gradients of one micro-batch, and sets them to None. A parameter without a
+        gradient counts as zeros. Raises ValueError for sparse gradients, and for gradients that
+        reduce() has made; then nothing has been added."""
         import torch
 
         for index, (each, made) in enumerate(zip(self._parameters, self._made)):
@@ -127,15 +129,16 @@ class ReproducibleGradients:
         self._added[2 + index] += 1
 
     def reduce(self) -> int:
-        """Makes the mean over the micro-batches that all ranks have added since the last one the
-        gradients of the parameters, and returns their number. A parameter that no rank had a
-        gradient of has none. If a value in any of them is not finite, or is 2^24 or more, or if
-        there are more than 2^20 micro-batches, all are NaN: skip the step. Collective."""
+        """Sets the gradients of the parameters to the mean over the micro-batches that all ranks
+        have added since the last reduce(), and returns the number of micro-batches. A parameter for
+        which no rank had a gradient gets None. All gradients are NaN if a value of any micro-batch
+        is not finite or has a magnitude of 2^24 or more, or if there are more than 2^20
+        micro-batches: then skip the step. Collective."""
         import torch
         import torch.distributed as dist
 
         group = self._group
-        # Their names from PyTorch 2.13 on, and before.
+        # The first names are those of PyTorch 2.13 and later, the second those before.
         reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
         all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
         works = [dist.all_reduce(self._added, group=group, async_op=True)]
