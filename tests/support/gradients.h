@@ -14,7 +14,7 @@
 
 namespace stretto::testing {
 
-// A gradient of f32.
+// Returns the elements of an f32 gradient.
 inline std::span<float> floats(const Reducer& reducer, std::size_t index) {
   const auto bytes = reducer.gradient_bytes(index);
   return {reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float)};

@@ -42,7 +42,7 @@ class BenchCase {
   void call();
   // Whether the last call gave this rank the right output. Call prepare() right before that call.
   virtual bool is_right() const;
-  // Whether is_right() can tell.
+  // Whether is_right() can check this operation.
   bool can_check() const;
   // For tests: damages this rank's output.
   void damage() const;

@@ -29,7 +29,7 @@ std::string table_row(const Line& line);
 // One sentence or two about the lines of one operation; empty if there are none.
 std::string summary_sentence(const std::vector<Line>& lines, const std::string& operation);
 
-// Three significant digits: "0.123", "12.3", "1230".
+// Returns `value` with three significant digits: "0.123", "12.3", "1230".
 std::string three_digits(double value);
 
 // What rank 0 prints while it measures: the table or lines of JSON on standard output, and the

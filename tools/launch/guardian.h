@@ -40,7 +40,7 @@ class Guardian {
   // next() returns an event as for a first start. Wait for it before the next restart(). If the
   // guardian has ended, next() fails.
   void restart(int local_rank, int number) const;
-  // Readable when there is an event.
+  // A descriptor that is readable when there is an event.
   int fd() const { return socket_.get(); }
   // Returns the next event; empty if there is none now. Never blocks. Fails if the guardian has
   // ended.

@@ -80,7 +80,8 @@ std::string describe_end(const RankOutcome& outcome);
 // that no earlier end explains; empty: not known.
 std::string obituary_of(const RankOutcome& outcome, std::optional<long> out_of_memory_kills);
 
-// "rank 2 failed: SIGKILL (...); its last operation was ...; it is started again (restart 1 of 3)".
+// Returns text such as "rank 2 failed: SIGKILL (...); its last operation was ...; it is started
+// again (restart 1 of 3)".
 std::string restart_notice(const RankOutcome& outcome, int restart, int restarts);
 
 // Returns sentences for people, one per line: which rank failed first, how, and what it was doing;
