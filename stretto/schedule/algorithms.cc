@@ -18,7 +18,7 @@ using enum Order;
 
 constexpr bool kEqualChunks = true;
 
-// 13 was given to an algorithm that is gone, and stays free.
+// The id 13 belonged to an algorithm that was removed. It stays unused.
 // clang-format off
 constexpr Algorithm kAlgorithms[] = {
     {1, "ring", all_reduce, messages, fixed, ring_all_reduce, time_of::ring_all_reduce},

@@ -111,7 +111,7 @@ void ScheduleBuilder::add_recv(Rank from, const std::vector<Place>& targets) {
 }
 
 void ScheduleBuilder::add_place(const Place& place) {
-  // Other ranks' slots count too: where all ranks are one team, all have the same ones.
+  // Slots of other ranks count as well: where all ranks are one team, all have equally many slots.
   const std::int32_t needed = place.slot.index + 1;
   if (place.slot.buffer == Buffer::raw) {
     schedule_.raw_slots = std::max(schedule_.raw_slots, needed);

@@ -19,10 +19,11 @@ inline Slot partial(std::int32_t index, ChunkIndex chunk) {
   return {Buffer::partial, index, chunk};
 }
 
-// The rank `distance` places after the shape's own, round the ring. Distances may be negative.
+// The rank `distance` places after the shape's own rank in the ring of ranks 0 to n-1. `distance`
+// may be negative.
 Rank neighbour(const Shape& shape, int distance);
 
-// The chunk that `rank` owns where every rank owns one.
+// The chunk that `rank` owns in collectives in which every rank owns one chunk.
 inline ChunkIndex shard_of(Rank rank) { return rank.value(); }
 
 // The chunk of an all_to_all that goes from one rank to another.
@@ -30,8 +31,8 @@ inline ChunkIndex parcel(const Shape& shape, Rank from, Rank to) {
   return from.value() * shape.rank_count + to.value();
 }
 
-// Collects the steps of one rank. It numbers the messages to and from each peer, counts the scratch
-// slots, and nothing else: whether the steps make sense is for verify() to say.
+// Collects the steps of one rank, numbers the messages to and from each peer, and counts the
+// scratch slots. It does not check whether the steps make sense; verify() does.
 //
 //   ScheduleBuilder schedule(shape, {.algorithm = "pair", .collective = Collective::all_reduce});
 //   schedule.send(input(0), peer);
@@ -41,19 +42,19 @@ inline ChunkIndex parcel(const Shape& shape, Rank from, Rank to) {
 class ScheduleBuilder {
  public:
   struct Options {
-    std::string_view algorithm;  // With static storage.
+    std::string_view algorithm;  // A string with static storage duration.
     Collective collective = Collective::barrier;
     Access access = Access::messages;
     Order order = Order::none;
     std::int32_t chunk_count = 1;
   };
-  // The step that a call has just added. Valid until the next one is added.
+  // The step that a call has just added. Valid until the next step is added.
   class Added {
    public:
     explicit Added(Step& step) : step_(step) {}
     // The result is whole after this step.
     void completes(bool whole = true) { step_.completes = whole; }
-    // See Step.
+    // Sets Step::takes.
     Added takes(bool takes = true) {
       step_.takes = takes;
       return *this;
@@ -65,7 +66,7 @@ class ScheduleBuilder {
 
   ScheduleBuilder(const Shape& shape, const Options& options);
 
-  // Where the algorithm is free to choose the number of chunks.
+  // Sets the number of chunks. Only for collectives that do not fix it.
   void cut_into(std::int32_t chunks) { schedule_.chunk_count = chunks; }
 
   void send(Slot slot, Rank to);
@@ -73,7 +74,7 @@ class ScheduleBuilder {
   // Messages without a slot.
   void send_signal(Rank to);
   void recv_signal(Rank from);
-  // Slots are the shape's own rank's.
+  // Functions that take a Slot mean a slot of the shape's rank.
   Added reduce(const std::vector<Slot>& sources, const std::vector<Slot>& targets);
   Added reduce(const std::vector<Place>& sources, const std::vector<Place>& targets);
   void copy(Slot source, Slot target);
@@ -85,8 +86,8 @@ class ScheduleBuilder {
   Slot unused_raw(ChunkIndex chunk) const { return raw(schedule_.raw_slots, chunk); }
   Slot unused_partial(ChunkIndex chunk) const { return partial(schedule_.partial_slots, chunk); }
 
-  // The raw slots before `count` are shared with the team. Before any raw slot is used. Where all
-  // ranks are one team, all raw slots are shared anyway.
+  // Shares the raw slots [0, count) with the team. Must be called before any raw slot is used.
+  // Where all ranks are one team, all raw slots are shared without a call.
   void share_raw(std::int32_t count) { schedule_.raw_slots = schedule_.shared_slots = count; }
 
   Schedule build() &&;

@@ -9,7 +9,8 @@
 namespace stretto::schedule {
 namespace {
 
-// Where the subtrees begin that [begin, end) falls apart into, and where the last ends.
+// Where the subtrees of [begin, end) that are `levels` levels below its root begin, and where the
+// last one ends.
 std::vector<std::int32_t> bounds_of(std::int32_t begin, std::int32_t end, std::int32_t levels) {
   const Split top = split_of(begin, end);
   std::vector<std::int32_t> bounds = {begin, top.middle, end};

@@ -17,8 +17,8 @@
 namespace stretto::schedule {
 namespace {
 
-// Hosts that send as many values for a chunk which another one owns, and own as many chunks: the
-// same has passed their ports.
+// Hosts of one kind send equally many values for a chunk that another host owns, and own equally
+// many chunks. So equally many values have passed their ports.
 struct Kind {
   std::int64_t values = 0;
   std::int64_t owned = 0;
@@ -26,7 +26,8 @@ struct Kind {
   friend auto operator<=>(const Kind&, const Kind&) = default;
 };
 
-// What passes the port of a host of one kind with one chunk more, in values of a chunk.
+// The load of the port of a host of this kind, in values of one chunk, after one more chunk: if the
+// host owns that chunk, and if another host does.
 struct Loads {
   std::int64_t if_owner = 0;
   std::int64_t if_not = 0;
@@ -40,7 +41,7 @@ struct Loads {
   }
 };
 
-// The first of the hosts of a kind comes first.
+// The host with the lowest number comes first.
 using Hosts = std::priority_queue<int, std::vector<int>, std::greater<>>;
 using HostsByKind = std::map<Kind, Hosts>;
 
@@ -55,10 +56,11 @@ void find_subtrees(const HostLayout& layout, int begin, int end,
   find_subtrees(layout, split.middle, split.end, found);
 }
 
-// Takes out the host that leaves the most loaded port with the least; of several, who owns least.
+// Takes the host out whose choice as the owner gives the most loaded port the least load. Of
+// several such hosts, it takes the one that owns the fewest chunks.
 std::pair<Kind, int> take_owner(HostsByKind& kinds, std::int64_t chunks, std::int64_t hosts,
                                 std::int64_t all_values) {
-  // The largest load of those that do not own the chunk, and the largest but one.
+  // The largest and the second largest load if no host owned the chunk.
   std::int64_t most = 0;
   std::int64_t second = 0;
   for (const auto& [kind, members] : kinds) {

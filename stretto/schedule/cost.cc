@@ -21,12 +21,12 @@ namespace {
 constexpr std::size_t kSegmentsPlayed = 8;
 constexpr std::size_t kSegmentsOfLane = 3;
 
-// What is needed of one step.
+// The properties of a step that decide its cost.
 struct StepCost {
   std::int32_t rank = 0;
   StepKind kind = StepKind::sync;
   std::int32_t partner = JointSchedule::kNone;
-  double bytes = 0;  // Sent, or read and written by the processor; of one segment.
+  double bytes = 0;  // Of one segment: sent, or read and written by the processor.
 };
 
 // A discrete-event simulation of some segments of a collective.
@@ -88,7 +88,7 @@ class Simulation {
   }
 
  private:
-  // Of a step in a segment: its number is segment * steps + step.
+  // A step in a segment: segment * steps + step.
   using Instance = std::size_t;
   // A message leaves the rank for the host's port, and enters the rank from it.
   enum class What { ended, ready, arrived, leaves, entered };
@@ -100,7 +100,7 @@ class Simulation {
       return std::tie(a.seconds, a.what, a.instance) > std::tie(b.seconds, b.what, b.instance);
     }
   };
-  // Until when each of a rank's resources is taken.
+  // Times until which the ports of a host, or the resources of a rank, are busy.
   struct Ports {
     double out = 0;
     double in = 0;
@@ -112,7 +112,7 @@ class Simulation {
     std::size_t syncs = 0;
   };
 
-  // A number for the sync that this step of a rank is one part of.
+  // The number of the sync that this step is part of, the same on all ranks of the team.
   std::size_t number_sync(std::size_t step) {
     const Schedule& schedule = joint_.schedule_of(step);
     const std::size_t nth = ranks_[joint_.rank_of(step)].syncs++;
@@ -152,7 +152,7 @@ class Simulation {
     }
   }
 
-  // Takes a resource from `now` on, or from when it is free; returns until when.
+  // Occupies a resource for `duration`, from `now` or from when it becomes free. Returns the end.
   static double take(double& busy_until, double now, double duration) {
     busy_until = std::max(busy_until, now) + duration;
     return busy_until;
@@ -183,7 +183,7 @@ class Simulation {
   bool stays_on_host(std::int32_t rank, std::int32_t other) const {
     return !hosts_.empty() && hosts_[rank] == hosts_[other];
   }
-  // Whether a step's message goes through the hosts' ports.
+  // Whether the message of a step passes the ports of hosts.
   bool leaves_host(const StepCost& step) const {
     return !hosts_.empty() && !stays_on_host(step.rank, steps_[step.partner].rank);
   }
@@ -205,8 +205,8 @@ class Simulation {
     sent(instance, std::max(left, copied), transfer);
   }
 
-  // Inside a host it is the processors at both ends that copy a message into the link and out of
-  // it, while it passes. Returns until when one of them does.
+  // Inside a host the processors at both ends copy a message into the link and out of it while it
+  // is transferred. Returns when the processor of this step's rank has finished.
   double copy_through(const StepCost& step, double now) {
     if (!stays_on_host(step.rank, steps_[step.partner].rank)) return now;
     return take(ranks_[step.rank].processor, now, step.bytes * link_.reduce_seconds_per_byte);
@@ -218,7 +218,7 @@ class Simulation {
     sent(instance, take(host_ports_[hosts_[step.rank]].out, now, transfer), transfer);
   }
 
-  // The last byte has left; the first one did so a transfer earlier.
+  // At `now` the last byte has left; the first one left `transfer` earlier.
   void sent(Instance instance, double now, double transfer) {
     const StepCost& step = step_of(instance);
     const Instance receive = instance - instance % steps_.size() + step.partner;
@@ -226,7 +226,7 @@ class Simulation {
     events_.push({now - transfer + link_of(step).latency_seconds, What::arrived, receive});
   }
 
-  // A receive goes on when it has been posted and the first byte has arrived.
+  // A receive continues when it has been posted and the first byte has arrived.
   void meet(Instance receive, double now) {
     if (!flags_[receive]) {
       flags_[receive] = true;
@@ -281,22 +281,22 @@ class Simulation {
   std::span<const std::int32_t> hosts_;  // Per rank.
   std::vector<Ports> host_ports_;        // Per host.
   std::size_t segments_;
-  std::size_t at_once_ = 1;  // Segments that a rank works on.
+  std::size_t at_once_ = 1;  // Segments that a rank works on at a time.
   std::vector<StepCost> steps_;
-  std::vector<std::size_t> sync_number_;                       // Per step; of syncs.
-  std::map<std::pair<Rank, std::size_t>, std::size_t> syncs_;  // By team and place in its order.
+  std::vector<std::size_t> sync_number_;                       // Per step, the number of its sync.
+  std::map<std::pair<Rank, std::size_t>, std::size_t> syncs_;  // By first rank of team, and index.
   std::vector<std::vector<std::int32_t>> sync_members_;  // Per sync, the step on each of its ranks.
   std::vector<std::size_t> sync_arrivals_;               // Per segment and sync.
   std::vector<Resources> ranks_;
   std::vector<std::int32_t> pending_;    // Per instance, predecessors that have not ended.
-  std::vector<bool> flags_;              // Per receive, whether one of posted and arrived is true.
+  std::vector<bool> flags_;              // Per receive, whether it has been posted or has arrived.
   std::vector<std::size_t> unfinished_;  // Per segment and rank, steps that have not ended.
   std::vector<double> ends_;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
 };
 
-// The longest input or output that a rank has consists of all chunks, or in an all_to_all of one
-// per rank.
+// The longest input or output of a rank consists of all chunks; in an all_to_all, of one chunk per
+// rank.
 double chunk_bytes_of(const Schedule& schedule, const CostQuery& query) {
   const bool personal = schedule.collective == Collective::all_to_all;
   const int chunks = personal ? schedule.rank_count : std::max(schedule.chunk_count, 1);
@@ -331,7 +331,7 @@ std::size_t longest_path(const JointSchedule& joint) {
   return static_cast<std::size_t>(messages);
 }
 
-// What a schedule sends, or touches on other ranks.
+// The bytes that a schedule sends, or touches on other ranks.
 double sent_bytes(const Schedule& schedule, double chunk_bytes, int partial_scale) {
   double sum = 0;
   const auto add = [&](const Place& place, bool counts) {

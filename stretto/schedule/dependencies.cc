@@ -22,8 +22,8 @@ LocationNumbers number_locations(const Schedule& schedule, std::vector<Touch>& t
   return LocationNumbers(std::move(locations));
 }
 
-// Walks through the steps once and remembers, per location, who wrote it last and who has read it
-// since.
+// Goes through the steps once and remembers, per location, the last step that wrote it and the
+// steps that have read it since.
 class Walk {
  public:
   explicit Walk(const Schedule& schedule)
@@ -75,14 +75,14 @@ class Walk {
         state.readers.push_back(current_);
         continue;
       }
-      if (state.readers.empty()) add_edge(state.writer);  // Else they have waited for it already.
+      if (state.readers.empty()) add_edge(state.writer);  // The readers waited for the writer.
       for (const std::int32_t reader : state.readers) add_edge(reader);
       state.readers.clear();
       state.writer = current_;
     }
   }
 
-  // Steps that somebody since the last sync waits for need no edge of their own.
+  // A sync needs no edge from a step for which another step since the last sync waits.
   void add_sync() {
     for (std::int32_t step = last_sync_ + 1; step < current_; ++step) {
       if (last_successor_[step] == kNone) add_edge(step);

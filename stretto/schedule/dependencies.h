@@ -12,8 +12,8 @@
 
 namespace stretto::schedule {
 
-// Which steps of a schedule wait for which earlier ones: a step may start once all its predecessors
-// have ended. Only direct hazards are listed; the rest follow from them.
+// Says which steps of a schedule wait for which earlier steps: a step may start once all its
+// predecessors have ended. Only direct dependencies are listed; the others follow from them.
 struct Dependencies {
   std::vector<std::int32_t> successors_begin;  // Of step i: [successors_begin[i], [i + 1]).
   std::vector<std::int32_t> successors;
@@ -25,10 +25,10 @@ struct Dependencies {
   }
 };
 
-// Derives them as Schedule's "Meaning" says: from slots, taking input and output chunks to be the
-// same bytes, which is right for operations out of place and in place; from signals; from syncs.
-// O(places log places) time. The schedule must have passed verify(), or have sound ranges of
-// places.
+// Derives the dependencies from slots, signals and syncs, as the "Meaning" paragraph of Schedule
+// defines them. Input chunk c and output chunk c are assumed to be the same bytes, which is safe
+// for operations out of place as well. Takes O(places log places) time. The schedule must have
+// passed verify(), or at least have valid ranges of places.
 Dependencies dependencies(const Schedule& schedule);
 
 }  // namespace stretto::schedule

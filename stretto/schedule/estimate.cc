@@ -19,24 +19,25 @@ namespace {
 using Model = EstimateModel;
 using Pairs = HostSummary::Pairs;
 
-// How many ranks are on each side of a node of the canonical tree that has `ranks` below it, two at
-// least.
+// How many ranks are on the left (right) side of a node of the canonical tree that has `ranks`
+// ranks below it, at least two.
 int left_of(int ranks) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(ranks - 1)));
 }
 int right_of(int ranks) { return ranks - left_of(ranks); }
 int level_of(int left) { return std::bit_width(static_cast<unsigned>(left)) - 1; }
 
-// When the two sides of a node meet: what each sends the other, and what is then done. Where the
-// right side gets nothing, how long what it sends takes the left one, which has other messages to
-// take before.
+// The times of one node of the canonical tree when its sides meet: until the left (right) side has
+// what the other side sends, and to process it. If nothing is sent to the right side, `to_right` is
+// the time that its message occupies the left side, which has other messages to receive first.
 struct Exchange {
   double to_left = 0;
   double to_right = 0;
   double processing = 0;
 };
 
-// Up the canonical tree. Sides of one size cost the same, so this takes O(log^2 ranks).
+// The time to climb the canonical tree. Sides of one size cost the same, so this takes O(log^2
+// ranks).
 template <class Meet>
 double climb(int ranks, const Meet& meet) {
   if (ranks < 2) return 0;
@@ -48,8 +49,8 @@ double climb(int ranks, const Meet& meet) {
   return std::max(on_left + exchange.to_right, on_right + exchange.to_left) + exchange.processing;
 }
 
-// Down the tree: the left side's first rank hands the right side's first one what `each` says that
-// a side of that size needs, and then serves its own side.
+// The time to descend the tree. The first rank of the left side sends the first rank of the right
+// side the messages that `each` returns for a side of that size, and then serves its own side.
 template <class Each>
 double descend(const Model& m, int ranks, const Each& each) {
   if (ranks < 2) return 0;
@@ -67,9 +68,9 @@ struct Messages {
   double bytes = 0;  // Of each.
 };
 
-// How many messages between hosts are on the longest way of a chunk that goes round so often, each
-// time by all hops but one: the hops that it leaves out follow each other, and are all inside a
-// host that has a rank more than that.
+// The largest number of messages between hosts on the way of a chunk that makes `rounds` rounds of
+// the ring, each with all hops but one. The omitted hops follow each other. They are all inside one
+// host if it has more ranks than there are omitted hops.
 int ring_crossings(const Model& m, int rounds) {
   int most_ranks = 0;
   for (const HostSummary::Kind& kind : m.hosts.kinds())
@@ -77,18 +78,19 @@ int ring_crossings(const Model& m, int rounds) {
   return rounds * m.hosts.ring().between - std::max(0, rounds + 1 - most_ranks);
 }
 
-// A round of chunks of `each` bytes, on which each rank that gets one works for `work` seconds.
+// The time of one round of chunks of `each` bytes, if each rank that receives a chunk works on it
+// for `work` seconds.
 double ring(const Model& m, double each, double work, int crossings) {
   if (m.n < 2) return 0;
   const Pairs pairs = m.hosts.ring();
   if (pairs.between == 0) return (m.n - 1) * (m.exchange(1, each, pairs) + work);
-  // A chunk passes all hops but one; and each link passes all chunks but one.
+  // A chunk passes all hops but one, and each link passes all chunks but one.
   const double way = crossings * m.between(1, each) + (m.n - 1 - crossings) * m.inside(1, each);
   return std::max(way + (m.n - 1) * work,
                   (m.n - 2) * m.port_to_one(each, pairs) + m.between(1, each) + work);
 }
 
-// What the smaller right side's ranks have to say, each says to several on the left.
+// How often the ranks of a smaller right side send the same data, to several ranks on the left.
 double repeated(int left, int right) { return std::ceil(1.0 * left / right); }
 
 double binomial_up(const Model& m, double bytes) {
@@ -104,7 +106,8 @@ double binomial_down(const Model& m, double bytes) {
   return descend(m, m.n, [=](int) { return Messages{1, bytes}; });
 }
 
-// Up to three subtrees beside the first one, and the pairs that their first ranks make with it.
+// The subtrees of a node: the first one and up to three more, with the pairs that their first ranks
+// form with the first rank of the first subtree.
 struct Children {
   std::array<int, 4> ranks = {};
   std::array<Pairs, 4> pairs = {};
@@ -168,8 +171,9 @@ double knomial_broadcast_of(const Model& m, int ranks) {
   return std::max(latest, ports + own);
 }
 
-// The buffer has `chunks` chunks. Where the right side is smaller, its owners give the left ones
-// all they have; else each side keeps half.
+// The time of one direction of recursive halving of a buffer of `chunks` chunks. Where the right
+// side is smaller, its owners send the left owners all their chunks; otherwise each side keeps
+// half.
 double halving(const Model& m, int chunks, bool up) {
   const double each = m.bytes / chunks;
   return climb(m.n, [&](int left, int right) {
@@ -185,7 +189,7 @@ double halving(const Model& m, int chunks, bool up) {
   });
 }
 
-// The same where bytes take no time.
+// The same query with links and processors on which bytes take no time.
 CostQuery without_bytes(const CostQuery& query) {
   CostQuery result = query;
   for (LinkCost* cost : {&result.link, &result.local_link}) {
@@ -194,9 +198,9 @@ CostQuery without_bytes(const CostQuery& query) {
   return result;
 }
 
-// How long the wire would need for what passes at once: what has been saved up at first, and again
-// while each message but the last was on its way. `at_once`: all would take if bytes did not wait
-// for the wire; `ways`: and if they took no time at all.
+// How long the wire would need for the bytes that pass at once: those that the token bucket holds
+// at first, and those it regains while each message but the last is under way. `at_once`: the time
+// of the operation if no byte waited for the wire. `ways`: its time if bytes took no time at all.
 double saved_seconds(const LinkCost& link, double at_once, double ways) {
   const double burst = link.burst_bytes * link.seconds_per_byte;
   const double one_way = link.latency_seconds + 2 * link.message_seconds;
@@ -204,7 +208,8 @@ double saved_seconds(const LinkCost& link, double at_once, double ways) {
   return burst + std::min(at_once - one_way, burst * (ways / one_way - 1));
 }
 
-// Whether data only go to the root, or away from it: who passes them on waits for no answer.
+// Whether data flow only to the root or only away from it. Then a rank that forwards data waits for
+// no answer.
 bool goes_one_way(const Algorithm& algorithm, const HostSummary& hosts) {
   const Collective collective = algorithm.collective;
   if (collective == Collective::gather || collective == Collective::scatter) return true;
@@ -213,8 +218,8 @@ bool goes_one_way(const Algorithm& algorithm, const HostSummary& hosts) {
   return !on_two_levels || (collective == Collective::broadcast && hosts.host_count() <= 2);
 }
 
-// How long a rank is busy with the messages of one segment: a closed form counts each message at
-// its sender, and of those that wait for each other the receiver's time as well, as often as the
+// How long a rank is busy with the messages of one segment. A closed form counts each message at
+// its sender. It counts the receiver's time only for messages that wait for each other, once per
 // latency of a link.
 double busy_with_messages(const Algorithm& algorithm, const HostSummary& hosts,
                           const CostQuery& query) {
@@ -230,15 +235,16 @@ double busy_with_messages(const Algorithm& algorithm, const HostSummary& hosts,
          algorithm.closed_form(Model(hosts, received));
 }
 
-// A schedule runs once for each segment. A lane takes its next one when it has ended the one
-// before, and where ranks exchange something that takes until the others' messages have come.
+// A schedule runs once for each segment. A lane takes its next segment when it has ended the one
+// before. Where ranks exchange data, this includes the wait for the messages of the other ranks.
 double in_segments(const Algorithm& algorithm, const HostSummary& hosts, const CostQuery& query) {
   const Model all(hosts, query);
   const double seconds = algorithm.closed_form(all);
   const int chunks = chunk_count(algorithm, hosts);
   const double segments = chunks == 0 ? 1 : all.segments(all.bytes / chunks);
   if (segments <= 1) return seconds;
-  // Around a root, some of the messages that wait for each other are other ranks'.
+  // In a collective with a root, some of the messages that wait for each other are those of other
+  // ranks.
   const double share = has_root(algorithm.collective) ? 0.5 : 1;
   const double least =
       std::max(seconds, share * segments * busy_with_messages(algorithm, hosts, query));
@@ -269,7 +275,7 @@ double direct_broadcast(const Model& m) {
 double ring_all_gather(const Model& m) { return ring(m, m.bytes / m.n, 0, ring_crossings(m, 1)); }
 double ring_reduce_scatter(const Model& m) {
   if (m.n < 2) return 0;
-  // Of all hops the first carries no partial value.
+  // Only the first of all hops carries no partial value.
   const double scale = (1 + (m.n - 2) * m.scale) / (m.n - 1);
   const double chunk = m.bytes / m.n;
   return ring(m, scale * chunk, m.process((scale + 1) * chunk), ring_crossings(m, 1));
@@ -322,7 +328,7 @@ double binomial_tree_scatter(const Model& m) {
 double knomial_reduce(const Model& m) { return knomial_reduce_of(m, m.n); }
 double knomial_broadcast(const Model& m) { return knomial_broadcast_of(m, m.n); }
 
-// Each tree takes half of the buffer; a rank hands on what it gets to two others.
+// Each tree carries half of the buffer; a rank forwards what it receives to two others.
 double double_binary_tree_broadcast(const Model& m) {
   if (m.n < 2) return 0;
   const int depth = std::bit_width(static_cast<unsigned>(m.n - 1));
@@ -379,10 +385,10 @@ double estimate(const Algorithm& algorithm, const HostSummary& hosts, const Cost
   const double seconds = in_segments(algorithm, hosts, query);
   const LinkCost& link = query.link;
   if (link.burst_bytes == 0) return seconds;
-  // What passes at once has been saved up while messages and their processing took time.
+  // The token bucket has filled while messages and their processing took time.
   CostQuery free = query;
   free.link.seconds_per_byte = link.burst_seconds_per_byte;
-  // A port that waits saves up what its next bytes need, as if all phases overlapped.
+  // While a port waits, the token bucket fills for its next bytes, as if all phases overlapped.
   CostQuery wire = without_bytes(query);
   wire.segment_bytes = 1;
   wire.lanes = 0;
@@ -396,7 +402,7 @@ double estimate(const Algorithm& algorithm, const HostSummary& hosts, const Cost
   const double saved =
       saved_seconds(link, at_once, in_segments(algorithm, hosts, without_bytes(free)));
   const double queued = std::max(0.0, on_wire - saved);
-  // Of several segments one is worked on while another one waits for the wire.
+  // With several segments, one is processed while another one waits for the wire.
   const double each = static_cast<double>(query.bytes) / hosts.rank_count();
   const double segments =
       query.segment_bytes == 0 ? 1 : std::max(1.0, each / static_cast<double>(query.segment_bytes));

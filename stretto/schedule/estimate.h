@@ -12,31 +12,32 @@
 
 namespace stretto::schedule {
 
-// What decides the cost of an algorithm in a layout of hosts, computed once for a group. Building
-// it takes O(ranks (log ranks + kinds of hosts)) time; it keeps O(log ranks + kinds of hosts).
-// Immutable.
+// The properties of a layout of hosts that decide the cost of an algorithm, computed once per
+// group. The constructor takes O(ranks (log ranks + kinds of hosts)) time; the object has O(log
+// ranks + kinds of hosts) size. Immutable.
 class HostSummary {
  public:
-  // Hosts that have as many ranks, and as many subtrees of the canonical tree, and own as many
-  // chunks, are of one kind. That of the first host comes first.
+  // Hosts are of one kind if they have equal numbers of ranks, of subtrees of the canonical tree
+  // and of owned chunks. The kind of the first host comes first.
   struct Kind {
     int ranks = 0;
-    int single_subtrees = 0;  // Of one rank, whose input travels as it is.
-    int joint_subtrees = 0;   // Of several, whose partial value travels.
-    int owned_chunks = 0;     // Of chunk_count_for() ones, as owner_hosts() says.
+    int single_subtrees = 0;  // Subtrees of one rank, whose input is sent as it is.
+    int joint_subtrees = 0;   // Subtrees of several ranks, whose partial is sent.
+    int owned_chunks = 0;     // Of the chunk_count_for() chunks, as owner_hosts() says.
     int hosts = 0;            // Of this kind.
   };
-  // Ranks that exchange messages over a given distance, which doubles from level to level.
+  // The pairs of ranks that exchange messages on one level. The distance of a pair doubles from
+  // level to level.
   struct Pairs {
-    int leaving = 0;      // Messages that leave, or enter, the host with most of them.
-    int between = 0;      // Messages between hosts in all.
-    bool inside = false;  // Whether some stay on their host.
-    // Whether the longest chain of messages between hosts, each of which waits for the one before,
-    // is longer with this level than without.
+    int leaving = 0;      // Messages out of, or into, the host with most of them.
+    int between = 0;      // All messages between hosts.
+    bool inside = false;  // Whether some messages stay inside a host.
+    // Whether this level makes the longest chain of messages between hosts longer. In a chain each
+    // message waits for the one before.
     bool lengthens = false;
   };
 
-  // `hosts`: as in Shape. Empty: every rank has a link of its own to every other.
+  // `hosts` is as in Shape. Empty: every rank has a separate link to every other rank.
   HostSummary(int rank_count, std::span<const std::int32_t> hosts);
 
   int rank_count() const { return rank_count_; }
@@ -45,13 +46,14 @@ class HostSummary {
   int ranks_of_first_host() const { return ranks_of_first_host_; }
   std::span<const Kind> kinds() const { return kinds_; }
 
-  // The pairs whose numbers differ in bit `level`.
+  // The pairs of ranks whose numbers differ only in bit `level`.
   Pairs exchanges(int level) const { return exchanges_[static_cast<std::size_t>(level)]; }
-  // Those among them that lead the two sides of a node of the canonical tree.
+  // The pairs of exchanges(level) that are the first ranks of the two sides of a node of the
+  // canonical tree.
   Pairs edges(int level) const { return edges_[static_cast<std::size_t>(level)]; }
-  // Each rank and the one that is 2^level further round the ring of ranks 0 to n-1.
+  // Each rank with the rank 2^level places after it in the ring of ranks 0 to n-1.
   Pairs shifts(int level) const { return shifts_[static_cast<std::size_t>(level)]; }
-  // Each rank and the next one of a ring that enters and leaves each host once.
+  // Each rank with its successor in a ring that enters and leaves each host once.
   Pairs ring() const;
 
  private:
@@ -67,27 +69,28 @@ class HostSummary {
   std::vector<Pairs> shifts_;
 };
 
-// In closed form, in O(log ranks + kinds of hosts), what cost() predicts by playing every rank's
-// steps: seconds until the last rank has ended, with root 0 (the query's hosts are not looked at).
-// Phases that cost() lets overlap follow each other here, so the sum may be larger; a test compares
-// what is chosen by the two. The halves of a two-level all_reduce load the ports of uneven hosts
-// unevenly, one way first and then the other, and overlap where there are several segments.
+// Predicts in closed form what cost() predicts by simulation: the seconds until the last rank has
+// ended, with root 0. Takes O(log ranks + kinds of hosts) time. `hosts` gives the layout;
+// `query.hosts` is ignored. Phases that overlap in cost() follow one another here, so the result
+// may be larger; a test compares the algorithms that the two functions choose. An exception are the
+// two halves of a two-level all_reduce: they load the ports of uneven hosts first in one direction
+// and then in the other, and their overlap is taken into account where there are several segments.
 //
-// Of several segments an algorithm takes no less than a rank needs for the messages of all; and,
-// where the query says how many may be under way at a time, no less than each of those lanes needs
-// for its segments, one after the other.
+// With several segments the result has two lower bounds: the time that a rank needs for the
+// messages of all segments and, if the query limits the segments under way, the time that each lane
+// needs for its segments one after the other.
 //
-// Whatever may be chosen has a closed form, and so has the ring. Of the others is_estimated() is
-// false, and estimate() must not be called.
+// Every algorithm that may be chosen by predicted time has a closed form, and so has the ring. For
+// other algorithms is_estimated() is false, and estimate() must not be called.
 inline bool is_estimated(const Algorithm& algorithm) { return algorithm.closed_form != nullptr; }
 double estimate(const Algorithm& algorithm, const HostSummary& hosts, const CostQuery& query);
 
-// How many chunks the longest buffer of a rank has, with which cost() plays the same algorithm: in
-// O(kinds of hosts) time.
+// The number of chunks of the longest buffer of a rank, as cost() counts them for the same
+// algorithm. Takes O(kinds of hosts) time.
 int chunk_count(const Algorithm& algorithm, const HostSummary& hosts);
 
-// Of an algorithm on the mapped memory of hosts (Access::both), in O(kinds of hosts) time: how
-// many slots a rank shares at most, or more where that depends on the root.
+// For an algorithm with Access::both: the number of raw slots that a rank shares, at most. The
+// result may be too large where the number depends on the root. Takes O(kinds of hosts) time.
 int shared_slots(const Algorithm& algorithm, const HostSummary& hosts);
 
 }  // namespace stretto::schedule

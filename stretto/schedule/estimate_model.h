@@ -26,27 +26,28 @@ class EstimateModel {
 
   const HostSummary& hosts;
   int n;
-  double bytes;  // Of the whole buffer.
-  double scale;  // Of partial values.
+  double bytes;  // Bytes of the whole buffer.
+  double scale;  // Bytes of a partial value per byte of the dtype.
 
-  // Of a chunk of so many bytes.
+  // The number of segments of a chunk of `chunk_bytes`.
   double segments(double chunk_bytes) const {
     return segment_bytes_ == 0 ? 1 : std::max(1.0, std::ceil(chunk_bytes / segment_bytes_));
   }
 
-  // Values of which some are partial: of a subtree with `ranks` ranks.
+  // The scale of the value of a subtree with `ranks` ranks. It is a partial value if there are
+  // several.
   double scale_of(int ranks) const { return ranks > 1 ? scale : 1; }
 
   double process(double touched_bytes) const {
     return touched_bytes * link_.reduce_seconds_per_byte;
   }
-  // How long a host's port is busy with so many bytes.
+  // The time for which `host_bytes` keep the port of a host busy.
   double wire(double host_bytes) const { return host_bytes * link_.seconds_per_byte; }
   double sync(int ranks) const {
     return ranks < 2 ? 0 : link_.sync_seconds * std::ceil(std::log2(ranks));
   }
 
-  // Every rank sends `count` messages of `each` bytes, and gets as many.
+  // Every rank sends `count` messages of `each` bytes and receives as many.
   double exchange(double count, double each, HostSummary::Pairs pairs) const {
     if (!hosts.has_hosts()) return alone(link_, count, each);
     const double local = pairs.inside || !pairs.lengthens ? inside(count, each) : 0;
@@ -54,27 +55,28 @@ class EstimateModel {
     const double network = between(count, pairs.leaving * count * each);
     return std::max(local, pairs.lengthens ? network : network - between(1, 0));
   }
-  // The same inside a host, where the processors copy every byte in and out.
+  // The same exchange inside a host, where the processors copy every byte in and out.
   double inside(double count, double each) const {
     if (count <= 0) return 0;
     return std::max(alone(local_, count, each), process(2 * count * each));
   }
-  // Of a rank's `count` messages to other hosts, if its host sends so many bytes in all.
+  // The time for `count` messages of a rank to other hosts, if its host sends `host_bytes` in all.
   double between(double count, double host_bytes) const {
     if (count <= 0) return 0;
     const double port =
         std::max((count - 1) * further_seconds_, host_bytes * link_.seconds_per_byte);
     return 2 * link_.message_seconds + link_.latency_seconds + port;
   }
-  // For how long a message keeps its sender from sending the next, to somebody else.
+  // How long a message of `each` bytes keeps its sender from sending the next one to another rank.
   double port(double each, HostSummary::Pairs pairs) const {
     return port(each, pairs, further_seconds_);
   }
-  // The same if the next one goes to the same rank, by the same socket.
+  // The same if the next message goes to the same rank, over the same socket.
   double port_to_one(double each, HostSummary::Pairs pairs) const {
     return port(each, pairs, link_.message_seconds);
   }
-  // Rank 0 gets a message of every other rank, or sends them one, those of its host first.
+  // Rank 0 receives a message from every other rank, or sends one to each. The messages inside its
+  // host come first.
   double fan(double each) const {
     if (!hosts.has_hosts()) return alone(link_, n - 1, each);
     const int near = hosts.ranks_of_first_host() - 1;
@@ -82,8 +84,9 @@ class EstimateModel {
     if (far == 0) return inside(near, each);
     return in_a_row(local_, near, each) + between(far, far * each);
   }
-  // Every rank of `ranks` sends every other a message. The messages inside hosts come on top of
-  // those between them, because ranks of a host may share its cores.
+  // Each of `ranks` ranks sends a message to every other one. The time of the messages inside hosts
+  // is added to that of the messages between hosts, because the ranks of a host may share its
+  // cores.
   double all_to_all(double each, int ranks) const {
     if (ranks < 2) return 0;
     if (!hosts.has_hosts()) return alone(link_, ranks - 1, each);
@@ -113,7 +116,7 @@ class EstimateModel {
   static double further(const LinkCost& link) {
     return std::max(link.message_seconds, link.further_message_seconds);
   }
-  // For how long `count` messages keep their sender.
+  // How long `count` messages keep their sender busy.
   static double in_a_row(const LinkCost& link, double count, double each) {
     if (count <= 0) return 0;
     return link.message_seconds + (count - 1) * further(link) +
@@ -130,7 +133,8 @@ class EstimateModel {
   double further_seconds_;
 };
 
-// Of the algorithms on two levels, where the collective does not say it.
+// The number of chunks of a two-level algorithm whose collective does not fix it. Empty for other
+// algorithms.
 std::optional<int> two_level_chunk_count(const Algorithm& algorithm, const HostSummary& hosts);
 
 }  // namespace stretto::schedule

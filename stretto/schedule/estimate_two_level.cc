@@ -15,8 +15,9 @@ using Model = EstimateModel;
 using Pairs = HostSummary::Pairs;
 using Kind = HostSummary::Kind;
 
-// Whose the chunks are: as owner_hosts() says, or one of each rank, or (of a broadcast) as many for
-// each host but the root's, or all of them every host's.
+// Who owns the chunks. of_hosts: hosts as owner_hosts() says. of_ranks: each rank one.
+// of_other_hosts: in a broadcast, each host but the root's equally many. of_every_host: every host
+// owns all chunks.
 enum class Chunks { of_hosts, of_ranks, of_other_hosts, of_every_host };
 
 double chunks_of(const HostSummary& hosts, Chunks chunks) {
@@ -30,7 +31,7 @@ double chunks_of(const HostSummary& hosts, Chunks chunks) {
   return std::max(1, (n - 1 + turns - 1) / turns * turns);
 }
 
-// Which halves an algorithm has: to the owners, and from them.
+// The halves of an algorithm: it reduces to the owners, or spreads from the owners, or both.
 struct Halves {
   bool reduces = false;
   bool spreads = false;
@@ -55,7 +56,7 @@ class TwoLevelPhases {
     }
   }
 
-  // Every rank's inputs come to their handlers on the host.
+  // The inputs of all ranks go to their handlers on the host.
   double collect() const {
     return worst([&](const Kind& kind) {
       const double shown = chunks_ * (kind.ranks - 1) / kind.ranks;
@@ -63,7 +64,8 @@ class TwoLevelPhases {
       return m_.process(shown * each_) + m_.sync(kind.ranks);
     });
   }
-  // Handlers combine the subtrees of their host, and send them to the owners, who combine all.
+  // Handlers combine the subtrees of their host and send the values to the owners, which reduce all
+  // values.
   double reduce() const {
     const double own = worst([&](const Kind& kind) {
       const double joined = 1.0 * (kind.ranks - kind.single_subtrees);
@@ -91,19 +93,19 @@ class TwoLevelPhases {
       return between(messages, messages.sent, messages.received, kind);
     });
   }
-  // Handlers show the host's ranks what they have.
+  // Handlers pass their chunks to the other ranks of the host.
   double show() const {
     return worst([&](const Kind& kind) {
       if (!mapped_) return inside(chunks_ * (kind.ranks - 1) / kind.ranks);
       return kind.ranks < 2 ? 0 : m_.process(chunks_ * each_) + m_.sync(kind.ranks);
     });
   }
-  // Both halves, one phase after the other...
+  // The time of the halves if their phases follow one another.
   double in_turn(Halves halves) const {
     return (halves.reduces ? collect() + reduce() : 0) + (halves.spreads ? spread() + show() : 0);
   }
-  // ...and what the ports save where they overlap: what a host sends more in one half and gets more
-  // in the other passes both ways at once.
+  // The time that ports save where the two halves overlap: if a host sends more than it receives in
+  // one half and receives more in the other, both directions are busy at once.
   double overlap() const {
     const auto port = [&](Halves halves) {
       return worst([&](const Kind& kind) {
@@ -119,9 +121,9 @@ class TwoLevelPhases {
     return port({.reduces = true}) + port({.spreads = true}) -
            port({.reduces = true, .spreads = true});
   }
-  // Segments of all chunks.
+  // The number of segments of all chunks.
   double pieces() const { return m_.segments(each_) * chunks_; }
-  // Owners give the first rank the whole results; while those come in, inputs leave its host.
+  // Owners send rank 0 the whole results. While these arrive, inputs leave its host.
   double pass_to_root() const {
     const Kind& kind = m_.hosts.kinds().front();
     const double near = owned(kind);
@@ -136,7 +138,7 @@ class TwoLevelPhases {
     const double beside = std::max(out, in) + far - std::max(out, in + far);
     return local + m_.between(far, far * each_) - m_.wire(beside * each_) * (1 - 1 / pieces());
   }
-  // The first rank deals chunks out to the other hosts, which show them to each other.
+  // Rank 0 sends chunks to the other hosts, which then send them to each other.
   double deal_out() const {
     if (hosts_ < 2) return mapped_ ? m_.process(m_.bytes) : m_.fan(each_);
     const double others = hosts_ - 1;
@@ -148,7 +150,8 @@ class TwoLevelPhases {
     const double passing = worst([&](const Kind& kind) {
       return between({passed, passed}, passed, passed, kind);
     });
-    // Chunk by chunk; what each host gets last, it passes on when the root has dealt out all.
+    // This happens chunk by chunk. Each host sends on its last chunk when the root has sent all
+    // chunks.
     return std::max(root + m_.between(others - 1, (others - 1) * each_),
                     passing + m_.between(1, each_));
   }
@@ -168,8 +171,9 @@ class TwoLevelPhases {
     double sent = 0;
     double received = 0;
   };
-  // Of a host with such messages, and so many chunks out and in. Its ranks share them out, and
-  // what is measured of several are exchanges: as many both ways.
+  // The time of a host that sends and receives these messages, with `out` and `in` chunks. Its
+  // ranks share the messages. The measured time of several messages is that of exchanges, with as
+  // many messages each way.
   double between(const Messages& messages, double out, double in, const Kind& kind) const {
     const double exchanged = (messages.sent + messages.received) / 2;
     return m_.between(exchanged / kind.ranks, std::max(out, in) * each_);
@@ -185,7 +189,7 @@ class TwoLevelPhases {
   double owned_elsewhere(const Kind& kind) const {
     return is_everywhere() ? chunks_ * (hosts_ - 1) : chunks_ - owned(kind);
   }
-  // In chunks' bytes, what a host sends for one chunk that it does not own.
+  // The size of the values that a host sends for one chunk that it does not own, in chunks.
   double values_of(const Kind& kind) const {
     return kind.single_subtrees + m_.scale * kind.joint_subtrees;
   }
@@ -196,12 +200,12 @@ class TwoLevelPhases {
   bool mapped_;
   double chunks_;
   double each_;
-  double values_ = 0;    // Of all hosts.
-  double subtrees_ = 0;  // The same.
+  double values_ = 0;    // Sum of values_of() over all hosts.
+  double subtrees_ = 0;  // Sum of subtrees_of() over all hosts.
 };
 
-// The halves overlap, as an owner spreads a chunk when it has all of it, but for the first
-// segment's first chunk and the last one's last.
+// The halves overlap, because an owner spreads a chunk as soon as it has reduced it. Only the first
+// chunk of the first segment and the last chunk of the last one do not overlap.
 double all_reduce(const Model& m, Inside inside, Chunks chunks) {
   const TwoLevelPhases phases(m, inside, chunks);
   const double seconds = phases.in_turn({.reduces = true, .spreads = true});

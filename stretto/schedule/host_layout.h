@@ -10,11 +10,11 @@
 
 namespace stretto::schedule {
 
-// Which ranks are on which host. A host's members are in the order of ranks; a rank's position is
-// its place among them.
+// Says which ranks are on which host. A host's members are in the order of ranks. The position of a
+// rank is its index among the members of its host.
 class HostLayout {
  public:
-  // As Shape::hosts says, which has a host per rank, or none: then all are on one.
+  // `shape.hosts` has one entry per rank, or is empty: then all ranks are on one host.
   explicit HostLayout(const Shape& shape);
 
   int host_count() const { return static_cast<int>(members_.size()); }
@@ -24,13 +24,13 @@ class HostLayout {
     return members_[static_cast<std::size_t>(host)];
   }
   const std::vector<Rank>& team_of(Rank rank) const { return members(host_of(rank)); }
-  // Whether ranks [begin, end), one at least, are all on one host.
+  // Whether the ranks [begin, end) are all on one host. There must be at least one.
   bool together(int begin, int end) const { return run_end_[begin] >= end; }
 
  private:
   RankVector<int> hosts_;
   RankVector<int> positions_;
-  RankVector<int> run_end_;                 // The first rank after it on another host.
+  RankVector<int> run_end_;                 // Per rank, the first later rank on another host.
   std::vector<std::vector<Rank>> members_;  // Per host.
 };
 

@@ -11,7 +11,7 @@
 namespace stretto::schedule {
 namespace {
 
-// Counts the messages of one level after the other.
+// Counts the messages, level by level.
 class PairCounter {
  public:
   PairCounter(std::span<const std::int32_t> hosts, int host_count)
@@ -30,7 +30,7 @@ class PairCounter {
     pairs_.leaving = std::max(
         {pairs_.leaving, ++hosts_of_level_[host_of(from)].out, ++hosts_of_level_[host_of(to)].in});
   }
-  // A message that is not counted.
+  // Adds a message that only counts for the chains of messages.
   void wait_for(int from, int to) {
     const int hop = host_of(from) == host_of(to) ? 0 : 1;
     int& chain = longer_chains_[static_cast<std::size_t>(to)];
@@ -57,15 +57,16 @@ class PairCounter {
 
   std::span<const std::int32_t> hosts_;
   std::vector<Ports> hosts_of_level_;
-  std::vector<int> chains_;  // Per rank, messages between hosts on the longest way to it.
+  std::vector<int> chains_;  // Per rank, messages between hosts on the longest chain to it.
   std::vector<int> longer_chains_;
   int longest_ = 0;
   int longest_before_ = 0;
   HostSummary::Pairs pairs_;
 };
 
-// Of a rank on the left of a node of the canonical tree whose sides are 2 * distance ranks apart in
-// all: whom it hears of where the right side is smaller; itself where there is none.
+// The rank from which `rank` receives at the node of the canonical tree whose two sides span 2 *
+// distance ranks. Where the right side is smaller, its ranks serve several left ranks. Returns
+// `rank` itself if there is no such rank.
 int partner_of(int rank, int distance, int rank_count) {
   const int partner = rank ^ distance;
   if (partner < rank_count) return partner;

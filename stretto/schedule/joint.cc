@@ -31,7 +31,8 @@ class Runner {
   }
 
   JointRun run(const std::function<std::size_t(std::size_t ready)>& pick) && {
-    // First in, first out if nobody picks, so that the order looks like a run, not like a search.
+    // Without `pick` the order is first in, first out, so that it looks like a run, not like a
+    // search.
     for (std::size_t next = 0; next < ready_.size(); ++next) {
       if (pick) std::swap(ready_[next], ready_[next + pick(ready_.size() - next)]);
       start(ready_[next]);
@@ -60,7 +61,8 @@ class Runner {
     }
   }
 
-  // A message, or a sync of a team: everybody is one further than the last of them.
+  // Ends the steps of a message or of a sync. Each of them is then one level above the highest of
+  // them.
   void end_together(const std::vector<std::int32_t>& steps) {
     std::int32_t level = 0;
     for (const std::int32_t step : steps) level = std::max(level, execution_.level[step]);
@@ -83,13 +85,14 @@ class Runner {
   std::vector<std::int32_t> pending_;
   std::vector<bool> started_;
   std::vector<std::int32_t> ready_;
-  // By the first rank of a team, the syncs that its ranks have reached and not ended.
+  // Indexed by the first rank of a team: the syncs that its ranks have reached and that have not
+  // ended.
   RankVector<std::vector<std::int32_t>> teams_;
   JointRun execution_;
 };
 
-// An unfinished step that an unfinished step waits for: a predecessor, or else its partner. kNone
-// for a sync, which waits for other ranks as such.
+// An unfinished step that the unfinished step `step` waits for: a predecessor, or else its partner.
+// kNone for a sync without such predecessors, which waits for other ranks rather than for one step.
 std::int32_t blocker_of(const JointSchedule& joint, const std::vector<bool>& ended,
                         std::int32_t step) {
   for (std::int32_t earlier = joint.first_step(joint.rank_of(step)); earlier < step; ++earlier) {
@@ -172,7 +175,7 @@ std::string explain_deadlock(const JointSchedule& joint, const JointRun& executi
     step = blocker_of(joint, ended, step);
   }
   if (step != JointSchedule::kNone) {
-    path.erase(path.begin(), std::ranges::find(path, step));  // What leads to the circle.
+    path.erase(path.begin(), std::ranges::find(path, step));  // Steps before the cycle.
     path.push_back(step);
   }
   constexpr std::size_t kStepsShown = 9;

@@ -49,7 +49,8 @@ std::string print(const Slot& slot) {
   return fmt::format("partial {} (c{})", slot.index, slot.chunk.value());
 }
 
-// "input c1", where there are teams "input c1 of 0-3": one slot of consecutive ranks is one item.
+// "input c1"; in a schedule with a team, "input c1 of 0-3". The same slot of consecutive ranks is
+// one item.
 std::string print(const Schedule& schedule, std::span<const Place> places) {
   std::string text;
   for (std::size_t first = 0; first < places.size();) {
@@ -91,7 +92,7 @@ std::string properties(const Schedule& schedule) {
                      count_of(schedule.partial_slots, "partial slot"));
 }
 
-// "0>1 partial c3": of the two slots, the chunk and whether the value is partial.
+// "0>1 partial c3". Of the two slots it shows the chunk, and whether the value is partial.
 std::string print_message(const JointSchedule& joint, std::size_t send) {
   const Step& step = joint.step(send);
   std::string text = fmt::format("{}>{}", joint.rank_of(send), step.peer.value());
@@ -102,7 +103,7 @@ std::string print_message(const JointSchedule& joint, std::size_t send) {
                             slot.chunk.value());
 }
 
-// Items side by side, in further lines where one line is not enough.
+// Prints items side by side, on several lines if one is not enough.
 std::string side_by_side(const std::string& label, const std::vector<std::string>& items) {
   std::string text = label;
   std::size_t line_begin = 0;

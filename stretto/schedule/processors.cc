@@ -13,7 +13,8 @@
 namespace stretto::schedule {
 namespace {
 
-// Appends what `from` does up to its next sync, from step `begin` on; returns where that is.
+// Appends the steps of `from` from step `begin` up to its next sync. Returns the index of that
+// sync.
 std::size_t append_until_sync(const Schedule& from, std::size_t begin, Schedule& to) {
   std::size_t i = begin;
   for (; i < from.steps.size() && from.steps[i].kind != StepKind::sync; ++i) {

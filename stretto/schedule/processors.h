@@ -10,11 +10,13 @@
 
 namespace stretto::schedule {
 
-// The schedule of the shape's rank where ranks share processors: `processors` has a number for
-// each rank, the same for those that share one. The first rank of a processor does the steps of all
-// its ranks between two syncs, and the others only meet it: of kernels of several processes a GPU
-// runs one after the other, and takes longer to change to the next than to reduce megabytes. Of
-// algorithms on mapped memory without scratch slots, which begin with a sync.
+// The schedule of the shape's rank where ranks share processors. `processors` has one number per
+// rank; ranks with the same number share a processor. The first rank of a processor does the steps
+// of all its ranks between two syncs, and the other ranks only take part in the syncs. The reason:
+// a GPU runs kernels of several processes one after the other, and changing to another process
+// takes longer than reducing megabytes.
+//
+// Only for algorithms on mapped memory that use no scratch slots and begin with a sync.
 Schedule build_for_processors(const Algorithm& algorithm, const Shape& shape,
                               std::span<const std::int32_t> processors);
 

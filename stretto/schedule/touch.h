@@ -10,23 +10,26 @@
 
 namespace stretto::schedule {
 
-// A name for the bytes of a slot on a rank. Input c and output c have two names, because an
-// operation may be out of place; a write to output c touches both, because it may be in place.
+// Identifies the bytes of a slot on a rank. Input c and output c have different locations, because
+// an operation may be out of place. A write to output c touches both of them, because the operation
+// may be in place.
 using Location = std::uint64_t;
 
 Location location_of(Rank rank, const Slot& slot);
 
-// That a step reads or writes a location, or reads it and takes its lines (Step::takes).
+// An access of a step to a location. `takes`: the step reads the location and takes its cache lines
+// (Step::takes).
 struct Touch {
   Location location = 0;
   bool writes = false;
   bool takes = false;
 };
 
-// Appends what a step touches, reads first.
+// Appends the accesses of a step, reads first.
 void append_touches(const Schedule& schedule, const Step& step, std::vector<Touch>& touches);
 
-// Sorted and unique; number_of() counts the locations before one. They must not be more than 2^31.
+// Numbers distinct locations in ascending order, from 0; number_of() returns the number of one.
+// There must be at most 2^31 of them.
 class LocationNumbers {
  public:
   explicit LocationNumbers(std::vector<Location> locations);

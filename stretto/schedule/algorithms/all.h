@@ -5,8 +5,8 @@
 
 #include "stretto/schedule/algorithms.h"
 
-// One function for each algorithm and collective. A drawing of it, what it costs, when to choose it
-// and where it comes from: docs/internals/algorithms.md.
+// One function for each algorithm and collective. docs/internals/algorithms.md has a drawing of
+// each algorithm, its cost, when to choose it and its source.
 namespace stretto::schedule {
 
 AddSteps binomial_tree_all_reduce, binomial_tree_broadcast, binomial_tree_reduce,
@@ -33,8 +33,8 @@ AddSteps two_level_mapped_all_reduce, two_level_mapped_reduce_scatter, two_level
     two_level_mapped_scatter, two_level_mapped_all_to_all, two_level_mapped_barrier,
     two_level_eager_all_reduce;
 
-// What each of them takes, by the same name. Of those on mapped memory alone, and of what is used
-// only where it is named, there is none, but for the ring.
+// The closed form of each function above, under the same name. Algorithms on mapped memory alone
+// have none, and neither do algorithms that run only when they are named, except for the ring.
 namespace time_of {
 
 ClosedForm binomial_tree_all_reduce, binomial_tree_broadcast, binomial_tree_reduce,

@@ -10,19 +10,19 @@
 namespace stretto::schedule {
 namespace {
 
-// So many levels of the canonical tree a whole buffer, as one chunk, goes up or down in one step:
-// in binomial_tree, where a node has two subtrees, and in knomial, where it has up to four.
+// How many levels of the canonical tree one step covers, for the whole buffer as one chunk: one in
+// binomial_tree, where a node has two subtrees, and two in knomial, where it has up to four.
 constexpr std::int32_t kLevels = 1;
 constexpr std::int32_t kMergedLevels = 2;
 
-// Who speaks for the ranks [begin, end).
+// The leader of the ranks [begin, end).
 Rank leader_of(std::int32_t begin, std::int32_t end, Rank root) {
   const bool has_root = begin <= root.value() && root.value() < end;
   return has_root ? root : Rank(begin);
 }
 
-// Takes in what the leaders of a node's other subtrees send, and reduces it with this rank's own
-// value. Returns where the node's value lies.
+// Receives the values of a node's other subtrees from their leaders, and reduces them with this
+// rank's own `value`. Returns where the node's value lies.
 Slot collect(ScheduleBuilder& schedule, const Shape& shape, const std::vector<std::int32_t>& bounds,
              Slot value) {
   std::vector<Slot> sources;
@@ -43,9 +43,9 @@ Slot collect(ScheduleBuilder& schedule, const Shape& shape, const std::vector<st
   return combined;
 }
 
-// Every rank's input climbs to the shape's root, whose output holds the result in the end. Of the
-// ranks below a node the root speaks for all, and where it is not among them, the first: so the
-// tree stays the canonical one whoever is root, and the root needs no extra hop.
+// Every rank's input climbs to the shape's root, whose output then holds the result. The leader of
+// a node is the root if the root is below that node, and the first rank below it otherwise. So the
+// tree is the canonical one for every root, and the root needs no extra hop.
 void climb_tree(ScheduleBuilder& schedule, const Shape& shape, std::int32_t merged_levels) {
   if (shape.rank_count == 1) return schedule.reduce({input(0)}, {output(0)}).completes();
   const auto nodes = merged_nodes_above(shape.rank.value(), shape.rank_count, merged_levels);
@@ -57,8 +57,9 @@ void climb_tree(ScheduleBuilder& schedule, const Shape& shape, std::int32_t merg
   }
 }
 
-// The root's buffer, which lies in `whole` there, goes down to everybody's output. Ranks are placed
-// on the tree from the root on. The largest subtree is served first: it has the longest way to go.
+// The root's buffer, in its slot `whole`, goes down to the output of every rank. Ranks are placed
+// on the tree in ring order, starting with the root. The largest subtree is served first, because
+// its data have the longest way to go.
 void descend_tree(ScheduleBuilder& schedule, const Shape& shape, std::int32_t merged_levels,
                   Slot whole) {
   const Shape from_root{shape.root, shape.rank_count, shape.root};
@@ -74,7 +75,8 @@ void descend_tree(ScheduleBuilder& schedule, const Shape& shape, std::int32_t me
   }
 }
 
-// Ranks on the tree are placed from the root on; the chunk of a place is that of its rank.
+// Places ranks on the tree in ring order, starting with the root. The chunk of a place is the chunk
+// of the rank there.
 class Placement {
  public:
   explicit Placement(const Shape& shape)
@@ -84,7 +86,7 @@ class Placement {
   int own() const { return place_; }
   Rank rank_at(int place) const { return neighbour(from_root_, place); }
   ChunkIndex chunk_of(int place) const { return shard_of(rank_at(place)); }
-  // Where this rank keeps, on its way, what belongs to a place below it.
+  // The slot in which this rank keeps a chunk for a place below it, until it sends the chunk on.
   Slot on_the_way(int place) const { return raw(place - place_ - 1, chunk_of(place)); }
 
  private:
@@ -101,18 +103,19 @@ void binomial_tree_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   descend_tree(schedule, to_zero, kLevels, output(0));
 }
 
-// Binomial tree broadcast: whoever has the buffer hands it to somebody who has not.
+// Binomial tree broadcast: in each step, every rank that has the buffer sends it to one that has
+// not.
 void binomial_tree_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   descend_tree(schedule, shape, kLevels, input(0));
   if (shape.rank == shape.root) schedule.copy(input(0), output(0));
 }
 
-// Binomial tree reduce: partial values climb the canonical tree to whichever rank is root.
+// Binomial tree reduce: partial values climb the canonical tree to the root, which may be any rank.
 void binomial_tree_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   climb_tree(schedule, shape, kLevels);
 }
 
-// Binomial tree gather: every rank hands on its own chunk and those of the ranks below it.
+// Binomial tree gather: every rank sends up its own chunk and the chunks of the ranks below it.
 void binomial_tree_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const Placement placement(shape);
   const int own = placement.own();
@@ -132,7 +135,7 @@ void binomial_tree_gather(ScheduleBuilder& schedule, const Shape& shape) {
   }
 }
 
-// Binomial tree scatter: whoever has several ranks' chunks hands on half of them.
+// Binomial tree scatter: every rank that has the chunks of several ranks sends on half of them.
 void binomial_tree_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const Placement placement(shape);
   const int own = placement.own();
@@ -152,7 +155,8 @@ void binomial_tree_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   if (is_root) schedule.copy(input(placement.chunk_of(own)), output(placement.chunk_of(own)));
 }
 
-// Binomial tree barrier: word that all have come climbs to rank 0, leave to go on comes down.
+// Binomial tree barrier: signals that all ranks have come climb to rank 0; signals to go on come
+// down.
 void binomial_tree_barrier(ScheduleBuilder& schedule, const Shape& shape) {
   for (const Split& split : splits_upwards(shape.rank.value(), shape.rank_count)) {
     if (shape.rank == split.middle) schedule.send_signal(split.begin);
@@ -169,7 +173,8 @@ void knomial_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   climb_tree(schedule, shape, kMergedLevels);
 }
 
-// k-nomial broadcast: whoever has the buffer hands it to three that have not.
+// k-nomial broadcast: in each step, every rank that has the buffer sends it to up to three that
+// have not.
 void knomial_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   descend_tree(schedule, shape, kMergedLevels, input(0));
   if (shape.rank == shape.root) schedule.copy(input(0), output(0));

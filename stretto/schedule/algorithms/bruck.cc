@@ -10,7 +10,8 @@
 
 namespace stretto::schedule {
 
-// Bruck all-gather: what a rank holds doubles with every step, whatever the number of ranks.
+// Bruck all-gather: the number of chunks that a rank holds doubles with every step, for any number
+// of ranks.
 void bruck_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const int n = shape.rank_count;
   const ChunkIndex own = shard_of(shape.rank);
@@ -25,16 +26,17 @@ void bruck_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   }
 }
 
-// Bruck all-to-all: a chunk that has d ranks to go makes a hop for every bit of d, short ones
-// first.
+// Bruck all-to-all: a chunk whose target is d ranks away makes one hop for every one bit of d,
+// short hops first.
 void bruck_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   const int n = shape.rank_count;
-  // Of the chunks with `way` ranks to go in all, the one that is here after some of it.
+  // The chunk on this rank among the chunks that travel `way` ranks in all and have travelled
+  // `gone` of them.
   const auto chunk_here = [&](int way, int gone) {
     return parcel(shape, neighbour(shape, -gone), neighbour(shape, way - gone));
   };
-  // Two slots in turn: a chunk arrives while the one before it is still being sent. With one, every
-  // rank would wait for the next, all the way round.
+  // Two slots are used in turn: a chunk arrives in one while the chunk before it is still being
+  // sent from the other. With one slot, every rank would wait for the next, all round the ring.
   const auto resting_place = [&](int way, int gone) {
     const bool odd_hops = std::popcount(static_cast<unsigned>(gone)) % 2 == 1;
     return raw(odd_hops ? way : n + way, chunk_here(way, gone));

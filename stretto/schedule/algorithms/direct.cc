@@ -10,8 +10,9 @@
 namespace stretto::schedule {
 namespace {
 
-// Every rank sends each other rank the chunk that one owns, and reduces its own chunk from all
-// inputs at once into `result`. Rank r starts with r+1, so that no rank is everybody's first.
+// Every rank sends each other rank the chunk that the other rank owns. Then it reduces its own
+// chunk from all inputs at once into `result`. Rank r sends to r+1 first, so that no rank is the
+// first target of all others.
 void reduce_shard(ScheduleBuilder& schedule, const Shape& shape, Slot result) {
   const int own = shape.rank.value();
   auto slot_of = [own](int rank) { return raw(rank < own ? rank : rank - 1, own); };
@@ -28,7 +29,7 @@ void reduce_shard(ScheduleBuilder& schedule, const Shape& shape, Slot result) {
   schedule.reduce(contributions, {result}).completes();
 }
 
-// Every rank sends its own chunk, which lies in `own`, to each other rank.
+// Every rank sends its own chunk, which lies in the slot `own`, to each other rank.
 void spread_shard(ScheduleBuilder& schedule, const Shape& shape, Slot own) {
   for (int distance = 1; distance < shape.rank_count; ++distance) {
     const Rank from = neighbour(shape, -distance);
@@ -39,7 +40,8 @@ void spread_shard(ScheduleBuilder& schedule, const Shape& shape, Slot own) {
 
 }  // namespace
 
-// Direct all-reduce: inputs go straight to the rank that owns the chunk, its result straight back.
+// Direct all-reduce: inputs are sent directly to the owner of the chunk, and it sends the result
+// directly back.
 void direct_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   reduce_shard(schedule, shape, output(shard_of(shape.rank)));
@@ -58,7 +60,8 @@ void direct_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   spread_shard(schedule, shape, input(own));
 }
 
-// Direct broadcast: the root deals the buffer out to the others, who show each other what they got.
+// Direct broadcast: the root sends each other rank a chunk of the buffer. These ranks then send
+// their chunks to each other.
 void direct_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   const int owners = shape.rank_count - 1;  // Owner k is the k-th rank after the root.
   schedule.cut_into(std::max(owners, 1));
@@ -78,8 +81,8 @@ void direct_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   }
 }
 
-// Direct reduce: inputs go straight to the rank that owns the chunk, its result straight to the
-// root.
+// Direct reduce: inputs are sent directly to the owner of the chunk, and it sends the result
+// directly to the root.
 void direct_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
@@ -132,8 +135,7 @@ void direct_barrier(ScheduleBuilder& schedule, const Shape& shape) {
   for (int other = 1; other < shape.rank_count; ++other) schedule.send_signal(other);
 }
 
-// Pairwise all-to-all: everybody sends everybody what is meant for it, one distance after the
-// other.
+// Pairwise all-to-all: every rank sends every other rank its chunk, one distance after the other.
 void pairwise_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = parcel(shape, shape.rank, shape.rank);
   schedule.copy(input(own), output(own));

@@ -10,15 +10,15 @@
 namespace stretto::schedule {
 namespace {
 
-// The same slot of every rank, in the order of ranks.
+// The slot `slot` of every rank, in the order of ranks.
 std::vector<Place> of_all_ranks(const Shape& shape, Slot slot) {
   std::vector<Place> places;
   for (int rank = 0; rank < shape.rank_count; ++rank) places.push_back({rank, slot});
   return places;
 }
 
-// The same, beginning with the shape's own rank: what is written first is read again by those who
-// copy it to the others.
+// The slot `slot` of every rank, starting with the shape's own rank: an execution that copies the
+// result to the other ranks reads the first target again.
 std::vector<Place> own_and_others(const Shape& shape, Slot slot) {
   std::vector<Place> places;
   for (int i = 0; i < shape.rank_count; ++i) places.push_back({neighbour(shape, i), slot});
@@ -27,10 +27,12 @@ std::vector<Place> own_and_others(const Shape& shape, Slot slot) {
 
 }  // namespace
 
-// Note [syncs around callers' buffers]: the first sync says that all callers have filled their
-// inputs and given up their outputs; the last, that nobody still touches them when callers go on.
+// Note [syncs around callers' buffers]: after the first sync, all callers have filled their inputs
+// and given up their outputs. After the last sync, no other rank touches a caller's buffers any
+// more, so the caller may go on.
 
-// Direct mapped all-reduce: a chunk is reduced out of everybody's input into everybody's output.
+// Direct mapped all-reduce: each rank reduces its chunk from every rank's input into every rank's
+// output.
 void direct_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
@@ -39,7 +41,7 @@ void direct_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.sync();
 }
 
-// Direct mapped reduce-scatter: rank c reduces chunk c out of everybody's input.
+// Direct mapped reduce-scatter: rank c reduces chunk c from every rank's input.
 void direct_mapped_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.sync();
@@ -47,7 +49,7 @@ void direct_mapped_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape)
   schedule.sync();
 }
 
-// Direct mapped all-gather: everybody copies everybody's chunk.
+// Direct mapped all-gather: every rank copies every rank's chunk.
 void direct_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.sync();
   for (int distance = 0; distance < shape.rank_count; ++distance) {
@@ -57,8 +59,8 @@ void direct_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.sync();
 }
 
-// Direct mapped broadcast: everybody copies the root's buffer, but for one chunk, which the root
-// copies for them, as it would be idle otherwise.
+// Direct mapped broadcast: every rank copies the root's buffer, except for one chunk. The root,
+// which would be idle otherwise, copies this chunk to all of them.
 void direct_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   const ChunkIndex of_root = shard_of(shape.root);
@@ -77,7 +79,7 @@ void direct_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
 // Mapped barrier: one sync.
 void direct_mapped_barrier(ScheduleBuilder& schedule, const Shape& /*shape*/) { schedule.sync(); }
 
-// Direct mapped reduce: a chunk is reduced out of everybody's input into the root's output.
+// Direct mapped reduce: each rank reduces its chunk from every rank's input into the root's output.
 void direct_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
@@ -86,7 +88,7 @@ void direct_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.sync();
 }
 
-// Direct mapped gather: everybody copies its chunk into the root's output.
+// Direct mapped gather: every rank copies its chunk into the root's output.
 void direct_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.sync();
@@ -94,7 +96,7 @@ void direct_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.sync();
 }
 
-// Direct mapped scatter: everybody copies its chunk out of the root's input.
+// Direct mapped scatter: every rank copies its chunk from the root's input.
 void direct_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.sync();
@@ -102,7 +104,7 @@ void direct_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.sync();
 }
 
-// Direct mapped all-to-all: everybody copies what is meant for it out of everybody's input.
+// Direct mapped all-to-all: every rank copies the chunks for it from every rank's input.
 void direct_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.sync();
   for (int distance = 0; distance < shape.rank_count; ++distance) {

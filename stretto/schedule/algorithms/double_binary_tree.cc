@@ -14,11 +14,12 @@ namespace {
 // Tree t carries chunk t.
 constexpr int kTrees = 2;
 
-// Members of a tree count from 1; there is no member 0.
+// Members of a tree are numbered from 1. The number 0 means that there is no member.
 constexpr int kNobody = 0;
 
-// The neighbours of a place in the in-order tree over places 1 to `count`: odd places are leaves,
-// and what lies within 2^k - 1 of a place that 2^k divides is below it.
+// The neighbours of a place in the in-order tree over places 1 to `count`. Odd places are leaves.
+// Below a place whose largest power-of-two divisor is 2^k lie the places at most 2^k - 1 away from
+// it.
 struct Node {
   int parent = kNobody;
   int left = kNobody;
@@ -42,8 +43,9 @@ Node node_at(int place, int count) {
   return node;
 }
 
-// Two trees over the same members, of which each is a leaf in one at least: tree 1 is tree 0 seen
-// in a mirror, or shifted by one where the mirror would show leaves in the same places.
+// Two trees over the same members. Each member is a leaf in at least one of them. Tree 1 is the
+// mirror image of tree 0, or tree 0 shifted by one where the mirror image would have its leaves in
+// the same places.
 class TwinTrees {
  public:
   explicit TwinTrees(int member_count) : count_(member_count) {}
@@ -74,8 +76,8 @@ class TwinTrees {
   int count_;
 };
 
-// The steps of one rank on the trees. Either all ranks are members, or all but the root, which is
-// then above the tops of both trees.
+// Adds the steps of one rank on the trees. Either all ranks are members, or all but the root, which
+// is then above the tops of both trees.
 class TreeSteps {
  public:
   TreeSteps(ScheduleBuilder& schedule, const Shape& shape, bool has_root)
@@ -86,7 +88,7 @@ class TreeSteps {
         self_(member_of(shape.rank)),
         trees_(has_root ? shape.rank_count - 1 : shape.rank_count) {}
 
-  // Partial values climb to the top, or to the root beyond it, where the result is whole.
+  // Partial values climb to the top, or on to the root above it, where the result becomes whole.
   void climb(int tree) {
     const ChunkIndex chunk = tree;
     if (is_root()) {
@@ -107,7 +109,7 @@ class TreeSteps {
     schedule_.send(sum, above);
   }
 
-  // What the root has in its input, or the top in its output, goes down to everybody's output.
+  // The input of the root, or the output of the top, goes down to the output of every member.
   void descend(int tree) {
     const ChunkIndex chunk = tree;
     if (is_root()) {
@@ -148,14 +150,15 @@ class TreeSteps {
   ScheduleBuilder& schedule_;
   const Shape& shape_;
   bool has_root_;
-  int base_;  // Member m is the m-th rank after this one.
+  int base_;  // Member m is the m-th rank after the rank base_.
   int self_;
   TwinTrees trees_;
 };
 
 }  // namespace
 
-// Double binary tree all-reduce: half of the buffer up and down one tree, half on another.
+// Double binary tree all-reduce: half of the buffer goes up and down one tree, the other half
+// another.
 void double_binary_tree_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(kTrees);
   TreeSteps steps(schedule, shape, /*has_root=*/false);

@@ -11,8 +11,9 @@
 namespace stretto::schedule {
 namespace {
 
-// With whom a rank exchanges when two subtrees meet. Where the right side is smaller, its ranks
-// serve the left ones in turn: the whole left side must learn what the right side has.
+// The ranks from which a rank receives and to which it sends when two subtrees meet. Where the
+// right side has fewer ranks, they take turns in serving the left ranks, because each rank on the
+// left needs the value of the right side.
 struct Partners {
   Rank from;
   std::vector<Rank> to;
@@ -36,7 +37,7 @@ Partners partners_of(Rank rank, const Split& split) {
 
 }  // namespace
 
-// Recursive doubling: pairs combine, then pairs of pairs, along the canonical tree.
+// Recursive doubling all-reduce: pairs combine, then pairs of pairs, along the canonical tree.
 void recursive_doubling_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   if (shape.rank_count == 1) schedule.reduce({input(0)}, {output(0)}).completes();
   Slot value = input(0);
@@ -54,7 +55,7 @@ void recursive_doubling_all_reduce(ScheduleBuilder& schedule, const Shape& shape
   }
 }
 
-// Recursive doubling all-gather: what a rank holds doubles with every step.
+// Recursive doubling all-gather: the number of chunks that a rank holds doubles with every step.
 void recursive_doubling_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const int own = shape.rank.value();
   schedule.copy(input(own), output(own));

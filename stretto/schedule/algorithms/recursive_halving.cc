@@ -17,22 +17,24 @@ int largest_power_of_two(int n) {
   return static_cast<int>(std::bit_floor(static_cast<unsigned>(n)));
 }
 
-// Who holds a chunk's partial value of the subtree over ranks [begin, end): the ranks of the
-// largest power of two in it take turns. The two owners below a node of equal sides are then
-// neighbours in position, of which one stays the owner; where the right side is smaller, the left
-// one does.
+// The rank that holds a chunk's partial value of the subtree over ranks [begin, end). With p the
+// largest power of two up to the number of these ranks, the first p ranks take turns, chunk by
+// chunk. At a node with sides of equal size, the owners in both sides are at the same position of
+// their side, and one of them stays the owner. Where the right side is smaller, the owner in the
+// left side stays the owner.
 Rank owner_in(int begin, int end, int chunk) {
   return begin + chunk % largest_power_of_two(end - begin);
 }
 
-// Where a chunk's values lie on this rank. A chunk that comes back to a slot has been reduced there
-// before, so nothing waits that would not wait anyway.
+// The slots of a chunk's values on this rank. When a chunk uses a slot again, the slot's earlier
+// value has been reduced already, so sharing the slot causes no extra wait.
 class ScratchMap {
  public:
   explicit ScratchMap(int chunk_count)
       : raw_(static_cast<std::size_t>(chunk_count), kNone), own_(raw_), other_(raw_) {}
 
-  // Somebody's input; this rank's partial value; another's.
+  // Slots for the input of another rank, for this rank's partial value, and for that of another
+  // rank.
   Slot input_of_other(int chunk) { return raw(number(raw_, raws_, chunk), chunk); }
   Slot own_partial(int chunk) { return partial(number(own_, partials_, chunk), chunk); }
   Slot other_partial(int chunk) { return partial(number(other_, partials_, chunk), chunk); }
@@ -53,7 +55,8 @@ class ScratchMap {
   int partials_ = 0;
 };
 
-// Goes up the canonical tree and down again. All ranks of a node do the same at the same time.
+// Adds the steps up the canonical tree and down again. All ranks below a node work on it at the
+// same time.
 class Halving {
  public:
   Halving(ScheduleBuilder& schedule, const Shape& shape, int chunk_count, bool to_owners)
@@ -84,7 +87,7 @@ class Halving {
   }
 
  private:
-  // Who owns a chunk on the two sides of a node, and in the whole of it.
+  // The owners of a chunk on the two sides of a node, and in the whole node.
   struct Owners {
     Rank left;
     Rank right;
@@ -99,7 +102,7 @@ class Halving {
             settles ? Rank(c) : owner_in(split.begin, split.end, c)};
   }
 
-  // What this rank holds of a chunk as the owner in ranks [begin, end).
+  // The slot of the value that this rank holds as the owner of chunk `c` in ranks [begin, end).
   Slot held(int begin, int end, int c) {
     return end - begin == 1 ? input(c) : scratch_.own_partial(c);
   }
@@ -117,8 +120,8 @@ class Halving {
     Slot left = held(split.begin, split.middle, c);
     Slot right = held(split.middle, split.end, c);
     if (self_ != owners.left) {
-      // Only where neither side's owner is this rank do both values arrive; the left one may then
-      // lie where the rank's own would.
+      // Both values arrive only where this rank owns neither side; the left value may then use the
+      // slot of the rank's own value.
       left = split.middle - split.begin == 1 ? scratch_.input_of_other(c)
              : self_ == owners.right         ? scratch_.other_partial(c)
                                              : scratch_.own_partial(c);
@@ -137,13 +140,14 @@ class Halving {
   Rank self_;
   int rank_count_;
   int chunk_count_;
-  bool to_owners_;  // Whether chunk c must end on rank c.
+  bool to_owners_;  // Whether rank c must own chunk c in the end.
   ScratchMap scratch_;
 };
 
 }  // namespace
 
-// Recursive halving and doubling: partners in the canonical tree split what they hold between them.
+// Recursive halving and doubling: in each step on the way up, partners in the canonical tree divide
+// the chunks that they hold between them.
 void recursive_halving_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const int chunk_count = largest_power_of_two(shape.rank_count);
   schedule.cut_into(chunk_count);
@@ -152,7 +156,7 @@ void recursive_halving_all_reduce(ScheduleBuilder& schedule, const Shape& shape)
   halving.down();
 }
 
-// Recursive halving reduce-scatter: the way up of recursive_halving_all_reduce.
+// Recursive halving reduce-scatter: only the way up of recursive_halving_all_reduce.
 void recursive_halving_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   Halving(schedule, shape, shape.rank_count, /*to_owners=*/true).up();
 }

@@ -11,8 +11,8 @@
 namespace stretto::schedule {
 namespace {
 
-// A ring that goes through hosts one after the other, so that each is entered and left once. Where
-// ranks lie on hosts in their order, or all on one, that is the ring of ranks 0 to n-1.
+// A ring that visits the hosts one after the other, so that it enters and leaves each of them once.
+// If ranks are numbered host by host, or all on one host, it is the ring of ranks 0 to n-1.
 class Ring {
  public:
   explicit Ring(const Shape& shape) {
@@ -27,7 +27,7 @@ class Ring {
   int size() const { return static_cast<int>(ranks_.size()); }
   Rank next() const { return at(own_ + 1); }
   Rank previous() const { return at(own_ - 1); }
-  // The chunk that is `hops` behind the rank's own: what arrives after so many hops of a lap.
+  // The own chunk of the rank `hops` places before this one: it arrives after `hops` hops of a lap.
   ChunkIndex chunk_behind(int hops) const { return shard_of(at(own_ - hops)); }
 
  private:
@@ -37,9 +37,9 @@ class Ring {
   int own_ = 0;              // The place of the shape's rank among them.
 };
 
-// First lap: chunk c leaves the rank after c, is combined with each rank's input, and is whole at
-// rank c. Two partial slots: one receives while the other is still being sent. With one, every rank
-// would wait for the next, all the way round.
+// First lap: chunk c starts at the rank after rank c, is combined with the input of each rank that
+// it passes, and is whole at rank c. Two partial slots are used: one receives while the other is
+// still being sent. With one slot, every rank would wait for the next, all round the ring.
 void reduce_lap(ScheduleBuilder& schedule, const Ring& ring) {
   const int n = ring.size();
   if (n == 1) return schedule.reduce({input(0)}, {output(0)}).completes();
@@ -56,7 +56,7 @@ void reduce_lap(ScheduleBuilder& schedule, const Ring& ring) {
   }
 }
 
-// Second lap: each rank's own chunk travels round, ending at the rank before it.
+// Second lap: each rank's own chunk travels round the ring and ends at the rank before it.
 void gather_lap(ScheduleBuilder& schedule, const Ring& ring, Slot own) {
   for (int hop = 1; hop < ring.size(); ++hop) {
     schedule.send(hop == 1 ? own : output(ring.chunk_behind(hop - 1)), ring.next());

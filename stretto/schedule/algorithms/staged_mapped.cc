@@ -12,7 +12,7 @@ namespace {
 // Raw slot c is for chunk c, on every rank.
 Slot stage(ChunkIndex chunk) { return raw(chunk.value(), chunk); }
 
-// Lays out what others need of this rank's input. Its own chunk nobody else needs.
+// Stages the chunks of this rank's input that other ranks need: all but its own chunk.
 void stage_input(ScheduleBuilder& schedule, const Shape& shape) {
   for (int distance = 1; distance < shape.rank_count; ++distance) {
     const ChunkIndex c = shard_of(neighbour(shape, distance));
@@ -32,15 +32,18 @@ std::vector<Place> contributions(const Shape& shape) {
 
 }  // namespace
 
-// Note [who takes lines]: a rank takes the lines (Step::takes) of a slot that no other rank reads.
-// Of a slot that all others read, the rank before the slot's owner takes them. The all_reduce of
-// eager_mapped reads slots of several owners in one step, so with more than two ranks nobody does.
+// Note [who takes lines]: a rank takes the cache lines (Step::takes) of a slot that only it reads
+// besides the owner. If all other ranks read a slot, the rank before its owner takes the lines. The
+// all_reduce of eager_mapped reads slots of several owners in one step, so with more than two ranks
+// no rank takes them.
 
-// Note [one sync fewer]: no sync ends these schedules, although others may still be reading this
-// rank's raw slots. The next run uses the other set of slots; the one after it, which uses these,
-// starts behind a sync that the readers reach only when they have read (see Schedule).
+// Note [one sync fewer]: these schedules do not end with a sync, although other ranks may still be
+// reading this rank's raw slots. The next run uses the other set of slots. The run after that uses
+// the same set again, but it starts after a sync that the readers reach only when they have
+// finished (see Schedule).
 
-// Staged mapped all-reduce: as direct_mapped, for callers' buffers that nobody else can reach.
+// Staged mapped all-reduce: like direct_mapped, but for callers' buffers that other ranks have not
+// mapped.
 void staged_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
@@ -85,7 +88,7 @@ void staged_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
       .takes(neighbour(shape, 1) == shape.root);
 }
 
-// Staged mapped reduce: as staged_mapped_all_reduce, but only the root takes the results.
+// Staged mapped reduce: like staged_mapped_all_reduce, but only the root copies the results.
 void staged_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.cut_into(shape.rank_count);
   const ChunkIndex own = shard_of(shape.rank);
@@ -114,8 +117,8 @@ void staged_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   }
 }
 
-// Staged mapped scatter: the root stages everybody's chunk where that rank will look for it.
-// In the root's own memory it would take n-1 slots, of all ranks alike.
+// Staged mapped scatter: the root copies the chunk of each rank into a slot of that rank. Slots in
+// the root's own window would have to be n-1, and all ranks would need as many.
 void staged_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   const bool is_root = shape.rank == shape.root;
@@ -127,8 +130,8 @@ void staged_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.copy(Place{shape.rank, is_root ? input(own) : raw(0, own)}, output(own)).takes();
 }
 
-// Staged mapped all-to-all: each rank stages what others are to get, and copies what it is to
-// get.
+// Staged mapped all-to-all: each rank stages its chunks for the other ranks, and copies the chunks
+// that they have staged for it.
 void staged_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   for (int distance = 1; distance < shape.rank_count; ++distance) {
     const Rank to = neighbour(shape, distance);
@@ -147,7 +150,7 @@ void staged_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
 
 namespace {
 
-// Everybody's whole input, in the order of ranks.
+// Every rank's whole input, in the order of ranks.
 std::vector<Place> whole_inputs(const Shape& shape) {
   std::vector<Place> places;
   for (int rank = 0; rank < shape.rank_count; ++rank) {
@@ -158,7 +161,7 @@ std::vector<Place> whole_inputs(const Shape& shape) {
 
 }  // namespace
 
-// Eager mapped all-reduce: each rank stages its whole buffer, and reduces everybody's.
+// Eager mapped all-reduce: each rank stages its whole buffer and reduces the buffers of all ranks.
 void eager_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.copy(input(0), raw(0, 0));
   schedule.sync();
@@ -167,7 +170,7 @@ void eager_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
       .completes();
 }
 
-// Eager mapped reduce: the same, where only the root has a result.
+// Eager mapped reduce: like eager_mapped_all_reduce, but only the root reduces.
 void eager_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const bool is_root = shape.rank == shape.root;
   if (!is_root) schedule.copy(input(0), raw(0, 0));

@@ -44,7 +44,7 @@ class ByMessages final : public TwoLevel {
 
 }  // namespace
 
-// Two-level all-reduce: what can be combined inside a host crosses the network once.
+// Two-level all-reduce: values that can be combined inside a host cross the network as one value.
 void two_level_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   two_level_all_reduce_by<ByMessages>(schedule, shape);
 }
@@ -54,7 +54,7 @@ void two_level_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   two_level_reduce_scatter_by<ByMessages>(schedule, shape);
 }
 
-// Two-level all-gather: every chunk comes to every host once.
+// Two-level all-gather: every chunk is sent to every host once.
 void two_level_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   two_level_all_gather_by<ByMessages>(schedule, shape);
 }

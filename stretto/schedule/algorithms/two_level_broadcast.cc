@@ -12,7 +12,8 @@
 namespace stretto::schedule {
 namespace {
 
-// All ranks but the root, renumbered without a gap, and their hosts. At least one.
+// All ranks but the root, renumbered without a gap, and their hosts. There is at least one such
+// rank.
 class Others {
  public:
   explicit Others(const Shape& shape)
@@ -25,7 +26,8 @@ class Others {
   int root_host() const { return root_host_; }
 
  private:
-  // Hosts are numbered as they first appear, and without the root another may appear first.
+  // Hosts are numbered in the order in which they first appear. Without the root, this order may
+  // change.
   std::vector<std::int32_t> hosts_of(const Shape& shape) {
     const HostLayout all(shape);
     std::vector<std::int32_t> number(static_cast<std::size_t>(all.host_count()), -1);
@@ -51,8 +53,9 @@ class Others {
   HostLayout layout_;
 };
 
-// Who gets a chunk first on each host. The hosts other than the root's take turns in getting it
-// from the root and showing it to each other; the root's own has it all from the root.
+// The handler of a chunk on each host: the first of its ranks to get the chunk. The hosts other
+// than the root's take turns in getting a chunk from the root and sending it to each other. The
+// root's own host gets all chunks from the root.
 class Route {
  public:
   explicit Route(const Others& others) : others_(others) {
@@ -85,10 +88,11 @@ class Route {
   int chunk_count_ = 1;
 };
 
-// A chunk on its way through a window of a host.
+// The slot of a chunk in the window of a rank.
 Slot stage(int c) { return raw(c, c); }
 
-// With mapped memory, the ranks of the root's host read its window; else they are sent to.
+// The steps of the root. With mapped memory, the other ranks of its host read its window; otherwise
+// the root sends them messages.
 void send_from_root(ScheduleBuilder& schedule, const Others& others, const Route& route,
                     bool mapped) {
   const int root_host = others.root_host();
@@ -107,7 +111,8 @@ void send_from_root(ScheduleBuilder& schedule, const Others& others, const Route
   for (int c = 0; c < route.chunk_count(); ++c) schedule.copy(input(c), output(c));
 }
 
-// Between hosts: who has a chunk from the root sends it to its other handlers.
+// Between hosts: the handler that has a chunk from the root sends it to the handlers on the other
+// hosts.
 void pass_between(ScheduleBuilder& schedule, const Others& others, const Route& route, int host,
                   const std::vector<int>& handled) {
   const int hosts = others.layout().host_count();
@@ -125,7 +130,7 @@ void pass_between(ScheduleBuilder& schedule, const Others& others, const Route& 
   }
 }
 
-// The other ranks of one host.
+// Adds the steps of a rank other than the root.
 class PassingOn {
  public:
   PassingOn(ScheduleBuilder& schedule, const Shape& shape, const Others& others, const Route& route)
@@ -146,14 +151,14 @@ class PassingOn {
 
   bool is_near() const { return host_ == others_.root_host(); }
 
-  // Chunks come to their handlers.
+  // The handlers receive their chunks.
   void take(const Route& route) {
     for (const int c : handled_[position_]) {
       if (route.comes_from_root(host_, c)) schedule_.recv(root_, output(c));
     }
     pass_between(schedule_, others_, route, host_, handled_[position_]);
   }
-  // Handlers show them to the ranks of the host.
+  // The handlers pass their chunks to the other ranks of the host.
   void show_by_messages() {
     for (std::size_t distance = 1; distance < members_.size(); ++distance) {
       const std::size_t to = (position_ + distance) % members_.size();
@@ -192,8 +197,8 @@ class PassingOn {
   int chunk_count_;
   int host_;
   const std::vector<Rank>& members_;
-  std::size_t position_;                   // Among them.
-  std::vector<std::vector<int>> handled_;  // Chunks, per member.
+  std::size_t position_;                   // Of this rank in members_.
+  std::vector<std::vector<int>> handled_;  // Per member, the chunks that it handles.
 };
 
 void broadcast_by(ScheduleBuilder& schedule, const Shape& shape, bool mapped) {
@@ -216,13 +221,13 @@ void broadcast_by(ScheduleBuilder& schedule, const Shape& shape, bool mapped) {
 
 }  // namespace
 
-// Two-level broadcast: the buffer comes to every host once, dealt out to its ranks, who show each
-// other what they got.
+// Two-level broadcast: every host receives the buffer once, in chunks for its different ranks,
+// which then pass their chunks to each other.
 void two_level_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   broadcast_by(schedule, shape, /*mapped=*/false);
 }
 
-// Two-level broadcast on mapped memory: as two_level, but inside hosts nothing is sent.
+// Two-level broadcast on mapped memory: like two_level, but without messages inside hosts.
 void two_level_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   broadcast_by(schedule, shape, /*mapped=*/true);
 }

@@ -10,8 +10,8 @@
 namespace stretto::schedule {
 namespace {
 
-// Raw slot c of a rank is for chunk c: for what its handler needs of this rank, or, where this rank
-// is the handler, for what the others need of it.
+// Raw slot c of a rank is for chunk c. It holds this rank's value for the handler of the chunk or,
+// if this rank is the handler, the value for the other ranks.
 class OnMappedMemory : public TwoLevel {
  public:
   using TwoLevel::TwoLevel;
@@ -46,7 +46,7 @@ class OnMappedMemory : public TwoLevel {
     return places;
   }
 
-  // What an owner has reduced is staged already.
+  // A result that an owner has reduced is staged already.
   void spread_inside(Buffer source) override {
     if (!is_shared()) return;
     if (source == Buffer::input) schedule_.share_raw(assignment_.chunk_count());
@@ -64,7 +64,7 @@ class OnMappedMemory : public TwoLevel {
   }
 };
 
-// Whole results go on to the root: through the window of its host, or as messages.
+// Whole results go on to the root: through the windows of its host, or as messages.
 class ToRoot final : public OnMappedMemory {
  public:
   ToRoot(ScheduleBuilder& schedule, const Shape& shape, const HostLayout& layout,
@@ -103,8 +103,8 @@ class ToRoot final : public OnMappedMemory {
   std::vector<Slot> results_;
 };
 
-// Of gather and scatter: the ranks of the root's host meet in its window, in a slot for each place
-// that the algorithm names; the others and the root exchange messages.
+// For gather and scatter: the ranks of the root's host exchange chunks through shared slots, whose
+// number the algorithm says; the other ranks exchange messages with the root.
 class AroundRoot {
  public:
   AroundRoot(ScheduleBuilder& schedule, const Shape& shape)
@@ -127,20 +127,21 @@ class AroundRoot {
  private:
   ScheduleBuilder& schedule_;
   HostLayout layout_;
-  const std::vector<Rank>& host_;  // The root's.
+  const std::vector<Rank>& host_;  // Ranks of the root's host.
   bool is_near_;
 };
 
 }  // namespace
 
-// Two-level all-reduce on mapped memory: as two_level, but inside hosts nothing is sent.
+// Two-level all-reduce on mapped memory: like two_level, but without messages inside hosts.
 void two_level_mapped_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   two_level_all_reduce_by<OnMappedMemory>(schedule, shape);
 }
 
-// Two-level all-reduce on mapped memory in one phase between hosts: each sends all others what it
-// has combined, and all add it up. Half as many messages wait for each other as with one owner of
-// each chunk; of more than two hosts, each sends more bytes.
+// Two-level all-reduce on mapped memory with one phase between hosts: each host sends its combined
+// values to all other hosts, and every host combines all values. Half as many messages wait for
+// each other as where each chunk has one owner; with more than two hosts, each host sends more
+// bytes.
 void two_level_eager_all_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const HostLayout layout(shape);
   two_level_all_reduce_by<OnMappedMemory>(schedule, shape, layout,
@@ -153,14 +154,14 @@ void two_level_mapped_reduce_scatter(ScheduleBuilder& schedule, const Shape& sha
   two_level_reduce_scatter_by<OnMappedMemory>(schedule, shape);
 }
 
-// Two-level all-gather on mapped memory: every chunk comes to every host once, and lies there for
-// all to copy.
+// Two-level all-gather on mapped memory: every chunk is sent to every host once; there its handler
+// stages it for the other ranks.
 void two_level_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   two_level_all_gather_by<OnMappedMemory>(schedule, shape);
 }
 
-// Two-level reduce on mapped memory: the first half of two_level_mapped_all_reduce, and then the
-// results to the root, through the window of its host or as messages.
+// Two-level reduce on mapped memory: the first half of two_level_mapped_all_reduce. Then the owners
+// pass the results to the root, through the windows of its host or as messages.
 void two_level_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   const HostLayout layout(shape);
   const ChunkAssignment assignment = ChunkAssignment::in_blocks(layout, shape.rank_count);
@@ -170,8 +171,8 @@ void two_level_mapped_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   steps.pass_to_root();
 }
 
-// Two-level gather on mapped memory: the root reads the chunks of its host where their ranks have
-// laid them out; the others send theirs.
+// Two-level gather on mapped memory: the ranks of the root's host stage their chunks for the root;
+// the other ranks send theirs.
 void two_level_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   AroundRoot around(schedule, shape);
   const ChunkIndex own = shard_of(shape.rank);
@@ -197,8 +198,8 @@ void two_level_mapped_gather(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.copy(input(own), output(own));
 }
 
-// Two-level scatter on mapped memory: the root stages the chunks of its host, and sends the
-// others theirs.
+// Two-level scatter on mapped memory: the root stages the chunks of its host's ranks and sends the
+// other ranks theirs.
 void two_level_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   AroundRoot around(schedule, shape);
   const ChunkIndex own = shard_of(shape.rank);
@@ -224,8 +225,8 @@ void two_level_mapped_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.copy(input(own), output(own));
 }
 
-// Two-level all-to-all on mapped memory: what stays on a host is laid out there for its rank to
-// copy; what leaves it goes from its rank to the one that it is for.
+// Two-level all-to-all on mapped memory: chunks for ranks of the same host are staged there; chunks
+// for other hosts are sent directly to their ranks.
 void two_level_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) {
   const HostLayout layout(shape);
   const int host = layout.host_of(shape.rank);
@@ -253,8 +254,8 @@ void two_level_mapped_all_to_all(ScheduleBuilder& schedule, const Shape& shape) 
   }
 }
 
-// Two-level barrier on mapped memory: hosts meet inside; then the first rank of each hears of all
-// others; then hosts meet again.
+// Two-level barrier on mapped memory: the ranks of each host sync, then the first rank of each host
+// hears of all other hosts, then the ranks of each host sync again.
 void two_level_mapped_barrier(ScheduleBuilder& schedule, const Shape& shape) {
   const HostLayout layout(shape);
   const int host = layout.host_of(shape.rank);

@@ -10,7 +10,7 @@
 namespace stretto::schedule {
 namespace {
 
-// Whether the canonical tree over all of these values has these sides.
+// Whether `left` and `right` are the two sides of the canonical tree over all their values.
 bool are_sides(const std::vector<Place>& left, const std::vector<Place>& right) {
   const auto count = static_cast<int>(left.size() + right.size());
   return std::cmp_equal(split_of(0, count).middle, left.size());
@@ -18,8 +18,8 @@ bool are_sides(const std::vector<Place>& left, const std::vector<Place>& right) 
 
 }  // namespace
 
-// Handlers combine what the canonical tree combines before anything from another host comes in. A
-// chunk's only owner reduces everything at once instead.
+// Handlers combine the inputs of each subtree that lies on their host. The only owner of a chunk
+// does not: it reduces all values at once later.
 void TwoLevel::reduce_subtrees() {
   for (const int c : own_handled()) {
     if (!assignment_.is_owned_elsewhere(host_, c)) continue;
@@ -39,7 +39,7 @@ void TwoLevel::reduce_subtrees() {
   }
 }
 
-// Between hosts: each sends a chunk's owner on another host the values of its subtrees.
+// Between hosts: each host sends the owner of a chunk on another host the values of its subtrees.
 void TwoLevel::exchange_subtrees() {
   for (int distance = 1; distance < layout_.host_count(); ++distance) {
     const int to_host = host_after(distance);
@@ -76,9 +76,9 @@ void TwoLevel::receive_subtrees(int c, int from_host) {
   }
 }
 
-// What a reduction of a chunk's ranks [begin, end) may take, at its owner, so that the canonical
-// tree over these values is the canonical tree over the ranks: as many values at once as that
-// allows, and partial values of those that it does not.
+// The operands for a reduction of a chunk's ranks [begin, end) at its owner. The canonical tree
+// over these operands is the canonical tree over the ranks. The list has as many operands as that
+// allows; other values are first combined into partial values.
 std::vector<Place> TwoLevel::operands(int c, int begin, int end) {
   const auto chunk = static_cast<std::size_t>(c);
   const bool is_own = layout_.host_of(begin) == host_;

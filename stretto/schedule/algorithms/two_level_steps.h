@@ -12,16 +12,16 @@
 #include "stretto/schedule/chunk_owners.h"
 #include "stretto/schedule/host_layout.h"
 
-// What two-level algorithms have in common, whether ranks of a host send to each other or have
-// mapped each other's memory.
+// The part that all two-level algorithms share, whether the ranks of a host exchange messages or
+// have mapped each other's memory.
 namespace stretto::schedule {
 
-// Which rank handles which chunk: one on every host. One of those owns it, or all of them do; with
-// its owners its result becomes whole.
+// Says which ranks handle and own a chunk. On every host one rank handles the chunk. Either one of
+// these handlers owns the chunk, or all of them do. An owner computes the whole result.
 class ChunkAssignment {
  public:
-  // As many chunks as there are ranks, or a little more, owned by hosts as owner_hosts() says, and
-  // on them by blocks.
+  // Makes chunk_count_for() chunks. owner_hosts() gives each chunk to a host, whose ranks own
+  // consecutive blocks of chunks.
   static ChunkAssignment in_blocks(const HostLayout& layout, int rank_count) {
     const int chunk_count = chunk_count_for(rank_count, layout.host_count());
     const std::vector<int> hosts = owner_hosts(subtrees_by_host(layout, rank_count), chunk_count);
@@ -41,7 +41,8 @@ class ChunkAssignment {
     return assignment;
   }
 
-  // Every handler owns what it handles: as many chunks as the largest host has ranks.
+  // Every handler owns the chunks that it handles. There are as many chunks as the largest host has
+  // ranks.
   static ChunkAssignment on_every_host(const HostLayout& layout) {
     ChunkAssignment assignment(layout, /*by_rank=*/false);
     for (int host = 0; host < layout.host_count(); ++host) {
@@ -52,7 +53,7 @@ class ChunkAssignment {
   }
 
   int chunk_count() const { return everywhere_ + static_cast<int>(owners_.size()); }
-  bool has_one_owner() const { return everywhere_ == 0; }  // Each chunk, which is owner().
+  bool has_one_owner() const { return everywhere_ == 0; }  // Then owner() is the owner of a chunk.
   Rank owner(int chunk) const { return owners_[static_cast<std::size_t>(chunk)]; }
   bool is_owned_on(int host, int chunk) const {
     return !has_one_owner() || host == layout_.host_of(owner(chunk));
@@ -73,12 +74,12 @@ class ChunkAssignment {
 
   const HostLayout& layout_;
   bool by_rank_;
-  std::vector<Rank> owners_;  // Of chunks that have one.
-  int everywhere_ = 0;        // Of chunks that have one on every host: all, or none.
+  std::vector<Rank> owners_;  // Per chunk, if each has one owner; else empty.
+  int everywhere_ = 0;        // Number of chunks that have an owner on every host: all, or 0.
 };
 
-// The steps of one rank. What happens between hosts is the same for all; how ranks of one host
-// reach each other's chunks is for those who derive from this.
+// Adds the steps of one rank. The steps between hosts are the same for all two-level algorithms.
+// Derived classes say how the ranks of one host reach each other's chunks.
 class TwoLevel {
  public:
   virtual ~TwoLevel() = default;
@@ -113,7 +114,7 @@ class TwoLevel {
     }
   }
 
-  // Owned chunks become whole in the output of their owners.
+  // Reduces every chunk into the output of its owners.
   void reduce_to_owners(int rank_count) {
     collect_inputs();
     reduce_subtrees();
@@ -124,24 +125,27 @@ class TwoLevel {
     }
   }
 
-  // What owners have in their output, or in their input, goes to everybody's output.
+  // Copies the chunks that owners hold in `source` to the output of every rank.
   void spread_from_owners(Buffer source) {
     spread_to_handlers(source);
     spread_inside(source);
   }
 
  protected:
-  // Inputs of the host's ranks come to the handlers' inputs_. One that no handler could combine
-  // with another is left out, as needs_input() says: it goes to the owner directly.
+  // Brings the inputs of this host's ranks to the handlers' inputs_. needs_input() leaves out an
+  // input that its handler could combine with no other one: that rank sends its input directly to
+  // the owner.
   virtual void collect_inputs() = 0;
-  // Says where an owner puts the whole result of a chunk.
+  // Returns where an owner puts the whole result of chunk `c`.
   virtual std::vector<Place> result_places(int c) = 0;
-  // What handlers have, in their output or (an owner) in `source`, goes to the host's ranks.
+  // Copies the chunks of the handlers to all ranks of the host. A handler has a chunk in its
+  // output, or in `source` if it owns the chunk.
   virtual void spread_inside(Buffer source) = 0;
 
   // Whether the rank that handles chunk `c` on this host owns it.
   bool is_owned_here(int c) const { return assignment_.is_owned_on(host_, c); }
-  // Whether that rank needs the input of `from`, another one of this host.
+  // Whether the handler of chunk `c` on this host needs the input of `from`, another rank of this
+  // host.
   bool needs_input(int c, Rank from) const { return is_owned_here(c) || !is_alone(from); }
   void add_input(int c, Rank from, Place place) {
     auto& inputs = inputs_[static_cast<std::size_t>(c)];
@@ -149,7 +153,7 @@ class TwoLevel {
     inputs[static_cast<std::size_t>(layout_.position_of(from))] = place;
   }
   Place own(Slot slot) const { return {self_, slot}; }
-  // What a handler passes on inside its host.
+  // The slot from which a handler passes chunk `c` on inside its host.
   Slot whole(int c, Buffer source) const {
     return is_owned_here(c) ? Slot{source, c, c} : output(c);
   }
@@ -181,7 +185,7 @@ class TwoLevel {
   std::vector<Place> operands(int c, int begin, int end);
   Place combined(int c, const std::vector<Place>& values);
   void spread_to_handlers(Buffer source);
-  // Where the sum of one of this host's subtrees is.
+  // Where the sum of one of this host's subtrees lies.
   Place& sum_of(int c, std::size_t subtree) {
     const auto first = static_cast<std::size_t>(subtrees_on(host_)[subtree].begin);
     return arrived_[static_cast<std::size_t>(c)][is_owned_here(c) ? first : subtree];
@@ -196,15 +200,16 @@ class TwoLevel {
   const HostLayout& layout_;
   int host_;
   const std::vector<Rank>& members_;            // Of this host.
-  int position_;                                // Among them.
+  int position_;                                // Of this rank in members_.
   std::vector<std::vector<Subtree>> subtrees_;  // Per host.
-  RankVector<bool> alone_;                      // Per rank, whether its subtree has no other.
+  RankVector<bool> alone_;                      // Per rank, whether its subtree has no other rank.
   std::vector<std::vector<int>> owned_;         // Per host, chunks with an owner there.
   std::vector<std::vector<int>> handled_;       // Per member of this host, chunks that it handles.
-  std::vector<std::vector<Place>> inputs_;      // Per chunk, by position of the member.
-  // Per chunk that this rank owns, by the first rank of a subtree: what it has got of other hosts,
-  // and, where others own it as well, the sums of this one's subtrees. Of what this rank only
-  // handles, those sums, by the number of the subtree: most chunks that a rank handles are such.
+  std::vector<std::vector<Place>> inputs_;      // Per chunk, by the position of the member.
+  // For a chunk that this rank owns, indexed by the first rank of a subtree: the values received
+  // from other hosts and, if other ranks own the chunk as well, the sums of this host's subtrees.
+  // For a chunk that this rank only handles, indexed by the number of the subtree: the sums of this
+  // host's subtrees. Most handled chunks are not owned, so the second index saves memory.
   std::vector<std::vector<Place>> arrived_;
 };
 

@@ -14,35 +14,38 @@
 #include "stretto/schedule/schedule.h"
 #include "stretto/schedule/verify/expression.h"
 
-// The parts of verify(), in their order: each takes what has passed those before it.
+// The parts of verify(), in the order of their calls. Each part relies on the checks of the parts
+// before it.
 namespace stretto::schedule {
 
-// What all parts say of schedules that are wrong.
+// The status that all parts return for a wrong schedule.
 template <class... Args>
 Status refusal(fmt::format_string<Args...> format, Args&&... args) {
   return status_of(StatusCode::invalid_argument, format, std::forward<Args>(args)...);
 }
 
-// Heads that disagree, steps of the wrong shape, places that do not exist or hold another kind of
-// value, unequal numbers of syncs. There must be one schedule at least. Schedules that pass this
-// and check_messages() can be executed symbolically without further checks of ranges.
+// Refuses schedules whose heads disagree, steps of the wrong shape, places that do not exist or
+// hold the wrong kind of value, and unequal numbers of syncs. `schedules` must not be empty.
+// Schedules that pass this function and check_messages() can be executed symbolically without
+// further checks of ranges.
 Status check_structure(std::span<const Schedule> schedules);
 
-// For mapped schedules: refuses a place that one rank writes and another touches with no sync
-// between, in several runs of the list one after the other that take turns with the sets of
-// scratch; and places in callers' buffers that another rank may touch before the caller has entered
-// or after it has left.
+// Checks mapped schedules. Refuses a place that one rank writes and another rank touches without a
+// sync between the two; several consecutive runs of the list, which alternate between
+// `scratch_sets` sets of scratch slots, are checked together. Also refuses places in callers'
+// buffers that another rank may touch before the caller has entered or after it has left.
 Status check_races(std::span<const Schedule> schedules, std::int32_t scratch_sets = kScratchSets);
 
-// Messages without a partner, or that leave from one kind of slot and land in another.
+// Refuses messages without a partner, and messages between slots of different kinds or chunks.
 Status check_messages(const JointSchedule& joint);
 
-// Executes symbolically and compares every output chunk of every rank with what the collective
-// promises. The execution is complete.
+// Executes the schedules symbolically, in the order of `execution`, and compares every output chunk
+// of every rank with what the collective promises. `execution` must be complete.
 Status check_results(const JointSchedule& joint, const JointRun& execution, bool in_place,
                      ExpressionPool& pool);
 
-// No rank leaves a barrier before every rank has entered it. The execution is complete.
+// Checks that no rank leaves a barrier before every rank has entered it. `execution` must be
+// complete.
 Status check_barrier(const JointSchedule& joint, const JointRun& execution);
 
 }  // namespace stretto::schedule

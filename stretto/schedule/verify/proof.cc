@@ -60,8 +60,8 @@ Status prove_now(const Algorithm& algorithm, Shape shape,
                    proof.message());
 }
 
-// What has been proved, or found wrong, in this process. The lock is held during a proof, so that
-// ranks that are threads do not all prove the same.
+// The results of the proofs of this process. The lock is held during a proof, so that ranks that
+// are threads do not all prove the same schedule.
 class Proofs {
  public:
   Status prove(const Algorithm& algorithm, const Shape& shape,
@@ -91,7 +91,8 @@ class Proofs {
 
  private:
   static constexpr std::size_t kKeptMax = 1024;
-  // The algorithm, ranks, root and, where it goes by them, hosts; processors that ranks share.
+  // The algorithm, number of ranks, root, the hosts if the algorithm depends on them, and the
+  // processors if ranks share them.
   using Key = std::tuple<AlgorithmFunction, std::int32_t, std::int32_t, std::vector<std::int32_t>,
                          std::vector<std::int32_t>>;
 

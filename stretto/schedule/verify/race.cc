@@ -13,7 +13,7 @@
 namespace stretto::schedule {
 namespace {
 
-// The first run and one that uses its scratch again.
+// So many runs that the last one uses the scratch set of the first one again.
 constexpr std::int32_t kRuns = kScratchSets + 1;
 
 Buffer buffer_of(Location location) { return static_cast<Buffer>((location >> 32) & 3); }
@@ -54,8 +54,8 @@ std::vector<std::vector<Interval>> cut_at_syncs(std::span<const Schedule> schedu
   return ranks;
 }
 
-// Who has touched one place since the last sync. Two readers are enough to know of: a writer that
-// is one of them still meets the other.
+// The ranks that have touched one place since the last sync. Remembering two readers is enough: a
+// writer that is one of them still conflicts with the other.
 class PlaceHistory {
  public:
   // The rank that this touch races with, or -1.
@@ -90,11 +90,11 @@ class PlaceHistory {
   std::int32_t interval_ = -1;
   std::int32_t writer_ = kNobody;
   std::int32_t reader_ = kNobody;
-  std::int32_t other_reader_ = kNobody;  // Not reader_.
-  std::int32_t taker_ = kNobody;         // A reader, too.
+  std::int32_t other_reader_ = kNobody;  // Another rank than reader_.
+  std::int32_t taker_ = kNobody;         // It is a reader, too.
 };
 
-// Of one team: ranks of different teams have no memory in common.
+// Checks one team. Ranks of different teams share no memory.
 class RaceCheck {
  public:
   RaceCheck(std::span<const Schedule> schedules, std::span<const Rank> team,
@@ -106,8 +106,8 @@ class RaceCheck {
     histories_.resize(numbers_.size() * kRuns);
   }
 
-  // Interval by interval over all ranks, as time goes. The last interval of a run is also the first
-  // of the next.
+  // Checks interval by interval over all ranks, in the order of time. The last interval of a run is
+  // also the first one of the next run.
   Status run() {
     const auto syncs = static_cast<std::int32_t>(ranks_.front().size()) - 1;
     for (std::int32_t now = 0; now <= kRuns * syncs; ++now) {
@@ -120,7 +120,8 @@ class RaceCheck {
     return {};
   }
 
-  // With no sync around it, a rank may come before the owner has entered, or after it has left.
+  // Without a sync before (after) its access, a rank may touch a buffer before its owner has
+  // entered (after it has left).
   Status check_callers() const {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       const auto& intervals = ranks_[i];
@@ -152,7 +153,7 @@ class RaceCheck {
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       const std::int32_t rank = team_[i].value();
       for (const Touch& touch : ranks_[i][interval].touches) {
-        // Runs work on different segments of callers' buffers.
+        // Different runs work on different segments of callers' buffers.
         const std::int32_t set = is_callers(touch.location) ? run : run % scratch_sets_;
         PlaceHistory& history = histories_[numbers_.number_of(touch.location) * kRuns + set];
         const std::int32_t other = history.touch(now, rank, touch);
@@ -180,7 +181,7 @@ class RaceCheck {
 
 Status check_races(std::span<const Schedule> schedules, std::int32_t scratch_sets) {
   for (const Schedule& schedule : schedules) {
-    // Once for each team, by its first rank.
+    // Check each team once, at its first rank.
     if (schedule.team.empty() || schedule.team.front() != schedule.rank) continue;
     RaceCheck check(schedules, schedule.team, scratch_sets);
     STRETTO_RETURN_IF_ERROR(check.check_callers());

@@ -11,7 +11,7 @@
 namespace stretto::schedule {
 namespace {
 
-// The slots of all ranks, and what they hold.
+// The values in the slots of all ranks.
 class SlotValues {
  public:
   SlotValues(std::span<const Schedule> schedules, bool in_place, ExpressionPool& pool)
@@ -131,7 +131,8 @@ class ResultCheck {
  public:
   ResultCheck(const Schedule& head, ExpressionPool& pool) : head_(head), pool_(pool) {}
 
-  // The same chunk of all ranks in turn: one that equals an accepted one is not looked at again.
+  // Must be called for the same chunk of all ranks, one rank after the other. A value equal to an
+  // accepted one is not checked again.
   Status check(Rank rank, ChunkIndex chunk, Expression value) {
     if (value != kEmpty && value == accepted_ && pool_.chunk_of(value) == chunk) return {};
     const auto found = fmt::format("output chunk {} on rank {}", chunk.value(), rank.value());
@@ -139,7 +140,8 @@ class ResultCheck {
     if (pool_.chunk_of(value) != chunk) {
       return refusal("{} holds chunk {}", found, pool_.chunk_of(value).value());
     }
-    // Where nothing is reduced, only one rank has an input of that chunk, so this is it.
+    // If the collective reduces nothing, only one rank has an input of this chunk, so the value is
+    // right.
     if (head_.order != Order::none) STRETTO_RETURN_IF_ERROR(check_reduced(found, rank, value));
     accepted_ = value;
     return {};
@@ -156,7 +158,7 @@ class ResultCheck {
       return refusal("{} is combined as {}; the canonical order is {}", found, pool_.text(value),
                      pool_.text(canonical));
     }
-    // Ranks must agree in any order; what is not the accepted value is another one.
+    // All ranks must have the same value, in any order of combination.
     if (head_.collective == Collective::all_reduce && rank != 0 && value != accepted_) {
       return refusal("{} is combined as {}, but on rank 0 as {}", found, pool_.text(value),
                      pool_.text(accepted_));
@@ -207,8 +209,9 @@ Status check_results(const JointSchedule& joint, const JointRun& execution, bool
 
 Status check_barrier(const JointSchedule& joint, const JointRun& execution) {
   const std::size_t n = joint.schedules().size();
-  // A signal carries what its sender knew for certain: the ranks it had heard of in receives and
-  // syncs before it in the list, and itself. A sync tells each of its ranks what any of them knew.
+  // A signal tells its receiver of all ranks that its sender has surely heard of: itself, and the
+  // ranks that earlier receives and syncs in its list told it of. A sync tells each of its ranks
+  // what any of them knew.
   std::vector<std::vector<bool>> heard(joint.step_count());
   auto known_before = [&](std::size_t rank, std::int32_t end) {
     std::vector<bool> known(n);
@@ -227,7 +230,7 @@ Status check_barrier(const JointSchedule& joint, const JointRun& execution) {
   for (std::size_t i = 0; i < execution.order.size();) {
     const std::int32_t step = execution.order[i];
     const StepKind kind = joint.step(step).kind;
-    // The ranks of a sync end it one after the other.
+    // In `order`, the syncs of the ranks of a team follow each other.
     const std::size_t together = kind == StepKind::sync ? joint.schedule_of(step).team.size() : 1;
     const auto ended = std::span(execution.order).subspan(i, together);
     i += together;

@@ -35,7 +35,7 @@ Status check_head(const Schedule& schedule, const Schedule& first, std::size_t r
   return {};
 }
 
-// The ranks of a team name the same ranks, themselves among them; and sync equally often.
+// All ranks of a team name the same team, which includes them, and have equally many syncs.
 Status check_team(std::span<const Schedule> schedules, const Schedule& schedule) {
   if (schedule.team.empty()) return {};
   const int rank = schedule.rank.value();
@@ -73,7 +73,7 @@ Status check_shape(const Schedule& first) {
   return required || chunks >= 1 ? Status() : refusal("{} chunks", chunks);
 }
 
-// One step of one rank. Its texts are completed by check_step().
+// Checks one step of one rank. check_steps() adds the rank and the step to the texts.
 class StepCheck {
  public:
   StepCheck(std::span<const Schedule> schedules, const Schedule& schedule, const Step& step)
@@ -102,7 +102,8 @@ class StepCheck {
     return sound ? Status() : refusal("has no sound range of places");
   }
 
-  // How many sources and targets, and whether the access allows the step at all.
+  // Checks the numbers of sources and targets, and whether the schedule may have such a step at
+  // all.
   Status check_shape() const {
     const std::size_t sources = schedule_.sources(step_).size();
     const std::size_t targets = schedule_.targets(step_).size();

@@ -10,14 +10,17 @@
 
 namespace stretto::schedule {
 
-// Proves by symbolic execution that the ranks' schedules together are the collective they claim to
-// be, for this number of ranks: every output chunk holds what it must, each contribution exactly
-// once and combined in the stated order; means divided once; slots of the right kind; all messages
-// matched; no deadlock, even if a send ends only when its receive has begun; in mapped schedules,
-// no place that one rank writes and another touches between the same two syncs; inputs untouched
-// out of place; in place right as well. `schedules[r]` is rank r's.
+// Proves by symbolic execution that the schedules of all ranks together are the collective they
+// claim to be, for this number of ranks. `schedules[r]` is that of rank r. It checks that:
+//   - every output chunk holds each contribution exactly once, combined in the stated order, and a
+//     mean is divided once;
+//   - every value lies in a slot of the right kind;
+//   - all messages match, and no deadlock occurs even if a send ends only when its receive begins;
+//   - in mapped schedules, no place is written by one rank and touched by another between the same
+//     two syncs;
+//   - out of place the input stays untouched, and the result is right in place as well.
 //
-// Fails (invalid_argument) with the first reason found, in words: "all_reduce by ring on 4 ranks:
+// Fails (invalid_argument) with the first error found, in words: "all_reduce by ring on 4 ranks:
 // output chunk 2 on rank 1 lacks rank 3".
 Status verify(std::span<const Schedule> schedules);
 
