@@ -8,8 +8,8 @@
 
 namespace stretto {
 
-// Calls what the program wants to be called when an operation has ended. What that throws is
-// logged: whoever calls it may be in the middle of somebody else's wait().
+// Calls a callback that the program has set for the end of an operation. Exceptions that it throws
+// are logged and not passed on, because the calling thread may be inside another caller's wait().
 template <class Callback, class... Arguments>
 void call_back(const Callback& callback, const Arguments&... arguments) {
   catch_all(

@@ -9,9 +9,9 @@
 
 namespace stretto {
 
-// Calls `function`. Whatever it throws, also what is no std::exception, ends here: `handler` gets a
-// text about it. Only the end of the thread goes on: pthread_exit(), by which Python ends threads
-// that come back to it after its own end, unwinds the stack like an exception that nobody may keep.
+// Calls `function`. Any exception that it throws, of any type, ends here: `handler` gets a text
+// about it. Only pthread_exit() continues: it unwinds the stack like an exception that may not be
+// swallowed. Python uses it to end threads that come back to the interpreter after its end.
 template <class Function, class Handler>
 void catch_all(const Function& function, const Handler& handler) {
   try {

@@ -12,7 +12,7 @@
 namespace stretto {
 namespace {
 
-// Whether `word` is one of a list with commas between.
+// Whether `word` is an element of a comma-separated list.
 bool lists(std::string_view list, std::string_view word) {
   while (!list.empty()) {
     if (take_word(list, ',') == word) return true;
@@ -20,13 +20,13 @@ bool lists(std::string_view list, std::string_view word) {
   return false;
 }
 
-// A hierarchy: that of version 2, or that of one controller of version 1.
+// The hierarchy of version 2, or that of one controller of version 1.
 struct Hierarchy {
   CgroupVersion version;
   std::string_view controller;
 };
 
-// Where a hierarchy is mounted, and which of its folders is visible there as the topmost.
+// Where a hierarchy is mounted, and the topmost folder that is visible there.
 struct Mount {
   std::string point;
   std::string top;
@@ -76,8 +76,8 @@ std::vector<std::string> cgroup_folders(CgroupVersion version, std::string_view 
   const std::optional<Mount> mount = find_mount(hierarchy, root);
   std::optional<std::string> own = find_own_folder(hierarchy, root);
   if (!mount || !own) return {};
-  // A container may see its folder under a name that it has not mounted: "/..", or that of the
-  // host. Then the limit that it can see is that of what is mounted.
+  // A container may see its folder under a name that is not mounted: "/..", or the name on the
+  // host. Then the visible limit is that of the mounted folder.
   const std::string top = mount->top == "/" ? "" : mount->top;
   const bool visible = (*own + '/').starts_with(top + '/') && own->find("/..") == std::string::npos;
   own->erase(0, visible ? top.size() : own->size());

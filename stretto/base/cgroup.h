@@ -10,15 +10,15 @@
 namespace stretto {
 
 enum class CgroupVersion {
-  first,   // A hierarchy per controller.
-  second,  // One for all.
+  first,   // One hierarchy per controller.
+  second,  // One hierarchy for all controllers.
 };
 
-// The folders whose limits hold for this process, the innermost first: its own cgroup's and those
-// of all its parents, as far as they can be seen. None if there is no such hierarchy.
+// The folders whose limits apply to this process, the innermost first: the folder of its own cgroup
+// and those of all its parents, as far as they are visible. Empty if there is no such hierarchy.
 //
-// `controller` is "memory", "cpu" and the like. `root` goes before every path that is read, for
-// tests; it does not go before those that are returned. Reads two small files; any thread.
+// `controller` is "memory", "cpu" and the like. `root` is a prefix of every path that is read, for
+// tests; the returned paths do not have it. Reads two small files; any thread.
 std::vector<std::string> cgroup_folders(CgroupVersion version, std::string_view controller,
                                         const std::string& root = {});
 

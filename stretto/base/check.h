@@ -15,9 +15,10 @@ namespace stretto::detail {
 
 }  // namespace stretto::detail
 
-// Stops on a bug in stretto itself by throwing InternalError, with a formatted explanation:
+// Stops on a bug in stretto itself: if the condition is false, throws InternalError with a
+// formatted explanation:
 //   STRETTO_CHECK(chunk < chunk_count, "chunk {} of {}", chunk, chunk_count);
-// What a caller, a peer or the system can cause is a Status, not a check.
+// Errors that a caller, a peer or the system can cause are a Status, not a check.
 #define STRETTO_CHECK(condition, ...)                                                              \
   do {                                                                                             \
     if (!(condition)) [[unlikely]]                                                                 \

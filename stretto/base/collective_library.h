@@ -13,32 +13,34 @@
 
 namespace stretto {
 
-// Where a call is on several buffers, or on multiples of them: each rank's share, or the entries of
-// a list. On the host they are packed (group/packing.h); a library for memory of devices, where the
-// host can neither copy nor multiply, is handed them.
+// The buffers of a call on several buffers (each rank's share, or the entries of a list) or on
+// multiples of them. In host memory these buffers are packed (group/packing.h). The host can
+// neither copy nor multiply memory of a device, so a library for such memory gets the parts
+// themselves.
 struct BufferParts {
-  // In the place of the input, `more` behind it, times `factor`. All of one dtype. Empty: the
-  // caller's input as it is.
+  // The input, if it is not the caller's: `source` and then the views in `more`, all of one dtype,
+  // times `factor`. See has_sources().
   ConstView source = {};
-  std::vector<ConstView> more = {};  // Empty for most, who then allocate nothing.
+  std::vector<ConstView> more = {};  // Usually empty: no allocation.
   double factor = 1;
-  // In the place of the output, one behind the other. Empty: the caller's output as it is.
+  // The output, if it is not the caller's: these views, one after the other. Empty: the caller's.
   std::vector<View> targets = {};
 
   bool has_sources() const { return source.bytes() > 0 || !more.empty() || factor != 1; }
 };
 
-// One rank's part in a collective, as a library is handed it. The lists have an entry per rank of
-// the group, in elements: what belongs to each rank; of an all_to_all, what this rank sends to each
-// and receives from each. All stays until has_ended() or abandon(). Input and output may overlap.
+// One rank's part in a collective, as a library gets it. All pointers stay valid until has_ended()
+// returns true or abandon() is called. Input and output may overlap. `counts` and `received` have
+// one entry per rank of the group, in elements.
 struct LibraryCall {
-  OperationDescriptor operation;  // Its count is that of the whole buffer.
+  OperationDescriptor operation;  // Its count is the elements of the whole buffer.
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  const std::size_t* counts = nullptr;    // Null where nothing belongs to single ranks.
-  const std::size_t* received = nullptr;  // Of an all_to_all.
-  // Of a DeviceLibrary: in the place of input and output, or null; and what mark() has said when
-  // the call was submitted.
+  // The share of each rank; in an all_to_all, what this rank sends to each. Null: no shares.
+  const std::size_t* counts = nullptr;
+  const std::size_t* received = nullptr;  // In an all_to_all, what this rank receives from each.
+  // For a DeviceLibrary only: the buffers instead of `input` and `output`, or null, and the number
+  // that mark() returned when the call was submitted.
   const BufferParts* parts = nullptr;
   int mark = -1;
 };
@@ -47,131 +49,138 @@ struct LibraryCall {
 class DeviceEnd {
  public:
   virtual ~DeviceEnd() = default;
-  // Has a stream of the device wait for it; of an operation that a CUDA graph has captured, one
-  // that the same graph captures. Null is the device's default stream, or the one behind which a
-  // captured operation begins. Fails with what the device says, above all if the capture has ended.
-  // May block until there is room on the stream, hence until what others do has ended: the engine's
-  // lock is not held.
+  // Makes a stream of the device wait for the end of the operation. If a CUDA graph has captured
+  // the operation, the same graph must capture the stream. Null is the device's default stream or,
+  // for a captured operation, the stream behind which it begins. Fails with the device's error,
+  // mostly because the capture has ended. May block until the stream has room, and so until other
+  // work has ended; call it without the engine's lock.
   virtual Status let_wait(void* stream) = 0;
 };
 
-// A moment on a stream of a device, for one call.
+// A point on a stream of a device, behind which a call begins.
 struct Mark {
   int number = -1;  // LibraryCall::mark; not negative.
-  // Not null if a graph captures the call, which has ended when all of it is in the graph: its end
-  // there.
+  // Not null if a CUDA graph captures the call: the end of the operation in the graph. Such a call
+  // has ended for the host when all of it is in the graph.
   std::shared_ptr<DeviceEnd> captured = nullptr;
 };
 
-// A rank's device, as far as operations on its memory need it, whoever runs them: a library or our
-// schedules. Any thread.
+// A rank's device, as operations on its memory need it, whether a library or our schedules run
+// them. Any thread.
 class DeviceOperations {
  public:
-  // Of who runs them: "NCCL 2.27.3".
+  // Name of the library that runs the operations: "NCCL 2.27.3".
   virtual const char* name() const = 0;
-  // Its number among those that this process sees.
+  // Number of the device among those that this process sees.
   virtual int device() const = 0;
-  // The number of the device in whose memory that is; this one's, if the driver moves it between
-  // devices and the host by itself. -1: the host's.
+  // Number of the device whose memory `data` points to. This device, if the driver moves that
+  // memory between devices and the host by itself. -1 for memory of the host.
   virtual int device_of(const void* data) const = 0;
-  // Whether operations take what lies there, on this device or, on theirs, those of other ranks.
+  // Whether operations accept memory at `data`, of this device or of a device of another rank.
   virtual bool takes(const void* data) const = 0;
-  // Whether gather, scatter and all_to_all with unequal shares take buffers of the host, too.
+  // Whether gather, scatter and all_to_all with unequal shares accept host memory, too.
   virtual bool takes_host_memory() const = 0;
-  // Whether that has been registered: then all buffers of an operation, of all ranks, have to be.
+  // Whether the memory at `data` has been registered. If so, all buffers of an operation must be
+  // registered, on all ranks.
   virtual bool is_registered(const void*) const { return false; }
-  // Why it does not do that, in a sentence that goes on after the name; "" if it does. By what all
-  // ranks know.
+  // Why the operation is not supported, as the rest of a sentence that begins with name(); "" if it
+  // is supported. The answer depends only on what all ranks know, so it is the same on all of them.
   virtual const char* refusal(const OperationDescriptor& operation,
                               const BufferParts& parts) const = 0;
-  // Whether a CUDA graph captures that stream of the device (null: the default one), which then is
-  // to hold the calls that begin behind it. Fails if it cannot, or if the device says no.
+  // Whether a CUDA graph is capturing `stream` (null: the default stream). If so, the graph will
+  // contain the calls that begin behind the stream. Fails if such calls cannot be captured, or with
+  // the device's error.
   virtual Result<bool> is_captured(void* stream) = 0;
-  // For a call that is to begin behind what is on that stream now. Fails if the device says no.
-  // `is_captured`: as that function has just said.
+  // Makes a mark for a call that must begin after all work that is on `stream` now. `is_captured`
+  // is the result of is_captured(). Fails with the device's error.
   virtual Result<Mark> mark(void* stream, bool is_captured) = 0;
-  // The call with that mark will never begin.
+  // Releases a mark whose call will never begin.
   virtual void forget(int mark) = 0;
 
  protected:
   ~DeviceOperations() = default;
 };
 
-// The half of a library that is for memory of devices.
+// The part of a library that works on memory of devices.
 class DeviceLibrary : public DeviceOperations {
  public:
-  // Memory of the device that is registered. Zeroed; it may outlive the library, and goes with the
-  // last copy, which waits, as this does, for all that the process has begun on the device. Any
-  // thread.
+  // Allocates registered memory of the device, zeroed. It may outlive the library. It is freed with
+  // the last copy of the pointer. Allocating and freeing wait for all work that the process has
+  // begun on the device. Any thread.
   virtual Result<std::shared_ptr<std::byte>> allocate(std::size_t bytes) = 0;
-  // Of one that start() has begun and that has not ended: its end, if all of it is on the device,
-  // so that it ends there without this process, unless ranks fail. Null before.
+  // The end of an operation that start() has begun and that has not ended, once all of it is on the
+  // device: then it ends there without this process, unless ranks fail. Null before.
   virtual std::shared_ptr<DeviceEnd> end_on_device(int operation) = 0;
-  // After abandon(): whether the device uses nobody's buffers any more.
+  // After abandon(): whether the device has stopped using callers' buffers.
   virtual bool has_given_back() = 0;
 
  protected:
   ~DeviceLibrary() = default;
 };
 
-// Why a library works no more.
+// Why a library has stopped working.
 struct LibraryFailure {
   StatusCode code = StatusCode::ok;
-  const char* text = "";  // The library's.
+  const char* text = "";  // Owned by the library.
 };
 
-// A library with collectives of its own, such as an MPI or NCCL, for one group of ranks. The group
-// hands it an operation when all ranks have entered it and agree on what it is, in the same order
-// on all of them, and several at a time; it watches over deadlines and deaths itself.
+// A library with its own collectives, such as MPI or NCCL, for one group of ranks. The group starts
+// an operation when all ranks have entered it and agree on it, in the same order on all ranks.
+// Several operations may be under way at a time. The group itself watches deadlines and the deaths
+// of ranks.
 //
-// A library may be behind a plug-in that is compiled against it alone, so nothing here refers to a
-// symbol of either side. One thread at a time, but for can_run(); nothing waits; nothing throws.
+// A library may be a plug-in that is compiled with this header alone, so nothing here refers to a
+// symbol of stretto or of the plug-in. One thread at a time may call it, except for can_run(). No
+// function blocks or throws.
 class CollectiveLibrary {
  public:
   virtual ~CollectiveLibrary() = default;
 
   // "Open MPI v4.1.4".
   virtual const char* name() const = 0;
-  // Of the first call that has failed, after which nothing works. The text says whose words it
-  // repeats, if it does, such as NCCL's.
+  // The first failed call, after which nothing works. If the text repeats the words of another
+  // library, such as NCCL, it says so.
   virtual LibraryFailure failure() const = 0;
 
-  // Whether it does that, by what is in `operation` alone, so that all ranks say the same; what it
-  // does not do, schedules do. A mean that it does not do is made of its sum. Any thread.
+  // Whether the library can run the operation. The answer depends on `operation` alone, so it is
+  // the same on all ranks. Schedules run the other operations. If the library has no mean, the
+  // group makes it from the sum. Any thread.
   virtual bool can_run(const OperationDescriptor& operation) const = 0;
-  // Whether abandon() gives buffers back. One that cannot is handed copies, which are left to it
-  // where an operation fails.
+  // Whether the library stops using buffers at abandon(). If not, it gets copies of the buffers,
+  // which it keeps if an operation fails.
   virtual bool gives_buffers_back() const = 0;
 
-  // Begins a collective, and returns a number to ask after it.
+  // Begins a collective. Returns its number, for has_ended().
   virtual int start(const LibraryCall& call) = 0;
-  // Lets the library work, too. Asked again until it says so, and then no more.
+  // Whether the operation has ended. Also lets the library make progress. Called again until it
+  // returns true, and not after that.
   virtual bool has_ended(int operation) = 0;
-  // The group has failed: nothing is asked any more, though collectives may be under way, which
-  // must neither end this process nor keep it from ending.
+  // Called when the group has failed; no operation is asked for after that. Collectives may still
+  // be under way. They must neither end this process nor keep it from ending.
   virtual void abandon() = 0;
-  // Not null: it runs what is in memory of devices, and nothing else. Whether that is so is in the
-  // operation, as its algorithm kDeviceAlgorithm.
+  // Not null: the library runs operations on memory of devices only. The algorithm of such an
+  // operation is kDeviceAlgorithm.
   virtual DeviceLibrary* for_devices() { return nullptr; }
-  // Whether it has met those of the group's other ranks, or has failed to: asked again until it
-  // says so, before all else but name() and failure(). Who does not wait for that destroys it, and
-  // what it has begun may then go on for ever, as after abandon().
+  // Whether the library has connected to those of the other ranks, or has failed to. Called until
+  // it returns true, before all functions but name() and failure(). A caller that does not wait for
+  // this destroys the library; what it has begun may then go on for ever, as after abandon().
   virtual bool is_connected() { return true; }
 };
 
-// The ranks of a group, by their numbers in the job.
+// The ranks of a group: `members` are their numbers in the job.
 struct LibraryGroup {
   const int* members = nullptr;
   int size = 1;
   int rank = 0;                   // In the group.
-  unsigned long long number = 0;  // The same on all its ranks.
+  unsigned long long number = 0;  // Of the group, the same on all its ranks.
   int job_rank = 0;
   int job_size = 1;
 };
 
-// What a plug-in exports, under a name that changes with what is above: the library, or null and
-// why in `text`. All ranks of the group call this. It waits for them only if it has to start what
-// the library is part of, such as MPI, which wants that done by a thread of the program.
+// The function that a plug-in exports. Its name changes with every change of the declarations
+// above. Returns the library, or null and the reason in `text`. All ranks of the group call it. It
+// waits for the other ranks only if it must start a system that the library is part of, such as
+// MPI, which a thread of the program must do.
 using MakeLibrary = CollectiveLibrary* (*)(const LibraryGroup& group, char* text,
                                            std::size_t text_bytes);
 #define STRETTO_MAKE_LIBRARY stretto_collectives_11

@@ -18,8 +18,9 @@ constexpr std::size_t kStep = 2 * sizeof(std::uint64_t);
 constexpr std::size_t kLanes = 4;  // Independent chains hide the latency of the multiplication.
 constexpr std::uint64_t kOther = 0x9e3779b97f4a7c15u;
 
-// Of up to 16 bytes, with one multiplication: the upper half of the product, which each bit of both
-// factors reaches, meets the lower. A factor of zero, with odds of 2^-64, would lose the other.
+// Hashes up to 16 bytes with one multiplication. It combines the upper half of the product, which
+// depends on every bit of both factors, with the lower half. If one factor is zero, with a
+// probability of 2^-64, the other one is lost.
 std::uint64_t mix(std::uint64_t state, const std::byte* from, std::size_t bytes) {
   std::uint64_t words[2] = {};
   std::memcpy(words, from, bytes);
@@ -28,7 +29,8 @@ std::uint64_t mix(std::uint64_t state, const std::byte* from, std::size_t bytes)
   return static_cast<std::uint64_t>(product >> 64) ^ static_cast<std::uint64_t>(product);
 }
 
-// A loop would keep the lanes in memory, and each step would wait for what the last one has stored.
+// With a loop, the lanes would be kept in memory, and each step would wait for the store of the
+// last one.
 template <std::size_t... lane>
 void mix_all(std::array<std::uint64_t, kLanes>& lanes, const std::byte* from,
              std::index_sequence<lane...>) {

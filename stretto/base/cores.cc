@@ -16,13 +16,13 @@
 namespace stretto {
 namespace {
 
-// The number that a file begins with; nothing for "max", and where there is no such file.
+// The next number in the file; empty for "max", or if there is no such file.
 std::optional<double> number_in(std::ifstream& file) {
   double number = 0;
   return file >> number ? std::optional(number) : std::nullopt;
 }
 
-// Of the processor time of a period, what a cgroup may use: "150000 100000", or "max 100000".
+// The quota of a cgroup in cores, from its quota and period: "150000 100000", or "max 100000".
 std::optional<double> cgroup_v2_quota(const std::string& folder) {
   std::ifstream file(folder + "/cpu.max");
   const std::optional<double> quota = number_in(file);
@@ -31,7 +31,7 @@ std::optional<double> cgroup_v2_quota(const std::string& folder) {
   return *quota / *period;
 }
 
-// The same in two files, of which the first says -1 for "no limit".
+// The same in two files. A quota of -1 means "no limit".
 std::optional<double> cgroup_v1_quota(const std::string& folder) {
   std::ifstream quota_file(folder + "/cpu.cfs_quota_us");
   std::ifstream period_file(folder + "/cpu.cfs_period_us");

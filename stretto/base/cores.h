@@ -9,22 +9,22 @@
 
 namespace stretto {
 
-// Processors by their number in the kernel; those beyond are left out.
+// A set of processors by their numbers in the kernel. Larger numbers are left out.
 using ProcessorSet = std::bitset<1024>;
-// Those on which this thread may run. None: the kernel does not say.
+// The processors on which this thread may run. Empty if the kernel does not say.
 ProcessorSet affinity();
 
-// How many cores' time the cgroup of this process and all its parents leave it (versions 1 and 2):
-// 1.5, say. Nothing where there is no limit. `root` goes before every path that is read, for tests.
-// Reads a dozen small files.
+// The processor time that the cgroup of this process and all its parents (versions 1 and 2) allow,
+// in cores: 1.5, for example. Empty if there is no limit. `root` is a prefix of every path that is
+// read, for tests. Reads a dozen small files.
 std::optional<double> cgroup_quota_cores(const std::string& root = {});
 
-// How many cores this process may use at a time: the smaller of its affinity mask and its cgroups'
-// quota (rounded up), at least 1. The count of processors of the machine says nothing in a
-// container.
+// How many cores this process may use at a time: the smaller of the size of its affinity mask and
+// the quota of its cgroups (rounded up), at least 1. In a container, the number of processors of
+// the machine does not tell this.
 int usable_cores();
-// The same of several processes in this one's cgroup, of which each may run on some of
-// `processors`: launchers bind each to a part.
+// The same for several processes in the cgroup of this process that together may run on
+// `processors`. Launchers bind each process to a part of the processors.
 int usable_cores(const ProcessorSet& processors);
 
 }  // namespace stretto

@@ -7,9 +7,9 @@
 
 namespace stretto {
 
-// Raises the soft limit on this process' descriptors (`ulimit -n`) to `count`, as far as the hard
-// one lets it; never lowers it, and leaves it alone where the usual 1024 would do: a lower limit is
-// somebody's wish.
+// Raises the soft limit on this process' descriptors (`ulimit -n`) to `count`, at most to the hard
+// limit. Never lowers it. Does nothing if `count` is at most 1024, the usual limit: a limit below
+// that is set on purpose.
 void allow_descriptors(std::size_t count);
 
 }  // namespace stretto

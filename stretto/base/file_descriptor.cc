@@ -8,7 +8,7 @@
 namespace stretto {
 
 void FileDescriptor::reset() {
-  // Not retried on EINTR: Linux has released the number by then, another thread may own it again.
+  // Not retried on EINTR: Linux has released the number by then, and another thread may own it.
   if (number_ >= 0) ::close(release());
 }
 

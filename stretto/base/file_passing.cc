@@ -17,7 +17,8 @@ namespace {
 struct ControlBuffer {
   alignas(cmsghdr) char bytes[CMSG_SPACE(sizeof(int))] = {};
 };
-// Not CMSG_SPACE, whose padding has room for a second descriptor: a peer could make us leak it.
+// Not CMSG_SPACE, whose padding has room for a second descriptor: a peer could send one that is
+// never closed.
 constexpr std::size_t kControlBytes = CMSG_LEN(sizeof(int));
 
 }  // namespace
@@ -52,7 +53,8 @@ ReceivedFile receive_with_file(int socket, ByteSpan bytes) {
   ControlBuffer control;
   message.msg_control = control.bytes;
   message.msg_controllen = kControlBytes;
-  // Looks first: a file that finds no descriptor would be lost with a message that is taken.
+  // Peeks first: if there is no free descriptor for the file, taking the message would lose the
+  // file.
   ReceivedFile received{
       .count = ::recvmsg(socket, &message, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC)};
   const cmsghdr* header = received.count > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
@@ -63,7 +65,8 @@ ReceivedFile receive_with_file(int socket, ByteSpan bytes) {
   }
   if (received.count <= 0) return received;
   if ((message.msg_flags & MSG_CTRUNC) != 0 && !received.file.valid()) {
-    // Where there is room, the system refuses the file, or there has been none a moment before.
+    // If a descriptor is free here, then either the system refuses the file, or none was free a
+    // moment ago.
     const FileDescriptor room(::fcntl(socket, F_DUPFD_CLOEXEC, 0));
     received.no_room = room.valid() ? EACCES : errno;
     return received;

@@ -20,7 +20,7 @@ FileSizeSignalBlocked::FileSizeSignalBlocked() {
 FileSizeSignalBlocked::~FileSizeSignalBlocked() {
   const int error_number = errno;
   const timespec no_time{};
-  // The system sends it to the thread that made the call, so it is here by now.
+  // The system sends the signal to the thread that made the call, so it is pending by now.
   if (!pending_before_) ::sigtimedwait(&signal_, nullptr, &no_time);
   ::pthread_sigmask(SIG_SETMASK, &blocked_before_, nullptr);
   errno = error_number;

@@ -7,9 +7,9 @@
 
 namespace stretto {
 
-// While one lives, a call of this thread that would make a file, or memory without a name, larger
-// than the limit on file sizes (ulimit -f) fails with EFBIG, and does not end the process by
-// SIGXFSZ. Belongs to the thread that made it.
+// While an object exists, a call of this thread that would exceed the limit on file sizes (ulimit
+// -f) fails with EFBIG, instead of ending the process by SIGXFSZ. This includes anonymous files
+// (memfd). The thread that made the object must destroy it.
 class FileSizeSignalBlocked {
  public:
   FileSizeSignalBlocked();

@@ -20,7 +20,7 @@ inline std::string to_hex(std::span<const std::uint8_t> bytes) {
   return text;
 }
 
-// Letters may be capital. Nothing if the text is not two digits for each byte.
+// Accepts capital letters. Returns nothing if the text is not two digits for each byte.
 inline std::optional<std::vector<std::uint8_t>> from_hex(std::string_view text) {
   if (text.size() % 2 != 0) return std::nullopt;
   std::vector<std::uint8_t> bytes(text.size() / 2);

@@ -10,7 +10,7 @@
 
 namespace stretto {
 
-// Of this machine, or container; "?" if it has none.
+// The name of this machine or container; "?" if it has none.
 inline std::string host_name() {
   std::array<char, 65> name{};
   if (::gethostname(name.data(), name.size()) != 0) name[0] = '?';

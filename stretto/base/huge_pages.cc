@@ -17,8 +17,8 @@
 namespace stretto {
 namespace {
 
-// What the kernel expects; the headers of many systems are older than the call. See
-// Documentation/admin-guide/mm/pagemap.rst in its source.
+// The structures of the kernel's interface, which the headers of many systems lack. See
+// Documentation/admin-guide/mm/pagemap.rst in the source of Linux.
 struct PageRegion {
   std::uint64_t begin;
   std::uint64_t end;
@@ -29,8 +29,8 @@ struct PagemapScan {
   std::uint64_t flags = 0;
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  std::uint64_t walk_end = 0;  // Filled in: how far it has looked.
-  std::uint64_t regions = 0;   // Filled in, where it points to.
+  std::uint64_t walk_end = 0;  // Filled in: where the scan has ended.
+  std::uint64_t regions = 0;   // Address of an array that is filled in.
   std::uint64_t regions_max = 0;
   std::uint64_t pages_max = 0;
   std::uint64_t inverted_categories = 0;
@@ -48,8 +48,8 @@ struct Range {
   std::uint64_t bytes() const { return end - begin; }
 };
 
-// How much of a range of whole pages lies in huge ones; 0 if the kernel does not tell, or they are
-// so scattered that it is not worth knowing.
+// How many bytes of a range of whole pages lie in huge pages. 0 if the kernel does not tell, or if
+// they are too scattered to be worth knowing.
 std::uint64_t huge_bytes(int pagemap, const Range& range) {
   std::array<PageRegion, 16> regions{};
   PagemapScan scan;
@@ -70,7 +70,7 @@ std::uint64_t huge_bytes(int pagemap, const Range& range) {
 }  // namespace
 
 bool lies_in_huge_pages(const void* data, std::size_t bytes) {
-  // Opened anew: a descriptor from before a fork would tell of the parent.
+  // Opened on each call: a descriptor from before a fork would describe the parent.
   const FileDescriptor pagemap(::open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
   if (!pagemap.valid()) return false;
   const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
@@ -79,7 +79,7 @@ bool lies_in_huge_pages(const void* data, std::size_t bytes) {
   const auto is_huge = [&](const Range& range) {
     return huge_bytes(pagemap.get(), range) >= range.bytes() - range.bytes() / 8;
   };
-  // Most buffers are all one or all the other: the middle tells, and is soon looked at.
+  // Most buffers lie completely in one kind of page. So the middle is checked first, which is fast.
   const std::uint64_t middle = all.begin + all.bytes() / 2 / page_bytes * page_bytes;
   return is_huge({middle, std::min(middle + kHugePageBytes, all.end)}) && is_huge(all);
 }

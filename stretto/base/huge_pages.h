@@ -7,11 +7,11 @@
 
 namespace stretto {
 
-// Whether these bytes of this process lie in huge pages, but for an eighth of them at most: the
-// ends of a buffer seldom do. Memory that has not been touched yet lies in no page.
+// Whether at least seven eighths of these bytes lie in huge pages; the ends of a buffer seldom do.
+// Memory that has not been touched yet lies in no page.
 //
 // Asks the kernel (PAGEMAP_SCAN, Linux 6.7), which takes a few microseconds where all pages are of
-// one kind. False where it does not tell. Any thread.
+// one kind. Returns false if the kernel does not tell. Any thread.
 bool lies_in_huge_pages(const void* data, std::size_t bytes);
 
 }  // namespace stretto

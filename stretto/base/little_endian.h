@@ -9,8 +9,8 @@
 
 namespace stretto {
 
-// Integers as they travel: least significant byte first, whatever the machine. `at` needs no
-// alignment and must have room for sizeof(T) bytes.
+// Integers in the byte order of messages: least significant byte first, on any machine. `at` needs
+// no alignment and must have room for sizeof(T) bytes.
 template <class T>
 void store_little_endian(std::byte* at, T value) {
   const auto bits = static_cast<std::uint64_t>(static_cast<std::make_unsigned_t<T>>(value));

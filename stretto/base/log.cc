@@ -53,7 +53,7 @@ struct Log {
 };
 
 Log& instance() {
-  static Log* const log = new Log;  // Outlives what has a last word behind main().
+  static Log* const log = new Log;  // Never destroyed: code that runs after main() may log.
   return *log;
 }
 

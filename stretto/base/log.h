@@ -15,16 +15,16 @@ namespace stretto {
 
 class Environment;
 
-// Lines go to standard error, or to the sink that the program has set. Thread safe.
+// Writes a line to standard error, or to the sink that the program has set. Thread safe.
 void log_line(LogLevel level, std::string_view text);
 bool log_enabled(LogLevel level);
 
-// Called once by join(): the rank that every following line of this thread's process names, and the
-// level from STRETTO_LOG (debug, info, warning, error, off; default warning).
+// Called once by join(). Sets the prefix, which names the rank, for all following lines of this
+// process, and the level from STRETTO_LOG (debug, info, warning, error, off; default warning).
 void configure_log(const Environment& environment, const std::string& prefix);
 
-// A line for which there is no memory is left out: threads and destructors log, where an exception
-// would end the process.
+// Drops a line if there is no memory for it: threads and destructors call this, and an exception
+// there would end the process.
 template <class... Args>
 void log(LogLevel level, fmt::format_string<Args...> format, Args&&... args) noexcept {
   try {

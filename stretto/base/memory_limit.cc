@@ -18,12 +18,12 @@ namespace {
 
 using Numbers = std::map<std::string, std::size_t>;
 
-// Version 1 says "no limit" with the largest number of whole pages.
+// Version 1 expresses "no limit" as the largest number of whole pages.
 constexpr std::size_t kUnlimited = std::size_t{1} << 62;
 
 std::size_t minus(std::size_t a, std::size_t b) { return a - std::min(a, b); }
 
-// The number that a file holds; nothing for "max" and where there is no such file.
+// The number in a file; empty for "max", for no limit, or if there is no such file.
 std::optional<std::size_t> number_in(const std::string& path) {
   std::ifstream file(path);
   std::string word;
@@ -32,7 +32,7 @@ std::optional<std::size_t> number_in(const std::string& path) {
   return number && *number < kUnlimited ? number : std::nullopt;
 }
 
-// Lines of a name and a number: memory.stat, and meminfo, whose names end in ':'.
+// Reads lines of a name and a number: memory.stat, and meminfo, where names end with ':'.
 Numbers numbers_in(const std::string& path) {
   Numbers numbers;
   std::ifstream file(path);
@@ -45,12 +45,12 @@ Numbers numbers_in(const std::string& path) {
   return numbers;
 }
 
-// What the files of one version of cgroups are called.
+// The names of the files of one version of cgroups.
 struct Version {
   CgroupVersion number = CgroupVersion::first;
   std::string_view limit;
   std::string_view used;
-  // Of memory.stat. Version 1 counts children in the names with "total_".
+  // Names in memory.stat. In version 1, names with "total_" include child cgroups.
   std::array<std::string_view, 3> reclaimable;
   std::string_view shared;
 };
@@ -71,7 +71,7 @@ std::size_t value_of(const Numbers& numbers, std::string_view name) {
   return found == numbers.end() ? 0 : found->second;
 }
 
-// How much a cgroup may still swap out; where nothing forbids it, all that the machine can.
+// How many bytes a cgroup may still swap out; without a limit, all that the machine can.
 std::size_t swap_left(const Version& version, const std::string& folder, std::size_t limit,
                       std::size_t used, std::size_t free) {
   if (version.number == CgroupVersion::first) {

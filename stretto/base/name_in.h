@@ -9,7 +9,7 @@
 
 namespace stretto {
 
-// The one of `names` that has the number of `value`; `unknown` if none has.
+// The element of `names` at the index that is the number of `value`; `unknown` if there is none.
 template <class Enum>
 std::string_view name_in(std::initializer_list<std::string_view> names, Enum value,
                          std::string_view unknown) {

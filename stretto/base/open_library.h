@@ -11,13 +11,13 @@
 namespace stretto {
 
 struct OpenedLibrary {
-  void* handle = nullptr;  // Of dlopen(), never closed.
+  void* handle = nullptr;  // From dlopen(), never closed.
   std::string file;
 };
 
-// The first of these shared libraries that can be loaded. `scope` is RTLD_LOCAL, or RTLD_GLOBAL
-// where parts that the library loads itself look for its symbols. Fails with invalid_argument, and
-// says why each cannot be loaded.
+// Opens the first of these shared libraries that can be loaded. `scope` is RTLD_LOCAL, or
+// RTLD_GLOBAL if parts that the library itself loads need its symbols. Fails with invalid_argument;
+// the message says why each file cannot be loaded.
 Result<OpenedLibrary> open_library(std::span<const std::string> files, int scope);
 
 }  // namespace stretto

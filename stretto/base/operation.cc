@@ -22,7 +22,7 @@ std::string describe(const OperationDescriptor& operation) {
   std::string text = fmt::format("{}(", name(operation.collective));
   if (reduces(operation.collective)) text += fmt::format("{} ", name(operation.op));
   text += fmt::format("{} ", name(operation.dtype));
-  // Where each rank has counts of its own, none stands for all.
+  // If each rank has its own counts, no count stands for all.
   const bool counted = operation.collective != Collective::all_to_all || operation.layout == 0 ||
                        operation.count > 0;
   text += counted ? fmt::format("[{}]", operation.count) : "[counts of its own]";
@@ -57,7 +57,7 @@ std::string describe_against(const OperationDescriptor& operation,
   };
   const bool shown = in_text(operation.layout) || in_text(other.layout);
   if (operation.layout == other.layout || shown) return text;
-  // Where a rank has a share of the whole, its layout is about the shares; elsewhere, about a list.
+  // If ranks have shares of the whole, the layout describes the shares; otherwise, a list.
   if (has_shares(operation.collective)) {
     text += operation.layout == 0 ? " with equal shares" : " with counts per rank";
   } else {

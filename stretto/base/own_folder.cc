@@ -20,8 +20,9 @@ std::string own_folder() {
   }
   const std::string_view path = object->l_name;
   if (!path.empty()) return std::string(path.substr(0, path.rfind('/') + 1));
-  // It is in the program. How that was called, as info has it, leads nowhere when it was found by
-  // PATH, or has left the folder that it was called from.
+  // The code is in the program itself. The name in `info` is the one by which the program was
+  // called. It does not lead to the file if the program was found by PATH, or if the current folder
+  // has changed.
   std::error_code unknown;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", unknown);
   return unknown ? "" : program.parent_path().string() + "/";

@@ -7,8 +7,8 @@
 
 namespace stretto {
 
-// Where this code lies, in a library or in the program, with a slash behind it: what is loaded when
-// it is wanted lies there, too. Empty if the system does not say.
+// The folder of the library or program that contains this code, with a slash at the end. Libraries
+// that are loaded on demand lie in the same folder. Empty if the system does not tell.
 std::string own_folder();
 
 }  // namespace stretto

@@ -8,16 +8,16 @@
 
 namespace stretto {
 
-// Remembers the process in which it was made. A child that fork() makes has a copy of everything,
-// and shares what must be used by one process only: sockets, and memory that others have mapped.
+// Remembers the process in which it was made. A child of fork() has a copy of everything, including
+// resources that only one process may use: sockets, and memory that other processes have mapped.
 class OwnerProcess {
  public:
   OwnerProcess();
-  // False in a child that has been forked since. No system call; any thread.
+  // False in a process that was forked after the object was made. No system call; any thread.
   bool is_here() const { return forks_ == forks_made.load(std::memory_order_relaxed); }
 
  private:
-  // How many forks lie between this process and the one that made the first of these.
+  // The number of forks between the process that made the first object of this class and this one.
   static inline std::atomic<std::uint32_t> forks_made{0};
 
   std::uint32_t forks_;

@@ -9,8 +9,8 @@
 
 namespace stretto {
 
-// Takes the number with which a text begins off it; nothing if there is none, or none that the type
-// can hold.
+// Removes the number at the beginning of `text` and returns it. Returns nothing if there is none or
+// if Number cannot hold it.
 template <class Number>
 std::optional<Number> take_number(std::string_view& text) {
   Number number{};
@@ -20,7 +20,7 @@ std::optional<Number> take_number(std::string_view& text) {
   return number;
 }
 
-// The number that is the whole of a text, or nothing.
+// Returns the number that the whole text consists of, or nothing.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   const std::optional<Number> number = take_number<Number>(text);

@@ -8,8 +8,8 @@
 
 namespace stretto {
 
-// A text of somebody else, fit for a log, an exception and a terminal: what is not printable ASCII
-// becomes '?', or a space if it is one of the common kinds of white space.
+// Makes a foreign text safe for a log, an exception or a terminal: newline and tab become a space,
+// and every other character that is not printable ASCII becomes '?'.
 inline std::string printable(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return c == '\n' || c == '\t'; }, ' ');

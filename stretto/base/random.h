@@ -7,8 +7,8 @@
 
 namespace stretto {
 
-// SplitMix64 (Steele, Lea and Flood, 2014): small, fast, the same on every machine for a seed. Not
-// for secrets: keys and nonces come from the operating system.
+// SplitMix64 (Steele, Lea and Flood, 2014): small, fast, and the same on every machine for a given
+// seed. Not for secrets: keys and nonces come from the operating system.
 class Random {
  public:
   explicit constexpr Random(std::uint64_t seed) : state_(seed) {}

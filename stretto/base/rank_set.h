@@ -10,17 +10,18 @@
 
 namespace stretto {
 
-// Some of the ranks of a job, of which it takes a bit each: looking through an empty set costs next
-// to nothing with hundreds of ranks. Not thread safe.
+// A set of ranks of a job, one bit per rank. Visiting an empty set costs next to nothing even with
+// hundreds of ranks. Not thread safe.
 class RankSet {
  public:
-  // Empty, with room for so many ranks.
+  // Makes an empty set with room for `ranks` ranks.
   explicit RankSet(std::size_t ranks) : words_((ranks + kBits - 1) / kBits) {}
 
   void insert(std::size_t rank) { words_[rank / kBits] |= bit(rank); }
   void erase(std::size_t rank) { words_[rank / kBits] &= ~bit(rank); }
 
-  // In ascending order. `visit` may insert and erase; what it inserts may be visited or not.
+  // Calls `visit` for each rank in ascending order. `visit` may insert and erase ranks; a rank that
+  // it inserts may or may not be visited.
   template <class Visit>
   void for_each(const Visit& visit) const {
     for (std::size_t i = 0; i < words_.size(); ++i) {

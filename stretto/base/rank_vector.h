@@ -11,13 +11,13 @@
 
 namespace stretto {
 
-// A value for each rank, of a job or of a group, found by the rank.
+// A vector with one value per rank of a job or group, indexed by the rank.
 template <class T>
 class RankVector : public std::vector<T> {
  public:
   using std::vector<T>::vector;
   RankVector(std::vector<T> values) : std::vector<T>(std::move(values)) {}  // NOLINT: it is one.
-  // Has an element for each of so many ranks.
+  // Makes one element for each of `ranks` ranks.
   explicit RankVector(int ranks) : std::vector<T>(static_cast<std::size_t>(ranks)) {}
 
   using std::vector<T>::operator[];

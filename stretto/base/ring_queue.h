@@ -9,9 +9,9 @@
 
 namespace stretto {
 
-// First in, first out. Grows when it must and never gives memory back, so that a queue which has
-// once been as long as it gets allocates nothing (std::deque allocates a block every few hundred
-// pushes).
+// A first-in, first-out queue. It grows when necessary and never gives memory back. So a queue that
+// has reached its greatest length allocates no more; a std::deque would allocate a block every few
+// hundred pushes.
 template <class T>
 class RingQueue {
  public:
@@ -22,7 +22,7 @@ class RingQueue {
   T& operator[](std::size_t index) { return items_[wrap(first_ + index)]; }
   const T& operator[](std::size_t index) const { return items_[wrap(first_ + index)]; }
 
-  // Lets the queue become so long without allocating.
+  // Allocates room for `size` items.
   void reserve(std::size_t size) {
     while (items_.size() < size) grow();
   }

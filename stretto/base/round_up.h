@@ -7,7 +7,8 @@
 
 namespace stretto {
 
-// What ranks or threads write at the same time is kept apart by a cache line.
+// Size of a cache line. Data that different ranks or threads write at the same time lie in
+// different lines.
 inline constexpr std::size_t kCacheLineBytes = 64;
 
 constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {

@@ -7,7 +7,7 @@
 
 namespace stretto {
 
-// Calls `function`, which must not throw, when the scope is left: also by an exception.
+// Calls `function`, which must not throw, when the scope is left, by an exception as well.
 template <class Function>
 class [[nodiscard]] ScopeExit {
  public:

@@ -11,15 +11,16 @@
 
 namespace stretto {
 
-// Memory for several processes: a file without a name, of so many zeros, sealed, so that who has
-// mapped it need not fear that its owner makes it smaller. `name` is what /proc shows.
+// Makes memory for several processes: an anonymous file of `bytes` zeros, sealed so that its owner
+// cannot make it smaller while others have mapped it. `name` appears in /proc.
 Result<FileDescriptor> make_sealed_memory(const char* name, std::size_t bytes);
 
-// Whether the file is sealed as such memory is. It may have more seals: where vm.memfd_noexec is
-// set, the system adds one.
+// Whether the file is sealed as make_sealed_memory() does it. It may have more seals: the system
+// adds one where vm.memfd_noexec is set.
 bool is_sealed_memory(int descriptor);
 
-// So many bytes of such a file; unmapped when the last copy goes.
+// Maps the first `bytes` of such a file. They are unmapped when the last copy of the pointer is
+// destroyed.
 Result<std::shared_ptr<std::byte>> map_shared_memory(int descriptor, std::size_t bytes);
 
 }  // namespace stretto

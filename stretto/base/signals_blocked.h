@@ -7,10 +7,10 @@
 
 namespace stretto {
 
-// While one lives, this thread takes no signal of the process, and nor does, for good, a thread
-// that it starts: the program may wait for signals on a thread of its own. What an instruction of
-// the thread itself raises still comes, and so does the clock of profilers, which look at the
-// thread that it interrupts.
+// While an object exists, this thread takes no signals of the process, because the program may wait
+// for signals on a thread of its own. A thread that is started meanwhile never takes any. Signals
+// that an instruction of the thread raises still arrive, and so does SIGPROF, the clock of
+// profilers, which look at the thread that it interrupts.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -19,7 +19,7 @@ rlim_t limit_of(__rlimit_resource_t resource) {
   return ::getrlimit(resource, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 
-// What to do about it, if a limit of the system has been reached.
+// What the user can do if a limit of the system has been reached.
 std::string remedy(int error_number) {
   switch (error_number) {
     case EMFILE:

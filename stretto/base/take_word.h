@@ -8,8 +8,8 @@
 
 namespace stretto {
 
-// Takes the text up to the next `end`, and that letter, off the text. Returns it without the
-// letter.
+// Removes the text up to the next `end`, and that character, from `text`. Returns it without the
+// character.
 inline std::string_view take_word(std::string_view& text, char end) {
   const std::string_view word = text.substr(0, text.find(end));
   text.remove_prefix(std::min(text.size(), word.size() + 1));

@@ -12,14 +12,15 @@
 
 namespace stretto {
 
-// Starts a thread that runs `function`. `name` is what debuggers and `top -H` show (at most 15
-// bytes). Fails with system, and a sentence that says which limits to look at, where the system
-// allows no further thread. An exception that leaves `function` ends the thread with a line in the
-// log, not the process. The thread takes no signals of the process (SignalsBlocked).
+// Starts a thread that runs `function`. Debuggers and `top -H` show `name` (at most 15 bytes).
+// Fails with `system` if the system allows no further thread; the message says which limits to look
+// at. If an exception leaves `function`, the thread ends with a line in the log, and the process
+// goes on. The thread takes no signals of the process (SignalsBlocked).
 Result<std::thread> start_thread(const std::string& name, std::function<void()> function);
 
-// A thread that sleeps in poll() or epoll_wait(), and can be told to stop. The last member of its
-// owner, so that it has ended before what it uses does. Not thread safe.
+// A thread that sleeps in poll() or epoll_wait() and can be told to stop. It must be the last
+// member of its owner, so that it ends before the members that it uses are destroyed. Not thread
+// safe.
 class StoppableThread {
  public:
   StoppableThread() = default;
@@ -27,10 +28,11 @@ class StoppableThread {
   StoppableThread& operator=(const StoppableThread&) = delete;
   ~StoppableThread() { stop(); }
 
-  // Once. `function` gets a descriptor, and returns when it has something to read. Fails as
-  // start_thread() does, and where the system has no descriptor left.
+  // Starts the thread; may be called once. `function` gets a descriptor and must return when the
+  // descriptor becomes readable. Fails as start_thread() does, and if the system has no descriptor
+  // left.
   Status start(const std::string& name, std::function<void(int stop)> function);
-  // Tells the thread, if one runs, and waits until it has ended.
+  // Tells the thread to stop, if one runs, and waits until it has ended.
   void stop();
 
  private:

@@ -13,9 +13,9 @@
 
 namespace stretto {
 
-// Waits until `holds`, which is called with the lock held, at first and after each notification.
-// False: not before the limit has passed. Fails as the limit's interruption does, which is called
-// without the lock.
+// Waits until `holds` returns true. It is called with the lock held, first at once and then after
+// each notification. Returns false if the limit passes first. Fails if the interruption of `limit`,
+// which is called without the lock, fails.
 template <class Holds>
 Result<bool> wait_until(std::condition_variable& changed, MutexLock& lock, const WaitLimit& limit,
                         const Holds& holds) STRETTO_UNCHECKED_LOCKING {
@@ -25,7 +25,7 @@ Result<bool> wait_until(std::condition_variable& changed, MutexLock& lock, const
     const Status looked = limit.look();
     lock.lock();
     STRETTO_RETURN_IF_ERROR(looked);
-    // An hour at most: the end of time would overflow inside the system's call.
+    // At most an hour: the end of time would overflow inside the system call.
     changed.wait_for(lock.native(), std::min<Duration>(limit.nap(), std::chrono::hours(1)), holds);
   }
   return true;

@@ -7,8 +7,8 @@
 
 namespace stretto {
 
-// Whether a call on a descriptor that does not wait had nothing to do yet, or was interrupted: it
-// is to be repeated, when the descriptor is ready.
+// Whether a non-blocking call on a descriptor failed only because it had nothing to do yet or was
+// interrupted. It is to be repeated when the descriptor is ready.
 inline bool would_block(int error_number) {
   return error_number == EAGAIN || error_number == EWOULDBLOCK || error_number == EINTR;
 }

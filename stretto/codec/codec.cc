@@ -30,7 +30,8 @@ std::size_t Codec::extract_bytes(std::size_t count, std::size_t elements) const 
 }
 
 std::size_t Codec::max_message_bytes(std::size_t count) const {
-  // Indices take most space where they are half of all; values where all are sent.
+  // The longest indices are those of half of all elements, the longest values those of all
+  // elements.
   return sizeof(Header) + payload_bytes(count, count) + payload_bytes(count, count / 2);
 }
 
@@ -69,7 +70,8 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
   if (!is_finite && encoding.non_finite == NonFinite::stop) {
     codec::put_back(carry, scratch, std::min(found.count, wanted.room));
     header.flags = Header::kStopped;
-    // As long as any other, if others are always as long; else with room for a rank.
+    // As long as other messages if these have a fixed length; else with room for the number of a
+    // rank.
     header.values = values_of(carry.size(), encoding.position.step)
                         .value_or(std::min<std::size_t>(1, carry.size()));
     out.resize(out.size() + payload_bytes(carry.size(), header.values));
@@ -89,7 +91,7 @@ std::size_t Codec::encode(const codec::Encoding& encoding, codec::Scratch& scrat
   return header.values;
 }
 
-// Of whatever bytes.
+// `bytes` may be any bytes.
 Result<Codec::Payload> Codec::open(std::span<const std::byte> bytes,
                                    const codec::Position& position, codec::Scratch& scratch,
                                    std::size_t count) const {

@@ -46,7 +46,7 @@ class Dense final : public WholeCodec {
   }
 };
 
-// A message that has all values has no indices.
+// If a message has the values of all elements, it has no indices.
 class Nonzeros final : public SparseCodec {
  public:
   Nonzeros() : SparseCodec(Kind::nonzeros, "nonzeros", ValueFormat::f32) {}

@@ -13,7 +13,7 @@
 namespace stretto::codec {
 
 inline bool are_finite(std::span<const float> values) {
-  std::int32_t greatest = 0;  // Magnitude; those of infinity and NaN are above all others.
+  std::int32_t greatest = 0;  // Magnitude. Infinity and NaN have the greatest ones.
   for (const float value : values) {
     greatest = std::max(greatest, std::bit_cast<std::int32_t>(value) & 0x7FFFFFFF);
   }

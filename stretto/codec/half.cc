@@ -16,7 +16,7 @@
 namespace stretto::codec {
 namespace {
 
-// Every element in 16 bits, padded to 8 bytes. Number is Half or BFloat16.
+// Messages with every element in 16 bits, padded to 8 bytes. Number is Half or BFloat16.
 template <class Number>
 class Halved final : public WholeCodec {
  public:
@@ -24,14 +24,14 @@ class Halved final : public WholeCodec {
       : WholeCodec(dtype_of<Number> == DType::f16 ? Kind::f16 : Kind::bf16, name_of(options)),
         clip_(rounded_down(options.clip)) {}
 
-  // The greatest bfloat16 is no limit: floats end there, too.
+  // The greatest bfloat16 is no limit, because the range of floats ends there, too.
   bool is_bounded() const override {
     return dtype_of<Number> == DType::f16 || clip_ < std::numeric_limits<float>::infinity();
   }
 
  private:
   float limit() const { return std::min(clip_, greatest_number<Number>()); }
-  // To the nearest, it could be more than what is allowed.
+  // Rounds down: rounded to nearest, the limit could exceed the given one.
   static float rounded_down(float limit) {
     const Number number(limit);
     if (!(static_cast<float>(number) > limit)) return static_cast<float>(number);

@@ -19,7 +19,7 @@ const char* kind_name(std::uint8_t kind) {
   return kind < std::size(kNames) ? kNames[kind] : "an unknown codec";
 }
 
-// Covers everything but the field that it is stored in.
+// The checksum of the whole message except for the field that holds it.
 std::uint64_t checksum(const Header& header, std::span<const std::byte> payload) {
   const auto bytes = std::as_bytes(std::span(&header, 1));
   return content_hash(payload, content_hash(bytes.first(offsetof(Header, checksum))));

@@ -18,7 +18,7 @@ constexpr std::size_t kWordBits = 64;
 constexpr std::size_t kWordBytes = 8;
 constexpr std::size_t words(std::size_t bits) { return (bits + kWordBits - 1) / kWordBits; }
 
-// Words need not be aligned.
+// Words may have any alignment.
 std::uint64_t load(std::span<const std::byte> from, std::size_t word) {
   std::uint64_t value = 0;
   std::memcpy(&value, from.data() + word * kWordBytes, kWordBytes);
@@ -28,8 +28,9 @@ void store(std::span<std::byte> to, std::size_t word, std::uint64_t bits) {
   std::memcpy(to.data() + word * kWordBytes, &bits, kWordBytes);
 }
 
-// Elias-Fano: the low bits of each index one behind the other, then, for index j with the high part
-// h, bit h + j. A bitmap is the same without low bits where an index is its own place.
+// Elias-Fano: the low bits of all indices one after the other. Then a bit string in which bit h + j
+// is set for index j with the high part h. In a bitmap there are no low bits, and the bit of an
+// index is the index itself.
 IndexLayout layout_of(std::size_t universe, std::size_t count) {
   if (count == 0) return {};
   IndexLayout layout;
@@ -55,7 +56,7 @@ void write_index_set(std::span<const std::uint32_t> indices, std::size_t univers
   const std::uint64_t mask = (std::uint64_t{1} << layout.low_bits) - 1;
   std::uint64_t lows = 0;  // The word that is not full yet.
   std::size_t low_word = 0;
-  unsigned used = 0;  // Bits of `lows`.
+  unsigned used = 0;  // Used bits of `lows`.
   for (std::size_t j = 0; j < indices.size(); ++j) {
     const std::uint64_t index = indices[j];
     const std::uint64_t low = index & mask;
@@ -67,7 +68,8 @@ void write_index_set(std::span<const std::uint32_t> indices, std::size_t univers
       lows = used > 0 ? low >> (layout.low_bits - used) : 0;
     }
     const std::size_t place = (index >> layout.low_bits) + (layout.is_bitmap ? 0 : j);
-    // By bytes: no branch depends on when a word is full, and few bits wait for the one before.
+    // Writes bytes, not words: no branch depends on when a word is full, and few bits wait for a
+    // store before them.
     high[place / 8] |= std::byte{1} << (place % 8);
   }
   if (used > 0) store(to, low_word, lows);
@@ -87,12 +89,12 @@ IndexReader::IndexReader(std::span<const std::byte> from, std::size_t universe,
 
 bool IndexReader::read_some() {
   if (highs_.empty() || is_wrong_) return false;
-  is_wrong_ = true;  // Unless everything below is right.
+  is_wrong_ = true;  // Until all checks below have passed.
   const auto words = highs_.first(std::min(bytes_at_a_time_, highs_.size()));
   const std::size_t before = found_;
   found_ += kernel::find_ones(words, bit_, indices_.subspan(found_));
   if (found_ > indices_.size()) return false;
-  // Places ascend, so that none is beyond the universe if the last is not.
+  // Places ascend. So if the last one is valid, all are.
   const std::size_t others = layout_.is_bitmap || found_ == 0 ? 0 : found_ - 1;
   const std::size_t last_place = (universe_ - 1) >> layout_.low_bits;
   if (found_ > before && indices_[found_ - 1] - others > last_place) return false;
@@ -115,7 +117,7 @@ bool IndexReader::read_some() {
 
 bool read_index_set(std::span<const std::byte> from, std::size_t universe,
                     std::span<std::uint32_t> indices) {
-  // Some words at a time, whose indices stay in the cache.
+  // Reads some words at a time, so that their indices stay in the cache.
   IndexReader reader(from, universe, indices, 32);
   while (reader.read_some()) {
   }

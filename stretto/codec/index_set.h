@@ -9,21 +9,21 @@
 
 namespace stretto::codec {
 
-// Ascending indices below `universe` as bits: Elias-Fano, or a bitmap where that is shorter. How
-// long they are depends on the two numbers alone, so that ranks which send equally many need not
-// tell each other. At most 2 bits and log2(universe / count) for each. `universe` is below 2^32,
-// `count` at most `universe`.
+// The bytes of a set of `count` ascending indices below `universe`, as bits: an Elias-Fano code, or
+// a bitmap where that is shorter. The size depends on the two numbers alone, so ranks that send
+// equally many indices need not tell each other. It is at most 2 + log2(universe / count) bits per
+// index, rounded up to words. `universe` is below 2^32, `count` at most `universe`.
 std::size_t index_set_bytes(std::size_t universe, std::size_t count);
 
-// `to` has index_set_bytes() bytes, which are zero.
+// Writes a set to `to`, which has index_set_bytes() bytes and must be zero.
 void write_index_set(std::span<const std::uint32_t> indices, std::size_t universe,
                      std::span<std::byte> to);
-// `from` has index_set_bytes(universe, indices.size()) bytes. False if they are not what
-// write_index_set() makes; then `indices` hold anything.
+// Reads a set from `from`, which has index_set_bytes(universe, indices.size()) bytes. Returns false
+// if write_index_set() does not make such bytes; then the contents of `indices` are undefined.
 bool read_index_set(std::span<const std::byte> from, std::size_t universe,
                     std::span<std::uint32_t> indices);
 
-// How the bits of a set lie.
+// The layout of the bits of a set.
 struct IndexLayout {
   bool is_bitmap = false;
   unsigned low_bits = 0;
@@ -31,29 +31,31 @@ struct IndexLayout {
   std::size_t high_words = 0;
 };
 
-// The same bit by bit, for those who use the first indices while they are in the cache.
+// Reads a set in parts, for callers that use the first indices while they are still in the cache.
 class IndexReader {
  public:
-  // `words` of 64 bits of the upper half are read at a time.
+  // Each call of read_some() reads `words` 64-bit words of the upper half.
   IndexReader(std::span<const std::byte> from, std::size_t universe,
               std::span<std::uint32_t> indices, std::size_t words);
-  // Reads some. False at the end, and where the bytes are not what write_index_set() makes.
+  // Reads the next indices. Returns false at the end, and if write_index_set() does not make such
+  // bytes.
   bool read_some();
-  // So many are there, ascend, and are below `universe`, whatever the rest may be.
+  // The number of indices read so far that ascend and are below `universe`, whatever follows them.
   std::size_t ready() const { return ready_; }
-  // Once read_some() has returned false: whether all were there, and no more.
+  // After read_some() has returned false: whether the set was valid and had exactly as many indices
+  // as expected.
   bool is_complete() const { return !is_wrong_ && found_ == indices_.size(); }
 
  private:
   const IndexLayout layout_;
   const std::span<const std::byte> lows_;
-  std::span<const std::byte> highs_;  // That are left.
+  std::span<const std::byte> highs_;  // The rest of the upper half.
   const std::size_t universe_;
   const std::span<std::uint32_t> indices_;
   const std::size_t bytes_at_a_time_;
   std::size_t found_ = 0;
   std::size_t ready_ = 0;
-  std::uint32_t bit_ = 0;  // That `highs_` begin with.
+  std::uint32_t bit_ = 0;  // Number of the first bit of `highs_`.
   bool is_wrong_ = false;
 };
 

@@ -7,7 +7,7 @@
 namespace stretto::codec {
 namespace {
 
-// Codes, then scales, padded to 8 bytes.
+// Messages with codes, then scales, padded to 8 bytes.
 class Int8 final : public WholeCodec {
  public:
   explicit Int8(const RoundingOptions& options)

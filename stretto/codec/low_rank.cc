@@ -15,8 +15,9 @@
 namespace stretto::codec {
 namespace {
 
-// Four numbers at a time, by the compiler's own vectors: they exist on every processor, so all
-// ranks add in the same order. None fuses products and sums (-ffp-contract), so they round alike.
+// Vectors of four numbers, as the compiler provides them. They exist on every processor, so all
+// ranks add in the same order. Products and sums are not fused on any processor (-ffp-contract), so
+// all ranks round alike.
 using Vector = float __attribute__((vector_size(16)));
 constexpr std::size_t kLanes = sizeof(Vector) / sizeof(float);
 constexpr std::size_t kStep = 2 * kLanes;
@@ -97,9 +98,9 @@ void orthonormalize(std::size_t rows, std::size_t rank, std::span<float> left) {
   };
   for (std::size_t c = 0; c < rank; ++c) {
     const double before = dot(c, c);
-    // Where most of a column cancels, rounding errors along the others are a great part of what is
-    // left. A second pass takes them away: twice is enough (Parlett, "The Symmetric Eigenvalue
-    // Problem", 1980, after Kahan).
+    // If most of a column cancels, rounding errors in the direction of the other columns are a
+    // large part of the rest. A second pass removes them, and two passes are enough (Parlett, "The
+    // Symmetric Eigenvalue Problem", 1980, after Kahan).
     for (int pass = 0; pass < 2; ++pass) {
       for (std::size_t other = 0; other < c; ++other) {
         const auto part = static_cast<float>(dot(c, other));
@@ -109,9 +110,9 @@ void orthonormalize(std::size_t rows, std::size_t rank, std::span<float> left) {
       }
     }
     const double square = dot(c, c);
-    // Less than this has been rounded here. Errors that a column comes with, as sums of many
-    // products do, may be more: orthogonal, they do no harm, and a gradient may say as little.
-    // NaN stays what it is, and infinity becomes that.
+    // A smaller rest is rounding of this function. Errors that the column already had, as sums of
+    // many products do, may be greater. They do no harm once orthogonal, and parts of a gradient
+    // may be as small. NaN stays NaN, and infinity becomes NaN.
     const bool is_nothing = std::isfinite(square) && square <= before * 1e-12;
     const double factor = is_nothing ? 0 : 1 / std::sqrt(square);
     for (std::size_t row = 0; row < rows; ++row) {

@@ -9,15 +9,16 @@
 namespace stretto::codec {
 namespace {
 
-// Signs in words, then scales, padded to 8 bytes: for each section, so that neither side needs more
-// room than for one.
+// Messages with, for each section, signs in words and then scales, padded to 8 bytes. So neither
+// side needs a buffer for more than one section.
 class OneBit final : public WholeCodec {
  public:
   explicit OneBit(const RoundingOptions& options)
       : WholeCodec(Kind::one_bit, options.stochastic ? "one_bit, stochastic" : "one_bit"),
         stochastic_(options.stochastic) {}
 
-  // Each element is said as the greatest of its block or its opposite, however small it is.
+  // With stochastic rounding, each element is sent as the greatest magnitude of its block or the
+  // negative of it, however small the element is.
   bool is_contraction() const override { return !stochastic_; }
 
  private:
@@ -61,7 +62,8 @@ std::size_t OneBit::write(const Task& task, std::vector<std::byte>& out) const {
     std::memcpy(to, room.signs, sign_bytes(count));
     std::memcpy(to + sign_bytes(count), room.scales, scale_bytes(count));
     to += section_bytes(count);
-    // By the key + 1 each element would draw what the one behind it has drawn here.
+    // With key + 1, each element would get the random number of the element after it in this
+    // section.
     rounding.key = Random(rounding.key).next();
   }
   return task.carry.size();

@@ -15,7 +15,7 @@
 namespace stretto::codec {
 namespace {
 
-constexpr std::uint8_t kKind = 8;  // After those of Codec.
+constexpr std::uint8_t kKind = 8;  // Codec::Kind::rows.
 
 bool is_bf16(const RowsFormat& format) { return format.values == ValueFormat::bf16; }
 

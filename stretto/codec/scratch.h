@@ -7,14 +7,14 @@
 
 namespace stretto::codec {
 
-// The first `count` elements, which are made if they are not there.
+// Returns the first `count` elements of `vector`, which grows if it has fewer.
 template <class T>
 std::span<T> room(std::vector<T>& vector, std::size_t count) {
   if (vector.size() < count) vector.resize(count);
   return std::span(vector).first(count);
 }
 
-// The first `count` elements of the scratch come back to where they were taken from.
+// Puts the first `count` elements of the scratch back to their places in `carry`.
 inline void put_back(std::span<float> carry, const Scratch& scratch, std::size_t count) {
   for (std::size_t j = 0; j < count; ++j) carry[scratch.indices[j]] = scratch.values[j];
 }

@@ -25,7 +25,8 @@ std::size_t value_bytes(ValueFormat format, std::size_t count) {
   return round_up(count + kernel::int8_blocks(count), kPadding);
 }
 
-// In: values. Out: what the bytes do not say of them, unless these are f32 and say all.
+// Writes `values` to `to`. `values` then holds the residuals; in format f32, which is exact, it
+// stays as it is.
 void write_values(ValueFormat format, std::span<float> values, std::span<std::byte> to) {
   if (values.empty()) return;
   if (format == ValueFormat::f32) {
@@ -41,7 +42,7 @@ void write_values(ValueFormat format, std::span<float> values, std::span<std::by
   }
 }
 
-// Adds values that lie one behind the other to the elements that indices name.
+// Adds consecutive values to the elements that `indices` name.
 template <class Number>
 class Addition {
  public:
@@ -49,9 +50,10 @@ class Addition {
            std::span<float> sums)
       : from_(from), indices_(indices), sums_(sums) {}
 
-  // Those of the indices before `ready`, or most of them. Where sums are in memory, each element
-  // waits for a line of its own: it is asked for when its index is known, and added to after
-  // others. In a cache that would only cost time.
+  // Adds the values of the indices before `ready`, or most of them. If the sums do not fit into a
+  // cache, each element waits for its own cache line. So the line is prefetched when the index is
+  // known, and the value is added after other values. For sums in a cache, prefetching would only
+  // cost time.
   void add_until(std::size_t ready) {
     if (!is_in_memory(sums_)) return add(ready);
     for (; asked_ < ready; ++asked_) __builtin_prefetch(&sums_[indices_[asked_]], 1);
@@ -82,7 +84,7 @@ class Addition {
   std::size_t added_ = 0;
 };
 
-// Makes values of codes of int8 and their scales, and returns the values' bytes.
+// Decodes int8 codes and their scales into `values`, and returns the bytes of `values`.
 std::span<const std::byte> decoded(std::span<const std::byte> from, std::span<float> values) {
   std::ranges::fill(values, 0.0f);
   const std::span codes(reinterpret_cast<const std::int8_t*>(from.data()), values.size());
@@ -162,7 +164,7 @@ bool SparseCodec::add_read(const Payload& payload, std::span<const std::byte> fr
                            std::span<float> sums) const {
   const std::span<std::uint32_t> indices = room(payload.scratch.indices, payload.values);
   Addition<Number> addition(from, indices, sums);
-  // Few words at a time where memory is asked for the sums meanwhile.
+  // Reads few words at a time if the sums are prefetched from memory meanwhile.
   const std::size_t words = Addition<Number>::is_in_memory(sums) ? 4 : 32;
   IndexReader reader(payload.bytes.first(index_set_bytes(sums.size(), payload.values)), sums.size(),
                      indices, words);

@@ -12,15 +12,15 @@ namespace stretto::codec {
 // ", bf16 values"; empty for f32.
 const char* suffix(ValueFormat format);
 
-// Some elements as they are: their indices, then their values, each padded to 8 bytes. The codecs
-// differ in which elements they choose.
+// Messages with some elements: their indices, then their values, each padded to 8 bytes. Derived
+// codecs choose the elements.
 class SparseCodec : public Codec {
  protected:
   SparseCodec(Kind kind, const std::string& name, ValueFormat format)
       : Codec(kind, name + suffix(format)), format_(format) {}
 
-  // Leaves the chosen elements, by ascending index, at the beginning of the scratch, zero in their
-  // places in the carry, and returns how many they are.
+  // Leaves the chosen elements at the beginning of the scratch, by ascending index, sets them to
+  // zero in the carry, and returns their number.
   virtual std::size_t choose(const Task& task) const = 0;
 
   bool is_sparse() const override { return true; }
@@ -30,11 +30,11 @@ class SparseCodec : public Codec {
   void write_extract(const Extract& extract, std::size_t count,
                      std::span<std::byte> payload) const override;
   bool read_extract(const Payload& payload, Extract& extract) const override;
-  // How the elements that `taken` says travel.
+  // Adds the format of values to `taken`, which says what elements to take.
   Extraction in_format(Extraction taken) const;
 
  private:
-  // Adds the values, of type Number, that begin with `from`.
+  // Adds the values at `from`, of type Number, to `sums`.
   template <class Number>
   bool add_read(const Payload& payload, std::span<const std::byte> from,
                 std::span<float> sums) const;

@@ -30,7 +30,7 @@ class Threshold final : public SparseCodec {
   std::optional<Extraction> extraction(std::size_t, std::uint64_t) const override {
     return in_format({.least = limit_});
   }
-  // Gives as much room as the last step needed, and a quarter more.
+  // Gives room for a quarter more elements than the last step found, and 1024.
   Search search(std::size_t count, const Position&, std::uint32_t hint) const override {
     return {.limit = kernel::magnitude_bits(limit_),
             .room = std::min(count, std::size_t{hint} + hint / 4 + 1024)};

@@ -22,23 +22,24 @@ using kernel::kMagnitudeBinBits;
 using kernel::kMagnitudeBins;
 using kernel::magnitude_bits;
 
-// Which elements are the greatest: all above a magnitude, and the first few of that magnitude.
+// Defines the greatest elements: all above a magnitude, and the first `equal` elements of that
+// magnitude.
 struct Cut {
   std::uint32_t magnitude = 0;
   std::size_t equal = 0;
-  bool has_more = true;  // Perhaps, of that magnitude.
+  bool has_more = true;  // Whether there may be more elements of that magnitude.
 };
 
-// Candidates for `wanted` of `count` that the first pass may leave. More cost time and room, fewer
-// make the second pass, over everything, likely.
+// The number of candidates that the first pass may leave, for `wanted` of `count` elements. More of
+// them cost time and memory; with fewer, a second pass over all elements becomes likely.
 std::size_t candidate_room(std::size_t wanted, std::size_t count) {
   return std::min(count, 4 * wanted + 1024);
 }
 
-// What to look for in the next step, whose cut will be near this one's: so far below it that about
-// a quarter as many candidates as are wanted are found in vain. Fewer cost less, until gradients
-// that change by a twentieth from step to step need a second pass. `limit` was looked for in this
-// step, and `found` elements were; 0: nothing was.
+// The limit for the first pass of the next step, whose cut will be near this one. It is so far
+// below this cut that the candidates exceed `wanted` by about a quarter. Fewer candidates cost
+// less, until gradients that change by a twentieth from step to step need a second pass. `limit`
+// was the limit of this step, and `found` elements reached it; 0 means that there was no limit.
 std::uint32_t next_hint(std::uint32_t cut, std::uint32_t limit, std::size_t found,
                         std::size_t wanted) {
   constexpr double kOctave = 1u << 23;
@@ -54,27 +55,29 @@ std::uint32_t next_hint(std::uint32_t cut, std::uint32_t limit, std::size_t foun
   return cut > distance ? cut - distance : 0;
 }
 
-// Of limits that are reused: so many steps after an exact one there is another, and then a limit
-// that found too many rises. About 1 % of a normal or a Laplace distribution, the number found
-// falls with the 5th to 7th power of the limit.
+// For reused limits. The limit is exact again every kReuses steps. In between, corrected() raises a
+// limit that found too many elements and lowers one that found too few. At about 1 % of a normal or
+// a Laplace distribution, the number of found elements falls with the 5th to 7th power of the
+// limit.
 constexpr std::uint64_t kReuses = 64;
 std::uint32_t corrected(std::uint32_t limit, std::size_t found, std::size_t wanted) {
   const float ratio = static_cast<float>(found) / static_cast<float>(wanted);
   return magnitude_bits(std::bit_cast<float>(limit) * std::pow(ratio, 0.2f));
 }
 
-// The digit that holds the `wanted`th greatest, counted from above; `wanted` becomes what is to be
-// found of that digit.
+// Returns the digit that contains the `wanted`th greatest value, counted from the highest digit
+// down. `wanted` becomes the number of values wanted from that digit.
 std::uint32_t digit_of(std::span<const std::uint32_t> counts, std::size_t& wanted) {
   auto digit = static_cast<std::uint32_t>(counts.size());
   while (wanted > counts[--digit]) wanted -= counts[digit];
   return digit;
 }
 
-// The cut at the `wanted` greatest of `values`, whose magnitudes are from `least` to `greatest`.
+// The cut for the `wanted` greatest of `values`, whose magnitudes lie in [least, greatest].
 Cut cut_of(std::span<const float> values, std::uint32_t least, std::uint32_t greatest,
            std::size_t wanted, std::vector<std::uint32_t>& magnitudes) {
-  // About as many bins as make the one that is looked for a few values: all are looked at.
+  // With so many bins, the bin that is looked for has few values. More bins would take longer to
+  // clear and to search.
   const unsigned bits =
       std::clamp(static_cast<unsigned>(std::bit_width(values.size() / 8)), 4u, kMagnitudeBinBits);
   std::array<std::uint32_t, kMagnitudeBins> room_for_counts;
@@ -99,7 +102,7 @@ Cut cut_of(std::span<const float> values, std::uint32_t least, std::uint32_t gre
   return {magnitude, equal, static_cast<std::size_t>(of_magnitude) > equal};
 }
 
-// At least one, if there are any.
+// `density` of `count` elements, rounded up; at least one, if there are any.
 std::size_t part_of(std::size_t count, double density) {
   const auto part = static_cast<std::size_t>(std::ceil(static_cast<double>(count) * density));
   return std::min(count, std::max<std::size_t>(1, part));
@@ -145,7 +148,7 @@ class TopK final : public SparseCodec {
   bool is_about(const Task& task, std::size_t wanted) const;
   std::size_t keep(const Task& task, std::size_t found, std::uint32_t limit,
                    std::size_t wanted) const;
-  // Says where to look in the next step.
+  // The hint for the next step.
   std::uint32_t next_limit(const Task& task, std::uint32_t cut, std::size_t wanted) const {
     return options_.exact ? next_hint(cut, *task.hint, task.found, wanted) : cut;
   }
@@ -154,7 +157,8 @@ class TopK final : public SparseCodec {
   const TopKOptions options_;
 };
 
-// Of the candidates in the scratch, of at least `limit`, keeps the greatest.
+// Keeps the greatest of the `found` candidates in the scratch, all of which are at least `limit`,
+// and puts the others back.
 std::size_t TopK::keep(const Task& task, std::size_t found, std::uint32_t limit,
                        std::size_t wanted) const {
   const auto indices = std::span(task.scratch.indices).first(found);
@@ -177,13 +181,14 @@ std::size_t TopK::keep(const Task& task, std::size_t found, std::uint32_t limit,
   return kept;
 }
 
-// Whether what the last step's limit has found will do.
+// Whether the elements found with the limit of the last step are about as many as wanted.
 bool TopK::is_about(const Task& task, std::size_t wanted) const {
   return !options_.exact && *task.hint > 0 && task.position.step % kReuses != 0 &&
          2 * task.found >= wanted && task.found > 0 && task.found <= 2 * wanted;
 }
 
-// Digit by digit, where so many elements are alike that they are not worth being candidates.
+// Finds the cut digit by digit, for vectors with so many similar elements that candidates would not
+// pay.
 Cut TopK::exact_cut(const Task& task, std::span<const std::uint32_t> counts, std::size_t wanted) {
   constexpr unsigned kShift = kernel::kMagnitudeBinShift;
   std::uint32_t prefix = digit_of(counts, wanted);
@@ -216,7 +221,7 @@ std::size_t TopK::choose(const Task& task) const {
     return keep(task, task.found, *task.hint, k);
   }
   put_back(task.carry, task.scratch, std::min(task.found, indices.size()));
-  // A little lower is looked for once more, which takes a quarter of what counting does.
+  // Searches once more with a slightly lower limit, which takes a quarter of the time of counting.
   if (task.found < k && 2 * task.found >= k) {
     const std::uint32_t limit = corrected(*task.hint, task.found, k + k / 4);
     const auto found = kernel::take_at_least(task.carry, limit, indices, values).count;

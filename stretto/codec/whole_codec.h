@@ -11,11 +11,11 @@
 
 namespace stretto::codec {
 
-// Elements of a section. The layout of one_bit()'s messages rests on it, so it must not change; it
-// is a multiple of the blocks of int8().
+// Elements of a section. The layout of the messages of one_bit() depends on it, so it must not
+// change. It is a multiple of the blocks of int8().
 inline constexpr std::size_t kSection = std::size_t{64} * kernel::kOneBitBlock;
 
-// Something of every element, so messages need no indices.
+// Messages with a value for every element, which need no indices.
 class WholeCodec : public Codec {
  public:
   std::size_t section() const final { return kSection; }
@@ -47,7 +47,7 @@ inline kernel::Rounding rounding_at(bool stochastic, const Position& position) {
   return {stochastic, Random(position.own_key ^ Random(position.step).next()).next()};
 }
 
-// Appends `bytes` zeros, and returns where.
+// Appends `bytes` zeros, and returns their address.
 inline std::byte* append(std::vector<std::byte>& out, std::size_t bytes) {
   out.resize(out.size() + bytes);
   return out.data() + out.size() - bytes;

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// The operations on two vectors, and the division of what has been summed. Included once per SIMD
-// target, so the guard toggles instead of being `#pragma once`.
+// The operations on two vectors, and the division of the result. Included once per SIMD target, so
+// the guard toggles instead of being `#pragma once`.
 #if defined(STRETTO_KERNEL_COMBINE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRETTO_KERNEL_COMBINE_INL_H_
 #undef STRETTO_KERNEL_COMBINE_INL_H_
@@ -21,9 +21,10 @@ HWY_BEFORE_NAMESPACE();
 namespace stretto::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// What `right` may be while `left` still decides about NaN: zero where `left` is NaN. With two NaNs
-// the hardware returns its first operand's, but a compiler may swap the operands of a commutative
-// operation, and does so differently from target to target. After this there is one NaN at most.
+// Returns `right`, with zero in the lanes in which `left` is NaN. If both operands are NaN, the
+// hardware returns the NaN of its first operand. But a compiler may swap the operands of a
+// commutative operation, differently for each target. After this function at most one operand is
+// NaN.
 template <class V>
 HWY_INLINE V yield_to_nan(V left, V right) {
   return hn::IfThenZeroElse(hn::IsNaN(left), right);
@@ -40,7 +41,7 @@ struct Sum {
   }
 };
 
-// What Sum is where no result is NaN.
+// The same as Sum if no result is NaN.
 struct SumOfNumbers {
   template <class V>
   static HWY_INLINE V combine(V left, V right) {
@@ -48,8 +49,8 @@ struct SumOfNumbers {
   }
 };
 
-// No instruction set multiplies bytes: even and odd bytes go through 16-bit lanes, whose low byte
-// depends on the low bytes of the factors only.
+// No instruction set multiplies bytes. So even and odd bytes are multiplied in 16-bit lanes; the
+// low byte of a product depends only on the low bytes of the factors.
 template <class V>
 HWY_INLINE V multiply_bytes(V left, V right) {
 #if HWY_TARGET == HWY_SCALAR
@@ -79,8 +80,8 @@ struct Product {
   }
 };
 
-// The instruction sets disagree about NaN and about zeros of different sign in min and max, so both
-// are spelled out: a NaN wins, the left one first, and the left operand wins between equals.
+// The min and max of the instruction sets differ for NaN and for zeros of different sign. So both
+// are written out: a NaN wins, the left one first; between equal operands the left one wins.
 struct Min {
   template <class V>
   static HWY_INLINE V combine(V left, V right) {
@@ -126,12 +127,13 @@ struct BitXor {
   }
 };
 
-// Products of complex numbers; sums of them are sums of twice as many reals.
+// A vector of complex numbers, for products. Their sums are computed as sums of twice as many
+// reals.
 
 template <class V>
 struct ComplexVector {
-  // Those that the compiler would make are for no target, and g++ on Arm does not inline a vector's
-  // into them.
+  // Constructors that the compiler generates belong to no SIMD target, and g++ on Arm does not
+  // inline the constructor of a vector into them.
   HWY_INLINE ComplexVector() {}  // NOLINT: as vectors, without values.
   HWY_INLINE ComplexVector(V r, V i) : real(r), imaginary(i) {}
 
@@ -139,7 +141,8 @@ struct ComplexVector {
   V imaginary;
 };
 
-// A format of format-inl.h whose values are the real and the imaginary parts, taken apart.
+// A format (see format-inl.h) of complex numbers: a register has the real and the imaginary parts
+// in separate vectors.
 template <class T>
 struct Complex {
   using Source = TypedSource<std::complex<T>>;
@@ -161,14 +164,14 @@ struct Complex {
   static HWY_INLINE Register pack(Register value) {
     return value;
   }
-  // Always through the cache: no target interleaves on the way past it, and who multiplies complex
-  // numbers by the gigabyte is yet to be met.
+  // Always stores through the cache: no target has a non-temporal store that interleaves, and
+  // products of gigabytes of complex numbers are not expected.
   static HWY_INLINE void store(Register value, Out* to, bool /*stream*/) {
     hn::StoreInterleaved2(value.real, value.imaginary, Parts(), reinterpret_cast<T*>(to));
   }
 };
 
-// (a + bi)(c + di) = (ac - bd) + (ad + bc)i, and no special cases.
+// (a + bi)(c + di) = (ac - bd) + (ad + bc)i, without special cases.
 struct ComplexProduct {
   template <class V>
   static HWY_INLINE ComplexVector<V> combine(ComplexVector<V> left, ComplexVector<V> right) {
@@ -180,8 +183,8 @@ struct ComplexProduct {
   }
 };
 
-// Division of floating-point values by a number of ranks. For powers of two, which are common, the
-// product with the inverse is the same number and several times as fast.
+// Division of floating-point values by a number of ranks. For powers of two, which are common,
+// multiplying by the inverse gives the same result and is several times as fast.
 template <class T>
 struct ExactDivisor {
   template <class V>
@@ -210,7 +213,8 @@ struct Divisor {
   HWY_INLINE ComplexVector<V> divide(ComplexVector<V> dividend) const {
     return {divide(dividend.real), divide(dividend.imaginary)};
   }
-  // For sums of two and more only: a product, if only with one, makes a signaling NaN a quiet one.
+  // Only for results of two or more inputs: a multiplication, even by 1, makes a signaling NaN
+  // quiet.
   ExactDivisor<T> exact() const { return {inverse}; }
 
   bool none;

@@ -17,9 +17,10 @@
 namespace stretto::kernel {
 namespace {
 
-// memcpy of more than about a MiB stores past the cache on some processors (by `rep movsb`), even
-// where both buffers could stay in it: a piece at a time, a registered all_gather of 16 MiB took 10
-// % less near and 25 % less far. Pieces of 64 KiB to 512 KiB were alike.
+// On some processors, memcpy of more than about 1 MiB stores past the cache (by `rep movsb`), even
+// if both buffers would fit into it. Copying in pieces avoids this: a registered all_gather of 16
+// MiB took 10 % less time between near cores and 25 % less between far ones. Pieces of 64 KiB to
+// 512 KiB were equally fast.
 constexpr std::size_t kPieceBytes = 256 * 1024;
 
 void copy_in_pieces(std::byte* to, const std::byte* from, std::size_t bytes) {
@@ -40,7 +41,7 @@ void copy(void* to, const void* from, std::size_t bytes, Store store, std::size_
     copy_in_pieces(static_cast<std::byte*>(to), static_cast<const std::byte*>(from), bytes);
     return;
   }
-  // Bytes that are combined with nothing.
+  // A reduction of one input copies its bytes.
   find_reduction(DType::u8, ReduceOp::bit_or)({.inputs = &from,
                                                .input_count = 1,
                                                .outputs = &to,
@@ -55,7 +56,8 @@ namespace {
 
 constexpr std::size_t kAssumedCacheBytes = std::size_t{32} << 20;
 
-// "32768K" as bytes; 0 if the file is not there or holds something else.
+// Reads a size like "32768K" from a file, in bytes. Returns 0 if the file does not exist or holds
+// something else.
 std::size_t cache_bytes_in(const char* path) {
   const FileDescriptor file(::open(path, O_RDONLY | O_CLOEXEC));
   if (file.get() < 0) return 0;
@@ -69,8 +71,8 @@ std::size_t cache_bytes_in(const char* path) {
   return number;
 }
 
-// The C library's own number comes from CPUID and, in a virtual machine, can be that of the whole
-// socket; the kernel's is what the processors of this machine share. So the kernel is asked first.
+// Asks the kernel first, which reports the cache that the processors of this machine share. The C
+// library's number comes from CPUID and, in a virtual machine, can be that of the whole socket.
 std::size_t read_last_level_cache() {
   constexpr const char* kLargestFirst[] = {
       "/sys/devices/system/cpu/cpu0/cache/index4/size",
@@ -95,10 +97,10 @@ std::size_t last_level_cache_bytes() {
   return bytes;
 }
 
-// Measured with 32 MiB of last-level cache, to buffers that the call does not read: from half of it
-// on, non-temporal stores are 1.5 to 2.5 times as fast, and still 1.1 to 2 times if the same core
-// reads the result at once. Below, they gain little alone and can lose much where another core
-// reads next. Half, also, because the ranks of a host share the cache.
+// Measured with 32 MiB of last-level cache and output buffers that the call does not read. From
+// half of the cache on, non-temporal stores are 1.5 to 2.5 times as fast, and still 1.1 to 2 times
+// if the same core reads the result at once. Below, they gain little, and lose much if another core
+// reads the result next. Half is also right because the ranks of a host share the cache.
 bool is_non_temporal(Store store, std::size_t bytes) {
   if (store == Store::automatic) return bytes > last_level_cache_bytes() / 2;
   return store == Store::non_temporal;

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What a pass does for a cache line or less. Included once per SIMD target, so the guard
-// toggles instead of being `#pragma once`.
+// The loop of a pass over at most a cache line. Included once per SIMD target, so the guard toggles
+// instead of being `#pragma once`.
 #if defined(STRETTO_KERNEL_FEW_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef STRETTO_KERNEL_FEW_INL_H_
 #undef STRETTO_KERNEL_FEW_INL_H_
@@ -21,9 +21,10 @@ HWY_BEFORE_NAMESPACE();
 namespace stretto::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A cache line or less, of elements that are combined as they are. Whole vectors would need copies
-// of that little, which take several times as long; here 8 bytes are loaded and stored at a time,
-// as they often have just been written. The same operations on narrower vectors: the same bits.
+// For at most a cache line of elements that are combined without conversion. Whole vectors would
+// need copies of so few elements, which take several times as long. Here 8 bytes are loaded and
+// stored at a time, because they often have just been written that way. The operations are the same
+// as on wider vectors, and so are the bits of the result.
 template <class Format>
 inline constexpr bool kHasFewElements = false;
 template <class T>

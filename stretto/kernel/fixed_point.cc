@@ -21,9 +21,8 @@ using I64 = hn::RebindToSigned<F64>;
 using F32 = hn::Rebind<float, F64>;
 using U32 = hn::RebindToUnsigned<F32>;
 
-// Added to a number of less than 2^51, it makes the last bit of the sum's significand worth 1: so
-// the sum is the number rounded to an integer, and its bits are those of the magic number plus that
-// integer.
+// A number below 2^51 plus this constant has a significand whose last bit is worth 1. So the sum is
+// the number rounded to an integer, and its bits are those of the constant plus that integer.
 constexpr double kMagic = 0x1.8p52;
 
 HWY_INLINE hn::Vec<I64> integer_of(hn::Vec<F64> rounded) {
@@ -35,12 +34,12 @@ bool add(const float* values, std::size_t count, std::int64_t* high, std::int64_
   auto greatest = hn::Zero(U32());
   std::size_t i = 0;
   const auto add_vector = [&](hn::Vec<F32> value, std::int64_t* to_high, std::int64_t* to_low) {
-    // Behind all numbers come infinity and NaN. What has no pair is left out, so that no sum is
-    // beyond its integer.
+    // Infinity and NaN have greater bits than all numbers. Values without a pair are left out, so
+    // that the sums cannot overflow.
     const auto magnitude = hn::Abs(value);
     greatest = hn::Max(greatest, hn::BitCast(U32(), magnitude));
     value = hn::IfThenElseZero(hn::Lt(magnitude, hn::Set(F32(), kFixedPointLimit)), value);
-    // Nothing here rounds but where magic is added.
+    // Only the additions of `magic` round.
     const auto scaled = hn::Mul(hn::PromoteTo(F64(), value), hn::Set(F64(), 0x1p18));
     const auto rounded = hn::Add(scaled, magic);
     const auto rest = hn::Sub(scaled, hn::Sub(rounded, magic));
@@ -86,8 +85,8 @@ bool add_fixed_point(const float* values, std::size_t count, std::int64_t* high,
 
 void from_fixed_point(const std::int64_t* high, const std::int64_t* low, std::size_t count,
                       double factor, float* values) {
-  constexpr int kLowBits = 43;    // In a unit of `high`.
-  constexpr int kMovedBits = 10;  // So that each part has 53 bits, of which f64 says all.
+  constexpr int kLowBits = 43;    // Bits of `low` that make a unit of `high`.
+  constexpr int kMovedBits = 10;  // So each part has at most 53 bits: exact in f64.
   for (std::size_t i = 0; i < count; ++i) {
     const std::int64_t carried = high[i] + (low[i] >> kLowBits);
     const std::int64_t rest = low[i] & ((std::int64_t{1} << kLowBits) - 1);

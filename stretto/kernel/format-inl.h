@@ -21,14 +21,14 @@ HWY_BEFORE_NAMESPACE();
 namespace stretto::kernel::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// A format says, for one register that is written:
-//   Source         what is known of an input: from what Pass holds, its elements' size, and load()
-//   Value          the type that elements are combined in
-//   Out            the elements that are written
-//   Register       what is written at once, and kElements, how many elements that is
-//   kParts         the vectors of values that make it: two where f32 becomes 16 bits
-//   load<part>     the values of one part of the elements from index i on
-//   pack           the register, from its parts, of which `are_numbers` says that none is NaN
+// A format defines, for one register that is written:
+//   Source         an input: made from the fields of Pass; has the size of its elements
+//   Value          the type in which elements are combined
+//   Out            the type of the elements that are written
+//   Register       the vector(s) written at once; kElements is its number of elements
+//   kParts         the vectors of values per register: two where f32 becomes 16 bits
+//   load<part>     loads the values of one part of the elements from index i on
+//   pack           makes the register from its parts; with `are_numbers`, none of them is NaN
 //   store          writes a register, past the cache if `stream`, which needs whole lines
 
 // Registers that are one vector of elements.
@@ -95,8 +95,8 @@ struct Plain : OneVector<T> {
   }
 };
 
-// A byte each. Whatever is not zero is true and is written as one, so that "and" is not bitwise
-// luck.
+// One byte each. Every nonzero byte is true. It is loaded as 1, so that a bitwise "and" is a
+// logical one.
 struct Boolean : Plain<std::uint8_t> {
   template <int kPart>
   static HWY_INLINE hn::Vec<Lanes> load(Source source, std::size_t i) {
@@ -104,7 +104,7 @@ struct Boolean : Plain<std::uint8_t> {
   }
 };
 
-// Values of 16 bits, or floats, in the order of memory.
+// 16-bit values or floats, in the order of memory.
 template <class Codec, class SourceType, class OutType>
 struct InOrder : OneVector<OutType> {
   using Source = SourceType;
@@ -139,8 +139,8 @@ struct InOrder : OneVector<OutType> {
 #endif
 };
 
-// Values of 16 bits that stay in their 32-bit lane: the parts are the even and the odd elements, so
-// that nothing crosses lanes.
+// 16-bit values that stay in their 32-bit lane: the two parts are the even and the odd elements, so
+// no element crosses lanes.
 template <class Codec>
 struct Interleaved : OneVector<std::uint16_t> {
   using Source = TypedSource<std::uint16_t>;
@@ -159,7 +159,7 @@ struct Interleaved : OneVector<std::uint16_t> {
   }
 };
 
-// What is fastest on the target for inputs and outputs of 16 bits.
+// The fastest format of the target for inputs and outputs of 16 bits.
 #if HWY_TARGET == HWY_SCALAR
 template <class Codec>
 using Uniform16 = InOrder<Codec, TypedSource<std::uint16_t>, std::uint16_t>;

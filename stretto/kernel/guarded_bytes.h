@@ -10,8 +10,8 @@
 
 namespace stretto::kernel {
 
-// Bytes between two strips that must stay as they are, for tests. A copy keeps the
-// misalignment, which is counted from a cache line.
+// Bytes between two strips that must stay untouched, for tests. `misalignment` is counted from a
+// cache line; a copy of the object keeps it.
 class GuardedBytes {
  public:
   GuardedBytes(std::size_t bytes, std::size_t misalignment)

@@ -44,7 +44,7 @@ std::size_t ones(std::span<const std::byte> words, std::uint32_t first,
       here = hn::Add(here, hn::Set(U32(), kWordBits));
       continue;
     }
-    // Whole vectors are stored: what is beyond the ones found is overwritten later.
+    // Whole vectors are stored; elements after the found ones are overwritten later.
     for (std::size_t lane = 0; lane < kWordBits; lane += kLanes) {
       const std::uint64_t part = word >> lane;
       HWY_ALIGN std::uint8_t bits[kWordBytes];
@@ -59,13 +59,13 @@ std::size_t ones(std::span<const std::byte> words, std::uint32_t first,
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Eight numbers are joined at a time, by one vector or by two; they begin at a byte.
+// Joins eight numbers at a time, with one vector or two. Eight numbers begin at a byte boundary.
 using Numbers = hn::CappedTag<std::uint32_t, 8>;
 using Bytes = hn::Repartition<std::uint8_t, Numbers>;
 constexpr std::size_t kNumbers = hn::MaxLanes(Numbers());
 
-// What brings them to their lanes: of the first four from the bytes that these begin in, of the
-// others from the bytes from `middle` on.
+// The shuffle and the shifts that move eight numbers to their lanes: the first four from the bytes
+// in which the eight begin, the other four from the bytes from `middle` on.
 struct Unpacking {
   explicit Unpacking(unsigned low_bits) : middle(4 * low_bits / 8) {
     for (unsigned lane = 0; lane < 8; ++lane) {
@@ -90,10 +90,10 @@ HWY_INLINE hn::Vec<Bytes> load_lows(const std::uint8_t* from, std::size_t middle
   }
 }
 
-// As many as it can by vectors; returns how many.
+// Joins as many numbers as possible with vectors; returns how many.
 std::size_t join_eights(std::span<const std::byte> lows, unsigned low_bits, std::size_t first,
                         std::span<std::uint32_t> places) {
-  // A number and the bits before it in its first byte must fit into a lane.
+  // A number, and the bits before it in its first byte, must fit into a lane.
   if (low_bits > 25) return 0;
   const Unpacking table(low_bits);
   const auto mask = hn::Set(Numbers(), (1u << low_bits) - 1);

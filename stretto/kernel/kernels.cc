@@ -37,7 +37,7 @@ Kernel arithmetic(ReduceOp op) {
   }
 }
 
-// What depends on the sign.
+// The operations that depend on the sign.
 template <class Format>
 Kernel ordered(ReduceOp op) {
   if (op == ReduceOp::min) return &PassLoop<Format, Min>::run;
@@ -121,8 +121,9 @@ Kernel find_mixed_reduction(DType dtype, ReduceOp op, DType output_dtype) {
   return HWY_DYNAMIC_DISPATCH(mixed_reduction)(dtype, op, output_dtype);
 }
 
-// These two are here because HWY_TARGETS is what this file was compiled for. The last target,
-// portable code, runs everywhere, whatever the library of Highway was compiled to detect.
+// These two functions are here because HWY_TARGETS is the set of targets that this file was
+// compiled for. The portable target runs on every machine, whichever targets the Highway library
+// was compiled to detect.
 std::vector<std::string_view> available_targets() {
   constexpr std::int64_t kPortable = HWY_TARGETS & (HWY_EMU128 | HWY_SCALAR);
   const std::int64_t available = (hwy::SupportedTargets() & HWY_TARGETS) | kPortable;

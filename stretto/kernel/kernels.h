@@ -8,14 +8,15 @@
 #include "stretto/base/dtype.h"
 #include "stretto/base/reduce_op.h"
 
-// The vector loops behind reduce() and copy(), compiled once per SIMD target. Inside this layer
+// The vector loops of reduce() and copy(), compiled once per SIMD target. For use inside this layer
 // only.
 namespace stretto::kernel {
 
-// What one pass in registers can combine; more inputs are groups of this many.
+// The number of inputs that one pass combines in registers. More inputs are combined in groups of
+// this size.
 inline constexpr std::size_t kPassInputs = 8;
 
-// The line of the cache, on the processors that non-temporal stores are for.
+// Size of a cache line on processors with non-temporal stores.
 inline constexpr std::size_t kLineBytes = 64;
 
 // One pass over `count` elements: every input is read once, every output written once. An output
@@ -26,24 +27,21 @@ struct Pass {
   unsigned partial_inputs = 0;  // Bit i: inputs[i] holds f32. For find_mixed_reduction() only.
   void* const* outputs = nullptr;
   std::size_t output_count = 0;
-  std::size_t output_offset = 0;  // Elements of each output to skip; inputs start at their address.
+  std::size_t output_offset = 0;  // Elements of each output to skip; of inputs, none.
   std::size_t count = 0;
-  int divisor = 1;            // Of floating-point results; integer kernels ignore it.
+  int divisor = 1;            // Divides floating-point results; integer kernels ignore it.
   bool non_temporal = false;  // The caller fences, once, when all of its passes are done.
 };
 
 using Kernel = void (*)(const Pass&);
 
-// Combines inputs of `dtype` into outputs of `dtype`, in the canonical order of reduce.h. Defined
-// for the pairs below, on which reduce() maps all others; null for the rest.
-//   boolean, u8                         bit_and, bit_or, bit_xor
-//   unsigned integers, floating point   sum, product, min, max
-//   signed integers                     min, max
-//   complex                             product
+// Returns the kernel that combines inputs of `dtype` into outputs of `dtype`, in the canonical
+// order of reduce.h. Kernels exist for the pairs below, to which reduce() maps all others. Null for
+// other pairs.
 Kernel find_reduction(DType dtype, ReduceOp op);
 
-// The same for inputs that are f32 or `dtype` (f16 or bf16), each as Pass::partial_inputs says, and
-// outputs of `output_dtype`, one of the two.
+// The same for inputs of f32 or `dtype` (f16 or bf16), as Pass::partial_inputs says, and outputs of
+// `output_dtype`, which is one of the two.
 Kernel find_mixed_reduction(DType dtype, ReduceOp op, DType output_dtype);
 
 }  // namespace stretto::kernel

@@ -37,18 +37,19 @@ class PassLoop {
       std::conditional_t<hwy::IsSame<Value, double>(), Divisor<double>, Divisor<float>>;
 
   static constexpr std::size_t kElements = Format::kElements;
-  // Registers that are written to one output before the next output's turn. Several spread the cost
-  // of the loops over more bytes, which shows as long as the buffers are in a cache: two lines are
-  // a third to half faster than one register. Only sums on today's processors get them, as all
-  // others would double the time to compile this layer.
+  // Registers that are written to one output before the next output. Several registers spread the
+  // cost of the loops over more bytes, which helps while the buffers are in a cache: two lines are
+  // a third to a half faster than one register. Only sums on current processors use several,
+  // because all other cases would double the time to compile this layer.
   static constexpr bool kIsFrequent = hwy::IsSame<Op, Sum>() &&
                                       !hwy::IsSame<Source, MixedSource>() &&
                                       HWY_TARGET != HWY_SSE4 && HWY_TARGET != HWY_SCALAR;
   static constexpr std::size_t kRegisters =
       kIsFrequent ? std::min<std::size_t>(4, 2 * kLineBytes / (kElements * sizeof(Out))) : 1;
   static constexpr std::size_t kStep = kRegisters * kElements;
-  // Steps of 16-bit floats are tried without what there is for NaN, which is a third of the work,
-  // and done again where one turns up. Others have so little to do that trying costs as much.
+  // Steps on 16-bit floats are first tried without the handling of NaN, which is a third of the
+  // work, and repeated with it if a NaN turns up. Other steps have so little work that the check
+  // would cost as much as it saves.
   using QuickOp =
       std::conditional_t<kIsFrequent && hwy::IsFloat<Value>() && sizeof(Out) < sizeof(Value),
                          SumOfNumbers, Op>;
@@ -92,13 +93,14 @@ class PassLoop {
     }
   };
 
-  // Elements before the first output's next cache line.
+  // The number of elements before the next cache line of the first output.
   static std::size_t elements_to_line(const Buffers& buffers) {
     const auto address = reinterpret_cast<std::uintptr_t>(buffers.output(0));
     return (kLineBytes - address % kLineBytes) % kLineBytes / sizeof(Out);
   }
 
-  // Whether all outputs start a cache line at element `first`: non-temporal stores must be aligned.
+  // Whether element `first` starts a cache line in all outputs: non-temporal stores must be
+  // aligned.
   static bool lines_match(const Buffers& buffers, std::size_t first) {
     for (std::size_t k = 0; k < buffers.output_count; ++k) {
       const auto address = reinterpret_cast<std::uintptr_t>(buffers.output(k) + first);
@@ -107,10 +109,10 @@ class PassLoop {
     return true;
   }
 
-  // The part of the canonical tree over the inputs [kFirst, kFirst + kWidth) that exist. The tree
-  // is that of kPassInputs inputs without the missing ones: an absent right operand leaves the left
-  // one. So one loop serves every number of inputs, and its branches are predicted; two have a loop
-  // of their own, see body_of_two().
+  // Evaluates the part of the canonical tree over those inputs [kFirst, kFirst + kWidth) that
+  // exist. It is the tree over kPassInputs inputs without the missing ones: if there is no right
+  // operand, the left one is the result. So one loop serves any number of inputs, and its branches
+  // are well predicted. Two inputs have a loop of their own; see body_of_two().
   template <class Operation, int kPart, std::size_t kFirst, std::size_t kWidth>
   static HWY_INLINE auto subtree(const Buffers& buffers, std::size_t i) {
     if constexpr (kWidth == 1) {
@@ -134,7 +136,8 @@ class PassLoop {
     }
   }
 
-  // Adds all values to `seen`, if that is to tell whether one is NaN.
+  // Computes one register. For SumOfNumbers, adds all values to `seen`, which tells whether one is
+  // NaN.
   template <class Operation, class AnyDivision, class Seen>
   static HWY_INLINE Register result(const Buffers& buffers, const AnyDivision& division,
                                     std::size_t i, Seen& seen) {
@@ -150,16 +153,17 @@ class PassLoop {
     }
   }
 
-  // Outputs behind the first belong to other ranks, and mostly are inputs, too: their lines come at
-  // once to be written, instead of to be read first and to be owned later. A tenth of the time at 4
-  // MiB, less for less.
+  // All outputs but the first belong to other ranks, and mostly are inputs, too. Their cache lines
+  // are fetched with the intent to write, instead of for reading first and for ownership later.
+  // Saves a tenth of the time at 4 MiB, and less for smaller sizes.
   static constexpr std::size_t kAhead = 2048 / sizeof(Out);
   static HWY_INLINE void fetch_step_to_write(const Out* to) {
     const auto* const bytes = reinterpret_cast<const std::byte*>(to);
     for (std::size_t at = 0; at < kStep * sizeof(Out); at += kLineBytes) fetch_to_write(bytes + at);
   }
 
-  // kStep elements. False, and nothing is written: they have to be combined by Op itself.
+  // Combines kStep elements. Returns false, and writes nothing, if they must be combined by Op
+  // itself.
   template <class Operation, class AnyDivision>
   static HWY_INLINE bool step(const Buffers& buffers, const AnyDivision& division, std::size_t i,
                               std::size_t last, bool stream) {
@@ -171,7 +175,7 @@ class PassLoop {
       registers[r] = result<Operation>(buffers, division, i + r * kElements, seen);
     }
     if constexpr (hwy::IsSame<Operation, SumOfNumbers>()) {
-      // Infinities of both signs look like one, too, and only cost the time.
+      // Infinities of both signs look like a NaN as well, which only costs time.
       if (!hn::AllFalse(lanes, hn::IsNaN(seen))) return false;
     }
     Out* const own = buffers.output(0) + i;
@@ -195,8 +199,9 @@ class PassLoop {
     step<Op>(buffers, division, i, last, stream);
   }
 
-  // Elements [first, last), a multiple of kStep. What it works on comes by value: the compiler
-  // cannot know that the stores do not change it, and would fetch it again after each of them.
+  // Combines the elements [first, last), a multiple of kStep. Arguments are passed by value:
+  // otherwise the compiler would have to assume that the stores change them, and would load them
+  // again after each store.
   static HWY_NOINLINE void body(Buffers buffers, const Division division, std::size_t first,
                                 std::size_t last, bool stream) {
     for (std::size_t i = first; i < last; i += kStep) {
@@ -206,9 +211,9 @@ class PassLoop {
     }
   }
 
-  // The same of two inputs, and as many outputs as said. It decides nothing that is known before:
-  // the fewer instructions, the more lines the processor fetches at the same time. A fifth of the
-  // time where lines come from another core.
+  // The same for two inputs and kOutputs outputs. It makes no decision at run time that is known at
+  // compile time: the fewer instructions, the more lines the processor fetches at the same time.
+  // Saves a fifth of the time if lines come from another core.
   template <std::size_t kOutputs>
   static HWY_NOINLINE void body_of_two(Buffers buffers, const Division division, std::size_t first,
                                        std::size_t last, bool /*stream*/) {
@@ -234,9 +239,9 @@ class PassLoop {
     return found;
   }
 
-  // Elements [first, last). Less than whole steps, which is what remains on either side of the
-  // lines, goes by way of copies: vectors that reach past the end of a buffer could touch a page
-  // that is not there.
+  // Combines the elements [first, last). If they are not whole steps, which happens before and
+  // after the whole lines, they are copied to a buffer first: vectors that reach past the end of a
+  // buffer could touch an unmapped page.
   static void part(const Buffers& buffers, const Division& division, std::size_t first,
                    std::size_t last, bool stream) {
     constexpr std::size_t kRoom = std::max(kStep, kLineBytes / sizeof(Out));

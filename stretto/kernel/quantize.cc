@@ -23,17 +23,17 @@ using I8 = hn::Rebind<std::int8_t, F32>;
 constexpr std::size_t kLanes = hn::MaxLanes(F32());
 constexpr std::uint32_t kInt8ScaleMax = 248;
 
-// Blocks are worked on in room of a whole number of vectors.
+// `count`, rounded up to whole vectors.
 constexpr std::size_t padded(std::size_t count) { return (count + kLanes - 1) / kLanes * kLanes; }
 
-// Zeros instead of infinity and NaN.
+// Replaces infinity and NaN by zero.
 HWY_INLINE hn::Vec<F32> finite_or_zero(hn::Vec<F32> value) {
   const auto finite = hn::Lt(magnitudes(value), hn::Set(I32(), 0x7F800000));
   return hn::IfThenElseZero(hn::RebindMask(F32(), finite), value);
 }
 
-// Uniform in [0, 1), of 24 bits, from a counter: two rounds of a mixer of 32 bits (the multipliers
-// are those of Wellons' search for little bias), each with half of the key.
+// Random numbers of 24 bits, uniform in [0, 1), from a counter: two rounds of a 32-bit mixer, each
+// with half of the key. The multipliers are from Wellons' search for mixers with little bias.
 class Draws {
  public:
   explicit Draws(std::uint64_t key)
@@ -60,7 +60,8 @@ class Draws {
   hn::Vec<U32> high_;
 };
 
-// Whole vectors; what they say is read back from `codes`.
+// Encodes whole vectors. `count` is a multiple of kLanes. The decoded value is read back from
+// `codes`.
 template <class Codec>
 HWY_INLINE void half_block(float* values, std::size_t count, float limit, std::uint16_t* codes) {
   const auto most = hn::Set(F32(), limit);
@@ -111,8 +112,8 @@ void half_add_of(DType dtype, const std::uint16_t* codes, float* sums, std::size
   add(codes, sums, count);
 }
 
-// One block, of whole vectors. Returns the exponent of its scale. Products with a power of two are
-// exact, whether or not the compiler joins them with what follows.
+// Encodes one block of whole vectors. Returns the exponent of its scale. Products with a power of
+// two are exact, whether or not the compiler fuses them with the next operation.
 HWY_INLINE std::uint8_t int8_block(float* values, std::size_t count, bool stochastic,
                                    const Draws& draws, std::size_t first, std::int8_t* codes) {
   auto greatest = hn::Zero(I32());
@@ -122,7 +123,7 @@ HWY_INLINE std::uint8_t int8_block(float* values, std::size_t count, bool stocha
   }
   const std::uint32_t most = greatest_of(greatest);
   std::uint32_t exponent = std::max<std::uint32_t>(7, most >> 23) - 6;
-  // Above 127 * scale, which is 1.984375 * 2^6, there would be no code to draw.
+  // Above 127 * scale, which is 1.984375 * 2^6 * scale, there is no code to round up to.
   constexpr std::uint32_t kFraction = 0x7FFFFF, kOf127 = 0x7E0000;
   if (stochastic && (most & kFraction) > kOf127 && exponent < kInt8ScaleMax) ++exponent;
   const auto scale = hn::Set(F32(), std::bit_cast<float>(exponent << 23));
@@ -133,9 +134,9 @@ HWY_INLINE std::uint8_t int8_block(float* values, std::size_t count, bool stocha
     const auto scaled = hn::Mul(value, inverse);
     auto code = hn::NearestInt(scaled);
     if (stochastic) {
-      // The draw is compared with the fraction, since its sum with the value would be rounded, now
-      // and then up to the next whole number. The fraction is exact but from -1 to 0, where it is
-      // right to 2^-25.
+      // The random number is compared with the fraction. Their sum with the value would be rounded,
+      // now and then up to the next integer. The fraction is exact except for values in [-1, 0],
+      // where its error is at most 2^-25.
       const auto whole = hn::Floor(scaled);
       const auto goes_up = hn::Lt(draws.at(first + i), hn::Sub(scaled, whole));
       const auto step = hn::IfThenElseZero(goes_up, hn::Set(F32(), 1.0f));
@@ -198,8 +199,8 @@ void int8_add(const std::int8_t* codes, const std::uint8_t* scales, float* sums,
   }
 }
 
-// The mean magnitude of the first `count` of a block, added in an order that does not depend on the
-// width of vectors. Infinite if the sum is.
+// The mean magnitude of the first `count` elements of a block. The order of addition does not
+// depend on the width of vectors. Infinite if the sum overflows.
 constexpr std::size_t kPartialSums = 16;
 HWY_INLINE float mean_magnitude(const float* values, std::size_t count) {
   constexpr std::size_t kVectors = std::max<std::size_t>(1, kPartialSums / kLanes);
@@ -216,7 +217,7 @@ HWY_INLINE float mean_magnitude(const float* values, std::size_t count) {
   return sums[0] / static_cast<float>(count);
 }
 
-// The bits of a mask, the first lane lowest.
+// The bits of a mask; the first lane is the lowest bit.
 HWY_INLINE std::uint64_t bits_of_mask(hn::Mask<F32> mask) {
   std::uint8_t bytes[8] = {};
   hn::StoreMaskBits(F32(), mask, bytes);
@@ -229,7 +230,7 @@ HWY_INLINE hn::Mask<F32> mask_of_bits(std::uint64_t bits) {
   return hn::LoadMaskBits(F32(), bytes);
 }
 
-// `count` values and zeros behind them, kOneBitBlock in all. Returns the scale.
+// Encodes one block: `count` values, followed by zeros up to kOneBitBlock. Returns the scale.
 HWY_INLINE float one_bit_block(float* values, std::size_t count, bool stochastic,
                                const Draws& draws, std::size_t first, std::uint64_t* signs) {
   auto top = hn::Zero(I32());
@@ -242,7 +243,8 @@ HWY_INLINE float one_bit_block(float* values, std::size_t count, bool stochastic
     std::fill(values, values + count, 0.0f);
     return std::numeric_limits<float>::quiet_NaN();
   }
-  // Of less, half of the inverse would be infinite; of more, twice.
+  // For smaller magnitudes, half of the inverse would be infinite; for greater ones, twice the
+  // scale.
   const bool draw = stochastic && greatest >= 0x01000000 && greatest < 0x7F000000;
   const auto top_value = std::bit_cast<float>(greatest);
   const float scale = draw ? top_value : std::min(top_value, mean_magnitude(values, count));
@@ -252,8 +254,9 @@ HWY_INLINE float one_bit_block(float* values, std::size_t count, bool stochastic
     const auto value = hn::LoadU(F32(), values + i);
     auto negative = hn::Lt(value, hn::Zero(F32()));
     if (draw) {
-      // Both sides are from -1 to 0: the odds of the positive one, and the draw, less one. The
-      // greatest is always positive, and its opposite negative, also where both sides round to -1.
+      // Both sides are in [-1, 0]: the probability of the positive code minus 1, and the random
+      // number minus 1. The greatest value always becomes positive and its negative always
+      // negative, even if both sides round to -1.
       const auto odds = hn::Mul(hn::Sub(value, plus), half_inverse);
       const auto drawn = hn::Add(draws.at(first + i), hn::Set(F32(), 0x1p-25f));
       negative =

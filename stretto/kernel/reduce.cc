@@ -14,32 +14,33 @@
 namespace stretto::kernel {
 namespace {
 
-// A page: shorter blocks cost up to a fifth of the speed of memory, which likes to read on, and the
-// partial results of kPassInputs longer ones would leave the first-level cache.
+// One page. Shorter blocks cost up to a fifth of the memory bandwidth, because prefetching works
+// best on long runs. With longer blocks, the partial results of kPassInputs groups would not fit
+// into the first-level cache.
 constexpr std::size_t kBlockBytes = 4096;
 
 using Room = std::byte[kBlockBytes];
 
 // Note [shared memory]
 //
-// An ordinary store fetches its line first from the core that has read it last. The processor's own
-// instruction for copies, which the C library uses from some size on where it is a fast one, takes
-// over whole lines instead: two to five times as fast where an output is memory that ranks share
-// (not on all machines: see docs/decisions/0054). So results are written somewhere else, and copied
-// there by pieces that stay in the first-level cache meanwhile: to the second output and all others
-// from the first, and to the first, if that is shared, from room of our own. Outputs that are
-// inputs are no such memory: they have just been fetched.
+// An ordinary store first fetches its cache line from the core that has read it last. The
+// processor's copy instruction, which the C library uses for large copies where it is fast, takes
+// over whole lines instead. This is two to five times as fast if an output is memory that ranks
+// share (though not on all machines: see docs/decisions/0054). So results are written in pieces
+// that stay in the first-level cache, and copied from there: with Store::shared from a buffer on
+// the stack to all outputs, otherwise from the first output to the others. This is not done where
+// every output is an input, because its lines have just been fetched.
 constexpr std::size_t kCopiedBytes = 8192;
 constexpr std::size_t kPieceBytes = 2 * kCopiedBytes;
 
-// A kernel that does the work of a reduction, and how many of its elements are one of ours: bitwise
-// operations see bytes, sums of complex numbers see reals.
+// The kernel for a reduction, and how many of the kernel's elements make one element of the
+// reduction: bitwise operations work on bytes, sums of complex numbers on reals.
 struct Lowered {
   Kernel kernel;
   std::size_t lanes_per_element;
 };
 
-// Sums and products wrap, so they are computed unsigned.
+// Sums and products wrap, so they are computed on unsigned integers.
 DType without_sign(DType dtype) {
   switch (dtype) {
     case DType::i8:
@@ -72,13 +73,13 @@ Lowered lower(DType dtype, ReduceOp op) {
   return {find_reduction(sign_matters ? dtype : without_sign(dtype), op), 1};
 }
 
-// For inputs of which some are, or may be, partial results in f32.
+// For inputs some of which are, or may be, partial results in f32.
 Lowered lower_mixed(const Reduction& reduction, DType output_dtype) {
   const ReduceOp op = reduction.op == ReduceOp::mean ? ReduceOp::sum : reduction.op;
   return {find_mixed_reduction(reduction.dtype, op, output_dtype), 1};
 }
 
-// For one input that is moved to several outputs: bytes that are combined with nothing.
+// For copying one input to several outputs, as bytes.
 Lowered lower_copy(DType dtype) {
   return {find_reduction(DType::u8, ReduceOp::bit_or), size_bytes(dtype)};
 }
@@ -116,11 +117,12 @@ Status check(const Reduction& reduction) {
   return check_dtype(reduction, reduction.output_dtype, "the output");
 }
 
-// Whether every output is an input. Then its lines are in the cache when they are written, as they
-// were just read: non-temporal stores would save nothing, and measure down to half the speed.
+// Whether every output is an input. Then its lines are in the cache when they are written, because
+// they have just been read. Non-temporal stores would save nothing, and were measured to be up to
+// twice as slow.
 bool is_in_place(const Reduction& reduction) {
   const std::span<const Input> inputs = reduction.inputs;
-  // Outputs mostly come in the order of the inputs, begun anywhere: the next one is looked at
+  // Outputs are mostly in the order of the inputs, from any input on. So the next input is compared
   // first.
   std::size_t next = 0;
   return std::all_of(reduction.outputs.begin(), reduction.outputs.end(), [&](const void* output) {
@@ -143,7 +145,7 @@ void divide(void* block, std::size_t count, int divisor) {
   }
 }
 
-// Rounds towards zero. One by one: no target divides vectors of integers.
+// Rounds towards zero. Divides one by one, because no target divides vectors of integers.
 void divide_integers(DType dtype, void* block, std::size_t count, int divisor) {
   if (dtype == DType::u8) divide<std::uint8_t, int>(block, count, divisor);
   if (dtype == DType::i8) divide<std::int8_t, int>(block, count, divisor);
@@ -165,9 +167,9 @@ Lowered lower_to_one_pass(const Reduction& reduction) {
   return is_copy ? lower_copy(dtype) : lower(dtype, reduction.op);
 }
 
-// What does not fit into one pass: block after block, in groups of kPassInputs, with partial
-// results on the stack. Eight aligned inputs are a subtree of the canonical tree, so groups of
-// groups are the canonical tree.
+// A reduction that does not fit into one pass. It runs block by block, in groups of kPassInputs
+// inputs, with partial results on the stack. Eight aligned inputs are a subtree of the canonical
+// tree, so groups of groups form the canonical tree.
 class BlockReduction {
  public:
   BlockReduction(const Reduction& reduction, bool non_temporal)
@@ -181,7 +183,8 @@ class BlockReduction {
 
   void run() const {
     const std::size_t block_count = kBlockBytes / size_bytes(accumulation_);
-    // The first block ends where a line of the first output starts, so that all but it write lines.
+    // The first block ends at a cache line of the first output, so that all other blocks write
+    // whole lines.
     const auto address = reinterpret_cast<std::uintptr_t>(reduction_.outputs[0]);
     std::size_t length = block_count - address % kLineBytes / size_bytes(reduction_.output_dtype);
     for (std::size_t first = 0; first < reduction_.count; first += length, length = block_count) {
@@ -196,7 +199,7 @@ class BlockReduction {
     std::size_t length;
   };
 
-  // The inputs [first, first + count): all, or an aligned group, which is a subtree.
+  // The inputs [first, first + count): all inputs, or an aligned group, which is a subtree.
   struct InputRange {
     std::size_t first;
     std::size_t count;
@@ -228,9 +231,10 @@ class BlockReduction {
     copy.kernel(pass);
   }
 
-  // A group of one block. `pass` says where to and how; the inputs are added here.
+  // Combines a group of inputs for one block. `pass` gives the outputs; this function adds the
+  // inputs.
   void combine(const Lowered& lowered, InputRange group, Block block, Pass pass) const {
-    std::size_t width = 1;  // Inputs behind each operand of this pass.
+    std::size_t width = 1;  // Inputs per operand of this pass.
     while (group.count > width * kPassInputs) width *= kPassInputs;
     alignas(kLineBytes) Room rooms[kPassInputs];
     const void* data[kPassInputs];
@@ -246,7 +250,7 @@ class BlockReduction {
     lowered.kernel(pass);
   }
 
-  // Where a group's value lies: one input in its own buffer, more in `room`.
+  // Where the value of a group lies: one input in its own buffer, the value of several in `room`.
   Operand evaluate(InputRange group, Block block, Room& room) const {
     if (group.count == 1) {
       const Input& input = reduction_.inputs[group.first];
@@ -260,8 +264,8 @@ class BlockReduction {
 
   const Reduction& reduction_;
   DType accumulation_;
-  Lowered inner_;  // To the accumulation dtype.
-  Lowered outer_;  // To the output dtype.
+  Lowered inner_;  // Its output has the accumulation dtype.
+  Lowered outer_;  // Its output has the output dtype.
   bool non_temporal_;
 };
 
@@ -291,7 +295,7 @@ void PreparedReduction::run(std::size_t count, std::span<const Input> inputs,
                             std::span<void* const> outputs, std::size_t whole_count) const {
   if (count == 0) return;
   whole_count = std::max(count, whole_count);
-  // Small ones end before what is below would have been found out.
+  // Small reductions take less time than the decisions below.
   const bool is_small =
       element_bytes_ * whole_count <= kBlockBytes && like_.store == Store::automatic;
   if (kernel_ != nullptr && is_small) return run_in_one_pass(count, inputs, outputs, false);
@@ -315,8 +319,8 @@ void PreparedReduction::run(std::size_t count, std::span<const Input> inputs,
   } else {
     run_in_one_pass(count, inputs, outputs, non_temporal);
   }
-  // The caller tells other threads with a release store that the outputs are there. That does not
-  // order non-temporal stores, which wait in buffers of their own.
+  // The caller publishes the outputs with a release store. That does not order non-temporal stores,
+  // which wait in separate buffers.
   if (non_temporal) hwy::FlushStream();
 }
 
@@ -334,7 +338,8 @@ void PreparedReduction::run_in_one_pass(std::size_t count, std::span<const Input
            .non_temporal = non_temporal});
 }
 
-// Into `room`, if there is one, else the first output, and from there into the others.
+// Reduces piece by piece into `room` or, if it is null, into the first output, and copies each
+// piece from there to the other outputs.
 void PreparedReduction::run_by_pieces(std::size_t count, std::span<const Input> inputs,
                                       std::span<void* const> outputs, void* room) const {
   const std::size_t output_bytes = size_bytes(like_.output_dtype);

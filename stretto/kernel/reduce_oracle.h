@@ -18,8 +18,8 @@
 #include "stretto/base/reduce_op.h"
 #include "stretto/kernel/reduce.h"
 
-// What reduce() promises, one number at a time and without bit tricks: for tests only. The one
-// reference of all tests whose results are reductions.
+// The results that reduce() promises, computed one number at a time and without bit tricks. For
+// tests only: the single reference of all tests of reductions.
 namespace stretto::kernel::oracle {
 
 template <class Float>
@@ -29,8 +29,8 @@ Float quiet(Float value) {
   return std::bit_cast<Float>(std::bit_cast<Bits>(value) | quiet_bit);
 }
 
-// `value`, which is finite, rounded to a multiple of a power of two: to a number with `digits`
-// binary digits whose exponent is at least `least_exponent`.
+// Rounds `value`, which must be finite, to a number with `digits` binary digits and an exponent of
+// at least `least_exponent`.
 inline double round_to(double value, int digits, int least_exponent) {
   const int exponent = value == 0 ? least_exponent : std::max(std::ilogb(value), least_exponent);
   const double unit = std::ldexp(1.0, exponent - (digits - 1));
@@ -100,7 +100,7 @@ T combine(ReduceOp op, T left, T right) {
   }
 }
 
-// `left` plus or minus `right`, by the rule for NaN of a sum.
+// `left` plus or minus `right`, with the rule of sums for NaN.
 template <class Float>
 Float add_or_subtract(Float left, Float right, bool subtract) {
   if (std::isnan(left)) return quiet(left);
@@ -151,8 +151,8 @@ T tree(ReduceOp op, const std::vector<T>& values, std::size_t first, std::size_t
   return combine(op, tree(op, values, first, half), tree(op, values, first + half, count - half));
 }
 
-// Calls `visitor` with a zero of the C++ type of `dtype`; not for numbers of 8 bits, which have no
-// arithmetic: then it returns what a default makes.
+// Calls `visitor` with a zero of the C++ type of `dtype`. For 8-bit floats, which have no
+// arithmetic, returns a default-constructed result instead.
 template <class Visitor>
 auto with_type(DType dtype, const Visitor& visitor) {
   switch (dtype) {
@@ -204,7 +204,7 @@ void write(std::byte* elements, std::size_t i, T value) {
   std::memcpy(elements + i * sizeof(T), &value, sizeof(T));
 }
 
-// T: the dtype of the reduction. The result: that of its partial results.
+// T is the type of the reduction's dtype. The result has the type of its partial results.
 template <class T>
 auto widened(DType dtype, const void* elements, std::size_t i) {
   if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
@@ -224,7 +224,7 @@ void write_narrowed(DType dtype, std::byte* elements, std::size_t i, Sum value) 
   write(elements, i, value);
 }
 
-// The bytes that reduce() has to write into each output. Those of `what` are not used.
+// The bytes that reduce() must write into each output. The outputs of `what` are not used.
 inline std::vector<std::byte> reduce(const Reduction& what) {
   std::vector<std::byte> result(what.count * size_bytes(what.output_dtype));
   const Input& first = what.inputs.front();

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kBlock = 1024;
 
-// A product with a block of equal numbers, in the accumulation dtype.
+// Multiplies by a block of equal numbers, in the accumulation dtype.
 template <class T>
 Status scale_by(double factor, const ConstView& source, std::byte* target) {
   std::array<T, kBlock> factors;

@@ -10,9 +10,10 @@
 
 namespace stretto::kernel {
 
-// The elements of `source` times `factor`, which is not rounded to f16 or bf16 first, to `target`:
-// another place, or the same. A factor of 1 copies any dtype, as a part of `whole_bytes` (copy.h);
-// others fail where products have no meaning for the dtype. Never blocks; any thread.
+// Writes the elements of `source` times `factor` to `target`, which is another place or the same
+// one. `factor` is not rounded to f16 or bf16 before the multiplication. A factor of 1 copies any
+// dtype, as a part of a copy of `whole_bytes` (copy.h). Other factors fail for all dtypes but f16,
+// bf16, f32 and f64. Never blocks; any thread.
 Status scale(double factor, const ConstView& source, std::byte* target,
              std::size_t whole_bytes = 0);
 

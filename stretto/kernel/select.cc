@@ -22,19 +22,19 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr std::size_t kLanes = hn::MaxLanes(F32());
 static_assert(kLanes <= kSpareMagnitudes);
-constexpr std::size_t kVectors = 32;  // That look() looks at, of kGroup elements.
+constexpr std::size_t kVectors = 32;  // Vectors that look() looks at: kGroup elements.
 constexpr std::size_t kGroup = kVectors * kLanes;
-constexpr std::uint32_t kNeverReached = 0x80000000;  // By magnitudes of floats, NaN included.
+constexpr std::uint32_t kNeverReached = 0x80000000;  // Greater than all magnitudes, NaN included.
 
-// Where what is taken goes.
+// The space for the taken elements.
 struct Room {
   std::uint32_t* indices;
   float* taken;
   std::size_t count;
 };
 
-// These functions return the number of elements taken so far: of an object whose address is known
-// elsewhere the processor would wait for it.
+// These functions get and return the number of elements taken so far. If it were in an object in
+// memory, the processor would wait for each store to it.
 HWY_INLINE std::size_t take_one(const Room& room, std::size_t count, float* values,
                                 std::size_t index) {
   if (count < room.count) {
@@ -54,18 +54,19 @@ HWY_NOINLINE std::size_t take_with_care(const Room& room, std::size_t count, hn:
   return count;
 }
 
-// Of the vector that begins with `values[first]`. No branch depends on what is taken, which no
-// processor guesses.
+// Takes the elements above `under` out of the vector that begins with `values[first]`. No branch
+// depends on the taken elements, because no processor could predict it.
 HWY_INLINE std::size_t take(const Room& room, std::size_t count, float* values, std::size_t first,
                             hn::Vec<I32> under, hn::Vec<I32> lanes) {
   const auto value = hn::LoadU(F32(), values + first);
   const auto mask = hn::Gt(magnitudes(value), under);
-  // Stores of a part of a vector may write all of it.
+  // A store of a part of a vector may write all of it.
   if (HWY_UNLIKELY(count + kLanes > room.count)) {
     return take_with_care(room, count, mask, values, first);
   }
-  // In two steps: compressing into memory takes hundreds of cycles on some processors. Values as
-  // integers, like the indices, so that both are moved by what one table says.
+  // Compresses and stores in two steps, because compressing into memory takes hundreds of cycles on
+  // some processors. Values are treated as integers, like the indices, so that one table serves
+  // both.
   const auto indices = hn::Add(lanes, hn::Set(I32(), static_cast<std::int32_t>(first)));
   const auto taken = hn::Compress(hn::BitCast(I32(), value), mask);
   auto* const to = reinterpret_cast<std::int32_t*>(room.indices + count);
@@ -82,14 +83,14 @@ HWY_INLINE hn::Vec<F32> value_at(const float* values, const float* addends, std:
   return hn::Add(value, hn::LoadU(F32(), addends + i));
 }
 
-// Of up to 32 vectors those with something to take, as bits, the first the lowest; kAdds: of the
-// sums, which come to `values`. Nothing is stored but these: a word for each vector between them
-// takes twice as long.
+// Finds the vectors, of up to 32, that have elements to take. Returns them as bits, the first
+// vector lowest. With kAdds, first adds `addends` and stores the sums in `values`. Nothing else is
+// stored, because storing a word per vector in between takes twice as long.
 template <bool kAdds>
 HWY_INLINE std::uint32_t look(float* values, const float* addends, std::size_t first,
                               std::size_t vectors, hn::Vec<I32> under, hn::Vec<I32>& greatest) {
   const auto newest = hn::Set(U32(), 0x80000000);
-  auto hits = hn::Zero(U32());  // Of each lane.
+  auto hits = hn::Zero(U32());  // Per lane, a bit for each vector.
   for (std::size_t i = first; i < first + vectors * kLanes; i += kLanes) {
     const auto value = value_at<kAdds>(values, addends, i);
     if constexpr (kAdds) hn::StoreU(value, F32(), values + i);
@@ -103,8 +104,9 @@ HWY_INLINE std::uint32_t look(float* values, const float* addends, std::size_t f
   return std::reduce(of_lanes, of_lanes + kLanes, 0u, std::bit_or<>()) >> (kVectors - vectors);
 }
 
-// So many elements are looked at, and then taken from while they are in the nearest cache: no
-// processor guesses where, and so nothing waits for it while values come from memory.
+// So many elements are looked at before the found ones are taken, while all are still in the
+// nearest cache. The branches on found elements cannot be predicted; in a separate loop, they do
+// not delay loads from memory.
 constexpr std::size_t kBlock = 2048;
 static_assert(kBlock % (2 * kGroup) == 0);
 
@@ -114,13 +116,13 @@ Found take_all(std::span<float> in, const float* addends, std::uint32_t limit,
   const Room room{indices.data(), taken.data(), indices.size()};
   std::size_t found = 0;
   float* const values = in.data();
-  // Magnitudes are below 2^31, where signed comparison is right; of a limit of 0 this is -1.
+  // Magnitudes are below 2^31, so signed comparison is right. For a limit of 0, `under` is -1.
   const std::uint32_t reachable = std::min(limit, kNeverReached);
   const auto under = hn::Set(I32(), static_cast<std::int32_t>(reachable - 1));
   const auto lanes = hn::Iota(I32(), 0);
   auto greatest = hn::Zero(I32());
   std::size_t i = 0;
-  std::uint32_t of_few = 0;  // The greatest of those without a vector.
+  std::uint32_t of_few = 0;  // The greatest magnitude outside of whole vectors.
   const auto one_by_one = [&](std::size_t end) {
     for (; i < end; ++i) {
       if constexpr (kAdds) values[i] += addends[i];
@@ -129,7 +131,7 @@ Found take_all(std::span<float> in, const float* addends, std::uint32_t limit,
       if (bits >= limit) found = take_one(room, found, values, i);
     }
   };
-  // A vector that lies on two cache lines takes twice as long to be stored.
+  // Storing a vector that crosses a cache line takes twice as long.
   one_by_one(
       std::min(in.size(), -(reinterpret_cast<std::uintptr_t>(values) / sizeof(float)) % kLanes));
   for (const std::size_t whole = in.size() - (in.size() - i) % kLanes; i < whole;) {
@@ -154,7 +156,7 @@ Found take_all(std::span<float> in, const float* addends, std::uint32_t limit,
   return {found, std::max(of_few, greatest_of(greatest))};
 }
 
-// No branch depends on what stays: the others are gathered, and come back block by block.
+// No branch depends on which elements stay: the others are gathered, and put back block by block.
 std::size_t keep(std::span<std::uint32_t> indices, std::span<float> taken, std::uint32_t limit,
                  float* to) {
   const auto under = hn::Set(I32(), static_cast<std::int32_t>(limit - 1));
@@ -248,8 +250,8 @@ std::size_t magnitudes_between(std::span<const float> values, std::uint32_t leas
   return HWY_DYNAMIC_DISPATCH(between)(values, least, greatest, to.data());
 }
 
-// Two histograms: neighbours often fall into the same bin, and a counter that was just written
-// cannot be read at once.
+// Uses two histograms: neighbours often fall into the same bin, and a counter cannot be read right
+// after it was written.
 void count_magnitudes(std::span<const float> values, std::span<std::uint32_t> counts) {
   std::uint32_t odd[kMagnitudeBins] = {};
   std::fill(counts.begin(), counts.end(), 0u);

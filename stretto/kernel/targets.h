@@ -3,10 +3,11 @@
 
 #pragma once
 
-// For which targets Highway compiles a file; included before it. Left out are SSSE3, for processors
-// that lack what came in 2008 (they get the portable loops), and vectors whose size the compiler
-// does not know, which cannot be kept in arrays. The sanitizers see one vector target and the
-// portable one: the others differ in width only, and would compile for minutes.
+// The targets for which Highway compiles a file that includes this header first. Two kinds are left
+// out. Processors that have no more than SSSE3 (before 2008) use the portable loops. Vectors of a
+// size that the compiler does not know cannot be kept in arrays. With sanitizers there is one
+// vector target and the portable one: the others differ only in width, and would take minutes to
+// compile.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define STRETTO_UNSANITIZED_TARGETS (HWY_SSE4 | HWY_AVX3)
 #else
