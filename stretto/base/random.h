@@ -19,7 +19,8 @@ class Random {
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     return z ^ (z >> 31);
   }
-  // Uniform in [0, bound), but for the bias of the modulo: less than bound / 2^64. `bound` > 0.
+  // Uniform in [0, bound), except for the bias of the modulo, which is less than bound / 2^64.
+  // `bound` must be above 0.
   constexpr std::uint64_t below(std::uint64_t bound) { return next() % bound; }
   // Uniform in [0, 1).
   constexpr double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }

@@ -9,7 +9,7 @@
 
 namespace stretto::codec {
 
-// A reduction of one input is a cast.
+// A reduction of one input converts between its dtypes.
 void convert(const View& to, const ConstView& from) {
   const kernel::Input input{from.data, from.dtype};
   void* const output = to.data;
@@ -23,7 +23,7 @@ void convert(const View& to, const ConstView& from) {
 
 void multiply(const View& values, double factor) {
   View reals = values;
-  if (is_complex(values.dtype)) {  // Two real numbers behind each other.
+  if (is_complex(values.dtype)) {  // A complex number is two reals.
     reals.count *= 2;
     reals.dtype = values.dtype == DType::c64 ? DType::f32 : DType::f64;
   }

@@ -90,7 +90,8 @@ class Simulation {
  private:
   // A step in a segment: segment * steps + step.
   using Instance = std::size_t;
-  // A message leaves the rank for the host's port, and enters the rank from it.
+  // leaves: a message has left its rank for the port of the host. entered: it has passed the port
+  // of the receiving host and enters its rank.
   enum class What { ended, ready, arrived, leaves, entered };
   struct Event {
     double seconds;

@@ -53,7 +53,7 @@ void direct_reduce_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   reduce_shard(schedule, shape, output(shard_of(shape.rank)));
 }
 
-// Direct all-gather: everybody sends its chunk to everybody.
+// Direct all-gather: every rank sends its chunk to every other rank.
 void direct_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   schedule.copy(input(own), output(own));
@@ -96,7 +96,7 @@ void direct_reduce(ScheduleBuilder& schedule, const Shape& shape) {
   }
 }
 
-// Direct gather: everybody sends its chunk to the root.
+// Direct gather: every rank sends its chunk to the root.
 void direct_gather(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   if (shape.rank != shape.root) {
@@ -110,7 +110,7 @@ void direct_gather(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.copy(input(own), output(own));
 }
 
-// Direct scatter: the root sends everybody its chunk.
+// Direct scatter: the root sends every rank its chunk.
 void direct_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   const ChunkIndex own = shard_of(shape.rank);
   if (shape.rank != shape.root) {
@@ -124,7 +124,7 @@ void direct_scatter(ScheduleBuilder& schedule, const Shape& shape) {
   schedule.copy(input(own), output(own));
 }
 
-// Direct barrier: everybody reports to rank 0, which lets everybody go.
+// Direct barrier: every rank sends rank 0 a signal; then rank 0 sends a signal to all.
 void direct_barrier(ScheduleBuilder& schedule, const Shape& shape) {
   if (shape.rank != 0) {
     schedule.send_signal(0);

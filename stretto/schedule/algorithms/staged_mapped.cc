@@ -79,7 +79,7 @@ void staged_mapped_all_gather(ScheduleBuilder& schedule, const Shape& shape) {
   }
 }
 
-// Staged mapped broadcast: the root stages its buffer, everybody copies it.
+// Staged mapped broadcast: the root stages its buffer, and every other rank copies it.
 void staged_mapped_broadcast(ScheduleBuilder& schedule, const Shape& shape) {
   const bool is_root = shape.rank == shape.root;
   if (is_root) schedule.copy(input(0), raw(0, 0));

@@ -31,12 +31,12 @@ std::string text(Location location) {
                      index_of(location), rank_of(location));
 }
 
-// What one rank touches between two of its syncs.
+// The accesses of one rank between two of its syncs.
 struct Interval {
   std::vector<Touch> touches;
 };
 
-// Per rank, its intervals.
+// The intervals of each rank of the team.
 std::vector<std::vector<Interval>> cut_at_syncs(std::span<const Schedule> schedules,
                                                 std::span<const Rank> team) {
   std::vector<std::vector<Interval>> ranks;
