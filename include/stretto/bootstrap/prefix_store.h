@@ -10,8 +10,8 @@
 
 namespace stretto::bootstrap {
 
-// The part of another store whose keys begin with `prefix`, as a store of its own: keeps apart what
-// uses one store. Prefix and key together have the length of a key.
+// The part of another store whose keys begin with `prefix`, as a store of its own: so several users
+// of one store do not collide. Prefix and key together have at most kMaxKeyBytes bytes.
 class PrefixStore : public Store {
  public:
   PrefixStore(std::string prefix, std::shared_ptr<Store> whole)

@@ -9,7 +9,7 @@
 
 namespace stretto::bootstrap {
 
-// What a store can be asked. The numbers travel; docs/internals/wire_format.md lists them.
+// What a store can be asked. Clients send the numbers; docs/internals/wire_format.md lists them.
 enum class StoreOperation : std::uint8_t {
   set = 1,
   get = 2,
@@ -26,7 +26,7 @@ enum class StoreOperation : std::uint8_t {
 // One request. The texts belong to the caller.
 struct StoreRequest {
   StoreOperation operation = StoreOperation::get;
-  std::string_view key = {};       // Of list_keys: what the keys begin with; may be empty.
+  std::string_view key = {};       // Of list_keys: the prefix of the keys; may be empty.
   std::string_view value = {};     // Of set, compare_set (the desired value), append and will.
   std::string_view expected = {};  // Of compare_set. Of list_keys: the last key of the page before.
                                    // Of will: the key that revokes it.
