@@ -13,7 +13,7 @@ namespace stretto {
 
 template <class Module>
 concept TorchModule = std::derived_from<Module, torch::nn::Module>;
-// What TORCH_MODULE(Net) makes of NetImpl: `Net`, which points to one.
+// A holder class as TORCH_MODULE(Net) defines it: `Net` points to a module of class NetImpl.
 template <class Holder>
 concept TorchModuleHolder =
     std::derived_from<Holder, torch::nn::ModuleHolder<typename Holder::ContainedType>>;
@@ -24,8 +24,8 @@ concept TorchModuleOrHolder = TorchModule<Module> || TorchModuleHolder<Module>;
 
 namespace stretto::ddp {
 
-// A module of libtorch that a DistributedDataParallel can stand for, with the signature of its
-// forward().
+// A libtorch module around a DistributedDataParallel (`Wrapped`), so that a torch::nn::Sequential
+// can hold it. Its forward() has the one signature that libtorch's AnyModule asks for.
 template <class Wrapped, class Return, class... Arguments>
 class AsModule : public torch::nn::Module {
  public:
@@ -40,7 +40,7 @@ class AsModule : public torch::nn::Module {
   Wrapped wrapped_;
 };
 
-// That of `wrapped`, whose forward() has the signature of the member function.
+// Puts `wrapped` into an AsModule whose forward() has the signature of the given member function.
 template <class Wrapped, class Return, class Class, class... Arguments>
 torch::nn::AnyModule any_module_of(const Wrapped& wrapped, Return (Class::*)(Arguments...)) {
   return torch::nn::AnyModule(std::make_shared<AsModule<Wrapped, Return, Arguments...>>(wrapped));

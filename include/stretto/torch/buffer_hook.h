@@ -16,27 +16,29 @@
 
 namespace stretto {
 
-// When ranks run a BufferHook: in each step before the forward pass, which so begins with buffers
-// that are equal everywhere; or after it, when it has updated them, so that what is evaluated or
-// saved next is equal everywhere. It does not run in forward passes inside no_sync().
+// When ranks run a BufferHook. With before_forward, each forward pass in training mode begins with
+// buffers that are equal on all ranks. With after_forward, the buffers that such a pass has updated
+// are equal on all ranks when it ends, for an evaluation or a checkpoint. The hook does not run in
+// forward passes inside no_sync().
 enum class BufferHookLocation : std::uint8_t { before_forward, after_forward };
 
 // What a BufferHook is handed.
 struct BufferCall {
   Communicator& communicator;
-  // Of this rank; to be changed in place. After a forward pass autograd does not notice the change:
-  // layers save running averages for backward passes that do not read them. The hooks of this
-  // header change all of them, so a buffer that backward does read must be named in
-  // DistributedDataParallelOptions::parameters_to_ignore.
+  // This rank's buffers, to be changed in place. Autograd does not notice changes that are made
+  // after a forward pass, because layers save running averages for backward and never read them
+  // there. The hooks of this header change all buffers, so a buffer that backward does read must be
+  // named in DistributedDataParallelOptions::parameters_to_ignore.
   const std::vector<ddp::NamedTensor>& buffers;
   std::optional<Duration> timeout;
-  // Inside join(), a rank that has data; those that have none take part with the buffers they have.
+  // Inside join(): the lowest rank that has data. Ranks without data take part with the buffers
+  // they have. Outside of join(): none.
   std::optional<Rank> leader = std::nullopt;
 };
 
-// How ranks' buffers (running averages of batch normalisation, say) become equal. All ranks use the
-// same kind. Those of this header may be used by several DistributedDataParallels; one that
-// remembers things must know of which.
+// Makes buffers (running averages of batch normalisation, say) equal on all ranks. All ranks use
+// the same kind of hook. Several DistributedDataParallels may share a hook of this header. If they
+// share a hook that keeps state, it must tell them apart itself.
 class BufferHook {
  public:
   explicit BufferHook(BufferHookLocation location = BufferHookLocation::before_forward)
@@ -44,16 +46,16 @@ class BufferHook {
   virtual ~BufferHook() = default;
   // Must be equal on all ranks.
   BufferHookLocation location() const { return location_; }
-  // What it does, with its settings. Must be equal on all ranks.
+  // What the hook does, with its settings. Must be equal on all ranks.
   virtual std::string name() const = 0;
-  // Collective, blocks. What it throws comes out of forward().
+  // Collective, blocks. forward() passes on what run() throws.
   virtual void run(const BufferCall& call) = 0;
 
  private:
   const BufferHookLocation location_;
 };
 
-// One rank's buffers become everyone's; inside join() the leader's.
+// Copies the buffers of rank `root`, or inside join() of BufferCall::leader, to all ranks.
 class BuffersOfRank : public BufferHook {
  public:
   explicit BuffersOfRank(Rank root = 0,
@@ -66,7 +68,8 @@ class BuffersOfRank : public BufferHook {
   Rank root_;
 };
 
-// Floating-point and complex buffers become the mean of all ranks'; others (counters) rank 0's.
+// Replaces floating-point and complex buffers by their mean over all ranks. Copies other buffers
+// (counters) from rank 0, or inside join() from BufferCall::leader.
 class MeanOfBuffers : public BufferHook {
  public:
   using BufferHook::BufferHook;

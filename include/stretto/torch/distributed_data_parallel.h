@@ -35,36 +35,37 @@ namespace stretto {
 //   loss.backward();
 //   optimizer.step();
 //
-// `Module` is deduced from a module holder (TORCH_MODULE), a shared pointer or a reference; who
-// writes it, as for a member, may name the module or its holder: DistributedDataParallel<Net>. All
-// parameters and buffers are dense; parameters are on the CPU, or on other devices (docs/gpu.md).
-// On the CPU, grad() of each parameter is a view of registered memory that other ranks read and
-// write during backward(). It may be changed in place, cleared by zero_grad() of either kind, or
-// replaced between passes. Gradients may be sparse (see the option
-// sparse_parameters): then they are exchanged at the end of backward.
+// `Module` is deduced from a module holder (TORCH_MODULE), a shared pointer or a reference. In the
+// type of a variable, name the module or its holder: DistributedDataParallel<Net>. All parameters
+// and buffers are dense; parameters are on the CPU or on other devices (docs/gpu.md). On the CPU,
+// grad() of each parameter is a view of registered memory that other ranks read and write during
+// backward(). Between passes a program may change grad() in place, clear it by either kind of
+// zero_grad(), or replace it. Gradients may be sparse (option sparse_parameters); ranks exchange
+// sparse gradients at the end of backward.
 //
-// All ranks must build it, run forward passes in training mode and backward passes in the same
-// order. A parameter that gets no gradient on some rank is an error, which names it, at the end of
-// that backward pass on all ranks (see the option find_unused_parameters); the next step may
-// follow. Other failures come out of forward() and backward() as the exceptions of base/error.h;
-// the gradients are then undefined, the parameters are not changed.
+// All ranks must construct it, and run its forward passes in training mode and its backward passes
+// in the same order. If a parameter gets no gradient on some rank, backward() throws on all ranks
+// at its end and names the parameter (see the option find_unused_parameters); training may go on.
+// Other failures in forward() and backward() are thrown as the exceptions of base/error.h; the
+// gradients are then undefined and the parameters unchanged.
 //
-// Parameters may be frozen and unfrozen, loaded (torch::load) and converted (to(dtype)) at any
-// time between backward and the next forward pass, on all ranks alike. If that was not so, the next
-// backward() throws Mismatch on all ranks, with the name; when it has been made good, the next step
-// may follow. Parameters and buffers that are registered after construction are not known.
+// A program may freeze, unfreeze, load (torch::load) and convert (to(dtype)) parameters between
+// backward and the next forward pass, on all ranks alike. If ranks differ in that, the next
+// backward() throws Mismatch on all ranks and names a parameter; once they are alike again,
+// training may go on. Parameters and buffers registered after construction are not kept equal.
 //
-// Copies of a DistributedDataParallel are the same one, as with modules of libtorch. So it may be a
-// part of a torch::nn::Sequential, too: `model->push_back(ddp)`.
+// Copies of a DistributedDataParallel refer to the same model and state, like libtorch's module
+// holders. So a torch::nn::Sequential can hold one, too: `model->push_back(ddp)`.
 //
-// Threads: one thread at a time, which may change. The communicator must outlive it.
+// Threads: one at a time, not always the same. The communicator must outlive it.
 template <TorchModuleOrHolder Module>
 class DistributedDataParallel {
  public:
   // Verifies that all ranks have the same model (number, names, shapes, dtypes, strides and
-  // requires_grad of parameters and buffers) and the same options, then makes rank 0's values
-  // everyone's. Collective: blocks until all ranks have called. Throws Mismatch on all ranks with
-  // the first difference; InvalidArgument for a module that cannot be trained this way.
+  // requires_grad of parameters and buffers) and the same options, then copies rank 0's values to
+  // all ranks (option broadcast_parameters). Collective: blocks until all ranks have called. Throws
+  // Mismatch on all ranks with the first difference; InvalidArgument for a module that cannot be
+  // trained this way.
   DistributedDataParallel(std::shared_ptr<Module> module, Communicator& communicator,
                           DistributedDataParallelOptions options = {})
       : module_(std::move(module)),
@@ -78,10 +79,10 @@ class DistributedDataParallel {
       : DistributedDataParallel(std::shared_ptr<Module>(std::shared_ptr<void>(), &module),
                                 communicator, std::move(options)) {}
 
-  // The module's forward(). In training mode it first makes rank 0's buffers everyone's (if there
-  // are buffers and the option is on), or does what the option buffer_hook says, before or after
-  // the module's, and blocks for that. Tensors are found in what it returns if
-  // that is a tensor, a container, a pair or tuple, or an optional of such.
+  // Runs the module's forward(). In training mode it first copies rank 0's buffers to all ranks (if
+  // there are buffers and broadcast_buffers is on), or runs the option buffer_hook before or after
+  // the module's forward(), and blocks for that. Finds the tensors in the module's result if this
+  // is a tensor, a container, a pair or tuple, or an optional of these.
   template <class... Arguments>
   decltype(auto) forward(Arguments&&... arguments) {
     const ddp::ForwardScope scope = replica_->before_forward();
@@ -97,55 +98,54 @@ class DistributedDataParallel {
     return forward(std::forward<Arguments>(arguments)...);
   }
 
-  // For gradient accumulation: `{ auto guard = ddp.no_sync(); loss.backward(); }`. The next
-  // backward pass outside reduces the sum of what has been accumulated. Counts when backward()
-  // runs.
+  // For gradient accumulation: `{ auto guard = ddp.no_sync(); loss.backward(); }`. The guard must
+  // live while backward() runs. The next backward pass without a guard reduces the accumulated sum.
   NoSync no_sync() { return NoSync(*replica_); }
 
-  // Says that the steps that follow belong to `epoch`: to be called on all ranks where an epoch
-  // begins, like set_epoch() of a sampler. If ranks have different numbers of batches then, and
-  // join() does not run the loop, backward() throws Mismatch on all of them in the first step that
-  // not all have; else batches of different epochs would be averaged. Sends nothing.
+  // Says that the following steps belong to `epoch`. Call it on all ranks when an epoch begins,
+  // like set_epoch() of a sampler. Outside of join() it makes backward() detect that ranks have
+  // different numbers of batches: in the first step that not all ranks have, all ranks throw
+  // Mismatch; they would average batches of different epochs otherwise. Sends nothing.
   void set_epoch(std::uint64_t epoch) { replica_->set_epoch(epoch); }
 
-  // From now on each backward pass that reduces gradients also steps `optimizer`: a bucket's
-  // parameters as soon as it is reduced, while backward goes on, and at the end of the pass those
-  // that this rank has not used, or whose gradients are not reduced. Bit by bit what
-  // optimizer.step() after backward() does, which is not to be called then. Gradients cannot be
-  // changed in between (clipped, say). For optimizers that treat parameters one by one:
-  // InvalidArgument refuses LBFGS, and parameters of another DistributedDataParallel. Inside join()
-  // all is stepped at the end of the pass. A second optimizer is added, for other parameters.
+  // From now on each backward pass that reduces gradients also steps `optimizer`; do not call
+  // optimizer.step(). A bucket's parameters are stepped as soon as it is reduced, while backward
+  // goes on; parameters that this rank has not used or that are not reduced, and inside join() all,
+  // at the end of the pass. The bits are those of optimizer.step() after backward(). Gradients
+  // cannot be changed (clipped, say) before. Throws InvalidArgument for LBFGS, parameters off the
+  // CPU or of another DistributedDataParallel, and with the option mixed_precision.parameter_dtype.
+  // Another call adds another optimizer, for other parameters.
   //
   // If backward() throws, some parameters may have been stepped, and not the same on all ranks. If
-  // the next step can follow at all, it verifies the replicas, and throws Mismatch if they differ.
+  // training can go on, the next step compares the replicas, and throws Mismatch if they differ.
   //
-  // Not collective, between passes, on all ranks alike. `optimizer` must live until the last pass,
-  // or until step_after_backward(), which holds for all of them.
+  // Call it between passes, on all ranks alike; not collective. `optimizer` must live until the
+  // last pass, or until step_after_backward(), which forgets all optimizers.
   void step_in_backward(torch::optim::Optimizer& optimizer) {
     replica_->step_in_backward(&optimizer);
   }
   void step_after_backward() { replica_->step_in_backward(nullptr); }
 
-  // Runs a training loop of which ranks may run different numbers of steps:
+  // Runs a training loop in which ranks may run different numbers of steps:
   // `ddp.join([&] { for (auto& batch : *loader) ... })`. A rank whose loop has ended takes part in
-  // the steps of those that still have data, contributing nothing, until no rank has any; then all
-  // get the parameters, buffers and gradients of the last, and the state of optimizers that the
-  // options name. Collective, blocks. Each step costs one more small operation. What `loop` throws
-  // comes out at once; other ranks are told when the communicator is destroyed. Where the loop
-  // trains several models of one communicator, by a backward pass each, calls are nested:
-  // `one.join([&] { two.join(loop); })`. What else communicates must be named in the options: else
-  // a rank that cannot follow throws Mismatch, the others that or Aborted. No SyncBatchNorm.
+  // the steps of ranks that still have data, and contributes nothing, until no rank has data. Then
+  // all get the parameters, buffers and gradients of a rank that ran the last step, and the state
+  // of optimizers that `options` names. Collective, blocks. Each step costs one small operation
+  // more. What `loop` throws comes out at once; other ranks learn of it when the communicator is
+  // destroyed. For several models of one communicator, each with its own backward pass, nest calls:
+  // `one.join([&] { two.join(loop); })`. `options` must name all else that communicates, or a rank
+  // that cannot follow throws Mismatch, the others Mismatch or Aborted. Refuses SyncBatchNorm.
   void join(const std::function<void()>& loop, const UnevenInputsOptions& options = {}) {
     replica_->join(loop, options);
   }
 
   const std::shared_ptr<Module>& module() const { return module_; }
-  // What programs do with a module, they do with this: calls of the module itself, but for
-  // forward(), which must be that of this class.
+  // Access to the module, as by a module holder. Only do not call its forward(): call forward() of
+  // this class.
   Module* operator->() const { return module_.get(); }
   Module& operator*() const { return *module_; }
-  // For containers of modules: its parameters are those of the module, behind "module.". Where the
-  // module's forward() is a template or overloaded, it takes and returns one tensor there.
+  // For containers of modules, which see the module's parameters with the prefix "module.". If its
+  // forward() is a template or overloaded, it must take and return one tensor there.
   operator torch::nn::AnyModule() const {  // NOLINT: so that push_back(ddp) works.
     if constexpr (requires { &Module::forward; }) {
       return ddp::any_module_of(*this, &Module::forward);
@@ -163,16 +163,16 @@ class DistributedDataParallel {
   void eval() { module_->eval(); }
   bool is_training() const { return module_->is_training(); }
   void zero_grad(bool set_to_none = true) { module_->zero_grad(set_to_none); }
-  // All ranks call it, between backward and forward.
+  // Call it on all ranks, between backward and forward.
   template <class... Arguments>
   void to(Arguments&&... arguments) {
     replica_->put_parameters_back();
     module_->to(std::forward<Arguments>(arguments)...);
   }
 
-  // What torch::save(ddp, path) and torch::load(ddp, path) call: the module's, so that a program
-  // with one process reads them, too. With mixed precision, between backward and forward, or where
-  // no backward pass is to follow. Load on all ranks; the next backward pass verifies that.
+  // For torch::save(ddp, path) and torch::load(ddp, path). They save and load the module alone, so
+  // a program with one process can read the file. With mixed precision, call them between backward
+  // and forward, or if no backward pass follows. Load on all ranks: the next backward verifies it.
   void save(torch::serialize::OutputArchive& archive) const {
     replica_->put_parameters_back();
     module_->save(archive);
@@ -182,22 +182,22 @@ class DistributedDataParallel {
     module_->load(archive);
   }
 
-  // Throws Mismatch, on all ranks, unless all parameters have the same bits everywhere; it names
-  // the first that differs, and where. Collective, blocks.
+  // Throws Mismatch on all ranks unless each parameter has the same bits on all ranks; the message
+  // names the first that differs, and the ranks. Collective, blocks.
   void verify_replicas() { replica_->verify_replicas(); }
-  // Everything that this rank needs to go on training bit by bit from here: the module, the
-  // optimizers, the buckets, what the communication hook remembers and the states of torch's
-  // generators, in the file `path` + ".rank3" (for rank 3), which is replaced as a whole. Not
-  // collective; call it on all ranks after the same optimizer step. Throws SystemError if it cannot
-  // be written, InvalidArgument if parameters are on several devices.
+  // Saves all that this rank needs to go on training with the same bits: the module, `optimizers`,
+  // the order of buckets, and the states of the communication hook and of torch's random number
+  // generators. Replaces the file `path` + ".rank3" (for rank 3) as a whole. Not collective; call
+  // it on all ranks after the same optimizer step. Throws SystemError if the file cannot be
+  // written, InvalidArgument if parameters are on several devices.
   template <std::derived_from<torch::optim::Optimizer>... Optimizers>
   void save_state(const std::string& path, const Optimizers&... optimizers) const {
     replica_->save_state(path, {&optimizers...});
   }
-  // Takes over what save_state() has written. Collective, blocks; by as many ranks as then, before
-  // a forward pass; the next backward pass compares the parameters. Throws InvalidArgument, on all
-  // ranks, if the file of one is not that of this rank in a job of this size with the same hook and
-  // as many optimizers, given in the same order; what has been loaded until then stays.
+  // Loads what save_state() has written. Collective, blocks; call it before a forward pass, with
+  // the optimizers in the same order. The next backward pass compares the parameters. Throws
+  // InvalidArgument on all ranks if the file of one was not written by that rank, in a job of this
+  // size, with the same hook and number of optimizers. What was loaded until then stays.
   template <std::derived_from<torch::optim::Optimizer>... Optimizers>
   void load_state(const std::string& path, Optimizers&... optimizers) {
     replica_->load_state(path, {&optimizers...});
@@ -226,7 +226,7 @@ class DistributedDataParallel {
   const std::vector<ddp::NamedTensor>& trained_parameters() const { return replica_->trained(); }
 
  private:
-  // Arguments as the option mixed_precision wants them.
+  // Converts an argument of forward() as the option mixed_precision says.
   template <class Argument>
   decltype(auto) cast(Argument&& argument) const {
     using Type = std::remove_cvref_t<Argument>;
@@ -264,7 +264,7 @@ class DistributedDataParallel {
   std::shared_ptr<ddp::Replica> replica_;
 };
 
-// Of a holder: the same as of its module, and made of one.
+// For a module holder: the same as for its module, to and from which it converts.
 template <TorchModuleHolder Holder>
 class DistributedDataParallel<Holder>
     : public DistributedDataParallel<typename Holder::ContainedType> {

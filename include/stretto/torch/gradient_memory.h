@@ -10,24 +10,24 @@
 
 namespace stretto::ddp {
 
-// Lets backward write gradients where buckets want them, so that none is copied where gradients are
-// set to none between steps. An allocator of ours stands before libtorch's for the CPU, from the
-// first object of this class to the end of the process. While a pass runs it counts the requests of
-// each size that a gradient has; the request that brought a gradient in the last pass is answered
-// with the gradient's place in its bucket in this one. A program whose passes differ gets memory
-// elsewhere, or another tensor gets the place: is_lent() tells the latter, and until that tensor is
-// gone nobody may write there.
+// Lets backward write gradients directly to their places in buckets, so that gradients that are set
+// to none between steps need not be copied. From the first assign() to the end of the process, an
+// allocator of stretto's wraps libtorch's for the CPU. While a backward pass runs, it counts the
+// requests for memory, separately for each size that a gradient has. If request n of a size brought
+// a gradient in the last pass, request n of this pass gets that gradient's place. If passes differ,
+// the gradient may come to lie elsewhere, and another tensor may get its place. is_lent() says
+// whether a tensor has a place; nobody else may write there until that tensor is freed.
 //
-// Threads: tensors in lent places may end on any thread. begin_pass() is called on the thread that
-// runs the pass, all else on it or between passes.
+// Threads: tensors in lent places may be freed on any thread. begin_pass() is called on the thread
+// that runs the pass, all other functions on that thread or between passes.
 class GradientMemory {
  public:
   struct Place {
     void* data = nullptr;
     std::size_t bytes = 0;
-    std::shared_ptr<const void> owner;  // Of the bucket, which outlives what is lent of it.
+    std::shared_ptr<const void> owner;  // Keeps the bucket alive while tensors lie in it.
   };
-  // Whether place `index` may be lent now: its gradient is still to come, and nothing is there.
+  // Whether place `index` may be lent now: its gradient has not come, and nothing lies there.
   using IsFree = std::function<bool(std::size_t index)>;
 
   GradientMemory() = default;
@@ -37,11 +37,12 @@ class GradientMemory {
 
   // Replaces all places, for instance after buckets have been formed anew.
   void assign(const std::vector<Place>& places, IsFree is_free);
-  // Lends nothing any more, until places are assigned.
+  // Stops lending until places are assigned again.
   void retire();
   void begin_pass();
   void end_pass();
-  // A gradient has come, in memory that libtorch's allocator was asked for.
+  // Says that gradient `index` has come at address `data`: the request that returned this address
+  // gets the gradient's place in the next pass.
   void learn(std::size_t index, const void* data);
   bool is_lent(std::size_t index) const;
   // Whether place `index` is large enough to be lent.
@@ -49,8 +50,8 @@ class GradientMemory {
 
   struct State;
 
-  // While it lives, this thread is lent no places, and its requests are not counted: for what makes
-  // tensors in a pass that outlive it by far.
+  // While it lives, requests of this thread get no places and are not counted. For code that makes
+  // tensors during a pass which live much longer than the pass.
   class NoLending {
    public:
     NoLending();

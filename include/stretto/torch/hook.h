@@ -8,8 +8,7 @@
 
 #include <torch/torch.h>
 
-// All of libtorch's autograd internals that stretto uses, and so all that changes with its
-// versions.
+// Wraps the autograd internals of libtorch that stretto uses, which may change with its versions.
 namespace stretto::ddp {
 
 // Calls a function each time autograd has accumulated a gradient into `parameter.grad()`, on the
@@ -23,38 +22,38 @@ class GradientHook {
   GradientHook& operator=(GradientHook&&) = delete;
   ~GradientHook();
 
-  // Whether a tensor has one, of whomever: there is room for one.
+  // Whether a tensor has a hook of this kind, from any code. Autograd has room for one per tensor.
   static bool exists_on(const torch::Tensor& parameter);
 
  private:
   torch::Tensor parameter_;
 };
 
-// Calls `function` whenever a backward pass that accumulates gradients comes through `output`, a
-// tensor that is not a leaf, before it goes on. As long as the graph of `output` lives.
+// Calls `function` each time a backward pass that accumulates gradients reaches `output`, before
+// the pass goes on, for as long as the graph of `output` lives. `output` must not be a leaf.
 void call_when_backward_reaches(const torch::Tensor& output, std::function<void()> function);
 
-// A number that identifies the backward pass that runs on this thread; passes inside of other
-// passes (re-entrant ones, as checkpointing makes them) have numbers of their own. A pass that
-// begins later has a greater one. -1: none runs.
+// The number of the backward pass that runs on this thread; -1 if none runs. A pass inside another
+// one (a re-entrant pass, as checkpointing makes it) has a number of its own. A pass that begins
+// later has a greater number.
 int current_backward();
 
 // Calls `function` on this thread when the backward pass that runs now has computed everything.
-// What it throws comes out of backward(). If the pass ends in an exception, `abandoned` is called
-// instead, when the exception leaves backward(), or a little later on a thread that autograd has
-// for a device; what it throws itself is lost. May only be called while a pass runs on this thread.
-// The result is ready when nothing of the pass runs any more, on any thread.
+// What `function` throws comes out of backward(). If the pass ends in an exception, `abandoned` is
+// called instead, when the exception leaves backward(), or a little later on a thread that autograd
+// has for a device; what `abandoned` throws is lost. May only be called while a pass runs on this
+// thread. The future is ready when nothing of the pass runs any more, on any thread.
 [[nodiscard]] std::future<void> call_at_end_of_backward(std::function<void()> function,
                                                         std::function<void()> abandoned);
 
-// Identifies the node of a backward pass that has called the code that calls this: at the end of an
-// inner pass the one that has begun it, at the end of the outermost one null.
+// Identifies the autograd node that runs on this thread: at the end of an inner pass the node that
+// began that pass, at the end of the outermost pass null.
 const void* backward_node();
 
-// For the end of an inner pass: calls `function` while the pass around it runs, before that goes
-// on; and in later passes that go the same way, as those to a leaf do while a graph with it lives.
-// `owner` tells callers apart; one function of each is enough, however often this is called. False:
-// nothing of the pass around it comes behind the node that has begun the inner one.
+// For the end of an inner pass: calls `function` in the enclosing pass, just before each node that
+// follows the one which began the inner pass. Later passes that run such a node call `function`,
+// too; the node of a leaf lives as long as any graph with that leaf. A node keeps one function for
+// each `owner`: the first. Returns false if no node follows.
 bool call_in_enclosing_backward(const void* owner, const std::function<void()>& function);
 
 }  // namespace stretto::ddp

@@ -21,17 +21,16 @@ struct JoinedLoop;
 class Replica;
 }  // namespace ddp
 
-// What communicates in a training loop besides models, and so has to be named in
-// UnevenInputsOptions::joinables where DistributedDataParallel::join() runs the loop (PyTorch's
-// Joinable): a ShardedOptimizer, a ParameterAveraging, or a class of the program's own, whose
-// collectives begin with announce(). Where calls of join() are nested, any one of them names it,
-// once.
+// An object, other than a model, that communicates in a training loop (PyTorch's Joinable): a
+// ShardedOptimizer, a ParameterAveraging, or one of the program's own, which calls announce()
+// before its collectives. If DistributedDataParallel::join() runs the loop, name the object in
+// UnevenInputsOptions::joinables; if calls of join() are nested, in exactly one of them.
 //
-// A rank that cannot follow the others, because it has not named the same, or has destroyed what it
-// named, aborts the communicator: its join() throws Mismatch, and the others get Mismatch or
+// A rank that has not named the same objects as the others, or has destroyed one, cannot follow
+// them. It aborts the communicator: its join() throws Mismatch, and the others get Mismatch or
 // Aborted, with the reason.
 //
-// Threads: as the derived class. Must live until join() has returned.
+// Threads: as the derived class. The object must live until join() has returned.
 class Joinable {
  public:
   Joinable(const Joinable&) = delete;
@@ -42,26 +41,27 @@ class Joinable {
   explicit Joinable(Communicator& communicator) : communicator_(communicator) {}
 
   Communicator& communicator() const { return communicator_; }
-  // To be called by the derived class before it communicates, since inside join() only ranks that
-  // have data call it: tells the ranks that have none to run follow(what). `what` has a meaning for
-  // the derived class only. Collective inside join(), and blocks; throws Mismatch, on all ranks, if
-  // ranks that have data announce different things. Does nothing outside of join().
+  // The derived class calls it before it communicates. Inside join() only ranks that have data do
+  // so; ranks without data then run follow(what). Only the derived class gives `what` a meaning.
+  // Collective inside join(), and blocks; throws Mismatch on all ranks if ranks that have data
+  // announce different things. Does nothing outside of join().
   void announce(std::uint64_t what = 0);
-  // Who has data, as of the last announcement; null outside of join().
+  // Which ranks have data, as of the last announcement; null outside of join().
   const reducer::UnevenSteps* loop() const;
 
  private:
   friend struct ddp::JoinedLoop;
   friend class ddp::Replica;
 
-  // On all ranks, when join() begins: throws InvalidArgument, on all of them alike, if this cannot
-  // take part. Not collective.
+  // Called on all ranks when join() begins. Throws InvalidArgument, on all ranks alike, if this
+  // object cannot take part. Not collective.
   virtual void begin() {}
-  // Inside join(), on a rank without data: its part in what the others do now that they have
-  // announced `what`.
+  // Called inside join() on a rank without data: takes part in the operation that the other ranks
+  // have announced as `what`.
   virtual void follow(std::uint64_t what) = 0;
-  // On all ranks, when none has data any more: makes what is remembered that of `last`, the lowest
-  // of the ranks that had data last. After that, models get its parameters and buffers.
+  // Called on all ranks when no rank has data any more: copies the state of this object from rank
+  // `last`, the lowest of the ranks that ran the last step. Afterwards join() copies the parameters
+  // and buffers of models from that rank.
   virtual void finish(Rank last) = 0;
   // Whether ranks keep different parts of the state of `optimizer`, so that none has all of it.
   virtual bool shares_out(const torch::optim::Optimizer& /*optimizer*/) const { return false; }

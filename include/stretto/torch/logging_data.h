@@ -12,13 +12,13 @@
 
 namespace stretto {
 
-// What a DistributedDataParallel is and what its steps cost, in the keys and units of PyTorch's
-// _get_ddp_logging_data(), for tools that read those: sizes are bytes, durations nanoseconds,
-// points in time nanoseconds since 1970; indices are those of trained_parameters(). Averages are
-// over all steps (PyTorch samples some). Keys about the first step are there after it, and after
-// the second "can_set_static_graph": whether on all ranks each step has used what the first one
-// did, as often, without inner passes of no_sync(). Left out are the environment variables of other
-// backends.
+// Describes a DistributedDataParallel and the cost of its steps, with the keys and units of
+// PyTorch's _get_ddp_logging_data(), for tools that read them: sizes are bytes, durations
+// nanoseconds, points in time nanoseconds since 1970; indices are those of trained_parameters().
+// Averages are over all steps (PyTorch samples some). Keys about steps exist after the first step.
+// "can_set_static_graph" exists after the second: whether on all ranks each step has accumulated
+// into each parameter as often as the first one, not counting passes inside no_sync(). The
+// environment variables of other backends are left out.
 struct LoggingData {
   std::map<std::string, std::string> strs_map;
   std::map<std::string, std::int64_t> ints_map;
@@ -26,12 +26,12 @@ struct LoggingData {
 
 namespace ddp {
 
-// Adds up what the parts of steps take.
+// Measures the parts of steps and adds up their times.
 class StepTimer {
  public:
   void forward_begins() { forward_begin_ = Clock::now(); }
   void forward_ends() { forward_end_ = Clock::now(); }
-  // A step that has been reduced: adds it, and writes the forward pass into it.
+  // Adds a step that has been reduced, and writes the time of its forward pass into it.
   void add(StepStatistics& step);
   void describe(LoggingData& data) const;
 

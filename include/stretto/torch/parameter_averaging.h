@@ -20,13 +20,14 @@ namespace stretto {
 
 // Must be equal on all ranks.
 struct ParameterAveragingOptions {
-  // So many steps from one average to the next.
+  // Number of steps from one average to the next.
   int period = 1;
-  // Each time one of so many parts of the parameters is averaged, in turn.
+  // Number of parts of the parameters; they take turns, and each average is of one part.
   int partitions = 1;
-  // The first steps after which nothing is averaged, because gradients are (post-local SGD).
+  // Number of first steps without averages of parameters; gradients are averaged instead in these
+  // (post-local SGD).
   std::uint64_t warm_up_steps = 0;
-  // Bounds each average, and the comparison when it is built. Default: the communicator's.
+  // Bounds each average, and the constructor's comparison. Default: the communicator's timeout.
   std::optional<Duration> timeout = std::nullopt;
 };
 
@@ -42,28 +43,29 @@ struct ParameterAveragingOptions {
 // state of optimizers stays each rank's own. Ranks should start from the same values: build a
 // DistributedDataParallel, or call average_all().
 //
-// Inside join() (UnevenInputsOptions::joinables names it) an average is that of the ranks which
-// have stepped since the one before: those that have data, and in the first average after its last
-// step a rank that has none left. It gets all averages. When the loop has ended, there is one more
-// of what ranks have not averaged yet.
+// Inside join(), where UnevenInputsOptions::joinables must name it, an average is over the ranks
+// that have stepped since the average before. So a rank without data contributes once more, to the
+// first average after its last step; it still gets all later averages. When the loop has ended, one
+// more average follows, of steps that are not averaged yet.
 //
-// An average that fails, as when a rank dies, leaves parameters with undefined values: go back to a
-// checkpoint.
+// If an average fails, because a rank died for instance, the values of parameters are undefined: go
+// back to a checkpoint.
 //
 // Threads: one at a time. The communicator must outlive it.
 class ParameterAveraging : public Joinable {
  public:
-  // Dense parameters, the same on all ranks; those on devices are copied to the host for an
-  // average, and back. Collective, blocks. Throws InvalidArgument for others, and for a period or a
-  // number of partitions below 1; else Mismatch, on all ranks, with the first difference of
-  // parameters or options, or with what another rank refuses.
+  // `parameters` are dense, and the same on all ranks; those on devices are copied to the host for
+  // an average, and back. Collective, blocks. Throws InvalidArgument for other parameters, and for
+  // a period or a number of partitions below 1; other ranks then throw Mismatch with the reason.
+  // Throws Mismatch on all ranks, with the first difference, if parameters or options differ.
   ParameterAveraging(std::vector<torch::Tensor> parameters, Communicator& communicator,
                      ParameterAveragingOptions options = {});
 
-  // To be called after each step of the optimizer, on all ranks equally often. Returns whether it
-  // has averaged, which is collective and blocks.
+  // Call it after each step of the optimizer, on all ranks equally often. Returns whether it has
+  // averaged. An average is collective and blocks.
   bool after_step();
-  // All parameters, now: at the end of training, or before a checkpoint. Collective, blocks.
+  // Averages all parameters now: at the end of training, or before a checkpoint. Collective,
+  // blocks.
   void average_all();
 
   // For checkpoints: how often after_step() was called.
@@ -83,7 +85,7 @@ class ParameterAveraging : public Joinable {
 
   const ParameterAveragingOptions options_;
   std::vector<std::vector<torch::Tensor>> partitions_;
-  std::vector<bool> has_news_;  // Of each: steps since its last average.
+  std::vector<bool> has_news_;  // Of each partition: this rank has stepped since its last average.
   std::uint64_t steps_ = 0;
 };
 

@@ -11,18 +11,18 @@
 
 namespace stretto {
 
-// A communication hook that sees the parameters as well, for buckets that a DistributedDataParallel
-// hands to it, also from inside of other hooks.
+// A communication hook of a DistributedDataParallel that sees the parameters as well. It may be
+// inside another hook, but not inside a TwoLevelReduction, which hands out parts of gradients.
 class ParameterHook : public CommunicationHook {
  public:
-  // Called before attach(), whenever that is.
+  // Called before each attach().
   void set_parameters(std::vector<ddp::NamedTensor> parameters) {
     parameters_ = std::move(parameters);
   }
 
  protected:
-  // Entry i belongs to gradient i of `FullBucket::gradients`. While backward runs with mixed
-  // precision, they are in that type.
+  // Entry i is the parameter of the gradient that `FullBucket::gradients` numbers i. While backward
+  // runs with mixed precision, the parameters have MixedPrecision::parameter_dtype.
   const std::vector<ddp::NamedTensor>& parameters() const { return parameters_; }
 
  private:

@@ -37,21 +37,21 @@ namespace stretto::ddp {
 struct BucketLocation {
   torch::Device device = torch::kCPU;
   std::shared_ptr<BucketMemory> memory = std::make_shared<HostBuckets>();
-  // In the place of the options' one, which does the same on the host. Null: none.
+  // Replaces the hook of the options, which does the same on the host. Null: does not replace it.
   std::shared_ptr<CommunicationHook> hook = nullptr;
 };
 
 class Replica;
 
-// What nested calls of join() have in common: all models are trained in the innermost loop, and
-// share what ranks tell each other of it. Backward passes read it, of devices on threads of
-// autograd's own; it changes between them.
+// The state that nested calls of join() share: the innermost loop trains all models, and ranks
+// announce its steps once for all. Backward passes read it, for devices on threads of autograd's
+// own; it changes only between passes.
 struct JoinedLoop : reducer::UnevenSteps {
   using UnevenSteps::UnevenSteps;
   std::string describe(const Announcement& announced) const override;
 
-  std::vector<Replica*> models;  // The innermost last.
-  // Those that all nested calls have named. Null: it has been destroyed since.
+  std::vector<Replica*> models;  // That of the innermost call is the last.
+  // The joinables that all nested calls have named. Null: the object has been destroyed since.
   std::vector<Joinable*> joinables;
 };
 
@@ -66,13 +66,13 @@ class Replica {
   Replica& operator=(const Replica&) = delete;
   ~Replica();
 
-  // To be kept while the module's forward() runs.
+  // The caller keeps the result while the module's forward() runs.
   [[nodiscard]] ForwardScope before_forward();
-  // What the module is to be called with instead of a tensor.
+  // Whether tensors among the module's arguments are converted, and how.
   bool casts_inputs() const { return precision_.casts_inputs(); }
   torch::Tensor cast_input(const torch::Tensor& input) const { return precision_.cast(input); }
   void end_of_forward();
-  // `output` is a tensor of what forward() has returned.
+  // `output` is a tensor, or one of the tensors, that forward() has returned.
   void after_forward(const torch::Tensor& output);
   void enter_no_sync() { ++no_sync_depth_; }
   void leave_no_sync() {
@@ -90,7 +90,7 @@ class Replica {
   void print(std::ostream& stream) const;
   std::uint64_t parameter_hash();
   [[nodiscard]] FullPrecision full_precision() { return FullPrecision(precision_); }
-  // Where no backward pass is to follow the last forward pass any more.
+  // To be called if no backward pass will follow the last forward pass.
   void put_parameters_back();
   const StepStatistics& last_step() const { return last_step_; }
   const CompressionStatistics* last_compression() const { return hook().last_compression(); }
@@ -98,35 +98,35 @@ class Replica {
   const std::vector<NamedTensor>& trained() const { return trained_; }
 
  private:
-  // Which parameters are reduced, and of all of them Look::gradient.
+  // The parameters whose gradients are reduced, and Look::gradient for each of parameters_.
   struct Chosen {
     std::vector<NamedTensor> trained;
     std::vector<NamedTensor> sparse;
     std::vector<std::ptrdiff_t> gradients;
   };
-  // What tells that a parameter is another one than in the last forward pass.
+  // A parameter in the last forward pass, to notice that the program has changed it since.
   struct Look {
     const void* data = nullptr;
     torch::ScalarType dtype = torch::kFloat;
-    bool requires_grad = false, last_requires_grad = false;  // As agreed on; in the last pass.
+    bool requires_grad = false, last_requires_grad = false;  // As ranks agreed; in the last pass.
     std::ptrdiff_t gradient = -1;  // Its index in trained_; -1: it has none, or a sparse one.
   };
-  // What becomes of a gradient in a step.
+  // The state of a gradient in a step.
   struct Progress {
     torch::Tensor view;  // In its bucket.
     void* view_data = nullptr;
-    bool touched = false;  // Accumulated since the last step that was reduced.
-    // The parameter has another type, shape or strides than view: reduced when all ranks have.
+    bool touched = false;  // Autograd has accumulated into it since the last reduced step.
+    // The parameter has another type, shape or strides than `view`: see reduce_late().
     bool outgrown = false;
-    // As the last forward pass found, this step reduces it: it is owed, or its parameter trained.
+    // This step reduces it, as the last forward pass found: it is owed, or not frozen.
     bool awaited = false;
     // The parameter is frozen, and earlier passes inside no_sync() may have added to its gradient.
     bool owed = false;
-    int arrivals = 0;      // In this step.
-    int expected = 0;      // In the step before; in the first one, if the graph is static.
-    int last_arrival = 0;  // Its number among all of the step.
+    int arrivals = 0;      // How often autograd has accumulated into it in this step.
+    int expected = 0;      // Arrivals in the last step; in the first one, if the graph is static.
+    int last_arrival = 0;  // The number of its last arrival among all arrivals of the step.
   };
-  // What a tensor held that has been lent a gradient's place, and the place.
+  // A gradient's place that is lent to another tensor, and the bytes of that tensor.
   struct Borrowed {
     std::size_t index = 0;
     torch::Tensor place;
@@ -161,15 +161,15 @@ class Replica {
   ReducerOptions reducer_options() const;
   ReducerOptions options_of_all();
   void create_views();
-  // A gradient is not where its bucket is, and is copied there and back.
+  // Whether a gradient is on another device than its bucket, and so is copied there and back.
   bool is_staged(std::size_t index) const {
     return trained_[index].tensor.device() != location_.device;
   }
   bool all_are_frozen() const { return sparse_.empty() && reducer_->all_frozen() && !outgrown_; }
   void look_at_devices();
-  // Until nothing of the last backward pass runs any more, if this thread is in none.
+  // Waits until nothing of the last backward pass runs any more, unless this thread runs a pass.
   void wait_for_pass() const;
-  std::unique_lock<std::mutex> exclusive();  // For what autograd calls.
+  std::unique_lock<std::mutex> exclusive();  // Held by functions that autograd calls.
   bool is_outgrown(std::size_t index) const;
   void notice_changes();
   void leave_bucket(std::size_t index);
@@ -217,62 +217,62 @@ class Replica {
   std::shared_ptr<torch::nn::Module> module_;
   Communicator& communicator_;
   const DistributedDataParallelOptions options_;
-  std::vector<std::size_t> bucket_bytes_;  // The option, or what was measured.
-  std::uint64_t number_ = 0;               // Of this one among all on the communicator.
+  std::vector<std::size_t> bucket_bytes_;  // The option, or the measured limits.
+  std::uint64_t number_ = 0;               // Of this replica among all on the communicator.
   std::uint64_t epoch_ = 0;
   std::vector<NamedTensor> parameters_;  // Without repetition, in the module's order.
   std::vector<NamedTensor> buffers_;
   std::vector<Look> looks_;                       // Of parameters_.
-  std::vector<torch::ScalarType> buffer_dtypes_;  // When they were last the same on all ranks.
+  std::vector<torch::ScalarType> buffer_dtypes_;  // Of buffers_, as all ranks last agreed.
   std::vector<NamedTensor> trained_;              // With dense gradients: index i is gradient i.
   std::vector<NamedTensor> sparse_;               // With sparse ones.
-  // What reduces buckets.
+  // The hook that reduces buckets.
   CommunicationHook& hook() const {
     return location_.hook ? *location_.hook : *options_.communication_hook;
   }
   BucketLocation location_;
-  // Held by autograd's threads, of which each device has one, where parameters are on several.
+  // If parameters are on several devices, autograd's threads, one for each device, take turns.
   std::mutex pass_mutex_;
   std::future<void> pass_;  // Ready when the last pass is over.
   std::unique_ptr<Reducer> reducer_;
   std::vector<Progress> progress_;  // Of trained_.
   GradientMemory gradient_memory_;
-  std::vector<std::size_t> waiting_;  // Gradients that are not alone in their places yet.
+  std::vector<std::size_t> waiting_;  // Gradients that have come, but perhaps not to their places.
   std::vector<Borrowed> borrowed_;
   LowPrecision precision_;
   std::shared_ptr<BufferHook> buffer_hook_;
   std::optional<WaitsInBackward> waits_;  // Set if the communication hook may wait in start().
   StepTimer timer_;
   StepStatistics last_step_;
-  Duration spent_besides_{};  // On communication outside of reducer_, since the last step.
+  Duration spent_besides_{};  // Time of communication outside of reducer_ since the last step.
   bool has_rebuilt_buckets_ = false;
   reducer::BucketPlan initial_plan_;
   std::shared_ptr<JoinedLoop> uneven_;  // While inside join().
   UnevenInputsOptions join_options_;
-  std::uint64_t verify_from_ = 0;         // The step after join() that compares; 0: none.
+  std::uint64_t verify_from_ = 0;  // The first step after join() that compares replicas; 0: none.
   std::vector<StepInBackward> stepping_;  // One for each optimizer.
-  std::vector<torch::Tensor> reduced_;    // Of a bucket: what they step.
+  std::vector<torch::Tensor> reduced_;    // Parameters of a reduced bucket, for stepping_.
   int no_sync_depth_ = 0;
   bool accumulated_ = false;           // Since the last step, a pass has run that reduced nothing.
   int last_backward_ = -1;             // The last pass that end_of_backward() was queued for.
-  bool is_spread_ = false;             // Parameters, and the output, are on several devices.
-  bool is_on_cpu_ = true;              // All parameters.
+  bool is_spread_ = false;             // Parameters and output are on several devices.
+  bool is_on_cpu_ = true;              // All parameters are.
   bool seen_ever_ = false;             // before_forward() has run at least once.
   bool seen_ = false;                  // before_forward() has run since the last step.
   const void* began_in_ = nullptr;     // The backward_node() around the step's first forward().
-  bool has_sync_batch_norm_ = false;   // The module.
-  bool is_frozen_everywhere_ = false;  // All, on all ranks, since a step: passes are none then.
-  bool outgrown_ = false;            // Some parameter or buffer is not what reducer_ was built for,
-  Status refusal_;                   // and cannot be reduced: why, for the end of the step.
+  bool has_sync_batch_norm_ = false;   // The module has a layer of it.
+  bool is_frozen_everywhere_ = false;  // Since a step all gradients are frozen, on all ranks.
+  bool outgrown_ = false;            // Some parameter or buffer is not what reducer_ was built for.
+  Status refusal_;                   // Why this rank cannot train; thrown at the end of the step.
   bool pass_open_ = false;           // A pass has reached the module and not been ended.
   bool owes_verification_ = false;   // Parameters were replaced, and no step has compared them yet.
-  bool graph_known_ = false;         // Progress::expected is.
-  bool same_graph_ = true;           // In all steps, of all ranks.
-  bool has_new_parameters_ = false;  // The module, which no hook sees.
+  bool graph_known_ = false;         // Progress::expected is valid.
+  bool same_graph_ = true;           // All steps had the same graph, on all ranks.
+  bool has_new_parameters_ = false;  // The module has parameters that have no hook.
   int arrivals_ = 0;                 // Of gradients in this step.
-  std::string own_failure_;          // What this object has thrown into the pass.
+  std::string own_failure_;          // The message of what this object has thrown into the pass.
   std::shared_ptr<Replica*> self_ =
-      std::make_shared<Replica*>(this);  // For graphs that outlive it.
+      std::make_shared<Replica*>(this);  // For graphs that outlive this object.
   std::vector<GradientHook> hooks_;      // Last: these call into all of the above.
   std::vector<GradientHook> sparse_hooks_;
 };
@@ -282,7 +282,7 @@ class Replica {
 namespace stretto {
 
 // While it lives, backward passes of its DistributedDataParallel add to the gradients of this rank
-// and send nothing. Guards may be nested, and kept in an optional where not every pass has one.
+// and send nothing. Guards may be nested; if not every pass has one, keep it in a std::optional.
 // Must not outlive the DistributedDataParallel.
 class [[nodiscard]] NoSync {
  public:

@@ -14,11 +14,11 @@
 
 namespace stretto {
 
-// Gradients that have the same bits with any number of ranks. The batch of a step is cut into
-// micro-batches, always the same ones, and it does not matter which rank computes which:
+// Computes gradients that have the same bits with any number of ranks. A program always cuts the
+// batch of a step into the same micro-batches, and any rank may compute any of them:
 //
 //   stretto::ReproducibleGradients gradients(model->parameters(), *communicator);
-//   optimizer.zero_grad();  // What the last reduce() has made.
+//   optimizer.zero_grad();  // Clears the gradients that the last reduce() has made.
 //   for (int m = rank; m < kMicroBatches; m += ranks) {
 //     loss_of(model, micro_batch(step, m)).backward();  // Without DistributedDataParallel.
 //     gradients.add();
@@ -27,32 +27,32 @@ namespace stretto {
 //   optimizer.step();
 //
 // So training gives the same parameters on one process and on many, and after processes have died
-// or joined (ElasticJob), where a micro-batch gives the same gradient everywhere: by the same
-// processors, with as many threads of PyTorch (torch::set_num_threads), and no state of a rank's
-// own, such as the statistics of BatchNorm or random numbers that are not of the micro-batch.
+// or joined (ElasticJob), if a micro-batch gives the same gradient on each rank. For that, ranks
+// need the same kind of processor, the same number of PyTorch's threads (torch::set_num_threads),
+// and no state of their own, such as the statistics of BatchNorm, or random numbers that do not
+// depend on the micro-batch only.
 //
-// ReproducibleSum says what each element costs. reduce() communicates after the backward passes,
-// not during them. Threads: one at a time. The communicator must outlive it.
+// For memory and bytes sent for each element see ReproducibleSum. reduce() communicates after the
+// backward passes, not during them. Threads: one at a time. The communicator must outlive it.
 class ReproducibleGradients {
  public:
-  // Dense parameters of f32, f16 or bf16 on the CPU, the same on all ranks; their values are not
-  // touched, and must be equal on all ranks. Collective, blocks. `timeout`: of each operation;
-  // default: the communicator's. Throws, on all ranks, Mismatch if they have different parameters,
-  // InvalidArgument if all have parameters of another kind.
+  // `parameters` are dense, of f32, f16 or bf16, on the CPU, and the same on all ranks. Their
+  // values must be equal on all ranks, and do not change. Collective, blocks. `timeout` bounds each
+  // operation; default: the communicator's. Throws on all ranks: Mismatch if ranks have different
+  // parameters, InvalidArgument if all have parameters of another kind.
   ReproducibleGradients(std::vector<torch::Tensor> parameters, Communicator& communicator,
                         const std::optional<Duration>& timeout = std::nullopt);
 
-  // Takes the gradients of one micro-batch, so that none are left. Parameters that have none count
-  // as zeros. Does not block. Throws InvalidArgument for sparse gradients, and for those that
-  // reduce() has made, to which a backward pass has added because nobody has called zero_grad();
-  // then nothing has been taken.
+  // Adds the gradients of one micro-batch, and sets them to none. A missing gradient counts as
+  // zeros. Does not block. Throws InvalidArgument, and adds nothing, for sparse gradients, and for
+  // a gradient that reduce() has made: zero_grad() was not called before the backward pass.
   void add();
 
-  // Makes the mean over the micro-batches that all ranks have added since the last one the
-  // gradients of the parameters, and returns their number. A parameter that no rank had a gradient
-  // of has none. If a value in any of them is not finite, or is 2^24 or more, or if there are more
-  // than 2^20 micro-batches, all are NaN: skip the step. Collective, blocks. Throws what
-  // collectives throw; then neither this object nor the communicator is of use any more.
+  // Sets the gradients of the parameters to the mean over the micro-batches that all ranks have
+  // added since the last reduce(), and returns the number of these. A parameter for which no rank
+  // had a gradient gets none. If any added value is not finite, or is 2^24 or more, or if there are
+  // more than 2^20 micro-batches, all gradients are NaN: skip the step. Collective, blocks. Throws
+  // what collectives throw; then neither this object nor the communicator can be used any more.
   std::int64_t reduce();
 
  private:
@@ -60,7 +60,7 @@ class ReproducibleGradients {
   const std::optional<Duration> timeout_;
   std::vector<torch::Tensor> parameters_;
   std::vector<std::size_t> begins_;  // Where each begins in the sum.
-  // So many micro-batches, and so many gradients of each parameter.
+  // The number of micro-batches, and of gradients of each parameter.
   std::vector<std::int64_t> added_;
   std::vector<torch::Tensor> made_;  // By the last reduce().
   std::optional<ReproducibleSum> sum_;

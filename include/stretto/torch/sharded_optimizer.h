@@ -20,50 +20,53 @@
 
 namespace stretto {
 
-// Shares the state of an optimizer out over the ranks (ZeRO, stage 1; ZeroRedundancyOptimizer in
-// PyTorch): each rank steps about as many bytes of parameters as the others, keeps the state (the
-// moments of Adam, say) of those only, and gets the other parameters from their ranks. The
-// parameters are those of the same optimizer without it, bit by bit.
+// Divides the state of an optimizer among the ranks (ZeRO, stage 1; ZeroRedundancyOptimizer in
+// PyTorch). Each rank owns about as many bytes of parameters as the others. It steps its own
+// parameters only, keeps the state (the moments of Adam, say) of these only, and gets the other
+// parameters from their owners. All parameters have the same bits as with the optimizer alone.
 //
 //   torch::optim::Adam optimizer(model->parameters(), 1e-3);
 //   stretto::ShardedOptimizer sharded(optimizer, *communicator);
 //   loss.backward();  // Of a DistributedDataParallel: gradients are equal on all ranks.
 //   sharded.step();
 //
-// For every libtorch optimizer that treats parameters one by one, so not for LBFGS. All parameters
-// are dense, on the CPU or on devices. On the device of a communicator with the backend "nccl" or
-// "cuda" they travel from device to device, else through memory of the host. Settings, such as
-// learning rates, are changed on `optimizer` itself, on all ranks alike.
+// Works for every libtorch optimizer that treats parameters one by one, so not for LBFGS. All
+// parameters are dense, on the CPU or on devices. If they are on the device of a communicator with
+// the backend "nccl" or "cuda", they are sent from device to device, else through memory of the
+// host. Change settings, such as learning rates, on `optimizer` itself, on all ranks alike.
 //
-// Inside join() (UnevenInputsOptions::joinables names it) a rank that has no data left goes on to
-// step its parameters, with the gradients and settings of the lowest rank that has data. The
-// settings must be such that OptimizerOptions::serialize() writes and reads them, as those of
-// libtorch's optimizers: join() throws InvalidArgument for others.
+// Inside join(), where UnevenInputsOptions::joinables must name it, a rank without data goes on
+// stepping its parameters, with the gradients and settings of the lowest rank that has data.
+// OptimizerOptions::serialize() must write and read the settings, as for libtorch's optimizers;
+// otherwise join() throws InvalidArgument.
 //
 // Threads: one at a time. Both `optimizer` and `communicator` must outlive it.
 class ShardedOptimizer : public Joinable {
  public:
-  // Verifies that all ranks have the same parameters, and forgets the state of those that are
-  // another rank's. Collective, blocks. `timeout`: of each message; default: the communicator's.
-  // Throws InvalidArgument for LBFGS, and for parameters that are none, not dense, or without
-  // memory; else Mismatch, on all ranks, with the first difference or what another rank refuses.
+  // Verifies that all ranks have the same parameters, and drops the state of parameters that other
+  // ranks own. Collective, blocks. `timeout` bounds each message; default: the communicator's.
+  // Throws InvalidArgument for LBFGS, without parameters, and for parameters that are not dense or
+  // have no memory; other ranks then throw Mismatch with the reason. Throws Mismatch on all ranks,
+  // with the first difference, if parameters differ.
   ShardedOptimizer(torch::optim::Optimizer& optimizer, Communicator& communicator,
                    const std::optional<Duration>& timeout = std::nullopt);
 
-  // Steps this rank's parameters, and makes them everyone's. Collective, blocks. Throws
-  // InvalidArgument if the optimizer has got other parameters, and what the optimizer itself
-  // throws, which aborts the communicator, so that others do not wait; what fails in communication
-  // leaves parameters behind of which some are stepped, and some not.
+  // Steps the parameters that this rank owns, and sends them to all ranks. Collective, blocks.
+  // Throws InvalidArgument if the optimizer has got other parameters since. If the optimizer itself
+  // throws, step() aborts the communicator, so that other ranks do not wait, and throws the same.
+  // If communication fails, some parameters are stepped, and some are not.
   void step();
   void zero_grad(bool set_to_none = true) { optimizer_.zero_grad(set_to_none); }
 
-  // Makes the state of all parameters everyone's, until the next step(): then `torch::save` of the
-  // optimizer itself writes the file of one without this, and any number of ranks can read it.
-  // Collective, blocks. To resume: `torch::load` the optimizer on all ranks; the next step()
-  // forgets what is another rank's. Throws InvalidArgument for optimizers other than libtorch's.
+  // Gives all ranks the state of all parameters, until the next step(). Then `torch::save` of the
+  // optimizer itself writes the same file as without sharding, and any number of ranks can read it.
+  // Collective, blocks. To resume, `torch::load` the optimizer on all ranks; the next step() drops
+  // the state of parameters that other ranks own. Throws InvalidArgument for optimizers other than
+  // SGD, Adam, AdamW, RMSprop and Adagrad.
   void gather_state();
 
-  // Whose each parameter is, in the order of the optimizer's groups, where it comes first.
+  // The owner of each parameter, in the order of the optimizer's groups. A parameter that is listed
+  // twice counts where it comes first.
   const std::vector<Rank>& owners() const { return owners_; }
 
  private:
@@ -89,7 +92,7 @@ class ShardedOptimizer : public Joinable {
   std::vector<torch::Tensor> parameters_;
   std::vector<Rank> owners_;              // Of parameters_.
   const torch::Device device_;            // Of the first parameter.
-  std::unique_ptr<BucketMemory> memory_;  // Where the communicator reaches parameters; else none.
+  std::unique_ptr<BucketMemory> memory_;  // Null: parameters are sent through memory of the host.
   reducer::StateExchange exchange_;
 };
 

@@ -24,16 +24,15 @@ struct NamedTensor {
 // EmbeddingBag with sparse = true.
 std::vector<std::string> sparse_parameter_names(const torch::nn::Module& module);
 
-// Throws InvalidArgument if a parameter is not of floats or doubles, or is a scalar: a rank cannot
-// find that out inside of what follows, where others wait.
+// Throws InvalidArgument if a parameter is not on the CPU, is not of f32 or f64, or is a scalar.
+// Call it before reduce_sparse_gradients(): there other ranks would wait for one that throws.
 void check_sparse_gradients(const std::vector<NamedTensor>& parameters);
 
-// Makes the gradients of some parameters (COO, or undefined) the mean over all ranks, where absent
-// rows count as zero, with one sparse dimension. A gradient that no rank has stays as it is. One
-// that some rank has, even without rows, all ranks with data get; a dense one becomes sparse.
-// Collective, blocks. `with_data`: false if this rank has nothing to contribute; its gradients stay
-// as they are, until the end of join() gives it those of another rank. `scale` multiplies the
-// means.
+// Replaces the gradients of `parameters` (COO, dense or undefined) by their means over all ranks,
+// times `scale`: COO with one sparse dimension. Absent rows count as zero. A gradient that no rank
+// has stays as it is; if any rank has one, even without rows, all ranks with data get it.
+// Collective, blocks. `with_data` is false if this rank has nothing to contribute; its gradients
+// then stay as they are, until the end of join() gives it those of another rank.
 void reduce_sparse_gradients(Communicator& communicator, std::vector<NamedTensor>& parameters,
                              bool with_data, double scale, const std::optional<Duration>& timeout);
 

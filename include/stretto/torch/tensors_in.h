@@ -12,11 +12,11 @@
 
 #include <torch/torch.h>
 
-// Tensors in what forward() takes and returns: a tensor, a container (of libtorch, too), a pair or
-// tuple, an optional, or any of these inside of another.
+// Finds the tensors in arguments and results of forward(): a tensor, a container (of libtorch,
+// too), a pair or tuple, an optional, or any of these inside of another.
 namespace stretto::ddp {
 
-// A range-based for takes more than std::ranges: c10::Dict has iterators that are none of these.
+// What a range-based for takes. std::ranges takes less: not c10::Dict, because of its iterators.
 template <class Value>
 concept Container = requires(Value& value) {
   std::begin(value) != std::end(value);
@@ -25,12 +25,13 @@ concept Container = requires(Value& value) {
 template <Container Value>
 using PartOf = decltype(*std::begin(std::declval<Value&>()));
 
-// What stands for an element: c10::List has a class for it, which converts to the element.
+// A proxy that converts to the element, as the iterators of c10::List return it.
 template <class Part, class Iterator>
 concept StandsForElement = !std::is_same_v<Part, std::iter_value_t<Iterator>> &&
                            std::is_convertible_v<Part, const std::iter_value_t<Iterator>&>;
 
-// Calls `function` with those that it takes: one that changes tensors with no constant ones.
+// Calls `function` with each tensor in `value` that it takes: one that changes tensors takes no
+// constant ones.
 template <class Value, class Function>
 void for_each_tensor(Value& value, const Function& function) {
   using Plain = std::remove_const_t<Value>;
@@ -44,10 +45,10 @@ void for_each_tensor(Value& value, const Function& function) {
         const std::iter_value_t<Iterator>& whole = part;
         for_each_tensor(whole, function);
       }
-    } else if constexpr (!std::is_same_v<Part, Plain>) {  // As a path is, which is made of paths.
+    } else if constexpr (!std::is_same_v<Part, Plain>) {  // A path's elements are paths.
       for (auto&& part : value) for_each_tensor(part, function);
     }
-  } else if constexpr (requires { value.key(), value.value(); }) {  // In a dictionary of libtorch.
+  } else if constexpr (requires { value.key(), value.value(); }) {  // Of a libtorch dictionary.
     auto&& part = value.value();
     for_each_tensor(part, function);
   } else if constexpr (requires { std::tuple_size<Plain>::value; }) {
@@ -63,8 +64,8 @@ template <class Tuple, std::size_t... index>
 constexpr bool any_owns_tensors(std::index_sequence<index...>) {
   return (owns_tensors<std::tuple_element_t<index, Tuple>>() || ...);
 }
-// Whether there are tensors in a value that a copy of it has for itself: not so in a view, and in
-// what has constant elements.
+// Whether a copy of a value has tensors of its own, which can be replaced: not if the value is a
+// view, or if its elements are constant.
 template <class Value>
 constexpr bool owns_tensors() {
   if constexpr (std::is_same_v<Value, torch::Tensor>) {

@@ -7,10 +7,11 @@
 
 namespace stretto::ddp {
 
-// Counts what may wait for other ranks while a backward pass runs: a member of layers of
-// SyncBatchNorm, and of models whose communication hooks do not finish early. If one rank waited in
-// one of them and another rank in another, neither would go on. Ranks that are threads of one
-// process count each other's: then hooks wait for the end of backward more often than they need to.
+// Counts the objects that may wait for other ranks while a backward pass runs. Layers of
+// SyncBatchNorm, and models whose communication hooks do not finish early, have it as a member. If
+// one rank waited in one such object and another rank in another, neither would go on. Ranks that
+// are threads of one process count each other's objects, too: then hooks wait for the end of
+// backward more often than necessary.
 class WaitsInBackward {
  public:
   WaitsInBackward() { count_.fetch_add(1, std::memory_order_relaxed); }
@@ -18,7 +19,7 @@ class WaitsInBackward {
   WaitsInBackward& operator=(const WaitsInBackward&) = default;
   ~WaitsInBackward() { count_.fetch_sub(1, std::memory_order_relaxed); }
 
-  // Of this process.
+  // The number of such objects in this process.
   static int count() { return count_.load(std::memory_order_relaxed); }
 
  private:
