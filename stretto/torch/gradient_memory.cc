@@ -17,7 +17,7 @@
 namespace stretto::ddp {
 namespace {
 
-constexpr std::size_t kLeastBytes = std::size_t{4} << 10;  // To copy less costs less than to count.
+constexpr std::size_t kLeastBytes = std::size_t{4} << 10;  // Copying less is cheaper than counting.
 constexpr std::size_t kNone = SIZE_MAX;
 
 }  // namespace
@@ -27,11 +27,12 @@ struct GradientMemory::State {
     void* data = nullptr;
     std::size_t size_class = kNone;  // kNone: too small to be lent.
     std::size_t ordinal = kNone;     // Of the request that brought the gradient in the last pass.
-    // Set by the pass, cleared by whoever frees the tensor: release after its last access, which
-    // the acquire in is_lent() and lend() waits for.
+    // Set by the pass, cleared by whoever frees the tensor: with release, after the last access to
+    // its memory. is_lent() and lend() load with acquire, so later accesses come after that one.
     std::atomic<bool> lent = false;
   };
-  // Of requests of one size, in the order of a pass: which place answers it, or kNone.
+  // The requests of one size. `answers` has for each, in the order of a pass, the place to lend, or
+  // kNone.
   struct SizeClass {
     std::size_t bytes = 0;
     std::size_t requests = 0;  // In this pass.
@@ -45,7 +46,7 @@ struct GradientMemory::State {
 
   explicit State(std::size_t count) : places(count) {}
 
-  // The answer to a request, or nullptr where the allocator behind is to answer it.
+  // The answer to a request, or nullptr if the wrapped allocator is to answer it.
   void* lend(std::size_t bytes) {
     pending = {};
     const auto at = std::lower_bound(
@@ -71,7 +72,7 @@ struct GradientMemory::State {
   std::vector<PlaceState> places;
   std::vector<SizeClass> classes;  // Ordered by size.
   std::vector<Request> requests;   // Of this pass.
-  std::optional<Request> pending;  // Which the allocator behind is answering.
+  std::optional<Request> pending;  // The wrapped allocator is answering it.
   std::vector<std::shared_ptr<const void>> owners;
   IsFree is_free;
   std::atomic<bool> in_pass = false;
@@ -98,7 +99,7 @@ class Directory {
                   std::memory_order_relaxed);
     }
   }
-  // Forgets places that nobody has borrowed; the last who has forgets the others.
+  // Forgets the places that are not lent now. give_back() forgets each of the others.
   void retire(const std::shared_ptr<State>& state) {
     const std::lock_guard lock(mutex_);
     state->retired = true;
@@ -114,7 +115,7 @@ class Directory {
         address > high_.load(std::memory_order_relaxed)) {
       return false;
     }
-    Entry entry;  // Perhaps the last that keeps a bucket, which goes after the lock.
+    Entry entry;  // If it is the last owner of a bucket, that is freed after the lock is released.
     const std::lock_guard lock(mutex_);
     const auto at = entries_.find(address);
     if (at == entries_.end()) return false;
@@ -137,11 +138,12 @@ class Directory {
 };
 
 Directory& directory() {
-  static auto* const only = new Directory;  // Tensors may be freed when statics are gone.
+  static auto* const only = new Directory;  // Never destroyed: statics may free tensors at exit.
   return *only;
 }
 
-// The passes of this thread, usually one. Tensors are made while a thread ends, too.
+// The passes of this thread, usually one. `passes_have_ended` says that the list is destroyed:
+// tensors may be made while a thread ends.
 thread_local bool passes_have_ended = false;
 struct Passes {
   ~Passes() { passes_have_ended = true; }
@@ -149,8 +151,8 @@ struct Passes {
 };
 thread_local Passes passes;
 
-// libtorch's allocator, behind places in buckets. Every tensor it makes has the same deleter, and
-// its own address for a context, as Allocator::raw_allocate() demands.
+// Wraps libtorch's allocator, and lends places in buckets first. All memory from it has the same
+// deleter, and its own address as context, as Allocator::raw_allocate() demands.
 class BucketAllocator : public c10::Allocator {
  public:
   explicit BucketAllocator(c10::Allocator& behind)
@@ -176,7 +178,7 @@ class BucketAllocator : public c10::Allocator {
   static void install() {
     static const bool installed = [] {
       c10::Allocator* const behind = c10::GetCPUAllocator();
-      if (behind->raw_deleter() == nullptr) return false;  // Gradients are copied then.
+      if (behind->raw_deleter() == nullptr) return false;  // Then gradients are copied.
       only_ = new BucketAllocator(*behind);
       c10::SetCPUAllocator(only_);
       return true;
@@ -232,7 +234,7 @@ void GradientMemory::begin_pass() {
   for (State::SizeClass& size : state_->classes) size.requests = 0;
   state_->requests.clear();
   state_->in_pass.store(true, std::memory_order_relaxed);
-  // Those of passes that have ended on another thread go, too.
+  // Passes that have ended on another thread are erased, too.
   std::erase_if(passes.list, [&](const std::shared_ptr<State>& pass) {
     return pass == state_ || !pass->in_pass.load(std::memory_order_relaxed);
   });
@@ -248,7 +250,7 @@ void GradientMemory::end_pass() {
 void GradientMemory::learn(std::size_t index, const void* data) {
   if (state_ == nullptr || data == state_->places[index].data) return;
   State::PlaceState& place = state_->places[index];
-  if (place.size_class == kNone) return;  // None of the requests was for it.
+  if (place.size_class == kNone) return;  // Requests of this size are not counted.
   const auto at = std::find_if(state_->requests.rbegin(), state_->requests.rend(),
                                [&](const State::Request& request) { return request.data == data; });
   if (at == state_->requests.rend() || at->size_class != place.size_class) return;

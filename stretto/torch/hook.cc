@@ -51,8 +51,8 @@ class EnclosingHook : public autograd::FunctionPreHook {
   std::function<void()> function_;
 };
 
-// What the end of a backward pass calls. The pass owns it, and goes without a call if it has
-// failed.
+// What the end of a backward pass calls. The pass owns this object, and destroys it without a
+// call() if the pass has failed.
 class EndOfPass {
  public:
   EndOfPass(std::function<void()> function, std::function<void()> abandoned)
@@ -62,7 +62,7 @@ class EndOfPass {
   ~EndOfPass() {
     try {
       if (!called_) abandoned_();
-    } catch (...) {  // The exception that has ended the pass is on its way, and says more.
+    } catch (...) {  // The exception that ended the pass is being thrown, and says more.
     }
     over_.set_value();
   }
@@ -79,11 +79,11 @@ class EndOfPass {
   std::promise<void> over_;
 };
 
-// All that the end of a backward pass calls: libtorch stops at the first call that throws, and then
-// the models that come behind would be abandoned with their communicators.
+// All that the end of a backward pass calls. libtorch itself stops at the first callback that
+// throws, and would so abandon the passes of all later models, and abort their communicators.
 class EndsOfPass {
  public:
-  // Those of the backward pass that runs on this thread.
+  // Adds `end` to those of the backward pass that runs on this thread.
   static void add_to_current(const std::shared_ptr<EndOfPass>& end) {
     static Mutex mutex;
     static std::map<int, std::weak_ptr<EndsOfPass>> running;
@@ -148,7 +148,7 @@ bool GradientHook::exists_on(const torch::Tensor& parameter) {
 
 void call_when_backward_reaches(const torch::Tensor& output, std::function<void()> function) {
   output.register_hook([function = std::move(function)](const torch::Tensor&) {
-    // Who asks for chosen gradients (torch::autograd::grad) accumulates none.
+    // A pass that computes chosen gradients (torch::autograd::grad) accumulates none.
     const auto* const chosen = autograd::get_current_graph_task_exec_info();
     if (chosen == nullptr || chosen->empty()) function();
   });
@@ -169,8 +169,8 @@ const void* backward_node() {
   return node.get();
 }
 
-// What comes next in the pass around is what the current node hands its gradients to: the node
-// itself is already running.
+// The current node is already running, so the hooks go to the nodes to which it hands its
+// gradients: these come next in the enclosing pass.
 bool call_in_enclosing_backward(const void* owner, const std::function<void()>& function) {
   const auto node = autograd::get_current_node();
   if (node == nullptr) return false;

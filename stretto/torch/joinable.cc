@@ -9,7 +9,7 @@
 
 namespace stretto {
 
-// join() finds out when its loop has ended.
+// When its loop has ended, join() finds the null pointer, and aborts the communicator.
 Joinable::~Joinable() {
   if (loop_ != nullptr) loop_->joinables[number_] = nullptr;
 }

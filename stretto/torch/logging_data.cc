@@ -38,7 +38,7 @@ std::vector<std::size_t> ready_order(const std::vector<double>& ready_seconds) {
   return order;
 }
 
-// How large the buckets of `plan` are and may be, under these keys.
+// Writes the sizes of the buckets of `plan`, and their limits, under these keys.
 void describe_buckets(const reducer::BucketPlan& plan, const std::vector<NamedTensor>& parameters,
                       const std::string& sizes_key, const std::string& limits_key,
                       LoggingData& data) {

@@ -57,7 +57,7 @@ LowPrecision::LowPrecision(const MixedPrecision& options,
 
 void LowPrecision::enter() {
   if (!is_on() || entered_) return;
-  // What is made in inference mode could not be written again outside of it.
+  // Tensors that are made in inference mode could not be changed outside of it.
   const c10::InferenceMode no_inference(false);
   const torch::NoGradGuard no_grad;
   entered_ = true;
@@ -80,8 +80,8 @@ void LowPrecision::leave() {
   }
 }
 
-// By their bits, since NaN is not equal to itself. Optimizers of libtorch write `data()`, of which
-// versions of tensors do not tell.
+// Compares bits, since NaN is not equal to itself. The tensors' versions do not tell: optimizers of
+// libtorch write through data(), which leaves versions as they are.
 void LowPrecision::refuse_lost_changes() {
   const torch::NoGradGuard no_grad;
   const auto bits = [](const torch::Tensor& tensor) {
@@ -106,7 +106,7 @@ torch::Tensor LowPrecision::cast(const torch::Tensor& tensor) const {
 std::vector<NamedTensor> without_batch_norm(const MixedPrecision& options,
                                             const torch::nn::Module& module,
                                             const std::vector<NamedTensor>& named) {
-  // libtorch's takes inputs of f16 and bf16 with parameters of f32, and no other mixture.
+  // libtorch's BatchNorm takes inputs of f16 and bf16 with parameters of f32, and no other mixture.
   const auto dtype = options.parameter_dtype;
   if (dtype == DType::f32 || dtype == DType::f64) return named;
   std::unordered_set<const void*> kept;
@@ -123,7 +123,7 @@ std::vector<NamedTensor> without_batch_norm(const MixedPrecision& options,
 
 std::shared_ptr<CommunicationHook> with_reduce_dtype(const MixedPrecision& options,
                                                      std::shared_ptr<CommunicationHook> hook) {
-  // Codecs take gradients of f32, whatever parameters are computed in.
+  // Codecs take gradients of f32, whatever the parameter_dtype is.
   const DType own = hook->last_compression() != nullptr
                         ? DType::f32
                         : options.parameter_dtype.value_or(DType::f32);
@@ -151,7 +151,8 @@ void convert_buffers(const MixedPrecision& options, const std::vector<NamedTenso
   }
 }
 
-// Without copying: a backward pass that is to come finds out if what it has saved was written.
+// Exchanges the data without copying them: a copy would write tensors that a forward pass has saved
+// for backward, and autograd would refuse that.
 void FullPrecision::exchange() {
   if (!precision_.entered_) return;
   for (auto& [parameter, full, low] : precision_.copies_) {

@@ -18,7 +18,8 @@
 namespace stretto::ddp {
 namespace {
 
-// While it lives, the optimizer has only the chosen parameters; all of them are in `parts`.
+// While it lives, the optimizer has only the chosen parameters, and `parts` has all of them.
+// Afterwards `parts` has the chosen ones.
 class Narrowed {
  public:
   Narrowed(torch::optim::Optimizer& optimizer,
@@ -48,9 +49,9 @@ class Narrowed {
   Parts& parts_;
 };
 
-// While it lives, an empty tensor stands where a parameter is listed once more. libtorch moves the
-// state that it has read to each place in the list, so that the last one would get none, and take
-// away what the first one got.
+// While it lives, an empty tensor replaces each repetition of a parameter. libtorch moves the state
+// that it has read to each place in the list, so the repetition would get an empty state, which
+// would replace that of the parameter.
 class WithoutRepetition {
  public:
   explicit WithoutRepetition(torch::optim::Optimizer& optimizer) : optimizer_(optimizer) {
@@ -77,7 +78,7 @@ class WithoutRepetition {
   const torch::Tensor empty_ = torch::empty({0});
 };
 
-// In order.
+// Sorts the pointers.
 void assign_pointers(std::vector<const void*>& pointers,
                      const std::vector<torch::Tensor>& parameters) {
   pointers.clear();
@@ -99,11 +100,11 @@ std::vector<torch::Device> devices_of(const std::vector<torch::Tensor>& paramete
       devices.push_back(parameter.device());
     }
   }
-  if (devices.empty()) devices.push_back(torch::kCPU);  // There are settings all the same.
+  if (devices.empty()) devices.push_back(torch::kCPU);  // Settings are loaded all the same.
   return devices;
 }
 
-// Calls `load` with no state, and gives back what there was if that throws.
+// Calls `load` while the optimizer has no state, and restores its former state if that throws.
 template <class Load>
 void replace_state(torch::optim::Optimizer& optimizer, Load load) {
   auto before = std::exchange(optimizer.state(), {});
@@ -115,7 +116,7 @@ void replace_state(torch::optim::Optimizer& optimizer, Load load) {
   }
 }
 
-// All of an archive is read to one device, so it is read once for each that has parameters.
+// libtorch reads a whole archive to one device, so it is read once for each device of parameters.
 void load_where_parameters_are(torch::optim::Optimizer& optimizer,
                                std::span<const std::byte> bytes) {
   replace_state(optimizer, [&] {
@@ -159,7 +160,7 @@ void load_whole(torch::optim::Optimizer& optimizer, torch::serialize::InputArchi
   });
 }
 
-// libtorch's save() does nothing where a class has none of its own.
+// The save() that an optimizer class inherits from libtorch writes nothing.
 void check_is_saved(const torch::optim::Optimizer& optimizer) {
   namespace optim = torch::optim;
   const bool has_own_save = is_any_of<optim::SGD, optim::Adam, optim::AdamW, optim::RMSprop,
@@ -189,8 +190,8 @@ ByteVector broadcast_text(Communicator& communicator, const std::string& text, R
 void step_part(torch::optim::Optimizer& optimizer,
                const std::function<bool(const torch::Tensor&)>& chosen, Parts& spare) {
   const Narrowed narrowed(optimizer, chosen, spare);
-  // Its state would have a place for ever, and the reducer puts bytes back in those of parameters
-  // that are frozen.
+  // The optimizer's state must not lie in a gradient's place: it would stay there for ever, and the
+  // reducer may overwrite the places of frozen parameters.
   const GradientMemory::NoLending elsewhere;
   optimizer.step();
 }
@@ -223,8 +224,8 @@ void StepInBackward::step(const std::vector<torch::Tensor>& parameters) {
   step_part(
       optimizer_, [this](const torch::Tensor& parameter) { return is_among(parameter, now_); },
       spare_);
-  // SGD writes through data(), which autograd does not see: what has yet to read the former values
-  // would compute with the new ones.
+  // SGD writes through data(), which autograd does not notice. With another version it throws if a
+  // node still has to read the old values, instead of computing with the new ones.
   for (const auto& stepped : spare_) {
     for (const torch::Tensor& parameter : stepped) parameter.unsafeGetTensorImpl()->bump_version();
   }
@@ -248,7 +249,7 @@ void broadcast_optimizer(torch::optim::Optimizer& optimizer, Communicator& commu
   const bool is_root = communicator.rank() == root;
   const Status refusal =
       is_root ? ddp::refusal_of([&] { ddp::check_is_saved(optimizer); }) : Status();
-  std::ostringstream text;  // Empty: the root refuses.
+  std::ostringstream text;  // Stays empty if the root refuses.
   if (is_root && refusal.ok()) torch::save(optimizer, text);
   const ByteVector bytes = ddp::broadcast_text(communicator, text.str(), root, timeout);
   refusal.or_throw();

@@ -19,7 +19,7 @@
 namespace stretto {
 namespace {
 
-// What after_step() never counts to: average_all().
+// Announces average_all(); after_step() never counts this far.
 constexpr std::uint64_t kAll = std::numeric_limits<std::uint64_t>::max();
 
 void check(const std::vector<torch::Tensor>& parameters, const ParameterAveragingOptions& options) {
@@ -48,7 +48,7 @@ reducer::ReplicaItem item_of(const ParameterAveragingOptions& options) {
            {"warm_up_steps", std::to_string(options.warm_up_steps)}}};
 }
 
-// In which a sum over ranks does not overflow, and is rounded no more than the mean.
+// A type in which a sum over ranks does not overflow, and is rounded no more than the mean.
 torch::ScalarType type_of_sum(const torch::Tensor& parameter) {
   const torch::ScalarType dtype = parameter.scalar_type();
   if (c10::isIntegralType(dtype, /*includeBool=*/true)) return torch::kDouble;
@@ -56,14 +56,14 @@ torch::ScalarType type_of_sum(const torch::Tensor& parameter) {
   return is_short ? torch::kFloat : dtype;
 }
 
-// Neighbours together, in parts of about as many bytes.
+// Cuts the list into `parts` runs of neighbours, of about as many bytes each.
 std::vector<std::vector<torch::Tensor>> cut(std::vector<torch::Tensor> parameters, int parts) {
   std::size_t all = 0;
   for (const torch::Tensor& parameter : parameters) all += parameter.nbytes();
   std::vector<std::vector<torch::Tensor>> result(static_cast<std::size_t>(parts));
   std::size_t before = 0;
   for (torch::Tensor& parameter : parameters) {
-    // Those without elements may come behind all bytes.
+    // Parameters without elements may come behind all bytes.
     const std::size_t part = before < all ? before * result.size() / all : result.size() - 1;
     before += parameter.nbytes();
     result[part].push_back(std::move(parameter));
@@ -113,7 +113,7 @@ std::string ParameterAveraging::describe(std::uint64_t what) const {
   return fmt::format("after_step() number {} of the ParameterAveraging", what);
 }
 
-// Ranks may have steps that they have not averaged, also the last one.
+// Any rank may have steps that are not averaged yet, `last` as well.
 void ParameterAveraging::finish(Rank last) {
   average_everything();
   communicator()
@@ -142,8 +142,8 @@ void ParameterAveraging::average_everything() {
   average(all, ReduceOp::mean);
 }
 
-// The values of a rank that has not stepped since the last average are that average, or older: they
-// would draw the next one back.
+// Averages over the ranks that have stepped since the last average. The values of other ranks are
+// those of the last average, or older, and would draw the new one back.
 void ParameterAveraging::average_news(const std::vector<std::size_t>& partitions) {
   std::vector<double> contributors;
   for (const std::size_t i : partitions) contributors.push_back(has_news_[i] ? 1 : 0);
@@ -162,8 +162,8 @@ void ParameterAveraging::average_news(const std::vector<std::size_t>& partitions
   }
 }
 
-// The mean over the ranks that have news, of which there are `contributors`. Copies travel: if this
-// fails, each rank still has its own parameters.
+// Takes the mean over the `contributors` ranks that have news. Sends copies: if this fails, each
+// rank still has its own parameters.
 void ParameterAveraging::average_some(const std::vector<torch::Tensor>& parameters, bool has_news,
                                       double contributors) {
   std::vector<torch::Tensor> sums;

@@ -49,7 +49,7 @@ void check_same_parameters(Communicator& communicator, const Status& refusal,
                            const std::vector<torch::Tensor>& parameters,
                            const std::optional<Duration>& timeout) {
   std::vector<reducer::ReplicaItem> items;
-  // Tensors that are refused may not even have what describes them.
+  // A tensor that is refused may lack a shape or strides that would describe it.
   for (std::size_t i = 0; refusal.ok() && i < parameters.size(); ++i) {
     const torch::Tensor& parameter = parameters[i];
     if (!parameter.defined()) {

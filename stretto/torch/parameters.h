@@ -18,27 +18,27 @@
 
 namespace stretto::ddp {
 
-// Names of parameters and buffers.
+// Whether `name`, of a parameter or buffer, is among `names`.
 inline bool contains(const std::vector<std::string>& names, const std::string& name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-// Whether an object of a base class is one of these.
+// Whether `object` is of one of these derived classes.
 template <class... Kinds, class Base>
 bool is_any_of(const Base& object) {
   return ((dynamic_cast<const Kinds*>(&object) != nullptr) || ...);
 }
 
-// Each tensor once, where it comes first.
+// Returns each tensor once, where it comes first.
 std::vector<torch::Tensor> distinct(std::vector<torch::Tensor> tensors);
 
-// A shape, or strides.
+// A shape, or strides, as text.
 std::string list_text(at::IntArrayRef numbers);
 
-// What an exception says: of libtorch's, without the stack that follows.
+// The message of an exception; for libtorch's exceptions without the stack trace.
 std::string text_of(const std::exception& error);
 
-// Why this rank cannot use what it has been given: what `check` throws. Ok: it can.
+// Why this rank cannot use its arguments: the Error that `check` throws; ok if it throws none.
 template <class Check>
 Status refusal_of(Check check) {
   try {
@@ -49,15 +49,16 @@ Status refusal_of(Check check) {
   return {};
 }
 
-// Throws on all ranks if one of them refuses what it has been given, or if their items differ:
-// where there is a `refusal`, that, and else Mismatch with the first difference. `options` is the
-// first item, and gets the refusal as its first fact. Collective, blocks.
+// Throws on all ranks if one of them refuses its arguments, or if their items differ: on a rank
+// with a `refusal` it throws that, on the others Mismatch with the first difference. `options` is
+// the first item, and gets the refusal as its first fact. Collective, blocks.
 void check_described_alike(Communicator& communicator, const Status& refusal,
                            reducer::ReplicaItem options, std::vector<reducer::ReplicaItem> items,
                            const std::optional<Duration>& timeout);
 
-// The same, of parameters: all ranks have as many, of the same shapes, strides and types, in this
-// order and in the same places; so the bytes of a parameter mean the same everywhere.
+// The same for parameters: all ranks must have the same number of them, with the same shapes,
+// strides and types, in the same order and places (the communicator's device, or another device
+// type), so that the bytes of a parameter mean the same on all ranks.
 void check_same_parameters(Communicator& communicator, const Status& refusal,
                            reducer::ReplicaItem options,
                            const std::vector<torch::Tensor>& parameters,

@@ -43,7 +43,8 @@ std::vector<NamedTensor> without_repetition(
   return result;
 }
 
-// The names in `parameters`, whatever else the module calls them.
+// Replaces each of `names` by the name that its tensor has in `parameters`: the module may list a
+// tensor under several names.
 std::vector<std::string> listed_names(std::vector<std::string> names,
                                       const torch::nn::Module& module,
                                       const std::vector<NamedTensor>& parameters) {
@@ -88,7 +89,8 @@ void refuse_capture(const torch::Device& device) {
       device.str());
 }
 
-// The weight that a layer computes with, of kinds whose weights programs share between layers.
+// The weight that a layer computes with, for the kinds of layers between which programs share
+// weights; else undefined.
 torch::Tensor weight_of(const torch::nn::Module& layer) {
   const auto* const linear = dynamic_cast<const torch::nn::LinearImpl*>(&layer);
   if (linear != nullptr) return linear->weight;
@@ -116,7 +118,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   if (options_.communication_hook == nullptr) refuse("the option communication_hook is null");
   look_at_parameters();
   adopt(choose_trained());
-  // Other ranks, whose modules may well be trained, are told why this one's cannot.
+  // A refusal is kept for verify_descriptions(), which tells it to the other ranks as well.
   refusal_ = refusal_of([this] {
     if (!options_.broadcast_buffers && options_.buffer_hook != nullptr) {
       refuse(
@@ -126,7 +128,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
     options_.communication_hook->claim(self_, options_.timeout);
     refuse_assigned_weights();
     check_tensors();
-    // A frozen parameter counts, as it may be trained later, unless its dtype cannot be reduced.
+    // Includes frozen parameters, which may be trained later, unless their dtype cannot be reduced.
     std::vector<NamedTensor> reducible = parameters_;
     std::erase_if(reducible,
                   [](const NamedTensor& each) { return !dtype_of_tensor(each.tensor).ok(); });
@@ -149,7 +151,7 @@ Replica::Replica(std::shared_ptr<torch::nn::Module> module, Communicator& commun
   if (!hook().finishes_early()) waits_.emplace();
 }
 
-// Parameters and buffers.
+// Copies the parameters and buffers of `root` to all ranks.
 void Replica::broadcast_state(Rank root) {
   std::vector<torch::Tensor> state = tensors_of(parameters_);
   for (const NamedTensor& buffer : buffers_) state.push_back(buffer.tensor);
@@ -163,13 +165,14 @@ std::vector<std::string> Replica::sparse_names() const {
   return listed_names(std::move(names), *module_, parameters_);
 }
 
-// In Python `head.weight = tokens.weight` registers the parameter of the one layer in the other. In
-// C++ the member is assigned, and the module still lists the parameter that nobody uses any more.
+// In Python `head.weight = tokens.weight` registers the parameter of one layer in the other. In C++
+// it only assigns the member, and the module still lists the old parameter, which is unused now.
 void Replica::refuse_assigned_weights() const {
   if (passes_may_differ()) return;
   for (const auto& item : module_->named_modules(std::string(), /*include_self=*/false)) {
     const torch::Tensor used = weight_of(*item.value());
-    // What forward() computes anew each time, as a model that was wrapped before has left it.
+    // A weight that is no leaf is computed: forward() makes it anew each time, and the last one is
+    // left from before the model was wrapped.
     if (!used.defined() || !used.is_leaf()) continue;
     const auto own = item.value()->named_parameters(/*recurse=*/false);
     const torch::Tensor* const registered = own.find("weight");
@@ -187,7 +190,7 @@ void Replica::refuse_assigned_weights() const {
   }
 }
 
-// Rank 0's count of what it has built, so that no two on a communicator have the same number.
+// All ranks take rank 0's count of replicas, so that no two on a communicator have the same number.
 void Replica::agree_on_number() {
   static std::atomic<std::uint64_t> count{0};
   std::vector<std::uint64_t> number = {++count};
@@ -195,9 +198,9 @@ void Replica::agree_on_number() {
   number_ = number.front();
 }
 
-// If that fails, the communication hook may know the gradients of the old reducer and of the new
-// one, and other ranks may be waiting in its attach(): all are told, and nothing is reduced any
-// more.
+// If this fails while there is a reducer already, the communication hook may know gradients of both
+// reducers, and other ranks may wait in its attach(). So the old reducer gives up: all ranks learn
+// of the failure, and nothing is reduced any more.
 std::unique_ptr<Reducer> Replica::make_reducer(const std::vector<NamedTensor>& parameters,
                                                ReducerOptions options) const {
   bool sees_parts = false;
@@ -228,7 +231,7 @@ std::unique_ptr<Reducer> Replica::make_reducer(const std::vector<NamedTensor>& p
   }
 }
 
-// What the reducer of all gradients is made with.
+// The options of the reducer of all gradients, unlike that of reduce_late().
 ReducerOptions Replica::options_of_all() {
   ReducerOptions options = reducer_options();
   options.steps = reducer_ != nullptr ? reducer_->step_count() : 0;
@@ -236,9 +239,9 @@ ReducerOptions Replica::options_of_all() {
   return options;
 }
 
-// Gradients in the buckets of `reducer`, and hooks, for the parameters that are trained now. Null:
-// those of the reducer that is there. Gradients that do not exist stay undefined: an optimizer
-// steps over them, but not over zeros.
+// Puts the gradients of parameters that are trained now into the buckets of `reducer`, and sets
+// hooks. If `reducer` is null, the present one and its hooks stay. Undefined gradients stay
+// undefined: an optimizer skips a parameter without a gradient, but not one with zeros.
 void Replica::connect(std::unique_ptr<Reducer> reducer) {
   sparse_hooks_.clear();
   for (const NamedTensor& parameter : sparse_) {
@@ -265,7 +268,7 @@ void Replica::connect(std::unique_ptr<Reducer> reducer) {
   for (std::size_t i = 0; i < trained_.size(); ++i) {
     torch::Tensor& gradient = trained_[i].tensor.mutable_grad();
     if (gradient.defined()) {
-      progress_[i].view.copy_(gradient);  // Also from another dtype, after Module::to.
+      progress_[i].view.copy_(gradient);  // May have another dtype, after Module::to.
       if (!is_staged(i)) gradient = progress_[i].view;
     }
     if (!trained_[i].tensor.requires_grad()) reducer_->set_frozen(i, true);
@@ -274,7 +277,7 @@ void Replica::connect(std::unique_ptr<Reducer> reducer) {
       on_gradient(i);
     });
   }
-  // Of gradients that are numbered otherwise now no more is known.
+  // The gradients have other numbers now, so the times at which they were ready are lost.
   last_step_.ready_seconds.assign(trained_.size(), last_step_.backward_seconds);
 }
 
@@ -291,7 +294,7 @@ std::vector<GradientDescription> Replica::describe_gradients(
   return gradients;
 }
 
-// Those of ranks, in which gradients they make.
+// Whether backward passes of ranks may differ in the gradients that they make.
 bool Replica::passes_may_differ() const {
   return options_.find_unused_parameters || options_.static_graph;
 }
@@ -319,7 +322,7 @@ bool Replica::synchronizes_buffers() const {
   return options_.broadcast_buffers && !buffers_.empty() && module_->is_training();
 }
 
-// Parameters that are copies since a forward pass become what they were: the module outlives this.
+// Puts back parameters that hold copies since a forward pass, because the module outlives this.
 Replica::~Replica() {
   wait_for_pass();
   precision_.leave();
@@ -328,17 +331,17 @@ Replica::~Replica() {
 ForwardScope Replica::before_forward() {
   const void* const node = backward_node();
   if (!seen_) began_in_ = node;
-  // A checkpoint computes again what has been computed.
+  // Inside a backward pass: a checkpoint repeats a forward pass.
   if (node != nullptr) return ForwardScope(precision_, nullptr);
   if (!is_on_cpu_ && torch::GradMode::is_enabled()) {
     for (const NamedTensor& parameter : parameters_) {
       refuse_capture(parameter.tensor.device());
-      if (!is_spread_) break;  // All are there.
+      if (!is_spread_) break;  // All parameters are on this device.
     }
   }
   timer_.forward_begins();
   wait_for_pass();
-  // If the last backward pass ended in an exception, this repeats what was said of it.
+  // If the last backward pass ended in an exception, this throws its reason again.
   if (pass_open_) end_of_backward();
   precision_.refuse_lost_changes();
   if (precision_.entered()) {
@@ -368,14 +371,16 @@ void Replica::synchronize_buffers() {
 }
 
 void Replica::run_buffer_hook() {
-  // Converted ones travel as they were: other ranks may not have converted theirs. Where this rank
-  // gets what it has sent it keeps its own, which the former type may have rounded.
+  // Buffers that the program has converted are sent in their former type: other ranks may not have
+  // converted theirs. If this rank gets back what it has sent, it keeps its own buffer, which the
+  // former type may have rounded.
   const bool converted = has_converted_buffers();
   const bool is_after = buffer_hook_->location() == BufferHookLocation::after_forward;
   std::vector<NamedTensor> handed;
   std::vector<torch::Tensor> sent;
   for (std::size_t i = 0; (converted || is_after) && i < buffers_.size(); ++i) {
-    // Without the version that autograd compares: layers have saved buffers in this forward pass.
+    // variable_data() has a version of its own, since autograd would refuse changes of buffers that
+    // layers have saved in this forward pass.
     handed.push_back({buffers_[i].name, buffers_[i].tensor.to(buffer_dtypes_[i]).variable_data()});
     if (converted) sent.push_back(handed[i].tensor.clone());
   }
@@ -396,7 +401,7 @@ void Replica::run_buffer_hook() {
   }
 }
 
-// Inside join() ranks may be in different epochs.
+// Does nothing inside join(), where ranks may be in different epochs.
 void Replica::set_epoch(std::uint64_t epoch) {
   if (uneven_) return;
   epoch_ = epoch;

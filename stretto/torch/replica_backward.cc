@@ -20,7 +20,7 @@
 namespace stretto::ddp {
 namespace {
 
-// When the parameters of the module are looked for: in so many steps, and then now and then.
+// New parameters of the module are looked for in so many first steps, and then every so many steps.
 constexpr std::uint64_t kFirstSteps = 3;
 constexpr std::uint64_t kStepsBetweenLooks = 64;
 
@@ -59,11 +59,11 @@ std::string why_replicas_differ(std::uint64_t step, bool replaced, bool joined) 
 
 }  // namespace
 
-// A pass in which no parameter of the module gets a gradient on this rank is a step, too: other
-// ranks may be waiting in it.
+// A pass that reaches `output` is a step even if no parameter of the module gets a gradient on this
+// rank: other ranks may be waiting in that step.
 void Replica::after_forward(const torch::Tensor& output) {
   if (!output.requires_grad() || output.is_leaf()) return;
-  // The thread of its device is the first to come here, and then those of the parameters.
+  // Autograd's thread of the output's device comes here first, then those of the parameters.
   if (!parameters_.empty() && output.device() != parameters_.front().tensor.device()) {
     is_spread_ = true;
   }
@@ -76,7 +76,7 @@ void Replica::after_forward(const torch::Tensor& output) {
     }
     const auto lock = (*alive)->exclusive();
     if ((*alive)->no_sync_depth_ > 0) return (*alive)->begin_silent_pass();
-    // Not where the step has ended in a pass inside of this one, which began later.
+    // The step may have ended in an inner pass, which began later than this one.
     const bool is_over = !(*alive)->pass_open_ && current_backward() < (*alive)->last_backward_;
     if (!is_over) (*alive)->begin_pass();
   });
@@ -85,7 +85,8 @@ void Replica::after_forward(const torch::Tensor& output) {
 void Replica::begin_pass() {
   const int backward = current_backward();
   if (backward == last_backward_) return;
-  // Inside join() a rank without data does not know what others have frozen since.
+  // With all parameters frozen a pass is no step: outside of join() once a step has shown that this
+  // is so on all ranks, inside join() at once, because a rank without data would not know it.
   if (is_frozen_everywhere_ || (uneven_ && all_are_frozen())) return begin_silent_pass();
   last_backward_ = backward;
   if (!pass_open_ && uneven_) announce_pass();
@@ -98,8 +99,9 @@ void Replica::begin_pass() {
   pass_ = call_at_end_of_backward(end, [this] { abandon_pass(); });
 }
 
-// For a pass that reduces nothing, inside of no_sync() or with all frozen, which ends unnoticed
-// otherwise; where the caller's thread runs it, nobody has to know.
+// For a pass that reduces nothing, inside of no_sync() or with all parameters frozen. Its end only
+// matters if it puts parameters back, if a failure must abort layers of SyncBatchNorm, or if other
+// threads run it, for which wait_for_pass() waits.
 void Replica::begin_silent_pass() {
   accumulated_ = true;
   if (!precision_.entered() && !has_sync_batch_norm_ && is_on_cpu_ && !is_spread_) return;
@@ -118,7 +120,7 @@ void Replica::look_at_devices() {
       parameters_, [](const NamedTensor& each) { return each.tensor.device().is_cpu(); });
 }
 
-// When an exception has left backward(), threads of devices may still be in what the pass calls.
+// When an exception has left backward(), threads of devices may still run functions of the pass.
 void Replica::wait_for_pass() const {
   if (pass_.valid() && current_backward() < 0) pass_.wait();
 }
@@ -130,7 +132,7 @@ std::unique_lock<std::mutex> Replica::exclusive() {
 }
 
 void Replica::on_gradient(std::size_t index) {
-  if (!trained_[index].tensor.requires_grad()) return;  // Frozen behind forward(): it got none.
+  if (!trained_[index].tensor.requires_grad()) return;  // Frozen after forward(): has no gradient.
   Progress& progress = progress_[index];
   progress.touched = true;
   if (progress.outgrown) {
@@ -145,8 +147,8 @@ void Replica::on_gradient(std::size_t index) {
   } else {
     begin_silent_pass();
   }
-  // A communication hook may keep what it makes; in a lent place it would hold that place's bucket
-  // back.
+  // A communication hook may keep tensors that it makes. If one had a lent place, the bucket of
+  // that place would have to wait for it.
   const GradientMemory::NoLending elsewhere;
   try {
     if (!waiting_.empty()) mark_waiting();
@@ -155,8 +157,9 @@ void Replica::on_gradient(std::size_t index) {
     progress.last_arrival = ++arrivals_;
     const bool complete = ++progress.arrivals == progress.expected && graph_known_;
     if (options_.static_graph && !complete) return;
-    // What backward may make in its place waits for the next hook, as autograd holds it until this
-    // one returns; and wherever it was made, so that ranks hand gradients over alike.
+    // Autograd holds the gradient until this hook returns, so one that backward has made in its
+    // place waits for the next hook. Each gradient that backward may make there waits, wherever it
+    // was made, so that ranks hand gradients over alike.
     if (gradient_memory_.may_lend(index)) {
       waiting_.push_back(index);
     } else {
@@ -174,13 +177,13 @@ void Replica::on_sparse_gradient() {
 
 void Replica::abandon_pass() {
   const auto lock = exclusive();
-  if (pass_open_) reducer_->abandon_step(own_failure_);  // First, since others wait.
+  if (pass_open_) reducer_->abandon_step(own_failure_);  // First, since other ranks wait.
   for (SyncBatchNormImpl* const layer : sync_batch_norms_of(*module_)) {
     layer->abort("an exception ended its backward pass");
   }
   gradient_memory_.end_pass();
   waiting_.clear();
-  accumulated_ = false;  // What the pass has added is not the same part of it on all ranks.
+  accumulated_ = false;  // Ranks may have accumulated different parts of the pass.
   for (StepInBackward& stepping : stepping_) stepping.forget();
   precision_.leave();
 }
@@ -212,21 +215,23 @@ void Replica::end_of_backward() {
     }
     return sparse_.empty() && !outgrown_;
   };
-  // Another rank may have come to the pass around this one, and wait there, where passes differ or
-  // something waits in them. And parameters of no model that are stepped in backward may get their
-  // gradients only there.
+  // If passes of ranks may differ, or something waits in them, another rank may already be in the
+  // enclosing pass and wait there. And parameters of an optimizer that steps in backward, but of no
+  // model, may get their gradients only in the enclosing pass.
   const bool is_postponed =
       passes_may_differ() || !stepping_.empty() || WaitsInBackward::count() > 0;
   const void* const node = backward_node();
-  // A step that has begun in the same node is whole, and the program goes on as if it had ended.
+  // If the step's forward pass ran in the same node, this inner pass is its whole backward pass,
+  // and the program expects the step to end with it.
   const bool is_inner = node != nullptr && node != began_in_;
   if (is_inner && (is_postponed || !all_have_come())) {
-    // One of several that make up the step; and perhaps the last that says so.
+    // It may be one of several inner passes of the step, or the last of them: let the enclosing
+    // pass end the step.
     const bool goes_on = call_in_enclosing_backward(this, [self = std::weak_ptr(self_)] {
       const auto alive = self.lock();
       if (alive == nullptr) return;
       const auto lock = (*alive)->exclusive();
-      // What comes next may run when the step has ended, or again in a later pass.
+      // The next node may also run when the step has ended, or again in a later pass.
       if ((*alive)->pass_open_) (*alive)->begin_pass();
     });
     if (goes_on) return;
@@ -249,11 +254,12 @@ void Replica::end_of_backward() {
   try {
     finalize(true);
     finish_step();
-  } catch (...) {  // Also what a hook or an optimizer of the program's throws.
-    // The next step begins anew. Of a static graph, a first step that fails has promised nothing.
+  } catch (...) {  // A hook or an optimizer of the program may throw any type.
+    // The next step begins anew. If the first step of a static graph fails, its graph does not
+    // count as known.
     forget_progress();
     graph_known_ = graph_known_ && knew_graph;
-    // Perhaps not all ranks have stepped the same parameters: the next step finds out.
+    // Ranks may have stepped different parameters: the next step compares replicas.
     owes_verification_ = owes_verification_ || !stepping_.empty();
     for (StepInBackward& stepping : stepping_) stepping.forget();
     throw;
@@ -270,7 +276,7 @@ void Replica::forget_progress() {
   own_failure_.clear();
 }
 
-// Where the graph is static, the first step hands gradients over at its end, in their order.
+// In the first step of a static graph, hands gradients over in the order of their last arrivals.
 void Replica::complete_gradients() {
   if (!std::exchange(seen_, false)) refuse_unseen_changes();
   if (refusal_.ok()) {
@@ -290,12 +296,12 @@ void Replica::complete_gradients() {
   const std::uint64_t step = reducer_->step_count();
   const bool is_due = step < kFirstSteps || step % kStepsBetweenLooks == 0;
   if (changed || is_due || has_new_parameters_) look_for_new_parameters();
-  graph_known_ = true;  // Unless the step fails, or a reducer begins anew.
+  graph_known_ = true;  // Reset if the step fails, or by a new reducer.
 }
 
-// Of gradients that this pass has not made: those of earlier passes inside no_sync() are ready, and
-// what others have left their grad() counts as it stands, or as zero. Returns whether it came more
-// or less often than in the step before.
+// Completes a gradient at the end of a pass. If only earlier passes inside no_sync() have made it,
+// it becomes ready. If no pass has, this rank contributes grad() as it is, or zero if undefined.
+// Returns whether the gradient came more or less often than in the step before.
 bool Replica::complete_gradient(std::size_t index) {
   Progress& progress = progress_[index];
   const bool changed = graph_known_ && progress.arrivals != progress.expected;
@@ -307,7 +313,7 @@ bool Replica::complete_gradient(std::size_t index) {
   if (trained_[index].tensor.grad().defined()) {
     adopt_gradient(index);
   } else {
-    progress.touched = false;  // What passes inside no_sync() have added was thrown away.
+    progress.touched = false;  // The program has cleared what passes inside no_sync() have added.
     if (progress.view_data != nullptr) location_.memory->clear(reducer_->gradient_bytes(index));
   }
   if (progress.touched) reducer_->mark_ready(index);
@@ -331,9 +337,10 @@ void Replica::step_in_backward(torch::optim::Optimizer* optimizer) {
   stepping_.emplace_back(*optimizer, tensors_of(parameters_));
 }
 
-// Those that this rank has not used may yet turn out to be unused on all, and gradients of ranks
-// with different numbers of batches are not final before the end of the pass. While tensors that
-// were lent places have not got them back, one of these may be an optimizer's state.
+// Steps the bucket's parameters if their gradients are final. Not parameters that this rank has not
+// used, which may turn out to be unused on all ranks. Nothing inside join(), where gradients are
+// final only at the end of the pass, and nothing while places are borrowed: the tensor that a place
+// was lent to may be an optimizer's state.
 void Replica::on_reduced(const FullBucket& bucket) {
   if (stepping_.empty() || uneven_ || !borrowed_.empty()) return;
   reduced_.clear();
@@ -343,7 +350,7 @@ void Replica::on_reduced(const FullBucket& bucket) {
   if (reduced_.empty()) return;
   const TimePoint begin = Clock::now();
   for (StepInBackward& stepping : stepping_) stepping.step(reduced_);
-  spent_besides_ -= Clock::now() - begin;  // The reducer takes it for communication.
+  spent_besides_ -= Clock::now() - begin;  // The reducer counts this time as communication.
 }
 
 void Replica::check_late_gradients() const {
@@ -355,7 +362,8 @@ void Replica::check_late_gradients() const {
   }
 }
 
-// Ends the step. If some rank has outgrown the reducer, all compare what they have.
+// Ends the step of the reducer. If parameters of some rank have outgrown it, all ranks compare
+// theirs.
 void Replica::finalize(bool with_data) {
   if (with_data) {
     reducer_->finalize();
@@ -403,12 +411,12 @@ void Replica::verify_after_step(bool replaced) {
         .with_context(why_replicas_differ(last_step_.step, replaced, joined))
         .or_throw();
   }
-  // Not before: until replicas are equal, each step says that they are not.
+  // Only now: until replicas are equal, each step throws that they are not.
   if (joined) verify_from_ = 0;
   if (replaced) owes_verification_ = false;
 }
 
-// What the optimizer of one rank alone throws, the others do not know, and wait.
+// If an optimizer throws on this rank only, the other ranks would wait: give_up() tells them.
 void Replica::finish_stepping() {
   try {
     for (StepInBackward& stepping : stepping_) stepping.finish();
@@ -432,7 +440,7 @@ void Replica::finish_step() {
   const bool replaced = reducer_->requested(Reducer::Request::verification);
   last_step_ = reducer_->last_step();
   settle_gradients(scale);
-  return_places();  // Late and sparse gradients, which are read below, may lie in these places.
+  return_places();  // Before late and sparse gradients, which may lie in these places, are read.
   if (reducer_->requested(Reducer::Request::other_gradients)) build_anew(true, scale);
   forget_progress();
   reduce_sparse_gradients(communicator_, sparse_, true, scale, options_.timeout);

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What of a module can be trained, and what becomes of it when a program changes that later.
+// Which parameters of a module are trained, and what happens if the program changes them later.
 
 #include <algorithm>
 #include <cstdint>
@@ -46,15 +46,16 @@ void check_free(const NamedTensor& parameter) {
 void Replica::look_at_parameters() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor& tensor = parameters_[i].tensor;
-    // What is refused later, as sparse ones are, may have no storage.
+    // A parameter that will be refused, such as a sparse one, may have no storage.
     looks_[i].data = tensor.has_storage() ? tensor.const_data_ptr() : nullptr;
     looks_[i].requires_grad = parameters_[i].tensor.requires_grad();
   }
 }
 
-// By what they were when last looked at, which all ranks have agreed on, or will in this step. What
-// has been trained once, here or in the job that has written `also`, stays, frozen or not: some
-// programs freeze a part every other step. Sparse gradients have no buckets, and so no need to.
+// Chooses by requires_grad when parameters were last looked at: all ranks have agreed on it, or
+// will in this step. A parameter that has been trained once, here or in the job whose state names
+// it in `also`, stays chosen even if it is frozen: some programs freeze a part every other step.
+// Frozen parameters with sparse gradients need not stay, since these have no buckets.
 Replica::Chosen Replica::choose_trained(const std::vector<std::string>& also) const {
   const std::vector<std::string> sparse = sparse_names();
   Chosen chosen;
@@ -73,7 +74,7 @@ Replica::Chosen Replica::choose_trained(const std::vector<std::string>& also) co
   return chosen;
 }
 
-// Whether the reducer that is there is of what is chosen.
+// Whether the present reducer has exactly the gradients of `chosen`.
 bool Replica::fits_reducer(const Chosen& chosen) const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (chosen.gradients[i] != looks_[i].gradient) return false;
@@ -137,7 +138,8 @@ void Replica::check_sparse(const std::vector<NamedTensor>& parameters) const {
          parameters.front().name);
 }
 
-// The one thing to be thrown before the step: in it the other replica's step would begin, too.
+// Refuses parameters of another replica. This alone is thrown before the step, because a backward
+// pass would begin a step of the other replica, too.
 void Replica::check_not_of_others() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const bool is_new = looks_[i].gradient < 0 && !looks_[i].requires_grad;
@@ -145,8 +147,8 @@ void Replica::check_not_of_others() const {
   }
 }
 
-// Of parameters that are to be trained from this step on, or in another type, what check_tensors()
-// demands of those that are from the beginning.
+// Checks parameters that are to be trained from this step on, or in another type, as
+// check_tensors() does at construction.
 void Replica::check_outgrown() const {
   const std::vector<std::string> sparse = sparse_names();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -157,7 +159,8 @@ void Replica::check_outgrown() const {
   }
 }
 
-// Whether a parameter is no longer what it was when its gradient got its place, or got none.
+// Whether a parameter has changed so that its gradient does not fit its place, or needs a place
+// that it does not have.
 bool Replica::is_outgrown(std::size_t index) const {
   const torch::Tensor& tensor = parameters_[index].tensor;
   const Look& look = looks_[index];
@@ -166,13 +169,13 @@ bool Replica::is_outgrown(std::size_t index) const {
   const torch::Tensor& view = progress_[static_cast<std::size_t>(look.gradient)].view;
   if (tensor.sizes() != view.sizes()) return true;
   if (tensor.strides() == view.strides()) return false;
-  // See view_like(), which gives the gradient contiguous ones where the parameter has gaps.
+  // See view_like(), which makes a gradient contiguous if its parameter has gaps.
   return tensor.is_non_overlapping_and_dense() || !view.is_contiguous();
 }
 
 // Programs unfreeze and freeze parameters, load checkpoints and change types after they have built
-// this object. All ranks must do so at the same place. Until the end of the step, where they find
-// out whether that is so, each does with the others what it would have done before.
+// this object. All ranks must do so at the same place, and find out at the end of the step whether
+// they have. Until then each rank communicates as if nothing had changed.
 void Replica::notice_changes() {
   bool replaced = false;
   outgrown_ = has_converted_buffers();
@@ -194,11 +197,12 @@ void Replica::notice_changes() {
     const auto gradient = static_cast<std::size_t>(look.gradient);
     Progress& progress = progress_[gradient];
     progress.outgrown = outgrown;
-    // Where a gradient may be missing, all ranks expect it, whichever of them have added to it.
+    // If passes of ranks may differ, all ranks expect the gradient, even if only some of them have
+    // added to it.
     progress.owed = !requires_grad && accumulated_ && progress.awaited &&
                     (passes_may_differ() || (progress.touched && tensor.grad().defined()));
     progress.awaited = requires_grad || progress.owed;
-    // The program may write to what it keeps in the place until the end of the pass.
+    // If the program keeps a tensor in the place, it may write to it until the end of the pass.
     reducer_->set_frozen(gradient, outgrown || !progress.awaited,
                          /*in_use=*/gradient_memory_.is_lent(gradient));
     if (outgrown) leave_bucket(gradient);
@@ -214,17 +218,18 @@ void Replica::notice_changes() {
   reducer_->request(Reducer::Request::other_gradients);
 }
 
-// Autograd adds to a gradient where it stands, and the bucket may be under way by then.
+// Moves a gradient out of its bucket: autograd adds to a gradient in place, perhaps while its
+// bucket is being reduced.
 void Replica::leave_bucket(std::size_t index) {
   torch::Tensor& gradient = trained_[index].tensor.mutable_grad();
   if (!gradient.defined() || gradient.layout() != torch::kStrided) return;
   if (gradient.const_data_ptr() == progress_[index].view_data) gradient = gradient.clone();
 }
 
-// For a pass that no forward() of this object has preceded since the last step: another one through
-// the same graph, or one that began with a call of the module itself. And for a forward pass while
-// copies stand in the place of parameters: to look at the parameters would mean to put them back,
-// and autograd would then lose what earlier forward passes have recorded.
+// For two cases in which notice_changes() cannot run. First, a backward pass without a forward() of
+// this object since the last step: a second pass through the same graph, or one after a call of the
+// module itself. Second, a forward pass while parameters hold copies: to look at the parameters it
+// would have to put them back, and autograd would lose what earlier forward passes have recorded.
 void Replica::refuse_unseen_changes() {
   if (!seen_ever_ && synchronizes_buffers()) {
     refuse(
@@ -261,8 +266,8 @@ bool Replica::has_converted_buffers() const {
   return false;
 }
 
-// Modules that were added or replaced since this object was built have parameters without hooks. It
-// takes about a microsecond for each parameter to find out, so that not each step does.
+// Modules that were added or replaced since this object was built have parameters without hooks. To
+// look for these takes about a microsecond for each parameter, so not every step does it.
 void Replica::look_for_new_parameters() {
   std::unordered_set<const void*> known;
   for (const NamedTensor& parameter : parameters_) {
@@ -286,7 +291,7 @@ void Replica::look_for_new_parameters() {
   }
 }
 
-// Throws, on all ranks, what one of them refuses.
+// Throws on all ranks if one of them has a refusal.
 void Replica::agree_on_refusal() {
   const std::string own(refusal_.message());
   const auto texts =
@@ -302,8 +307,8 @@ void Replica::agree_on_refusal() {
   }
 }
 
-// At the end of a step, when all ranks have outgrown the reducer alike: reduces the gradients that
-// it had no place for, and builds another one if that is needed.
+// At the end of a step in which the parameters of all ranks have outgrown the reducer alike:
+// reduces the gradients for which it has no place, and builds another reducer if that is needed.
 void Replica::build_anew(bool with_data, double scale) {
   const std::vector<std::string> sparse = sparse_names();
   std::vector<NamedTensor> late;
@@ -324,9 +329,9 @@ void Replica::build_anew(bool with_data, double scale) {
   try {
     if (!late.empty()) reduce_late(late, touched, with_data, scale);
   } catch (const InvalidArgument& error) {
-    refused = error.status();  // By all ranks. The next step may follow.
+    refused = error.status();  // The same on all ranks. The next step may follow.
   }
-  // What passes inside no_sync() may have added before these were frozen.
+  // Passes inside no_sync() may have added to these gradients before they were frozen.
   std::vector<NamedTensor> frozen;
   for (const NamedTensor& parameter : sparse_) {
     if (!parameter.tensor.requires_grad()) frozen.push_back(parameter);
@@ -362,7 +367,8 @@ void Replica::reduce_late(std::vector<NamedTensor>& late, const std::vector<bool
   }
 }
 
-// Until all ranks have another reducer, where that is needed, nothing changes here.
+// Builds another reducer, together with the other ranks, if that is needed. This object changes
+// only after that has succeeded.
 void Replica::reduce_from_now_on(Chosen chosen) {
   std::unique_ptr<Reducer> reducer;
   if (!fits_reducer(chosen)) reducer = make_reducer(chosen.trained, options_of_all());

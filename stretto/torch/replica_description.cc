@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What a replica tells about itself: to the other ranks, to its reducers, and to who prints it.
+// How a replica describes itself: to the other ranks, to its reducers, and when it is printed.
 
 #include <sstream>
 #include <string>
@@ -68,7 +68,7 @@ reducer::ReplicaItem describe(const DistributedDataParallelOptions& options) {
 void Replica::verify_descriptions() {
   std::vector<reducer::ReplicaItem> items;
   items.push_back({"buckets", "memory", {{"of", location_.device.is_cpu() ? "host" : "device"}}});
-  // Tensors that are refused may not even have what describes them.
+  // A tensor that is refused may lack a shape or strides that would describe it.
   const std::vector<int> devices = device_numbers(parameters_);
   for (std::size_t i = 0; refusal_.ok() && i < parameters_.size(); ++i) {
     items.push_back(describe("parameter", parameters_[i]));
@@ -90,7 +90,7 @@ ReducerOptions Replica::reducer_options() const {
           .last_bucket_small = options_.last_bucket_small,
           .rebuild_buckets = options_.rebuild_buckets,
           .find_unused = may_differ,
-          // Passes also differ where a rank keeps a tensor that was lent a gradient's place.
+          // Passes also differ if a rank keeps a tensor in a gradient's place that it was lent.
           .pass_waits =
               [this, may_differ] {
                 return (may_differ || lends_places()) &&
@@ -106,7 +106,7 @@ ReducerOptions Replica::reducer_options() const {
           .timeout = options_.timeout};
 }
 
-// As modules of libtorch are printed, with the module inside.
+// Prints in the style of libtorch's modules, with the module inside.
 void Replica::print(std::ostream& stream) const {
   std::size_t bytes = 0;
   for (const NamedTensor& parameter : trained_) bytes += parameter.tensor.nbytes();

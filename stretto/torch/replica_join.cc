@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Loops of which ranks may run different numbers of steps.
+// Training loops in which ranks may run different numbers of steps.
 
 #include <algorithm>
 #include <cstddef>
@@ -24,12 +24,12 @@
 namespace stretto::ddp {
 namespace {
 
-// That of the join() which runs on this thread.
+// The loop of the join() that runs on this thread.
 thread_local std::shared_ptr<JoinedLoop> loop_of_thread;
 
-// A forward pass without a backward one has left copies in the place of parameters, also of the
-// models around this one, whose parameters a ShardedOptimizer may step while this rank follows.
-// Returns what was refused: the others wait for this rank all the same.
+// After a forward pass without a backward pass, parameters still hold copies. Puts them back for
+// all models of the loop, since a ShardedOptimizer may step their parameters while this rank
+// follows. Returns a refusal instead of throwing it: the other ranks wait for this rank anyway.
 std::exception_ptr put_parameters_back(const std::vector<Replica*>& models) {
   std::exception_ptr refusal;
   for (Replica* const model : models) {
@@ -42,17 +42,17 @@ std::exception_ptr put_parameters_back(const std::vector<Replica*>& models) {
   return refusal;
 }
 
-// The others go on with what this rank cannot follow, and must not wait for it.
+// The other ranks go on with a step that this rank cannot follow, and must not wait for it.
 [[noreturn]] void refuse_to_follow(Communicator& communicator, const std::string& why) {
   communicator.abort(why);
   throw Mismatch(Status(StatusCode::mismatch, why));
 }
 
-// Of parameters of more bytes, gradients travel one part behind the other: each copy is short then,
-// and each operation has a deadline of its own.
+// If parameters have more bytes than this, their gradients are sent in several parts: so each copy
+// is short, and each operation has a deadline of its own.
 constexpr std::size_t kPartBytes = std::size_t{32} << 20;
 
-// Makes the gradients of some of root's parameters everyone's.
+// Copies the gradients of `parameters` from `root` to all ranks.
 void broadcast_gradients_of(std::span<const NamedTensor> parameters, Communicator& communicator,
                             Rank root, const std::optional<Duration>& timeout) {
   const auto key = [](std::size_t i) { return "gradient" + std::to_string(i); };
@@ -62,7 +62,7 @@ void broadcast_gradients_of(std::span<const NamedTensor> parameters, Communicato
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const torch::Tensor& gradient = parameters[i].tensor.grad();
       if (!gradient.defined()) continue;
-      // Copied, because all of the bucket would be written with a part of it.
+      // Copied, because an archive writes the whole bucket of a gradient that is a view of it.
       archive.write(key(i), gradient.to(torch::kCPU, gradient.scalar_type(),
                                         /*non_blocking=*/false, /*copy=*/true));
     }
@@ -79,9 +79,9 @@ void broadcast_gradients_of(std::span<const NamedTensor> parameters, Communicato
   }
 }
 
-// Makes the gradients of `root` everyone's. A rank that has run out of batches has those of its own
-// last step, or none, and others may have zeroed theirs since. Replicas would differ after the next
-// step: an optimizer steps over a parameter without a gradient, but not over zeros.
+// The same in parts. A rank that has run out of batches has the gradients of its own last step, or
+// none, and others may have zeroed theirs since. Replicas would differ after the next step: an
+// optimizer skips a parameter without a gradient, but not one with zeros.
 void broadcast_gradients(std::span<const NamedTensor> parameters, Communicator& communicator,
                          Rank root, const std::optional<Duration>& timeout) {
   while (!parameters.empty()) {
@@ -138,7 +138,8 @@ void Replica::join(const std::function<void()>& loop, const UnevenInputsOptions&
   for (const StepInBackward& stepping : stepping_) {
     broadcast_optimizer(stepping.optimizer(), communicator_, leader, options_.timeout);
   }
-  // If an optimizer that was left out differs between ranks, so do parameters after one step.
+  // If `options` leaves out an optimizer whose state differs between ranks, the next step makes
+  // parameters differ, and the step after that finds it.
   verify_from_ = reducer_->step_count() + 2;
 }
 
@@ -154,7 +155,7 @@ void Replica::enter(const UnevenInputsOptions& options) {
     joinable->number_ = uneven_->joinables.size();
     uneven_->joinables.push_back(joinable);
   }
-  // Also where one call of join() names the one, and another call the other.
+  // One call of join() may name the optimizer, and another one its ShardedOptimizer.
   for (const Replica* const model : uneven_->models) {
     for (const torch::optim::Optimizer* const optimizer : model->join_options_.optimizers) {
       const auto shares_out = [optimizer](const Joinable* joinable) {
@@ -179,7 +180,7 @@ void Replica::leave(std::size_t joinables_before) {
   uneven_.reset();
 }
 
-// What this rank does when it has no data left.
+// Takes part in the steps of other ranks when this rank has no data left.
 void Replica::follow_others() {
   while (true) {
     const auto announced = uneven_->listen();
@@ -220,8 +221,8 @@ void Replica::follow(reducer::UnevenSteps::Phase phase) {
   if (reducer_->rebuild()) adopt_new_buckets();
 }
 
-// One pass through two models: a rank without data would take part in a step of the first one to
-// its end, before it hears of the other.
+// Refuses a pass through two models: a rank without data would take part in the step of the first
+// model to its end before it hears of the second.
 void Replica::announce_pass() {
   const auto is_open = [](const Replica* replica) { return replica->pass_open_; };
   if (std::ranges::any_of(uneven_->models, is_open)) {

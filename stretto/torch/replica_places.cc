@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// How a replica's gradients come to lie in their places in buckets, and other tensors that have
-// been lent these places keep what they hold.
+// How a replica's gradients get to their places in buckets, and how other tensors that were lent
+// these places keep their contents.
 
 #include <cstring>
 #include <unordered_set>
@@ -13,14 +13,14 @@
 namespace stretto::ddp {
 namespace {
 
-constexpr std::size_t kTimedBytes = std::size_t{32} << 10;  // Copying less costs less than a clock.
+constexpr std::size_t kTimedBytes = std::size_t{32} << 10;  // Copying less is cheaper than timing.
 
 }  // namespace
 
 // Makes the bucket the storage of a gradient again if it is not: after zero_grad(), which by
-// default lets autograd keep the tensor that backward made, or if a program has put one there.
-// Costs nothing where backward has written into the bucket, and else a copy, which is less than
-// zeroing the bucket and adding to it.
+// default sets gradients to none, so that autograd keeps the tensor that backward made; or if the
+// program has set another tensor as gradient. Costs nothing if backward has written into the
+// bucket, otherwise a copy, which is less than zeroing the bucket and adding to it.
 void Replica::adopt_gradient(std::size_t index) {
   torch::Tensor& gradient = trained_[index].tensor.mutable_grad();
   Progress& progress = progress_[index];
@@ -33,7 +33,7 @@ void Replica::adopt_gradient(std::size_t index) {
                           gradient.strides() == progress.view.strides() && !gradient.is_neg() &&
                           !gradient.is_conj();
   if (same_bytes) {
-    // What copy_ would do, without the half microsecond that it takes to find out.
+    // The same as copy_(), which takes half a microsecond to choose this.
     const void* const data = gradient.const_data_ptr();
     if (bytes > 0 && data != progress.view_data) {
       gradient_memory_.learn(index, data);
@@ -47,11 +47,11 @@ void Replica::adopt_gradient(std::size_t index) {
   if (bytes >= kTimedBytes) spent_besides_ += Clock::now() - begin;
 }
 
-// Gives the gradient its place in the bucket; false while another tensor is there. One may have
-// been lent it, in a pass unlike the one before. Or the gradient, which backward has made there, is
-// a view of a tensor that a part of the graph has yet to read, or has a view that a hook keeps.
-// Most of them end within the pass. Until then grad() keeps what it has: autograd adds what comes
-// later to a tensor whose memory nobody else holds.
+// Gives the gradient its place in the bucket. Returns false while another tensor has the place: if
+// passes differ, one may have been lent it; or backward has made the gradient there, but a tensor
+// that the graph has yet to read, or a view that a hook keeps, shares its storage. Most such
+// tensors are freed within the pass. Until then grad() stays as it is, so that autograd does not
+// add later gradients to memory that another tensor uses.
 bool Replica::settle(std::size_t index) {
   const torch::Tensor& gradient = trained_[index].tensor.grad();
   if (gradient_memory_.is_lent(index)) {
@@ -71,9 +71,10 @@ void Replica::mark_waiting() {
   });
 }
 
-// At the end of a pass, other tensors may still have gradients' places. Gradients leave them: of
-// two that lie in each other's places, what is copied first would overwrite the other. The bytes of
-// what the program keeps are put aside until the step is reduced.
+// At the end of a pass, other tensors may still have gradients' places. First, gradients move out
+// of the places of other gradients: if two lay in each other's places, copying one would overwrite
+// the other. Then the bytes of tensors that the program keeps in places are put aside until the
+// step is reduced.
 void Replica::borrow_places() {
   std::unordered_set<const void*> lent;
   for (std::size_t i = 0; i < progress_.size(); ++i) {

@@ -33,7 +33,7 @@ ReproducibleGradients::ReproducibleGradients(std::vector<torch::Tensor> paramete
     : communicator_(communicator),
       timeout_(timeout),
       parameters_(ddp::distinct(std::move(parameters))) {
-  // First, so that what is refused here is refused on all ranks.
+  // Compares first: then ranks have equal parameters, and refuse them alike below.
   ddp::check_same_parameters(communicator, {}, {"options", "ReproducibleGradients", {}},
                              parameters_, timeout_);
   std::size_t count = 0;

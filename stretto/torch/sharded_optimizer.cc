@@ -29,8 +29,8 @@ using State = std::unique_ptr<torch::optim::OptimizerParamState>;
 // What ranks announce inside join().
 constexpr std::uint64_t kStep = 0, kGather = 1;
 
-// What makes memory where the communicator's operations reach parameters whose bytes they are to
-// exchange; nothing if these go through memory of the host.
+// Returns what allocates staging memory on the device of the parameters, if the communicator's
+// operations reach them there; null if they are exchanged through memory of the host.
 std::unique_ptr<BucketMemory> memory_of(const Communicator& communicator,
                                         const std::vector<torch::Tensor>& parameters) {
   const bool are_blocks = std::ranges::all_of(parameters, ddp::is_block);
@@ -38,8 +38,8 @@ std::unique_ptr<BucketMemory> memory_of(const Communicator& communicator,
   return std::make_unique<ddp::CommunicatorBuckets>(parameters.front().device());
 }
 
-// An empty state of the kind that the optimizer keeps. A clone() of one that is there would not do:
-// it has the same tensors, and reading into it would change both.
+// An empty state of the kind that the optimizer keeps. A clone() of an existing state would not do:
+// it shares the tensors, and reading into it would change both states.
 State make_state(const Optimizer& optimizer) {
   namespace optim = torch::optim;
   if (dynamic_cast<const optim::SGD*>(&optimizer)) return std::make_unique<optim::SGDParamState>();
@@ -142,7 +142,8 @@ void ShardedOptimizer::forget_foreign_state() {
   }
 }
 
-// In the loop only some ranks write the settings, and only some read them.
+// Writes and reads the settings once, so that join() fails on all ranks if that does not work: in
+// the loop only some ranks write settings, and only some read them.
 void ShardedOptimizer::begin() {
   try {
     const std::string settings = packed_settings(optimizer_);
@@ -203,7 +204,7 @@ void ShardedOptimizer::step_together() {
   }
   exchange();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    // So that autograd notices who still needs the old values.
+    // So that autograd notices if a graph still needs the old values.
     if (!is_own(i)) parameters_[i].unsafeGetTensorImpl()->bump_version();
   }
 }
@@ -227,13 +228,13 @@ void ShardedOptimizer::exchange() {
   exchange_.run(parts, owners_);
 }
 
-// What `rank` steps its parameters with, as this rank has it.
+// The settings, and this rank's gradients of the parameters that `rank` owns.
 ByteVector ShardedOptimizer::inputs_of(Rank rank) const {
   torch::serialize::OutputArchive archive;
   write_settings(optimizer_, archive);
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const torch::Tensor& gradient = parameters_[i].grad();
-    // Copied, because all of the bucket would be written with a part of it.
+    // Copied, because an archive writes the whole bucket of a gradient that is a view of it.
     if (owners_[i] == rank && gradient.defined()) {
       archive.write(
           "gradient" + std::to_string(i),
@@ -245,9 +246,9 @@ ByteVector ShardedOptimizer::inputs_of(Rank rank) const {
   return {bytes.begin(), bytes.end()};
 }
 
-// On a rank without data, puts the gradients of one that has data in the place of its own, which
-// are returned, and takes over the settings: the program may have clipped the gradients since
-// backward, scheduled a learning rate, or unfrozen a parameter, and only there.
+// On a rank without data, replaces its gradients by those of a rank that has data, takes over the
+// settings of that rank, and returns its own gradients. Only on ranks with data has the program
+// clipped gradients since backward, scheduled a learning rate, or unfrozen a parameter.
 std::vector<torch::Tensor> ShardedOptimizer::borrow_gradients() {
   if (loop() == nullptr || loop()->ranks_with_data() == communicator().size()) return {};
   const Rank leader = loop()->leader();
@@ -273,7 +274,8 @@ std::vector<torch::Tensor> ShardedOptimizer::borrow_gradients() {
   return before;
 }
 
-// The state of each parameter is that of its rank, which has stepped it to the end.
+// Copies the settings only: the owner of each parameter has stepped it to the end, and has its
+// state.
 void ShardedOptimizer::finish(Rank last) {
   std::string text;
   if (communicator().rank() == last) text = packed_settings(optimizer_);
@@ -289,11 +291,11 @@ void ShardedOptimizer::gather_state() {
 }
 
 void ShardedOptimizer::gather_together() {
-  (void)make_state(optimizer_);  // All refuse alike, also those that would only send.
+  (void)make_state(optimizer_);  // So that all ranks refuse alike, even those that only send.
   for (int rank = 0; rank < communicator().size(); ++rank) receive_state_of(Rank(rank));
 }
 
-// Sends, if it is this rank's.
+// Copies the state of parameters that `rank` owns to all ranks; called on all of them.
 void ShardedOptimizer::receive_state_of(Rank rank) {
   std::vector<std::size_t> indices;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

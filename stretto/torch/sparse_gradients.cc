@@ -16,8 +16,8 @@
 namespace stretto::ddp {
 namespace {
 
-// The gradient with one sparse dimension, since those of ranks may have different numbers of them.
-// A gradient that has several comes back coalesced.
+// Returns the gradient with one sparse dimension, since ranks' gradients may have different numbers
+// of sparse dimensions. If it has several, the result is coalesced.
 torch::Tensor by_rows(const torch::Tensor& gradient) {
   if (gradient.layout() != torch::kSparse) return gradient.to_sparse(1);
   if (gradient.sparse_dim() == 1) return gradient;
@@ -39,7 +39,7 @@ SparseRows<T> rows_of(const torch::Tensor& gradient) {
   if (!gradient.defined()) return {};
   const torch::Tensor coalesced = by_rows(gradient).coalesce();
   const torch::Tensor rows = coalesced.indices().flatten().contiguous();
-  // A parameter that was converted since may have a gradient of its former type.
+  // If the parameter was converted, its gradient may still have the former type.
   const torch::Tensor values = coalesced.values().to(c10::CppTypeToScalarType<T>()).contiguous();
   const auto* const row = rows.const_data_ptr<std::int64_t>();
   const T* const value = values.const_data_ptr<T>();
@@ -80,9 +80,9 @@ void finish_reduction(SparseRows<T> sum, NamedTensor& parameter, double scale) {
   parameter.tensor.mutable_grad() = tensor_of(sum, parameter.tensor);
 }
 
-// Of parameters of which no rank has rows. Optimizers step over a gradient that is undefined, and
-// not over one without rows, as an EmbeddingBag makes of no indices. One process with the batches
-// of all ranks has the latter if any of them does.
+// For parameters for which no rank has rows. Optimizers skip a parameter with an undefined
+// gradient, but not one whose gradient has no rows, as an EmbeddingBag without indices makes it.
+// One process with the batches of all ranks would have a gradient without rows if any rank has one.
 void finish_without_rows(Communicator& communicator, const std::vector<NamedTensor*>& parameters,
                          bool with_data, const std::optional<Duration>& timeout) {
   if (parameters.empty()) return;

@@ -17,7 +17,7 @@
 namespace stretto::ddp {
 namespace {
 
-// Long enough for the speed of a copy and of a reduction, short enough for those to overlap.
+// Long enough for full speed of copies and reductions, short enough for these to overlap.
 constexpr std::size_t kSliceBytes = std::size_t{4} << 20;
 
 }  // namespace
@@ -37,11 +37,11 @@ struct StagedReduction::Bucket {
 
 StagedReduction::StagedReduction(torch::Device device) : device_(device) {}
 
-// The device may be copying to and from memory that goes now.
+// The device may still be copying to and from memory that is freed now.
 StagedReduction::~StagedReduction() {
   try {
     wait_for_copies();
-  } catch (const std::exception& error) {  // It has failed, and does nothing any more.
+  } catch (const std::exception& error) {  // The device has failed, and copies nothing any more.
     log(LogLevel::warning, "page-locked memory is freed behind a failure: {}", error.what());
   }
 }
@@ -63,7 +63,7 @@ void StagedReduction::attach(Communicator& communicator, std::span<const Gradien
 
 Work StagedReduction::start(Communicator& communicator, const FullBucket& full) {
   STRETTO_CHECK(communicator_ == &communicator, "attach() with this communicator comes first");
-  if (communicator.size() == 1) return {};  // Sums and means of one are there already.
+  if (communicator.size() == 1) return {};  // The sum or mean over one rank is the bucket itself.
   // A step that has failed leaves slices behind.
   if (std::exchange(step_, full.step) != full.step) copied_.clear();
   while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<Bucket>());
@@ -73,7 +73,7 @@ Work StagedReduction::start(Communicator& communicator, const FullBucket& full) 
   return {};
 }
 
-// Behind what the calling thread has begun, and the default stream.
+// The copies come after all work on the calling thread's current stream and the default stream.
 void StagedReduction::copy_to_host(const FullBucket& full, Bucket& bucket) {
   const torch::NoGradGuard no_grad;
   if (!to_host_) {
@@ -81,12 +81,12 @@ void StagedReduction::copy_to_host(const FullBucket& full, Bucket& bucket) {
     to_device_ = new_stream(device_);
   }
   if (bucket.host.bytes().size() < full.view.bytes()) {
-    wait_for_copies();  // The device may still read what goes.
+    wait_for_copies();  // The device may still read memory that is freed now.
     make_anew(bucket.host, full.view.bytes(), *communicator_, device_);
   }
   let_wait(*to_host_, current_stream(device_));
   let_wait(*to_host_, default_stream(device_));
-  let_wait(*to_host_, *to_device_);  // Which may still read what the last step has left there.
+  let_wait(*to_host_, *to_device_);  // It may still read results of the last step on the host.
   const c10::StreamGuard reading(*to_host_);
   const std::size_t element_bytes = size_bytes(full.view.dtype);
   const std::size_t slice = kSliceBytes / element_bytes;
@@ -107,7 +107,7 @@ void StagedReduction::copy_to_host(const FullBucket& full, Bucket& bucket) {
   for (Slice& made : bucket.slices) copied_.push_back(&made);
 }
 
-// All slices but the last `left`.
+// Begins the reduction of all copied slices except the last `left`.
 void StagedReduction::reduce_copied(std::size_t left) {
   for (; copied_.size() > left; copied_.pop_front()) {
     Slice& slice = *copied_.front();
@@ -116,8 +116,8 @@ void StagedReduction::reduce_copied(std::size_t left) {
   }
 }
 
-// Behind a failure the caller's stream waits, too, for what is still copied to the bucket, whose
-// memory may then be another's.
+// The caller's stream waits for copies to the bucket even after a failure, since the memory of the
+// bucket may then be used for something else.
 void StagedReduction::finish(const FullBucket& full) {
   if (communicator_->size() == 1) return;
   STRETTO_CHECK(copied_.empty(), "bucket {} ends before the last one has begun", full.index);

@@ -18,15 +18,16 @@
 
 namespace stretto::ddp {
 
-// Reduces buckets of a device whose memory the communicator does not reach, by way of the host's: a
-// slice of a bucket is copied to page-locked memory that the ranks of the host have mapped, reduced
-// there and between hosts by the communicator, whatever moves its data, and copied back, while
-// other slices are in the other two stages. Each direction has a stream of its own. So results have
-// the bits of a PlainReduction on the host.
+// Reduces buckets on a device whose memory the communicator does not reach, through memory of the
+// host. A slice of a bucket goes through three stages, while other slices are in the other stages:
+// it is copied to page-locked memory that the ranks of the host have mapped; the communicator
+// reduces it there and between hosts, whatever moves its data; it is copied back. Each direction
+// has a stream of its own. Results have the bits of a PlainReduction on the host.
 //
-// The slices of a bucket are reduced when the next one is full, or the last: there the host waits
-// for their copies, and the device for nobody. To begin each as soon as it has been copied would
-// have ranks begin them in different orders, where other operations come in between.
+// The slices of a bucket are reduced when the next bucket is full, those of the last bucket at
+// once. The host waits for their copies then; the device waits for nobody. If each slice were
+// reduced as soon as it has been copied, ranks could begin it and other operations in different
+// orders.
 class StagedReduction final : public CommunicationHook {
  public:
   explicit StagedReduction(torch::Device device);
@@ -48,8 +49,8 @@ class StagedReduction final : public CommunicationHook {
   const torch::Device device_;
   Communicator* communicator_ = nullptr;
   std::vector<std::unique_ptr<Bucket>> buckets_;  // By index.
-  std::deque<Slice*> copied_;                     // That are not being reduced, in order.
-  std::optional<std::uint64_t> step_;             // FullBucket::step of the one that has begun.
+  std::deque<Slice*> copied_;                     // Not being reduced yet, in order.
+  std::optional<std::uint64_t> step_;             // FullBucket::step of the step that has begun.
   std::optional<c10::Stream> to_host_;
   std::optional<c10::Stream> to_device_;
 };

@@ -21,7 +21,7 @@ torch::Tensor per_channel(const torch::Tensor& values, const torch::Tensor& inpu
   return values.view(shape);
 }
 
-// All dimensions but that of the channels.
+// All dimensions except that of the channels.
 std::vector<std::int64_t> others(const torch::Tensor& input) {
   std::vector<std::int64_t> dimensions;
   for (std::int64_t d = 0; d < input.dim(); ++d) {
@@ -37,7 +37,7 @@ struct Moments {
   double count = 0;        // Elements of a channel, on all ranks.
 };
 
-// What a graph keeps, which may outlive the module.
+// What a node of a graph keeps, since the graph may outlive the module.
 struct NormRanks : torch::CustomClassHolder {
   NormRanks(std::shared_ptr<Communicator> own, std::optional<Duration> limit)
       : communicator(std::move(own)), timeout(limit) {}
@@ -104,7 +104,7 @@ struct Normalise : torch::autograd::Function<Normalise> {
     const torch::Tensor normal = (input - per_channel(saved[1], input)) * per_channel(scale, input);
     torch::Tensor sums =
         torch::stack({gradients[0].sum(others(input)), (gradients[0] * normal).sum(others(input))});
-    // What other ranks add is no part of this rank's graph.
+    // Sums of other ranks are not in this rank's graph, so it has no second derivatives of them.
     if (sums.requires_grad()) {
       refuse(
           "SyncBatchNorm has no second derivatives (create_graph = true); use "

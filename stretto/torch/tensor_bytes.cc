@@ -34,9 +34,9 @@ std::vector<torch::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
 
 namespace {
 
-// That are gathered: so much memory of the device is taken for it.
+// Bytes of tensors that are gathered together, which takes as much memory of the device.
 constexpr std::size_t kGatheredBytes = std::size_t{64} << 20;
-// That travel in one operation, which has one deadline, and memory for all its short tensors.
+// Bytes that one operation sends; it has one deadline, and memory for all its short tensors.
 constexpr std::size_t kBroadcastBytes = std::size_t{32} << 20;
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Files from which a rank goes on training bit by bit where it was.
+// Files from which a rank resumes training with the same bits.
 
 #include <cstring>
 #include <exception>
@@ -25,7 +25,7 @@
 namespace stretto::ddp {
 namespace {
 
-// Which layout the file has.
+// The version of the file's layout.
 constexpr std::int64_t kVersion = 5;
 
 torch::Tensor tensor_of(const std::vector<std::byte>& bytes) {
@@ -52,15 +52,15 @@ std::string read_text(torch::serialize::InputArchive& archive, const std::string
   return value.toStringRef();
 }
 
-// The names of gradients, a line each.
+// The names of parameters, one per line.
 std::string lines_of(const std::vector<NamedTensor>& parameters) {
   std::string lines;
   for (const NamedTensor& parameter : parameters) lines += parameter.name + '\n';
   return lines;
 }
 
-// The order itself, behind the four numbers; then for each gradient whether it was unused
-// somewhere.
+// Four numbers, then the order of gradients, then for each gradient whether it was unused on some
+// rank.
 torch::Tensor tensor_of(const reducer::BucketOrder& order) {
   std::vector<std::uint64_t> numbers = {order.planned_hash, order.last_hash, order.rebuilds,
                                         order.steps_before_next};
@@ -100,7 +100,8 @@ torch::serialize::InputArchive part_of(torch::serialize::InputArchive& archive,
   return part;
 }
 
-// All of an archive is read to one device; what the program has elsewhere goes back there.
+// Loads the module. libtorch reads a whole archive to one device, so tensors that the program had
+// elsewhere are moved back.
 void read_module(torch::serialize::InputArchive& archive, torch::nn::Module& module) {
   std::vector<torch::Tensor> tensors = module.parameters();
   const std::vector<torch::Tensor> buffers = module.buffers();
@@ -115,7 +116,7 @@ void read_module(torch::serialize::InputArchive& archive, torch::nn::Module& mod
   }
 }
 
-// Of the random numbers of a device.
+// The state of the random number generator of a device.
 torch::Tensor state_of(torch::Device device) {
   at::Generator generator = at::globalContext().defaultGenerator(device);
   const std::lock_guard lock(generator.mutex());
@@ -127,7 +128,7 @@ void set_state_of(torch::Device device, const torch::Tensor& state) {
   generator.set_state(state);
 }
 
-// The one device of a model whose state is written or read.
+// The device of a model whose state is written or read; refuses models on several devices.
 torch::Device device_of(const std::vector<NamedTensor>& parameters) {
   if (parameters.empty()) return torch::kCPU;
   const torch::Device device = parameters.front().tensor.device();
@@ -141,14 +142,14 @@ torch::Device device_of(const std::vector<NamedTensor>& parameters) {
   return device;
 }
 
-// What is taken over when all ranks have read their files.
+// Parts of a file that are applied only when all ranks have read their files.
 struct SavedBuckets {
   std::string gradients;  // As lines_of() makes them.
   reducer::BucketOrder order;
   std::vector<std::byte> hook_state;
 };
 
-// Of an optimizer, by its place among all that are saved together.
+// The key of an optimizer, by its index among all that are saved together.
 std::string optimizer_key(std::size_t index) { return "optimizer" + std::to_string(index); }
 
 SavedBuckets read_state(const std::string& file, Rank rank, int ranks, const std::string& hook,
@@ -208,8 +209,8 @@ std::string Replica::state_path(const std::string& path) const {
   return path + ".rank" + std::to_string(communicator_.rank().value());
 }
 
-// Throws where some rank has not read its file, or has read another `state`: to build a reducer
-// takes all ranks, and the same gradients.
+// Throws if this rank or another one could not read its file, or if another rank has read another
+// `state`: ranks build a reducer together, of the same gradients.
 void Replica::agree_on_state(const Status& own, const std::string& state) {
   const std::uint64_t hash = own.ok() ? content_hash(std::as_bytes(std::span(state))) | 1 : 0;
   std::vector<std::uint64_t> hashes;
@@ -231,8 +232,8 @@ void Replica::agree_on_state(const Status& own, const std::string& state) {
       reducer::rank_list(others));
 }
 
-// What must be equal on all ranks before they build reducers and buckets by it: gradients and their
-// order, and what has been read of parameters.
+// The part of the state that must be equal on all ranks before they build reducers and buckets from
+// it: gradients and their order, and types and shapes of the loaded parameters.
 std::string Replica::describe_state(std::string gradient_lines,
                                     const reducer::BucketOrder& order) const {
   std::string text = std::move(gradient_lines);
@@ -247,12 +248,12 @@ std::string Replica::describe_state(std::string gradient_lines,
   return text;
 }
 
-// Forms the buckets of the job that has written its state. What that has trained is trained here,
-// too, even if the program has yet to unfreeze it.
+// Forms the same buckets as the job that has written the state. Parameters that were trained there
+// are trained here, too, even if the program has not unfrozen them yet.
 void Replica::restore_buckets(const std::string& gradient_lines,
                               const reducer::BucketOrder& order) {
   bool fits = gradient_lines == lines_of(trained_);
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {  // Files bring sizes of their own.
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {  // Loading may have changed their sizes.
     fits = fits && !(looks_[i].gradient >= 0 && is_outgrown(i));
   }
   if (!fits) {
@@ -261,7 +262,7 @@ void Replica::restore_buckets(const std::string& gradient_lines,
     for (std::string name; std::getline(lines, name);) names.push_back(name);
     reduce_from_now_on(choose_trained(names));
   }
-  if (gradient_lines != lines_of(trained_)) return;  // Others are trained here besides.
+  if (gradient_lines != lines_of(trained_)) return;  // This job trains other parameters as well.
   if (reducer_->restore(order)) adopt_new_buckets();
   has_rebuilt_buckets_ = order.rebuilds > 0;
 }
@@ -316,7 +317,7 @@ void Replica::load_state(const std::string& path,
   agree_on_state(own, describe_state(saved.gradients, saved.order));
   try {
     restore_buckets(saved.gradients, saved.order);
-    hook().load(saved.hook_state);  // Of gradients that it knows by now.
+    hook().load(saved.hook_state);  // Now that it is attached to these gradients.
   } catch (const Error& error) {
     own = error.status().with_context(context);
   } catch (const std::exception& error) {
