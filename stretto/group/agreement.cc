@@ -58,15 +58,17 @@ void Agreement::unite(const Proposal& other) {
 void Agreement::send(std::uint32_t round) { messages_.push_back({number_, round, proposal_}); }
 
 void Agreement::receive(Rank from, const Message& message) {
-  // Who is lost here may be taken by others to have said nothing: it must not be listened to.
+  // Ignores a member that is lost here: other members may already count on this rank not having
+  // heard it.
   if (!proposal_.takes_part(from) || left_out_by() || message.number != number_) return;
   if (!message.proposal.takes_part(self_)) {
     unite(message.proposal);
-    // Who has left this member out may die before it can tell others, who would wait for it.
+    // The member that has left this one out may die before it tells the others, which would then
+    // wait for this one.
     return send(std::max(round_, 1u));
   }
   if (message.round == kDecided) {
-    // Nobody decides on a member that takes part without having heard it.
+    // No member can decide before it has heard all that take part, so this one has begun.
     if (begun()) decide(message.proposal);
     return;
   }
@@ -101,7 +103,7 @@ void Agreement::advance() {
 }
 
 void Agreement::decide(const Proposal& decision) {
-  unite(decision);  // Also what is known of the lost beyond it: that is for the next agreement.
+  unite(decision);  // Lost members that the decision does not name stay for the next agreement.
   messages_.push_back({number_, kDecided, decision});
   decision_ = decision;
   ++number_;

@@ -13,12 +13,12 @@
 
 namespace stretto::group {
 
-// What one member of a group believes, and what all decide in the end.
+// Who is lost and whether all are ready: one member's belief, or the decision of all.
 struct Proposal {
-  // Per member: the member that first said that it is lost, or left it out of its list; kTakesPart
-  // where nobody has.
+  // Per member: which member first called it lost or left it out of its list; kTakesPart if none
+  // did.
   RankVector<std::int32_t> lost_by;
-  // Whether everybody whose proposal is in this one has said that it is ready.
+  // Whether all members whose proposals have been united into this one said that they are ready.
   bool ready = true;
 
   static constexpr std::int32_t kTakesPart = -1;
@@ -27,17 +27,17 @@ struct Proposal {
 };
 
 // Consensus of the surviving members of a group on who is lost, by flooding in rounds; decision
-// 0010 says how it works and why it is right. One agreement follows the other: each begins when
-// this member calls begin(), and ends with the same decision on all members that survive. A state
-// machine: it knows no network and no clock. Not thread safe.
+// 0010 says how it works and why it is right. Agreements follow one another. Each begins when this
+// member calls begin() and ends with the same decision on all surviving members. This class is a
+// state machine without network or clock. It is not thread safe.
 //
-// It relies on three things. Messages from one member arrive in their order, none is lost while
-// both ends live, and none arrives after lose() has been called for its sender; a member that lives
-// and takes part is never reported to lose().
+// It relies on these guarantees: messages from one member arrive in order; none is lost while both
+// ends live; none arrives after lose() has been called for its sender; lose() is never called for a
+// member that lives and takes part.
 class Agreement {
  public:
   struct Message {
-    std::uint32_t number = 0;  // Of the agreement, counted from 0.
+    std::uint32_t number = 0;  // Number of the agreement, counted from 0.
     std::uint32_t round = 0;   // kDecided: the proposal is the decision.
     Proposal proposal;
   };
@@ -45,30 +45,30 @@ class Agreement {
 
   Agreement(int size, Rank self);
 
-  // Takes part in the next agreement, or adds to the lost of the one that it takes part in already;
-  // `ready` is then what was said first.
+  // Takes part in the next agreement. If this member already takes part in one, adds `left_out` to
+  // its lost members and ignores `ready`: the first call's value holds.
   void begin(const std::vector<Rank>& left_out, bool ready);
   bool begun() const { return round_ > 0; }
   // A member has died, or will take no part any more.
   void lose(Rank member);
   void receive(Rank from, const Message& message);
 
-  // What is to be sent now to all other members that can be reached, those that are left out
-  // included, in this order.
+  // The messages to send now, in this order, to all other members that can be reached, including
+  // those that are left out.
   std::vector<Message> take_messages() { return std::exchange(messages_, {}); }
-  // The decision of the agreement that has ended, once.
+  // The decision of the agreement that has ended. Each decision is returned once.
   std::optional<Proposal> take_decision() { return std::exchange(decision_, std::nullopt); }
   bool decided() const { return decision_.has_value(); }
-  // Of the agreement that take_decision() has told of last, or of the one under way before that.
+  // The number of the next agreement, or of the one under way: the count of decisions so far.
   std::uint32_t number() const { return number_; }
-  // The member that has left this one out. It takes no part any more.
+  // The member that has left this one out. This member then takes part in no agreement any more.
   std::optional<Rank> left_out_by() const;
-  // The members whose word is missing in this round.
+  // The members that have not yet said anything in this round.
   std::vector<Rank> waiting_for() const;
 
  private:
-  // What a member has said in its round. Everything that it calls lost has been united with our
-  // own proposal, so two are equal if they have as many lost.
+  // What a member has said in a round. Its lost members have been united with our own proposal, so
+  // two proposals with equally many lost members are equal.
   struct Word {
     std::uint32_t round = 0;
     std::size_t lost = 0;

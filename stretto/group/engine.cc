@@ -23,34 +23,33 @@ namespace {
 
 // Note [waiting]
 //
-// Waking a sleeping thread on another core costs tens of microseconds, handing over by sched_yield
-// on the same core one or two. So: spin about as long as a wake-up costs (waiting twice as long as
-// the best choice at worst, Karlin et al., 1990), but only where every rank has a core to itself,
-// since otherwise the spinner keeps the peer from running; then yield for a while, for a peer that
-// shares the core; then sleep until a doorbell, or until just before what is awaited is expected
-// (idle_wait.h).
+// Waking a sleeping thread on another core costs tens of microseconds; handing over by sched_yield
+// on the same core costs one or two. So a waiting thread first spins about as long as a wake-up
+// costs, at worst twice as long as the best choice (Karlin et al., 1990), but only if every rank
+// has a core to itself: a spinner would keep a peer on its core from running. Then it yields for a
+// while, for a peer that shares the core. Then it sleeps until a doorbell or just before the
+// expected end of the wait (idle_wait.h).
 //
-// The operating system may put two ranks on one core though there is another, for some
-// milliseconds: those whom one event has woken, say. Each rank notes on which core it waits, and
-// who finds another's note to be its own core yields at once.
+// The operating system may put two ranks on one core for some milliseconds although another is
+// free, for example if one event has woken both. Each rank notes on which core it waits, and yields
+// at once if another rank's note names the same core.
 //
-// Where each rank has a core, a yield that takes long has given it to another program, for a slice
-// of milliseconds in which the peer may long have come. A sleeper is woken in the midst of a slice.
-// So nobody yields for a while then, which bounds what is lost to a tenth.
-constexpr int kSpins = 400;           // Idle turns, of which ranks on other hosts make none longer.
-constexpr int kSpinsBeforeNote = 10;  // Shorter waits do without.
+// Where each rank has a core, a long yield has given the core to another program for a slice of
+// milliseconds, and the peer may have come long before its end. A sleeper is woken even within a
+// slice. So threads only sleep for ten times as long then, which bounds the loss to a tenth.
+constexpr int kSpins = 400;           // Idle turns. Ranks on other hosts do not make them longer.
+constexpr int kSpinsBeforeNote = 10;  // Shorter waits note no core.
 constexpr std::chrono::microseconds kLongYield(700);
-constexpr int kSleepOnlyTimes = 10;  // As long as that yield.
+constexpr int kSleepOnlyTimes = 10;  // Times the length of the long yield.
 constexpr unsigned kTurnsPerDeadlineCheck = 64;
 constexpr int kTurnsPerHeartbeat = 64;
-// Between two looks at what wakes nobody.
+// Time between two polls of operations whose end wakes no thread.
 constexpr std::chrono::milliseconds kAskedNap(1);
-// For whoever wants the lock to wake up and take it: some tens of microseconds.
+// In some tens of microseconds, a thread that waits for the lock wakes up and takes it.
 constexpr int kYieldsPerHandOver = 100;
-// Whoever has missed more has not been running.
+// A rank that has missed more heartbeats has not been running.
 constexpr int kBeatsMissed = 4;
-// So many are remembered of each peer, which could name groups without end: far more than a program
-// makes at a time.
+// Early aborts kept per peer, which could name any number of groups; a program makes far fewer.
 constexpr std::ptrdiff_t kEarlyAbortsMax = 1024;
 
 }  // namespace
@@ -69,8 +68,8 @@ void Engine::destroy(Engine* engine) {
     delete engine;
     return;
   }
-  // The last owner was a continuation on the background thread, which cannot wait for its own end:
-  // it deletes the engine when it has ended. Nobody else reads these any more.
+  // The last owner was a continuation on the background thread, which cannot join itself. So it
+  // deletes the engine when it ends. No other thread reads these members any more.
   engine->thread_.detach();
   engine->orphaned_ = true;
   engine->stopping_ = true;
@@ -110,7 +109,7 @@ Engine::~Engine() {
     thread_.join();
   }
   transport_->set_listener(nullptr);
-  // Nobody else is left to do it.
+  // No other thread is left to run them.
   EngineLock held(*this);
   run_continuations(held);
 }
@@ -151,7 +150,7 @@ void Engine::call_later(Continuation&& continuation, Status&& status) {
 }
 
 void Engine::run_continuations(EngineLock& held) {
-  const StreamGuard none(nullptr);  // What they submit is not behind the stream of this thread.
+  const StreamGuard none(nullptr);  // What they submit is not ordered behind this thread's stream.
   // One at a time: a continuation may wait for the next one, which another thread calls then.
   while (!continuations_.empty()) {
     auto [continuation, status] = std::move(continuations_.front());
@@ -159,7 +158,7 @@ void Engine::run_continuations(EngineLock& held) {
     if (!continuations_.empty()) notify_sleepers();
     held.unlock();
     call_back(continuation, status);
-    continuation = nullptr;  // What it owns may need the lock to go.
+    continuation = nullptr;  // The destructors of what it owns may need the lock.
     held.lock();
   }
 }
@@ -167,7 +166,7 @@ void Engine::run_continuations(EngineLock& held) {
 void Engine::submitted() {
   ++in_flight_;
   if (drives_ && waiters_.load(std::memory_order_relaxed) == 0) wake_background_ = true;
-  // Sleepers have an earlier idea of what to wait for.
+  // Sleepers do not know of this operation yet.
   if (sleepers_.load(std::memory_order_relaxed) > 0) wake_sleepers_ = true;
 }
 
@@ -188,8 +187,8 @@ void Engine::release(std::unique_lock<std::mutex>& held) {
   if (wake_sleepers) transport_->wake();
 }
 
-// Between two turns. A mutex is not fair: who lets go of it would take it again before a thread
-// that sleeps for it has woken up.
+// Called between two turns. A mutex is not fair: the thread that releases it would take it again
+// before a thread that sleeps on it has woken up.
 void Engine::yield_lock(EngineLock& held) {
   const int contenders = contenders_.load(std::memory_order_relaxed);
   if (contenders == 0) return;
@@ -203,9 +202,9 @@ void Engine::yield_lock(EngineLock& held) {
 
 bool Engine::turn() {
   EngineLock held(*this);
-  // The caller has other things to do, and it may not be the only one to do these.
+  // A bounded turn: the caller has other things to do, and other threads may make progress as well.
   const bool moved = turn_locked(drives_ ? kInlineBytes : execution::kTurnBytes);
-  // What has woken the progress thread may have been taken here, and is not done with.
+  // This turn may have consumed the event that woke the progress thread, with work left.
   if (moved) notify_sleepers();
   run_continuations(held);
   return moved;
@@ -222,8 +221,8 @@ bool Engine::turn_locked(std::size_t bytes_of_each_group) {
     moved = groups_[i]->advance(turn_of(bytes_of_each_group)) || moved;
   }
   if (++turns_ % kTurnsPerDeadlineCheck == 0) check_deadlines();
-  // Whoever has turned runs the continuations that are left, and does not sleep: the thread that
-  // would run the next one may be in one that waits for it.
+  // The caller must run continuations that are left, and not sleep: the thread that would run the
+  // next one may be inside a continuation that waits for it.
   return moved || !continuations_.empty();
 }
 
@@ -238,9 +237,9 @@ void Engine::note_standstill(TimePoint now) {
 void Engine::check_deadlines() {
   const TimePoint now = Clock::now();
   note_standstill(now);
-  // As long as turns move something, the background thread does not come to it.
+  // The background thread does not report while all turns move something.
   report_live_state(now, 2 * options_.heartbeat);
-  // What others have said meanwhile is read before anything is said about them.
+  // After a standstill, read what other ranks have sent meanwhile before blaming them.
   if (beats_ && now - resumed_at_ < options_.heartbeat) return;
   transport_->check_contacts(now);
   for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->check_deadlines(now);
@@ -254,10 +253,10 @@ bool Engine::drive(const std::function<bool()>& done, Deadline deadline) {
     if (!held.owns_lock()) held.lock();  // After an exception.
     wait_time_.end();
     waiters_.fetch_sub(1, std::memory_order_relaxed);
-    // The progress thread may be waiting for waiters to leave. Whoever still waits sees to it
-    // later, with the lock as here, and so does whoever submits: it hears of all work that is left.
+    // The progress thread may be waiting until no thread waits. Threads that still wait, and those
+    // that submit, wake it later with the lock. So it hears of all work that is left.
     if (background_drives()) wake_background_ = true;
-    wake_sleepers_ = true;  // The event that ended this may have been another sleeper's as well.
+    wake_sleepers_ = true;  // Another sleeper may need the same event.
   });
   return drive_locked(held, done, deadline);
 }
@@ -272,11 +271,11 @@ bool Engine::drive_locked(EngineLock& held, const std::function<bool()>& done, D
       if (std::exchange(idle_turns, 0) > spins_max) wait.end(forecast_);
       run_continuations(held);
       yield_lock(held);
-      if (deadline.passed() && !done()) break;  // What moves may be others', and without end.
+      if (deadline.passed() && !done()) break;  // Other operations may move without end.
       continue;
     }
     if (idle_turns == 0) wait = IdleWait(forecast_.expected());
-    // Between turns other threads may submit.
+    // Other threads may submit between turns.
     held.unlock();
     ++idle_turns;
     if (core_for_each_rank_ && idle_turns == kSpinsBeforeNote) {
@@ -307,14 +306,14 @@ bool Engine::yield(TimePoint now, IdleWait& wait) {
     return false;
   ::sched_yield();
   const Duration taken = Clock::now() - now;
-  // Relaxed: a hint, which publishes nothing.
+  // Relaxed: this is a hint that publishes no other data.
   if (core_for_each_rank_ && taken > kLongYield) {
     sleep_only_until_.store(now + kSleepOnlyTimes * taken, std::memory_order_relaxed);
   }
   return true;
 }
 
-// Returns whether it slept; does not if there was something to do after all.
+// Returns whether it slept. It does not sleep if a last turn finds something to do.
 bool Engine::sleep(EngineLock& held, TimePoint until) {
   bool idle = false;
   {
@@ -327,7 +326,7 @@ bool Engine::sleep(EngineLock& held, TimePoint until) {
     });
     idle = !turn_locked();
     if (idle) {
-      // Nothing is left to read: a process that was stopped wakes up behind its deadlines.
+      // After a stop, deadlines may have passed. Nothing is left to read that would excuse peers.
       check_deadlines();
       if (must_be_asked() || transport_->awaits_obituary()) {
         until = std::min(until, Clock::now() + kAskedNap);
@@ -351,13 +350,13 @@ bool Engine::background_drives() const {
   return drives_ && in_flight_ > 0 && waiters_.load(std::memory_order_relaxed) == 0;
 }
 
-// What ended operations have left to a library that moves it only while it is called.
+// Whether ended operations have left bytes to a library that moves them only while it is called.
 bool Engine::background_pushes() const {
   return transport_->must_push() && waiters_.load(std::memory_order_relaxed) == 0;
 }
 
-// Until nothing is left of it, somebody waits, or it is `until`. The library alone works here: with
-// operations that are in flight the program's thread goes on.
+// Calls that library until it has nothing left, a thread waits, or `until` has come. Operations in
+// flight are left to the program's threads.
 void Engine::push(EngineLock& held, TimePoint until) {
   constexpr Duration kFirstNap = std::chrono::milliseconds(1);
   constexpr Duration kLongestNap = std::chrono::milliseconds(16);  // A peer may be stopped.
@@ -372,7 +371,8 @@ void Engine::push(EngineLock& held, TimePoint until) {
   is_pushing_ = false;
 }
 
-// Without it, operations that nobody waits for would not end, nor at their deadlines.
+// Fails all groups: without the thread, operations that no thread waits for would not end, not even
+// at their deadlines.
 void Engine::background_thread_failed(const char* what) {
   EngineLock held(*this);
   const Status failure =
@@ -394,9 +394,9 @@ void Engine::run_background_thread() {
     if (!background_drives()) {
       push(held, last_beat + heartbeat);
       run_continuations(held);
-      // A driver does not rely on being told that a waiter has left.
+      // A progress thread does not rely on being told that a waiting thread has left.
       const bool soon = drives_ && in_flight_ > 0;
-      // Of what a turn of this thread has adopted: to wait on the condition lets go of the lock.
+      // After a turn that has adopted an operation: wait_for() unlocks without release().
       if (std::exchange(wake_sleepers_, false)) transport_->wake();
       work_arrived_.wait_for(held.native(), soon ? std::chrono::milliseconds(1) : heartbeat,
                              [&]() STRETTO_REQUIRES(engine_held) {
@@ -404,16 +404,16 @@ void Engine::run_background_thread() {
                              });
       is_idle = false;
       if (stopping_ || background_drives()) continue;
-      // A waiter may be busy with what follows an operation.
+      // A waiting thread may be busy with the code after its operation.
       const TimePoint now = Clock::now();
       if ((soon || background_pushes()) && now - last_beat < heartbeat) continue;
       last_beat = now;
-      // Until nothing moves: what has been asked in one turn is answered in the next.
+      // Until nothing moves: an inquiry that one turn reads is answered in the next.
       bool moved = true;
       for (int turn = 0; moved && turn < kTurnsPerHeartbeat; ++turn) {
         transport_->poll_all_next();
         moved = turn_locked();
-        // What has woken a sleeper may have been taken here before it could look.
+        // This turn may have consumed the event that woke a sleeper.
         if (moved) notify_sleepers();
         run_continuations(held);
         yield_lock(held);
@@ -443,7 +443,7 @@ void Engine::run_background_thread() {
 }
 
 void Engine::peer_lost(Rank peer, const Status& status) {
-  note_standstill(Clock::now());  // In which it may have been given up.
+  note_standstill(Clock::now());  // The peer may have given this rank up meanwhile.
   for (std::size_t i = 0; i < groups_.size(); ++i) groups_[i]->member_lost(peer, status);
 }
 
@@ -469,8 +469,8 @@ void Engine::unexpected_message(Rank from, const transport::MessageKey& key,
 void Engine::group_aborted(std::uint64_t group, Rank from, const Status& reason,
                            transport::GroupStage stage) {
   if (Group* const found = find(group)) return found->aborted(from, reason, stage);
-  // The transport drops what concerns groups that this rank has ended, so this one is still to be
-  // made, or never will be.
+  // The transport drops frames about groups that this rank has destroyed, so this group is not made
+  // yet, or never will be.
   if (std::ranges::count(early_aborts_, from, &EarlyAbort::from) >= kEarlyAbortsMax) {
     early_aborts_.erase(std::ranges::find(early_aborts_, from, &EarlyAbort::from));
   }
@@ -491,7 +491,7 @@ void Engine::group_left(std::uint64_t group, Rank from, transport::Farewell fare
 Status Engine::agreement_arrived(Rank from, const transport::MessageKey& key,
                                  ConstByteSpan payload) {
   if (Group* const group = find(key.group)) return group->agreement_arrived(from, key, payload);
-  return {};  // Nobody shrinks a group before all have made it: it has been destroyed here.
+  return {};  // No rank shrinks a group before all have made it, so this rank has destroyed it.
 }
 
 }  // namespace stretto::group

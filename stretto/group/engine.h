@@ -31,38 +31,41 @@ namespace stretto::group {
 class EngineLock;
 class Group;
 
-// Runs all groups of one rank on one transport. One lock guards everything below it; it is held for
-// one turn of progress at a time, which works on a bounded number of bytes of each group
-// (execution/turn.h), and never while sleeping. Between turns other threads come in.
+// Runs all groups of one rank on one transport. One lock guards the groups, their operations and
+// the transport. A thread holds it for one turn of progress, which works on a bounded number of
+// bytes of each group (execution/turn.h), and never while it sleeps. Between turns other threads
+// can take the lock.
 //
-// Whoever waits drives: a waiting thread takes turns of progress itself, for all operations, so
-// that a blocking call needs no hand-over. The background thread drives while operations are in
-// flight and nobody waits, if it is a progress thread; else, and while others wait, it only takes a
-// turn now and then (the heartbeat), so that deadlines hold, a death is noticed, and others who ask
-// what this rank does get an answer while its program is busy elsewhere; and it pushes on what
-// operations have left to a library that moves nothing unless it is called.
+// A waiting thread drives: it takes turns of progress itself, for all operations, so that a
+// blocking call needs no hand-over. If the background thread is a progress thread, it drives while
+// operations are in flight and no thread waits. Otherwise it only takes a turn now and then (the
+// heartbeat), so that deadlines hold, a death is noticed, and inquiries of other ranks are answered
+// while this rank's program is busy elsewhere. It also calls a library that moves nothing unless it
+// is called, until that library has moved everything that ended operations have left to it.
 class Engine final : private transport::TransportListener {
  public:
   struct Options {
     ProgressThread progress_thread = ProgressThread::automatic;
     int local_ranks = 1;  // Ranks of the job on this host, this one included.
-    int local_cores = 0;  // Cores that they may use, all together. 0: those of this process.
-    // Per rank of the job: "node04 pid 8812", for messages. May be empty.
+    int local_cores = 0;  // Cores that all of them together may use. 0: those of this process.
+    // Per rank of the job, for error messages: "node04 pid 8812". May be empty.
     std::vector<std::string> names = {};
-    // Between two turns of a rank that has nobody else to take them. Zero: none are taken.
+    // Time between two turns of the background thread while no other thread takes turns. Zero: it
+    // takes none.
     Duration heartbeat = std::chrono::milliseconds(500);
-    // An operation that has waited so long for others says so in the log, and again after twice as
-    // long, and so on. Zero: never.
+    // The log warns of an operation that has waited this long for other ranks, and again after
+    // twice as long, and so on. Zero: never.
     Duration warn_after = std::chrono::seconds(60);
-    // Told what this rank is doing, for the launcher's report. May be empty.
+    // Called with a description of what this rank is doing, for the launcher's report. May be
+    // empty.
     std::function<void(std::string_view)> report_activity = {};
-    // Told about once a heartbeat how this rank gets on, for whoever watches the job; once in two
-    // while there is always something to do. Must not block. May be empty.
+    // Called with this rank's live state about once a heartbeat, and once in two heartbeats while
+    // every turn moves something. Must not block. May be empty.
     std::function<void(const LiveState&)> report_live_state = {};
-    // How the process of a rank of the job has ended, as the launcher has told: see
-    // TransportListener::find_obituary(). Must not block. May be empty: nobody tells.
+    // Returns what the launcher has told about how the process of a rank of the job ended: see
+    // TransportListener::find_obituary(). Must not block. May be empty: no launcher tells.
     std::function<std::optional<std::string>(Rank)> find_obituary = {};
-    // The number of a group's first collective; a test may be near the last one.
+    // The number of a group's first collective. A test can start near the last number.
     std::uint32_t first_sequence = 1;
   };
   // Fails with system if its background thread cannot be started.
@@ -70,8 +73,8 @@ class Engine final : private transport::TransportListener {
                                                 Options options);
   ~Engine();
 
-  // invalid_argument in a child that was forked after join(). What it has is its parent's, whom it
-  // must not disturb.
+  // Fails with invalid_argument in a child process that was forked after join(): sockets and shared
+  // memory belong to the parent, which the child must not disturb.
   Status check_not_forked() const;
   bool is_owner_process() const { return owner_process_.is_here(); }
   transport::Endpoint& transport() { return *transport_; }
@@ -81,42 +84,43 @@ class Engine final : private transport::TransportListener {
   // "rank 3 (node04 pid 8812)".
   std::string name_of(Rank job_rank) const;
   std::span<Group* const> groups() const STRETTO_REQUIRES(engine_held) { return groups_; }
-  // Null if this rank has no such group (any more).
+  // Null if this rank has not made this group yet, or has destroyed it.
   Group* find(std::uint64_t group) const STRETTO_REQUIRES(engine_held);
-  // What the program does between operations, for others who ask. Any thread.
+  // Stores what the program does between operations, for the answers to inquiries. Any thread.
   void note(std::string_view activity);
 
-  // For how long this rank has made no progress, if it has gone on after
-  // `since` only. It was stopped, or had no core; what others seem to have missed, it has.
+  // How long this rank last stood still (its process was stopped or had no core), if it resumed
+  // after `since`; else zero. After a standstill, silence of other ranks proves nothing: this rank
+  // has missed their messages.
   Duration stood_still(TimePoint since) const STRETTO_REQUIRES(engine_held) {
     return resumed_at_ > since ? stood_still_ : Duration::zero();
   }
 
   void add(Group& group) STRETTO_REQUIRES(engine_held);
   void remove(Group& group) STRETTO_REQUIRES(engine_held) { std::erase(groups_, &group); }
-  // An operation has been submitted: whoever sleeps must know of it, and is woken as soon as the
-  // lock is let go of, for which it would only have to wait.
+  // An operation has been submitted. Sleeping threads must learn of it. They are woken when the
+  // lock is released, as they would only wait for it before.
   void submitted() STRETTO_REQUIRES(engine_held);
-  // An operation has ended. A thread that sleeps may have waited for it.
+  // An operation has ended. A sleeping thread may be waiting for it.
   void ended() STRETTO_REQUIRES(engine_held) {
     --in_flight_;
     if (sleepers_.load(std::memory_order_relaxed) > 0) wake_sleepers_ = true;
   }
-  // Calls `continuation` as soon as a thread that makes progress has let go of the lock. Who throws
-  // for lack of memory has taken nothing.
+  // Queues `continuation` for the next run_continuations(). If it throws for lack of memory, it has
+  // not moved from its arguments.
   void call_later(Continuation&& continuation, Status&& status) STRETTO_REQUIRES(engine_held);
-  // Does so now, letting go of the lock meanwhile: calls one after the other, as they have come.
-  // Whichever other thread does the same meanwhile takes its part of them.
+  // Calls the queued continuations one by one, in order, without holding the lock during each call.
+  // Several threads may do so at the same time; each continuation is called once.
   void run_continuations(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
 
-  // Called without the lock. Drives until `done` says true (asked with the lock held) or the
-  // deadline passes; returns whether it did.
+  // Called without the lock. Drives until `done`, which is called with the lock held, returns true,
+  // or until the deadline passes. Returns the last result of `done`.
   bool drive(const std::function<bool()>& done, Deadline deadline) STRETTO_UNCHECKED_LOCKING;
-  // A turn that ends when others wait for the lock.
+  // A turn that ends early when other threads wait for the lock.
   execution::Turn turn_of(std::size_t bytes) STRETTO_REQUIRES(engine_held) {
     return {*transport_, bytes, &contenders_};
   }
-  // One turn. Returns whether anything moved.
+  // Takes one turn. Returns whether anything moved.
   bool turn();
 
  private:
@@ -126,10 +130,10 @@ class Engine final : private transport::TransportListener {
   void yield_lock(EngineLock& held) STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
   bool turn_locked() STRETTO_REQUIRES(engine_held);
   bool turn_locked(std::size_t bytes_of_each_group) STRETTO_REQUIRES(engine_held);
-  // As drive(), with the lock held when it returns.
+  // Does the work of drive(). The lock is held when it returns.
   bool drive_locked(EngineLock& held, const std::function<bool()>& done, Deadline deadline)
       STRETTO_REQUIRES(engine_held) STRETTO_UNCHECKED_LOCKING;
-  // Called without the lock. Does nothing, and says so, where it is better to sleep: see Note
+  // Called without the lock. Returns false, without yielding, if it is better to sleep: see Note
   // [waiting].
   bool yield(TimePoint now, IdleWait& wait);
   bool sleep(EngineLock& held, TimePoint until)
@@ -141,7 +145,8 @@ class Engine final : private transport::TransportListener {
   bool background_pushes() const STRETTO_REQUIRES(engine_held);
   void push(EngineLock& held, TimePoint until) STRETTO_REQUIRES(engine_held);
   bool must_be_asked() const STRETTO_REQUIRES(engine_held);
-  // What has happened may be what they sleep for. With the lock or without.
+  // Wakes sleeping threads, as something has happened that they may wait for. With or without the
+  // lock.
   void notify_sleepers() {
     if (sleepers_.load(std::memory_order_relaxed) > 0) transport_->wake();
   }
@@ -149,9 +154,9 @@ class Engine final : private transport::TransportListener {
   void background_thread_failed(const char* what) STRETTO_UNCHECKED_LOCKING;
   void check_deadlines() STRETTO_REQUIRES(engine_held);
   LiveState live_state() const STRETTO_REQUIRES(engine_held);
-  // Unless it has done so less than `least` ago.
+  // Reports, unless the last report is less than `least` ago.
   void report_live_state(TimePoint now, Duration least) STRETTO_REQUIRES(engine_held);
-  // Remembers for how long this process has been stopped, if it has been since the last call.
+  // Remembers a standstill of this process, if there was one since the last call.
   void note_standstill(TimePoint now) STRETTO_REQUIRES(engine_held);
 
   // The transport calls these, in a turn of progress.
@@ -180,7 +185,7 @@ class Engine final : private transport::TransportListener {
   std::mutex mutex_;
   std::condition_variable work_arrived_;  // For the background thread.
   std::vector<Group*> groups_ STRETTO_GUARDED_BY(engine_held);
-  // Groups that others have abandoned before this rank has begun to make them; the oldest first.
+  // Aborts of groups that this rank has not begun to make; the oldest first.
   struct EarlyAbort {
     std::uint64_t group = 0;
     Rank from = 0;
@@ -191,7 +196,8 @@ class Engine final : private transport::TransportListener {
   RingQueue<std::pair<Continuation, Status>> continuations_ STRETTO_GUARDED_BY(engine_held);
   std::string activity_ STRETTO_GUARDED_BY(engine_held);
   int in_flight_ STRETTO_GUARDED_BY(engine_held) = 0;
-  // Whom release() has to wake: the background thread, and those that sleep for messages.
+  // Which threads release() has to wake: the background thread, and those that sleep until messages
+  // arrive.
   bool wake_background_ STRETTO_GUARDED_BY(engine_held) = false;
   bool is_pushing_ STRETTO_GUARDED_BY(engine_held) = false;
   bool wake_sleepers_ STRETTO_GUARDED_BY(engine_held) = false;
@@ -205,9 +211,9 @@ class Engine final : private transport::TransportListener {
   unsigned turns_ STRETTO_GUARDED_BY(engine_held) = 0;
   bool stopping_ STRETTO_GUARDED_BY(engine_held) = false;
   bool drives_ = false;    // Whether the background thread is a progress thread.
-  bool orphaned_ = false;  // Of the background thread: whether it has to delete the engine.
-  bool beats_ = false;     // Whether the background thread looks at least once a heartbeat.
-  TimePoint checked_at_ STRETTO_GUARDED_BY(engine_held) = Clock::now();  // The deadlines, last.
+  bool orphaned_ = false;  // Whether the background thread has to delete the engine.
+  bool beats_ = false;     // Whether the background thread takes a turn at least once a heartbeat.
+  TimePoint checked_at_ STRETTO_GUARDED_BY(engine_held) = Clock::now();  // Last check of deadlines.
   TimePoint resumed_at_ STRETTO_GUARDED_BY(engine_held);
   Duration stood_still_ STRETTO_GUARDED_BY(engine_held){};
   std::thread thread_;
@@ -216,8 +222,8 @@ class Engine final : private transport::TransportListener {
 // The lock under which groups, their operations and the transport may be touched.
 class STRETTO_SCOPED_CAPABILITY EngineLock {
  public:
-  // Throws what check_not_forked() says: in a forked child, the lock may be held by a thread that
-  // is not there.
+  // Throws what check_not_forked() returns: in a forked child, a thread that does not exist there
+  // may hold the lock.
   explicit EngineLock(Engine& engine) STRETTO_ACQUIRE(engine_held)
       : engine_(engine), held_(engine.mutex_, std::defer_lock) {
     engine.check_not_forked().or_throw();
@@ -232,7 +238,7 @@ class STRETTO_SCOPED_CAPABILITY EngineLock {
   void lock() STRETTO_ACQUIRE() { engine_.take(held_); }
   void unlock() STRETTO_RELEASE() { engine_.release(held_); }
   bool owns_lock() const { return held_.owns_lock(); }
-  // For a condition_variable to wait with.
+  // For the wait of a condition_variable.
   std::unique_lock<std::mutex>& native() { return held_; }
 
  private:

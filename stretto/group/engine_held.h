@@ -7,7 +7,7 @@
 
 namespace stretto::group {
 
-// Stands for the lock of an engine (EngineLock) where Clang checks who holds it. There is one for
+// Stands for an engine's lock (EngineLock) in Clang's thread safety analysis. One object stands for
 // all engines of a process, because no function uses two.
 struct STRETTO_CAPABILITY("the lock of the engine") EngineHeld {};
 inline EngineHeld engine_held;

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What a rank says about itself: to others, which wait for it, and to whoever watches the job.
+// What a rank reports about itself to ranks that wait for it and to the watchers of the job.
 
 #include "stretto/group/engine.h"
 
@@ -25,8 +25,8 @@ void Engine::state_reported(Rank peer, std::uint64_t group, std::uint32_t sequen
   if (Group* const found = find(group)) found->state_reported(peer, sequence, text);
 }
 
-// By the background thread, if it comes to it: one that waits nearly always finds itself in an
-// operation.
+// Called by the background thread if possible: a thread that waits would nearly always report that
+// it is in an operation.
 void Engine::report_live_state(TimePoint now, Duration least) {
   if (!options_.report_live_state || now - live_state_reported_at_ < least) return;
   live_state_reported_at_ = now;
@@ -39,7 +39,7 @@ void Engine::report_live_state(TimePoint now, Duration least) {
 
 LiveState Engine::live_state() const {
   LiveState state{.waited = wait_time_.total()};
-  // Of groups with operations in flight, if there are any, the one whose oldest has begun last.
+  // Tells of the group whose oldest operation in flight began last, if any group has one in flight.
   GroupLiveState told;
   for (const Group* group : groups_) {
     GroupLiveState next = group->live_state(activity_);
@@ -49,7 +49,7 @@ LiveState Engine::live_state() const {
     }
   }
   state.doing = std::move(told.doing);
-  // Nobody waits for what is in flight.
+  // No thread waits for the operation in flight.
   if (told.is_busy && !WaitTime::is_anybody_waiting()) state.doing += "; " + in_own_code(activity_);
   return state;
 }

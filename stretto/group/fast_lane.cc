@@ -13,35 +13,35 @@ namespace stretto::group {
 // Note [fast path]
 //
 // Between two ranks of a host, eight bytes take a tenth of a microsecond. A lock, a look at the
-// clock, or a reference counted twice would take as long as the bytes. But a collective on mapped
-// memory whose kind has run before needs nothing of the engine: no message is sent, nothing is
-// looked up, and if nobody sleeps nobody is woken. So its caller runs it alone, and spins a moment
+// clock, or counting a reference twice would take as long as the bytes. But a collective on mapped
+// memory whose kind has run before does not need the engine: it sends no message, looks nothing up,
+// and wakes no rank unless one sleeps. So its caller runs it without the engine, and spins a moment
 // for ranks that are a little late.
 //
-// What it needs to itself are the group's sequence, windows and cached executions. The gate says
-// whose they are. It is open only while no collective is in flight, so operations keep their order:
-// whoever finds it open runs at once, whoever finds it otherwise takes the lock and queues up. It
-// is tried, never waited for, except by a holder of the lock, whom a thread on the fast path
-// keeps no longer than it spins. That thread never takes the lock while the gate is its own: an
-// operation that does not end in time is parked, and becomes an ordinary one as soon as anybody
-// holds the lock. And only operations that run inline are remembered, so nobody spins for a long
-// pass over memory.
+// It needs the group's sequence, windows and cached executions for itself. The gate says who owns
+// them. The gate is open only while no collective is in flight, so operations keep their order: a
+// caller that finds it open runs at once, any other takes the lock and queues up. Callers only try
+// the gate. Only a holder of the lock waits for it, and a thread on the fast path keeps it waiting
+// no longer than that thread spins. A thread that owns the gate never takes the lock: an operation
+// that does not end in time is parked, and becomes an ordinary one as soon as any thread holds the
+// lock. Only operations that run inline are remembered, so no thread waits for a long pass over
+// memory.
 
 // Note [settled memory]
 //
-// A processor hands a load what a store has written a moment ago only if one store wrote all of it.
-// A descriptor or a view that has been put together field by field, and is then copied sixteen
-// bytes at a time, waits for the stores to reach the cache: three or four nanoseconds for each
-// copy, and once a seventh of an all-reduce of eight bytes. So the fast path takes views and
-// descriptors by reference, and copies what an earlier call has left behind.
+// A processor forwards recently stored bytes to a load only if a single store wrote all of them. If
+// a descriptor or a view is written field by field and then copied sixteen bytes at a time, each
+// copy waits three or four nanoseconds until the stores reach the cache; this once took a seventh
+// of an all_reduce of eight bytes. So the fast path takes views and descriptors by reference, and
+// copies those that an earlier call has stored.
 
 namespace {
 
-// A rank that is later than this, a few microseconds, is waited for by the engine, which then
-// yields and sleeps.
-constexpr int kPolls = 64;    // Looks one after the other...
-constexpr int kPauses = 160;  // ...and then some with a pause of the processor between them.
-// Where ranks share cores, the others do not get on before this one lets them.
+// The fast path waits a few microseconds. Then the engine waits for the late rank, by yielding and
+// sleeping.
+constexpr int kPolls = 64;    // Polls without a pause...
+constexpr int kPauses = 160;  // ...and then with a pause instruction between them.
+// Where ranks share cores, the others cannot run until this one yields.
 constexpr int kYields = 12;
 
 }  // namespace
@@ -49,7 +49,7 @@ constexpr int kYields = 12;
 FastLane::Outcome FastLane::run(const Call& call, std::shared_ptr<PendingOperation>& parked,
                                 std::uint32_t& number) {
   if (!engine_->is_owner_process()) return Outcome::refused;
-  // Acquire, and release below: what the gate guards is handed on with it.
+  // Acquire here and release below hand on what the gate guards.
   Gate expected = Gate::open;
   if (!gate_.compare_exchange_strong(expected, Gate::fast, std::memory_order_acquire,
                                      std::memory_order_relaxed)) {
@@ -59,15 +59,16 @@ FastLane::Outcome FastLane::run(const Call& call, std::shared_ptr<PendingOperati
   const ScopeExit give_back([&] {
     if (!is_begun) gate_.store(Gate::open, std::memory_order_release);
   });
-  // Ahead of the others' seeing that this rank has come: then there is no way back.
+  // Allocates before the other ranks can see that this rank has entered, as there is no way back
+  // then.
   if (parked_ == nullptr) parked_ = operations_->pooled();
   Kind* const kind = find(call.operation);
   const std::uint32_t sequence = operations_->next_sequence();
   auto turn = execution::Turn::without_lock(engine_->transport());
-  // After the last number the past operations are forgotten, which takes the lock: number_next().
+  // After the last number, past operations are forgotten, which needs the lock: see number_next().
   const bool is_last = transport::sequence_after(sequence) < sequence;
-  // The descriptor that is remembered, not the caller's equal one: see Note [settled memory]. Its
-  // execution is idle, as nothing is in flight.
+  // Passes the remembered descriptor, not the caller's equal one: see Note [settled memory]. The
+  // kind's execution is idle, as nothing is in flight.
   if (kind == nullptr || is_last ||
       !kind->entry->mapped->try_start(kind->operation, call.input, call.output, sequence, turn)) {
     return Outcome::refused;
@@ -89,7 +90,8 @@ FastLane::Outcome FastLane::run(const Call& call, std::shared_ptr<PendingOperati
       }
     }
   } catch (const std::exception&) {
-    // Others are in it. Whoever takes it over gets the same, or further.
+    // Other ranks have entered it, so it must go on. The thread that adopts it gets the same
+    // exception, or gets further.
   }
   if (execution.ended() && execution.status().ok() && !turn.must_notify()) {
     operations_->set_ended(sequence);
@@ -115,7 +117,7 @@ void FastLane::park(const Call& call, const Kind& kind, std::uint32_t sequence) 
 
 bool FastLane::adopt_parked() {
   if (gate_.load(std::memory_order_acquire) != Gate::parked) return false;
-  // Nobody else changes a parked gate: this thread holds the lock.
+  // Only a holder of the lock changes a parked gate.
   gate_.store(Gate::closed, std::memory_order_relaxed);
   operations_->adopt(std::move(parked_), *parked_entry_);
   return true;
@@ -134,7 +136,7 @@ bool FastLane::try_close(bool& was_open) {
 }
 
 void FastLane::open() {
-  // Nobody else changes a closed gate, either.
+  // Only a holder of the lock changes a closed gate.
   if (gate_.load(std::memory_order_relaxed) != Gate::closed) return;
   gate_.store(Gate::open, std::memory_order_release);
 }

@@ -12,11 +12,11 @@
 
 namespace stretto::group {
 
-// Where a collective on mapped memory whose kind has run before runs on its caller's thread,
-// without the engine's lock. See fast_lane.cc, Note [fast path].
+// Runs a collective on mapped memory on its caller's thread, without the engine's lock, if its kind
+// has run before. See fast_lane.cc, Note [fast path].
 class FastLane {
  public:
-  // A collective with equal shares, of no named algorithm, without packing.
+  // A collective with equal shares, without a named algorithm and without packing.
   struct Call {
     const OperationDescriptor& operation;
     const std::byte* input = nullptr;
@@ -24,29 +24,32 @@ class FastLane {
     Duration timeout{};
   };
   enum class Outcome {
-    refused,  // Nothing has happened: it is to be submitted to the group.
-    ended,    // Well.
-    parked,   // Begun; whoever holds the lock next makes it an ordinary operation.
+    refused,  // Nothing has happened: submit it to the group instead.
+    ended,    // Without a failure.
+    parked,   // Begun; the next thread that holds the lock makes it an ordinary operation.
   };
 
-  // Both must outlive it.
+  // `engine` and `operations` must outlive the lane.
   FastLane(Engine& engine, OperationQueue& operations)
       : engine_(&engine), operations_(&operations) {}
 
-  // Any thread. `parked`: the operation, if it was parked, upon which adopt_parked() is to be
-  // called. `number`: which collective it was, if it has ended.
+  // Any thread. If the outcome is parked, `parked` is the operation, and the caller must take the
+  // lock and call adopt_parked(). If the outcome is ended, `number` is the collective's number.
   Outcome run(const Call& call, std::shared_ptr<PendingOperation>& parked, std::uint32_t& number);
 
-  // Makes a parked operation an ordinary one, and closes the gate. False: nothing is parked;
-  // somebody may have adopted it already.
+  // Makes a parked operation an ordinary one, and closes the gate. False: nothing is parked,
+  // perhaps because another thread has adopted it.
   bool adopt_parked() STRETTO_REQUIRES(engine_held);
-  // Afterwards, what the gate guards belongs to the holder of the lock.
+  // Closes the gate: afterwards the holder of the lock owns what the gate guards. Waits for a
+  // thread on the fast path, and adopts what it has parked.
   void close() STRETTO_REQUIRES(engine_held);
-  // The same, if nobody has to be waited for. False: a thread is on the fast path, or has parked.
+  // Closes the gate if that needs no wait. False: a thread is on the fast path, or an operation is
+  // parked.
   bool try_close(bool& was_open) STRETTO_REQUIRES(engine_held);
-  // Nothing is in flight, and the group goes on. Does nothing if the gate is not closed.
+  // Opens a closed gate; does nothing otherwise. Nothing may be in flight, and the group must not
+  // have failed.
   void open() STRETTO_REQUIRES(engine_held);
-  // Operations of such a kind run here from now on. The gate is closed.
+  // Operations of this kind run here from now on. The gate must be closed.
   void remember(const OperationDescriptor& operation, PlanCache::Entry& entry)
       STRETTO_REQUIRES(engine_held);
   void forget_all() STRETTO_REQUIRES(engine_held) { kinds_ = {}; }
@@ -60,12 +63,13 @@ class FastLane {
     PlanCache::Entry* entry = nullptr;
   };
   static constexpr std::size_t kKinds = 8;
-  // Says to whom the collectives of the group, their numbers and their windows belong.
+  // Who owns the collectives of the group, their numbers and their windows.
   enum class Gate {
-    closed,  // Whoever holds the lock: something is in flight, being set up, or has failed.
+    // The holder of the lock: something is in flight or being set up, or the group has failed.
+    closed,
     open,    // Nobody: nothing is in flight.
     fast,    // A thread on the fast path.
-    parked,  // Whoever holds the lock next, who has to adopt parked_ first.
+    parked,  // The next holder of the lock, which has to adopt parked_ first.
   };
 
   Kind* find(const OperationDescriptor& operation);
@@ -74,9 +78,9 @@ class FastLane {
   Engine* engine_;
   OperationQueue* operations_;
   std::atomic<Gate> gate_{Gate::closed};
-  // Written by the owner of the gate; atomic, because others look at it.
+  // Written by the owner of the gate; atomic, because other threads read it.
   std::atomic<std::uint64_t> ended_count_{0};
-  // What is parked, or may be next.
+  // The parked operation, or a spare one for the next to park.
   std::shared_ptr<PendingCollective> parked_;
   PlanCache::Entry* parked_entry_ = nullptr;
   std::array<Kind, kKinds> kinds_;

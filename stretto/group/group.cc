@@ -28,7 +28,7 @@ std::string in_texts(const std::string& name) {
   return name.empty() ? name : fmt::format("group \"{}\"", printable(name.substr(0, kMost)));
 }
 
-// The packing is that of the collective, as long as which it stays.
+// The call refers to `packing`, which lives as long as the collective.
 execution::Call call_of(const Group::Submission& submission, std::uint32_t sequence,
                         const std::optional<Packing>& packing) {
   using transport::BufferRef;
@@ -59,7 +59,7 @@ Group::Group(std::shared_ptr<Engine> engine, execution::Membership membership,
       departed_(membership_.members.size()) {
   try {
     engine_->add(*this);
-    // What happened before is told to nobody again.
+    // The transport does not repeat losses from before.
     for (const Rank member : membership_.members) {
       const auto peer = engine_->transport().peer_status(member);
       if (peer.status.ok()) continue;
@@ -111,18 +111,18 @@ void Group::begin_numbering() {
 void Group::use_links(const LinkModel& links) {
   lane_.close();
   cache_.use_links(links);
-  shrink_cache();  // What has been chosen by other numbers.
+  shrink_cache();  // Plans chosen by the old costs.
   open_lane();
 }
 
 void Group::use_windows(execution::Windows windows) {
   cache_.use_windows(std::move(windows));
-  shrink_cache();  // What sends messages instead.
+  shrink_cache();  // Plans that send messages instead.
 }
 
 void Group::use_library(std::shared_ptr<CollectiveLibrary> library) {
   cache_.use_library(std::move(library));
-  shrink_cache();  // What has been planned without it.
+  shrink_cache();  // Plans made without the library.
 }
 
 void Group::use_device(std::unique_ptr<execution::KernelQueue> queue,
@@ -141,16 +141,17 @@ void Group::shrink_cache() {
   cache_.shrink();
 }
 
-// Stays closed if something is in flight, or for ever.
+// Stays closed while something is in flight, and for good if the group has failed.
 void Group::open_lane() {
   if (is_one_team() && failure_.ok() && operations_.is_empty()) {
     lane_.open();
   }
 }
 
-// What others have freed stays mapped as long as an execution holds it, so that nobody reads where
-// nothing is any more. Whenever memory has come or gone, executions have to find it anew, and hold
-// nothing until then; those that run, or are on the fast path, are asked again.
+// Memory that other ranks have freed stays mapped while an execution holds it, so that no access
+// goes to an address that is no longer mapped. When the set of regions has changed, executions drop
+// their mappings and find them anew when they next run. If an execution is running or the fast path
+// is in use, this is tried again in the next turn.
 void Group::release_mappings() {
   const std::uint64_t generation = engine_->transport().memory().generation();
   bool was_open = false;
@@ -160,8 +161,8 @@ void Group::release_mappings() {
   if (was_open) lane_.open();
 }
 
-// An operation of a new kind is planned without the lock: that may take tenths of a second, while
-// others submit operations and take turns of progress.
+// Plans an operation of a new kind without the lock, as that may take tenths of a second in which
+// other threads submit operations and take turns of progress.
 Result<PlanCache::Entry*> Group::entry_for(Submission& submission, EngineLock& held) {
   while (true) {
     if (!submission.algorithm.empty()) {
@@ -177,8 +178,8 @@ Result<PlanCache::Entry*> Group::entry_for(Submission& submission, EngineLock& h
     held.lock();
     if (!failure_.ok()) return failure_;
     if (!plans.ok()) return plans.status();
-    if (planner != cache_.planner()) continue;  // By what it chooses has changed meanwhile.
-    // Another thread may have been quicker.
+    if (planner != cache_.planner()) continue;  // Planned by outdated settings.
+    // Another thread may have added it meanwhile.
     if (auto* found = cache_.find(submission.operation, submission.shares)) return found;
     lane_.close();
     if (cache_.is_full()) shrink_cache();
@@ -186,7 +187,7 @@ Result<PlanCache::Entry*> Group::entry_for(Submission& submission, EngineLock& h
   }
 }
 
-// Finds out whether the operation can be begun. The lane is closed.
+// Lends scratch and checks the buffers before the operation begins. The lane is closed.
 Status Group::prepare(PlanCache::Entry& entry, Submission& submission) {
   if (submission.packing) {
     Packing& packing = *submission.packing;
@@ -195,7 +196,7 @@ Status Group::prepare(PlanCache::Entry& entry, Submission& submission) {
     if (is_lent && packing.parts.has_sources()) submission.input = packing.input();
     if (is_lent && !packing.parts.targets.empty()) submission.output = packing.output();
   }
-  if (!entry.runs_alone()) return {};  // By messages, any buffers do.
+  if (!entry.runs_alone()) return {};  // Operations by messages take any buffers.
   return entry.mapped->check_buffers(submission.input.data(), submission.output.data());
 }
 
@@ -209,7 +210,7 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission, 
     return status;
   }
   const OperationDescriptor& operation = submission.operation;
-  // What may lack memory comes first: the others count a number that is taken.
+  // Allocations come first: once a number is taken, the other ranks rely on the operation.
   std::shared_ptr<PendingCollective> collective = operations_.pooled();
   operations_.push(collective, **entry);
   const std::uint32_t sequence = operations_.number_next();
@@ -223,9 +224,9 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(Submission& submission, 
   return std::shared_ptr<PendingOperation>(std::move(collective));
 }
 
-// The short way: what little can be done at once is done by the caller. The rest is done by those
-// who wait or poll, or by the progress thread: with one, a large operation is not even announced
-// here, since that takes system calls.
+// The caller does the little that can be done at once. Threads that wait or poll, or the progress
+// thread, do the rest. If there is a progress thread, a large operation is not even announced here,
+// since that takes system calls.
 void Group::run_inline(std::size_t bytes) {
   try {
     if (bytes <= kInlineBytes) {
@@ -234,7 +235,8 @@ void Group::run_inline(std::size_t bytes) {
       advance(engine_->turn_of(kInlineBytes));
     }
   } catch (const std::bad_alloc&) {
-    // The call must not throw, as if it had begun nothing. Whoever waits takes the same turn again.
+    // The call must not throw, as that would mean that it has begun nothing. A thread that waits
+    // takes the same turn again.
   }
 }
 
@@ -245,7 +247,8 @@ Result<std::shared_ptr<PendingOperation>> Group::submit(const Mailbox::Message& 
 
 bool Group::advance(execution::Turn turn) {
   if (is_one_team()) release_mappings();
-  // A device may take its time, in which whoever waits sleeps, and may give up waiting.
+  // While a device still uses buffers, nothing counts as moved, so that waiting threads sleep and
+  // see their deadlines.
   if (!failure_.ok()) return operations_.release_buffers(failure_, turn) && !must_be_asked();
   bool moved = false;
   try {
@@ -254,7 +257,7 @@ bool Group::advance(execution::Turn turn) {
     moved = mailbox_.advance() || moved;
     moved = operations_.advance(turn) || moved;
   } catch (const std::bad_alloc&) {
-    // What has been begun cannot go on, whoever takes this turn, and others wait for it.
+    // Operations that have begun cannot go on, and other ranks wait for them.
     const Rank self = membership_.job_rank(membership_.rank);
     fail(in_context(oldest(), {StatusCode::out_of_memory, "there is no memory left", self}), true);
     return true;
@@ -269,8 +272,8 @@ bool Group::advance(execution::Turn turn) {
   return moved;
 }
 
-// A message that failed fails the group, so that its other end hears of it. Returns whether the
-// group goes on.
+// A failed message fails the group, so that its peer hears of it. Returns whether the group goes
+// on.
 bool Group::retire_messages() {
   const auto failed = mailbox_.retire();
   if (failed == nullptr) return true;

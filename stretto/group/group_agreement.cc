@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// How the members of a group agree on who is left: the agreement's words on their way, and what is
-// said when they do not come.
+// How the members of a group agree on who is left: sends and receives the agreement's messages, and
+// explains when some do not come.
 
 #include <cstring>
 
@@ -12,7 +12,7 @@
 
 namespace stretto::group {
 
-// Of a member that dies, or has destroyed its communicator, none of which comes back.
+// A member has died or has destroyed its communicator. It never comes back.
 void Group::note_departed(Rank member, const Status& status) {
   Status& departed = departed_[member];
   if (departed.ok()) departed = status;
@@ -29,8 +29,8 @@ bool Group::agreement_ended() const {
   return agreement_.decided() || agreement_.left_out_by().has_value();
 }
 
-// What the agreement has to say goes to all members that are there, also to those that are left
-// out: they shall know.
+// Sends the agreement's messages to all members that can be reached, including those that are left
+// out, so that they know.
 void Group::send_agreement() {
   for (const Agreement::Message& message : agreement_.take_messages()) {
     const transport::MessageKey key{.group = membership_.group,
@@ -63,7 +63,7 @@ Status Group::agreement_arrived(Rank from, const transport::MessageKey& key,
                      "what it says in shrink about who is lost does not fit the group of {}",
                      list_ranks(membership_.members));
   }
-  // It has ended its part of everything; what is in flight may well end without more of it.
+  // It has ended its part of all operations, so those in flight may still end well.
   Status& departed = departed_[*member];
   if (departed.ok()) {
     departed = Status(

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// How a group fails: what is told to whom when a rank is lost, late, or of another opinion.
+// How a group fails: what it tells to whom when a rank is lost or late, or runs another operation.
 
 #include <algorithm>
 #include <chrono>
@@ -13,10 +13,10 @@
 namespace stretto::group {
 namespace {
 
-// Whoever stood still so long ago may have been given up for that.
+// For how long after a standstill of this rank a lost peer may be its consequence.
 constexpr std::chrono::seconds kStandstillSaidFor(60);
 
-// Why a group ends with one of which it was made.
+// The reason for which a group ends with its ancestor.
 Status inherited(const Status& reason) {
   return reason.with_context("ended with the communicator of which it was made");
 }
@@ -25,7 +25,7 @@ Status inherited(const Status& reason) {
 
 void Group::fail(const Status& reason, bool announce) {
   if (!failure_.ok()) return;
-  // The cause of whatever else has gone wrong.
+  // This is the cause of all later failures.
   if (!told_in_set_up_.ok()) return fail_telling(told_in_set_up_, &told_in_set_up_, true);
   Status cause = reason;
   if (reason.code() == StatusCode::peer_lost) {
@@ -38,32 +38,33 @@ void Group::fail(const Status& reason, bool announce) {
   fail_telling(cause, announce ? &told : nullptr);
 }
 
-// What is left to those who survive the loss of a rank of the job.
+// What survivors can do about the loss of a rank of the job.
 std::string_view Group::way_out(std::optional<Rank> lost) const {
   if (!lost || !operations_.is_set_up()) return {};
   const auto [status, left] = engine_->transport().peer_status(*lost);
   return status.ok() || left ? std::string_view() : "; survivors may call shrink()";
 }
 
-// As the other members are told.
+// The reason as the other members are told it.
 Status Group::abandoned(const Status& cause) const {
   const Rank self = membership_.job_rank(membership_.rank);
   return cause.with_context(fmt::format("rank {} abandoned the group", self.value()));
 }
 
-// `told`, where given, goes to all members. Each passes on what it is told: the news must not come
-// later than that a rank has left because of it, on whichever link.
+// Sends `told`, if it is given, to all members. Each member passes it on, so that on every link
+// this news arrives before the news that a rank has left because of it.
 void Group::fail_telling(const Status& reason, const Status* told, bool by_others) {
-  lane_.close();  // For good.
+  lane_.close();  // It is never opened again.
   failure_ = named(reason);
-  // Before the group is abandoned, or a member that has forgotten it would hear of it anew.
+  // Before abandon(), or a member that has forgotten the group would hear of it again.
   if (told != nullptr) announce(*told);
-  // First the transport lets go of all buffers, then their owners hear of it.
+  // The transport lets go of all buffers before their owners hear of the failure.
   engine_->transport().abandon(membership_.group, membership_.members, failure_);
   operations_.fail(failure_, by_others);
   mailbox_.fail(failure_);
   for (Group* other : engine_->groups()) other->note_failed_group(id(), failure_);
-  // Graphs of the program may wait on the device for who is lost, though nothing is in flight here.
+  // The program's CUDA graphs may wait on the device for a lost rank, although nothing is in flight
+  // here.
   if (!is_leaving_) cache_.abandon_device_library();
 }
 
@@ -76,8 +77,8 @@ void Group::announce(const Status& told) {
 
 void Group::abort(const Status& reason) { abort_telling(reason, abandoned(reason)); }
 
-// Also what has failed before is aborted: the groups that were made of it may not have. The
-// youngest go first, so that each ends with the one of which the program says so.
+// A group that has failed before is aborted as well, because its descendants may not have failed.
+// The youngest descendants go first, so that each reports the group that the program aborted.
 void Group::abort_telling(const Status& reason, const Status& told, bool by_others) {
   if (std::exchange(is_aborted_, true)) return;
   const auto groups = engine_->groups();
@@ -112,8 +113,8 @@ void Group::unwind(const PendingOperation* operation) {
   }
 }
 
-// The first cause wins: what has gone wrong in an operation comes before the news that arrive with
-// it, of one who has left because of it, say.
+// The first cause wins: a failed operation is reported before news that arrived with it, for
+// example that a rank has left because of it.
 void Group::tell_what_has_failed() {
   operations_.take_completions();
   if (const auto* failed = operations_.find_failed()) {
@@ -122,8 +123,9 @@ void Group::tell_what_has_failed() {
   if (failure_.ok()) retire_messages();
 }
 
-// Of a rank that leaves in good order. Those who believe that they did something else together wait
-// for it in vain: they are to hear of that, not only that it has left.
+// Called when this rank leaves in good order. Tells its last operation to all members. A member
+// that believes the last operation was another one would wait in vain, and is to hear of the
+// mismatch, not only that this rank has left.
 void Group::tell_last_operation() {
   const std::uint32_t last = operations_.last_ended();
   const OperationDescriptor* operation = operations_.find_past(last);
@@ -139,7 +141,7 @@ void Group::member_lost(Rank job_rank, const Status& status) {
   if (!member) return;
   note_departed(*member, status);
   if (!failure_.ok()) return;
-  lane_.close();  // What runs on the fast path becomes an operation with a name.
+  lane_.close();  // An operation on the fast path becomes one that can be named.
   if (const PendingOperation* operation = oldest())
     return fail(in_context(operation, status), true);
   const Status& said = departed_[*member];
@@ -149,8 +151,8 @@ void Group::member_lost(Rank job_rank, const Status& status) {
       true);
 }
 
-// A rank that leaves in good order has ended its part of everything; what is in flight may well
-// end.
+// A rank that leaves in good order has ended its part of all operations, so those in flight may
+// still end well.
 void Group::member_left(Rank job_rank, const Status& status) {
   const std::optional<Rank> member = rank_in_group(membership_, job_rank);
   if (!member) return;
@@ -158,19 +160,19 @@ void Group::member_left(Rank job_rank, const Status& status) {
   any_departed_ = true;
 }
 
-// Fails what waits for a rank that has left.
+// Fails the group if an operation waits for a rank that has left.
 void Group::check_departed() {
   compare_beliefs();
   if (!failure_.ok()) return;
   for (const auto& item : operations_.running()) {
-    if (item.execution->must_be_asked()) continue;  // Who has left has done its part.
+    if (item.execution->must_be_asked()) continue;  // A rank that has left has done its part of it.
     for (const Rank member : item.execution->waiting_for()) {
       const Status& why = departed_[member];
       if (why.ok()) continue;
       return fail(in_context(item.collective.get(), why), true);
     }
   }
-  // What such a rank had sent is here by now, and it takes nothing any more.
+  // All that a departed rank had sent has arrived by now, and it receives nothing any more.
   const auto others = std::ranges::count_if(departed_, [](const Status& s) { return s.ok(); }) - 1;
   for (const auto& message : mailbox_.in_flight()) {
     if (message->done()) continue;
@@ -191,12 +193,12 @@ void Group::disagree(const Belief& belief, const OperationDescriptor& ours) {
   fail(in_context(nullptr, status), true);
 }
 
-// Whether this rank knows what the operation is; fails if another believes otherwise.
+// Returns whether this rank knows the operation. Fails the group if `belief` differs from it.
 bool Group::compare(const Belief& belief) {
   const OperationDescriptor* known = operations_.find(belief.sequence);
   if (known == nullptr || !operations_.is_of_this_numbering(belief.sequence)) return false;
   OperationDescriptor ours = *known;
-  // Each of its messages has a count of its own, which its receive compares.
+  // Each of its messages has its own count, which the receive compares.
   if (execution::counts_by_message(ours)) ours.count = belief.operation.count;
   if (!(ours == belief.operation)) disagree(belief, ours);
   return true;
@@ -206,11 +208,12 @@ void Group::unexpected_message(Rank from, std::uint32_t sequence,
                                const OperationDescriptor& operation) {
   if (sequence == transport::kPointToPoint || !failure_.ok()) return;
   const Belief belief{.from = from, .sequence = sequence, .operation = operation};
-  lane_.close();  // What runs on the fast path is to be seen.
+  lane_.close();  // So that an operation on the fast path is seen.
   if (operations_.is_running(sequence)) {
     compare(belief);
   } else if (operations_.has_ended(sequence)) {
-    // An operation takes all its messages before it ends: this one belongs to another idea of it.
+    // An operation receives all its messages before it ends, so the sender believes that this was
+    // another operation.
     const OperationDescriptor* ours = operations_.find_past(sequence);
     if (ours != nullptr) {
       disagree(belief, *ours);
@@ -226,19 +229,20 @@ void Group::unexpected_message(Rank from, std::uint32_t sequence,
   open_lane();
 }
 
-// Only data carries what its sender believes, so ranks that only wait for each other would never
-// find out: each asks the others, and says in what it waits.
+// Only messages with data carry the sender's operation, so ranks that only wait for each other
+// would never notice a mismatch. Therefore each rank asks the others and tells in which operation
+// it waits.
 void Group::asked_about(Rank from, std::uint32_t sequence, const OperationDescriptor& operation) {
   const bool of_set_up = sequence >= transport::kSetUpSequence && operations_.is_set_up();
   if (of_set_up || !rank_in_group(membership_, from) || !failure_.ok()) return;
   beliefs_.push_back({.from = from, .sequence = sequence, .operation = operation});
-  // A peer has no more in flight, but for what it has left to a device.
+  // A peer has no more operations in flight, except those that it has left to a device.
   if (beliefs_.size() > OperationQueue::kRunningMax * membership_.members.size())
     beliefs_.erase(beliefs_.begin());
   compare_beliefs();
 }
 
-// Those about operations that this rank has not begun stay.
+// Keeps beliefs about operations that this rank has not begun.
 void Group::compare_beliefs() {
   if (beliefs_.empty()) return;
   lane_.close();
@@ -251,9 +255,9 @@ void Group::compare_beliefs() {
   open_lane();
 }
 
-// Whoever has set the group up has done all that this rank needs of it to do so as well: the group
-// is made here, too, and its first operation fails. Otherwise it would go by who is faster whether
-// a rank has a group that failed, or could not make it.
+// A rank that has finished the set-up has sent all that this rank needs to finish it as well. So
+// the group is made here, too, and its first operation fails. Otherwise timing would decide whether
+// a rank gets a failed group or cannot make the group.
 void Group::aborted(Rank from, const Status& told, transport::GroupStage stage) {
   if (!rank_in_group(membership_, from)) return;
   if (failure_.ok()) tell_what_has_failed();

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What a group says about slow operations: who is waited for, and what those ranks say themselves.
+// What a group reports about slow operations: which ranks it waits for, and their own answers.
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 namespace stretto::group {
 namespace {
 
-// Which group it is that has no name, in a job of so many ranks.
+// Identifies a group without a name, in a job of `ranks` ranks.
 std::string of_members(const execution::Membership& membership, int ranks,
                        std::string_view of_all) {
   if (std::ssize(membership.members) == ranks) return std::string(of_all);
@@ -20,7 +20,7 @@ std::string of_members(const execution::Membership& membership, int ranks,
 
 }  // namespace
 
-// The operation that has been in flight longest: what this rank "was doing".
+// The operation that has been in flight longest.
 const PendingOperation* Group::oldest() const {
   if (const PendingCollective* collective = operations_.oldest()) return collective;
   for (const auto& message : mailbox_.in_flight()) {
@@ -29,7 +29,7 @@ const PendingOperation* Group::oldest() const {
   return nullptr;
 }
 
-// Which of the program's groups has failed, unless the text says so where it names the operation.
+// Adds the group's name to the failure, unless its text has the name already.
 Status Group::named(const Status& failure) const {
   const bool says_so = name_.empty() || failure.message().find(name_) != std::string_view::npos;
   return says_so ? failure : failure.with_context(name_);
@@ -42,8 +42,7 @@ std::string Group::name_of(const PendingOperation& operation) const {
 }
 
 Status Group::in_context(const PendingOperation* operation, const Status& cause) const {
-  // What a rank has said when it left the group says more than the end of its link, which came
-  // later.
+  // What a rank said when it left the group explains more than the later end of its link.
   const std::optional<Rank> gone =
       cause.rank() ? rank_in_group(membership_, *cause.rank()) : std::nullopt;
   const bool has_said = gone && cause.code() == StatusCode::peer_lost && !departed_[*gone].ok();
@@ -53,7 +52,6 @@ Status Group::in_context(const PendingOperation* operation, const Status& cause)
   return said.with_context(fmt::format("{} on rank {}", name_of(*operation), self));
 }
 
-// The members for which an operation waits.
 std::vector<Rank> Group::waiting_for(const PendingOperation& operation) const {
   for (const auto& message : mailbox_.in_flight()) {
     if (message.get() == &operation && message->peer) return {*message->peer};
@@ -71,7 +69,8 @@ void Group::state_reported(Rank job_rank, std::uint32_t sequence, const std::str
   if (member) inquiry_.take(*member, sequence, text);
 }
 
-// Before others are blamed. Empty if this rank has been running all the time.
+// Says, before others are blamed, that this rank has stood still. Empty if it has been running all
+// the time.
 std::string Group::describe_standstill(TimePoint since) const {
   const Duration still = engine_->stood_still(since);
   if (still == Duration::zero()) return {};
@@ -94,7 +93,7 @@ Status Group::timed_out(const PendingOperation& operation) const {
   return in_context(&operation, {StatusCode::timeout, std::move(text), culprit});
 }
 
-// Long before time is up: whoever looks at the log can still do something about it.
+// Logs a warning long before the deadline, while somebody who reads the log can still do something.
 void Group::warn(const PendingOperation& operation, TimePoint now) const {
   const std::uint32_t sequence = operation.sequence();
   const Late late = inquiry_.find_late(sequence, waiting_for(operation));
@@ -112,7 +111,8 @@ std::vector<Rank> Group::in_job(std::vector<Rank> members) const {
   return members;
 }
 
-// `group`: " of the group of ranks 0, 2", where it is not the one that was asked about.
+// `group` names this group, " of the group of ranks 0, 2"; empty if it is the one that was asked
+// about.
 StateReport Group::state_in(std::string_view group, std::string_view activity) const {
   const PendingOperation* operation = oldest();
   if (operation == nullptr && operations_.last_ended() == 0) {
@@ -172,7 +172,7 @@ std::string Group::describe_state(std::uint32_t sequence, std::string_view activ
   if (entered && operations_.has_ended(sequence)) return encode({true, {}, "has ended it"});
   StateReport report = state_in({}, activity);
   report.has_entered = entered;
-  // Perhaps it waits somewhere else.
+  // Perhaps this rank waits in another group.
   for (const Group* other : engine_->groups()) {
     if (entered || oldest() != nullptr) break;
     if (const auto elsewhere = other->blocked_state()) return encode(*elsewhere);

@@ -20,12 +20,12 @@ inline void pause() {
 #endif
 }
 
-// When a wait is likely to end, by how long the last ones took. Whoever sleeps until a message
-// comes is late: the core sleeps, too, and on a long link nothing else has woken it. Whoever is
-// awake by then is not. Not thread safe.
+// Predicts from the last waits when a wait is likely to end. A thread that sleeps until a message
+// comes reacts late, because its core sleeps too, and while messages take long nothing else wakes
+// the core. So the thread should be awake by the predicted time. Not thread safe.
 class ArrivalForecast {
  public:
-  // Counted from the begin of a wait. Empty where nothing is foreseen.
+  // Times since the begin of a wait. Empty if there is no prediction.
   struct Window {
     Duration begin{};
     Duration end{};
@@ -37,8 +37,8 @@ class ArrivalForecast {
     last_[next_] = waited;
     next_ = (next_ + 1) % last_.size();
   }
-  // Known where the last waits took equally long. So one that takes another time costs a window
-  // once, and then nothing until some agree again.
+  // There is a prediction only if the last three waits took about equally long. So after a wait of
+  // another length nothing is predicted, and no window costs time, until three agree again.
   Window expected() const {
     const auto [least, most] = std::ranges::minmax(last_);
     if (least == Duration::zero() || most > kLongest || most - least > kSpread) return {};
@@ -47,17 +47,17 @@ class ArrivalForecast {
 
  private:
   static constexpr std::chrono::microseconds kSpread{500};
-  // Of a sleep that ends by itself, which is also late by a share of its length.
+  // How late a timed sleep ends, besides a share of its length.
   static constexpr std::chrono::microseconds kTimerLateness{150};
-  // Longer than any way: what takes longer is work.
+  // Longer than any network's round trip: a longer wait is for a peer's work.
   static constexpr std::chrono::milliseconds kLongest{200};
 
   std::array<Duration, 3> last_{};
   std::size_t next_ = 0;
 };
 
-// One wait of a thread that has found nothing to do: whether it gives its core away for a moment or
-// sleeps. It yields for a while first, and again when the end is expected. Not thread safe.
+// Decides for one wait of an idle thread whether to yield or to sleep. It yields for a while first,
+// and again when the end is expected. Not thread safe.
 class IdleWait {
  public:
   static constexpr std::chrono::milliseconds kYieldTime{1};
@@ -65,17 +65,17 @@ class IdleWait {
   IdleWait() = default;
   explicit IdleWait(const ArrivalForecast::Window& expected) : expected_(expected) {}
 
-  // Asked before each step; the wait begins when this is asked for the first time.
+  // To be called before each yield or sleep. The wait begins with the first call.
   bool should_yield(TimePoint now) {
     if (begin_ == TimePoint{}) begin_ = now;
     const Duration waited = now - begin_;
     return waited < kYieldTime || expected_.contains(waited);
   }
-  // Until when to sleep at most, if nothing comes.
+  // The latest time to sleep until.
   TimePoint wake_time(TimePoint now) const {
     return now - begin_ < expected_.begin ? begin_ + expected_.begin : TimePoint::max();
   }
-  // Something has come: a long wait is remembered.
+  // The wait has ended: `forecast` remembers it if it was long.
   void end(ArrivalForecast& forecast) const {
     if (begin_ == TimePoint{}) return;
     const Duration waited = Clock::now() - begin_;

@@ -10,14 +10,14 @@
 namespace stretto::group {
 namespace {
 
-// In larger groups only those are asked for whom this rank itself waits.
+// In larger groups this rank asks only the members that it waits for itself.
 constexpr int kAskEverybodyMax = 64;
-// An older operation that has asked within this keeps the answers: it is what the younger ones wait
-// for.
+// An older operation that has asked within this time keeps its answers, since the younger ones wait
+// for it.
 constexpr std::chrono::seconds kAnswersAreNew(2);
 
-// Where nothing has been heard of a rank that has been asked. Progress threads look about once a
-// second at the latest, so a shorter silence means nothing.
+// Describes a rank that has not answered. Background threads look at inquiries at least about once
+// a second, so a shorter silence means nothing.
 std::string silence(Duration asked) {
   if (asked < std::chrono::seconds(1)) {
     return fmt::format(
@@ -107,7 +107,7 @@ Late Inquiry::find_late(std::uint32_t sequence, const std::vector<Rank>& waited_
   for (const Rank root : roots) {
     if (!std::ranges::count(late.ranks, root)) late.ranks.push_back(root);
   }
-  // Of several, none is the one at fault.
+  // With several roots, no single rank is at fault.
   if (roots.size() == 1) late.culprit = membership_->job_rank(roots.front());
   return late;
 }
@@ -136,9 +136,9 @@ std::vector<Rank> Inquiry::roots_of(std::vector<Rank> waited_for) const {
   return roots.empty() ? begin : roots;
 }
 
-// A question waits behind what is queued for the rank that is asked, its answer behind what that
-// rank has queued: of messages of more than 1 MiB, up to 4 MiB in pieces. And both behind what the
-// socket's buffers hold.
+// An inquiry waits behind all that is queued for the asked rank, and the answer behind all that the
+// asked rank has queued: of messages of more than 1 MiB, up to 4 MiB in pieces. Both also wait
+// behind the bytes in the socket's buffers. So bytes under way explain a missing answer.
 std::string Inquiry::describe_traffic(Rank job_rank) const {
   const transport::Link::Contact contact = engine_->transport().contact(job_rank);
   std::string text;

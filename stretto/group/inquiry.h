@@ -14,53 +14,55 @@
 
 namespace stretto::group {
 
-// For whom an operation waits, and who in the job is at fault, if it is one.
+// The ranks of a group for which an operation waits, and the rank of the job at fault, if there is
+// exactly one.
 struct Late {
   std::vector<Rank> ranks = {};
   std::optional<Rank> culprit = std::nullopt;
 };
 
-// The rank of a group that a rank of the job is.
+// The group's rank of a rank of the job. Nothing: it is not in the group.
 std::optional<Rank> rank_in_group(const execution::Membership& membership, Rank job_rank);
 
-// What a rank has last asked the others of its group, which keep an operation of its waiting, and
-// what they have answered so far: from that follows who is late. Under the engine's lock.
+// A rank's last question to the other members of its group about an operation that waits for them,
+// and their answers so far. It finds out which members are late. Used under the engine's lock.
 class Inquiry {
  public:
-  // Both must outlive it.
+  // `engine` and `membership` must outlive it.
   Inquiry(Engine& engine, const execution::Membership& membership)
       : engine_(&engine), membership_(&membership) {}
 
-  // Forgets the answers to the one before, unless that is so new that its answers still count and
-  // `may_wait`.
+  // Begins a new inquiry and forgets the answers to the last one. Does nothing if `may_wait` and
+  // the last one is so recent that its answers still count.
   void begin(std::uint32_t sequence, const OperationDescriptor& operation, TimePoint now,
              bool may_wait = false) STRETTO_REQUIRES(engine_held);
-  // Tells a member what this rank waits in, which may be news to it, and asks where it is.
+  // Asks a member where it is, and tells it in which operation this rank waits.
   void ask(Rank member, std::uint32_t sequence, const OperationDescriptor& operation)
       STRETTO_REQUIRES(engine_held);
-  // Those for whom it waits; everybody about a collective in a group of bearable size, and about a
-  // monitored barrier in any.
+  // Asks the members in `waited_for`. Asks all members about a collective if the group has at most
+  // 64 ranks, and about a monitored barrier in any group.
   void ask_about(std::uint32_t sequence, const OperationDescriptor& operation,
                  const std::vector<Rank>& waited_for) STRETTO_REQUIRES(engine_held);
-  // An answer. Who waits for others leads to those at the root of it, who are asked, too.
+  // Takes a member's answer. If that member waits for others, those are asked, too.
   void take(Rank member, std::uint32_t sequence, const std::string& text)
       STRETTO_REQUIRES(engine_held);
 
   // Whether the answers are about this operation.
   bool is_about(std::uint32_t sequence) const { return sequence_ == sequence && !answers_.empty(); }
-  // Those who say that they have not entered the operation, and with them those who say nothing at
-  // the end of the chain of ranks that wait for each other. If nobody says so, those at the end of
-  // the chain; of a message, its other end as well.
+  // The late ranks. These are the members that say that they have not entered the operation, and
+  // those at the end of a chain of waiting ranks that have not answered. If no member says so, they
+  // are the members at the end of the chain; for a message its peer as well.
   Late find_late(std::uint32_t sequence, const std::vector<Rank>& waited_for) const;
-  // From rank to rank, by whom each says that it waits for: those who wait for nobody or say
-  // nothing. Where all wait for each other, those from whom it began.
+  // Follows the answers from each rank to those it waits for. Returns the ranks at the end, which
+  // wait for nobody or have not answered. If all wait for each other, returns `waited_for`.
   std::vector<Rank> roots_of(std::vector<Rank> waited_for) const;
-  // In their own words, if they have been asked about this operation last.
+  // Describes the members in `late`, with their answers if the last inquiry was about this
+  // operation.
   std::string describe_late(std::uint32_t sequence, const std::vector<Rank>& late) const;
-  // ", and 900.0 KiB for rank 3 are still under way, ...": what moves between this rank and that
-  // one of the job, or waits for the network; empty if that is nothing, or not known.
+  // ", and 900.0 KiB for rank 3 are still under way, ...": the bytes that move, or wait for the
+  // network, between this rank and `job_rank`. Empty if there are none or it is not known.
   std::string describe_traffic(Rank job_rank) const;
-  // "; 30 of 31 others have arrived", where that is known.
+  // "; 30 of 31 others have arrived"; empty if it is not known.
   std::string describe_arrived(std::uint32_t sequence) const;
 
  private:
@@ -76,7 +78,7 @@ class Inquiry {
 
 // "1.5 s".
 std::string in_seconds(Duration duration);
-// In milliseconds where seconds would say nothing.
+// "850 ms" below a second, else "1.5 s".
 std::string waited(Duration duration);
 
 }  // namespace stretto::group

@@ -14,27 +14,28 @@
 
 namespace stretto::group {
 
-// How an operation on mapped memory takes least time. The numbers are those of two ranks whose
-// cores share a cache, until memory_probe.h has measured this machine.
+// Up to which sizes one sync is faster than two on mapped memory: with one sync, a rank stages or
+// reads more bytes. The defaults are for two ranks whose cores share a cache; memory_probe.h
+// measures the machine's own numbers. All sizes are bytes of all ranks together.
 struct MemoryModel {
   // Up to how many bytes, of all ranks together, each rank had better stage or read more than it
   // would have to, and save one of two syncs.
-  double reduced = 4 * 1024;  // Registered buffers that are reduced, by everybody wholly...
-  double moved = 8 * 1024;    // ...or moved.
-  // Private buffers that are reduced, which have to be staged anyway.
+  double reduced = 4 * 1024;  // Registered buffers, reduced by each rank entirely.
+  double moved = 8 * 1024;    // Registered buffers, moved.
+  // Private buffers, reduced. They have to be staged anyway.
   double private_reduced = 64 * 1024;
-  // The same of two ranks. Each reads as much of the other with one sync as with two, and what it
-  // writes for the other leaves its hands once; beyond, its own buffer, read whole, leaves the
+  // Private buffers of two ranks. Here a rank reads as much of the other's bytes with one sync as
+  // with two. Beyond this size its own buffer, which one sync reads entirely, no longer fits in the
   // cache.
   double private_pair = 1024 * 1024;
-  // Whether ranks take the lines that they have read of what others stage (take_lines()): as the
-  // processor is, until a measurement tells.
+  // Whether ranks take the cache lines that they have read of others' staging (take_lines()). The
+  // default goes by the processor's type, until it is measured.
   bool takes_lines = writers_stay_owners();
 };
 
-// What the links of a job cost, the same numbers on all ranks: algorithms are chosen by them.
+// What the links of a job cost. All ranks have the same numbers, as they choose algorithms by them.
 struct LinkModel {
-  // Guesses until they are measured (link_probe.h); what matters is their ratio.
+  // The defaults are guesses until link_probe.h measures; what matters is their ratio.
   schedule::LinkCost local = {
       .latency_seconds = 0.5e-6, .message_seconds = 0.2e-6, .seconds_per_byte = 1 / 5e9};
   schedule::LinkCost network = {
@@ -43,11 +44,11 @@ struct LinkModel {
   std::string source = "modelled";  // "measured just now", "measured 2 h ago".
 };
 
-// Which ranks of a job are on one host: a number per rank.
+// The number of each rank's host.
 using HostList = RankVector<std::int32_t>;
 
-// Of some of the ranks, numbered anew in the order in which hosts first appear, as schedules want
-// it. An empty list, meaning one host, stays empty.
+// The hosts of `members`, renumbered in the order in which they first appear, as schedules need it.
+// An empty list, which means one host, stays empty.
 inline HostList hosts_of(const HostList& all, std::span<const Rank> members) {
   HostList hosts;
   if (all.empty()) return hosts;

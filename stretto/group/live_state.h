@@ -11,28 +11,29 @@
 
 namespace stretto::group {
 
-// How a rank gets on.
+// What a rank tells the watchers of a job about itself.
 struct LiveState {
-  // For how long operations have been waited for since it joined, also by a thread of the library
-  // where PyTorch holds a future of one. Of ranks that share the work evenly, the one for which the
-  // others wait waits least.
+  // How long threads of this rank have waited for operations since it joined, including the
+  // library's own threads that wait for the sake of a PyTorch future. If ranks share the work
+  // evenly, the slowest rank waits least.
   Duration waited{};
-  std::uint64_t collectives = 0;  // Begun in the groups that it has.
-  // "is in barrier() #3, waiting for rank 1"; "ended barrier() #2 4.0 s ago; in its own code". In
-  // its own code is, too, who has operations in flight and waits for none.
+  std::uint64_t collectives = 0;  // Begun so far in its present groups.
+  // "is in barrier() #3, waiting for rank 1"; "ended barrier() #2 4.0 s ago; in its own code". A
+  // rank that has operations in flight and waits for none is in its own code, too.
   std::string doing = {};
 };
 
-// The same in one of its groups.
+// The same for one of its groups.
 struct GroupLiveState {
   std::uint64_t collectives = 0;
   bool is_busy = false;  // Whether an operation is in flight.
-  // When the one that is longest in flight has begun; else about when the last collective ended.
+  // Busy: begin of the operation that is longest in flight. Else: about when the last collective
+  // ended.
   TimePoint since = {};
   std::string doing = {};
 };
 
-// The time in which at least one thread waits for an engine. Not thread safe.
+// Measures the time in which at least one thread waits in an engine. Not thread safe.
 class WaitTime {
  public:
   void begin() {
@@ -43,13 +44,15 @@ class WaitTime {
     waiting_.fetch_sub(1, std::memory_order_relaxed);
     if (--threads_ == 0) total_ += Clock::now() - since_;
   }
-  // Whether a thread of this process waits, for whichever engine: each group of PyTorch's has one.
+  // Whether a thread of this process waits, in any engine: each of PyTorch's groups has its own
+  // engine.
   static bool is_anybody_waiting() { return waiting_.load(std::memory_order_relaxed) > 0; }
-  // Until now, by the same clock: with an earlier moment it would shrink.
+  // The total until now. It reads the clock itself: with a caller's earlier time the total could
+  // shrink.
   Duration total() const { return threads_ > 0 ? total_ + (Clock::now() - since_) : total_; }
 
  private:
-  // Only told to whoever watches, so nothing else has to be seen with it.
+  // Relaxed suffices: it is only reported, and orders no other data.
   static inline std::atomic<int> waiting_ = 0;
   int threads_ = 0;
   TimePoint since_{};

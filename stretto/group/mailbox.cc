@@ -18,7 +18,7 @@ std::shared_ptr<PendingMessage> Mailbox::pooled() {
 }
 
 std::shared_ptr<PendingMessage> Mailbox::submit(const Message& message) {
-  // What has ended since the last turn can be used again at once.
+  // Messages that have ended since the last turn can be reused at once.
   take_completions();
   std::erase_if(in_flight_, [](const auto& m) { return m->done(); });
   std::shared_ptr<PendingMessage> pending = pooled();
@@ -39,12 +39,12 @@ std::shared_ptr<PendingMessage> Mailbox::submit(const Message& message) {
   request.cookie = reinterpret_cast<std::uintptr_t>(pending.get());
   const bool waits = !pending->peer || (!message.sends && held_back(*pending));
   in_flight_.push_back(pending);
-  engine_->submitted();  // Now that it ends in any case.
+  engine_->submitted();  // From here on the message is sure to end.
   if (waits) {
     ++unposted_;
   } else {
     post(*pending);
-    take_completions();  // Small ones have usually ended by now.
+    take_completions();  // Small messages have usually ended by now.
   }
   return pending;
 }
@@ -59,7 +59,7 @@ void Mailbox::post(PendingMessage& message) {
   }
 }
 
-// Whether an earlier receive of the tag could take the message that this one is for.
+// Whether an earlier receive with the same tag could take the message that `message` is to receive.
 bool Mailbox::held_back(const PendingMessage& message) const {
   if (unposted_ == 0) return false;
   for (const auto& earlier : in_flight_) {
@@ -69,8 +69,8 @@ bool Mailbox::held_back(const PendingMessage& message) const {
   return false;
 }
 
-// Looks for a message of any rank. Searches from another rank each time, so that one that sends
-// without end does not keep the others waiting.
+// Looks for an arrived message of any rank. Starts the search at another rank each time, so that a
+// rank that sends without end does not keep the others waiting.
 bool Mailbox::match(PendingMessage& message) {
   const auto ranks = static_cast<std::int32_t>(membership_->members.size());
   for (std::int32_t i = 1; i <= ranks; ++i) {
@@ -99,8 +99,8 @@ bool Mailbox::advance() {
   return moved;
 }
 
-// A failure is the group's before it is the caller's, who may be gone with the group as soon as he
-// knows: first everybody is told.
+// A failure is kept until the group has told all members: the caller of the failed message may
+// destroy the group as soon as it sees the failure.
 void Mailbox::take_completions() {
   for (; !completions_.empty(); completions_.pop()) {
     transport::Completion& completion = completions_.front();

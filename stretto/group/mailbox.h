@@ -13,10 +13,10 @@ namespace stretto::group {
 
 // The point-to-point messages of a group.
 //
-// Messages of a pair of ranks and a tag have equal keys, among which the transport keeps the order.
-// A receive from any rank is posted when a message has arrived; until then it holds back the later
-// receives of its tag, which must not overtake it (MPI 4.1, 3.5).
-// Everything here happens under the engine's lock.
+// Messages with the same tag between the same two ranks have equal keys, and the transport keeps
+// their order. A receive from any rank is posted only when a message has arrived. Until then it
+// holds back the later receives of its tag, which must not overtake it (MPI 4.1, 3.5). Used under
+// the engine's lock.
 class Mailbox {
  public:
   struct Message {
@@ -33,16 +33,17 @@ class Mailbox {
       : engine_(std::move(engine)), membership_(&membership) {}
 
   std::shared_ptr<PendingMessage> submit(const Message& message) STRETTO_REQUIRES(engine_held);
-  // Gives receives that wait for any rank the messages that have arrived. Returns whether it did.
+  // Matches receives from any rank with messages that have arrived, and posts receives that are no
+  // longer held back. Returns whether it posted any.
   bool advance() STRETTO_REQUIRES(engine_held);
-  // Takes out what has ended; returns the one whose request was the first to fail, or null.
+  // Removes messages that have ended. Returns the message whose request failed first, or null.
   std::shared_ptr<PendingMessage> retire() STRETTO_REQUIRES(engine_held);
-  // Why that one has failed.
+  // Why the message that retire() returns has failed.
   const Status& failure() const STRETTO_REQUIRES(engine_held) { return failure_; }
-  // Ends everything. The transport must have forgotten the group's requests.
+  // Ends all messages with `reason`. The transport must have forgotten the group's requests.
   void fail(const Status& reason) STRETTO_REQUIRES(engine_held);
 
-  // Those that have not ended, the oldest first.
+  // Messages in flight, the oldest first. Some may have ended since the last retire().
   const std::vector<std::shared_ptr<PendingMessage>>& in_flight() const
       STRETTO_REQUIRES(engine_held) {
     return in_flight_;
@@ -58,12 +59,13 @@ class Mailbox {
   std::shared_ptr<Engine> engine_;
   const execution::Membership* membership_;
   std::vector<std::shared_ptr<PendingMessage>> in_flight_;
-  transport::CompletionQueue completions_;  // A cookie is the address of a message in flight.
+  transport::CompletionQueue completions_;  // Each cookie is the address of a PendingMessage.
   const PendingMessage* failed_ = nullptr;
   Status failure_;
-  std::size_t unposted_ = 0;       // Receives for which the transport has not been asked.
-  std::int32_t last_matched_ = 0;  // The last rank whose message a receive from any rank took.
-  std::vector<std::shared_ptr<PendingMessage>> pool_;  // Reused when nobody else holds them.
+  std::size_t unposted_ = 0;       // Receives not yet posted to the transport.
+  std::int32_t last_matched_ = 0;  // The rank whose message a receive from any rank took last.
+  // An entry is reused when nothing else refers to it.
+  std::vector<std::shared_ptr<PendingMessage>> pool_;
 };
 
 }  // namespace stretto::group

@@ -52,9 +52,10 @@ bool OperationQueue::may_start(const Item& item) const {
   const auto is_here = [](const Item& other) {
     return other.execution->end_on_device() == nullptr;
   };
-  // Programs that have dropped their handles take its end for that of all that came before; but a
-  // device may wait for what the program does behind it. One that is monitored is to explain why
-  // something does not end.
+  // A program that has dropped its Works takes the end of a barrier for the end of all operations
+  // before it. Operations that only the device has still to run are excepted, as the device may
+  // wait for what the program does after the barrier. A monitored barrier does not wait: it is to
+  // explain why an operation does not end.
   const OperationDescriptor& operation = item.collective->operation();
   const bool ends_others =
       operation.collective == Collective::barrier && operation.layout != kMonitoredLayout;
@@ -75,7 +76,7 @@ bool OperationQueue::start_ready(execution::Turn& turn) {
       packed = packing->pack(turn);
       if (packed.ok() && !packing->is_packed()) return moved;
     }
-    // Before it counts as running: there may be no memory for it.
+    // Before it counts as running, as take() may throw for lack of memory.
     queue_.front().execution = cache_->take(*queue_.front().entry);
     Item& item = running_.emplace_back(std::move(queue_.front()));
     queue_.pop();
@@ -125,7 +126,8 @@ void OperationQueue::retire(std::size_t index) {
   if (last == 0 || transport::precedes(last, collective.sequence())) {
     set_ended(collective.sequence());
   }
-  collective.finish(Status());  // Without memory for it, it stays among those that run.
+  // If this throws for lack of memory, the collective stays in running_.
+  collective.finish(Status());
   Item item = std::move(running_[index]);
   running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(index));
   --item.entry->in_use;
@@ -152,8 +154,8 @@ void OperationQueue::take_completions() {
   for (const Item& item : running_) item.execution->take_completions();
 }
 
-// Those who abandoned a later operation have done all that this rank's earlier one needs of them:
-// on mapped memory it can be ended without them, and then it is no victim.
+// Ranks that abandoned a later operation have done all that this rank's earlier operation needs of
+// them. On mapped memory it can be ended without them, and then it ends well.
 void OperationQueue::fail(const Status& reason, bool of_others) {
   for (const Item& item : running_) {
     PendingCollective& collective = *item.collective;
@@ -169,7 +171,7 @@ void OperationQueue::fail(const Status& reason, bool of_others) {
     if (item.execution->ended()) collective.finish(reason);
   }
   for (; !queue_.empty(); queue_.pop()) {
-    queue_.front().collective->packing.reset();  // With the mark of the call.
+    queue_.front().collective->packing.reset();  // This also forgets the mark of the call.
     queue_.front().collective->finish(reason);
   }
 }
@@ -187,7 +189,7 @@ bool OperationQueue::release_buffers(const Status& reason, execution::Turn& turn
 
 const PendingCollective* OperationQueue::oldest() const {
   if (!running_.empty()) return running_.front().collective.get();
-  if (!queue_.empty()) return queue_.front().collective.get();  // It is being packed.
+  if (!queue_.empty()) return queue_.front().collective.get();  // It is still being packed.
   return nullptr;
 }
 
@@ -206,7 +208,6 @@ bool OperationQueue::release_mappings() {
   return all;
 }
 
-// Numbers begin anew when a group has been set up.
 bool OperationQueue::is_of_this_numbering(std::uint32_t sequence) const {
   return (sequence >= transport::kSetUpSequence) != is_set_up_;
 }
@@ -235,7 +236,7 @@ std::string OperationQueue::name_of(const PendingOperation& operation) const {
 }
 
 std::string OperationQueue::name_of_ended() const {
-  // What took the fast path has left its number only.
+  // An operation on the fast path leaves only its number.
   const std::uint32_t ended = last_ended();
   const OperationDescriptor* past = past_.find(ended);
   return past != nullptr ? fmt::format("{} #{}", describe(*past), ended)
@@ -248,20 +249,20 @@ std::string OperationQueue::between_operations() const {
   return fmt::format("between operations, after {}", name_of_ended());
 }
 
-// For the launcher: "all_reduce(sum f32 [1024]) #7" is the last thing it knows of a rank that is
-// killed.
+// Reports to the launcher. "all_reduce(sum f32 [1024]) #7" is the last that it knows of a rank that
+// is killed.
 void OperationQueue::report(const Item& item) {
   const auto& report_activity = engine_->options().report_activity;
   if (!report_activity) return;
   reported_ = item.collective->sequence();
   if (!is_set_up_) return report_activity(name_of(*item.collective));
-  // Not name_of(), which describes the operation anew: that takes longer than to start it.
+  // Not by name_of(), which describes the operation again: that takes longer than starting it.
   fmt::memory_buffer text;
   fmt::format_to(std::back_inserter(text), FMT_COMPILE("{} #{}"), item.entry->name, reported_);
   report_activity({text.data(), text.size()});
 }
 
-// What takes the fast path is reported here, now and then only.
+// Operations on the fast path are reported only here, now and then.
 void OperationQueue::note_ended(TimePoint now) {
   const std::uint32_t ended = last_ended();
   if (ended == ended_noted_) return;

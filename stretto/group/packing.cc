@@ -15,7 +15,7 @@ namespace stretto::group {
 namespace {
 
 constexpr std::size_t kScratchBytesMin = 64 * 1024;
-// What a group keeps when nothing is in flight.
+// Idle regions that a group keeps.
 constexpr std::size_t kIdleMax = 4;
 
 }  // namespace
@@ -79,7 +79,7 @@ std::size_t scratch_bytes_for(std::size_t bytes) {
 }
 
 Result<transport::Region> ScratchPool::take(std::size_t bytes, transport::Endpoint& transport) {
-  // The smallest that fits.
+  // The smallest region that fits.
   const auto size_or_most = [&](const auto& region) {
     return region.bytes.size() < bytes ? SIZE_MAX : region.bytes.size();
   };

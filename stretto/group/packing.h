@@ -15,14 +15,14 @@
 
 namespace stretto::group {
 
-// What DeviceOperations::mark() has said, until the call with it begins. It is forgotten if the
-// call never does.
+// Owns a mark of DeviceOperations::mark() until its call begins. If the call never begins, the
+// destructor calls forget().
 class HeldMark {
  public:
   HeldMark() = default;
   // `devices` must outlive it.
   HeldMark(DeviceOperations& devices, int number) : mark_(&devices, Forget{number}) {}
-  // For whoever begins the call; -1: there is none.
+  // Hands the mark to the code that begins the call; -1: there is none.
   int take() { return mark_.release() == nullptr ? -1 : mark_.get_deleter().number; }
 
  private:
@@ -33,23 +33,24 @@ class HeldMark {
   std::unique_ptr<DeviceOperations, Forget> mark_;
 };
 
-// What has to happen to the caller's buffers before a collective and after it, where its schedule
-// cannot run on them as they are: a factor, several buffers as one, an input that the output
-// overwrites too early.
+// Work on the caller's buffers before and after a collective whose schedule cannot run on them as
+// they are: it applies a factor, joins several buffers into one, or copies an input that the output
+// would overwrite too early.
 struct Packing {
-  // The sources are copied before the operation starts, the targets filled when it has ended well.
+  // The sources are copied before the operation starts. The targets are filled when it has ended
+  // well.
   BufferParts parts = {};
-  // Of kind device, nothing is done here: a library takes the parts as they are, and an execution
-  // on mapped memory copies them there, when what `mark` stands for has been done.
+  // With kind device, this class copies nothing: a library takes the parts as they are, and an
+  // execution on mapped memory copies them on the device, behind the work that `mark` stands for.
   transport::MemoryKind kind = transport::MemoryKind::host;
   HeldMark mark = {};
-  // Whether the result comes behind the sources in the scratch, not in their place.
+  // Whether the result lies behind the sources in the scratch, instead of in their place.
   bool apart = false;
-  // Where the sources go. Null: scratch that the group lends, of their size.
+  // Where the sources are copied to. Null: to scratch that the group lends.
   std::byte* destination = nullptr;
-  transport::Region scratch = {};  // Lent; of kind device, by whoever submits the call.
+  transport::Region scratch = {};  // Lent by the group; with kind device, by the backend.
 
-  // How long the scratch is, and where its parts lie.
+  // The size of the scratch and its parts.
   std::size_t bytes() const;
   ByteSpan input() const { return scratch.bytes.first(source_bytes()); }
   ByteSpan output() const { return scratch.bytes.subspan(output_begin(), target_bytes()); }
@@ -57,12 +58,12 @@ struct Packing {
   bool lacks_scratch() const {
     return !is_on_device() && destination == nullptr && scratch.bytes.empty();
   }
-  // As far as the turn goes, from where the one before has stopped.
+  // Both work as far as the turn allows and go on from where the last turn stopped.
   Status pack(execution::Turn& turn);
   void unpack(execution::Turn& turn);
   bool is_packed() const { return is_on_device() || packed.step > parts.more.size(); }
   bool is_unpacked() const { return is_on_device() || unpacked.step >= parts.targets.size(); }
-  // How far they are; a part is a step.
+  // Progress of pack() and unpack(); each part is a step.
   execution::StepCursor packed = {};
   execution::StepCursor unpacked = {};
 
@@ -72,14 +73,14 @@ struct Packing {
   std::size_t output_begin() const;
 };
 
-// How much is made where so much scratch is wanted: 64 KiB, or an eighth more at most, for others
-// that are nearly as long.
+// The size of scratch to allocate for `bytes`: at least 64 KiB, and at most an eighth more than
+// needed, so that requests of nearly that size can reuse it.
 std::size_t scratch_bytes_for(std::size_t bytes);
 
-// Registered memory that is used again and again, so that packing costs no system calls.
+// Registered memory for reuse, so that packing needs no system calls.
 class ScratchPool {
  public:
-  // Returns at least `bytes`.
+  // Returns a region of at least `bytes`.
   Result<transport::Region> take(std::size_t bytes, transport::Endpoint& transport);
   void give_back(transport::Region region);
 

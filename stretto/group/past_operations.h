@@ -11,12 +11,12 @@
 
 namespace stretto::group {
 
-// The collectives of a group that have ended, for those who still say something about them. A
-// program that does the same thing over and over, without waiting for others to keep up, is kept in
-// a few words however far it runs ahead.
+// The collectives of a group that have ended, to compare with what late ranks say about them. Runs
+// of equal operations take one entry, so a program that repeats an operation is remembered however
+// far it runs ahead of other ranks.
 class PastOperations {
  public:
-  // `may_join(s)`: whether operation `s` will be added, too, and only has not ended yet.
+  // `may_join(s)`: whether operation `s` is still running, and will be added later.
   template <class MayJoin>
   void add(std::uint32_t sequence, const OperationDescriptor& operation, const MayJoin& may_join) {
     Run& last = runs_[last_];
@@ -27,14 +27,14 @@ class PastOperations {
       last.end = sequence + 1;
       return;
     }
-    // Has it been taken for a part of the run before, and rightly so?
+    // Nothing to add if an earlier run already covers it with the same operation.
     const OperationDescriptor* known = find(sequence);
     if (known != nullptr && *known == operation) return;
     last_ = (last_ + 1) % runs_.size();
     runs_[last_] = {.begin = sequence, .end = sequence + 1, .any = true, .operation = operation};
   }
 
-  // What operation `sequence` was; null if it is forgotten, or never was here.
+  // The operation with number `sequence`; null if it is forgotten or was never added.
   const OperationDescriptor* find(std::uint32_t sequence) const {
     for (std::size_t i = 0; i < runs_.size(); ++i) {
       const Run& run = runs_[(last_ + runs_.size() - i) % runs_.size()];
@@ -46,7 +46,7 @@ class PastOperations {
   void clear() { runs_ = {}; }
 
  private:
-  // Equal operations, one behind the other.
+  // Consecutive equal operations.
   struct Run {
     std::uint32_t begin = 0;
     std::uint32_t end = 0;

@@ -14,9 +14,9 @@
 namespace stretto::group {
 namespace {
 
-// Or half-way.
+// How long before a deadline or a warning to ask, but not before half of the time has passed.
 constexpr std::chrono::seconds kAskAhead(2);
-// An operation that has failed ends in half of this, whatever others do.
+// A failed operation ends in half of this time, whatever other ranks do.
 constexpr std::chrono::seconds kHandBackTime(2);
 
 TimePoint ask_before(TimePoint time, TimePoint since) {
@@ -69,12 +69,12 @@ void PendingOperation::finish(Status status) {
   status_ = std::move(status);
   duration_ = Clock::now() - deadline_.set_at();
   if (continuations_.size() > 1) {
-    // In their order, by one thread, though several may make progress.
+    // One thread calls all of them in order, although several may make progress.
     const auto all = std::make_shared<std::vector<Continuation>>();
     Continuation call_all = [all](const Status& how) {
       for (const Continuation& each : *all) call_back(each, how);
     };
-    all->reserve(1);  // What throws has lost none of them: the rest needs no memory.
+    all->reserve(1);  // If this throws, no continuation is lost; the rest needs no memory.
     all->swap(continuations_);
     continuations_.push_back(std::move(call_all));
   }
@@ -83,7 +83,7 @@ void PendingOperation::finish(Status status) {
   }
   continuations_.clear();
   engine_->ended();
-  // Release: whoever sees the end sees the status, and the output that was written before.
+  // Release: a thread that sees the end also sees the status and the output.
   done_.store(true, std::memory_order_release);
 }
 
@@ -109,7 +109,7 @@ Status PendingOperation::wait_on_device() {
   };
   if (!done()) (void)engine_->drive(is_begun, Deadline());
   if (end == nullptr) return wait(Deadline());
-  // Where the device says no, the host waits in the place of the stream.
+  // If the device refuses, the host waits instead of the stream.
   if (!end->let_wait(StreamGuard::current()).ok()) return wait(Deadline());
   return done() ? status_ : Status();
 }
@@ -129,7 +129,8 @@ void PendingOperation::abandon() {
     if (Group* const group = engine_->find(group_)) group->unwind(this);
     engine_->run_continuations(held);
   }
-  // Its buffers may go now: another rank may just be copying from or to them.
+  // The caller may free the buffers afterwards, but another rank may just be copying from or to
+  // them.
   (void)engine_->drive([this] { return done(); }, Deadline::after(kHandBackTime));
 }
 

@@ -14,11 +14,10 @@
 
 namespace stretto::group {
 
-// When others are to be asked what keeps them, so that their answers are here by the deadline.
+// When to ask other ranks what keeps them, so that their answers arrive before the deadline.
 TimePoint time_to_ask(const Deadline& deadline);
 
-// An operation between its submission and its end: what Work holds. Belongs to a group until it
-// ends; Works may outlive the group.
+// An operation from its submission to its end. A Work refers to it and may outlive the group.
 class PendingOperation : public Operation {
  public:
   PendingOperation(std::shared_ptr<Engine> engine, std::uint64_t group)
@@ -35,7 +34,7 @@ class PendingOperation : public Operation {
     return {operation_.collective, numbered ? sequence_ : 0, done() ? duration_ : Duration()};
   }
 
-  // Before anybody else holds it.
+  // To be called before anything else refers to the object.
   void begin(const OperationDescriptor& operation, std::uint32_t sequence, Deadline deadline);
   void finish(Status status) STRETTO_REQUIRES(engine_held);
   const OperationDescriptor& operation() const { return operation_; }
@@ -44,14 +43,15 @@ class PendingOperation : public Operation {
   bool done() const { return done_.load(std::memory_order_acquire); }
   // Valid once done.
   const Status& status() const { return status_; }
-  // For operations that others keep waiting; `now` never goes back. Whether those others are to be
-  // asked now where they are, each time once: when the operation has been running for `ask_after`
-  // (zero: never), and before a warning or the deadline.
+  // Whether to ask the ranks that this operation waits for now: once when it has been running for
+  // `ask_after` (zero: never), once before each warning and once before the deadline. `now` never
+  // goes back.
   bool asks_at(TimePoint now, Duration ask_after) STRETTO_REQUIRES(engine_held);
-  // It has been running since `now`, unless that has been said before; the program's user is to be
-  // warned `warn_after` later (zero: never).
+  // Notes that it has been running since `now`, and that the first warning is due `warn_after`
+  // later (zero: never). Later calls do nothing.
   void runs_since(TimePoint now, Duration warn_after) STRETTO_REQUIRES(engine_held);
-  // Whether that is so; then again when it has been running twice as long, and so on.
+  // Whether a warning is due. The next one is due when it has been running twice as long, and so
+  // on.
   bool warns_at(TimePoint now) STRETTO_REQUIRES(engine_held);
   TimePoint running_since() const { return running_since_; }
 
@@ -65,7 +65,7 @@ class PendingOperation : public Operation {
   TimePoint asked_at_;
   TimePoint warn_at_;
   std::vector<Continuation> continuations_;
-  Status status_;  // Written before done_, read after it, as is the next.
+  Status status_;  // Written before done_ and read after it, like duration_.
   Duration duration_{};
   std::atomic<bool> done_{false};
 };
@@ -87,17 +87,17 @@ class PendingMessage : public PendingOperation {
   transport::Request request;
   bool sends = false;
   int tag = 0;
-  std::optional<Rank> peer;  // In the group. Nothing: any, and not known yet.
+  std::optional<Rank> peer;  // In the group. Nothing: any rank, not known yet.
   bool posted = false;       // Whether the transport has been asked.
 };
 
-// Of objects that are used again, one that nobody else holds any more; null: there is none.
+// An object of `pool` that nothing else refers to; null: there is none.
 template <class T>
 std::shared_ptr<T> find_idle(const std::vector<std::shared_ptr<T>>& pool) {
   for (const auto& object : pool) {
     if (object.use_count() != 1) continue;
-    // Acquire, for the count has been read relaxed: pairs with the release by which the last one,
-    // who may have read the result a moment ago, has let go of it.
+    // use_count() reads relaxed. This acquire pairs with the release by which the last other owner,
+    // which may have read the result a moment ago, dropped its reference.
     std::atomic_thread_fence(std::memory_order_acquire);
     return object;
   }

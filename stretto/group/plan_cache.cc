@@ -11,7 +11,7 @@
 namespace stretto::group {
 namespace {
 
-// A program that never repeats itself must not grow for ever.
+// Bounds the cache of a program that never repeats an operation.
 constexpr std::size_t kEntriesMax = 512;
 
 std::uint64_t hash_of(const std::optional<execution::SharesView>& shares) {
@@ -47,7 +47,7 @@ void PlanCache::use_links(const LinkModel& links) {
 
 void PlanCache::use_windows(execution::Windows windows) {
   windows_ = std::move(windows);
-  // Alone on its host, a rank has nobody to meet there.
+  // A rank that is alone on its host has no team.
   if (!is_one_team() && windows_->team.size() > 1) {
     team_lanes_.emplace(*windows_, *membership_, *transport_);
   }
@@ -90,7 +90,8 @@ PlanCache::Entry* PlanCache::find(const OperationDescriptor& operation,
 
 PlanCache::Entry& PlanCache::add(const OperationDescriptor& operation,
                                  const std::optional<execution::SharesView>& shares, Plans plans) {
-  std::multimap<Key, Entry> added;  // In the cache when it is complete: memory may be lacking.
+  // It is merged into the cache when complete, as an allocation may throw before.
+  std::multimap<Key, Entry> added;
   Entry& entry = added.emplace(Key{operation, hash_of(shares)}, Entry())->second;
   entry.name = describe(operation);
   if (shares) entry.shares = shares->copy();
@@ -129,7 +130,7 @@ std::unique_ptr<execution::Execution> PlanCache::make(const Entry& entry) {
 std::unique_ptr<execution::Execution> PlanCache::take(Entry& entry) {
   entry.last_use = ++uses_;
   if (entry.idle.empty()) {
-    entry.idle.reserve(entry.in_use + 1);  // So that keep() needs no memory.
+    entry.idle.reserve(entry.in_use + 1);  // So keep() allocates nothing.
     return make(entry);
   }
   std::unique_ptr<execution::Execution> execution = std::move(entry.idle.back());
@@ -138,7 +139,7 @@ std::unique_ptr<execution::Execution> PlanCache::take(Entry& entry) {
   return execution;
 }
 
-// A program with many kinds must not keep scratch for each.
+// Bounds the scratch of idle executions, as a program may use many kinds.
 void PlanCache::keep(Entry& entry, std::unique_ptr<execution::Execution> execution) {
   idle_bytes_ += execution->idle_bytes();
   entry.idle.push_back(std::move(execution));
@@ -150,9 +151,10 @@ void PlanCache::keep(Entry& entry, std::unique_ptr<execution::Execution> executi
   }
 }
 
-// Programs repeat their operations in the same order, so what was used last is needed last. If the
-// least recently used went first, a few kinds more than there is room for would be enough that each
-// has lost its scratch when its turn comes. Only what seems to be forgotten goes before.
+// Programs repeat their operations in the same order, so the kind that was used last is needed last
+// and goes first. If the least recently used went first, a few kinds too many would suffice that
+// each has lost its scratch when its turn comes. A kind that seems forgotten goes before all
+// others.
 PlanCache::Entry* PlanCache::least_needed_beside(const Entry& entry) {
   Entry* oldest = nullptr;
   Entry* newest = nullptr;

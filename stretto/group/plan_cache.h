@@ -18,27 +18,27 @@
 
 namespace stretto::group {
 
-// What the kinds of operations of one group need, kept from one call to the next: plans, and
-// executions that are idle. Used under the engine's lock; the executions of a kind that runs alone
-// belong to whoever owns the group's gate (fast_lane.h).
+// Plans and idle executions of one group, kept from one call to the next, for each kind of
+// operation. Used under the engine's lock. The execution of a kind that runs alone belongs to the
+// owner of the group's gate (fast_lane.h).
 class PlanCache {
  public:
-  // What idle executions keep, all together, unless one kind alone needs more.
+  // Bytes that all idle executions together keep at most, unless one kind alone needs more.
   static constexpr std::size_t kIdleBytesMax = 64 * 1024 * 1024;
-  // A kind that none of so many collectives has used is taken for one that is no longer needed.
+  // A kind counts as no longer needed if none of the last kForgottenAfter collectives used it.
   static constexpr std::uint64_t kForgottenAfter = 1024;
 
-  // One kind. Stays where it is until shrink().
+  // One kind. Its address is valid until shrink().
   struct Entry {
     std::string name;  // "all_reduce(sum f32 [4])".
     Plans plans;
     execution::Shares shares;
-    // On the windows, whose counters are of one operation at a time: the only execution, whether it
-    // is idle or not. Null: they run by messages.
+    // For a kind on mapped memory: its only execution, idle or not, because the windows' counters
+    // serve one operation at a time. Null: the kind runs by messages.
     execution::MappedExecution* mapped = nullptr;
     std::vector<std::unique_ptr<execution::Execution>> idle;
-    int in_use = 0;              // Operations that are queued or run.
-    std::uint64_t last_use = 0;  // The number of its last take().
+    int in_use = 0;              // Operations that are queued or running.
+    std::uint64_t last_use = 0;  // The count of take() calls at its last one.
 
     bool runs_alone() const { return mapped != nullptr; }
   };
@@ -47,13 +47,14 @@ class PlanCache {
   PlanCache(const execution::Membership& membership, transport::Endpoint& transport,
             Planner::Setting setting);
 
-  // Plans what is not in the cache yet: with the lock not held any more.
+  // Plans kinds that are not in the cache, which needs no lock.
   std::shared_ptr<const Planner> planner() const STRETTO_REQUIRES(engine_held) { return planner_; }
-  // Nothing is in flight. Those in the cache have to go, which shrink() does.
+  // Each of these replaces the planner. To be called while nothing is in flight. Plans in the cache
+  // may be outdated then; shrink() removes them.
   void use_links(const LinkModel& links) STRETTO_REQUIRES(engine_held);
   void use_windows(execution::Windows windows) STRETTO_REQUIRES(engine_held);
   void use_library(std::shared_ptr<CollectiveLibrary> library) STRETTO_REQUIRES(engine_held);
-  // If there is one for memory of devices: the group has failed.
+  // Abandons the library for devices, if there is one, because the group has failed.
   void abandon_device_library() STRETTO_REQUIRES(engine_held);
   void use_device(std::unique_ptr<execution::KernelQueue> queue, std::vector<std::int32_t> devices)
       STRETTO_REQUIRES(engine_held);
@@ -61,7 +62,7 @@ class PlanCache {
   bool is_one_team() const STRETTO_REQUIRES(engine_held) {
     return windows_ && windows_->is_whole_group();
   }
-  // Whether ranks take the lines that they read of each other's windows.
+  // Whether ranks take the cache lines that they read of each other's windows (take_lines()).
   bool takes_lines() const STRETTO_REQUIRES(engine_held) {
     return windows_ && windows_->takes_lines;
   }
@@ -72,22 +73,22 @@ class PlanCache {
   Entry& add(const OperationDescriptor& operation,
              const std::optional<execution::SharesView>& shares, Plans plans)
       STRETTO_REQUIRES(engine_held);
-  // Whether shrink() is due before add().
+  // Whether shrink() has to be called before add().
   bool is_full() const STRETTO_REQUIRES(engine_held);
-  // Forgets what is not in use.
+  // Removes kinds that are not in use.
   void shrink() STRETTO_REQUIRES(engine_held);
 
-  // An execution for one run, which keep() takes back.
+  // An execution for one run. Return it with keep().
   std::unique_ptr<execution::Execution> take(Entry& entry) STRETTO_REQUIRES(engine_held);
   void keep(Entry& entry, std::unique_ptr<execution::Execution> execution)
       STRETTO_REQUIRES(engine_held);
-  // Lets go of what other ranks have freed, in all that is idle. False: not everywhere.
+  // Unmaps memory that other ranks have freed, in all idle executions. False: some still hold it.
   bool release_mappings() STRETTO_REQUIRES(engine_held);
 
  private:
   struct Key {
     OperationDescriptor operation;
-    std::uint64_t shares = 0;  // A hash of the lists.
+    std::uint64_t shares = 0;  // A hash of the lists of shares.
     bool operator<(const Key& other) const;
   };
 
@@ -100,12 +101,13 @@ class PlanCache {
   transport::Endpoint* transport_;
   std::shared_ptr<const Planner> planner_ STRETTO_GUARDED_BY(engine_held);
   std::optional<execution::Windows> windows_ STRETTO_GUARDED_BY(engine_held);
-  // In windows_, where those are not everybody's.
+  // The lanes in windows_, if those are not of all ranks.
   std::optional<execution::TeamLanes> team_lanes_ STRETTO_GUARDED_BY(engine_held);
-  execution::SharedLibrary library_ STRETTO_GUARDED_BY(engine_held);  // None: null.
-  // Of what is in memory of the rank's device; null: none is.
+  // Its library is null if there is none.
+  execution::SharedLibrary library_ STRETTO_GUARDED_BY(engine_held);
+  // Runs operations on memory of this rank's device; null: there is none.
   std::unique_ptr<execution::KernelQueue> device_ STRETTO_GUARDED_BY(engine_held);
-  // Lists may differ although their hashes agree.
+  // A multimap, because different lists of shares may have equal hashes.
   std::multimap<Key, Entry> entries_ STRETTO_GUARDED_BY(engine_held);
   std::size_t idle_bytes_ STRETTO_GUARDED_BY(engine_held) = 0;
   std::uint64_t uses_ STRETTO_GUARDED_BY(engine_held) = 0;

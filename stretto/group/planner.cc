@@ -14,12 +14,13 @@ namespace stretto::group {
 namespace {
 
 constexpr std::size_t kWhole = std::size_t{1} << 62;
-// Of one slot, what is staged at a time: about what stays in a core's own cache, as fewer syncs
-// gain nothing more.
+// Bytes of a slot that are staged at a time. About as many stay in a core's own cache, and fewer
+// syncs with larger segments gain nothing.
 constexpr std::size_t kStagedBytes = 512 * 1024;
-// Where some ranks only stage and others only copy, the latter begin when they have this much.
+// Where some ranks only stage and others only copy, the copying begins after this many staged
+// bytes.
 constexpr std::size_t kStreamedBytes = 64 * 1024;
-// A kernel has so many inputs and outputs (cuda/reduction.h).
+// A kernel takes at most this many inputs and outputs (cuda/reduction.h).
 constexpr int kDeviceRanksMax = 16;
 
 }  // namespace
@@ -49,7 +50,7 @@ bool Planner::is_mapped_on_devices(const OperationDescriptor& operation) const {
   return !setting_.devices.empty() && operation.algorithm == kDeviceAlgorithm;
 }
 
-// The same on all ranks.
+// Returns the same on all ranks.
 bool Planner::runs_in_library(const OperationDescriptor& operation,
                               std::string_view algorithm) const {
   const bool is_set_up = operation.layout == kSetUpLayout || operation.layout == kMonitoredLayout;
@@ -84,7 +85,7 @@ Result<Plans> Planner::plan_library(const OperationDescriptor& operation,
   const int ranks = setting_.selector.rank_count;
   OperationDescriptor meets;
   std::string_view way = "recursive_doubling";
-  // Nobody else compares counts that only two ranks know: they tell each other.
+  // Only two ranks know the count of each message, so they tell each other and compare.
   if (execution::counts_by_message(operation)) {
     meets = {.collective = Collective::all_to_all,
              .dtype = DType::u64,
@@ -121,7 +122,7 @@ Result<std::uint8_t> Planner::number_of(const OperationDescriptor& operation, bo
   return named->id;
 }
 
-// How much of an operation on mapped memory is staged at a time.
+// The segment size of staging on mapped memory.
 std::size_t Planner::staged_segment_bytes(const schedule::Schedule& steps) const {
   const auto slots = static_cast<std::size_t>(std::max(1, steps.raw_slots));
   const bool streams = has_root(steps.collective) && steps.sync_count() == 1;
@@ -131,7 +132,7 @@ std::size_t Planner::staged_segment_bytes(const schedule::Schedule& steps) const
   return most > 0 ? std::min(bytes, most) : bytes;
 }
 
-// Null where there is no algorithm.
+// Returns null if `algorithm` is null.
 Result<std::shared_ptr<const execution::Plan>> Planner::make_plan(
     const schedule::Algorithm* algorithm, const OperationDescriptor& operation,
     const std::optional<execution::SharesView>& shares, Cut cut) const {
@@ -167,7 +168,8 @@ SingleCopy Planner::single_copy_of(const OperationDescriptor& operation,
   const bool reaches_buffers =
       choice.direct != nullptr && operation.collective != Collective::barrier;
   if (!reaches_buffers || agreed == SingleCopy::off) return SingleCopy::off;
-  // What has been asked for by name must not depend on pages, which each rank sees by itself.
+  // An algorithm asked for by name must not depend on page sizes, which each rank sees only for
+  // itself.
   if (choice.staged == nullptr) return SingleCopy::always;
   const bool wanted = agreed == SingleCopy::always || selector_.prefers_single_copy(operation);
   return wanted ? agreed : SingleCopy::off;
@@ -179,7 +181,7 @@ Explanation Planner::explain(const OperationDescriptor& operation,
   const bool one_team = setting_.is_one_team;
   Result<Choice> choice = selector_.choose(operation, algorithm, one_team, true);
   if (!choice.ok()) {
-    algorithm = {};  // As if nobody had named it.
+    algorithm = {};  // Explains as if no algorithm were named.
     choice = selector_.choose(operation, algorithm, one_team, true);
   }
   if (runs_in_library(operation, algorithm)) {

@@ -17,42 +17,45 @@
 
 namespace stretto::group {
 
-// What an operation runs with: a plan by messages, or one or two on mapped memory; or a library's,
-// before which the ranks meet by messages.
+// What an operation runs with: a plan by messages; or one or two plans on mapped memory; or a
+// library's plan, and a plan by messages by which the ranks meet before it.
 struct Plans {
   std::shared_ptr<const execution::Plan> messages;
   std::shared_ptr<const execution::LibraryPlan> library = nullptr;
-  std::shared_ptr<const execution::Plan> direct = nullptr;  // Where all buffers are registered.
-  std::shared_ptr<const execution::Plan> staged = nullptr;  // Elsewhere.
-  SingleCopy single_copy = SingleCopy::off;                 // Of private buffers, by `direct`.
+  std::shared_ptr<const execution::Plan> direct = nullptr;  // Used if all buffers are registered.
+  std::shared_ptr<const execution::Plan> staged = nullptr;  // Used otherwise.
+  SingleCopy single_copy = SingleCopy::off;                 // When `direct` serves private buffers.
 };
 
 // Chooses algorithms, builds their schedules, has them proved, and binds them to sizes. That takes
-// microseconds to tenths of seconds, so it happens once for each kind of operation and with no lock
-// held. Immutable: any thread may use it.
+// microseconds to tenths of seconds, so it happens once for each kind of operation, without holding
+// a lock. Immutable: any thread may use it.
 class Planner {
  public:
   struct Setting {
     Rank rank = 0;
     Selector::Setting selector = {};
-    // Whether all ranks are one team: then operations run on mapped memory.
+    // Whether all ranks are one team, so that operations run on mapped memory.
     bool is_one_team = false;
-    SingleCopy single_copy = SingleCopy::off;  // As far as all ranks can do it.
+    SingleCopy single_copy = SingleCopy::off;  // What all ranks can do.
     schedule::Verification verification = schedule::Verification::automatic;
-    // Runs what no algorithm is named for, as far as it can; null: there is none. Outlives this.
+    // Runs the operations that it can run and that name no algorithm; null: there is none. Must
+    // outlive the planner.
     const CollectiveLibrary* library = nullptr;
-    bool serves_devices = false;  // Whether it runs what is in memory of devices, and only that.
-    // Of ranks whose devices our schedules reach, the number of each one's (processors.h); else
-    // empty.
+    // Whether `library` runs operations on memory of devices, and only those.
+    bool serves_devices = false;
+    // Per rank the number of its device (processors.h), if our own schedules work on the ranks'
+    // devices; else empty.
     std::vector<std::int32_t> devices = {};
   };
   explicit Planner(Setting setting) : setting_(std::move(setting)), selector_(setting_.selector) {}
   const Setting& setting() const { return setting_; }
-  // Whether our schedules reach the devices of all ranks.
+  // Whether our own schedules can work on the devices of all ranks: one team of at most 16 ranks.
   bool maps_all_devices() const;
 
-  // `algorithm`: a name, or empty. `shares`: nothing where ranks have equal ones. Fails if the
-  // algorithm cannot be used here (invalid_argument), or if its schedule is wrong (internal).
+  // `algorithm` is a name or empty. `shares` is nothing if ranks have equal shares. Fails with
+  // invalid_argument if the algorithm cannot be used here, and with internal if its schedule is
+  // wrong.
   Result<Plans> plan(const OperationDescriptor& operation,
                      const std::optional<execution::SharesView>& shares,
                      std::string_view algorithm) const;
@@ -60,8 +63,8 @@ class Planner {
   Result<std::uint8_t> number_of(const OperationDescriptor& operation, bool equal_shares,
                                  std::string_view algorithm) const;
   std::size_t team_lanes() const { return selector_.team_lanes(); }
-  // With which algorithms an operation would run, and why. `algorithm`: the default one, which does
-  // not count where it cannot be used.
+  // Says with which algorithms an operation would run, and why. `algorithm` is the default one; it
+  // is ignored if it cannot be used.
   Explanation explain(const OperationDescriptor& operation, std::string_view algorithm) const;
 
  private:

@@ -20,13 +20,14 @@ namespace {
 using schedule::Access;
 using schedule::Algorithm;
 
-// Where ranks wait for each other's cores a sync takes a microsecond and more: one saves time up to
-// here, by all ranks together.
+// Where ranks share cores, a sync takes a microsecond or more, so one sync instead of two saves
+// time up to this size, in bytes of all ranks together.
 constexpr double kOneSyncOversubscribedBytes = 64 * 1024;
-// From here on, by each rank, copying once takes less time than staging; for some reductions see
-// prefers_single_copy().
+// From this size on, in bytes per rank, a single copy takes less time than staging; for some
+// reductions see prefers_single_copy().
 constexpr std::size_t kSingleCopyBytes = 256 * 1024;
-// Of a reduction by more ranks, the pieces that fit into the scratch are too small to pay.
+// In a reduction by more ranks, the pieces that fit into the scratch are too small for a single
+// copy to pay.
 constexpr int kSingleCopyReducers = 16;
 constexpr double kRounding = 1e-6;
 constexpr std::size_t kSegmentBytesMax = 256 * 1024;
@@ -34,41 +35,41 @@ constexpr std::size_t kSegmentBytesMin = 32 * 1024;
 constexpr std::size_t kScratchBytes = 8 * 1024 * 1024;
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 
-// Enough to keep a link, the reduction and the peer's reduction busy at the same time, and what a
-// long network may add.
+// Enough lanes to keep a link, the reduction and the peer's reduction busy at the same time, and
+// the most lanes that a network with a long latency may add.
 constexpr std::size_t kLanesOfMessages = 4;
 constexpr std::size_t kLanesMax = execution::Window::kLanes;
-// Each lane waits for the ranks of its host as well, which may have to wait for a core: where
-// others used the cores, twice as many lanes took 0.6 to 0.8 of the time.
+// A lane of a team also waits for the ranks of its host, which may have to wait for a core. Where
+// other programs used the cores, twice as many lanes took 0.6 to 0.8 of the time.
 constexpr std::size_t kLanesOfTeams = 8;
-// A wire that takes so many times as long for a byte as a reduction in a cache leaves processors
-// the time to fetch what is staged from memory again. Where it is faster, fewer lanes with less in
-// them took 0.75 to 0.85 of the time (4 and 16 MiB at 10 Gbit/s), as what is staged stays in the
-// caches.
+// If a network takes at least this many times as long for a byte as a reduction in a cache,
+// processors have the time to fetch staged bytes from memory again. On a faster network, fewer
+// lanes with shorter segments took 0.75 to 0.85 of the time (4 and 16 MiB at 10 Gbit/s), as staged
+// bytes stay in the caches.
 constexpr double kSlowWire = 128;
-// A way that takes more than this share of an operation's time makes it longer by more than a lost
-// packet itself, if the operation has to wait for one more.
+// If the latency is more than this share of an operation's time, waiting for one more latency after
+// a lost packet costs more than the lost packet itself.
 constexpr double kLongWay = 0.1;
 
-// The longest segment of which each message leaves without its receive, that of a partial sum too
-// where there are such. A longer one waits until it is cleared, and what clears it waits behind all
-// that is under way in the other direction: where ranks are alone on their hosts, the link rests
-// for a quarter of the time.
+// The longest segment whose messages, including those with partial sums, are sent without waiting
+// for their receives. A longer message waits until it is cleared, and its clear waits behind all
+// bytes under way in the other direction. Where ranks are alone on their hosts, the link would be
+// idle for a quarter of the time.
 std::size_t eager_segment_bytes(const OperationDescriptor& operation) {
   const DType sent =
       reduces(operation.collective) ? accumulation_dtype(operation.dtype) : operation.dtype;
   return transport::kEagerBytes / size_bytes(sent) * size_bytes(operation.dtype);
 }
 
-// With all ranks on one host, their number says nothing.
+// Empty if all ranks are on one host, as HostSummary expects.
 std::span<const std::int32_t> several(const HostList& hosts) {
   const bool one_host = std::ranges::all_of(hosts, [](std::int32_t host) { return host == 0; });
   return one_host ? std::span<const std::int32_t>() : hosts;
 }
 
-// Where the wire is what takes the time, many cost the same. Who waits and works least beside it
-// leaves most to what a program computes meanwhile. What differs by how sums are rounded only is
-// told apart by its place in the catalogue.
+// If the network takes most of the time, many algorithms cost the same. The one that waits and
+// works least besides sending leaves most of the core to the program's computation. If two differ
+// only by rounding errors, the first in the catalogue wins.
 bool is_lighter(const Selector::Candidate& a, const Selector::Candidate& b) {
   const double more = std::max(a.seconds_beside_wire, b.seconds_beside_wire);
   const double apart = a.seconds_beside_wire - b.seconds_beside_wire;
@@ -92,7 +93,8 @@ bool Selector::fits_lanes(const Algorithm& algorithm) const {
   return slots <= execution::Window::kLaneSlotsMax;
 }
 
-// Names are unique per collective, whatever the access. Null: there is none that can be used.
+// Names are unique per collective, whatever the access. Null: there is no such algorithm that can
+// be used.
 const Algorithm* Selector::find(Collective collective, std::string_view called, bool mapped,
                                 bool equal_chunks) const {
   for (const Algorithm& algorithm : schedule::algorithms()) {
@@ -115,12 +117,12 @@ const schedule::LinkCost& Selector::link() const {
   return summary_.has_hosts() ? setting_.links.network : setting_.links.local;
 }
 
-// Until the answer to the first byte comes back.
+// The bytes that a link holds for a round trip.
 double Selector::bytes_under_way() const {
   return 2 * link().latency_seconds / link().seconds_per_byte;
 }
 
-// Small enough that the scratch of a lane stays bounded when every rank sends to every other.
+// Segments are short enough to bound the scratch of a lane when every rank sends to every other.
 std::size_t Selector::segment_bytes(const Algorithm& algorithm,
                                     const OperationDescriptor& operation) const {
   std::size_t bytes = std::clamp(kScratchBytes / static_cast<std::size_t>(setting_.rank_count),
@@ -132,7 +134,7 @@ std::size_t Selector::segment_bytes(const Algorithm& algorithm,
         {bytes, execution::Window::lane_slot_bytes(slots), eager_segment_bytes(operation)});
     if (stages_in_caches()) bytes = std::min(bytes, kSegmentBytesMin);
   } else if (summary_.has_hosts()) {
-    // All lanes together fill a long network nevertheless.
+    // All lanes together still fill a network with a long latency.
     const double share = std::min<double>(bytes_under_way() / kLanesMax, kSegmentBytesMax);
     bytes =
         std::min(bytes, std::max(eager_segment_bytes(operation), static_cast<std::size_t>(share)));
@@ -140,7 +142,7 @@ std::size_t Selector::segment_bytes(const Algorithm& algorithm,
   return setting_.segment_bytes > 0 ? std::min(bytes, setting_.segment_bytes) : bytes;
 }
 
-// A long network has to be filled.
+// Not on a network with a long latency, which has to be filled.
 bool Selector::stages_in_caches() const {
   constexpr auto kUnderWay = static_cast<double>(kLanesOfMessages * kSegmentBytesMin);
   return link().seconds_per_byte < kSlowWire * link().reduce_seconds_per_byte &&
@@ -181,8 +183,8 @@ double Selector::estimate(const Algorithm& algorithm, const OperationDescriptor&
   return schedule::estimate(algorithm, summary_, query(algorithm, operation));
 }
 
-// How long it would take if bytes on a link took no time. Segments wait for the wire, not for each
-// other, where that takes the time.
+// The time it would take if bytes on a link took no time. Without segments: if the network takes
+// the time, segments wait for it and not for each other.
 double Selector::estimate_beside_wire(const Algorithm& algorithm,
                                       const OperationDescriptor& operation) const {
   schedule::CostQuery instant = query(algorithm, operation);
@@ -192,10 +194,10 @@ double Selector::estimate_beside_wire(const Algorithm& algorithm,
   return schedule::estimate(algorithm, summary_, instant);
 }
 
-// Whoever sends all at once needs a congestion window as large as that, since acknowledgements wait
-// behind what comes the other way. After a lost packet the window is smaller, and the last bytes
-// wait for a further way: 64 KiB on 2x2, at 100 Mbit/s, 1 ms and 0.1 % of loss, took 1.15 times as
-// long as in two exchanges of half the bytes.
+// A rank that sends everything at once needs a congestion window of that size, since
+// acknowledgements wait behind the bytes of the other direction. After a lost packet the window is
+// smaller, and the last bytes wait for one more latency: 64 KiB on 2 hosts with 2 ranks each, at
+// 100 Mbit/s, 1 ms and 0.1 % loss, took 1.15 times as long as two exchanges of half the bytes.
 bool Selector::is_one_long_exchange(const Candidate& candidate) const {
   const double way = link().latency_seconds;
   return way > kLongWay * candidate.seconds && candidate.seconds_beside_wire < 2 * way;
@@ -206,7 +208,7 @@ std::vector<Selector::Candidate> Selector::candidates(const OperationDescriptor&
   std::vector<Candidate> candidates;
   for (const Algorithm& algorithm : schedule::algorithms()) {
     if (algorithm.collective != operation.collective) continue;
-    // Any other order would make the bits depend on the algorithm.
+    // Results of a fixed order would depend on the algorithm in their last bits.
     if (algorithm.order == schedule::Order::fixed) continue;
     if (!is_usable(algorithm, false, equal_chunks)) continue;
     candidates.push_back({&algorithm, estimate(algorithm, operation)});
@@ -239,7 +241,7 @@ std::vector<Selector::Candidate> Selector::others(const OperationDescriptor& ope
   return others;
 }
 
-// Up to how many bytes one sync pays for registered buffers.
+// The largest operation, in bytes, for which one sync pays with registered buffers.
 std::size_t Selector::one_sync_bytes(Collective collective) const {
   const auto ranks = static_cast<std::size_t>(setting_.rank_count);
   const MemoryModel& measured = setting_.links.memory;
@@ -250,16 +252,16 @@ std::size_t Selector::one_sync_bytes(Collective collective) const {
   if (reads_all) return of_each(kOneSyncOversubscribedBytes);
   constexpr auto kShared = static_cast<std::size_t>(kOneSyncOversubscribedBytes);
   if (has_root(collective)) return kShared;
-  // Each rank stages its share, or one for each other rank: in one segment.
+  // Each rank stages its share, or a share for each other rank, in one segment.
   const std::size_t slots = collective == Collective::all_gather ? 1 : ranks;
   return std::min(kShared, execution::Window::slot_bytes(slots)) * ranks;
 }
 
-// The same for private ones.
+// The same with private buffers.
 std::size_t Selector::one_sync_private_bytes(Collective collective) const {
   const MemoryModel& measured = setting_.links.memory;
   if (setting_.rank_count > 2) return of_each(measured.private_reduced);
-  // One of two has nothing to do but to stage, and runs ahead.
+  // With a root, one of two ranks only stages, and can run ahead.
   return has_root(collective) ? kAnyBytes : of_each(measured.private_pair);
 }
 
@@ -268,8 +270,8 @@ bool Selector::prefers_single_copy(const OperationDescriptor& operation) const {
   const std::size_t bytes_of_rank = bytes / static_cast<std::size_t>(setting_.rank_count);
   if (reduces(operation.collective) && setting_.rank_count > kSingleCopyReducers) return false;
   switch (operation.collective) {
-    // Where only one rank, or each a part, takes the results, staging is done by those who would
-    // otherwise wait, as fast as others can read it, as long as it stays in the cache.
+    // If only one rank takes the result, or each rank a part of it, the ranks that would otherwise
+    // wait do the staging. It is as fast as reading as long as it stays in the cache.
     case Collective::reduce:
       return false;
     case Collective::reduce_scatter:
@@ -290,7 +292,7 @@ std::string Selector::mapped_thresholds(Collective collective) const {
       setting_.has_core_for_each_rank ? "each rank has a core" : "ranks share cores");
 }
 
-// Chooses for mapped memory: what runs on registered buffers, and what on others.
+// Chooses for mapped memory: one algorithm for registered buffers and one for others.
 Choice Selector::choose_mapped(const OperationDescriptor& operation, bool equal_chunks) const {
   const auto find = [&](std::string_view called) {
     return this->find(operation.collective, called, true, equal_chunks);
@@ -314,7 +316,8 @@ Result<Choice> Selector::choose(const OperationDescriptor& operation, std::strin
                                 bool mapped, bool equal_chunks) const {
   const Collective collective = operation.collective;
   Choice choice;
-  // Alone, a rank shares memory with nobody; a program that names an algorithm for it still runs.
+  // A single rank shares memory with no other; a program that names an algorithm for shared memory
+  // must still run.
   const bool needs_others = std::ranges::any_of(schedule::algorithms(), [&](const auto& one) {
     return one.collective == collective && one.name == wanted && one.access != Access::messages;
   });

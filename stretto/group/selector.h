@@ -15,8 +15,8 @@
 
 namespace stretto::group {
 
-// The algorithms with which an operation runs: with messages, or on mapped memory (direct where all
-// buffers are registered, staged elsewhere).
+// The algorithms with which an operation runs: by messages, or on mapped memory (`direct` if all
+// buffers are registered, else `staged`).
 struct Choice {
   const schedule::Algorithm* messages = nullptr;
   const schedule::Algorithm* direct = nullptr;
@@ -29,7 +29,7 @@ struct Choice {
 // takes microseconds for any number of ranks. Immutable: any thread may use it.
 class Selector {
  public:
-  // What a group looks like to a schedule.
+  // What the choice depends on, besides the operation.
   struct Setting {
     int rank_count = 1;
     HostList hosts = {};
@@ -37,59 +37,59 @@ class Selector {
     bool has_core_for_each_rank = true;
     // Whether the ranks of each host have mapped each other's windows, though not all ranks have.
     bool has_teams = false;
-    std::size_t cache_bytes = 0;    // The least of all ranks' last-level caches.
-    std::size_t segment_bytes = 0;  // At most so many of a chunk travel at a time; 0: chosen.
+    std::size_t cache_bytes = 0;    // The smallest last-level cache of all ranks.
+    std::size_t segment_bytes = 0;  // Bytes of a segment at most; 0: chosen.
   };
   explicit Selector(Setting setting);
 
-  // The algorithm called `wanted`, or the best that keeps the canonical order. `mapped`: all
-  // ranks of the group have mapped each other's windows. `equal_chunks`: ranks have equal shares.
-  // Fails with a list of what is possible.
+  // The algorithm called `wanted`, or the best that keeps the canonical order. `mapped`: all ranks
+  // of the group have mapped each other's windows. `equal_chunks`: ranks have equal shares. Fails
+  // with invalid_argument, listing the algorithms that can be used.
   Result<Choice> choose(const OperationDescriptor& operation, std::string_view wanted, bool mapped,
                         bool equal_chunks) const;
 
-  // Whether private buffers in huge pages had better be copied once than through a window.
+  // Whether a single copy is faster than staging for private buffers in huge pages.
   bool prefers_single_copy(const OperationDescriptor& operation) const;
 
   struct Candidate {
     const schedule::Algorithm* algorithm = nullptr;
     double seconds = 0;  // As the model predicts.
-    // The same if the bytes on a link took no time: of those that cost nearly the least, if they
-    // are several; else 0.
+    // The same if the bytes on a link took no time. Only computed for candidates within kSameCost
+    // of the cheapest, if there are several; else 0.
     double seconds_beside_wire = 0;
   };
-  // "one sync up to 2048 bytes a rank (private buffers: 524288), as each rank has a core": by which
-  // the choice on mapped memory is made.
+  // The sizes that decide the choice on mapped memory: "one sync up to 2048 bytes a rank (private
+  // buffers: 524288), as each rank has a core".
   std::string mapped_thresholds(Collective collective) const;
 
-  // Costs that are apart by this share or less count as the same: no prediction is better.
+  // Costs that differ by this share or less count as equal: predictions are not more precise.
   static constexpr double kSameCost = 0.03;
-  // The algorithms with messages among which it chooses, the cheapest first: of those that cost the
-  // same, that which does least beside what the wire does, or, on a long network, which does not
-  // send all at once.
+  // The algorithms by messages among which it chooses, the chosen one first, then by cost. Of those
+  // with the cheapest cost it chooses the one that does least besides sending bytes; on a network
+  // with a long latency it prefers one that does not send everything at once.
   std::vector<Candidate> candidates(const OperationDescriptor& operation, bool equal_chunks) const;
-  // Those that run only if they are asked for, as far as they have a price: their bits depend on
-  // the layout.
+  // Algorithms that run only if they are named, because the bits of their results depend on the
+  // hosts of the ranks. Only those for which there is an estimate.
   std::vector<Candidate> others(const OperationDescriptor& operation) const;
 
-  // How the chunks of an algorithm with messages are cut, which is also what it is priced by: the
-  // same on all ranks, since both sides of a message must cut alike.
+  // The segment size for an algorithm by messages; its estimate uses it, too. All ranks get the
+  // same value, since both ends of a message must cut chunks alike.
   std::size_t segment_bytes(const schedule::Algorithm& algorithm,
                             const OperationDescriptor& operation) const;
-  // How many segments of so many bytes, of all chunks together, are under way at a time: where the
-  // network is long, as many as it holds while a message goes there and the answer comes back.
+  // How many segments are under way at a time, each of `segment_bytes` of all chunks together. On a
+  // network with a long latency, as many as fill it for a round trip.
   std::size_t lanes(const schedule::Algorithm& algorithm, std::size_t segment_bytes) const;
 
-  // How many lanes a team's collectives use by turns (see execution::TeamLanes).
+  // How many lanes a team's collectives use in turn (see execution::TeamLanes).
   std::size_t team_lanes() const;
 
   const LinkModel& links() const { return setting_.links; }
 
  private:
-  const schedule::LinkCost& link() const;  // Between hosts, if there are several.
+  const schedule::LinkCost& link() const;  // That between hosts, if there are several.
   double bytes_under_way() const;
   std::size_t lanes_max(const schedule::Algorithm& algorithm) const;
-  bool stages_in_caches() const;  // Rather than keeping a slow network busy.
+  bool stages_in_caches() const;  // Rather than to keep a slow network busy.
   bool is_usable(const schedule::Algorithm& algorithm, bool mapped, bool equal_chunks) const;
   bool fits_lanes(const schedule::Algorithm& algorithm) const;
   const schedule::Algorithm* find(Collective collective, std::string_view called, bool mapped,

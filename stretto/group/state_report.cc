@@ -14,7 +14,7 @@ namespace stretto::group {
 namespace {
 
 constexpr std::size_t kListedMax = 8;
-// So many numbers leave most of a report to its text.
+// This many ranks leave most of a report to its text.
 constexpr std::size_t kWaitsForMax = 16;
 
 }  // namespace
