@@ -15,26 +15,27 @@
 
 namespace stretto::bootstrap {
 
-// Accepts connections of other ranks while a job is joined, on one thread for all of them: this
-// rank may be waiting for something else meanwhile, and a client that says nothing, or anything,
-// holds up nobody. The thread ends when all ranks it expects have come. Closes with its object what
-// has not been taken.
+// Accepts connections of other ranks while a job is joined, on one thread of its own. So this rank
+// can wait for something else meanwhile, and a client that is silent or sends garbage holds up no
+// other. The thread ends when all expected ranks have connected. The destructor closes the
+// connections that were not taken.
 class Acceptor {
  public:
-  // `expected`: the ranks that may connect, each once.
+  // Each rank in `expected` may connect once.
   static Result<std::unique_ptr<Acceptor>> start(std::unique_ptr<ConnectionSource> source,
                                                  std::set<int> expected);
 
-  // The connection of a rank, once it is there. Fails as failure() does.
+  // Blocks until `rank` has connected, and returns its connection. Fails with timeout at the limit,
+  // and with failure() if that is not ok.
   Result<FileDescriptor> take(int rank, const WaitLimit& limit);
-  // Why nobody can connect any more: no other connection will come from the source, or this process
-  // has lacked the descriptors for it for longer than transport::kShortageTime. Any thread.
+  // Why no rank can connect any more: the source has ended, or this process has lacked file
+  // descriptors for longer than transport::kShortageTime. Ok while ranks can connect. Any thread.
   Status failure() const;
 
  private:
   explicit Acceptor(std::set<int> expected) : expected_(std::move(expected)) {}
   void run(int stop);
-  // Returns whether a rank is still to come.
+  // Returns whether expected ranks are still missing.
   bool admit(ProvenConnection proven);
 
   std::unique_ptr<ConnectionSource> source_;

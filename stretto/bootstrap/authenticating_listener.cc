@@ -22,11 +22,11 @@
 namespace stretto::bootstrap {
 namespace {
 
-// A scanner that comes again and again must not fill the log.
+// A port scanner that connects again and again must not fill the log.
 constexpr int kMaxLoggedRefusals = 20;
 // How long to leave the listener alone when the process has no file descriptor left.
 constexpr Duration kPauseWithoutDescriptors = std::chrono::milliseconds(100);
-// Then those that are known already get their turn.
+// After this many, the handshakes under way get their turn.
 constexpr int kAcceptedAtOnce = 64;
 
 bool is_unix(int fd) {
@@ -41,7 +41,7 @@ std::size_t quarter_of_descriptors() {
   return std::max<std::size_t>(1, limit.rlim_cur / 4);
 }
 
-// What a handshake says fits the buffer of a new socket, or its peer has gone.
+// Does not wait: a handshake's bytes fit the buffer of a new socket, or the peer has gone.
 void send_now(int fd, const std::vector<std::byte>& bytes) {
   if (!bytes.empty()) (void)::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
@@ -80,8 +80,8 @@ AuthenticatingListener::Accepted AuthenticatingListener::serve() {
       handshakes_.erase(found);
     }
   }
-  // Last: a new connection may get the number of one that this round has closed, and must not get
-  // its events.
+  // Last: a new connection may get the descriptor number of one that this round has closed, and
+  // must not get that one's events.
   if (has_visitors) accept_some(accepted);
   close_late(accepted);
   if (listening_again_ && listening_again_->passed() &&
@@ -93,7 +93,7 @@ AuthenticatingListener::Accepted AuthenticatingListener::serve() {
 
 void AuthenticatingListener::accept_some(Accepted& accepted) {
   for (int i = 0; i < kAcceptedAtOnce; ++i) {
-    // A passed deadline: only connections that are there already.
+    // With a passed deadline, accept() takes only connections that are there already.
     Result<FileDescriptor> fd = accept(options_.listener.get(), Deadline(TimePoint::min()));
     if (fd.ok()) {
       shortage_ = Status();
@@ -101,7 +101,7 @@ void AuthenticatingListener::accept_some(Accepted& accepted) {
     } else if (fd.status().code() != StatusCode::system) {
       return;
     } else if (!make_room()) {
-      // Once for each shortage: it is looked at again ten times a second.
+      // Logged once per shortage, as this is tried again ten times a second.
       if (shortage_.ok()) {
         log(LogLevel::warning, "cannot take a connection: {}", fd.status().message());
       }
@@ -114,8 +114,8 @@ void AuthenticatingListener::accept_some(Accepted& accepted) {
   }
 }
 
-// Closes the oldest connection that has not shown the key; if all have, the oldest. A rank whose
-// connection is closed so tries again.
+// Closes the oldest connection that has not shown the key; if all have, the oldest one. A rank
+// whose connection is closed in this way tries again.
 bool AuthenticatingListener::make_room() {
   if (handshakes_.empty()) return false;
   auto oldest = std::ranges::find_if(
@@ -141,7 +141,7 @@ void AuthenticatingListener::start(FileDescriptor fd, Accepted& accepted) {
   if (!machine.ok() || !watch_for(fd.get(), EPOLLIN).ok()) return;
   handshakes_.push_back({std::move(fd), std::move(name), std::move(*machine),
                          Deadline::after(options_.handshake_timeout)});
-  // A rank has sent its hello by now, more often than not.
+  // A rank has usually sent its hello by now.
   if (advance(handshakes_.back(), accepted) == State::over) handshakes_.pop_back();
 }
 
@@ -170,8 +170,8 @@ AuthenticatingListener::State AuthenticatingListener::advance(Handshake& handsha
 void AuthenticatingListener::refuse(Handshake& handshake, const Status& why, Accepted& accepted) {
   log_refusal(handshake.name, why);
   if (!handshake.machine.introduced() || why.code() != StatusCode::refused) return;
-  // Closing a socket with unread bytes resets the connection, and the peer might lose our last
-  // words.
+  // Closing a socket with unread bytes resets the connection, and the peer might then lose our last
+  // bytes.
   std::byte ignored[kHelloBytes];
   (void)!::recv(handshake.fd.get(), ignored, sizeof(ignored), MSG_DONTWAIT);
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, handshake.fd.get(), nullptr);

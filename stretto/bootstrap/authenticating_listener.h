@@ -21,11 +21,11 @@
 
 namespace stretto::bootstrap {
 
-// A listening socket whose connections prove the job key before anybody gets to see them. It has no
-// thread: its owner's poll loop calls serve(). Whatever strangers do, it holds few of their
-// connections, each for a short time: when there are too many, the oldest is closed that has not
-// shown the key. Processes of other users cannot connect to a Unix socket of a job; they are
-// refused before a byte of theirs is read. Not thread safe.
+// A listening socket that hands out only connections that have proven the job key. It has no
+// thread: its owner's poll loop calls serve(). It holds a limited number of connections of
+// strangers, each for a short time: when there are too many, it closes the oldest that has not
+// shown the key. It refuses connections of other users' processes to a Unix socket before it reads
+// a byte. Not thread safe.
 class AuthenticatingListener final : public ConnectionSource {
  public:
   struct Options {
@@ -33,15 +33,16 @@ class AuthenticatingListener final : public ConnectionSource {
     JobKey key;
     Purpose purpose = Purpose::mesh_tcp;
     Identity self;
-    // For which it listens besides: a proven peer says which rank it is to reach.
+    // Other ranks for which it listens: a proven peer says which rank it is to reach.
     std::set<std::int32_t> others = {};
-    // A connection that has not proven the key by then is closed.
+    // A connection that has not proven the key within this time is closed.
     Duration handshake_timeout = std::chrono::seconds(10);
-    // At most a quarter of the descriptors that the process may have. As many as the ranks of a
-    // large job, which come at once: those that are closed come again, and take longer.
+    // How many unproven connections it holds; at most a quarter of the process's limit of
+    // descriptors counts. The default allows for all ranks of a large job at once. A rank whose
+    // connection is closed connects again, which takes longer.
     std::size_t max_unproven = 4096;
   };
-  // A peer that introduced itself as one of ours, and was refused for what it said.
+  // A peer that introduced itself as a stretto peer and was refused for what it said.
   struct Refusal {
     FileDescriptor fd;
     std::string name;
@@ -58,9 +59,9 @@ class AuthenticatingListener final : public ConnectionSource {
 
   int descriptor() const override { return epoll_.get(); }
   Duration time_until_due() const override;
-  // Accepts, reads and answers what is there. Does not block.
+  // Accepts connections, and reads and answers handshakes, as far as possible now. Does not block.
   Accepted serve();
-  // The same for who does not care for those that are refused.
+  // The same without the refused peers.
   std::vector<ProvenConnection> take() override { return serve().proven; }
   const Status& shortage() const override { return shortage_; }
 
@@ -71,7 +72,7 @@ class AuthenticatingListener final : public ConnectionSource {
     HandshakeMachine machine;
     Deadline deadline;
   };
-  // How a round of reading left a handshake: it goes on, or is over.
+  // Whether a handshake goes on or is over after advance().
   enum class State { pending, over };
 
   explicit AuthenticatingListener(Options options) : options_(std::move(options)) {}

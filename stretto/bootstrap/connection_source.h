@@ -16,25 +16,25 @@ namespace stretto::bootstrap {
 // A connection whose other end has proven that it holds the job key.
 struct ProvenConnection {
   FileDescriptor fd;
-  std::string name;  // Of the peer, for messages.
+  std::string name;  // The peer's, for error messages.
   Identity peer;
 };
 
-// Where such connections come from. It has no thread: its owner's poll loop calls take(). Not
-// thread safe.
+// A source of proven connections. It has no thread: its owner's poll loop calls take(). Not thread
+// safe.
 class ConnectionSource {
  public:
   virtual ~ConnectionSource() = default;
 
-  // Has POLLIN when take() has something to do; -1: there is nothing before time_until_due().
+  // Has POLLIN when take() has something to do. -1: there is nothing to do before time_until_due().
   virtual int descriptor() const = 0;
-  // After this time take() is due, whatever has come. Never negative.
+  // Time until take() is due even without an event. Never negative.
   virtual Duration time_until_due() const = 0;
-  // Those that are there. Does not block.
+  // The connections that have come so far. Does not block.
   virtual std::vector<ProvenConnection> take() = 0;
-  // Why the last connection could not be taken, since when none has been; ok: all are taken.
+  // Why the last attempt to take a connection failed; ok if it succeeded.
   virtual const Status& shortage() const = 0;
-  // Why no other connection will ever come; ok: one may.
+  // Why no more connections will ever come; ok: more may come.
   virtual Status end() const { return {}; }
 };
 

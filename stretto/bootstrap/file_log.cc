@@ -13,7 +13,7 @@
 namespace stretto::bootstrap {
 namespace {
 
-// The number counts the changes of this form.
+// The number is the version of the format.
 constexpr std::string_view kHead = "stretto store 2\n";
 
 enum class Kind : std::uint8_t { value = 1, deletion = 2 };
@@ -23,7 +23,7 @@ enum class Kind : std::uint8_t { value = 1, deletion = 2 };
 constexpr std::size_t kChecksumAt = 8;
 constexpr std::size_t kRecordHeadBytes = 16;
 
-// Over all of a record but the checksum itself.
+// Covers all of a record except the checksum itself.
 std::uint64_t checksum(std::string_view record) {
   return fnv1a(record.substr(kRecordHeadBytes), fnv1a(record.substr(0, kChecksumAt)));
 }

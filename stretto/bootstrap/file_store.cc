@@ -25,20 +25,21 @@
 namespace stretto::bootstrap {
 namespace {
 
-// Between two looks at the file: short at first, for what is waited for is often just coming.
+// Pauses between two reads of the file. The first is short, as the awaited key is often about to
+// come.
 constexpr Duration kFirstPause = std::chrono::milliseconds(1);
 constexpr Duration kLongestPause = std::chrono::milliseconds(20);
 
-// Bytes of the file that are locked, though nothing need be there.
+// Offsets of the bytes that are locked; the file may end before them.
 constexpr off_t kChangeLock = 0;
 constexpr off_t kWillLocks = off_t{1} << 40;
-// Keys of wills begin with what no program's key does by accident.
+// Keys of wills begin with a byte that no program's key has by accident.
 constexpr std::string_view kWillCount = "\1stretto wills";
-// Between two looks for wills of users who have gone.
+// Time between two searches for wills of processes that have ended.
 constexpr Duration kBetweenWills = std::chrono::milliseconds(200);
 
-// A lock of the open file, not of the process: the kernel releases it when the last who has the
-// file open so is gone.
+// A lock of the open file description, not of the process: the kernel releases it when the last
+// process that shares the description has closed it.
 int lock_byte(int fd, off_t at, short type, int command = F_OFD_SETLK) {
   struct flock lock {};
   lock.l_type = type;
@@ -48,7 +49,7 @@ int lock_byte(int fd, off_t at, short type, int command = F_OFD_SETLK) {
   return lock.l_type;
 }
 
-// Holds the lock on an open file, if it could be had at once.
+// Holds the lock on an open file, if it was free.
 class FileLock {
  public:
   explicit FileLock(int fd) : fd_(fd) {
@@ -59,9 +60,9 @@ class FileLock {
   ~FileLock() {
     if (error_ == 0) (void)lock_byte(fd_, kChangeLock, F_UNLCK);
   }
-  // On a server the file has been removed, and nothing of it can be read any more.
+  // The file was removed on a file server, and cannot be read any more.
   bool file_is_gone() const { return error_ == ESTALE; }
-  // Timeout: somebody else holds it.
+  // Fails with timeout if another process holds the lock.
   Status status() const {
     if (error_ == 0 || file_is_gone()) return {};
     if (error_ != EAGAIN && error_ != EACCES && error_ != EINTR)
@@ -82,15 +83,15 @@ class FileStore : public Store {
   Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) override;
   Result<std::unique_ptr<StoreWatch>> watch(const std::string& key, const Will& will,
                                             const WaitLimit& limit) override;
-  // Ends the life that a will depends on.
+  // Releases the lock of a will, which shows that its process lives.
   void end_life(std::int64_t will);
 
-  // Whether this is a file that may be used; makes its head if it is new.
+  // Fails if the file may not be used. Writes the head of a new file.
   Status begin(const WaitLimit& limit);
 
  private:
   Result<std::optional<StoreReply>> try_answer(const StoreRequest& request);
-  // Executes the wills of those who are gone.
+  // Executes the wills of processes that have ended.
   Status execute_wills() STRETTO_REQUIRES(mutex_);
   Status catch_up(const FileLock& lock) STRETTO_REQUIRES(mutex_);
   bool is_removed(const struct stat& state) const;
@@ -100,17 +101,19 @@ class FileStore : public Store {
   Status write_end(std::string_view bytes) STRETTO_REQUIRES(mutex_);
 
   const std::string path_;
-  // A forked child shares the open file, and with it the locks, which exclude neither of the two.
+  // A forked child shares the open file description and its locks, so these do not exclude one of
+  // the two.
   const OwnerProcess owner_process_;
   const FileDescriptor fd_;
-  // Never held while sleeping. The lock on the file excludes other processes only.
+  // Never held while sleeping. It excludes other threads; the lock on the file excludes only other
+  // processes.
   Mutex mutex_;
   StoreContents contents_ STRETTO_GUARDED_BY(mutex_);
-  // How much of the file `contents_` has taken in; what follows is new, or half a record.
+  // How much of the file is in `contents_`. The bytes behind it are new, or an incomplete record.
   std::size_t known_bytes_ STRETTO_GUARDED_BY(mutex_) = 0;
-  // What is in it can still be read: perhaps why it was removed.
+  // Whether the file was removed. Its contents can still be read: perhaps they say why.
   bool removed_ STRETTO_GUARDED_BY(mutex_) = false;
-  // The wills of this store's watches: its own locks are no obstacle to it, and look free.
+  // The wills of this store's own watches, because its own locks look free to it.
   std::set<std::int64_t> living_ STRETTO_GUARDED_BY(mutex_);
   Deadline next_wills_ STRETTO_GUARDED_BY(mutex_) = Deadline::after(kBetweenWills);
 };
@@ -182,16 +185,17 @@ Status FileStore::execute_wills() {
     const auto other_bytes = parse_number<std::size_t>(take_word(value, ' '));
     if (!key_bytes || !other_bytes || *key_bytes > value.size()) continue;
     const std::string_view key = take_front(value, *key_bytes);
-    if (*other_bytes >= value.size()) continue;  // No will, or no text of ours.
+    if (*other_bytes >= value.size()) continue;  // Not the text of a will.
     const std::string_view revoked_by = take_front(value, *other_bytes);
     if (contents_.find(revoked_by) != nullptr || contents_.find(key) != nullptr) continue;
-    // Last, for on a server's file system it takes a while, in which the whole file is locked.
+    // This test comes last, because it is slow on a network file system, and the whole file is
+    // locked meanwhile.
     if (lock_byte(fd_.get(), kWillLocks + number, F_WRLCK, F_OFD_GETLK) != F_UNLCK) continue;
     const StoreRequest set{.operation = StoreOperation::set, .key = key, .value = value};
     if (!check_store_limits(set).ok()) continue;
     STRETTO_RETURN_IF_ERROR(contents_.answer(set).status());
     STRETTO_RETURN_IF_ERROR(write_change(key));
-    // Once: who deletes the key has read it.
+    // A will is executed once, so it is deleted: a process that deletes `key` later has read it.
     const std::string done = will_key(number);
     const StoreRequest forget{.operation = StoreOperation::delete_key, .key = done};
     STRETTO_RETURN_IF_ERROR(contents_.answer(forget).status());
@@ -221,13 +225,13 @@ Result<StoreReply> FileStore::answer(const StoreRequest& request, const WaitLimi
   }
 }
 
-// Empty: not there yet. Timeout: somebody else holds the file at the moment.
+// Empty if the key is absent. Fails with timeout if another process holds the lock at the moment.
 Result<std::optional<StoreReply>> FileStore::try_answer(const StoreRequest& request) {
   const MutexLock guard(mutex_);
   const FileLock lock(fd_.get());
   STRETTO_RETURN_IF_ERROR(catch_up(lock));
-  // Whoever asks for anything may be waiting for one who is gone; who has removed the file may have
-  // left a will, too.
+  // The caller may be waiting for a process that has ended. A process that has removed the file may
+  // have left a will, too.
   if (removed_ || next_wills_.passed()) STRETTO_RETURN_IF_ERROR(execute_wills());
   if (removed_ && (contents_.find(request.key) == nullptr || !reads(request.operation))) {
     return status_of(StatusCode::peer_lost, "the file has been removed");
@@ -261,7 +265,7 @@ Status FileStore::catch_up(const FileLock& lock) {
   }
 }
 
-// NFS gives a file that is removed while somebody on this host has it open another name.
+// NFS renames a file that is removed while a process on this host has it open.
 bool FileStore::is_removed(const struct stat& state) const {
   struct stat named {};
   if (state.st_nlink == 0) return true;
@@ -293,7 +297,7 @@ Result<std::string> FileStore::read_new_bytes() {
   return fresh;
 }
 
-// An empty file, or one with half a head, gets a whole one.
+// Completes the head of an empty file, or of one with an incomplete head.
 Status FileStore::take_head(std::string_view& fresh) {
   const std::string_view head = file_log_head();
   if (fresh.substr(0, head.size()) != head.substr(0, fresh.size())) {
@@ -314,13 +318,13 @@ Status FileStore::write_change(std::string_view key) {
   const Status written = write_end(encode_file_record(
       key, value == nullptr ? std::nullopt : std::optional<std::string_view>(*value)));
   if (written.ok()) return {};
-  // What is in memory is not in the file: start again from the file.
+  // The file lacks the change that is in memory, so start again from the file.
   contents_ = StoreContents();
   known_bytes_ = 0;
   return written;
 }
 
-// Writes behind what is known, in place of what a killed writer may have left there.
+// Writes behind the known bytes, and overwrites what a killed writer may have left there.
 Status FileStore::write_end(std::string_view bytes) {
   if (::ftruncate(fd_.get(), static_cast<off_t>(known_bytes_)) != 0) {
     return system_status("cutting off half a record");
@@ -350,7 +354,7 @@ Status FileStore::begin(const WaitLimit& limit) {
                      "mode 600, or remove it",
                      static_cast<unsigned>(state.st_mode & 07777));
   }
-  // Any request takes in the file, and so finds out what it is.
+  // Any request reads the file, and so finds out whether it is a store.
   return answer({.operation = StoreOperation::check, .key = "?"}, limit).status();
 }
 
@@ -358,7 +362,7 @@ Status FileStore::begin(const WaitLimit& limit) {
 
 Result<std::unique_ptr<Store>> open_file_store(const std::string& given_path,
                                                const WaitLimit& limit) {
-  // The program may go to another directory.
+  // Absolute, as the program may change its working directory.
   std::error_code failure;
   const std::string path = std::filesystem::absolute(given_path, failure);
   if (failure) {

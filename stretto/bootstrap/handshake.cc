@@ -24,13 +24,13 @@ namespace stretto::bootstrap {
 namespace {
 
 // Closing a socket with unread bytes resets the connection, and the peer might then lose our last
-// words. Only what is there already: this must not wait for a stranger.
+// bytes. Reads only bytes that are there already, as this must not wait for a stranger.
 void discard_pending_bytes(int fd) {
   std::byte ignored[kHelloBytes];
   (void)!::recv(fd, ignored, sizeof(ignored), MSG_DONTWAIT);
 }
 
-// Reads a part of what the machine wants. However slowly the bytes come, the deadline stays.
+// Reads a part of the wanted bytes. Slow peers do not extend the deadline.
 Status read_some(int fd, HandshakeMachine& machine, const WaitLimit& limit) {
   std::byte bytes[kHelloBytes];
   while (true) {
@@ -47,7 +47,7 @@ Status read_some(int fd, HandshakeMachine& machine, const WaitLimit& limit) {
 Status send_output(int fd, HandshakeMachine& machine, const WaitLimit& limit) {
   const std::vector<std::byte> output = machine.take_output();
   const Status sent = write_all(fd, output, limit);
-  // The peer hung up: what it said before, if anything, is the better message.
+  // If the peer hung up, what it sent before makes the better error message.
   return sent.code() == StatusCode::peer_lost ? Status() : sent;
 }
 
@@ -65,7 +65,7 @@ Result<JobKey> JobKey::parse(std::string_view hexadecimal) {
   JobKey key;
   const auto bytes = from_hex(hexadecimal);
   if (!bytes || bytes->size() != key.bytes_.size()) {
-    // The text may be a secret with a typing error: no message shows it.
+    // The text may be a secret with a typing error, so no message shows it.
     return status_of(StatusCode::invalid_argument,
                      "a job key has {} hexadecimal digits; this text has {} characters{}",
                      2 * key.bytes_.size(), hexadecimal.size(),

@@ -24,7 +24,7 @@ class JobKey {
   static Result<JobKey> generate();
   // Refuses anything but 64 hexadecimal digits.
   static Result<JobKey> parse(std::string_view hexadecimal);
-  // Of one of the groups whose members all hold this key. The nonce is no secret.
+  // A key for one group of the processes that hold this key. The nonce is no secret.
   JobKey for_group(const JobKey& nonce) const;
   std::string hexadecimal() const;
   const std::array<std::uint8_t, 32>& bytes() const { return bytes_; }
@@ -36,10 +36,10 @@ class JobKey {
 // Version of everything that travels between ranks. Ranks of different versions refuse each other.
 inline constexpr std::uint32_t kProtocolVersion = 8;
 
-// The release this was built as: for people, in messages.
+// The release, for error messages.
 inline constexpr std::string_view kBuild = "0.1.0";
 
-// What kind of connection is being opened; both sides must mean the same.
+// The purpose of a connection; both sides must have the same one.
 enum class Purpose : std::uint8_t { store = 1, mesh_tcp = 2, mesh_unix = 3, host_listener = 4 };
 
 // Who a side says it is. Trusted only after the handshake has succeeded.
@@ -48,33 +48,34 @@ struct Identity {
   std::uint32_t protocol_version = kProtocolVersion;
   std::string build = std::string(kBuild);  // At most 32 bytes.
   std::uint64_t configuration = 0;          // Hash of settings that must be equal on all ranks.
-  // Of a client: the rank that it is to reach, for which the server must listen; -1: whoever is
-  // there. A server's is not looked at.
+  // For a client: the rank to reach, for which the server must listen; -1: any server. A server's
+  // own value is not used.
   std::int32_t target = -1;
 };
 
 // Mutual authentication over a connected stream socket (challenge and response: each side proves by
 // an HMAC-SHA256 over both sides' nonces and identities that it holds the job key; the key itself
 // never travels). The server is an AuthenticatingListener. Blocks until both sides have agreed or
-// the limit is reached. On success `fd` is ready for use and nothing of the following stream has
-// been read. Returns the peer's identity.
+// the limit is reached. On success it returns the peer's identity, `fd` is ready for use, and no
+// byte after the handshake has been read.
 //
 // Fails with refused and a sentence: not a stretto peer, other protocol version ("rank 4 speaks
 // protocol 3 (build 1.2.0), this rank 0 protocol 4 (build 1.3.1); refusing to join"), other
 // configuration, wrong job key, wrong purpose, another rank than the wanted one. A peer without the
-// key learns the server's version and that it is refused, one that is not stretto nothing but that
-// the connection closed. The client fails with peer_lost if the server closed without a verdict: it
-// has ended, or it makes room, as it does when it is flooded; then it is worth another attempt. The
-// caller closes `fd` then.
+// key learns the server's version and that it is refused. A peer that is not stretto only sees that
+// the connection is closed. The client fails with peer_lost if the server closed the connection
+// without a verdict: the server has ended, or it is flooded and makes room. Then another attempt is
+// worth while. After a failure the caller closes `fd`.
 Result<Identity> handshake_as_client(int fd, const JobKey& key, Purpose purpose,
                                      const Identity& self, const WaitLimit& limit);
 
-// The same for a machine of either role. After a failure, too, it knows what the peer has said of
-// itself.
+// The same with a given machine of either role. After a failure `machine` still knows the identity
+// that the peer claimed.
 Status shake_hands(int fd, HandshakeMachine& machine, const WaitLimit& limit);
 
-// Connects and greets, again with growing pauses as long as `greet` fails with peer_lost: a server
-// that makes room closes connections it has not heard of yet. Fails with timeout at the limit.
+// Calls `connect` and `greet`, and repeats both after growing pauses while `greet` fails with
+// peer_lost, because a server that makes room closes unproven connections. Fails with timeout at
+// the limit, and with any other failure of the two calls at once.
 Result<FileDescriptor> connect_and_greet(const std::function<Result<FileDescriptor>()>& connect,
                                          const std::function<Status(int fd)>& greet,
                                          const WaitLimit& limit);

@@ -53,7 +53,7 @@ std::string_view name(Purpose purpose) {
   return "an unknown purpose";
 }
 
-// Bytes of a stranger, fit for a log: "47 45 54 20 (\"GET \")".
+// A stranger's bytes as printable text: "47 45 54 20 (\"GET \")".
 std::string in_a_line(ConstByteSpan bytes) {
   constexpr std::size_t kShown = 16;
   std::string hexadecimal;
@@ -112,7 +112,7 @@ Status HandshakeMachine::receive(ConstByteSpan bytes) {
   received_.insert(received_.end(), bytes.begin(), bytes.end());
   const std::size_t now = received_.size();
   if (state_ == State::hello) {
-    // As soon as possible: a stranger may never send the rest.
+    // Checks as early as possible, as a stranger may never send the rest.
     STRETTO_RETURN_IF_ERROR(fail(check_beginning()));
     if (before < kIntroductionBytes && now >= kIntroductionBytes) {
       STRETTO_RETURN_IF_ERROR(fail(check_introduction()));
@@ -156,7 +156,8 @@ void HandshakeMachine::expect(State state, std::size_t bytes) {
   received_.clear();
 }
 
-// A hello that no proof has followed may have been overheard and repeated.
+// Forgets that the peer showed the key: a hello without the following proof may have been overheard
+// and repeated.
 Status HandshakeMachine::fail(Status status) {
   if (status.ok()) return status;
   if (state_ != State::other_version) holds_key_ = false;
@@ -195,8 +196,8 @@ Status HandshakeMachine::check_introduction() {
   return {};
 }
 
-// The hello of another version need not have the form of this one's. If it does, and proves the
-// key, the mismatch is the job's own and no stranger's.
+// The hello of another version may have another format. If it has ours and was made with the key,
+// then it is a process of this job that has the wrong version, and no stranger.
 Status HandshakeMachine::check_key_of_other_version() {
   std::copy(received_.begin(), received_.end(), peer_hello_.begin());
   holds_key_ = same_bytes(hello_tag(other_role(), peer_hello_, nullptr),
@@ -213,10 +214,10 @@ Status HandshakeMachine::version_mismatch() const {
       rank_of(peer_)};
 }
 
-// All that a client whose hello is refused learns of this side.
+// A client whose hello is refused learns no more than this of the server.
 void HandshakeMachine::send_introduction() {
   Hello introduction = make_introduction();
-  // Not the peer's business before it has proven the key.
+  // The configuration stays hidden from a peer that has not proven the key.
   store_little_endian<std::uint64_t>(introduction.data() + kConfigurationAt, 0);
   send(ConstByteSpan(introduction).first(kIntroductionBytes));
 }
@@ -233,7 +234,7 @@ Status HandshakeMachine::check_hello() {
                      peer_name());
   }
   holds_key_ = true;
-  // The server answers before it compares: so that the client, too, can say what differs.
+  // The server answers before it compares, so that the client can say what differs as well.
   if (role_ == HandshakeRole::server) {
     self_.target = listens_for(peer_.target) ? peer_.target : self_.rank;
     send_hello(&peer_hello_);

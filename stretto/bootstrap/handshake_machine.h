@@ -28,15 +28,15 @@ inline constexpr std::size_t kIntroductionBytes = 64;
 inline constexpr std::size_t kHelloBytes = kIntroductionBytes + kNonceBytes + kTagBytes;
 inline constexpr std::size_t kBuildBytes = 32;
 
-// HMAC-SHA256 over a label and byte strings of fixed lengths: as the lengths are fixed, no two
-// different inputs give the same concatenation.
+// HMAC-SHA256 over a label and byte strings of fixed lengths. Because the lengths are fixed,
+// different inputs never give the same concatenation.
 std::array<std::byte, kTagBytes> authenticate(const JobKey& key, std::string_view label,
                                               std::initializer_list<ConstByteSpan> parts);
 
-// One side of a handshake, without the socket: bytes in, bytes out. So handshake_as_client(), the
-// event loop of AuthenticatingListener and the fuzzer run the same code.
+// One side of a handshake, without a socket: bytes in, bytes out. So handshake_as_client(),
+// AuthenticatingListener and the fuzzer run the same code.
 //
-// Use: send take_output(); until done(), receive() what the peer sends and send take_output()
+// Use: send take_output(). Until done(), pass the peer's bytes to receive() and send take_output()
 // again. After a failure there may be a last output: the server's introduction alone, for a client
 // of another version or with another key. Not thread safe.
 class HandshakeMachine {
@@ -47,20 +47,22 @@ class HandshakeMachine {
                                         const Identity& self,
                                         const std::set<std::int32_t>* others = nullptr);
 
-  // How many bytes it can take; 0 once it is done or has failed. Reading more would take bytes of
-  // what follows the handshake.
+  // How many bytes receive() accepts; 0 once the handshake is done or has failed. Reading more from
+  // the socket would take bytes that follow the handshake.
   std::size_t wanted_bytes() const { return frame_bytes_ - received_.size(); }
   // `bytes` is at most wanted_bytes() long.
   Status receive(ConstByteSpan bytes);
-  // What to send now; often nothing.
+  // The bytes to send now; often none.
   std::vector<std::byte> take_output() { return std::exchange(output_, {}); }
   bool done() const { return state_ == State::done; }
-  // Who the peer says it is; proven only once done().
+  // The identity that the peer claims; proven only once done().
   const Identity& peer() const { return peer_; }
-  // Whether the peer has introduced itself as one of ours, whatever came of it.
+  // Whether the peer has introduced itself as a stretto peer, even if the handshake failed
+  // afterwards.
   bool introduced() const { return introduced_; }
-  // Whether its hello was made with the key: by the peer itself, or by somebody whom it overheard.
-  // After a failure only a peer of another version counts, which cannot be asked for its proof.
+  // Whether the peer's hello was made with the key, by the peer itself or by a process that it
+  // overheard. After a failure this is true only for a peer of another version, which cannot be
+  // asked for the proof.
   bool holds_key() const { return holds_key_; }
   // The failure when the stream ends or the deadline passes before done().
   Status ended_early() const;
@@ -92,7 +94,7 @@ class HandshakeMachine {
   Tag hello_tag(HandshakeRole sender, const Hello& hello, const Hello* answered) const;
   Tag confirmation_tag(HandshakeRole sender) const;
   HandshakeRole other_role() const;
-  // In messages.
+  // For error messages.
   std::string peer_name() const;
   std::string own_name() const;
 

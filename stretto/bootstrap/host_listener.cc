@@ -28,14 +28,15 @@
 namespace stretto::bootstrap {
 namespace {
 
-// A rank, and a text that ends in a zero at least; with a connection or without.
+// Size of a frame: a rank, and a text followed by at least one zero. A connection may come along.
 constexpr std::size_t kFrameBytes = 512;
 constexpr std::size_t kTextAt = 4;
 constexpr std::size_t kFrameTextBytesMax = kFrameBytes - kTextAt - 1;
-// How long to leave alone what cannot be sent or taken: sockets are full, descriptors are lacking.
+// Pause when a socket is full or file descriptors are lacking.
 constexpr Duration kPause = std::chrono::milliseconds(20);
 
-// Returns false if it is to be tried again later. Fails if the other end has gone.
+// Returns false if the socket is full: try again later. Fails with peer_lost if the other end has
+// gone.
 Result<bool> send_frame(int socket, const HostFrame& frame) {
   std::array<std::byte, kFrameBytes> bytes{};
   store_little_endian(bytes.data(), frame.rank);
@@ -47,8 +48,8 @@ Result<bool> send_frame(int socket, const HostFrame& frame) {
   return status_of(StatusCode::peer_lost, "it has closed its Unix socket");
 }
 
-// None if none is there yet, or none for whose connection there is room: then `shortage` says why.
-// A frame is sent whole, and the kernel keeps it so.
+// Nothing if no frame has come yet, or if there is no descriptor for its connection; then
+// `shortage` says why. A frame always arrives whole, as it was sent.
 Result<std::optional<HostFrame>> receive_frame(int socket, Status& shortage) {
   std::array<std::byte, kFrameBytes> bytes{};
   ReceivedFile taken = receive_with_file(socket, bytes);
@@ -203,7 +204,7 @@ void HostListener::take_ranks() {
 
 // Returns whether the rank is still there.
 bool HostListener::serve(Member& member) {
-  Status shortage;  // Registrations come without a connection.
+  Status shortage;  // Stays ok, as registrations bring no connection.
   Result<std::optional<HostFrame>> frame = receive_frame(member.socket.get(), shortage);
   if (!frame.ok() || !shortage.ok()) return false;
   if (!frame->has_value()) return true;
@@ -211,7 +212,7 @@ bool HostListener::serve(Member& member) {
   return true;
 }
 
-// Empty if nobody can listen there.
+// Empty if it cannot listen there.
 std::string HostListener::address_at(const std::string& bind_address) {
   if (const auto found = ports_.find(bind_address); found != ports_.end())
     return found->second.address;
@@ -276,7 +277,7 @@ Result<Reception> register_at_host(const std::string& name, const std::string& b
     STRETTO_ASSIGN_OR_RETURN(std::optional<HostFrame> answer,
                              receive_frame(socket.get(), shortage));
     STRETTO_RETURN_IF_ERROR(shortage);
-    // No address has been told yet, so a connection that comes here already is nobody's.
+    // No rank knows the address yet, so a connection that comes before it is ignored.
     if (!answer || answer->connection.valid()) continue;
     if (answer->text.empty()) {
       return status_of(StatusCode::system, "it cannot listen at {}", bind_address);

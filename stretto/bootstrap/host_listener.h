@@ -19,35 +19,36 @@
 
 namespace stretto::bootstrap {
 
-// What the ranks of a host and who listens for them tell each other, over a Unix socket between
-// processes of one user (or of root).
+// A message between a rank and the listener of its host, over a Unix socket between processes of
+// one user (or of root).
 struct HostFrame {
-  // A connection's other end; -1: no connection comes along, and the text is a bind address, or the
-  // answer, an address.
+  // With a connection: the rank at its other end. -1: there is no connection, and the text is a
+  // bind address or, in the answer, an address.
   std::int32_t rank = -1;
   std::string text;
   FileDescriptor connection = {};
 };
 
-// One rank of a host listens for all of them while a job is joined, so that a host needs one port.
-// Each connection proves the job key here, as it would at the rank that it is to reach, and is then
-// handed to that rank. It has a thread of its own; whoever is silent or slow holds up nobody.
-// Closes everything with its object, also connections that no rank has been handed yet.
+// Listens for all ranks of a host while a job is joined, so that a host needs only one port. One of
+// these ranks runs it. Each connection proves the job key here, as it would at the rank that it is
+// to reach, and is then handed to that rank. It has a thread of its own; a silent or slow peer
+// holds up no other. The destructor closes everything, including connections that were not handed
+// over yet.
 class HostListener {
  public:
   struct Options {
-    std::set<std::int32_t> ranks;  // For whom it listens.
+    std::set<std::int32_t> ranks;  // The ranks for which it listens.
     JobKey key;
-    Purpose purpose = Purpose::mesh_tcp;  // Of the connections that it hands over.
+    Purpose purpose = Purpose::mesh_tcp;  // The purpose of the connections that it hands over.
     Identity self;
-    // Opens a socket at a bind address that a rank has named. Called by the thread.
+    // Opens a socket at a bind address that a rank has named. Called on the listener's thread.
     std::function<Result<LinkProvider::Listener>(const std::string& bind_address)> listen;
   };
   static Result<std::unique_ptr<HostListener>> start(Options options);
 
   // The name of the Unix socket, for register_at_host().
   const std::string& name() const { return name_; }
-  // Why nobody can connect any more, as of Acceptor. Any thread.
+  // Why no rank can connect any more, because descriptors are lacking; else ok. Any thread.
   Status failure() const;
 
  private:
@@ -80,15 +81,16 @@ class HostListener {
   StoppableThread thread_;
 };
 
-// What a rank is handed, and the address at which the others reach it.
+// The source of the connections handed to a rank, and the address at which other ranks reach it.
 struct Reception {
   std::unique_ptr<ConnectionSource> connections;
   std::string address;
 };
 
-// Has this rank reached at `bind_address` by whoever listens for its host; until the connections
-// are destroyed, or this rank registers again. Blocks until it knows the address. Fails if that
-// process cannot be reached, belongs to another user, or cannot listen there.
+// Asks the listener of this host, which has the name `name`, to listen at `bind_address` for this
+// rank, until `connections` is destroyed or this rank registers again. Blocks until the address is
+// known. Fails if the listener cannot be reached, belongs to another user, or cannot listen at
+// `bind_address`.
 Result<Reception> register_at_host(const std::string& name, const std::string& bind_address,
                                    const JobKey& key, const Identity& self, const WaitLimit& limit);
 

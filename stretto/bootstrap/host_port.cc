@@ -14,7 +14,7 @@
 namespace stretto::bootstrap {
 
 Result<HostPort> parse_host_port(std::string_view text) {
-  // A peer may have written it, and what follows names the host, too.
+  // A peer may have written the text, and later messages quote the host.
   const std::string fit = printable(std::string(text));
   const auto bad = [&] {
     return status_of(StatusCode::invalid_argument,

@@ -18,13 +18,13 @@ struct HostPort {
 };
 // "node0:29600", "10.0.0.7:29600", "[fe80::1]:29600". Fails with invalid_argument.
 Result<HostPort> parse_host_port(std::string_view text);
-// Several with commas between them, one at least, and kPlacesMax at most.
+// A list of 1 to kPlacesMax of them, separated by commas.
 inline constexpr std::size_t kPlacesMax = 8;
 Result<std::vector<HostPort>> parse_host_ports(std::string_view text);
 // The reverse: brackets around IPv6 addresses.
 std::string format_host_port(std::string_view host, int port);
 
-// One port, or the first and last of those that may be used.
+// The first and the last port of a range; equal for one port.
 struct PortRange {
   int first = 0;
   int last = 0;

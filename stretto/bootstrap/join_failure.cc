@@ -20,7 +20,8 @@ constexpr std::array kTold = {StatusCode::refused, StatusCode::mismatch, StatusC
 
 }  // namespace
 
-// Three lines: "peer lost", "3", "rank 3 (node04 pid 8812) ended ..."; a rank of -1: none.
+// Three lines: "peer lost", "3", "rank 3 (node04 pid 8812) ended ..."; a rank of -1 stands for
+// none.
 std::string encode_join_failure(const Status& failure) {
   const int rank = failure.rank() ? failure.rank()->value() : -1;
   return fmt::format("{}\n{}\n{}", name(failure.code()), rank,

@@ -23,13 +23,13 @@
 namespace stretto::bootstrap {
 namespace {
 
-// For one look at who is missing, which comes after the deadline.
+// Time for finding out who is missing, which happens after the deadline.
 constexpr Duration kLook = std::chrono::milliseconds(500);
-// How long the store may take to notice that a rank is gone.
+// How long the store may take to notice that a rank has ended.
 constexpr Duration kNoticed = std::chrono::milliseconds(500);
-// By how much processes that are started together may differ, more often than not.
+// Processes that are started together usually start within this time.
 constexpr Duration kLateComers = std::chrono::seconds(1);
-// For the last words of a rank that cannot join.
+// Time for the report of a rank that cannot join.
 constexpr Duration kLastWords = std::chrono::seconds(2);
 
 std::string key_of(const std::string& name, int rank) { return fmt::format("{}/{}", name, rank); }
@@ -37,18 +37,18 @@ std::string key_of(const std::string& name, int rank) { return fmt::format("{}/{
 // Set by rank 0 when all have arrived.
 constexpr const char* kAllArrived = "all-arrived";
 
-// Set when all have joined, by rank 0, for which the others wait at the end.
+// Set by rank 0 when all have joined; the others wait for it at the end.
 constexpr const char* kAllJoined = "all-joined";
 
-// What is set when the others need nothing more of a rank to join.
+// The key that is set when the others need nothing more of a rank to join.
 std::string last_note_of(int rank) { return rank == 0 ? kAllJoined : key_of("joined", rank); }
 
-// "node04 pid 8812": this process.
+// This process: "node04 pid 8812".
 std::string this_process() { return fmt::format("{} pid {}", host_name(), ::getpid()); }
 
 std::string self_name(int rank) { return fmt::format("rank {} ({})", rank, this_process()); }
 
-// What to try on the host of a rank that does not come.
+// A test to run on the host of a rank that does not come.
 std::string test_of(const std::string& server) {
   return server.empty() ? "" : fmt::format("; test there: stretto doctor --to {}", server);
 }
@@ -64,7 +64,7 @@ Status JoinNotes::arrive() {
                                                   .revoked_by = last_note_of(options_.rank)},
                                                  options_.deadline));
   placed_ = true;
-  // Who has come first has the rank. The number makes every arrival another one.
+  // The first process to arrive has the rank. The number makes every arrival's text different.
   STRETTO_ASSIGN_OR_RETURN(const auto number, store_->add("arrivals", 1, options_.deadline));
   const std::string own = fmt::format("{} {}", number, this_process());
   STRETTO_ASSIGN_OR_RETURN(const auto first, store_->compare_set(key_of("arrived", options_.rank),
@@ -77,7 +77,7 @@ Status JoinNotes::arrive() {
   const std::string text = fmt::format(
       "{} has come to {} as rank {}, but {} has come as that rank before it", this_process(),
       store_->describe(), options_.rank, printable(first.substr(first.find(' ') + 1)));
-  // For those who wait for the rank that it was meant to be.
+  // A hint for ranks that wait for the rank that this process was meant to be.
   STRETTO_RETURN_IF_ERROR(store_->set(kRefusedPeerKey, text, options_.deadline));
   return Status(StatusCode::refused, text);
 }
@@ -96,8 +96,8 @@ Status JoinNotes::finish() { return tell("joined", ""); }
 
 Status JoinNotes::abandon(const Status& why) {
   if (!placed_) return why;
-  // A rank that is gone is noticed here as a connection that ends, and a moment later by the store,
-  // which knows better.
+  // When a rank ends, this rank sees the connection end first. A moment later the store knows of
+  // it, and why.
   const Deadline later =
       why.code() == StatusCode::peer_lost ? Deadline::after(kNoticed) : Deadline(TimePoint::min());
   while (look().ok() && !later.passed()) std::this_thread::sleep_for(kNoticed / 20);
@@ -123,7 +123,8 @@ Status JoinNotes::look() const {
   if (code == StatusCode::peer_lost) {
     failure_ = status_of(code, "{} has ended while the job was starting", store_->describe());
   } else if (code == StatusCode::system) {
-    // The system tells an error of a connection once; a second look would find a plain end.
+    // The system reports an error of a connection only once; a second look would see an ordinary
+    // end.
     failure_ = status_of(code, "{}: {}", store_->describe(), failure.status().message());
   } else if (failure.ok() && failure.value()) {
     failure_ = decode_join_failure(*failure.value());
@@ -137,7 +138,7 @@ Status JoinNotes::check_failures() const {
   return told.ok() && own_failure_ ? own_failure_() : told;
 }
 
-// What ends a wait is the failure of the join, if there is one, and not where it was noticed.
+// Prefers the failure of the join, if there is one, to `status`, by which it was noticed.
 Status JoinNotes::explain(const Status& status) const {
   if (status.ok()) return {};
   const Status told = look();
@@ -225,7 +226,7 @@ void JoinNotes::wait_for_late_ranks() const {
   const WaitLimit limit = WaitLimit(options_.deadline).within(kLateComers);
   while (placed_ && !limit.passed()) {
     std::vector<int> missing = ranks_without("arrived", all_ranks(), Deadline::after(kLook));
-    // Whose failure it is need not learn of it.
+    // The rank that failed need not learn of it.
     std::erase_if(missing, [this](int rank) { return failure_.rank() == Rank(rank); });
     if (missing.empty()) return;
     std::this_thread::sleep_for(kNoticed / 20);
@@ -233,12 +234,12 @@ void JoinNotes::wait_for_late_ranks() const {
 }
 
 Status JoinNotes::wait_for_end() const {
-  // Nobody sets this.
+  // No rank sets this key.
   const Status ended = explain(store_->wait(std::array{std::string("ended")}, limit()));
   return ended.code() == StatusCode::peer_lost && !told_ ? Status() : ended;
 }
 
-// Those of `ranks`, but for this one.
+// Those of `ranks`, except this one, that have not written the note.
 std::vector<int> JoinNotes::ranks_without(const std::string& name, std::span<const int> ranks,
                                           Deadline deadline) const {
   std::vector<int> missing;
@@ -252,14 +253,14 @@ std::vector<int> JoinNotes::ranks_without(const std::string& name, std::span<con
   return missing;
 }
 
-// "15/300": for how many seconds this rank has tried to join, and for how many it may.
+// "15/300": the seconds for which this rank has tried to join, and its limit.
 std::string JoinNotes::waited() const {
   const std::string so_far = fmt::format("{:.0f}", seconds(Clock::now() - start_));
   const TimePoint end = options_.deadline.time();
   return end == TimePoint::max() ? so_far : fmt::format("{}/{:.0f}", so_far, seconds(end - start_));
 }
 
-// M5 of the error texts: who is missing, where they were to come, how long we have waited.
+// Says who is missing, at which store they were to arrive, and how long this rank has waited.
 std::string JoinNotes::describe_missing(const std::string& name, std::span<const int> ranks) const {
   const std::string waited_seconds = waited();
   const Deadline look = Deadline::after(kLook);
@@ -271,7 +272,7 @@ std::string JoinNotes::describe_missing(const std::string& name, std::span<const
         waited_seconds, missing.size(), options_.size, fmt::join(missing, ", "), store_->describe(),
         test_of(store_->server()), refused_peer());
   }
-  // Of the others nobody waits for such a note, and they may write none.
+  // Only of `ranks`: the other ranks may not write such a note.
   missing = ranks_without(name, ranks, look);
   if (missing.empty()) missing.push_back(ranks.front());
   return fmt::format("{} s for {} of {} ranks: {} came to {}, but did not go on from there",

@@ -22,11 +22,12 @@
 namespace stretto::bootstrap {
 namespace {
 
-// What a link has taken outlives this process; what a data plane has taken may not.
+// For a data plane at the end: unlike a link's, its accepted messages may not outlive this process.
 constexpr std::chrono::seconds kPlaneFarewellTime(10);
-// By then the rank that listens for this host has answered, or has no Unix sockets.
+// The rank that listens for this host answers within this time, if Unix sockets work.
 constexpr std::chrono::seconds kRegistrationTime(5);
-// Keys of the store: the socket at which a host's ranks register, and who has been reached by all.
+// Notes in the store: the socket at which a host's ranks register; this rank has been reached by
+// all.
 constexpr const char* kHostListener = "host-listener";
 constexpr const char* kReached = "reached";
 
@@ -34,9 +35,10 @@ bool offers(const RankCard& rank, std::string_view way) {
   return fmt::format(" {} ", rank.links).find(fmt::format(" {} ", way)) != std::string::npos;
 }
 
-// Joining, in exchanges through the store: cards (who is where, and offers what), and for each
-// provider of links in turn, where to connect to, and who has succeeded. In each pair the higher
-// rank connects, so rank 0 only accepts and nobody waits in a circle.
+// Joins the mesh by exchanges through the store. Ranks first exchange cards, which say where each
+// rank is and which ways it offers. Then, for each provider in turn, they exchange addresses and
+// say which connections succeeded. In each pair the higher rank connects, so rank 0 only accepts,
+// and ranks cannot wait in a circle.
 class Joiner {
  public:
   Joiner(JoinNotes& notes, const MeshOptions& options)
@@ -53,12 +55,12 @@ class Joiner {
   Result<Mesh> join();
 
  private:
-  // One connection to each rank, of several that a provider makes.
+  // A provider and the number of one of its connections per peer.
   struct Way {
     std::size_t provider;
     int stream;
   };
-  // What the way is called in the keys of the store.
+  // The name of the way in keys of the store.
   std::string name_of(const Way& way) const {
     const std::string_view name = options_.links[way.provider]->name();
     return way.stream == 0 ? std::string(name) : fmt::format("{}.{}", name, way.stream);
@@ -68,7 +70,7 @@ class Joiner {
   Status connect_by(const Way& way);
   Status connect_to(const Way& way, int rank, const std::string& address);
   Status take_connections(const Way& way, const std::set<int>& higher, const std::string& address);
-  // Who cannot connect to this rank does not tell it what it is waiting for.
+  // Why other ranks cannot connect to this one: then it would wait for their notes in vain.
   Status cannot_accept() const {
     const Status of_host = host_listener_ != nullptr ? host_listener_->failure() : Status();
     return of_host.ok() && acceptor_ != nullptr ? acceptor_->failure() : of_host;
@@ -98,7 +100,7 @@ class Joiner {
   RankVector<RankCard> cards_;
   std::vector<LinkProvider::Sockets> sockets_;   // Per provider.
   std::unique_ptr<HostListener> host_listener_;  // If this rank listens for its host.
-  std::unique_ptr<Acceptor> acceptor_;           // Of the way that is being tried.
+  std::unique_ptr<Acceptor> acceptor_;           // For the way that is being tried.
   std::set<std::string> warned_of_;              // Why ranks of this machine share no memory.
 };
 
@@ -140,7 +142,7 @@ Status Joiner::exchange_cards() {
   return {};
 }
 
-// By the last of its ways a rank connects to any other, so all must have it.
+// The last way can connect any two ranks, so all ranks must offer it.
 Status Joiner::check_last_way(int rank) const {
   const std::string_view last = options_.links.back()->name();
   const RankCard& peer = cards_[rank];
@@ -152,9 +154,9 @@ Status Joiner::check_last_way(int rank) const {
           rank};
 }
 
-// The ranks of this host, this one among them, for which the first listens; empty if each does for
-// itself. Their cards say so to all of them alike: they share memory with the same ranks, so the
-// same rank is the last that has to connect to any of them.
+// The ranks of this host, including this one, for which the first of them listens; empty if each
+// listens for itself. All of them get the same result from the cards: they share memory with the
+// same ranks, so the last rank that has to connect to any of them is the same.
 std::set<int> Joiner::ranks_sharing_a_listener(std::size_t provider) const {
   if (!options_.links[provider]->is_shared_by_host()) return {};
   int last = options_.size - 1;
@@ -183,7 +185,7 @@ Status Joiner::start_host_listener(std::size_t provider, std::set<int> ranks) {
   return notes_.tell(kHostListener, host_listener_->name());
 }
 
-// Whoever listens for others goes on until they have been reached by all.
+// A rank that listens for others does so until all of these have been reached.
 Status Joiner::end_host_listener() {
   std::set<int> ranks;
   for (std::size_t i = 0; i < options_.links.size(); ++i) ranks.merge(ranks_sharing_a_listener(i));
@@ -207,7 +209,8 @@ Result<Reception> Joiner::receive_at_own(LinkProvider& provider,
   return Reception{std::move(connections), std::move(listener.address)};
 }
 
-// By who listens for this host, or, where nobody does or can be reached, by this rank itself.
+// Listens by the rank that listens for this host, or by this rank itself if there is none or it
+// cannot do so.
 Result<Reception> Joiner::receive_at(std::size_t provider, const std::string& bind_address) {
   LinkProvider& links = *options_.links[provider];
   const std::set<int> sharing = ranks_sharing_a_listener(provider);
@@ -243,7 +246,7 @@ Status Joiner::not_connected(int rank, const Status& why) const {
                    status.message());
 }
 
-// Why a provider of this rank cannot connect it to another; empty: it may.
+// Why `provider` cannot connect this rank to `rank`; empty: it may.
 std::string Joiner::why_not(const LinkProvider& provider, int rank) const {
   const RankCard& peer = cards_[rank];
   if (!offers(peer, provider.name())) return "switched off there";
@@ -259,7 +262,7 @@ bool Joiner::has_other_way(const Way& way, int rank) const {
   return false;
 }
 
-// Whether, as far as cards tell, an earlier provider connects this rank and another.
+// Whether an earlier provider connects this rank and `rank`, as far as cards tell.
 bool Joiner::has_earlier_way(std::size_t provider, int rank) const {
   for (std::size_t i = 0; i < provider; ++i) {
     if (why_not(*options_.links[i], rank).empty()) return true;
@@ -267,7 +270,7 @@ bool Joiner::has_earlier_way(std::size_t provider, int rank) const {
   return false;
 }
 
-// Whether this rank and another connect in this way, which both see alike.
+// Whether this rank and `rank` connect in this way. Both come to the same result.
 bool Joiner::wants(const Way& way, int rank) {
   const LinkProvider& provider = *options_.links[way.provider];
   if (way.stream == 0) return !is_connected(rank) && why_not(provider, rank).empty();
@@ -276,8 +279,9 @@ bool Joiner::wants(const Way& way, int rank) {
          !sockets_[way.provider][rank].empty();
 }
 
-// The process of a rank, if its number means the same to this one. Of another host it is not
-// watched, though that be the same machine: its last words may be on their way when it has ended.
+// The process of a rank, if this process can see it under the same pid. A rank of another host is
+// not watched, even on the same machine, because its last messages may still be on their way when
+// it has ended.
 Result<transport::ProcessHandle> Joiner::find_process(int rank) const {
   const RankCard& own = cards_[options_.rank];
   const RankCard& other = cards_[rank];
@@ -286,9 +290,8 @@ Result<transport::ProcessHandle> Joiner::find_process(int rank) const {
   return transport::ProcessHandle::of_number(is_visible ? other.pid : 0);
 }
 
-// Connects to the lower ranks, and takes the connections of the higher ones. Where a pair has
-// another way if this one fails, the higher rank says whether it has succeeded, so that both go on
-// in the same way.
+// Connects to the lower ranks, and takes the connections of the higher ones. If a pair has another
+// way, the higher rank says whether this one has succeeded, so that both go on alike.
 Status Joiner::connect_by(const Way& way) {
   LinkProvider& provider = *options_.links[way.provider];
   const auto concerned = [&](int r) { return wants(way, r); };
@@ -305,7 +308,8 @@ Status Joiner::connect_by(const Way& way) {
     own_address = std::move(reception.address);
     STRETTO_RETURN_IF_ERROR(notes_.tell(name_of(way), own_address));
   }
-  // The next one first: each rank begins with another one then, and none has to take all at once.
+  // Starts with the next lower rank, so that each rank starts with another one, and none has to
+  // accept all at once.
   std::vector<int> lower;
   for (int r = options_.rank - 1; r >= 0; --r) {
     if (concerned(r)) lower.push_back(r);
@@ -323,7 +327,8 @@ Status Joiner::connect_by(const Way& way) {
   return take_connections(way, higher, own_address);
 }
 
-// At `address`; of those that have another way, as far as they have succeeded in this one.
+// Takes the connections of the `higher` ranks that arrive at `address`. Ranks that have another way
+// are expected only if they say that they have succeeded in this one.
 Status Joiner::take_connections(const Way& way, const std::set<int>& higher,
                                 const std::string& address) {
   std::vector<int> telling;
@@ -349,7 +354,7 @@ Status Joiner::take_connections(const Way& way, const std::set<int>& higher,
   return {};
 }
 
-// That a rank cannot be reached is a failure only if there is no other way.
+// Fails if `rank` cannot be reached and has no other way.
 Status Joiner::connect_to(const Way& way, int rank, const std::string& address) {
   LinkProvider& provider = *options_.links[way.provider];
   FileDescriptor first;
@@ -374,13 +379,13 @@ Status Joiner::connect_to(const Way& way, int rank, const std::string& address) 
         return handshake_as_client(fd, options_.key, provider.purpose(), visitor, limit_).status();
       },
       limit_);
-  // A refusal is final: another way would only be refused as well.
+  // A refusal is final, as another way would be refused as well.
   if (!socket.ok()) return not_connected(rank, socket.status());
   sockets_[way.provider][rank].push_back(std::move(*socket));
   return {};
 }
 
-// " from 10.0.4.7 (eth1) to 10.0.4.8", of each connection through a network.
+// For each connection through a network: " from 10.0.4.7 (eth1) to 10.0.4.8".
 std::string Joiner::ends_of(std::span<const FileDescriptor> sockets) {
   std::string ends;
   if (!log_enabled(LogLevel::info)) return ends;
@@ -406,7 +411,7 @@ void Joiner::log_link(int rank) {
   }
   const LinkProvider& preferred = *options_.links.front();
   const std::string reason = why_not(preferred, rank);
-  // On one machine somebody may not have meant it; of many ranks one stands for all.
+  // Within one machine this may be unintended, so it is a warning, once for each reason.
   const bool surprising =
       card.machine == cards_[options_.rank].machine && warned_of_.insert(reason).second;
   log(surprising ? LogLevel::warning : LogLevel::info,

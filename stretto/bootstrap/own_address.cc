@@ -171,8 +171,8 @@ std::vector<std::string> own_addresses() {
   for (const InterfaceAddress& own : addresses.value()) {
     if (!is_loopback(own.text)) found.push_back(own.text);
   }
-  // Addresses that nobody has (RFC 3849, RFC 5737) are reached through the network that leads
-  // everywhere.
+  // These documentation addresses (RFC 3849, RFC 5737) exist nowhere, so the default route leads to
+  // them.
   for (const char* elsewhere : {"2001:db8::1", "192.0.2.1"}) {
     Result<Route> route = route_to(elsewhere, 9, Deadline());
     if (!route.ok()) continue;

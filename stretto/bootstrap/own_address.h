@@ -10,11 +10,11 @@
 #include "stretto/base/status.h"
 #include "stretto/base/wait_limit.h"
 
-// By which of its addresses peers reach this host. All are numeric.
+// The addresses by which peers reach this host. All are numeric.
 namespace stretto::bootstrap {
 
-// The two ends of the way to `host`: by `own` peers that also reach it can connect to this one.
-// Sends nothing. Of a name that has several addresses: to the first that the kernel knows a way to.
+// The two ends of the kernel's route to `host`. Peers that also reach `host` can connect to this
+// host at `own`. Sends nothing. If a name has several addresses, takes the first that has a route.
 struct Route {
   std::string own;
   std::string other;
@@ -25,34 +25,35 @@ struct InterfaceAddress {
   std::string interface;
   std::string text;
 };
-// Those that others could connect to: of interfaces that are up, and valid beyond one link; IPv4
-// before IPv6. Loopback's are among them.
+// The addresses of interfaces that are up, without link-local IPv6 addresses; IPv4 before IPv6.
+// Loopback addresses are included.
 Result<std::vector<InterfaceAddress>> interface_addresses();
 
-// The first one of an interface ("eth1") or in a subnet ("10.0.0.0/8", "fd00::/8"); IPv4 before
-// IPv6. Fails with invalid_argument, naming those that there are.
+// The first address of an interface ("eth1") or in a subnet ("10.0.0.0/8", "fd00::/8"); IPv4 before
+// IPv6. Fails with invalid_argument, listing this host's addresses.
 Result<std::string> address_in(std::string_view network);
 
-// "10.0.4.7 (eth1)", for messages: the address, and this host's interface that has it, if one does.
+// "10.0.4.7 (eth1)", for messages: the address, and the interface of this host that has it, if
+// there is one.
 std::string with_interface(const std::string& address);
 
-// What a server on this host binds whose clients know it by the name or address `host`: that, or
-// any_address(), where a name that is not localhost's means a loopback address here, as /etc/hosts
-// has it on many systems: elsewhere it means another one. Waits for a name that nobody knows yet,
-// and says so in the log.
+// The address that a server on this host binds if its clients know it as `host`: `host` itself, or
+// any_address() if `host` is a name other than localhost that resolves to a loopback address here.
+// Many systems have such a name in /etc/hosts, while it means another address elsewhere. Waits for
+// a name that cannot be resolved yet, and says so in the log.
 Result<std::string> address_to_bind(const std::string& host, int port, const WaitLimit& limit);
 
-// What a socket binds to be reached at all addresses of this host, of IPv6 and IPv4 ("::"), or
-// "0.0.0.0" where there is no IPv6.
+// The address that a socket binds to be reached at all IPv6 and IPv4 addresses of this host: "::",
+// or "0.0.0.0" if there is no IPv6.
 std::string any_address();
 
-// Whether only this host itself gets there.
+// Whether only this host itself can reach `address`.
 bool is_loopback(std::string_view address);
-// Whether it names an interface of this host, too: "fe80::1%eth0".
+// Whether `address` also names an interface of this host: "fe80::1%eth0".
 bool names_interface(std::string_view address);
 
-// Those by which others could connect to this host, the one of the default route first; none if the
-// system does not tell.
+// The addresses by which others could connect to this host, without loopback; that of the default
+// route first. Empty if the system does not tell.
 std::vector<std::string> own_addresses();
 
 }  // namespace stretto::bootstrap

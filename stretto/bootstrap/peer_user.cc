@@ -21,8 +21,8 @@
 namespace stretto::bootstrap {
 namespace {
 
-// As the kernel prints it in /proc/net/tcp: the address in words as they lie in memory, the port as
-// a number.
+// An address as the kernel prints it in /proc/net/tcp: the IP address as words in memory order, the
+// port as a number.
 std::string printed(const sockaddr_storage& address) {
   std::string text;
   const auto add_words = [&](const void* bytes, std::size_t count) {
@@ -42,7 +42,7 @@ std::string printed(const sockaddr_storage& address) {
   return text + fmt::format(":{:04X}", ntohs(inet6.sin6_port));
 }
 
-// Looks for the socket that has our address as its peer's, and the other way round.
+// Looks for the socket whose peer is `own` and whose own address is `peer`.
 std::optional<uid_t> user_in_table(const char* path, const std::string& own,
                                    const std::string& peer) {
   std::ifstream table(path);
@@ -54,7 +54,7 @@ std::optional<uid_t> user_in_table(const char* path, const std::string& own,
     std::uint64_t inode = 0;
     fields >> number >> local >> remote >> state >> queues >> timer >> retransmits >> user >>
         timeout >> inode;
-    // A socket that no process holds any more has inode 0, and root as its user: it proves nothing.
+    // A socket that no process holds any more has inode 0 and user root, which proves nothing.
     if (fields && local == peer && remote == own && inode != 0) return user;
   }
   return std::nullopt;
@@ -96,7 +96,8 @@ Result<UnixListener> listen_to_own_user() {
   return UnixListener{std::move(socket), std::move(name)};
 }
 
-// Without a word the listener would close the connection of anybody but its own user and root.
+// Checks the user first, because the listener would close the connection of another user without a
+// message.
 Result<FileDescriptor> connect_to_own_user(const std::string& name, const WaitLimit& limit) {
   Result<FileDescriptor> socket = connect_unix_abstract(name, limit);
   if (!socket.ok() || ::geteuid() == 0) return socket;

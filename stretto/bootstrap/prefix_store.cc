@@ -12,7 +12,7 @@ Result<StoreReply> PrefixStore::answer(const StoreRequest& request, const WaitLi
   StoreRequest full = request;
   full.key = key;
   const bool lists = request.operation == StoreOperation::list_keys;
-  // On the first page, too: a key of the whole that is just the prefix would have no name here.
+  // Also for the first page, to skip a key that equals the prefix: it would have no name here.
   const std::string last = (lists ? prefix_ : "") + std::string(request.expected);
   full.expected = last;
   STRETTO_RETURN_IF_ERROR(check_store_limits(full));

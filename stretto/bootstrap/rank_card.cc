@@ -20,8 +20,8 @@ namespace {
 constexpr std::string_view kTitle = "stretto card 7";
 constexpr std::size_t kFieldBytesMax = 256;
 
-// A field that could not be read is a value like any other: ranks that both lack it try a Unix
-// socket.
+// Empty if the file cannot be read. Two ranks that both lack a field have equal values, and try a
+// Unix socket.
 std::string first_line(const char* path) {
   std::ifstream file(path);
   std::string line;
@@ -47,7 +47,7 @@ Result<std::string> take_field(std::string_view& text, std::string_view field) {
   return std::string(line.substr(field.size() + 1));
 }
 
-// A digit for four processors, those with the lowest numbers last, without leading zeros.
+// A hexadecimal digit per four processors, the lowest numbers last, without leading zeros.
 std::string print(const ProcessorSet& processors) {
   std::string text;
   for (std::size_t end = processors.size(); end > 0; end -= 4) {
@@ -58,7 +58,7 @@ std::string print(const ProcessorSet& processors) {
   return text;
 }
 
-// Of a text that print() would not make, some set.
+// For a text that print() would not make, the result is arbitrary.
 ProcessorSet parse_processors(std::string_view text) {
   ProcessorSet processors;
   for (const char letter : text) {
@@ -109,7 +109,8 @@ Result<RankCard> parse_card(std::string_view whole) {
   card.pid = parse_number<decltype(card.pid)>(pid).value_or(0);
   card.processors = parse_processors(processors);
   card.streams = parse_number<decltype(card.streams)>(streams).value_or(0);
-  // Printing it again finds every other way to write the same, such as leading zeros.
+  // Comparing with the printed card rejects other spellings of the same card, such as leading
+  // zeros.
   if (card.pid <= 0 || card.streams < 1 || print(card) != whole) {
     return status_of(StatusCode::protocol, "a rank's card is not well formed");
   }

@@ -27,7 +27,7 @@ Result<Addresses> look_up(const std::string& host, int port, int flags) {
   return Addresses(list);
 }
 
-// Shared by who asks and the thread that looks up, whichever lives longer.
+// Shared by the caller and the thread that looks up; either may live longer.
 struct Lookup {
   Mutex mutex;
   std::condition_variable done;

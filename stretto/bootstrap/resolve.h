@@ -18,9 +18,9 @@ struct FreeAddresses {
 };
 using Addresses = std::unique_ptr<addrinfo, FreeAddresses>;
 
-// The addresses of a host, given as a name or a number, for stream sockets. The system's resolver
-// knows no limit: a name is looked up on a thread of its own, which is left behind when the limit
-// is reached (system, like any failure that may pass).
+// The addresses of a host, which is a name or a numeric address, for stream sockets. The system's
+// resolver has no time limit, so a name is looked up on a thread of its own. At the limit this
+// fails with system, like any failure that may pass, and leaves the thread running.
 Result<Addresses> resolve(const std::string& host, int port, const WaitLimit& limit);
 
 }  // namespace stretto::bootstrap

@@ -9,7 +9,7 @@
 namespace stretto::bootstrap {
 namespace {
 
-// A rank that is there has its Unix socket open.
+// Short, because a running rank has its Unix socket open.
 constexpr Duration kUnixTime = std::chrono::seconds(5);
 
 class ShmLinks final : public LinkProvider {
@@ -23,7 +23,7 @@ class ShmLinks final : public LinkProvider {
     return "different network namespaces; run both in one to share memory, which is faster";
   }
 
-  // A name that is made when it is needed.
+  // Empty: listen() makes a name.
   Result<std::string> bind_address(Rank, int, std::span<const RankCard>) override {
     return std::string();
   }

@@ -31,9 +31,9 @@ namespace {
 
 constexpr Duration kFirstPause = std::chrono::milliseconds(10);
 constexpr Duration kLongestPause = std::chrono::milliseconds(500);
-// For how long to wait once the last address is being tried, before all are tried anew, and how
-// long each address has before the next one is tried as well: a firewall that swallows packets must
-// not keep us from trying the others.
+// kLongestAttempt: how long to wait after the last address was tried before all are tried again.
+// kHeadStart: how long each address has before the next one is tried as well, because a firewall
+// that drops packets must not keep us from trying the others.
 constexpr Duration kLongestAttempt = std::chrono::seconds(5);
 constexpr Duration kHeadStart = std::chrono::milliseconds(250);
 constexpr Duration kReminder = std::chrono::seconds(15);
@@ -67,8 +67,8 @@ Result<SocketAddress> local_address(int fd) {
   return address;
 }
 
-// Small messages leave at once, and a host that has vanished is noticed in about ten seconds,
-// whether the connection is idle or not. All of it fails on Unix sockets, which need none of it.
+// Small messages leave at once, and the loss of a host is noticed in about ten seconds, whether the
+// connection is idle or not. All these calls fail on Unix sockets, which do not need them.
 void set_up_tcp(int fd) {
   const auto set = [&](int level, int option, int value) {
     (void)::setsockopt(fd, level, option, &value, sizeof(value));
@@ -81,7 +81,7 @@ void set_up_tcp(int fd) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
 }
 
-// Why a connection has ended. The text of the system leaves open what to look at.
+// Why a connection has ended. Adds what to look at to the system's text.
 Status connection_status(std::string_view call) {
   const int error = errno;
   const Status status = system_status(call, error);
@@ -90,7 +90,8 @@ Status connection_status(std::string_view call) {
                    status.message());
 }
 
-// On loopback a client whose own port happens to be the one it connects to reaches itself.
+// On loopback, a client can connect to itself, if its own port happens to be the port it connects
+// to.
 bool connected_to_itself(int fd) {
   SocketAddress here;
   SocketAddress there;
@@ -106,7 +107,7 @@ Result<FileDescriptor> open_socket(int family) {
   return fd;
 }
 
-// A connection that is being made, until poll() finds it writable.
+// Starts a connection, which is complete when poll() finds it writable.
 Result<FileDescriptor> begin_connect(int family, const sockaddr* address, socklen_t length) {
   Result<FileDescriptor> fd = open_socket(family);
   if (!fd.ok()) return fd;
@@ -128,8 +129,8 @@ Status finish_connect(int fd) {
   return {};
 }
 
-// Connections to several addresses, the first of which to be there is taken: the next address is
-// tried when the one before it has failed, or has said nothing for a while (RFC 8305).
+// Connects to several addresses and takes the first connection that succeeds. The next address is
+// tried when the one before it has failed, or has not answered for a while (RFC 8305).
 class ConnectionRace {
  public:
   // `entries` must outlive it.
@@ -190,7 +191,7 @@ class ConnectionRace {
     for (std::size_t i = 0; i < polled.size(); ++i) attempts_[i].has_ended = polled[i].revents != 0;
     return {};
   }
-  // Drops those that have failed.
+  // Returns a connection that has succeeded, if there is one. Drops failed attempts.
   FileDescriptor take_connected() {
     for (Attempt& attempt : attempts_) {
       if (!attempt.has_ended) continue;
@@ -204,7 +205,7 @@ class ConnectionRace {
   }
 
   std::vector<const addrinfo*> entries_;
-  std::size_t next_ = 0;  // To be tried.
+  std::size_t next_ = 0;  // Index of the next entry to try.
   TimePoint next_at_;
   std::vector<Attempt> attempts_;
   Status last_;
@@ -229,15 +230,15 @@ Result<FileDescriptor> connect_any(std::span<const HostPort> places, const WaitL
   return ConnectionRace(std::move(entries)).run(limit);
 }
 
-// Fails if this process cannot open any more descriptors: then the cause lies here, and not with
-// the server that could not be reached.
+// Fails if this process cannot open any more descriptors. Then that is the cause, and not the
+// server.
 Status find_shortage() {
   const FileDescriptor probe(::eventfd(0, EFD_CLOEXEC));
   return probe.valid() ? Status() : system_status("a socket");
 }
 
-// Repeats `attempt` until it succeeds, fails with something that time does not cure, or the
-// limit is reached.
+// Repeats `attempt` until it succeeds, fails with another code than system, or the limit is
+// reached.
 template <class Attempt>
 Result<FileDescriptor> retry(const std::string& target, const WaitLimit& limit, Attempt attempt) {
   const TimePoint start = Clock::now();
@@ -251,7 +252,7 @@ Result<FileDescriptor> retry(const std::string& target, const WaitLimit& limit, 
     const Status lasting = timer.judge(find_shortage());
     if (!lasting.ok()) return lasting.with_context("connecting to " + target);
     const TimePoint now = Clock::now();
-    // An attempt for which no time was left has not found out why.
+    // Keeps the last cause if an attempt had no time left to find one.
     if (cause.ok() || !limit.passed()) cause = fd.status();
     if (limit.passed()) {
       return status_of(StatusCode::timeout, "could not connect to {} within {:.1f} s: {}", target,
@@ -297,10 +298,10 @@ Result<FileDescriptor> listen_tcp(const std::string& host, const PortRange& port
     const addrinfo& first = *addresses;
     Result<FileDescriptor> fd = open_socket(first.ai_family);
     if (!fd.ok()) return fd;
-    // A launcher that starts again at once must get its port although old connections still linger.
+    // A launcher that restarts at once must get its port even if old connections still linger.
     const int on = 1;
     (void)::setsockopt(fd->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    // "::" takes IPv4 as well, whatever net.ipv6.bindv6only says. Fails on sockets of IPv4.
+    // "::" takes IPv4 as well, whatever net.ipv6.bindv6only says. The call fails on IPv4 sockets.
     const int off = 0;
     (void)::setsockopt(fd->get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
     if (::bind(fd->get(), first.ai_addr, first.ai_addrlen) == 0 &&
@@ -343,7 +344,7 @@ Result<FileDescriptor> listen_unix_abstract(const std::string& name) {
 
 Result<FileDescriptor> connect_unix_abstract(const std::string& name, const WaitLimit& limit) {
   STRETTO_ASSIGN_OR_RETURN(const SocketAddress address, abstract_address(name));
-  // Connecting to one succeeds or fails at once.
+  // Connecting to a Unix socket succeeds or fails at once.
   return retry("the Unix socket @" + printable(name), limit,
                [&] { return begin_connect(AF_UNIX, address.get(), address.length); });
 }
@@ -355,11 +356,11 @@ Result<FileDescriptor> accept(int listener, const WaitLimit& limit) {
       set_up_tcp(fd.get());
       return fd;
     }
-    // A connection that was given up while it waited is no concern of the listener.
+    // Ignores a connection that the client gave up while it waited.
     if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
     const int error = errno;
-    // The kernel looks for a free descriptor before it looks for a connection: a lack of one is
-    // told also where nobody waits, and concerns nobody then.
+    // The kernel looks for a free descriptor before it looks for a connection, so it reports a
+    // shortage even if no connection waits. Such a shortage does not matter.
     if (!would_block(error) && is_readable(listener)) return system_status("accept", error);
     STRETTO_RETURN_IF_ERROR(wait_for(listener, POLLIN, limit));
   }
@@ -424,8 +425,8 @@ Status wait_for(int fd, short events, const WaitLimit& limit) {
 
 namespace {
 
-// Moves so many bytes by `call`, which gets how many have been moved: sends them if `events` is
-// POLLOUT, else receives them.
+// Moves `bytes` bytes by repeated calls of `call`, which gets the number moved so far. They are
+// sent if `events` is POLLOUT, else received.
 template <class Call>
 Status move_all(int fd, std::size_t bytes, short events, const WaitLimit& limit, const Call& call) {
   const bool sends = events == POLLOUT;

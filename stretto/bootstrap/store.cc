@@ -28,7 +28,7 @@ Status check_store_limits(const StoreRequest& request) {
   const std::size_t key_bytes = request.key.size();
   const bool lists = request.operation == StoreOperation::list_keys;
   if ((key_bytes == 0 && !lists) || key_bytes > kMaxKeyBytes) return wrong_key(key_bytes);
-  // Of these two, `expected` is a key as well.
+  // In these two operations, `expected` is a key as well.
   const bool has_second_key = lists || request.operation == StoreOperation::will;
   if (has_second_key && request.expected.size() > kMaxKeyBytes) {
     return wrong_key(request.expected.size());
@@ -55,13 +55,13 @@ Result<StoreReply> Store::ask(const StoreRequest& request, const WaitLimit& limi
 
 namespace {
 
-// For stores that cannot tell by themselves.
+// For stores without notifications.
 class PollingWatch : public StoreWatch {
  public:
   PollingWatch(Store& store, std::string key) : store_(store), key_(std::move(key)) {}
   Result<std::optional<std::string>> look() override {
     auto value = store_.look_up(key_, Deadline::after(std::chrono::seconds(1)));
-    // A store that does not answer, or whose file somebody holds for so long, says nothing.
+    // A store that does not answer in time, or whose file stays locked, gives no information.
     if (value.status().code() == StatusCode::timeout) return std::optional<std::string>();
     return value;
   }
@@ -92,7 +92,7 @@ Result<std::optional<std::string>> Store::look_up(std::string_view key, const Wa
   const std::string name(key);
   STRETTO_ASSIGN_OR_RETURN(bool is_there, check(std::span(&name, 1), limit));
   if (!is_there) return std::optional<std::string>();
-  // Somebody may delete it meanwhile; nobody need ever set it again.
+  // Another client may delete the key meanwhile, and then get() might wait for ever.
   const WaitLimit while_there(limit.deadline(), [&]() -> Status {
     STRETTO_RETURN_IF_ERROR(limit.look());
     STRETTO_ASSIGN_OR_RETURN(is_there, check(std::span(&name, 1), limit));

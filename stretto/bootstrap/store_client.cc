@@ -24,7 +24,8 @@ std::string StoreClient::describe() const {
   const std::string named = format_host_port(address_.host, address_.port);
   const std::string address = resolved();
   if (address.empty() || address == named) return address_.owner + " at " + named;
-  // Of a name that leads back to this host, as Debian's own names do, others are told the name.
+  // If a name leads back to this host, as Debian's host names do, the text keeps the name, which is
+  // valid on other hosts.
   const Result<HostPort> peer = parse_host_port(address);
   if (peer.ok() && is_loopback(peer.value().host)) {
     return fmt::format("{} at {} (on this host {})", address_.owner, named, address);
@@ -76,7 +77,7 @@ Result<StoreReply> StoreClient::answer(const StoreRequest& request, const WaitLi
   if (reply.ok()) {
     give_back(std::move(connection));
   } else if (owner_process_.is_here()) {
-    // After an outage all are broken that have been idle; whoever asks again gets a new one.
+    // After an outage all idle connections are broken. The next call makes a new one.
     const MutexLock lock(mutex_);
     idle_.clear();
   }

@@ -14,32 +14,32 @@
 
 namespace stretto::bootstrap {
 
-// What the clients of store servers have in common: their place, and connections to it, each used
-// by one call at a time. So a thread that waits for a key keeps no other from setting it, and a
-// request that was given up costs its connection and nothing else. A forked child, which shares the
-// idle ones with its parent, makes a connection for each of its calls. It takes no lock either: a
-// thread that it does not have may hold that.
+// The common part of the clients of store servers: the server's address, and connections to it.
+// Each call uses a connection of its own, so a thread that waits for a key keeps no other from
+// setting it, and a request that is given up costs only its connection. A forked child shares the
+// idle connections with its parent, so it makes a new one for each call. It takes no lock, which a
+// thread that does not exist in the child may hold.
 class StoreClient : public Store {
  public:
   struct Address {
-    std::string owner = {};  // "the store of the launcher"
+    std::string owner = {};  // "the store of the launcher".
     std::string host = {};
     int port = 0;
   };
 
-  // Once it has connected it also says to which address: the name may not have meant what the
-  // caller thinks.
+  // After the first connection it also names the numeric address, as the name may resolve to
+  // another host than the caller thinks.
   std::string describe() const override;
   std::string server() const override;
   Result<StoreReply> answer(const StoreRequest& request, const WaitLimit& limit) override;
 
-  // Makes the first connection, so that what is wrong is found at once.
+  // Makes the first connection, so that a wrong address or key is found at once.
   Status open(const WaitLimit& limit);
 
  protected:
   // A new connection, greeted.
   Result<FileDescriptor> connect(const WaitLimit& limit);
-  // One that is idle, or a new one.
+  // An idle connection, or a new one.
   Result<FileDescriptor> take_connection(const WaitLimit& limit);
   // To be called only after a complete exchange; otherwise let the connection close.
   void give_back(FileDescriptor connection);

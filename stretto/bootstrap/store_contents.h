@@ -16,19 +16,19 @@
 
 namespace stretto::bootstrap {
 
-// The sum that `add` makes of the text that is there; invalid_argument as Store::add says.
+// The sum of a stored text and `amount`. Fails with invalid_argument like Store::add().
 Result<std::int64_t> checked_sum(std::string_view text, std::int64_t amount);
-// Whether `append` may make a value of so many bytes (invalid_argument).
+// Fails with invalid_argument if Store::append() may not make a value of `bytes` bytes.
 Status check_appended_bytes(std::size_t bytes);
 
-// How many bytes a server holds for its clients, of all kinds, and how many it may. Not thread
+// Counts the bytes of all kinds that a server holds for its clients, and limits them. Not thread
 // safe.
 class ByteBudget {
  public:
   explicit ByteBudget(std::size_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  // Changes an account of `before` bytes to `after`. False, and nothing has changed, if that would
-  // exceed the limit; an account that shrinks always may.
+  // Changes an account of `before` bytes to `after`. Returns false, and changes nothing, if that
+  // would exceed the limit; an account may always shrink.
   bool change(std::size_t before, std::size_t after) {
     if (after > before && after - before > limit_bytes_ - used_bytes_) return false;
     used_bytes_ += after - before;
@@ -42,25 +42,25 @@ class ByteBudget {
   std::size_t used_bytes_ = 0;
 };
 
-// What a store holds, and what each request means: the one place that knows. Knows nothing of
-// waiting, files or sockets. Not thread safe.
+// The contents of a store, and the only implementation of what each request means. It does not
+// wait, and has no files or sockets. Not thread safe.
 class StoreContents {
  public:
-  // What an entry takes beside the bytes of its key and value.
+  // Bytes charged for an entry besides those of its key and value.
   static constexpr std::size_t kEntryBytes = 160;
 
-  // `budget` may have other users as well. Null: no limit.
+  // `budget` may be shared with other users. Null: no limit.
   explicit StoreContents(std::shared_ptr<ByteBudget> budget = nullptr)
       : budget_(std::move(budget)) {}
 
-  // Empty: a get or wait whose key is not there yet; ask again when it is. The limits of store.h
-  // have been checked for the request, not for the values that grow from it. A failure
-  // (invalid_argument; refused when the store is full) has changed nothing.
+  // Empty for a get or wait whose key is absent: ask again when it is set. The caller has checked
+  // the limits of store.h for the request; this checks them for values that grow by it. Fails with
+  // invalid_argument, or with refused if the store is full, and has then changed nothing.
   Result<std::optional<StoreReply>> answer(const StoreRequest& request);
 
   // Null if the key is absent. Valid until the next request.
   const std::string* find(std::string_view key) const;
-  // Grows with every change; equal to an earlier one if nothing has changed since.
+  // Grows with every change.
   std::uint64_t revision() const { return revision_; }
 
  private:

@@ -15,7 +15,7 @@
 namespace stretto::bootstrap {
 namespace {
 
-// How a reply ends a request; the numbers travel.
+// The outcome of a request. The numbers are part of the protocol.
 enum class Outcome : std::uint8_t { done = 0, refused = 1, invalid_argument = 2 };
 
 template <std::size_t kBytes>
@@ -46,8 +46,8 @@ struct RequestHead {
   }
 };
 
-// A field that an operation does not have must be empty: what means nothing today may mean
-// something in another version.
+// A field that an operation does not use must be empty, as it may have a meaning in another
+// version.
 bool makes_sense(const RequestHead& head) {
   constexpr auto kFirst = static_cast<unsigned>(StoreOperation::set);
   constexpr auto kLast = static_cast<unsigned>(StoreOperation::will);

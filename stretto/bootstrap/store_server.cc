@@ -28,11 +28,11 @@
 namespace stretto::bootstrap {
 namespace {
 
-// Requests are small; what a client sends beyond this waits on its side.
+// Requests are small. More bytes than this wait on the client's side.
 constexpr int kReceiveBufferBytes = 32 * 1024;
-// What a connection takes beside its texts.
+// Bytes charged for a connection besides its texts.
 constexpr std::size_t kConnectionBytes = 1024;
-// Looking up whose a connection is takes a while where there are many.
+// Looking up the user of a connection takes a while if there are many connections.
 constexpr Duration kBetweenLookups = std::chrono::milliseconds(100);
 
 struct ServedWill {
@@ -41,23 +41,23 @@ struct ServedWill {
   std::string revoked_by;
 };
 
-// An assignment would keep the memory for later.
+// Assigning an empty text would keep the memory.
 void free_memory(std::string& text) { std::string().swap(text); }
 
-// Of a peer that has proven the key.
+// A connection of a peer that has proven the key.
 struct Connection {
   FileDescriptor fd;
   std::string name;
   std::string input;
   std::string output;
-  // The key that a get or wait is waiting for; empty if none does.
+  // The key that a get or wait of this client waits for; empty if there is none.
   std::string awaited;
   StoreOperation waiting = StoreOperation::get;
   ServedWill will;
-  // What the budget has been charged for it.
+  // Bytes charged to the budget for it.
   std::size_t charged_bytes = 0;
 
-  // A client may send its next request while it awaits a reply; that one stays in the socket.
+  // A client may send its next request while it awaits a reply. That request stays in the socket.
   bool reads() const { return output.empty() && awaited.empty(); }
   std::size_t held_bytes() const {
     return kConnectionBytes + input.capacity() + output.capacity() + awaited.capacity() +
@@ -75,7 +75,8 @@ class Server : public StoreServer {
 
   ~Server() override {
     thread_.stop();
-    // Before the clients see their connections end: then nobody can come to this server again.
+    // Closed before the clients see their connections end, so that none can connect to this server
+    // again.
     listener_.reset();
   }
 
@@ -113,13 +114,13 @@ class Server : public StoreServer {
   std::atomic<std::size_t> client_count_ = 0;
   std::atomic<std::size_t> will_count_ = 0;
 
-  // All below belongs to the thread.
+  // The members below are used by the thread only.
   std::unordered_map<int, std::unique_ptr<Connection>> connections_;
-  // All that clients make this server hold.
+  // Counts the bytes that clients make this server hold.
   std::shared_ptr<ByteBudget> budget_;
   StoreContents contents_;
   std::multimap<std::string, int, std::less<>> waiters_;
-  // Ranks that have proven the key, also those that have gone.
+  // Ranks that have proven the key, including those that have left.
   std::set<int> ranks_;
   Deadline next_lookup_{TimePoint::min()};
   StoppableThread thread_;
@@ -156,8 +157,8 @@ void Server::serve(int stop) {
       const int fd = static_cast<int>(events[i].data.u64);
       if (fd != listener_->descriptor()) handle(fd, events[i].events);
     }
-    // Last: a new connection may get the number of one that this round has closed, and must not get
-    // its events.
+    // Last: a new connection may get the descriptor number of one that this round has closed, and
+    // must not get that one's events.
     accept_clients();
   }
 }
@@ -180,16 +181,16 @@ void Server::add(ProvenConnection proven) {
     return;
   }
   ranks_.insert(proven.peer.rank);
-  // What has come already is an event as well.
+  // Bytes that have come already cause an event as well.
   const Connection& added = *connections_.emplace(number, std::move(connection)).first->second;
   client_count_ = connections_.size();
   const Status watched = watch_for(added.fd.get(), EPOLLIN | EPOLLRDHUP);
   if (!watched.ok()) drop(number, watched);
 }
 
-// A rank of this job with another key or version will never come: the join has failed, and all who
-// wait for it are told. From anybody else it is a hint, no more; who calls itself no rank, as
-// `stretto doctor` does, is none that is missing.
+// A rank of this job with another key or version will never come, so the join has failed, and all
+// waiting ranks are told. A refused peer that may be of another job is only noted as a hint. A peer
+// that claims no rank, such as `stretto doctor`, is not one that is missing.
 void Server::judge(const AuthenticatingListener::Refusal& refusal) {
   if (refusal.claimed.rank < 0) return;
   const bool ours = belongs_to_job(refusal);
@@ -200,8 +201,9 @@ void Server::judge(const AuthenticatingListener::Refusal& refusal) {
       encode_join_failure({StatusCode::refused, sentence, Rank(refusal.claimed.rank)}));
 }
 
-// Who may end a join: who has shown the key, or a process of a user who could kill the ranks as
-// well; and only for a rank that has not come yet, since else it is some other job's.
+// Whether a refused peer may end the join: it must claim a rank that has not come yet, since it is
+// of another job otherwise. And it must have shown the key, or belong to a user who could kill the
+// ranks anyway.
 bool Server::belongs_to_job(const AuthenticatingListener::Refusal& refusal) {
   if (ranks_.contains(refusal.claimed.rank)) return false;
   if (refusal.holds_key) return true;
@@ -217,7 +219,7 @@ void Server::set(std::string_view key, std::string_view value) {
 
 void Server::handle(int fd, std::uint32_t events) {
   const auto found = connections_.find(fd);
-  // An earlier event of the same round may have closed it.
+  // An earlier event of this round may have closed the connection.
   if (found == connections_.end()) return;
   Status status = advance(*found->second, events);
   if (status.ok()) status = charge(*found->second);
@@ -231,7 +233,7 @@ Status Server::advance(Connection& connection, std::uint32_t events) {
     return status_of(StatusCode::peer_lost, "the connection ended");
   }
   STRETTO_RETURN_IF_ERROR(flush(connection));
-  // Requests that came while a reply was on its way.
+  // Answers requests that came while a reply was being sent.
   STRETTO_RETURN_IF_ERROR(answer_requests(connection));
   return update_interest(connection);
 }
@@ -253,7 +255,7 @@ Status Server::answer_requests(Connection& connection) {
     if (!received) return {};
     answer(connection, received->request);
     connection.input.erase(0, received->bytes);
-    // A client that has asked for little holds little.
+    // Frees the buffer, so that an idle client holds little memory.
     if (connection.input.empty()) free_memory(connection.input);
     STRETTO_RETURN_IF_ERROR(flush(connection));
   }
@@ -293,7 +295,8 @@ void Server::wake_waiters(std::string_view key) {
     Connection& connection = *connections_.at(fd);
     connection.awaited.clear();
     answer(connection, {.operation = connection.waiting, .key = key});
-    // Sent by its own event, so that one broken client is not the business of another.
+    // The reply is sent at the waiting client's own event, so that a broken client does not affect
+    // the one that set the key.
     if (!charge(connection).ok()) ::shutdown(fd, SHUT_RDWR);
     (void)update_interest(connection).ok();
   }
@@ -311,7 +314,7 @@ Status Server::flush(Connection& connection) {
   return {};
 }
 
-// Brings the budget up to what the connection holds now.
+// Charges the budget for what the connection holds now.
 Status Server::charge(Connection& connection) {
   const std::size_t held = connection.held_bytes();
   if (!budget_->change(connection.charged_bytes, held)) {
@@ -344,7 +347,7 @@ void Server::drop(int fd, const Status& why) {
   }
   const ServedWill will = std::move(found->second->will);
   budget_->change(found->second->charged_bytes, 0);
-  // Closing it also takes it out of the epoll set.
+  // Closing the descriptor also removes it from the epoll set.
   connections_.erase(found);
   client_count_ = connections_.size();
   if (will.value.empty()) return;

@@ -14,26 +14,26 @@
 namespace stretto::bootstrap {
 
 struct StoreServerOptions {
-  // The one address it listens on. Port 0: the system chooses one.
+  // The only address on which it listens. Port 0: the system chooses one.
   std::string host = "127.0.0.1";
   int port = 0;
   JobKey key = {};
   Identity self = {};
-  // A connection that has not proven the key by then is closed.
+  // A connection that has not proven the key within this time is closed.
   Duration handshake_timeout = std::chrono::seconds(10);
-  // When more connections are unproven, the oldest is closed that has not shown the key. Those that
-  // have proven it are never closed for others.
+  // If more connections are unproven, the oldest that has not shown the key is closed. Proven
+  // connections are never closed to make room.
   std::size_t max_handshakes = 4096;
-  // All that clients make it hold: keys and values, unfinished requests, replies that nobody takes,
-  // wills, and something for each entry and connection. A request that would go beyond it is
-  // refused, a connection closed.
+  // Limit of the memory that clients make it hold: keys and values, unfinished requests, replies
+  // that are not read, wills, and a fixed amount per entry and connection. Beyond it, a request is
+  // refused and a connection closed.
   std::size_t max_total_bytes = std::size_t{256} << 20;
 };
 
-// The store that the launcher, or rank 0, hosts. One thread serves all clients; nothing a client
-// does, or does not do, holds up another. Who does not hold the job key is refused with a warning
-// in the log. If it is one of the job's own ranks (join_failure.h), waiting for it is in vain: then
-// the store notes that under kJoinFailureKey. Ends with its object: clients see their connections
+// The store that the launcher or rank 0 hosts. One thread serves all clients, and no client can
+// hold up another. A client without the job key is refused with a warning in the log. If that
+// client is one of the job's own ranks, which the others would wait for in vain, the store sets
+// kJoinFailureKey (join_failure.h). When the object is destroyed, clients see their connections
 // close.
 class StoreServer {
  public:

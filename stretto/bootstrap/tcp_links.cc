@@ -38,7 +38,7 @@ class TcpLinks final : public LinkProvider {
 
   int streams() const override { return options_.streams; }
 
-  // The address of a network.
+  // The address at which this rank is to be reached.
   Result<std::string> bind_address(Rank self, int stream,
                                    std::span<const RankCard> cards) override {
     STRETTO_ASSIGN_OR_RETURN(const OwnAddress own,
@@ -49,7 +49,7 @@ class TcpLinks final : public LinkProvider {
 
   bool is_shared_by_host() const override { return true; }
 
-  // In all networks on one port, if it is free in all.
+  // Uses the same port in all networks, if it is free there.
   Result<Listener> listen(const std::string& host, const WaitLimit& limit) override {
     const int used = port_;
     Result<FileDescriptor> socket =
@@ -67,10 +67,11 @@ class TcpLinks final : public LinkProvider {
   Result<FileDescriptor> connect(const std::string& address, const WaitLimit& limit) override {
     STRETTO_ASSIGN_OR_RETURN(std::vector<HostPort> places, parse_host_ports(address));
     const std::vector<HostPort> all = places;
-    // Hosts of a job are mostly alike: what has led to one leads to the others.
+    // The hosts of a job are mostly alike: first try the position in the list that has led to
+    // another host.
     const auto first = static_cast<std::ptrdiff_t>(std::min(leading_, places.size() - 1));
     std::rotate(places.begin(), places.begin() + first, places.begin() + first + 1);
-    // What this host has as well, as docker0's address, leads nowhere else.
+    // Skips addresses that this host has, too, such as docker0's: they do not lead to another host.
     if (places.size() > 1) {
       const std::vector<std::string> own = own_addresses();
       std::erase_if(places,
@@ -106,7 +107,7 @@ class TcpLinks final : public LinkProvider {
   }
 
  private:
-  // The addresses of this host, if it listens at all of them.
+  // `host` with the port, or all addresses of this host if `host` stands for all.
   static std::string places_of(const std::string& host, int port) {
     if (host != "::" && host != "0.0.0.0") return format_host_port(host, port);
     std::string places;
@@ -145,8 +146,8 @@ class TcpLinks final : public LinkProvider {
     std::string why;
   };
 
-  // Where peers can reach this rank: where it is told, or as the ranks' ways to the store show, or,
-  // where these show nothing, at all addresses, among which the peers find out.
+  // The address at which peers can reach this rank: in the given networks; or as the ranks' routes
+  // to the store show; or else all addresses, which the peers then try.
   Result<OwnAddress> own_address(const RankCard& own, int stream, std::span<const RankCard> cards) {
     const auto on_this_host = [&](const RankCard& card) {
       return card.machine == own.machine && card.network == own.network;
@@ -167,7 +168,8 @@ class TcpLinks final : public LinkProvider {
       return of_route;
     }
     if (one_host) return OwnAddress{"127.0.0.1", "all ranks are on this host"};
-    // The store is on this host, whose own name leads nowhere else on many systems.
+    // The store is on this host, and on many systems the host's own name leads to a loopback
+    // address.
     const std::vector<std::string> addresses = own_addresses();
     const auto reached = std::ranges::find_if(cards, [&](const RankCard& card) {
       return !on_this_host(card) && std::ranges::count(addresses, card.store) > 0;
@@ -178,7 +180,7 @@ class TcpLinks final : public LinkProvider {
     if (!addresses.empty()) {
       return OwnAddress{any_address(), "all addresses of this host, for nothing tells which"};
     }
-    // Other hosts may have an interface of that name.
+    // Other hosts may have an interface with the same name.
     if (names_interface(own.address)) return of_route;
     return status_of(
         StatusCode::system,
@@ -186,7 +188,7 @@ class TcpLinks final : public LinkProvider {
         "it; bring up a network, or name one in STRETTO_NETWORK");
   }
 
-  // Once.
+  // Warns once.
   void warn_of_foreign_network() {
     const std::string foreign = std::exchange(options_.foreign_network, {});
     if (foreign.empty()) return;
@@ -196,7 +198,7 @@ class TcpLinks final : public LinkProvider {
         foreign);
   }
 
-  // Each end's is that of what it sends.
+  // Sets the congestion control for what this end sends.
   Status control_congestion(int socket) const {
     const std::string& name = options_.congestion_control;
     if (name.empty() || ::setsockopt(socket, IPPROTO_TCP, TCP_CONGESTION, name.c_str(),
@@ -210,8 +212,8 @@ class TcpLinks final : public LinkProvider {
   }
 
   TcpLinkOptions options_;
-  std::atomic<int> port_ = 0;  // That listen() has found.
-  std::size_t leading_ = 0;    // Which of a host's addresses connect() has reached.
+  std::atomic<int> port_ = 0;  // The port that listen() has bound last; 0: none.
+  std::size_t leading_ = 0;    // Position of the address that connect() has reached last.
 };
 
 }  // namespace

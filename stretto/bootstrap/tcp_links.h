@@ -15,22 +15,24 @@
 namespace stretto::bootstrap {
 
 struct TcpLinkOptions {
-  // How long the network to another rank may be silent; zero: as long as the kernel thinks fit.
+  // How long the network to another rank may be silent; zero: the kernel's own limits hold.
   Duration network_timeout = Duration::zero();
-  // The interfaces or subnets (own_address.h) in which the ranks of a host listen, if they must:
-  // the first rank's first stream in the first, its second in the second, the second rank's first
-  // in the second, and so on in turns. Empty: that by which this rank and the store reach each
-  // other, or, if that is on this host, by which other hosts reach it; where nothing tells, all
-  // addresses of this host.
+  // The interfaces or subnets (own_address.h) in which the ranks of a host listen, if they must.
+  // Stream s of the host's r-th rank (both counted from 0) uses number r + s, modulo their count.
+  // Empty: the address by which this rank reaches the store; if the store is on this host, the
+  // address by which other hosts reach the store; if that is unknown, all addresses of this host.
   std::vector<std::string> networks = {};
-  // What names the network for other libraries, if `networks` is empty: "GLOO_SOCKET_IFNAME=eth1".
-  // Where networks matter, a warning says that it is not read.
+  // Another library's setting that names a network, if `networks` is empty:
+  // "GLOO_SOCKET_IFNAME=eth1". If the job has several hosts, a warning says that stretto does not
+  // read it.
   std::string foreign_network = {};
-  PortRange ports = {};  // To listen on.
-  int streams = 1;       // Between two ranks that both want so many.
-  // Of every connection (TCP_CONGESTION), "cubic" say. Empty: as the system's routes have it.
+  PortRange ports = {};  // The ports to listen on.
+  int streams = 1;       // Connections between two ranks that both want this many.
+  // Of every connection (TCP_CONGESTION), for example "cubic". Empty: the system's default for the
+  // route.
   std::string congestion_control = {};
-  // Of the job: then the links are encrypted (tls_stream.h), and are another way than without.
+  // The job key. If set, links are encrypted (tls_stream.h), and the provider's name is "tls"
+  // instead of "tcp".
   std::optional<JobKey> tls_key = {};
 };
 

@@ -20,8 +20,8 @@
 namespace stretto::bootstrap {
 namespace {
 
-// The server takes nothing in while a client has not taken its replies: few enough for the buffers
-// of two sockets.
+// The server reads nothing from a client that has unread replies. So many requests fit the buffers
+// of the two sockets.
 constexpr std::size_t kRequestsAtOnce = 64;
 
 Status send_request(int fd, const StoreRequest& request, const WaitLimit& limit) {
@@ -38,13 +38,13 @@ Result<StoreReply> read_reply(int fd, const WaitLimit& limit) {
   return finish_store_reply(head, std::move(text));
 }
 
-// A connection of its own, on which the server answers when the key is there, and whose end is the
-// end of its owner.
+// A connection of its own. The server answers on it when the key is set, and executes the will when
+// it ends.
 class ConnectionWatch : public StoreWatch {
  public:
   ConnectionWatch(FileDescriptor connection, std::string key)
       : connection_(std::move(connection)), key_(std::move(key)) {}
-  // A forked child that still holds the connection would keep it from ending.
+  // shutdown(), because a forked child that still holds the connection would keep it open.
   ~ConnectionWatch() override {
     if (owner_process_.is_here()) (void)::shutdown(connection_.get(), SHUT_RDWR);
   }
@@ -61,13 +61,13 @@ class ConnectionWatch : public StoreWatch {
   Result<std::optional<std::string>> look() override {
     if (found_) return found_;
     const Deadline soon = Deadline::after(std::chrono::seconds(5));
-    // From now on the connection waits for the key and takes nothing else.
+    // From now on the connection only waits for the key.
     if (!asked_) {
       asked_ = true;
       const StoreRequest get{.operation = StoreOperation::get, .key = key_};
       STRETTO_RETURN_IF_ERROR(send_request(connection_.get(), get, soon));
     }
-    // A passed deadline: only what is there already.
+    // With a passed deadline, wait_for() only looks.
     const Status readable = wait_for(connection_.get(), POLLIN, Deadline(TimePoint::min()));
     if (!readable.ok()) return std::optional<std::string>();
     STRETTO_ASSIGN_OR_RETURN(StoreReply reply, read_reply(connection_.get(), soon));
@@ -118,8 +118,9 @@ Result<std::unique_ptr<StoreWatch>> TcpStore::watch(const std::string& key, cons
   return std::unique_ptr<StoreWatch>(std::move(watch));
 }
 
-// Ranks that join ask for a note of each other one: a round trip for each would be most of the time
-// that joining takes. After a failure other replies may be on their way: the connection closes.
+// Sends many requests at once. Joining ranks ask for a note of each other rank, and a round trip
+// for each would take most of the time. After a failure the connection is closed, as more replies
+// may be on their way.
 Result<std::vector<std::string>> TcpStore::multi_get(std::span<const std::string> keys,
                                                      const WaitLimit& limit) {
   const auto getting = [this](const std::string& key) {

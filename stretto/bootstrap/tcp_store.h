@@ -16,12 +16,12 @@ struct TcpStoreOptions {
   int port = 0;
   JobKey key = {};
   Identity self = {};
-  // Who serves there, for messages.
+  // Who hosts the store, for error messages.
   std::string owner = "the launcher";
 };
 
-// A client of a store_server.h. Connects at once, so that a wrong key or version is found here
-// (refused); waits within `limit` for a server that is not there yet (timeout).
+// A client of a StoreServer. Connects at once: fails with refused if the key or version is wrong.
+// Waits for a server that is not there yet, and fails with timeout at the limit.
 Result<std::unique_ptr<Store>> connect_tcp_store(const TcpStoreOptions& options,
                                                  const WaitLimit& limit);
 

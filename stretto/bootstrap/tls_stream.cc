@@ -23,15 +23,15 @@
 namespace stretto::bootstrap {
 namespace {
 
-// The longest record.
+// Bytes in the longest record.
 constexpr std::size_t kRecordBytes = SSL3_RT_MAX_PLAIN_LENGTH;
-// What is read from the socket at once, and what one read() returns and one write() takes at most:
-// other peers want their turn.
+// How much is read from the socket at once, and the most that one read() or write() moves, as other
+// peers need their turn.
 constexpr std::size_t kCallBytes = 4 * kRecordBytes;
-// The library asks for what a secret is used, and compares.
+// The use of the secret: the library compares it on both sides.
 constexpr unsigned char kUse[] = "stretto";
 
-// Releases what the library has made.
+// Releases OpenSSL's objects.
 struct Release {
   void operator()(SSL* object) const { ::SSL_free(object); }
   void operator()(SSL_SESSION* object) const { ::SSL_SESSION_free(object); }
@@ -41,7 +41,7 @@ struct Release {
 template <class T>
 using Owned = std::unique_ptr<T, Release>;
 
-// What the library says of the first failure since it was last asked.
+// OpenSSL's text for the first failure since the last call.
 std::string take_reason() {
   const unsigned long code = ::ERR_get_error();
   ::ERR_clear_error();
@@ -72,21 +72,22 @@ Result<std::vector<unsigned char>> derive_secret(const JobKey& key, const std::s
   return secret;
 }
 
-// The socket below TLS. The library's own would raise SIGPIPE, and takes an interrupted call for
-// one that an event will follow.
+// The socket below TLS. OpenSSL's own socket BIO would raise SIGPIPE, and treats an interrupted
+// call like one that would block, although no event follows.
 struct Wire {
   int socket = -1;
-  int error_number = 0;  // Of the last call, if it has failed.
+  int error_number = 0;  // errno of the last call, if it failed.
   bool ended = false;
-  // While new keys are told: what finds no room is kept, and goes before anything else. Until they
-  // are told the library does not read, and the peer may be waiting for just that.
+  // True while a key update is written: bytes that the socket does not take are kept and sent
+  // before all others. The library would not read until the update is written, while the peer may
+  // wait for this side to read.
   bool keeps = false;
   std::vector<char> kept = {};
 };
 
 Wire& wire_of(BIO* bio) { return *static_cast<Wire*>(::BIO_get_data(bio)); }
 
-// Returns what the library is to be told.
+// Returns the result for the library.
 int settle(BIO* bio, ssize_t moved, int retry_flag) {
   ::BIO_clear_retry_flags(bio);
   wire_of(bio).error_number = 0;
@@ -155,14 +156,14 @@ const BIO_METHOD* wire_method() {
 
 struct TlsStream::Session {
   Wire wire;
-  std::string pair;  // The name of the secret, which says which ranks it is for, and their roles.
+  std::string pair;  // The name of the secret: the two ranks and their roles.
   std::vector<unsigned char> secret;
   bool is_server = false;
   Owned<SSL> ssl;
 
   Status open();
   static SSL_CTX* context();
-  // The secret, as the library wants it. Null: none, or no memory for it.
+  // The secret in the library's form. Null if that fails.
   SSL_SESSION* make_secret_session() const;
   static Session& of(SSL* ssl) { return *static_cast<Session*>(SSL_get_app_data(ssl)); }
   static int offer_secret(SSL* ssl, const EVP_MD* digest, const unsigned char** name,
@@ -171,7 +172,7 @@ struct TlsStream::Session {
                          SSL_SESSION** session);
 };
 
-// Of all connections of this process, and never given back. Null: the library cannot do it.
+// Shared by all connections of this process, and never freed. Null: it could not be made.
 SSL_CTX* TlsStream::Session::context() {
   static SSL_CTX* const shared = []() -> SSL_CTX* {
     SSL_CTX* const made = ::SSL_CTX_new(::TLS_method());
@@ -182,8 +183,9 @@ SSL_CTX* TlsStream::Session::context() {
       ::SSL_CTX_free(made);
       return nullptr;
     }
-    // A side that wants a certificate, and has none to show or to trust, can agree on nothing but
-    // the secret. Without SSL_OP_ALLOW_NO_DHE_KEX that is mixed with fresh keys (psk_dhe_ke).
+    // Each side demands a certificate, but has none to show and trusts none. So they can agree on
+    // nothing but the secret. Without SSL_OP_ALLOW_NO_DHE_KEX it is combined with fresh keys
+    // (psk_dhe_ke).
     ::SSL_CTX_set_verify(made, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
     (void)::SSL_CTX_set_session_id_context(made, kUse, sizeof(kUse));
     ::SSL_CTX_set_options(made, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
@@ -231,7 +233,7 @@ SSL_SESSION* TlsStream::Session::make_secret_session() const {
   return made.release();
 }
 
-// `digest`: the only one that the server can use, if it has said so. Ours is SHA-256's.
+// `digest`: the only one that the server accepts, if it has named one. Our secret is for SHA-256.
 int TlsStream::Session::offer_secret(SSL* ssl, const EVP_MD* digest, const unsigned char** name,
                                      std::size_t* name_bytes, SSL_SESSION** session) {
   const Session& self = of(ssl);
@@ -275,7 +277,7 @@ Result<short> TlsStream::advance() {
   SSL* const ssl = session_->ssl.get();
   ::ERR_clear_error();
   const int returned = ::SSL_do_handshake(ssl);
-  // A server without a certificate and a client that trusts none can have used nothing else.
+  // A reused session is the secret. Without certificates there is no other way.
   if (returned == 1 && ::SSL_session_reused(ssl) == 1) return short{0};
   switch (returned == 1 ? SSL_ERROR_NONE : ::SSL_get_error(ssl, returned)) {
     case SSL_ERROR_WANT_READ:
@@ -287,7 +289,7 @@ Result<short> TlsStream::advance() {
   }
   const Rank peer = options_.peer;
   const int error_number = session_->wire.error_number;
-  // A reset: it has left without having read what was sent to it.
+  // A reset means that the peer left without reading what was sent to it.
   if (session_->wire.ended || error_number == ECONNRESET || error_number == EPIPE) {
     return Status(StatusCode::peer_lost, "it closed the connection while TLS was set up", peer);
   }
@@ -305,7 +307,7 @@ Result<short> TlsStream::advance() {
 // Why a call has failed.
 transport::tcp::ByteStream::Moved TlsStream::outcome(int returned) {
   const int error = ::SSL_get_error(session_->ssl.get(), returned);
-  // What TLS itself says, such as new keys of the peer, may want the other direction.
+  // TLS's own messages, such as the peer's new keys, may need the other direction.
   if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE) {
     return {.error_number = EAGAIN};
   }
@@ -319,8 +321,8 @@ transport::tcp::ByteStream::Moved TlsStream::outcome(int returned) {
   return {.violation = violation_};
 }
 
-// Copies what fits into a record, behind the first `skip` bytes: many small pieces make one record,
-// and what has been encrypted does not depend on what becomes of the pieces.
+// Copies the bytes of `pieces` after the first `skip`, as many as fit into a record. So many small
+// pieces make one record, and the encrypted bytes do not depend on the caller's buffers.
 std::size_t TlsStream::stage(std::span<const ConstByteSpan> pieces, std::size_t skip) {
   std::size_t staged = 0;
   for (const ConstByteSpan piece : pieces) {
@@ -361,7 +363,7 @@ transport::tcp::ByteStream::Moved TlsStream::write(std::span<const ConstByteSpan
       const std::size_t taken = moved.bytes;
       moved = outcome(returned);
       moved.bytes = taken;
-      // Where the stream has ended, nobody reads any more.
+      // If the stream has ended, the peer does not read any more.
       if (moved.error_number == 0 && moved.violation.ok()) moved.error_number = EPIPE;
       return moved;
     }
@@ -383,7 +385,7 @@ transport::tcp::ByteStream::Moved TlsStream::read(ByteSpan into) {
       moved.bytes += given;
       continue;
     }
-    // What has come before counts first; the next call says the same again.
+    // Bytes that came before are reported first. The next call reports the failure again.
     const Moved why = outcome(returned);
     return moved.bytes > 0 ? moved : why;
   }

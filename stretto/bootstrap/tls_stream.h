@@ -15,29 +15,29 @@
 
 namespace stretto::bootstrap {
 
-// The bytes of a link in TLS 1.3, for which both sides take a secret of their pair of ranks from
-// the job's key (docs/internals/wire_format.md): no certificates, fresh keys for each connection,
-// and who has recorded it learns nothing from the job's key later.
+// The bytes of a link in TLS 1.3. Both sides derive a secret of their pair of ranks from the job
+// key (docs/internals/wire_format.md). There are no certificates. Each connection has fresh keys,
+// so a recording cannot be decrypted with the job key later.
 //
-// The end of the socket is the end of the stream, as without TLS: who leaves in good order has said
-// so before, in a frame.
+// The end of the socket is the end of the stream, as without TLS: a peer that leaves in good order
+// has said so before in a frame.
 class TlsStream final : public transport::tcp::ByteStream {
  public:
   struct Options {
     JobKey key;
     Rank self = 0;
     Rank peer = 0;  // The lower of the two is the server.
-    // After so many records, each of up to 16 KiB, this side goes on with new keys. AES-GCM stays
-    // within its bounds for 2^24.5 of them (RFC 8446, 5.5).
+    // After this many records of up to 16 KiB, this side changes its keys. AES-GCM stays within its
+    // bounds for 2^24.5 records (RFC 8446, 5.5).
     std::uint64_t records_per_key = std::uint64_t{1} << 22;
   };
-  // Nothing is sent yet. The socket is connected, and its peer has been authenticated.
+  // Sends nothing yet. `socket` must be connected, and its peer authenticated.
   static Result<std::unique_ptr<TlsStream>> create(FileDescriptor socket, const Options& options);
   ~TlsStream() override;
 
-  // Goes on with TLS's handshake, as far as it can now. Returns for what to wait, as poll() names
-  // it; 0: it has ended. Fails with refused if the peer is not who it should be, or the bytes are
-  // not what it has sent; with peer_lost if it has gone.
+  // Continues the TLS handshake as far as possible now. Returns the poll() events to wait for; 0:
+  // the handshake has ended. Fails with refused if the peer does not hold the secret or bytes were
+  // altered on the way, and with peer_lost if the peer has gone.
   Result<short> advance();
   Rank peer() const { return options_.peer; }
 
@@ -47,26 +47,26 @@ class TlsStream final : public transport::tcp::ByteStream {
   Moved read(ByteSpan into) override;
 
  private:
-  struct Session;  // The library's objects, and what they call back for.
+  struct Session;  // OpenSSL's objects, and the data for their callbacks.
 
   TlsStream(FileDescriptor socket, const Options& options);
   std::size_t stage(std::span<const ConstByteSpan> pieces, std::size_t skip);
   Moved outcome(int returned);
-  // Tells the peer, or keeps what to tell it.
+  // Sends the peer the key update, or keeps it for the next write.
   void renew_keys();
 
   Options options_;
   std::unique_ptr<Session> session_;
   Status violation_;
-  // What is being written: once a record has been encrypted it must be sent, and it counts as taken
-  // when all of it has been.
+  // The record that is being written. Once encrypted, a record must be sent; its bytes count as
+  // written when all of it has been sent.
   std::vector<std::byte> staging_;
   std::size_t staged_bytes_ = 0;
-  std::uint64_t records_ = 0;  // By the present key.
+  std::uint64_t records_ = 0;  // Records written so far.
 };
 
-// Ends the handshakes of all, in whatever order their peers come to it. Fails as advance() does, or
-// with timeout, naming the rank.
+// Completes the handshakes of all `streams`, in whatever order their peers reach them. Fails like
+// advance(), or with timeout, naming the rank.
 Status finish_handshakes(std::span<TlsStream* const> streams, const WaitLimit& limit);
 
 }  // namespace stretto::bootstrap

@@ -16,7 +16,7 @@
 namespace stretto::bootstrap {
 namespace {
 
-// PyTorch's numbers for its requests; only those used here. Observed on the wire of PyTorch 2.13.
+// PyTorch's numbers of the requests that are used here, as observed on the wire of PyTorch 2.13.
 enum class TorchRequest : std::uint8_t {
   validate = 0,
   set = 1,
@@ -32,7 +32,7 @@ enum class TorchRequest : std::uint8_t {
 constexpr std::uint32_t kValidationMagic = 0x3c85f7ce;
 constexpr std::uint8_t kStopWaiting = 0;
 constexpr std::uint8_t kReady = 0;
-// Comes back from a ping. Any number will do: it only shows that a TCPStore answers.
+// The answer to a ping returns it. Any number will do: it only shows that a TCPStore answers.
 constexpr std::uint32_t kPingNonce = 0x73747265;
 
 // The bytes of a request.
@@ -52,7 +52,7 @@ class RequestFrame {
     bytes_.append(text);
     return *this;
   }
-  // Follows a request that has no answer of its own, so that one comes.
+  // Adds a ping to a request that has no answer of its own, so that an answer comes.
   RequestFrame& then_ping() {
     return number(static_cast<std::uint8_t>(TorchRequest::ping)).number(kPingNonce);
   }
@@ -89,7 +89,7 @@ Result<StoreReply> read_number(int fd, const WaitLimit& limit) {
   return StoreReply{.number = number};
 }
 
-// What sends a frame that ends in a ping gets this.
+// Reads the answer to a frame that ends in a ping.
 Result<StoreReply> read_ping(int fd, const WaitLimit& limit) {
   STRETTO_ASSIGN_OR_RETURN(const std::uint32_t nonce, read<std::uint32_t>(fd, limit));
   if (nonce == kPingNonce) return StoreReply{};
@@ -124,14 +124,14 @@ Result<StoreReply> compare_set(int fd, const StoreRequest& request, const WaitLi
                               .text(request.value)
                               .send(fd, limit));
   Result<StoreReply> reply = read_text(fd, limit);
-  // For an absent key TCPStore answers with what was expected, as if that were there.
+  // For an absent key TCPStore answers with `expected`, as if that were its value.
   if (!reply.ok() || request.expected.empty() || reply->value != request.expected) return reply;
   STRETTO_ASSIGN_OR_RETURN(const StoreReply present, check(fd, request, limit));
   return present.number == 0 ? StoreReply{} : std::move(*reply);
 }
 
-// The value of a key; nothing if it is absent. In two requests, between which it may be deleted: a
-// comparison that changes nothing would wake up who waits for the key.
+// The value of a key; nothing if it is absent. Takes two requests, between which the key may be
+// deleted. A single compare_set that changes nothing would wake clients that wait for the key.
 Result<std::optional<std::string>> look_up(int fd, const StoreRequest& request,
                                            const WaitLimit& limit) {
   STRETTO_ASSIGN_OR_RETURN(const StoreReply present, check(fd, request, limit));
@@ -140,7 +140,7 @@ Result<std::optional<std::string>> look_up(int fd, const StoreRequest& request,
   return std::optional(std::move(old.value));
 }
 
-// TCPStore ends the connection, or itself, over what is no number: look first.
+// Looks first, because TCPStore ends the connection, or itself, if the value is not a number.
 Result<StoreReply> add(int fd, const StoreRequest& request, const WaitLimit& limit) {
   STRETTO_ASSIGN_OR_RETURN(const auto old, look_up(fd, request, limit));
   if (old) STRETTO_RETURN_IF_ERROR(checked_sum(*old, request.amount).status());
