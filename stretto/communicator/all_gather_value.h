@@ -12,8 +12,8 @@
 
 namespace stretto::communicator {
 
-// Every rank's `own`, by rank. Collective; blocks. `own` travels as it lies in memory. Throws what
-// an all_gather throws.
+// Returns every rank's `own`, by rank. Collective; blocks. The bytes of `own` travel unchanged.
+// Throws like an all_gather.
 template <class T>
 RankVector<T> all_gather_value(Communicator& comm, const T& own,
                                const std::optional<Duration>& timeout) {

@@ -67,7 +67,8 @@ std::optional<execution::SharesView> shares_of(const Caller& caller,
   if (std::cmp_not_equal(counts.size(), size)) {
     refuse(caller, fmt::format("there are {} counts for {} ranks", counts.size(), size));
   }
-  std::size_t left = std::numeric_limits<std::size_t>::max() / 16;  // Of bytes, of any dtype.
+  // Bounds the bytes of any dtype.
+  std::size_t left = std::numeric_limits<std::size_t>::max() / 16;
   for (const std::size_t count : counts) {
     check(caller, count <= left, "the counts are too large to be true");
     left -= count;
@@ -92,7 +93,7 @@ std::uint64_t group_number(std::uint64_t parent, std::uint64_t made,
 }
 
 std::uint64_t next_serial() {
-  static std::atomic<std::uint64_t> last{0};  // Only a counter: nothing is read because of it.
+  static std::atomic<std::uint64_t> last{0};  // Relaxed: it orders no other data.
   return last.fetch_add(1, std::memory_order_relaxed) + 1;
 }
 

@@ -17,12 +17,12 @@
 
 namespace stretto::communicator {
 
-// What is wrong with a caller's arguments, found out before anything is sent. All throw
-// InvalidArgument with a text that begins with the caller.
+// Checks of a caller's arguments before anything is sent. All of them throw InvalidArgument, with a
+// text that begins with the caller.
 
-// Whose arguments, of what: "rank 2: all_reduce, entry 3".
+// The rank and operation whose arguments are checked: "rank 2: all_reduce, entry 3".
 struct Caller {
-  Rank rank = 0;  // In the group whose operation it is.
+  Rank rank = 0;  // In the group of the operation.
   std::string_view operation;
   std::optional<std::size_t> entry = std::nullopt;  // Of a list.
 };
@@ -33,13 +33,13 @@ struct Caller {
                                std::size_t expected);
 [[noreturn]] void refuse_reduction(const Caller& caller, ReduceOp op, DType dtype);
 [[noreturn]] void refuse_dtypes(const Caller& caller, const ConstView& input, const View& output);
-// That input and output do not overlap.
+// Checks that input and output do not overlap.
 void check_apart(const Caller& caller, const ConstView& input, const View& output);
 
-// `otherwise` is a view so that a good call builds no text; texts with values in them are built by
-// those who have found something wrong.
+// Refuses the call with the text `otherwise` unless `holds`. `otherwise` is a view so that a good
+// call builds no text; the refuse_ functions build texts with values.
 void check(const Caller& caller, bool holds, std::string_view otherwise);
-// That `op` has a meaning for `dtype`, and `factor`, if it is not 1, as well.
+// Checks that `dtype` supports `op` and, if `factor` is not 1, a factor.
 inline void check_reduction(const Caller& caller, ReduceOp op, DType dtype, double factor) {
   const bool fits = factor == 1 || is_floating_point(dtype);
   if (!fits || !supports(op, dtype)) refuse_reduction(caller, op, dtype);
@@ -47,7 +47,7 @@ inline void check_reduction(const Caller& caller, ReduceOp op, DType dtype, doub
 inline void check_root(const Caller& caller, Rank root, int size) {
   if (root < 0 || root >= size) refuse_root(caller, root, size);
 }
-// That a rank's buffer has the length that the operation gives it.
+// Checks that a buffer has the expected number of elements.
 inline void check_count(const Caller& caller, std::string_view buffer, std::size_t count,
                         std::size_t expected) {
   if (count != expected) refuse_count(caller, buffer, count, expected);
@@ -55,15 +55,15 @@ inline void check_count(const Caller& caller, std::string_view buffer, std::size
 inline void check_dtypes(const Caller& caller, const ConstView& input, const View& output) {
   if (input.dtype != output.dtype) refuse_dtypes(caller, input, output);
 }
-// That input and output do not overlap, unless the input begins exactly `in_place_elements` after
-// the output (before it, if negative).
+// Checks that input and output do not overlap, unless the input begins exactly `in_place_elements`
+// after the output (before it if negative).
 inline void check_overlap(const Caller& caller, const ConstView& input, const View& output,
                           std::ptrdiff_t in_place_elements) {
   const auto in_place_bytes =
       in_place_elements * static_cast<std::ptrdiff_t>(size_bytes(output.dtype));
   if (input.data - output.data != in_place_bytes) check_apart(caller, input, output);
 }
-// All of that, of a rank that has both.
+// All these checks of buffers, for a rank that has an input and an output.
 inline void check_buffers(const Caller& caller, const ConstView& input, std::size_t input_count,
                           const View& output, std::size_t output_count,
                           std::ptrdiff_t in_place_elements) {
@@ -73,18 +73,18 @@ inline void check_buffers(const Caller& caller, const ConstView& input, std::siz
   check_overlap(caller, input, output, in_place_elements);
 }
 
-// A list of counts as a caller gives it, in a form that is the same for lists that mean the same.
-// Nothing: all shares are equal. Shows `counts`.
+// A caller's list of counts, in a form that is the same for equivalent lists. Nothing: all shares
+// are equal. The result refers to `counts`.
 std::optional<execution::SharesView> shares_of(const Caller& caller,
                                                std::span<const std::size_t> counts, int size);
-// Where a rank's share begins.
+// The element at which a rank's share begins.
 std::size_t share_begin(const execution::SharesView& shares, Rank rank);
 
-// Ranks that make the same groups of one in the same order give them the same numbers, without
-// asking.
+// The number of a new group: a hash of the parent's number, of how many groups were made of the
+// parent, and of the members. So all ranks get the same number without communication.
 std::uint64_t group_number(std::uint64_t parent, std::uint64_t made,
                            const std::vector<Rank>& ranks);
-// Another one at each call in this process.
+// A different number at each call in this process.
 std::uint64_t next_serial();
 
 }  // namespace stretto::communicator

@@ -26,80 +26,80 @@ namespace stretto::communicator {
 
 // One rank's part in a collective. Its arguments have been checked.
 struct CollectiveCall {
-  // Writes each field, and nothing else: a constructor that the compiler makes clears the whole
-  // call first, 280 bytes, which takes a tenth of an all-reduce of eight bytes.
+  // Writes each field and nothing else. A compiler-generated constructor first clears all 280
+  // bytes, which takes a tenth of an all_reduce of eight bytes.
   CollectiveCall() {}  // NOLINT
   explicit CollectiveCall(const OperationDescriptor& what, ConstByteSpan from = {},
                           ByteSpan to = {},
                           const std::optional<execution::SharesView>& of = std::nullopt)
       : operation(what), input(from), output(to), shares(of) {}
 
-  OperationDescriptor operation;  // The algorithm is the backend's to fill in.
+  OperationDescriptor operation;  // The backend fills in its algorithm.
   ConstByteSpan input = {};
   ByteSpan output = {};
-  // How many elements belong to each rank, in lists that are gone when submit() has returned.
+  // How many elements belong to each rank. The lists are valid only until submit() returns.
   // Nothing: equal shares.
   std::optional<execution::SharesView> shares = std::nullopt;
-  // What has to be done with the caller's buffers before and after. With it, `input` or `output`,
-  // if empty, is its scratch. A backend for memory of devices finds out whether they lie there.
+  // Work on the caller's buffers before and after. With a packing, an empty `input` or `output`
+  // stands for its scratch. A backend for memory of devices finds out where the buffers lie.
   std::optional<group::Packing> packing = std::nullopt;
 };
 
-// What carries out the operations of a Communicator (scheduled_backend.h), perhaps with an observer
+// Carries out the operations of a Communicator (scheduled_backend.h), perhaps with an observer
 // around it (observed_backend.h). A Backend belongs to one Communicator, which has checked all
-// arguments and put lists, factors and shares into calls. Functions that block or fail do so as the
-// Communicator's of the same name say, and throw what those promise. Any thread may call;
-// destroying it ends the group for this rank.
+// arguments and put lists, factors and shares into calls. Functions block and throw like the
+// Communicator's functions of the same name. Any thread may call. Destroying it ends the group for
+// this rank.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual Rank rank() const = 0;
   virtual int size() const = 0;
-  // The same on all ranks, and another than that of any other group that has been made in the job.
+  // The same on all ranks, and different from that of every other group of the job.
   virtual std::uint64_t group_id() const = 0;
   virtual std::string group_name() const = 0;  // GroupOptions::name.
-  // The number by which failures name a rank of the group.
+  // The rank in the job of a rank of the group. Failures name ranks by it.
   virtual Rank job_rank(Rank rank) const = 0;
-  // Of each rank the number of its host, as hosts first appear.
+  // Per rank the number of its host, in the order in which hosts first appear.
   virtual std::vector<std::int32_t> hosts() const = 0;
 
-  // Starts collectives that one Work stands for, in their order. `algorithm` is empty if the caller
-  // has named none; `timeout`, if there is one, is not negative. Calls may be moved from. If a call
-  // cannot be begun although one before it has been, the group fails.
+  // Starts collectives, in order; the Work stands for all of them. `algorithm` is empty if the
+  // caller has named none. `timeout`, if there is one, is not negative. May move from `calls`. If a
+  // call cannot be begun after another one has been, the group fails.
   virtual Work submit(std::span<CollectiveCall> calls, const std::string& algorithm,
                       const std::optional<Duration>& timeout) = 0;
-  // Starts messages that one Work stands for.
+  // Starts messages; the Work stands for all of them.
   virtual Work exchange(std::span<const Transfer> messages,
                         const std::optional<Duration>& timeout) = 0;
 
   virtual Memory allocate(std::size_t bytes, std::optional<int> device) = 0;
-  // How the other ranks are told of what allocate() has given in memory of the host; not valid if
-  // none can reach it.
+  // The address by which other ranks find host memory from allocate(); not valid if no rank can
+  // reach it.
   virtual transport::RemoteAddress locate(ConstByteSpan own) const = 0;
-  // Memory of another rank, in this process, as long as the pointer is held; null if this rank does
-  // not reach it. Blocks until it has come.
+  // Maps another rank's memory into this process, for as long as the pointer is held. Null if this
+  // rank cannot reach it. Blocks until the other rank's region has arrived.
   virtual std::shared_ptr<std::byte> map(Rank rank, transport::RemoteAddress address,
                                          std::size_t bytes,
                                          const std::optional<Duration>& timeout) = 0;
 
-  // A group of some of these ranks; all of them make it, in the same order. Null if this rank is
-  // not in the list. `number` becomes its group_id().
+  // Makes a group of `ranks`, which all of them do in the same order. Null if this rank is not in
+  // the list. `number` becomes the group's group_id().
   virtual std::unique_ptr<Backend> make_group(std::uint64_t number, const std::vector<Rank>& ranks,
                                               const GroupOptions& options) = 0;
   virtual std::unique_ptr<Backend> shrink(const std::vector<Rank>& excluded) = 0;
   virtual void abort(const std::string& reason) = 0;
-  // Whether it has failed: every later call repeats that.
+  // Whether the group has failed, so that every later call throws its failure.
   virtual bool has_failed() const = 0;
 
   virtual void note(std::string_view activity) = 0;
   virtual void poll() = 0;
   virtual bool has_progress_thread() const = 0;
-  // Null: its buffers are in memory of the host.
+  // Null: all buffers are in memory of the host.
   virtual const DeviceOperations* devices() const = 0;
-  // Whether those work on what allocate() has made there, and on nothing else.
+  // Whether operations on devices work only on device memory from allocate().
   virtual bool maps_devices() const = 0;
-  virtual std::string link_name(Rank rank) const = 0;  // Of another rank, or of this one.
+  virtual std::string link_name(Rank rank) const = 0;  // `rank` may be this rank.
   virtual Explanation explain(const OperationDescriptor& operation) const = 0;
 };
 

@@ -25,7 +25,7 @@ struct Announcement {
   std::uint64_t limit_bytes = 0;
 };
 
-// Everybody comes to the same conclusion from the same announcements.
+// All ranks get the same result from the same announcements.
 RankVector<std::size_t> checked(const Caller& caller, std::span<const Announcement> announcements) {
   const std::uint64_t limit =
       std::ranges::min(announcements, {}, &Announcement::limit_bytes).limit_bytes;
@@ -47,7 +47,8 @@ RankVector<Announcement> announce(Communicator& comm, std::size_t bytes,
       comm, {.bytes = bytes, .limit_bytes = options.limit_bytes}, options.timeout);
 }
 
-// For what others are about to send, who would wait for a rank that has no memory for it.
+// Memory for bytes that others are about to send. Aborts if there is none, as the others would wait
+// for this rank.
 ByteVector room_for(std::size_t bytes, Communicator& comm, const Caller& caller) {
   try {
     return ByteVector(bytes);
@@ -118,7 +119,7 @@ ByteVector scatter_bytes(Communicator& comm, std::span<const ByteVector> list, R
       all.insert(all.end(), list[r].begin(), list[r].end());
     }
   }
-  // Everybody's limit; only the root knows lengths.
+  // Exchanges the limits; only the root knows the lengths.
   RankVector<Announcement> announcements = announce(comm, 0, options);
   comm.broadcast(lengths, {.root = root, .timeout = options.timeout}).wait();
   for (std::size_t r = 0; r < lengths.size(); ++r) announcements[r].bytes = lengths[r];

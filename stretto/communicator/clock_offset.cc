@@ -11,17 +11,18 @@
 namespace stretto {
 namespace {
 
-// The narrowest bounds of so many barriers hold; most are widened by a thread that has to wake up.
+// The narrowest bounds of this many barriers count. Most bounds are wider, because a thread had to
+// wake up.
 constexpr std::size_t kBarriers = 30;
 
-// By the rank's own clock.
+// Times of a barrier by the rank's own clock.
 struct Passage {
   Duration entered;
   Duration left;
 };
 using Passages = std::array<Passage, kBarriers>;
 
-// A rank enters before another leaves, whichever of them is first.
+// Each rank enters a barrier before any other rank leaves it, which bounds the offset.
 ClockOffset offset_of(const Passages& rank, const Passages& root) {
   Duration least = Duration::min();
   Duration most = Duration::max();

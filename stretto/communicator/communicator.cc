@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// From a caller's buffers to calls of the backend: arguments are checked, and what a schedule
-// cannot do on the buffers as they are is left to a Packing.
+// Turns a caller's buffers into calls of the backend: checks the arguments, and adds a Packing if a
+// schedule cannot work on the buffers as they are.
 
 #include "stretto/communicator/communicator.h"
 
@@ -18,7 +18,7 @@ using namespace communicator;
 
 namespace {
 
-// All shares of an operation, and this rank's.
+// The shares of all ranks, and this rank's share.
 struct Share {
   std::optional<execution::SharesView> shares;
   std::size_t count = 0;
@@ -26,7 +26,7 @@ struct Share {
   std::size_t whole = 0;
 };
 
-// `own` is what this rank's short buffer holds; with equal shares it says how long all are.
+// `own` is the length of this rank's short buffer. With equal shares all have this length.
 Share share_of(const Caller& caller, const std::vector<std::size_t>& counts, std::size_t own,
                int size) {
   Share share{.shares = shares_of(caller, counts, size)};
@@ -47,7 +47,7 @@ std::uint64_t layout_of(const Share& share) {
   return share.shares ? execution::layout_hash(share.shares->counts) : 0;
 }
 
-// For operations that may be small: every field is written where it stays, see fast_lane.cc, Note
+// For operations that may be small: writes every field in its final place, see fast_lane.cc, Note
 // [settled memory].
 CollectiveCall call_of(Collective collective, DType dtype, std::size_t count) {
   CollectiveCall call;
@@ -140,7 +140,7 @@ Work Communicator::all_reduce_views(const ConstView& input, const View& output,
   call.input = input.span();
   call.output = output.span();
   if (options.factor != 1) {
-    // The output can hold the scaled input: no scratch is needed.
+    // The output can hold the scaled input, so no scratch is needed.
     call.input = call.output;
     call.packing = group::Packing{.parts = {.source = input, .factor = options.factor},
                                   .destination = output.data};
@@ -251,7 +251,7 @@ Work Communicator::all_to_all_views(const ConstView& input, const View& output,
     check_count(caller, "output", output.count, input.count);
     operation.count = input.count;
   } else {
-    // Other ranks may have lists that look equal, so equal counts are not looked for.
+    // Does not treat equal counts as equal shares, as other ranks may have unequal ones.
     (void)shares_of(caller, shares.counts, size());
     (void)shares_of(caller, shares.received, size());
     check_count(caller, "input", input.count, execution::total(shares.counts));
@@ -284,7 +284,7 @@ Work Communicator::barrier(const BarrierOptions& options) {
   return submit(call_of(Collective::barrier, DType::u8, 0), options.algorithm, options.timeout);
 }
 
-// Rank 0 hears from every rank directly, so it knows of each whether it has come.
+// With "direct", rank 0 hears from every rank directly, so it knows which ranks have come.
 void Communicator::monitored_barrier(const BarrierOptions& options) {
   submit(CollectiveCall({.collective = Collective::barrier, .layout = kMonitoredLayout}),
          options.algorithm.empty() ? "direct" : options.algorithm, options.timeout)

@@ -31,7 +31,7 @@ void check_list(const Caller& caller, const std::vector<Rank>& ranks, int size) 
   }
 }
 
-// What a rank says when a group is split.
+// A rank's choice when a group is split.
 struct Side {
   std::int64_t key = 0;
   std::int32_t color = 0;
@@ -63,7 +63,7 @@ std::unique_ptr<Communicator> Communicator::new_group(std::vector<Rank> ranks,
   check_timeout(options.timeout);
   check_list({.rank = rank(), .operation = "new_group"}, ranks, size());
   const std::uint64_t number = group_number(backend_->group_id(), ++groups_made_, ranks);
-  // Equal numbers mean equal lists.
+  // Equal numbers mean equal lists of ranks.
   RankVector<std::uint64_t> numbers(size());
   set_up_all_gather(bytes_of(number), std::as_writable_bytes(std::span(numbers)));
   const bool all_agree = std::ranges::all_of(numbers, [&](auto other) { return other == number; });
@@ -71,7 +71,7 @@ std::unique_ptr<Communicator> Communicator::new_group(std::vector<Rank> ranks,
   return of(backend_->make_group(number, ranks, options));
 }
 
-// All ranks have seen that their lists differ, and show them to each other.
+// All ranks have seen that their lists differ. They exchange them to say how.
 void Communicator::refuse_lists(const std::vector<Rank>& own) {
   const auto ranks = static_cast<std::size_t>(size());
   std::vector<std::int32_t> padded(ranks, -1);

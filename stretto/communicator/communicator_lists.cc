@@ -17,11 +17,11 @@ using namespace communicator;
 
 namespace {
 
-// Two copies of a buffer of this size cost about as much as an operation of its own.
+// Copying a buffer of this size twice costs about as much as an operation for it alone.
 constexpr std::size_t kPackedBufferBytesMax = 256 * 1024;
 constexpr std::size_t kPackBytesMax = 8 * 1024 * 1024;
 
-// A hash of what all ranks' lists must have in common.
+// A hash of the counts and dtypes, which must be the same on all ranks.
 std::uint64_t layout_of(std::span<const View> list) {
   std::vector<std::size_t> words;
   for (const View& view : list) {
@@ -31,13 +31,13 @@ std::uint64_t layout_of(std::span<const View> list) {
   return execution::layout_hash(words);
 }
 
-// Cuts a list into operations, the same way on all ranks: large buffers alone, small ones of one
-// dtype together up to a limit.
+// Divides a list into operations, in the same way on all ranks: each large buffer alone, small ones
+// of one dtype together up to a limit.
 std::vector<std::vector<View>> packs_of(std::span<const View> list) {
   std::vector<std::vector<View>> packs;
   struct Open {
     std::size_t pack = 0;
-    std::size_t bytes = kPackBytesMax + 1;  // There is none: too full even for an empty buffer.
+    std::size_t bytes = kPackBytesMax + 1;  // No pack yet: too full for any buffer.
   };
   std::array<Open, kDTypeCount> open;
   for (const View& view : list) {
@@ -62,7 +62,7 @@ std::size_t elements_of(const std::vector<View>& pack) {
   return count;
 }
 
-// `head` on one pack.
+// The operation `head` on one pack.
 CollectiveCall call_of(const OperationDescriptor& head, const std::vector<View>& pack,
                        double factor) {
   CollectiveCall call(head);

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Collectives whose shares are buffers apart: they pass through scratch in which they lie one
-// behind the other.
+// Collectives whose shares are separate buffers. They pass through scratch in which the shares are
+// contiguous.
 
 #include <type_traits>
 
@@ -17,7 +17,7 @@ using namespace communicator;
 
 namespace {
 
-// The lengths of a list that has a buffer for each rank, of the dtype of the other side.
+// The lengths of a list that has a buffer for each rank. All must have the dtype `other`.
 template <class AnyView>
 RankVector<std::size_t> lengths_of(Caller caller, std::span<const AnyView> list, int size,
                                    DType other) {
@@ -33,7 +33,7 @@ RankVector<std::size_t> lengths_of(Caller caller, std::span<const AnyView> list,
   return counts;
 }
 
-// Those that a rank without the list goes by.
+// The counts for a rank that has no list of buffers.
 RankVector<std::size_t> counts_or_equal(const std::vector<std::size_t>& counts, std::size_t own,
                                         int size) {
   return counts.empty() ? std::vector<std::size_t>(static_cast<std::size_t>(size), own) : counts;
@@ -93,7 +93,7 @@ Work Communicator::all_to_all_list(std::span<const ConstView> inputs, std::span<
   const auto received = lengths_of(caller, outputs, size(), dtype);
   const auto counts = lengths_of(caller, inputs, size(), dtype);
   check_count(caller, "share sent to oneself", counts[rank()], received[rank()]);
-  // Other ranks may have lists that look equal, so equal counts are not looked for.
+  // Does not treat equal counts as equal shares, as other ranks may have unequal ones.
   (void)shares_of(caller, counts, size());
   (void)shares_of(caller, received, size());
   CollectiveCall call({.collective = Collective::all_to_all, .dtype = dtype, .layout = 1}, {}, {},

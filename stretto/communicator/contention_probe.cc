@@ -20,29 +20,30 @@ namespace stretto::communicator {
 namespace {
 
 constexpr std::size_t kHostsMax = 4;
-constexpr std::size_t kRanksMax = 4;  // Of a host.
+constexpr std::size_t kRanksMax = 4;  // Of each host.
 constexpr double kLeastLatencySeconds = 1e-7;
 constexpr double kLeastMessageSeconds = 20e-9;
 constexpr double kLeastSecondsPerByte = 1e-13;
-// Bytes have passed at once if they took less than this share of what they take in a long row.
+// Bytes have passed at once if they took less than this share of their time in a long transfer.
 constexpr double kAtOnce = 0.8;
-// Everything is measured in so many turns, and small messages in twice as many: in as many as a
-// message can go there and back in kTurnsTime, within these limits.
+// Everything is measured in several turns, small messages in twice as many. The number of turns is
+// how many round trips fit into kTurnsTime, within these limits.
 constexpr int kTurnsMin = 2;
 constexpr int kTurnsMax = 8;
 constexpr std::chrono::milliseconds kTurnsTime(10);
-constexpr std::chrono::milliseconds kRest(2);  // In which a shaper saves up what it lets through.
-constexpr std::chrono::milliseconds kContentionTime(3);  // Of the messages of a turn.
-constexpr std::chrono::milliseconds kLoadTime(30);  // More would wait for the link, not for cores.
+constexpr std::chrono::milliseconds kRest(2);            // A shaper regains its burst.
+constexpr std::chrono::milliseconds kContentionTime(3);  // For a turn's small messages.
+// Longer loads wait for the link, not for cores.
+constexpr std::chrono::milliseconds kLoadTime(30);
 constexpr std::int32_t kManyMessages = 16;
 constexpr std::int32_t kManyRounds = 6;
 constexpr std::int32_t kFewMessages = 4;
 constexpr int kWakingRounds = 3;
-// Reduced so often: more than the caches of a core hold, and for longer than ranks that share a
-// core are let run.
+// Buffers that exceed the caches of a core, reduced so often that it takes longer than a time slice
+// of ranks that share a core.
 constexpr std::size_t kReducedBytes = std::size_t{1} << 20;
 constexpr int kReductions = 32;
-constexpr int kReductionTurns = 4;  // At most: many ranks of a core take long for one.
+constexpr int kReductionTurns = 4;  // At most, as a turn takes long if many ranks share a core.
 
 }  // namespace
 
@@ -82,9 +83,10 @@ Contenders::Contenders(const group::HostList& hosts, Rank self) {
     for (std::size_t other = 0; other < ranks.size(); ++other) {
       if (other != host) others.insert(others.end(), ranks[other].begin(), ranks[other].end());
     }
-    // The first host with the second, and so on. Who has nobody there waits for the first rank of
-    // its host, as for what others bring in a collective, or, if no rank has, has a neighbour: no
-    // rank of a host leaves the cores to the others meanwhile.
+    // The first host is paired with the second, and so on. A rank without a partner there exchanges
+    // with the first rank of its host, as it would wait for other ranks in a collective. If the
+    // host has no opposite, it exchanges with a neighbour. So no rank leaves its core to the others
+    // meanwhile.
     const std::size_t opposite = host ^ 1;
     const std::size_t paired = opposite < ranks.size() ? ranks[opposite].size() : 0;
     const std::size_t neighbour = index ^ 1;
@@ -114,14 +116,14 @@ std::size_t ContentionProbe::pairs() const {
   return who_.ranks.size() < 2 ? 1 : std::min(who_.ranks[0].size(), who_.ranks[1].size());
 }
 
-// All bytes that a host's pairs send one way.
+// The bytes that all pairs of a host send in one direction.
 double ContentionProbe::bytes_of(const Load& load) const {
   return static_cast<double>(pairs()) * load.rounds * load.messages *
          static_cast<double>(load.bytes);
 }
 
-// Where the link is fast, as many bytes as collectives send, which the cores may delay more than
-// the link; and where some pass at once, few of them, which the link does not delay.
+// On a fast link, measures as many bytes as collectives send, as cores may delay them more than the
+// link. If some bytes may pass at once, also measures a few, which the link does not delay.
 ContentionProbe::Rounds ContentionProbe::rounds_for(const schedule::LinkCost& cost,
                                                     double small_round_seconds) const {
   const auto messages = static_cast<double>(2 * who_.others.size() + 1);
@@ -131,7 +133,7 @@ ContentionProbe::Rounds ContentionProbe::rounds_for(const schedule::LinkCost& co
                 .of_byte = static_cast<std::int32_t>(std::clamp<double>(rounds, 1, kRoundsMax))};
   const Load many = {kManyRounds, kManyMessages, transport::kEagerBytes};
   if (bytes_of(many) * cost.seconds_per_byte < seconds(kLoadTime)) result.many = many;
-  // Not all of them, as what ranks have met by has passed, too.
+  // Less than the burst, as the messages by which ranks have met use it, too.
   const double each = 0.75 * cost.burst_bytes / (static_cast<double>(pairs()) * kFewMessages);
   if (each >= 1) {
     result.few = {1, kFewMessages,
@@ -186,11 +188,11 @@ void ContentionProbe::exchange(const std::vector<Rank>& peers, std::size_t bytes
   for (Work& work : works) work.wait();
 }
 
-// Pairs that do nothing else fall in step: one finds the other's message there, and sends the next
-// before it has waited. So ranks of a host send each other a message in between, as they do in
-// collectives, or else all do; and what that takes alone is taken off. And who is ahead by the time
-// of a message waits twice that time in one round and not at all in the next, so two rounds are
-// timed together.
+// Pairs that do nothing else fall into step: one rank finds the other's message already there, and
+// sends the next one without waiting. So between two rounds the ranks of a host exchange a message,
+// as in collectives, or else all ranks do; the time of that alone is subtracted. A rank that is
+// ahead by the time of one message waits twice that time in one round and not at all in the next,
+// so two rounds are timed together.
 void ContentionProbe::small_messages(const Rounds& rounds, Times& times) {
   std::vector<double> pair;
   std::vector<double> all;
@@ -220,8 +222,9 @@ void ContentionProbe::small_messages(const Rounds& rounds, Times& times) {
   times.all_seconds = quantile(std::move(all), 0.5);
 }
 
-// Of what all do at once, from the first who begins to the last who ends: whoever is alone has the
-// link or the core for itself. Ranks of one host hear of each other by way of another host.
+// The time of `body`, which all ranks run at once, from the first rank's begin to the last one's
+// end: a rank that runs alone has the link or the core for itself. Two exchanges with other hosts
+// before and after it let ranks of one host hear of each other.
 template <class Body>
 double ContentionProbe::time_of(const Body& body, int turns, const Times& times) {
   const auto meet = [this] {
@@ -237,7 +240,7 @@ double ContentionProbe::time_of(const Body& body, int turns, const Times& times)
     meet();
     seconds_of_turns.push_back(seconds(Clock::now() - begin) - 4 * times.all_seconds);
   }
-  // What else runs on the cores, or has filled the link, makes a turn longer.
+  // A low quantile, as other work on the cores or bytes on the link make a turn longer.
   return std::max(0.0, quantile(std::move(seconds_of_turns), 0.125));
 }
 
@@ -297,7 +300,7 @@ ContentionProbe::Times ContentionProbe::run(Rounds rounds) {
   return times;
 }
 
-// pair = 2 message + latency, all = pair + (peers - 1) further.
+// Solves pair = 2 * message + latency and all = pair + (peers - 1) * further.
 void set_shared_costs(const ContentionProbe::Times& times, schedule::LinkCost& cost) {
   const double message_max = (times.pair_seconds - kLeastLatencySeconds) / 2;
   if (times.peers_max > 1) {
@@ -310,11 +313,12 @@ void set_shared_costs(const ContentionProbe::Times& times, schedule::LinkCost& c
   cost.latency_seconds =
       std::max(kLeastLatencySeconds, times.pair_seconds - 2 * cost.message_seconds);
   cost.reduce_seconds_per_byte = std::max(kLeastSecondsPerByte, times.reduce_seconds_per_byte);
-  // One pair may lack the processors to fill the link, or have them all for itself.
+  // The rate of all pairs counts: one pair alone may be too slow to fill the link, or have all
+  // cores for itself.
   const bool is_fast = times.many_bytes > 0;
   const double all = is_fast ? times.many_seconds / times.many_bytes : cost.seconds_per_byte;
   cost.burst_seconds_per_byte = times.burst_seconds_per_byte;
-  // It is not the link that delays the others, if they take no longer.
+  // There is no burst if further bytes take no longer than the first ones.
   if (cost.burst_seconds_per_byte > kAtOnce * all) {
     cost.burst_bytes = cost.burst_seconds_per_byte = 0;
   }

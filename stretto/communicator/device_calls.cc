@@ -18,24 +18,25 @@
 namespace stretto::communicator {
 namespace {
 
-// Whether a rank may have no bytes of a call, of which others have some.
+// Whether a rank may have no bytes in a call in which others have some.
 bool may_be_empty(const CollectiveCall& call) {
   const Collective collective = call.operation.collective;
   return call.shares && (collective == Collective::gather || collective == Collective::scatter ||
                          collective == Collective::all_to_all);
 }
 
-// On which kinds of memory a call is, as far as it has bytes there; or, where it has none, begins.
+// The kinds of memory in which a call's buffers lie. Empty buffers count only if all are empty: by
+// where they begin.
 struct Kinds {
   bool host = false;
   bool device = false;
-  bool registered = false;  // Of a device, by whoever runs operations there.
+  bool registered = false;  // Device memory that devices.is_registered().
   bool unregistered = false;
-  bool misaligned = false;  // Of a device, where kernels cannot read elements.
-  int elsewhere = -1;       // The number of a device that is not this rank's.
+  bool misaligned = false;  // Device memory not aligned to elements.
+  int elsewhere = -1;       // The number of another device than this rank's.
 };
 
-// Of the parts of a complex number, each is read by itself.
+// The two parts of a complex number are read separately.
 bool is_aligned(const void* data, DType dtype) {
   const std::size_t alignment = size_bytes(dtype) / (is_complex(dtype) ? 2 : 1);
   return reinterpret_cast<std::uintptr_t>(data) % alignment == 0;
@@ -68,20 +69,20 @@ Kinds kinds_of(const CollectiveCall& call, const DeviceOperations& devices) {
   return kinds;
 }
 
-// Whether a library has it wherever this rank's buffers lie, which may be empty.
+// Whether a library runs the call wherever this rank's buffers lie, as they may be empty.
 bool is_on_either(const CollectiveCall& call, const DeviceOperations& devices) {
   return devices.takes_host_memory() && may_be_empty(call);
 }
 
-// Ranks whose shares are empty cannot see where those of others lie, and what is copied before it
-// is sent is sent from other memory.
+// Not if ranks may have empty shares, as they cannot see where those of others lie; and not if
+// inputs are copied first, as the copy lies in other memory.
 bool can_be_registered(const CollectiveCall& call, const DeviceOperations& devices) {
   const bool is_copied = call.operation.collective == Collective::all_to_all && call.packing &&
                          call.packing->parts.has_sources();
   return !is_on_either(call, devices) && !is_copied;
 }
 
-// The one behind which the calling thread has operations begin.
+// The stream behind which the calling thread's operations begin.
 struct CallerStream {
   void* handle = nullptr;
   bool is_captured = false;  // By a CUDA graph.
@@ -117,7 +118,7 @@ void check_call(const CollectiveCall& call, const Kinds& kinds, const DeviceCall
   if (!why.empty()) refuse(who, fmt::format("{} {}", caller.devices.name(), why));
 }
 
-// What the device has said, which is thrown if it is a failure.
+// The device's result; throws if it is a failure.
 template <class T>
 T of_device(const Result<T>& said, const CollectiveCall& call, const DeviceCaller& caller) {
   if (said.ok()) return said.value();
@@ -143,7 +144,8 @@ std::optional<AnyView> as_one(const std::vector<AnyView>& parts) {
   return whole;
 }
 
-// Whether schedules have it so that no input is written to before it has been read.
+// Whether schedules read every input before they overwrite it: buffers that do not overlap, or are
+// in place.
 bool are_apart_or_in_place(Collective collective, ConstByteSpan input, ConstByteSpan output) {
   const bool is_apart =
       input.data() + input.size() <= output.data() || output.data() + output.size() <= input.data();
@@ -151,7 +153,7 @@ bool are_apart_or_in_place(Collective collective, ConstByteSpan input, ConstByte
   return is_apart || (are_same && collective != Collective::all_to_all);
 }
 
-// A list of buffers that lie one behind the other is one buffer, which needs no packing.
+// Turns a list of adjacent buffers into one buffer, which needs no packing.
 void join_lists(CollectiveCall& call) {
   if (!call.packing || call.packing->parts.factor != 1) return;
   const BufferParts& parts = call.packing->parts;
@@ -178,7 +180,7 @@ void take_to_device(CollectiveCall& call, const Kinds& kinds, const CallerStream
   call.packing->kind = transport::MemoryKind::device;
 }
 
-// Of calls that a graph has captured: what else there is to do is up to the device.
+// Calls that a CUDA graph has captured. Nothing is left to do for the host.
 class CapturedOperation final : public group::Operation {
  public:
   CapturedOperation(const OperationInfo& info, std::vector<std::shared_ptr<DeviceEnd>> ends)
@@ -190,7 +192,7 @@ class CapturedOperation final : public group::Operation {
     for (const auto& end : ends_) {
       const Status status = end->let_wait(StreamGuard::current());
       if (status.ok()) continue;
-      if (is_waited_for_) return {};  // The graph is complete, and has it.
+      if (is_waited_for_) return {};  // The completed graph has the wait.
       return status.with_context("no stream can wait for what a graph captured");
     }
     is_waited_for_ = true;
@@ -215,7 +217,7 @@ class CapturedOperation final : public group::Operation {
 std::vector<std::shared_ptr<DeviceEnd>> go_by_memory(std::span<CollectiveCall> calls,
                                                      const DeviceCaller& caller) {
   DeviceOperations& devices = caller.devices;
-  std::optional<CallerStream> stream;  // Asked for where a call is on a device.
+  std::optional<CallerStream> stream;  // Looked up only if a call is on a device.
   for (CollectiveCall& call : calls) {
     if (call.operation.layout == kSetUpLayout) continue;
     const Kinds kinds = kinds_of(call, devices);

@@ -46,14 +46,14 @@ json::array_t dtypes_of(const FlightTensors& tensors) {
 
 bool is_message(const FlightEntry& entry) { return entry.message_to || entry.message_from; }
 
-// The tool takes a number of a group for a place among its ranks in ascending order.
+// The tool's rank numbers in a group are positions among the group's ranks in ascending order.
 int place_of(Rank rank, const std::vector<Rank>& ranks) {
   if (rank == kAnyRank) return rank.value();
   const Rank in_job = ranks[static_cast<std::size_t>(rank.value())];
   return static_cast<int>(std::ranges::count_if(ranks, [&](Rank r) { return r < in_job; }));
 }
 
-// The tool takes from the name who sends to whom.
+// The tool reads the sender and the receiver from the name.
 std::string name_of(const FlightEntry& entry) {
   if (!is_message(entry)) return entry.operation;
   const Rank other = entry.message_to ? *entry.message_to : *entry.message_from;
@@ -61,13 +61,13 @@ std::string name_of(const FlightEntry& entry) {
                      entry.message_to ? "->" : "<-", place_of(other, entry.group->ranks));
 }
 
-// The tool takes neighbours of one number for the parts of one call, collectives and messages
-// alike.
+// Keeps numbers of messages apart from those of collectives, because the tool takes neighbouring
+// entries of one number for parts of one call.
 constexpr std::uint64_t kFirstMessage = std::uint64_t{1} << 32;
 
-// In UTF-8, which the name need not be: it is the program's.
+// The group's name in UTF-8. A program may name a group with any bytes.
 std::string description_of(const ObservedGroup& group) {
-  if (group.name.empty()) return "undefined";  // PyTorch's word for it.
+  if (group.name.empty()) return "undefined";  // As PyTorch writes.
   const std::string text = json(group.name).dump(-1, ' ', false, json::error_handler_t::replace);
   return json::parse(text).get<std::string>();
 }
@@ -99,7 +99,7 @@ json record_of(const FlightEntry& entry, const std::string& library) {
   return record;
 }
 
-// The numbers of the last collectives of a group, which PyTorch calls its status.
+// The numbers of a group's last collectives: what PyTorch calls its status.
 struct LastNumbers {
   std::uint64_t started = 0;
   std::uint64_t completed = 0;
@@ -165,8 +165,8 @@ void append(std::string& text, const json& value) {
   }
 }
 
-// Dictionaries, lists, strings and numbers in Python's pickle format (protocol 2). Whole numbers
-// beyond 64 bits with a sign do not occur.
+// Dictionaries, lists, strings and numbers in Python's pickle format (protocol 2). Integers beyond
+// signed 64 bits do not occur.
 std::string pickle(const json& value) {
   std::string text = "\x80\x02";
   append(text, value);
@@ -195,8 +195,8 @@ void FlightEntries::end(std::uint64_t record_number, bool well) {
   if (entry.record_number == record_number) entry.end(well);
 }
 
-// Groups that are gone may have had the id of one that is there, as PyTorch names groups anew when
-// all have been destroyed. Its tool knows a group by that: nothing is told of those.
+// Entries in order, without those of destroyed groups whose id a newer group has: PyTorch starts
+// its names again when all groups have been destroyed, and its tool knows a group by the id.
 std::vector<FlightEntry> FlightEntries::in_order() const {
   std::vector<FlightEntry> entries;
   {
@@ -243,8 +243,9 @@ std::string FlightEntries::json() const { return document().dump(); }
 std::string FlightEntries::pickled() const { return pickle(document()); }
 
 void FlightEntries::write(const std::string& path) const {
-  // Whoever finds the file finds all of it. PyTorch's tool takes what has a number at its end, or
-  // begins like others, for a record. Nobody else has the name of the part.
+  // Writes a part file and renames it, so that the file appears complete. PyTorch's tool takes
+  // files with a number at the end, or with the common prefix, for records, so the part's name has
+  // neither. The name is unique.
   static std::atomic<std::uint64_t> parts = 0;
   const auto part =
       std::filesystem::path(path).parent_path() /

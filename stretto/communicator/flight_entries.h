@@ -21,7 +21,7 @@
 
 namespace stretto::communicator {
 
-// A list of which the first `n` are where the list is: of few, nothing is allocated.
+// A list that stores its first `n` elements in the object, so that a short list allocates nothing.
 template <class T, std::size_t n>
 class ShortList {
  public:
@@ -45,7 +45,7 @@ class ShortList {
 // The sizes and types of an operation's tensors, without the tensors.
 struct FlightTensors {
   struct Type {
-    const char* dtype = "";  // PyTorch's name, which lives for good: "Float".
+    const char* dtype = "";  // PyTorch's name, a static string: "Float".
     std::size_t dims = 0;
   };
   void add(const char* dtype, std::span<const std::int64_t> sizes_of_tensor) {
@@ -54,10 +54,10 @@ struct FlightTensors {
   }
 
   ShortList<Type, 2> types;
-  ShortList<std::int64_t, 4> sizes;  // Of all tensors, one after the other.
+  ShortList<std::int64_t, 4> sizes;  // The sizes of all tensors, one after the other.
 };
 
-// One operation, in the words of PyTorch's flight recorder.
+// One operation, in the terms of PyTorch's flight recorder.
 struct FlightEntry {
   enum class State : int { started, completed, failed };
 
@@ -69,14 +69,15 @@ struct FlightEntry {
     state = well ? State::completed : State::failed;
   }
 
-  const char* operation = "";  // By which PyTorch's tool knows it; lives for good.
+  const char* operation = "";                     // Its name for PyTorch's tool; a static string.
   std::optional<Rank> message_to = std::nullopt;  // See ObservedOperation.
   std::optional<Rank> message_from = std::nullopt;
-  std::uint64_t collective_number = 0;  // The last one of each kind, this one included.
+  // Numbers of the last collective and the last message, this operation included.
+  std::uint64_t collective_number = 0;
   std::uint64_t message_number = 0;
   FlightTensors inputs = {};
   FlightTensors outputs = {};
-  std::chrono::milliseconds timeout{0};  // 0: the group's.
+  std::chrono::milliseconds timeout{0};  // 0: the group's timeout.
   std::shared_ptr<const ObservedGroup> group = nullptr;
 
   std::uint64_t record_number = 0;  // Counted from 1.
@@ -85,21 +86,22 @@ struct FlightEntry {
   State state = State::started;
 };
 
-// The last operations of groups, which PyTorch's torchfrtrace compares with those of other ranks.
-// Any thread.
+// The last operations of all groups. PyTorch's torchfrtrace compares them with those of other
+// ranks. Any thread.
 class FlightEntries {
  public:
-  // `library`: one that the tool knows, "gloo".
+  // `library`: a name that the tool knows, such as "gloo".
   FlightEntries(std::size_t capacity, std::string library)
       : capacity_(capacity), library_(std::move(library)) {}
 
   std::size_t capacity() const { return capacity_; }
-  // Returns the number by which end() knows the entry, as long as it is kept; 0: it is not.
+  // Stores an entry, and returns its number for end(). 0: the capacity is 0.
   std::uint64_t record(FlightEntry entry);
   void end(std::uint64_t record_number, bool well);
   std::string json() const;
   std::string pickled() const;
-  // To a file, which whoever finds it finds whole. Throws SystemError. Any thread.
+  // Writes the pickled form to a file, which appears only when it is complete. Throws SystemError.
+  // Any thread.
   void write(const std::string& path) const;
 
  private:
@@ -109,8 +111,8 @@ class FlightEntries {
   const std::size_t capacity_;
   const std::string library_;
   mutable Mutex mutex_;
-  // Entries lie here, one after the other: what is allocated for each would be touched anew when it
-  // is overwritten, after thousands of others.
+  // Entries are stored in place: memory allocated for each entry would no longer be in a cache when
+  // the entry is overwritten after thousands of others.
   std::vector<FlightEntry> ring_ STRETTO_GUARDED_BY(mutex_);
   std::uint64_t recorded_ STRETTO_GUARDED_BY(mutex_) = 0;
 };

@@ -45,12 +45,12 @@ const char* flight_name(const ObservedOperation& operation) {
     case Collective::point_to_point:
       return operation.message_to ? "send" : "recv";
     default:
-      return name(first.collective).data();  // The others are called alike.
+      return name(first.collective).data();  // PyTorch has the same names for the others.
   }
 }
 
-// What the tool compares between ranks is what they agree about: the size of the whole, and of a
-// share where all have the same.
+// The sizes that the tool compares between ranks are those that all ranks know: of the whole
+// buffer, and of a share if all shares are equal.
 struct Sizes {
   std::int64_t input = 0;
   std::int64_t output = 0;
@@ -116,7 +116,7 @@ void FlightRecorder::aborted(const ObservedGroup&, const std::string&) { note_fa
 
 void FlightRecorder::note_failure() {
   if (path_at_failure_.empty()) return;
-  static Mutex writing;  // All who have failed go on when the file is there.
+  static Mutex writing;  // Threads that have seen a failure go on when the file is written.
   const MutexLock guard(writing);
   if (has_failed_.exchange(true)) return;
   try {

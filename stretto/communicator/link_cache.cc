@@ -30,7 +30,7 @@ constexpr std::int64_t kAgeMaxSeconds = std::int64_t{7} * 24 * 3600;
 struct Field {
   std::string_view name;
   double* value;
-  double limit;  // It is smaller, and positive.
+  double limit;  // The value must be positive and below.
   bool may_be_zero = false;
 
   bool is_sound() const {
@@ -69,8 +69,8 @@ std::int64_t unix_seconds_now() {
       .count();
 }
 
-// Of a regular file that is not larger than ours are; of anything else, nothing. Whoever can write
-// to the folder may have put anything in the file's place: a FIFO would block an ordinary open.
+// The first 4096 bytes of a regular file; empty for anything else. A user who can write to the
+// folder may have put anything in the file's place: a FIFO would block an ordinary open.
 std::string text_of(const std::string& path) {
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat state {};
@@ -100,7 +100,7 @@ std::optional<CachedLink> load_link(const std::string& path) {
   std::string name;
   std::int64_t unix_seconds = 0;
   if (!(file >> name >> unix_seconds) || name != "measured_at") return std::nullopt;
-  // Compared as numbers: of somebody else's file, one may be too large for the clock.
+  // Compared as integers, as a number from another user's file may be too large for the clock.
   const std::int64_t now = unix_seconds_now();
   constexpr std::int64_t kHour = 3600;
   if (unix_seconds < now - kAgeMaxSeconds || unix_seconds > now + kHour) return std::nullopt;
@@ -122,7 +122,7 @@ std::optional<CachedLink> load_link(const std::string& path) {
 void save_link(const std::string& path, std::string_view link, const CachedLink& measured) {
   std::error_code ignored;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-  // Beside the file, then renamed: whoever reads meanwhile reads all or nothing.
+  // Written beside the file and then renamed, so that readers see a complete file.
   const std::string beside = fmt::format("{}.{}", path, ::getpid());
   std::ostringstream text;
   text << link << "\nmeasured_at " << unix_seconds_now() - measured.age_seconds << '\n';
@@ -130,7 +130,8 @@ void save_link(const std::string& path, std::string_view link, const CachedLink&
   for (const Field& field : fields_of(written)) text << field.name << ' ' << *field.value << '\n';
   for (const Flag& flag : flags_of(written)) text << flag.name << ' ' << *flag.value << '\n';
   const FileSizeSignalBlocked blocked;
-  // What lies there is of a dead process of the same number, or a trap: never written to.
+  // A file of this name is left by a dead process with the same pid, or is a trap: it must not be
+  // written to.
   ::unlink(beside.c_str());
   const FileDescriptor file(
       ::open(beside.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
@@ -144,7 +145,7 @@ void save_link(const std::string& path, std::string_view link, const CachedLink&
 }
 
 void share_link(Communicator& world, Rank root, std::string_view what, CachedLink& link) {
-  // All as numbers: not every byte that a peer may send is a bool.
+  // Flags travel as numbers, because not every byte that a peer may send is a valid bool.
   std::vector<double> told = {static_cast<double>(link.age_seconds)};
   for (const Field& field : fields_of(link)) told.push_back(*field.value);
   for (const Flag& flag : flags_of(link)) told.push_back(*flag.value ? 1 : 0);

@@ -13,29 +13,30 @@
 
 namespace stretto::communicator {
 
-// A measured link, or the mapped memory of a host, as it is remembered and told to other ranks.
+// The measurement of a link or of a host's mapped memory, as it is stored in a file and told to
+// other ranks.
 struct CachedLink {
   schedule::LinkCost cost = {};
   group::MemoryModel memory = {};
-  bool is_confirmed = false;     // Of mapped memory: the measurement before was like it.
-  std::int64_t age_seconds = 0;  // At least 1 in what load_link() returns.
+  bool is_confirmed = false;     // For mapped memory: the measurement before was similar.
+  std::int64_t age_seconds = 0;  // At least 1 if load_link() returned it.
 };
 
 // "measured 3 min ago"; for an age of 0 seconds "measured just now".
 std::string describe_age(std::int64_t age_seconds);
 
-// A file per link in a folder, named by a hash of what the link is; a text that people can read
-// and delete.
+// The file of a link in `folder`, named by a hash of the link's description. It is a text that
+// people can read and delete.
 std::string link_cache_path(const std::string& folder, std::string_view link);
-// Nothing if there is none, or it is older than a week, or not what save_link() writes: the file
-// may come from anyone who can write to the folder.
+// Nothing if there is no file, if it is older than a week, or if it does not have the form that
+// save_link() writes: any user who can write to the folder may have made it.
 std::optional<CachedLink> load_link(const std::string& path);
-// Replaces the file as a whole. A cache that cannot be written is no failure.
+// Replaces the file as a whole. Does nothing if the cache cannot be written.
 void save_link(const std::string& path, std::string_view link, const CachedLink& measured);
 
-// All ranks take what `root` says of a link. Collective; blocks. Throws what a broadcast throws,
-// and on all ranks ProtocolError, "rank 3 tells `what` that cannot be", where load_link() would
-// take it from no file.
+// Gives all ranks the `link` of `root`. Collective; blocks. Throws like a broadcast. Throws
+// ProtocolError on all ranks, "rank 3 tells `what` that cannot be", if load_link() would not accept
+// the values.
 void share_link(Communicator& world, Rank root, std::string_view what, CachedLink& link);
 
 }  // namespace stretto::communicator

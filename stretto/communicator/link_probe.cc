@@ -26,17 +26,18 @@ constexpr int kRoundsMax = 400;
 constexpr int kLargeRoundsMax = 12;
 constexpr int kBurst = 32;
 constexpr std::size_t kLargeBytes = std::size_t{1} << 20;
-// On a network up to so many times that, as far as they take no longer than kLargeTime: shapers let
-// through at once what a link carries in a millisecond or so. Or where the way takes most of the
-// time: a long link is not full sooner.
+// On a network, messages are up to this many times as long, as far as they take no longer than
+// kLargeTime, because shapers let through at once what a link carries in about a millisecond. If
+// the latency takes most of the time, they have the full length, because shorter ones would not
+// fill the link.
 constexpr unsigned kFactorMax = 8;
 constexpr std::size_t kNetworkBytesMax = kFactorMax * kLargeBytes;
 constexpr std::chrono::milliseconds kSmallTime(20);
 constexpr std::chrono::milliseconds kLargeTime(40);
-constexpr std::chrono::milliseconds kNetworkTime(60);  // Of those by which its speed is known.
+constexpr std::chrono::milliseconds kNetworkTime(60);  // For the messages that measure speed.
 constexpr std::uint8_t kGoOn = 1;
 
-// Two ranks that measure, or none.
+// Two ranks that measure. It may be empty.
 struct Pair {
   Rank leader = -1;
   Rank partner = -1;
@@ -53,7 +54,7 @@ Pair local_pair(const group::HostList& hosts) {
   return {};
 }
 
-// The ranks of a host, as if each were a host of its own; others are on none.
+// Gives each rank of the host of `first` a host number of its own; other ranks get -1.
 group::HostList ranks_of_host(const group::HostList& hosts, Rank first) {
   group::HostList result(hosts.size(), -1);
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
@@ -73,8 +74,8 @@ Pair network_pair(const group::HostList& hosts) {
 // One side of a measurement.
 class LinkProbe {
  public:
-  // `between_hosts`: of a network, which carries both ways at once, as collectives use it, and may
-  // be shaped. Inside a host it is processors that carry.
+  // `between_hosts`: the link is a network. It carries both directions at once, as collectives use
+  // it, and may be shaped. Inside a host, processors move the bytes.
   LinkProbe(Communicator& world, Rank other, bool between_hosts)
       : world_(world),
         other_(other),
@@ -87,15 +88,15 @@ class LinkProbe {
     small_round_ = rounds(1, Way::in_turn, kRoundsMax, kSmallTime);
     between_hosts_ ? lead_network(cost) : lead_memory(cost);
     const double burst = lead_burst();
-    // Where two ranks share a core, messages both ways take twice as long as one of them.
+    // Where two ranks share a core, messages in both directions take twice as long as in one.
     const double both_ways = between_hosts_ ? 0 : rounds(1, Way::at_once, kRoundsMax, kSmallTime);
     const double one_way = std::max(small_round_ / 2, both_ways);
-    // The model charges a message's time to both its ends and counts the rest as the way.
+    // The model charges message_seconds to both ends and counts the rest as latency.
     cost.message_seconds = std::clamp((burst - small_round_) / (kBurst - 1), 20e-9, one_way / 4);
     cost.latency_seconds = one_way - 2 * cost.message_seconds;
     return cost;
   }
-  // The time of a message of a byte there and back, once lead() has measured it.
+  // The round trip time of one byte, after lead().
   double small_round() const { return small_round_; }
 
   void follow() {
@@ -107,7 +108,7 @@ class LinkProbe {
   }
 
  private:
-  // There and back, or both ways at once.
+  // Ping-pong, or both directions at once.
   enum class Way { in_turn, at_once };
 
   void lead_memory(schedule::LinkCost& cost) {
@@ -131,12 +132,12 @@ class LinkProbe {
     const double large =
         factor == 1 ? first : rounds(bytes, Way::at_once, kLargeRoundsMax, kNetworkTime);
     const double medium = rounds(bytes / 4, Way::at_once, kLargeRoundsMax, kNetworkTime);
-    // A byte takes at least its share of the whole, the way left aside. Where the difference says
-    // less, the quarter has waited for congestion control to find the link's speed again.
+    // A byte takes at least its share of the whole time without latency. If the difference says
+    // less, the quarter was slowed down while congestion control found the link's speed again.
     const double least = (large - small_round_ / 2) / static_cast<double>(bytes);
     cost.seconds_per_byte = std::max(by_more(medium, large, bytes), least);
-    // Shapers let about as much through at once as a link carries in a millisecond. Whether this
-    // one does, ContentionProbe finds out.
+    // Shapers let about as much through at once as a link carries in a millisecond. ContentionProbe
+    // finds out whether this link has one.
     cost.burst_bytes = std::min<double>(kLargeBytes, 1e-3 / cost.seconds_per_byte);
   }
   void follow_network() {
@@ -151,7 +152,8 @@ class LinkProbe {
     if (factor > 1) follow_rounds(factor * kLargeBytes, Way::at_once);
     follow_rounds(factor * kLargeBytes / 4, Way::at_once);
   }
-  // By what more bytes take: some networks let the first ones through at once.
+  // The time per byte by the difference of two lengths, as some networks let the first bytes
+  // through at once.
   static double by_more(double quarter_seconds, double whole_seconds, std::size_t whole_bytes) {
     const double more_bytes = 0.75 * static_cast<double>(whole_bytes);
     return std::max(1e-12, (whole_seconds - quarter_seconds) / more_bytes);
@@ -166,7 +168,8 @@ class LinkProbe {
     world_.recv(std::span(received_).first(bytes), {.from = other_, .tag = kProbeTag}).wait();
   }
 
-  // In messages that need no leave to go: what gives it would wait behind what goes the other way.
+  // Uses messages short enough to be sent without a clear, as the clear would wait behind the bytes
+  // of the other direction.
   void exchange(std::size_t bytes) {
     std::vector<Work> works;
     for (std::size_t at = 0; at < bytes; at += transport::kEagerBytes) {
@@ -179,9 +182,9 @@ class LinkProbe {
     for (Work& work : works) work.wait();
   }
 
-  // The time of a round: that of the fastest tenth, because what else runs on the cores makes a
-  // round longer, and says nothing about the link. Both ways at once, the median: what a shaper has
-  // queued while nobody ran makes rounds shorter, too.
+  // The time of a round. In turn: the 0.1 quantile, because other work on the cores makes rounds
+  // longer. Both directions at once: the median, because bytes that a shaper had queued while no
+  // rank ran also make rounds shorter; for one byte, mean_of_faster().
   double rounds(std::size_t bytes, Way way, int rounds_max, Duration time) {
     std::vector<double> seconds_of_rounds;
     const TimePoint end = Clock::now() + time;
@@ -228,7 +231,7 @@ class LinkProbe {
   double small_round_ = 0;
 };
 
-// What a link is: between which hosts, of what kind, and for how many ranks to a core.
+// Describes a link for the cache: the host, the kind of link, the cores and the number of ranks.
 std::string link_text(const Communicator& world, const Pair& pair, std::string_view where,
                       bool between_hosts, const LinkCacheOptions& cache,
                       const ContentionProbe& contention) {
@@ -239,7 +242,7 @@ std::string link_text(const Communicator& world, const Pair& pair, std::string_v
       usable_cores(), contention.describe());
 }
 
-// The two measure, and then all that take part in `contention`.
+// Measures with the pair, and then with all ranks that take part in `contention`.
 CachedLink probe(Communicator& world, const Pair& pair, std::string_view where, bool between_hosts,
                  const LinkCacheOptions& cache, ContentionProbe& contention) {
   CachedLink finding;
@@ -324,7 +327,7 @@ Result<group::LinkModel> agree_on_links(Communicator& world, const group::HostLi
   } catch (const Error& error) {
     return error.status();
   }
-  // Who waits for others of its team waits for their cores, too, as for a message of theirs.
+  // A sync waits for the other ranks' cores, as a message of theirs would.
   if (pairs[0].exists()) {
     model.local.sync_seconds = model.local.latency_seconds + 2 * model.local.message_seconds;
     model.network.sync_seconds = model.local.sync_seconds;

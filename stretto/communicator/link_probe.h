@@ -12,23 +12,23 @@
 
 namespace stretto::communicator {
 
-// Where measured links are remembered, so that only the first job on a host pays for it.
+// Where measurements of links are stored, so that only the first job on a host has to measure.
 struct LinkCacheOptions {
-  std::string folder = {};  // Empty: nowhere.
-  bool refresh = false;     // Measure anew, whatever is remembered.
-  // As of TcpLinkOptions: another one makes another link of a network.
+  std::string folder = {};  // Empty: they are not stored.
+  bool refresh = false;     // Measure again even if there is a stored measurement.
+  // As in TcpLinkOptions. Links with different congestion control are measured separately.
   std::string congestion_control = {};
 };
-// STRETTO_LINK_CACHE=off, refresh or a folder; else a folder "stretto" in XDG_CACHE_HOME or in
-// .cache of HOME; nowhere if neither is set.
+// STRETTO_LINK_CACHE is "off", "refresh" or a folder. Without a folder in it: "stretto" in
+// XDG_CACHE_HOME, else in .cache of HOME; not stored if neither is set.
 LinkCacheOptions link_cache_options(const Environment& environment);
 
-// What the links of a job cost: measured between one pair of ranks on a host and one pair on two
-// hosts, where there are such, and what small messages cost where some ranks of a few hosts all
-// send them; or remembered from an earlier job between the same hosts with the same kind of link;
-// agreed by all ranks. What cannot be measured stays modelled. Collective on `world`, whose
-// collectives must work already. Where it measures it takes some tenths of a second, and on slow
-// links as long as some MiB take: seconds at 10 Mbit/s.
+// The costs of a job's links, the same on all ranks. Measures one pair of ranks on a host and one
+// pair on two hosts, if there are such pairs, and small messages while some ranks of a few hosts
+// all send. Uses a stored measurement of an earlier job from the same host with the same kind of
+// link instead, if there is one. Costs that cannot be measured keep the defaults of LinkModel.
+// Collective on `world`, whose collectives must work already. Blocks: a measurement takes some
+// tenths of a second, and on slow links as long as some MiB take, which is seconds at 10 Mbit/s.
 Result<group::LinkModel> agree_on_links(Communicator& world, const group::HostList& hosts,
                                         const LinkCacheOptions& cache);
 

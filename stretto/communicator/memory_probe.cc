@@ -22,42 +22,43 @@
 namespace stretto::communicator {
 namespace {
 
-// Of each way and size: the quickest repeat counts, because what else runs makes it longer only.
-// Not the quickest run: that is one in which the others had come before, and with one sync it costs
-// less than it costs them.
+// For each way and size, the fastest repeat counts, because other work only makes it longer. The
+// fastest single run does not count: in it the other ranks had come before, and with one sync it
+// costs this rank less than it costs them.
 constexpr int kRepeats = 4;
 constexpr int kWarmUpRuns = 3;
 constexpr int kRuns = 12;
-// Sizes are tried from this part of what is modelled to as many times it. A machine that was busy
-// with something else is not taken for one that differs more from all others.
+// Sizes are tried from 1/kSpread of the modelled size to kSpread times it. So a measurement on a
+// busy machine cannot give numbers that no machine has.
 constexpr double kSpread = 4;
 constexpr std::size_t kSizes = 5;
 constexpr double kAnyBytes = 1e15;
-// Whether lines are taken is found out with slots of once to four times this, by so many ranks at
-// most, or it would take too long. Then those of longer slots are taken, too, though it takes a
-// fifth longer on cores that share a cache: it takes a quarter of the time on others, and a virtual
-// machine's cores may be moved from one to the other.
+// Taking lines is tried with slots of one to four times kSlotBytes, and with at most
+// kTakingRanksMax ranks, or it would take too long. The result also holds for longer slots,
+// although taking is a fifth slower there on cores that share a cache: on others it takes a quarter
+// of the time, and a virtual machine's cores may be moved from one kind to the other.
 constexpr double kSlotBytes = kTakenBytesMin;
 constexpr int kTakingRanksMax = 16;
-constexpr std::ptrdiff_t kSizesOfShorter = 2;  // Of which no lines are taken.
-// In less of the time it pays, and in more it does not: it took 0.2 to 0.5 of it where it did. What
-// lies between tells nothing, as on a machine that is busy with something else.
+constexpr std::ptrdiff_t kSizesOfShorter = 2;  // Too short for taking lines.
+// Taking lines pays if it takes less than kTakenSooner of the time, and does not if it takes more
+// than kTakenLater. Where it paid, it took 0.2 to 0.5 of the time. Values between the two decide
+// nothing: the machine may be busy.
 constexpr double kTakenSooner = 0.8;
 constexpr double kTakenLater = 1.1;
-// A sync that takes longer has waited for a core, so nothing that was measured means anything.
+// A sync that takes longer has waited for a core, so the whole measurement is discarded.
 constexpr double kSyncSecondsMax = 2e-6;
-// The same of the whole measurement, which takes about 60 milliseconds.
+// The same for the whole measurement, which usually takes about 60 milliseconds.
 constexpr std::chrono::milliseconds kTimeMax(200);
 
-// What is run in two ways.
+// An operation that is run in two ways.
 struct Case {
   Collective collective;
   bool registered;
-  double* bytes;                        // Of all ranks, in the middle of the sizes that are run.
+  double* bytes;                        // Of all ranks; the middle of the tried sizes.
   std::array<double, kSizes> one, two;  // Seconds.
 };
 
-// One sync up to so many bytes.
+// A model with one sync up to `bytes`.
 group::MemoryModel model_of(double bytes, bool takes_lines) {
   return {.reduced = bytes,
           .moved = bytes,
@@ -71,7 +72,7 @@ class MemoryProbe {
   MemoryProbe(Communicator& world, const ChooseBy& choose_by)
       : world_(world), choose_by_(choose_by) {}
 
-  // All ranks run the same; what rank 0 returns counts. Nothing: the machine was busy.
+  // All ranks run the same operations; rank 0's result counts. Nothing: the machine was busy.
   std::optional<group::MemoryModel> measure() {
     group::MemoryModel found;
     if (!find_taking(found.takes_lines)) return std::nullopt;
@@ -97,7 +98,7 @@ class MemoryProbe {
   }
 
  private:
-  // `takes_lines` stays what it is where nothing is found. False: it takes too long.
+  // Leaves `takes_lines` unchanged if nothing is found. False: it takes too long.
   bool find_taking(bool& takes_lines) {
     if (!kCanTakeLines || world_.size() > kTakingRanksMax) return true;
     double bytes = kSlotBytes * world_.size() * world_.size();
@@ -105,7 +106,7 @@ class MemoryProbe {
     if (!compare(cases, model_of(0, true), model_of(0, false))) return false;
     const double taken = total(cases[0].one) / total(cases[0].two);
     if (taken < kTakenSooner || taken > kTakenLater) takes_lines = taken < 1;
-    // What follows is measured by all ranks alike.
+    // All ranks must measure the rest with the same value.
     std::uint8_t agreed = takes_lines ? 1 : 0;
     world_.broadcast(std::span(&agreed, 1), {.root = 0}).wait();
     takes_lines = agreed != 0;
@@ -124,7 +125,7 @@ class MemoryProbe {
     return modelled / kSpread * static_cast<double>(1 << i);
   }
 
-  // Runs the cases as each of the two models has them run. False: it takes too long.
+  // Times the cases with each of the two models. False: it takes too long.
   bool compare(std::span<Case> cases, const group::MemoryModel& one,
                const group::MemoryModel& two) {
     for (Case& each : cases) {
@@ -141,7 +142,7 @@ class MemoryProbe {
     return true;
   }
 
-  // False: it takes too long, as rank 0 has told all.
+  // False: it takes too long, which rank 0 decides and tells all.
   bool run(const Case& what, std::array<double, kSizes>& seconds_of) {
     const auto count_of = [&](std::size_t i) {
       const double floats = size_of(*what.bytes, i) / sizeof(float) / world_.size();
@@ -182,9 +183,9 @@ class MemoryProbe {
   const Deadline until_ = Deadline::after(kTimeMax);
 };
 
-// What is remembered counts once two jobs in a row have measured almost the same: whatever else
-// runs while one measures may make it wrong, and that would last for a week.
-// In what is returned, is_confirmed says whether rank 0 has measured or remembered anything.
+// A stored measurement counts only after two jobs in a row have measured almost the same: other
+// work during one measurement may falsify it, and a stored one lasts for a week. In the result,
+// is_confirmed says whether rank 0 has any measurement, new or stored.
 CachedLink agree(Communicator& world, const LinkCacheOptions& cache, const ChooseBy& choose_by) {
   CachedLink finding;
   std::optional<CachedLink> known;

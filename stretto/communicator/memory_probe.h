@@ -12,20 +12,21 @@
 
 namespace stretto::communicator {
 
-// Lets the operations of a communicator that follow be chosen by these numbers. On all ranks
-// between the same operations.
+// Makes a communicator choose its next operations by the given numbers. Called on all ranks between
+// the same operations.
 using ChooseBy = std::function<void(const group::MemoryModel&)>;
 
-// Whether two measurements differ by one step of the sizes that are tried, at most, and in what is
-// reduced and in whether lines are taken by none.
+// Whether two measurements are similar: `moved` and the private sizes differ by at most a factor of
+// 2, the step between tried sizes; `reduced` and `takes_lines` are equal.
 bool are_alike(const group::MemoryModel& a, const group::MemoryModel& b);
 
-// Finds out whether it pays to take lines of mapped memory, and up to how many bytes one sync is
-// quicker than two, by running both: of this machine and this number of ranks, or remembered
-// from an earlier job; agreed by all ranks. Puts it into `model`, which says where it comes from.
-// Collective on `world`, whose ranks must have mapped each other's memory and have a core each; it
-// goes by what was tried last afterwards. Blocks: for some tens of milliseconds where it measures.
-// Fails as an operation of `world` does; `model` is then as before.
+// Finds out whether it pays to take cache lines of mapped memory (take_lines()), and up to how many
+// bytes one sync is faster than two. Runs both ways on this machine with this number of ranks, or
+// uses a stored measurement of an earlier job. Sets `model.memory` and `model.source`, equal on all
+// ranks. Collective on `world`, whose ranks must have mapped each other's memory and have a core
+// each. Afterwards `world` still chooses by the numbers that were tried last. Blocks; a measurement
+// takes some tens of milliseconds. Fails like an operation of `world`, and leaves `model` unchanged
+// then.
 Status agree_on_memory(Communicator& world, const LinkCacheOptions& cache,
                        const ChooseBy& choose_by, group::LinkModel& model);
 

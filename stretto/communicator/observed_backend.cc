@@ -45,7 +45,7 @@ class End {
  public:
   End(std::shared_ptr<OperationObserver> observer, std::vector<std::uint64_t> ids)
       : observer_(std::move(observer)), ids_(std::move(ids)) {}
-  // The first one tells it, and others wait until it is told.
+  // The first thread tells the observer, and others wait until it has.
   void tell_once(const Status& how) {
     std::call_once(once_, [&] { tell_ended(*observer_, ids_, how); });
   }
@@ -56,7 +56,7 @@ class End {
   std::once_flag once_;
 };
 
-// An operation whose end the observer hears of before the program does.
+// An operation whose end the observer is told before the program.
 class ToldOperation final : public group::Operation {
  public:
   ToldOperation(std::shared_ptr<group::Operation> inner, std::shared_ptr<End> end)
@@ -75,7 +75,7 @@ class ToldOperation final : public group::Operation {
   }
   Status wait_on_device() override {
     Status status = inner_->wait_on_device();
-    (void)poll();  // Of the host's memory, it has ended.
+    (void)poll();  // It has ended if it is on host memory.
     return status;
   }
   void end() override {
@@ -126,7 +126,7 @@ Work ObservedBackend::tell_of(std::span<ObservedOperation> operations, const Sub
   try {
     Work work = submit();
     std::vector<std::uint64_t> ids = tell_begun(operations);
-    // What is captured has ended for the host; to wait for it means something else.
+    // A captured operation has ended for the host; waiting for it has another meaning.
     if (work.operation_ == nullptr || work.is_captured()) {
       tell_ended(*observer_, ids, work.result_);
     } else {
@@ -135,7 +135,8 @@ Work ObservedBackend::tell_of(std::span<ObservedOperation> operations, const Sub
     }
     return work;
   } catch (const Error& error) {
-    // A call that is refused, perhaps on this rank only, is none: the group goes on without it.
+    // A call that is refused, perhaps on this rank only, does not count as an operation, as the
+    // group goes on without it.
     if (inner_->has_failed()) tell_ended(*observer_, tell_begun(operations), error.status());
     throw;
   }
@@ -143,7 +144,7 @@ Work ObservedBackend::tell_of(std::span<ObservedOperation> operations, const Sub
 
 Work ObservedBackend::submit(std::span<CollectiveCall> calls, const std::string& algorithm,
                              const std::optional<Duration>& timeout) {
-  std::vector<OperationDescriptor> parts;  // Calls may be moved from.
+  std::vector<OperationDescriptor> parts;  // Copied, as submit() may move from calls.
   parts.reserve(calls.size());
   for (const CollectiveCall& call : calls) parts.push_back(call.operation);
   ObservedOperation operation{.parts = parts, .timeout = timeout};

@@ -14,11 +14,11 @@
 
 namespace stretto::communicator {
 
-// Another backend, of whose operations an observer is told. Where nobody observes, there is none of
-// these, and nothing is asked on any path.
+// Wraps another backend and tells an observer of its operations. Communicators without an observer
+// have no such object, so they pay nothing for it.
 class ObservedBackend final : public Backend {
  public:
-  // Takes nothing if it throws.
+  // If it throws, `inner` has not been moved from.
   ObservedBackend(std::unique_ptr<Backend>&& inner, std::shared_ptr<OperationObserver> observer);
 
   Rank rank() const override { return inner_->rank(); }
@@ -55,7 +55,7 @@ class ObservedBackend final : public Backend {
   }
 
  private:
-  // Calls `submit`. Of several operations, the ends are that of the one Work of theirs.
+  // Calls `submit`, and tells the observer of the operations. All of them end with the one Work.
   template <class Submit>
   Work tell_of(std::span<ObservedOperation> operations, const Submit& submit);
   std::vector<std::uint64_t> tell_begun(std::span<ObservedOperation> operations);

@@ -43,9 +43,10 @@ void ReproducibleSum::add(std::span<const float> values, std::size_t first) {
 }
 
 std::span<const float> ReproducibleSum::reduce(double factor) {
-  // The greatest of all ranks, and the least as what is greatest with the other sign.
+  // One maximum over all ranks finds the greatest values, and the least ones as the greatest
+  // negated.
   const auto count = static_cast<std::int64_t>(count_);
-  const auto bits = std::bit_cast<std::uint64_t>(factor);  // In halves, which can change sign.
+  const auto bits = std::bit_cast<std::uint64_t>(factor);  // In halves, which can be negated.
   const auto high_bits = static_cast<std::int64_t>(bits >> 32);
   const auto low_bits = static_cast<std::int64_t>(bits & 0xffffffff);
   std::array<std::int64_t, 7> of_all = {

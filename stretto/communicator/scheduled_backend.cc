@@ -23,7 +23,7 @@ struct WindowNotice {
   std::uint8_t reaches_all = 0;   // Whether it shares memory with all ranks of the group...
   std::uint8_t reaches_host = 0;  // ...or with those of its host.
   SingleCopy single_copy = SingleCopy::off;
-  std::uint8_t lacks_cores = 0;   // Fewer than there are ranks on this host, as far as it knows.
+  std::uint8_t lacks_cores = 0;   // Whether this host has fewer cores than ranks.
   std::uint64_t cache_bytes = 0;  // Of the last level, as far as it knows.
 };
 static_assert(sizeof(WindowNotice) == 24, "travels as it lies in memory");
@@ -39,7 +39,7 @@ ScheduledBackend::ScheduledBackend(std::shared_ptr<group::Engine> engine,
     : engine_(std::move(engine)),
       options_(std::move(options)),
       exceptions_when_made_(std::uncaught_exceptions()) {
-  // As a default it says what is chosen anyway, wherever all buffers are registered.
+  // As a default it has no effect: it is chosen anyway if all buffers are registered.
   if (options_.algorithm == "direct_mapped") options_.algorithm.clear();
   group::EngineLock held(*engine_);
   group_ = std::make_unique<group::Group>(engine_, std::move(membership), options_.group);
@@ -47,7 +47,7 @@ ScheduledBackend::ScheduledBackend(std::shared_ptr<group::Engine> engine,
 
 ScheduledBackend::~ScheduledBackend() {
   if (!engine_->is_owner_process()) {
-    (void)group_.release();  // The parent of this process goes on with it.
+    (void)group_.release();  // The parent process still uses it.
     (void)scratch_.release();
     (void)new auto(std::move(device_library_));
     return;
@@ -56,7 +56,7 @@ ScheduledBackend::~ScheduledBackend() {
   if (std::uncaught_exceptions() > exceptions_when_made_) group_->unwind(nullptr);
   group_->leave();
   if (!group_->has_ended()) {
-    held.unlock();  // Other groups go on, and what this one waits for may be theirs.
+    held.unlock();  // Other groups go on, and this one may wait for them.
     (void)engine_->drive(
         [this]() STRETTO_REQUIRES(group::engine_held) { return group_->has_ended(); }, Deadline());
     held.lock();
@@ -64,7 +64,7 @@ ScheduledBackend::~ScheduledBackend() {
   group_.reset();
   engine_->run_continuations(held);
   held.unlock();
-  device_library_.reset();  // Which may wait for the device, and the job's other groups go on.
+  device_library_.reset();  // Without the lock, as it may wait for the device.
 }
 
 Result<std::unique_ptr<Communicator>> ScheduledBackend::make_world(
@@ -82,7 +82,7 @@ Result<std::unique_ptr<Communicator>> ScheduledBackend::make_world(
   auto world = std::make_unique<Communicator>(std::move(backend));
   try {
     STRETTO_RETURN_IF_ERROR(own.set_up(until.value_or(own.deadline(std::nullopt)), world.get()));
-  } catch (const Error& error) {  // The operations in it speak as the public face does.
+  } catch (const Error& error) {  // The world's own operations throw.
     return error.status();
   }
   return world;
@@ -113,7 +113,8 @@ Status ScheduledBackend::use_library(const Deadline& until) {
                         ByteSpan all) { return set_up_all_gather(own, all, until); },
       .wait = [&](const auto& done) { return wait_in_meeting(done, until); }};
   STRETTO_ASSIGN_OR_RETURN(auto library, factory.make(group_->membership(), meeting));
-  // Whoever has its own may leave at once, and others may still connect to it.
+  // Waits for all, as a rank that has made its library may leave at once while others still connect
+  // to it.
   const std::byte made{};
   RankVector<std::byte> all_made(size());
   STRETTO_RETURN_IF_ERROR(set_up_all_gather({&made, 1}, all_made, until));
@@ -127,7 +128,7 @@ Status ScheduledBackend::use_library(const Deadline& until) {
   return {};
 }
 
-// Before all ranks meet: then what a peer allocates finds it.
+// Runs before all ranks meet, so that memory which a peer allocates later finds this rank's device.
 Status ScheduledBackend::use_device(const Deadline& until) {
   if (!options_.open_device) return {};
   if (options_.device == nullptr) {
@@ -143,7 +144,7 @@ Status ScheduledBackend::use_device(const Deadline& until) {
   return {};
 }
 
-// Of each rank the first that has the same.
+// Per rank, the first rank that has the same device.
 Result<std::vector<std::int32_t>> ScheduledBackend::number_devices(const Deadline& until) {
   STRETTO_ASSIGN_OR_RETURN(const auto own, options_.device->id());
   std::vector<std::decay_t<decltype(own)>> seen(static_cast<std::size_t>(size()));
@@ -155,7 +156,7 @@ Result<std::vector<std::int32_t>> ScheduledBackend::number_devices(const Deadlin
   return numbers;
 }
 
-// Nothing wakes who sleeps for a library.
+// Sleeps only briefly, as a library wakes no thread.
 Status ScheduledBackend::wait_in_meeting(const std::function<bool()>& done, const Deadline& until) {
   constexpr auto kNap = std::chrono::milliseconds(1);
   Status failure;
@@ -170,7 +171,7 @@ Status ScheduledBackend::wait_in_meeting(const std::function<bool()>& done, cons
   return failure;
 }
 
-// A rank that cannot take part ends the group for all, with its reason.
+// Called if this rank cannot take part: ends the group for all, with the reason.
 Status ScheduledBackend::fail_set_up(const Status& why) {
   group::EngineLock held(*engine_);
   const Rank self = engine_->transport().rank();
@@ -186,7 +187,7 @@ std::size_t ScheduledBackend::window_bytes() const {
   return execution::Window::bytes(ranks_of_host().size() < group_->membership().members.size());
 }
 
-// Makes this rank's window, if there is somebody to map it, and says what it is to tell the others.
+// Makes this rank's window, if other ranks can map it, and returns what to tell them.
 Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) {
   const execution::Membership& membership = group_->membership();
   const std::vector<Rank> of_host = ranks_of_host();
@@ -194,7 +195,7 @@ Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) 
   transport::Endpoint& transport = engine_->transport();
   const bool reaches_all = std::ranges::all_of(
       membership.members, [&](Rank member) { return transport.memory().reaches(member); });
-  // Who is alone on its host needs no memory to reach it.
+  // True for a rank that is alone on its host.
   const bool reaches_host = std::ranges::all_of(of_host, [&](Rank r) {
     return r == rank() || transport.memory().reaches(membership.job_rank(r));
   });
@@ -214,7 +215,8 @@ Result<WindowNotice> ScheduledBackend::make_window(execution::Windows& windows) 
                       .cache_bytes = kernel::last_level_cache_bytes()};
 }
 
-// Maps the windows of the team. The regions arrive on another way than the notices.
+// Maps the windows of the team. Waits for their regions, which do not arrive together with the
+// notices.
 Status ScheduledBackend::map_windows(execution::Windows& windows,
                                      const RankVector<WindowNotice>& notices,
                                      const Deadline& until) {
@@ -243,10 +245,10 @@ Status ScheduledBackend::map_windows(execution::Windows& windows,
                    group_->membership().job_rank(windows.team[mapped]).value());
 }
 
-// Lets the ranks of the group map each other's windows: all of them, if they can; else those of
-// each host, if they can on every host. Collective.
+// Lets the ranks of the group map each other's windows: those of all ranks if all can; else those
+// of each host if that works on every host. Collective.
 Status ScheduledBackend::share_windows(const Deadline& until) {
-  // On a device, a rank that is alone runs what all others run.
+  // With a device, even a single rank needs a window.
   if ((size() == 1 && !options_.open_device) || !options_.share_windows) return {};
   execution::Windows windows;
   STRETTO_ASSIGN_OR_RETURN(WindowNotice notice, make_window(windows));
@@ -266,7 +268,7 @@ Status ScheduledBackend::share_windows(const Deadline& until) {
   if (windows.team.size() > 1 || size() == 1) {
     STRETTO_RETURN_IF_ERROR(map_windows(windows, notices, until));
   }
-  // A rank may leave the group at once; its window must not go before everybody has mapped it.
+  // A rank may leave the group at once, and its window must stay until all ranks have mapped it.
   const std::byte mapped{};
   std::vector<std::byte> all_mapped(notices.size());
   STRETTO_RETURN_IF_ERROR(set_up_all_gather(std::span(&mapped, 1), all_mapped, until));
@@ -275,12 +277,12 @@ Status ScheduledBackend::share_windows(const Deadline& until) {
   return {};
 }
 
-// Where all ranks share memory nothing is chosen by what messages cost, but by what a sync does,
-// unless that is to wait for a core.
+// If all ranks share memory, algorithms are chosen by the cost of a sync and not of messages. If
+// ranks share cores, syncs are not measured either.
 Status ScheduledBackend::measure_links(Communicator& world) {
   if (!options_.measure_links || size() == 1) return {};
   LinkCacheOptions& cache = *options_.measure_links;
-  // What is set in the shell of one rank holds for all, which must measure together.
+  // A refresh set on one rank holds for all, as they must measure together.
   const auto own = std::byte(cache.refresh);
   RankVector<std::byte> wishes(size());
   STRETTO_RETURN_IF_ERROR(set_up_all_gather({&own, 1}, wishes, *set_up_until_));
@@ -302,7 +304,7 @@ Status ScheduledBackend::measure_links(Communicator& world) {
     };
     STRETTO_RETURN_IF_ERROR(agree_on_memory(world, cache, choose_by, links));
   }
-  options_.group.links = std::move(links);  // Of the groups made of this one, too.
+  options_.group.links = std::move(links);  // For groups made of this one, too.
   held.lock();
   group_->use_links(options_.group.links);
   return {};
@@ -345,7 +347,8 @@ Work ScheduledBackend::submit(std::span<CollectiveCall> calls, const std::string
 Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
                                      const std::optional<Duration>& timeout) {
   const Deadline ends = deadline(timeout);
-  Work last;  // These are abandoned without the lock if something throws.
+  // Declared before the lock, so that an exception abandons these after the lock is released.
+  Work last;
   std::vector<Work> parts;
   std::size_t bytes = 0;
   group::EngineLock held(*engine_);
@@ -359,18 +362,19 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
                                         .packing = std::move(call.packing)};
     auto part = submit_locked(submission, held);
     bytes += std::max(submission.input.size(), submission.output.size());
-    // Those before it are on the caller's buffers already, and the others wait for all of them.
+    // Earlier calls already use the caller's buffers, and other ranks wait for all calls.
     if (!part.ok() && !parts.empty()) group_->fail(part.status(), true);
     if (!part.ok()) engine_->run_continuations(held);
     last = Work(std::move(part).or_throw());
-    // The call works once, behind the last operation: each of a list may be short, and all long.
+    // Runs inline once, after the last operation: all of a list together may be long, though each
+    // is short.
     if (&call == &calls.back()) group_->run_inline(bytes);
     if (calls.size() > 1) parts.push_back(std::exchange(last, Work()));
   }
   engine_->run_continuations(held);
   held.unlock();
-  // A device begins when all ranks have come, which they may have told by now; without a progress
-  // thread, this one may come back only when it waits for the device.
+  // A device begins when all ranks have entered, and their messages may have arrived by now.
+  // Without a progress thread, the caller may take no other turn before it waits for the device.
   const bool is_for_device = is_on_device(calls.back().operation.algorithm);
   if (is_for_device && !engine_->has_progress_thread()) (void)engine_->turn();
   return parts.empty() ? std::move(last) : Work::all(std::move(parts));
@@ -378,7 +382,7 @@ Work ScheduledBackend::submit_queued(std::span<CollectiveCall> calls, const std:
 
 Result<std::shared_ptr<group::Operation>> ScheduledBackend::submit_locked(
     group::Group::Submission& submission, group::EngineLock& held) {
-  // A default algorithm that does not exist for this collective is no error; a named one is.
+  // It is no error if the default algorithm does not exist for this collective.
   const bool by_default = submission.algorithm.empty() &&
                           submission.operation.layout != kSetUpLayout &&
                           !is_on_device(submission.operation.algorithm);
@@ -417,7 +421,7 @@ Work ScheduledBackend::exchange(std::span<const Transfer> messages,
                            .incoming = message.incoming.span(),
                            .deadline = ends});
   };
-  std::vector<Work> parts;  // If they are abandoned, it is without the lock.
+  std::vector<Work> parts;  // If they are abandoned, the lock is released.
   if (messages.size() > 1) parts.reserve(messages.size());
   group::EngineLock held(*engine_);
   if (messages.size() == 1) {
@@ -425,7 +429,7 @@ Work ScheduledBackend::exchange(std::span<const Transfer> messages,
     engine_->run_continuations(held);
     return Work(std::move(operation));
   }
-  // Receives first: what is on its way then finds its place at once.
+  // Receives first, so that arriving messages find their buffers at once.
   for (const bool sends : {false, true}) {
     for (const Transfer& message : messages) {
       if (message.sends == sends) parts.emplace_back(post(message).or_throw());
@@ -448,7 +452,7 @@ Status ScheduledBackend::ended_because_it(std::string_view did) const {
 }
 
 bool ScheduledBackend::has_failed() const {
-  if (!engine_->is_owner_process()) return false;  // Of a forked child, whose calls are refused.
+  if (!engine_->is_owner_process()) return false;  // In a forked child, all calls are refused.
   const group::EngineLock held(*engine_);
   return !group_->failure().ok();
 }

@@ -19,23 +19,26 @@ namespace stretto::communicator {
 
 struct WindowNotice;
 
-// What the ranks of a group need of each other to make a library for it.
+// How the ranks of a group communicate while they make a library for it.
 struct LibraryMeeting {
-  int local_rank = 0;  // Of this rank, among those of the job on its host.
-  // As much of each rank, in their order; blocks within the time of the group's making.
+  int local_rank = 0;  // This rank's number among the job's ranks on its host.
+  // Gathers equally many bytes of each rank, in the order of ranks. Blocks, at most until the
+  // group's set-up times out.
   std::function<Status(ConstByteSpan own, ByteSpan all)> all_gather;
-  // Until `done`, which does not block, says true. Fails with the group, or when the time is up.
+  // Blocks until `done`, which must not block, returns true. Fails if the group fails or its set-up
+  // times out.
   std::function<Status(const std::function<bool()>& done)> wait;
 };
 
-// Makes a library that runs the collectives of a group as far as it can.
+// Makes a library that runs those collectives of a group that it can run.
 struct LibraryFactory {
-  // Called by all ranks of a group together, which may block. Empty: there is no library.
+  // Called by all ranks of a group together; may block. Empty: there is no library.
   std::function<Result<std::unique_ptr<CollectiveLibrary>>(const execution::Membership&,
                                                            const LibraryMeeting&)>
       make = {};
-  // Whether it is for memory of devices, which nothing else reaches: then a rank that is alone has
-  // one, too, and so have the groups that shrink() makes. Others are not relied upon after a death.
+  // Whether the library is for memory of devices, which nothing else reaches. Then single ranks,
+  // and groups made by shrink(), have one as well. Other libraries are not used after a rank has
+  // died.
   bool for_devices = false;
 };
 
@@ -44,24 +47,24 @@ class ScheduledBackend final : public Backend {
  public:
   struct Options {
     Duration timeout = std::chrono::minutes(30);
-    std::string algorithm = {};  // Instead of the chosen one, where an operation names none.
-    // False: never on mapped memory, and making a world waits for nobody (for the simulation, whose
-    // ranks share a thread).
+    std::string algorithm = {};  // Used if an operation names none; empty: chosen.
+    // False: operations never run on mapped memory, and making a world waits for no other rank. For
+    // the simulation, whose ranks share a thread.
     bool share_windows = true;
-    SingleCopy single_copy = SingleCopy::automatic;  // The least of all ranks' holds.
+    SingleCopy single_copy = SingleCopy::automatic;  // The lowest of all ranks' values counts.
     group::Group::Options group = {};
-    // Where set, links are measured, or remembered, before the first operation.
+    // If set, links are measured, or stored measurements used, before the first operation.
     std::optional<LinkCacheOptions> measure_links = std::nullopt;
     LibraryFactory library = {};
-    // Where set, each rank has a device whose memory the others map; called once, with this rank's
-    // number among those of its host. Not together with `library`.
+    // If set, each rank has a device whose memory the other ranks map. Called once, with this
+    // rank's number among those of its host. Not together with `library`.
     std::function<Result<std::shared_ptr<execution::SharedDevice>>(int local_rank)> open_device =
         {};
-    std::shared_ptr<execution::SharedDevice> device = nullptr;  // What that has returned.
+    std::shared_ptr<execution::SharedDevice> device = nullptr;  // The result of open_device.
   };
 
-  // A communicator of all ranks of the job. Blocks until all have made theirs; without `until`, for
-  // the timeout of its operations at most.
+  // A communicator of all ranks of the job. Blocks until all ranks have made theirs, at most until
+  // `until`; without it, for the timeout of operations.
   static Result<std::unique_ptr<Communicator>> make_world(
       std::shared_ptr<group::Engine> engine, Options options,
       const std::optional<Deadline>& until = std::nullopt);
@@ -97,7 +100,8 @@ class ScheduledBackend final : public Backend {
  private:
   ScheduledBackend(std::shared_ptr<group::Engine> engine, execution::Membership membership,
                    Options options);
-  // What making groups needs; no default algorithm applies, and no caller's collective fits.
+  // An all_gather for setting up groups. No default algorithm applies, and no caller's collective
+  // matches it.
   Status set_up_all_gather(std::span<const std::byte> own, std::span<std::byte> all,
                            Deadline until);
   Status share_windows(const Deadline& until);
@@ -107,7 +111,7 @@ class ScheduledBackend final : public Backend {
   Result<std::vector<std::int32_t>> number_devices(const Deadline& until);
   Status wait_in_meeting(const std::function<bool()>& done, const Deadline& until);
   Status fail_set_up(const Status& why);
-  Status ended_because_it(std::string_view did) const;  // This rank.
+  Status ended_because_it(std::string_view did) const;  // "rank 3 <did>", for this rank.
   std::vector<Rank> ranks_of_host() const;
   std::size_t window_bytes() const;
   bool some_share_a_host() const;
@@ -120,11 +124,11 @@ class ScheduledBackend final : public Backend {
   std::unique_ptr<ScheduledBackend> enter_group(std::uint64_t number,
                                                 const std::vector<Rank>& ranks,
                                                 const Options& options);
-  // `world`: if this is the backend of all ranks of the job, its communicator.
+  // `world`: the communicator of this backend if it has all ranks of the job; else null.
   Status set_up(Deadline until, Communicator* world = nullptr);
   Result<group::Proposal> agree(const std::vector<Rank>& left_out, bool ready,
                                 const Deadline& until);
-  // What shrink() has made and the others may not have.
+  // A group that shrink() has made, but other ranks may not have.
   struct Candidate {
     std::vector<Rank> ranks;
     std::unique_ptr<ScheduledBackend> group;
@@ -132,22 +136,22 @@ class ScheduledBackend final : public Backend {
   };
   Status why_not_made(const Candidate& candidate) const;
 
-  // For a call on parts of memory of a device, which our schedules have to be brought to one piece.
+  // Lends scratch to a call on memory of a device whose parts our schedules need in one buffer.
   void lend_scratch(CollectiveCall& call);
-  // For one on memory of the host, whose group has refused it with `code`: whether that is for want
-  // of scratch, and as much as it needs, for which this lets go of the engine's lock.
+  // For a call on memory of the host that the group has refused with `code`: whether it lacked
+  // scratch, and a function that lends it, which releases the engine's lock meanwhile.
   bool lacks_scratch(const group::Group::Submission& submission, StatusCode code) const
       STRETTO_REQUIRES(group::engine_held);
   Status lend_scratch(group::Packing& packing, group::EngineLock& held)
       STRETTO_REQUIRES(group::engine_held) STRETTO_UNCHECKED_LOCKING;
-  // The ordinary way, with the lock of the engine.
+  // Submits under the engine's lock, unlike the fast path.
   Work submit_queued(std::span<CollectiveCall> calls, const std::string& algorithm,
                      const std::optional<Duration>& timeout);
-  // Lets go of the engine's lock for a while, perhaps.
+  // May release the engine's lock for a while.
   Result<std::shared_ptr<group::Operation>> submit_locked(group::Group::Submission& submission,
                                                           group::EngineLock& held)
       STRETTO_REQUIRES(group::engine_held);
-  // How long an operation may take from now on whose caller has named `timeout`, or nothing.
+  // How long an operation may take from now on; `timeout` is its caller's, if there is one.
   Duration time_for(const std::optional<Duration>& timeout) const {
     if (timeout) return *timeout;
     return set_up_until_ ? set_up_until_->remaining() : options_.timeout;
@@ -159,15 +163,15 @@ class ScheduledBackend final : public Backend {
   std::shared_ptr<group::Engine> engine_;
   Options options_;
   std::unique_ptr<group::Group> group_;
-  const int exceptions_when_made_;  // That unwound the stack then.
-  // While the world's own operations, which are all to end by then, are a part of setting it up.
+  const int exceptions_when_made_;  // Exceptions that unwound the stack then.
+  // Set while the world's set-up runs operations of the world, which must all end by then.
   std::optional<Deadline> set_up_until_;
   std::optional<Candidate> candidate_;
-  DeviceOperations* devices_ = nullptr;  // Where there are any: the library's, or the device's own.
-  std::shared_ptr<DeviceLibrary> device_library_;  // The first.
-  bool reaches_devices_ = true;                    // Of all ranks.
-  // On the device, of all sizes that were needed so far: what is freed waits for the device, and so
-  // not while others use the group. Operations on devices run one after the other, and share it.
+  DeviceOperations* devices_ = nullptr;            // The library's or the device's; null: none.
+  std::shared_ptr<DeviceLibrary> device_library_;  // Owner of devices_, if that is a library.
+  bool reaches_devices_ = true;                    // Whether schedules reach all ranks' devices.
+  // Scratch on the device, in all sizes needed so far. It is kept, because freeing waits for the
+  // device. Operations on devices run one after the other and share it.
   std::unique_ptr<std::vector<transport::Region>> scratch_ STRETTO_GUARDED_BY(group::engine_held) =
       std::make_unique<std::vector<transport::Region>>();
 };

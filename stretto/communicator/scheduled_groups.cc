@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Groups of scheduled backends, made of other groups, and which of their ranks share a host.
+// How scheduled backends make groups of other groups, and which of their ranks share a host.
 
 #include <algorithm>
 #include <new>
@@ -14,11 +14,11 @@
 namespace stretto::communicator {
 
 // Agrees on who is left, sets up a group of them, agrees on whether that has worked and who is left
-// now, and so on until nobody has been lost meanwhile. All do the same after the same decisions, so
-// none can have the group that another has not.
+// now, and repeats this until no rank was lost meanwhile. All ranks do the same after the same
+// decisions, so no rank has a group that another lacks.
 std::unique_ptr<Backend> ScheduledBackend::shrink(const std::vector<Rank>& excluded) {
   const Deadline until = deadline(std::nullopt);
-  // The others hear of it by the agreement.
+  // Not announced: the others hear of it by the agreement.
   {
     group::EngineLock held(*engine_);
     group_->fail(ended_because_it("has called shrink, which ends the communicator"), false);
@@ -27,7 +27,7 @@ std::unique_ptr<Backend> ScheduledBackend::shrink(const std::vector<Rank>& exclu
   while (true) {
     Result<group::Proposal> agreed = agree(excluded, candidate_ && candidate_->status.ok(), until);
     if (agreed.status().code() == StatusCode::timeout && candidate_) {
-      candidate_->status.or_throw();  // It took all the time.
+      candidate_->status.or_throw();  // The failed set-up took all the time.
     }
     agreed.status().or_throw();
     const std::vector<Rank> left = agreed->participants();
@@ -36,7 +36,7 @@ std::unique_ptr<Backend> ScheduledBackend::shrink(const std::vector<Rank>& exclu
       if (agreed->ready) return std::move(candidate->group);
       why_not_made(*candidate).or_throw();
     }
-    // Agreements are counted alike by all that take part in them; other groups may not be.
+    // All members count agreements alike; they may not count other groups alike.
     const std::uint64_t number = group_number(~group_->id(), group_->agreement_number(), left);
     candidate_ =
         Candidate{.ranks = left, .group = enter_group(number, left, options_), .status = {}};
@@ -64,7 +64,7 @@ Result<group::Proposal> ScheduledBackend::agree(const std::vector<Rank>& left_ou
   return group_->agreed(until);
 }
 
-// Nobody has been lost, but somebody could not set up the group.
+// No rank was lost, but at least one could not set up the group.
 Status ScheduledBackend::why_not_made(const Candidate& candidate) const {
   if (!candidate.status.ok()) return candidate.status;
   const group::EngineLock held(*engine_);
@@ -73,7 +73,7 @@ Status ScheduledBackend::why_not_made(const Candidate& candidate) const {
                        : Status(StatusCode::aborted, "another rank could not make the new group");
 }
 
-// Of ranks that all know that they are meant.
+// All `ranks` call this with the same arguments.
 std::unique_ptr<Backend> ScheduledBackend::make_group(std::uint64_t number,
                                                       const std::vector<Rank>& ranks,
                                                       const GroupOptions& given) {
@@ -96,7 +96,8 @@ std::unique_ptr<Backend> ScheduledBackend::make_group(std::uint64_t number,
   return group;
 }
 
-// The same, before anything has been exchanged with the others; null if this rank is not meant.
+// Makes the backend without communication with the other ranks; null if this rank is not in
+// `ranks`.
 std::unique_ptr<ScheduledBackend> ScheduledBackend::enter_group(std::uint64_t number,
                                                                 const std::vector<Rank>& ranks,
                                                                 const Options& options) {
@@ -110,13 +111,13 @@ std::unique_ptr<ScheduledBackend> ScheduledBackend::enter_group(std::uint64_t nu
       new ScheduledBackend(engine_, std::move(membership), options));
 }
 
-// With the others, who are told if it fails.
+// Sets up the group together with the other ranks, which are told if it fails.
 Status ScheduledBackend::set_up(Deadline until, Communicator* world) {
   const auto use_all = [&]() -> Status {
     STRETTO_RETURN_IF_ERROR(use_device(until));
     STRETTO_RETURN_IF_ERROR(share_windows(until));
     if (world != nullptr) {
-      // The operations that measure are part of it, too, all of them together.
+      // The operations that measure must all end by `until` together.
       set_up_until_ = until;
       STRETTO_RETURN_IF_ERROR(measure_links(*world));
       set_up_until_.reset();
@@ -147,7 +148,7 @@ int ScheduledBackend::local_rank() const {
 std::vector<std::int32_t> ScheduledBackend::hosts() const {
   const group::HostList hosts = group::hosts_of(options_.group.hosts, group_->membership().members);
   std::vector<std::int32_t> numbers(static_cast<std::size_t>(size()), 0);
-  std::ranges::copy(hosts, numbers.begin());  // None: all are on one.
+  std::ranges::copy(hosts, numbers.begin());  // An empty list means one host.
   return numbers;
 }
 

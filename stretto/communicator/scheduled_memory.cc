@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Memory that scheduled backends give.
+// Memory that scheduled backends allocate.
 
 #include <algorithm>
 
@@ -19,14 +19,14 @@ Memory memory_of(transport::Region region) { return {std::move(region.owner), re
 
 }  // namespace
 
-// What others have freed is there again when they have heard of it; what this process lacks for a
-// moment comes back, too.
+// Retries for a while: freed memory is available again when the other ranks have heard of it, and a
+// momentary shortage of this process may end.
 Result<transport::Region> ScheduledBackend::allocate_region(std::size_t bytes,
                                                             transport::MemoryKind kind) {
   const bool is_on_device = kind == transport::MemoryKind::device;
   const auto allocate_now = [&]() -> Result<transport::Region> {
     transport::MappableMemory::Mapping made;
-    // Waits for the device, and so not with the lock.
+    // Without the lock, as it waits for the device.
     if (is_on_device) {
       STRETTO_ASSIGN_OR_RETURN(made, options_.device->create(bytes));
     }
@@ -42,8 +42,7 @@ Result<transport::Region> ScheduledBackend::allocate_region(std::size_t bytes,
     const auto left = find_memory_left();
     return is_on_device || !left || bytes <= left->limit_bytes;
   };
-  // What a rank has freed is there again when the others have heard of it, by the next turn of
-  // their heartbeat.
+  // The other ranks hear of freed memory by the next turn of their heartbeat.
   constexpr int kAttempts = 20;
   const Duration pause = engine_->options().heartbeat / (kAttempts / 2);
   for (int i = 0; i < kAttempts && may_fit_soon(); ++i) {

@@ -22,14 +22,14 @@ namespace {
 using communicator::Caller;
 using ByteVector = std::vector<std::byte>;
 
-// What a rank tells the others of its memory.
+// What a rank tells the others about its memory.
 struct Announcement {
   std::uint64_t bytes = 0;
   transport::RemoteAddress address;
   std::uint64_t is_there = 0;
 };
 
-// A put, whose bytes follow, or a get, in a message to the rank whose memory it is about.
+// A put, followed by its bytes, or a get, in a message to the rank that has the memory.
 struct Request {
   std::uint64_t is_put = 0;
   std::uint64_t offset_bytes = 0;
@@ -73,16 +73,16 @@ struct SymmetricMemory::State {
   void exchange_requests(const std::optional<Duration>& timeout);
   ByteVector answer(Rank from, ConstByteSpan asked) const;
   ByteVector room_for(std::uint64_t bytes, std::string_view whose, Rank rank) const;
-  // The others wait for this rank, and are told why they need not.
+  // Aborts the communicator, as the other ranks wait for this one, and throws.
   [[noreturn]] void fail(const Status& status) const;
 
   Communicator* comm;
   Memory memory;
-  RankVector<std::shared_ptr<std::byte>> mapped;  // This rank's own is not among them.
+  RankVector<std::shared_ptr<std::byte>> mapped;  // Null for this rank and those out of reach.
   bool all_reach_all = false;
-  // Of this epoch, what has to travel.
+  // The puts and gets of this epoch that have to travel by messages.
   RankVector<ByteVector> requests;  // To each rank.
-  std::vector<Get> gets;            // In the order of requests to each rank.
+  std::vector<Get> gets;            // In the order of the requests to each rank.
 };
 
 SymmetricMemory::State::State(Communicator& communicator, std::size_t bytes,
@@ -114,7 +114,8 @@ SymmetricMemory::State::State(Communicator& communicator, std::size_t bytes,
   }
   map_others(announcements, timeout);
   const std::uint8_t reaches_all = std::ranges::count(mapped, nullptr) == 1;
-  // When all have come here, all have mapped what they reach, and it may go.
+  // After this all_gather all ranks have mapped what they reach, so that a rank may free its
+  // memory.
   all_reach_all =
       std::ranges::min(communicator::all_gather_value(*comm, reaches_all, timeout)) != 0;
 }
@@ -128,7 +129,8 @@ void SymmetricMemory::State::map_others(std::span<const Announcement> announceme
   }
 }
 
-// Where those bytes of `rank` lie in this process; empty if messages have to reach them.
+// The address of these bytes of `rank` in this process; empty if they can only be reached by
+// messages.
 ByteSpan SymmetricMemory::State::place(std::string_view operation, Rank rank,
                                        std::size_t offset_bytes, std::size_t bytes) const {
   const std::size_t whole = memory.bytes().size();
@@ -150,7 +152,7 @@ void SymmetricMemory::State::ask(Rank rank, const Request& request, ConstByteSpa
   append(requests[rank], payload);
 }
 
-// Of what comes from that rank or goes there.
+// Memory for bytes that come from `rank` or go there.
 ByteVector SymmetricMemory::State::room_for(std::uint64_t bytes, std::string_view whose,
                                             Rank rank) const {
   try {
@@ -162,7 +164,8 @@ ByteVector SymmetricMemory::State::room_for(std::uint64_t bytes, std::string_vie
   }
 }
 
-// Each rank's message to each other; those that come have these lengths.
+// Sends a message to each rank and receives one from each; `lengths` are those of the received
+// ones.
 RankVector<ByteVector> SymmetricMemory::State::exchange(
     const RankVector<ByteVector>& outgoing, const RankVector<std::uint64_t>& lengths,
     const std::optional<Duration>& timeout) const {
@@ -178,8 +181,8 @@ RankVector<ByteVector> SymmetricMemory::State::exchange(
   return messages;
 }
 
-// All ranks tell each other how much comes, then what they put and want, and then what was wanted.
-// The barrier at the end is for ranks that look at a third one's memory, to which another has put.
+// All ranks exchange the lengths of their requests, then the requests, and then the replies to
+// gets. The barrier at the end is for a rank that maps the memory to which another rank has put.
 void SymmetricMemory::State::exchange_requests(const std::optional<Duration>& timeout) {
   RankVector<std::uint64_t> outgoing;
   for (const ByteVector& request : requests) outgoing.push_back(request.size());
@@ -201,7 +204,7 @@ void SymmetricMemory::State::exchange_requests(const std::optional<Duration>& ti
   comm->barrier({.timeout = timeout}).wait();
 }
 
-// Does what `from` asks for, and returns what it wants to read.
+// Carries out the requests of `from`, and returns the bytes that it gets.
 ByteVector SymmetricMemory::State::answer(Rank from, ConstByteSpan asked) const {
   const ByteSpan own = memory.bytes();
   std::vector<ConstByteSpan> wanted;
@@ -226,7 +229,7 @@ ByteVector SymmetricMemory::State::answer(Rank from, ConstByteSpan asked) const 
     } else {
       wanted.push_back(place);
       reply_bytes += place.size();
-      check(reply_bytes >= place.size());  // Or there would be less room than what is copied.
+      check(reply_bytes >= place.size());  // No overflow, or the reply would be too short.
     }
   }
   ByteVector reply = room_for(reply_bytes, "for", from);

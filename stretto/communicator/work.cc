@@ -20,7 +20,7 @@ namespace stretto {
 
 Work& Work::operator=(Work&& other) noexcept {
   if (this == &other) return *this;
-  Work ended(std::move(*this));  // Waits or abandons, as a destroyed Work does.
+  Work ended(std::move(*this));  // Its destructor waits or abandons.
   operation_ = std::move(other.operation_);
   exceptions_when_made_ = other.exceptions_when_made_;
   result_ = std::move(other.result_);
@@ -31,7 +31,7 @@ Work& Work::operator=(Work&& other) noexcept {
 
 void Work::wait_or_abandon() {
   if (std::uncaught_exceptions() > exceptions_when_made_) operation_->abandon();
-  // The communicator keeps the failure; there is nobody here to tell.
+  // A failure is not reported here; the communicator keeps it.
   operation_->end();
   operation_.reset();
 }
@@ -79,7 +79,7 @@ void Work::wait_for(Duration timeout) {
 }
 
 void Work::add_callback(Continuation callback) {
-  const StreamGuard none(nullptr);  // As where the engine calls it.
+  const StreamGuard none(nullptr);  // No stream, as when the engine calls it.
   if (operation_ == nullptr) return call_back(callback, result_);
   operation_->then(std::move(callback));
 }
@@ -99,7 +99,7 @@ std::optional<Duration> Work::duration() const {
 
 namespace {
 
-// What has ended already, among others that are still in flight or come after it.
+// An operation that has ended already, as part of a joined or chained operation.
 class EndedOperation final : public group::Operation {
  public:
   explicit EndedOperation(Status status, const OperationInfo& info = {},
@@ -118,7 +118,7 @@ class EndedOperation final : public group::Operation {
   const std::optional<Rank> source_;
 };
 
-// Several operations that one Work stands for, which has the name and number of the last.
+// Several operations for which one Work stands. It has the name and number of the last one.
 class JoinedOperation final : public group::Operation {
  public:
   JoinedOperation(std::vector<std::shared_ptr<group::Operation>> parts, const OperationInfo& last)
@@ -193,7 +193,7 @@ Work Work::all(std::vector<Work> works) {
   if (works.size() == 1) return std::move(works.front());
   const OperationInfo last = works.back().info();
   std::vector<std::shared_ptr<group::Operation>> parts;
-  parts.reserve(works.size());  // Before anything is taken from the works.
+  parts.reserve(works.size());  // It may throw, so before the works are moved from.
   for (Work& work : works) {
     if (work.operation_ != nullptr) {
       parts.push_back(std::move(work.operation_));
@@ -205,14 +205,15 @@ Work Work::all(std::vector<Work> works) {
   return Work(std::make_shared<JoinedOperation>(std::move(parts), last));
 }
 
-// What then() returns: an operation, and the one that follows it once that is known.
+// The result of Work::then(): an operation, and the second one once it has begun.
 class ChainedOperation final : public group::Operation,
                                public std::enable_shared_from_this<ChainedOperation> {
  public:
   explicit ChainedOperation(std::shared_ptr<group::Operation> first) : first_(std::move(first)) {}
 
   void start(std::function<Work()> next) {
-    // In a graph what follows comes behind it only where a stream has waited.
+    // In a CUDA graph, later work comes after the first operation only if a stream has waited for
+    // it.
     if (first_->is_captured()) return resume(first_->wait_on_device(), next);
     first_->then([chain = shared_from_this(), next = std::move(next)](const Status& status) {
       chain->resume(status, next);
@@ -230,7 +231,7 @@ class ChainedOperation final : public group::Operation,
  private:
   void resume(const Status& status, const std::function<Work()>& next);
   void end(const Status& status);
-  // The operation that now is to be waited for.
+  // The operation to wait for now.
   std::shared_ptr<group::Operation> current() const {
     const MutexLock guard(mutex_);
     return second_ != nullptr ? second_ : first_;
@@ -248,7 +249,7 @@ class ChainedOperation final : public group::Operation,
   mutable Mutex mutex_;
   std::condition_variable changed_;
   std::shared_ptr<group::Operation> second_
-      STRETTO_GUARDED_BY(mutex_);  // Null: not begun, or ended at once.
+      STRETTO_GUARDED_BY(mutex_);  // Null: not begun, or it has ended at once.
   bool begun_ STRETTO_GUARDED_BY(mutex_) =
       false;  // Whether `next` has been called, or will never be.
   bool abandoned_ STRETTO_GUARDED_BY(mutex_) = false;
@@ -265,7 +266,7 @@ void ChainedOperation::resume(const Status& status, const std::function<Work()>&
     abandoned = abandoned_;
   }
   Work second(status);
-  const StreamGuard behind(stream_);  // Whichever thread goes on.
+  const StreamGuard behind(stream_);  // On whichever thread it runs.
   if (status.ok() && abandoned) {
     second = Work(Status(StatusCode::aborted, "abandoned before its second part had begun"));
   } else if (status.ok()) {
@@ -291,7 +292,7 @@ void ChainedOperation::resume(const Status& status, const std::function<Work()>&
   }
   changed_.notify_all();
   if (operation == nullptr) return end(second.result_);
-  // Whoever gave up while it was begun has abandoned the first part only.
+  // An abandon() while the second part was begun has reached only the first part.
   if (abandoned) operation->abandon();
   operation->then([chain = shared_from_this()](const Status& ended) { chain->end(ended); });
 }
@@ -315,10 +316,11 @@ bool ChainedOperation::poll() {
   return done_;
 }
 
-// Waiting for a part lets it advance; but it may be another thread that goes on when it has ended.
+// Waiting for a part moves it along, but another thread may run resume() or end() when it has
+// ended.
 Status ChainedOperation::wait(Deadline deadline) {
   const Status first = first_->wait(deadline);
-  // In a forked child nobody goes on with it.
+  // In a forked child no thread continues the chain.
   if (!owner_process_.is_here() && !poll()) {
     return first.ok() ? Status(StatusCode::invalid_argument,
                                "this process was forked from the one that has begun this chain of "
