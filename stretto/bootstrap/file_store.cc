@@ -101,8 +101,8 @@ class FileStore : public Store {
   Status write_end(std::string_view bytes) STRETTO_REQUIRES(mutex_);
 
   const std::string path_;
-  // A forked child shares the open file description and its locks, so these do not exclude one of
-  // the two.
+  // A forked child shares the open file description and its locks, so these do not keep the two
+  // apart.
   const OwnerProcess owner_process_;
   const FileDescriptor fd_;
   // Never held while sleeping. It excludes other threads; the lock on the file excludes only other

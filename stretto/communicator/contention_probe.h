@@ -50,8 +50,8 @@ class ContentionProbe {
 
   // Times measured by a rank that is in a pair.
   struct Times {
-    double pair_seconds = 0;  // Each pair of ranks exchanges a message.
-    double all_seconds = 0;   // Each rank sends one to all ranks on other hosts.
+    double pair_seconds = 0;  // While each pair of ranks exchanges a message.
+    double all_seconds = 0;   // While each sends one to all ranks on other hosts.
     int peers_max = 0;        // Most peers on other hosts that a rank has.
     // All pairs of two hosts together send `many_bytes` one way in `many_seconds`. 0: not measured.
     double many_bytes = 0;

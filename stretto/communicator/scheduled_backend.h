@@ -138,8 +138,9 @@ class ScheduledBackend final : public Backend {
 
   // Lends scratch to a call on memory of a device whose parts our schedules need in one buffer.
   void lend_scratch(CollectiveCall& call);
-  // For a call on memory of the host that the group has refused with `code`: whether it lacked
-  // scratch, and a function that lends it, which releases the engine's lock meanwhile.
+  // These two are for a call on memory of the host that the group has refused with `code`. The
+  // first says whether the call lacked scratch. The second lends it scratch, and releases the
+  // engine's lock meanwhile.
   bool lacks_scratch(const group::Group::Submission& submission, StatusCode code) const
       STRETTO_REQUIRES(group::engine_held);
   Status lend_scratch(group::Packing& packing, group::EngineLock& held)

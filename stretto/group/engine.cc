@@ -45,7 +45,7 @@ constexpr unsigned kTurnsPerDeadlineCheck = 64;
 constexpr int kTurnsPerHeartbeat = 64;
 // Time between two polls of operations whose end wakes no thread.
 constexpr std::chrono::milliseconds kAskedNap(1);
-// In some tens of microseconds, a thread that waits for the lock wakes up and takes it.
+// Enough for a thread that waits for the lock to wake up and take it: some tens of microseconds.
 constexpr int kYieldsPerHandOver = 100;
 // A rank that has missed more heartbeats has not been running.
 constexpr int kBeatsMissed = 4;

@@ -86,7 +86,7 @@ class Selector {
   const LinkModel& links() const { return setting_.links; }
 
  private:
-  const schedule::LinkCost& link() const;  // That between hosts, if there are several.
+  const schedule::LinkCost& link() const;  // Between hosts if there are several, else inside.
   double bytes_under_way() const;
   std::size_t lanes_max(const schedule::Algorithm& algorithm) const;
   bool stages_in_caches() const;  // Rather than to keep a slow network busy.
