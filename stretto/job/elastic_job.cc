@@ -56,24 +56,24 @@ Result<std::unique_ptr<Membership>> enter(const ElasticOptions& options, const E
       limit);
 }
 
-// Another process has died, or has told of a failure of its own.
+// Whether another process has died, or has reported a failure of its own.
 bool is_of_others(const Status& failure) {
   return failure.code() == StatusCode::peer_lost || failure.code() == StatusCode::aborted;
 }
 
-// Failures after which the others can meet for the next generation: whoever is lost is missed there
-// no more, and whoever was late may come.
+// Whether the others can meet for the next generation after this failure: a lost process is no
+// longer expected there, and a late one may still come.
 bool may_meet_again(const Status& failure) {
   return is_of_others(failure) || failure.code() == StatusCode::timeout;
 }
 
-// Some of the members have met before, and others not.
+// Whether some of the members have met before, and others have not.
 bool takes_in_newcomers(const Generation& generation) {
   return generation.members.front().since < generation.number &&
          generation.members.back().since == generation.number;
 }
 
-// A newcomer cannot be reached, or has told of a failure of its own.
+// Whether a newcomer may be the cause: it cannot be reached, or has reported a failure of its own.
 bool may_be_of_newcomers(const Status& failure, const Generation& generation) {
   const std::optional<Rank> rank = failure.rank();
   if (rank && *rank >= 0 && *rank < static_cast<int>(generation.members.size()) &&
@@ -135,19 +135,19 @@ Result<std::unique_ptr<Communicator>> ElasticJob::join_others() {
       return joined;
     }
     if (!meets_again) return joined;
-    // Those that are left meet anew, with time of their own.
+    // The remaining members meet again, with a new time limit.
     if (has_lost_one || (with_newcomers && !is_newcomer)) deadline = limit();
     if (deadline.passed()) return joined;
     log(LogLevel::warning, "generation {} of the job did not come about: {}", generation->number,
         joined.status().message());
-    // Members that live, and cannot reach each other, shall not try as fast as they can.
+    // Living members that cannot reach each other must not retry as fast as they can.
     std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
     pause = std::min(2 * pause, kLongestPause);
   }
 }
 
-// To connect takes join_timeout at most, however long a member has waited for the others before:
-// the time has to be the same for all.
+// Connecting takes at most join_timeout, however long a member has waited for the others before:
+// the limit has to be the same for all.
 Result<std::unique_ptr<Communicator>> ElasticJob::meet(const Generation& generation) {
   const Environment& environment = job::environment_of(options_.join);
   JoinOptions options = options_.join;
@@ -164,7 +164,7 @@ Result<std::unique_ptr<Communicator>> ElasticJob::meet(const Generation& generat
   membership_->note_meeting(generation);
   device_ = (*joined)->device();
   generation_ = generation.number;
-  // Apart from the notes by which they have connected.
+  // Apart from the notes with which the members have connected.
   store_ = std::make_shared<bootstrap::PrefixStore>("members/", generation.store);
   log(LogLevel::info, "generation {} of the job: this is rank {} of {}", generation_,
       generation.rank, size);

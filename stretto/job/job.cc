@@ -19,7 +19,7 @@
 namespace stretto::job {
 namespace {
 
-// More connections to a rank than fill any network.
+// The most connections between two ranks: more than fill any network.
 constexpr int kStreamsMax = 16;
 
 Status set_address(Job& job, RendezvousKind kind, std::string_view text) {
@@ -116,7 +116,7 @@ Status meet_by_mpi(const Environment& environment, Job& job) {
   return {};
 }
 
-// Where the program, or the variable of stretto, says that the ranks meet.
+// The meeting place that the option or STRETTO_RENDEZVOUS names.
 Result<MaybeSourced<std::string>> given_rendezvous(const JoinOptions& options,
                                                    const Environment& environment) {
   MaybeSourced<std::string> from_options;
@@ -168,7 +168,8 @@ Status resolve_key(const Environment& environment, Job& job) {
   return {};
 }
 
-// An option or its variable, which must be one of these; without either, the first.
+// The value of an option or its variable, which must be one of `choices`; the first if neither is
+// set.
 template <std::size_t kCount>
 Result<Sourced<std::string>> resolve_choice(Job& job, std::string_view name,
                                             const std::string& option,
@@ -212,7 +213,7 @@ Status resolve_transport(const JoinOptions& options, const Environment& environm
   return {};
 }
 
-// A key that the store hands out has gone through the network as it is.
+// A key that the store hands out has gone through the network unencrypted.
 Status check_key_is_secret(const Job& job, const std::string& source) {
   if (job.key || job.size == 1 || job.rendezvous_kind == RendezvousKind::file) return {};
   return status_of(StatusCode::invalid_argument,
@@ -311,13 +312,14 @@ Status resolve_network_timeout(const JoinOptions& options, const Environment& en
     return status_of(StatusCode::invalid_argument, "{} says {}: want 0 or at least 1, in seconds",
                      wanted->source, value);
   }
-  // In seconds the longest Duration is too large for one.
+  // The longest Duration, as seconds, does not fit into a Duration again: take the option's as it
+  // is.
   job.network_timeout = options.network_timeout.value_or(to_duration(value));
   job.sources.note("network timeout in seconds", *wanted);
   return {};
 }
 
-// The others of its job do not join again.
+// The other ranks of a restarted process's job do not join again.
 Status refuse_restarted(const Environment& environment) {
   const auto restart = environment.get("STRETTO_RESTART_COUNT");
   if (!restart) return {};
@@ -328,7 +330,7 @@ Status refuse_restarted(const Environment& environment) {
                    *restart);
 }
 
-// How ranks are connected, once it is known who they are and whether they have a key.
+// Resolves how ranks are connected. Their number and the job key must be known.
 Status resolve_connections(const JoinOptions& options, const Environment& environment, Job& job) {
   STRETTO_RETURN_IF_ERROR(resolve_transport(options, environment, job));
   STRETTO_RETURN_IF_ERROR(resolve_encryption(options, environment, job));

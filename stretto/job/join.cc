@@ -42,13 +42,13 @@ namespace {
 using job::Job;
 using job::Settings;
 
-// Who runs collectives besides schedules on memory of the host. Empty: nobody.
+// What runs collectives besides schedules on host memory. Members are empty if nothing does.
 struct Collectives {
   communicator::LibraryFactory library = {};
   job::OpenDevice open_device = {};
 };
 
-// A rank that is connected to all others, but for what only all ranks together can do.
+// A rank that is connected to all others. What is still missing needs all ranks together.
 struct Joined {
   Settings settings;
   std::shared_ptr<group::Engine> engine;
@@ -56,8 +56,8 @@ struct Joined {
   Collectives collectives = {};
 };
 
-// Tells `stretto top` how the rank gets on. Empty, and the job goes on without, where the system
-// refuses the memory for it.
+// A function that tells `stretto top` what the rank does. Empty if the system refuses the memory
+// for it; the job goes on without.
 std::function<void(const group::LiveState&)> live_reporter(const job::LiveRank& who) {
   Result<job::LivePage> page = job::LivePage::create(who);
   if (page.ok()) {
@@ -68,7 +68,7 @@ std::function<void(const group::LiveState&)> live_reporter(const job::LiveRank& 
   return {};
 }
 
-// `name`: by which `stretto top` tells the job from others on the host.
+// `name`: tells the job from others on the host in `stretto top`.
 Result<Joined> make_engine(bootstrap::Mesh mesh, const Job& job, const std::string& name,
                            const Settings& settings, const Environment& environment) {
   mesh.endpoint->check_memory(settings.checks_memory);
@@ -91,7 +91,7 @@ Result<Joined> make_engine(bootstrap::Mesh mesh, const Job& job, const std::stri
   return Joined{settings, std::move(engine), std::move(mesh.hosts)};
 }
 
-// The ways in which ranks are connected, best first.
+// The ways to connect ranks, best first.
 std::vector<std::shared_ptr<bootstrap::LinkProvider>> links_of(const Job& job,
                                                                const bootstrap::JobKey& key) {
   std::vector<std::shared_ptr<bootstrap::LinkProvider>> links;
@@ -126,8 +126,8 @@ Result<Collectives> collectives_of(const Job& job, const Settings& settings,
 
 using MakeDataPlane = std::function<Result<std::unique_ptr<transport::DataPlane>>()>;
 
-// The engine that moves all messages, for which ranks tell each other where it reaches them. Empty
-// if the links move them.
+// Makes the engine that moves all messages; the ranks then exchange its addresses. Empty if the
+// links move messages.
 Result<MakeDataPlane> engine_of(const Job& job, bootstrap::JoinNotes& notes) {
   using namespace transport::packets;
   if (job.engine.empty()) return MakeDataPlane();
@@ -135,8 +135,8 @@ Result<MakeDataPlane> engine_of(const Job& job, bootstrap::JoinNotes& notes) {
                            load_plugin(job.engine, job::plugin_file(job, job.engine)));
   return MakeDataPlane([&job, &notes, plugin]() -> Result<std::unique_ptr<transport::DataPlane>> {
     const EngineOptions options{.rank = job.rank, .size = job.size};
-    // An MPI waits for all ranks while it starts, and neither a deadline nor another rank's failure
-    // ends that: nobody begins before all have come so far.
+    // MPI waits for all ranks while it starts, and neither a deadline nor another rank's failure
+    // ends that wait. So no rank begins before all have come this far.
     if (job.engine == "mpi") {
       STRETTO_RETURN_IF_ERROR(notes.exchange("engine-start", "").status());
     }
@@ -146,7 +146,7 @@ Result<MakeDataPlane> engine_of(const Job& job, bootstrap::JoinNotes& notes) {
   });
 }
 
-// All that can fail on this rank alone, so that the others are told if it does.
+// Does all that can fail on this rank alone. The caller tells the other ranks of a failure.
 Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
                            const Result<Settings>& settings, const Environment& environment) {
   STRETTO_RETURN_IF_ERROR(settings.status());
@@ -160,7 +160,7 @@ Result<Joined> join_others(const Job& job, job::Rendezvous& rendezvous,
       .configuration = fnv1a(settings.value().algorithm + " " + job.engine + " " + job.backend),
       .make_data_plane = std::move(engine)};
   STRETTO_ASSIGN_OR_RETURN(auto mesh, bootstrap::connect_mesh(rendezvous.notes(), mesh_options));
-  // Not the key itself: the name is shown.
+  // A hash and not the key itself, since the name is shown to users.
   const std::string name = fmt::format("{:08x}", fnv1a(rendezvous.key().hexadecimal()) >> 32);
   Result<Joined> joined = make_engine(std::move(mesh), job, name, settings.value(), environment);
   if (!joined.ok()) return joined;
@@ -182,11 +182,11 @@ Result<Joined> join_alone(const Job& job, const Result<Settings>& settings,
   return joined;
 }
 
-// A mistake in the settings is told to the others, as all that fails on this rank.
+// Tells the other ranks of any failure on this rank, including a mistake in its settings.
 Result<Joined> connect(const Job& job, const Result<Settings>& settings, Deadline deadline,
                        const Environment& environment) {
   if (job.size == 1) return join_alone(job, settings, environment);
-  allow_descriptors(2 * job::descriptors_for(job));  // So that the program keeps as many.
+  allow_descriptors(2 * job::descriptors_for(job));  // Leaves the program as many.
   STRETTO_ASSIGN_OR_RETURN(auto rendezvous, job::Rendezvous::open(job, deadline));
   Result<Joined> joined = join_others(job, *rendezvous, settings, environment);
   if (joined.ok()) return joined;

@@ -13,21 +13,23 @@
 
 namespace stretto::job {
 
-// The environment that the options name, or that of this process.
+// `options.environment`, or, if that is null, the environment of this process.
 const Environment& environment_of(const JoinOptions& options);
 
-// What join() does once it is known where the ranks meet.
+// Joins the job once it is known where the ranks meet. Fails with `resolved`'s status if that
+// failed.
 Result<std::unique_ptr<Communicator>> join_job(const Result<Job>& resolved,
                                                const JoinOptions& options,
                                                const Environment& environment);
 
-// What make_communicator() does, in a store of PyTorch's (Note [rounds] in rendezvous.cc): ranks
-// that come to it again, or have been started again, meet as if it were new.
+// As make_communicator(), with a store of PyTorch's (Note [rounds] in rendezvous.cc): ranks that
+// use it again, or that were started again, meet as if the store were new.
 std::unique_ptr<Communicator> join_in_rounds(std::shared_ptr<bootstrap::Store> store, Rank rank,
                                              int size, const JoinOptions& options);
 
-// Has a FlightRecorder observe the communicator, which is the job's, if STRETTO_FLIGHT_RECORD says
-// so. `generation`: of an elastic job, whose ranks have other numbers in each.
+// Lets a FlightRecorder observe `world`, the communicator of the job, if STRETTO_FLIGHT_RECORD is
+// set. `generation`: of an elastic job; it becomes a part of the file's name, since ranks have
+// other numbers in each generation.
 void record_flight(Communicator& world, const Environment& environment,
                    std::optional<int> generation = std::nullopt);
 

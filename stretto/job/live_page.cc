@@ -26,10 +26,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kName = "stretto-live";
-// As /proc/PID/fd shows such a file.
+// What /proc/PID/fd shows for such a file.
 constexpr std::string_view kLink = "/memfd:stretto-live (deleted)";
 
-// The note on that page; nothing if it cannot be read.
+// The note on the page; nothing if it cannot be read.
 std::optional<LiveNote> read_page(const fs::path& path) {
   const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
@@ -45,7 +45,8 @@ std::optional<LiveNote> read_page(const fs::path& path) {
   return note;
 }
 
-// What that process calls itself: in a container, the last of its numbers. -1 if it is gone.
+// The pid by which the process knows itself: in a container, the last one of NSpid. -1 if it is
+// gone.
 int own_number_of(const fs::path& process) {
   std::ifstream status(process / "status");
   for (std::string line; std::getline(status, line);) {

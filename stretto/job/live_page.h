@@ -17,19 +17,19 @@
 
 namespace stretto::job {
 
-// Which rank a page belongs to.
+// The rank that a page belongs to.
 struct LiveRank {
-  std::string job;  // The same for all ranks of a job, and for no other job; without spaces.
+  std::string job;  // The same for all ranks of a job, different for other jobs; without spaces.
   int rank = 0;
   int size = 0;
 };
 
-// A rank's page, on which it writes how it gets on: memory without a name (memfd) that its process
-// keeps open, so that the user's other processes find it in /proc and map it (`stretto top`). No
-// launcher is needed, and nothing is left behind. One thread writes at a time.
+// A page of memory on which a rank writes what it does. It is a file without a name (memfd) that
+// the process keeps open, so that the user's other processes find it in /proc and map it (`stretto
+// top`). No launcher is needed, and nothing is left behind. One thread writes at a time.
 class LivePage {
  public:
-  // Fails with system where there are no such files, or no descriptors.
+  // Fails with system if the system has no such files, or no file descriptor is left.
   static Result<LivePage> create(LiveRank who);
   void write(const group::LiveState& state);
 
@@ -42,18 +42,20 @@ class LivePage {
 // What was found on a page.
 struct LiveNote {
   LiveRank who;
-  int pid = 0;  // Read in a text: as its process knows itself, in a container another than here.
+  // decode_live_note() gives it as the process itself knows it, which in a container is another
+  // number than here; find_live_notes() gives the number here.
+  int pid = 0;
   TimePoint written;
   group::LiveState state;
 };
 
-// A page's text, as the process `pid` writes it, and back; nothing if it is no such text.
+// The text that the process `pid` writes on its page, and its inverse; nothing for any other text.
 std::string encode(const LiveRank& who, int pid, const group::LiveState& state);
 std::optional<LiveNote> decode_live_note(const StatusNote& note);
 
-// The notes of all ranks on this host whose processes live and which this one may look into: those
-// of the same user, and all for root with CAP_SYS_PTRACE; each with the pid by which this process
-// knows it. By job and rank. What cannot be read is left out.
+// The notes of all living ranks on this host whose processes this one may look into: those of the
+// same user, and all for root with CAP_SYS_PTRACE. Ordered by job and rank. Pages that cannot be
+// read are left out.
 std::vector<LiveNote> find_live_notes();
 
 }  // namespace stretto::job

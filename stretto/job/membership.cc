@@ -23,7 +23,7 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-// The keys, behind a generation's number or a process's:
+// The keys, where G is the number of a generation and P that of a process:
 //   entered      how many processes have entered the job
 //   settings     those of the first of them
 //   gone/P       process P has ended, or has left
@@ -44,24 +44,24 @@ std::string waits_key(int generation, std::int64_t process) {
 std::string members_key(int generation) { return fmt::format("members/{}", generation); }
 std::string meeting_prefix(int generation) { return fmt::format("{}/", generation); }
 
-// Between two looks at who has come. All who wait look, so that it takes longer where they are
-// many, and the store is asked equally often.
+// The pause between two looks at who has come. All waiting processes look, so it grows with their
+// number; the load on the store stays the same.
 constexpr Duration kLookAgain = std::chrono::milliseconds(5);
 Duration pause_for(std::size_t processes) {
   return std::max<Duration>(kLookAgain, std::chrono::milliseconds(processes));
 }
-// Of a request to the store within a wait. At the end of the wait there is still a second for it,
-// as the failure is to tell what the store says.
+// The limit of a request to the store during a wait. It is at least a second from now, even at the
+// end of the wait, since the failure is to tell what the store says.
 WaitLimit limit_of_request(const WaitLimit& limit) {
   const Deadline soon = Deadline::after(std::chrono::seconds(1));
   return Deadline(std::max(limit.deadline().time(), soon.time()));
 }
 
-// How long to reach a store that has ended the connection of this process's life, which it would
-// take for dead in any case: to find out what has happened.
+// How long to try to reach a store that has ended the connection of this process's life, to find
+// out what has happened. The store takes the process for dead in any case.
 constexpr Duration kReconnectTime = std::chrono::seconds(5);
 
-// Counting ends long before.
+// No job comes so far.
 constexpr int kGenerationMax = 1'000'000'000;
 
 bool contains(const Numbers& numbers, std::int64_t number) {
@@ -73,7 +73,7 @@ std::string card_of(int since, int launcher_rank) {
   return fmt::format("{} {} {} pid {}", since, launcher_rank, host_name(), ::getpid());
 }
 
-// The rank of this process; -1: it is none of the members.
+// The rank of `process`; -1 if it is not one of the members.
 int rank_among(const std::vector<Member>& members, std::int64_t process) {
   const auto member = std::ranges::find(members, process, &Member::number);
   return member == members.end() ? -1 : static_cast<int>(member - members.begin());
@@ -91,8 +91,8 @@ Result<Numbers> numbers_under(bootstrap::Store& store, const std::string& prefix
   return numbers;
 }
 
-// One of these that has left the job or died. Null: none. A store that does not answer knows of
-// none: who waits for it finds out what is wrong with it.
+// A member that has left the job or died; null if there is none. Null, too, if the store does not
+// answer: the caller's own request to it fails and tells why.
 const Member* find_gone(bootstrap::Store& store, const std::vector<Member>& members) {
   const auto gone = numbers_under(store, kGone, Deadline::after(std::chrono::seconds(1)));
   if (!gone.ok()) return nullptr;
@@ -112,9 +112,9 @@ std::string name_of(bootstrap::Store& store, int generation, std::int64_t number
   return fmt::format("process {} ({})", number, printable(std::string(name)));
 }
 
-// The part of the job's store in which the members of a generation meet. What a process waits for
-// here comes from another member, so that a wait ends when one of them is gone: also one that ends
-// before it has come here, and that nobody misses yet.
+// The part of the job's store in which the members of a generation meet. A process waits here only
+// for other members. So a wait ends when any member is gone, also one that ended before it came
+// here, which nobody would miss yet.
 class MeetingPlace final : public bootstrap::PrefixStore {
  public:
   MeetingPlace(int generation, std::vector<Member> members, std::shared_ptr<bootstrap::Store> whole)
@@ -133,7 +133,7 @@ class MeetingPlace final : public bootstrap::PrefixStore {
   }
 
  private:
-  // All who wait look, as for arrivals, but deaths are rarer.
+  // All waiting processes look, as they do for arrivals; less often, since deaths are rarer.
   WaitLimit among_members(const WaitLimit& limit) const {
     const Duration pause = 10 * pause_for(members_.size());
     return {limit.deadline(),
@@ -230,14 +230,15 @@ Result<std::optional<Generation>> Membership::next(const WaitLimit& limit) {
                                         limit_of_request(limit)));
     Result<std::vector<Member>> found = wait_for_members(come_for_, limit);
     if (found.status().code() == StatusCode::timeout) {
-      // The others shall not count on this process, unless they have just done so.
+      // The others must not count on this process, unless they have just done so.
       (void)store_->delete_key(waits_key(come_for_, number_), limit_of_request(limit)).ok();
       const auto late = members_of(come_for_, limit_of_request(limit));
       if (late.ok() && rank_among(late.value(), number_) >= 0) found = late;
     }
     STRETTO_ASSIGN_OR_RETURN(const auto members, std::move(found));
     const int rank = rank_among(members, number_);
-    if (rank < 0) continue;  // The job has finished, or they had met before this process came.
+    // The job has finished, or the members had met before this process came.
+    if (rank < 0) continue;
     generation_ = come_for_;
     return std::optional<Generation>(
         {.number = generation_,
@@ -250,7 +251,8 @@ Result<std::optional<Generation>> Membership::next(const WaitLimit& limit) {
 void Membership::note_meeting(const Generation& generation) {
   if (since_ == 0) since_ = generation.number;
   const int last = std::exchange(met_, generation.number);
-  // All have come from that one, and those since then have not met: nobody looks there any more.
+  // All members have left generation `last`, and the generations since then never met: nobody reads
+  // their keys any more.
   if (generation.rank != 0 || last == 0) return;
   for (int old = last; old < generation.number; ++old) forget(old);
 }
@@ -271,9 +273,9 @@ Status Membership::finish(const WaitLimit& limit) const {
   return ask_store(limit, [&](const WaitLimit& each) { return store_->set(kFinished, "", each); });
 }
 
-// One for which this process has come and whose members it does not know yet may have got them
-// since. Else the open one. Whoever finds that it has its members opens the next, as the one who
-// has set them may not have come to that.
+// The generation to wait for: the one that this process has come for, if it has not joined it yet,
+// else the open one. A process that finds that the generation has its members opens the next one,
+// since the process that set the members may have ended before it did so.
 Result<int> Membership::open_generation(const WaitLimit& limit) const {
   int number = come_for_;
   if (come_for_ <= generation_) {
@@ -291,13 +293,13 @@ Result<int> Membership::open_generation(const WaitLimit& limit) const {
   }
 }
 
-// Empty: it has none yet.
+// Empty if the members are not decided yet.
 Result<std::vector<Member>> Membership::members_of(int generation, const WaitLimit& limit) const {
   STRETTO_ASSIGN_OR_RETURN(const auto text, store_->look_up(members_key(generation), limit));
   return parse_members(text.value_or(""));
 }
 
-// None if the job finishes instead.
+// Returns no members if the job finishes instead.
 Result<std::vector<Member>> Membership::wait_for_members(int generation,
                                                          const WaitLimit& limit) const {
   const TimePoint start = Clock::now();
@@ -311,8 +313,8 @@ Result<std::vector<Member>> Membership::wait_for_members(int generation,
     STRETTO_RETURN_IF_ERROR(check_own_place(limit_of_request(limit)));
     STRETTO_ASSIGN_OR_RETURN(const Meeting meeting,
                              look(generation, last, limit_of_request(limit)));
-    // Asked after that look: a member finishes before it leaves, so if it is missed no more because
-    // it has left, this says so.
+    // Asked after look(): a member finishes the job before it leaves. So if look() misses it no
+    // more because it has left, the job is finished here.
     STRETTO_ASSIGN_OR_RETURN(const auto finished,
                              store_->look_up(kFinished, limit_of_request(limit)));
     if (finished) return members;
@@ -346,12 +348,13 @@ Result<Membership::Meeting> Membership::look(int generation, const std::vector<M
   return meeting;
 }
 
-// Several may find it complete, and differ in who has come last: the first decides.
+// Several processes may find the generation complete, with other late arrivals: the first one
+// decides.
 Status Membership::close(int generation, const Meeting& meeting, const WaitLimit& limit) const {
   std::vector<std::string> keys;
   for (const std::int64_t number : meeting.arrived) keys.push_back(waits_key(generation, number));
   const auto cards = store_->multi_get(keys, limit.within(std::chrono::seconds(1)));
-  // One has given up waiting meanwhile: look again.
+  // A process has given up waiting meanwhile: look again.
   if (cards.status().code() == StatusCode::timeout) return {};
   STRETTO_RETURN_IF_ERROR(cards.status());
   std::vector<Member> members;
@@ -363,7 +366,7 @@ Status Membership::close(int generation, const Meeting& meeting, const WaitLimit
                        .since = since > 0 ? since : generation,
                        .launcher_rank = std::max(-1, launcher_rank)});
   }
-  // Of those who have come at one time, the order is that in which they have entered.
+  // Members that first met in the same generation keep the order in which they entered the job.
   std::ranges::stable_sort(members, {}, &Member::since);
   return store_->compare_set(members_key(generation), "", format_members(members), limit).status();
 }
@@ -387,8 +390,9 @@ Status Membership::check_own_place(const WaitLimit& limit) const {
                    store_->describe());
 }
 
-// After an outage of the network a connection that was idle is broken, and another is made. As long
-// as the store holds the connection of this process's life, it is there, however slow.
+// Asks again after a failure: an idle connection may have been broken by an outage of the network,
+// and the second attempt makes a new one. As long as the store holds the connection of this
+// process's life, the store is alive, however slow it is.
 Status Membership::ask_store(const WaitLimit& limit,
                              const std::function<Status(const WaitLimit&)>& ask) const {
   const auto held = [this] { return life_ == nullptr ? Status() : life_->look().status(); };
@@ -418,7 +422,7 @@ Status Membership::describe_wait(int generation, const Meeting& meeting, Duratio
   return {StatusCode::timeout, text + "; all meet in " + store_->describe()};
 }
 
-// Of a job that runs for weeks the store shall not remember everything. Nothing depends on it.
+// Keeps the store small in a job that runs for weeks. Nothing depends on it.
 void Membership::forget(int generation) const {
   const WaitLimit soon = Deadline::after(std::chrono::seconds(10));
   for (const std::string& prefix : {meeting_prefix(generation), waits_prefix(generation)}) {

@@ -10,7 +10,7 @@ namespace stretto::job {
 
 std::string_view placement_advice(std::span<const std::int32_t> hosts, std::string_view backend) {
   if (std::ranges::is_sorted(hosts) || backend == "mpi" || backend == "nccl") return {};
-  // Whatever the canonical tree combines first is two such neighbours.
+  // The canonical tree first combines such pairs of neighbours.
   for (std::size_t rank = 1; rank < hosts.size(); rank += 2) {
     if (hosts[rank - 1] == hosts[rank]) return {};
   }

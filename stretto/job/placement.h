@@ -9,10 +9,10 @@
 
 namespace stretto::job {
 
-// What to do about ranks that are numbered across their hosts, so that no host can combine what its
-// ranks have before it sends it. Empty: nothing. `hosts`: per rank, a number that is larger the
-// later the host first appears. `backend`: whose collectives run; MPI and NCCL have orders of their
-// own.
+// Advice for a job whose ranks are numbered across hosts, so that no host can combine its ranks'
+// data before it sends them; empty if there is no such problem. `hosts`: the host of each rank;
+// hosts are numbered in the order in which they first appear. `backend`: runs the collectives; MPI
+// and NCCL have orders of their own.
 std::string_view placement_advice(std::span<const std::int32_t> hosts, std::string_view backend);
 
 }  // namespace stretto::job

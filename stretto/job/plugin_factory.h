@@ -8,10 +8,10 @@
 
 namespace stretto::job {
 
-// Makes the libraries of groups by a plug-in that has collectives, in a job of `size` ranks. While
-// a library waits for those of the group's other ranks, messages move, and a rank that dies or
-// fails, or the deadline, ends the wait. Nothing but its end ends the wait for the plug-in's own
-// start (MPI_Init), in a process' first library.
+// Makes the libraries of groups from a plug-in that has collectives, in a job of `size` ranks.
+// While a library waits for the group's other ranks, messages move; the wait ends if a rank dies or
+// fails, or at the deadline. In a process's first library, the plug-in's own start (MPI_Init)
+// cannot be interrupted.
 communicator::LibraryFactory plugin_factory(const transport::packets::Plugin& plugin, int size);
 
 }  // namespace stretto::job

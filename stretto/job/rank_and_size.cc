@@ -18,7 +18,7 @@ Result<RankAndSize> read_rank_and_size(const Environment& environment, Launcher 
   return own;
 }
 
-// The launcher is that of the first who says anything.
+// The launcher is the first one that says anything.
 Result<RankAndSize> agree(const RankAndSize& first, const RankAndSize& second) {
   STRETTO_ASSIGN_OR_RETURN(const auto rank, agree(first.rank, second.rank));
   STRETTO_ASSIGN_OR_RETURN(const auto size, agree(first.size, second.size));
@@ -46,7 +46,7 @@ Result<RankAndSize> read_slurm(const Environment& environment) {
                             has_step_size ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS");
 }
 
-// What the launchers say, the innermost first.
+// Combines what the launchers say, the innermost first.
 Result<RankAndSize> read_launchers(const Environment& environment) {
   STRETTO_ASSIGN_OR_RETURN(
       const RankAndSize stretto_run,
@@ -64,7 +64,8 @@ Result<RankAndSize> read_launchers(const Environment& environment) {
   }
 
   STRETTO_ASSIGN_OR_RETURN(const RankAndSize slurm, read_slurm(environment));
-  // srun can also start MPI programs: then both speak of the same tasks, and Slurm knows the hosts.
+  // srun can also start MPI programs: both then speak of the same tasks, and only Slurm knows the
+  // hosts.
   const bool same_tasks = inner.launcher == Launcher::mpi &&
                           !environment.get("OMPI_UNIVERSE_SIZE") && inner.size && slurm.size &&
                           inner.size->value == slurm.size->value;

@@ -11,7 +11,7 @@
 
 namespace stretto::job {
 
-// Who said which rank this process is.
+// What told this process its rank.
 enum class Launcher {
   none,         // Nobody: a job of one rank.
   options,      // The program itself.
@@ -30,12 +30,12 @@ struct RankAndSize {
   bool empty() const { return !rank && !size; }
 };
 
-// Which rank this process is, and of how many. Fails with invalid_argument, naming both sources, if
-// two of them contradict each other; if a value is missing or is no number, or if rank is not below
-// size.
+// The rank of this process, and the number of ranks. Fails with invalid_argument, naming both
+// sources, if two sources contradict each other; if a value is missing or not a number, or if the
+// rank is not below the size.
 //
-// Launchers may be nested: Slurm counts only where no other says anything, and an MPI job of one
-// process does not contradict what was started inside it.
+// Launchers may be nested: Slurm counts only if no other launcher says anything, and an MPI job of
+// one process does not contradict a launcher that was started inside it.
 Result<RankAndSize> resolve_rank_and_size(const JoinOptions& options,
                                           const Environment& environment);
 

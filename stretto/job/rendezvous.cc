@@ -25,8 +25,8 @@
 namespace stretto::job {
 namespace {
 
-// Makes a folder that only this user can enter, or finds that it is one: its parent may be
-// anybody's.
+// Makes a folder that only this user can enter, or checks that an existing one is such a folder:
+// others may be able to write to its parent.
 Status make_private_folder(const std::string& path) {
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) {
     return system_status("making the folder " + path);
@@ -73,7 +73,7 @@ Status Rendezvous::open_store(Deadline deadline) {
     case RendezvousKind::rank_0_store: {
       const Status served = job_.rank == 0 ? serve(deadline) : Status();
       if (served.ok()) return connect("rank 0", deadline);
-      // Perhaps it is another process of this rank that is there: then arrive() says so.
+      // Perhaps another process has come as rank 0 and serves there: then arrive() says so.
       const WaitLimit soon = WaitLimit(deadline).within(std::chrono::seconds(1));
       return connect("rank 0", soon.deadline()).ok() ? Status() : served;
     }
@@ -134,21 +134,24 @@ Status Rendezvous::serve(Deadline deadline) {
 
 // Note [rounds]
 //
-// A store of PyTorch's stays while processes come and go: torchrun starts them again with the same
-// one, and a program makes group after group of the same name in it. It does not tell who is dead,
-// and what ranks count by themselves differs: each agent of torchrun counts its own restarts, and a
-// rank that died before it came has counted nothing. So rank 0 begins a round each time it comes,
-// tells its number, and ends the round before, unless all have joined there. The others follow the
-// newest number. Whose place is taken there, by its predecessor or by itself, waits for the next.
+// A store of PyTorch's outlives the processes that meet in it: torchrun starts processes again with
+// the same store, and a program makes group after group of the same name in it. The store does not
+// tell which ranks are dead, and ranks cannot count the meetings by themselves: each agent of
+// torchrun counts its own restarts, and a rank that died before it came has counted nothing. So
+// rank 0 begins a new round each time it comes: it publishes the round's number, and ends the round
+// before unless all ranks have joined there. The others follow the newest number. A rank whose
+// place in that round is taken, by its predecessor or by itself, waits for the next round.
 //
-// Nobody goes by what others have told in a round until rank 0 has seen all places taken: in a
-// round of the dead that a newcomer can enter at all, its own was free, so nothing comes of it. A
-// round that has failed is not entered: the failure may be of the dead, and a program may do other
-// things for minutes before its rank 0 comes, so the next one is waited for as long as the join may
-// take. Where it was a failure of the living, their launcher ends those that wait.
+// No rank relies on what others have written in a round until rank 0 has seen all places taken. A
+// newcomer can enter a round of dead ranks only if its place there was free, so that round never
+// completes. A rank does not enter a round that has failed: the failure may be of dead ranks, and a
+// program may do other things for minutes before its rank 0 comes, so the rank waits for the next
+// round as long as the join may take. If a living rank has failed, its launcher ends the ranks that
+// wait.
 
-// The keys: "rounds", how many there have been; "round/0", the number of the newest; "arrived/R",
-// so that who waits for a round can say who has never come; and "N/...", what is told in round N.
+// The keys: "rounds", the number of rounds so far; "round/0", the number of the newest;
+// "arrived/R", so that a rank that waits for a round can say which ranks have never come; and
+// "N/...", the notes of round N.
 Status Rendezvous::enter_round(Deadline deadline) {
   const std::shared_ptr<bootstrap::Store> whole = store_;
   bootstrap::JoinNotes rounds(
@@ -179,11 +182,11 @@ Status Rendezvous::enter_round(Deadline deadline) {
     const double waited = seconds(Clock::now() - begin);
     Status told = status.with_context(fmt::format("{} for {:.0f} s", why, waited));
     if (next.status().code() == StatusCode::timeout) return told;
-    return next.status().with_context(told.message());  // The store has ended, say.
+    return next.status().with_context(told.message());  // For example, the store has ended.
   }
 }
 
-// Others may be waiting in the round before.
+// Also ends the round before, in which others may be waiting.
 Status Rendezvous::begin_round(bootstrap::JoinNotes& rounds, Deadline deadline) {
   STRETTO_ASSIGN_OR_RETURN(const auto before, rounds.store().look_up("round/0", deadline));
   STRETTO_ASSIGN_OR_RETURN(const std::int64_t number, rounds.store().add("rounds", 1, deadline));
@@ -203,7 +206,8 @@ Status Rendezvous::arrive(Deadline deadline) {
     return agree_on_size();
   }
   if (arrived.code() != StatusCode::refused) return arrived;
-  // If the other one is gone, that has ended the join; but a file may be of an earlier job.
+  // If the other process of this rank is gone, its end has ended the join, and that is the failure
+  // to report. But what a file tells may be of an earlier job.
   const Status ended =
       job_.rendezvous_kind == RendezvousKind::file ? Status() : notes_->failure_in_store();
   if (!ended.ok()) return ended;
@@ -224,7 +228,7 @@ Status Rendezvous::agree_on_size() {
   STRETTO_ASSIGN_OR_RETURN(const auto agreed,
                            store_->compare_set("size", "", size, notes_->limit().deadline()));
   if (agreed == size) return {};
-  // For a job of so many ranks this is a stranger.
+  // A job of the agreed size has no such rank: this process is a stranger there.
   const bool stranger = parse_number<int>(agreed).value_or(0) <= job_.rank;
   if (stranger) STRETTO_RETURN_IF_ERROR(notes_->withdraw());
   return status_of(StatusCode::mismatch,
@@ -232,10 +236,11 @@ Status Rendezvous::agree_on_size() {
                    job_.rank, size, store_->describe(), printable(agreed.substr(0, 80)));
 }
 
-// Jobs and groups that have one launcher's key, or one that a user has set for all, have keys of
-// their own, so that no connection of one is taken for another's, at a port that is used again,
-// say: each is made of the launcher's key and of what rank 0 leaves in the store. Where there is
-// none, it is made of the latter alone, and keeps strangers out who cannot read the store.
+// Each job and group has a key of its own, even if several share a launcher's key or one that a
+// user has set for all. So no connection of one is taken for another's, for example at a port that
+// is used again. The key is made of the launcher's key and the nonce that rank 0 leaves in the
+// store. Without a launcher's key it is made of the nonce alone, and keeps out strangers who cannot
+// read the store.
 Status Rendezvous::agree_on_key() {
   bootstrap::JobKey nonce;
   if (job_.rank == 0) {
@@ -260,7 +265,7 @@ Status Rendezvous::finish() {
   return passing() ? notes_->wait_for_end() : notes_->wait_for_join();
 }
 
-// The last words of rank 0 reach the others through its own store.
+// The others read the last notes of rank 0 from its own store.
 void Rendezvous::wait_for_clients_to_leave() {
   const Deadline deadline = Deadline::after(std::chrono::seconds(1));
   while (server_->client_count() > 0 && !deadline.passed()) {

@@ -15,30 +15,31 @@
 
 namespace stretto::job {
 
-// The store in which the ranks of a job meet while they join, and their key. Where the launcher
-// has none, rank 0 provides it: with its object the store ends, so ranks that have not finished
-// fail (peer_lost). A rank that fails, or ends, before it has finished ends the join of all, with
-// its reason; but not one that is no rank of this job. Used by one thread.
+// The store in which the ranks of a job meet while they join, and the job's key. If the launcher
+// has no store, rank 0 provides it; it ends with rank 0's object, and ranks that have not finished
+// then fail with peer_lost. If a rank fails or ends before it has finished, the join ends on all
+// ranks with its reason; a process that is no rank of this job does not end it. Used by one thread.
 class Rendezvous {
  public:
-  // Opens the meeting place of a job of several ranks. Blocks until rank 0 is there; what has
-  // failed on another rank fails here, too. Fails with timeout; with refused if the key, the
-  // version or the file is wrong, or if another process has come as the same rank: two jobs use one
-  // place, or an earlier one has left its file; with peer_lost if that one is gone; with mismatch
-  // if ranks disagree on the size. In a store of PyTorch's ranks can meet again and again, also
-  // when they have been started again: a rank that has come before, or finds that the last meeting
-  // has failed, waits for rank 0 to come again.
+  // Opens the meeting place of a job of several ranks. Blocks until rank 0 is there; a failure of
+  // another rank fails here, too. Fails with timeout; with refused if the key, the version or the
+  // file is wrong, or if another process has come as the same rank (two jobs use one place, or an
+  // earlier job has left its file); with peer_lost if that process is gone; with mismatch if ranks
+  // disagree on the size. In a store of PyTorch's, ranks can meet repeatedly, also after they were
+  // started again: a rank that has come before, or that finds that the last meeting has failed,
+  // waits for rank 0 to come again.
   static Result<std::unique_ptr<Rendezvous>> open(const Job& job, Deadline deadline);
-  // Where rank 0 gives up the others learn of it.
+  // If the join has failed and rank 0 provides the place, waits a few seconds for late ranks to
+  // learn of it.
   ~Rendezvous();
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
   bootstrap::JoinNotes& notes() { return *notes_; }
   const bootstrap::JobKey& key() const { return key_; }
-  // To be called when this rank is connected. Blocks until all ranks have called it and, where rank
-  // 0 provides the place, the place is gone: then the next job can use it. Fails with timeout,
-  // naming the ranks that have not come so far; with another rank's failure.
+  // To be called when this rank is connected. Blocks until all ranks have called it. If rank 0
+  // provides the place, it is gone then, and the next job can use it. Fails with timeout, naming
+  // the ranks that have not come so far, or with another rank's failure.
   Status finish();
 
  private:
@@ -60,8 +61,9 @@ class Rendezvous {
   Status end_place();
 
   const Job job_;
-  // What a client has to prove to the server. A server that has no secret serves everybody, as
-  // torchrun's does; its handshake only tells versions and strangers apart.
+  // The key that a client proves to the server. Without one in the job, this is the default key and
+  // the server serves everybody, as torchrun's does: the handshake only tells versions and
+  // strangers apart.
   bootstrap::JobKey job_key_ = job_.key.value_or(bootstrap::JobKey());
   std::unique_ptr<bootstrap::StoreServer> server_;
   bool owns_file_ = false;

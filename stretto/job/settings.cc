@@ -31,7 +31,7 @@ struct Choice {
   Value value;
 };
 
-// What the variable says, which must be one of these; without it, the first.
+// The variable's value, which must be one of `choices`; the first if it is not set.
 template <class Value>
 Result<Value> one_of(const Environment& environment, const char* variable, std::string_view what,
                      std::initializer_list<Choice<Value>> choices, Sources& sources) {
@@ -76,7 +76,7 @@ Status check_times(const JoinOptions& options, Sources& sources) {
       return status_of(StatusCode::invalid_argument, "option {} says {:g} s, which is negative",
                        time.name, seconds(time.value));
     }
-    if (time.name == "warn_after") continue;  // Has a variable, too.
+    if (time.name == "warn_after") continue;  // warn_after() notes it.
     const std::string what = fmt::format("{} in seconds", time.name);
     if (time.value == time.usual) {
       sources.by_default(what, seconds(time.value));
@@ -87,7 +87,7 @@ Status check_times(const JoinOptions& options, Sources& sources) {
   return {};
 }
 
-// A name that no collective knows is a slip; one that only some know runs those.
+// Refuses a name that no collective knows. A name that only some collectives know applies to those.
 Result<std::string> default_algorithm(const Environment& environment, Sources& sources) {
   const std::string wanted = read_text(environment, "STRETTO_ALGORITHM", "algorithm", sources);
   if (wanted.empty()) sources.by_default("algorithm", "as measured");

@@ -19,7 +19,7 @@
 
 namespace stretto::job {
 
-// What options and environment say about how to run, not about where.
+// How a rank runs, as options and environment say. Where it runs is in Job.
 struct Settings {
   ProgressThread progress_thread;
   bool checks_memory;
@@ -30,8 +30,8 @@ struct Settings {
   std::optional<int> device;  // JoinOptions::device.
 };
 
-// Fails with invalid_argument, naming the variable or the option, if a value makes no sense. Notes
-// what it has found in `sources`, and the variables that others read where they need them.
+// Fails with invalid_argument, naming the variable or the option, if a value makes no sense. Adds
+// to `sources` what it has found, and also variables that other code reads when it needs them.
 Result<Settings> read_settings(const JoinOptions& options, const Environment& environment,
                                Sources& sources);
 

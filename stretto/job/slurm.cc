@@ -8,7 +8,7 @@
 namespace stretto::job {
 namespace {
 
-// Below the ports that systems hand out by themselves, above those that services ask for.
+// Below the ports that systems assign by themselves, above those of common services.
 constexpr int kFirstPort = 15000;
 constexpr int kPorts = 15000;
 
@@ -44,7 +44,7 @@ Result<std::string> first_slurm_host(std::string_view list) {
 Result<bootstrap::HostPort> slurm_meeting_place(const Environment& environment) {
   MaybeSourced<std::string> list = read_text(environment, "SLURM_STEP_NODELIST");
   if (!list) list = read_text(environment, "SLURM_JOB_NODELIST");
-  // The host where srun runs: right where that is the only one.
+  // The host where srun runs, which is right if it is the only one.
   if (!list) list = read_text(environment, "SLURM_LAUNCH_NODE_IPADDR");
   if (!list) {
     return status_of(StatusCode::invalid_argument,

@@ -10,7 +10,7 @@
 namespace stretto::job {
 namespace {
 
-// Thirty years: what a Duration can hold, and nobody means.
+// Thirty years: a Duration can hold it, and nobody wants to wait longer.
 constexpr double kSecondsMax = 1e9;
 
 }  // namespace

@@ -15,7 +15,7 @@
 
 namespace stretto::job {
 
-// A value and where it came from: "STRETTO_RANK", "option rank".
+// A value and its source: "STRETTO_RANK", "option rank".
 template <class T>
 struct Sourced {
   T value;
@@ -36,7 +36,7 @@ Result<MaybeSourced<T>> agree(const MaybeSourced<T>& first, const MaybeSourced<T
   return first ? first : second;
 }
 
-// What has been resolved, for the log.
+// The settings that have been resolved, as text for the log.
 class Sources {
  public:
   // "rank 3 from STRETTO_RANK".
@@ -45,7 +45,7 @@ class Sources {
     add(fmt::format("{} {} from {}", what, value.value, value.source));
   }
   void add(std::string_view line) { lines_ += fmt::format("{}\n", line); }
-  // What holds because nobody has said anything else.
+  // Adds a default that nobody has overridden.
   template <class T>
   void by_default(std::string_view what, const T& value) {
     defaults_ += fmt::format("{}{} {}", defaults_.empty() ? "by default: " : ", ", what, value);
@@ -63,10 +63,11 @@ inline Duration to_duration(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
-// The variable's text, or its number (invalid_argument if it is none): a whole one, or seconds with
-// or without a fraction, not negative.
+// The value of `variable`, or nothing if it is not set: its text, a whole number, or seconds, which
+// may have a fraction and are not negative. Fails with invalid_argument if it is no such number.
 MaybeSourced<std::string> read_text(const Environment& environment, const std::string& variable);
-// The text, which is noted as `what`; empty if the variable is not set.
+// The text of `variable`, empty if it is not set. Notes a value that is set in `sources`, as
+// `what`.
 std::string read_text(const Environment& environment, const std::string& variable,
                       std::string_view what, Sources& sources);
 Result<MaybeSourced<int>> read_number(const Environment& environment, const std::string& variable);

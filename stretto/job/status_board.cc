@@ -16,8 +16,8 @@
 namespace stretto::job {
 namespace {
 
-// Those of the local ranks are the first, by their local ranks; those of all ranks of the job the
-// last, from the end.
+// The slots of the local ranks come first, by local rank. Those of the job's ranks come last, in
+// reverse order from the end.
 StatusSlot& slot_of(const std::shared_ptr<void>& mapping, std::size_t index) {
   return static_cast<StatusSlot*>(mapping.get())[index];
 }
@@ -55,7 +55,8 @@ StatusBoard StatusBoard::open(const Environment& environment, int rank, int size
   return board;
 }
 
-// Each engine of a process has a board, and all of them share the slot, which takes one writer.
+// Each engine of a process has a board; all of them share the slot, which takes one writer at a
+// time.
 void StatusBoard::write(std::string_view text) {
   if (mapping_ == nullptr) return;
   static std::mutex is_writing;
@@ -70,7 +71,7 @@ std::optional<std::string> StatusBoard::find_obituary(int rank) const {
   if (launcher_rank >= slots_) return std::nullopt;
   const StatusSlot& slot = slot_of(mapping_, slots_ - 1 - launcher_rank);
   if (slot.is_empty()) return std::nullopt;
-  // Nothing: it is just being told, or, by a rank that has no business there, will never be.
+  // No note: the launcher is just writing it, or another rank has damaged the slot for good.
   return slot.try_read().value_or(StatusNote()).text;
 }
 

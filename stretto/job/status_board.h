@@ -18,32 +18,33 @@
 
 namespace stretto::job {
 
-// A whiteboard between a launcher and the ranks of its host: memory without a name (memfd) with 256
-// bytes for each rank of the host, in which it notes what it is doing, and for each rank of the
-// job, in which the launcher tells how it has ended. The notes outlive the ranks, so that the
-// launcher can say what a rank that was killed had been doing; and the others find out what has
-// killed it, which a connection that ends does not tell.
+// A whiteboard between a launcher and the ranks of its host: memory without a name (memfd). It has
+// 256 bytes for each rank of the host, where the rank notes what it is doing, and 256 for each rank
+// of the job, where the launcher tells how the rank has ended. The notes outlive the ranks. So the
+// launcher can say what a killed rank was doing, and the other ranks learn what has killed it,
+// which the end of a connection does not tell.
 
 // A rank's side.
 class StatusBoard {
  public:
-  // A board on which nothing is written, as without a launcher.
+  // A board without memory, as there is without a launcher: write() does nothing.
   StatusBoard() = default;
-  // The slot STRETTO_LOCAL_RANK of the memory STRETTO_STATUS_FD, both set by `stretto run`. Without
-  // them, or if that file descriptor is none of ours, a board on which nothing is written.
-  // `rank`, `size`: of the job that has been joined. `launcher_ranks`: what the launcher calls each
-  // of its ranks, -1 where it does not know it. Empty: the same as the job, if it calls this one so
-  // and has started as many; else it knows none, and nobody tells how they have ended.
+  // Maps the memory STRETTO_STATUS_FD and takes its slot STRETTO_LOCAL_RANK; `stretto run` sets
+  // both. Without them, or if the file descriptor is not such memory, returns a board without
+  // memory. `rank`, `size`: those in the job that was joined. `launcher_ranks`: the launcher's
+  // number of each of the job's ranks, -1 if it has not started that rank. Empty: the launcher's
+  // numbers are the job's if STRETTO_RANK and STRETTO_SIZE are `rank` and `size`; else no obituary
+  // will be found.
   static StatusBoard open(const Environment& environment, int rank, int size,
                           std::span<const int> launcher_ranks = {});
 
   bool connected() const { return mapping_ != nullptr; }
-  // Replaces the note; what is beyond kStatusTextBytes is cut off. Never blocks and makes no system
-  // call but the clock's. Any thread; what comes while another one writes is left out.
+  // Replaces the note; text beyond kStatusTextBytes is cut off. Never blocks and makes no system
+  // call but the clock's. Any thread; the text is dropped if another thread writes at that time.
   void write(std::string_view text);
-  // How the process of a rank of the job has ended, as the launcher tells it; empty: not told yet.
-  // Nothing if no launcher will tell. Never blocks. Any thread. Survives any content of the memory:
-  // other ranks can write to it, too.
+  // How the process of a rank of the job has ended, as the launcher tells it. Empty: not told yet.
+  // Nothing: no launcher will tell. Never blocks. Any thread. The memory may have any content,
+  // since other ranks can write to it, too.
   std::optional<std::string> find_obituary(int rank) const;
 
  private:
@@ -56,24 +57,24 @@ class StatusBoard {
 // The launcher's side. Used by one thread.
 class LauncherBoard {
  public:
-  // Makes the memory, for the local ranks 0 to `local_ranks` - 1 of a job of `ranks`. A system
-  // without unnamed files in memory gets a board on which nothing stands, and a warning: a job can
-  // run without.
+  // Makes the memory for the local ranks 0 to `local_ranks` - 1 of a job of `ranks` ranks. If the
+  // system has no memfd, logs a warning and returns a board without memory: a job can run without
+  // it.
   static Result<LauncherBoard> create(int local_ranks, int ranks);
 
-  // What children must inherit and find in STRETTO_STATUS_FD. Closed on exec unless the child
-  // clears that flag.
+  // Children must inherit this descriptor and find its number in STRETTO_STATUS_FD. It is closed on
+  // exec unless the child clears that flag.
   int fd() const { return fd_.get(); }
-  // The last note, if there is one; from a rank that was killed while it wrote, or has not gone on
-  // with it for kWritingTime, a mix of two. Waits no longer than that.
-  // Survives any content of the memory: the ranks are not trusted with it.
+  // The last note, if there is one. If its rank was killed while it wrote, or takes longer than
+  // kWritingTime to write, this is a mix of two notes. Waits no longer than that. The memory may
+  // have any content: the ranks are not trusted with it.
   std::optional<StatusNote> read(int local_rank) const;
-  // Removes it: another process takes the place of the rank that wrote it, and has written nothing.
+  // Removes the note of a rank whose place another process takes, which has written nothing yet.
   void clear(int local_rank) const;
 
-  // Lets the ranks know that they will be told how this rank of the job ends.
+  // Lets the ranks know that they will be told how `rank` ends.
   void promise_obituary(int rank) const { write_obituary(rank, {}); }
-  // Tells how it has ended; what is beyond kStatusTextBytes is cut off.
+  // Tells how `rank` has ended; text beyond kStatusTextBytes is cut off.
   void write_obituary(int rank, std::string_view how) const;
 
  private:

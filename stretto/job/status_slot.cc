@@ -16,7 +16,7 @@ void StatusSlot::write(std::string_view text) {
   const std::size_t bytes = std::min(text.size(), kStatusTextBytes);
   const std::uint32_t sequence = sequence_.load(std::memory_order_relaxed);
   sequence_.store(sequence | 1, std::memory_order_relaxed);
-  // Release: who sees any of what follows also sees that the sequence is odd.
+  // Release: a reader that sees any of the following stores also sees the odd sequence.
   text_bytes_.store(static_cast<std::uint32_t>(bytes), std::memory_order_release);
   time_ns_.store(std::chrono::nanoseconds(Clock::now().time_since_epoch()).count(),
                  std::memory_order_release);
@@ -28,8 +28,8 @@ void StatusSlot::write(std::string_view text) {
   sequence_.store((sequence | 1) + 1, std::memory_order_release);
 }
 
-// Any process that has mapped the memory may have written it: lengths are checked, and nothing in
-// the text steers a terminal.
+// Any process that has mapped the memory may have written it: the length is checked, and
+// printable() keeps the text from steering a terminal.
 StatusSlot::Copy StatusSlot::copy() const {
   const std::uint32_t before = sequence_.load(std::memory_order_acquire);
   const std::size_t bytes =
@@ -59,7 +59,7 @@ StatusNote StatusSlot::read() const {
   const Deadline deadline = Deadline::after(kWritingTime);
   Copy copy = this->copy();
   while (copy.is_torn && !deadline.passed()) {
-    // To a rank that waits for this processor to go on.
+    // The writer may be waiting for this processor.
     std::this_thread::yield();
     copy = this->copy();
   }

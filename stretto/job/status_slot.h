@@ -22,24 +22,24 @@ struct StatusNote {
   TimePoint written;
 };
 
-// More than a rank needs to write a note, though others have its processor meanwhile.
+// More than a rank needs to write a note, even if other threads have its processor meanwhile.
 inline constexpr Duration kWritingTime = std::chrono::milliseconds(100);
 
 // A note in memory that several processes have mapped: 256 bytes, zeros while nothing is written.
-// Survives any content, which readers do not trust. One thread writes at a time, any may read.
+// Readers trust no content and survive any. One thread writes at a time, any may read.
 class StatusSlot {
  public:
-  // Replaces the note; what is beyond kStatusTextBytes is cut off. Never blocks and makes no system
+  // Replaces the note; text beyond kStatusTextBytes is cut off. Never blocks and makes no system
   // call but the clock's.
   void write(std::string_view text);
-  // Nothing stands in it any more.
+  // Makes the slot empty.
   void clear() { sequence_.store(0, std::memory_order_release); }
   bool is_empty() const { return sequence_.load(std::memory_order_acquire) == 0; }
 
-  // The note, fit for a terminal; nothing while it is being written.
+  // The note, in printable characters; nothing while it is being written.
   std::optional<StatusNote> try_read() const;
-  // The note; from a writer that was killed while it wrote, or has not gone on with it for
-  // kWritingTime, a mix of two. Waits no longer than that.
+  // The note. If its writer was killed while it wrote, or takes longer than kWritingTime to write,
+  // this is a mix of two notes. Waits no longer than that.
   StatusNote read() const;
 
  private:
@@ -50,8 +50,8 @@ class StatusSlot {
   };
   Copy copy() const;
 
-  // A sequence lock: odd while the rank is writing. The text is in words that are atomic one by
-  // one, so that reading what is being written is merely a note to be read again.
+  // A sequence lock: odd while the rank is writing. The text consists of atomic words, so a reader
+  // that meets a writer is no data race: it reads the note again.
   std::atomic<std::uint32_t> sequence_;
   std::atomic<std::uint32_t> text_bytes_;
   std::atomic<std::int64_t> time_ns_;
