@@ -14,7 +14,7 @@ namespace stretto::c10d_backend {
 void AbortHooks::set(int64_t number, AbortHook hook) {
   auto held = std::make_shared<const AbortHook>(std::move(hook));
   const MutexLock guard(mutex_);
-  hooks_[number].swap(held);  // What was there goes without the lock.
+  hooks_[number].swap(held);  // The old hook is destroyed without the lock.
 }
 
 void AbortHooks::remove(int64_t number) {

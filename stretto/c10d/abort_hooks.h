@@ -12,20 +12,21 @@
 
 namespace stretto::c10d_backend {
 
-// What a program wants to do when a communicator of its group ends by a failure, as to say what
-// it was doing. Any thread.
+// Functions of a program that are called when a communicator of its group ends by a failure, for
+// example to say what the program was doing. Any thread.
 class AbortHooks {
  public:
-  // In the place of the one that had this number.
+  // Replaces the hook that had this number, if there was one.
   void set(int64_t number, AbortHook hook);
   void remove(int64_t number);
-  // Calls each, in the order of their numbers, on this thread, which must hold no lock. What one
-  // throws is logged.
+  // Calls each hook, in the order of their numbers, on this thread, which must hold no lock. Logs
+  // what a hook throws.
   void call() const;
 
  private:
   mutable Mutex mutex_;
-  // Functions of Python's may be copied and destroyed only without a lock that others wait for.
+  // Shared, since functions of Python's must not be copied or destroyed under a lock that others
+  // wait for.
   std::map<int64_t, std::shared_ptr<const AbortHook>> hooks_ STRETTO_GUARDED_BY(mutex_);
 };
 

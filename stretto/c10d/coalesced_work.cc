@@ -14,7 +14,7 @@ namespace stretto::c10d_backend {
 using c10::ivalue::Future;
 
 void CoalescedWork::add(c10::intrusive_ptr<WorkStretto> part) {
-  // Not what a graph captures, for which streams are still to wait.
+  // Not a part that a graph captures: streams still have to wait for it.
   while (!parts_.empty() && parts_.front()->isSuccess() &&
          !parts_.front()->operation().is_captured) {
     forget(*parts_.front());

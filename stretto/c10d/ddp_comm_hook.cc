@@ -20,7 +20,7 @@
 namespace stretto::c10d_backend {
 namespace {
 
-// Nothing: there are several.
+// The device of all parameters; nothing if there are several.
 std::optional<at::Device> device_of(const Tensors& parameters) {
   if (parameters.empty()) return at::kCPU;
   const at::Device device = parameters.front().device();
@@ -46,7 +46,7 @@ std::vector<GradientDescription> describe(const std::vector<std::string>& names,
 
 }  // namespace
 
-// Null: the host does.
+// The hook that compresses on the parameters' device; null if the host compresses.
 std::shared_ptr<CommunicationHook> DdpCommHook::hook_there(
     const Communicator& communicator, std::span<const GradientDescription> gradients,
     const Tensors& parameters) const {
@@ -55,13 +55,13 @@ std::shared_ptr<CommunicationHook> DdpCommHook::hook_there(
   std::shared_ptr<CommunicationHook> hook =
       ddp::DeviceCompression::make(compression_->codec, compression_->exchange, gradients, *device,
                                    communicator.size(), are_reduced_by(communicator, parameters));
-  // What is kept on the device stays there.
+  // A hook of the same kind on that device stays, with the state that it keeps there.
   const bool is_same = hook != nullptr && device == device_ && hook->name() == hook_->name();
   return is_same ? hook_ : hook;
 }
 
-// For another hook, which takes it over when all ranks do. Nothing: there is nothing yet, or a step
-// that has failed has left nothing that is whole.
+// The state for the hook that replaces this one, which takes it over in attach(), together with the
+// other ranks. Nothing if there is none yet, or if a failed step has left it incomplete.
 std::optional<std::vector<std::byte>> DdpCommHook::what_is_kept() const {
   if (loaded_ || attached_to_ == 0) return loaded_;
   try {
@@ -105,7 +105,7 @@ void DdpCommHook::agree(const c10::intrusive_ptr<ProcessGroupStretto>& group,
   });
 }
 
-// The buffer, or what it holds as a copy on the host.
+// The buffer itself if it is reduced where it lies, else a copy of it on the host.
 at::Tensor DdpCommHook::place_of(const at::Tensor& buffer, std::size_t index) {
   if (buffer.device() == device_) return buffer;
   while (copies_.size() <= index) copies_.emplace_back();
@@ -125,7 +125,7 @@ std::unique_ptr<DdpCommHook::Bucket> DdpCommHook::make_bucket(
   const DType dtype = for_torch([&] { return ddp::dtype_of_tensor(buffer).or_throw(); });
   const View whole(static_cast<std::byte*>(bucket->place.data_ptr()),
                    static_cast<std::size_t>(buffer.numel()), dtype);
-  const bool looks = may_be_unused_ || device_.is_cpu();  // Which a device makes the host wait for.
+  const bool looks = may_be_unused_ || device_.is_cpu();  // On a device the host waits for it.
   std::size_t first = 0;
   for (const std::size_t count : counts) {
     bucket->views.push_back(whole.slice(std::exchange(first, first + count), count));

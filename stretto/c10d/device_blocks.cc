@@ -17,9 +17,9 @@
 namespace stretto::c10d_backend {
 namespace {
 
-// Drivers give memory that is exported in such pieces.
+// Drivers allocate memory that can be exported in pieces of this size.
 constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
-// So that there are few to look through.
+// The smallest block, so that there are few to look through.
 constexpr std::size_t kLeastBytes = std::size_t{16} << 10;
 
 bool is_large(std::size_t bytes) { return bytes >= kPieceBytes; }
@@ -43,8 +43,8 @@ std::shared_ptr<std::byte> DeviceBlocks::take(std::size_t bytes, c10::Device dev
   return {block, block->data};
 }
 
-// Of those that are not too large the one that was used last, on the same stream if there is one:
-// another stream waits for all that this one has to do.
+// Takes the block that was used last of those that are not too large, on the same stream if there
+// is one: for a block of another stream, `stream` waits for all work of that stream.
 DeviceBlocks::Block DeviceBlocks::find_or_make(std::size_t bytes, const c10::Stream& stream) {
   const auto fits = [&](const Block& each) {
     return bytes <= each.bytes && each.bytes < 2 * bytes;
@@ -69,7 +69,7 @@ DeviceBlocks::Block DeviceBlocks::find_or_make(std::size_t bytes, const c10::Str
   }
 }
 
-// Without the lock, as what is freed waits for the device.
+// Frees without the lock, since that waits for the device.
 std::list<DeviceBlocks::Block> DeviceBlocks::make(std::size_t bytes, const c10::Stream& stream) {
   std::list<Block> freed;
   {
@@ -112,7 +112,8 @@ void DeviceBlocks::give_back(Block block) {
   free({std::move(block)});
 }
 
-// Memory of a device waits for the device by itself. A device that has failed copies nothing.
+// Freeing memory of a device waits for the device by itself. A device that has failed makes no
+// copies any more.
 void DeviceBlocks::free(const std::list<Block>& blocks) const try {
   if (!are_on_host_) return;
   for (const Block& each : blocks) wait_for(each.stream);

@@ -16,33 +16,34 @@
 
 namespace stretto::c10d_backend {
 
-// Memory for copies of tensors on a device: of that device, which the ranks' devices map; or of the
-// host, page-locked. To make it takes calls of the driver, for which the host waits, so it is kept
-// and used again: at most twice as much as was ever in use at once, and what small blocks are cut
-// from. Any thread.
+// Memory for copies of tensors on a device: memory of that device, which the ranks' devices map, or
+// page-locked memory of the host. Making it takes driver calls for which the host waits, so it is
+// kept and used again: at most twice as much as was ever in use at once, plus the memory that small
+// blocks are cut from. Any thread.
 class DeviceBlocks : public std::enable_shared_from_this<DeviceBlocks> {
  public:
   enum class Place { device, host };
-  // The memory is that of `communicator`.
+  // Allocates from `communicator`.
   DeviceBlocks(const std::shared_ptr<Communicator>& communicator, Place place)
       : communicator_(communicator), are_on_host_(place == Place::host) {}
 
   bool are_on_host() const { return are_on_host_; }
 
-  // Uninitialised, for the calling thread's current stream of that device. The last copy gives the
-  // block back, which must happen when operations on it have ended; copies to and from it on that
-  // stream may be under way, so the host touches a block only when that stream has come to where it
-  // was when the block was taken. Throws what Communicator::allocate_bytes() does.
+  // An uninitialised block for the calling thread's current stream of `device`. The last copy of
+  // the pointer gives the block back, and must be dropped only when operations on the block have
+  // ended. Copies to and from it on that stream may still be under way. So the host may touch a
+  // block only when that stream has come to where it was at this call. Throws what
+  // Communicator::allocate_bytes() does.
   std::shared_ptr<std::byte> take(std::size_t bytes, c10::Device device);
-  // From now on what comes back is freed, as all is that lies here.
+  // Frees all idle blocks, and from now on each block that comes back.
   void close();
 
  private:
   struct Block {
-    std::shared_ptr<const Memory> memory;  // Which small blocks share.
+    std::shared_ptr<const Memory> memory;  // Shared by small blocks.
     std::byte* data = nullptr;
     std::size_t bytes = 0;
-    c10::Stream stream;  // Of who had it.
+    c10::Stream stream;  // The last user's.
   };
   Block find_or_make(std::size_t bytes, const c10::Stream& stream);
   std::list<Block> make(std::size_t bytes, const c10::Stream& stream);
@@ -53,7 +54,7 @@ class DeviceBlocks : public std::enable_shared_from_this<DeviceBlocks> {
   const bool are_on_host_;
   Mutex mutex_;
   bool is_closed_ STRETTO_GUARDED_BY(mutex_) = false;
-  // What is not in use; first what has not been used for longest.
+  // Blocks that are not in use, the least recently used first.
   std::list<Block> idle_ STRETTO_GUARDED_BY(mutex_);
   // Of large blocks:
   std::size_t bytes_in_use_ STRETTO_GUARDED_BY(mutex_) = 0;

@@ -39,7 +39,7 @@ void Driver::before_callbacks() {
   const std::shared_ptr<State> state = std::exchange(led_, nullptr);
   if (state == nullptr) return;
   const MutexLock lock(state->mutex);
-  // The callbacks need not be those of what this thread waits for.
+  // The callbacks may be those of another operation than the one that this thread waits for.
   if (!state->led->has_ended()) state->queue.push_front(state->led);
   state->led = nullptr;
   find_leader(state);
@@ -54,7 +54,8 @@ void Driver::stop() {
     std::thread thread = std::move(state_->threads.back());
     state_->threads.pop_back();
     if (thread.get_id() == std::this_thread::get_id()) {
-      // A callback has dropped the last that needed us. The thread ends by itself.
+      // A callback on this thread has dropped the last user of this driver. The thread ends by
+      // itself.
       thread.detach();
       continue;
     }

@@ -16,24 +16,25 @@ namespace stretto::c10d_backend {
 
 class InFlight;
 
-// Moves operations along that nobody waits for in a way that does: those of which somebody waits
-// for the future, those whose Work was dropped, and those that other ranks may need while this one
-// waits for another group (pending_works.h). One thread at a time leads: it waits for the
-// operations in their order. A callback on that thread may wait for a future of its own, so before
-// callbacks another thread is let lead. There are as many threads as callbacks are nested, and one.
+// Moves operations along that no waiting thread moves along: those whose future somebody waits for,
+// those whose Work was dropped, and those that other ranks may need while this one waits for
+// another group (pending_works.h). One thread at a time leads: it waits for the operations in their
+// order. A callback on that thread may wait for another future, so another thread takes the lead
+// before callbacks are called. There is one thread more than callbacks are nested.
 class Driver {
  public:
   Driver() : state_(std::make_shared<State>()) {}
   ~Driver() { stop(); }
   void drive(std::shared_ptr<InFlight> operation);
-  // Waits for the operations, so let them end before.
+  // Waits for all operations that were given to drive(), so let them end before.
   void stop();
-  // Callbacks follow on this thread, whichever it is.
+  // To be called on any thread before it calls callbacks: if it leads, another thread takes the
+  // lead.
   static void before_callbacks();
 
  private:
   struct State {
-    // Of threads that stop() could not wait for.
+    // Detaches threads that stop() could not wait for.
     ~State() {
       for (std::thread& thread : threads) thread.detach();
     }
@@ -48,9 +49,9 @@ class Driver {
   static void find_leader(const std::shared_ptr<State>& state) STRETTO_REQUIRES(state->mutex);
   static void run(const std::shared_ptr<State>& state);
 
-  static thread_local std::shared_ptr<State> led_;  // By this thread.
+  static thread_local std::shared_ptr<State> led_;  // The state of which this thread leads.
   const std::shared_ptr<State> state_;
-  // A forked child has none of the threads, and must not wake what waits in a copy of their queue.
+  // A forked child has none of the threads, and must not wake waiters in its copy of the state.
   const OwnerProcess owner_process_;
 };
 

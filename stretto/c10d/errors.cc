@@ -18,7 +18,7 @@ struct LastFailure {
 };
 
 LastFailure& remembered() {
-  static auto* const last = new LastFailure;  // Outlives what other static objects do at the end.
+  static auto* const last = new LastFailure;  // Never destroyed: static objects use it at exit.
   return *last;
 }
 

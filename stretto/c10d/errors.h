@@ -13,15 +13,15 @@
 
 namespace stretto::c10d_backend {
 
-// A failure as PyTorch's programs know it: ValueError for a wrong argument, else DistBackendError,
-// with the text of the status. The latter is remembered.
+// Throws a failure as PyTorch's programs know it, with the text of the status: ValueError for a
+// wrong argument, else DistBackendError, which last_failure() remembers.
 [[noreturn]] void throw_for_torch(const Status& status);
-// What this process was told last as a DistBackendError, of whose kind the program knows nothing
-// but the text; ok: nothing since the failures before were forgotten.
+// The last failure that this process threw as a DistBackendError, of which the program sees only
+// the text. Ok if there was none since forget_failures().
 Status last_failure();
 void forget_failures();
 
-// For an argument or a call that makes no sense.
+// Throws ValueError for an argument or a call that makes no sense.
 template <class... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
   throw_for_torch({StatusCode::invalid_argument, fmt::format(format, std::forward<Args>(args)...)});
@@ -35,7 +35,7 @@ inline std::exception_ptr exception_for_torch(const Status& status) {
   }
 }
 
-// Runs `call`, of the library, whose exceptions become PyTorch's.
+// Runs `call`, and turns the library's exceptions into PyTorch's.
 template <class F>
 auto for_torch(F&& call) {
   try {

@@ -10,13 +10,13 @@
 namespace stretto::c10d_backend {
 
 // The last operations of all process groups of this process. As in PyTorch's own recorder,
-// TORCH_FR_BUFFER_SIZE says how many are kept: 2000, and none with 0.
+// TORCH_FR_BUFFER_SIZE says how many are kept: 2000 by default, and none with 0.
 communicator::FlightEntries& flight_entries();
 
 communicator::FlightTensors flight_tensors(at::TensorList tensors);
 
-// Writes them as the process `job_rank`'s to where TORCH_FR_DUMP_TEMP_FILE says, with that number
-// behind the name. Without this variable nothing is written.
+// Writes the entries to the file that TORCH_FR_DUMP_TEMP_FILE names, with `job_rank`, the number of
+// this process, behind the name. Without this variable nothing is written.
 void dump_flight_record(int job_rank);
 
 }  // namespace stretto::c10d_backend

@@ -18,7 +18,8 @@ std::uint64_t next_serial() {
   return next++;
 }
 
-// Where operations work on copies of tensors on a device; null: on the tensors themselves.
+// The blocks for copies of tensors on a device, on which operations work; null if they work on the
+// tensors themselves.
 std::shared_ptr<DeviceBlocks> blocks_for(const std::shared_ptr<Communicator>& communicator,
                                          const std::shared_ptr<DeviceBlocks>& on_host) {
   if (!communicator->device()) return on_host;
@@ -26,7 +27,7 @@ std::shared_ptr<DeviceBlocks> blocks_for(const std::shared_ptr<Communicator>& co
   return std::make_shared<DeviceBlocks>(communicator, DeviceBlocks::Place::device);
 }
 
-// What else must be known of the numbers by which failures name the ranks of a group.
+// Explains the numbers by which failures name the ranks of a group; empty if nothing is to be said.
 std::string note_of(const std::vector<int>& named, const std::vector<uint64_t>& global) {
   const auto size = static_cast<int>(named.size());
   if (named != numbers_to<int>(size)) {
@@ -39,7 +40,7 @@ std::string note_of(const std::vector<int>& named, const std::vector<uint64_t>& 
   return fmt::format("(The ranks of this group are, in the job: {}.)", fmt::join(global, ", "));
 }
 
-// Before that: which group it is, if the program has described it.
+// `note`, after the name of the group if the program has described it.
 std::string note_of(const std::string& description, const std::string& note) {
   constexpr std::size_t kMost = 64;
   const bool is_given = description != "undefined" && description != "default_pg";

@@ -20,29 +20,31 @@
 
 namespace stretto::c10d_backend {
 
-// Ranks that are connected: what a group consists of until reconfigure() gives it others. An
-// operation keeps those with which it has begun.
+// The connected ranks of a group, until reconfigure() gives it others. An operation keeps the
+// membership with which it has begun.
 class Membership {
  public:
   // `named_ranks` and `global_ranks`: see below.
   Membership(std::unique_ptr<Communicator> made, std::vector<int> named_ranks,
              std::vector<uint64_t> global_ranks, std::shared_ptr<const AbortHooks> abort_hooks);
-  // For this rank only, and without the abort hooks. Calls that are in progress on other threads
-  // keep the communicator until they return; else operations in flight fail.
+  // Ends the membership on this rank only, and without the abort hooks. Operations in flight fail,
+  // unless calls in progress on other threads keep the communicator until they return.
   static void end(std::shared_ptr<Membership> members);
 
   int rank() const { return communicator->rank().value(); }
   int size() const { return communicator->size(); }
-  // The numbers in PyTorch's job of some of the ranks.
+  // The numbers that `ranks` of this group have in PyTorch's job. Throws ValueError for other
+  // ranks.
   std::vector<uint64_t> global_ranks_of(const std::vector<int>& ranks) const;
-  // As flight records have it, by what PyTorch calls it now.
+  // The group as flight records have it, under PyTorch's present id and name.
   std::shared_ptr<const ObservedGroup> flight_group(const std::string& id, const std::string& name);
-  // For calls that wait: what other groups have in flight goes on meanwhile, and a failure is noted
-  // and told as one of the group's operations.
+  // Runs a call that waits. Other groups' operations go on meanwhile. A failure is noted and thrown
+  // like that of an operation.
   void run(c10::function_ref<void(Communicator&)> call) const;
-  // Counts an operation. A call that is refused, maybe on this rank only, is none.
+  // Counts and records an operation. Not for a refused call, which may be refused on this rank
+  // only.
   uint64_t record(communicator::FlightEntry entry);
-  uint64_t collectives() const { return collectives_; }  // That were submitted.
+  uint64_t collectives() const { return collectives_; }  // Number submitted.
 
   // By rank: the numbers by which failures name them, and those in PyTorch's job.
   const RankVector<int> named_ranks;
@@ -60,7 +62,7 @@ class Membership {
   std::shared_ptr<const ObservedGroup> flight_group_ STRETTO_GUARDED_BY(mutex_);
 };
 
-// The tensors of an operation, and among whom it takes place.
+// The tensors of an operation, and the ranks that take part in it.
 struct MemberTensors final : OperationTensors {
   MemberTensors(std::shared_ptr<Membership> of, std::shared_ptr<DeviceBlocks> blocks, Use use)
       : OperationTensors(of->communicator, std::move(blocks), use), members(std::move(of)) {}

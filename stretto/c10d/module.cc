@@ -104,7 +104,8 @@ std::shared_ptr<Communicator> communicator_of(const BackendPtr& backend) {
 std::unique_ptr<ElasticJob> enter_job(int min_size, double join_timeout,
                                       const std::optional<double>& timeout,
                                       const OptionsStretto& of_groups) {
-  const py::gil_scoped_release released;  // Not longer: who registers what this returns needs it.
+  // Released only here: registering the object that this returns needs the GIL.
+  const py::gil_scoped_release released;
   ElasticOptions options{.join = of_groups.join, .min_size = min_size};
   options.join.join_timeout = *duration_option("join_timeout", join_timeout);
   options.join.timeout = duration_option("timeout", timeout).value_or(options.join.timeout);
@@ -113,7 +114,7 @@ std::unique_ptr<ElasticJob> enter_job(int min_size, double join_timeout,
 
 using StorePtr = c10::intrusive_ptr<::c10d::Store>;
 
-// For init_process_group(): the store, the rank and the size. Nothing: the job has finished.
+// The store, the rank and the size for init_process_group(); nothing if the job has finished.
 std::optional<std::tuple<StorePtr, int, int>> join_generation(ElasticJob& job) {
   auto communicator = for_torch([&] { return job.join(); });
   forget_failures();
@@ -125,7 +126,7 @@ std::optional<std::tuple<StorePtr, int, int>> join_generation(ElasticJob& job) {
       size);
 }
 
-// A program that goes on with the job has handled what it was told before.
+// A program that goes on with the job has handled its earlier failures: they are forgotten.
 bool has_newcomers(ElasticJob& job, const BackendPtr& backend) {
   bool are_there = false;
   group_of(backend)->run([&](Communicator& ranks) { are_there = job.has_newcomers(ranks); });
@@ -138,8 +139,9 @@ void finish(ElasticJob& job) {
   forget_failures();
 }
 
-// For a program that leaves a generation: throws again why, unless the others may meet again. A
-// program that catches DistBackendError cannot tell, and would repeat what no generation mends.
+// For a program that leaves a generation: throws the last failure again, unless the others may meet
+// again after it. A program that catches DistBackendError cannot tell, and would retry after a
+// failure that no new generation mends.
 void check_last_failure(const ElasticJob&) {
   const Status failure = last_failure();
   if (!failure.ok() && !ElasticJob::is_loss(Error(failure))) throw_for_torch(failure);
@@ -169,8 +171,9 @@ std::string explain(const BackendPtr& backend, const std::string& collective,
   TORCH_CHECK_VALUE(false, "\"", collective, "\" is none of: ", known);
 }
 
-// What the same calls take from C++ that python/commands/bench_backend.py makes from Python: the
-// seconds, by `clock`, of an all_reduce of each tensor and the wait for all, by their number.
+// Times from C++ the calls that python/commands/bench_backend.py makes from Python. Returns for
+// each repetition the seconds, by `clock`, of an all_reduce of each tensor and the wait for all,
+// divided by the number of tensors.
 std::vector<double> time_all_reduces(const BackendPtr& backend, const Tensors& tensors, int repeat,
                                      int clock) {
   MemberTensors held = group_of(backend)->tensors_of_operation(OperationTensors::Use::reduced);
@@ -195,7 +198,8 @@ std::vector<double> time_all_reduces(const BackendPtr& backend, const Tensors& t
   return times;
 }
 
-// The keyword arguments of a function of python/stretto/hooks.py. What is left is unknown.
+// The keyword arguments of a function of python/stretto/hooks.py. Those that nobody takes are
+// unknown.
 class Arguments {
  public:
   explicit Arguments(py::dict given) : given_(std::move(given)) {}
@@ -210,7 +214,7 @@ class Arguments {
                                        name, py::repr(value).cast<std::string>()));
     }
   }
-  // A choice by its place in the list.
+  // The choice that has the place of the argument in `choices`.
   template <class Choice>
   Choice take(const char* name, std::initializer_list<const char*> choices) {
     const auto text = take<std::string>(name, *choices.begin());
@@ -353,8 +357,8 @@ void verify_replicas(const BackendPtr& backend, const std::vector<std::string>& 
   });
 }
 
-// By this name a job's worker is asked for it, as for those of other backends: the server is that
-// of torch.distributed.elastic.control_plane, where a program starts it.
+// Serves the flight record under this name in torch.distributed.elastic.control_plane, if the
+// program starts its server: other backends serve theirs there, too.
 void register_flight_record() {
   ::c10d::control_plane::registerHandler(
       "dump_stretto_trace_pickle",
@@ -389,11 +393,12 @@ void define_groups(py::module_& module) {
       .def_property(
           "device", [](const OptionsStretto& self) { return self.join.device; },
           [](OptionsStretto& self, std::optional<int> device) { self.join.device = device; });
-  // What PyTorch's Python asks of a backend that can be split.
+  // What PyTorch's Python code asks of a backend that can be split.
   py::class_<ProcessGroupStretto, ::c10d::Backend, c10::intrusive_ptr<ProcessGroupStretto>>(
       module, "ProcessGroup")
       .def_property_readonly("options", &ProcessGroupStretto::getBackendOptions)
-      // Of complex numbers, too: DistributedDataParallel asks in C++, and gets real ones for them.
+      // Complex if `dtype` is. DistributedDataParallel asks in C++, and gets real numbers for
+      // complex ones.
       .def(
           "allocate_tensor",
           [](ProcessGroupStretto& self, int64_t size, at::ScalarType dtype,
@@ -401,7 +406,8 @@ void define_groups(py::module_& module) {
             return self.allocateTensor(size, at::device(device).dtype(dtype)).view(dtype);
           },
           py::arg("size"), py::arg("dtype"), py::arg("device"), Released())
-      // For NCCL, which wants all ranks in each split, also those that get no group.
+      // PyTorch calls it for NCCL, which needs all ranks in each split, also those that get no
+      // group.
       .def("perform_nocolor_split", [](const ProcessGroupStretto&, const py::object&) {});
   module.def("create", &create, Released());
 }

@@ -30,7 +30,7 @@ std::string problem_with_device(const at::Tensor& tensor, const Communicator* co
         "or give {} a backend of its own, as in init_process_group(\"cpu:stretto,cuda:nccl\")",
         place, c10::DeviceTypeName(tensor.device().type(), true));
   }
-  // Of no elements there may be no memory at all.
+  // A tensor without elements may have no memory at all.
   if (tensor.numel() > 0 && !communicator->device_of(tensor.const_data_ptr())) {
     return fmt::format(
         "this tensor is on {}, which is no memory that this group reaches; copy it to the CPU, or "
@@ -60,7 +60,7 @@ View view_of(const at::Tensor& block, OperationTensors::Use use) {
   return {data, count * block.element_size(), DType::u8};
 }
 
-// The host would conjugate or negate what a device has not copied yet.
+// Conjugates or negates first: the host would do so after a copy that the device has not made yet.
 at::Tensor begin_copy(const at::Tensor& block, const at::Tensor& tensor) {
   return block.copy_(tensor.resolve_conj().resolve_neg(), /*non_blocking=*/true);
 }
@@ -100,7 +100,7 @@ ConstView OperationTensors::describe(const at::Tensor& tensor) {
 View OperationTensors::input(const at::Tensor& tensor) {
   check(tensor);
   const at::NoGradGuard no_grad;
-  // Also where it is copied: its memory may be of another stream than the one that copies it later.
+  // Kept even if it is copied: its memory may belong to another stream than the one that copies it.
   kept_.push_back(tensor);
   if (!is_taken_as_it_is(tensor)) kept_.push_back(begin_copy(make_block(tensor), tensor));
   return view(kept_.back());

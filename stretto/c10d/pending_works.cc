@@ -13,7 +13,7 @@
 namespace stretto::c10d_backend {
 namespace {
 
-// Of all groups of this process; a forked child has none of its parent's, and a lock of its own.
+// All groups of this process. A forked child has none of its parent's, and a lock of its own.
 struct AllPending {
   Mutex mutex;
   std::vector<PendingWorks*> groups STRETTO_GUARDED_BY(mutex);
@@ -27,7 +27,7 @@ AllPending& all_pending() {
   static std::atomic<AllPending*> all = new AllPending;
   AllPending* of_parent = all;
   if (of_parent->owner.is_here()) return *of_parent;
-  // Of two threads of a child one is first; what it replaces is its parent's.
+  // One of a child's threads replaces its parent's object; others use the new one.
   auto own = std::make_unique<AllPending>();
   return all.compare_exchange_strong(of_parent, own.get()) ? *own.release() : *of_parent;
 }
@@ -51,8 +51,8 @@ PendingWorks::~PendingWorks() {
 }
 
 void PendingWorks::add(const std::shared_ptr<InFlight>& operation, bool is_collective) {
-  constexpr std::size_t kLeast = 32;  // So that looking through them costs each little.
-  std::vector<std::shared_ptr<InFlight>> looked_at;  // Tensors may go with it: without the lock.
+  constexpr std::size_t kLeast = 32;                 // Spreads the cost of looking through them.
+  std::vector<std::shared_ptr<InFlight>> looked_at;  // Freed without the lock: tensors may go.
   const MutexLock guard(mutex_);
   if (pending_.size() >= limit_) {
     forget_ended(looked_at);
@@ -89,7 +89,7 @@ std::vector<std::shared_ptr<InFlight>> PendingWorks::take(bool only_collectives)
 std::vector<std::weak_ptr<InFlight>> PendingWorks::list_collectives() {
   std::vector<std::weak_ptr<InFlight>> listed;
   if (!owner_process_.is_here()) return listed;
-  std::vector<std::shared_ptr<InFlight>> looked_at;  // Tensors may go with it: without the lock.
+  std::vector<std::shared_ptr<InFlight>> looked_at;  // Freed without the lock: tensors may go.
   const MutexLock guard(mutex_);
   for (const Pending& each : pending_) {
     if (!each.is_collective) continue;
@@ -112,7 +112,7 @@ void PendingWorks::drive(std::vector<std::shared_ptr<InFlight>>& looked_at) {
   has_any_ = !pending_.empty();
   for (Pending& each : pending_) {
     const auto& alive = looked_at.emplace_back(each.operation.lock());
-    // A thread that waits for one moves all of the group along.
+    // A thread that waits for one operation moves all of its group along.
     if (alive == nullptr || each.is_driven || alive->is_waited_for()) continue;
     each.is_driven = true;
     driver_.drive(alive);
@@ -122,7 +122,7 @@ void PendingWorks::drive(std::vector<std::shared_ptr<InFlight>>& looked_at) {
 void PendingWorks::drive_all_but(const PendingWorks* waited_for) {
   AllPending& all = all_pending();
   if (all.count <= (waited_for == nullptr ? 0U : 1U)) return;
-  std::vector<std::shared_ptr<InFlight>> looked_at;  // Tensors may go with it: without the locks.
+  std::vector<std::shared_ptr<InFlight>> looked_at;  // Freed without the locks: tensors may go.
   const MutexLock guard(all.mutex);
   for (PendingWorks* const group : all.groups) {
     if (group != waited_for && group->has_any_) group->drive(looked_at);

@@ -59,7 +59,7 @@ at::Tensor& only(std::vector<at::Tensor>& list, std::string_view operation) {
   return list.front();
 }
 
-// The list for each rank, which stands in a list of one.
+// The only list in `lists`, which must have a tensor for each rank.
 Tensors& only_list(TensorLists& lists, std::string_view operation, int size) {
   if (lists.size() != 1 || lists.front().size() != static_cast<std::size_t>(size)) {
     refuse("{}: wants one list of {} tensors, one for each rank, got {}", operation, size,
@@ -75,8 +75,8 @@ Rank rank_of(int64_t number, int size, std::string_view what) {
   return static_cast<int>(number);
 }
 
-// The parts of a tensor's first dimension, whose view has `count` elements, in such elements: equal
-// ones where none are given.
+// Each rank's part of a tensor whose view has `count` elements, in such elements. `splits` are the
+// rows of the first dimension for each rank; empty: equal parts.
 std::vector<std::size_t> split_counts(const at::Tensor& tensor, std::size_t count,
                                       const std::vector<int64_t>& splits, int size,
                                       std::string_view what) {
@@ -127,8 +127,8 @@ stretto::Work ProcessGroupStretto::submit_recorded(const Start& what, uint64_t& 
     if (!is_over) record_number = number;
     return submitted;
   } catch (const Error& error) {
-    // If the group goes on, nothing has been submitted, perhaps on this rank only: to keep step
-    // with the others' numbers, the call gets none.
+    // If the group goes on, nothing has been submitted, perhaps on this rank only. The call gets no
+    // number then, so that later numbers are those of the other ranks.
     const bool is_counted = comm.has_failed();
     if (!what.blocks && is_counted) record_number = members.record(entry);
     flight_entries().end(record_number, false);
@@ -151,7 +151,7 @@ WorkPtr ProcessGroupStretto::start(const Start& what, Submit submit) {
       submitted.is_captured() ? what.tensors.stream() : what.tensors.copying_stream();
   std::shared_ptr<OperationTensors> buffers;
   if (what.tensors.has_copies() || !submitted.duration()) {
-    OperationTensors& taken = what.tensors;  // Without the members, which it must not keep.
+    OperationTensors& taken = what.tensors;  // Not the members: it must not keep them.
     buffers = std::make_shared<OperationTensors>(std::move(taken));
     if (buffers->has_copies()) {
       submitted = std::move(submitted).then([buffers] { buffers->write_back(); });
@@ -192,7 +192,7 @@ WorkPtr ProcessGroupStretto::allreduce(Tensors& tensors, const ::c10d::Allreduce
                });
 }
 
-// Done when it returns: the number of rows of the result is known only then.
+// The operation has ended when this returns: the number of rows of the result is known only then.
 WorkPtr ProcessGroupStretto::allreduce_sparse(Tensors& tensors,
                                               const ::c10d::AllreduceOptions& options) {
   const at::NoGradGuard no_grad;
@@ -426,8 +426,8 @@ WorkPtr ProcessGroupStretto::alltoall_base(at::Tensor& output, at::Tensor& input
   const auto sent = split_counts(input, from.count, input_splits, held.size(), "input");
   const auto received = split_counts(output, to.count, output_splits, held.size(), "output");
   stretto::AllToAllOptions ours;
-  // Equal parts need no messages on one host, so ranks that give sizes are told from those that
-  // do not: these would have to know of the others before they begin.
+  // On one host, equal parts need no messages. So ranks that give sizes must be told from those
+  // that do not, which would otherwise have to know of the others before they begin.
   if (!input_splits.empty() || !output_splits.empty()) {
     ours.send_counts = sent;
     ours.recv_counts = received;

@@ -32,8 +32,7 @@ using Tensors = std::vector<at::Tensor>;
 using TensorLists = std::vector<std::vector<at::Tensor>>;
 using WorkPtr = c10::intrusive_ptr<::c10d::Work>;
 
-// What a group is made with; in Python stretto.Options. PyTorch hands them on when it splits a
-// group.
+// The options of a group; in Python stretto.Options. PyTorch passes them on when it splits a group.
 struct OptionsStretto final : ::c10d::Backend::Options {
   explicit OptionsStretto(JoinOptions how, const Options& general = Options("stretto"))
       : Options(general), join(std::move(how)) {}
@@ -41,23 +40,24 @@ struct OptionsStretto final : ::c10d::Backend::Options {
   JoinOptions join;
 };
 
-// The backend "stretto" of torch.distributed: collectives of tensors on the CPU and on devices, by
-// way of the host unless it was started with NCCL or "cuda", by a Communicator of its own. All
-// functions throw ValueError or DistBackendError. Any thread; the order of the group is the order
-// of the calls.
+// The backend "stretto" of torch.distributed: runs collectives of tensors on the CPU and on devices
+// by a Communicator of its own. Tensors on devices go by way of the host, unless the group was made
+// with the backend "nccl" or "cuda". All functions throw ValueError or DistBackendError. Any
+// thread; operations of the group run in the order of the calls.
 //
 // `override` is missing where not every version of PyTorch from 2.11 on has the function.
 class ProcessGroupStretto final : public NewestBackend {
  public:
-  // Blocks until the ranks 0 to size-1 have come, which find each other by `store`; unless
-  // reconfigure() is to say first who takes part. The operations' timeout is that of `options`.
+  // Blocks until ranks 0 to `size` - 1 have met in `store`, at most for the timeout of `options`,
+  // which is then that of operations. With `enable_reconfigure`, does not block and makes a group
+  // without members, which reconfigure() gives it.
   static c10::intrusive_ptr<ProcessGroupStretto> create(
       const c10::intrusive_ptr<::c10d::Store>& store, int rank, int size,
       const OptionsStretto& options, bool enable_reconfigure = false);
-  // The end of all groups of this process, for its own: no thread of ours may outlive Python. Other
-  // ranks hear of `reason`, if there is one.
+  // Ends all groups of this process before it exits: no thread of ours may outlive Python. Other
+  // ranks are told `reason`, unless it is empty.
   static void shut_down_all(const std::string& reason);
-  // Has no members yet.
+  // Makes a group without members.
   ProcessGroupStretto(c10::intrusive_ptr<::c10d::Store> store, int rank, int size,
                       const OptionsStretto& options);
   ~ProcessGroupStretto() override;
@@ -88,7 +88,7 @@ class ProcessGroupStretto final : public NewestBackend {
                                           const ::c10d::AllgatherOptions& options) override;
   WorkPtr gather(TensorLists& outputs, Tensors& inputs,
                  const ::c10d::GatherOptions& options) override;
-  // The output counts at the destination only.
+  // `output` is used on the destination only.
   WorkPtr gather_into_tensor(at::Tensor& output, at::Tensor& input,
                              const ::c10d::GatherOptions& options);
   WorkPtr scatter(Tensors& outputs, TensorLists& inputs,
@@ -110,21 +110,22 @@ class ProcessGroupStretto final : public NewestBackend {
   WorkPtr barrier(const ::c10d::BarrierOptions& options) override;
   void monitoredBarrier(const ::c10d::BarrierOptions& options, bool wait_all_ranks) override;
 
-  // Between the two of one thread: what is submitted is in flight at once, and has one Work.
+  // Operations that a thread submits between these two calls begin at once; endCoalescing() returns
+  // one Work for all of them.
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
 
   void setSequenceNumberForGroup() override {}
   uint64_t getSequenceNumberForGroup() override;
-  // Of the members, or, while there are none, of the last ones.
+  // The failure of the members, or, while there are none, of the last ones.
   ::c10d::ErrorType getError() override;
   void registerOnCompletionHook(
       std::function<void(std::shared_ptr<::c10d::WorkInfo>)>&& hook) override;
   void waitForPendingWorks() override;
   void enableCollectivesTiming() override {}  // Every Work knows its duration anyway.
 
-  // Groups of their own, of the same kind. Those of split() and merge() meet in the store; ranks
-  // that are not in the list get null.
+  // Make new groups of the same kind. The members of split() and merge() meet in `store`. split()
+  // returns null on ranks that are not in `ranks`.
   c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<::c10d::Store>& store,
                                     const std::vector<int>& ranks,
                                     const c10::intrusive_ptr<Options>& options) override;
@@ -132,21 +133,21 @@ class ProcessGroupStretto final : public NewestBackend {
                                     const c10::intrusive_ptr<Options>& options, const int& rank,
                                     const int& size);
   // Works after a failure, too: see Communicator::shrink(). Throws if a rank is lost that is not in
-  // the list.
+  // `ranks_to_exclude`.
   c10::intrusive_ptr<Backend> shrink(const std::vector<int64_t>& ranks_to_exclude, int flags,
                                      const c10::intrusive_ptr<Options>& options);
   // Names this member to the others, as long as the group lives.
   ReconfigureHandle get_reconfigure_handle() const override { return handle_; }
-  // The members are then those whose handles are given, which all call it. Blocks until all have
-  // come. What is in flight fails; of who is still a member of the old ones, operations that need
-  // this rank do. Works after a failure, too. If it fails itself, the group has no members; it may
-  // be called again. Throws ValueError, and changes nothing, for what is wrong with the arguments.
+  // Gives the group the members whose handles are listed, all of which must call it. Blocks until
+  // all have come. Operations in flight fail; on old members that do not call it, those that need
+  // this rank do. Works after a failure, too. If it fails itself, the group has no members, and it
+  // may be called again. Wrong arguments throw ValueError and change nothing.
   WorkPtr reconfigure(const ReconfigureOptions& options) override;
   // Whether the group has members.
   bool isInitialized() override;
-  // A hook is called once for each failure that ends the members' communicator: before abort() does
-  // so, or when the first thread learns of it, while others may learn of it, too. It runs on any
-  // thread, and must wait for no operation.
+  // A hook is called once for each failure that ends the members' communicator: before abort() ends
+  // it, or when the first thread learns of the failure, which other threads may learn of meanwhile.
+  // It runs on any thread, and must wait for no operation.
   void registerAbortHook(int64_t hook_id, AbortHook hook) override;
   void unregisterAbortHook(int64_t hook_id) override;
   void abort() override;
@@ -159,8 +160,8 @@ class ProcessGroupStretto final : public NewestBackend {
   at::Tensor allocateTensor(long size, at::TensorOptions options) override;  // NOLINT: as declared.
   std::unordered_map<std::string, uint64_t> getMemoryStats();
 
-  // For what PyTorch has no word for: the communicator, and what operations of it are called with.
-  // Throw if the group has no members.
+  // For operations that PyTorch does not have: the communicator, and the tensors of its operations.
+  // They throw if the group has no members.
   std::shared_ptr<Communicator> communicator() const { return members()->communicator; }
   void run(c10::function_ref<void(Communicator&)> call) const { members()->run(call); }
   using Use = OperationTensors::Use;
@@ -173,19 +174,20 @@ class ProcessGroupStretto final : public NewestBackend {
     ::c10d::OpType type;
     const char* title;  // "stretto:", and what PyTorch's tool for flight records calls it.
     std::chrono::milliseconds timeout;  // kUnsetTimeout: the group's.
-    MemberTensors& tensors;             // Taken, if the operation goes on.
+    MemberTensors& tensors;             // Moved from if the operation goes on.
     at::TensorList inputs = {};         // For the profiler and the flight recorder.
     at::TensorList results = {};
     int peer = -1;        // Of a send or receive; -1: any.
-    bool blocks = false;  // It has ended when it has been submitted.
+    bool blocks = false;  // It has ended when `submit` returns.
   };
   // Submits by `submit`, and makes a Work of what it returns.
   using Submit = c10::function_ref<stretto::Work(Communicator&, Duration timeout)>;
   WorkPtr start(const Start& what, Submit submit);
-  // `record_number` becomes that of an entry of the flight recorder that has to be told of the end.
+  // Sets `record_number` to the entry of the flight recorder, if any, that is to be told of the
+  // end.
   stretto::Work submit_recorded(const Start& what, uint64_t& record_number, Submit submit);
   communicator::FlightEntry make_entry(const Start& what);
-  // A group of these ranks.
+  // A group whose members are the ranks of `communicator`.
   static c10::intrusive_ptr<ProcessGroupStretto> make(
       const c10::intrusive_ptr<::c10d::Store>& store, std::unique_ptr<Communicator> communicator,
       std::vector<int> named_ranks, const OptionsStretto& options);
@@ -194,20 +196,20 @@ class ProcessGroupStretto final : public NewestBackend {
                    std::vector<uint64_t> global_ranks);
   // Throws if there are none.
   std::shared_ptr<Membership> members() const;
-  // Of the members, or of the last ones; null: there were none yet.
+  // What operations of the members share, or of the last members; null if there were none yet.
   std::shared_ptr<Shared> shared() const;
-  // The options of a group that comes of this one: those given, or of this group.
+  // The options of a group that is made from this one: `given`, or those of this group.
   OptionsStretto options_of_part(const c10::intrusive_ptr<Options>& given,
                                  std::vector<uint64_t> global_ranks);
   // Takes the members out for reconfigure(), if there are any. Throws if it must not begin.
   std::shared_ptr<Membership> take_members(int64_t uuid);
   void end_reconfigured(std::shared_ptr<Membership> members);
-  // That of the calling thread, which alone uses it; null if there is none.
+  // The batch of the calling thread, which alone uses it; null if there is none.
   c10::intrusive_ptr<CoalescedWork> batch_of_thread();
   void tell_hook(const std::shared_ptr<InFlight>& operation, ::c10d::OpType type,
                  TimePoint started);
   void end_pending(bool only_collectives);
-  // The others hear that this rank "has called" something.
+  // Ends all operations. The other ranks are told `reason`, as "has called abort()".
   void abort_because(const std::string& reason);
   // Ends what is in flight, and waits for nobody.
   void close();
@@ -215,19 +217,19 @@ class ProcessGroupStretto final : public NewestBackend {
 
   const c10::intrusive_ptr<::c10d::Store> store_;
   std::atomic<std::chrono::milliseconds> timeout_;
-  // But for the timeout. It stands where Gloo's backend has its options, 24 bytes behind what all
-  // backends have: of a group that shrink_group() has made, PyTorch takes any backend for that, and
-  // DDP reads them.
+  // All options but the timeout. This member has to lie where Gloo's backend has its options,
+  // behind 16 bytes of other members: PyTorch takes the backend of a group that shrink_group() has
+  // made for Gloo's, and DDP reads its options.
   c10::intrusive_ptr<OptionsStretto> options_ STRETTO_GUARDED_BY(mutex_);
   const ReconfigureHandle handle_;
   const OwnerProcess owner_process_;
   const std::shared_ptr<AbortHooks> abort_hooks_ = std::make_shared<AbortHooks>();
 
   mutable Mutex mutex_;
-  // Null: reconfigure() is still to give the group some, has failed or is at it; or shut down.
+  // Null before the first reconfigure(), during one, after one has failed, and after shutdown().
   std::shared_ptr<Membership> members_ STRETTO_GUARDED_BY(mutex_);
   std::shared_ptr<Shared> shared_ STRETTO_GUARDED_BY(mutex_);  // See shared().
-  // Of this process in PyTorch's job, among its first members: that records of it are named by.
+  // The number of this process in PyTorch's job, as of its first members; names its flight records.
   std::optional<int> job_rank_ STRETTO_GUARDED_BY(mutex_);
   bool is_shut_down_ STRETTO_GUARDED_BY(mutex_) = false;
   bool is_reconfiguring_ STRETTO_GUARDED_BY(mutex_) = false;  // By a call in progress.

@@ -21,9 +21,9 @@
 namespace stretto::c10d_backend {
 namespace {
 
-thread_local int hooks_of_thread = 0;  // In which it is at the moment.
+thread_local int hooks_of_thread = 0;  // Completion hooks that this thread is in.
 
-// The groups that live.
+// The living groups of this process.
 class Groups {
  public:
   void add(const c10::intrusive_ptr<ProcessGroupStretto>& group) {
@@ -42,7 +42,7 @@ class Groups {
 };
 
 Groups& groups() {
-  static auto* const all = new Groups;  // Outlives what other static objects do at the end.
+  static auto* const all = new Groups;  // Never destroyed: static objects use it at exit.
   return *all;
 }
 
@@ -54,7 +54,8 @@ c10::intrusive_ptr<ProcessGroupStretto> make_without_members(
   return group;
 }
 
-// The numbers in PyTorch's job of the ranks of a group, if `options` has those of this group.
+// The numbers of a group's ranks in PyTorch's job if `options` has them for this group, else 0 to
+// `size` - 1.
 std::vector<uint64_t> global_ranks_of(const ::c10d::Backend::Options& options, int size) {
   const std::vector<uint64_t>& ranks = options.global_ranks_in_group;
   return ranks.size() == static_cast<std::size_t>(size) ? ranks : numbers_to<uint64_t>(size);
@@ -69,14 +70,15 @@ c10::intrusive_ptr<ProcessGroupStretto> ProcessGroupStretto::create(
     (void)take_communicator(*store);  // No other group is to get it.
     return make_without_members(store, rank, size, options);
   }
-  if (auto communicator = take_communicator(*store)) {  // Of those that have met already.
+  if (auto communicator = take_communicator(*store)) {  // Its members have met already.
     return make(store, std::move(communicator), numbers_to<int>(size), options);
   }
   JoinOptions ours = options.join;
   ours.timeout = ours.join_timeout = duration_of(options.timeout);
   PendingWorks::drive_all_but(nullptr);
   auto communicator = for_torch([&] {
-    // Who destroys a group and makes it again comes to the same store with the same names.
+    // A program that destroys a group and makes it again comes to the same store with the same
+    // names.
     return job::join_in_rounds(store_of(store), rank, size, ours);
   });
   return make(store, std::move(communicator), numbers_to<int>(size), options);
@@ -122,7 +124,8 @@ void ProcessGroupStretto::shut_down_all(const std::string& reason) {
 
 void ProcessGroupStretto::shutdown() {
   const WithoutGil without_gil;
-  // In a forked child nobody moves them along, and a lock may be that of a thread it does not have.
+  // In a forked child nobody moves operations along, and a lock may be held by a thread of its
+  // parent.
   if (owner_process_.is_here()) end_pending(true);
   close();
 }
@@ -154,7 +157,7 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::split(
   const auto own = std::find(ranks.begin(), ranks.end(), whole->rank());
   if (own == ranks.end()) return nullptr;
   const OptionsStretto of_part = options_of_part(options, whole->global_ranks_of(ranks));
-  whole.reset();  // Which could not end while the others are waited for.
+  whole.reset();  // Else it could not end during the wait for others.
   return create(store, static_cast<int>(own - ranks.begin()), static_cast<int>(ranks.size()),
                 of_part);
 }
@@ -205,7 +208,7 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
         whole->rank(), left.size(), smaller->size()));
   }
   OptionsStretto of_part = options_of_part(options, whole->global_ranks_of(left));
-  of_part.timeout = timeout_;  // stretto.Options has none, and PyTorch sets none here.
+  of_part.timeout = timeout_;  // stretto.Options has no timeout, and PyTorch sets none here.
   return make(store_, std::move(smaller), std::move(left_named), of_part);
 }
 
@@ -246,7 +249,7 @@ communicator::FlightEntry ProcessGroupStretto::make_entry(const Start& what) {
 void ProcessGroupStretto::startCoalescing() {
   auto batch = c10::make_intrusive<CoalescedWork>(getRank());
   const MutexLock guard(mutex_);
-  batches_[std::this_thread::get_id()].swap(batch);  // What was there ends without the lock.
+  batches_[std::this_thread::get_id()].swap(batch);  // The old batch ends without the lock.
   batch_count_ = batches_.size();
 }
 
@@ -279,7 +282,7 @@ void ProcessGroupStretto::registerOnCompletionHook(
     std::function<void(std::shared_ptr<::c10d::WorkInfo>)>&& hook) {
   TORCH_CHECK_VALUE(onCompletionHook_ == nullptr,
                     "this process group has a completion hook already");
-  // It may hold a function of Python's, which only who holds Python's lock may copy.
+  // It may hold a function of Python's, which may be copied only by a thread that holds the GIL.
   auto held = std::make_shared<decltype(onCompletionHook_)>(std::move(hook));
   onCompletionHook_ = [held](std::shared_ptr<::c10d::WorkInfo> work) { (*held)(std::move(work)); };
 }

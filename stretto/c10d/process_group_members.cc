@@ -28,9 +28,9 @@ namespace {
                             rank));
 }
 
-// The place is named by what nobody else has, so it is in the whole store: the parts that PyTorch
-// gives to groups have the same names on all ranks only if these have made as many groups. A
-// launcher knows none of the members by the ranks that they have here.
+// The members meet in the whole store, under keys that nobody else uses. The part of the store that
+// PyTorch gives to a group would not do: it has the same name on all ranks only if they have made
+// equally many groups. A launcher knows none of the members by the ranks that they have here.
 std::unique_ptr<Communicator> meet(const c10::intrusive_ptr<::c10d::Store>& store,
                                    const MeetingPlace& place, JoinOptions options) {
   const Deadline deadline = Deadline::after(options.join_timeout);
@@ -88,12 +88,12 @@ void ProcessGroupStretto::set_members(std::unique_ptr<Communicator> communicator
                                       std::vector<uint64_t> global_ranks) {
   auto members = std::make_shared<Membership>(std::move(communicator), std::move(named_ranks),
                                               std::move(global_ranks), abort_hooks_);
-  std::shared_ptr<Shared> shared = members->shared;  // Then of the last ones: without the lock.
+  std::shared_ptr<Shared> shared = members->shared;  // The old one is freed without the lock.
   const MutexLock guard(mutex_);
   if (is_shut_down_) throw_shut_down(getRank());
   set_rank_and_size(members->rank(), members->size());
-  // For other members, and for groups that come of this one: in each, this process may be another
-  // rank.
+  // Keeps the device for later members, and for groups that are made from this one: this process
+  // may be another rank there.
   if (const auto device = members->communicator->device()) options_->join.device = device;
   if (!job_rank_) job_rank_ = shared->job_rank;
   shared->job_rank = *job_rank_;
@@ -131,7 +131,7 @@ WorkPtr ProcessGroupStretto::reconfigure(const ReconfigureOptions& options) {
   });
   set_members(std::move(communicator), numbers_to<int>(place.size),
               numbers_to<uint64_t>(place.size));
-  return c10::make_intrusive<CoalescedWork>(place.rank);  // Of nothing: it has ended.
+  return c10::make_intrusive<CoalescedWork>(place.rank);  // Without parts: it has ended.
 }
 
 std::shared_ptr<Membership> ProcessGroupStretto::take_members(int64_t uuid) {
@@ -148,9 +148,9 @@ std::shared_ptr<Membership> ProcessGroupStretto::take_members(int64_t uuid) {
   return std::move(members_);
 }
 
-// Where nothing is in flight here, others may still be in what has ended here, which they can end:
-// they are told only if they wait for this rank. Calls in progress keep the members, or only the
-// communicator.
+// Tells other ranks of the end only if they may wait for this one: if an operation is in flight
+// here, or if a call in progress keeps the members or the communicator. Other ranks can end
+// operations that have ended here without it.
 void ProcessGroupStretto::end_reconfigured(std::shared_ptr<Membership> members) {
   const bool is_in_flight =
       std::ranges::any_of(members->shared->pending.take(/*only_collectives=*/false),

@@ -26,12 +26,12 @@ namespace {
 
 // Note [freed memory]
 //
-// Where more than a threshold is free at the end of its heap, glibc gives that back to the kernel,
-// and gets it anew page by page: in a step of training, each gradient that DistributedDataParallel
-// has copied to its bucket. Buckets that lie in the heap happen to prevent that; ours lie
-// elsewhere. A step of ResNet-18 then takes 20 ms more, of 50. So as much may stay free as we have
-// registered, beyond what glibc's thresholds grow to by themselves. Whoever has set them is left
-// alone.
+// When more than a threshold is free at the end of its heap, glibc returns that memory to the
+// kernel, and gets it anew page by page. In a step of training, this happens to each gradient that
+// DistributedDataParallel has copied to its bucket. Buckets in the heap happen to prevent it; ours
+// lie elsewhere. A step of ResNet-18 then takes 20 ms more, of 50. So the threshold is raised by as
+// much as we have registered, beyond what glibc's thresholds grow to by themselves. Thresholds that
+// a user has set stay.
 constexpr int kMmapThresholdBytes = 32 * 1024 * 1024;
 
 void keep_freed_memory([[maybe_unused]] uint64_t bytes) {
@@ -51,7 +51,7 @@ void keep_freed_memory([[maybe_unused]] uint64_t bytes) {
 
 std::atomic<uint64_t> registered_bytes = 0;
 
-// Registered memory, of the host or a device, that tells the statistics when it goes.
+// Registered memory of the host or a device, which registered_bytes counts while it lives.
 struct Registered {
   Registered(Communicator& communicator, std::size_t bytes, c10::Device of)
       : device(of), memory(for_torch([&] {
@@ -64,7 +64,8 @@ struct Registered {
   ~Registered() { registered_bytes -= memory.bytes().size(); }
   Registered(const Registered&) = delete;
   Registered& operator=(const Registered&) = delete;
-  // So that memory of a device goes later where a graph captures the current stream.
+  // Names the caller's current stream, so that memory of a device is freed later if a graph
+  // captures it.
   static void free(void* owned) {
     std::unique_ptr<Registered> freed(static_cast<Registered*>(owned));
     const c10::Device on = freed->device;
@@ -84,8 +85,8 @@ bool ProcessGroupStretto::supportsTensorAlloc(c10::DeviceIndex device) {
 
 at::Tensor ProcessGroupStretto::allocateTensor(long size, at::TensorOptions options) {  // NOLINT
   TORCH_CHECK_VALUE(size >= 0, "a tensor of ", size, " elements");
-  // A bucket of complex parameters is one of real numbers, twice as many: PyTorch's reducer makes
-  // it that where it allocates the bucket itself, asks here for complex ones, and takes what comes.
+  // A bucket of complex parameters has real numbers, twice as many. PyTorch's reducer makes it so
+  // when it allocates the bucket itself; here it asks for complex numbers, and takes what it gets.
   const at::ScalarType type = c10::typeMetaToScalarType(options.dtype());
   if (c10::isComplexType(type)) {
     return allocateTensor(2 * size, options.dtype(toRealValueType(type)));
@@ -101,7 +102,8 @@ at::Tensor ProcessGroupStretto::allocateTensor(long size, at::TensorOptions opti
   const std::size_t bytes = static_cast<std::size_t>(size) * options.dtype().itemsize();
   auto owned = std::make_unique<Registered>(*alive, bytes, device);
   void* const data = owned->memory.bytes().data();
-  // Some communication hooks make their bucket larger; it then moves to where others are.
+  // Some communication hooks make their bucket larger; it then moves to memory of PyTorch's
+  // allocator.
   return at::for_blob(data, {size})
       .context(owned.release(), &Registered::free)
       .options(options.device(device))

@@ -30,7 +30,7 @@ constexpr std::size_t kServerBegin = kBegin.size() + kDigits + 1;
 
 std::string server_in(const ReconfigureHandle& handle) { return handle.substr(kServerBegin); }
 
-// Somebody else has sent it.
+// Checks a handle, which comes from another process.
 bool is_well_formed(const ReconfigureHandle& handle) {
   constexpr std::size_t kMostBytes = 512;
   if (handle.size() < kServerBegin || handle.size() > kMostBytes) return false;
@@ -40,7 +40,7 @@ bool is_well_formed(const ReconfigureHandle& handle) {
          (handle.size() == kServerBegin || bootstrap::parse_host_port(server_in(handle)).ok());
 }
 
-// By their ranks. A set has no order: then by their texts.
+// The handles by rank. A list is in this order; a set is sorted by text.
 Handles in_order(const ReconfigureOptions& options) {
   if (const auto* const list = std::get_if<Handles>(&options.handles)) return *list;
   const auto& set = std::get<std::unordered_set<ReconfigureHandle>>(options.handles);
@@ -49,7 +49,7 @@ Handles in_order(const ReconfigureOptions& options) {
   return handles;
 }
 
-// Where all can meet, whatever their order is; empty: nobody has a TCPStore.
+// The TCPStore in which all members meet, the same for any order of handles; empty if none has one.
 std::string common_server(Handles handles) {
   std::ranges::sort(handles);
   for (const ReconfigureHandle& handle : handles) {

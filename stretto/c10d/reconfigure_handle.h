@@ -11,20 +11,20 @@
 
 namespace stretto::c10d_backend {
 
-// "stretto:RANDOM:HOST:PORT" names a member of a group, and the TCPStore that it has; without HOST
-// and PORT, it has another kind of store.
+// Makes a handle "stretto:RANDOM:HOST:PORT", which names a member of a group and its TCPStore.
+// HOST:PORT is empty if the member has another kind of store.
 ReconfigureHandle new_handle(const c10::intrusive_ptr<::c10d::Store>& store);
 
-// Where the members of a reconfigure() meet, which have different stores if groups are merged.
+// Where the members of a reconfigure() meet. They have different stores if groups are merged.
 struct MeetingPlace {
   int rank = 0;
   int size = 0;
-  std::string prefix;      // Of the keys. Those who do not have the same list do not meet.
-  std::string tcp_server;  // Empty: the store that this rank has.
+  std::string prefix;      // Of the keys; members with other lists do not meet.
+  std::string tcp_server;  // Empty: this rank's own store.
 };
 
-// For the member `own`. Throws ValueError for handles that are none, and for lists in which `own`
-// is missing or one is there twice.
+// The place for the member `own`. Throws ValueError if a handle is malformed or listed twice, or if
+// `own` is missing.
 MeetingPlace meeting_place(const ReconfigureHandle& own, const ReconfigureOptions& options);
 
 }  // namespace stretto::c10d_backend

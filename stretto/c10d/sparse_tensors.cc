@@ -20,8 +20,8 @@
 namespace stretto::c10d_backend {
 namespace {
 
-// A sparse tensor as rows of a matrix: those that `places` names, by the number of their index into
-// the sparse dimensions, in the order of a dense tensor.
+// A sparse tensor as rows of a matrix. `places` has the number of each row: its index into the
+// sparse dimensions, counted in the order of a dense tensor.
 struct PlacedRows {
   explicit PlacedRows(const at::Tensor& tensor) {
     const at::Tensor own = tensor.coalesce();
@@ -55,10 +55,10 @@ void check_places(const at::Tensor& tensor) {
                 fmt::join(tensor.sizes(), ", "), places, kMost));
 }
 
-// Ranks whose tensors have other shapes would mean other places by the same number.
+// On ranks with other shapes, the same number would mean another place.
 void check_same_shape(Communicator& comm, const at::Tensor& tensor,
                       const std::optional<Duration>& timeout) {
-  std::array<char, 128> own{};  // So many letters are compared.
+  std::array<char, 128> own{};  // Only so many characters are compared.
   const std::string text =
       fmt::format("[{}], of which {} sparse", fmt::join(tensor.sizes(), ", "), tensor.sparse_dim());
   text.copy(own.data(), own.size() - 1);

@@ -11,12 +11,12 @@
 
 namespace stretto::c10d_backend {
 
-// Whether sparse tensors of this type are added up.
+// Whether sparse tensors of this type can be added up.
 bool has_sparse_sum(at::ScalarType type);
 
-// Adds up everybody's sparse COO tensors, in place: collective, blocking. `op` is sum or mean.
-// Throws ValueError on all ranks, before any is changed, where their dimensions differ; else what
-// all_reduce_rows() throws.
+// Reduces the sparse COO tensors of all ranks, in place. Collective; blocks. `op` is sum or mean.
+// Throws InvalidArgument on all ranks, before any tensor is changed, if their dimensions differ or
+// have more than 2^32 - 1 sparse places; else as all_reduce_rows().
 void all_reduce_sparse(Communicator& comm, at::Tensor& tensor, ReduceOp op,
                        const std::optional<Duration>& timeout);
 

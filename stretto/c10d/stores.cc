@@ -27,14 +27,14 @@ using bootstrap::StoreRequest;
 std::vector<uint8_t> bytes_of(std::string_view text) { return {text.begin(), text.end()}; }
 std::string text_of(const std::vector<uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
-// What PyTorch puts before the keys of a part of a store, which only such a store itself may ask.
+// Finds out what PyTorch puts before the keys of a part of a store: only a subclass may ask for it.
 class Prefix final : public ::c10d::PrefixStore {
  public:
   static std::string of(PrefixStore& store) { return (store.*&Prefix::joinKey)(""); }
 };
 
-// Waits by looking, up to fifty times a second: all of PyTorch's stores can be asked, and a wait of
-// theirs cannot be interrupted.
+// Waits by looking, at first every millisecond and later every 20 ms: PyTorch's own waits cannot be
+// interrupted, but all its stores can be asked.
 class FromTorch final : public bootstrap::Store {
  public:
   explicit FromTorch(c10::intrusive_ptr<::c10d::Store> store) : store_(std::move(store)) {}
@@ -69,7 +69,7 @@ Result<StoreReply> FromTorch::compare_set(const StoreRequest& request, const Wai
   try {
     std::string now =
         text_of(store_->compareSet(key, bytes_of(request.expected), bytes_of(request.value)));
-    // For an absent key the stores answer with what was expected, as if that were there.
+    // For an absent key, PyTorch's stores return `expected`, as if that were there.
     const bool doubtful = !request.expected.empty() && now == request.expected;
     if (doubtful && !store_->check({key})) now.clear();
     return StoreReply{.value = std::move(now)};
@@ -78,7 +78,8 @@ Result<StoreReply> FromTorch::compare_set(const StoreRequest& request, const Wai
   } catch (const c10::Error&) {
     if (!request.expected.empty()) throw;
   }
-  // A store of the program's own that is written in Python has none; the first who comes sets it.
+  // A program's own store that is written in Python has no compareSet(): the first rank sets the
+  // key.
   if (!store_->check({key}) && store_->add(key + "/claims", 1) == 1) {
     store_->set(key, bytes_of(request.value));
   } else {
@@ -87,7 +88,7 @@ Result<StoreReply> FromTorch::compare_set(const StoreRequest& request, const Wai
   return StoreReply{.value = text_of(store_->get(key))};
 }
 
-// What join() asks for.
+// The operations that join() needs.
 Result<StoreReply> FromTorch::ask(const StoreRequest& request, const WaitLimit& limit) {
   const std::string key(request.key);
   switch (request.operation) {
@@ -196,7 +197,7 @@ GenerationStore::Bytes GenerationStore::compareSet(const std::string& key, const
                                                    const Bytes& desired) {
   const std::string now = value_of(
       store_->compare_set(key, text_of(expected), text_of(desired), deadline_of(timeout_)));
-  // For an absent key PyTorch's stores answer with what was expected, as if that were there.
+  // For an absent key, PyTorch's stores return `expected`, as if that were there.
   return now.empty() && !expected.empty() && !check({key}) ? expected : bytes_of(now);
 }
 

@@ -17,8 +17,8 @@
 namespace stretto::c10d_backend {
 
 // A store of PyTorch's as one of ours, so that ranks meet where torch.distributed has met, and no
-// second port is needed. If there is one of ours below it, a GenerationStore, it is a part of that,
-// which knows of deaths.
+// second port is needed. For a GenerationStore or a part of it, returns the same part of our own
+// store, which knows of deaths.
 std::shared_ptr<bootstrap::Store> store_of(const c10::intrusive_ptr<::c10d::Store>& store);
 
 // The store that `store` is a part of, or itself.
@@ -28,9 +28,9 @@ std::string tcp_server_of(const c10::intrusive_ptr<::c10d::Store>& store);
 // A client of the TCPStore at "HOST:PORT". Throws PeerLost if it is not there in time.
 std::shared_ptr<bootstrap::Store> connect_tcp_store(const std::string& server, Duration timeout);
 
-// The reverse: where the members of a generation of an elastic job have met, as a store of
-// PyTorch's. Throws DistStoreError if a key does not come in time, and DistBackendError if a member
-// has died, as operations do. Thread safe, but for setTimeout().
+// The reverse: the store in which the members of a generation of an elastic job have met, as a
+// store of PyTorch's. Throws DistStoreError if a key does not come in time, and DistBackendError if
+// a member has died, as operations do. Thread-safe, except for setTimeout().
 class GenerationStore final : public ::c10d::Store {
  public:
   // `communicator` is that of all members, for the first group that is made with this store.
@@ -38,7 +38,7 @@ class GenerationStore final : public ::c10d::Store {
                   std::unique_ptr<Communicator> communicator)
       : store_(std::move(store)), communicator_(std::move(communicator)) {}
 
-  // Null: it has been taken.
+  // Null if it has been taken before.
   std::unique_ptr<Communicator> take_communicator() { return std::move(communicator_); }
   const std::shared_ptr<bootstrap::Store>& store() const { return store_; }
 
@@ -67,7 +67,8 @@ class GenerationStore final : public ::c10d::Store {
   std::unique_ptr<Communicator> communicator_;
 };
 
-// That of the GenerationStore below `store`; null: there is none, or it has been taken.
+// Takes the communicator of the GenerationStore that `store` is, or is a part of. Null if there is
+// none, or if it has been taken before.
 std::unique_ptr<Communicator> take_communicator(::c10d::Store& store);
 
 }  // namespace stretto::c10d_backend

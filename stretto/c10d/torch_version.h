@@ -17,7 +17,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-// What differs between versions of PyTorch, from 2.11 on.
+// Differences between versions of PyTorch, from 2.11 on.
 namespace stretto::c10d_backend {
 
 #if TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR < 13
@@ -36,7 +36,7 @@ inline constexpr auto kReduceScatterTensorCoalesced =
     ::c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED;
 #endif
 
-// What has come with 2.14, or with 2.15, and what stands for it before, when nobody asks for it.
+// Types that came with 2.14 or 2.15. The substitutes for earlier versions are never used there.
 #ifdef C10D_BACKEND_HAS_RECONFIGURE
 using ReconfigureHandle = ::c10d::ReconfigureHandle;
 using ReconfigureOptions = ::c10d::ReconfigureOptions;

@@ -5,8 +5,9 @@
 
 namespace stretto::c10d_backend {
 
-// Gives the lock of the Python interpreter back while it lives, if this thread holds it. Whoever
-// waits for other ranks, or for a thread that may run a callback of Python's, must not hold it.
+// Releases the lock of the Python interpreter (GIL) while this lives, if this thread holds it. A
+// thread must not hold it while it waits for other ranks, or for a thread that may run a callback
+// of Python's.
 class WithoutGil {
  public:
   WithoutGil();

@@ -25,11 +25,11 @@
 namespace stretto::c10d_backend {
 namespace {
 
-constexpr std::chrono::microseconds kNap(100);  // Between looks at what wakes nobody.
+constexpr std::chrono::microseconds kNap(100);  // Between looks at state whose change wakes nobody.
 
 using c10::ivalue::Future;
 
-// Those that a future has to know by which tensors get to a program.
+// The devices of `tensors`, which a future has to know to hand the tensors to a program.
 std::vector<c10::Device> devices_of(at::TensorList tensors) {
   std::vector<c10::Device> devices;
   for (const at::Tensor& tensor : tensors) {
@@ -38,7 +38,8 @@ std::vector<c10::Device> devices_of(at::TensorList tensors) {
   return devices;
 }
 
-// Not one that a graph captures, on the thread that happens to end the operation.
+// The stream for a future's events: that of the results, if there is one. Else the default stream,
+// if a graph captures the current stream of the thread that happens to end the operation.
 std::optional<c10::Stream> stream_of_events(const Future& future,
                                             const std::optional<c10::Stream>& of_results) {
   if (of_results) return of_results;
@@ -61,8 +62,8 @@ std::optional<std::vector<at::Tensor>> inputs_for_profiler(at::TensorList inputs
 // Whether this thread calls a callback now.
 thread_local bool is_in_callback = false;
 
-// The program's callbacks may throw, and whoever calls them is in the middle of something else.
-// It is freed as a part of the call: what it owns may be Python's, and wait as well.
+// Logs what the program's callback throws: the caller is in the middle of something else. Frees the
+// callback as a part of the call: it may own objects of Python's, whose end may wait, too.
 void call(Continuation callback, const Status& status) {
   const bool was_in_callback = std::exchange(is_in_callback, true);
   call_back(callback, status);
@@ -90,8 +91,8 @@ stretto::Work submit_each(Communicator& communicator, std::size_t count,
 void InFlight::Outcome::end(const Status& how) {
   if (ended) return;
   flight_entries().end(record_number, how.ok());
-  // Before anybody can see that it has ended, and ask the group why. The program's hooks are called
-  // there, so not under the lock.
+  // Before anybody can see the end and ask the group for the cause. This calls the program's hooks,
+  // so the lock is not held.
   const std::shared_ptr<Shared> alive = how.ok() ? nullptr : group.lock();
   if (alive != nullptr) alive->note_failure(how);
   std::shared_ptr<void> freed;  // Not under the lock: tensors may need the lock of Python.
@@ -108,7 +109,7 @@ void InFlight::Outcome::end(const Status& how) {
   }
   if (due.empty()) return;
   Driver::before_callbacks();
-  // Each goes when it has been called: the next may wait for what it owns to go.
+  // Each callback is freed after its call: the next may wait for the end of objects that it owns.
   for (Continuation& callback : due) call(std::move(callback), status);
   called_back = true;
 }
@@ -150,7 +151,7 @@ bool InFlight::try_end() {
   if (has_ended()) return true;
   if (mutex_.is_mine()) poll_group();
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock) return has_ended();  // Whoever waits moves it along.
+  if (!lock) return has_ended();  // The thread that waits moves it along.
   if (const std::optional<Status> how = work_.status()) outcome_->end(*how);
   return has_ended();
 }
@@ -163,7 +164,7 @@ bool InFlight::end_by(const Deadline& deadline) {
   try {
     work_.wait_for(deadline.remaining());
   } catch (const Error&) {
-    // That time is up, or why the operation failed: its status tells which.
+    // The time is up, or the operation has failed: its status tells which.
   }
   if (const std::optional<Status> how = work_.status()) outcome_->end(*how);
   return has_ended();
@@ -173,7 +174,7 @@ void InFlight::end_beside_others() {
   if (const auto lock = lock_beside_others(Deadline())) outcome_->end(work_.wait_status());
 }
 
-// They may wait for other operations, which this thread moves along.
+// The callbacks may wait for other operations, which this thread moves along.
 bool InFlight::wait_for_callbacks(const Deadline& deadline) {
   while (!has_called_back() && !must_not_block()) {
     if (deadline.passed()) return false;
@@ -311,8 +312,8 @@ std::vector<at::Tensor> WorkStretto::result() {
   return {operation_->results.begin(), operation_->results.end()};
 }
 
-// A forked child has no part in what its parent has begun, and perhaps the locks of threads that it
-// has not.
+// A forked child has no part in operations of its parent, and threads of its parent may hold their
+// locks.
 void WorkStretto::prepare_to_wait() const {
   const auto has_ended = [](const InFlight& each) { return each.has_ended(); };
   if (!shared_->pending.is_here() && !all_awaited(has_ended)) {
@@ -380,13 +381,13 @@ c10::intrusive_ptr<Future> WorkStretto::make_future(
     const std::shared_ptr<Shared> alive = shared.lock();
     if (alive != nullptr) alive->pending.count_future(-1);
     try {
-      // Callbacks have the device that is current now, and wait for the stream that is.
+      // Callbacks run on the device that is current here, and wait for the stream that is.
       const auto& devices = future->devices();
       const c10::OptionalDeviceGuard on_device(devices.empty() ? std::nullopt
                                                                : std::optional(devices.front()));
       const c10::OptionalStreamGuard on_stream(stream_of_events(*future, stream));
       complete(*future, alive != nullptr ? alive->told(status) : status);
-    } catch (const std::exception&) {  // Of the device.
+    } catch (const std::exception&) {  // A failure of the device.
       if (!future->completed()) future->setError(std::current_exception());
     }
   });
