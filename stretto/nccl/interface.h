@@ -7,9 +7,9 @@
 
 #include "stretto/cuda_driver/driver.h"
 
-// The part of NCCL's C interface that is used, in declarations of our own: so nothing needs NCCL's
-// headers to be built, and one stretto runs with whatever version is found where it runs. Numbers
-// and layouts are those of NCCL 2.27 and later.
+// The part of NCCL's C interface that we use, in declarations of our own. So building needs no
+// headers of NCCL, and one stretto runs with any version that it finds. Numbers and layouts are
+// those of NCCL 2.27 and later.
 namespace stretto::nccl {
 
 using Comm = struct OpaqueComm*;
@@ -18,9 +18,9 @@ using cuda::Driver;
 using cuda::DriverInterface;
 using cuda::StreamHandle;
 
-// As ncclGetVersion() says it: 22703 is 2.27.3. Before it, NCCL keeps what it is launching without
-// blocking in memory of the thread that has called ncclGroupEnd(). Here one thread launches for
-// several communicators, and another may go on with it.
+// In the format of ncclGetVersion(): 22703 is 2.27.3. Older versions keep the state of a launch
+// without blocking in memory of the thread that has called ncclGroupEnd(). Here one thread launches
+// for several communicators, and another may continue the launch.
 inline constexpr int kOldestVersion = 22700;
 
 // ncclResult_t.
@@ -35,7 +35,7 @@ struct UniqueId {
 // ncclDataType_t.
 enum class Type : int { i8, u8, i32, u32, i64, u64, f16, f32, f64, bf16 };
 
-// ncclRedOp_t; further numbers are those of operations that have been made.
+// ncclRedOp_t; higher numbers are those of operations that have been created.
 using RedOp = int;
 inline constexpr RedOp kSum = 0;
 inline constexpr RedOp kProduct = 1;
@@ -45,8 +45,8 @@ inline constexpr RedOp kAverage = 4;
 
 inline constexpr int kScalarHostImmediate = 1;
 
-// ncclConfig_t as 2.27 knows it, for a communicator that is made without blocking. Later versions
-// read as many bytes as it says it has, and take defaults for the others.
+// ncclConfig_t of NCCL 2.27, for a communicator that does not block. Later versions read
+// `size_bytes` bytes, and take defaults for the rest.
 struct Config {
   static constexpr int kUndefined = -2147483647 - 1;
 
@@ -69,7 +69,7 @@ struct Config {
 static_assert(offsetof(Config, comm_name) == 48 && sizeof(Config) == 72,
               "as ncclConfig_t lies in memory");
 
-// Each function is that of NCCL with this name, in its words: ncclGetVersion and so on.
+// Each function is NCCL's of this name: get_version is ncclGetVersion, and so on.
 struct Interface {
   ResultCode (*get_version)(int* version);
   const char* (*get_error_string)(ResultCode result);

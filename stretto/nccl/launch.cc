@@ -14,7 +14,7 @@ namespace {
 
 using Kind = Step::Kind;
 
-// What values are reduced as: NCCL's type, and how many of it an element is.
+// NCCL's type for the reduction of a dtype, and how many of its numbers an element has.
 struct Number {
   Type type;
   std::size_t parts = 1;
@@ -33,7 +33,7 @@ std::optional<Number> number_of(DType dtype) {
   return found == std::end(kNumbers) ? std::nullopt : std::optional(found->second);
 }
 
-// Nothing: NCCL has no such operation.
+// NCCL's operation; nothing if it has none.
 std::optional<RedOp> operation_of(ReduceOp op, DType dtype) {
   if (dtype == DType::boolean) {  // Which are zeros and ones.
     if (op == ReduceOp::sum || op == ReduceOp::max || op == ReduceOp::bit_or) return kMax;
@@ -95,7 +95,7 @@ class Builder {
   }
   bool has_targets() const { return !parts_.targets.empty(); }
   const std::byte* input() const { return source(0); }
-  // An entry of the list that the operation has: each rank's share, or a whole buffer.
+  // Entry `index` of the operation's list: a rank's share, or a whole buffer.
   const std::byte* source(std::size_t index) const {
     if (!parts_.has_sources()) return call_.input;
     return index == 0 ? parts_.source.data : parts_.more[index - 1].data;
@@ -175,7 +175,7 @@ class Builder {
     }
   }
 
-  // What only some pairs of ranks share, by messages between them.
+  // Sends and receives, where only some pairs of ranks share data.
   void exchange() {
     const Collective collective = call_.operation.collective;
     for (std::size_t r = 0; r < size_; ++r) {
@@ -193,7 +193,7 @@ class Builder {
     drop_message_to_itself();
   }
 
-  // A share that stays where it is needs none.
+  // A share that stays where it is needs no message.
   void drop_message_to_itself() {
     const std::byte* sent = nullptr;
     const std::byte* received = nullptr;

@@ -12,31 +12,32 @@
 
 namespace stretto::nccl {
 
-// One call of NCCL. All those of a collective are made as one group.
+// One call of NCCL. All calls of a collective are made as one group.
 struct Step {
   enum class Kind { all_reduce, reduce, reduce_scatter, all_gather, broadcast, send, receive };
   Kind kind = Kind::all_reduce;
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   std::size_t count = 0;
-  Type type = Type::u8;  // What is only moved is bytes, of whatever dtype.
-  int peer = 0;          // Or the root.
+  // Data that is only moved counts as bytes, whatever its dtype.
+  Type type = Type::u8;
+  int peer = 0;  // Or the root.
 };
 
-// A collective as NCCL gets it.
+// The calls of NCCL for one collective.
 struct Launch {
   std::vector<Step> steps;
-  bool overwrites_sends = false;  // What is sent lies where something is received.
+  bool overwrites_sends = false;  // Something is received where sent data lies.
   RedOp op = kSum;
-  // Instead of `op`: sums of inputs that are multiplied by this before.
+  // If it is set, the inputs are multiplied by it and added, instead of `op`.
   std::optional<double> factor = std::nullopt;
 };
 
-// What NCCL cannot do, as DeviceOperations::refusal() says it.
+// Why NCCL cannot do it, as in DeviceOperations::refusal(); empty if it can.
 const char* refusal(const OperationDescriptor& operation, double factor);
 
-// The calls by which rank `rank` of `size` takes part in what is not refused. Pairs of ranks that
-// share nothing make no call, so a rank whose shares are all empty may make none.
+// The calls by which rank `rank` of `size` takes part in an operation that is not refused. Pairs of
+// ranks that share nothing make no call, so a rank whose shares are all empty may make none.
 Launch make_launch(const LibraryCall& call, int rank, int size);
 
 }  // namespace stretto::nccl

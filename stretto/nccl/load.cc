@@ -42,13 +42,13 @@ Result<std::shared_ptr<const Nccl>> load_nccl(const std::vector<std::string>& fi
   }
   auto nccl = std::make_shared<Nccl>();
   Interface& call = nccl->call;
-  // First: an older one lacks some of the others.
+  // Asked first: an older version lacks some of the other functions.
   STRETTO_RETURN_IF_ERROR(symbols->find_all({{"ncclGetVersion", &call.get_version}}));
   if (call.get_version(&nccl->version) != kSuccess) {
     return status_of(StatusCode::invalid_argument, "{} does not say which version of NCCL it is",
                      symbols->file());
   }
-  // A later one is taken: NCCL keeps the interface that it had.
+  // A later version is fine: NCCL keeps its interface.
   if (nccl->version < kOldestVersion) {
     return status_of(StatusCode::invalid_argument,
                      "NCCL {} is older than {}, the first whose communicators are safe to use from "

@@ -13,11 +13,12 @@
 
 namespace stretto::nccl {
 
-// NCCL as it was found. Stays loaded as long as the process lives, for NCCL's threads do.
+// The NCCL that was loaded. It stays loaded until the process ends, since NCCL's threads live so
+// long.
 struct Nccl {
-  // Ok, also of what NCCL has begun; or what it says.
+  // The status of call `what`: ok for kSuccess and kInProgress, else system and NCCL's text.
   Status status_of_call(const char* what, ResultCode result, Comm comm = nullptr) const;
-  // Of what has been begun on it: kInProgress while NCCL is still taking a call.
+  // The state of `comm`: kInProgress while NCCL is still taking a call.
   ResultCode state_of(Comm comm) const;
 
   Interface call;
@@ -26,12 +27,13 @@ struct Nccl {
   std::string file;
 };
 
-// Where NCCL is looked for: STRETTO_NCCL_LIBRARY, and nowhere else if that is set; where the system
-// finds libnccl.so.2, or has it in this process already, as with PyTorch; beside the packages of
-// the Python in VIRTUAL_ENV, whose package nvidia-nccl-cu12 or -cu13 has it.
+// The files to try for NCCL. STRETTO_NCCL_LIBRARY alone, if it is set. Else libnccl.so.2, which the
+// system finds or this process has loaded already, as with PyTorch; then that of the Python in
+// VIRTUAL_ENV, whose package nvidia-nccl-cu12 or -cu13 has it.
 std::vector<std::string> nccl_files(const Environment& environment);
 
-// Fails with invalid_argument if there is none, or if it is too old.
+// Loads the first of `files` that can be loaded. Fails with invalid_argument if none can, or if it
+// is too old.
 Result<std::shared_ptr<const Nccl>> load_nccl(const std::vector<std::string>& files);
 
 }  // namespace stretto::nccl

@@ -20,13 +20,13 @@
 namespace stretto::nccl {
 namespace {
 
-// What NCCL says of a peer counts when the group has had time to hear who has died.
+// Delay of NCCL's failures, so that the group has time to hear who has died.
 constexpr Duration kHearsay = std::chrono::seconds(1);
-// How long the end of what has been begun may take, well or by abort.
+// How long the communicator may take to end: in order, and by abort.
 constexpr Duration kEndWell = std::chrono::seconds(2);
 constexpr Duration kGiveBackTime = std::chrono::seconds(10);
 
-// In the representation that NCCL reads: a scalar of the type that is reduced.
+// A factor as NCCL reads it: a scalar of the type that is reduced.
 union Scalar {
   Half f16;
   BFloat16 bf16;
@@ -104,7 +104,8 @@ NcclLibrary::~NcclLibrary() {
   }
 }
 
-// The last messages of a collective may still be under way to others when it has ended here.
+// Ends all operations and finalizes the communicator: a collective that has ended here may still
+// have messages under way to other ranks. Returns whether that succeeded in time.
 bool NcclLibrary::end_well() {
   const MutexLock held(shared_->mutex);
   const Deadline until = Deadline::after(kEndWell);
@@ -114,7 +115,7 @@ bool NcclLibrary::end_well() {
     while (!running_.empty() && find_end(running_.front().number)) continue;
     ::sched_yield();
   }
-  shared_->is_ending = true;  // What has been finalized takes no calls.
+  shared_->is_ending = true;  // A finalized one takes no calls.
   ResultCode result = failure_.ok() ? nccl_->call.comm_finalize(shared_->comm) : kInProgress;
   while (result == kInProgress && may_wait()) {
     result = nccl_->state_of(shared_->comm);
@@ -123,9 +124,9 @@ bool NcclLibrary::end_well() {
   return result == kSuccess;
 }
 
-// NCCL then frees memory of the device, which waits for all kernels there, those of communicators
-// that are still to be aborted, too; and it may wait for other ranks of the host to do the same,
-// and for the end of graphs that hold its calls. So a thread of its own does it.
+// Runs `end` on a thread of its own, since it may wait: NCCL frees memory of the device, which
+// waits for all kernels there, also those of communicators that are still to be aborted; it may
+// wait for other ranks of the host to do the same, and for the end of graphs that hold its calls.
 void NcclLibrary::end_comm(ResultCode (*end)(Comm)) {
   const auto told = std::make_shared<std::promise<void>>();
   ended_ = told->get_future();
@@ -206,7 +207,8 @@ NcclLibrary::Running* NcclLibrary::find(int operation) {
   return found == running_.end() ? nullptr : &*found;
 }
 
-// What has to be copied to memory of the host behind it is begun by who asks for its end.
+// Null while results still have to be copied to memory of the host: has_ended() begins those
+// copies.
 std::shared_ptr<DeviceEnd> NcclLibrary::end_on_device(int operation) {
   const Running* const running = find(operation);
   if (running == nullptr || !failure_.ok()) return nullptr;
@@ -240,7 +242,7 @@ int NcclLibrary::start(const LibraryCall& call) {
   return running.number;
 }
 
-// Puts in scratch what lies in memory of the host, and what is sent from where something is
+// Stages messages in scratch if they lie in memory of the host, or are sent from where something is
 // received. Messages are counted in bytes.
 void NcclLibrary::stage(Running& running) {
   for (Step& step : running.launch.steps) {
@@ -289,7 +291,7 @@ bool NcclLibrary::find_end(int operation) {
   return true;
 }
 
-// Begins what can be begun: while NCCL is still taking a call, it takes no other.
+// Begins what can be begun. While NCCL is still taking a call, it takes no other.
 void NcclLibrary::move() {
   if (!failure_.ok() || abandoned_) return;
   const ResultCode now = nccl_->state_of(shared_->comm);
@@ -300,9 +302,9 @@ void NcclLibrary::move() {
       running.phase = Running::Phase::running;
       record_end(running);
     }
-    // A copy from or to memory of the host may wait for all that the stream has, which may wait for
-    // a rank that has died; and this thread holds the lock. Such a launch has the stream to itself,
-    // which does not wait for the program's either.
+    // A copy from or to memory of the host may block this thread, which holds the lock, until the
+    // stream has done all its work; that may wait for a rank that has died. So such a launch gets
+    // the stream to itself, when the program's own stream has passed its mark.
     if (running.phase == Running::Phase::queued) {
       if (running.needs_stream_alone && !can_have_stream_alone(running)) return;
       begin(running);
@@ -379,7 +381,8 @@ ResultCode NcclLibrary::begin_step(const Step& step, RedOp op, StreamHandle stre
   return kSuccess;
 }
 
-// Before anything of it is on the device: once it is, nothing may fail for want of memory.
+// Called before anything of the operation is on the device: after that, nothing may fail for lack
+// of memory.
 void NcclLibrary::make_end(Running& running) {
   if (running.end != nullptr) return;
   Result<cuda::Marks::Event> event = marks_->take_event();
@@ -392,7 +395,7 @@ void NcclLibrary::record_end(const Running& running) {
   if (result != 0) fail(driver_->status_of_call("cuEventRecord", result));
 }
 
-// What is in a graph has begun and ended whenever that has run: there is nothing to ask.
+// A captured operation counts as done: it begins and ends whenever its graph runs.
 bool NcclLibrary::is_done(const Running& running) {
   if (running.is_captured) return true;
   const int result = driver_->call().event_query(running.end->event());
@@ -401,7 +404,7 @@ bool NcclLibrary::is_done(const Running& running) {
   return result == 0;
 }
 
-// The smallest that fits.
+// Takes the smallest block that fits.
 std::byte* NcclLibrary::take_scratch(Running& running, std::size_t bytes) {
   const auto size_or_most = [&](const Scratch& one) {
     return one.in_use || one.bytes < bytes ? SIZE_MAX : one.bytes;
@@ -420,9 +423,9 @@ std::byte* NcclLibrary::take_scratch(Running& running, std::size_t bytes) {
   return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(found->data));
 }
 
-// Kept until the end: to free memory of a device may wait for all that runs there. So where sizes
-// grow, each block is twice as long as the one before, if there is room: all those that are too
-// short then take no more than the last.
+// Scratch is kept until the end, since freeing memory of a device may wait for all that runs there.
+// So when sizes grow, each block is twice as long as the one before, if there is room: all blocks
+// that are too short then take no more than the last.
 bool NcclLibrary::make_scratch(std::size_t bytes) {
   std::size_t most = std::max<std::size_t>(bytes, 1);
   for (const Scratch& one : scratch_) most = one.in_use ? most : std::max(most, 2 * one.bytes);
@@ -435,17 +438,18 @@ bool NcclLibrary::make_scratch(std::size_t bytes) {
   return false;
 }
 
-// NCCL's kernels end by this, whoever they wait for.
+// Ends NCCL's kernels, whichever rank they wait for.
 void NcclLibrary::abandon() {
   abandoned_ = true;
   abandoned_at_ = Clock::now();
   end_comm(nccl_->call.comm_abort);
 }
 
-// What NCCL was still launching when it was aborted may come to the stream before that has ended.
+// The abort has to end before the stream is asked: until then NCCL may launch what it was still
+// taking.
 bool NcclLibrary::has_given_back() {
   const Driver::Current current(*driver_);
-  // With graphs, whose end NCCL waits for, only the kernels are.
+  // If graphs hold calls, the abort waits for their end, and only its kernels end within kEndWell.
   const bool is_aborted = ended_.wait_for(Duration::zero()) == std::future_status::ready ||
                           (has_captured_ && Clock::now() - abandoned_at_ >= kEndWell);
   if (is_aborted && driver_->call().stream_query(stream_) != DriverInterface::kNotReady)

@@ -25,28 +25,28 @@
 
 namespace stretto::nccl {
 
-// NCCL for one group of ranks, on one device, on a stream of its own of high priority that does not
-// wait for the default stream. Communicators are made without blocking, so no call waits for other
-// ranks, not even while they connect: has_ended() asks how far NCCL is.
+// NCCL for one group of ranks, on one device. It has a stream of its own of high priority, which
+// does not wait for the default stream. Communicators are made without blocking, so no call waits
+// for other ranks, not even while they connect; has_ended() asks how far NCCL is.
 //
-// NCCL does not name who has failed, and its own errors often are the echo of a death: what it says
-// counts a second later (failure()), by which time the group knows who has died.
+// NCCL does not name the rank that has failed, and its errors are often only a consequence of a
+// rank's death. So failure() reports them a second later, when the group knows who has died.
 class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
  public:
-  // What the ranks of a group need of each other to make a communicator, without blocking for ever.
+  // What a rank needs from the others to make a communicator without blocking for ever.
   struct Meeting {
     int rank = 0;
     int size = 1;
-    // Shows 128 bytes of rank 0 to all ranks.
+    // Gives rank 0's `id` (128 bytes) to all ranks.
     std::function<Status(UniqueId& id)> share_id;
-    // Until it returns true, or fails because the group has, or the time is up.
+    // Waits until `done` returns true. Fails if the group fails or the time is up.
     std::function<Status(const std::function<bool()>& done)> wait;
   };
-  // All ranks of a group call it together. Fails with what NCCL says, and as `meeting` does.
+  // Collective. Fails with system and NCCL's text, and as `meeting` does.
   static Result<std::unique_ptr<NcclLibrary>> make(std::shared_ptr<const Nccl> nccl,
                                                    std::shared_ptr<const Driver> driver,
                                                    const Meeting& meeting);
-  // Ends what has been begun: well, if the other ranks end theirs soon.
+  // Ends the communicator: in order if operations in flight end soon, else by abort.
   ~NcclLibrary() override;
 
   const char* name() const override { return nccl_->name.c_str(); }
@@ -72,8 +72,8 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
     std::vector<Copy> before;  // On the stream, in front of the launch.
     std::vector<Copy> after;   // To memory of the host, once the launch has ended.
     bool needs_stream_alone = false;
-    std::optional<int> mark;  // Of memory of devices: what it has to wait for.
-    // A graph captures it, on a stream for those, and has its scratch for good.
+    std::optional<int> mark;  // For memory of devices: what it waits for.
+    // A graph captures it, on capture_stream_, and keeps its scratch for good.
     bool is_captured = false;
     std::shared_ptr<RecordedEnd> end;  // Recorded as soon as it runs.
     std::vector<std::size_t> scratch;  // Which of scratch_ it has.
@@ -120,7 +120,7 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   StreamHandle stream_of(const Running& running) const {
     return running.is_captured ? capture_stream_ : stream_;
   }
-  // Below, with the communicator.
+  // These use the communicator:
   void move() STRETTO_REQUIRES(shared_->mutex);
   bool find_end(int operation) STRETTO_REQUIRES(shared_->mutex);
   bool can_have_stream_alone(const Running& running) const;
@@ -156,10 +156,10 @@ class NcclLibrary final : public CollectiveLibrary, private DeviceLibrary {
   bool has_captured_ = false;  // Graphs may hold calls.
   bool abandoned_ = false;
   TimePoint abandoned_at_{};
-  std::thread ending_;  // Of the communicator.
+  std::thread ending_;  // Ends the communicator.
   std::future<void> ended_;
   Mutex mutex_;  // Any thread may mark.
-  // By their marks, until they begin.
+  // Captured operations that have not begun, by mark.
   std::map<int, std::shared_ptr<CapturedEnd>> captured_ STRETTO_GUARDED_BY(mutex_);
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 // For how long a communicator may be busy with a call that other ranks are late for.
 constexpr Duration kBusyTime = std::chrono::seconds(10);
-// And with its end, which waits for the graphs of the program that hold calls of it.
+// And with its end, which waits for graphs of the program that hold its calls.
 constexpr Duration kEndingTime = std::chrono::seconds(2);
 
 }  // namespace
@@ -66,7 +66,7 @@ Result<std::shared_ptr<std::byte>> RegisteredMemory::allocate(std::size_t bytes)
   return data;
 }
 
-// NCCL has one error for whatever CUDA has said: so the driver is asked for as much.
+// NCCL has one error for all errors of CUDA: asking the driver for as much memory tells them apart.
 Status RegisteredMemory::check_memory_left(std::size_t bytes) const {
   std::uint64_t tried = 0;
   const int result = driver_->call().allocate(&tried, bytes);
@@ -98,7 +98,7 @@ bool RegisteredMemory::contains(const void* data) const {
   return at < begin + block.bytes;
 }
 
-// The communicator forgets all when it ends.
+// A communicator that has ended has forgotten its registrations already.
 void RegisteredMemory::free(std::byte* data) {
   const Driver::Current current(*driver_);
   Block block;

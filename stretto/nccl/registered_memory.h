@@ -19,14 +19,14 @@ namespace stretto::nccl {
 struct SharedComm {
   Mutex mutex;
   Comm comm STRETTO_GUARDED_BY(mutex) = nullptr;  // Null: there is none, not yet or not any more.
-  // Its end has begun, a part of which goes on without the lock. It takes no calls any more.
+  // Its end has begun, and goes on partly without the lock. It takes no calls any more.
   bool is_ending STRETTO_GUARDED_BY(mutex) = false;
-  std::string name;  // NCCL may look at it as long as there is one.
+  std::string name;  // NCCL may read it while `comm` lives.
 };
 
-// Memory that NCCL has made and a communicator knows, so that it reaches it without copies of its
-// own where the machine can. All ranks of an operation have to be on such memory, or none: NCCL
-// says that all else is undefined. Any thread.
+// Memory that NCCL has allocated and a communicator has registered, so that NCCL uses it without
+// copies of its own if the machine allows it. In one operation all ranks must use such memory, or
+// none: NCCL leaves everything else undefined. Any thread.
 class RegisteredMemory : public std::enable_shared_from_this<RegisteredMemory> {
  public:
   RegisteredMemory(std::shared_ptr<const Nccl> nccl, std::shared_ptr<const Driver> driver,
@@ -36,17 +36,20 @@ class RegisteredMemory : public std::enable_shared_from_this<RegisteredMemory> {
         comm_(std::move(comm)),
         frees_(driver_) {}
 
-  // Zeroed. It may outlive the communicator. Waits, as freeing it does, for all that the process
-  // has begun on the device; what is freed while a CUDA graph is captured goes later.
+  // Zeroed memory, which may outlive the communicator. Allocating and freeing it wait for all that
+  // the process has begun on the device. Fails with invalid_argument while a CUDA graph is
+  // captured; memory that is freed meanwhile goes later. Fails with timeout if NCCL is busy with an
+  // operation that other ranks are late for.
   Result<std::shared_ptr<std::byte>> allocate(std::size_t bytes);
   bool contains(const void* data) const;
 
  private:
-  // Ok, or what the driver says to so much more memory.
+  // Ok if the driver can allocate `bytes` more, else its failure.
   Status check_memory_left(std::size_t bytes) const;
   Status register_with_comm(std::byte* data, std::size_t bytes);
   void free(std::byte* data);
-  // Runs `use` with the communicator, if there is one, as soon as it takes calls.
+  // Runs `use` with the communicator, if there is one, as soon as it takes calls. False if it takes
+  // none in time.
   template <class Use>
   bool when_ready(const Use& use);
 
