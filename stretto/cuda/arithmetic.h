@@ -16,10 +16,10 @@
 #define STRETTO_ON_DEVICE_RARELY inline
 #endif
 
-// Operations on numbers as a thread of a device does them: the same bits as kernel/reduce.h has,
-// NaN included, in plain C++, so that they are compared with the host's where there is no device. A
-// NaN that an operation makes of numbers is that of x86-64. Contraction of products and sums has to
-// be off (-fmad=false).
+// Operations on numbers in a thread of a device, with the same bits as in kernel/reduce.h, NaN
+// included. They are plain C++, so that they can be compared with the host's where there is no
+// device. A NaN that an operation makes of numbers is that of x86-64. Products and sums must not be
+// contracted (-fmad=false).
 namespace stretto::cuda {
 
 template <class Float>
@@ -36,8 +36,8 @@ STRETTO_ON_DEVICE Float quiet(Float value) {
   return std::bit_cast<Float>(std::bit_cast<BitsOf<Float>>(value) | quiet_bit);
 }
 
-// `result` of an operation on two numbers; a NaN is the first of theirs, or one that was made of
-// two numbers, which has other bits on a device.
+// `result` of an operation on two operands. A NaN gets the host's bits: those of the first operand
+// that is a NaN, or, if both are numbers, those of x86-64, which a device does not make.
 template <class Float>
 STRETTO_ON_DEVICE Float settled(Float result, Float left, Float right) {
   if (!is_nan(result)) return result;
@@ -47,12 +47,13 @@ STRETTO_ON_DEVICE Float settled(Float result, Float left, Float right) {
   return is_nan(right) ? quiet(right) : std::bit_cast<Float>(kMade);
 }
 
-// In which integers are added and multiplied, as they wrap around; a device has none shorter.
+// The type in which integers are added and multiplied, so that they wrap around; a device has none
+// shorter.
 template <class T>
 using Wrapping = std::conditional_t<sizeof(T) == 8, std::uint64_t, std::uint32_t>;
 
 struct Sum {
-  // Of two floats whose sum is no NaN.
+  // The sum of two floats if it is no NaN.
   template <class Float>
   static STRETTO_ON_DEVICE Float of_numbers(Float left, Float right) {
     return left + right;
@@ -67,7 +68,7 @@ struct Sum {
   }
 };
 
-// Two parts of a complex number, which a sum treats as two reals.
+// A complex number; sums treat its parts as two reals instead.
 template <class Float>
 struct ComplexNumber {
   Float real;
@@ -91,7 +92,7 @@ struct Product {
   static STRETTO_ON_DEVICE ComplexNumber<Float> combine(ComplexNumber<Float> a,
                                                         ComplexNumber<Float> b) {
     const Float bd = combine(a.imaginary, b.imaginary);
-    // A NaN is not negated: which of the two wins is what a sum says.
+    // A NaN is not negated. Sum decides which of two NaN is the result.
     return {Sum::combine(combine(a.real, b.real), is_nan(bd) ? bd : -bd),
             Sum::combine(combine(a.real, b.imaginary), combine(a.imaginary, b.real))};
   }

@@ -25,7 +25,8 @@ Result<std::unique_ptr<execution::KernelQueue>> CudaDevice::make_queue() {
       std::make_unique<CudaQueue>(driver_, stream, kernels_.reduce, marks_));
 }
 
-// Ranks tell each other by the host that they have come, whenever an operation runs.
+// Refuses a captured stream: whenever an operation runs, ranks tell each other through the host
+// that they have come.
 Result<bool> CudaDevice::is_captured(void* stream) {
   STRETTO_RETURN_IF_ERROR(driver_->check_no_capture(static_cast<StreamHandle>(stream)));
   return false;
@@ -38,7 +39,7 @@ Result<Mark> CudaDevice::mark(void* stream, bool /*is_captured*/) {
 
 Result<std::shared_ptr<void>> CudaDevice::pin(ByteSpan bytes) { return cuda::pin(driver_, bytes); }
 
-// The handle is not needed any more: what is mapped stays.
+// Maps the memory of `handle`, and releases `handle`: mapped memory stays.
 Result<std::shared_ptr<std::byte>> CudaDevice::map(std::uint64_t handle, std::size_t bytes) const {
   const DriverInterface& call = driver_->call();
   std::uint64_t place = 0;
@@ -86,7 +87,7 @@ Result<transport::MappableMemory::Mapping> CudaDevice::create(std::size_t bytes)
   return mapping;
 }
 
-// As long as it is there, operations take it.
+// Lists the memory while it lives, so that operations take it.
 std::shared_ptr<std::byte> CudaDevice::own(std::shared_ptr<std::byte> data,
                                            std::size_t bytes) const {
   std::uint32_t number = 0;
@@ -123,7 +124,7 @@ Result<transport::MappableMemory::Mapping> CudaDevice::open(const FileDescriptor
 
 bool CudaDevice::takes(const void* data) const {
   const MutexLock held(allocations_->mutex);
-  // One byte of it: what begins where an allocation ends is another's.
+  // One byte of it: memory that begins where an allocation ends is another's.
   return allocations_->table.locate(data, 1).valid();
 }
 

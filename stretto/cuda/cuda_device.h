@@ -16,8 +16,8 @@
 
 namespace stretto::cuda {
 
-// A GPU, by its driver and our kernels. Its memory is exported as file descriptors, so the other
-// processes of the host map it, for their own GPU or for the same.
+// A GPU, used through its driver and our kernels. Its memory is exported as file descriptors, so
+// that other processes of the host can map it, for their own GPU or for the same.
 class CudaDevice final : public execution::SharedDevice {
  public:
   CudaDevice(std::shared_ptr<const Driver> driver, const Kernels& kernels)
@@ -27,9 +27,9 @@ class CudaDevice final : public execution::SharedDevice {
   Result<std::shared_ptr<void>> pin(ByteSpan bytes) override;
   Result<std::array<std::byte, 16>> id() const override { return driver_->id(); }
 
-  // Waits, as freeing it does, for all that this process has begun on the device: unmapping would
-  // not, and take memory away from under a kernel. What is freed while a CUDA graph is captured
-  // goes later.
+  // Allocating and freeing memory waits for all that this process has begun on the device:
+  // unmapping alone would take memory away from a running kernel. Memory that is freed while a CUDA
+  // graph is captured goes later.
   Result<Mapping> create(std::size_t bytes) override;
   Result<Mapping> open(const FileDescriptor& descriptor, std::size_t bytes) override;
 

@@ -16,26 +16,26 @@
 
 namespace stretto::cuda {
 
-// A stream of a device. It copies between any memory that the device reaches, reduces up to 16
-// inputs into up to 16 outputs of its own, of what it has mapped, or of pinned memory of the host,
-// and fails with invalid_argument beyond that.
+// A stream of a device. It copies between any memory that the device reaches. It reduces up to 16
+// inputs into up to 16 outputs in memory of the device, memory that the device has mapped, or
+// page-locked memory of the host, and fails with invalid_argument for more.
 class CudaQueue final : public execution::KernelQueue {
  public:
   // Owns the stream.
   CudaQueue(std::shared_ptr<const Driver> driver, StreamHandle stream, Reduce kernel,
             std::shared_ptr<Marks> marks)
       : driver_(std::move(driver)), stream_(stream), kernel_(kernel), marks_(std::move(marks)) {}
-  // What has been begun still runs.
+  // Work that has been begun still runs.
   ~CudaQueue() override;
 
   Result<std::unique_ptr<execution::StreamEvent>> make_event() override;
   void record(execution::StreamEvent& event) override;
   bool wait(execution::StreamEvent& event) override;
   bool is_done() override;
-  // A failure on the device is told by whatever asks next.
+  // Includes failures on the device that have shown so far.
   Status status() override;
   Status run(const execution::BoundStep& step, std::size_t count) override;
-  // A step is one kernel: whoever begins it does not wait for it.
+  // A step is one kernel: its caller does not wait for it.
   std::size_t piece_bytes_min() const override { return std::numeric_limits<std::size_t>::max(); }
   void begin_behind(int mark) override;
 

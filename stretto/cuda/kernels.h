@@ -15,25 +15,27 @@ namespace stretto::cuda {
 
 struct Operands;  // See reduction.h.
 
-// A reduction; or, where the operands have a factor, a product with that. May return kNoKernel.
+// Reduces the operands; or, if they have a factor, multiplies the one input by it. Returns
+// kNoKernel if there is no kernel for it.
 using Reduce = int (*)(DType dtype, DType output, ReduceOp op, const Operands* operands,
                        void* stream);
 inline constexpr int kNoKernel = -1;
 
-// What codecs leave to a device (codec::Extraction), in whose memory everything lies.
+// The work that codecs leave to a device (codec::Extraction). All pointers are to its memory.
 
-// The indices of the `greatest` values of the greatest magnitudes, ascending; of equal ones those
-// that come first. A NaN is greater than infinity. By digits, from the highest on: how many values
-// have which, then those whose higher digits are the cut's, so values are read five times.
-// 0 < greatest <= count < 2^32.
+// Finds the indices of the `greatest` values with the greatest magnitudes, ascending; of equal
+// ones, those that come first. A NaN is greater than infinity. A radix selection: it counts the
+// digits of values, from the highest of three on, each time among the values whose higher digits
+// are the cut's. With two passes for the indices, values are read five times. 0 < greatest <= count
+// < 2^32.
 struct Selection {
   const float* values = nullptr;
   std::size_t count = 0;
   std::size_t greatest = 0;
   std::int64_t* indices = nullptr;
-  std::uint32_t* room = nullptr;  // Of selection_room() elements, whatever is in them.
+  std::uint32_t* room = nullptr;  // selection_room() elements of any content.
 };
-inline constexpr std::size_t kDigits = 4096;    // Those of the longest digit.
+inline constexpr std::size_t kDigits = 4096;    // Values of the longest digit.
 inline constexpr std::size_t kTile = 4096;      // Values whose hits are counted together.
 inline constexpr std::size_t kInt8Block = 256;  // Codes of 8 bits that share a scale.
 inline constexpr std::size_t kSignBlock = 512;  // Signs that share a scale.
@@ -45,19 +47,21 @@ inline constexpr std::size_t selection_room(std::size_t count) {
   return 2 + kDigits + 2 * selection_tiles(count);
 }
 
-// Numbers that say values, as codec::Extraction::rounded has it: 16 bits each; codes of 8 bits with
-// a scale for each block of kInt8Block; or boolean, sections of signs, each followed by the scales
-// of its blocks of kSignBlock.
+// Encodes values as numbers, as codec::Extraction::rounded says: 16 bits each; codes of 8 bits with
+// a scale for each block of kInt8Block; or, for boolean, sections of signs, each followed by the
+// scales of its blocks of kSignBlock.
 struct Rounding {
-  float* values = nullptr;  // What they do not say stays here; of infinity and NaN zero.
+  // Receives the rest that is not encoded; zero for infinity and NaN.
+  float* values = nullptr;
   std::size_t count = 0;
   DType dtype = DType::bf16;
   float limit = 0;
-  void* numbers = nullptr;         // At a multiple of the width of a number, or of 4 bytes.
+  // Aligned to the width of a number, or to 4 bytes for signs.
+  void* numbers = nullptr;
   std::uint8_t* scales = nullptr;  // Of codes of 8 bits.
 };
 
-// Adds what such numbers say to `values`.
+// Adds the values that such numbers encode to `values`.
 using Addition = Rounding;
 
 // Whether kernels run on the device that is current: an old driver, or a GPU for which none has
@@ -67,8 +71,8 @@ using Select = int (*)(const Selection* selection, void* stream);
 using Round = int (*)(const Rounding* rounding, void* stream);
 using Add = int (*)(const Addition* addition, void* stream);
 
-// The library of our kernels exports them under names that change with what is above. Nothing else
-// needs nvcc to be built, or the CUDA runtime.
+// The names under which the library of our kernels exports them; they change with the declarations
+// above. Only that library needs nvcc to be built, and the CUDA runtime.
 #define STRETTO_CUDA_REDUCE stretto_cuda_reduce_2
 #define STRETTO_CUDA_PROBE stretto_cuda_probe_3
 #define STRETTO_CUDA_SELECT stretto_cuda_select_3

@@ -16,7 +16,7 @@ struct Kernels {
 
 // Loads our kernels: the file that STRETTO_CUDA_KERNELS names, or libstretto_cuda_kernels.so from
 // the folder of this library or program, or from where the system looks for libraries. It stays
-// loaded. Fails with invalid_argument, and what to do.
+// loaded. Fails with invalid_argument, saying what to do.
 Result<Kernels> load_kernels(const Environment& environment);
 
 struct CodecKernels {
@@ -26,7 +26,7 @@ struct CodecKernels {
   Add add = nullptr;
 };
 
-// The same for what codecs leave to a device.
+// The same for the kernels of codecs.
 Result<CodecKernels> load_codec_kernels(const Environment& environment);
 
 }  // namespace stretto::cuda

@@ -10,7 +10,7 @@
 #include "stretto/base/half.h"
 #include "stretto/cuda/arithmetic.h"
 
-// What a thread of a device does in a reduction, by the operations of arithmetic.h.
+// The part of a reduction that one thread of a device does, by the operations of arithmetic.h.
 namespace stretto::cuda {
 
 inline constexpr int kInputsMax = 16;
@@ -25,7 +25,7 @@ struct Operands {
   int output_count = 0;
   int divisor = 1;
   std::size_t count = 0;
-  double factor = 1;  // Else: the product of the one input, by itself, with this.
+  double factor = 1;  // If not 1, only multiplies the one input by it.
 };
 
 // Elements that a thread takes at once: at most 16 bytes of them are one access to memory.
@@ -42,7 +42,7 @@ STRETTO_ON_DEVICE Pack<T, kCount> pack_of(const void* buffer, std::size_t i) {
   return static_cast<const Pack<T, kCount>*>(buffer)[i];
 }
 
-// What a function gives for each element.
+// The results of `function` for each element of a pack.
 template <int kCount, class Function>
 STRETTO_ON_DEVICE auto for_each(const Function& function) {
   Pack<decltype(function(0)), kCount> result;
@@ -50,8 +50,8 @@ STRETTO_ON_DEVICE auto for_each(const Function& function) {
   return result;
 }
 
-// Formats: how elements lie in memory, and the values that are combined. What is kOfNumbers may
-// take it that no value is a NaN, and no input a partial result.
+// Formats: how elements lie in memory, and the values that are combined. Code with kOfNumbers may
+// assume that no value is a NaN, and no input a partial result.
 
 template <class T>
 struct Plain {
@@ -74,8 +74,8 @@ struct Boolean : Plain<std::uint8_t> {
   static STRETTO_ON_DEVICE std::uint8_t value(std::uint8_t loaded) { return loaded != 0 ? 1 : 0; }
 };
 
-// Conversions of numbers, as the host's. A device has instructions for them, whose NaN have other
-// bits than the host's.
+// Conversions with the host's results for numbers. A device has instructions for them, but they
+// give a NaN other bits than the host does.
 STRETTO_ON_DEVICE float widened_number(Half value) {
 #ifdef __CUDA_ARCH__
   float result;
@@ -147,7 +147,7 @@ STRETTO_ON_DEVICE Pack<T, kCount> combined(const Pack<T, kCount>& left,
       [&](int k) { return combined<Op, kOfNumbers>(left.values[k], right.values[k]); });
 }
 
-// The canonical tree over inputs [first, first + kWidth) of those that there are.
+// The canonical tree over inputs [first, first + kWidth), as far as there are so many.
 template <class Format, class Op, int kCount, bool kOfNumbers, int kWidth>
 STRETTO_ON_DEVICE auto subtree(const Operands& operands, int first, std::size_t i) {
   if constexpr (kWidth == 1) {
@@ -162,8 +162,8 @@ STRETTO_ON_DEVICE auto subtree(const Operands& operands, int first, std::size_t 
   }
 }
 
-// That over four. Numbers of 16 bits are all loaded before any is widened: so more is under way, in
-// fewer registers.
+// The tree over four inputs. Numbers of 16 bits are all loaded before any is widened: so more loads
+// are in flight, in fewer registers.
 template <class Format, class Op, int kCount, bool kOfNumbers>
 STRETTO_ON_DEVICE auto tree_of_four(const Operands& operands, int first, std::size_t i) {
   using Loaded = decltype(Format::template load<kCount, kOfNumbers>(operands, 0, i));
@@ -195,8 +195,8 @@ STRETTO_ON_DEVICE Pack<T, kCount> divided(const Pack<T, kCount>& sums, int divis
   return for_each<kCount>([&](int k) { return divide(sums.values[k], divisor); });
 }
 
-// Pack i of what is combined over all inputs and divided, by fours: with code for sixteen, a
-// compiler takes three times as long.
+// Pack i of the inputs, combined by fours and divided: with code for sixteen, a compiler takes
+// three times as long.
 template <class Format, class Op, int kCount, bool kOfNumbers>
 STRETTO_ON_DEVICE auto quotients(const Operands& operands, std::size_t i) {
   static_assert(kInputsMax == 16);
@@ -224,8 +224,8 @@ STRETTO_ON_DEVICE_RARELY Pack<typename Format::Out, 1> exact_element(const Opera
   return {Format::template stored<false>(result.values[0])};
 }
 
-// The same of pack i, as if no NaN came of numbers, by the device's own instructions. Of 16 bits,
-// code for more than four inputs would take the registers that many threads need.
+// The same for pack i by the device's own instructions, as if no NaN came of numbers. For 16 bits,
+// code for more than four inputs is not inlined: it would take registers that many threads need.
 template <class Format, class Op, int kCount>
 STRETTO_ON_DEVICE auto quick_quotients(const Operands& operands, std::size_t i) {
   if constexpr (sizeof(typename Format::In) ==
@@ -238,7 +238,7 @@ STRETTO_ON_DEVICE auto quick_quotients(const Operands& operands, std::size_t i) 
 }
 
 // Quick results as they are stored. A NaN in an input, or one that is made on the way, shows in
-// them, and then the pack is made once more, of elements that `exact` gives.
+// them; then the pack is computed again by `exact`, element by element.
 template <class Format, class Value, int kCount, class Exact>
 STRETTO_ON_DEVICE auto stored_pack(const Pack<Value, kCount>& quick, bool is_quick,
                                    const Exact& exact) {

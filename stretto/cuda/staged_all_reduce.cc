@@ -54,7 +54,7 @@ std::uint64_t StagedAllReduce::begin(const View& data, const AllReduceOptions& o
                                      execution::StreamEvent* ready) {
   const std::size_t step = slice_bytes_ / size_bytes(data.dtype);
   std::size_t at = 0;
-  // Of nothing, too, there is a slice, by which ranks that disagree find out.
+  // Empty data has a slice, too, so that ranks that disagree find out.
   do {
     const std::size_t count = std::min(step, data.count - at);
     slices_.push_back({data.slice(at, count), options});

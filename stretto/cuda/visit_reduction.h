@@ -12,8 +12,8 @@
 
 namespace stretto::cuda {
 
-// Calls `visitor` with the format and the operation of a reduction, and the number of elements of
-// that format in each of its own. False: there is none.
+// Calls `visitor` with the format and the operation of a reduction, and `parts`, the number of the
+// format's elements in one element of the dtype. Returns false if there is no such reduction.
 template <class Format, class Visitor>
 bool visit_number(ReduceOp op, int parts, const Visitor& visitor) {
   switch (op) {

@@ -15,7 +15,7 @@ class WorkStream::Event final : public execution::StreamEvent {
  private:
   friend class WorkStream;
   WorkStream* stream_;
-  std::uint64_t after_ = 0;  // So many operations.
+  std::uint64_t after_ = 0;  // Operations before the event.
 };
 
 void WorkStream::follow(Work work) {

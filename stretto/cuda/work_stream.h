@@ -11,12 +11,12 @@
 
 namespace stretto::cuda {
 
-// The operations of a communicator as a stream: what others can wait for by events, and what waits
-// for events of others before it is submitted. Whoever asks makes operations progress. One thread
-// at a time; destroying it waits for them.
+// The operations of a communicator as a stream. Other streams can wait for them by events, and they
+// are submitted after the other streams' events that they wait for. Operations make progress when
+// somebody asks for their state. One thread at a time; the destructor waits for the operations.
 class WorkStream final : public execution::Stream {
  public:
-  // Behind those that it follows already.
+  // Adds `work` behind the operations that are there already.
   void follow(Work work);
 
   Result<std::unique_ptr<execution::StreamEvent>> make_event() override;

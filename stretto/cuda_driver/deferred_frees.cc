@@ -16,7 +16,7 @@ DeferredFrees::~DeferredFrees() {
   if (left_.empty()) return;
   log(LogLevel::warning, "memory of device {} is not freed: a CUDA graph is being captured",
       driver_->number());
-  // For ever: what frees them may be gone when a program ends.
+  // For ever: the driver may be gone when a program ends.
   static Mutex kept_mutex;
   static auto* const kept = new std::vector<std::shared_ptr<void>>;
   const MutexLock kept_held(kept_mutex);

@@ -12,18 +12,18 @@
 
 namespace stretto::cuda {
 
-// Memory of a device that its owners have let go of, which whatever the process has begun there may
-// still use. To wait for that would spoil a CUDA graph that is being captured, so what is let go of
-// meanwhile is freed later. Any thread.
+// Memory of a device that its owners have dropped, but that work in flight there may still use.
+// Freeing it waits for the device, which would spoil a CUDA graph that is being captured. So memory
+// that is dropped meanwhile is freed later. Any thread.
 class DeferredFrees {
  public:
   explicit DeferredFrees(std::shared_ptr<const Driver> driver) : driver_(std::move(driver)) {}
-  // What still cannot be freed then stays until the process ends.
+  // Memory that still cannot be freed then stays until the process ends.
   ~DeferredFrees();
   DeferredFrees(const DeferredFrees&) = delete;
   DeferredFrees& operator=(const DeferredFrees&) = delete;
 
-  // Waits for the device, and drops `memory`; or has a later call do so.
+  // Waits for the device, and frees `memory`; during a capture, leaves that to a later call.
   void add(std::shared_ptr<void> memory);
   // The same for all that is left.
   void free_all();

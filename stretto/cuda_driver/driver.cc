@@ -71,7 +71,7 @@ Result<std::shared_ptr<Driver>> Driver::load(const std::string& path) {
   STRETTO_RETURN_IF_ERROR(found);
   std::shared_ptr<Driver> driver(new Driver(call));
   const int result = call.init(0);
-  driver->sees_no_device_ = result == DriverInterface::kNoDevice;  // It counts 0, then.
+  driver->sees_no_device_ = result == DriverInterface::kNoDevice;  // count() returns 0.
   if (!driver->sees_no_device_) STRETTO_RETURN_IF_ERROR(driver->status_of_call("cuInit", result));
   return driver;
 }
@@ -134,8 +134,9 @@ int Driver::device_of(const void* data) const {
   const auto ask = [&](int attribute, void* answer) {
     return call_.pointer_attribute(answer, attribute, address_of(data));
   };
-  // Memory that the driver does not know is the host's, which it calls an invalid value. A device
-  // that has failed says so instead, as it will to whoever uses it for what might be its memory.
+  // For memory that it does not know, which is the host's, the driver returns an invalid value. A
+  // device that has failed returns its failure instead. Then take the memory for this device's, so
+  // that its user gets the failure.
   constexpr int kUnknown = 1;
   unsigned type = 0;
   const int error = ask(kMemoryType, &type);
@@ -169,7 +170,7 @@ Result<void*> Driver::make_event() const {
   return event;
 }
 
-// By the only question about a stream that a capture of it, or of one that it waits for, survives.
+// Asks in the only way that spoils no capture, of this stream or of one that waits for it.
 Result<bool> Driver::is_captured(StreamHandle stream) const {
   constexpr int kCapturesImplicitly = 906;  // CUDA_ERROR_STREAM_CAPTURE_IMPLICIT.
   const Current current(*this);

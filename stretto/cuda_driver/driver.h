@@ -17,8 +17,8 @@ namespace stretto::cuda {
 
 using StreamHandle = struct OpaqueStream*;  // A CUstream, which is a cudaStream_t.
 
-// Where memory is (CUmemLocation); who may do what with it (CUmemAccessDesc); what memory is to be
-// like (CUmemAllocationProp).
+// CUmemLocation says where memory is, CUmemAccessDesc who may use it and how, CUmemAllocationProp
+// what memory to make.
 struct MemoryLocation {
   int type = 1;  // A device,
   int number = 0;
@@ -36,9 +36,9 @@ struct MemoryProperties {
 };
 static_assert(sizeof(MemoryProperties) == 32, "as in cuda.h");
 
-// The part that is used. Neither the driver nor its header need be there when we are built. The
-// driver is there wherever a device is, and its streams and memory are those of whatever CUDA
-// runtime the program has.
+// The functions that we use. Neither the driver nor its header is needed to build. The driver is
+// there wherever a device is, and its streams and memory are those of the program's CUDA runtime,
+// whichever that is.
 struct DriverInterface {
   static constexpr int kOutOfMemory = 2;  // CUDA_ERROR_OUT_OF_MEMORY.
   static constexpr int kNoDevice = 100;   // CUDA_ERROR_NO_DEVICE.
@@ -74,7 +74,7 @@ struct DriverInterface {
   int (*clear)(std::uint64_t pointer, unsigned char value, std::size_t bytes);
   int (*pin)(void* data, std::size_t bytes, unsigned flags);
   int (*unpin)(void* data);
-  // Memory, the places where it can be seen, and what brings the two together.
+  // Memory, ranges of addresses, and mappings of memory to addresses.
   int (*memory_granularity)(std::size_t* bytes, const MemoryProperties* like, int option);
   int (*memory_create)(std::uint64_t* handle, std::size_t bytes, const MemoryProperties* like,
                        unsigned long long flags);
@@ -93,12 +93,12 @@ struct DriverInterface {
 
 inline std::uint64_t address_of(const void* data) { return reinterpret_cast<std::uintptr_t>(data); }
 
-// A device of this process, by its driver. Any thread; nothing waits but what is said to.
+// A device of this process, used through its driver. Any thread. Only functions that say so wait.
 class Driver {
  public:
-  // `number` counts the devices that the process sees. Loads `path`, or what the system has as
-  // libcuda.so.1 if that is empty. Fails with invalid_argument if there is no driver or no such
-  // device, in words that say so.
+  // Opens device `number` of those that the process sees, counted from 0. Loads `path`, or the
+  // system's libcuda.so.1 if that is empty. Fails with invalid_argument, saying which, if there is
+  // no driver or no such device.
   static Result<std::shared_ptr<const Driver>> open(const std::string& path, int number);
   ~Driver();
   Driver(const Driver&) = delete;
@@ -109,41 +109,42 @@ class Driver {
 
   const DriverInterface& call() const { return call_; }
   int number() const { return number_; }
-  // As the driver counts, in places of memory.
+  // The driver's own number of the device, as in MemoryLocation.
   int device() const { return device_; }
   // The same in every process that has this device, whatever number it has there.
   Result<std::array<std::byte, 16>> id() const;
-  // Ok, or what the driver says.
+  // The status of call `what`: ok, or out_of_memory or system with the driver's text.
   Status status_of_call(const char* what, int error) const;
-  // The number of the device in whose memory that is; this one's, if the driver moves it between
-  // devices and the host by itself, or if it has failed. -1: the host's.
+  // The number of the device whose memory `data` is in; -1: the host's. This device's number, too,
+  // if the driver moves the memory between devices and the host by itself, or if the device has
+  // failed.
   int device_of(const void* data) const;
-  // One of high priority that does not wait for the default one.
+  // A stream of high priority that does not wait for the default stream.
   Result<StreamHandle> make_stream() const;
   // An event, which records no times.
   Result<void*> make_event() const;
-  // Whether a CUDA graph captures that stream. Of the default one fails with invalid_argument if
-  // one captures a stream that waits for it by itself: what is begun on the default stream then
-  // fails, and spoils the graph. Fails with system if the device has failed, which it says to
-  // everything from then on.
+  // Whether a CUDA graph captures `stream`. For the default stream, fails with invalid_argument if
+  // a graph captures a stream that implicitly waits for it: work that is begun on the default
+  // stream then fails, and spoils the graph. Fails with system if the device has failed, as all
+  // later calls do.
   Result<bool> is_captured(StreamHandle stream) const;
-  // The number of that capture, not null; another one each time that one begins. 0: there is none.
+  // The number of the capture of `stream`, another one for each capture; 0 if there is none.
   Result<std::uint64_t> capture_of(StreamHandle stream) const;
-  // Ok if none captures it; else invalid_argument, too.
+  // Ok if no graph captures `stream`; else invalid_argument, too.
   Status check_no_capture(StreamHandle stream) const;
-  // The same of the default stream and of the calling thread's (StreamGuard): what waits for the
-  // whole device would spoil a graph.
+  // The same for the default stream and the calling thread's (StreamGuard), for calls that wait for
+  // the whole device: they would spoil a graph.
   Status check_no_capture() const;
-  // Waits for all that the process has begun on the device, before memory there is freed. False: a
-  // CUDA graph is being captured, so it may still be in use. A device that has failed runs nothing
-  // any more.
+  // Waits for all that the process has begun on the device, before memory there is freed. False if
+  // a CUDA graph is being captured: the memory may still be in use. True if the device has failed:
+  // it runs nothing any more.
   bool wait_to_free() const;
   // Zeroes memory of this device, and waits for all that the process has begun there.
   Status clear(void* data, std::size_t bytes) const;
 
-  // Makes the device the thread's current one for a while, as its user has it. What the thread asks
-  // the device meanwhile does not spoil a CUDA graph that another one is capturing, as it would in
-  // the mode that threads begin with.
+  // Makes the device the thread's current one while this lives. Calls of the thread then do not
+  // spoil a CUDA graph that another thread is capturing, as they would in the capture mode that
+  // threads begin with.
   class Current {
    public:
     explicit Current(const Driver& driver)
@@ -153,7 +154,7 @@ class Driver {
     ~Current() {
       (void)driver_.call_.exchange_capture_mode(&capture_mode_);
       void* before = nullptr;
-      // The program's own, where this one could not be pushed.
+      // If the push failed, this would pop the program's own context.
       if (is_pushed_) (void)driver_.call_.context_pop(&before);
     }
     Current(const Current&) = delete;
@@ -177,7 +178,7 @@ class Driver {
   void* context_ = nullptr;  // The device's primary one, which CUDA's runtime uses as well.
 };
 
-// Locks pages of the host for all devices of the process, as long as what is returned lives.
+// Page-locks memory of the host for all devices of the process, while the returned object lives.
 Result<std::shared_ptr<void>> pin(std::shared_ptr<const Driver> driver, ByteSpan bytes);
 
 }  // namespace stretto::cuda

@@ -36,7 +36,7 @@ Status Marks::let_wait(StreamHandle stream, int mark) {
   Event event = take(mark);
   if (event == nullptr) return {};
   const int result = driver_->call().stream_wait_event(stream, event, 0);
-  give_back(event);  // The stream waits for what it was when that was said.
+  give_back(event);  // The stream waits for the event as it was at that call.
   return driver_->status_of_call("cuStreamWaitEvent", result);
 }
 

@@ -14,8 +14,8 @@
 
 namespace stretto::cuda {
 
-// Moments in what a program has begun on a device, by number (DeviceOperations::mark()), and events
-// for what is asked for more often. Any thread.
+// Moments in a program's work on a device, by number (DeviceOperations::mark()), and events that
+// are used again for other purposes. Any thread.
 class Marks {
  public:
   using Event = void*;
@@ -25,19 +25,20 @@ class Marks {
   Marks(const Marks&) = delete;
   Marks& operator=(const Marks&) = delete;
 
-  // What is on the stream now; of the default one, also what is on those that it waits for.
+  // Marks the end of the work that is on `stream` now; on the default stream, also of the work on
+  // streams that it waits for.
   Result<int> add(StreamHandle stream);
-  // What the stream gets from now on comes behind it; the mark is gone.
+  // Later work of `stream` waits for the mark, which is removed.
   Status let_wait(StreamHandle stream, int mark);
-  // Whether the stream has come there. Its device may have failed instead, which is told by what
-  // is begun next.
+  // Whether the stream has passed the mark. True, too, if the device has failed, which the next
+  // call tells.
   bool has_passed(int mark);
-  // The mark is gone.
+  // Removes the mark.
   void forget(int mark) { give_back(take(mark)); }
 
   // An event of Driver::make_event(), or one that has been given back.
   Result<Event> take_event();
-  // Needs no memory.
+  // Allocates no memory.
   void give_back(Event event) noexcept;
 
  private:
@@ -46,7 +47,7 @@ class Marks {
   std::shared_ptr<const Driver> driver_;
   Mutex mutex_;
   std::vector<Event> marks_ STRETTO_GUARDED_BY(mutex_);  // By number; null: free.
-  std::vector<Event> idle_ STRETTO_GUARDED_BY(mutex_);   // With room for all that there are.
+  std::vector<Event> idle_ STRETTO_GUARDED_BY(mutex_);   // Has room for all events.
   std::size_t made_ STRETTO_GUARDED_BY(mutex_) = 0;
 };
 

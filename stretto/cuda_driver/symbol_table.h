@@ -11,14 +11,14 @@
 
 namespace stretto::cuda {
 
-// A shared library that stays loaded, whose symbols nobody else sees for that.
+// A shared library that stays loaded. Other libraries do not see its symbols.
 class SymbolTable {
  public:
-  // The first of the files that can be loaded. Fails with invalid_argument and what the system has
-  // said of each.
+  // Loads the first of `files` that can be loaded. Fails with invalid_argument and the system's
+  // text for each.
   static Result<SymbolTable> open(const std::vector<std::string>& files);
 
-  // The file that it was.
+  // The file that was loaded.
   const std::string& file() const { return file_; }
   // A name, and where the address of that function goes.
   struct Symbol {

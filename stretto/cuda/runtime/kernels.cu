@@ -21,8 +21,8 @@ __device__ void write_to_all(const Operands& operands, std::size_t i, const T& r
   for (int k = 0; k < operands.output_count; ++k) static_cast<T*>(operands.outputs[k])[i] = result;
 }
 
-// On a multiprocessor. As measured on an H200: with fewer, memory is waited for, and with more,
-// numbers of 16 bits lack registers. Turing (sm_75) has room for four.
+// Blocks on a multiprocessor. As measured on an H200: fewer wait for memory, and with more, numbers
+// of 16 bits lack registers. Turing (sm_75) has room for four.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
 inline constexpr int kBlocksMaxAtOnce = 4;
 #else
@@ -32,8 +32,8 @@ template <class Format>
 inline constexpr int kBlocksAtOnce = std::min(sizeof(typename Format::In) == 2 ? 5 : 6,
                                               kBlocksMaxAtOnce);
 
-// The first elements by packs, the others one by one, for which no code is made but what packs with
-// a NaN need, too. The others come first: as measured, packs of 16 bits then have more registers.
+// Reduces the first elements by packs and the rest one by one, by the code that packs with a NaN
+// need, too. The rest comes first: as measured, packs of 16 bits then have more registers.
 template <class Format, class Op, int kCount>
 __global__ __launch_bounds__(kThreads, kBlocksAtOnce<Format>) void reduce(
     const __grid_constant__ Operands operands, std::size_t packs) {
@@ -72,7 +72,8 @@ extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_REDUCE(
   const auto launch = [&]<class Format, class Op>(Format, Op, int parts) {
     Operands own = *operands;
     own.count *= static_cast<std::size_t>(parts);
-    // Bytes are computed in registers of 32 bits: with 16 of them, threads would be few.
+    // Bytes are computed in registers of 32 bits: with 16 bytes for each thread, few threads would
+    // run.
     constexpr int kCount = std::min<int>(kPackBytes / sizeof(typename Format::In), 8);
     const bool aligned =
         are_aligned(own.inputs, own.input_count) && are_aligned(own.outputs, own.output_count);

@@ -29,7 +29,7 @@ __device__ __nv_bfloat16 rounded<__nv_bfloat16>(float value) {
   return __float2bfloat16_rn(value);
 }
 
-// The number that says a value, of which the rest stays.
+// Encodes `value` as a number; the rest stays in `value`.
 template <class Number>
 __device__ Number take_out(float& value, float limit) {
   const Number said = rounded<Number>(isfinite(value) ? fminf(fmaxf(value, -limit), limit) : value);
@@ -77,7 +77,7 @@ __global__ __launch_bounds__(kThreads) void add_halves(float* values, std::size_
           [](std::size_t, Number number) { return static_cast<float>(number); });
 }
 
-// How many fours of elements there are, if accesses to memory may be of four.
+// How many fours of elements there are; 0 if memory is not aligned for accesses of four elements.
 template <class Number>
 std::size_t fours_of(const float* values, const Number* numbers, std::size_t count) {
   return is_aligned(values) && is_aligned(numbers) ? count / 4 : 0;
@@ -89,11 +89,11 @@ unsigned blocks_of(std::size_t count, std::size_t fours) {
 
 constexpr int kSaysNan = -128;
 
-// A power of two that has this exponent.
+// The power of two that has this biased exponent.
 __device__ float scale_of(unsigned exponent) { return __uint_as_float(exponent << 23); }
 
-// A warp for each block of values, whose greatest magnitude is a code of 64 to 127: as the kernels
-// of the host have it, and without a rounding but that of codes. A lane holds its values meanwhile.
+// One warp encodes a block of values. The scale makes its greatest magnitude a code of 64 to 127,
+// as in the host's kernels, and only codes are rounded. Lanes hold their values meanwhile.
 __global__ __launch_bounds__(kThreads) void round_bytes(float* values, std::size_t count,
                                                         bool by_fours, std::int8_t* codes,
                                                         std::uint8_t* scales) {
@@ -122,7 +122,7 @@ __global__ __launch_bounds__(kThreads) void round_bytes(float* values, std::size
         const bool is_number = isfinite(value);
         const float code = is_number ? fminf(fmaxf(rintf(value * inverse), -127.0f), 127.0f) : 0.0f;
         said.each[k] = static_cast<std::int8_t>(is_number ? static_cast<int>(code) : kSaysNan);
-        // A code has no sign of zero, which would be lost with it.
+        // Code 0 has no sign: a negative zero stays in the rest.
         value = is_number ? rest_of(value, (code + 0.0f) * scale) : 0.0f;
       }
       set_four(codes, first + j * 4 * kWarp, count, by_fours, said);
@@ -160,8 +160,8 @@ __device__ SignBlock sign_block(void* numbers, std::size_t block, std::size_t co
           static_cast<unsigned>(min(kSignBlock, count - first))};
 }
 
-// A warp for each block. Lane j adds every 16th magnitude from the jth on, and then these sums are
-// added half by half: the order of the host's kernels.
+// One warp encodes a block. Lane j adds every 16th magnitude from the jth on, and then these sums
+// are added half by half: the order of the host's kernels.
 __global__ __launch_bounds__(kThreads) void round_signs(float* values, std::size_t count,
                                                         void* numbers) {
   constexpr unsigned kRows = kSignBlock / kWarp, kSums = kWarp / 2;

@@ -15,14 +15,14 @@ namespace {
 
 constexpr unsigned kWarps = kThreads / kWarp;
 
-// What a selection has found out, in its room.
+// The state of a selection, at the beginning of its room.
 struct Found {
-  unsigned cut;     // The digits so far; at the end the magnitude of the least that is taken.
-  unsigned wanted;  // So many of those with these digits.
+  unsigned cut;     // Digits so far; at the end, the least magnitude that is taken.
+  unsigned wanted;  // So many values with these digits are taken.
   unsigned counts[kDigits];
 };
-// Behind it: of each tile, how many values are above the cut and how many are it; then, of those in
-// the tiles before.
+// Behind it in the room: for each tile, how many values are above the cut, and how many equal it;
+// after sum_hits(), how many in all tiles before it.
 struct Hits {
   unsigned above;
   unsigned equal;
@@ -38,11 +38,11 @@ __global__ void begin(Found* found, unsigned wanted) {
   for (unsigned d = threadIdx.x; d < kDigits; d += kThreads) found->counts[d] = 0;
 }
 
-// A block counts each digit several times, and lanes side by side have one each: values are mostly
-// alike, and lanes that add to one number take turns.
+// A block counts each digit in several counters, one for each of so many neighbouring lanes: values
+// are mostly alike, and lanes that add to one counter take turns.
 constexpr unsigned kCountsOfBlock = 8192;
 
-// How many values have which digit, of those whose higher digits are the cut's.
+// Counts the digits of those values whose higher digits are the cut's.
 __global__ __launch_bounds__(kThreads) void count_digits(const float* __restrict__ values,
                                                          std::size_t count, bool by_fours,
                                                          Found* found, unsigned shift,
@@ -78,7 +78,7 @@ __global__ __launch_bounds__(kThreads) void count_digits(const float* __restrict
   }
 }
 
-// As many blocks as run at once: those that are left over would begin when the others have ended.
+// As many blocks as run at once: further ones would begin only when the others have ended.
 unsigned blocks_at_once() {
   int device = 0, processors = 1, of_each = 1;
   (void)cudaGetDevice(&device);
@@ -87,7 +87,7 @@ unsigned blocks_at_once() {
   return static_cast<unsigned>(processors * of_each);
 }
 
-// The sum of what the threads before this one have; one block.
+// The sum of `own` over the threads before this one; one block.
 __device__ unsigned sum_before(unsigned own, unsigned* total) {
   __shared__ unsigned of_warps[kWarps];
   const unsigned lane = threadIdx.x % kWarp;
@@ -96,7 +96,7 @@ __device__ unsigned sum_before(unsigned own, unsigned* total) {
     const unsigned other = __shfl_up_sync(kAll, sum, step);
     if (lane >= step) sum += other;
   }
-  __syncthreads();  // Nobody reads those of before any more.
+  __syncthreads();  // All have read the sums of the call before.
   if (lane == kWarp - 1) of_warps[threadIdx.x / kWarp] = sum;
   __syncthreads();
   unsigned before = 0;
@@ -108,7 +108,7 @@ __device__ unsigned sum_before(unsigned own, unsigned* total) {
   return before + sum - own;
 }
 
-// The digit that holds the last wanted one, counted from the greatest digit; by one block.
+// Finds the digit of the last wanted value, counted from the greatest digit; by one block.
 __global__ __launch_bounds__(kThreads) void choose_digit(Found* found, unsigned bits) {
   constexpr unsigned kDigitsOfThread = kDigits / kThreads;
   unsigned counts[kDigitsOfThread];
@@ -136,7 +136,7 @@ __device__ void look_at(unsigned magnitude, unsigned cut, Hits& hits) {
   hits.equal += magnitude == cut ? 1 : 0;
 }
 
-// By one block for each tile. In no order, so lanes read neighbours.
+// By one block for each tile. The order does not matter, so lanes read neighbours.
 __global__ __launch_bounds__(kThreads) void count_hits(const float* __restrict__ values,
                                                        std::size_t count, bool by_fours,
                                                        Found* found) {
@@ -178,7 +178,7 @@ __global__ __launch_bounds__(kThreads) void sum_hits(Found* found, std::size_t t
   }
 }
 
-// By one block for each tile. A thread looks at neighbours, so that all are in order.
+// By one block for each tile. A thread reads neighbours, so that indices are in order.
 __global__ __launch_bounds__(kThreads) void write_indices(const float* __restrict__ values,
                                                           std::size_t count, bool by_fours,
                                                           Found* found, std::int64_t* indices) {
@@ -236,7 +236,7 @@ extern "C" __attribute__((visibility("default"))) int STRETTO_CUDA_SELECT(
   launch(begin, 1, on, found, static_cast<unsigned>(selection->greatest));
   const unsigned blocks = std::min(blocks_at_once(), blocks_for((count + 3) / 4));
   unsigned shift = 31;
-  // The exponent first, of which there are few.
+  // The exponent first: it has few different values.
   for (const unsigned bits : {8u, 11u, 12u}) {
     shift -= bits;
     launch(count_digits, blocks, on, values, count, by_fours, found, shift, bits);

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-// How kernels of codecs see values. For nvcc.
+// How kernels of codecs read values. For nvcc.
 namespace stretto::cuda {
 
 inline constexpr unsigned kWarp = 32;
@@ -15,7 +15,7 @@ inline constexpr unsigned kAll = 0xFFFFFFFF;  // Lanes of a warp.
 // As codec::Codec orders values.
 __device__ inline unsigned magnitude(float value) { return __float_as_uint(value) & 0x7FFFFFFF; }
 
-// The greatest of what the lanes of this thread's warp have.
+// The greatest `own` of the lanes of this thread's warp.
 __device__ inline unsigned greatest_of_warp(unsigned own) {
   for (unsigned step = kWarp / 2; step > 0; step /= 2) {
     own = max(own, __shfl_xor_sync(kAll, own, step));
@@ -23,7 +23,7 @@ __device__ inline unsigned greatest_of_warp(unsigned own) {
   return own;
 }
 
-// Neighbours, which one access to memory reads or writes.
+// Neighbouring elements that one access to memory reads or writes.
 template <class T>
 struct alignas(4 * sizeof(T)) Four {
   T each[4];
@@ -34,7 +34,7 @@ bool is_aligned(const T* data) {
   return reinterpret_cast<std::uintptr_t>(data) % sizeof(Four<T>) == 0;
 }
 
-// Four neighbours from element i on; what is beyond the end is zero.
+// Four neighbouring elements from element i on; those beyond the end are zero.
 template <class T>
 __device__ Four<T> four_at(const T* data, std::size_t i, std::size_t count, bool by_fours) {
   if (by_fours && i + 4 <= count) return *reinterpret_cast<const Four<T>*>(data + i);
