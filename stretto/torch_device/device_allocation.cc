@@ -34,7 +34,7 @@ Memory allocate_on(c10::Device device, Communicator& communicator, std::size_t b
   return communicator.allocate_bytes(bytes, device.index());
 }
 
-// The kind of a device is told by where its memory is.
+// The address of a tensor's memory tells the kind of its device.
 bool are_of(const Communicator& communicator, const std::vector<at::Tensor>& tensors) {
   return communicator.device().has_value() &&
          std::ranges::all_of(tensors, [&](const at::Tensor& tensor) {

@@ -25,8 +25,8 @@ c10::Stream DeviceBuckets::use() const {
   return current;
 }
 
-// An allocator of a device knows the stream that memory was made on, and hands it out there again:
-// the default one, which by then waits for the others.
+// A device's allocator hands freed memory out again on the stream that it was allocated on: here
+// the default stream, which by then waits for the others.
 Memory DeviceBuckets::allocate_copy(std::size_t bytes) {
   const c10::Stream owning = default_stream(device_);
   const auto free = [users = users_, owning](torch::Tensor* tensor) {

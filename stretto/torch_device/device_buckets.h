@@ -16,9 +16,9 @@
 
 namespace stretto::ddp {
 
-// Buckets in memory of a device. The host waits for nothing that is done there but, as they do, for
-// operations of a communicator: streams wait, for each other's events, and the default stream
-// stands between the program's and the communicator's.
+// Buckets in memory of a device. The host does not wait for work there, except as operations of a
+// communicator do. Streams wait for each other's events instead; the default stream stands between
+// the program's streams and the communicator's.
 class DeviceBuckets : public BucketMemory {
  public:
   explicit DeviceBuckets(c10::Device device) : device_(device) {}
@@ -38,7 +38,8 @@ class DeviceBuckets : public BucketMemory {
   c10::Device device() const { return device_; }
 
  private:
-  // The streams that have used the memory besides the default one, which gets it back.
+  // The streams besides the default one that have used the memory. The default stream waits for
+  // them before it gets the memory back.
   struct Users {
     Mutex mutex;
     std::vector<c10::Stream> streams STRETTO_GUARDED_BY(mutex);
@@ -49,8 +50,8 @@ class DeviceBuckets : public BucketMemory {
   std::shared_ptr<Users> users_ = std::make_shared<Users>();
 };
 
-// In memory that the communicator makes, where its operations reduce them: some take no other. The
-// host waits for the device when that is made or freed.
+// Buckets in memory that the communicator allocates and its operations reduce: some operations take
+// no other. The host waits for the device when the memory is allocated or freed.
 class CommunicatorBuckets final : public DeviceBuckets {
  public:
   using DeviceBuckets::DeviceBuckets;

@@ -66,7 +66,7 @@ void DeviceCompression::attach(Communicator& communicator,
   rank_ = static_cast<std::size_t>(communicator.rank().value());
   ranks_ = static_cast<std::size_t>(communicator.size());
   exchange_->attach(communicator);
-  // What a step that has failed has left there is not whole.
+  // A step that has failed has left incomplete residuals there.
   if (std::exchange(is_open_, false) && exchange_->spoils_residuals()) {
     for (auto& [name, gradient] : gradients_) gradient.residual = {};
   }
@@ -87,9 +87,9 @@ void DeviceCompression::attach(Communicator& communicator,
   loaded_.reset();
 }
 
-// What is said of each part of a gradient that one rank adds up, or of all of it, which begins at
-// element `first` of the bucket; `carry` becomes what that does not say. Numbers without a scale in
-// common are cut in parts when all are there.
+// The extracts of a gradient that begins at element `first` of the bucket: one for each rank that
+// adds up a part of it, or one of the whole. `carry` becomes the rest. Numbers that share no scale
+// are extracted all at once, and then cut into parts.
 std::vector<PlacedExtract> DeviceCompression::take_out(torch::Tensor carry, std::size_t gradient,
                                                        std::size_t first) const {
   const auto count = static_cast<std::size_t>(carry.numel());
@@ -116,7 +116,7 @@ std::vector<PlacedExtract> DeviceCompression::take_out(torch::Tensor carry, std:
   return parts;
 }
 
-// Behind what the calling thread has begun, and the default stream.
+// Runs behind the work of the calling thread's current stream and of the default stream.
 void DeviceCompression::extract(const FullBucket& full, std::size_t i, Gradient& gradient,
                                 BucketExtracts& own) {
   const View& view = full.gradient_views[i];
@@ -127,8 +127,8 @@ void DeviceCompression::extract(const FullBucket& full, std::size_t i, Gradient&
     gradient.loaded.clear();
   }
   const bool is_silent = full.is_silent(i), divides = exchange_->divides();
-  // Of a silent gradient who adds up a part may keep something; and if what others say of it has no
-  // factors, no rank keeps its residual.
+  // Of a silent gradient, the rank that adds up a part may keep something. And if the sum of its
+  // factors cannot be multiplied, all ranks clear its residual.
   const bool may_change = full.is_uncomputed(i) && (!is_silent || divides || codec_ == nullptr);
   const torch::Tensor residual = residual_of(gradient);
   gradient.before = may_change ? residual.clone() : torch::Tensor();

@@ -23,32 +23,33 @@
 
 namespace stretto::ddp {
 
-// Buckets of gradients that are compressed, where one that a rank has not computed is to keep its
-// residual: the host waits to see whether it holds zeros.
+// Buckets of gradients that are compressed. A gradient that a rank has not computed must keep its
+// residual, so the host waits to see whether a gradient holds zeros.
 class CompressedDeviceBuckets final : public DeviceBuckets {
  public:
   using DeviceBuckets::DeviceBuckets;
   bool is_zero(ConstByteSpan bytes) const override;
 };
 
-// Compresses gradients in buckets of a device by a codec that has an extraction, or by power_sgd().
-// What looks at every element is done there (device_extraction.h), where the residuals are, too; an
-// ExtractExchange brings what has been taken out to the other ranks. So results have the bits of a
-// CompressedReduction with that codec, which gathers or divides as the exchange does (where that
-// combines, values in int8 have other blocks), and no other options; with power_sgd() only nearly.
-// Gradients without a codec are reduced as they are. Times in its statistics are the host's.
+// Compresses gradients in buckets on a device by a codec that has an extraction, or by power_sgd().
+// Work on every element is done on the device (device_extraction.h), where the residuals are, too;
+// an ExtractExchange brings the extracts to the other ranks. Results have the bits of a
+// CompressedReduction with that codec, no other options, and an exchange that gathers or divides as
+// this one does; if that one combines, values in int8 have other blocks. With power_sgd() they
+// agree only nearly. Gradients without a codec are reduced as they are. Times in the statistics are
+// the host's.
 class DeviceCompression final : public CommunicationHook {
  public:
-  // Of buckets on `device` with these gradients; null where the host has to compress them. How
-  // messages are to travel may be asked for: `gather` or `divide`. `is_of_communicator` says
-  // whether operations of the communicator reduce what is there.
+  // A hook for buckets on `device` with these gradients; null if the host has to compress them.
+  // `wanted`: how messages are to travel, `gather` or `divide`. `is_of_communicator`: whether
+  // operations of the communicator reduce tensors that are there.
   static std::shared_ptr<DeviceCompression> make(std::shared_ptr<const Compressor> compressor,
                                                  CompressedExchange wanted,
                                                  std::span<const GradientDescription> gradients,
                                                  torch::Device device, int ranks,
                                                  bool is_of_communicator);
-  // How messages of a codec would travel, if that and what is asked for are possible there: the
-  // codec compresses some of the gradients, and what is divided has no indices.
+  // How messages of the codec would travel. Nothing if the device cannot do that or what is wanted:
+  // the codec has to compress some of the gradients, and messages that are divided have no indices.
   static std::optional<CompressedExchange> exchange_of(
       const Codec& codec, std::span<const GradientDescription> gradients, int ranks,
       CompressedExchange wanted);
@@ -62,19 +63,19 @@ class DeviceCompression final : public CommunicationHook {
   void finish(const FullBucket& full) override;
   void forget(std::span<const std::size_t> gradients) override;
   const CompressionStatistics* last_compression() const override { return &last_step_; }
-  // In the format of a CompressedReduction. Throws InvalidArgument behind a step that has failed
-  // where ranks divide gradients, or add up factors: what is in residuals then is not whole.
+  // In the format of a CompressedReduction. After a step that has failed, throws InvalidArgument if
+  // ranks divide gradients or add up factors: the residuals are incomplete then.
   std::vector<std::byte> save() const override;
-  // Throws InvalidArgument as attach() does, after which it does.
+  // Throws InvalidArgument if `state` does not fit. Before the first attach(), that throws instead.
   void load(std::span<const std::byte> state) override;
 
  private:
-  // What is remembered of a gradient that is compressed.
+  // The state of a gradient that is compressed.
   struct Gradient {
     std::string name;
     std::size_t count = 0;
     Memory residual = {};            // Of the device; made in the first step that needs it.
-    std::vector<float> loaded = {};  // What the residual is to begin with.
+    std::vector<float> loaded = {};  // Initial values of the residual.
     // The residual before the step. It is restored if no rank has computed the gradient there.
     torch::Tensor before = {};
   };
@@ -90,7 +91,8 @@ class DeviceCompression final : public CommunicationHook {
   BucketExtracts extract_all(const FullBucket& full);
 
   const std::shared_ptr<const Compressor> compressor_;
-  const Codec* const codec_;  // The same, or null: the exchange takes out of residuals what it can.
+  // The same, or null if it is no codec: the exchange then takes factors out of the residuals.
+  const Codec* const codec_;
   const torch::Device device_;
   const std::unique_ptr<ExtractExchange> exchange_;
   std::map<std::string, Gradient> gradients_;
@@ -101,7 +103,8 @@ class DeviceCompression final : public CommunicationHook {
   std::optional<std::vector<std::byte>> loaded_;  // Until it is attached.
   std::uint64_t step_ = 0;
   std::optional<std::uint64_t> bucket_step_;  // FullBucket::step of the step that has begun.
-  bool is_open_ = false;                      // It has not ended, and has failed if nothing runs.
+  // The step has not ended; if nothing runs, it has failed.
+  bool is_open_ = false;
   CompressionStatistics this_step_;
   CompressionStatistics last_step_;
 };

@@ -12,8 +12,8 @@
 namespace stretto::ddp {
 namespace {
 
-// Whether indices of 32 bits name any element of all of them, were they in one bucket: with the
-// gaps between gradients, half as many are enough for sure.
+// Whether indices of 32 bits could name each element of all gradients in one bucket. Fewer than
+// 2^31 elements leave enough for the gaps between gradients.
 bool fit_one_bucket(std::span<const GradientDescription> gradients) {
   std::size_t elements = 0;
   for (const GradientDescription& gradient : gradients) elements += gradient.count;
@@ -33,7 +33,7 @@ std::optional<CompressedExchange> DeviceCompression::exchange_of(
   std::size_t of_messages = 0, of_gradients = 0;
   for (const GradientDescription& gradient : gradients) {
     if (!compresses(gradient)) continue;
-    // PyTorch counts on a GPU in 32 bits with a sign.
+    // On a GPU, PyTorch counts in signed integers of 32 bits.
     if (gradient.count >> (extraction->least ? 31 : 32) != 0) return std::nullopt;
     // Messages without a fixed length are gathered.
     of_messages += codec.message_bytes(gradient.count, 0).value_or(0);

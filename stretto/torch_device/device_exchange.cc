@@ -10,7 +10,7 @@
 namespace stretto::ddp {
 namespace {
 
-struct GatheredBucket : BucketShares {  // One of each rank.
+struct GatheredBucket : BucketShares {  // One share of each rank.
   std::vector<PlacedExtract> extracts;
 };
 

@@ -27,8 +27,8 @@ Result<cuda::CodecKernels> load_working_kernels() {
   return status_of(StatusCode::system, "stretto's kernels do not run here: CUDA's error {}", error);
 }
 
-// Null where PyTorch's operators do what our kernels do: on devices of other kinds, and where these
-// cannot be loaded, or do not run on the GPU that is asked about first.
+// Our kernels; null if PyTorch's operators do the work: on devices of other kinds, and if the
+// kernels cannot be loaded or do not run on the first GPU that is asked about.
 const cuda::CodecKernels* kernels_for(const torch::Tensor& values) {
   if (!values.is_cuda()) return nullptr;
   static const Result<cuda::CodecKernels> loaded = [&] {
@@ -88,8 +88,8 @@ torch::Tensor magnitudes_of(const torch::Tensor& values) {
 }
 constexpr int kInfinityBits = 0x7F800000;
 
-// The indices of the greatest elements, ascending. Keys are magnitudes, and for equal ones how many
-// elements follow: so no two are equal, and the greatest are the same on every device.
+// The indices of the greatest elements, ascending. The key of an element is its magnitude, then how
+// many elements follow it. So no two keys are equal, and the result is the same on every device.
 torch::Tensor find_greatest(const torch::Tensor& carry, std::size_t greatest) {
   if (const auto* const kernels = kernels_for(carry)) return select(*kernels, carry, greatest);
   constexpr std::int64_t kPlaces = std::int64_t{1} << 32;
@@ -124,7 +124,7 @@ torch::Tensor round_to_int8(torch::Tensor& carry, std::int64_t block) {
           .view({blocks, block});
   const torch::Tensor exponents =
       magnitudes_of(values).amax(1, /*keepdim=*/true).bitwise_right_shift(23).clamp_min_(7).sub_(6);
-  // A code has no sign of zero, which the rest would lose with it.
+  // Code 0 has no sign: a negative zero stays in the rest.
   const torch::Tensor codes =
       values.mul(scales_of(exponents.neg().add_(254))).round_().clamp_(-127, 127).add_(0.0);
   const torch::Tensor rest = values.sub(codes.mul(scales_of(exponents)));
@@ -136,7 +136,7 @@ torch::Tensor round_to_int8(torch::Tensor& carry, std::int64_t block) {
       {said.to(torch::kChar).view(torch::kByte), exponents.view({-1}).to(torch::kByte)});
 }
 
-// What its codes and scales stand for.
+// The values that codes and scales stand for.
 torch::Tensor values_of_int8(const torch::Tensor& bytes, std::int64_t count, std::int64_t block) {
   const torch::Tensor codes = bytes.narrow(0, 0, count).view(torch::kChar);
   const torch::Tensor exponents =
@@ -148,7 +148,7 @@ torch::Tensor values_of_int8(const torch::Tensor& bytes, std::int64_t count, std
       .masked_fill_(codes.eq(-128), std::numeric_limits<double>::quiet_NaN());
 }
 
-// How signs and scales of so many elements lie in bytes: sections, and what is left behind them.
+// How signs and scales of `count` elements lie in bytes: whole sections, and then the rest.
 struct SignLayout {
   std::int64_t bytes(std::int64_t elements) const {
     return static_cast<std::int64_t>(how.number_bytes(static_cast<std::size_t>(elements)));
@@ -166,7 +166,7 @@ struct SignLayout {
   std::int64_t count;
 };
 
-// So many sections, each of so many elements, from element `first` on.
+// The bytes of `sections` sections of `elements` elements each, from element `first` on.
 torch::Tensor sections_of(const torch::Tensor& signs, const torch::Tensor& scales,
                           const SignLayout& layout, std::int64_t first, std::int64_t sections,
                           std::int64_t elements) {
@@ -218,7 +218,7 @@ torch::Tensor round_to_signs(torch::Tensor& carry, const SignLayout& layout) {
   return torch::cat(parts);
 }
 
-// What such signs and scales stand for.
+// The values that such signs and scales stand for.
 torch::Tensor values_of_signs(const torch::Tensor& bytes, const SignLayout& layout) {
   std::vector<torch::Tensor> signs, scales;
   const auto read = [&](std::int64_t first, std::int64_t sections, std::int64_t elements) {
@@ -243,7 +243,7 @@ torch::Tensor values_of_signs(const torch::Tensor& bytes, const SignLayout& layo
   return torch::where(spread(bits).to(torch::kBool), scale.neg(), scale);
 }
 
-// The numbers that say `values`, which become what these do not say.
+// Encodes `values` as numbers; `values` become the rest.
 torch::Tensor round_off(torch::Tensor& values, const codec::Extraction& how) {
   if (values.numel() == 0) return torch::empty({0}, values.options().dtype(torch::kByte));
   if (!how.rounded) {

@@ -14,7 +14,7 @@
 
 namespace stretto::ddp {
 
-// What lies there, as a vector that does not keep it alive.
+// A vector on the memory of `view`, which it does not keep alive.
 inline torch::Tensor tensor_of(const ConstView& view, c10::Device device) {
   return at::for_blob(const_cast<std::byte*>(view.data), {static_cast<std::int64_t>(view.count)})
       .options(torch::TensorOptions().dtype(scalar_type_of(view.dtype)).device(device))
@@ -29,7 +29,7 @@ inline torch::Tensor part_of(const torch::Tensor& vector, std::size_t first, std
   return vector.narrow(0, static_cast<std::int64_t>(first), static_cast<std::int64_t>(count));
 }
 
-// PyTorch's failures are told as stretto's, which end the step on all ranks.
+// Throws PyTorch's failures as stretto's, which end the step on all ranks.
 template <class Act>
 void on_device(const Act& act) {
   try {

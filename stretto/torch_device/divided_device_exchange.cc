@@ -13,15 +13,14 @@
 namespace stretto::ddp {
 namespace {
 
-// Has a share for each rank, in which it then has its sums; and what each rank has for this one.
-// All are as long as the longest, since NCCL knows no others in memory that the communicator makes.
-// The memory goes after the works, which are members.
+// Shares for each rank, which first hold this rank's parts for it and later its sums; then shares
+// with each rank's parts for this one. All are as long as the longest, since NCCL takes no others
+// in the communicator's memory. The works are members, so the memory is freed after them.
 struct DividedBucket : BucketShares {
   DividedBucket() = default;
   DividedBucket(const DividedBucket&) = delete;
   DividedBucket& operator=(const DividedBucket&) = delete;
-  // A step that has ended may have left work to devices, which an exception that came later does
-  // not cut off.
+  // Devices may still be at work after a step has ended, which a later exception must not cut off.
   ~DividedBucket() {
     if (!has_ended) return;
     (void)parts_work.wait_status();
@@ -30,9 +29,9 @@ struct DividedBucket : BucketShares {
 
   View view;
   std::vector<std::vector<PlacedExtract>> parts;  // By the rank that adds them up.
-  std::vector<KeptResidual> residuals;            // Of those that this rank adds up.
+  std::vector<KeptResidual> residuals;            // Of the parts that this rank adds up.
   std::optional<Duration> timeout;
-  // Where NCCL does the work, they are in flight until the device has got so far.
+  // With NCCL, they are in flight until the device has done the work.
   Work parts_work;
   Work sums_work;
   bool has_ended = false;
@@ -66,7 +65,7 @@ class DividedDeviceExchange final : public ExchangeByBucket<DividedBucket> {
   int divisor_ = 1;  // Of sums, before they are rounded.
 };
 
-// The parts come gradient by gradient.
+// `own.extracts` has the parts gradient by gradient.
 void DividedDeviceExchange::take(DividedBucket& bucket, const FullBucket& full,
                                  BucketExtracts own) const {
   bucket.view = full.view;
@@ -112,8 +111,8 @@ void DividedDeviceExchange::send_parts(DividedBucket& bucket) {
       bucket.shares(0, ranks()), bucket.shares(ranks(), ranks()), {.timeout = bucket.timeout});
 }
 
-// Waits for the parts as a Reducer does for its buckets, and returns how long. Sums lie where this
-// rank's parts lay, which have been sent by then.
+// Waits for the other ranks' parts as a Reducer does for its buckets, and returns how long. Sums
+// lie where this rank's own parts lay, which have been sent by then.
 Duration DividedDeviceExchange::send_sums(DividedBucket& bucket, BucketMemory& memory) {
   const TimePoint begin = Clock::now();
   memory.end(bucket.parts_work).or_throw();
@@ -128,7 +127,7 @@ Duration DividedDeviceExchange::send_sums(DividedBucket& bucket, BucketMemory& m
   return waited;
 }
 
-// What all ranks have taken out of this rank's parts becomes its share of the sums.
+// Adds up all ranks' extracts of this rank's parts, and makes its share of the sums.
 void DividedDeviceExchange::add_up(const DividedBucket& bucket) const {
   const std::vector<PlacedExtract>& own = bucket.parts[rank()];
   const torch::Tensor all = tensor_of(bucket.view, device_);
@@ -146,8 +145,8 @@ void DividedDeviceExchange::add_up(const DividedBucket& bucket) const {
   copy_extracts(said, bucket.shares(rank(), 1), device_);
 }
 
-// As CompressedReduction does: of a codec that is bounded the residual, which may be what this rank
-// has clipped, is not sent with the sum; nor that of a silent gradient.
+// Rounds a sum as CompressedReduction does. The residual of a bounded codec is not sent with the
+// sum, since it may be what this rank has clipped; nor is that of a silent gradient.
 PlacedExtract DividedDeviceExchange::round(const torch::Tensor& sums, const PlacedExtract& part,
                                            const KeptResidual& residual) const {
   torch::Tensor kept = residual.values;

@@ -21,29 +21,31 @@
 
 namespace stretto::ddp {
 
-// What this rank keeps of a gradient that is factored, or of a part whose sum it rounds.
+// The residual that this rank keeps of a gradient that is factored, or of a part whose sum it
+// rounds.
 struct KeptResidual {
   torch::Tensor values;
   bool is_silent = false;  // FullBucket::silent of the gradient.
   std::size_t first = 0;   // Element of the bucket.
 };
 
-// What this rank has taken out of a bucket, which its streams may still be doing.
+// What this rank has extracted from a bucket; its streams may still be at it.
 struct BucketExtracts {
-  // Of gradients with a codec, in the order of the bucket; where they are divided, of each its
-  // parts, in the order of the ranks that add them up, also those of no elements.
+  // Of gradients with a codec, in the order of the bucket. If gradients are divided, of each its
+  // parts, also empty ones, in the order of the ranks that add them up.
   std::vector<PlacedExtract> extracts = {};
-  // If gradients are divided, what this rank keeps of the parts that it adds up, in their order. Of
-  // gradients that are factored, in place of extracts: what there is to say, unless it is silent.
+  // If gradients are divided: residuals of the parts that this rank adds up, in their order. If
+  // they are factored: instead of extracts, residuals that include the gradient, unless it is
+  // silent.
   std::vector<KeptResidual> residuals = {};
-  std::vector<std::string_view> names = {};  // Theirs, which the hook keeps.
+  std::vector<std::string_view> names = {};  // Of those gradients; the hook keeps the text.
   std::vector<View> plain = {};              // Gradients that travel as they are.
 };
 
 // What start() has begun.
 struct StartedExchange {
-  // What the Reducer is to wait for before finish(), and later where the program does not get so
-  // far; none where finish() waits.
+  // The Reducer waits for it before finish(), or later if the program does not get that far. Empty
+  // if wait() waits instead.
   Work work = {};
   // How long start() has waited for other ranks, in the middle of backward.
   Duration waited = {};
@@ -51,46 +53,46 @@ struct StartedExchange {
 
 // What has been exchanged of a bucket.
 struct ExchangedExtracts {
-  TimePoint sent;  // When this rank's part had been.
-  // Of the extracts.
+  TimePoint sent;  // When this rank's part had been sent.
+  // Bytes of extracts:
   std::size_t sent_bytes = 0;
   std::size_t received_bytes = 0;
-  std::size_t factors = 0;  // Numbers that were sent as such.
+  std::size_t factors = 0;  // Numbers sent as factors.
 };
 
-// Brings the extracts of all ranks, or of their sums, to each of them; extracts are added in the
-// order of ranks, as everywhere. Gradients without a codec are reduced. One thread at a time, which
-// calls start() and finish() in the order of buckets.
+// Brings all ranks' extracts, or extracts of their sums, to each rank. Extracts are added in the
+// order of ranks. Gradients without a codec are reduced. One thread at a time, which calls start()
+// and finish() in the order of buckets.
 class ExtractExchange {
  public:
   virtual ~ExtractExchange() = default;
-  // The communicator of all later calls; earlier buckets have ended, or have failed.
+  // Sets the communicator of all later calls; earlier buckets have ended, or have failed.
   virtual void attach(Communicator& communicator) = 0;
-  // What the hook's name says of it: all ranks exchange in the same way.
+  // Its part of the hook's name, which is compared so that all ranks exchange in the same way.
   virtual std::string_view name() const = 0;
-  // Called behind attach() of all gradients that are long enough. False: this one travels as it is,
-  // and is not asked for by what follows.
+  // Called after attach() for each gradient that is long enough. False if the gradient travels as
+  // it is; then the following functions are not called for it.
   virtual bool describe(const GradientDescription&) { return true; }
-  // What it keeps of a gradient from step to step. keep() makes it what was saved, if there is
-  // something, and forget() what it was before the last step.
+  // The values that the exchange keeps of a gradient from step to step. keep() sets them to saved
+  // ones, or begins anew if that is null. forget() restores those from before the last step.
   virtual std::span<const float> kept(std::string_view) const { return {}; }
   virtual void keep(std::string_view, const std::vector<float>*) {}
   virtual void forget(std::string_view) {}
-  // Whether it is handed parts of gradients, each of which one rank adds up: CompressedExchange.
+  // Whether it takes gradients in parts, each of which one rank adds up (CompressedExchange).
   virtual bool divides() const { return false; }
-  // Whether a step that fails in the middle leaves residuals that are not whole.
+  // Whether a step that fails in the middle leaves incomplete residuals.
   virtual bool spoils_residuals() const { return divides(); }
-  // All ranks have the same gradients in a bucket.
+  // Begins the exchange of a bucket, in which all ranks have the same gradients.
   virtual StartedExchange start(const FullBucket& full, BucketExtracts own,
                                 const codec::Position& position) = 0;
-  // Waits for what start() has not handed out.
+  // Waits for all that StartedExchange::work does not include.
   virtual ExchangedExtracts wait(const FullBucket& full) = 0;
-  // Behind it, on the calling thread's current stream, the bucket is what FullBucket::op says.
+  // Makes the bucket what FullBucket::op says, on the calling thread's current stream.
   virtual void finish(const FullBucket& full) = 0;
 };
 
-// What implementations of it have in common. Buckets are destroyed behind the members of the
-// derived class, so their destructors must not use these.
+// The common part of implementations. Buckets are destroyed after the members of the derived class,
+// so their destructors must not use these.
 template <class Bucket>
 class ExchangeByBucket : public ExtractExchange {
  public:
@@ -103,7 +105,7 @@ class ExchangeByBucket : public ExtractExchange {
   }
 
  protected:
-  // For start(), which may be the first to see it.
+  // For start(), which may be the first to use the bucket.
   Bucket& bucket_of(const FullBucket& full) {
     while (buckets_.size() <= full.index) buckets_.push_back(std::make_unique<Bucket>());
     return *buckets_[full.index];
@@ -114,31 +116,31 @@ class ExchangeByBucket : public ExtractExchange {
   const torch::Device device_;
   Communicator* communicator_ = nullptr;
   std::vector<std::unique_ptr<Bucket>> buckets_;  // By index.
-  std::vector<Bucket*> pending_;  // Whose exchange goes on in start() of later ones, in order.
+  std::vector<Bucket*> pending_;                  // Continue in start() of later ones, in order.
 };
 
-// As they are, of a codec whose messages have a fixed length, in memory of the device that the
-// communicator makes and whose operations it runs: nothing goes to the host, which waits only as
-// these operations do.
+// Exchanges extracts as they are, of a codec whose messages have a fixed length. They lie in the
+// communicator's memory on the device, where its operations run: nothing goes to the host, which
+// waits only as these operations do.
 std::unique_ptr<ExtractExchange> exchange_on_device(torch::Device device);
 
-// The same by parts, of a codec whose extracts are all of a vector: each rank gets the others'
-// extracts of its part of each gradient, adds them, and sends all ranks what it takes out of the
-// sums. Those of a bucket leave when the next one is full, or the last: the host waits then as it
-// does for operations of the communicator.
+// The same by parts, of a codec that extracts whole vectors. Each rank gets the others' extracts of
+// its part of each gradient, adds them, and sends extracts of the sums to all ranks. The sums of a
+// bucket are sent when the next bucket, or the last one, is full; the host waits then as it does
+// for operations of the communicator.
 std::unique_ptr<ExtractExchange> divided_exchange_on_device(std::shared_ptr<const Codec> codec,
                                                             torch::Device device);
 
-// As messages of the codec, which the host makes, exchanges, whatever moves its data, and reads. So
-// only what is about as long as the messages goes to the host and comes from there. The message of
-// a bucket leaves when the next one is full, or the last: the host waits for the device then, if
-// that has not got so far, and for the lengths of all ranks' messages, unless these are fixed.
+// Exchanges messages of the codec, which the host encodes and decodes, by any transport. Only about
+// as many bytes as the messages have are copied to the host and back. The message of a bucket is
+// sent when the next bucket, or the last one, is full. The host waits then for the device if that
+// is not done yet, and for the lengths of all ranks' messages, unless they are fixed.
 std::unique_ptr<ExtractExchange> exchange_by_host(std::shared_ptr<const Codec> codec,
                                                   torch::Device device);
 
-// By factors of this rank, PowerSGD's, which go through the host: two all_reduces, each of which
-// leaves when a later bucket is full, or the last. The host waits then for the device, and for
-// other ranks.
+// Exchanges PowerSGD's factors of rank `rank` by way of the host, in two all_reduces. Each begins
+// when a later bucket, or the last one, is full; the host waits then for the device and for other
+// ranks.
 std::unique_ptr<ExtractExchange> factored_exchange_by_host(std::size_t rank, torch::Device device);
 
 }  // namespace stretto::ddp

@@ -110,7 +110,7 @@ void put_together(const FullBucket& full, torch::Device device,
   if (!of_ranks.empty()) sums.zero_();
   for (const std::vector<PlacedExtract>& of_rank : of_ranks) add_extracts(sums, of_rank);
   if (!of_ranks.empty() && factor != 1) sums.mul_(factor);
-  // By a number on the device: by one of the host, a GPU would multiply with its inverse.
+  // Divides by a number on the device: if it were the host's, a GPU would multiply by its inverse.
   if (!of_ranks.empty() && full.op == ReduceOp::mean) {
     sums.div_(torch::full({}, static_cast<double>(of_ranks.size()), sums.options()));
   }

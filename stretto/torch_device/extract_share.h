@@ -15,12 +15,12 @@
 #include "stretto/reducer/communication_hook.h"
 #include "stretto/torch_device/device_extraction.h"
 
-// How extracts lie in memory of a communicator, whose ranks exchange them there: in shares, which
-// hold one extract behind the other, of each the indices, counted from the beginning of the bucket,
-// and the numbers. All ranks know the lengths, so nothing else travels.
+// How extracts lie in memory of a communicator, where the ranks exchange them. A share holds one
+// extract behind the other: the indices of each, counted from the beginning of the bucket, and its
+// numbers. All ranks know the lengths, so nothing else is sent.
 namespace stretto::ddp {
 
-// What lies in a share begins at a multiple of this, as all dtypes may.
+// Alignment of indices and numbers in a share, enough for all dtypes.
 inline constexpr std::size_t kShareAlignment = 16;
 
 std::size_t share_bytes(std::span<const PlacedExtract> extracts);
@@ -29,31 +29,30 @@ std::size_t share_bytes(std::span<const PlacedExtract> extracts);
 std::vector<PlacedExtract> extracts_in(ByteSpan share, std::span<const PlacedExtract> alike,
                                        torch::Device device);
 
-// Behind what the calling thread has begun.
+// Copies extracts to a share, behind the work of the calling thread's current stream.
 void copy_extracts(std::span<const PlacedExtract> from, ByteSpan share, torch::Device device);
 
-// Behind what the calling thread has begun: gradients that travel as they are, one behind the
-// other.
+// The same for gradients that travel as they are: they lie one behind the other.
 void copy_gradients(std::span<const View> from, ByteSpan to, torch::Device device);
 
-// Makes what the ranks have taken out, times `factor`, the result, in the order of
-// ranks, and the other gradients what has been reduced of them, whose bytes lie one behind the
-// other.
+// Writes the result to the bucket. Of compressed gradients, it is the sum of the ranks' extracts,
+// added in the order of ranks, times `factor`; of `plain` ones, what `reduced` has for them, one
+// behind the other.
 void put_together(const FullBucket& full, torch::Device device,
                   const std::vector<std::vector<PlacedExtract>>& of_ranks,
                   const std::vector<View>& plain, const torch::Tensor& reduced, int factor = 1);
 
-// Of a bucket: the gradients that travel as they are, and then shares, which are equally long.
+// A bucket's gradients that travel as they are, and behind them shares, which are equally long.
 struct BucketShares {
-  // For so many shares, in memory of the communicator's device.
+  // Makes room for `count` shares, in memory of the communicator's device.
   void make_room(std::vector<View> gradients, std::size_t bytes_of_share, std::size_t count,
                  torch::Device device, Communicator& communicator);
   ByteSpan plain() const { return memory.bytes().first(plain_bytes); }
   ByteSpan shares(std::size_t first, std::size_t count) const;
-  // Submits what reduces the gradients that travel as they are, if there are any.
+  // Submits the all_reduce of the gradients that travel as they are, if there are any.
   Work reduce_plain(const FullBucket& full, Communicator& communicator);
-  // What ExtractExchange::finish() does, by the first shares: one for each rank, whose extracts are
-  // as long as those of `alike`.
+  // Does what ExtractExchange::finish() does, with the first shares: one for each rank, with
+  // extracts as long as those of `alike`.
   void finish(const FullBucket& full, torch::Device device,
               const std::vector<std::span<const PlacedExtract>>& alike, int factor = 1) const;
 

@@ -1,10 +1,11 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// PowerSGD of gradients on a device. What is as long as a gradient stays there; factors go to the
-// host, whose ranks add them up and make the left ones orthogonal, so that all ranks have the same,
-// whatever devices they have. The steps are those of reducer/factored_exchange.cc, but for what is
-// infinite or NaN: the host clears residuals of it at once, and here it goes at the end of a step.
+// PowerSGD of gradients on a device. Data as long as a gradient stays there. Factors go to the
+// host, where the ranks add them up and make the left ones orthogonal, so that all ranks have the
+// same, whatever devices they have. The steps are those of reducer/factored_exchange.cc, except for
+// infinity and NaN: there the host clears such residuals at once, and here this is done at the end
+// of a step.
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +38,7 @@ struct FactoredGradient {
   Factors factors;
   std::uint64_t key = 0;
   std::vector<float> before;  // The right factors before the step.
-  torch::Tensor right;        // Those of factors, on the device, if they are there.
+  torch::Tensor right;        // factors.right on the device, if it is there.
 };
 
 struct Item {
@@ -65,9 +66,9 @@ struct FactoredBucket {
   std::optional<Duration> timeout;
   std::size_t left_count = 0, right_count = 0, plain_bytes = 0;
   Memory room;         // Of the host: left factors, right ones, the other gradients.
-  torch::Tensor made;  // By the device, until the host has it.
+  torch::Tensor made;  // From the device, until the host has it.
   torch::Tensor made_plain;
-  std::optional<DeviceEvent> done;  // Both of them.
+  std::optional<DeviceEvent> done;  // When both are made.
   torch::Tensor left_sums;          // Orthogonal, on the device.
   CopiesFromHost uploaded;
   TimePoint sent;
@@ -85,9 +86,9 @@ torch::Tensor matrix_of(const torch::Tensor& values, const codec::MatrixShape& s
   return whole.view({rows, columns});
 }
 
-// values += factor * left * right. Column by column and without sums of products, so that devices
-// round it alike, which are of several kinds, and none does that with fewer bits (TF32): what stays
-// in a residual is what the factors do not say.
+// values += factor * left * right. Computed column by column and not as a product of matrices, so
+// that devices of all kinds round alike and none uses fewer bits (TF32): a residual has to keep
+// what the factors leave out.
 void add_product(const torch::Tensor& values, const codec::MatrixShape& shape,
                  const torch::Tensor& left, const torch::Tensor& right, double factor) {
   torch::Tensor matrix = matrix_of(values, shape);
@@ -226,10 +227,10 @@ StartedExchange FactoredDeviceExchange::start(const FullBucket& full, BucketExtr
   };
   on_device([&] {
     const torch::NoGradGuard no_grad;
-    // Whatever surrounds backward, matrices are multiplied as they are.
+    // Without autocast, even if the program runs backward under it.
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     make_left(bucket);
-    full.memory->publish();  // Others may fail in what follows.
+    full.memory->publish();  // Before other buckets may fail.
     advance_all();           // While the device works on this one; all ranks in the same order.
     pending_.push_back(&bucket);
     while (full.is_last() && !pending_.empty()) advance_all();
@@ -238,7 +239,7 @@ StartedExchange FactoredDeviceExchange::start(const FullBucket& full, BucketExtr
   return started;
 }
 
-// What it takes until a bucket's next operation is submitted; returns how long this has waited.
+// Works on a bucket until its next operation is submitted; returns how long this has waited.
 Duration FactoredDeviceExchange::advance(FactoredBucket& bucket) {
   const TimePoint begin = Clock::now();
   if (bucket.next == Next::make_right) bucket.work.wait();
@@ -259,11 +260,12 @@ Duration FactoredDeviceExchange::advance(FactoredBucket& bucket) {
   return waited;
 }
 
-// Where the right factors on the device are not those of the host, as in the first step.
+// Copies right factors to the device if it does not have the host's, as in the first step.
 void FactoredDeviceExchange::provide_right(FactoredBucket& bucket) const {
   const auto is_there = [](const Item& item) { return item.gradient->right.defined(); };
   if (std::ranges::all_of(bucket.items, is_there)) return;
-  bucket.uploaded.wait();  // The device may be reading the room, through which they go there.
+  // The factors go through the room, which the device may still be reading.
+  bucket.uploaded.wait();
   auto to = bucket.right().begin();
   for (const Item& item : bucket.items) {
     to = std::ranges::copy(item.gradient->factors.right, to).out;
@@ -331,7 +333,8 @@ void FactoredDeviceExchange::make_right(FactoredBucket& bucket) const {
   bucket.next = Next::add_right;
 }
 
-// What this rank's part of the product says of its gradient is sent; the rest is kept.
+// The right factors of this rank, which are sent. Subtracts their product with the left ones from
+// the residual, which keeps the rest.
 torch::Tensor FactoredDeviceExchange::right_of_item(const Item& item,
                                                     const torch::Tensor& left) const {
   const Factors& factors = item.gradient->factors;
@@ -339,7 +342,7 @@ torch::Tensor FactoredDeviceExchange::right_of_item(const Item& item,
   const torch::Tensor nothing = torch::zeros({count}, left.options());
   if (item.residual.is_silent || !codec::are_finite(factors.left)) return nothing;
   if (factors.found_nothing()) {
-    // Its room says instead whether a rank has something that the left ones miss.
+    // The last number says instead whether a rank has something that the left factors miss.
     nothing.narrow(0, count - 1, 1).copy_(item.residual.values.any());
     return nothing;
   }
@@ -397,7 +400,7 @@ void FactoredDeviceExchange::multiply(const FullBucket& full, FactoredBucket& bu
         part_of(all, item.residual.first, static_cast<std::size_t>(item.residual.values.numel()));
     values.zero_();
     if (factors.found_nothing()) {
-      // What nobody has used, or is zero, goes on with the factors that it has.
+      // A gradient that no rank has used, or that is zero, keeps its factors.
       if (sums.back() != 0) gradient.draw_right();
       continue;
     }

@@ -12,7 +12,7 @@
 namespace stretto::ddp {
 namespace {
 
-// Of a matrix; 0: the tensor has fewer than two dimensions.
+// The rows of a tensor as a matrix; 0 if it has fewer than two dimensions.
 std::size_t rows_in_memory(const at::Tensor& tensor) {
   if (tensor.dim() < 2) return 0;
   if (!tensor.is_non_overlapping_and_dense()) return static_cast<std::size_t>(tensor.size(0));

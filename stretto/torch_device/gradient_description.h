@@ -17,9 +17,9 @@ namespace stretto::ddp {
 // complex of half precision, ...). docs/dtypes.md has the table.
 Result<DType> dtype_of_tensor(const at::Tensor& tensor);
 
-// What hooks are told of the gradient of a parameter, whose gradient lies in memory as the
-// parameter does, or row by row if that has gaps: its rows are the dimension whose elements lie
-// farthest apart. Throws InvalidArgument where stretto has no such type.
+// What hooks are told of the gradient of `parameter`. The gradient lies in memory as the parameter
+// does, or row by row if that has gaps; its rows are the dimension with the greatest stride. Throws
+// InvalidArgument if stretto has no such type.
 GradientDescription description_of(const std::string& name, const at::Tensor& parameter);
 
 }  // namespace stretto::ddp

@@ -18,13 +18,13 @@
 
 namespace stretto::ddp {
 
-// Copies from a device, on a stream of their own, since the host waits for them, and must not for
-// what comes behind.
+// Copies from a device on a stream of its own: the host waits for the copies, and must not wait for
+// work that is begun after them.
 class CopiesToHost {
  public:
   explicit CopiesToHost(torch::Device device) : device_(device) {}
 
-  // Returns when `to` has what is there behind `made`, which it lets go of.
+  // Returns when `to` has the content that `from` has behind `made`, and resets `from`.
   void move(torch::Tensor& from, const DeviceEvent& made, ByteSpan to) {
     if (!to.empty()) {
       if (!stream_) stream_ = new_stream(device_);
@@ -40,7 +40,8 @@ class CopiesToHost {
   std::optional<c10::Stream> stream_;
 };
 
-// Stands for what a device reads of the host, whose memory is to go after this.
+// Stands for copies that a device makes from the host: the destructor waits for them, so that their
+// memory can be freed after it.
 class CopiesFromHost {
  public:
   CopiesFromHost() = default;
@@ -49,13 +50,13 @@ class CopiesFromHost {
   ~CopiesFromHost() {
     try {
       wait();
-    } catch (const c10::Error& error) {  // It has failed, and reads nothing any more.
+    } catch (const c10::Error& error) {  // The device has failed, and reads nothing any more.
       log(LogLevel::warning, "what a device was to read is freed behind a failure: {}",
           error.what_without_backtrace());
     }
   }
 
-  // They are what the calling thread has begun, and what comes before that.
+  // From now on, stands for all work so far on the calling thread's current stream.
   void record(torch::Device device) {
     begun_.emplace(device);
     begun_->record(current_stream(device));
@@ -68,7 +69,7 @@ class CopiesFromHost {
   std::optional<DeviceEvent> begun_;
 };
 
-// Makes memory of the host, which no device uses any more, so long; the device will use it.
+// Replaces `memory`, which no device may be using, by `bytes` of page-locked memory for `device`.
 inline void make_anew(Memory& memory, std::size_t bytes, Communicator& communicator,
                       torch::Device device) {
   memory = {};

@@ -16,10 +16,10 @@
 namespace stretto::ddp {
 namespace {
 
-constexpr std::size_t kWidest = 16;  // Of an element, which lies on a multiple of its width.
+constexpr std::size_t kWidest = 16;  // Bytes of an element; elements are aligned to their width.
 
-// Bytes of the host that go to the device in two copies: messages, and what else is appended to
-// them. Both stay where they are until the device has them.
+// Bytes of the host that go to the device in two copies: messages, and other bytes that are
+// appended to them. Both must stay where they are until the device has them.
 class Upload {
  public:
   struct Place {
@@ -63,7 +63,7 @@ class Upload {
 struct HostBucket {
   std::size_t total_bytes() const { return std::reduce(lengths.begin(), lengths.end()); }
   ByteSpan messages() const { return all.bytes().first(total_bytes()); }
-  // Those of one rank.
+  // The messages of one rank.
   ByteSpan messages_of(std::size_t rank) const {
     const auto length = lengths.begin() + static_cast<std::ptrdiff_t>(rank);
     return all.bytes().subspan(std::reduce(lengths.begin(), length), *length);
@@ -72,14 +72,15 @@ struct HostBucket {
   BucketExtracts own;
   codec::Position position;
   DType plain_dtype = DType::f32;
-  torch::Tensor extracts;  // All bytes of them, behind the plain ones; until the host has them.
+  torch::Tensor extracts;  // Their bytes, behind the plain ones; until the host has them.
   std::optional<DeviceEvent> encoded;
   Memory host;
   std::size_t plain_bytes = 0;
   Memory all;                        // Messages: of rank 0, of rank 1, and so on.
-  std::vector<std::size_t> lengths;  // Of each rank's.
+  std::vector<std::size_t> lengths;  // Of each rank's messages.
   std::vector<std::byte> up;         // What else the device reads.
-  // Before the next step's messages are encoded, as that is behind what this step has written.
+  // It ends before the next step's messages are encoded, as that is behind what this step has
+  // written.
   CopiesFromHost uploaded;
   ReduceOp op = ReduceOp::mean;
   std::optional<Duration> timeout;
@@ -103,7 +104,7 @@ class HostExchange final : public ExchangeByBucket<HostBucket> {
   void finish(const FullBucket& full) override;
 
  private:
-  // An extract of a message, which is to go to the device.
+  // An extract from a message, which is to be copied to the device.
   struct Said {
     PlacedExtract placed;
     std::optional<Upload::Place> indices;
@@ -124,20 +125,20 @@ class HostExchange final : public ExchangeByBucket<HostBucket> {
   std::vector<Said> read_messages(const HostBucket& bucket, std::size_t rank, Upload& upload);
 
   const std::shared_ptr<const Codec> codec_;
-  const bool has_fixed_length_;  // A message; else ranks tell each other.
+  const bool has_fixed_length_;  // Messages have one; else ranks tell each other.
   CopiesToHost to_host_{device_};
   codec::Scratch scratch_;
 };
 
-// Of the host, for what goes to the device or comes from there, at least so long: longer where
-// lengths change, since memory is locked as slowly as it is written.
+// Makes `memory`, for copies to the device and back, at least `bytes` long. Longer if lengths vary,
+// since page-locking memory takes as long as writing it.
 void HostExchange::make_room(Memory& memory, std::size_t bytes) const {
   if (memory.bytes().size() >= bytes) return;
   make_anew(memory, bytes + (has_fixed_length_ ? 0 : bytes / 4), *communicator_, device_);
 }
 
-// What the host is to have, in one vector: gradients that travel as they are, all indices, which so
-// lie where the host can read them, and all numbers.
+// Collects the data for the host in one vector: gradients that travel as they are, all indices,
+// which the host can read there because they are aligned, and all numbers.
 void HostExchange::collect(HostBucket& bucket) const {
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> parts, numbers;
@@ -213,7 +214,7 @@ Duration HostExchange::send(HostBucket& bucket) {
                   bucket.host.bytes().first(bucket.extracts.nbytes()));
   });
   const Duration waited = receive_lengths(bucket);
-  // Not before: now the device has read what was there in the step before.
+  // Not earlier: only now has the device read the messages of the step before.
   make_room(bucket.all, bucket.total_bytes());
   const ByteSpan own = bucket.messages_of(rank());
   if (!own.empty()) write_messages(bucket, own);

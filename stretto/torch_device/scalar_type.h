@@ -12,7 +12,7 @@
 
 namespace stretto {
 
-// Which types have the same elements: libtorch's and ours.
+// Types of libtorch's and ours that have the same elements.
 inline constexpr std::pair<c10::ScalarType, DType> kSameTypes[] = {
     {c10::kByte, DType::u8},
     {c10::kChar, DType::i8},
@@ -32,7 +32,7 @@ inline constexpr std::pair<c10::ScalarType, DType> kSameTypes[] = {
     {c10::kFloat8_e4m3fn, DType::f8_e4m3},
     {c10::kFloat8_e5m2, DType::f8_e5m2}};
 
-// Nothing if stretto has none like it.
+// The type of stretto's; nothing if it has none.
 inline std::optional<DType> dtype_of_scalar_type(c10::ScalarType type) {
   for (const auto& [torchs, ours] : kSameTypes) {
     if (torchs == type) return ours;

@@ -12,10 +12,10 @@
 #include <c10/core/Stream.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
-// Order on a device of whatever kind, by PyTorch's generic streams and events.
+// Order on devices of any kind, by PyTorch's generic streams and events.
 namespace stretto {
 
-// Whether tensors there are at addresses, and in no handles.
+// Whether tensors on `device` have addresses and are no mere handles.
 inline bool has_addresses(c10::Device device) {
   return device.is_cuda() || device.is_privateuseone();
 }
@@ -29,8 +29,8 @@ inline c10::Stream current_stream(c10::Device device) {
   return c10::impl::getDeviceGuardImpl(device.type())->getStream(device);
 }
 
-// Whether a graph of the device captures what comes to it. Before PyTorch 2.13 only the device's
-// own library knew: there, capture fails with what that says.
+// Whether a graph of the device captures `stream`. False before PyTorch 2.13, where only the
+// device's own library knows: a capture then fails with that library's message.
 inline bool is_captured(const c10::Stream& stream) {
   const auto ask = [&](const auto& device) {
     if constexpr (requires { device.isStreamCapturing(stream); }) {
@@ -42,14 +42,15 @@ inline bool is_captured(const c10::Stream& stream) {
   return ask(*c10::impl::getDeviceGuardImpl(stream.device_type()));
 }
 
-// One that does not wait for the default stream by itself; of the few that the process shares.
+// A stream that does not wait for the default stream by itself, from the few that the process
+// shares.
 inline c10::Stream new_stream(c10::Device device) {
   return c10::impl::getDeviceGuardImpl(device.type())->getStreamFromGlobalPool(device);
 }
 
-// An event of a device, which is the thread's current one while it is used. PyTorch makes it so as
-// well, and then makes the one from before current again, on which CUDA gives the process a context
-// if it has none: that would be GPU 0 on all ranks.
+// An event of a device. It makes the device the thread's current one while it is used. PyTorch does
+// so, too, but then makes the device from before current again, on which CUDA gives the process a
+// context if it has none: that would be GPU 0 on all ranks.
 class DeviceEvent {
  public:
   explicit DeviceEvent(c10::Device device)
@@ -59,21 +60,21 @@ class DeviceEvent {
     try {
       const c10::DeviceGuard there(device_);
       event_.reset();
-    } catch (const c10::Error&) {  // The device has failed, which whoever uses it next is told.
+    } catch (const c10::Error&) {  // The device has failed; its next user is told.
     }
   }
 
-  // It now stands for what is on a stream of the device.
+  // From now on, stands for the work that is on `stream` now.
   void record(const c10::Stream& stream) {
     const c10::DeviceGuard there(device_);
     event_->record(stream);
   }
-  // What comes to `waiting` from now on waits for it.
+  // Later work on `waiting` waits for the event.
   void let_wait(const c10::Stream& waiting) const {
     const c10::DeviceGuard there(device_);
     event_->block(waiting);
   }
-  // The thread waits.
+  // Blocks the thread.
   void synchronize() const { event_->synchronize(); }
 
  private:
@@ -81,7 +82,7 @@ class DeviceEvent {
   std::optional<c10::Event> event_;
 };
 
-// What comes to `waiting` from now on waits for what is on `stream` now; the thread does not.
+// Later work on `waiting` waits for the work that is on `stream` now. Does not block.
 inline void let_wait(const c10::Stream& waiting, const c10::Stream& stream) {
   if (waiting == stream) return;
   DeviceEvent event(stream.device());
@@ -89,7 +90,7 @@ inline void let_wait(const c10::Stream& waiting, const c10::Stream& stream) {
   event.let_wait(waiting);
 }
 
-// The thread waits for what is on `stream` now.
+// Blocks until the work that is on `stream` now is done.
 inline void wait_for(const c10::Stream& stream) {
   DeviceEvent event(stream.device());
   event.record(stream);
