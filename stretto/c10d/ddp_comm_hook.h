@@ -77,7 +77,7 @@ class DdpCommHook {
 
   const std::function<std::shared_ptr<CommunicationHook>()> make_on_host_;
   const std::optional<CompressionOptions> compression_;
-  const std::shared_ptr<const void> owner_ = std::make_shared<char>();  // Of the hook.
+  const std::shared_ptr<const void> owner_ = std::make_shared<char>();  // Claims the hook.
   std::optional<std::vector<std::byte>> loaded_;  // From load() before the first attach().
   c10::intrusive_ptr<ProcessGroupStretto> group_;
   // Since attach():

@@ -45,7 +45,7 @@ using BackendPtr = c10::intrusive_ptr<::c10d::Backend>;
 
 std::optional<Duration> duration_option(const char* option, const std::optional<double>& seconds) {
   if (!seconds) return std::nullopt;
-  constexpr double kMost = 1e9;  // Which our clock can count.
+  constexpr double kMost = 1e9;  // Our clock can count it.
   TORCH_CHECK_VALUE(std::abs(*seconds) <= kMost, "option ", option,
                     " is a time in seconds (0: without end), not ", *seconds);
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
@@ -444,7 +444,7 @@ PYBIND11_MODULE(_c, module) {
       .def("save",
            [](const DdpCommHook& hook) {
              const auto state = [&hook] {
-               const py::gil_scoped_release released;  // It waits for devices.
+               const py::gil_scoped_release released;  // save() waits for devices.
                return hook.save();
              };
              return bytes_of(state());

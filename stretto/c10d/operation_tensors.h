@@ -100,7 +100,7 @@ class OperationTensors {
   std::vector<Copy> copies_;
   std::weak_ptr<const Communicator> communicator_;  // Its end ends its operations.
   std::shared_ptr<DeviceBlocks> blocks_;
-  std::optional<c10::Device> device_;  // That all tensors are on.
+  std::optional<c10::Device> device_;  // The device of all tensors.
   std::optional<c10::Stream> stream_;  // The caller's; nothing on the CPU.
   // The block of the list that is being taken, and how many of its bytes are in use.
   std::shared_ptr<std::byte> list_block_;

@@ -18,7 +18,7 @@ struct AllPending {
   Mutex mutex;
   std::vector<PendingWorks*> groups STRETTO_GUARDED_BY(mutex);
   std::atomic<std::size_t> count = 0;
-  std::atomic<int> futures = 0;  // That have not ended.
+  std::atomic<int> futures = 0;  // Futures that have not ended.
   const OwnerProcess owner;
 };
 

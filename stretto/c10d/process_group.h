@@ -232,7 +232,7 @@ class ProcessGroupStretto final : public NewestBackend {
   // The number of this process in PyTorch's job, as of its first members; names its flight records.
   std::optional<int> job_rank_ STRETTO_GUARDED_BY(mutex_);
   bool is_shut_down_ STRETTO_GUARDED_BY(mutex_) = false;
-  bool is_reconfiguring_ STRETTO_GUARDED_BY(mutex_) = false;  // By a call in progress.
+  bool is_reconfiguring_ STRETTO_GUARDED_BY(mutex_) = false;  // A call is in progress.
   std::set<int64_t> used_uuids_ STRETTO_GUARDED_BY(mutex_);
   // The batches of threads that are between startCoalescing() and endCoalescing().
   std::unordered_map<std::thread::id, c10::intrusive_ptr<CoalescedWork>> batches_

@@ -214,7 +214,7 @@ c10::intrusive_ptr<::c10d::Backend> ProcessGroupStretto::shrink(
 
 void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options,
                                            bool /*wait_all_ranks*/) {
-  // All ranks that are missing are named anyway.
+  // monitored_barrier() names all missing ranks anyway.
   const WithoutGil without_gil;
   MemberTensors held = tensors_of_operation();
   const Start what{.type = ::c10d::OpType::BARRIER,
@@ -225,7 +225,7 @@ void ProcessGroupStretto::monitoredBarrier(const ::c10d::BarrierOptions& options
   start(what, [&](Communicator& communicator, Duration timeout) {
     try {
       communicator.monitored_barrier({.timeout = timeout});
-    } catch (const Timeout& late) {  // With Gloo's words, which programs may look for.
+    } catch (const Timeout& late) {  // In Gloo's words, which programs may look for.
       throw Timeout(late.status().with_context(
           fmt::format("Rank {} timed out in monitoredBarrier", held.rank())));
     }

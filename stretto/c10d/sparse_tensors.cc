@@ -97,7 +97,7 @@ void reduce_rows(Communicator& comm, const PlacedRows& mine, const SparseOptions
   tensor.copy_(at::sparse_coo_tensor(indices, values, tensor.sizes())._coalesced_(true));
 }
 
-// Null for types whose rows are not added up.
+// Null for types that cannot be added up.
 ReduceRows reduce_rows_of(at::ScalarType type) {
   switch (type) {
     case at::kFloat:

@@ -60,7 +60,7 @@ class GenerationStore final : public ::c10d::Store {
   std::vector<Bytes> multiGet(const Keys& keys) override;
   void multiSet(const Keys& keys, const std::vector<Bytes>& values) override;
   bool hasExtendedApi() const override { return true; }
-  Keys listKeys();  // Not every version of PyTorch from 2.11 on has it.
+  Keys listKeys();  // Overrides only in some versions of PyTorch from 2.11 on.
 
  private:
   const std::shared_ptr<bootstrap::Store> store_;

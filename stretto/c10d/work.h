@@ -161,7 +161,7 @@ class InFlight {
   std::unique_lock<WaitMutex> lock_beside_others(const Deadline& deadline);
   void poll_group();
 
-  std::shared_ptr<Outcome> outcome_;  // Null: it ended well while it was being submitted.
+  std::shared_ptr<Outcome> outcome_;  // Null if it ended well while it was being submitted.
   std::shared_ptr<OperationTensors> captured_buffers_;  // Of one that a graph captures.
   WaitMutex mutex_;
   // Destroyed before the other members. If no stream waits for what a graph captures, the caller's
@@ -169,7 +169,7 @@ class InFlight {
   stretto::Work work_;
 };
 
-// What all operations of one membership share.
+// The state that all operations of one membership share.
 struct Shared {
   std::weak_ptr<Communicator> communicator;
   int job_rank = 0;    // In PyTorch's job: names its flight records.
@@ -182,7 +182,7 @@ struct Shared {
   // The first failure that ends the group; getError() reports it.
   mutable Mutex mutex;
   Status failure STRETTO_GUARDED_BY(mutex);
-  // Which group it is, and what other numbers its ranks have.
+  // Text that says which group it is, and what other numbers its ranks have.
   std::string rank_note STRETTO_GUARDED_BY(mutex);
   std::optional<c10::Stream> branch STRETTO_GUARDED_BY(mutex);
 

@@ -45,7 +45,7 @@ class CudaDevice final : public execution::SharedDevice {
   void forget(int mark) override { marks_->forget(mark); }
 
  private:
-  // What create() has made and nobody has freed.
+  // Memory that create() has made and nobody has freed.
   struct Allocations {
     explicit Allocations(std::shared_ptr<const Driver> driver) : frees(std::move(driver)) {}
     DeferredFrees frees;

@@ -68,7 +68,7 @@ class StagedAllReduce {
   WorkStream exchange_;
   std::unique_ptr<execution::KernelQueue> back_;
   std::unique_ptr<execution::Pipeline> pipeline_;
-  std::deque<Slice> slices_;  // That have not ended, as far as known.
+  std::deque<Slice> slices_;  // Slices that have not ended, as far as known.
   std::uint64_t first_ = 0;   // Number of the first of them.
 };
 

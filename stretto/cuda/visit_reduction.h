@@ -33,7 +33,7 @@ bool visit_number(ReduceOp op, int parts, const Visitor& visitor) {
 
 template <class T, class Visitor>
 bool visit_integer(ReduceOp op, const Visitor& visitor) {
-  using Unsigned = Plain<std::make_unsigned_t<T>>;  // Where the sign says nothing.
+  using Unsigned = Plain<std::make_unsigned_t<T>>;  // Bits have no sign.
   switch (op) {
     case ReduceOp::bit_and:
       return visitor(Unsigned(), BitAnd(), 1), true;

@@ -100,7 +100,7 @@ std::size_t descriptors_for(const Job& job);
 
 // Where the processes of an elastic job meet.
 struct ElasticPlace {
-  std::optional<bootstrap::HostPort> store = std::nullopt;  // None: this process is alone.
+  std::optional<bootstrap::HostPort> store = std::nullopt;  // Empty: this process is alone.
   bootstrap::JobKey key = {};
   int launcher_rank = -1;  // -1: no launcher has started this process.
   // How many processes the launcher starts.

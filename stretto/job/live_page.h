@@ -39,7 +39,7 @@ class LivePage {
   std::shared_ptr<void> mapping_;
 };
 
-// What was found on a page.
+// The content of a page.
 struct LiveNote {
   LiveRank who;
   // decode_live_note() gives it as the process itself knows it, which in a container is another

@@ -36,7 +36,7 @@ class RecordedEnd : public DeviceEnd {
   cuda::Marks::Event event_;
 };
 
-// The same in the graph that captures the operation.
+// The same for an operation that a graph captures: the event belongs to the graph.
 class CapturedEnd final : public RecordedEnd {
  public:
   // `stream`: the one behind which the operation begins.

@@ -35,7 +35,7 @@ std::optional<Number> number_of(DType dtype) {
 
 // NCCL's operation; nothing if it has none.
 std::optional<RedOp> operation_of(ReduceOp op, DType dtype) {
-  if (dtype == DType::boolean) {  // Which are zeros and ones.
+  if (dtype == DType::boolean) {  // Elements are 0 and 1.
     if (op == ReduceOp::sum || op == ReduceOp::max || op == ReduceOp::bit_or) return kMax;
     if (op == ReduceOp::product || op == ReduceOp::min || op == ReduceOp::bit_and) return kMin;
     return std::nullopt;

@@ -18,7 +18,7 @@ namespace stretto::nccl {
 // A communicator, which one thread at a time may use.
 struct SharedComm {
   Mutex mutex;
-  Comm comm STRETTO_GUARDED_BY(mutex) = nullptr;  // Null: there is none, not yet or not any more.
+  Comm comm STRETTO_GUARDED_BY(mutex) = nullptr;  // Null before it is made, and after its end.
   // Its end has begun, and goes on partly without the lock. It takes no calls any more.
   bool is_ending STRETTO_GUARDED_BY(mutex) = false;
   std::string name;  // NCCL may read it while `comm` lives.
@@ -55,13 +55,13 @@ class RegisteredMemory : public std::enable_shared_from_this<RegisteredMemory> {
 
   struct Block {
     std::size_t bytes = 0;
-    void* handle = nullptr;  // By which the communicator knows it.
+    void* handle = nullptr;  // The communicator's name for it.
   };
   std::shared_ptr<const Nccl> nccl_;
   std::shared_ptr<const Driver> driver_;
   std::shared_ptr<SharedComm> comm_;
   mutable Mutex mutex_;
-  std::map<const std::byte*, Block> blocks_ STRETTO_GUARDED_BY(mutex_);  // By where they begin.
+  std::map<const std::byte*, Block> blocks_ STRETTO_GUARDED_BY(mutex_);  // By their first bytes.
   cuda::DeferredFrees frees_;  // The last member, since it uses the others when it is destroyed.
 };
 

@@ -151,7 +151,7 @@ void DeviceCompression::extract(const FullBucket& full, std::size_t i, Gradient&
   if (part.count == 0) return;
   own.residuals.push_back(
       {part_of(residual, part.first, part.count), is_silent, first + part.first});
-  this_step_.sent_values += part.count;  // Of the sum.
+  this_step_.sent_values += part.count;  // The sum's values.
 }
 
 BucketExtracts DeviceCompression::extract_all(const FullBucket& full) {

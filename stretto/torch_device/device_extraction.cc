@@ -82,7 +82,7 @@ torch::Tensor select(const cuda::CodecKernels& kernels, const torch::Tensor& val
   return indices;
 }
 
-// As integers that are ordered as magnitudes are.
+// Magnitudes as integers in the same order.
 torch::Tensor magnitudes_of(const torch::Tensor& values) {
   return values.view(torch::kInt).bitwise_and(0x7FFFFFFF);
 }
@@ -114,7 +114,7 @@ torch::Tensor scales_of(const torch::Tensor& exponents) {
   return exponents.bitwise_left_shift(kMantissaBits).view(torch::kFloat);
 }
 
-// As int8() to the nearest. Scales are powers of two, so nothing else rounds.
+// Rounds as int8() does to the nearest. Scales are powers of two, so nothing else rounds.
 torch::Tensor round_to_int8(torch::Tensor& carry, std::int64_t block) {
   const std::int64_t count = carry.numel();
   const std::int64_t blocks = (count + block - 1) / block;
@@ -181,8 +181,8 @@ torch::Tensor sections_of(const torch::Tensor& signs, const torch::Tensor& scale
       .view({-1});
 }
 
-// As one_bit() to the nearest, with the sums of kernel/quantize.cc: 16 of them, of every 16th
-// magnitude, are added half by half.
+// Rounds as one_bit() does to the nearest, with the sums of kernel/quantize.cc: 16 sums, of every
+// 16th magnitude, are added half by half.
 torch::Tensor round_to_signs(torch::Tensor& carry, const SignLayout& layout) {
   constexpr std::int64_t kSums = 16;
   const std::int64_t block = layout.block();

@@ -42,7 +42,7 @@ struct BucketExtracts {
   std::vector<View> plain = {};              // Gradients that travel as they are.
 };
 
-// What start() has begun.
+// The operations that start() has begun.
 struct StartedExchange {
   // The Reducer waits for it before finish(), or later if the program does not get that far. Empty
   // if wait() waits instead.
@@ -51,7 +51,7 @@ struct StartedExchange {
   Duration waited = {};
 };
 
-// What has been exchanged of a bucket.
+// The amounts that were exchanged of a bucket.
 struct ExchangedExtracts {
   TimePoint sent;  // When this rank's part had been sent.
   // Bytes of extracts:

@@ -28,7 +28,7 @@
 namespace stretto::ddp {
 namespace {
 
-// What is kept of a gradient from step to step, beside its residual.
+// The state of a gradient that is kept from step to step, beside its residual.
 struct FactoredGradient {
   void draw_right() {
     factors.draw_right(key);
@@ -46,7 +46,7 @@ struct Item {
   KeptResidual residual;
 };
 
-// What is to be done with a bucket when the next ones are full.
+// The next thing to do with a bucket when later ones are full.
 enum class Next { add_left, make_right, add_right, nothing };
 
 struct FactoredBucket {
@@ -212,7 +212,7 @@ void FactoredDeviceExchange::take(FactoredBucket& bucket, const FullBucket& full
   const std::size_t bytes =
       round_up((bucket.left_count + bucket.right_count) * sizeof(float) + bucket.plain_bytes, 64);
   if (bucket.room.bytes().size() >= bytes) return;
-  bucket.uploaded.wait();  // Of the step before.
+  bucket.uploaded.wait();  // Copies of the step before.
   make_anew(bucket.room, bytes, *communicator_, device_);
 }
 

@@ -78,7 +78,7 @@ struct HostBucket {
   std::size_t plain_bytes = 0;
   Memory all;                        // Messages: of rank 0, of rank 1, and so on.
   std::vector<std::size_t> lengths;  // Of each rank's messages.
-  std::vector<std::byte> up;         // What else the device reads.
+  std::vector<std::byte> up;         // Other bytes that the device reads.
   // It ends before the next step's messages are encoded, as that is behind what this step has
   // written.
   CopiesFromHost uploaded;

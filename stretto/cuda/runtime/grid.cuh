@@ -18,7 +18,7 @@ inline unsigned blocks_for(std::size_t threads, std::size_t most = kBlocksMax) {
   return static_cast<unsigned>(std::min(most, (threads + kThreads - 1) / kThreads));
 }
 
-#ifdef __CUDACC__  // Else tests/kernels/simulated has it.
+#ifdef __CUDACC__  // Without nvcc, tests/kernels/simulated has it.
 template <class... Parameters>
 void launch(void (*kernel)(Parameters...), unsigned blocks, cudaStream_t on,
             std::type_identity_t<Parameters>... arguments) {

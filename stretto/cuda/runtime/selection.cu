@@ -53,7 +53,7 @@ __global__ __launch_bounds__(kThreads) void count_digits(const float* __restrict
   const unsigned copies = kCountsOfBlock >> bits;
   const unsigned cut = found->cut, mask = (1u << bits) - 1;
   const unsigned copy = threadIdx.x % copies;
-  constexpr unsigned kFours = 4;  // That are read at once.
+  constexpr unsigned kFours = 4;  // Fours that are read at once.
   for (std::size_t i = 4 * first_element(); i < count; i += kFours * 4 * stride()) {
     Four<float> fours[kFours];
 #pragma unroll
