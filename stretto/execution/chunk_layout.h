@@ -20,13 +20,13 @@ class ChunkLayout {
               const Shares& shares);
 
   std::size_t elements(ChunkIndex chunk) const;
-  // Where a chunk of input or output begins in the buffer of `place.rank`. Of an all_to_all with
-  // unequal shares only this rank's own are known, unless these are all ranks'.
+  // Where a chunk of input or output begins in the buffer of `place.rank`. In an all_to_all with
+  // unequal shares, only chunks of this rank are known, unless the shares are those of all ranks.
   std::size_t offset(const schedule::Place& place) const;
   // The longest chunk of those that this rank knows.
   std::size_t longest() const;
-  // What a rank's caller hands in and out; 0 where the collective does not use that buffer. The
-  // same restriction holds.
+  // The lengths of the input and output of a rank's caller; 0 if the collective does not use that
+  // buffer. The same restriction holds.
   std::size_t input_elements(Rank rank) const;
   std::size_t output_elements(Rank rank) const;
 
@@ -39,10 +39,11 @@ class ChunkLayout {
   Rank rank_;
   Rank root_;
   std::size_t rank_count_;
-  // Where chunks begin, and the end: of the whole buffer, or of what this rank sends.
+  // Where chunks begin, and the end of the last: in the whole buffer or, in an all_to_all, in what
+  // this rank sends.
   std::vector<std::size_t> begin_;
   std::vector<std::size_t> received_begin_;  // Of an all_to_all with unequal shares.
-  std::vector<std::size_t> parcels_;         // Instead: what each rank sends to each.
+  std::vector<std::size_t> parcels_;         // Instead of both: what each rank sends to each.
 };
 
 }  // namespace stretto::execution

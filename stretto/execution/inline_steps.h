@@ -15,23 +15,22 @@
 
 namespace stretto::execution {
 
-// Carries out the steps of a plan for so few bytes that its scratch is in the posts: what
-// LocalSteps does, but with every place found beforehand, because here a nanosecond is worth as
-// much as a byte.
+// Runs the steps of a plan for so few bytes that its scratch fits into the posts. Does what
+// LocalSteps does, but finds every place beforehand, because here each nanosecond counts.
 class InlineSteps {
  public:
-  // Nothing if the scratch of the plan cannot be in the posts; then it is so on all ranks. The
-  // windows must outlive this.
+  // Returns nothing if the scratch of the plan does not fit into the posts, which is so on all
+  // ranks or on none. The windows must outlive this.
   static std::optional<InlineSteps> create(const Plan& plan, const Windows& windows);
 
-  // The steps before the sync, in the post that says that this rank has entered.
+  // Runs the steps before the sync, which write into the post by which this rank enters.
   void run_before_sync(const Call& call) { run(call, 0, sync_); }
-  // Those behind it.
+  // Runs the steps after the sync.
   void run_after_sync(const Call& call) { run(call, sync_, moves_.size()); }
 
  private:
-  // Where something lies: so many bytes behind a base. Bases are the caller's input and output, and
-  // the bytes in everybody's post.
+  // A place: `offset_bytes` behind a base. Bases are the caller's input and output, and the inline
+  // bytes in each rank's post.
   struct Operand {
     std::uint32_t base = 0;
     std::uint32_t offset_bytes = 0;
@@ -46,7 +45,7 @@ class InlineSteps {
     Operand target;
     std::size_t bytes = 0;
     std::size_t count = 0;
-    int reduction = -1;  // Of reductions_; none: a copy.
+    int reduction = -1;  // In reductions_; negative: a copy.
   };
 
   explicit InlineSteps(const Windows& windows);
@@ -57,10 +56,10 @@ class InlineSteps {
   const Windows* windows_;
   std::vector<Move> moves_;
   std::vector<Operand> operands_;
-  std::size_t sync_ = 0;  // The moves before it.
+  std::size_t sync_ = 0;  // How many moves come before it.
   std::vector<kernel::PreparedReduction> reductions_;
   std::vector<kernel::Input> inputs_;  // Of one reduction.
-  // As posts, in turn; of the callers' buffers those of this run.
+  // One for each post of a window, used in turn. The callers' buffers are those of this run.
   std::array<std::vector<std::byte*>, 2> bases_;
 };
 

@@ -20,11 +20,11 @@ namespace stretto::execution {
 
 using transport::BufferRef;
 
-// A step of a plan that reduces or copies, bound to buffers: `count` elements of each source into
-// every target, where inputs[i].data and outputs[i] say. Of a kind that this process does not reach
-// they are addresses elsewhere, for the queue that was made for that kind.
+// A step of a plan that reduces or copies, bound to buffers: elements of each source, at
+// inputs[i].data, go into every target, at outputs[i]. For a kind of memory that this process does
+// not reach, these are addresses elsewhere, for the queue that was made for that kind.
 struct BoundStep {
-  // Whose a source or a target is.
+  // The kind of memory and the owner of a source or a target.
   struct Operand {
     transport::MemoryKind kind = transport::MemoryKind::host;
     Rank owner = 0;
@@ -36,41 +36,41 @@ struct BoundStep {
   std::vector<Operand> sources;
   std::vector<Operand> targets;
   std::size_t output_element_bytes = 1;
-  std::size_t whole_count = 0;  // Of the step, however it is cut: decides how bytes are stored.
+  std::size_t whole_count = 0;  // Of the whole step, however it is cut: decides how bytes are
+                                // stored.
 };
 
-// What carries out such steps, in their order: where a stream of a device takes the place of this
-// process' own loads and stores. An execution waits for is_done() before it tells other ranks of
-// what the steps have written, sends it, or ends.
+// Carries out such steps, in their order: by this process' own loads and stores, or on a stream of
+// a device. An execution waits for is_done() before it tells other ranks what the steps have
+// written, sends it, or ends.
 class KernelQueue : public Stream {
  public:
-  // Works on `count` elements of a step, or begins to; `step` changes when this has returned.
+  // Works on `count` elements of `step`, or begins to. The caller may change `step` afterwards.
   virtual Status run(const BoundStep& step, std::size_t count) = 0;
-  // Turns cut steps into pieces; of no fewer bytes of an operand than this.
+  // Turns cut steps into pieces: of at least so many bytes of the output.
   virtual std::size_t piece_bytes_min() const { return 0; }
-  // What is begun here from now on begins behind that mark of its device
-  // (DeviceOperations::mark()).
+  // What is begun here from now on begins after this mark of the device (DeviceOperations::mark()).
   virtual void begin_behind(int /*mark*/) {}
 };
 
-// For memory that this process has mapped: everything is done when run() returns. Any thread.
+// The queue for memory that this process has mapped: all is done when run() returns. Any thread.
 KernelQueue& host_queue();
 
 // Runs a step that copies `from`, times `factor`, to `to`.
 Status copy(KernelQueue& queue, const ConstView& from, std::byte* to, double factor = 1);
 
-// What has memory and queues of its own. Any thread.
+// A device, which has memory and queues of its own. Any thread.
 class Device {
  public:
   virtual ~Device() = default;
-  // The device must outlive it. Fails with system or out_of_memory, as pin() does.
+  // The device must outlive the queue. Fails with system or out_of_memory, as pin() does.
   virtual Result<std::unique_ptr<KernelQueue>> make_queue() = 0;
-  // Locks memory of this process in its place, so that the device can copy from and to it beside
-  // the thread that asks for it, until the result and its copies are gone.
+  // Page-locks memory of this process until the result and its copies are gone, so that the device
+  // can copy from and to it while the thread that begins the copy goes on.
   virtual Result<std::shared_ptr<void>> pin(ByteSpan bytes) = 0;
 };
 
-// One whose memory the ranks of a host map, to run schedules on it. Any thread.
+// A device whose memory the ranks of a host map, to run schedules on it. Any thread.
 class SharedDevice : public Device, public transport::MappableMemory, public DeviceOperations {
  public:
   // The same in every process that has this device.

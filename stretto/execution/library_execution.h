@@ -25,11 +25,11 @@ struct LibraryPlan {
 // `whole` says how long the buffers and shares are; its schedule has no steps.
 LibraryPlan make_library_plan(const Plan& whole, const CollectiveLibrary& library);
 
-// A group's library, and whose turn it is there: a library has to be handed the collectives of a
-// group in the same order by all ranks.
+// A group's library, and whose turn it is: all ranks must hand it the collectives of a group in the
+// same order.
 struct SharedLibrary {
   std::shared_ptr<CollectiveLibrary> library;
-  std::uint64_t taken = 0;  // Turns.
+  std::uint64_t taken = 0;  // Turns given to executions.
   std::uint64_t begun = 0;
   bool is_abandoned = false;
 
@@ -38,9 +38,9 @@ struct SharedLibrary {
   }
 };
 
-// Hands a collective to a library and asks after it. First the ranks meet, by messages of ours with
-// the operation in them: so none is handed to the library that some rank has not entered, or has
-// entered as another, and whoever is late is named as always.
+// Runs a collective by a library. First the ranks meet, by stretto's own messages with the
+// operation in them. So the library is handed a collective only when all ranks have entered it and
+// agree on it, and a late rank is named as in other executions.
 class LibraryExecution final : public Execution {
  public:
   // `meeting`: a plan of signals, which ends when all ranks have begun. `shared` outlives it.
@@ -55,7 +55,7 @@ class LibraryExecution final : public Execution {
   const Status& status() const override { return status_.ok() ? meeting_.status() : status_; }
   void fail(const Status& status) override;
   std::size_t idle_bytes() const override { return copies_bytes_ + meeting_.idle_bytes(); }
-  // All, once it is the library's, which does not say.
+  // All others while the library runs it, which does not say for whom it waits.
   std::vector<Rank> waiting_for() const override;
   bool must_be_asked() const override {
     return phase_ == Phase::running || phase_ == Phase::giving_back;
@@ -76,12 +76,12 @@ class LibraryExecution final : public Execution {
   const Membership* membership_;
   MessageExecution meeting_;
   Call call_;
-  // Of an all_to_all whose counts only pairs of ranks know: what each rank says it sends.
+  // For an all_to_all whose counts only pairs of ranks know: how much each rank says it sends here.
   std::vector<std::size_t> told_;
   Phase phase_ = Phase::ended;
   std::uint64_t turn_ = 0;  // Of the library.
   int operation_ = 0;       // The library's number.
-  // Of the input and behind it of the output, where the library needs copies.
+  // A copy of the input and, behind it, one of the output, if the library needs copies.
   std::shared_ptr<std::byte[]> copies_;
   std::size_t copies_bytes_ = 0;
   std::size_t input_room_bytes_ = 0;

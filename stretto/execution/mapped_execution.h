@@ -18,31 +18,31 @@ namespace stretto::execution {
 
 // Runs a plan on memory that all ranks of the group have mapped.
 //
-// A rank enters by posting what it is about to do and where its buffers lie, and reads everybody's
-// posts. So all ranks know, without a further exchange, whether they agree (else: mismatch, with
-// both calls) and whether all buffers are registered, or private memory that the kernel had better
-// copy: then they run the direct plan, on the buffers themselves, else the staged plan, through the
-// windows.
+// A rank enters by posting what it is about to do and where its buffers lie, and reads the posts of
+// all ranks. So all ranks know, without a further exchange, whether they agree; if not, they fail
+// with mismatch, which names both calls. They also know whether others can reach all buffers:
+// because these are registered, or are private memory for which a single copy pays. If so, they run
+// the direct plan, on the buffers themselves; else the staged plan, through the windows.
 //
-// Posting is also the first sync of either plan: a rank that can tell by its own buffers, or by the
-// plans, that the staged one will run, stages its part before it posts. So it is with the counts of
-// an all_to_all with unequal shares, which is planned anew when all have told theirs.
+// Posting is also the first sync of either plan: a rank that knows from its own buffers, or from
+// the plans, that the staged one will run, stages its part before it posts. It also stages its
+// counts of an all_to_all with unequal shares, which is planned anew when all have told theirs.
 //
-// On a device, the parts of a call are brought to its input before its rank posts, and out of its
-// output when all ranks have met for the last time.
+// On a device, the parts of a call are copied to its input before its rank posts, and out of its
+// output after the last sync.
 class MappedExecution final : public Execution {
  public:
   struct Plans {
-    std::shared_ptr<const Plan> direct;        // Null: never.
+    std::shared_ptr<const Plan> direct;        // Null: it never runs.
     std::shared_ptr<const Plan> staged;        // Null: buffers must be registered.
     SingleCopy single_copy = SingleCopy::off;  // Of private buffers, by the direct plan.
   };
-  // `queue` works on what lies in mapped memory; of kind device, if that is a device's, whose plans
-  // are direct only.
+  // `queue` works on mapped memory. If that is a device's, it is a queue of the device, and the
+  // plans are direct only.
   MappedExecution(Plans plans, const Membership& membership, Windows& windows,
                   transport::Endpoint& transport, KernelQueue& queue = host_queue());
 
-  // Whether the plans can do with the caller's own buffers.
+  // Fails with invalid_argument if the plans need registered buffers and these are not.
   Status check_buffers(const std::byte* input, const std::byte* output) const;
   void start(const Call& call, Turn& turn) override;
   bool advance(Turn& turn) override;
@@ -50,10 +50,10 @@ class MappedExecution final : public Execution {
   const Status& status() const override { return status_; }
   void fail(const Status& status) override;
   std::vector<Rank> waiting_for() const override;
-  // start() for a thread that does not hold the lock, nor does anybody else use the group: if the
-  // run needs nothing of the transport but what the one before has found out. Else false: nothing
-  // has been done. advance(), with a turn without the lock, then stops before anything that needs
-  // it.
+  // Like start(), for a thread that does not hold the engine's lock, while nobody else uses the
+  // group. Starts if the run needs nothing of the transport that the run before has not found out;
+  // else returns false, having done nothing. advance(), with a turn without the lock, then stops
+  // before anything that needs the lock.
   bool try_start(const OperationDescriptor& operation, const std::byte* input, std::byte* output,
                  std::uint32_t sequence, Turn& turn);
   bool end_without_transport() override;
@@ -62,24 +62,24 @@ class MappedExecution final : public Execution {
 
  private:
   enum class Phase {
-    staging,   // What others need of this rank's private input, before it posts; on a device, what
-               // the program has begun there.
+    staging,   // Stages what others need of this rank's private input, before it posts; on a
+               // device, waits for what the program has begun there.
     entering,  // Until all have posted.
     running,
     syncing,
-    releasing,  // After a failure: until nobody copies from or to this rank's private memory, nor
-                // its device from or to anything.
+    releasing,  // After a failure: until nobody copies from or to this rank's private memory, and
+                // its device is done.
     ended,
   };
-  // Where a turn of running steps has stopped; `queue_works`: at a sync or the end, which is not to
-  // be told of before.
+  // Where run_steps() has stopped. `queue_works`: at a sync or the end, but the queue has to be
+  // done before others are told of it.
   enum class Stop { at_sync, at_end, queue_works, turn_is_over, failed };
 
   struct Runner {
     explicit Runner(std::shared_ptr<const Plan> p) : plan(std::move(p)), local(*plan) {}
     std::shared_ptr<const Plan> plan;
     LocalSteps local;
-    std::optional<InlineSteps> in_posts;  // Instead, if its scratch is in the posts.
+    std::optional<InlineSteps> in_posts;  // Instead of `local`, if its scratch is in the posts.
   };
 
   void enter(Turn& turn);
@@ -110,13 +110,13 @@ class MappedExecution final : public Execution {
   transport::Endpoint* transport_;
   KernelQueue* mapped_queue_;  // For memory that this process, or its device, has mapped.
   const KernelQueue* at_once_ = &host_queue();  // Never has anything left to do.
-  std::optional<ProcessQueue> process_;         // For private memory, where it is copied once.
+  std::optional<ProcessQueue> process_;         // For single copies of private memory.
   std::vector<Rank> others_;                    // In the job.
   std::unique_ptr<Runner> direct_;
   std::unique_ptr<Runner> staged_;
-  bool tells_shares_ = false;         // Then the direct plan is made of what all ranks have told.
-  std::vector<std::size_t> parcels_;  // Of which it was made last; empty: of this rank's only.
-  bool has_unpacked_ = false;         // Or begun to.
+  bool tells_shares_ = false;         // Whether all ranks tell their counts, for the direct plan.
+  std::vector<std::size_t> parcels_;  // The counts it was last made of; empty: this rank's only.
+  bool has_unpacked_ = false;         // Or has begun to.
   Runner* runner_ = nullptr;          // The one in use.
   KernelQueue* queue_ = nullptr;      // Likewise.
   Call call_;
@@ -124,9 +124,9 @@ class MappedExecution final : public Execution {
   Status status_;
   std::optional<ResolvedBuffers> buffers_;  // Where there is a direct plan.
   std::size_t arrived_ = 0;    // Members known to have entered, or to have reached the sync.
-  std::size_t reachable_ = 0;  // Of those that have entered: whose buffers others reach.
+  std::size_t reachable_ = 0;  // How many of them have buffers that others reach.
   Status abandoned_;        // Why nothing is copied any more: a rank has abandoned it, or is gone.
-  TimePoint abandoned_at_;  // Since when, or since when this rank has abandoned it.
+  TimePoint abandoned_at_;  // Since when that is so, or this rank has abandoned it.
   std::uint32_t segment_ = 0;
   StepCursor cursor_;  // In the segment.
 };

@@ -17,12 +17,12 @@ namespace stretto::execution {
 // other's slots.
 //
 // A chunk is cut into segments; each segment runs the whole list of steps in a lane of its own,
-// with scratch of its own, and a few lanes are in flight at a time. So while one segment is on the
-// wire another is reduced, and algorithms need not know. Within a lane a step starts when the steps
-// it depends on have ended (schedule/dependencies.h).
+// with scratch of its own, and a few lanes are in flight at a time. So one segment is reduced while
+// another is on the wire, and algorithms need not know of it. Within a lane a step starts when the
+// steps it depends on have ended (schedule/dependencies.h).
 class MessageExecution final : public Execution {
  public:
-  // `team`: where plans that share slots find them; null for others.
+  // `team` has the shared slots of plans that use some; null for others.
   MessageExecution(std::shared_ptr<const Plan> plan, const Membership& membership,
                    transport::Endpoint& transport, TeamLanes* team = nullptr);
 
@@ -48,12 +48,12 @@ class MessageExecution final : public Execution {
     };
     std::vector<Message> messages;
     std::size_t steps_left = 0;
-    std::byte* scratch = nullptr;  // What no other rank reaches.
+    std::byte* scratch = nullptr;  // Slots that no other rank reaches.
   };
   struct Ready {
     std::uint32_t lane;
     std::int32_t step;
-    std::size_t element = 0;  // Those before it are done.
+    std::size_t element = 0;  // Elements before it are done.
   };
 
   std::uint64_t turn_of(std::uint32_t segment) const { return first_turn_ + segment; }
@@ -72,7 +72,7 @@ class MessageExecution final : public Execution {
   const Membership* membership_;
   transport::Endpoint* transport_;
   TeamLanes* team_;
-  std::uint64_t first_turn_ = 0;  // Of the team's lanes.
+  std::uint64_t first_turn_ = 0;  // At the team's lanes.
   LocalSteps local_;
   Call call_;
   std::vector<Lane> lanes_;

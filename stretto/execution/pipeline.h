@@ -15,12 +15,12 @@
 
 namespace stretto::execution {
 
-// What happens to slices of a buffer, one stage after the other, as data. Stages on different
+// The stages through which slices of a buffer go, one after the other, as data. Stages on different
 // streams overlap: a slice is sent while the next one is copied.
 struct PipelineDesign {
   struct Wait {
     int stage = 0;
-    // Of the slice that had this one's slot before; else of the same slice.
+    // Whether to wait for the slice that had this one's slot before; else for the same slice.
     bool of_last_lap = false;
   };
   struct Stage {
@@ -32,20 +32,20 @@ struct PipelineDesign {
   };
   std::string_view name;
   std::vector<std::string_view> streams;
-  std::vector<std::string_view> staging;  // Each has as many slots as may be in flight.
+  std::vector<std::string_view> staging;  // Each has a slot for every slice in flight.
   std::vector<Stage> stages;
 };
 
-// Works out what each stage has to wait for: the stage before it, and, where it is the first to use
-// a staging buffer, the last that used the slot.
+// Works out what each stage has to wait for: the stage before it, and, if it is the first to use a
+// staging buffer, the last stage that used the slot before.
 PipelineDesign connect(PipelineDesign design);
 
-// "staged", "singa", "fairring".
+// The designs "staged", "singa" and "fairring".
 std::span<const PipelineDesign> pipelines();
 
-// Runs slices through the stages of a design, `slots` of them in flight. Everything is only begun
-// here: no function waits for a stream. A stage of a slice is begun as soon as each stream can wait
-// for what comes before it; where one stream has several stages, slice by slice.
+// Runs slices through the stages of a design, `slots` of them in flight. It only begins work: no
+// function waits for a stream. It begins a stage of a slice as soon as the stage's stream can wait
+// for what comes before it; a stream with several stages takes slice after slice.
 //
 // Design and streams must outlive it; when it is destroyed, streams may still be at work. One
 // thread at a time.
@@ -64,16 +64,17 @@ class Pipeline {
                                                   const std::vector<Stream*>& streams, int slots,
                                                   Begin begin);
 
-  // One more slice, which begins behind `ready`, if that is not null. The event must stay, and not
-  // be recorded again, until the slice has begun.
+  // Adds a slice, which begins after `ready`, if that is not null. The event must stay, and must
+  // not be recorded again, until the slice has begun.
   void push(StreamEvent* ready = nullptr);
-  // Begins what can be begun, and finds out what has ended. Returns whether there was any of it.
+  // Begins what can be begun, and finds out what has ended. Returns whether anything has begun or
+  // ended.
   bool advance();
   std::uint64_t pushed() const { return pushed_; }
   // How many slices have gone through all stages. After a failure no more will.
   std::uint64_t ended() const { return ended_; }
   const Status& status() const { return status_; }
-  // Whether no stream works for it any more, as after a failure has to be asked.
+  // Whether no stream works for it any more. To be asked after a failure.
   bool is_idle() const;
 
  private:
@@ -94,7 +95,7 @@ class Pipeline {
   Begin begin_;
   std::vector<Lane> lanes_;
   std::vector<std::unique_ptr<StreamEvent>> events_;  // Of each stage, for each slot.
-  std::vector<std::uint64_t> begun_;                  // Slices, by each stage.
+  std::vector<std::uint64_t> begun_;                  // How many slices each stage has begun.
   std::deque<StreamEvent*> ready_;                    // For each slice that has not begun.
   std::uint64_t pushed_ = 0;
   std::uint64_t ended_ = 0;

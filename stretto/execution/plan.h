@@ -49,15 +49,15 @@ class Plan {
   };
   Range range(const schedule::Place& place, std::uint32_t segment) const;
 
-  // Scratch of one lane: shared slots where the team reaches them; elsewhere the other raw slots,
-  // then partial slots. Slots begin at cache lines, unless all of it is so little that it fits
+  // Bytes of scratch of one lane. Shared slots lie where the team reaches them; elsewhere lie the
+  // other raw slots, then the partial slots. Slots begin at cache lines, unless all of them fit
   // into a post.
   std::size_t shared_bytes() const { return shared_bytes_; }
   std::size_t private_bytes() const { return private_bytes_; }
   bool is_shared(const schedule::Slot& slot) const {
     return slot.buffer == schedule::Buffer::raw && slot.index < schedule_.shared_slots;
   }
-  // How many bytes of a rank's caller the operation reads and writes (see ChunkLayout).
+  // How many bytes the operation reads and writes in the buffers of a rank's caller (ChunkLayout).
   std::size_t input_bytes(Rank rank) const {
     return layout_.input_elements(rank) * size_bytes(operation_.dtype);
   }

@@ -9,30 +9,31 @@
 
 namespace stretto::execution {
 
-// For steps on mapped memory of which some places are private to other ranks' processes, from where
-// and to where the kernel copies. So no byte passes through a region.
+// For steps some of whose places are private to other ranks' processes: the kernel copies from and
+// to these, and the others are mapped. So no byte passes through a region.
 //
-// A reduction goes a piece at a time: what others have is copied to scratch, reduced, and the
-// result copied to the others while it is still in this core's cache. See docs/decisions/0007. The
-// scratch is the staging of this rank's window: nobody reads anything of it in such a run, nor,
-// since all have entered it, anything of a run before.
+// A reduction goes a piece at a time: inputs of other ranks are copied to scratch and reduced, and
+// the result is copied to the others while it is still in this core's cache. See
+// docs/decisions/0007. The scratch is the staging of this rank's window: nobody reads staging in
+// such a run and, since all ranks have entered it, nobody still reads that of a run before.
 //
 // Membership, windows and memory must outlive it. One thread at a time, the one that runs the
-// operation; the engine's lock need not be held. Allocates nothing once made.
+// operation; the engine's lock need not be held. Allocates only when a reduction has more inputs
+// than any before.
 class ProcessQueue final : public KernelQueue {
  public:
   ProcessQueue(const Membership& membership, Windows& windows,
                const transport::SharedMemory& memory)
       : membership_(&membership), windows_(&windows), memory_(&memory) {}
 
-  // Fails as SharedMemory::get() and put() do; and with aborted, having left that rank's memory
-  // alone, if a rank has abandoned the operation.
+  // Fails as SharedMemory::get() and put() do; and with aborted if a rank has abandoned the
+  // operation, without touching that rank's memory.
   Status run(const BoundStep& step, std::size_t count) override;
   std::size_t piece_bytes_min() const override { return kPieceBytes; }
 
  private:
-  // What is copied, reduced and copied back at a time: so much that system calls do not count, and
-  // so little that two of them stay in a core's own cache.
+  // How much is copied, reduced and copied back at a time: so much that system calls do not count,
+  // and so little that two pieces stay in a core's own cache.
   static constexpr std::size_t kPieceBytes = 256 * 1024;
 
   Status copy(const BoundStep& step, std::size_t bytes) const;

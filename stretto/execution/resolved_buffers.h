@@ -16,41 +16,40 @@
 
 namespace stretto::execution {
 
-// Where the callers' buffers lie in an operation that runs on them: this rank's, for the others to
-// find, and theirs, in this process. Both are often those of the run before; to see that, the
-// engine's lock is not needed.
+// Where the callers' buffers lie in an operation that runs on them: this rank's buffers, as the
+// others find them, and those of the others, as this process finds them. Both are often the same as
+// in the run before; seeing that does not need the engine's lock.
 class ResolvedBuffers {
  public:
   // The plan says how much of each rank's buffers is used. All must outlive this.
   ResolvedBuffers(const Plan& plan, const Membership& membership, SingleCopy single_copy,
                   transport::SharedMemory& memory);
 
-  // Whether find_own() would find the same again of this rank's buffers. Any thread that owns the
-  // run.
+  // Whether find_own() would find the same as last time. Any thread that owns the run.
   bool is_own_known(const std::byte* input, const std::byte* output);
   void find_own(const std::byte* input, const std::byte* output);
   const Post::Buffers& own() const { return own_; }
   bool is_own_reachable() const { return are_reachable(membership_->rank, own_); }
-  // Whether others can reach these, without a word about the run.
+  // Whether others could reach these buffers. Changes nothing.
   bool could_reach(const std::byte* input, const std::byte* output) const;
 
-  // What a member has posted in this run; returns whether it can be reached.
+  // Takes what a member has posted in this run; returns whether its buffers can be reached.
   bool take(std::size_t member, const Post::Buffers& posted) {
     return are_reachable(static_cast<std::int32_t>(member), posted_[member] = posted);
   }
-  // Any thread that owns the run: whether what all have posted is what was resolved last.
+  // Whether all members have posted what was resolved last. Any thread that owns the run.
   bool are_resolved() const;
-  // Else: resolves it. False while some rank's region is not mapped here yet; `shortage` then says
-  // why, if that is for long.
+  // If they have not: resolves what they have posted. Returns false while some rank's region is not
+  // mapped here yet; `shortage` then says why, if that has lasted for long (kShortageTime).
   bool resolve(Status& shortage);
   // Whether the buffers that a member has posted are mapped here.
   bool is_resolved(std::size_t member) const;
-  // Whether some of them are private, to be copied by the kernel.
+  // Whether some buffers are private memory, which the kernel copies.
   bool lie_in_processes() const { return lie_in_processes_; }
   const BufferRef& input(Rank member) const { return inputs_[member]; }
   const BufferRef& output(Rank member) const { return outputs_[member]; }
 
-  // Lets go of the others' memory. No run is going on.
+  // Lets go of the others' memory. To be called while no run is going on.
   void release();
 
  private:
@@ -69,16 +68,17 @@ class ResolvedBuffers {
   const std::byte* output_ = nullptr;
   Post::Buffers own_;
   bool is_own_known_ = false;
-  // Private memory that has just been allocated lies in no page before it has been written: it is
-  // looked at again, at the 2nd, 4th, 8th ... use.
+  // Private memory that has just been allocated has no pages before it is written. So it is looked
+  // at again, at the 2nd, 4th, 8th ... use.
   bool may_change_ = false;
   std::uint64_t uses_ = 0;
   std::uint64_t uses_to_next_look_ = 1;
   std::vector<Post::Buffers> posted_;    // Per rank, of this run.
-  std::vector<Post::Buffers> resolved_;  // Per rank, of which inputs_ and outputs_ are.
+  std::vector<Post::Buffers> resolved_;  // Per rank, what inputs_ and outputs_ were made of.
   RankVector<BufferRef> inputs_;
   RankVector<BufferRef> outputs_;
-  // Keeps it mapped, input and output by turns: its owner may free it while it is still used here.
+  // Keep buffers mapped, for each rank its input and output: the owner may free one while it is
+  // still used here.
   std::vector<std::shared_ptr<void>> held_;
   bool are_others_known_ = false;
   bool lie_in_processes_ = false;

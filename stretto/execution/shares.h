@@ -15,16 +15,16 @@ namespace stretto::execution {
 
 // How many elements belong to each rank of a group, where that is not the same for all.
 struct Shares {
-  // Per rank. Of an all_to_all: what this rank sends to it; or, once it knows that, what each rank
-  // sends to each, row by row. Empty: equal shares.
+  // Per rank. For an all_to_all: what this rank sends to each rank; or, once it knows that, what
+  // each rank sends to each, row by row. Empty: equal shares.
   std::vector<std::size_t> counts;
-  // Of an all_to_all: what this rank receives from each rank, if it knows no more.
+  // For an all_to_all: what this rank receives from each rank, unless `counts` has all ranks' rows.
   std::vector<std::size_t> received;
 
   bool equal() const { return counts.empty(); }
 };
 
-// The same, as somebody else's lists.
+// A view of shares whose lists belong to somebody else.
 struct SharesView {
   std::span<const std::size_t> counts;
   std::span<const std::size_t> received;
@@ -44,7 +44,8 @@ std::size_t total(std::span<const std::size_t> counts);
 // A number that differs where the lists differ, never 0. For OperationDescriptor::layout.
 std::uint64_t layout_hash(std::span<const std::size_t> counts);
 
-// Of an all_to_all with shares of its own no rank knows all counts: each message says its own.
+// Whether each message says its own count: in an all_to_all with unequal shares, no rank knows all
+// counts.
 inline bool counts_by_message(const OperationDescriptor& operation) {
   return operation.collective == Collective::all_to_all && operation.layout != 0;
 }

@@ -14,18 +14,18 @@
 
 namespace stretto::execution {
 
-// The reduction that a step of a plan makes, from operands like these.
+// Prepares the reduction of a step of a plan, for operands of the types of these.
 Result<kernel::PreparedReduction> prepare_reduction(const Plan& plan, const schedule::Step& step,
                                                     std::span<const kernel::Input> inputs,
                                                     std::span<void* const> outputs,
                                                     kernel::Store store);
 
-// How far a list of steps has come: elements of a step, in one segment.
+// How far a list of steps has come in one segment: a step, and its elements that are done.
 struct StepCursor {
   std::size_t step = 0;
   std::size_t element = 0;
 
-  // By `count` elements of the step, which has `all`. Returns whether these are any.
+  // Moves on by `count` elements of the step, which has `all`. Returns whether `count` is not 0.
   bool move(std::size_t count, std::size_t all) {
     element += count;
     if (element == all) *this = {.step = step + 1};
@@ -33,20 +33,20 @@ struct StepCursor {
   }
 };
 
-// Binds the steps of a plan that need no waiting, reduce and copy, to buffers. What does not depend
-// on the buffers is found out beforehand, and the operand lists are kept, so that a step costs
-// little more than its bytes and allocates nothing.
+// Binds the steps of a plan that need no waiting, reduce and copy, to buffers. Everything that does
+// not depend on the buffers is computed beforehand, and the operand lists are kept, so that a step
+// costs little more than its bytes and allocates nothing.
 class LocalSteps {
  public:
   explicit LocalSteps(const Plan& plan);
 
-  // Of memory.
+  // The memory that this uses.
   std::size_t bytes() const;
 
   // Works on a step of the plan's schedule, from element `cursor.element` on, as far as the turn
-  // goes; at the end of the step the cursor is on the next one. Where a place's buffer (input,
-  // output, or the lane's scratch) begins is a function of the place, which returns a BufferRef.
-  // `takes_lines`: those of its shared sources are taken if the step takes.
+  // goes; at the end of the step the cursor is on the next one. `locate` takes a place and returns,
+  // as a BufferRef, where its buffer (input, output, or the lane's scratch) begins. `takes_lines`:
+  // takes the cache lines of shared sources if the step does (schedule::Step::takes).
   template <class Locate>
   Status run(const schedule::Step& step, std::uint32_t segment, const Locate& locate,
              StepCursor& cursor, Turn& turn, KernelQueue& queue, bool takes_lines) {
@@ -83,7 +83,7 @@ class LocalSteps {
     static constexpr auto kUnbound = std::numeric_limits<std::uint32_t>::max();
     std::uint32_t segment = kUnbound;
     std::size_t bytes_per_element = 1;  // Of all places.
-    Status failure;                     // Why there is no reduction, if so.
+    Status failure;                     // Why there is no reduction, if that failed.
     std::vector<std::size_t> source_offsets;
     std::vector<std::size_t> target_offsets;
     BoundStep bound;

@@ -14,14 +14,14 @@
 
 namespace stretto::execution {
 
-// Where the ranks of a team meet in the middle of collectives that send messages, too: a few lanes,
-// each with a count of syncs and with slots that the team has mapped.
+// Where the ranks of a team meet within collectives that also send messages: a few lanes, each with
+// a count of syncs and with slots that the team has mapped.
 //
 // The segments of all such collectives of a group take the lanes by turns, in the order in which
 // the collectives have begun, which is the same on all ranks. So a turn names the same lane, and
 // the same set of slots in it, on each rank of the team, and the lanes of one collective need not
-// be free before the next one begins. What a lane stages stays in the processors' caches longer the
-// fewer lanes there are.
+// be free before the next one begins. The fewer lanes there are, the longer what they stage stays
+// in the processors' caches.
 //
 // Not thread safe; called by whoever holds the engine's lock.
 class TeamLanes {
@@ -30,29 +30,29 @@ class TeamLanes {
   TeamLanes(const Windows& windows, const Membership& membership, transport::Endpoint& transport)
       : windows_(&windows), membership_(&membership), transport_(&transport) {}
 
-  // From the next turn on, so many lanes are used: of all ranks alike, and while nothing of this
-  // rank is in flight.
+  // From the next turn on, `count` lanes are used. All ranks call this before the same turn, each
+  // while nothing of its own is in flight.
   void use_lanes(std::size_t count);
-  // The first of so many turns, which are the caller's.
+  // Takes the next `count` turns for the caller, and returns the first.
   std::uint64_t take_turns(std::uint64_t count) { return std::exchange(next_, next_ + count); }
   // Whether this rank has ended what it did in the lane of this turn.
   bool may_begin(std::uint64_t turn) const {
     return lanes_[lane_of(turn)].runs_ended == run_of(turn);
   }
-  // What runs in the lane from now on, until end().
+  // Notes that `call` runs in the turn's lane from now on, until end().
   void begin(std::uint64_t turn, const Call& call);
   void end(std::uint64_t turn) { ++lanes_[lane_of(turn)].runs_ended; }
 
-  // What this rank has written in shared slots before is there for the team once
-  // sync_is_complete().
+  // The team sees what this rank has written in shared slots before this once sync_is_complete().
   void reach_sync(std::uint64_t turn);
   bool sync_is_complete(std::uint64_t turn) const;
-  // Of a sync that is complete: mismatch if a rank of the team runs something else in this turn.
+  // To be called after a complete sync: fails with mismatch if a rank of the team runs something
+  // else in this turn.
   Status agree(std::uint64_t turn, const Call& call) const;
   // Appends the ranks of the team that have not reached the sync of this turn.
   void append_late(std::uint64_t turn, std::vector<Rank>& ranks) const;
 
-  // Whether the lines of others' slots are taken.
+  // Whether ranks take the cache lines of others' slots (base/take_lines.h).
   bool takes_lines() const { return windows_->takes_lines; }
   // The shared slots of a rank of the team.
   std::byte* slots(Rank member, std::uint64_t turn) const {
@@ -63,7 +63,7 @@ class TeamLanes {
   // What this rank has done in a lane.
   struct Lane {
     std::uint64_t runs_ended = 0;
-    std::uint64_t runs_before = 0;  // Of other numbers of lanes.
+    std::uint64_t runs_before = 0;  // Runs before the last use_lanes().
     std::uint64_t syncs = 0;
   };
 
@@ -79,8 +79,8 @@ class TeamLanes {
   const Membership* membership_;
   transport::Endpoint* transport_;
   std::array<Lane, Window::kLanes> lanes_;
-  std::size_t lane_count_ = Window::kLanes;  // Of those in use.
-  std::uint64_t first_ = 0;                  // The turn from which on so many are.
+  std::size_t lane_count_ = Window::kLanes;  // Lanes in use.
+  std::uint64_t first_ = 0;                  // The first turn of use_lanes().
   std::uint64_t next_ = 0;
 };
 

@@ -14,26 +14,27 @@
 
 namespace stretto::execution {
 
-// The policy on where bytes are worked on, behind kInlineBytes; see docs/decisions/0011.
+// How much work is done at a time, beyond kInlineBytes; see docs/decisions/0011.
 //
-// What is read and written in one turn of progress, before the transport is looked after again;
-// where nothing else of this rank is in flight, and otherwise. About three milliseconds, and 0.4.
+// How much is read and written in one turn of progress, before the transport gets its turn again:
+// the first if nothing else of this rank is in flight, about 3 ms; the second otherwise, about 0.4
+// ms.
 inline constexpr std::size_t kLoneTurnBytes = 32 * 1024 * 1024;
 inline constexpr std::size_t kTurnBytes = 4 * 1024 * 1024;
-// Before it is seen whether others wait for the lock: about 0.4 ms.
+// The same before a check whether others wait for the lock: about 0.4 ms.
 inline constexpr std::size_t kPieceBytes = 4 * 1024 * 1024;
 inline constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
 // One turn of work: how many bytes may be read and written in it, and what may be used.
 class Turn {
  public:
-  // Whoever takes the turn holds the engine's lock. It ends early where `contenders`, if given,
+  // For a caller that holds the engine's lock. The turn ends early if `contenders` is given and
   // says that other threads wait for the lock, but not before something has been done.
   Turn(transport::Endpoint& transport, std::size_t bytes,
        const std::atomic<int>* contenders = nullptr)
       : transport_(&transport), left_(bytes), contenders_(contenders) {}
-  // Whoever takes the turn does not, and must not use the transport, but for what is said to be
-  // safe on any thread. Ranks that have to be woken up are only noted.
+  // For a caller that does not hold the lock. It must not use the transport, except for functions
+  // that any thread may call. notify() then only notes that somebody has to be woken.
   static Turn without_lock(transport::Endpoint& transport) {
     Turn turn(transport, kUnlimited);
     turn.has_lock_ = false;
@@ -41,7 +42,7 @@ class Turn {
   }
 
   bool has_lock() const { return has_lock_; }
-  // These ranks, of the job, may sleep until what has just been stored for them.
+  // Wakes those of these ranks of the job that sleep, for whom something has just been stored.
   void notify(std::span<const Rank> ranks) {
     for (const Rank rank : ranks) {
       if (has_lock_) {
@@ -62,8 +63,9 @@ class Turn {
     left_ -= std::min(left_, bytes);
     has_begun_ = true;
   }
-  // How many elements, of `count`, are worked on next; spends their bytes. At least `least`, if
-  // there are so many: few are not worth a start, and cuts keep the alignment of lines.
+  // Returns how many of `count` elements are worked on next, and spends their bytes. At least
+  // `least` and 1024 if there are so many: fewer are not worth a start, and cuts keep the alignment
+  // of lines.
   std::size_t take(std::size_t count, std::size_t bytes_per_element, std::size_t least = 0) {
     const std::size_t most = std::min(left_, kPieceBytes) / bytes_per_element;
     if (count > most) {

@@ -17,15 +17,15 @@
 
 namespace stretto::execution {
 
-// What a rank tells the others of a group when it enters an operation on mapped memory. Two of
-// them, used in turn: a rank enters operation s + 2 only when all have entered s + 1, hence have
-// read s.
+// What a rank tells the others of a group when it enters an operation on mapped memory. A window
+// has two, used in turn: a rank enters operation s + 2 only when all have entered s + 1, and so
+// have read the post of s.
 struct Post {
   // Where the caller's buffers lie.
   struct Buffers {
     std::uint64_t input_offset_bytes = 0;
     std::uint64_t output_offset_bytes = 0;
-    std::uint32_t input_region = 0;  // As in RemoteAddress. 0: nobody else's business.
+    std::uint32_t input_region = 0;  // As in RemoteAddress. 0: others cannot reach it.
     std::uint32_t output_region = 0;
 
     transport::RemoteAddress input() const { return {input_region, input_offset_bytes}; }
@@ -35,8 +35,8 @@ struct Post {
   // Operations entered, counted from 1. Written last (release), read first (acquire).
   alignas(64) std::atomic<std::uint64_t> entered{0};
   OperationDescriptor operation;
-  // Of an operation that never runs on the callers' buffers themselves, this holds instead what
-  // others need of the caller's input, if that is so little.
+  // In an operation that never runs on the callers' buffers themselves, this instead holds the
+  // bytes that others need of the caller's input, if they fit.
   Buffers buffers;
   std::uint32_t sequence = 0;  // Of the operation in its group.
 
@@ -46,30 +46,31 @@ struct Post {
 static_assert(sizeof(Post) == 64, "one cache line");
 
 // The memory of one rank of a group that the ranks of its team have mapped: posts, the count of
-// syncs, and two halves of staging for callers' private buffers. Where the team is not the whole
-// group, collectives send messages, too, and use the lanes and what is in them instead.
+// syncs, and two halves of staging for callers' private buffers. If the team is not the whole
+// group, collectives also send messages, and use the lanes and their slots instead.
 struct Window {
   Post posts[2];
-  // Syncs reached by this rank since the group began. By its owner only.
+  // Syncs reached by this rank since the group began. Stored by the owner only.
   alignas(128) std::atomic<std::uint64_t> syncs{0};
   // Note [private memory of an abandoned operation]: a rank whose operation fails returns its
   // buffers to their owner, who may free them, so a slow rank must not touch them any more. A rank
-  // that copies from or to another's private memory therefore first says whose, then looks whether
-  // that rank has abandoned the operation, and only then copies. A rank that abandons one says so,
-  // and waits until no rank says that it copies from or to its memory. Both store before they load,
-  // sequentially consistent, so that one of the two sees the other.
+  // that copies from or to another's private memory therefore first says whose (`reaches_into`),
+  // then looks whether that rank has abandoned the operation, and only then copies. A rank that
+  // abandons one says so (`abandoned`), and waits until no rank says that it copies from or to its
+  // memory. Both store before they load, sequentially consistent, so that one of the two sees the
+  // other.
   //
-  // The operation that this rank has abandoned, counted as in posts. By its owner only.
+  // The operation that this rank has abandoned, counted as in posts. Stored by the owner only.
   alignas(128) std::atomic<std::uint64_t> abandoned{0};
-  // Whose private memory this rank copies from or to just now, counted from 1; 0: nobody's. By its
-  // owner only.
+  // The rank plus 1 whose private memory this rank copies from or to just now; 0: nobody's. Stored
+  // by the owner only.
   alignas(128) std::atomic<std::uint32_t> reaches_into{0};
-  // See TeamLanes. By its owner only. As many as keep a network of a gigabit busy that is 16 ms
-  // long, and a few collectives at once: 9 MiB of a rank's memory, all of which is in use after so
-  // many segments.
+  // See TeamLanes. Stored by the owner only. So many lanes keep a network of 1 Gbit/s with a delay
+  // of 16 ms busy, and serve a few collectives at once. They take 8 MiB of a rank's memory, half of
+  // it touched after as many segments and the rest after twice as many.
   static constexpr std::size_t kLanes = 16;
   struct Lane {
-    // What the owner runs in this lane, by turns.
+    // What the owner runs in this lane, for each set of slots.
     struct Record {
       OperationDescriptor operation;
       std::uint32_t sequence = 0;
@@ -80,14 +81,14 @@ struct Window {
   Lane lanes[kLanes];
   alignas(128) std::byte staging[1];  // Two halves, or all lanes.
 
-  // Two slots of half a MiB, and room for what rounds them up.
+  // Two slots of half a MiB, and room to round them up.
   static constexpr std::size_t kHalfBytes = 1024 * 1024 + 4096;
-  // What each of so many slots may hold, so that a half holds all: they begin on lines of their
+  // How much each of `slots` slots may hold so that a half holds all: they begin on lines of their
   // own.
   static constexpr std::size_t slot_bytes(std::size_t slots) { return kHalfBytes / slots - 64; }
-  // Of the staging, what one lane has for one set of shared slots.
+  // How much of the staging one lane has for one set of shared slots.
   static constexpr std::size_t kLaneBytes = kHalfBytes / 4 / 128 * 128;
-  // `has_lanes`: of a group on several hosts.
+  // The size of a window. `has_lanes`: it is one of a group on several hosts.
   static std::size_t bytes(bool has_lanes) {
     return offsetof(Window, staging) +
            (has_lanes ? kLanes * schedule::kScratchSets * kLaneBytes : 2 * kHalfBytes);
@@ -110,13 +111,13 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free,
 // operation to the next. Zeroed memory is a fresh window.
 struct Windows {
   transport::Region own;   // Keeps this rank's window mapped.
-  RankVector<Window*> of;  // Of the group; null for those of other teams.
-  std::vector<Rank> team;  // Those of the group that are here, in ascending order.
+  RankVector<Window*> of;  // By rank of the group; null for other teams.
+  std::vector<Rank> team;  // The ranks of the team, in ascending order.
   // Whether the whole group is one team.
   bool is_whole_group() const { return team.size() == of.size(); }
   // Keeps the others' windows mapped: a rank may leave while another still reads what it staged.
   std::vector<std::shared_ptr<void>> held;
-  // What all ranks say alike:
+  // The next four are the same on all ranks:
   bool oversubscribed = false;               // Some rank has to wait for a core.
   SingleCopy single_copy = SingleCopy::off;  // Off unless everybody reaches everybody's memory.
   std::size_t cache_bytes = 0;               // The least of all ranks' last-level caches.

@@ -16,63 +16,66 @@ struct UnexpectedMessage {
 };
 using UnexpectedQueue = RingQueue<UnexpectedMessage>;
 
-// What moves messages: our frames on a link (frame_messages.h), or something that matches and moves
-// messages itself, such as MPI or UCX. Who is alive, who has abandoned a group and who waits where
-// is the control plane's (peer.h), which needs a small ordered link whatever moves the data.
+// Moves messages: as frames on the link of the control plane (frame_messages.h), or beside the
+// links, by a library such as MPI or UCX (packets/stream_plane.h). The control plane (peer.h) knows
+// who is alive, who has abandoned a group and who waits where. It needs a small ordered link,
+// whatever moves the data.
 //
-// A message is what Request says: its key, its operation and its size travel with its bytes, and
-// a plane calls agree() (transport.h) on both before it moves bytes into a receive. Among equal
-// keys the first sent goes to the first posted. A send of up to kEagerBytes ends without its
-// receive; a larger one may wait for it. Each request ends exactly once, by complete().
+// A `Request` describes a message: its key, its operation and its size travel with its bytes. A
+// plane calls agree() (transport.h) on the receive and the message before it moves bytes into the
+// receive. Among messages with equal keys, the first one sent goes to the first receive posted. A
+// send of up to kEagerBytes ends without its receive, unless the receiver already holds too much
+// that it has not asked for (kUnexpectedBytesMax); any other send may wait for its receive. Each
+// request ends exactly once, by complete().
 //
-// No descriptor tells when a plane beside the links has something to do: progress() is called by
-// whoever waits, and every millisecond by a rank that sleeps.
+// A plane beside the links has no descriptor that tells when there is something to do. So whoever
+// waits calls progress(), and a rank that sleeps calls it every millisecond.
 //
-// Not thread safe. Nothing waits, and nobody is called.
+// Not thread safe. No function waits or calls back.
 class DataPlane {
  public:
   virtual ~DataPlane() = default;
 
   virtual void send(Request& request) = 0;
   virtual void recv(Request& request) = 0;
-  // Whether the message is here, or announced, that a receive with this key would take.
+  // Whether a message that a receive with this key would take has come or been announced.
   virtual bool has_arrived(Rank peer, const MessageKey& key) const = 0;
-  // A message of `peer` that came before its receive and belongs to operation `sequence` of the
-  // group, but describes it otherwise than `operation`. A plane that cannot look into messages that
-  // have no receive yet returns nothing: the receive finds out.
+  // Returns a message of the peer that came before its receive and belongs to this operation of the
+  // group (by its sequence number), but describes the operation differently. A plane that cannot
+  // look into messages without a receive returns nothing; the receive finds the difference.
   virtual std::optional<UnexpectedMessage> find_conflict(Rank, std::uint64_t, std::uint32_t,
                                                          const OperationDescriptor&) const {
     return std::nullopt;
   }
 
-  // Ends all requests of a group with `peer` with `reason`, and drops what is here of it. No send
-  // or receive of the group follows, but messages of `peer` may: they are dropped, too, for good,
-  // for the number of a group never comes again.
+  // Ends all requests of `group` with `peer` with `reason`, and drops its messages that have come.
+  // No send or receive of the group follows. Messages of `peer` may still come; they are dropped
+  // for good, since the number of a group is never used again.
   virtual void cancel(Rank peer, std::uint64_t group, const Status& reason) = 0;
-  // Nothing of the group comes from the peer any more, whether this rank has cancelled it or will
-  // do so later: when both are so, a plane need not remember that it drops what comes.
+  // Tells the plane that no more messages of the group come from the peer. This rank may have
+  // cancelled the group or may do so later; after both, the plane need not remember to drop them.
   virtual void close(Rank, std::uint64_t /*group*/) {}
-  // Groups that are cancelled or closed, but not both.
+  // The number of groups that are cancelled or closed, but not both.
   virtual std::size_t half_closed(Rank) const { return 0; }
-  // The peer is gone: ends all requests with it with `reason`. What it has sent before can still be
-  // received.
+  // The peer is gone: ends all requests with it with `reason`. Messages that have come completely
+  // can still be received.
   virtual void lose(Rank peer, const Status& reason) = 0;
 
-  // Moves what can be moved now, and says which messages have come that no receive waits for.
+  // Moves what can be moved now, and adds messages that came without a receive to `unexpected`.
   // Returns whether anything moved.
   virtual bool progress(UnexpectedQueue& unexpected) = 0;
-  // Whether something that has been sent to the peer has not come as far as that it arrives,
-  // whatever this process does: waited for, within limits, before this rank says goodbye, and
+  // Whether something that was sent to the peer is not yet certain to arrive, whatever this process
+  // does next. The control plane waits for that, within limits, before this rank says goodbye, and
   // before it says that nothing more of a group follows.
   virtual bool has_output(Rank peer) const = 0;
-  // Whether something of what has been sent leaves only while progress() is called, though the
-  // requests may have ended. As of the last progress() or send().
+  // Whether something that was sent leaves only if progress() is called again, although its request
+  // may have ended. As of the last progress() or send().
   virtual bool must_push() const { return false; }
-  // How many packets have come from the peer, as it counts them: a library may say so of a message
-  // when its first bytes are here. That the peer forgets a group, agrees on what becomes of one, or
-  // leaves, is acted upon when as many have been read as had come when it said so.
+  // How many packets have come from the peer. A packet may count as soon as its first bytes are
+  // here. When the peer says by its link that it forgets a group, agrees on one or leaves, the
+  // control plane acts on that once the packets that had come by then have been read.
   virtual std::uint64_t arrivals(Rank) const { return 0; }
-  // Whether so many have been read, or no more will be.
+  // Whether that many packets have been read, or no more will be.
   virtual bool has_read(Rank, std::uint64_t /*arrivals*/) const { return true; }
 };
 

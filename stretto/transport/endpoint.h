@@ -24,9 +24,9 @@ namespace stretto::transport {
 // shares with some of them. Moves bytes between the ranks of a job: messages (two-sided) and,
 // between ranks that share memory, registered regions (one-sided).
 //
-// Not thread safe: one thread at a time, except where a function says otherwise, and for wake() and
-// sleep(). Nothing waits but sleep().
-// After a peer is lost, its requests end with that status; the others go on.
+// Not thread safe: one thread at a time, except for wake(), sleep() and functions that say
+// otherwise. Only sleep() and the destructor wait. When a peer is lost, the requests with it end
+// with that status; the others go on.
 class Endpoint {
  public:
   struct Parts {
@@ -36,114 +36,119 @@ class Endpoint {
     std::shared_ptr<SharedMemory> memory = nullptr;  // Null: PrivateMemory.
     // Null where every event arrives through a descriptor anyway.
     std::unique_ptr<SleepFlag> sleep_flag = nullptr;
-    // What moves all messages; the links then carry only what ranks say about each other. Null: the
-    // links carry both.
+    // Moves all messages; the links then carry only control frames. Null: the links carry both.
     std::unique_ptr<DataPlane> data_plane = nullptr;
-    // Per rank, where it is known: who dies is gone even if a child that it has forked keeps its
-    // link open. May be empty.
+    // The process of each rank, where it is known. A rank whose process has ended is lost even if a
+    // forked child keeps its link open. May be empty.
     RankVector<ProcessHandle> processes = {};
     // Per rank: "node04 pid 8812", for messages. May be empty.
     RankVector<std::string> names = {};
-    // How long the end of the endpoint waits for a peer that takes nothing of its last words.
+    // How long the destructor waits while no peer takes any of the last bytes.
     Duration farewell_time = std::chrono::seconds(1);
   };
   static Result<std::unique_ptr<Endpoint>> create(Parts parts);
-  // Says goodbye to all peers. What has been sent goes out first; this waits for peers that are
-  // there until the link has taken it, or has taken nothing for `farewell_time`. Requests that are
-  // not done by then stay so: their owners hear no more of them.
+  // Says goodbye to all peers, after everything that was sent. Waits until the links have taken all
+  // bytes, or none for `farewell_time`, and then for Link::finish(). Requests that have not ended
+  // by then get no completion.
   virtual ~Endpoint();
 
   Rank rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
   void set_listener(TransportListener* listener) { listener_ = listener; }
 
-  // Whether a rank is there, for those who have come too late to be told by the listener.
+  // Whether a peer is still there, for callers who came after the listener was told.
   struct PeerStatus {
     Status status;      // Ok, or why the peer is lost or has left.
     bool left = false;  // Whether it said goodbye.
   };
   PeerStatus peer_status(Rank peer) const;
 
-  // Two-sided. Messages up to kEagerBytes leave at once, unless the receiver already holds a lot
-  // that it has not asked for; larger ones leave when the receive has been posted, so that nobody
-  // has to buffer them. Sizes or descriptors that differ end the receive with mismatch.
+  // Two-sided. Messages up to kEagerBytes leave at once, unless the receiver already holds too much
+  // that it has not asked for (kUnexpectedBytesMax); others leave when the receive has been posted,
+  // so that nobody has to buffer them. Sizes or descriptors that differ end the receive with
+  // mismatch.
   void send(Request& request);
   void recv(Request& request);
-  // Whether the message that a receive with this key would take is here, or waits at the peer for
-  // its receive. What unexpected_message() has told of has arrived.
+  // Whether a message that a receive with this key would take is here, or waits at the peer for its
+  // receive. Messages that unexpected_message() has reported have arrived.
   bool has_arrived(Rank peer, const MessageKey& key) const;
-  // Looks through unexpected messages: mismatch if one of them belongs to operation
-  // `sequence` of the group and describes it otherwise than `operation`.
+  // Fails with mismatch if an unexpected message belongs to operation `sequence` of `group` but
+  // describes it differently from `operation`.
   Status find_conflict(std::uint64_t group, std::uint32_t sequence,
                        const OperationDescriptor& operation) const;
-  // Ends all requests of a group with `reason`, and drops what its members (of the job, this rank
-  // may be among them) still send for it, but what they say to agree on who is left.
+  // Ends all requests of `group` with `reason`, and drops the messages that its `members` still
+  // send for it; aborts and agreements still arrive. `members` are ranks of the job and may include
+  // this one.
   void abandon(std::uint64_t group, std::span<const Rank> members, const Status& reason);
-  // The same, for good: drops all that the members still send until they have forgotten the group,
-  // too, and lets them know. Once per group, whose number never comes again.
+  // Like abandon(), but for good: drops everything that the members still send for the group until
+  // they have forgotten it, too, and tells them so. To be called once per group, whose number is
+  // never used again.
   void forget(std::uint64_t group, std::span<const Rank> members, const Status& reason,
               Farewell farewell = Farewell::in_order);
-  // Says something to a member of a group that may have been abandoned; nothing if the member is
-  // lost. `payload`, of at most kAgreementBytes, is copied.
+  // Sends an agreement to a member of a group, which may have been abandoned. Does nothing if the
+  // member is lost. Copies `payload`, of at most kAgreementBytes.
   void send_agreement(Rank peer, const MessageKey& key, ConstByteSpan payload);
-  // Tells the other members in reach that this rank has abandoned a group, and in which stage.
-  // Before abandon() and forget(), or a member that has long forgotten the group would take it for
-  // a new one.
+  // Tells the other members in reach that this rank has abandoned a group, and in which stage. To
+  // be called before abandon() and forget(): a member that has long forgotten the group would take
+  // it for a new one.
   void announce_abort(std::uint64_t group, std::span<const Rank> members, const Status& reason,
                       GroupStage stage);
-  // Asks `peer` where it is (see TransportListener), as often as answers come: asked again before
-  // the answer is here, it does nothing. The answer comes when the peer makes progress, if ever.
-  // `operation` is what this rank believes that operation to be.
+  // Asks `peer` what it is doing (TransportListener::describe_state). Does nothing while an earlier
+  // inquiry about the same operation is unanswered. The answer comes by state_reported() when the
+  // peer makes progress, if ever. `operation` is what this rank believes the operation to be.
   void inquire(Rank peer, std::uint64_t group, std::uint32_t sequence,
                const OperationDescriptor& operation);
 
-  // Moves what can be moved now. Returns whether anything did.
+  // Moves what can be moved now. Returns whether anything moved.
   virtual bool progress();
-  // Lets the next progress() look at what it otherwise looks at now and then, too: doorbells, new
-  // memory, the end of a peer. For those who seldom call it.
+  // Makes the next progress() also look at what it otherwise looks at only now and then: doorbells,
+  // new memory, the end of a peer. For callers that seldom call progress().
   void poll_all_next();
-  // Whether what has been sent leaves, or who has died is lost, only if progress() is called again.
+  // Whether progress() must be called again so that what was sent leaves, or a dead peer is lost.
   bool must_push() const {
     return awaits_obituary_ || (data_plane_ != nullptr && data_plane_->must_push());
   }
-  // Whether a peer is lost as soon as progress() finds how it has ended, which wakes nobody.
+  // Whether some peer's link has ended and progress() still waits to learn how its process ended,
+  // before the peer is lost. No event wakes a sleeper for that.
   bool awaits_obituary() const { return awaits_obituary_; }
-  // Gives up peers on other hosts from which nothing comes back: their host is gone, or the network
-  // to it. To be called a few times a second, whatever else is called; looks no more often.
+  // Gives up peers on other hosts from which nothing comes back: their host, or the network to it,
+  // is gone. To be called a few times a second, whatever else is called. Does nothing if the last
+  // look was less than 50 ms ago.
   void check_contacts(TimePoint now);
-  // What that has found last.
+  // What check_contacts() found last.
   Link::Contact contact(Rank peer) const;
 
-  // Sleeping in three steps, so that no event is lost: begin_sleep(); look once more with
-  // progress(); sleep() if there was nothing; end_sleep(). Only sleep() may run beside other calls.
+  // To sleep without losing an event: begin_sleep(); progress() once more; sleep() if that moved
+  // nothing; end_sleep(). Only sleep() may run at the same time as other calls.
   void begin_sleep();
   void sleep(Deadline until);
   void end_sleep();
   // Ends the sleep() of all threads that are in it. Any thread.
   void wake();
 
-  // One-sided: the memory that this rank shares with others. Fails as SharedMemory::allocate()
-  // does, and with out_of_memory if the region cannot fit into what the machine or this process'
-  // cgroup has left, what is mapped but not yet touched included: such memory is paid for when it
-  // is touched, and who cannot pay then is killed.
+  // One-sided: allocates memory that this rank shares with others. Fails as
+  // SharedMemory::allocate() does, and with out_of_memory if the region does not fit into the
+  // memory that the machine or this process' cgroup has left. Memory that is mapped but not yet
+  // touched counts as used: the kernel provides it when it is touched, and kills a process for
+  // which it has none.
   Result<Region> allocate(std::size_t bytes);
-  // Whether allocate() refuses what does not fit into the memory that is left. It does unless told
-  // otherwise.
+  // Sets whether allocate() refuses what does not fit into the memory that is left. Default: yes.
   void check_memory(bool wanted) { checks_memory_ = wanted; }
   SharedMemory& memory() const { return *memory_; }
   // Wakes `peer` if it sleeps. To be called after storing something in shared memory that it waits
   // for.
   void notify(Rank peer);
-  // Whether notify() would have somebody to wake, asked after the same store. Any thread.
+  // Whether notify() would wake `peer`. To be asked after the same store. Any thread.
   bool sleeps(Rank peer) const;
-  // Notes on which core this rank waits. True: another rank of this host has waited on the same one
-  // last, and may not run before this one lets it; either may have moved since. Any thread.
+  // Notes on which core this rank waits. Returns whether another rank of this host last waited on
+  // the same core, and may not run before this one yields; either may have moved since. Any thread.
   bool shares_core();
 
   // "shm", "tcp", "loopback", "self".
   std::string link_name(Rank peer) const;
 
-  // Per peer, the groups that one side has forgotten and the other has not: for tests.
+  // For tests: the groups that one side has abandoned or forgotten and the other has not forgotten,
+  // summed over peers.
   std::size_t half_forgotten_groups() const;
 
  protected:
@@ -169,10 +174,10 @@ class Endpoint {
   std::unique_ptr<SleepFlag> sleep_flag_;
   std::unique_ptr<DataPlane> data_plane_;  // May be null.
   UnexpectedQueue unexpected_;
-  std::size_t unexpected_count_ = 0;         // Of all peers; another data plane does not count.
+  std::size_t unexpected_count_ = 0;         // Over all peers, without another data plane's.
   RankVector<std::unique_ptr<Peer>> peers_;  // Null at rank_.
-  RankSet due_;  // Whose progress() may have something to do: endpoint.cc, Note [due].
-  // To ranks that share memory with this one. Does not change: any thread.
+  RankSet due_;  // Peers whose progress() may have something to do: endpoint.cc, Note [due].
+  // To ranks that share memory with this one. Never changes; any thread.
   std::vector<const Link*> local_links_;
   RankVector<ProcessHandle> processes_;
   FileDescriptor poll_;
@@ -180,7 +185,7 @@ class Endpoint {
   bool polls_always_ = false;  // Whether some link has its data behind a descriptor (tcp).
   Duration farewell_time_;
   bool awaits_obituary_ = false;
-  bool unwinds_ = false;  // Whether an exception has destroyed the group forgotten last.
+  bool unwinds_ = false;  // Whether an exception destroyed the group that was forgotten last.
   bool checks_memory_ = true;
   std::size_t unseen_bytes_ = 0;  // Allocated since the last look at the memory that is left.
   unsigned turns_ = 0;

@@ -19,41 +19,45 @@ enum class FrameKind : std::uint8_t {
   message = 1,   // A message of at most kEagerBytes, with its bytes.
   announce = 2,  // A message waits for its receive: a larger one, or any once the receiver holds
                  // kUnexpectedBytesMax. No payload; `message_bytes` is its size.
-  clear = 3,     // The receive of such a message has been posted. No payload.
-  data = 4,      // Such a message, after its clear, with its bytes; of more than kPieceBytes, it
-                 // only begins, and its bytes follow in pieces.
+  clear = 3,     // The receive for an announced or a large message has been posted. No payload.
+  data = 4,      // Such a message, after its clear, with its bytes. If it has more than
+                 // kPieceBytes, this frame carries none; they follow in pieces.
   abort = 5,     // The sender has abandoned key.group. Payload: the reason (kAbortTextBytes at
                  // most); key.sequence: the status code; key.segment: the rank at fault or kNoRank;
                  // key.message: the GroupStage.
   goodbye = 6,   // The sender leaves in good order; the end of the stream follows.
-  farewell = 7,  // The sender has destroyed its communicator of key.group. No payload;
-                 // key.segment: how it came to it, a Farewell.
-  inquiry = 8,  // Where is the receiver, seen from operation key.sequence of key.group? No payload;
-                // `operation` is what the sender, who waits in it, believes it to be.
+  farewell = 7,  // The sender has destroyed its communicator of key.group. No payload; key.segment:
+                 // a Farewell, which says how.
+  inquiry = 8,   // Asks what the receiver is doing, seen from operation key.sequence of key.group,
+                // in which the sender waits. No payload; `operation` is what the sender believes it
+                // to be.
   report = 9,   // The answer to an inquiry, with its key. Payload: text (kReportTextBytes at most).
-  credit = 10,  // The sender has dropped unexpected messages. No payload; `message_bytes` is what
-                // all messages so far, less those kept, count for (unexpected_cost_bytes()).
+  credit = 10,  // The sender has let go of unexpected messages. No payload; `message_bytes` is the
+                // cost (unexpected_cost_bytes()) of all messages that it has received, less those
+                // it keeps.
   agreement = 11,  // What the sender says in round key.segment of agreement key.sequence of
-                   // key.group. Payload: as the listener likes it (kAgreementBytes at most).
-  piece = 12,  // The next bytes, kPieceBytes at most, of the first message with its key that has
-               // begun and not ended; `message_bytes` is how many are left, these among them. The
-               // pieces of a message follow each other, with whatever frames between them.
+                   // key.group. Payload: defined by the listener (kAgreementBytes at most).
+  piece = 12,  // The next bytes, kPieceBytes at most, of the first message with this key that has
+               // begun and not ended. `message_bytes` is how many are left, including these. Other
+               // frames may come between the pieces of a message, but no pieces of another message.
 };
 inline constexpr int kFrameKindCount = 12;
 
 inline constexpr std::size_t kAbortTextBytes = 2048;
 inline constexpr std::size_t kReportTextBytes = 512;
-// Four for each of more ranks than a job has.
+// Four bytes per rank, for more ranks than a job has.
 inline constexpr std::size_t kAgreementBytes = 1024 * 1024;
 inline constexpr std::uint32_t kNoRank = 0xffffffff;
-// Between which what else there is to say goes: what has begun to go cannot be taken back.
+// Other frames go between the pieces of a message. This bounds how long they wait, since a frame
+// that has begun to go cannot be interrupted.
 inline constexpr std::size_t kPieceBytes = 1024 * 1024;
 
-// What messages that nobody has asked for yet may cost a receiver, per peer. The sender keeps to
-// it: what is beyond waits with the sender, announced, so that a receiver can always read on and
-// hears of aborts and of the end however much has come unexpectedly.
+// The most that messages without a receive may cost a receiver, per peer. The sender keeps to this
+// limit: beyond it, it announces messages and keeps their bytes. So a receiver can always read on,
+// and hears of aborts and of the end, however much has come unexpectedly.
 inline constexpr std::uint64_t kUnexpectedBytesMax = 64 * 1024 * 1024;
-// Each message counts for this beside its bytes: small ones without end are no way round the limit.
+// Each message costs this much more than its bytes, so that the limit also bounds how many small
+// ones there are.
 inline constexpr std::uint64_t kUnexpectedOverheadBytes = 256;
 
 constexpr std::uint64_t unexpected_cost_bytes(std::uint64_t message_bytes) {
@@ -74,7 +78,7 @@ struct Frame {
     return kind == FrameKind::piece ? std::min<std::uint64_t>(message_bytes, kPieceBytes)
                                     : message_bytes;
   }
-  // Whether it begins a message whose bytes come in pieces.
+  // Whether this frame begins a message whose bytes come in pieces.
   bool begins_pieces() const { return kind == FrameKind::data && message_bytes > kPieceBytes; }
 };
 
@@ -84,7 +88,8 @@ using FrameHeader = std::array<std::byte, kFrameHeaderBytes>;
 FrameHeader encode(const Frame& frame);
 
 // Checks everything that can be checked without knowing what was asked for: magic, kind, limits of
-// sizes, numbers of dtype, operation, collective and stage. The bytes may come from anyone.
+// sizes, numbers of dtype, operation, collective and stage. Fails with protocol. The bytes may come
+// from anyone.
 Result<Frame> decode(const FrameHeader& header);
 
 }  // namespace stretto::transport

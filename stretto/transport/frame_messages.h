@@ -12,9 +12,10 @@
 
 namespace stretto::transport {
 
-// The data plane of one peer whose messages are frames of the link that its control frames take,
-// too. In MPI's words: small messages go eagerly, as long as the receiver has given credit; others
-// are announced (RTS) and go when the receiver has cleared them (CTS). Not thread safe.
+// The data plane of one peer whose messages are frames: of the link that also carries its control
+// frames, or of a stream of their own (packets/stream_plane.h). In MPI's words: small messages go
+// eagerly, as long as the receiver has given credit; others are announced (RTS) and go when the
+// receiver has cleared them (CTS). Not thread safe.
 class FrameMessages final : public DataPlane {
  public:
   // `unexpected_count`: see Matcher.
@@ -31,31 +32,33 @@ class FrameMessages final : public DataPlane {
   }
   void cancel(Rank, std::uint64_t group, const Status& reason) override;
   void lose(Rank, const Status& reason) override;
-  // Frames move when the peer's link does (Peer::progress), which says what was unexpected.
+  // Frames move in Peer::progress(), which also reports unexpected messages.
   bool progress(UnexpectedQueue&) override { return false; }
   bool has_output(Rank) const override { return !output_->empty(); }
 
-  // How much a receiver lets go of before it says so: seldom enough to cost nothing, often enough
-  // that a sender whose messages are taken as they come never comes near kUnexpectedBytesMax.
+  // How much a receiver lets go of before it sends credit: so much that credit costs nothing, and
+  // so little that a sender whose messages are taken as they come stays far below
+  // kUnexpectedBytesMax.
   static constexpr std::uint64_t kCreditStepBytes = kUnexpectedBytesMax / 8;
 
   // Whether a frame of this kind is about a message.
   static bool carries(FrameKind kind);
-  // The header of such a frame has come. Returns where its payload goes; what finds no room there
-  // is dropped, as is the frame if `unwanted`. Fails if no correct peer sends such a frame now.
+  // The header of such a frame has come. Returns where its payload goes; bytes that do not fit
+  // there are dropped. If `unwanted`, the whole frame is dropped. Fails if no correct peer sends
+  // such a frame now.
   Result<ByteSpan> begin(const Frame& frame, bool unwanted);
-  // All of a frame that was not unwanted has come. Returns whether the message was unexpected.
+  // All of a frame has come that was not `unwanted`. Returns whether its message is unexpected.
   Result<bool> end(const Frame& frame);
-  // Whether a message comes of which some pieces are missing.
+  // Whether pieces of a message that has begun are still to come.
   bool is_amid_pieces() const { return !begun_.empty(); }
-  // Whether the frame that has begun fills a receive of the group.
+  // Whether the payload that is coming goes into a receive of `group`.
   bool fills(std::uint64_t group) const {
     return target_request_ != nullptr && target_request_->key.group == group;
   }
-  // Says how much of what came unexpectedly has been taken since it was last said, if it is so
-  // much.
+  // Sends credit for the messages taken since the last credit if they cost `least_step_bytes` or
+  // more.
   void return_credit(std::uint64_t least_step_bytes);
-  // Whether return_credit() would say something.
+  // Whether return_credit() would send anything.
   bool owes_credit(std::uint64_t least_step_bytes) const {
     return taken_cost() - received_credit_ >= least_step_bytes;
   }
@@ -65,7 +68,7 @@ class FrameMessages final : public DataPlane {
   // A message whose bytes come in pieces.
   struct Begun {
     MessageKey key;
-    Request* request = nullptr;  // Null: nobody takes it.
+    Request* request = nullptr;  // Null: its bytes are dropped.
     std::uint64_t left_bytes = 0;
   };
 
@@ -80,14 +83,14 @@ class FrameMessages final : public DataPlane {
 
   OutputQueue* output_;
   Matcher matcher_;
-  // What all messages ever sent and received count for (unexpected_cost_bytes), and how much of it
-  // the receiver has given back.
+  // The cost (unexpected_cost_bytes) of all messages ever sent and received, and how much of it the
+  // receiver has given back as credit.
   std::uint64_t sent_cost_ = 0;
   std::uint64_t sent_credit_ = 0;
   std::uint64_t received_cost_ = 0;
   std::uint64_t received_credit_ = 0;
   std::vector<Begun> begun_;  // In the order in which the peer has begun them.
-  // Of the frame that is coming: done when the payload is complete, if that is all there is.
+  // Where the payload that is coming goes. The request ends with this frame unless pieces follow.
   Request* target_request_ = nullptr;
   Matcher::Unexpected* target_unexpected_ = nullptr;
 };

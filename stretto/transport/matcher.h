@@ -11,9 +11,9 @@
 
 namespace stretto::transport {
 
-// Brings together what one peer sends and what this rank has asked for: receives without a message,
-// messages without a receive, and large messages that wait for each other. Pure bookkeeping: it
-// moves no bytes itself. Not thread safe.
+// Matches what one peer sends with what this rank has asked for. Keeps receives without a message,
+// messages without a receive, and sends that wait for their receive. Pure bookkeeping: it uses no
+// link, and only copies unexpected messages into their receives. Not thread safe.
 //
 // Lists are searched in order: a peer has a handful of messages in flight, seldom more.
 class Matcher {
@@ -26,58 +26,58 @@ class Matcher {
     bool complete = false;  // Whether all bytes are here.
     Request* claimed_by =
         nullptr;            // The receive that takes the bytes as soon as they are complete.
-    bool orphaned = false;  // Forgotten while its bytes were still coming.
+    bool orphaned = false;  // To be dropped when all its bytes are here.
   };
 
-  // `unexpected_count`: of those that this and the other matchers of a rank keep, for whoever would
-  // look through all of them. May be null.
+  // `unexpected_count` counts the unexpected messages that all matchers of a rank keep, so that a
+  // caller need not look through them if there are none. May be null.
   Matcher(Rank self, Rank peer, std::size_t* unexpected_count = nullptr)
       : self_(self), peer_(peer), unexpected_count_(unexpected_count) {}
 
   // A receive has been posted. If its message is here, takes it (and ends the request). Returns
-  // whether the peer must be told that a large message may come.
+  // whether the peer must be told by a clear that the message may come.
   bool post_receive(Request& request);
-  // Whether a message with this key waits for a receive: all of it, or with the peer, who has
+  // Whether a message with this key waits for a receive: it has come completely, or the peer has
   // announced it.
   bool has_arrived(const MessageKey& key) const;
-  // A header has come. For message and data: the receive whose buffer takes the bytes, or null when
-  // `unexpected` (non-null afterwards) or nobody (a mismatch or a forgotten group: drop the bytes)
-  // does.
+  // The header of a message or data frame has come. Returns the receive whose buffer takes the
+  // bytes. Null: `*unexpected` takes them if it is not null; otherwise they are to be dropped,
+  // since the receive has ended with mismatch.
   Request* message_header(const Frame& frame, Unexpected** unexpected);
   Request* data_header(const Frame& frame);
-  // A message waits for its receive. Fails with protocol if too many do.
+  // The peer has announced a message that waits for its receive. Fails with protocol if too many
+  // do.
   enum class Announcement {
     unexpected,  // No receive has been posted.
-    settled,     // The receive has been announced already, or has just ended with mismatch.
+    settled,     // The clear has been sent already, or the receive has just ended with mismatch.
     clear,       // The peer must be told that the message may come.
   };
   Result<Announcement> announced(const Frame& frame);
   // All bytes of an unexpected message have come. Returns whether it still has no receive.
   bool unexpected_complete(Unexpected& unexpected);
 
-  // A message wants to go that has to wait for its receive; returns whether that has already been
-  // announced.
+  // A message is to be sent that has to wait for its receive. Returns whether the clear for it has
+  // already come.
   bool post_waiting_send(Request& request);
-  // The peer has posted the receive of such a message. Returns the send that may go now, or null
-  // (then remembered).
+  // A clear has come: the peer has posted the receive of such a message. Returns the send that may
+  // go now. Null: there is none yet, and the clear is remembered.
   Result<Request*> clear_arrived(const Frame& frame);
 
-  // Ends receives and waiting sends of the group with `reason`, and drops its unexpected messages.
-  // Null: the peer is gone; ends those of all groups, of which messages that are all here can still
-  // be received.
+  // Ends receives and waiting sends of `*group` with `reason`, and drops its unexpected messages.
+  // Null: the peer is gone; does so for all groups, except that unexpected messages which have come
+  // completely can still be received.
   void end_requests(const std::uint64_t* group, const Status& reason);
 
   // See DataPlane.
   std::optional<UnexpectedMessage> find_conflict(std::uint64_t group, std::uint32_t sequence,
                                                  const OperationDescriptor& operation) const;
-  // What the unexpected messages count for; announced ones do not.
+  // The cost of the unexpected messages (unexpected_cost_bytes()); announced ones cost nothing.
   std::uint64_t unexpected_bytes() const { return unexpected_bytes_; }
 
  private:
   struct Posted {
     Request* request;
-    // Its message waits at the peer for our clear: what else comes with this key is for
-    // others.
+    // Its message has been announced: other messages with this key are for other receives.
     bool announced = false;
   };
 
@@ -99,13 +99,13 @@ class Matcher {
   std::vector<Posted> receives_;
   // A list: the parser keeps a pointer to the one that is being filled.
   std::list<Unexpected> unexpected_;
-  // Whose memory the next ones take; a few, since they are of each peer.
+  // Memory kept for the next ones; only a few, since each peer has its own.
   std::list<Unexpected> spare_;
   std::size_t spare_bytes_ = 0;
   std::vector<Request*> waiting_sends_;
   std::vector<Clear> clears_;
   std::uint64_t unexpected_bytes_ = 0;
-  std::size_t announced_ = 0;  // Of unexpected_.
+  std::size_t announced_ = 0;  // Announced ones in unexpected_.
 };
 
 }  // namespace stretto::transport

@@ -12,16 +12,17 @@
 
 namespace stretto::transport {
 
-// A process of this host, by a descriptor (pidfd) that becomes readable when all of it has ended,
-// whoever has its number by then, and whoever has its other descriptors.
+// A process of this host, known by a descriptor (pidfd). The descriptor becomes readable when the
+// whole process has ended, even if its number is then reused or others hold its other descriptors.
 //
 // Copies share the descriptor. Immutable; any thread.
 class ProcessHandle {
  public:
-  // None: the process cannot be seen from here, or the kernel has no such descriptors.
+  // An empty handle: the process cannot be seen from here, or the kernel has no such descriptors.
   ProcessHandle() = default;
-  // Finds one by its number in this process' namespace. Whoever asks knows that the process is
-  // still there. Fails, with system, only for lack of descriptors or memory.
+  // Finds a process by its number in this process' namespace. The caller knows that it still
+  // exists. Returns an empty handle if it cannot be seen from here. Fails, with system, only for
+  // lack of descriptors or memory.
   static Result<ProcessHandle> of_number(pid_t number);
   // The process at the other end of a Unix socket, as the kernel knows it.
   static Result<ProcessHandle> of_socket(int socket);

@@ -21,11 +21,11 @@ class Doorbell {
   virtual void ring() = 0;
   // Readable when the peer has rung or is gone.
   virtual int descriptor() const = 0;
-  // Takes what has come.
+  // Handles what has come by the descriptor.
   virtual void service() = 0;
   // Whether the peer is gone. What it wrote before is in the ring.
   virtual bool closed() const = 0;
-  // Lets the peer know that this rank has given it up, where that is another process.
+  // Lets the peer know that this rank has given it up, if it is another process.
   virtual void close() {}
 };
 
@@ -63,20 +63,20 @@ class RingLink : public Link {
   Ring outgoing_;
   Inbox own_;
   Inbox peer_;
-  mutable std::atomic<bool> expedited_{false};  // Whether both are known to have registered.
+  mutable std::atomic<bool> expedited_{false};  // Whether both ranks have registered.
   std::unique_ptr<Doorbell> doorbell_;
   std::array<std::shared_ptr<void>, 2> memory_;
 };
 
-// What a rank that waits tells the ranks that share memory with it, in its inbox: on which core,
-// and, before it sleeps, "wake me".
+// The words of its inbox by which a rank tells the ranks that share memory with it on which core it
+// waits and, before it sleeps, that it wants to be woken.
 class SleepFlag {
  public:
   SleepFlag(Inbox inbox, std::shared_ptr<void> memory);
   // Ordered before all later reads of memory that peers write (sequentially consistent).
   void raise();
   void lower();
-  // On which core this rank waits. A hint. Any thread.
+  // Notes on which core this rank waits. A hint. Any thread.
   void note_core(std::uint32_t core);
 
  private:

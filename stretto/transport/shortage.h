@@ -10,11 +10,11 @@
 
 namespace stretto::transport {
 
-// What a process lacks for a moment, such as a descriptor while it reads many files, goes unseen;
-// what it lacks for so long is a failure.
+// A shortage that is over within this time, such as one of descriptors while a process reads many
+// files, is waited out. A longer one is a failure.
 inline constexpr std::chrono::seconds kShortageTime(2);
 
-// Tells the one from the other. For one who waits: asked again and again, what is lacking now.
+// Tells the one from the other: a caller that waits reports again and again what is lacking now.
 class ShortageTimer {
  public:
   // Ok if nothing is lacking, or not for long; else `shortage`.
@@ -33,7 +33,7 @@ class ShortageTimer {
   Deadline deadline_;
 };
 
-// Does it again as long as it fails, but no longer than a shortage may last.
+// Repeats `attempt` every 20 ms while it fails, for kShortageTime at most. Blocks.
 template <class Attempt>
 Status retry_shortages(const Attempt& attempt) {
   ShortageTimer timer;

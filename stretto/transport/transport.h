@@ -20,8 +20,8 @@ namespace stretto::transport {
 
 struct Frame;
 
-// Which message this is. A receive takes the message with an equal key from its peer; among equal
-// keys the first sent goes to the first posted.
+// Identifies a message. A receive takes the message with an equal key from its peer; among messages
+// with equal keys, the first one sent goes to the first receive posted.
 struct MessageKey {
   std::uint64_t group = 0;
   std::uint32_t sequence = 0;  // Of the operation in its group, or kPointToPoint.
@@ -32,16 +32,16 @@ struct MessageKey {
 };
 
 inline constexpr std::uint32_t kPointToPoint = 0xffffffff;
-// The operations by which a group is set up have numbers of their own, from here on.
+// Numbers from here on are those of the operations that set up a group.
 inline constexpr std::uint32_t kSetUpSequence = 0xf0000000;
 
-// A group's collectives have the numbers from 1 up to these, and then from 1 again: a job may run
-// for longer.
+// A group's collectives are numbered from 1 to kSetUpSequence - 1 and then from 1 again, since a
+// job may run for longer.
 constexpr std::uint32_t sequence_after(std::uint32_t sequence) {
   return sequence + 1 == kSetUpSequence ? 1 : sequence + 1;
 }
-// Of two operations of one numbering, whether the first comes before the second; they are taken to
-// be less than half of all numbers apart.
+// Whether operation `first` of a group comes before operation `second`, assuming that they are less
+// than half of all numbers apart.
 constexpr bool precedes(std::uint32_t first, std::uint32_t second) {
   const std::uint32_t begun_anew = second < first ? kSetUpSequence - 1 : 0;
   const std::uint32_t ahead = second + begun_anew - first;
@@ -55,9 +55,9 @@ struct Completion {
 };
 using CompletionQueue = RingQueue<Completion>;
 
-// One message to be sent or received. The one who asks owns the object, and keeps it and the bytes
-// in place until its completion is in the queue. The transport puts it there inside send(), recv(),
-// progress(), abandon() and the like; nobody is called.
+// One message to be sent or received. The caller owns the object, and keeps it and its bytes in
+// place until its completion is in `completions`. The transport puts it there inside send(),
+// recv(), progress(), abandon() and the like; there is no callback.
 struct Request {
   Rank peer = 0;  // Of the job, not of a group.
   MessageKey key;
@@ -65,63 +65,63 @@ struct Request {
   ConstByteSpan outgoing;         // What to send; unused by receives.
   ByteSpan incoming;              // Where to receive, exactly this many bytes; unused by sends.
   CompletionQueue* completions = nullptr;  // Outlives the request.
-  std::uint64_t cookie = 0;                // For whoever reads the queue; nothing to the transport.
+  std::uint64_t cookie = 0;                // For the reader of the queue; the transport ignores it.
 };
 
-// Ends a request: its completion is in the queue, and nobody here knows it any more.
+// Ends a request: pushes its completion. The transport must not use the request afterwards.
 inline void complete(const Request& request, Status status) {
   request.completions->push({.cookie = request.cookie, .status = std::move(status)});
 }
 
 // What a rank was doing with a group when it abandoned it.
 enum class GroupStage : std::uint32_t {
-  set_up,   // Making it, with the others: they cannot end that without this rank.
-  in_use,   // It was made, and all that others need of this rank to make it has been sent.
-  aborted,  // In use likewise; its program has ended it with all groups that were made of it.
+  set_up,   // It was making the group, which the others cannot finish without it.
+  in_use,   // It had made the group, and sent all that the others need to make it.
+  aborted,  // As in_use; its program has ended the group and all groups made from it.
 };
 
 // How a rank has come to forget a group.
 enum class Farewell : std::uint32_t {
   in_order,
-  unwinding,  // An exception that unwound its stack has destroyed what was there of the group.
+  unwinding,  // An exception that unwound the stack has destroyed the group there.
 };
 
-// What a transport tells its user unasked. Called inside progress() and check_contacts().
+// The events that a transport reports to its user. Called inside progress() and check_contacts().
 class TransportListener {
  public:
-  // `peer` will never be heard of again. `status` says why and names the rank. Told once per peer.
+  // `peer` is lost for good. `status` says why and names the rank. Called once per peer.
   virtual void peer_lost(Rank peer, const Status& status) = 0;
-  // The same, but `peer` has said goodbye: it had ended everything it took part in.
+  // Called instead if `peer` has said goodbye: it had ended everything it took part in.
   virtual void peer_left(Rank peer, const Status& status) { peer_lost(peer, status); }
-  // How the process of `peer`, whose link has ended, has ended itself: "killed by SIGKILL", as far
-  // as somebody who looks after it has told. Empty: it has not been told yet, and is asked again
-  // for a moment before peer_lost(). Nothing: nobody will tell.
+  // How the process of the peer, whose link has ended, came to its end, such as "killed by
+  // SIGKILL", as told by whoever looks after it. Empty text: it has not been told yet; the
+  // transport asks again for a moment before peer_lost(). Nothing: nobody will tell.
   virtual std::optional<std::string> find_obituary(Rank /*peer*/) { return std::nullopt; }
-  // A message of `from` has come for which nothing has been posted yet; `operation` is what `from`
-  // believes operation `key.sequence` of the group to be.
+  // A message of `from` has come for which no receive has been posted yet; `operation` is what
+  // `from` believes operation `key.sequence` of the group to be.
   virtual void unexpected_message(Rank from, const MessageKey& key,
                                   const OperationDescriptor& operation) = 0;
-  // `from` has abandoned a group for `reason`, in that stage. Not told of groups that this rank has
-  // forgotten: a group that nobody here knows is one that has not been made yet.
+  // `from` has abandoned `group` for `reason`, in `stage`. Not called for groups that this rank has
+  // forgotten: a group that the listener does not know has not been made yet.
   virtual void group_aborted(std::uint64_t group, Rank from, const Status& reason,
                              GroupStage stage) = 0;
-  // `from` has forgotten a group that this rank has not forgotten: nothing of it follows.
+  // A peer has forgotten a group that this rank has not forgotten, and sends nothing more of it.
   virtual void group_left(std::uint64_t /*group*/, Rank /*from*/, Farewell /*farewell*/) {}
-  // What `from` has passed to send_agreement(). Fails if no correct peer says so: then the peer is
-  // lost.
+  // A peer has called send_agreement(). Fails if no correct peer sends this; then the peer is lost.
   virtual Status agreement_arrived(Rank /*from*/, const MessageKey& /*key*/,
                                    ConstByteSpan /*payload*/) {
     return {};
   }
-  // `from` waits in an operation of a group, which it believes to be `operation`, and wants to know
-  // where this rank is, seen from there: a text for the listener of `from`, of which at most
-  // kReportTextBytes of printable ASCII arrive.
+  // A peer waits in an operation of a group, which it believes to be the one described, and asks
+  // what this rank is doing, as seen from there. Returns a text for the peer's listener, of which
+  // at most kReportTextBytes arrive.
   virtual std::string describe_state(Rank /*from*/, std::uint64_t /*group*/,
                                      std::uint32_t /*sequence*/,
                                      const OperationDescriptor& /*operation*/) {
     return {};
   }
-  // The answer of `peer` to inquire(). What is not printable has become '?'.
+  // The answer of a peer to inquire(). Characters that are not printable ASCII have become '?' or '
+  // '.
   virtual void state_reported(Rank /*peer*/, std::uint64_t /*group*/, std::uint32_t /*sequence*/,
                               const std::string& /*text*/) {}
 
@@ -129,18 +129,18 @@ class TransportListener {
   ~TransportListener() = default;
 };
 
-// What a rank of the job has called, and as which operation of the group.
+// The call of a rank of the job, and which operation of the group it is.
 struct RankCall {
   Rank rank = 0;
   const OperationDescriptor& operation;
   std::uint32_t sequence = 0;
 };
-// The failure of two ranks that disagree about an operation: both calls and the first difference.
-// `tag` is that of a point-to-point message.
+// The mismatch of two ranks that disagree about an operation: names both calls and the first
+// difference. `tag` is that of a point-to-point message.
 Status mismatch_status(const RankCall& other, const RankCall& self, std::uint32_t tag = 0);
 
-// Whether a receive expects what the message is; else ends it with mismatch, told in a sentence.
-// Both are then used up.
+// Whether `message` is what `receive` expects. If not, ends the receive with mismatch; both are
+// then used up. `self` is this rank, for the text.
 bool agree(const Request& receive, const Frame& message, Rank self);
 
 // Messages above this size wait for their receive.

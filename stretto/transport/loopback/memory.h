@@ -27,8 +27,8 @@ struct Regions {
   RegionNumbers numbers STRETTO_GUARDED_BY(mutex);
 };
 
-// Memory between ranks that are threads: every region is reachable by all of its host, at the same
-// address; on a device, if that is the device of all of them.
+// Memory shared by ranks that are threads. All ranks with the same host number reach a region, at
+// the same address; a region on a device only if they all use that device.
 class LoopbackMemory : public SharedMemory {
  public:
   LoopbackMemory(Rank self, std::shared_ptr<Regions> regions)
@@ -40,7 +40,7 @@ class LoopbackMemory : public SharedMemory {
   std::byte* resolve(Rank peer, RemoteAddress address, std::size_t bytes) override;
   std::shared_ptr<void> hold(Rank peer, RemoteAddress address) override;
   bool reaches(Rank peer) const override { return regions_->are_together(self_, peer); }
-  // What is private to a rank is so by agreement: the process is the same.
+  // Memory is private to a rank by agreement only: the process is the same.
   bool reaches_private(Rank peer) const override { return reaches(peer); }
   Status get(Rank peer, RemoteAddress from, ByteSpan to) const override;
   Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const override;

@@ -14,11 +14,11 @@ namespace stretto::transport::loopback {
 
 struct WorldOptions {
   int ranks = 1;
-  // Whether ranks reach each other's registered memory; without, only messages.
+  // Whether ranks reach each other's registered memory; if not, they only send messages.
   bool shared_memory = true;
-  // Per rank, a number: only ranks with the same one reach each other's memory. Empty: all do.
+  // A host number per rank: only ranks with the same one reach each other's memory. Empty: all do.
   std::vector<std::int32_t> hosts = {};
-  // Where set, what stands between a rank and its link to a peer: a test that counts, say.
+  // If set, wraps the link from a rank to a peer: in a test that counts, say.
   std::function<std::unique_ptr<Link>(Rank self, Rank peer, std::unique_ptr<Link> link)> wrap = {};
 };
 

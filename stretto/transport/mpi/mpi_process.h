@@ -3,7 +3,7 @@
 
 #pragma once
 
-// The MPI of this process, for what the plug-in makes of it. Uses nothing else of stretto.
+// The MPI of this process, as the parts of the plug-in share it. Uses nothing else of stretto.
 
 #include <mpi.h>
 
@@ -14,11 +14,11 @@
 
 namespace stretto::transport::mpi {
 
-// Whoever calls MPI takes turns, so that messages need no MPI for several threads at a time; but
-// for making groups, where a rank waits for others.
+// Held by whoever calls MPI, so that messages do not need MPI_THREAD_MULTIPLE. Only the making of
+// groups, in which a rank waits for others, does not hold it.
 inline std::mutex mpi_mutex;
-// What is under way and may never end, for which MPI's own end would wait: groups that are being
-// made, and those whose collectives have been abandoned.
+// The number of groups that are being made, or whose collectives have been abandoned. These may
+// never end, and MPI_Finalize() would wait for them.
 inline std::atomic<int> unended = 0;
 
 inline std::string describe(int error) {
@@ -28,7 +28,7 @@ inline std::string describe(int error) {
   return {text, static_cast<std::size_t>(length)};
 }
 
-// "Open MPI v4.1.4, package: ..." as far as it is of interest.
+// The beginning of the library's "Open MPI v4.1.4, package: ...", up to the first comma.
 inline std::string library_name() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING];
   int length = 0;
@@ -43,8 +43,8 @@ inline void finalize() {
   if (is_over == 0 && unended == 0) MPI_Finalize();
 }
 
-// Starts MPI, if nobody has. Says why if it cannot be used as `wanted` says: by threads that take
-// turns (MPI_THREAD_SERIALIZED), or by several at a time (MPI_THREAD_MULTIPLE).
+// Starts MPI, if nobody has. Returns "", or why it cannot be used as `wanted` says: by threads that
+// take turns (MPI_THREAD_SERIALIZED), or by several at a time (MPI_THREAD_MULTIPLE).
 inline std::string start(int wanted) {
   int is_over = 0;
   MPI_Finalized(&is_over);
@@ -57,7 +57,8 @@ inline std::string start(int wanted) {
     if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &given) != MPI_SUCCESS) {
       return "MPI_Init_thread failed";
     }
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // By default they end the job.
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);  // The default handler ends the
+                                                                 // job.
     std::atexit(finalize);
     is_ours = true;
   }
@@ -75,7 +76,7 @@ inline std::string start(int wanted) {
   return "this MPI has been built for programs of one thread; stretto needs MPI_THREAD_SERIALIZED";
 }
 
-// Says why if MPI numbers this process otherwise.
+// Returns a reason if MPI numbers this process differently, or "".
 inline std::string check_place(int job_rank, int job_size) {
   int rank = 0;
   int size = 0;

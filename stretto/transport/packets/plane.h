@@ -15,7 +15,7 @@
 
 namespace stretto::transport::packets {
 
-// A plug-in that has been loaded. It stays so for good.
+// A loaded plug-in. It is never unloaded.
 struct Plugin {
   MakeEngine make_engine = nullptr;
   MakeLibrary make_library = nullptr;  // Null: it has no collectives.
@@ -26,12 +26,13 @@ struct Plugin {
 // says what to do.
 Result<Plugin> load_plugin(std::string_view name, const std::string& path);
 
-// The library's collectives for a group, all of whose ranks call this. It may be not connected yet.
+// Makes the library's collectives for a group, all of whose ranks call this. The result may not be
+// connected yet (CollectiveLibrary::is_connected).
 Result<std::unique_ptr<CollectiveLibrary>> make_library(const Plugin& plugin,
                                                         const LibraryGroup& group);
 
-// Called by all ranks together. An MPI is started if nobody has started it, and then ended with the
-// process; where the program has started it, that must have been with MPI_THREAD_MULTIPLE.
+// All ranks call this together. Starts an MPI if nobody has, and then ends it with the process. A
+// program that has started MPI itself must have asked for MPI_THREAD_MULTIPLE.
 Result<std::unique_ptr<Engine>> make_engine(const Plugin& plugin, const EngineOptions& options);
 
 // The data plane by which an engine moves all messages. `addresses` are what Engine::address() says

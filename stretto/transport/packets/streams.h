@@ -14,24 +14,25 @@
 namespace stretto::transport::packets {
 
 // Ordered streams of bytes to all other ranks, cut into packets, which an engine moves. Bytes are
-// copied into packets and out of them, so that whoever gives a message up gets its bytes back at
-// once: neither MPI nor UCX gives back what it sends. Packets are used again, so that a network
-// which wants memory registered registers them once. Not thread safe; nothing waits.
+// copied into packets and out of them, so that a caller that gives up a message gets its bytes back
+// at once: neither MPI nor UCX gives back what it sends. Packets are reused, so that a network that
+// needs registered memory registers each once. Not thread safe; nothing waits.
 class PacketStreams {
  public:
   static constexpr std::size_t kPacketsMax = 8;
 
-  // `packets_max` are under way to one peer.
+  // Up to `packets_max` packets are under way to one peer.
   PacketStreams(std::unique_ptr<Engine> engine, Rank self, int ranks,
                 std::size_t packets_max = kPacketsMax);
   ~PacketStreams();
 
-  // Null for this rank itself. Fails when the engine does, not when the peer is gone, of which the
-  // control plane tells; disconnect() says that it is.
+  // The stream to a peer; null for this rank itself. It fails when the engine does, or a second
+  // after the engine has lost the connection to the peer. Before that, the control plane usually
+  // finds that a peer is gone, and disconnect() says so to the stream.
   Link* to(Rank peer);
   // Moves what can be moved now. Returns whether anything was.
   bool progress();
-  // Whether something that has been written to a peer that is there has not reached it.
+  // Whether something that was written to a peer that is still there has not reached it.
   bool has_output(Rank peer) const;
   // See DataPlane.
   bool must_push() const { return must_push_; }

@@ -31,8 +31,8 @@ static_assert(sizeof(Notice) == 16, "travels as it lies in memory");
 // The Unix socket between two ranks of a host. The kernel closes it when a process ends, however it
 // ends, so its end is the end of the peer. Not thread safe.
 //
-// A message for whose descriptor there is no room stays in the socket, with all that comes behind
-// it, until there is.
+// If this process has no room for the descriptor of a notice, the notice stays in the socket, with
+// everything behind it, until there is room.
 class Channel {
  public:
   struct Received {
@@ -43,26 +43,26 @@ class Channel {
   // Makes the socket non-blocking.
   static Result<std::shared_ptr<Channel>> create(FileDescriptor socket);
 
-  // Ends the stream, also if a child that has been forked has a copy of the socket.
+  // Ends the stream, even if a forked child has a copy of the socket.
   ~Channel();
 
   // Sends now, or keeps the notice until flush() if the socket is full.
   void send(const Notice& notice, std::shared_ptr<const FileDescriptor> file = nullptr);
   // Sends what is left to send. To be called now and then.
   void flush();
-  // Takes back the notice of a region if that has not been sent yet. Returns whether it has: then
-  // the peer has never heard of the region, and need not hear of its end.
+  // Takes back the notice of a region that has not been sent yet. Returns whether there was one:
+  // then the peer has never heard of the region, and need not hear of its end.
   bool take_back(std::uint32_t region);
   // Whether something is left to send.
   bool has_pending() const { return !pending_.empty(); }
-  // A doorbell that finds the socket full is dropped: the peer has something to read already, or
-  // has no room for a file, and then sleeps for a tenth of a second at most.
+  // Sends a doorbell, or drops it if the socket is full: the peer then has something to read
+  // already, or has no room for a file and sleeps for a tenth of a second at most.
   void ring();
 
   // The next notice, if one is here and there is room for its file. Sets closed() at the end of the
-  // stream or at nonsense.
+  // stream, or if something else than a notice comes.
   std::optional<Received> receive();
-  // What there was no room for, when receive() was called last.
+  // The notice for whose file there was no room when receive() was last called.
   struct Stuck {
     Notice notice;
     int error_number = 0;

@@ -14,9 +14,9 @@ namespace stretto::transport::shm {
 // them: links, memory, sleep flag. `sockets[r]` is a connected Unix stream socket to rank r, or
 // invalid where there is none; links of other ranks are left null for another transport to fill in.
 //
-// Blocks until every peer has answered or the limit is reached. Fails if one peer fails, or if
-// this process lacks descriptors or address space for longer than kShortageTime: that both can map
-// each other's memory has to be known before by the one who has connected the sockets.
+// Blocks until every peer has answered or the limit is reached. Fails if one peer fails, or if this
+// process lacks descriptors or address space for longer than kShortageTime: the caller must know,
+// when it connects the sockets, that both sides can map each other's memory.
 Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
                                const WaitLimit& limit);
 

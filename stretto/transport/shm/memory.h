@@ -21,21 +21,20 @@ namespace stretto::transport::shm {
 // The inbox of every rank is its first region.
 inline constexpr RemoteAddress kInbox{.region = 1, .offset_bytes = 0};
 
-// Unnamed files in memory (memfd). They have no name, no limit but memory, and are gone with the
-// last process that maps them, however that process ends.
+// Unnamed files in memory (memfd). Only memory limits their size, and they are gone with the last
+// process that maps them, however it ends.
 class FileMemory final : public MappableMemory {
  public:
-  // Sealed against changes of its size and seals, so that peers can trust its size.
+  // The file is sealed: its size and seals cannot change, so peers can trust its size.
   Result<Mapping> create(std::size_t bytes) override;
-  // Refuses, with protocol, a file without these seals (pages that go would turn into SIGBUS) or
-  // that is smaller than the peer says. Fails with system if this process has no room for it.
+  // Fails with protocol if the file lacks these seals (access to pages that have gone would raise
+  // SIGBUS) or is smaller than the peer says; with system if this process has no room for it.
   Result<Mapping> open(const FileDescriptor& descriptor, std::size_t bytes) override;
 };
 
-// Memory between processes of a host, and of their devices. Allocating sends the file to every peer
-// on its channel;
-// freeing tells them to unmap. What a peer cannot map for lack of something is tried again as long
-// as the region is there.
+// Memory shared between processes of a host, and that of their devices. Allocating sends the file
+// to every peer on its channel; freeing tells the peers to unmap it. A peer that lacks the
+// resources to map a region tries again as long as the region exists.
 class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMemory> {
  public:
   // channels[r] leads to rank r; null where there is none (the rank itself, other hosts).
@@ -52,28 +51,29 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
 
   std::size_t mapped_bytes() const override;
 
-  // What peers have to find in the private memory of this rank's process, to know it: a notice of
-  // kind `proof`.
+  // A notice of kind `proof`: what peers must find in the private memory of this rank's process, to
+  // know that they have found the right process.
   Notice proof() const;
-  // Finds the process of `peer`, before its proof is taken. Fails for lack of descriptors only.
+  // Finds the process of `peer`. To be called before prove(). Fails only for lack of descriptors or
+  // memory.
   Status find_process(Rank peer);
-  // None: it cannot be seen from here.
+  // An empty handle: the process cannot be seen from here.
   const ProcessHandle& process_of(Rank peer) const { return process(peer).handle(); }
-  // Takes the proof of `peer`, at the other end of its channel. A peer that does not pass it is not
-  // reached; that is no failure.
+  // Checks the `proof` that `peer` has sent. If the check fails, the peer's private memory is not
+  // used; that is no failure.
   void prove(Rank peer, const Notice& proof);
   bool reaches_private(Rank peer) const override { return peers_[peer].is_proved; }
   Status get(Rank peer, RemoteAddress from, ByteSpan to) const override;
   Status put(Rank peer, ConstByteSpan from, RemoteAddress to) const override;
 
-  // Takes a notice of `peer` about a region, or its proof, of which the first counts.
+  // Handles a notice of `peer` about a region, or its proof. Only its first proof counts.
   void receive(Rank peer, Channel::Received received);
   bool has_heard_proof(Rank peer) const { return peers_[peer].has_told_proof; }
   void service() override;
 
  private:
-  // A region whose file is here, but for which there is no room in this process' address space, or
-  // which its device does not map.
+  // A region whose file is here, but for which this process' address space has no room, or which
+  // the device could not map.
   struct Unmapped {
     FileDescriptor file;
     std::size_t bytes = 0;
@@ -106,7 +106,8 @@ class ShmMemory : public SharedMemory, public std::enable_shared_from_this<ShmMe
   std::vector<std::uint32_t> released_ STRETTO_GUARDED_BY(mutex_);
   std::atomic<bool> any_released_{false};
   TimePoint look_at_;
-  // Release by those who have changed a table, acquire by those who remember what was in it.
+  // Stored with release after a table has changed, loaded with acquire by callers that remember
+  // what was in it.
   std::atomic<std::uint64_t> generation_{0};
   RegionNumbers numbers_ STRETTO_GUARDED_BY(mutex_);
 };

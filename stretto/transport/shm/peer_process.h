@@ -15,24 +15,25 @@
 
 namespace stretto::transport::shm {
 
-// The private memory of another process of this host, which the kernel copies for those whom it
-// lets debug that process: "cross memory attach" (process_vm_readv(2)).
+// The private memory of another process of this host. The kernel copies from and to it for
+// processes that may debug that process: "cross memory attach" (process_vm_readv(2)).
 //
 // Immutable; any thread.
 class PeerProcess {
  public:
-  // None: cannot be reached.
+  // A process that cannot be reached.
   PeerProcess() = default;
-  // `rank` is for messages.
+  // `rank` is for the texts of failures.
   PeerProcess(ProcessHandle process, Rank rank) : process_(std::move(process)), rank_(rank) {}
 
   bool valid() const { return process_.valid(); }
   const ProcessHandle& handle() const { return process_; }
-  // Whether the peer's memory can be read and written, and is that of the process meant: what lies
-  // at `address` there must be `expected`, and is written back as it is.
+  // Checks that the peer's memory can be read and written, and belongs to the right process: the
+  // number at `address` there must be `expected`. It is written back unchanged.
   Status prove(std::uint64_t address, std::uint32_t expected) const;
 
-  // All bytes, or a failure: peer_lost if the process is gone, else system.
+  // Copy all bytes, or fail: with peer_lost if the process is gone, else with system. Some bytes
+  // may have been copied then.
   Status get(std::uint64_t address, ByteSpan to) const;
   Status put(ConstByteSpan from, std::uint64_t address) const;
 

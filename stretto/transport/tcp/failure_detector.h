@@ -12,12 +12,12 @@
 namespace stretto::transport::tcp {
 
 // Decides when the network to a peer, or the peer's host, is to be given up: when nothing that was
-// sent has been acknowledged for about `limit`. What the peer's process does is of no concern,
-// since its kernel acknowledges: a process that is stopped for minutes stays within reach. Also
-// says how much waits for the network, and how fast it moves.
+// sent has been acknowledged for about `limit`. The peer's process does not matter, since its
+// kernel acknowledges: a process that is stopped for minutes stays within reach. Also says how many
+// bytes wait for the network, and how fast they move.
 //
-// The time during which nobody looks, because this process is stopped itself, counts as one look:
-// silence is what has been watched. Not thread safe.
+// Only watched time counts as silence: time between two looks, as while this process itself is
+// stopped, counts for 1 s or sign_interval() at most, whichever is longer. Not thread safe.
 class FailureDetector {
  public:
   // A limit of zero: nothing is ever given up.
@@ -27,15 +27,16 @@ class FailureDetector {
   Duration sign_interval() const { return limit_ / 10; }
   // Whether it is time for another look.
   bool due(TimePoint now) const;
-  // What it has found is also what contact() says until the next look, but for a sign.
+  // Takes a look. contact() returns the same until the next look, except that it never wants a
+  // sign.
   Link::Contact look(TimePoint now, const ConnectionState& state);
   const Link::Contact& contact() const { return contact_; }
-  // Whether it may find, and whether it has found, that the peer is to be given up.
+  // Whether peers are given up at all, and whether this one is to be.
   bool gives_up() const { return limit_ > Duration::zero(); }
   bool has_given_up() const { return gives_up() && contact_.silence >= limit_ - sign_interval(); }
 
  private:
-  // What a look has seen, as far as it counts later.
+  // What later looks need of an earlier one.
   struct Seen {
     TimePoint at;
     std::uint64_t acknowledged_bytes = 0;
@@ -47,11 +48,11 @@ class FailureDetector {
 
   Duration limit_;
   std::optional<Seen> last_;
-  // Two to four seconds ago, and the one to take its place.
+  // A look from two to four seconds ago, for the rates, and the one that replaces it.
   Seen past_;
   Seen next_past_;
-  TimePoint heard_at_{};   // When a packet of the peer came last, as looks have found.
-  TimePoint moving_at_{};  // When nothing waited for the network last.
+  TimePoint heard_at_{};   // When a packet of the peer last came, as far as looks tell.
+  TimePoint moving_at_{};  // When last nothing waited for the network.
   Link::Contact contact_;
 };
 

@@ -29,7 +29,7 @@ class ByteStream {
   ByteStream& operator=(const ByteStream&) = delete;
 
   int socket() const { return socket_.get(); }
-  // "tcp": what is on the wire, for messages.
+  // What is on the wire, such as "tcp", for texts.
   virtual std::string_view name() const = 0;
 
   // What a call has moved, and why it has not moved more.
@@ -38,7 +38,7 @@ class ByteStream {
     // As in errno. EAGAIN: the socket has no more room, or no more bytes; an event will tell when
     // that changes.
     int error_number = 0;
-    // What has come is no stream of this kind; it fails from now on.
+    // Not ok: what has come is no stream of this kind; it fails from now on.
     Status violation = {};
   };
   // As Link::write() and Link::held_bytes().
@@ -64,11 +64,11 @@ class SocketStream final : public ByteStream {
 class TcpLink : public Link {
  public:
   // Makes the socket non-blocking. Nothing of the stream may have been read beyond the handshake.
-  // How long the network may be silent before the peer counts as lost; zero: as long as the kernel
-  // thinks fit.
+  // `network_timeout`: how long the network may be silent before the peer counts as lost; zero: the
+  // kernel decides.
   static Result<std::unique_ptr<TcpLink>> create(std::unique_ptr<ByteStream> stream,
                                                  Duration network_timeout = Duration::zero());
-  // What has been written still arrives, if the peer is there to take it.
+  // What has been written still arrives, if the peer is there to take it; waits as finish() says.
   ~TcpLink() override;
 
   std::string_view name() const override { return stream_->name(); }
@@ -97,13 +97,14 @@ class TcpLink : public Link {
 
   std::unique_ptr<ByteStream> stream_;
   FailureDetector detector_;
-  Status write_failure_;  // The kernel tells it once; it is for read() to tell.
+  Status write_failure_;  // The kernel reports it once; read() returns it.
   // Until the kernel says that it has no more, there may be more (edge triggered).
   bool readable_ = true;
   bool writable_ = true;
   bool ending_ = false;  // The peer sends no more: behind its last bytes read() finds the end.
   bool was_closed_ = false;
-  std::optional<TimePoint> last_progress_;  // Of the peer's kernel, since finish().
+  std::optional<TimePoint> last_progress_;  // When the peer's kernel last took bytes, since
+                                            // finish().
   int unsent_bytes_ = std::numeric_limits<int>::max();
 };
 

@@ -14,13 +14,13 @@
 
 namespace stretto::transport::tcp {
 
-// A link over several TCP connections to the same peer, where one cannot fill the network, or does
-// not use all network cards.
+// A link over several TCP connections to the same peer, for networks that one connection cannot
+// fill, or hosts with several network cards.
 //
-// The stream is cut into blocks. Each goes by that connection, of those that have room, which has
-// been given the fewest bytes, behind a header with its
-// number and its length; the reader takes the blocks in the order of their numbers. What comes
-// early waits in the kernel's buffers, so nothing is copied once more.
+// The stream is cut into blocks, each behind a header with its number and its length. Of the
+// connections that have room, the one that has been given the fewest bytes gets the next block. The
+// reader takes the blocks in the order of their numbers. A block that comes early waits in the
+// kernel's buffers, so there is no extra copy.
 class StripedLink final : public Link {
  public:
   static constexpr std::size_t kBlockBytes = 64 * 1024;
@@ -42,7 +42,7 @@ class StripedLink final : public Link {
 
  private:
   // Number and length, both 32 bits, least significant byte first. A block without bytes is a sign
-  // of life on its stripe, and its number counts nothing.
+  // of life on its stripe; its number is ignored.
   using Header = std::array<std::byte, 8>;
   struct Stripe {
     std::unique_ptr<TcpLink> link;
@@ -50,9 +50,9 @@ class StripedLink final : public Link {
     std::size_t header_bytes = 0;
     std::uint32_t number = 0;
     std::uint32_t left_bytes = 0;
-    Status ended;                     // Ok while it has not.
+    Status ended;                     // Why the stripe has ended; ok while it has not.
     std::size_t sign_left_bytes = 0;  // To be written before the next block.
-    std::uint64_t given_bytes = 0;    // Of blocks, or a little less than the others have.
+    std::uint64_t given_bytes = 0;    // Of blocks; raised so as to stay close to the others'.
 
     bool has_header() const { return header_bytes == sizeof(Header); }
     bool can_read_header() const { return ended.ok() && !has_header() && link->readable(); }
@@ -61,7 +61,7 @@ class StripedLink final : public Link {
   struct Output {
     Stripe* stripe = nullptr;
     Header header{};
-    std::size_t header_bytes = 0;  // Written.
+    std::size_t header_bytes = 0;  // Written so far.
     std::size_t left_bytes = 0;
   };
 
@@ -83,8 +83,8 @@ class StripedLink final : public Link {
   std::uint32_t next_output_ = 0;  // Numbers of blocks.
   std::uint32_t next_input_ = 0;
   Stripe* input_ = nullptr;               // Has the block that is being read.
-  std::optional<TimePoint> quiet_since_;  // The others, when a stripe has ended.
-  bool gives_up_ = false;                 // They have been so for too long.
+  std::optional<TimePoint> quiet_since_;  // Since when the others bring nothing, after one ended.
+  bool gives_up_ = false;                 // They have brought nothing for too long.
 };
 
 }  // namespace stretto::transport::tcp

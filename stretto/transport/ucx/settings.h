@@ -9,8 +9,9 @@
 
 namespace stretto::transport::packets {
 
-// Whether UCX is free to choose a setting, by what it prints of all, one a line. From version 1.17
-// on some have a value for each of several cases ("intra:auto,inter:auto").
+// Whether UCX is free to choose the setting `name`. `settings` is what UCX prints of all settings,
+// one a line. From version 1.17 on, some have a value for each of several cases
+// ("intra:auto,inter:auto").
 inline bool is_auto(std::string_view settings, const std::string& name) {
   const std::string begin = "\n" + name + "=";
   const std::size_t found = settings.find(begin);
