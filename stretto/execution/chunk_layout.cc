@@ -11,7 +11,7 @@ namespace stretto::execution {
 namespace {
 
 // Chunks that no rank owns begin on lines of this size: two ranks never write to one line, and the
-// adjacent-line prefetcher does not make them.
+// adjacent-line prefetcher makes none shared.
 constexpr std::size_t kChunkAlignmentBytes = 128;
 
 std::vector<std::size_t> prefix_sums(const std::vector<std::size_t>& counts) {
@@ -43,7 +43,7 @@ ChunkLayout::ChunkLayout(const schedule::Schedule& steps, const OperationDescrip
   } else if (has_shares(collective_)) {
     begin_ = cut(operation.count, rank_count_, 1);
   } else {
-    // A barrier has no chunk; one that is empty spares everybody else the question.
+    // A barrier has no chunk; giving it an empty one spares other code a special case.
     const auto chunks = static_cast<std::size_t>(std::max(1, steps.chunk_count));
     const std::size_t aligned = kChunkAlignmentBytes / size_bytes(operation.dtype);
     begin_ = cut(operation.count, chunks, chunks == 1 ? 1 : aligned);

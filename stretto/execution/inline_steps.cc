@@ -11,8 +11,8 @@ namespace stretto::execution {
 namespace {
 
 void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
-  // One number or two, which is what most of so few bytes are; the length of the others is not
-  // known to the compiler, whose memcpy then is a call.
+  // Most copies here are of one number or two. The compiler does not know the length of the others,
+  // and makes a call of their memcpy.
   if (bytes == sizeof(std::uint64_t)) {
     std::memcpy(to, from, sizeof(std::uint64_t));
   } else if (bytes == sizeof(std::uint32_t)) {
@@ -22,7 +22,7 @@ void copy(std::byte* to, const std::byte* from, std::size_t bytes) {
   }
 }
 
-// A post is written by its own rank only, and read after the one sync that is said by it.
+// A post is written by its own rank only, and read after the only sync, which the post itself is.
 bool fits_into_posts(const Plan& plan) {
   const schedule::Schedule& schedule = plan.schedule();
   return schedule.sync_count() == 1 && schedule.partial_slots == 0 && plan.segment_count() == 1 &&

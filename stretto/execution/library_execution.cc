@@ -15,7 +15,7 @@
 namespace stretto::execution {
 namespace {
 
-// A library may still write there, whatever becomes of the operation and its group.
+// A library may still write to its copies, whatever becomes of the operation and its group.
 void keep_for_good(std::shared_ptr<std::byte[]> copies) {
   static Mutex mutex;
   static auto* const kept = new std::vector<std::shared_ptr<std::byte[]>>;
@@ -53,7 +53,8 @@ LibraryExecution::LibraryExecution(std::shared_ptr<const LibraryPlan> plan,
       membership_(&membership),
       meeting_(std::move(meeting), membership, transport) {
   if (shared_->library->gives_buffers_back()) return;
-  // Empty ones differ as well: Open MPI takes an input at the output's address for one in place.
+  // Empty buffers get different addresses, too: Open MPI takes equal ones for an operation in
+  // place.
   input_room_bytes_ = round_up(std::max<std::size_t>(plan_->input_bytes, 1), kCacheLineBytes);
   copies_bytes_ = input_room_bytes_ + plan_->output_bytes;
   copies_ = std::shared_ptr<std::byte[]>(new std::byte[copies_bytes_]);
@@ -67,7 +68,7 @@ void LibraryExecution::start(const Call& call, Turn& turn) {
   copied_bytes_ = 0;
   Call signal{.operation = call.operation, .sequence = call.sequence};
   if (counts_by_message(call.operation)) {
-    signal.operation.count = 0;  // Each rank knows one of its own.
+    signal.operation.count = 0;  // Each rank has a count of its own.
     told_.assign(plan_->counts.size(), 0);
     signal.input = transport::BufferRef::own(plan_->counts.data());
     signal.output = transport::BufferRef::own(told_.data());
@@ -131,7 +132,7 @@ void LibraryExecution::hand_over() {
   phase_ = Phase::running;
 }
 
-// As far as the turn goes. Returns whether anything was copied.
+// Copies the input as far as the turn goes. Returns whether anything was copied.
 bool LibraryExecution::copy_in(Turn& turn) {
   if (copies_ == nullptr || is_copied_in() || turn.is_over()) return false;
   const std::size_t left = plan_->input_bytes - copied_bytes_;
@@ -142,7 +143,7 @@ bool LibraryExecution::copy_in(Turn& turn) {
   return true;
 }
 
-// Divides as well, where a mean has been a sum.
+// Copies the results to the output, and divides them if the library has made a sum for a mean.
 bool LibraryExecution::copy_out(Turn& turn) {
   const std::size_t all = copies_ == nullptr && plan_->divisor == 1 ? 0 : plan_->output_bytes;
   if (copied_bytes_ == all) {

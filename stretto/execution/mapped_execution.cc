@@ -18,14 +18,14 @@ namespace {
 // A rank that copies of another's memory is done in a fraction of a millisecond, or two if pages
 // have to be found, unless it is stopped.
 constexpr std::chrono::seconds kLastCopyTime(1);
-// A device is done with what an operation has begun there as soon as it is with what the program
-// had begun before, which may wait for what never comes.
+// A device ends the work of an operation soon after the work that the program had begun before,
+// which may wait for something that never comes.
 constexpr std::chrono::seconds kLastKernelTime(10);
-// Within this, a rank that abandons an operation or dies is heard of: by the heartbeat, at the
-// latest.
+// Within this time, other ranks hear that a rank abandons an operation or dies: by the heartbeat,
+// at the latest.
 constexpr std::chrono::seconds kReasonTime(3);
 
-// By whole words, since both have been stored so: a third of the time of field by field.
+// Compares whole words, as both have been stored: this takes a third of the time of field by field.
 bool are_same(const OperationDescriptor& a, const OperationDescriptor& b) {
   static_assert(std::has_unique_object_representations_v<OperationDescriptor>);
   return std::memcmp(&a, &b, sizeof(a)) == 0;
@@ -105,8 +105,8 @@ bool MappedExecution::try_start(const OperationDescriptor& operation, const std:
   return true;
 }
 
-// What is inline from here on, all of it on the way of a few bytes: calls would take a tenth of its
-// time.
+// The functions that are inline from here on are on the path of an operation on a few bytes: calls
+// would take a tenth of its time.
 inline void MappedExecution::enter(Turn& turn) {
   status_ = Status();
   runner_ = nullptr;
@@ -193,18 +193,18 @@ inline bool MappedExecution::read_posts() {
       return true;
     }
     if (!buffers_) continue;
-    // Once: what is looked at here is what is used, whatever a peer does to its post.
+    // Copied once: what is checked here is what is used, whatever a peer does to its post.
     const Post::Buffers buffers = post.buffers;
     if (buffers_->take(arrived_, buffers)) ++reachable_;
   }
-  // All have read this rank's other post, then, which it writes next: its line is on the way here
-  // while this operation ends, instead of when the next one is posted.
+  // All have now read this rank's other post, which it writes next. So its line is fetched while
+  // this operation ends, and not only when the next one is posted.
   fetch_to_write(&own().posts[windows_->entered % 2]);
   if (tells_shares_) hear_shares();
   return true;
 }
 
-// Before, only what this rank's buffers hold was known.
+// Plans by the counts of all ranks. Before, only the counts of this rank's buffers were known.
 void MappedExecution::hear_shares() {
   Result<Shares> all = read_shares(*windows_, *membership_);
   status_ = all.status();
@@ -226,8 +226,8 @@ void MappedExecution::hear_shares() {
   }
 }
 
-// Picks direct or staged, as every other rank does from the same posts; or ends what is all in the
-// posts, which are its only sync. False: ask again later.
+// Picks direct or staged, as every other rank does from the same posts; or ends a run whose data is
+// all in the posts, which are its only sync. False: call again later.
 inline bool MappedExecution::choose(const Turn& turn) {
   if (!status_.ok()) return true;
   if (runner_ != nullptr && runner_->in_posts) {
@@ -244,7 +244,8 @@ inline bool MappedExecution::choose(const Turn& turn) {
   } else if (staged_ == nullptr) {
     status_ = needs_registered_buffers();
   } else {
-    // Whose buffers can be reached could not know that others' cannot: all meet once more.
+    // Ranks whose buffers can be reached did not know that those of others cannot, and have not
+    // staged: all meet once more.
     runner_ = staged_.get();
     if (reachable_ == 0) ++cursor_.step;
   }
@@ -264,7 +265,7 @@ bool MappedExecution::release_mappings() {
 void MappedExecution::release_buffers(bool has_lock) {
   if (phase_ != Phase::releasing) {
     const bool has_begun = call_.parts != nullptr && call_.parts->has_sources();
-    // Only to wait for the program.
+    // The queue would only wait for the program.
     if (phase_ == Phase::staging && !has_begun) queue_ = &host_queue();
     phase_ = Phase::releasing;
     own().abandoned.store(windows_->entered, std::memory_order_seq_cst);
@@ -282,7 +283,7 @@ void MappedExecution::release_buffers(bool has_lock) {
   const auto self = static_cast<std::uint32_t>(membership_->rank.value()) + 1;
   for (; process_ && arrived_ < windows_->of.size(); ++arrived_) {
     if (windows_->of[arrived_]->reaches_into.load(std::memory_order_seq_cst) != self) continue;
-    // Whoever dies leaves its word behind, but copies no more.
+    // A rank that has died leaves its claim behind, but copies no more.
     const Rank job_rank = membership_->members[arrived_];
     const bool is_lost = status_.code() == StatusCode::peer_lost && status_.rank() == job_rank;
     if (is_lost || (has_lock && !transport_->peer_status(job_rank).status.ok())) continue;
@@ -298,9 +299,9 @@ void MappedExecution::release_buffers(bool has_lock) {
   phase_ = Phase::ended;
 }
 
-// A run that another rank has abandoned, or is lost to, cannot end, and this rank must not tell the
-// others that it has done its part: it waits for the reason that is told: who, where and why.
-// True: none has come, and it fails by what it knows.
+// If another rank has abandoned the run or is lost, the run cannot end, and this rank must not tell
+// the others that it has done its part. It waits for the reason that the transport reports: who,
+// where and why. True: none has come, and the run fails by what this rank knows.
 bool MappedExecution::is_reason_overdue() {
   if (Clock::now() - abandoned_at_ <= kReasonTime) return false;
   status_ = abandoned_;
@@ -321,7 +322,7 @@ BufferRef MappedExecution::locate(const schedule::Place& place) const {
   }
 }
 
-// What a queue has failed to do is told to nobody as done.
+// Returns `stop` if the queue is done. Else others must not be told: it still works, or has failed.
 MappedExecution::Stop MappedExecution::stop_when_done(Stop stop) {
   if (queue_ == at_once_) return stop;
   if (!queue_->is_done()) return Stop::queue_works;
@@ -331,8 +332,8 @@ MappedExecution::Stop MappedExecution::stop_when_done(Stop stop) {
   return Stop::failed;
 }
 
-// Runs steps up to the next sync, at which the cursor then is, to the end of the segment, or to
-// that of the turn.
+// Runs steps up to the next sync, where it leaves the cursor, to the end of the segment, or to the
+// end of the turn.
 MappedExecution::Stop MappedExecution::run_steps(Turn& turn) {
   const auto locate_place = [&](const schedule::Place& place) { return locate(place); };
   const auto& steps = runner_->plan->schedule().steps;
@@ -362,7 +363,7 @@ MappedExecution::Stop MappedExecution::run_steps(Turn& turn) {
   return stop_when_done(Stop::at_end);
 }
 
-// False: the queue has to come to its end first.
+// False: the queue has to be done first.
 bool MappedExecution::run_to_sync(Turn& turn) {
   Stop stop = run_steps(turn);
   for (; stop == Stop::at_end; stop = run_steps(turn)) {
@@ -406,7 +407,7 @@ void MappedExecution::fail(const Status& status) {
   if (phase_ != Phase::ended) release_buffers(true);
 }
 
-// Of any number of bytes, in one go: who fails hands its buffers back at once.
+// Works on any number of bytes, in one go: a group that fails hands its buffers back at once.
 bool MappedExecution::end_without_transport() {
   Turn turn(*transport_, kUnlimited);
   advance(turn);

@@ -25,7 +25,8 @@ MessageExecution::MessageExecution(std::shared_ptr<const Plan> plan, const Membe
       local_(*plan_) {
   const std::size_t steps = plan_->schedule().steps.size();
   lanes_.resize(std::min<std::size_t>(plan_->lanes(), plan_->segment_count()));
-  // Not filled with zeros, which may be tens of megabytes: slots are written before they are read.
+  // Not filled with zeros, since it may be tens of megabytes: slots are written before they are
+  // read.
   const std::size_t scratch_bytes = lanes_.size() * plan_->private_bytes();
   scratch_ = std::make_unique_for_overwrite<std::byte[]>(scratch_bytes);
   ready_.reserve(lanes_.size() * steps);
@@ -58,7 +59,7 @@ void MessageExecution::start(const Call& call, Turn& /*turn*/) {
   if (!ended()) start_segments();
 }
 
-// A lane for the next segment.
+// Finds a lane for the next segment.
 std::optional<std::uint32_t> MessageExecution::free_lane() const {
   if (team_ != nullptr && !team_->may_begin(turn_of(next_segment_))) return std::nullopt;
   const auto found = std::ranges::find(lanes_, std::size_t{0}, &Lane::steps_left);
@@ -81,7 +82,8 @@ void MessageExecution::start_segment(std::uint32_t index) {
   const auto& waits = plan_->dependencies().predecessor_count;
   std::copy(waits.begin(), waits.end(), lane.waits.begin());
   lane.steps_left = waits.size();
-  // Last first, since ready_ is a stack: the list's order is the order that the algorithm means.
+  // Last first, since ready_ is a stack: steps then run in the order of the list, as algorithms
+  // mean.
   for (auto step = static_cast<std::int32_t>(waits.size()) - 1; step >= 0; --step) {
     if (waits[static_cast<std::size_t>(step)] == 0) ready_.push_back({index, step});
   }
@@ -124,7 +126,7 @@ bool MessageExecution::post_receives(Turn& turn) {
   return moved;
 }
 
-// Goes on in the lanes whose team has come. Returns whether there is one.
+// Goes on in the lanes whose team has reached the sync. Returns whether there is one.
 bool MessageExecution::end_syncs() {
   bool moved = false;
   for (std::uint32_t index = 0; index < lanes_.size() && status_.ok(); ++index) {
@@ -196,8 +198,8 @@ void MessageExecution::post(std::uint32_t lane_index, std::int32_t index, Turn& 
   if (!places.empty()) {  // A message without a slot is a signal.
     const schedule::Place& place = places.front();
     const Plan::Range range = plan_->range(place, lane.segment);
-    // Chunks may be of different lengths; where this one has ended, both sides know it. The first
-    // segment's message goes even if it is empty: it finds out ranks that disagree.
+    // Chunks may be of different lengths. If this one has ended before the segment, both sides know
+    // it. The first segment's message goes even if it is empty, to find ranks that disagree.
     if (range.count == 0 && lane.segment > 0) return step_done(lane_index, index);
     if (counts_by_message(call_.operation)) {
       request.operation.count = plan_->chunk_elements(place.slot.chunk);
@@ -266,7 +268,7 @@ std::vector<Rank> MessageExecution::waiting_for() const {
     }
     if (lane.sync != kNone) team_->append_late(turn_of(lane.segment), ranks);
   }
-  // Who has received all that it can waits for those that take what it sends.
+  // A rank that has received all that it can waits for those that take what it sends.
   if (ranks.empty()) ranks = std::move(takers);
   std::ranges::sort(ranks);
   ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());

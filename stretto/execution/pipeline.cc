@@ -9,7 +9,7 @@ namespace stretto::execution {
 
 PipelineDesign connect(PipelineDesign design) {
   auto& stages = design.stages;
-  // What is on one stream is in order anyway.
+  // Stages on one stream are in order anyway.
   const auto add = [&](int stage, PipelineDesign::Wait wait) {
     auto& at = stages[static_cast<std::size_t>(stage)];
     const auto& before = stages[static_cast<std::size_t>(wait.stage)];
@@ -111,7 +111,7 @@ bool Pipeline::advance() {
 bool Pipeline::may_begin(Lane& lane, int stage) {
   const std::uint64_t slice = lane.slice;
   if (slice == pushed_) return false;
-  // Who is to wait for an event has been told so before it is recorded anew.
+  // All streams that wait for an event have been told so before it is recorded anew.
   if (stage == 0 && begun_.back() + slots_ <= slice) return false;
   if (stage == 0 && ready_.front() != nullptr && !lane.stream->wait(*ready_.front())) return false;
   if (stage > 0 && begun_[static_cast<std::size_t>(stage) - 1] <= slice) return false;

@@ -16,8 +16,8 @@ namespace {
 using transport::MemoryKind;
 using transport::RemoteAddress;
 
-// Of what the kernel only copies, so much goes at a time: a rank that abandons an operation waits
-// for it.
+// How much the kernel copies at a time if nothing is reduced: a rank that abandons an operation
+// waits for that.
 constexpr std::size_t kCopiedBytes = 1024 * 1024;
 
 bool is_elsewhere(const BoundStep::Operand& operand) { return operand.kind == MemoryKind::process; }
@@ -61,7 +61,7 @@ Status ProcessQueue::reach_into(Rank owner, const Copy& copy) const {
   return status;
 }
 
-// One of the two is of this rank, or mapped.
+// At least one of the two buffers is this rank's own, or mapped.
 Status ProcessQueue::move(const BufferRef& from, const BufferRef& to, std::size_t bytes) const {
   if (from.kind == MemoryKind::process) {
     return reach_into(from.owner, [&](Rank owner) {

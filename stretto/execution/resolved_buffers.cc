@@ -83,7 +83,7 @@ bool ResolvedBuffers::are_resolved() const {
   return are_others_known_ && generation_ == memory_->generation() && posted_ == resolved_;
 }
 
-// Null: not there (yet), or nothing is needed.
+// The data is null if it is not there (yet), or if there are no bytes.
 BufferRef ResolvedBuffers::resolve(Rank member, transport::RemoteAddress address,
                                    std::size_t bytes) const {
   BufferRef buffer{.kind = address.kind(), .owner = member};
@@ -116,7 +116,7 @@ bool ResolvedBuffers::resolve(Status& shortage) {
   for (std::size_t i = 0; i < posted_.size(); ++i) {
     const Rank job_rank = membership_->members[i];
     const Rank member = static_cast<std::int32_t>(i);
-    // First: then what is found is still there.
+    // Held first, so that what is found is still there.
     held_[2 * i] = memory_->hold(job_rank, posted_[i].input());
     held_[2 * i + 1] = memory_->hold(job_rank, posted_[i].output());
     inputs_[i] = resolve(member, posted_[i].input(), plan_->input_bytes(member));

@@ -8,7 +8,7 @@
 namespace stretto::execution {
 namespace {
 
-// Shared slots are there for the other ranks of a team to read, and their memory is theirs.
+// Other ranks read what goes to shared slots and to their own memory.
 kernel::Store store_to(const Plan& plan, const schedule::Place& target) {
   const bool is_shared = plan.is_shared(target.slot) || target.rank != plan.schedule().rank;
   return is_shared ? kernel::Store::shared : kernel::Store::automatic;

@@ -11,7 +11,8 @@
 namespace stretto::execution {
 namespace {
 
-// What a peer has written may be anything: of so many, sums over ranks are numbers of bytes still.
+// A peer may have written anything. Up to this count, sums over ranks can still be counted in
+// bytes.
 constexpr std::size_t kCountMax = std::numeric_limits<std::size_t>::max() / 65536;
 
 }  // namespace

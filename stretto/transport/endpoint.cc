@@ -32,9 +32,9 @@ constexpr std::size_t kLeastBytes = 4096;
 constexpr std::uint64_t kWakeEvent = std::numeric_limits<std::uint64_t>::max();
 // Between two looks at a data plane beside the links, while this rank sleeps: it has no descriptor.
 constexpr std::chrono::milliseconds kPolledPlaneNap(1);
-// For how long a rank whose last group an exception has destroyed waits for what it has sent by
-// another plane: the program sees the exception only afterwards, and a rank that is stopped takes
-// nothing.
+// How long the end of a rank whose last group was destroyed by an exception waits for what it has
+// sent by another plane: the program sees the exception only afterwards, and a peer that is stopped
+// takes nothing.
 constexpr std::chrono::milliseconds kUnwindingTime(500);
 // No event tells that a peer's kernel has taken something.
 constexpr std::chrono::milliseconds kFinishNap(1);
@@ -66,7 +66,7 @@ Endpoint::Endpoint(Parts parts)
       continue;
     }
     if (!link->needs_poll()) local_links_.push_back(link.get());
-    // What has come while the job started makes no event.
+    // Bytes that came while the job started make no event.
     due_.insert(r);
     peers_.push_back(std::make_unique<Peer>(
         Peer::Ranks{.self = rank_,
@@ -89,7 +89,8 @@ Status Endpoint::open_poll() {
     const int descriptor = link.descriptor();
     if (descriptor < 0) continue;
     polls_always_ = polls_always_ || link.needs_poll();
-    // Room in a socket that carries only doorbells is no news, and would wake a sleeper at each.
+    // Events for room in a socket that carries only doorbells are useless, and would wake a sleeper
+    // at each doorbell.
     const std::uint32_t room = link.needs_poll() ? std::uint32_t{EPOLLOUT} : 0;
     STRETTO_RETURN_IF_ERROR(
         watch(poll_.get(), descriptor, EPOLLIN | EPOLLRDHUP | EPOLLET | room, r));
@@ -119,9 +120,9 @@ Endpoint::~Endpoint() {
   finish_links();
 }
 
-// Where an exception unwinds the stack, nobody waits for who is out of reach or has gone: the
+// If an exception unwinds the stack, peers that are out of reach or lost are not waited for: the
 // program sees the exception only when the communicator has gone. A link of several connections to
-// a peer that has gone may still wait for acknowledgements, which never come.
+// a lost peer may otherwise wait for acknowledgements that never come.
 bool Endpoint::is_waited_for(const std::unique_ptr<Peer>& peer) const {
   if (peer == nullptr) return false;
   return !unwinds_ || !(peer->contact().silent || peer->status().code() == StatusCode::peer_lost);
@@ -150,7 +151,7 @@ void Endpoint::drain_plane() {
   };
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     while (has_output(r) && !deadline.passed()) {
-      check_contacts(Clock::now());  // Who is out of reach takes nothing any more.
+      check_contacts(Clock::now());  // A peer out of reach takes nothing any more.
       if (!progress()) std::this_thread::sleep_for(kPolledPlaneNap);
     }
   }
@@ -173,7 +174,7 @@ void Endpoint::drain() {
     written_before = written;
     if (!left || deadline.passed()) return;
     begin_sleep();
-    // Not for long, since the room in a link of shared memory is told of once only.
+    // Not for long, since a link of shared memory tells only once that it has room.
     if (!progress()) sleep(Deadline::after(kDrainNap));
     end_sleep();
   }
@@ -209,7 +210,7 @@ bool Endpoint::has_arrived(Rank rank, const MessageKey& key) const {
 
 Status Endpoint::find_conflict(std::uint64_t group, std::uint32_t sequence,
                                const OperationDescriptor& operation) const {
-  // Mostly nobody is early, and there may be hundreds of peers.
+  // Mostly there are no unexpected messages, and there may be hundreds of peers.
   if (data_plane_ == nullptr && unexpected_count_ == 0) return {};
   for (std::size_t r = 0; r < peers_.size(); ++r) {
     if (peers_[r] == nullptr) continue;
@@ -222,7 +223,7 @@ Status Endpoint::find_conflict(std::uint64_t group, std::uint32_t sequence,
   return {};
 }
 
-// What concerns the rank itself is passed over.
+// Calls `say` for all of `ranks` but this rank itself.
 template <class Say>
 void Endpoint::tell(std::span<const Rank> ranks, const Say& say) {
   for (const Rank rank : ranks) {
@@ -273,17 +274,16 @@ std::size_t Endpoint::half_forgotten_groups() const {
 // descriptors, after a call that concerns them (to send, to receive, to tell), after each look at
 // the connections (check_contacts), which may find what made no event, and for as long as
 // Peer::needs_progress() says so: always where memory is shared, since what comes there makes no
-// event. A peer that had something to do in Peer::progress() and were not due would wait until the
-// next look at the connections, 50 ms or more in each exchange: slow, and no failure of a test of
-// whole jobs. So whatever is added there is added to needs_progress(), too, whoever calls a
-// function of a Peer that gives it something to do makes it due, and endpoint_test.cc tests each of
-// these.
+// event. A peer that has something to do in Peer::progress() but is not due waits until the next
+// look at the connections, 50 ms or more in each exchange: that is slow, but fails no test of whole
+// jobs. So whatever is added to Peer::progress() must be added to needs_progress(), too. A function
+// that gives a Peer something to do must make it due. endpoint_test.cc tests each of these.
 
 bool Endpoint::progress() {
   bool moved = false;
   if (polls_always_ || ++turns_ % kTurnsPerPoll == 0) moved = poll_descriptors();
-  // The links first: of what a peer has sent by another plane before it says by its link that it
-  // leaves, all is counted by then, and Peer::hear() waits until it has been read.
+  // The links first, then the plane: when a peer says by its link that it leaves, all that it had
+  // sent by another plane has been counted, and Peer::hear() waits until that has been read.
   awaits_obituary_ = false;
   due_.for_each([&](std::size_t r) {
     Peer& peer = *peers_[r];
@@ -346,7 +346,8 @@ Link::Contact Endpoint::contact(Rank rank) const {
   return peer == nullptr ? Link::Contact() : peer->contact();
 }
 
-// One cable or one host takes several ranks away, though not all are noticed in the same turn.
+// Also names the others that are silent: a cable or a host takes several ranks away, though not all
+// are noticed in the same turn.
 Status Endpoint::silence_of(const Peer& silent) const {
   const Duration silence = silent.contact().silence;
   std::string others;
@@ -371,12 +372,12 @@ void Endpoint::begin_sleep() {
 void Endpoint::poll_all_next() { turns_ = kTurnsPerPoll - 1; }
 
 void Endpoint::sleep(Deadline until) {
-  // Bounded: a deadline is checked by the caller, and a wake-up that went to another sleeper of
-  // this process costs at most this.
+  // A sleep is bounded, so that a wake-up that went to another sleeper of this process costs at
+  // most this. The caller checks its deadline.
   constexpr std::chrono::milliseconds kUndisturbed(100);
   const std::chrono::milliseconds sleep_max =
       data_plane_ != nullptr ? kPolledPlaneNap : kUndisturbed;
-  // In nanoseconds, less than a second of them: whoever expects a message wakes up just before it.
+  // Less than a second, in nanoseconds: a rank that expects a message wakes up just before it.
   const timespec left{.tv_sec = 0,
                       .tv_nsec = std::min<Duration>(until.remaining(), sleep_max).count()};
   // Waiting on the epoll descriptor tells that there are events without taking them: they are edge
@@ -388,7 +389,7 @@ void Endpoint::sleep(Deadline until) {
 void Endpoint::end_sleep() {
   if (--sleepers_ > 0) return;
   std::uint64_t count = 0;
-  // Nothing to read is as good as something read.
+  // It does not matter if there is nothing to read.
   (void)!::read(wake_event_.get(), &count, sizeof(count));
   if (sleep_flag_ != nullptr) sleep_flag_->lower();
 }

@@ -12,7 +12,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little,
               "frames are little endian in memory and on the wire");
 
-// "STR1": so that a stream that has lost its step is found out at the next frame.
+// "STR1": so that a reader that has lost its place in the stream notices at the next frame.
 constexpr std::uint32_t kMagic = 0x31525453;
 
 struct WireHeader {

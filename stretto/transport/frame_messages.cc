@@ -10,7 +10,7 @@
 namespace stretto::transport {
 namespace {
 
-// Each of a correct peer has found a receive that expects another message.
+// Limit on messages in pieces that nobody takes: a correct peer has one for each mismatch at most.
 constexpr std::ptrdiff_t kDroppedMax = 1 << 12;
 
 }  // namespace
@@ -57,7 +57,7 @@ void FrameMessages::lose(Rank, const Status& reason) {
   matcher_.end_requests(nullptr, reason);
 }
 
-// Ends the receives that are being filled, of one group or, if it is null, of all.
+// Ends the receives that are being filled: of `*group` or, if `group` is null, of all groups.
 void FrameMessages::end_begun(const std::uint64_t* group, const Status& reason) {
   const auto concerned = [&](const MessageKey& key) {
     return group == nullptr || key.group == *group;
@@ -88,7 +88,7 @@ Result<ByteSpan> FrameMessages::begin(const Frame& frame, bool unwanted) {
   target_request_ = nullptr;
   target_unexpected_ = nullptr;
   if (frame.kind == FrameKind::message) {
-    // Every message counts until it is taken, also the one that nobody wants.
+    // Every message counts until it is taken, even an unwanted one.
     received_cost_ += unexpected_cost_bytes(frame.message_bytes);
     if (received_cost_ - received_credit_ > kUnexpectedBytesMax) {
       return status_of(StatusCode::protocol, "more than {} bytes sent that nobody has asked for",

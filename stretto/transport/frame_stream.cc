@@ -14,7 +14,7 @@ namespace {
 // A peer that takes without end must not keep the others waiting.
 constexpr int kWritesPerTurn = 16;
 constexpr std::uint64_t kBytesPerTurn = 4 * kPieceBytes;
-// So that one system call takes several.
+// More than one, so that a system call takes several.
 constexpr int kPiecesInQueue = 4;
 // Large enough that small messages share a read, small enough to stay in the first-level cache.
 constexpr std::size_t kStagingBytes = 16 * 1024;
@@ -46,8 +46,8 @@ void OutputQueue::push(const Frame& frame, Request& request) {
   push_pieces();
 }
 
-// A few are in the queue; others take their turn behind what has been pushed meanwhile. The first
-// message that has begun is ended first.
+// Keeps a few pieces in the queue; further ones go behind what has been pushed meanwhile. The
+// message that has begun first ends first.
 void OutputQueue::push_pieces() {
   for (; pieces_ < kPiecesInQueue && !begun_.empty(); ++pieces_) {
     Begun& begun = begun_.front();
@@ -88,7 +88,7 @@ Result<bool> OutputQueue::flush(Link& link) {
   return moved;
 }
 
-// The unsent bytes of the first frames, so that many small frames cost one system call.
+// Collects the unsent bytes of the first frames, so that many small frames cost one system call.
 std::size_t OutputQueue::gather(std::span<ConstByteSpan> spans) {
   std::size_t count = 0;
   for (std::size_t i = 0; i < queue_.size() && count + 2 <= spans.size(); ++i) {
@@ -127,7 +127,7 @@ void OutputQueue::pop() {
 
 std::uint64_t OutputQueue::forget(std::uint64_t group, const Status& reason) {
   std::uint64_t dropped_bytes = 0;
-  std::size_t left_bytes = 0;  // Of this frame and those before it.
+  std::size_t left_bytes = 0;  // Unsent, of this frame and those before it.
   for (std::size_t i = 0; i < queue_.size(); ++i) {
     Output& output = queue_[i];
     const bool begun = output.sent_bytes > 0 || left_bytes < held_bytes_;
@@ -167,7 +167,7 @@ void OutputQueue::clear(const Status& reason) {
   }
 }
 
-// Staging belongs to the call, which leaves nothing in it: of many peers most are idle.
+// The staging is local, since the call leaves nothing in it: of many peers most are idle.
 Result<bool> FrameReader::read_some(Link& link, Sink& sink) {
   std::array<std::byte, kStagingBytes> staging;
   const bool direct = target_.size() >= kDirectBytes;

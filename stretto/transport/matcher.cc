@@ -11,24 +11,24 @@ namespace {
 
 // A peer that announces receives for ever without a send to match is broken or hostile.
 constexpr std::size_t kClearsMax = 1 << 18;
-// Of a correct peer, each is a send in flight.
+// Each announced message of a correct peer is a send in flight.
 constexpr std::size_t kAnnouncedMax = 1 << 18;
-// Of unexpected messages that are gone, what is kept for the next ones.
+// How much memory of past unexpected messages is kept for the next ones.
 constexpr std::size_t kSpareMax = 64;
 constexpr std::size_t kSpareBytesMax = 4 * kEagerBytes;
 
-// Whether a clear for a receive of so many bytes is sent when that is posted.
+// Whether the clear for a receive of so many bytes is sent as soon as the receive is posted.
 bool is_large(std::uint64_t bytes) { return bytes > kEagerBytes; }
 
 }  // namespace
 
 // Note [clears]
 //
-// Among equal keys each message finds its receive by their order. Clears keep the order of large
-// receives, which are sent when a receive is posted, and that of small ones, which are sent when a
-// message is announced; but a large receive's may come before that of an earlier small one. So
-// clears, and the data that follows them, go to the first of their class, large or small. Whether
-// the sizes are equal is then compared, by whoever receives.
+// Messages with equal keys find their receives in order. The clear of a large receive is sent when
+// the receive is posted, that of a small one when its message is announced. So clears keep their
+// order among large receives and among small ones, but a large receive's clear may come before that
+// of an earlier small one. Therefore a clear, and the data that follows it, goes to the first of
+// its class, large or small. The receiver then compares the sizes.
 
 // The first receive of this key that a new message may be for.
 std::vector<Matcher::Posted>::iterator Matcher::find_unannounced(const MessageKey& key) {
@@ -86,7 +86,7 @@ void Matcher::drop(Unexpected& unexpected) {
   }
   spare_bytes_ += capacity;
   spare_.splice(spare_.begin(), unexpected_, place);
-  // Those that nothing has fitted into for longest go.
+  // Drops those into which nothing has fitted for longest.
   while (spare_.size() > kSpareMax || spare_bytes_ > kSpareBytesMax) {
     spare_bytes_ -= spare_.back().bytes.capacity();
     spare_.pop_back();
@@ -104,7 +104,7 @@ bool Matcher::post_receive(Request& request) {
     return is_large(request.incoming.size());
   }
   if (!agree(request, found->frame, self_)) {
-    // The message is used up, as it is when it comes second.
+    // The message is used up, as when it comes after its receive.
     found->orphaned = true;
     if (found->complete) drop(*found);
     return false;

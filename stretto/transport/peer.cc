@@ -14,19 +14,20 @@ namespace {
 
 // One peer that sends without end must not keep the others waiting.
 constexpr int kReadsPerTurn = 16;
-// Groups that a peer has forgotten and this rank has not. Far more than a program has.
+// Limit on groups that a peer has forgotten and this rank has not: far more than a program has.
 constexpr std::size_t kFarewellsMax = 1 << 16;
-// Of agreements that wait for another plane.
+// Limit on payloads of agreements that wait for another plane.
 constexpr std::size_t kUnheardBytesMax = 16 * kAgreementBytes;
-// Of this rank, unanswered, and of the peer, answered but not sent. Older ones are given up.
+// Limit on this rank's unanswered inquiries, of which the oldest is then given up, and on reports
+// that are not sent yet: further inquiries of the peer get no answer.
 constexpr std::size_t kInquiriesMax = 64;
 
-// How long another plane may take for what had begun to come, which is little, before its sender
-// said something by the link; and how much of that the time between two checks counts at most.
+// How long to wait for what had begun to come by another plane, which is little, before the peer
+// said something by the link; and how much the time between two checks counts of that at most.
 constexpr std::chrono::seconds kPlaneTime(10);
 constexpr std::chrono::seconds kCheckTime(1);
 
-// How long a link whose other end has been given up by a process may take to deliver what is in it.
+// How long a link may take to deliver what is in it after the peer's process has ended.
 constexpr std::chrono::milliseconds kLastWordsTime(100);
 
 // How long whoever looks after a process may take to tell how it has ended. A link ends a little
@@ -47,7 +48,7 @@ Peer::Peer(const Ranks& ranks, std::unique_ptr<Link> link, TransportListener* co
   plane_ = messages_.get();
 }
 
-// Ends a request that comes too late.
+// Whether the request may go on; ends it if it comes too late.
 bool Peer::admits(const Request& request, bool is_here) {
   const auto abandoned = abandoned_.find(request.key.group);
   if (abandoned != abandoned_.end()) {
@@ -65,7 +66,7 @@ void Peer::send(Request& request) {
 }
 
 void Peer::recv(Request& request) {
-  // What a peer sent before it left counts as sent.
+  // Messages that came before the peer left can still be received.
   const bool is_here = !status_.ok() && plane_->has_arrived(ranks_.peer, request.key);
   if (admits(request, is_here)) plane_->recv(request);
 }
@@ -88,7 +89,7 @@ void Peer::forget(std::uint64_t group, const Status& reason, Farewell farewell) 
   if (farewells_.erase(group) > 0) abandoned_.erase(abandoned);
 }
 
-// What has been sent by another plane may still be on its way.
+// Whether messages that were sent by another plane may still be on their way.
 bool Peer::plane_lags() const { return messages_ == nullptr && plane_->has_output(ranks_.peer); }
 
 void Peer::say_behind_plane(const Frame& frame, ConstByteSpan payload) {
@@ -113,7 +114,7 @@ Status Peer::hear_later(const Frame& frame) {
                    unheard_.size());
 }
 
-// Returns whether anything was heard.
+// Acts upon the frames that need not wait any more. Returns whether there were any.
 Result<bool> Peer::hear() {
   bool any = false;
   const bool may_come = status_.ok() && plane_waited_ < kPlaneTime;
@@ -140,7 +141,7 @@ Status Peer::heard(const Frame& frame, ConstByteSpan payload) {
   if (frame.kind == FrameKind::agreement) {
     return listener.agreement_arrived(ranks_.peer, key, payload);
   }
-  // Nothing that has been forgotten here has a listener any more.
+  // A group that has been forgotten here has no listener any more.
   if (frame.kind != FrameKind::farewell || !farewells_.contains(key.group)) return {};
   const bool unwinding = key.segment == static_cast<std::uint32_t>(Farewell::unwinding);
   listener.group_left(key.group, ranks_.peer, unwinding ? Farewell::unwinding : Farewell::in_order);
@@ -185,19 +186,19 @@ void Peer::leave() {
 }
 
 void Peer::check_contact(TimePoint now) {
-  if (!status_.ok()) {  // Texts of a later outage do not name who was lost in this one.
+  if (!status_.ok()) {  // Texts about a later outage must not name this peer.
     if (now - checked_at_ > contact_.silence) contact_ = {};
     return;
   }
   if (awaits_obituary()) return;
-  // Time in which this process stood still does not count.
+  // Time in which this process stood still counts for kCheckTime at most.
   plane_waited_ += std::min<Duration>(now - std::exchange(checked_at_, now), kCheckTime);
   contact_ = link_->check_contact(now);
-  // Signs of life are no news of a message.
+  // While no message is coming, only signs of life are, which make no rate.
   const bool is_amid_pieces = messages_ != nullptr && messages_->is_amid_pieces();
   if (!reader_.is_within_payload() && !is_amid_pieces) contact_.received_rate = 0;
   if (!contact_.wants_sign || !output_.empty()) return;
-  // Credit may be repeated: it is news that is never wrong. Without messages, there is none of it.
+  // The sign is a credit, which may be repeated. Where the link carries no messages, it is empty.
   if (messages_ != nullptr) {
     messages_->return_credit(0);
   } else {
@@ -213,12 +214,12 @@ bool Peer::progress() {
   if (messages_ != nullptr) messages_->return_credit(FrameMessages::kCreditStepBytes);
   const Result<bool> flushed = output_.flush(*link_);
   if (flushed.status().code() == StatusCode::protocol) lose(flushed.status());
-  // A link that refuses bytes may still hold the peer's last words: reading decides what to say.
+  // A link that refuses bytes may still hold the peer's last frames: reading finds the reason.
   bool moved = flushed.ok() && flushed.value();
   const Result<bool> has_heard = hear();
   if (!has_heard.ok()) lose(has_heard.status());
   moved = (has_heard.ok() && has_heard.value()) || moved;
-  // Behind a goodbye the link ends.
+  // The link ends after a goodbye, so it is not read before everything unheard has been heard.
   const auto may_read = [&] {
     return status_.ok() && end_.ok() && link_->readable() && (!said_goodbye_ || unheard_.empty());
   };
@@ -235,7 +236,7 @@ bool Peer::progress() {
   return moved;
 }
 
-// All that progress() acts upon. No event follows where time has to pass, or another plane to move.
+// Covers all that progress() acts upon. No event tells that time has passed or another plane moved.
 bool Peer::needs_progress() const {
   if (!status_.ok()) return false;
   return !link_->needs_poll() || awaits_obituary() || !unsaid_.empty() || !output_.empty() ||
@@ -249,7 +250,7 @@ void Peer::process_ended(int number) {
 }
 
 void Peer::check_process(bool moved) {
-  // Behind a goodbye it waits for what has come by another plane.
+  // After a goodbye, the end waits for messages that come by another plane.
   if (moved || (said_goodbye_ && !unheard_.empty())) {
     last_words_ = Deadline::after(kLastWordsTime);
   }
@@ -264,8 +265,8 @@ void Peer::end_by(const Status& reason) {
   look_for_obituary();
 }
 
-// Loses the peer, whose link has ended, unless it may yet be told how its process has. Returns
-// whether it has lost it.
+// Loses the peer, whose link has ended, unless the listener may yet learn how its process ended.
+// Returns whether the peer is lost.
 bool Peer::look_for_obituary() {
   std::optional<std::string> obituary;
   const bool may_have_died = end_.code() != StatusCode::protocol && !said_goodbye_;
@@ -344,7 +345,7 @@ Status Peer::farewell_arrived(std::uint64_t group) {
   return {};
 }
 
-// What the frame is about happens now.
+// All of a frame has come: acts upon it.
 Status Peer::end(const Frame& frame) {
   if (dropping_) return {};
   if (messages_ != nullptr && FrameMessages::carries(frame.kind)) {
@@ -380,7 +381,7 @@ std::string Peer::text() const {
 }
 
 void Peer::answer_inquiry(const Frame& frame) {
-  // More inquiries than a correct peer leaves open find no answer, for it might never be read.
+  // More inquiries than a correct peer leaves open get no answer, which might never be read.
   if (*listener_ == nullptr || output_.reports() >= static_cast<int>(kInquiriesMax)) return;
   const MessageKey key{.group = frame.key.group, .sequence = frame.key.sequence};
   std::string state =

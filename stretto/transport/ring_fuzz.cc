@@ -24,7 +24,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } action;
   for (; size >= sizeof(action); data += sizeof(action), size -= sizeof(action)) {
     std::memcpy(&action, data, sizeof(action));
-    // Of its size to the byte, so that the address sanitizer sees who goes beyond.
+    // Exactly of its size, so that the address sanitizer sees accesses beyond it.
     std::vector<std::byte> buffer(action.bytes % (2 * Ring::kBytes));
     stretto::Result<std::size_t> moved = std::size_t{0};
     const stretto::ConstByteSpan whole = buffer;

@@ -96,13 +96,13 @@ bool RingLink::peer_sleeps() const {
   return peer_.sleeping().load(std::memory_order_relaxed) != 0;
 }
 
-// Relaxed, and below: a hint, which publishes nothing.
+// Relaxed, here and in note_core(): a hint, which publishes nothing.
 bool RingLink::peer_waits_on(std::uint32_t core) const {
   return peer_.core().load(std::memory_order_relaxed) == core + 1;
 }
 
 void RingLink::fence() const {
-  // Once it is so, it stays so: then one line less has to be in this core's cache.
+  // Once both have registered, that stays so. Then one line less has to be in this core's cache.
   bool expedited = expedited_.load(std::memory_order_relaxed);
   if (!expedited) {
     expedited = own_.expedited().load(std::memory_order_relaxed) != 0 &&
@@ -137,7 +137,7 @@ void SleepFlag::raise() {
 
 void SleepFlag::lower() { inbox_.sleeping().store(0, std::memory_order_relaxed); }
 
-// Only what has changed is stored: the line is in the caches of all who look at it.
+// Stores only a change: the line is in the caches of all ranks that look at it.
 void SleepFlag::note_core(std::uint32_t core) {
   std::atomic<std::uint32_t>& noted = inbox_.core();
   if (noted.load(std::memory_order_relaxed) == core + 1) return;

@@ -19,7 +19,7 @@ std::string numbered(std::uint32_t sequence, std::uint32_t tag) {
 }  // namespace
 
 Status mismatch_status(const RankCall& other, const RankCall& self, std::uint32_t tag) {
-  // One may have done something else before, which had no need of the other.
+  // One rank may have called something else before that did not need the other rank.
   const bool is_numbered_alike = other.sequence == self.sequence;
   std::string_view difference = first_difference(other.operation, self.operation);
   if (difference.empty()) {

@@ -28,8 +28,8 @@
 namespace stretto::transport::mpi {
 namespace {
 
-// What can be reduced: MPI_DATATYPE_NULL where MPI has no such numbers, or reduces them otherwise
-// than stretto says.
+// The type for reductions. MPI_DATATYPE_NULL: MPI has no such numbers, or reduces them differently
+// from stretto.
 MPI_Datatype number_type(DType dtype) {
   switch (dtype) {
     case DType::f32:
@@ -84,7 +84,7 @@ MPI_Op reduction(ReduceOp op, DType dtype) {
   }
 }
 
-// What is only moved: any type of that size.
+// The type for data that is only moved: any of that size.
 MPI_Datatype moved_type(DType dtype) {
   switch (size_bytes(dtype)) {
     case 1:
@@ -122,13 +122,12 @@ struct Layout {
   }
 };
 
-// By which MPI tells apart the groups that a process makes at a time; any MPI has more tags.
+// Tags tell apart the groups that a process makes at the same time; any MPI has more than this.
 constexpr std::size_t kTags = 1 << 14;
 
-// A tag is a hash of its group, so that two groups may have the same: the later one waits for its
-// turn, as MPI might take one for the other. Where threads of another rank make these two in
-// another order, the deadline ends both. Kept for good: threads may wait here when the process
-// ends.
+// A tag is a hash of its group, so two groups may have the same. The later one waits for its turn,
+// as MPI might take one for the other. If threads of another rank make these two in another order,
+// the deadline ends both. Never destroyed: threads may wait here when the process ends.
 struct TagsInUse {
   std::mutex mutex;
   std::condition_variable freed;
@@ -150,9 +149,9 @@ struct TagsInUse {
   }
 };
 
-// A communicator that is being made, which a thread of its own has also when nobody waits for it
-// any more: MPI waits for all ranks of a group, maybe for ever. It takes no turn, since another
-// group may have to be made on another rank first.
+// A communicator that is being made. The thread that makes it shares this, and may go on when
+// nobody waits for it any more: MPI waits for all ranks of a group, maybe for ever. It does not
+// hold mpi_mutex, since another rank may have to make another group first.
 struct Making {
   TagsInUse& tags = TagsInUse::of_process();
   MPI_Group members = MPI_GROUP_NULL;
@@ -175,7 +174,7 @@ struct Making {
 
 class MpiCollectives final : public CollectiveLibrary {
  public:
-  // Under the lock, as all that calls MPI.
+  // To be called with mpi_mutex held, like all that calls MPI.
   explicit MpiCollectives(const LibraryGroup& group)
       : rank_(group.rank), size_(group.size), name_(library_name()) {
     MPI_Group world = MPI_GROUP_NULL;
@@ -204,7 +203,7 @@ class MpiCollectives final : public CollectiveLibrary {
     const std::lock_guard lock(mpi_mutex);
     int is_over = 0;
     MPI_Finalized(&is_over);
-    // MPI may still read the lists of what it has not ended.
+    // MPI may still read the lists of collectives that have not ended.
     if (is_left_) (void)new std::deque<Running>(std::move(running_));
     if (is_over == 0 && !is_left_ && comm_ != MPI_COMM_NULL) MPI_Comm_free(&comm_);
   }
@@ -228,11 +227,11 @@ class MpiCollectives final : public CollectiveLibrary {
     return true;
   }
 
-  // A barrier is not handed on: that all have met is all there is to it.
+  // A barrier is not handed on: it is no more than the meeting before any handing over.
   bool can_run(const OperationDescriptor& operation) const override {
     const Collective collective = operation.collective;
     if (collective == Collective::barrier || collective == Collective::point_to_point) return false;
-    // Of an all_to_all with unequal counts each rank knows its own.
+    // In an all_to_all with unequal counts, each rank knows only its own.
     const bool is_counted = collective != Collective::all_to_all || operation.layout == 0;
     if (is_counted && operation.count > std::numeric_limits<int>::max()) return false;
     if (!reduces(collective)) return true;
@@ -315,7 +314,7 @@ class MpiCollectives final : public CollectiveLibrary {
     }
   }
 
-  // What belongs to single ranks and is only moved.
+  // Begins a collective whose data belongs to single ranks and is only moved.
   int begin_shares(const LibraryCall& call, MPI_Datatype type, Running& running) {
     MPI_Request* const request = &running.request;
     const int root = call.operation.root;
@@ -355,7 +354,7 @@ class MpiCollectives final : public CollectiveLibrary {
   std::shared_ptr<Making> making_ = std::make_shared<Making>();
   std::thread thread_;  // Joinable until is_connected().
   MPI_Comm comm_ = MPI_COMM_NULL;
-  std::deque<Running> running_;  // Whose lists stay in place.
+  std::deque<Running> running_;  // A deque: its lists stay in place.
   bool is_left_ = false;
 };
 
@@ -365,7 +364,8 @@ class MpiCollectives final : public CollectiveLibrary {
 extern "C" __attribute__((visibility("default"))) stretto::CollectiveLibrary* STRETTO_MAKE_LIBRARY(
     const stretto::LibraryGroup& group, char* text, std::size_t text_bytes) {
   using namespace stretto::transport::mpi;
-  std::unique_ptr<MpiCollectives> library;  // Dies after the lock, which it takes.
+  std::unique_ptr<MpiCollectives> library;  // Destroyed after `lock` is released, since its end
+                                            // takes the mutex.
   const std::lock_guard lock(mpi_mutex);
   std::string why = start(MPI_THREAD_MULTIPLE);
   if (why.empty()) why = check_place(group.job_rank, group.job_size);

@@ -52,7 +52,7 @@ class MpiEngine final : public Engine {
     return number;
   }
 
-  // What asks MPI for anything else lets it work.
+  // All other calls let MPI work.
   bool progress() override { return false; }
 
   bool probe(int& peer, std::size_t& count) override {

@@ -36,7 +36,7 @@ Result<std::unique_ptr<Made>> make_by(Made* (*make)(const Options&, char*, std::
 
 Result<Plugin> load_plugin(std::string_view name, const std::string& path) {
   const std::string file = fmt::format("libstretto_{}.so", name);
-  // Who has named a file means that one.
+  // A caller that names a file means that one.
   const std::vector<std::string> candidates =
       path.empty() ? std::vector{own_folder() + file, file} : std::vector{path};
   // MPI and UCX load parts of themselves, which look for symbols among those of the process.

@@ -18,12 +18,12 @@ namespace {
 
 // One peer that sends without end must not keep the others waiting.
 constexpr int kReadsPerTurn = 16;
-// In which what a peer has sent before its end is taken, whatever others send meanwhile.
+// Turns in which to take what a peer sent before its end, whatever others send meanwhile.
 constexpr int kLastTurns = 64;
 
 }  // namespace
 
-// What leads to one peer.
+// The stream to and from one peer, with its frames and messages.
 class StreamPlane::Way final : private FrameReader::Sink {
  public:
   Way(Rank self, Rank peer, Link& stream)
@@ -53,7 +53,7 @@ class StreamPlane::Way final : private FrameReader::Sink {
     if (cancelled_.erase(group) == 0) closed_.insert(group);
   }
   std::size_t half_closed() const { return cancelled_.size() + closed_.size(); }
-  // What has come until now is kept.
+  // Keeps the messages that have come until now.
   void lose(const Status& reason) {
     if (!failure_.ok()) return;
     while (stream_->readable() && read_some()) {
@@ -105,7 +105,7 @@ class StreamPlane::Way final : private FrameReader::Sink {
   }
 
   void fail(const Status& reason) {
-    // Of bytes that make no sense, the text names no rank.
+    // The text about bytes that make no sense names no rank, so this adds it.
     failure_ =
         reason.rank()
             ? reason

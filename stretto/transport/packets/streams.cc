@@ -22,7 +22,7 @@ constexpr std::size_t kLeavesAloneBytes = 8 * 1024;
 // One turn must not last for ever.
 constexpr int kArrivalsPerTurn = 64;
 constexpr std::size_t kIdleMax = 64;
-// A peer that has died is told of by the control plane, which knows more than the engine does.
+// Time for the control plane to report that a peer has died: it knows more than the engine does.
 constexpr std::chrono::seconds kVerdictTime(1);
 
 }  // namespace
@@ -35,7 +35,7 @@ class PacketStreams::Stream final : public Link {
   bool readable() const override {
     return !failure().ok() || (!arrived_.empty() && arrived_.front().has_ended);
   }
-  // What the engine has in its hands stays there: it may never let it go.
+  // The engine keeps the packets that it works on: it may never let them go.
   void disconnect() override { is_connected_ = false; }
 
   Result<std::size_t> write(std::span<const ConstByteSpan> pieces) override {
@@ -100,7 +100,7 @@ class PacketStreams::Stream final : public Link {
     return has_output() &&
            std::ranges::any_of(sent_, [this](const Packet& packet) { return must_push(packet); });
   }
-  // Of packets, which end where they were sent when the first of them is matched here.
+  // Counts packets as soon as they are matched here, which is when they end at their sender.
   std::uint64_t arrivals() const { return read_count_ + arrived_.size(); }
   bool has_read(std::uint64_t arrivals) const { return !is_connected_ || read_count_ >= arrivals; }
 

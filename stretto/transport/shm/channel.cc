@@ -78,9 +78,9 @@ std::optional<Channel::Received> Channel::receive() {
       receive_with_file(socket_.get(), std::as_writable_bytes(std::span(&received.notice, 1)));
   stuck_.reset();
   if (taken.count < 0 && would_block(errno)) return std::nullopt;
-  // A notice is sent whole, and the kernel keeps it so; anything else is no peer of ours.
+  // A notice is sent whole, and the kernel keeps it so; anything else is not from a peer of ours.
   const bool is_notice = taken.count == sizeof(Notice) && known(received.notice.kind);
-  // The end of a peer is seen at once, whatever of its is still here.
+  // The end of a peer is reported at once, even if notices of it are still here.
   if (is_notice && taken.no_room != 0 && !is_hung_up(socket_.get())) {
     stuck_ = Stuck{received.notice, taken.no_room};
     return std::nullopt;

@@ -52,20 +52,21 @@ Result<Channels> make_channels(std::vector<FileDescriptor> sockets) {
   return channels;
 }
 
-// Until something has come from a peer; not for long, as there may be room for a file at any time.
+// Waits until something has come from a peer; not for long, as there may be room for a file at any
+// time.
 void wait_for_any(const Channels& channels) {
   std::vector<pollfd> waiting;
   for (const auto& channel : channels) {
     const int descriptor = channel == nullptr ? -1 : channel->descriptor();
-    // What there is no room for stays readable.
+    // A notice for whose file there is no room stays readable, and must not end the wait.
     const short events = channel != nullptr && channel->stuck() ? POLLRDHUP : POLLIN;
     waiting.push_back({.fd = descriptor, .events = events, .revents = 0});
   }
   ::poll(waiting.data(), waiting.size(), static_cast<int>(kPause.count()));
 }
 
-// Takes in the inboxes and the proofs of all peers, until what they are to have of this rank has
-// been sent: joining goes on without looking after it.
+// Takes in the inboxes and the proofs of all peers, and goes on until everything for them has been
+// sent: what joining does next sends nothing of that.
 Status meet_peers(const Channels& channels, ShmMemory& memory, std::size_t inbox_bytes,
                   const WaitLimit& limit) {
   ShortageTimer timer;
@@ -105,7 +106,7 @@ Result<Endpoint::Parts> attach(Rank self, std::vector<FileDescriptor> sockets,
                                const WaitLimit& limit) {
   const int ranks = static_cast<int>(sockets.size());
   STRETTO_ASSIGN_OR_RETURN(const Channels channels, make_channels(std::move(sockets)));
-  // Without peers on this host nothing is shared, nor need the system offer that.
+  // Without peers on this host nothing is shared, and the system need not support it.
   if (std::ranges::all_of(channels, [](const auto& channel) { return channel == nullptr; })) {
     Endpoint::Parts alone{.rank = self};
     alone.links.resize(channels.size());

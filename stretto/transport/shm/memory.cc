@@ -68,12 +68,12 @@ std::uint32_t ShmMemory::next_number() {
   return number;
 }
 
-// It is, too, as long as peers have not been told that it is not.
+// Also as long as peers have not been told that the region of this number is gone.
 bool ShmMemory::is_in_use(std::uint32_t number) const {
   return own_.find({number}, 0) != nullptr || std::ranges::count(released_, number) > 0;
 }
 
-// Tells the peers of it.
+// Enters the region in the table, and tells the peers of it.
 Region ShmMemory::share(std::uint32_t number, MappableMemory::Mapping mapping, std::size_t bytes) {
   {
     const MutexLock lock(mutex_);
@@ -85,7 +85,7 @@ Region ShmMemory::share(std::uint32_t number, MappableMemory::Mapping mapping, s
   // Takes the region back if memory runs out below.
   std::shared_ptr<void> owner(
       mapping.data.get(), [memory = weak_from_this(), number, data = mapping.data](void*) mutable {
-        // In a forked child a thread of the parent's may hold the lock for good.
+        // In a forked child the lock may be held for good, by a thread that only the parent has.
         const auto alive = memory.lock();
         if (alive != nullptr && alive->owner_process_.is_here()) {
           const MutexLock lock(alive->mutex_);
@@ -127,7 +127,7 @@ std::shared_ptr<void> ShmMemory::hold(Rank peer, RemoteAddress address) {
 bool ShmMemory::reaches(Rank peer) const { return peer == self_ || channels_[peer] != nullptr; }
 
 Notice ShmMemory::proof() const {
-  // A number that nobody can guess, where it stays as long as the process does: peers look late.
+  // A number that nobody can guess. It stays there as long as the process: peers may look late.
   static std::uint32_t number = std::random_device()();
   return {.kind = Notice::Kind::proof,
           .region = number,
@@ -217,7 +217,7 @@ void ShmMemory::map_region(Rank peer, std::uint32_t number, FileDescriptor file,
   generation_.fetch_add(1, std::memory_order_release);
 }
 
-// For the files, and then for the regions, for which there was none before.
+// Tries again to take files and to map regions for which there was no room before.
 void ShmMemory::look_for_room() {
   const TimePoint now = Clock::now();
   if (now < look_at_) return;
@@ -226,7 +226,7 @@ void ShmMemory::look_for_room() {
     const Rank rank = static_cast<int>(peer);
     Channel* const channel = channels_[rank].get();
     if (channel != nullptr && channel->stuck()) {
-      // With all that has come behind it, of which nothing else tells.
+      // Also takes what has come behind it, of which no event tells.
       while (std::optional<Channel::Received> received = channel->receive()) {
         receive(rank, std::move(*received));
       }
@@ -270,13 +270,13 @@ void ShmMemory::service() {
   }
   for (const std::uint32_t number : released) {
     for (auto& channel : channels_) {
-      // A peer that reads little of its channel need not hear of what has come and gone meanwhile;
-      // its file would be kept open for that.
+      // A peer that reads little of its channel need not hear of a region that has come and gone
+      // meanwhile; the region's file would be kept open for that.
       if (channel == nullptr || channel->take_back(number)) continue;
       channel->send({.kind = Notice::Kind::release, .region = number});
     }
   }
-  // Not before, so that what could not be told for lack of memory is told the next time.
+  // Only now, so that what could not be told for lack of memory is told the next time.
   const MutexLock lock(mutex_);
   released_.erase(released_.begin(), released_.begin() + std::ssize(released));
   any_released_.store(!released_.empty(), std::memory_order_relaxed);

@@ -44,7 +44,7 @@ Status PeerProcess::prove(std::uint64_t address, std::uint32_t expected) const {
   if (found != expected) {
     return {StatusCode::protocol, "it is not where it says that it is", rank_};
   }
-  // A system may forbid one and allow the other.
+  // A system may allow reading and forbid writing.
   return put(std::as_bytes(std::span(&found, 1)), address);
 }
 
@@ -53,7 +53,7 @@ Status PeerProcess::get(std::uint64_t address, ByteSpan to) const {
 }
 
 Status PeerProcess::put(ConstByteSpan from, std::uint64_t address) const {
-  // Only read: the kernel's type is one for both directions.
+  // Only read from: the kernel has one type for both directions.
   return copy(::process_vm_writev, "writing", {const_cast<std::byte*>(from.data()), from.size()},
               address);
 }

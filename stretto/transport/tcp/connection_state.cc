@@ -3,7 +3,7 @@
 
 #include "stretto/transport/tcp/connection_state.h"
 
-// Of the kernel and not of the C library, whose tcp_info ends before what is needed here.
+// The kernel's header: the tcp_info of the C library ends before the fields that are needed here.
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>

@@ -17,8 +17,8 @@ namespace {
 //
 // * Where the peer has room, what is in flight, or could not leave this host, must be acknowledged.
 //   Hearing something from the peer is not enough: where packets are lost one way only, the peer
-//   repeats what it has sent, and each repetition looks like an acknowledgement of old data. That
-//   tells this from a host that is gone.
+//   repeats what it has sent, and each repetition looks like an acknowledgement of old data. But it
+//   tells this case from a host that is gone.
 // * Where the peer has no room (its process is stopped or busy), its kernel must answer probes. The
 //   pauses between these may grow to two minutes, so only a probe without an answer counts.
 // * Where nothing is under way, nothing is known; then the link is asked for a small frame.
@@ -32,15 +32,16 @@ constexpr Duration kLately = std::chrono::seconds(2);
 bool acknowledgement_due(const ConnectionState& state) {
   if (state.window_open) return state.in_flight || state.unsent;
   if (!state.in_flight) return state.probe_unanswered;
-  // The peer has taken its room back and dropped what was on its way: that is sent again instead of
-  // a probe.
+  // The peer has closed its window and dropped what was on its way: the kernel sends that again
+  // instead of a probe.
   return state.since_acknowledgement > 2 * state.retransmission_pause;
 }
 
 }  // namespace
 
 bool FailureDetector::due(TimePoint now) const {
-  // More often towards the limit, which is to be found when it has passed, not half a second later.
+  // More often towards the limit, so that it is noticed when it has passed, not half a second
+  // later.
   const Duration pause = contact_.silence < limit_ / 2 ? limit_ / 20 : limit_ / 100;
   return gives_up() && (!last_ || now - last_->at >= pause);
 }
@@ -48,8 +49,8 @@ bool FailureDetector::due(TimePoint now) const {
 Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state) {
   const bool progress = !last_ || state.acknowledged_bytes != last_->acknowledged_bytes;
   if (progress) {
-    // It began with the last acknowledgement. Where this process has not looked for long, that says
-    // nothing about the peer.
+    // The silence began with the last acknowledgement. If this process has not looked for long, the
+    // time since then says nothing about the peer.
     contact_.silence =
         last_ ? std::min({now - last_->at, state.since_acknowledgement, sign_interval()})
               : Duration::zero();
@@ -57,7 +58,7 @@ Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state)
     contact_.silence += std::min(now - last_->at, std::max(kLookMax, sign_interval()));
   }
   if (!acknowledgement_due(state)) contact_.silence = std::min(contact_.silence, sign_interval());
-  // A look may come late, and the limit is what users wait at most.
+  // Gives up a little before the limit: a look may come late, and users wait for the limit at most.
   contact_.lost = has_given_up();
   contact_.silent = gives_up() && contact_.silence > 2 * sign_interval();
   if (!last_ || state.received_packets != last_->received_packets) heard_at_ = now;
@@ -69,9 +70,8 @@ Link::Contact FailureDetector::look(TimePoint now, const ConnectionState& state)
   return found;
 }
 
-// A peer that reads too slowly keeps bytes waiting as the network does; but most of the time it has
-// no room for them then, though each look may find a little, and its kernel has acknowledged what
-// it had room for.
+// Bytes also wait if the peer reads too slowly. But then it has no room for them most of the time,
+// though each look may find a little, and its kernel has acknowledged what it had room for.
 void FailureDetector::measure(TimePoint at, const ConnectionState& state, bool progress) {
   const bool first = !last_;
   const Seen now{at, state.acknowledged_bytes, state.received_bytes, state.received_packets,

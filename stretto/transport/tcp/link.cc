@@ -22,8 +22,8 @@
 namespace stretto::transport::tcp {
 namespace {
 
-// Joining guards its connections by the kernel's means, which would end this one while the peer
-// has no room (see failure_detector.cc).
+// Joining guards its connections by keepalive and TCP_USER_TIMEOUT, which would end this one while
+// the peer has no room (see failure_detector.cc).
 void leave_to_detector(int socket) {
   const int off = 0;
   (void)::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &off, sizeof(off));
@@ -58,7 +58,7 @@ ByteStream::Moved SocketStream::read(ByteSpan into) {
   const ssize_t given = ::recv(socket(), into.data(), into.size(), 0);
   if (given < 0) return {.error_number = errno};
   const auto taken = static_cast<std::size_t>(given);
-  // Not filled: nothing else is there, but perhaps the end.
+  // Not filled: no more bytes are there, but perhaps the end of the stream.
   return {.bytes = taken, .error_number = taken > 0 && taken < into.size() ? EAGAIN : 0};
 }
 
@@ -87,8 +87,8 @@ TcpLink::~TcpLink() {
 
 // A socket that is closed with bytes unread, or that receives more later, resets the connection,
 // and what its kernel has not sent yet is lost. So the end is announced first, and what comes is
-// taken away until the peer's kernel has everything, or the peer is gone, or its process takes
-// nothing for a second. A network that is silent may come back, until the peer is given up.
+// read and dropped until the peer's kernel has everything, or the peer is gone, or its process
+// takes nothing for a second. A network that is silent may come back, until the peer is given up.
 bool TcpLink::finish() {
   const TimePoint now = Clock::now();
   if (!last_progress_) {
@@ -116,7 +116,7 @@ Result<std::size_t> TcpLink::write(std::span<const ConstByteSpan> pieces) {
   if (!moved.violation.ok() || !would_block(moved.error_number)) {
     const Status status =
         moved.violation.ok() ? failure("send", moved.error_number) : moved.violation;
-    // What comes behind a broken pipe says more.
+    // After a broken pipe, read() finds a reason that says more.
     if (moved.error_number != EPIPE && write_failure_.ok()) write_failure_ = status;
     return status;
   }
@@ -178,7 +178,7 @@ Status TcpLink::failure(std::string_view call, int error_number) const {
 Link::Contact TcpLink::check_contact(TimePoint now) {
   if (detector_.due(now)) {
     if (const auto state = read_connection_state(socket())) {
-      // An event that was lost would be waited for in vain.
+      // If an event was lost, none would come to tell of these.
       pollfd ready{.fd = socket(), .events = POLLIN | POLLOUT, .revents = 0};
       if ((!readable_ || !writable_) && ::poll(&ready, 1, 0) > 0) {
         readable_ = readable_ || (ready.revents & ~POLLOUT) != 0;

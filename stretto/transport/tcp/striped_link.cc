@@ -14,9 +14,9 @@
 namespace stretto::transport::tcp {
 namespace {
 
-// How long the others may bring nothing when one connection has ended. Who shuts one down in good
-// order does so with all, behind its last bytes, which a slow network may hold up; and for a silent
-// one there are the failure detectors. What resets one alone may leave the others as they are.
+// How long the others may bring nothing after one connection has ended. A peer that shuts one down
+// in good order shuts all down, after its last bytes, which a slow network may hold up. The failure
+// detectors watch over silent ones. A reset may hit one connection and leave the others open.
 constexpr std::chrono::seconds kQuietAfterEnd(60);
 constexpr std::chrono::seconds kQuietAfterReset(1);
 constexpr std::size_t kPieces = 32;
@@ -66,8 +66,8 @@ void StripedLink::service(std::uint32_t /*events*/) {
   } while (count == static_cast<int>(events.size()));
 }
 
-// Of those that have room, the one that has been given the fewest bytes: if they took turns, one
-// could get all messages, and another all credit between them.
+// Of the stripes that have room, the one that has been given the fewest bytes. If they took turns,
+// one could get all messages, and another all credit between them.
 StripedLink::Stripe* StripedLink::next_writable() {
   Stripe* next = nullptr;
   for (Stripe& stripe : stripes_) {
@@ -80,7 +80,7 @@ StripedLink::Stripe* StripedLink::next_writable() {
 void StripedLink::begin_block(Stripe& stripe, std::size_t bytes) {
   output_ = {.stripe = &stripe, .left_bytes = bytes};
   stripe.given_bytes += bytes;
-  // One that had no room for long does not get everything when it has.
+  // A stripe that had no room for long must not get everything once it has.
   for (Stripe& other : stripes_) {
     other.given_bytes =
         std::max(other.given_bytes + kBehindBytesMax, stripe.given_bytes) - kBehindBytesMax;
@@ -89,8 +89,8 @@ void StripedLink::begin_block(Stripe& stripe, std::size_t bytes) {
   store_little_endian(output_.header.data() + 4, static_cast<std::uint32_t>(bytes));
 }
 
-// Goes on with a sign of life. Returns whether none is left. That it fails shows when the stripe is
-// read from.
+// Writes the rest of a sign of life. Returns whether none is left. A failure shows when the stripe
+// is read from.
 bool StripedLink::write_sign(Stripe& stripe) {
   if (stripe.sign_left_bytes == 0) return true;
   static constexpr Header kSign{};
@@ -100,8 +100,8 @@ bool StripedLink::write_sign(Stripe& stripe) {
   return stripe.sign_left_bytes == 0;
 }
 
-// A block's length is a promise of so many bytes, not of which: those that its connection does not
-// take now are the next ones that are written, whatever they are.
+// A block's length promises how many bytes follow, not which. If its connection does not take them
+// all now, the next bytes that are written go there, whatever they are.
 Result<std::size_t> StripedLink::write(std::span<const ConstByteSpan> pieces) {
   const std::size_t wanted = total_bytes(pieces);
   std::size_t taken = 0;
@@ -119,8 +119,8 @@ Result<std::size_t> StripedLink::write(std::span<const ConstByteSpan> pieces) {
   return taken;
 }
 
-// Goes on with the block that has begun, by what comes behind the first `skip` bytes. Returns how
-// many of them are written.
+// Goes on with the block that has begun, with the bytes of `pieces` after the first `skip`. Returns
+// how many of them are written.
 Result<std::size_t> StripedLink::write_block(std::span<const ConstByteSpan> pieces,
                                              std::size_t skip) {
   std::array<ConstByteSpan, kPieces> of_block;
@@ -196,7 +196,7 @@ Status StripedLink::look_for_next() {
   return end_of_stream();
 }
 
-// That a connection has ended counts only when what has come by the others is read.
+// The end of a connection counts only when what has come by the others has been read.
 Status StripedLink::read_header(Stripe& stripe) {
   const Result<std::size_t> given =
       stripe.link->read(std::span(stripe.header).subspan(stripe.header_bytes));
@@ -248,7 +248,7 @@ Link::Contact StripedLink::check_contact(TimePoint now) {
     if (!stripe.ended.ok() && !quiet_since_) quiet_since_ = now;
     was_reset = was_reset || (!stripe.ended.ok() && !stripe.link->was_closed());
     if (!of_stripe.wants_sign) continue;
-    // A block that has begun goes on by whatever comes next.
+    // Inside a block the bytes that are written next serve as the sign: the caller sends some.
     if (output_.stripe == &stripe) {
       contact.wants_sign = true;
       continue;

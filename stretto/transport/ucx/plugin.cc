@@ -22,12 +22,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// For which the end of an engine waits until the network has what it has sent, and then until its
+// How long the end of an engine waits until the network has what was sent, and then until the
 // connections are closed.
 constexpr std::chrono::milliseconds kFlushTime(50);
 constexpr std::chrono::milliseconds kCloseTime(200);
 
-// Whether nobody has said what a setting is to be.
+// Whether nobody has set a setting, so that UCX chooses it.
 bool leaves_to_ucx(const ucp_config_t* config, const std::string& name) {
   char* text = nullptr;
   std::size_t bytes = 0;
@@ -52,9 +52,9 @@ class UcxEngine final : public Engine {
     check(open(major == 1 && minor <= 13));
   }
 
-  // What has been sent is handed to the network first. Where that takes long, everything stays as
-  // it is for as long as the process lives: the network takes it, then, or the peer does. UCX would
-  // drop it, or end the process because its worker still has something to do.
+  // First hands to the network what has been sent. If that takes too long, everything is kept for
+  // as long as the process lives, so that the network or the peer may still take it. Otherwise UCX
+  // would drop it, or end the process because its worker still has something to do.
   ~UcxEngine() override {
     const Clock::time_point end = Clock::now() + kFlushTime;
     const ucp_request_param_t flush{};
@@ -160,13 +160,13 @@ class UcxEngine final : public Engine {
     ucp_config_t* config = nullptr;
     ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
     if (status != UCS_OK) return status;
-    // Packets go as they are, and not when the peer has asked for them: for that, both sides would
-    // have to call UCX, but either may be computing.
+    // Packets go eagerly, not by rendezvous: for that, both sides would have to call UCX, but
+    // either may be computing.
     if (leaves_to_ucx(config, "UCX_RNDV_THRESH")) {
       status = ucp_config_modify(config, "RNDV_THRESH", "inf");
     }
-    // Where the network is silent, a connection that is waited for takes two minutes to fail, in a
-    // call of ours. UCX 1.13 knows the setting without the transport's name, later ones with it.
+    // If the network is silent, a blocking connect takes two minutes to fail, within a call of
+    // ours. UCX 1.13 knows the setting without the transport's name, later ones with it.
     if (status == UCS_OK) {
       const char* const name = names_lack_prefixes ? "CONN_NB" : "TCP_CONN_NB";
       status = ucp_config_modify(config, name, "y");
@@ -195,7 +195,7 @@ class UcxEngine final : public Engine {
   bool open_endpoint(int peer) {
     Peer& to = peers_[peer];
     if (to.endpoint != nullptr || !to.failure.empty()) return to.failure.empty();
-    // UCX takes what it is given for an address.
+    // UCX does not check whether it is given an address.
     if (to.address.empty()) {
       note(to, UCS_ERR_INVALID_ADDR);
       return false;
@@ -224,7 +224,7 @@ class UcxEngine final : public Engine {
     operations_[static_cast<std::size_t>(number)] = {.peer = peer, .receives = receives};
     return number;
   }
-  // What a call of UCX has begun: nothing if it has ended.
+  // Keeps the request that a call of UCX has returned, unless it has ended already.
   void keep(int number, void* request) {
     Operation& operation = operations_[static_cast<std::size_t>(number)];
     if (UCS_PTR_IS_PTR(request)) operation.request = request;
