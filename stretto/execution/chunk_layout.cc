@@ -82,7 +82,7 @@ std::size_t ChunkLayout::offset(const schedule::Place& place) const {
   return begin_[index] - (is_short ? begin_[static_cast<std::size_t>(place.rank)] : 0);
 }
 
-// What a rank sends to those before `to`.
+// How much rank `from` sends to the ranks before `to`.
 std::size_t ChunkLayout::sent_before(Rank from, std::size_t to) const {
   return total(std::span(parcels_).subspan(static_cast<std::size_t>(from) * rank_count_, to));
 }

@@ -74,7 +74,8 @@ class Execution {
   // The members for which this rank waits, for messages about slow operations.
   virtual std::vector<Rank> waiting_for() const = 0;
   // Whether advance() must be called again and again, since no event wakes a sleeper when the run
-  // can go on. All ranks have entered the run then, and a rank that leaves has done its part.
+  // can go on. All ranks have entered it then, unless its device still stages or it has failed, and
+  // a rank that leaves has done its part.
   virtual bool must_be_asked() const { return false; }
   // The end of the run, once all ranks have entered it and it is on this rank's device, which ends
   // it by itself; else null.

@@ -79,7 +79,7 @@ class LibraryExecution final : public Execution {
   // For an all_to_all whose counts only pairs of ranks know: how much each rank says it sends here.
   std::vector<std::size_t> told_;
   Phase phase_ = Phase::ended;
-  std::uint64_t turn_ = 0;  // Of the library.
+  std::uint64_t turn_ = 0;  // At the library: SharedLibrary.
   int operation_ = 0;       // The library's number.
   // A copy of the input and, behind it, one of the output, if the library needs copies.
   std::shared_ptr<std::byte[]> copies_;

@@ -15,7 +15,7 @@
 namespace stretto::execution {
 namespace {
 
-// A rank that copies of another's memory is done in a fraction of a millisecond, or two if pages
+// A rank that copies from another's memory is done in a fraction of a millisecond, or two if pages
 // have to be found, unless it is stopped.
 constexpr std::chrono::seconds kLastCopyTime(1);
 // A device ends the work of an operation soon after the work that the program had begun before,

@@ -72,7 +72,7 @@ class MessageExecution final : public Execution {
   const Membership* membership_;
   transport::Endpoint* transport_;
   TeamLanes* team_;
-  std::uint64_t first_turn_ = 0;  // At the team's lanes.
+  std::uint64_t first_turn_ = 0;  // The first of the run's turns at the team's lanes.
   LocalSteps local_;
   Call call_;
   std::vector<Lane> lanes_;

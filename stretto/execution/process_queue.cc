@@ -56,7 +56,7 @@ Status ProcessQueue::reach_into(Rank owner, const Copy& copy) const {
   const bool has_abandoned = theirs.abandoned.load(std::memory_order_seq_cst) >= windows_->entered;
   const Rank job_rank = membership_->job_rank(owner);
   const Status status = has_abandoned ? abandoned_by(job_rank) : copy(job_rank);
-  // Release: the copy is over for whoever sees that there is none any more.
+  // Release: the copy is over for whoever sees the 0.
   claim.store(0, std::memory_order_release);
   return status;
 }

@@ -62,8 +62,8 @@ struct Window {
   //
   // The operation that this rank has abandoned, counted as in posts. Stored by the owner only.
   alignas(128) std::atomic<std::uint64_t> abandoned{0};
-  // The rank plus 1 whose private memory this rank copies from or to just now; 0: nobody's. Stored
-  // by the owner only.
+  // One more than the rank whose private memory this rank copies from or to just now; 0: nobody's.
+  // Stored by the owner only.
   alignas(128) std::atomic<std::uint32_t> reaches_into{0};
   // See TeamLanes. Stored by the owner only. So many lanes keep a network of 1 Gbit/s with a delay
   // of 16 ms busy, and serve a few collectives at once. They take 8 MiB of a rank's memory, half of

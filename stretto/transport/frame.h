@@ -28,11 +28,11 @@ enum class FrameKind : std::uint8_t {
   goodbye = 6,   // The sender leaves in good order; the end of the stream follows.
   farewell = 7,  // The sender has destroyed its communicator of key.group. No payload; key.segment:
                  // a Farewell, which says how.
-  inquiry = 8,   // Asks what the receiver is doing, seen from operation key.sequence of key.group,
+  inquiry = 8,  // Asks what the receiver is doing, as seen from operation key.sequence of key.group
                 // in which the sender waits. No payload; `operation` is what the sender believes it
                 // to be.
   report = 9,   // The answer to an inquiry, with its key. Payload: text (kReportTextBytes at most).
-  credit = 10,  // The sender has let go of unexpected messages. No payload; `message_bytes` is the
+  credit = 10,  // The sender has let go of unexpected messages. No payload; `message_bytes`: the
                 // cost (unexpected_cost_bytes()) of all messages that it has received, less those
                 // it keeps.
   agreement = 11,  // What the sender says in round key.segment of agreement key.sequence of

@@ -22,8 +22,8 @@ constexpr std::size_t kUnheardBytesMax = 16 * kAgreementBytes;
 // that are not sent yet: further inquiries of the peer get no answer.
 constexpr std::size_t kInquiriesMax = 64;
 
-// How long to wait for what had begun to come by another plane, which is little, before the peer
-// said something by the link; and how much the time between two checks counts of that at most.
+// How long to wait for the few messages of another plane that had begun to come when the peer said
+// something by the link; and how much of that the time between two checks counts at most.
 constexpr std::chrono::seconds kPlaneTime(10);
 constexpr std::chrono::seconds kCheckTime(1);
 
@@ -194,7 +194,7 @@ void Peer::check_contact(TimePoint now) {
   // Time in which this process stood still counts for kCheckTime at most.
   plane_waited_ += std::min<Duration>(now - std::exchange(checked_at_, now), kCheckTime);
   contact_ = link_->check_contact(now);
-  // While no message is coming, only signs of life are, which make no rate.
+  // While no message is coming, only signs of life arrive, which make no rate.
   const bool is_amid_pieces = messages_ != nullptr && messages_->is_amid_pieces();
   if (!reader_.is_within_payload() && !is_amid_pieces) contact_.received_rate = 0;
   if (!contact_.wants_sign || !output_.empty()) return;

@@ -24,8 +24,8 @@ class Ring {
       128 * 1024;  // A power of two; stays in the second-level cache.
 
   struct Control {
-    alignas(128) std::atomic<std::uint64_t> written{0};  // By the writer only.
-    alignas(128) std::atomic<std::uint64_t> read{0};     // By the reader only.
+    alignas(128) std::atomic<std::uint64_t> written{0};  // Stored by the writer only.
+    alignas(128) std::atomic<std::uint64_t> read{0};     // Stored by the reader only.
   };
 
   Ring() = default;

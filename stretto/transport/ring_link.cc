@@ -125,7 +125,7 @@ void RingLink::ring_if_asleep() {
 
 SleepFlag::SleepFlag(Inbox inbox, std::shared_ptr<void> memory)
     : inbox_(inbox), memory_(std::move(memory)) {
-  // Release: who sees it may rely on the registration.
+  // Release: whoever sees the flag may rely on the registration.
   inbox_.expedited().store(register_expedited_barrier() ? 1 : 0, std::memory_order_release);
 }
 

@@ -36,7 +36,8 @@ class Engine {
   virtual int send(int peer, const std::byte* bytes, std::size_t count) = 0;
   // Lets the library move what it can move now. Returns whether anything did, as far as it says.
   virtual bool progress() = 0;
-  // Whether a packet has come that no receive() has taken; sets who sent it, and its bytes.
+  // Whether a packet has come that no receive() has taken; sets `peer`, which sent it, and `count`,
+  // its bytes.
   virtual bool probe(int& peer, std::size_t& count) = 0;
   // Begins to receive the packet that probe() has just found. Returns a number for has_ended().
   virtual int receive(std::byte* into) = 0;

@@ -129,7 +129,7 @@ class PacketStreams::Stream final : public Link {
 
   PacketStreams* streams_;
   Rank peer_;
-  std::optional<Deadline> verdict_;  // Of the engine, that the peer cannot be reached.
+  std::optional<Deadline> verdict_;  // Set when the engine cannot reach the peer.
   bool is_connected_ = true;
   bool is_reached_ = false;  // A packet has ended there.
   std::deque<Packet> sent_;

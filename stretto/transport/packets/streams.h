@@ -30,7 +30,7 @@ class PacketStreams {
   // after the engine has lost the connection to the peer. Before that, the control plane usually
   // finds that a peer is gone, and disconnect() says so to the stream.
   Link* to(Rank peer);
-  // Moves what can be moved now. Returns whether anything was.
+  // Moves what can be moved now. Returns whether anything moved.
   bool progress();
   // Whether something that was written to a peer that is still there has not reached it.
   bool has_output(Rank peer) const;

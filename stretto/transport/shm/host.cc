@@ -66,7 +66,7 @@ void wait_for_any(const Channels& channels) {
 }
 
 // Takes in the inboxes and the proofs of all peers, and goes on until everything for them has been
-// sent: what joining does next sends nothing of that.
+// sent: the rest of joining does not send it.
 Status meet_peers(const Channels& channels, ShmMemory& memory, std::size_t inbox_bytes,
                   const WaitLimit& limit) {
   ShortageTimer timer;

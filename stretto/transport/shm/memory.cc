@@ -68,7 +68,7 @@ std::uint32_t ShmMemory::next_number() {
   return number;
 }
 
-// Also as long as peers have not been told that the region of this number is gone.
+// A number is in use until peers have been told that its region is gone.
 bool ShmMemory::is_in_use(std::uint32_t number) const {
   return own_.find({number}, 0) != nullptr || std::ranges::count(released_, number) > 0;
 }

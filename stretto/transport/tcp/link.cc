@@ -161,7 +161,7 @@ Status TcpLink::failure(std::string_view call, int error_number) const {
     case EHOSTDOWN:
     case ENETUNREACH:
     case ENETDOWN: {
-      // Without a limit nobody has looked.
+      // Without a limit nobody has measured the silence.
       const std::string silence = detector_.gives_up()
                                       ? fmt::format("nothing had come back for {:.1f} s: ",
                                                     seconds(detector_.contact().silence))

@@ -21,7 +21,7 @@ inline bool is_auto(std::string_view settings, const std::string& name) {
   while (true) {
     const std::size_t comma = value.find(',');
     std::string_view of_case = value.substr(0, comma);
-    of_case.remove_prefix(of_case.find(':') + 1);  // To 0 where there is none.
+    of_case.remove_prefix(of_case.find(':') + 1);  // npos + 1 is 0: all of it stays.
     if (of_case != "auto") return false;
     if (comma == std::string_view::npos) return true;
     value.remove_prefix(comma + 1);
