@@ -30,17 +30,18 @@ TEST(Arithmetic, Divides) {
   for (const float value : values) EXPECT_EQ(value, 7.0f / 3.0f);
 }
 
-// An instruction for both rounds once, and not all processors have it.
+// A fused multiply-add rounds once, and not all processors have it: the product is rounded first.
 TEST(Arithmetic, ProductsAreRoundedBeforeTheyAreAdded) {
-  constexpr std::size_t kCount = 13;  // Vectors, and a rest.
+  constexpr std::size_t kCount = 13;  // Several vectors, and a remainder.
   constexpr float kFactor = 1 + 0x1p-12f;
-  std::vector<float> sums(kCount, -1 - 0x1p-11f);  // The square of the factor, but for 2^-24.
+  std::vector<float> sums(kCount, -1 - 0x1p-11f);  // The square of `kFactor`, less 2^-24.
   codec::add_product(sums, {1, kCount}, 1, std::vector(1, kFactor), std::vector(kCount, kFactor),
                      1);
   EXPECT_EQ(sums, std::vector<float>(kCount));
 }
 
-// Of a matrix of rank 1 all factors are multiples of one, but for the rounding of long sums.
+// With a matrix of rank 1, all columns of `left` are multiples of one column, but for the rounding
+// of long sums.
 TEST(Orthonormalize, FactorsOfAMatrixOfLowerRankAreOrthogonalAndSayAllOfIt) {
   constexpr std::size_t kRank = 4;
   constexpr codec::MatrixShape kShape{40, 2000};

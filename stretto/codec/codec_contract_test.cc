@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What is true of every codec.
+// What holds for every codec.
 
 #include "stretto/codec/codec.h"
 
@@ -32,8 +32,8 @@ constexpr codec::Position kPosition{.step = 7, .own_key = 13};
 
 struct Subject {
   std::shared_ptr<const Codec> codec;
-  bool is_exact = true;     // What is sent and what is left make up the whole, bit for bit.
-  bool has_memory = false;  // What is sent depends on the hint.
+  bool is_exact = true;     // The message and the carry add up to the whole, bit for bit.
+  bool has_memory = false;  // The message depends on the hint.
 };
 
 std::vector<Subject> subjects() {
@@ -69,7 +69,8 @@ class CodecContract : public ::testing::TestWithParam<std::size_t> {
   const Codec& codec_ = *subject_.codec;
 };
 
-// Of all magnitudes, the smallest and the greatest included; many zeros, many equal.
+// Draws values of all magnitudes, including the smallest and the greatest, with many zeros and many
+// equal values.
 Floats random_values(std::size_t count, Random& random) {
   Floats values(count);
   const auto kind = random.below(5);
@@ -166,7 +167,7 @@ TEST_P(CodecContract, MessagesAreTheSameTwiceAndOnEveryTarget) {
     for (const std::string_view target : kernel::available_targets()) {
       ASSERT_TRUE(kernel::use_target(target).ok());
       Floats carry(count);
-      // Speeds things up, or not; changes nothing.
+      // The hint may change the speed, but not the message.
       std::uint32_t hint = subject_.has_memory ? 0 : 0x3F000000;
       const Message message = encoded(codec_, carry, gradient, NonFinite::send, kPosition, &hint);
       EXPECT_TRUE(message == first) << target;
@@ -226,8 +227,8 @@ TEST_P(CodecContract, InfinityAndNaNAreSeenAndNotKept) {
   }
 }
 
-// What is sent as a number is as if there were no others. Elements that share a scale with an
-// infinity or a NaN may go with it.
+// A finite element is sent and left as if there were no others. Only elements that share a scale
+// with an infinity or a NaN may be lost with it.
 TEST_P(CodecContract, FiniteElementsBesideOthersAreSentOrLeft) {
   Random random(GetParam() + 6);
   for (const float wrong : {kNaN, kInfinity, -kInfinity}) {
@@ -302,7 +303,7 @@ TEST_P(CodecContract, DamageIsFound) {
   }
 }
 
-// With error feedback everything is sent in the end, where that is allowed.
+// With error feedback, everything is sent in the end if the codec is a contraction.
 TEST_P(CodecContract, ResidualsStayBounded) {
   EXPECT_EQ(codec_.is_contraction(), codec_.name() != "one_bit, stochastic");
   if (!codec_.is_contraction()) return;

@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Messages that are made of what was done with a vector elsewhere, here element by element, against
-// those of the vector itself.
+// Messages that are made from an Extraction, which is done here element by element, must equal the
+// codec's messages of the vector itself.
 
 #include <algorithm>
 #include <cmath>
@@ -43,7 +43,8 @@ void round_all(float limit, Floats& values, std::vector<std::byte>& numbers) {
   }
 }
 
-// What is left of the values, and the numbers that say the others.
+// Rounds `values` as `how` says: returns the numbers of the message, and leaves the rest in
+// `values`.
 std::vector<std::byte> round(const codec::Extraction& how, Floats& values) {
   std::vector<std::byte> numbers;
   if (how.rounded == DType::f16) round_all<Half>(how.limit, values, numbers);
@@ -63,7 +64,7 @@ std::vector<std::byte> round(const codec::Extraction& how, Floats& values) {
   return numbers;
 }
 
-// By the words of codec::Extraction.
+// Follows the definition of codec::Extraction literally.
 Extracted extract(const codec::Extraction& how, Floats& carry, const Floats& gradient) {
   Extracted result;
   for (std::size_t i = 0; i < carry.size(); ++i) carry[i] += gradient[i];
@@ -90,7 +91,7 @@ Extracted extract(const codec::Extraction& how, Floats& carry, const Floats& gra
   return result;
 }
 
-// Some equal, some zero, and here and there infinity or NaN.
+// Draws values of which some are equal, some zero, and a few infinity or NaN if not `are_finite`.
 Floats values_of(std::size_t count, bool are_finite, Random& random) {
   Floats values(count);
   for (float& value : values) {
@@ -103,7 +104,7 @@ Floats values_of(std::size_t count, bool are_finite, Random& random) {
   return values;
 }
 
-// What such numbers say.
+// Decodes the rounded numbers of an Extraction.
 Floats values_of(const codec::Extraction& how, std::span<const std::byte> numbers,
                  std::size_t count) {
   Floats values(count);
@@ -159,7 +160,7 @@ TEST_P(Extractions, MakeTheMessageAndTheResidualOfTheVectorItself) {
       Extracted extracted = extract(*how, carry, gradient);
       const std::size_t elements = how->takes_all() ? count : extracted.indices.size();
       EXPECT_EQ(extracted.numbers.size(), how->number_bytes(elements));
-      // Where another message was.
+      // The buffer still has the bytes of another message.
       std::vector<std::byte> message(codec.extract_bytes(count, elements), std::byte{0xFF});
       codec.encode_extract({extracted.indices, extracted.numbers}, count, kExtracted, message);
       EXPECT_EQ(message, expected) << codec.name() << " of " << count;
@@ -196,7 +197,7 @@ TEST_P(Extractions, OfAMessageAreWhatItSays) {
   }
 }
 
-// Those that are not listed above.
+// The other codecs take everything from the host.
 TEST(Extraction, IsNotOfCodecsThatTakeAllFromTheHost) {
   for (const auto& codec : {dense(), nonzeros(), top_k({.exact = false}),
                             int8({.stochastic = true}), one_bit({.stochastic = true})}) {

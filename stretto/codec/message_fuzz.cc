@@ -1,9 +1,9 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What another rank may send where compressed gradients are expected. The first byte chooses the
-// codec and what is mended: with a header that fits and a right checksum, payloads are reached.
-// Whatever comes, decoding ends, and touches nothing but what is its own.
+// Bytes that another rank may send in place of a message of compressed gradients. The first byte
+// chooses the codec and what is repaired: a matching header and a correct checksum let payloads be
+// reached. Decoding must end whatever the bytes are, and touch nothing but its own buffers.
 
 #include <algorithm>
 #include <cstddef>
@@ -43,7 +43,8 @@ const std::vector<std::shared_ptr<const Codec>>& codecs() {
   return all;
 }
 
-// By decode_add() and, of codecs that have an extraction, by decode_extract(), which fails alike.
+// Decodes with decode_add() and, if the codec has an extraction, also with decode_extract(), which
+// must fail alike.
 Result<std::size_t> decode(const Codec& codec, std::span<const std::byte> bytes,
                            codec::Scratch& scratch) {
   std::vector<float> sums(kCount);
@@ -65,7 +66,8 @@ Result<std::size_t> decode(const Codec& codec, std::span<const std::byte> bytes,
   return length;
 }
 
-// The message with a header as `codec` writes it, but for the number of values and the flags.
+// Gives `message` the header that `codec` writes, except for the flags and, if the length depends
+// on it, the number of values.
 void mend(const Codec& codec, std::vector<std::byte>& message) {
   std::vector<float> carry(kCount), gradient(kCount);
   codec::Scratch scratch;
@@ -84,7 +86,7 @@ void mend(const Codec& codec, std::vector<std::byte>& message) {
     message.resize(codec.max_message_bytes(kCount));
   }
   const auto prefix = std::as_bytes(std::span(&header, 1)).first(offsetof(codec::Header, checksum));
-  // Where the length is in the header, all lengths are tried.
+  // If the length depends on the header, all lengths are tried.
   for (std::size_t bytes = fixed ? message.size() : sizeof(header); bytes <= message.size();
        bytes += 8) {
     const auto payload =
@@ -96,7 +98,7 @@ void mend(const Codec& codec, std::vector<std::byte>& message) {
   }
 }
 
-// Of codecs that have sections: the bytes as the payload of a message of several.
+// If the codec has sections: decodes `bytes` as the payload of a message with several sections.
 void add_by_sections(const Codec& codec, std::span<const std::byte> bytes) {
   const auto length = codec.message_bytes(kLongCount, 0);
   if (codec.section() == 0 || !length) return;
@@ -118,7 +120,7 @@ void add_by_sections(const Codec& codec, std::span<const std::byte> bytes) {
   }
 }
 
-// What is read is what would be written.
+// An index set that can be read is exactly what would be written for its indices.
 void check_indices(std::span<const std::byte> bytes) {
   if (bytes.size() < 2) return;
   const std::size_t universe = 1 + std::to_integer<std::size_t>(bytes[0]) * 3;
@@ -132,7 +134,8 @@ void check_indices(std::span<const std::byte> bytes) {
   if (again != set) std::abort();
 }
 
-// Rows with a header that fits and a right checksum: what is read is what would be written.
+// Rows get a matching header and a correct checksum. If they can be read, they are exactly what
+// would be written.
 void check_rows(std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
   const codec::RowsFormat format{.universe = kCount, .row_elements = 2};

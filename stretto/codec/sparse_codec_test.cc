@@ -1,7 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Which elements sparse codecs choose, compared with naive references; and indices as bits.
+// Which elements sparse codecs choose, compared with naive references, and how indices are packed
+// into bits.
 
 #include <algorithm>
 #include <bit>
@@ -26,7 +27,7 @@ namespace {
 
 using Floats = std::vector<float>;
 
-// A gradient of one layer, about.
+// Draws values that are distributed about like the gradient of a layer.
 Floats normal(std::size_t count, double sigma, Random& random) {
   Floats values(count);
   for (float& value : values) {
@@ -37,7 +38,7 @@ Floats normal(std::size_t count, double sigma, Random& random) {
   return values;
 }
 
-// What a message holds that is not zero.
+// Encodes `gradient` and returns the decoded message, with zeros for elements that are not sent.
 Floats sent(const Codec& codec, const Floats& gradient, std::uint32_t* hint = nullptr,
             const codec::Position& position = {}) {
   codec::Scratch scratch;
@@ -67,7 +68,8 @@ Floats naive_threshold(const Floats& gradient, float limit) {
   return values;
 }
 
-// Where a comparison of floats cut to integers chooses the first ones: all below 1.
+// If values were truncated to integers for the comparison, those below 1 would all count as equal,
+// and the first ones would be chosen.
 TEST(TopK, SmallGradientsAreComparedAsTheyAre) {
   Random random(1);
   for (const double sigma : {0.01, 0.3, 1.0, 1e-30}) {
@@ -89,13 +91,13 @@ TEST(TopK, IsThatOfTheReferenceForEveryNumberAndTies) {
     const double density = (static_cast<double>(k) - 0.5) / static_cast<double>(count);
     std::uint32_t hint = static_cast<std::uint32_t>(random.below(0x40000000));
     ASSERT_EQ(sent(*top_k({.density = density}), gradient, &hint), naive_top_k(gradient, k));
-    // The hint that it has left serves a similar vector.
+    // The hint that the first call has left serves a similar vector.
     gradient[random.below(count)] = 1;
     ASSERT_EQ(sent(*top_k({.density = density}), gradient, &hint), naive_top_k(gradient, k));
   }
 }
 
-// Constant vectors, of which everything is sent: what SINGA's own tests look at.
+// SINGA's own tests also look at constant vectors, of which everything is sent.
 TEST(TopK, AllOfAConstantVectorIsSentOnce) {
   for (const std::size_t count : {1u, 10u, 4096u, 5000u}) {
     const Floats ones(count, 1.0f);
@@ -105,7 +107,7 @@ TEST(TopK, AllOfAConstantVectorIsSentOnce) {
   }
 }
 
-// More of one magnitude than there is room for candidates.
+// More elements have one magnitude than there is room for candidates.
 TEST(TopK, ManyEqualOnesAreTakenFromTheFrontOn) {
   Floats gradient(100000, 0.5f);
   gradient[77777] = 0.50001f;
@@ -137,7 +139,7 @@ TEST(TopK, WarmsUpFromAllToFew) {
   EXPECT_EQ(codec->message_bytes(10000, 9), top_k({.density = 0.01})->message_bytes(10000, 0));
 }
 
-// What the last step's limit finds may be too little or too much, by a little and by far.
+// The limit of the last step may find too few or too many elements, by a little or by far.
 TEST(TopK, GradientsMayGrowAndShrinkFromStepToStep) {
   Random random(14);
   std::uint32_t hint = 0;
@@ -151,7 +153,7 @@ TEST(TopK, GradientsMayGrowAndShrinkFromStepToStep) {
   }
 }
 
-// As the first step of a warm-up does.
+// The first step of a warm-up has a density of 1.
 TEST(TopK, LooksAtNoMoreElementsThanThereAre) {
   Random random(13);
   const Floats gradient = normal(5000, 1, random);
@@ -172,8 +174,8 @@ TEST(TopK, LooksAtNoMoreElementsThanThereAre) {
   }
 }
 
-// The limit of the step before finds about as many, drifts with the gradients, and is found anew
-// where it does not fit.
+// The limit of the previous step finds about as many elements. It drifts with the gradients, and is
+// computed anew if it does not fit.
 TEST(TopK, AReusedLimitFindsAboutAsMany) {
   const auto codec = top_k({.density = 0.02, .exact = false});
   EXPECT_EQ(codec->name(), "top_k(0.02, reused limit)");
@@ -182,7 +184,7 @@ TEST(TopK, AReusedLimitFindsAboutAsMany) {
   std::uint32_t hint = 0;
   std::size_t exact = 0;
   for (std::uint64_t step = 0; step < 100; ++step) {
-    // Smaller from step to step, and once ten times as large.
+    // Gradients shrink from step to step, and grow tenfold once.
     const double sigma = std::pow(0.98, static_cast<double>(step)) * (step < 30 ? 1 : 10);
     const Floats gradient = normal(6000, sigma, random);
     const float limit = hint > 0 ? std::bit_cast<float>(hint) : 0;
@@ -203,7 +205,7 @@ TEST(TopK, AReusedLimitFindsAboutAsMany) {
   EXPECT_LT(exact, 20u);
 }
 
-// Zeros between the values that are sent: nothing is sent twice, nothing of zeros.
+// Zeros lie between the values that are sent. No element is sent twice, and no zero.
 TEST(Threshold, IsThatOfTheReferenceWithZerosInBetween) {
   Random random(3);
   for (const double density : {0.0, 0.01, 0.05, 0.3, 1.0}) {
@@ -227,7 +229,7 @@ TEST(Threshold, GrowsBeyondTheRoomOfTheLastStep) {
   }
 }
 
-// Where sums are in memory, elements are added while later indices are read.
+// If sums are too large for the cache, decode_add() adds elements while it reads later indices.
 TEST(TopK, SumsInMemoryAreThoseInACache) {
   constexpr std::size_t kCount = (std::size_t{8} << 20) / sizeof(float) + 12345;
   for (const auto& codec :
@@ -250,8 +252,8 @@ TEST(TopK, SumsInMemoryAreThoseInACache) {
 TEST(Int8, StochasticRoundingIsRightOnAverage) {
   const auto codec = int8({.stochastic = true});
   Floats gradient(512, 0.3f);
-  gradient[0] = 64;         // So the scale is 1.
-  gradient[256] = 127.75f;  // No code says more than 127 of it.
+  gradient[0] = 64;         // This makes the scale 1.
+  gradient[256] = 127.75f;  // No code stands for more than 127.
   double sum = 0, sum_of_greatest = 0;
   for (std::uint64_t step = 0; step < 200; ++step) {
     const Floats values = sent(*codec, gradient, nullptr, {.step = step, .own_key = 5});
@@ -295,7 +297,8 @@ TEST(IndexSet, EverySetComesBack) {
   }
 }
 
-// Whatever one bit is changed to: it is refused, or it is another set as it is written.
+// A set in which one bit was changed is refused, or is exactly what would be written for another
+// set.
 TEST(IndexSet, BytesThatNobodyWritesAreRefused) {
   Random random(9);
   std::size_t refused = 0;
