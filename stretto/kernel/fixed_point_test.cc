@@ -17,7 +17,7 @@
 namespace stretto::kernel {
 namespace {
 
-// In units of 2^-61: what a pair says, and a value, rounded to the nearest even one.
+// The value of a pair, and a float rounded to nearest even, in units of 2^-61.
 __int128 exact(std::int64_t high, std::int64_t low) {
   return (static_cast<__int128>(high) << 43) + low;
 }
@@ -27,11 +27,11 @@ __int128 exact(float value) {
   return exact(static_cast<std::int64_t>(high), std::llrint(low));
 }
 
-// Of all magnitudes below the limit, also zero and denormal ones.
+// Draws a value of any magnitude below the limit, including zero and denormals.
 float any_value(Random& random) {
   for (;;) {
     const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(random.next()));
-    if (std::abs(value) < kFixedPointLimit) return value;  // Not of NaN.
+    if (std::abs(value) < kFixedPointLimit) return value;  // False for NaN.
   }
 }
 
@@ -79,11 +79,11 @@ TEST_P(FixedPoint, ValuesOfAbove2ToTheMinus37AreExact) {
   }
 }
 
-// Also where the two of a pair nearly cancel, and where they are of any magnitude.
+// Covers pairs whose two halves nearly cancel, and halves of any magnitude.
 TEST_P(FixedPoint, APairIsRoundedOnceToF64) {
   Random random(6);
   for (int i = 0; i < 100'000; ++i) {
-    const auto drawn = [&](int bits) {  // Of less than so many.
+    const auto drawn = [&](int bits) {  // A number of fewer than `bits` bits.
       const std::uint64_t kept = random.below(static_cast<std::uint64_t>(bits));
       const auto magnitude = static_cast<std::int64_t>(random.next() >> (63 - kept) >> 1);
       return random.below(2) == 0 ? magnitude : -magnitude;
@@ -107,7 +107,7 @@ TEST_P(FixedPoint, SaysWhatHasNoPair) {
         std::vector<std::int64_t> high(count), low(count);
         EXPECT_TRUE(add_fixed_point(values.data(), count, high.data(), low.data()));
         values[at] = value;
-        // Again and again: what has no pair must not make a sum overflow.
+        // Repeats the call, because values that have no pair must not make a sum overflow.
         for (int i = 0; i < 5; ++i) {
           EXPECT_FALSE(add_fixed_point(values.data(), count, high.data(), low.data())) << at;
         }
@@ -116,7 +116,7 @@ TEST_P(FixedPoint, SaysWhatHasNoPair) {
   }
 }
 
-// As many as there may be, of the greatest magnitude.
+// As many addends as are allowed, all of the greatest magnitude.
 TEST_P(FixedPoint, AMillionAddendsDoNotOverflow) {
   const float value = -0x1.fffffep23f;
   std::int64_t high = 0, low = 0;

@@ -19,7 +19,7 @@
 namespace stretto::kernel {
 namespace {
 
-// All that floats can be, and what half precision can say of them.
+// Draws any floats, and many that half precision can represent.
 std::vector<float> values_of(std::size_t count) {
   Random random(count);
   std::vector<float> values(count);
@@ -80,7 +80,7 @@ TEST_F(Quantize, HalvesAreTheNearestOnEveryTarget) {
   });
 }
 
-// What a message says, what stays, and what comes of it, one behind the other.
+// Returns what is left of the values, followed by the sums to which the message was added.
 std::vector<float> by_int8(std::vector<float> values, bool stochastic) {
   std::vector<float> sums(values.size(), 1.0f);
   std::vector<std::int8_t> codes(values.size());
@@ -102,7 +102,7 @@ std::vector<float> by_one_bit(std::vector<float> values, bool stochastic) {
 }
 
 TEST_F(Quantize, BytesAndBitsAreThoseOfTheFirstTarget) {
-  std::map<std::pair<std::size_t, int>, std::vector<float>> of_first;  // By length and way.
+  std::map<std::pair<std::size_t, int>, std::vector<float>> of_first;  // Keys: length and way.
   on_all_targets([&](const std::vector<float>& values) {
     std::vector<float> finite = values;
     for (float& value : finite) value = std::abs(value) < 1e30f ? value : 1.0f;
@@ -121,7 +121,7 @@ TEST_F(Quantize, BytesAndBitsAreThoseOfTheFirstTarget) {
   });
 }
 
-// By their definition, in f64.
+// Compares with the definition, computed in f64.
 TEST_F(Quantize, CodesOfInt8AreTheNearestAndScalesThePowersOfTwoThatFit) {
   on_all_targets([](const std::vector<float>& values) {
     std::vector<float> rest = values;
@@ -146,7 +146,8 @@ TEST_F(Quantize, CodesOfInt8AreTheNearestAndScalesThePowersOfTwoThatFit) {
   });
 }
 
-// Of numbers of one size: of any floats, one would be nearly all of the sum of its block.
+// The values are of similar size: among arbitrary floats, one would be nearly the whole sum of its
+// block.
 TEST_F(Quantize, ScalesOfOneBitAreTheMeanMagnitudes) {
   on_all_targets([](const std::vector<float>& any) {
     Random random(any.size());
@@ -169,11 +170,11 @@ TEST_F(Quantize, ScalesOfOneBitAreTheMeanMagnitudes) {
   });
 }
 
-// Whatever is drawn: so many draws that some are next to 1.
+// Whole numbers are exact whatever is drawn. There are so many draws that some are next to 1.
 TEST_F(Quantize, WholeNumbersStayWhatTheyAre) {
   std::vector<float> values(kInt8Block, 100.0f);
   for (std::size_t i = 1; i < kInt8Block; i += 2) values[i] = -100;
-  values[5] = 127;  // So the scale is 1.
+  values[5] = 127;  // This makes the scale 1.
   std::vector<std::int8_t> codes(kInt8Block);
   std::vector<std::uint8_t> scales(1);
   for (const std::string_view target : available_targets()) {
@@ -187,7 +188,7 @@ TEST_F(Quantize, WholeNumbersStayWhatTheyAre) {
   }
 }
 
-// Of key 0 the first draw is 0.
+// The first draw of key 0 is 0.
 TEST_F(Quantize, TheOppositeOfTheGreatestIsNegativeWhateverIsDrawn) {
   for (const std::string_view target : available_targets()) {
     ASSERT_TRUE(use_target(target).ok());

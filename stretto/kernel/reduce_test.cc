@@ -30,7 +30,7 @@ class ReduceTest : public ::testing::Test {
   ~ReduceTest() override { EXPECT_TRUE(use_target("").ok()); }
 };
 
-// Reduces one element per input, on every target, which must agree.
+// Reduces one element per input on every target, and checks that all targets agree.
 template <class T, class Out = T>
 Out reduce_one(ReduceOp op, const std::vector<T>& values, int divisor = 1) {
   std::vector<Input> inputs;
@@ -54,7 +54,7 @@ Out reduce_one(ReduceOp op, const std::vector<T>& values, int divisor = 1) {
   return first;
 }
 
-// One input to one output, on `target`.
+// Converts one input to one output on `target`.
 template <class In, class Out>
 std::vector<Out> convert(std::string_view target, DType dtype, const std::vector<In>& numbers) {
   EXPECT_TRUE(use_target(target).ok());
@@ -83,7 +83,7 @@ void check_narrowing(const std::vector<float>& values) {
   }
 }
 
-// Every number there is, to f32 and back.
+// Converts every number of the type to f32 and back.
 template <class Number>
 void check_conversions() {
   std::vector<Number> numbers(65536);
@@ -100,7 +100,7 @@ void check_conversions() {
   }
 }
 
-// Pairs of pages, each between two that cannot be touched.
+// Pairs of pages, each between two pages that cannot be accessed.
 class GuardedPages {
  public:
   explicit GuardedPages(std::size_t count) : bytes_((3 * count + 1) * kPage) {
@@ -115,7 +115,7 @@ class GuardedPages {
   GuardedPages(const GuardedPages&) = delete;
   GuardedPages& operator=(const GuardedPages&) = delete;
 
-  // `bytes` at the start or the end of pair `index`.
+  // Returns a place of `bytes` bytes at the start or the end of pair `index`.
   void* place(std::size_t index, std::size_t bytes, bool at_end) const {
     return memory_ + (3 * index + 1) * kPage + (at_end ? kRoom - bytes : 0);
   }
@@ -128,7 +128,7 @@ class GuardedPages {
   std::byte* memory_ = nullptr;
 };
 
-// Every way to load and to store.
+// All ways to load and store.
 constexpr Store kStores[] = {Store::automatic, Store::cached, Store::non_temporal, Store::shared};
 
 constexpr std::pair<DType, ReduceOp> kKindsOfLoops[] = {
@@ -148,7 +148,7 @@ TEST_F(ReduceTest, MatchesTheOracleForEveryDtypeOpAndTarget) {
       if (!supports(op, dtype)) continue;
       for (int inputs = 1; inputs <= 17; ++inputs) {
         for (const std::size_t count : {0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 63, 64, 65, 127, 1013}) {
-          if (random.below(3) != 0) continue;  // All of them take ten seconds under a sanitizer.
+          if (random.below(3) != 0) continue;  // All of these take ten seconds under a sanitizer.
           const Case one = random_case(dtype, op, inputs, count, random);
           ASSERT_EQ(problem_with(one, random), "") << describe(one);
         }
@@ -167,7 +167,7 @@ TEST_F(ReduceTest, ManyInputsAreGroupsOfGroups) {
   }
 }
 
-// Several pieces of what is copied to further outputs, or to memory that is shared.
+// The buffers have several pieces, which are copied to further outputs or to shared memory.
 TEST_F(ReduceTest, OutputsThatAreCopied) {
   Random random(9);
   for (const DType dtype : {DType::u8, DType::bf16, DType::f64, DType::c64}) {
@@ -184,8 +184,8 @@ TEST_F(ReduceTest, OutputsThatAreCopied) {
   }
 }
 
-// Two and more blocks of the general case, and non-temporal stores to outputs that do not share
-// their place in a cache line.
+// The buffers have two or more blocks of the general case, and non-temporal stores go to outputs
+// with different offsets in a cache line.
 TEST_F(ReduceTest, LongBuffers) {
   Random random(3);
   for (const DType dtype : {DType::u8, DType::i64, DType::f32, DType::bf16, DType::f16}) {
@@ -240,7 +240,8 @@ TEST_F(ReduceTest, ReadsAndWritesNothingOutsideOfTheBuffers) {
   }
 }
 
-// The job of one rank: its gradients are not even read, and these may not be written.
+// In a job of one rank, the only input is also the output. It is not even read, and this memory is
+// read-only.
 TEST_F(ReduceTest, OneInputInItsOwnPlaceIsLeftAlone) {
   constexpr std::size_t kBytes = 1 << 20;
   void* const memory =
@@ -260,7 +261,7 @@ TEST_F(ReduceTest, OneInputInItsOwnPlaceIsLeftAlone) {
 }
 
 TEST_F(ReduceTest, SevenInputsAreACanonicalTree) {
-  // Of the 132 ways to put parentheses around these, ((0 1)(2 3))((4 5)6) alone gives this number.
+  // Of the 132 ways to put parentheses around these, only ((0 1)(2 3))((4 5)6) gives this number.
   const std::vector<float> values{0x1.ab1b58p+15f,  -0x1.e1c2aap+22f, 0x1.c14386p+20f,
                                   -0x1.fa50dep+29f, 0x1.da63bap+29f,  0x1.e47312p+21f,
                                   -0x1.59a0fep+21f};
@@ -332,7 +333,7 @@ TEST_F(ReduceTest, ComplexNumbersAreTextbook) {
   EXPECT_EQ(reduce_one<C64>(ReduceOp::mean, {{1, 2}, {3, -5}}, 2), C64(2, -1.5));
   EXPECT_EQ(reduce_one<C64>(ReduceOp::product, {{1, 2}, {3, -5}}), C64(13, 1));
   EXPECT_EQ(reduce_one<C64>(ReduceOp::product, {{1, 2}, {3, -5}, {0, 1}}, 2), C64(-0.5, 6.5));
-  // The square of 1 + 2^-12, less 1 + 2^-11: 2^-24 is there only if the product was not rounded.
+  // The square of 1 + 2^-12, minus 1 + 2^-11, is 2^-24 only if the product was not rounded.
   const float above_one = 1 + 0x1p-12f;
   EXPECT_EQ(reduce_one<C64>(ReduceOp::product, {{above_one, 1}, {above_one, 1 + 0x1p-11f}}).real(),
             0.0f);
@@ -343,11 +344,11 @@ TEST_F(ReduceTest, ComplexNumbersAreTextbook) {
 TEST_F(ReduceTest, AComplexProductHasNoSpecialCases) {
   using C64 = std::complex<float>;
   const float infinity = std::numeric_limits<float>::infinity();
-  // An infinity by Annex G.
+  // By Annex G of the C standard, the product is an infinity.
   const C64 infinite = reduce_one<C64>(ReduceOp::product, {{infinity, infinity}, {1, 1}});
   EXPECT_TRUE(std::isnan(infinite.real()));
   EXPECT_EQ(infinite.imag(), infinity);
-  // Real parts: ac before bd; imaginary parts: ad before bc.
+  // Of two NaN, the left term of the sum wins: ac for real parts, ad for imaginary parts.
   const float a = float_of(0x7FC00001), b = float_of(0xFFC00002);
   const C64 both = reduce_one<C64>(ReduceOp::product, {{a, b}, {1, 1}});
   EXPECT_EQ(bits_of(both.real()), 0x7FC00001u);
@@ -389,7 +390,7 @@ TEST_F(ReduceTest, EveryNumberOf16BitsSurvivesWidening) {
 TEST_F(ReduceTest, NarrowingRoundsToNearestEven) {
   Random random(5);
   std::vector<float> values;
-  // Around the halfway points of each number of 16 bits, and anything else.
+  // Values around the halfway points of each 16-bit number, and arbitrary ones.
   for (std::uint32_t high = 0; high < 65536; ++high) {
     for (const std::uint32_t low : {0x7FFFu, 0x8000u, 0x8001u}) {
       values.push_back(float_of(high << 16 | low));

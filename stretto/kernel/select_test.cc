@@ -22,7 +22,7 @@ constexpr std::uint32_t kGuard = 0xABCDABCD;
 constexpr std::size_t kGuards = 4;
 constexpr std::size_t kFloatsOfLine = 16;
 
-// Of few magnitudes, so that many are equal, with all that floats can be.
+// Draws values of few magnitudes, so that many are equal, and special values.
 std::vector<float> special_values(std::size_t count, std::uint64_t seed) {
   constexpr float kSpecial[] = {0.0f,
                                 -0.0f,
@@ -42,7 +42,7 @@ std::vector<float> special_values(std::size_t count, std::uint64_t seed) {
   return values;
 }
 
-// Lengths around those of vectors, and of what the loops look at together.
+// Lengths around those of vectors, and of the blocks that the loops look at together.
 std::vector<std::size_t> lengths() {
   std::vector<std::size_t> all(71);
   std::iota(all.begin(), all.end(), std::size_t{0});
@@ -69,7 +69,7 @@ class Select : public ::testing::Test {
   }
 };
 
-// Bits, because NaN equals nothing.
+// Compares as bits, because NaN equals nothing.
 std::vector<std::uint32_t> bits_of(std::span<const float> values) {
   std::vector<std::uint32_t> bits(values.size());
   std::ranges::transform(values, bits.begin(), std::bit_cast<std::uint32_t, float>);
@@ -89,7 +89,7 @@ void expect_taken(const std::vector<float>& values, std::uint32_t limit, std::si
     wanted.push_back(static_cast<std::uint32_t>(i));
     wanted_values.push_back(std::exchange(left[i], 0.0f));
   }
-  // Each length begins at another place of a cache line.
+  // Each length begins at another offset in a cache line.
   const std::size_t begin = values.size() % kFloatsOfLine;
   std::vector<float> line(begin + values.size() + kGuards, std::bit_cast<float>(kGuard));
   const std::span<float> from = std::span(line).subspan(begin, values.size());
