@@ -82,7 +82,7 @@ std::vector<T> numbers(std::istringstream& line) {
   return result;
 }
 
-// A case of these tensors, and of nothing else yet.
+// Parses the tensors of a case; its other fields stay empty.
 Case case_of_tensors(std::istringstream& line) {
   Case result;
   std::string dtype_name;
@@ -111,8 +111,8 @@ BucketPlan buckets(std::istringstream& line) {
   return plan;
 }
 
-// Where PyTorch has no order, it takes all as they are listed, and sorts buckets by what is first
-// in them.
+// If PyTorch has no order, it takes the tensors as they are listed, and sorts buckets by their
+// first tensor.
 BucketPlan plan_of_case(const Case& given) {
   if (!given.order.empty()) return plan_buckets(given.gradients, given.limits, given.order);
   std::vector<std::size_t> all(given.gradients.size());

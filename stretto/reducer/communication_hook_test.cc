@@ -29,7 +29,7 @@ using testing::message_of;
 using testing::OwnTimeout;
 using testing::three_gradients;
 
-// A step in which every element of rank r is value + r.
+// Runs a step in which every element of rank r is `value` + r.
 void run_step(Reducer& reducer, int rank, float value) {
   for (std::size_t i = reducer.gradient_count(); i-- > 0;) {
     for (float& element : floats(reducer, i)) element = value + static_cast<float>(rank);
@@ -38,7 +38,7 @@ void run_step(Reducer& reducer, int rank, float value) {
   reducer.finalize();
 }
 
-// Writes down what it sees, and hands it on.
+// Records the buckets that it gets, and reduces them.
 class Recorder : public PlainReduction {
  public:
   std::string name() const override { return "recorder"; }
@@ -70,7 +70,7 @@ TEST(CommunicationHook, SeesBucketsGradientsAndTheLastOne) {
   });
 }
 
-// Bf16 has 8 digits: 257.5 becomes 258.
+// bf16 has 8 binary digits, so 257.5 becomes 258.
 TEST(CommunicationHook, HalvedGradientsAreRoundedOnceAndPassThroughOtherHooks) {
   run_ranks(2, [](Communicator& communicator) {
     const auto recorder = std::make_shared<Recorder>();
@@ -99,7 +99,7 @@ TEST(CommunicationHook, F16ShowsOverflowAsInfinityAndNothingElse) {
   });
 }
 
-// Rank 1 catches what is thrown, keeps everything and does nothing more.
+// Rank 1 catches the exception, keeps its communicator and reducer, and does nothing more.
 TEST(CommunicationHook, OneThatRefusesABucketOnOneRankEndsTheStepOnAll) {
   struct Refusing : PlainReduction {
     Work start(Communicator& communicator, const FullBucket& bucket) override {
@@ -182,7 +182,7 @@ TEST(CommunicationHook, StateOfAnotherHookIsRefused) {
   EXPECT_THROW(plain.load(state), InvalidArgument);
 }
 
-// The other would wait for its bucket.
+// Otherwise rank 1 would wait for rank 0's bucket.
 TEST(CommunicationHook, OneThatLacksMemoryOnOneRankFailsTheStepOnAll) {
   struct Lacking : PlainReduction {
     explicit Lacking(bool in_finish) : in_finish(in_finish) {}

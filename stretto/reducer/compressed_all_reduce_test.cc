@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Compressed vectors without training: their residuals are kept by name.
+// Compressed all_reduce without training: residuals are kept under the names of vectors.
 
 #include "stretto/reducer/compressed_all_reduce.h"
 
@@ -70,7 +70,7 @@ TEST(CompressedAllReduce, WithoutAStateNothingIsKept) {
   });
 }
 
-// Gathered, three messages of four; divided, three quarters of two.
+// With `gather`, a rank receives 3 whole messages; with `divide`, 3/4 of 2 messages.
 TEST(CompressedAllReduce, PartsAreFewerBytesThanWholesOfManyRanks) {
   std::size_t received[2] = {};
   for (const auto exchange : {CompressedExchange::gather, CompressedExchange::divide}) {
@@ -88,7 +88,7 @@ TEST(CompressedAllReduce, PartsAreFewerBytesThanWholesOfManyRanks) {
   EXPECT_LT(received[1], received[0] * 6 / 10);
 }
 
-// What ranks round, added up in their order; where the sum travels, a quarter of it is rounded.
+// Adds rounded values in the order of ranks. If `is_rounded`, the sum travels as a rounded quarter.
 template <class Number>
 Floats sum_of_rounded(std::size_t count, int ranks, bool is_rounded) {
   Floats sum(count);
@@ -100,8 +100,8 @@ Floats sum_of_rounded(std::size_t count, int ranks, bool is_rounded) {
   return sum;
 }
 
-// Gathered by four ranks, messages of half the bytes would be as many as an all_reduce without a
-// codec receives, so that they are divided.
+// With four ranks, gathering messages of half the size would receive as many bytes as an all_reduce
+// without a codec. So they are divided.
 TEST(CompressedAllReduce, HalvesAreRoundedOnceForEachTimeTheyTravel) {
   constexpr std::size_t kCount = 30000;
   for (const int ranks : {2, 3, 4}) {
@@ -144,7 +144,7 @@ TEST(CompressedAllReduce, WhatHalvesLackOrClipComesLater) {
   EXPECT_EQ(bf16({.clip = 2})->name(), "bf16, clipped at 2");
 }
 
-// 0.1 is no number of bfloat16; the nearest is more.
+// bfloat16 has no 0.1; the nearest number is greater.
 TEST(CompressedAllReduce, ALimitThatTheTypeDoesNotHaveIsRoundedDown) {
   run_ranks(2, [](Communicator& communicator) {
     Floats data = {100};
@@ -154,7 +154,7 @@ TEST(CompressedAllReduce, ALimitThatTheTypeDoesNotHaveIsRoundedDown) {
   });
 }
 
-// Of four ranks, whose halves are divided.
+// With four ranks, gradients in half precision are divided.
 TEST(CompressedAllReduce, LimitsAreOfRanksAndNotOfTheirSums) {
   run_ranks(4, [](Communicator& communicator) {
     const auto expect = [&](const std::shared_ptr<const Codec>& codec, float each, ReduceOp op,
@@ -175,7 +175,7 @@ TEST(CompressedAllReduce, LimitsAreOfRanksAndNotOfTheirSums) {
   });
 }
 
-// Whoever adds it up: what one rank has clipped does not travel with the sum.
+// What a rank has clipped stays with that rank, and does not travel with the sum.
 TEST(CompressedAllReduce, WhatOneRankClipsComesLaterWhereItIsDivided) {
   run_ranks(4, [](Communicator& communicator) {
     CompressionState state;
@@ -208,7 +208,7 @@ TEST(CompressedAllReduce, WhatRanksDoNotAgreeAboutIsRefusedAndBothAreNamed) {
       expect_contains(text, "sum of 'x', 5000 elements' on rank 0 and by");
       expect_contains(text, "sum of 'x', 4999 elements' on rank 1");
     }
-    // Nobody has taken anything over from calls that did not happen.
+    // The calls that were refused have left nothing behind.
     EXPECT_EQ(text_of({int8(), &state, "x"}, 5000), "");
     EXPECT_EQ(data[0], 2);
   });
@@ -236,7 +236,7 @@ TEST(CompressedAllReduce, ANameStandsForOneVectorAndOneCodec) {
   });
 }
 
-// Two vectors, one of them called more often, by a codec whose rounding depends on the call.
+// Reduces two vectors, one of them more often, with a codec whose rounding depends on the call.
 std::vector<Floats> calls(Communicator& communicator, CompressionState& state, int begin, int end) {
   std::vector<Floats> results;
   const auto rank = static_cast<std::uint64_t>(communicator.rank().value());
@@ -325,7 +325,7 @@ TEST(CompressedAllReduce, AStateThatOneRankCannotUseIsRefusedOnAll) {
   });
 }
 
-// Of three ranks two go on in a smaller communicator, each with its own residual.
+// Two of three ranks go on in a smaller communicator, each with its own residual.
 TEST(CompressedAllReduce, ResidualsStayWhereRanksBecomeFewer) {
   run_ranks(3, [](Communicator& communicator) {
     CompressionState state;
@@ -342,7 +342,7 @@ TEST(CompressedAllReduce, ResidualsStayWhereRanksBecomeFewer) {
   });
 }
 
-// As after a failure, which one rank met in a call that another had not begun.
+// This happens after a failure in a call that one rank had begun and the other had not.
 TEST(CompressedAllReduce, RanksThatHaveBegunAnotherNumberOfCallsGoOn) {
   run_ranks(2, [](Communicator& communicator, int rank) {
     CompressionState state;
@@ -359,7 +359,7 @@ TEST(CompressedAllReduce, RanksThatHaveBegunAnotherNumberOfCallsGoOn) {
   });
 }
 
-// Rank 1 starts only when rank 0 has started both and said so.
+// Rank 1 starts its operations only after rank 0 has started both of its own and said so.
 void expect_starts_do_not_wait(const std::shared_ptr<const Codec>& codec) {
   run_ranks(2, [&](Communicator& communicator, int rank) {
     CompressionState state, blocking;
@@ -426,8 +426,8 @@ TEST(CompressedAllReduce, WhatOneRankForgetsItKnowsTheLengthsOf) {
   });
 }
 
-// Rank 1 takes part by hand in what tells lengths, and not in what follows: only rank 0's giving
-// up can end that.
+// Rank 1 exchanges lengths by hand and takes no part in what follows, so that only rank 0
+// can end the operation, by abandoning it.
 TEST(CompressedAllReduce, WhatAnExceptionUnwindsIsAbandoned) {
   run_ranks(2, [](Communicator& communicator) {
     CompressionState state;
@@ -435,7 +435,7 @@ TEST(CompressedAllReduce, WhatAnExceptionUnwindsIsAbandoned) {
     Floats data(3000, 1.0f);
     all_reduce(communicator, data, options);
     if (communicator.rank() == Rank(1)) {
-      // Of what is announced, and of what was encoded.
+      // Each rank sends two lengths: of the announced message, and of the encoded one.
       std::vector<std::uint64_t> lengths = {100, 100, 100, 100};
       const auto bytes = std::as_writable_bytes(std::span(lengths));
       communicator.all_gather(bytes.last(16), bytes).wait();
@@ -451,8 +451,8 @@ TEST(CompressedAllReduce, WhatAnExceptionUnwindsIsAbandoned) {
   });
 }
 
-// How many operations a rank has submitted for so many calls, by the number of a barrier after
-// them, for which the other does not come.
+// Returns how many operations a rank submits in `calls` calls. It reads the number of a barrier
+// behind the calls, which the other rank does not join.
 int operations_of(int calls, const CompressedAllReduceOptions& options) {
   std::string number;
   run_ranks(2, [&](Communicator& communicator) {
@@ -471,7 +471,7 @@ int operations_of(int calls, const CompressedAllReduceOptions& options) {
   return std::stoi(number);
 }
 
-// One in which they agree, and one in which they say how long messages are.
+// Ranks agree in one operation; messages without a fixed length need another for their lengths.
 TEST(CompressedAllReduce, WithoutAStateOneOperationMoreLetsRanksAgree) {
   const auto each = [](const CompressedAllReduceOptions& options) {
     return (operations_of(7, options) - operations_of(2, options)) / 5.0;
@@ -482,7 +482,7 @@ TEST(CompressedAllReduce, WithoutAStateOneOperationMoreLetsRanksAgree) {
   EXPECT_EQ(each({.codec = int8(), .exchange = CompressedExchange::automatic}), 3);
 }
 
-// One that lies where another has lain is not taken for that.
+// A communicator at the address of a destroyed one is not taken for that one.
 TEST(CompressedAllReduce, EachCommunicatorAgreesAnew) {
   run_ranks(3, [](Communicator& communicator) {
     CompressionState state;

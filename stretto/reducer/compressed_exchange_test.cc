@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// How messages travel: what depends on that, and what does not.
+// How messages travel, and what depends on it.
 
 #include <algorithm>
 #include <cmath>
@@ -37,7 +37,7 @@ using testing::message_of;
 constexpr std::size_t kCount = 6000;
 constexpr float kNothing = std::numeric_limits<float>::infinity();
 
-// Some zeros, which are not sent at all.
+// Draws a gradient with some zeros, which are not sent at all.
 Floats gradient_of(int rank, int step, std::size_t count = kCount) {
   Random random(static_cast<std::uint64_t>(100 * step + rank));
   Floats values(count);
@@ -47,7 +47,7 @@ Floats gradient_of(int rank, int step, std::size_t count = kCount) {
   return values;
 }
 
-// Everything in the order of ranks.
+// Adds all values of at least `limit` in the order of ranks.
 Floats naive_sum(int ranks, int step, float limit, std::size_t count = kCount) {
   Floats sum(count);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -59,11 +59,11 @@ Floats naive_sum(int ranks, int step, float limit, std::size_t count = kCount) {
 
 struct Step {
   Floats sum;
-  Floats residual;  // Of this rank.
+  Floats residual;  // The residual of this rank.
   CompressionStatistics statistics;
 };
 
-// A step without residuals of former ones.
+// Runs a step without residuals of earlier steps.
 Step run_step(Communicator& communicator, const CompressionOptions& options, int step = 0,
               std::size_t count = kCount) {
   const auto hook = compressing(options);
@@ -75,14 +75,14 @@ Step run_step(Communicator& communicator, const CompressionOptions& options, int
   return {copy_of(floats(reducer, 0)), copy_of(hook->residual("w")), hook->last_step()};
 }
 
-// With an all_reduce of gradients as they are.
+// The bytes that an all_reduce without a codec receives.
 double dense_bytes(int ranks, std::size_t count) {
   return 2.0 * (ranks - 1) / ranks * static_cast<double>(count * sizeof(float));
 }
 
 TEST(CombinedExchange, SendsWholeSumsInTheOrderOfRanksAndNoMoreThanAnAllReduce) {
   for (const int ranks : {2, 3, 4, 5}) {
-    // Also where a gradient is too small to be divided, and has one owner.
+    // The smaller gradient is not divided, and has one owner.
     for (const std::size_t count : {kCount, std::size_t{700}}) {
       for (const float limit : {kNothing, 0.45f, 0.2f, 0.0f}) {
         run_ranks(ranks, [&](Communicator& communicator) {
@@ -108,7 +108,8 @@ TEST(CombinedExchange, SendsWholeSumsInTheOrderOfRanksAndNoMoreThanAnAllReduce) 
   }
 }
 
-// Two gradients without a fixed length and one that has one, of which a step gathers too much.
+// Trains two gradients whose messages have no fixed length, and one whose messages have. A step of
+// it gathers too much.
 struct Training {
   Training(Communicator& communicator, const std::shared_ptr<CompressedReduction>& with,
            std::size_t bucket_bytes)
@@ -138,7 +139,8 @@ struct Training {
   Reducer reducer;
 };
 
-// The greatest elements of a gradient are others than those of its parts, so that it shows.
+// The greatest elements of a gradient are not those of its parts, so the sums show which exchange
+// was used.
 TEST(CombinedExchange, IsChosenInTheStepAfterOneThatGatheredTooMuchWhateverTheBuckets) {
   run_ranks(4, [](Communicator& communicator) {
     const auto run = [&](std::size_t bucket_bytes) {
@@ -171,7 +173,8 @@ TEST(CombinedExchange, IsChosenInTheStepAfterOneThatGatheredTooMuchWhateverTheBu
   });
 }
 
-// As after a failure, where some have ended a step that others have not, or have not been part of.
+// This happens after a failure: some ranks have ended a step that others have not, or took no part
+// in.
 TEST(CombinedExchange, IsAgreedOnByRanksThatHaveEndedOtherSteps) {
   run_ranks(4, [](Communicator& communicator) {
     const auto made = [] {
@@ -232,7 +235,7 @@ TEST(CombinedExchange, IsPredictedAndSaid) {
       /*shared_memory=*/false);
 }
 
-// Rank 1 takes part by hand, and announces more than there can be.
+// Rank 1 takes part by hand, and announces a longer message than there can be.
 TEST(CombinedExchange, LengthsThatCannotBeAreRefused) {
   run_ranks(2, [](Communicator& communicator) {
     CompressedReduction hook(
@@ -257,7 +260,7 @@ TEST(CombinedExchange, LengthsThatCannotBeAreRefused) {
   });
 }
 
-// Rank 0 takes part by hand, and says from where on combining pays.
+// Rank 0 takes part by hand, and says from how many bytes on combining pays.
 TEST(CombinedExchange, PredictionsThatCannotBeAreRefused) {
   for (const double from : {-1.0, 1e30, kCount * 4 + 1.0, -double{kNothing}}) {
     run_ranks(2, [&](Communicator& communicator) {
@@ -280,7 +283,7 @@ TEST(CombinedExchange, PredictionsThatCannotBeAreRefused) {
   }
 }
 
-// Parts have headers of their own, and one value at least.
+// Each part has its own header and at least one value.
 TEST(Exchange, PartsThatAreLongerThanTheMessageArePredictedAsLong) {
   run_ranks(
       4,
@@ -292,14 +295,15 @@ TEST(Exchange, PartsThatAreLongerThanTheMessageArePredictedAsLong) {
                                          {{.name = "w", .dtype = DType::f32, .count = 4096}}));
           return hook->exchange_prediction();
         };
-        // One value of a message, and four; four of its parts together, each time.
+        // A message has one value, and then four. Its four parts have four values together in both
+        // cases.
         EXPECT_EQ(predicted(0.0002).divided_seconds, predicted(0.0009).divided_seconds);
         EXPECT_LT(predicted(0.0002).gathered_seconds, predicted(0.0009).gathered_seconds);
       },
       /*shared_memory=*/false);
 }
 
-// What ranks add up in between is work of the codec, and no exchange.
+// The time in which ranks add up parts counts for the codec, and not for the exchange.
 TEST(Exchange, NoTimeIsCountedTwice) {
   for (const auto exchange : {CompressedExchange::divide, CompressedExchange::combine}) {
     run_ranks(2, [&](Communicator& communicator, int rank) {

@@ -35,7 +35,7 @@ std::vector<GradientDescription> model() {
           {"steps", DType::i64, 3}};
 }
 
-// The gradients of a rank in a step, the same whatever the buckets.
+// Writes the gradients of a rank in a step, which do not depend on the buckets.
 void make_gradients(Reducer& reducer, int rank, int step) {
   for (std::size_t i = reducer.gradient_count(); i-- > 0;) {
     Random random(static_cast<std::uint64_t>(1000 * step + 100 * rank) + i);
@@ -57,8 +57,8 @@ Floats all_of(const Reducer& reducer) {
   return values;
 }
 
-// What `steps` steps of `ranks` ranks leave in the gradients, after each of them; all ranks must
-// have the same.
+// Returns the gradients after each of `steps` steps of `ranks` ranks, and checks that they are the
+// same on all ranks.
 std::vector<Floats> results(int ranks, int steps, const CompressionOptions& options,
                             std::size_t bucket_bytes = 6000) {
   RankVector<std::vector<Floats>> of_rank(ranks);
@@ -91,14 +91,14 @@ std::vector<std::shared_ptr<const Codec>> codecs() {
 constexpr CompressedExchange kExchanges[] = {CompressedExchange::gather, CompressedExchange::divide,
                                              CompressedExchange::combine};
 
-// Which are decoded a section at a time.
+// Long gradients are decoded a section at a time.
 TEST(CompressedReduction, LongGradientsAreAddedUpToTheEnd) {
   constexpr std::size_t kCount = 100001;
   run_ranks(2, [](Communicator& communicator, int rank) {
     Reducer reducer(communicator, {{"w", DType::f32, kCount}, {"v", DType::f32, 3}},
                     {.hook = compressing({.codec = int8(), .min_elements = 1})});
     for (const std::size_t i : {1, 0}) {
-      // What int8() says exactly.
+      // int8() represents these values exactly.
       for (std::size_t e = 0; e < floats(reducer, i).size(); ++e) {
         floats(reducer, i)[e] = static_cast<float>(e % 7) + static_cast<float>(rank);
       }
@@ -122,8 +122,8 @@ TEST(CompressedReduction, RanksAgreeBitForBitAndAgain) {
   }
 }
 
-// A gradient beside others, of other codecs or none, gets the bits that it gets in a bucket of its
-// own.
+// A gradient gets the same bits in a bucket of its own and in one with others, whatever their
+// codecs.
 TEST(CompressedReduction, BucketsDoNotMatter) {
   for (const CompressedExchange exchange : kExchanges) {
     for (const auto& codec : codecs()) {
@@ -138,7 +138,7 @@ TEST(CompressedReduction, BucketsDoNotMatter) {
   }
 }
 
-// The first steps of a warm-up send almost everything: gathered, more than without a codec.
+// The first steps of a warm-up send almost everything. Gathered, that is more than without a codec.
 TEST(CompressedReduction, StepsThatGatherAsMuchAsDenseAreDividedWhateverTheBuckets) {
   const CompressionOptions options{.codec = top_k({.density = 0.01, .warm_up_steps = 3})};
   EXPECT_EQ(results(4, 5, options, 1), results(4, 5, options));
@@ -146,21 +146,21 @@ TEST(CompressedReduction, StepsThatGatherAsMuchAsDenseAreDividedWhateverTheBucke
     const auto compressed = compressing(options);
     Reducer reducer(communicator, {{"w", DType::f32, 8000}}, {.hook = compressed});
     Random random(static_cast<std::uint64_t>(communicator.rank().value()));
-    std::vector<double> received;  // In gradients.
+    std::vector<double> received;  // In units of one gradient.
     for (int step = 0; step < 4; ++step) {
       for (float& value : floats(reducer, 0)) value = static_cast<float>(random.uniform());
       reducer.mark_ready(0);
       reducer.finalize();
       received.push_back(static_cast<double>(compressed->last_step().received_bytes) / 32000);
     }
-    // Divided, 6 / 4 of a message; gathered, 3.
+    // Divided, a rank receives 6/4 of a message; gathered, 3 messages.
     EXPECT_NEAR(received[0], 1.5, 0.1);
     EXPECT_NEAR(received[3], 3 * 0.013, 0.01);
     EXPECT_EQ(compressed->exchange_reason(), "gathered, as was asked for");
   });
 }
 
-// What all ranks have sent so far, and what they still hold, is what they had.
+// What all ranks have sent so far and what they still hold must add up to their gradients.
 void expect_nothing_is_lost(CompressedExchange exchange, int ranks) {
   for (const auto& codec : codecs()) {
     std::mutex mutex;
@@ -172,7 +172,7 @@ void expect_nothing_is_lost(CompressedExchange exchange, int ranks) {
       for (int step = 0; step < 5; ++step) {
         make_gradients(reducer, rank, step);
         {
-          // They are still there only if no bucket is full: so they are made again.
+          // Reduced gradients may already be overwritten, so they are drawn again.
           const std::lock_guard lock(mutex);
           std::size_t at = 0;
           for (std::size_t i = 0; i < 3; ++i) {
@@ -211,7 +211,7 @@ TEST(CompressedReduction, NothingIsLost) {
   expect_nothing_is_lost(CompressedExchange::combine, 3);
 }
 
-// There is no model of memory that is shared. Of few bytes it is the latency that counts.
+// There is no link model for shared memory. For few bytes, latency decides.
 TEST(CompressedReduction, WhichExchangeIsFasterIsAgreedAndSaid) {
   const auto expect = [](const std::string& expected, std::size_t elements, bool shared_memory) {
     run_ranks(
@@ -391,7 +391,7 @@ TEST(CompressedReduction, WhatAnotherHookHasConvertedIsRefused) {
   const std::shared_ptr<CommunicationHook> hooks[] = {compressing({.min_elements = 1}),
                                                       compressing({.codec = power_sgd()})};
   for (const auto& inner : hooks) {
-    run_ranks(1, [&](Communicator& communicator) {  // Of several, the first to refuse ends it.
+    run_ranks(1, [&](Communicator& communicator) {  // The first rank to refuse would end it.
       Reducer reducer(communicator, {{.name = "weight", .count = 4096}},
                       {.hook = std::make_shared<Bf16Reduction>(inner)});
       expect_contains(message_of<InvalidArgument>([&] {
@@ -403,7 +403,8 @@ TEST(CompressedReduction, WhatAnotherHookHasConvertedIsRefused) {
   }
 }
 
-// Minimises |x - target|^2, of which each rank knows its part, by gradients of 1 % of elements.
+// Minimises |x - target|^2 with gradients of which 1 % of the elements are sent. Each rank knows
+// its part of the target.
 double distance_after(int steps, bool error_feedback) {
   double distance = 0;
   run_ranks(2, [&](Communicator& communicator, int rank) {

@@ -26,8 +26,7 @@
 namespace stretto {
 namespace {
 
-// What CompressionOptions do to gradients before they are encoded, on a few elements: what becomes
-// of each can be told.
+// What CompressionOptions do to gradients before they are encoded, shown on a few elements each.
 
 using testing::compressing;
 using testing::copy_of;
@@ -35,7 +34,7 @@ using testing::floats;
 using testing::message_of;
 using Floats = std::vector<float>;
 
-// The sum of one gradient of all ranks, step by step.
+// Reduces one gradient, step by step, and returns the sum of all ranks.
 class Steps {
  public:
   Steps(Communicator& communicator, const CompressionOptions& options, std::size_t count)
@@ -57,7 +56,7 @@ class Steps {
   Reducer reducer_;
 };
 
-// One rank and a codec that sends every other element.
+// One rank uses a codec that sends every other element.
 TEST(CompressionOptions, MomentumIsAddedBeforeAndBeginsAnewWhereSent) {
   for (const bool masked : {true, false}) {
     run_ranks(1, [&](Communicator& communicator) {
@@ -66,9 +65,9 @@ TEST(CompressionOptions, MomentumIsAddedBeforeAndBeginsAnewWhereSent) {
       if (masked) options.mask_momentum = true;
       Steps steps(communicator, options, 2);
       EXPECT_EQ(steps.sum_of({4, 1}), (Floats{4, 0}));
-      // Of the second element: 1 stayed, and 1 + 0.5 was added to that.
+      // The second element kept 1, to which 1 + 0.5 was added.
       EXPECT_EQ(steps.sum_of({0, 1}), (Floats{0, 2.5f}));
-      // What was sent has stopped moving, or goes on: 4 / 4 + 4 / 2, and 1.5 / 2.
+      // The momentum of sent elements is cleared, or goes on: 4 / 4 + 4 / 2, and 1.5 / 2.
       EXPECT_EQ(steps.sum_of({0, 0}), masked ? (Floats{0, 0}) : (Floats{3, 0}));
     });
   }
@@ -86,7 +85,7 @@ TEST(CompressionOptions, DenseStepsGoOnWithTheSameMomentum) {
 
 TEST(CompressionOptions, ClipsWhatOneRankAdds) {
   run_ranks(4, [](Communicator& communicator) {
-    constexpr std::size_t kCount = 19;  // Some more than are squared at a time.
+    constexpr std::size_t kCount = 19;  // A few more than are squared at a time.
     Steps steps(communicator, {.codec = top_k({.density = 1}), .min_elements = 1, .clip_norm = 10},
                 kCount);
     const bool is_great = communicator.rank() == Rank(0);
@@ -110,9 +109,9 @@ TEST(CompressionOptions, MomentumDoesNotKeepNaN) {
   });
 }
 
-// What cannot be meant, or has no effect.
+// Options that contradict each other, or have no effect.
 
-// What attaching gradients writes into the log, once.
+// Returns what attaching `gradients` writes into the log.
 std::string warning_of(const std::shared_ptr<CompressedReduction>& hook,
                        const std::vector<GradientDescription>& gradients) {
   std::string lines;
@@ -137,7 +136,7 @@ TEST(CompressionOptions, WhatHasNoEffectIsSaid) {
                   "int8 compresses nothing: codecs are for gradients of f32, and none is");
 }
 
-// Both would be added to one residual.
+// Otherwise both would be added to one residual.
 TEST(CompressionOptions, TwoGradientsOfOneNameAreRefused) {
   run_ranks(2, [](Communicator& communicator) {
     const std::vector<GradientDescription> model = {{"w", DType::f32, 2000}, {"w", DType::f32, 9}};
@@ -166,7 +165,7 @@ TEST(CompressionOptions, AStateOfAnotherModelIsRefused) {
   });
 }
 
-// A model whose head was replaced goes on with the rest.
+// A model whose head was replaced keeps the residuals of the rest.
 TEST(CompressionOptions, WhatAStateHasOfOtherGradientsIsSaidToBeLost) {
   std::vector<std::byte> state;
   run_ranks(1, [&](Communicator& communicator) {
@@ -185,7 +184,7 @@ TEST(CompressionOptions, WhatAStateHasOfOtherGradientsIsSaidToBeLost) {
   EXPECT_EQ(hook->residual("tail").size(), 2000u);
 }
 
-// Each * could stand for any of the letters: to try all takes for ever.
+// Each * could match any of the letters, so trying all combinations would take for ever.
 TEST(CompressionOptions, PatternsMayHaveManyStars) {
   std::string many, letters(200, 'a');
   for (int star = 0; star < 40; ++star) many += "*a";
@@ -200,7 +199,7 @@ TEST(CompressionOptions, PatternsMayHaveManyStars) {
   EXPECT_TRUE(is_said("a*bc*cbd", "abcbd")) << "no letter counts twice";
 }
 
-// A hook that hands on floats made of doubles, which the inner one was not told of.
+// An outer hook passes on f32 values made of f64, and the inner hook was not told.
 TEST(CompressionOptions, GradientsThatWereMadeFloatsAreRefused) {
   run_ranks(1, [](Communicator& communicator) {
     CompressedReduction hook;
@@ -218,7 +217,7 @@ TEST(CompressionOptions, GradientsThatWereMadeFloatsAreRefused) {
   });
 }
 
-// What becomes of infinities and NaN in gradients that are compressed.
+// What becomes of infinity and NaN in compressed gradients.
 
 constexpr CompressedExchange kEveryExchange[] = {
     CompressedExchange::gather, CompressedExchange::divide, CompressedExchange::combine};
@@ -243,7 +242,7 @@ TEST(NonFinite, NaNIsSeenByAllOrByNone) {
   for (const NonFinite policy : {NonFinite::send, NonFinite::zero}) expect_nan_is_seen(policy);
 }
 
-// Sums and residuals of all steps.
+// Returns the sum and the residual of each step.
 std::vector<Floats> results_of(const CompressionOptions& options,
                                const std::vector<Floats>& gradients) {
   std::vector<Floats> results;
@@ -257,7 +256,7 @@ std::vector<Floats> results_of(const CompressionOptions& options,
   return results;
 }
 
-// Also for the norm that is clipped, for momentum and for residuals.
+// Infinity and NaN also count as zero for the norm that is clipped, for momentum and for residuals.
 TEST(NonFinite, WhatCountsAsZeroLeavesWhatZeroLeaves) {
   constexpr NonFinite kZero = NonFinite::zero;
   const auto half = top_k({.density = 0.5});
@@ -273,7 +272,7 @@ TEST(NonFinite, WhatCountsAsZeroLeavesWhatZeroLeaves) {
       Floats first(16), second(16);
       for (std::size_t i = 0; i < 16; ++i) first[i] = 1 + static_cast<float>(i * i % 7);
       second[0] = 1000;
-      second[7] = value;  // The least of the first ones: half of them are not sent.
+      second[7] = value;  // The least value of `first`: half of its values are not sent.
       return results_of(options, {first, second, Floats(16)});
     };
     const std::vector<Floats> expected = with(0);
@@ -282,7 +281,8 @@ TEST(NonFinite, WhatCountsAsZeroLeavesWhatZeroLeaves) {
   }
 }
 
-// Also where no codec is used: small gradients alone in a bucket, and steps without compression.
+// The policies also hold where no codec is used: for small gradients alone in a bucket, and in
+// steps without compression.
 TEST(NonFinite, PoliciesHoldForWhatTravelsAsItIs) {
   for (const Compression compression : {Compression::always, Compression::never}) {
     for (const NonFinite policy : {NonFinite::send, NonFinite::stop, NonFinite::zero}) {
@@ -315,7 +315,8 @@ TEST(NonFinite, PoliciesHoldForWhatTravelsAsItIs) {
   }
 }
 
-// Of vectors, which others may follow: what was to be sent is not lost, and right factors stay.
+// For vectors, other calls may follow one that was stopped: their residuals and right factors stay
+// as they were.
 TEST(NonFinite, ACallThatIsStoppedIsAsIfItHadNotBeen) {
   const auto half = top_k({.density = 0.5});
   std::vector<CompressedAllReduceOptions> each = {{.codec = power_sgd({.rank = 1})}};
@@ -348,7 +349,8 @@ TEST(NonFinite, ACallThatIsStoppedIsAsIfItHadNotBeen) {
   }
 }
 
-// Of a gradient that ranks add up in parts, element `place`, or of one that one rank adds up whole.
+// Returns the error when ranks `wrong` have `value` in element `place` of a gradient, which is
+// divided between ranks, or has one owner if it is small.
 std::string stop_text(int ranks, const std::vector<int>& wrong, std::size_t count,
                       std::size_t place, CompressedExchange exchange,
                       float value = std::numeric_limits<float>::quiet_NaN()) {
@@ -385,7 +387,8 @@ TEST(NonFinite, WhatStopsIsTheRankWithTheNaNWhoeverAddsUp) {
   }
 }
 
-// No rank has it: it comes of adding up. Where one rank adds it up for all, that one finds it.
+// No rank's gradient has infinity: the sum overflows. If one rank adds it up for all, that rank
+// finds it.
 TEST(NonFinite, PoliciesHoldForSumsOfWhatIsFinite) {
   const std::string found = ", in step 1: what all ranks have added up holds infinity or NaN";
   for (const CompressedExchange exchange : kEveryExchange) {

@@ -1,7 +1,7 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// When steps are compressed, and what steps are that are not.
+// When steps are compressed, and what uncompressed steps do.
 
 #include <algorithm>
 #include <chrono>
@@ -31,10 +31,11 @@ namespace {
 
 using testing::floats;
 
-// What an uncompressed bucket takes on a slow link, at least; long against all else in these tests.
+// The least time of an uncompressed bucket on a slow link, which is long compared to everything
+// else in these tests.
 constexpr std::chrono::milliseconds kDenseBucket(4);
 
-// Writes down which buckets are started and finished in a step.
+// Records which buckets are started and finished in a step.
 class RecordedCompression : public CompressedReduction {
  public:
   using CompressedReduction::CompressedReduction;
@@ -51,14 +52,14 @@ class RecordedCompression : public CompressedReduction {
   std::vector<std::size_t> finished;
 };
 
-// On a link so slow that uncompressed buckets take a while.
+// Simulates a link so slow that uncompressed buckets take a while.
 class CompressionOnSlowLink : public CompressedReduction {
  public:
   using CompressedReduction::CompressedReduction;
   Work start(Communicator& communicator, const FullBucket& bucket) override {
     if (bucket.index == 0) ++step_;
     Work work = CompressedReduction::start(communicator, bucket);
-    // Of a compressed step, the last one that has ended is another.
+    // In a compressed step, last_step() is still the previous step.
     if (last_step().step == step_) std::this_thread::sleep_for(kDenseBucket);
     return work;
   }
@@ -70,7 +71,7 @@ class CompressionOnSlowLink : public CompressedReduction {
 using Indices = std::vector<std::size_t>;
 const Indices kAll = {0, 1, 2};
 
-// Three gradients of a bucket each, of which the last one is in the first bucket.
+// Three gradients with a bucket each; the last gradient is in the first bucket.
 struct TrialTraining {
   TrialTraining(Communicator& communicator, const CompressionOptions& options,
                 std::size_t count = 1 << 15)
@@ -80,7 +81,7 @@ struct TrialTraining {
                 {{"a", DType::f32, count}, {"b", DType::f32, count}, {"c", DType::f32, count}},
                 {.bucket_bytes = {1}, .find_unused = true, .hook = hook}) {}
 
-  // Whether it was compressed.
+  // Returns whether the step was compressed.
   bool step(const Indices& used = {2, 1, 0}) {
     hook->started.clear();
     hook->finished.clear();
@@ -96,7 +97,7 @@ struct TrialTraining {
   const int rank;
   const std::shared_ptr<RecordedCompression> hook;
   Reducer reducer;
-  Indices finished_early;  // When the last gradient was ready, before finalize().
+  Indices finished_early;  // Buckets finished before finalize(), when the last gradient was ready.
 };
 
 TEST(CompressionTrial, ABucketThatIsNotCompressedIsFinishedEarlyAndLeftOut) {
@@ -126,7 +127,7 @@ TEST(CompressionTrial, ABucketThatIsNotCompressedIsFinishedEarlyAndLeftOut) {
   });
 }
 
-// Else the first step after them would lack one.
+// If a bucket were left out, the first compressed step would lack it.
 TEST(CompressionTrial, DenseStepsLeaveNoBucketOut) {
   run_ranks(2, [](Communicator& communicator) {
     TrialTraining training(communicator, {.dense_steps = 4}, 2000);
@@ -138,7 +139,7 @@ TEST(CompressionTrial, DenseStepsLeaveNoBucketOut) {
   });
 }
 
-// Writes down what the log says of decisions, all of which are of level info.
+// Records the decisions in the log, which are all of level info.
 class DecisionLog {
  public:
   DecisionLog() {
@@ -163,7 +164,7 @@ class DecisionLog {
   std::mutex mutex_;
 };
 
-// Buckets "c", "b" and "a", in this order; "b" is too small for a codec.
+// The buckets "c", "b" and "a", in this order. "b" is too small for a codec.
 struct SlowTraining {
   SlowTraining(Communicator& communicator, const CompressionOptions& options)
       : hook(std::make_shared<CompressionOnSlowLink>(options)),
@@ -195,7 +196,7 @@ Choices choices_of(const CompressionStatistics& step) {
   return choices;
 }
 
-// As the log prints them, with three digits.
+// Formats as the log does, with three digits.
 std::string milliseconds(double seconds) { return fmt::format("{:.3g}", seconds * 1e3); }
 
 TEST(CompressionTrial, WhatItSavesOnASlowLinkIsMeasuredAndSaid) {
@@ -233,7 +234,7 @@ TEST(CompressionTrial, WhatItSavesOnASlowLinkIsMeasuredAndSaid) {
                   milliseconds(saved)));
 }
 
-// One rank alone does nothing in a step without compression, and there is no model of its links.
+// A rank alone communicates nothing in uncompressed steps, and there is no model of its links.
 TEST(CompressionTrial, WhatItWouldLoseIsSaidAsFarAsItIsMeasured) {
   const DecisionLog log;
   CompressionMeasurement measured;
@@ -278,7 +279,7 @@ TEST(CompressionTrial, WithoutACodecThereIsNothingToTry) {
   EXPECT_EQ(log.lines, std::vector<std::string>());
 }
 
-// When a model is built that shares it with one which is gone.
+// This happens when a new model shares the hook with a model that was destroyed.
 TEST(CompressionTrial, AHookThatIsAttachedAgainMayCompressAgain) {
   run_ranks(1, [](Communicator& communicator) {
     TrialTraining training(communicator,
@@ -313,7 +314,8 @@ TEST(CompressionTrial, WithoutATrialAStepSaysWhyToo) {
   EXPECT_EQ(name(left_out), "left_out");
 }
 
-// The trial's steps and those after it: all ranks take the same decisions, and one line tells them.
+// In the steps of the trial and after it, all ranks take the same decisions, and one line of the
+// log tells them.
 TEST(CompressionTrial, SwitchesAllRanksInTheSameStep) {
   const DecisionLog log;
   RankVector<std::vector<bool>> compressed_steps(2);
@@ -331,7 +333,7 @@ TEST(CompressionTrial, SwitchesAllRanksInTheSameStep) {
                                                            : "disabled for buckets 0-2");
 }
 
-// What the messages of a warm-up cost says nothing about those after it.
+// The cost of messages in a warm-up says nothing about later messages.
 TEST(CompressionTrial, BeginsAfterTheWarmUp) {
   run_ranks(1, [](Communicator& communicator) {
     TrialTraining training(communicator,
@@ -344,8 +346,8 @@ TEST(CompressionTrial, BeginsAfterTheWarmUp) {
   });
 }
 
-// The period after which there is a new trial is twice as long as the first, which found that it
-// does not pay; the trial took the place of its first steps.
+// The first trial has found that compression does not pay, so the period until the next trial is
+// twice as long. The trial took the place of the period's first steps.
 TEST(CompressionTrial, StepsThatItSwitchesOffFinishEarlyAndLeaveBucketsOutUntilTheNextTrial) {
   constexpr int kOff = 6, kNext = kOff + 2 * 2048 - 16;
   run_ranks(1, [](Communicator& communicator) {
@@ -356,7 +358,7 @@ TEST(CompressionTrial, StepsThatItSwitchesOffFinishEarlyAndLeaveBucketsOutUntilT
       const int in_trial = step < kNext ? step : step - kNext;
       const bool is_first = step < kNext;
       ASSERT_EQ(is_compressed, in_trial == 4 || in_trial == 5) << step;
-      // The first step of a trial, and the one after it, have to go without what is new.
+      // The beginning and the end of a trial take effect on buckets one step later.
       const bool leaves_out = in_trial > kOff || (in_trial == 0 && !is_first);
       ASSERT_EQ(training.hook->started, leaves_out ? both : kAll) << step;
       ASSERT_EQ(training.hook->finished, training.hook->started) << step;

@@ -23,14 +23,14 @@ std::span<Number> numbers(const Reducer& reducer, std::size_t index) {
   return {reinterpret_cast<Number*>(bytes.data()), bytes.size() / sizeof(Number)};
 }
 
-// What all ranks have where rank r had values[r], in a gradient of Number.
+// Returns the mean that all ranks get if rank r has `values[r]` in each element.
 template <class Number>
 Number mean_of(const std::vector<Number>& values, const ReducerOptions& options) {
   std::vector<Number> results(values.size());
   run_ranks(static_cast<int>(values.size()), [&](Communicator& communicator) {
     const auto rank = static_cast<std::size_t>(communicator.rank());
     ReducerOptions own = options;
-    // Each rank's hook is its own.
+    // Each rank needs its own hook.
     if (options.hook->name() == "f16, then plain") own.hook = std::make_shared<F16Reduction>();
     Reducer reducer(communicator, {{"g", dtype_of<Number>, 37}}, own);
     for (int step = 0; step < 2; ++step) {
@@ -71,7 +71,7 @@ TEST(MeanDivision, BeforeTheSumIsPyTorchsRounding) {
   EXPECT_EQ(mean_of<float>(values, {.mean_division = MeanDivision::before_sum}), expected);
 }
 
-// The sum does not fit into the type, the mean does.
+// The sum is too large for the type, but the mean is not.
 TEST(MeanDivision, TheSumOverflowsOnlyWhereItIsFormedUndivided) {
   const std::vector<float> values = {3e38f, 2e38f};
   EXPECT_TRUE(std::isinf(mean_of<float>(values, {.mean_division = MeanDivision::after_sum})));
@@ -81,7 +81,7 @@ TEST(MeanDivision, TheSumOverflowsOnlyWhereItIsFormedUndivided) {
   EXPECT_EQ(mean_of<float>(four, {.mean_division = MeanDivision::half_each}), 1.5e38f);
 }
 
-// 98304 is too large for f16, and 1e-7 nearly too small: a quarter of it is 0.
+// 98304 is too large for f16. 1e-7 is nearly too small: a quarter of it becomes 0.
 TEST(MeanDivision, HalfEachKeepsBothEndsOfTheRangeOfF16) {
   const auto mean = [](const std::vector<float>& values, MeanDivision division) {
     return mean_of<float>(values,

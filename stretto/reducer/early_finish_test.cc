@@ -50,7 +50,7 @@ TEST(EarlyFinish, ABucketIsFinishedWhileTheStepGoesOn) {
     ThreeBuckets step(communicator, hook);
     step.reducer.mark_ready(2);
     EXPECT_EQ(hook->finished, (std::vector<std::size_t>{0}));
-    step.reducer.mark_ready(0);  // Its turn comes after that of gradient 1.
+    step.reducer.mark_ready(0);  // Bucket 0's turn comes after that of gradient 1.
     EXPECT_EQ(hook->finished, (std::vector<std::size_t>{0}));
     step.reducer.mark_ready(1);
     EXPECT_EQ(hook->finished, (std::vector<std::size_t>{0, 1, 2}));
@@ -97,7 +97,7 @@ class HostMemory : public BucketMemory {
   Status end(Work& work) override { return host_buckets().end(work); }
 };
 
-// A bucket's reduction cannot be ended.
+// Memory in which a bucket's reduction cannot be ended.
 class FailingMemory final : public HostMemory {
  public:
   Status end(Work& work) override {
@@ -138,7 +138,7 @@ TEST(EarlyFinish, WhatOnReducedThrowsOnOneRankEndsTheTrainingOfAll) {
   });
 }
 
-// Nothing more can be allocated from some time on.
+// Memory of which nothing more can be allocated from some time on.
 class FullMemory final : public HostMemory {
  public:
   Memory allocate(Communicator& communicator, std::size_t bytes) override {
@@ -149,7 +149,7 @@ class FullMemory final : public HostMemory {
     expect_room();
     return HostMemory::allocate_copy(bytes);
   }
-  std::size_t room = SIZE_MAX;  // For so many allocations.
+  std::size_t room = SIZE_MAX;  // The number of allocations that still succeed.
 
  private:
   void expect_room() {
@@ -158,7 +158,7 @@ class FullMemory final : public HostMemory {
   }
 };
 
-// On rank 1, where gradients are kept that no rank may have used.
+// Rank 1 lacks memory to keep gradients that perhaps no rank has used.
 TEST(ReducerFailure, MemoryThatOneRankLacksEndsTheStepOnAll) {
   run_ranks(2, [&](Communicator& communicator, int rank) {
     const auto memory = std::make_shared<FullMemory>();
@@ -188,7 +188,7 @@ TEST(ReducerFailure, BucketsThatOneRankCannotFormAnewStayOnAll) {
       Reducer reducer(communicator, {{"a", DType::f32, 8}, {"b", DType::f32, 8}},
                       {.bucket_bytes = {32}, .memory = memory});
       const float* const first = testing::floats(reducer, 0).data();
-      if (is_short && rank == 1) memory->room = 1;  // For one of the two.
+      if (is_short && rank == 1) memory->room = 1;  // There is room for one of the two buckets.
       for (int step = 0; step < 20; ++step) {
         for (const std::size_t i : {0, 1}) {
           std::ranges::fill(testing::floats(reducer, i), static_cast<float>(2 * rank + step));
@@ -231,7 +231,7 @@ TEST(ReducerFailure, BucketsThatCannotBeRestoredLeaveThoseThatAreThere) {
   });
 }
 
-// Rank 0 shrinks the communicator before rank 1 knows why: what they have besides goes on.
+// Rank 0 shrinks the communicator before rank 1 knows the cause. Their other group goes on.
 TEST(ReducerFailure, ThatAnotherRankHasToldOfEndsNoOtherGroup) {
   std::barrier all_done(3);
   run_ranks(3, [&](Communicator& communicator, int rank) {
@@ -254,12 +254,12 @@ TEST(ReducerFailure, ThatAnotherRankHasToldOfEndsNoOtherGroup) {
   });
 }
 
-// Rank 2 has begun a list, lacks memory for the rest of it, and has told that to the others.
+// Rank 2 has begun a list, lacks memory for the rest of it, and has told the other ranks.
 TEST(ReducerFailure, MemoryThatAnotherRankHasLackedEndsNoOtherGroup) {
   std::barrier has_failed(3);
   run_ranks(3, [&](Communicator& communicator, int rank) {
     const auto pair = communicator.split({.color = rank / 2});
-    communicator.barrier().wait();  // All have made it: until then it would fail, too.
+    communicator.barrier().wait();  // All ranks have made `pair`; before, it would fail, too.
     if (rank == 2) {
       std::vector<float> large(100'000);
       const View begun = as_output(large), endless(begun.data, std::size_t{1} << 50, begun.dtype);

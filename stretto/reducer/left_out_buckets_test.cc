@@ -33,7 +33,7 @@ class RecordedStarts : public PlainReduction {
   const bool early_;
 };
 
-// Three gradients of a bucket each, of which the last one is in the first bucket.
+// Three gradients with a bucket each; the last gradient is in the first bucket.
 class Training {
  public:
   explicit Training(Communicator& communicator, bool early = true)
@@ -41,7 +41,8 @@ class Training {
         reducer(communicator, {{"a", DType::f32, 8}, {"b", DType::f32, 8}, {"c", DType::f32, 8}},
                 {.bucket_bytes = {32}, .find_unused = true, .hook = hook}) {}
 
-  // A step in which this rank has gradients `used`, full of `value`; others have kept 0.1 and 0.
+  // Runs a step in which this rank computes gradients `used` and fills them with `value`; its other
+  // gradients keep 0.1 or 0.
   Indices step(const Indices& used, float value = 1) {
     hook->started.clear();
     for (const std::size_t i : {2, 1, 0}) fill(i, i == 1 && !reducer.is_frozen(1) ? 0 : 0.1f);
@@ -100,7 +101,7 @@ TEST(LeftOutBuckets, OneThatNobodyUsesIsReducedWhenARankUsesItAgain) {
 
     EXPECT_EQ(training.step(uses ? Indices{2, 1, 0} : Indices{2, 0}, 6), (Indices{0, 2, 1}));
     EXPECT_TRUE(training.reducer.was_used(1));
-    training.expect(1, 2);  // The others have contributed zeros.
+    training.expect(1, 2);  // The other rank has contributed zeros.
     const StepStatistics& step = training.reducer.last_step();
     EXPECT_GE(step.launch_seconds[1], step.end_seconds[2]) << "after the others";
     EXPECT_GE(step.communication_seconds, step.end_seconds[1] - step.launch_seconds[0] - 1e-9);
@@ -179,7 +180,7 @@ TEST(LeftOutBuckets, ARankWithoutDataNeedNotKnowWhatOthersHaveUnfrozen) {
   });
 }
 
-// Rank 0 has no data, and b is frozen where there are some.
+// Rank 0 has no data. The ranks that have data have both frozen b.
 TEST(LeftOutBuckets, WhatIsFrozenAlikeIsNotNamedWhereARankHasNoData) {
   run_ranks(3, [](Communicator& communicator, int rank) {
     Training training(communicator);

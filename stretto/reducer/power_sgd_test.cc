@@ -41,7 +41,7 @@ std::vector<GradientDescription> model() {
       {"w", DType::f32, kRows * kColumns, kRows}, {"bias", DType::f32, 7}, {"v", DType::f32, 2000}};
 }
 
-// A matrix of rank 1 and some noise, the same for a seed.
+// Fills a matrix of rank 1 plus some noise, the same for equal `seed`.
 void fill_matrix(std::span<float> values, double noise, std::uint64_t seed) {
   Random random(seed);
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -81,7 +81,8 @@ TEST(PowerSgd, AMatrixOfItsRankComesThroughAndSmallOnesAsTheyAre) {
   });
 }
 
-// What all ranks have got and what they still hold is what they had, and all have the same bits.
+// The sums that all ranks have got, plus the residuals that they hold, are the gradients that they
+// had. All ranks have the same bits.
 TEST(PowerSgd, NothingIsLostAndRanksAgree) {
   constexpr int kSteps = 6;
   std::vector<std::vector<float>> of_rank(2);
@@ -116,7 +117,7 @@ TEST(PowerSgd, NothingIsLostAndRanksAgree) {
   }
 }
 
-// A step in which rank 1 has `wrong` in the first matrix.
+// Runs a step in which rank 1 has `wrong` in the first matrix; returns the error.
 std::string step_with(Reducer& reducer, int rank, float wrong) {
   for (std::size_t i = 3; i-- > 0;) {
     std::ranges::fill(floats(reducer, i), 1.0f);
@@ -157,7 +158,7 @@ TEST(PowerSgd, InfinityStopsAllRanksOrCountsAsZero) {
   });
 }
 
-// Of buckets behind the one that has stopped the step, too.
+// This includes the buckets behind the one that has stopped the step.
 TEST(PowerSgd, AStepThatIsStoppedKeepsNoNaN) {
   run_ranks(2, [](Communicator& communicator) {
     const auto hook = factoring({.codec = power_sgd(), .non_finite = NonFinite::stop});
@@ -173,7 +174,7 @@ TEST(PowerSgd, AStepThatIsStoppedKeepsNoNaN) {
   });
 }
 
-// They are neither kept for ever nor forgotten.
+// Such numbers are neither kept for ever nor lost.
 TEST(PowerSgd, NumbersTooGreatToBeMultipliedAreSeen) {
   run_ranks(2, [](Communicator& communicator) {
     const auto hook = factoring();
@@ -189,7 +190,7 @@ TEST(PowerSgd, NumbersTooGreatToBeMultipliedAreSeen) {
   });
 }
 
-// In one bucket: of another rank, of a sparse codec, and as they are.
+// One bucket holds gradients of another rank, with a sparse codec, and uncompressed ones.
 TEST(PowerSgd, RulesChooseRanksAndCodecsOfGradients) {
   run_ranks(2, [](Communicator& communicator) {
     const auto hook = compressing({.codec = power_sgd({.rank = 1}),
@@ -231,7 +232,7 @@ TEST(PowerSgd, BeginsAfterDenseStepsAndIsSwitchedLikeACodec) {
   });
 }
 
-// Of any shape and magnitude whose products are numbers.
+// Covers any shape, and any magnitude whose products are finite.
 TEST(PowerSgd, SentAndLeftAreTheWhole) {
   Random random(5);
   for (int attempt = 0; attempt < 60; ++attempt) {
@@ -285,7 +286,7 @@ TEST(PowerSgd, AGradientThatWasZeroOnceIsSentLater) {
   });
 }
 
-// The right factors that the first half of the columns has left see nothing of the second.
+// The right factors that the first half of the columns leaves are orthogonal to the second half.
 TEST(PowerSgd, WhatTheFactorsDoNotSeeIsSentInTheNextStep) {
   run_ranks(2, [](Communicator& communicator) {
     const CompressionOptions options{.codec = power_sgd({.rank = 1}), .error_feedback = false};
@@ -306,8 +307,8 @@ TEST(PowerSgd, WhatTheFactorsDoNotSeeIsSentInTheNextStep) {
   });
 }
 
-// The first bucket's right factors follow its left ones when the second one is full, not at the
-// end.
+// The right factors of the first bucket follow its left factors when the second bucket is full, not
+// at the end of the step.
 TEST(PowerSgd, ItsAllReducesBeginWhileBackwardRuns) {
   run_ranks(2, [](Communicator& communicator) {
     std::vector<GradientDescription> matrices;
@@ -411,7 +412,7 @@ TEST(PowerSgd, AStateThatOneRankCannotUseIsRefusedOnAllUntilAnotherIsLoaded) {
   });
 }
 
-// Of which the number of factors is no number of 64 bits.
+// The number of factors does not fit into 64 bits.
 TEST(PowerSgd, AGradientTravelsAsItIsWhereTheRankIsFarTooGreat) {
   for (const std::size_t rank : {std::size_t{1} << 62, std::size_t{1} << 63}) {
     run_ranks(2, [&](Communicator& communicator) {
@@ -454,7 +455,7 @@ TEST(LowRank, ColumnsBecomeOrthonormalAndDependentOnesZero) {
   EXPECT_NEAR(dot(0, 2), 0, 1e-6);
 }
 
-// A vector that fills no matrix, of more than a group of columns.
+// The vector does not fill its matrix, which has more columns than one group.
 TEST(LowRank, ProductsAreThoseOfTheDefinition) {
   constexpr std::size_t kCount = 107, kRank = 6;
   const codec::MatrixShape shape = codec::matrix_shape(kCount, 0);

@@ -9,7 +9,7 @@
 namespace stretto {
 namespace {
 
-// On shared memory, with all that threads can do to each other; tests/simulation has networks.
+// Runs on shared memory, with real threads that may interfere; tests/simulation covers networks.
 TEST(ReducerProperty, StepsEqualTheSerialOracle) {
   for (std::uint64_t seed = 0; seed < 60; ++seed) {
     const auto drawn = testing::ReducerCase::draw(seed, 1);

@@ -28,10 +28,10 @@ void fill(const Reducer& reducer, std::size_t index, float value) {
   for (float& element : floats(reducer, index)) element = value;
 }
 
-// Small limits, so that the three gradients make three buckets: {c}, {b, a} or so.
+// Small limits make three buckets of the three gradients, such as {c}, {b, a}.
 ReducerOptions small_buckets() { return {.bucket_bytes = {400}}; }
 
-// Runs a step in which rank r's gradient i is full of r * 10 + i; the order is `order`.
+// Runs a step in which rank r fills gradient i with r * 10 + i, in the order `order`.
 void run_step(Reducer& reducer, int rank, const std::vector<std::size_t>& order) {
   for (const std::size_t index : order) {
     fill(reducer, index, static_cast<float>(rank * 10) + static_cast<float>(index));
@@ -95,7 +95,7 @@ TEST(Reducer, RebuildAdoptsTheOrderOfRankZeroOnceAndKeepsTheValues) {
     EXPECT_EQ(reducer.plan()[1].gradients, (std::vector<std::size_t>{2}));
     EXPECT_EQ(reducer.plan()[2].gradients, (std::vector<std::size_t>{1}));
     expect_mean(reducer, 2);
-    // Whoever holds the old storage may still read it.
+    // Views of the old storage may still be read.
     EXPECT_NE(old.view.data, reducer.gradient(0).view.data);
     EXPECT_EQ(*reinterpret_cast<const float*>(old.view.data), 5.0f);
     run_step(reducer, rank, {2, 1, 0});
@@ -175,7 +175,7 @@ TEST(Reducer, WithoutGradientsAStepIsAReport) {
   });
 }
 
-// The second one goes on as the first one does, also where that forms other buckets later.
+// The second reducer goes on like the first one, also when the first one forms other buckets later.
 TEST(Reducer, BucketsAreRestored) {
   run_ranks(2, [](Communicator& communicator, int rank) {
     Reducer first(communicator, three_gradients(), small_buckets());
@@ -223,12 +223,12 @@ TEST(Reducer, GradientsThatOnlySomeRanksHaveAreReducedWhereThatIsAllowed) {
     options.find_unused = true;
     Reducer reducer(communicator, three_gradients(), options);
     for (int step = 0; step < 3; ++step) {
-      // Rank 1 alone has b, nobody has a: its value is not touched, although the mean would round.
+      // Only rank 1 has b. No rank has a: its value is not touched, although a mean would round it.
       fill(reducer, 0, 0.1f);
       fill(reducer, 1, rank == 1 ? 6.0f : 0.0f);
       fill(reducer, 2, static_cast<float>(rank));
       if (rank == 1) reducer.mark_ready(1);
-      if (rank != 2) reducer.mark_ready(2);  // Rank 2 has none of its own.
+      if (rank != 2) reducer.mark_ready(2);  // Rank 2 has computed no gradient.
       reducer.finalize();
       for (const float element : floats(reducer, 0)) ASSERT_EQ(element, 0.1f);
       for (const float element : floats(reducer, 1)) ASSERT_EQ(element, 2.0f);
@@ -327,7 +327,7 @@ TEST(Reducer, ARankWithoutDataKeepsWhatNobodyComputes) {
 
 TEST(Reducer, ARankThatHasLeftIsSaidToHaveRunOutOfSteps) {
   run_ranks(2, [](Communicator& job) {
-    const auto group = job.new_group({0, 1});  // Which ends where its rank leaves.
+    const auto group = job.new_group({0, 1});  // The group ends when a rank leaves.
     Reducer reducer(*group, three_gradients(), small_buckets());
     const int rank = group->rank().value();
     run_step(reducer, rank, {2, 1, 0});
@@ -347,7 +347,7 @@ TEST(Reducer, RebuildFollowsWhenTheOrderChangesForGood) {
     Reducer reducer(communicator, three_gradients(), small_buckets());
     int rebuilds = 0;
     for (int step = 0; step < 40; ++step) {
-      // One step out of order does not count; the second half does.
+      // One step in another order does not count; the second half of the steps does.
       const bool other = step >= 20 || step == 12;
       run_step(reducer, rank,
                other ? std::vector<std::size_t>{0, 1, 2} : std::vector<std::size_t>{1, 2, 0});
@@ -392,7 +392,7 @@ TEST(Reducer, AnExceptionThatDestroysItIsToldToTheOtherRanks) {
     const bool throws = communicator.rank() == Rank(1);
     const auto step = [&] {
       Reducer reducer(communicator, three_gradients(), small_buckets());
-      reducer.mark_ready(0);  // The last to be reduced: no bucket has left yet.
+      reducer.mark_ready(0);  // The last gradient to be reduced: no bucket has left yet.
       if (throws) throw std::runtime_error("no more data");
       reducer.mark_ready(1);
       reducer.mark_ready(2);
@@ -418,7 +418,7 @@ TEST(Reducer, StatisticsAddUp) {
     const StepStatistics& step = reducer.last_step();
     EXPECT_EQ(step.ready_seconds[2], 0);
     EXPECT_GE(step.ready_seconds[1], step.ready_seconds[0]);
-    EXPECT_GE(step.ready_seconds[1], 0.005);  // It fills a bucket; the other one is small.
+    EXPECT_GE(step.ready_seconds[1], 0.005);  // It fills a bucket; the other bucket is small.
     EXPECT_GE(step.backward_seconds, step.ready_seconds[1]);
     EXPECT_GE(step.communication_seconds, 0.005);
     EXPECT_GE(step.exposed_seconds, 0);
@@ -426,7 +426,7 @@ TEST(Reducer, StatisticsAddUp) {
   });
 }
 
-// A hook whose communication of the first bucket takes its time, while backward waits for it.
+// A hook whose first bucket takes 50 ms to start, while backward waits for it.
 class SlowAtFirst : public PlainReduction {
  public:
   Work start(Communicator& communicator, const FullBucket& bucket) override {

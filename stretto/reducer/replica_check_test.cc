@@ -22,7 +22,8 @@ ReplicaItem parameter(const std::string& name, const std::string& shape,
 
 using ItemsOfRank = std::function<std::vector<ReplicaItem>(int rank)>;
 
-// Checks `items` on `size` ranks and expects on each of them a Mismatch with `text`; "" for none.
+// Checks `items` on `size` ranks. Expects a Mismatch with `text` on each of them, or none if `text`
+// is empty.
 void expect_mismatch(int size, const ItemsOfRank& items, const std::string& text) {
   run_ranks(size, [&](Communicator& communicator) {
     const std::string message = testing::message_of<Mismatch>(

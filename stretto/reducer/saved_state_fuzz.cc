@@ -1,8 +1,8 @@
 // Copyright the stretto authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// What may lie in the file from which a communication hook is to go on: it is refused, or it is
-// what would be saved. The checksum is mended, or hardly anything would get past it.
+// Bytes in place of the saved state of a communication hook: they are refused, or are what would be
+// saved. The checksum is repaired, because hardly anything would get past it otherwise.
 // Sources: saved_state.cc
 
 #include <cstdlib>
@@ -23,7 +23,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const SavedStates states = parse_states(state);
     if (parse_states(print(states)) != states) std::abort();
   } catch (const stretto::InvalidArgument&) {
-    // What follows may be something else.
+    // The bytes may still be a state of the other kind.
   }
   try {
     const SavedState parsed = parse(state);

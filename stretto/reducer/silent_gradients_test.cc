@@ -14,8 +14,8 @@
 #include "tests/support/gradients.h"
 #include "tests/support/run_ranks.h"
 
-// Where nobody computes a gradient, what is reduced of it is forgotten: so nothing may leave its
-// residual. Where one rank does, the others' residuals wait.
+// If no rank computes a gradient, its reduced value is discarded, so nothing may be taken out of a
+// residual. If only some ranks compute it, the residuals of the others stay.
 namespace stretto {
 namespace {
 
@@ -27,7 +27,7 @@ using testing::floats;
 
 Floats residual_of(const CompressedReduction& hook) { return copy_of(hook.residual("branch")); }
 
-// A gradient that ranks use now and then, and one that they always do.
+// A gradient that ranks use in some steps, and one that they always use.
 std::unique_ptr<Reducer> reducer_with(Communicator& communicator,
                                       const std::shared_ptr<CommunicationHook>& hook) {
   const std::vector<GradientDescription> gradients = {{"branch", DType::f32, 2000, 50},
@@ -49,7 +49,7 @@ void make_residual(Reducer& reducer, Rank rank) {
   run_step(reducer, true);
 }
 
-// What a step that only rank 1 uses leaves in the gradient.
+// Returns the gradient after a step in which only rank 1 uses it.
 Floats expect_residuals_wait(const std::shared_ptr<CompressedReduction>& hook,
                              Communicator& communicator, bool is_divided = false) {
   const bool is_second = communicator.rank() == Rank(1);
@@ -69,7 +69,7 @@ Floats expect_residuals_wait(const std::shared_ptr<CompressedReduction>& hook,
   reducer->set_frozen(0, false);
   std::ranges::fill(floats(*reducer, 0), is_second ? 1.0f : 0.0f);
   run_step(*reducer, is_second);
-  // The owner of a part keeps what it has not said of the sum.
+  // The owner of a part keeps what is not yet sent of the sum.
   if (!is_divided) {
     EXPECT_EQ(residual_of(*hook) == before, !is_second) << "used on rank 1";
   }
@@ -100,8 +100,9 @@ TEST(SilentGradients, KeepWhatTheirFactorsLack) {
   });
 }
 
-// Residuals, momenta, and what factors have learned of the matrix: also where ranks hold a value of
-// before, which counts as theirs until all have said that they have not computed it.
+// Residuals, momenta and factors stay as they were. So they do where a rank still holds an earlier
+// value in the gradient, which counts as its own until all ranks say that they have not computed
+// it.
 TEST(SilentGradients, HooksGoOnAsIfTheStepHadNotBeen) {
   const std::vector<CompressionOptions> all = {
       {.codec = power_sgd()},
@@ -132,7 +133,7 @@ TEST(SilentGradients, HooksGoOnAsIfTheStepHadNotBeen) {
   }
 }
 
-// Steps that are not compressed send residuals as well.
+// Steps that are not compressed also send residuals.
 TEST(SilentGradients, KeepTheirResidualsInStepsThatAreNotCompressed) {
   run_ranks(2, [](Communicator& communicator) {
     const CompressionOptions options{.codec = top_k({.density = 0.1})};

@@ -26,7 +26,7 @@ SparseRows<T> rows_of(int rank, std::size_t row_elements) {
   for (std::size_t i = 0; i < count; ++i) {
     rows.rows.push_back(static_cast<std::int64_t>(random() % 12));
     for (std::size_t e = 0; e < row_elements; ++e) {
-      // Of very different size, so that another order would show.
+      // Values differ much in size, so that another order of additions would show.
       rows.values.push_back(static_cast<T>(random() % 1000) *
                             static_cast<T>(random() % 2 == 0 ? 1 : 100003) / static_cast<T>(7));
     }
@@ -103,7 +103,7 @@ TEST(SparseRows, ThatDoNotFitAreRefusedOnAllRanks) {
                     "all_reduce_rows: rank 1 has values");
     EXPECT_THROW((void)all_reduce_rows(comm, rows, {.row_elements = 1, .op = ReduceOp::max}),
                  InvalidArgument);
-    // Of different lengths, each right by itself.
+    // The ranks' rows have different lengths, and each is valid by itself.
     const std::size_t elements = comm.rank() == 2 ? 1 : 2;
     SparseRows<float> own{.rows = {7}, .values = std::vector<float>(elements, 1)};
     EXPECT_THROW((void)all_reduce_rows(comm, own, {.row_elements = elements}), InvalidArgument);
@@ -169,7 +169,7 @@ TEST(SparseRows, OfAMatrixOfUnknownHeightAreLimited) {
   });
 }
 
-// Rank 1 starts only when rank 0 has started both and said so.
+// Rank 1 starts its operations only after rank 0 has started both of its own and said so.
 TEST(SparseRows, StartWithoutWaitingForOthers) {
   run_ranks(2, [](Communicator& comm, int rank) {
     const SparseRows<float> floats{.rows = {rank, 5}, .values = {1, 2}};

@@ -17,12 +17,12 @@ namespace {
 TEST(ShareOut, LargestFirstToWhoHasLeast) {
   const std::vector<std::size_t> bytes = {10, 70, 40, 0, 30};
   const std::vector<Rank> owners = share_out(bytes, 2);
-  // 70 to rank 0; 40 and 30 to rank 1; 10 to rank 0, since both have 70; nothing to rank 1.
+  // 70 go to rank 0; 40 and 30 to rank 1; 10 to rank 0, since both then have 70; 0 to rank 1.
   EXPECT_EQ(owners, (std::vector<Rank>{Rank(0), Rank(0), Rank(1), Rank(1), Rank(1)}));
   EXPECT_TRUE(share_out({}, 3).empty());
 }
 
-// What part `part` holds on its owner.
+// Returns the content of part `part` on its owner.
 std::vector<std::uint8_t> content(std::size_t part, std::size_t bytes) {
   std::vector<std::uint8_t> result(bytes);
   std::iota(result.begin(), result.end(), static_cast<std::uint8_t>(17 * part));

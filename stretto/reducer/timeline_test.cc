@@ -31,7 +31,7 @@ TEST(Timeline, HasTracksForForwardBackwardAndBuckets) {
       StepStatistics statistics = reducer.last_step();
       EXPECT_EQ(statistics.bytes, 2 * 448u) << "whole cache lines";
       statistics.forward_begin = statistics.begin - std::chrono::milliseconds(3);
-      statistics.forward_seconds = 0.002 * step;  // Not known of step 1.
+      statistics.forward_seconds = 0.002 * step;  // Not known in step 1.
       timeline.add(statistics);
     }
     const std::string json = timeline.json();
@@ -62,8 +62,8 @@ TEST(Timeline, HasTheBucketsOfTheStepThoughOthersHaveBeenFormedSince) {
   });
 }
 
-// Two events of a track that overlap, one inside the other at best, are drawn as if one had called
-// the other.
+// Viewers draw overlapping events of a track, which should at best contain each other, as if one
+// had called the other.
 TEST(Timeline, BucketsThatAreUnderWayAtOnceHaveTracksOfTheirOwn) {
   Timeline timeline(0);
   StepStatistics statistics;
@@ -88,7 +88,8 @@ double waited_ms(const std::string& json, int rank) {
   return at == std::string::npos ? -1 : std::stod(json.substr(at + label.size()));
 }
 
-// Rank 2 launches the first bucket 400 ms after the others, rank 0 the second one 200 ms.
+// Rank 2 launches the first bucket 400 ms after the others; rank 0 launches the second one 200 ms
+// after the others.
 TEST(Timeline, TellsInOneFileWhichRankTheOthersHaveWaitedFor) {
   const TemporaryFolder folder;
   const std::string path = folder / "merged.json";
@@ -108,7 +109,8 @@ TEST(Timeline, TellsInOneFileWhichRankTheOthersHaveWaitedFor) {
                     "rank 0 has 2 buckets, rank 1 has 4");
   });
   const std::string json = read_file(path);
-  // Clocks are known within some hundredths of a millisecond, or more on a busy machine.
+  // Clock offsets are known to a few hundredths of a millisecond, or less precisely on a busy
+  // machine.
   EXPECT_NEAR(waited_ms(json, 0), 200, 50);
   EXPECT_NEAR(waited_ms(json, 1), 0, 50);
   EXPECT_NEAR(waited_ms(json, 2), 400, 50);
@@ -116,7 +118,7 @@ TEST(Timeline, TellsInOneFileWhichRankTheOthersHaveWaitedFor) {
   EXPECT_EQ(json.find("]}"), json.size() - 3);
 }
 
-// Of threads of one process, which have one clock.
+// The ranks are threads of one process, and have the same clock.
 TEST(ClockOffset, BoundsHoldTheTruth) {
   run_ranks(3, [](Communicator& communicator) {
     for (const ClockOffset& clock : measure_clock_offsets(communicator)) {

@@ -36,7 +36,7 @@ using testing::message_of;
 using Hosts = std::vector<std::int32_t>;
 using Floats = std::vector<float>;
 
-// Calls `body` on ranks that are on these hosts; throws what one of them threw.
+// Calls `body` on ranks that are on `hosts`, and throws what one of them threw.
 void run_on(const Hosts& hosts, const std::function<void(Communicator&, int rank)>& body) {
   run_ranks(
       {.size = static_cast<int>(hosts.size()), .timeout = std::chrono::seconds(20), .hosts = hosts},
@@ -52,13 +52,13 @@ std::vector<GradientDescription> model() {
 }
 constexpr std::size_t kOfF32 = 4, kElements = 4099 + 1 + 6000 + 700;
 
-// What a rank has in a step: numbers whose sums are exact.
+// Returns an element of a rank's gradient in a step. Sums of these are exact.
 float value_of(int rank, int step, std::size_t gradient, std::size_t element) {
   const std::size_t number = element * 7 + gradient * 5 + static_cast<std::size_t>(rank * 3 + step);
   return static_cast<float>(number % 31) - 12.0F;
 }
 
-// Writes them, but for those of gradient `unused`, and ends the step.
+// Writes all gradients but `unused`, and ends the step.
 void run_step(Reducer& reducer, int rank, int step, std::size_t unused = kOfF32 + 1) {
   for (std::size_t i = reducer.gradient_count(); i-- > 0;) {
     if (i == unused) continue;
@@ -124,7 +124,7 @@ TEST(TwoLevelReduction, IsTheSumAndTheMeanOfAllRanks) {
   }
 }
 
-// What steps leave in the gradients; the same on all ranks.
+// Returns the gradients after each step, and checks that they are the same on all ranks.
 std::vector<Floats> results(const Hosts& hosts, const CompressionOptions& options,
                             std::size_t bucket_bytes) {
   RankVector<std::vector<Floats>> of_rank(static_cast<int>(hosts.size()));
@@ -154,7 +154,8 @@ TEST(TwoLevelReduction, RanksAgreeBitForBitWhateverTheBuckets) {
   }
 }
 
-// What has been sent so far, and what the owners of parts still hold, is what all ranks had.
+// What has been sent so far and what the owners of parts still hold must add up to what all ranks
+// had.
 TEST(TwoLevelReduction, NothingIsLost) {
   for (const Hosts& hosts : layouts()) {
     std::mutex mutex;
@@ -187,7 +188,7 @@ TEST(TwoLevelReduction, NothingIsLost) {
   }
 }
 
-// However many ranks a host has, it says as much; and each of them a part.
+// A host sends the same number of bytes however many ranks it has, and each rank sends a part.
 TEST(TwoLevelReduction, MessagesAreThoseOfHosts) {
   for (const Hosts& hosts : {Hosts{0, 1}, Hosts{0, 0, 1, 1}, Hosts{0, 0, 0, 0, 1, 1, 1, 1}}) {
     std::mutex mutex;
@@ -209,8 +210,8 @@ TEST(TwoLevelReduction, MessagesAreThoseOfHosts) {
   }
 }
 
-// A gradient that one rank of a host has not computed counts as the host's; one that none of a host
-// has leaves its residual where it is, and so does one that nobody has.
+// A gradient that at least one rank of a host computes counts as computed by the host. If no rank
+// of a host computes it, or no rank at all, its residual stays.
 TEST(TwoLevelReduction, UnusedGradientsKeepWhatHasNotBeenSent) {
   const auto train = [](const std::function<std::size_t(int rank, int step)>& unused) {
     RankVector<Floats> results(4), residuals(4);
@@ -237,13 +238,13 @@ TEST(TwoLevelReduction, UnusedGradientsKeepWhatHasNotBeenSent) {
   }
   EXPECT_NE(sum(kept[0]), 0.0);
   EXPECT_EQ(sum(first[0]), 0.0) << "nobody has one in the second step";
-  // On one host nobody has one in the second step.
+  // No rank of one host has a gradient in the second step.
   const auto [second, waiting] =
       train([](int rank, int step) { return step == 0 || rank > 1 ? kNone : 0; });
   EXPECT_EQ(waiting[0], kept[0]);
   EXPECT_EQ(waiting[1], kept[1]);
   EXPECT_NE(waiting[2], kept[2]);
-  // One of its ranks has.
+  // One rank of that host has one.
   const auto [third, sent] =
       train([](int rank, int step) { return step == 0 || rank > 0 ? kNone : 0; });
   EXPECT_NE(sent[0], kept[0]);
@@ -296,7 +297,8 @@ TEST(TwoLevelReduction, GoesOnBitForBitWhereItWasSaved) {
       EXPECT_NO_THROW(hook->load(states[rank]));
     });
   }
-  // Other ranks have other elements: they train on without what had not been sent, in one step.
+  // On other ranks, the parts have other elements: ranks train on without the residuals, in the
+  // same step.
   for (const bool is_attached : {false, true}) {
     run_on({0, 1, 0, 1, 0}, [&](Communicator& communicator, int rank) {
       const auto hook = two_levels(compressing(options));
@@ -309,7 +311,7 @@ TEST(TwoLevelReduction, GoesOnBitForBitWhereItWasSaved) {
       }
     });
   }
-  // What one rank has loaded is damaged.
+  // One rank has loaded a damaged state.
   run_on({0, 0, 1, 1}, [&](Communicator& communicator, int rank) {
     const auto hook = two_levels(compressing(options));
     if (rank == 3) hook->load(std::span(states[3]).first(100));
@@ -317,7 +319,7 @@ TEST(TwoLevelReduction, GoesOnBitForBitWhereItWasSaved) {
     const ReducerOptions own{.hook = hook, .hook_owner = owner};
     const auto text = message_of<InvalidArgument>([&] { Reducer(communicator, model(), own); });
     EXPECT_NE(text, "") << rank;
-    hook->load(states[rank]);  // Another one is taken.
+    hook->load(states[rank]);  // After the refusal, another state is accepted.
     Reducer reducer(communicator, model(), own);
     EXPECT_NO_THROW(run_step(reducer, rank, 0));
   });
@@ -338,7 +340,7 @@ TEST(TwoLevelReduction, HooksThatKeepNothingAreSavedAndLoaded) {
   });
 }
 
-// Rank 0 shares no group of the hook's with rank 3, and keeps all of them alive.
+// Rank 0 shares no group of the hook with rank 3, and keeps its own groups alive.
 TEST(TwoLevelReduction, TheLossOfOneRankEndsTheStepOfAll) {
   auto ranks =
       make_thread_ranks({.size = 4, .timeout = std::chrono::minutes(2), .hosts = {0, 0, 1, 1}});
@@ -349,7 +351,7 @@ TEST(TwoLevelReduction, TheLossOfOneRankEndsTheStepOfAll) {
         *ranks[rank], std::vector<GradientDescription>{{"w", DType::f32, 8000}},
         ReducerOptions{.hook = hooks[rank], .hook_owner = hooks[rank]});
     if (rank == 3) {
-      ranks[rank]->barrier().wait();  // All have a reducer.
+      ranks[rank]->barrier().wait();  // All ranks have a reducer.
       reducer.reset();
       hooks[rank].reset();
       ranks[rank].reset();
@@ -357,7 +359,7 @@ TEST(TwoLevelReduction, TheLossOfOneRankEndsTheStepOfAll) {
     }
     const TimePoint begun = Clock::now();
     const auto step = [&] {
-      ranks[rank]->barrier().wait();  // Rank 3 may be gone before another one has left it.
+      ranks[rank]->barrier().wait();  // Rank 3 may end before other ranks have left this barrier.
       reducer->mark_ready(0);
       reducer->finalize();
     };
@@ -366,7 +368,7 @@ TEST(TwoLevelReduction, TheLossOfOneRankEndsTheStepOfAll) {
   });
 }
 
-// As where ranks have been lost: what is of other elements begins anew.
+// This happens when ranks have been lost: residuals of other elements begin anew.
 TEST(TwoLevelReduction, OfFewerRanksItHasOtherParts) {
   run_on({0, 0, 0, 1, 1, 1}, [](Communicator& communicator, int rank) {
     const auto compressed = compressing({.codec = top_k({.density = 0.1}), .min_elements = 1});

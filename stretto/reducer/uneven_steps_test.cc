@@ -19,7 +19,7 @@ using Phase = UnevenSteps::Phase;
 TEST(UnevenSteps, WhoHasNoDataFollowsUntilNobodyHas) {
   run_ranks(3, [](Communicator& communicator) {
     UnevenSteps steps(communicator);
-    const int own = communicator.rank().value() + 1;  // Steps: one, two, three.
+    const int own = communicator.rank().value() + 1;  // Rank r has r + 1 steps.
     for (int step = 0; step < own; ++step) {
       steps.announce(Phase::buffers, 7);
       EXPECT_EQ(steps.leader(), Rank(step));
