@@ -23,7 +23,7 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
-// The loss of all ranks' examples after some steps with these options.
+// Returns the loss on all ranks' examples after some steps with these options.
 double loss_after(int steps, const DistributedDataParallelOptions& options) {
   double loss = 0;
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
@@ -51,7 +51,8 @@ TEST(Compression, ReplicasStayEqualAndLearn) {
     EXPECT_LT(loss_after(60, {.codec = codec}), 0.8 * at_first) << codec->name();
   }
   EXPECT_EQ(loss_after(8, {.codec = top_k({.density = 1})}), loss_after(8, {}));
-  // Ranks that are threads begin in backward only where that writes into no buckets.
+  // Ranks that are threads start hooks in backward only if backward writes no gradients into
+  // buckets.
   EXPECT_EQ(
       loss_after(
           8, {.bucket_bytes = {1}, .allocate_in_buckets = false, .codec = top_k({.density = 1})}),
@@ -60,7 +61,7 @@ TEST(Compression, ReplicasStayEqualAndLearn) {
             loss_after(8, {}));
 }
 
-// Uses a part of itself only if told to, and has gradients that are worth a codec.
+// A model with a branch that is used only if `both`, and with gradients that are worth a codec.
 struct BranchedImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, bool both) {
     return last(torch::tanh(both ? a(x) + b(x) : a(x)));
@@ -71,8 +72,8 @@ struct BranchedImpl : torch::nn::Module {
 };
 TORCH_MODULE(Branched);
 
-// The loss after uneven numbers of steps on two hosts, of which one has a rank more. All that is
-// kept is saved and loaded in between.
+// Returns the loss after uneven numbers of steps on two hosts, one of which has one rank more. In
+// between, all state is saved and loaded.
 double loss_on_hosts(DistributedDataParallelOptions options) {
   double loss = 0;
   const auto ranks = [] {
@@ -113,7 +114,7 @@ TEST(Compression, OnHostsOfSeveralRanksItIsOfWhatAHostHas) {
   EXPECT_NEAR(loss_on_hosts({.codec = top_k({.density = 1})}), dense, 1e-4 * dense);
   EXPECT_NEAR(loss_on_hosts({.codec = f16()}), dense, 0.01 * dense);
   EXPECT_NEAR(loss_on_hosts({.codec = int8()}), dense, 0.05 * dense);
-  // Of a rank's two parts of four bytes for each element, one of each host travels.
+  // Each of a host's two ranks compresses half of the weight.
   on_all(make_thread_ranks({.size = 4, .hosts = {0, 0, 1, 1}}), [&](Communicator& communicator) {
     DistributedDataParallel ddp(torch::nn::Linear(64, 64), communicator, {.codec = int8()});
     ddp.forward(torch::ones({1, 64})).sum().backward();
@@ -121,7 +122,7 @@ TEST(Compression, OnHostsOfSeveralRanksItIsOfWhatAHostHas) {
   });
 }
 
-// It would walk beyond the end of a part.
+// The hook would read beyond the end of a part.
 TEST(Compression, AHookThatSeesParametersIsRefusedWhereItWouldSeeParts) {
   class SeesParameters : public ParameterHook {
    public:
@@ -172,7 +173,8 @@ TEST(Compression, FactorsHaveTheRowsOfTheWeight) {
   });
 }
 
-// A weight that was transposed: its gradient is of low rank only as it lies in memory.
+// The weight was transposed, so its gradient is of low rank only in the layout that it has in
+// memory.
 TEST(Compression, FactorsAreOfTheMatrixThatLiesInMemory) {
   run_ranks(kRanks, [&](Communicator& communicator) {
     torch::nn::Linear model = with_seed(1, [] { return torch::nn::Linear(64, 32); });
@@ -184,7 +186,7 @@ TEST(Compression, FactorsAreOfTheMatrixThatLiesInMemory) {
   });
 }
 
-// What a rank of a later release of stretto would bring along.
+// Stands for a rank with a later release of stretto.
 class NextVersion : public CompressedReduction {
  public:
   std::string name() const override {
@@ -194,7 +196,7 @@ class NextVersion : public CompressedReduction {
   }
 };
 
-// Rank 2 of three has options of its own; all ranks are told of both sides.
+// Rank 2 of three has other options; all ranks are told both sides.
 void expect_refused(const DistributedDataParallelOptions& own, const std::string& others_text,
                     const std::string& own_text) {
   run_ranks(3, [&](Communicator& communicator) {

@@ -24,13 +24,13 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
-// Where they are cleared, LikeOneProcess.* says the same of many models.
+// LikeOneProcess.* shows the same with many models whose gradients are cleared.
 TEST(DistributedDataParallel, TrainsLikeOneProcessWhenGradientsAreReplaced) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net reference = net();
     torch::optim::SGD reference_optimizer(reference->parameters(),
                                           torch::optim::SGDOptions(0.1).momentum(0.9));
-    // Other initial values on rank 1: rank 0's count.
+    // Rank 1 has other initial values, which rank 0's replace.
     Net model = net(static_cast<std::uint64_t>(rank) + 1);
     DistributedDataParallel ddp(model, communicator, small_buckets());
     EXPECT_GT(ddp.bucket_plan().size(), 2u);
@@ -96,7 +96,7 @@ TEST(DistributedDataParallel, BuffersOfRankZeroAreEveryones) {
     DistributedDataParallel ddp(model, communicator);
     const auto own_data = torch::full({4, 3}, static_cast<float>(rank + 1));
     for (int step = 0; step < 3; ++step) ddp.forward(own_data).sum().backward();
-    // The forward pass that follows the broadcast saw this rank's data again.
+    // The forward pass after the broadcast has updated the mean with this rank's data.
     auto mean = model->running_mean.clone();
     torch::nn::BatchNorm1d reference(3);
     for (int step = 0; step < 3; ++step) {
@@ -105,12 +105,12 @@ TEST(DistributedDataParallel, BuffersOfRankZeroAreEveryones) {
     expect_close(mean, reference->running_mean, "running mean");
     EXPECT_EQ(model->num_batches_tracked.item<std::int64_t>(), 3);
     model->eval();
-    (void)ddp.forward(own_data);  // No communication: nothing to wait for, nothing changed.
+    (void)ddp.forward(own_data);  // Nothing is communicated, and nothing changes.
     expect_close(model->running_mean, mean, "running mean after evaluation");
   });
 }
 
-// Changes rank 1's model, and expects on all ranks a Mismatch with `text`.
+// Changes rank 1's model, and expects a Mismatch with `text` on all ranks.
 void expect_refused(const std::function<void(Net&)>& change, const std::string& text,
                     DistributedDataParallelOptions rank_one = {}) {
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
@@ -175,7 +175,7 @@ TEST(DistributedDataParallel, AnUnusedParameterIsNamedByBackwardOnAllRanks) {
     const auto text = message_of<InvalidArgument>([&] { step(communicator.rank() == Rank(0)); });
     expect_contains(text,
                     "2 parameters got no gradient on rank 1: b.weight, b.bias; used on rank 0");
-    step(true);  // It was this step that failed, not the job.
+    step(true);  // The failure ended that step, but not the job.
     expect_close(model->b->bias.grad(), torch::ones({2}), "gradient of the next step");
   });
 }
@@ -189,7 +189,7 @@ TEST(DistributedDataParallel, ItsTimeoutHoldsForBuffers) {
   });
 }
 
-// At once, although the rank that has thrown keeps everything and does nothing more.
+// They are told at once, although rank 1 keeps its model and communicator and does nothing more.
 TEST(DistributedDataParallel, APassThatThrowsIsToldToTheOtherRanks) {
   std::atomic<int> told{0};
   run_ranks(3, [&](Communicator& communicator) {
@@ -274,7 +274,7 @@ TEST(DistributedDataParallel, TakesPointersAndReferencesAndLeavesNoHooksBehind) 
   run_ranks(1, [](Communicator& communicator) {
     const auto pointer = std::make_shared<NetImpl>();
     { DistributedDataParallel ddp(pointer, communicator); }
-    loss_of(*pointer, global_batch(0)).backward();  // Would call into the destroyed object.
+    loss_of(*pointer, global_batch(0)).backward();  // This would call into the destroyed object.
     NetImpl& reference = *pointer;
     DistributedDataParallel ddp(reference, communicator);
     loss_of(ddp, global_batch(0)).backward();
@@ -282,7 +282,7 @@ TEST(DistributedDataParallel, TakesPointersAndReferencesAndLeavesNoHooksBehind) 
   });
 }
 
-// As a member, say, whose type is written out.
+// A program may have to write out the type, for example of a member.
 struct Trainer {
   DistributedDataParallel<Net> ddp;
   std::optional<DistributedDataParallel<NetImpl>> of_module = std::nullopt;

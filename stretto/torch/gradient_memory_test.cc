@@ -19,7 +19,7 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
-constexpr int kWidth = 64;  // The gradient of a square of it is worth its place in a bucket.
+constexpr int kWidth = 64;  // The gradient of a square matrix of it is large enough for a bucket.
 
 struct SquaresImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
@@ -38,14 +38,15 @@ struct ThreeSquaresImpl : SquaresImpl {
 };
 TORCH_MODULE(ThreeSquares);
 
-// As many rows as columns: gradients of activations are as large as those of weights.
+// Batches have as many rows as columns, so that gradients of activations are as large as those of
+// weights.
 torch::Tensor batch_of(int step, int rank) {
   return with_seed(static_cast<std::uint64_t>(100 + kRanks * step + rank), [] {
     return torch::randn({kWidth, kWidth});
   });
 }
 
-// Calls `begins`, if there is one, when the backward pass begins.
+// Takes a step; calls `begins`, if it is set, when the backward pass begins.
 template <class Module>
 void take_step(DistributedDataParallel<Module>& ddp, const torch::Tensor& batch,
                const std::function<void()>& begins = {}) {
@@ -55,14 +56,15 @@ void take_step(DistributedDataParallel<Module>& ddp, const torch::Tensor& batch,
   output.pow(2).mean().backward();
 }
 
-// Makes `more` tensors as large as a gradient, full of their numbers.
+// Makes `more` tensors that are as large as a gradient, each filled with its index in `kept`.
 void make_more(int more, std::vector<torch::Tensor>& kept) {
   for (int i = 0; i < more; ++i) {
     kept.push_back(torch::full({kWidth, kWidth}, static_cast<float>(kept.size())));
   }
 }
 
-// A rank that trains Squares beside a reference that sees the batches of all ranks.
+// Trains Squares on this rank, and compares its gradients with a reference that sees the batches of
+// all ranks.
 class Trainee {
  public:
   Trainee(Communicator& communicator, bool allocate_in_buckets)
@@ -72,8 +74,8 @@ class Trainee {
         DistributedDataParallelOptions{.allocate_in_buckets = allocate_in_buckets});
   }
 
-  // The pass also makes `more` tensors. Returns whether backward has written the weights'
-  // gradients where they are reduced.
+  // Makes `more` tensors during the pass, too. Returns whether backward has written the weights'
+  // gradients directly where they are reduced.
   bool step(int more, std::vector<torch::Tensor>& kept) {
     const torch::Tensor weights[] = {model_->a->weight, model_->b->weight};
     const void* made[2] = {};
@@ -121,8 +123,8 @@ TEST(GradientMemory, BackwardWritesGradientsIntoTheirBuckets) {
   run_ranks(kRanks, [](Communicator& communicator) {
     std::vector<torch::Tensor> kept;
     Trainee trainee(communicator, true);
-    trainee.step(0, kept);  // Buckets are formed anew after it.
-    trainee.step(0, kept);  // Shows which requests bring gradients.
+    trainee.step(0, kept);  // Buckets are formed anew after this step.
+    trainee.step(0, kept);  // This step shows which allocations become gradients.
     for (int step = 0; step < 3; ++step) EXPECT_TRUE(trainee.step(0, kept)) << step;
   });
 }
@@ -135,12 +137,12 @@ TEST(GradientMemory, GradientsAreCopiedIfAskedFor) {
   });
 }
 
-// Other tensors are taken for gradients there, and are kept or not.
+// Other tensors are then taken for gradients and get their places; the program keeps them or not.
 TEST(GradientMemory, PassesMayDifferFromEachOther) {
   run_ranks(kRanks, [](Communicator& communicator) {
     std::vector<torch::Tensor> kept;
     Trainee trainee(communicator, true);
-    // On this rank alone, so that ranks differ, too.
+    // The number depends on the rank, so that ranks differ, too.
     const int more = 1 + 7 * communicator.rank().value();
     for (const int number : {0, 0, 0, 1, 0, more, more, 0, 0}) trainee.step(number, kept);
     expect_full_of_their_numbers(kept);
@@ -151,7 +153,7 @@ TEST(GradientMemory, PassesMayDifferFromEachOther) {
   });
 }
 
-// Of a rank that has no data left, in a step that another one cannot end.
+// Rank 1 has no data left in a step that rank 0 cannot end.
 TEST(GradientMemory, LentPlacesAreGivenBackWhereAStepFails) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const int rank = communicator.rank().value();
@@ -189,7 +191,7 @@ TEST(GradientMemory, LentPlacesOutliveTheReplica) {
   for (const auto& tensors : kept) expect_full_of_their_numbers(tensors);
 }
 
-// It is made in the place of the next one, which is reduced before it.
+// It is made in the place of the next gradient, which is reduced before it.
 TEST(GradientMemory, TheGradientOfAnUnfrozenParameterIsItsOwn) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     ThreeSquares model = seeded<ThreeSquares>(8), reference = seeded<ThreeSquares>(8);
@@ -210,7 +212,7 @@ TEST(GradientMemory, TheGradientOfAnUnfrozenParameterIsItsOwn) {
   });
 }
 
-// A table whose gradient has as many values as the weight behind it, but for some batches.
+// A table whose gradient is as large as that of the weight behind it, except for some batches.
 struct TableImpl : torch::nn::Module {
   explicit TableImpl(bool sparse)
       : table(register_module(
@@ -263,7 +265,7 @@ TEST(GradientMemory, WhatIsKeptInThePlaceOfAFrozenParameterStays) {
   });
 }
 
-// Its bucket has nothing else to wait for.
+// The bucket of the frozen parameter has nothing else to wait for.
 TEST(GradientMemory, WhatIsWrittenToThePlaceOfAFrozenParameterInBackwardStays) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     ThreeSquares model = seeded<ThreeSquares>(8);
@@ -286,7 +288,7 @@ TEST(GradientMemory, WhatIsWrittenToThePlaceOfAFrozenParameterInBackwardStays) {
   });
 }
 
-// Keeps tensors that it makes, when told to.
+// A hook that makes tensors and keeps them, when told to.
 class Making : public PlainReduction {
  public:
   Work start(Communicator& communicator, const FullBucket& bucket) override {
@@ -317,8 +319,9 @@ TEST(GradientMemory, WhatACommunicationHookMakesLiesInNoBucket) {
   });
 }
 
-// What the sum hands back is the gradient of `position` and of `hidden`. That of `position` is
-// reduced first; that of `hidden` is still to be read, or, `beside` it, to be added to.
+// The backward pass of the sum returns one tensor as the gradient of both `position` and `hidden`.
+// That of `position` is reduced first, while that of `hidden` has yet to be read, or added to if
+// `beside`.
 struct PositionsImpl : torch::nn::Module {
   explicit PositionsImpl(bool beside) : beside(beside) {}
   torch::Tensor forward(const torch::Tensor& x) {
@@ -364,7 +367,8 @@ TEST(GradientMemory, AGradientThatOthersStillReadIsReducedWhenTheyHave) {
   });
 }
 
-// Each is used several times in a pass, so that its gradient is formed early and comes late.
+// Each weight is used several times in a pass, so that its gradient is formed early and is complete
+// late.
 struct UnrolledImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x, bool a_first) {
     for (int turn = 0; turn < 3; ++turn) {
@@ -395,7 +399,7 @@ TEST(GradientMemory, GradientsInEachOthersPlacesAreTheirOwn) {
   });
 }
 
-// As large as the gradient of a parameter that is frozen when it has been made.
+// The state is as large as the gradient of a parameter that is frozen once the state has been made.
 TEST(GradientMemory, AnOptimizerThatStepsInBackwardKeepsItsStateElsewhere) {
   run_ranks(1, [](Communicator& communicator) {
     ThreeSquares early = seeded<ThreeSquares>(8), late = seeded<ThreeSquares>(8);

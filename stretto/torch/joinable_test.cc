@@ -20,13 +20,13 @@
 #include "tests/support/expect_contains.h"
 #include "tests/support/torch_models.h"
 
-// What communicates besides models in a loop that join() runs.
+// Objects that communicate besides the models in a loop that join() runs.
 namespace stretto {
 namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
-using Counts = std::vector<int>;  // Of batches, by rank.
+using Counts = std::vector<int>;  // Numbers of batches, by rank.
 
 std::unique_ptr<torch::optim::Optimizer> optimizer_of(torch::nn::Module& module, bool is_adam) {
   namespace optim = torch::optim;
@@ -38,7 +38,7 @@ double learning_rate(torch::optim::Optimizer& optimizer) {
   return optimizer.param_groups()[0].options().get_lr();
 }
 
-// Does between backward and step what programs do there: only ranks with data do.
+// Takes a step with gradient clipping and a new learning rate, which only ranks with data set.
 template <class Stepped>
 void train(DistributedDataParallel<BranchesImpl>& ddp, torch::optim::Optimizer& optimizer,
            Stepped& stepped, int batch, int rank) {
@@ -52,8 +52,8 @@ void train(DistributedDataParallel<BranchesImpl>& ddp, torch::optim::Optimizer& 
   stepped.step();
 }
 
-// With the optimizer itself, and shared out: an epoch in which rank r has counts[r] batches, and
-// one step more on all ranks.
+// Trains with the optimizer itself and with its sharded form: an epoch in which rank r has
+// `counts[r]` batches, and one more step on all ranks.
 void expect_the_same_sharded(const Counts& counts, bool is_adam, bool mean_over_ranks_with_data) {
   run_ranks(static_cast<int>(counts.size()), [&](Communicator& communicator, int rank) {
     Branches whole_model = seeded<Branches>(1), model = seeded<Branches>(1);
@@ -93,7 +93,7 @@ TEST(Joinable, AShardedOptimizerHasTheBitsOfTheOptimizerItself) {
   }
 }
 
-// The table is stepped by rank 0, which has no data.
+// Rank 0 steps the table, but has no data.
 TEST(Joinable, SparseGradientsReachTheRankThatStepsThem) {
   run_ranks(2, [](Communicator& communicator, int rank) {
     const auto build = [] {
@@ -121,8 +121,8 @@ TEST(Joinable, SparseGradientsReachTheRankThatStepsThem) {
   });
 }
 
-// The parameters of rank r grow by steps[r] in each of its counts[r] steps. Returns what they are
-// when the loop has ended, on all ranks.
+// The parameters of rank r grow by `growth[r]` in each of its `counts[r]` steps. Returns the
+// parameters after the loop, which are the same on all ranks.
 std::vector<float> averaged(const Counts& counts, const std::vector<float>& growth,
                             const ParameterAveragingOptions& options, int average_all_after = -1) {
   std::vector<float> result;
@@ -144,7 +144,7 @@ std::vector<float> averaged(const Counts& counts, const std::vector<float>& grow
     ddp.join(loop, {.joinables = {&averaging, &comparison}});
     EXPECT_EQ(averaging.steps(), static_cast<std::uint64_t>(*std::ranges::max_element(counts)));
     if (rank == 0) result = {model->weight.item<float>(), model->bias.item<float>()};
-    // Nobody has anything new.
+    // No rank has anything new.
     ddp.join([] {}, {.joinables = {&averaging, &comparison}});
   });
   return result;
@@ -152,19 +152,19 @@ std::vector<float> averaged(const Counts& counts, const std::vector<float>& grow
 
 TEST(Joinable, AnAverageIsThatOfRanksWhichHaveSteppedSinceTheOneBefore) {
   using Values = std::vector<float>;
-  // Rank 0 brings its only step into the first average, and nothing into the second.
+  // Rank 0's only step counts in the first average, and not in the second.
   EXPECT_EQ(averaged({1, 4, 2}, {2, 2, 3}, {.period = 2}), (Values{8, 8}));
-  // What ranks 1 and 2 have learned since the last average is averaged when the loop has ended.
+  // The steps of ranks 1 and 2 since the last average are averaged when the loop has ended.
   EXPECT_EQ(averaged({0, 3, 3}, {9, 2, 3}, {.period = 2}), (Values{7.5, 7.5}));
-  // One parameter after the other: the first rank's step counts once in each.
+  // Each average is of one parameter in turn, so rank 0's step counts once in each.
   EXPECT_EQ(averaged({1, 3}, {2, 4}, {.partitions = 2}), (Values{11, 9}));
   EXPECT_EQ(averaged({0, 2}, {9, 4}, {.period = 100}, /*average_all_after=*/1), (Values{8, 8}));
-  // In warm-up steps gradients are averaged, and a rank without data does not follow.
+  // In warm-up steps gradients are averaged, and ranks without data do not follow.
   EXPECT_EQ(averaged({1, 4}, {1, 1}, {.warm_up_steps = 2}), (Values{4, 4}));
   EXPECT_EQ(averaged({2, 2}, {2, 4}, {}), (Values{6, 6}));
 }
 
-// Their sum is more than a number of 16 bits holds.
+// The sum does not fit into 16 bits.
 TEST(Joinable, AnAverageOfSomeRanksDoesNotOverflow) {
   const std::vector<float> values = {9, 60000, 60032, 60032};
   run_ranks(4, [&](Communicator& communicator, int rank) {
@@ -182,7 +182,7 @@ TEST(Joinable, AnAverageOfSomeRanksDoesNotOverflow) {
   });
 }
 
-// Announces an average, and then does something else.
+// Announces an average, and then runs another operation.
 class Breach : public Joinable {
  public:
   explicit Breach(Communicator& communicator) : Joinable(communicator) {}
@@ -214,7 +214,7 @@ TEST(Joinable, AnAverageThatFailsLeavesTheParametersOfARankWithoutNews) {
   });
 }
 
-// Settings whose class does not say how they are written.
+// Options whose class does not define how they are written.
 struct OwnOptions : torch::optim::OptimizerCloneableOptions<OwnOptions> {
   double get_lr() const override { return 1; }
 };
@@ -239,12 +239,12 @@ TEST(Joinable, AnOptimizerWhoseSettingsCannotBeSentIsRefusedOnAllRanks) {
     const auto train = [&] { ddp.join(loop, {.joinables = {&sharded}}); };
     expect_contains(message_of<InvalidArgument>(train),
                     "override serialize() of its OptimizerOptions");
-    sharded.step();  // Outside of join() it works.
+    sharded.step();  // It works outside of join().
     EXPECT_NO_THROW(communicator.barrier().wait());
   });
 }
 
-// Rank 0 has run a forward pass and no backward one, so its parameters are copies in 16 bits when
+// Rank 0 has run a forward pass without a backward pass, so its parameters are 16-bit copies when
 // it follows rank 1 in the inner join().
 TEST(Joinable, LowPrecisionCopiesOfAllModelsArePutBackBeforeARankFollows) {
   run_ranks(2, [](Communicator& communicator, int rank) {
@@ -277,7 +277,7 @@ TEST(Joinable, MayBeNamedAgainAfterAnExceptionInTheLoop) {
     ShardedOptimizer sharded(optimizer, communicator);
     const auto fail = [] { throw std::runtime_error("of the loop"); };
     EXPECT_THROW(ddp.join(fail, {.joinables = {&sharded}}), std::runtime_error);
-    sharded.step();  // On all ranks, announcing nothing.
+    sharded.step();  // All ranks call it, without announcing anything.
     const auto before = model->a->bias.detach().clone();
     const auto loop = [&] {
       if (rank == 0) return;

@@ -13,15 +13,14 @@
 
 #include "tests/support/torch_models.h"
 
-// Models of many kinds, each with many settings: gradients are the mean of those that one process
-// computes from the ranks' batches one after the other, and parameters have the same bits on all
-// ranks.
+// Many kinds of models with many settings each: gradients must be the mean of those that one
+// process computes from the ranks' batches, and parameters must have the same bits on all ranks.
 namespace stretto {
 namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
-// A backward pass of a rank.
+// Identifies a backward pass of a rank.
 struct Turn {
   int step = 0;
   int part = 0;
@@ -72,12 +71,12 @@ void expect_same_gradients(const torch::nn::Module& model, const torch::nn::Modu
     ASSERT_EQ(gradient.defined(), item.value().grad().defined()) << item.key();
     if (!gradient.defined()) continue;
     EXPECT_EQ(gradient.sizes(), item.value().sizes()) << item.key();
-    // After a few steps, in which errors of rounding add up.
+    // The tolerances allow for rounding errors of a few steps.
     EXPECT_TRUE(torch::allclose(gradient, item.value().grad(), 1e-4, 1e-5)) << item.key();
   }
 }
 
-// `loss(model, turn)` calls model.forward().
+// `loss(model, turn)` must call model.forward().
 template <class Ddp, class Loss>
 void backward_of_all_parts(Ddp& ddp, const Loss& loss, int parts, Turn turn) {
   for (; turn.part + 1 < parts; ++turn.part) {
@@ -163,7 +162,7 @@ TEST(LikeOneProcess, RecurrentLayersOnSequencesOfDifferentLengths) {
   expect_like_one_process([] { return Recurrent(); }, loss, of_static_graphs());
 }
 
-// One matrix embeds words and predicts them; between the two, attention.
+// One matrix both embeds words and predicts them; attention lies in between.
 struct LanguageImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& text) {
     return torch::nn::functional::linear(attention(words(text)), words->weight);
@@ -204,7 +203,7 @@ TEST(LikeOneProcess, ParametersOfSeveralTypesAndWithoutElements) {
   expect_like_one_process([] { return Odd(); }, loss, of_static_graphs());
 }
 
-// Tensors are found in whatever forward() returns.
+// Tensors must be found in whatever forward() returns.
 struct ResultsImpl : torch::nn::Module {
   using Results = std::map<std::string, std::tuple<int, std::optional<torch::Tensor>>>;
   Results forward(const std::vector<torch::Tensor>& inputs) {
@@ -230,7 +229,7 @@ TEST(LikeOneProcess, ForwardTakesAndReturnsContainers) {
   expect_like_one_process([] { return Results(); }, loss, of_static_graphs());
 }
 
-// The second head is in no loss of rank 0: its output is there, and is not used.
+// On rank 0, no loss uses the output of the second head.
 TEST(LikeOneProcess, AnOutputThatOnlySomeRanksUse) {
   const auto loss = [](auto& model, const Turn& turn) {
     auto results = model.forward(std::vector<torch::Tensor>{turn.input(), turn.input() + 1});
@@ -251,7 +250,7 @@ TEST(LikeOneProcess, BranchesByStepAndByRank) {
   expect_like_one_process([] { return Branches(); }, by_both, of_any_graph(), 3);
 }
 
-// One layer again and again, not equally often on all ranks.
+// One layer is used repeatedly, and not equally often on all ranks.
 struct LoopImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x, int times) {
     for (int i = 0; i < times; ++i) x = torch::tanh(layer(x));
@@ -268,7 +267,7 @@ TEST(LikeOneProcess, ALayerThatIsUsedSeveralTimes) {
   expect_like_one_process([] { return Loop(); }, loss, of_full_graphs());
 }
 
-// One rank has less to add up than the other, and at times nothing.
+// One rank has less to add up than the other, and sometimes nothing.
 TEST(LikeOneProcess, BatchesOfDifferentSizes) {
   const auto loss = [](auto& model, const Turn& turn) {
     return model.forward(turn.input({turn.rank * turn.step, kInputs})).pow(2).sum() / 10;
@@ -289,8 +288,8 @@ struct Cube : torch::autograd::Function<Cube> {
   }
 };
 
-// Hooks of the program's own, on parameters and on what lies between, come before the mean. They
-// are linear, because the reference hands them a share of the gradient.
+// The program's own hooks, on parameters and activations, run before the mean is taken. They are
+// linear, because in the reference each gets only a share of the gradient.
 TEST(LikeOneProcess, OwnFunctionsAndHooks) {
   const auto make = [] {
     Net model;
@@ -338,7 +337,8 @@ TEST(LikeOneProcess, AGraphThatIsKeptMayBeUsedAgain) {
   });
 }
 
-// Its gradients flow through the critic, which is wrapped, too: both reduce in one pass.
+// The generator's gradients flow through the critic, which is wrapped, too: both reduce in one
+// pass.
 TEST(LikeOneProcess, AGeneratorAndItsCritic) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const auto layer = [](int in, int out) {
@@ -365,8 +365,8 @@ TEST(LikeOneProcess, AGeneratorAndItsCritic) {
   });
 }
 
-// Rank 0 looks how good the model is, and the others go on; outputs are thrown away; a program
-// fails in forward() and tries again.
+// Only rank 0 evaluates the model, outputs are thrown away, and forward() fails and is called
+// again.
 TEST(LikeOneProcess, WhatHappensBetweenSteps) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net model = net(), reference = net();
@@ -428,8 +428,8 @@ TEST(LikeOneProcess, GuardsOfNoSyncMayBeNestedAndMoved) {
   });
 }
 
-// Ranks run out of batches one after the other, in a model with parts that only some use, buffers,
-// and several backward passes in a step: ranks without data count as zeros.
+// Ranks run out of batches one after the other. The model has buffers and parts that only some
+// ranks use, and a step has several backward passes. Ranks without data count as zeros.
 TEST(LikeOneProcess, UnevenInputsWithUnusedPartsAndAccumulation) {
   constexpr int kThree = 3;
   run_ranks(kThree, [](Communicator& communicator, int rank) {
@@ -459,7 +459,8 @@ TEST(LikeOneProcess, UnevenInputsWithUnusedPartsAndAccumulation) {
   });
 }
 
-// What a rank's last batch has added inside no_sync() is gone when join() ends.
+// When join() ends, gradients of a rank's last batch that were only accumulated in no_sync() are
+// gone.
 TEST(LikeOneProcess, UnevenAccumulationThatHasNotBeenReducedIsForgotten) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Branches model = seeded<Branches>(1);

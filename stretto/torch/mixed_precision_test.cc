@@ -17,7 +17,7 @@
 #include "stretto/torch/sync_batch_norm.h"
 #include "tests/support/torch_models.h"
 
-// Parameters, gradients and buffers in other types than the optimizer sees.
+// Parameters, gradients and buffers whose types differ from those that the optimizer sees.
 namespace stretto {
 namespace {
 
@@ -28,7 +28,7 @@ DistributedDataParallelOptions in_bf16(std::optional<DType> reduce_dtype = {}) {
           .mixed_precision = {.parameter_dtype = DType::bf16, .reduce_dtype = reduce_dtype}};
 }
 
-// What one process computes whose parameters are bf16 and whose gradients are kept in f32.
+// The reference is one process whose parameters are bf16 and whose gradients are kept in f32.
 TEST(MixedPrecision, GradientsAreThoseOfParametersInTheOtherType) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Net model = net();
@@ -118,7 +118,7 @@ TEST(MixedPrecision, ParametersComeBackWhateverFollowsForward) {
   });
 }
 
-// Between forward and backward, which perhaps never comes, the module holds copies.
+// Between forward and backward, which may never come, the module holds low-precision copies.
 TEST(MixedPrecision, WhatIsSavedAndComparedIsWhatTheOptimizerSteps) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net model = net(), other = net();
@@ -157,7 +157,7 @@ TEST(MixedPrecision, AnOptimizerThatStepsTheCopiesIsRefused) {
     const Batch batch = global_batch(0);
     loss_of(ddp, batch).backward();
     const std::uint64_t before = ddp.parameter_hash();
-    loss_of(ddp, batch);  // Without NoGradGuard.
+    loss_of(ddp, batch);  // NoGradGuard is missing here.
     loss_of(ddp, batch);
     optimizer.step();
     const auto text = message_of<InvalidArgument>([&] { loss_of(ddp, batch); });
@@ -197,10 +197,10 @@ TEST(MixedPrecision, WhatItDoesNotSupportIsSaid) {
   });
 }
 
-using State = std::optional<std::tuple<torch::Tensor, torch::Tensor>>;  // As that of LSTM.
+using State = std::optional<std::tuple<torch::Tensor, torch::Tensor>>;  // As of an LSTM.
 using ByName = std::map<std::string, std::vector<torch::Tensor>>;
 
-// Takes arguments of many types, and notes the types of the tensors.
+// Takes arguments of many types, and records the types of their tensors.
 struct ArgumentsImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, torch::Tensor wide, const torch::Tensor& index,
                         const torch::Tensor& mask, const std::optional<torch::Tensor>& perhaps,
@@ -222,8 +222,8 @@ struct ArgumentsImpl : torch::nn::Module {
 };
 TORCH_MODULE(Arguments);
 
-// As PyTorch's DistributedDataParallel with mixed precision: all floating-point tensors that
-// forward() is called with, wherever they stand, and no others.
+// As in PyTorch's DistributedDataParallel with mixed precision, all floating-point tensors in the
+// arguments of forward() are converted, wherever they are, and no others.
 void expect_arguments_seen(const MixedPrecision& precision, torch::ScalarType floats,
                            torch::ScalarType doubles) {
   run_ranks(kRanks, [&](Communicator& communicator) {
@@ -286,7 +286,7 @@ TEST(MixedPrecision, EvaluationInInferenceModeMayComeFirst) {
   });
 }
 
-// A small convolutional net, of which `Norm` makes the normalisation.
+// A small convolutional net with a normalisation layer of type `Norm`.
 template <class Norm>
 struct NormalisedImpl : torch::nn::Module {
   explicit NormalisedImpl(Norm made) : norm(register_module("norm", made)) {}
@@ -299,7 +299,7 @@ struct NormalisedImpl : torch::nn::Module {
   torch::nn::Linear last = register_module("last", torch::nn::Linear(6, 3));
 };
 
-// Trains on images whose brightest channel is their class; the mean loss of the last steps.
+// Trains on images whose brightest channel is their class; returns the mean loss of the last steps.
 template <class Model>
 double train_on_images(Model& model, const std::vector<torch::Tensor>& parameters, int rank) {
   torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(0.1).momentum(0.9));
@@ -319,13 +319,13 @@ double train_on_images(Model& model, const std::vector<torch::Tensor>& parameter
   return last_losses;
 }
 
-// `make` builds the normalisation.
+// `make` must build the normalisation layer.
 template <class Make>
 void expect_trains_like_f32(DType dtype, const Make& make) {
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     using Norm = decltype(make(communicator));
     const auto build = [&] {
-      const Norm norm = make(communicator);  // It may wait for the other rank.
+      const Norm norm = make(communicator);  // This may wait for the other rank.
       return with_seed(3, [&] { return std::make_shared<NormalisedImpl<Norm>>(norm); });
     };
     const auto model = build(), reference = build();
@@ -334,7 +334,7 @@ void expect_trains_like_f32(DType dtype, const Make& make) {
     DistributedDataParallel ddp(
         model, communicator,
         {.mixed_precision = {.parameter_dtype = dtype, .buffer_dtype = dtype}});
-    std::set<torch::ScalarType> seen;  // While the parameters are in the other type.
+    std::set<torch::ScalarType> seen;  // The types while the parameters are in `dtype`.
     model->first->weight.register_hook([&](const torch::Tensor&) {
       for (const auto& item : model->named_parameters()) {
         if (item.key().starts_with("norm")) seen.insert(item.value().scalar_type());
@@ -369,7 +369,7 @@ TEST(MixedPrecision, BatchNormKeepsAllDigits) {
   }
 }
 
-// libtorch's takes parameters of f32 with inputs of f16 and bf16 only.
+// libtorch's batch norm takes f32 parameters only with inputs of f16 and bf16.
 TEST(MixedPrecision, BatchNormGoesAlongWhereTypesCannotBeMixed) {
   run_ranks(kRanks, [](Communicator& communicator) {
     for (const auto& [own, other] :

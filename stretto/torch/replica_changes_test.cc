@@ -12,8 +12,8 @@
 #include "stretto/reducer/compressed_reduction.h"
 #include "tests/support/torch_models.h"
 
-// Parameters and buffers that are unfrozen or converted when a model has been wrapped: in the same
-// step they are trained, or named on all ranks if only some have done it.
+// Parameters and buffers that are unfrozen or converted after a model has been wrapped. They are
+// trained in the same step; if only some ranks have made the change, all ranks name them.
 namespace stretto {
 namespace {
 
@@ -80,7 +80,7 @@ TEST(ReplicaChanges, AModelConvertedOnOneRankOnlyIsNamedOnAllAndTheNextStepMayFo
     expect_contains(
         message_of<Mismatch>(step),
         std::string(kFix) + "parameter 'body.weight' has dtype Float on rank 0; Double on rank 1");
-    model->to(torch::kFloat);  // On both: it makes floats of the counts of batches, too.
+    model->to(torch::kFloat);  // On both ranks: it also converts the counts of batches to floats.
     EXPECT_NO_THROW(step());
     EXPECT_NO_THROW(ddp.verify_replicas());
   });
@@ -198,7 +198,7 @@ TEST(ReplicaChanges, AllParametersFrozenOnOneRankOnlyAreNamedInTheSameStep) {
                     "others: a.weight, a.bias, b.weight, b.bias. Fix: ");
     freeze(true);
     step();
-    if (first) step();  // All know that it is none.
+    if (first) step();  // All ranks know that this is no step.
     freeze(false);
     ddp.zero_grad();
     step();
@@ -209,7 +209,7 @@ TEST(ReplicaChanges, AllParametersFrozenOnOneRankOnlyAreNamedInTheSameStep) {
   });
 }
 
-// Steps in which the scale is unfrozen after the first one, of the replicas and of the reference.
+// Runs steps of the replicas and of the reference, with the scale unfrozen after the first step.
 void expect_unfreezing_works(const DistributedDataParallelOptions& options, double tolerance) {
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     Net reference = net(), model = net();
@@ -306,8 +306,8 @@ TEST(ReplicaChanges, TheOtherGradientsOfTheStepAreJudgedToo) {
   });
 }
 
-// A layer that takes part if it is told to, whatever its type: it stands in the first bucket, and
-// its gradients are the last ones.
+// A layer that is used only if `both`, whatever its type. It is in the first bucket, and its
+// gradients come last.
 struct SkippableImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, bool both) {
     if (!both) return last(x).pow(2).mean();
@@ -353,9 +353,10 @@ TEST(ReplicaChanges, GradientsOfConvertedParametersAreAddedToOutsideOfTheBuckets
   });
 }
 
-// Registered in the order of their gradients, so that buckets are formed anew after the first step.
+// Layers are registered in the order of their gradients, so that buckets are formed anew after the
+// first step.
 struct WideImpl : torch::nn::Module {
-  static constexpr int kWidth = 64;  // The gradient of a square is worth its place in a bucket.
+  static constexpr int kWidth = 64;  // The gradient of a square is large enough for a bucket.
   torch::Tensor forward(const torch::Tensor& x) {
     return last(torch::tanh(first(x))).pow(2).mean();
   }
@@ -364,8 +365,8 @@ struct WideImpl : torch::nn::Module {
 };
 TORCH_MODULE(Wide);
 
-// Steps of which one, before which buckets are formed anew or in which backward writes into them,
-// begins with a weight that is transposed where it lies, or elsewhere.
+// Runs steps, and transposes a weight before step `transposed_in`, in place or `elsewhere`. Before
+// step 0 buckets have yet to be formed anew; in later steps backward writes into them.
 void expect_transposing_works(int transposed_in, bool elsewhere) {
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     Wide reference = seeded<Wide>(1), model = seeded<Wide>(1);
@@ -422,7 +423,7 @@ TEST(ReplicaChanges, AFirstStepThatFailsIsNoPromiseOfTheStaticGraph) {
   });
 }
 
-// What is frozen in the second step would be promised to stay so.
+// If it were the second step, the layer's bias, which is frozen in it, would have to stay frozen.
 TEST(ReplicaChanges, TheFirstStepOfAStaticGraphIsThatInWhichATableIsUnfrozen) {
   run_ranks(kRanks, [](Communicator& communicator) {
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(5, 2).sparse(true));

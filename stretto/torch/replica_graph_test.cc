@@ -15,7 +15,7 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
-// Everything is checkpointed, so that no gradient arrives in the outermost pass.
+// All layers are checkpointed, so that no gradient arrives in the outermost pass.
 struct OnlyCheckpointsImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, bool all) {
     const auto hidden = Checkpoint::apply(x, &a);
@@ -72,7 +72,7 @@ TEST(ReplicaGraph, UnusedParametersAreReducedWhereAnyRankHasThem) {
       expect_close(model->b->weight.grad(), torch::full({2, kInputs}, 2.0f / 3), "b.weight");
       expect_close(model->a->weight.grad(), torch::full({2, kInputs}, 2.0f), "a.weight");
     }
-    // Not cleared and used by none: it stays as it is, bit by bit.
+    // A gradient that was not cleared and that no rank uses keeps its bits.
     const auto before = model->b->weight.grad().clone();
     step(false);
     EXPECT_TRUE(torch::equal(before, model->b->weight.grad()));
@@ -113,7 +113,7 @@ TEST(ReplicaGraph, GradientsAccumulatedInNoSyncCountAsUsed) {
   });
 }
 
-// Rank 0 uses b inside no_sync() only, and clears what that has added.
+// Rank 0 uses b only inside no_sync(), and then clears the gradient.
 TEST(ReplicaGraph, GradientsThatWereClearedAfterNoSyncCountAsUnused) {
   for (const bool find_unused : {true, false}) {
     run_ranks(kRanks, [&](Communicator& communicator) {
@@ -139,7 +139,7 @@ TEST(ReplicaGraph, GradientsThatWereClearedAfterNoSyncCountAsUnused) {
   }
 }
 
-// With find_unused, rank 0 alone uses b inside no_sync().
+// With find_unused, only rank 0 uses b inside no_sync().
 TEST(ReplicaGraph, WhatNoSyncHasAddedIsReducedThoughItsParameterIsFrozenSince) {
   for (const bool find_unused : {true, false}) {
     run_ranks(kRanks, [&](Communicator& communicator, int rank) {
@@ -167,7 +167,7 @@ TEST(ReplicaGraph, WhatNoSyncHasAddedIsReducedThoughItsParameterIsFrozenSince) {
   }
 }
 
-// One layer inside a checkpoint, inside another one, and outside.
+// One layer is used inside a checkpoint, inside another checkpoint, and outside.
 struct RepeatedImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     return layer(Checkpoint::apply(Checkpoint::apply(head(x), &layer), &layer)).pow(2).mean();
@@ -210,7 +210,7 @@ TEST(ReplicaGraph, AStaticGraphThatChangesOnOneRankIsNamedOnAll) {
     expect_contains(message_of<InvalidArgument>([&] { step(!changes); }),
                     text + "b.weight, b.bias. Fix: ");
     model->zero_grad();
-    step(true);  // It was this step that failed, not the job.
+    step(true);  // The failure ended that step, but not the job.
     expect_close(model->b->bias.grad(), torch::ones({2}), "gradient of the next step");
     const auto twice = [&] {
       const auto once = ddp.forward(x, true);
@@ -282,7 +282,7 @@ TEST(ReplicaGraph, AParameterFrozenOnOneRankBeforeBackwardIsNamedOnAll) {
   });
 }
 
-// An embedding whose rows few batches use, and a layer behind it.
+// An embedding of whose rows each batch uses few, and a layer behind it.
 struct WordsImpl : torch::nn::Module {
   explicit WordsImpl(bool sparse)
       : embedding(register_module(
@@ -313,7 +313,7 @@ TEST(ReplicaGraph, SparseGradientsAreTheMeanOfDenseOnes) {
                    "embedding");
       expect_close(model->layer->weight.grad(), dense->layer->weight.grad(), "layer");
     }
-    // Rank 0 alone uses the embedding.
+    // Only rank 0 uses the embedding.
     model->zero_grad();
     ddp.forward(rank == 0 ? torch::tensor({7}) : torch::empty({0}, torch::kLong)).backward();
     const auto gradient = model->embedding->weight.grad();
@@ -347,7 +347,7 @@ TEST(ReplicaGraph, SparseGradientsOfNoSyncAreReducedThoughTheTableIsConvertedOrF
   });
 }
 
-// Two embeddings and nothing else; which of them a batch uses is its own affair.
+// A model of embeddings only; each batch decides which of them it uses.
 struct OnlyWordsImpl : torch::nn::Module {
   explicit OnlyWordsImpl(bool sparse) {
     for (const char* name : {"first", "second", "never"}) {
@@ -364,7 +364,8 @@ struct OnlyWordsImpl : torch::nn::Module {
 };
 TORCH_MODULE(OnlyWords);
 
-// Steps of which some ranks use the second table, some none, against dense ones of one process.
+// Runs steps in which some ranks or no ranks use the second table. Compares with dense gradients of
+// one process.
 void expect_only_sparse_like_dense(int ranks, const DistributedDataParallelOptions& options) {
   run_ranks(ranks, [&](Communicator& communicator) {
     OnlyWords dense = with_seed(4, [] { return OnlyWords(false); });
@@ -409,7 +410,7 @@ TEST(ReplicaGraph, AllGradientsMayBeSparse) {
   }
 }
 
-// Of a table, with a gradient of its own that has so many sparse dimensions.
+// The sum of a table, with a sparse gradient that has `sparse_dimensions` sparse dimensions.
 struct SparseSum : torch::autograd::Function<SparseSum> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context,
                                const torch::Tensor& table, std::int64_t sparse_dimensions) {
@@ -420,7 +421,7 @@ struct SparseSum : torch::autograd::Function<SparseSum> {
                                                  const torch::autograd::variable_list&) {
     return {dense().to_sparse(context->saved_data["dimensions"].toInt()), torch::Tensor()};
   }
-  // Some rows are zero, and some of others' elements.
+  // Some rows are zero, and some elements of other rows.
   static torch::Tensor dense() {
     torch::Tensor values = torch::arange(24, torch::kFloat).reshape({4, 2, 3});
     values.masked_fill_(values.remainder(5) == 0, 0);
@@ -457,7 +458,8 @@ TEST(ReplicaGraph, SparseGradientsHaveAnyNumberOfSparseDimensions) {
   });
 }
 
-// A rank that has run out of batches, an epoch that not all have begun, and another structure.
+// Covers a rank that has run out of batches, gradients added in no_sync(), and an epoch that not
+// all ranks have begun.
 TEST(ReplicaGraph, ModelsOfSparseGradientsOnlyAreTrainedLikeOthers) {
   run_ranks(3, [](Communicator& communicator, int rank) {
     OnlyWords model = with_seed(4, [] { return OnlyWords(true); });

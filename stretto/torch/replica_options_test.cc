@@ -21,7 +21,8 @@
 #include "tests/support/own_timeout.h"
 #include "tests/support/torch_models.h"
 
-// What the options of DistributedDataParallel change, and what it tells about itself.
+// What the options of DistributedDataParallel change, and what DistributedDataParallel tells about
+// itself.
 namespace stretto {
 namespace {
 
@@ -85,7 +86,8 @@ TEST(ReplicaOptions, WeightsThatAreTiedByAssignmentAreExplained) {
     ddp.forward(torch::tensor({1, 2})).sum().backward();
     Tied untied(false);
     EXPECT_NO_THROW(DistributedDataParallel(untied, communicator));
-    // As a model leaves it that normalises its weight in each forward pass, before the next wrap.
+    // A model that normalises its weight in each forward pass leaves it like this before the next
+    // wrap.
     untied->head->weight = untied->head->weight / 2;
     EXPECT_NO_THROW(DistributedDataParallel(untied, communicator));
   });
@@ -112,7 +114,7 @@ TEST(ReplicaOptions, DelayedParametersTravelLastAndGetTheSameGradients) {
   });
 }
 
-// Whose last parameter has two names, of which the first is listed.
+// A model whose last parameter has two names, of which the first is listed.
 struct LastTwiceImpl : torch::nn::Module {
   torch::Tensor first = register_parameter("first", torch::ones({64}));
   torch::Tensor last = register_parameter("last", torch::ones({64}));
@@ -132,7 +134,7 @@ TEST(ReplicaOptions, DelayedParametersMayBeNamedByAnyOfTheirNames) {
   });
 }
 
-// The running mean after one forward pass in which `hook` ran first: rank r began with r + 1.
+// Returns the running mean after a forward pass before which `hook` ran. On rank r it was r + 1.
 float mean_after_forward(Communicator& communicator, std::shared_ptr<BufferHook> hook) {
   torch::nn::BatchNorm1d model(torch::nn::BatchNormOptions(2).momentum(0.0));
   DistributedDataParallel ddp(model, communicator, {.buffer_hook = std::move(hook)});
@@ -147,7 +149,7 @@ float mean_after_forward(Communicator& communicator, std::shared_ptr<BufferHook>
          100.0f * static_cast<float>(model->num_batches_tracked.item<std::int64_t>());
 }
 
-// Doubles them, on its own: what an own hook does is its own affair.
+// Doubles the buffers on each rank: a program's own hook may do anything.
 struct Doubling : BufferHook {
   std::string name() const override { return "doubling"; }
   void run(const BufferCall& call) override {
@@ -179,7 +181,7 @@ TEST(ReplicaOptions, BuffersBecomeEqualAsChosen) {
   });
 }
 
-// Adds 1 to each, in a way that autograd sees, and then does as MeanOfBuffers.
+// Adds 1 to each buffer in a way that autograd sees, and then runs MeanOfBuffers.
 struct OneMoreThanTheMean : MeanOfBuffers {
   OneMoreThanTheMean() : MeanOfBuffers(BufferHookLocation::after_forward) {}
   void run(const BufferCall& call) override {
@@ -188,7 +190,7 @@ struct OneMoreThanTheMean : MeanOfBuffers {
   }
 };
 
-// On rank r the running mean becomes r in each forward pass, before which it is something else.
+// On rank r each forward pass sets the running mean to r, from another value.
 TEST(ReplicaOptions, BuffersMayBecomeEqualAfterForward) {
   run_ranks(3, [](Communicator& communicator, int rank) {
     constexpr auto kAfter = BufferHookLocation::after_forward;
@@ -220,7 +222,8 @@ TEST(ReplicaOptions, BuffersMayBecomeEqualAfterForward) {
   });
 }
 
-// A layer has saved them for its backward pass when the hook runs, which autograd must not notice.
+// When the hook runs, a layer has saved the buffers for its backward pass. Autograd must not notice
+// the change.
 TEST(ReplicaOptions, ConvertedBuffersMayBecomeEqualAfterForward) {
   run_ranks(2, [](Communicator& communicator, int rank) {
     torch::nn::BatchNorm1d model(torch::nn::BatchNormOptions(2).momentum(1.0));
@@ -235,7 +238,7 @@ TEST(ReplicaOptions, ConvertedBuffersMayBecomeEqualAfterForward) {
   });
 }
 
-// Rank r has r + 1 batches. Those that have none left take part, with the buffers that they have.
+// Rank r has r + 1 batches. Ranks without data take part with the buffers that they have.
 TEST(ReplicaOptions, InsideJoinBuffersMayBecomeEqualAfterForward) {
   run_ranks(3, [](Communicator& communicator, int rank) {
     torch::nn::BatchNorm1d model(torch::nn::BatchNormOptions(2).momentum(1.0));
@@ -249,7 +252,7 @@ TEST(ReplicaOptions, InsideJoinBuffersMayBecomeEqualAfterForward) {
       for (int batch = 0; batch <= rank; ++batch) {
         const auto x = torch::full({4, 2}, static_cast<float>(10 * batch + rank));
         const auto output = ddp.forward(x);
-        // The lowest rank that has data says what they are, and in step b that is rank b.
+        // The lowest rank with data sends its buffers, which is rank b in step b.
         EXPECT_EQ(model->running_mean[0].item<float>(), static_cast<float>(10 * batch + batch));
         output.sum().backward();
       }
@@ -295,15 +298,15 @@ TEST(ReplicaOptions, AHookIsForOneModelAtATime) {
         message_of<Error>([&] { DistributedDataParallel second(two, communicator, other); });
     expect_contains(text, "'bf16, then plain' reduces the gradients of another model");
     expect_contains(text, "give each model a hook of its own (copies of options share one)");
-    one->scale.set_requires_grad(true);  // Reduced by a reducer of its own in the first step,
+    one->scale.set_requires_grad(true);  // Its own reducer reduces it in the first step,
     loss_of(*first, global_batch(0)).backward();
-    loss_of(*first, global_batch(1)).backward();  // and then together with the others.
+    loss_of(*first, global_batch(1)).backward();  // and then it is reduced with the others.
     first.reset();
     EXPECT_NO_THROW(DistributedDataParallel(two, communicator, options));
   });
 }
 
-// Memory and a communicator that are gone must not be used.
+// The old buckets and communicator no longer exist and must not be used.
 TEST(ReplicaOptions, OptionsMayBeUsedAgainAfterShrink) {
   run_ranks(kRanks, [](Communicator& job) {
     const DistributedDataParallelOptions options = {
@@ -334,7 +337,7 @@ TEST(ReplicaOptions, ReplicasAreComparedEverySoManySteps) {
     step();
     if (communicator.rank() == Rank(1)) {
       const torch::NoGradGuard no_grad;
-      model->shared->bias[2] += 1e-6;  // An optimizer of its own, say.
+      model->shared->bias[2] += 1e-6;  // For example, a rank's own optimizer does this.
     }
     step();
     const auto text = message_of<Mismatch>(step);
@@ -378,7 +381,8 @@ TEST(ReplicaOptions, LoggingDataHaveTheKeysOfPyTorch) {
   });
 }
 
-// Whether a graph that changes on one rank may be said to be static, of which all learn.
+// `can_set_static_graph` says whether the graph was the same in all steps. If it changes on one
+// rank, all ranks learn of it.
 TEST(ReplicaOptions, LoggingDataTellWhetherTheGraphIsStatic) {
   run_ranks(3, [](Communicator& communicator) {
     Branches model;
@@ -414,7 +418,7 @@ TEST(ReplicaOptions, ItCanBePrinted) {
   });
 }
 
-// Rank 0 takes part in the comparison of the models, as if it had the same one, and stops.
+// Rank 0 takes part in comparing the models, as if it had the same model, and then stops.
 TEST(ReplicaOptions, TheTimeoutHoldsForTheConstructor) {
   const DistributedDataParallelOptions options = {.timeout = OwnTimeout::kTimeout};
   for (const bool compares : {false, true}) {
@@ -428,7 +432,7 @@ TEST(ReplicaOptions, TheTimeoutHoldsForTheConstructor) {
         const auto compare = [&](std::uint64_t own) {
           return communicator::all_gather_value(communicator, own, {})[1];
         };
-        const std::uint64_t hash = compare(0);  // Learns how the other one describes its model.
+        const std::uint64_t hash = compare(0);  // Learns the hash of the other rank's model.
         (void)all_gather_bytes(communicator, {});
         (void)compare(hash);
       }

@@ -10,7 +10,8 @@
 
 #include "tests/support/torch_models.h"
 
-// Changes of a wrapped model that one rank cannot follow: all ranks are told which rank, and why.
+// Changes of a wrapped model that one rank cannot follow: all ranks are told which rank it is, and
+// why.
 namespace stretto {
 namespace {
 
@@ -103,7 +104,7 @@ TEST(ReplicaRefusals, AModuleThatIsReplacedOrAddedIsNamedOnAllRanks) {
       const bool changes = communicator.rank() == Rank(1);
       Net model = net();
       DistributedDataParallelOptions options = small_buckets();
-      options.find_unused_parameters = true;  // Else the old one is known to be unused.
+      options.find_unused_parameters = true;  // Otherwise the old layer would be known as unused.
       DistributedDataParallel ddp(model, communicator, options);
       torch::nn::Linear adapter(3, 3);
       const auto step = [&] {
@@ -135,7 +136,7 @@ TEST(ReplicaRefusals, AModuleThatIsReplacedOrAddedIsNamedOnAllRanks) {
   }
 }
 
-// A hook that one rank cannot attach to other gradients.
+// A hook that rank 1 cannot attach to other gradients.
 class AttachedOnce : public PlainReduction {
  public:
   void attach(Communicator& communicator, std::span<const GradientDescription>) override {

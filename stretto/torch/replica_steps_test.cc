@@ -21,7 +21,7 @@
 #include "tests/support/own_timeout.h"
 #include "tests/support/torch_models.h"
 
-// Steps of the kinds that programs take, and what they are said to have cost.
+// The kinds of steps that programs take, and the costs that are reported for them.
 namespace stretto {
 namespace {
 
@@ -50,7 +50,7 @@ TEST(ReplicaSteps, GradientsInsideNoSyncStayWhereAutogradPutsThem) {
   });
 }
 
-// Takes its time.
+// A hook that takes 20 ms.
 struct SlowBuffers : BufferHook {
   std::string name() const override { return "slow"; }
   void run(const BufferCall&) override {
@@ -82,7 +82,7 @@ TEST(ReplicaSteps, TheTimeoutHoldsForVerification) {
   });
 }
 
-// Layers that are used in the opposite order of their registration; `middle` is, or is not.
+// Layers are used in the opposite order of their registration; `b` is used only if `all`.
 struct ReversedImpl : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x, bool all) {
     x = torch::tanh(c(x));
@@ -105,7 +105,7 @@ TEST(ReplicaSteps, BucketsAreRebuiltWithUnusedParameters) {
     };
     EXPECT_EQ(first_to_leave(), "c.bias");
     for (int step = 0; step < 4; ++step) {
-      // Rank 1 leaves a layer out in each step, rank 0 in every other one.
+      // Rank 1 leaves a layer out in each step, and rank 0 in every other step.
       const auto all = [&](int of_rank) { return of_rank == 0 && step % 2 == 0; };
       const auto data = global_batch(step).data;
       reference->zero_grad();
@@ -120,7 +120,7 @@ TEST(ReplicaSteps, BucketsAreRebuiltWithUnusedParameters) {
   });
 }
 
-// A checkpointed part and a branch, of which only rank 0 uses all.
+// A checkpointed part, and a branch that only rank 0 uses.
 struct CheckpointedBranchImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, bool all) {
     const auto y = Checkpoint::apply(first(x), &inner);
@@ -206,7 +206,8 @@ TEST(ReplicaSteps, LayersMayBeSharedAndTypesMixed) {
   });
 }
 
-// What forward() may return, when rank 1's loss reaches no parameter that requires a gradient.
+// A module with one of the return types of forward(). If `apart`, its result depends on no
+// parameter that requires a gradient.
 template <class Output>
 struct ReturningImpl : torch::nn::Module {
   Output forward(const torch::Tensor& x, bool apart);
@@ -220,7 +221,7 @@ using Ordered = torch::OrderedDict<std::string, torch::Tensor>;
 using Dict = c10::Dict<std::string, torch::Tensor>;
 using List = torch::List<torch::Tensor>;
 static_assert(ddp::owns_tensors<Ordered>());
-static_assert(!ddp::owns_tensors<Dict>() && !ddp::owns_tensors<List>());  // Copies share it.
+static_assert(!ddp::owns_tensors<Dict>() && !ddp::owns_tensors<List>());  // Copies share them.
 template <>
 Pair ReturningImpl<Pair>::forward(const torch::Tensor& x, bool apart) {
   return {3, result(x, apart)};
@@ -282,7 +283,7 @@ TEST(ReplicaSteps, TensorsThatCopiesShareAreNotChanged) {
   EXPECT_TRUE(std::get<List>(value).get(0).defined());
 }
 
-// A table of words whose gradient is sparse, of which nobody has been told.
+// A table with a sparse gradient that no option names.
 struct SparseInSecretImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& words) {
     return torch::embedding(table, words, -1, false, /*sparse=*/true).sum();
@@ -319,7 +320,7 @@ TEST(ReplicaSteps, UnevenEpochsAreFoundOutInTheStepThatNotAllHave) {
       for (int epoch = 1; epoch < 3; ++epoch) train(epoch, rank + 1);
     });
     train(3, 2);
-    model->b->bias.set_requires_grad(true);  // Steps are counted on.
+    model->b->bias.set_requires_grad(true);  // The count of steps goes on.
     steps = 0;
     const auto text = message_of<Mismatch>([&] {
       for (int epoch = 4; epoch < 6; ++epoch) train(epoch, rank + 1);
@@ -332,7 +333,7 @@ TEST(ReplicaSteps, UnevenEpochsAreFoundOutInTheStepThatNotAllHave) {
   });
 }
 
-// ddp->forward() is a habit, too: where it would leave something out, that is said.
+// Some programs call ddp->forward(). If that would leave something out, they are told.
 TEST(ReplicaSteps, ForwardOfTheModuleItselfIsNotedWhereItMatters) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Branches model;
@@ -343,7 +344,7 @@ TEST(ReplicaSteps, ForwardOfTheModuleItselfIsNotedWhereItMatters) {
     step();
     expect_close(model->a->weight.grad(), torch::full({2, kInputs}, 0.5), "a.weight");
     model->b->bias.set_requires_grad(true);
-    // Whoever finds out second is told so by the other.
+    // The rank that finds it out second is told by the other.
     expect_contains(message_of<Error>(step),
                     "parameter 'b.bias' was frozen, unfrozen or replaced since the last forward");
   });
@@ -362,7 +363,7 @@ TEST(ReplicaSteps, ARankThatDoesSomethingElseIsSaidToHaveRunOutOfBatchesPerhaps)
     DistributedDataParallel ddp(model, communicator);
     const auto train = [&] {
       if (communicator.rank() == Rank(1)) ddp.forward(torch::ones({4, kInputs}));
-      communicator.barrier().wait();  // What rank 0 does behind its training loop.
+      communicator.barrier().wait();  // Rank 0 calls this behind its training loop.
     };
     const auto text = message_of<Mismatch>(train);
     expect_contains(text, "called barrier");
@@ -371,10 +372,10 @@ TEST(ReplicaSteps, ARankThatDoesSomethingElseIsSaidToHaveRunOutOfBatchesPerhaps)
   });
 }
 
-// The one that waits does so for buffers.
+// Rank 1 waits for buffers.
 TEST(ReplicaSteps, ARankThatHasLeftIsSaidToHaveRunOutOfStepsBeforeForwardToo) {
   run_ranks(kRanks, [](Communicator& job) {
-    const auto group = job.new_group({0, 1});  // Which ends where its rank leaves.
+    const auto group = job.new_group({0, 1});  // The group ends when a rank leaves.
     torch::nn::BatchNorm1d model(kInputs);
     DistributedDataParallel ddp(model, *group);
     const auto step = [&] { ddp.forward(torch::ones({4, kInputs})).sum().backward(); };
@@ -385,7 +386,7 @@ TEST(ReplicaSteps, ARankThatHasLeftIsSaidToHaveRunOutOfStepsBeforeForwardToo) {
   });
 }
 
-// Weighs each gradient by its parameter.
+// Multiplies each gradient by its parameter.
 class Weighed : public ParameterHook {
  public:
   std::string name() const override { return "weighed"; }
@@ -408,7 +409,7 @@ class Weighed : public ParameterHook {
   bool last_seen = false;
 };
 
-// Rounds nothing, and hands buckets on.
+// Passes buckets on unchanged.
 class Around : public PlainReduction {
  public:
   explicit Around(std::shared_ptr<CommunicationHook> inner) : inner_(std::move(inner)) {}

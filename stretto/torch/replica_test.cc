@@ -15,7 +15,7 @@
 #include "stretto/torch/tensors.h"
 #include "tests/support/torch_models.h"
 
-// What programs do with a model that has been wrapped, and which parameters a step uses.
+// What programs do with a wrapped model, and which parameters a step uses.
 namespace stretto {
 namespace {
 
@@ -23,7 +23,7 @@ using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
 using Change = std::function<void(Net&)>;
 
-// Steps before and after `change`, of the replicas and of the reference.
+// Runs steps of the replicas and of the reference, before and after `change`.
 void expect_works_after(const Change& change, torch::ScalarType dtype = torch::kFloat) {
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     Net reference = net(), model = net();
@@ -75,7 +75,7 @@ TEST(Replica, FrozenParametersAreLeftOutAndComeBack) {
   });
 }
 
-// A step after `change` on rank 1 only: a Mismatch with `text` on both.
+// Applies `change` on rank 1 only, and expects a Mismatch with `text` from a step on both ranks.
 void expect_found_out(const Change& change, const std::string& text) {
   run_ranks(kRanks, [&](Communicator& communicator) {
     Net model = net();
@@ -141,7 +141,7 @@ TEST(Replica, ChosenGradientsAreNoStep) {
   });
 }
 
-// Rank r has r + 1 batches of the same content.
+// Rank r trains on r + 1 equal batches.
 void train_unevenly(Communicator& communicator, const UnevenInputsOptions& options,
                     float weight_of_alone) {
   torch::nn::Linear model(2, 1);
@@ -167,7 +167,7 @@ void train_unevenly(Communicator& communicator, const UnevenInputsOptions& optio
   EXPECT_NEAR(model->bias.item<float>(), expected, 1e-6);
   EXPECT_NO_THROW(ddp.verify_replicas());
   EXPECT_EQ(norm->num_batches_tracked.item<std::int64_t>(), 2) << "that of the last rank";
-  ddp.forward(data).sum().backward();  // Goes on in step.
+  ddp.forward(data).sum().backward();  // All ranks take this step together.
 }
 
 TEST(Replica, RanksWithFewerBatchesFollowTheOthers) {
@@ -180,7 +180,7 @@ TEST(Replica, AMeanMayBeThatOfRanksWithData) {
   });
 }
 
-// Rank r has r + 1 batches in each epoch, and so steps its momentum as often.
+// Rank r has r + 1 batches in each epoch, and steps its momentum as often.
 TEST(Replica, OptimizersThatJoinKnowsAreThoseOfTheLastRankToo) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const int rank = communicator.rank().value();
@@ -212,7 +212,7 @@ TEST(Replica, OptimizersThatJoinKnowsAreThoseOfTheLastRankToo) {
   });
 }
 
-// Gradients that a program still needs when its loop has ended, of which no rank computes any more.
+// A program may still need gradients after its loop, although no rank has computed them in it.
 TEST(Replica, ARankWithoutBatchesKeepsGradientsThatNobodyComputes) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Branches model;
@@ -235,8 +235,8 @@ TEST(Replica, ARankWithoutBatchesKeepsGradientsThatNobodyComputes) {
   });
 }
 
-// Momentum moves a parameter whose gradient is zero, and not one that has no gradient. Rank 0 has
-// no data in the one step that uses b, which ranks have trained until then, or unfreeze for it.
+// Momentum moves a parameter whose gradient is zero, but not one without a gradient. Rank 0 has no
+// data in the only step that uses b. Ranks have trained b until then, or unfreeze it for this step.
 TEST(Replica, AfterJoinAllRanksHaveTheGradientsOfTheLastOne) {
   for (const bool unfreezes : {false, true}) {
     run_ranks(kRanks, [&](Communicator& communicator, int rank) {
@@ -271,7 +271,7 @@ TEST(Replica, AfterJoinAllRanksHaveTheGradientsOfTheLastOne) {
   }
 }
 
-// A generator and its critic, say: rank r has r + 1 batches for both.
+// The models could be a generator and its critic. Rank r has r + 1 batches for both.
 TEST(Replica, SeveralModelsMayBeTrainedInOneLoop) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const auto build = [] {
@@ -297,7 +297,7 @@ TEST(Replica, SeveralModelsMayBeTrainedInOneLoop) {
       }
     };
     first.join([&] { second.join(loop); });
-    // Of the second batch half, the gradient being 2 * factor on the rank that has it.
+    // The second batch counts half, because only one rank has it. The gradient is 2 * `factor`.
     EXPECT_NEAR(bias_of(one), before_first - 0.1f * 2 * 1.5f, 1e-5);
     EXPECT_NEAR(bias_of(two), before_second - 1 * 2 * 1.5f, 1e-5);
     first.verify_replicas();
@@ -305,7 +305,7 @@ TEST(Replica, SeveralModelsMayBeTrainedInOneLoop) {
   });
 }
 
-// Rank 0 has no data left when rank 1 freezes all but the table.
+// Rank 0 has no data left when rank 1 freezes all parameters but the table.
 TEST(Replica, InsideJoinDenseParametersMayBeFrozenNextToSparseOnes) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(4, 2).sparse(true));
@@ -315,7 +315,7 @@ TEST(Replica, InsideJoinDenseParametersMayBeFrozenNextToSparseOnes) {
     const auto freeze = [&] {
       for (auto& parameter : last->parameters()) parameter.set_requires_grad(false);
     };
-    const auto expect_mean_in = [&](int row) {  // One rank has it, with the gradient last->weight.
+    const auto expect_mean_in = [&](int row) {  // One rank uses it; its gradient is last->weight.
       expect_close(table->weight.grad().to_dense()[row], last->weight[0] / kRanks, "table");
     };
     const auto train = [&](int row) {
@@ -335,7 +335,7 @@ TEST(Replica, InsideJoinDenseParametersMayBeFrozenNextToSparseOnes) {
   });
 }
 
-// Rank 0 has no data left when rank 1 trains again what both have frozen.
+// Rank 0 has no data left when rank 1 unfreezes parameters that both had frozen.
 TEST(Replica, InsideJoinParametersMayBeFrozenInEveryOtherStep) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Branches model;

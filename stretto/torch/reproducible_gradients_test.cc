@@ -27,7 +27,7 @@ torch::Tensor loss_of_micro_batch(Net& model, int step, int micro_batch) {
   return loss_of(*model, global_batch(kMicroBatches * step + micro_batch));
 }
 
-// The parameters after some steps, which are the same on all ranks.
+// Returns the parameters after some steps, and checks that they are the same on all ranks.
 std::vector<torch::Tensor> trained_by(int ranks) {
   std::vector<torch::Tensor> result;
   std::mutex mutex;
@@ -120,7 +120,7 @@ TEST(ReproducibleGradients, AreAllNaNWhereOneIsNotFinite) {
   });
 }
 
-// The first backward pass would add to them, on each rank.
+// The first backward pass would add to them on each rank.
 TEST(ReproducibleGradients, ThatNobodyHasClearedAreRefused) {
   run_ranks(2, [](Communicator& communicator) {
     const std::vector<torch::Tensor> parameters = {torch::zeros({2}), torch::zeros({3})};

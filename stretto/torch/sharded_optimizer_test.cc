@@ -18,7 +18,7 @@
 #include "tests/support/own_timeout.h"
 #include "tests/support/torch_models.h"
 
-// Optimizer state that is shared out, and parameters that are averaged now and then.
+// Sharded optimizer state, and parameters that are averaged every few steps.
 namespace stretto {
 namespace {
 
@@ -43,7 +43,7 @@ std::vector<Make> optimizers() {
           maker<optim::Adagrad>(optim::AdagradOptions(1e-2))};
 }
 
-// With two of them listed twice, as libtorch lists those of a layer that has two names.
+// Lists two parameters twice, as libtorch does with those of a layer that has two names.
 Parameters listed(const Net& model) {
   Parameters list = model->parameters();
   list.insert(list.end(), {list[0], list[1]});
@@ -72,7 +72,7 @@ TEST(ShardedOptimizer, HasTheBitsOfTheOptimizerItself) {
   });
 }
 
-// Saved by two ranks, and read by three and by a program without shards.
+// Two ranks save the state. Three ranks and a program without shards load it.
 TEST(ShardedOptimizer, TheStateOfAllRanksIsSavedAndReadByAnyNumber) {
   for (const Make& make : optimizers()) {
     Net saved_net = net();
@@ -146,7 +146,7 @@ TEST(ShardedOptimizer, WhatCannotBeSharedOutIsRefused) {
   });
 }
 
-// An SGD that is none of libtorch's, with a state that can be cloned, and fails when told to.
+// An SGD that is not one of libtorch's. Its state can be cloned, and it fails when told to.
 class OwnOptimizer : public torch::optim::Optimizer {
  public:
   explicit OwnOptimizer(Parameters parameters)
@@ -175,7 +175,7 @@ TEST(ShardedOptimizer, TheStateOfAnotherKindIsGatheredByNobody) {
     set_gradients(*model, 0);
     sharded.step();
     expect_contains(message_of<InvalidArgument>([&] { sharded.gather_state(); }), "is not known");
-    sharded.step();  // Nobody waits for anybody.
+    sharded.step();  // No rank waits for another.
   });
 }
 
@@ -195,7 +195,8 @@ TEST(ShardedOptimizer, WhatTheOptimizerOfOneRankThrowsEndsTheStepOfAll) {
   });
 }
 
-// What `build` says on rank 1, which alone refuses something; the others are told so at once.
+// Returns the error of `build` on rank 1, the only rank that refuses something. The others are told
+// at once.
 std::string told_to_all(const Communicator& communicator, const std::function<void()>& build) {
   if (communicator.rank() == Rank(1)) return message_of<InvalidArgument>(build);
   const std::string text = message_of<Mismatch>(build);
@@ -230,7 +231,7 @@ TEST(ShardedOptimizer, TheTimeoutHoldsForTheConstructor) {
   });
 }
 
-// Four parameters of one element, which hold the rank's number.
+// Returns four parameters of one element, which is the rank's number.
 Parameters ranks_number(const Communicator& communicator) {
   Parameters result;
   for (int i = 0; i < 4; ++i) {
@@ -304,7 +305,7 @@ TEST(ParameterAveraging, MorePartitionsThanParametersAndOddTensors) {
   });
 }
 
-// With plain SGD and one step between averages, averaging parameters is averaging gradients.
+// With plain SGD and an average after each step, averaging parameters equals averaging gradients.
 TEST(ParameterAveraging, LocalSgdLearns) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Net local = net(), synchronous = net();

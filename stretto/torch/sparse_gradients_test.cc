@@ -11,7 +11,7 @@
 
 #include "tests/support/torch_models.h"
 
-// Sparse gradients where no rank has rows, and parameters that cannot have any.
+// Sparse gradients if no rank has rows, and parameters that cannot have sparse gradients.
 namespace stretto {
 namespace {
 
@@ -29,14 +29,14 @@ struct BagImpl : torch::nn::Module {
 };
 TORCH_MODULE(Bag);
 
-// Momentum moves a table whose gradient has no rows, and not one that has no gradient.
+// Momentum moves a table whose gradient has no rows, but not one without a gradient.
 TEST(SparseGradients, WithoutRowsAreDefinedWhereTheyAreInOneProcess) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     Bag model = seeded<Bag>(1), reference = seeded<Bag>(1);
     DistributedDataParallel ddp(model, communicator, {.find_unused_parameters = true});
     const auto options = torch::optim::SGDOptions(0.1).momentum(0.9);
     torch::optim::SGD optimizer(ddp.parameters(), options), alone(reference->parameters(), options);
-    // All ranks use the table, then rank 0, then rank 1, then none.
+    // All ranks use the table, then only rank 0, then only rank 1, then none.
     const auto uses_table = [](int step, int user) { return step == 0 || step == user + 1; };
     for (int step = 0; step < 4; ++step) {
       const auto words = step == 0 ? torch::tensor({1, 2}) : torch::empty({0}, torch::kLong);
@@ -70,7 +70,7 @@ TEST(SparseGradients, AfterJoinAreThoseOfTheLastRank) {
   });
 }
 
-// Whose table has two names, of which the first is listed.
+// A model whose table has two names, of which the first is listed.
 struct TwoNamesImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& words) {
     return torch::embedding(second, words, /*padding_idx=*/-1, /*scale_grad_by_freq=*/false,

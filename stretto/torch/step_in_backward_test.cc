@@ -12,7 +12,8 @@
 
 #include "tests/support/torch_models.h"
 
-// An optimizer that steps parameters while backward still runs has the bits of one that waits.
+// An optimizer that steps parameters while backward still runs gives the same bits as one that
+// steps after it.
 namespace stretto {
 namespace {
 
@@ -21,7 +22,7 @@ using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 using Optimizer = std::unique_ptr<torch::optim::Optimizer>;
 using Parameters = std::vector<torch::Tensor>;
 
-// With two groups that differ in their settings.
+// Makes two groups with different settings.
 Optimizer adam(const Parameters& parameters) {
   const auto half = parameters.begin() + static_cast<std::ptrdiff_t>(parameters.size() / 2);
   std::vector<torch::optim::OptimizerParamGroup> groups;
@@ -31,7 +32,7 @@ Optimizer adam(const Parameters& parameters) {
   return std::make_unique<torch::optim::Adam>(groups, torch::optim::AdamOptions(1e-2));
 }
 
-// With three ranks a mean that is divided in halves is not complete before the sum.
+// With three ranks, the mean is not complete before the sum if it is divided in halves.
 void expect_same_bits_as_after_it(MeanDivision division) {
   run_ranks(3, [&](Communicator& communicator, int rank) {
     const DistributedDataParallelOptions options{.bucket_bytes = {64, 256},
@@ -99,7 +100,8 @@ TEST(StepInBackward, PassesInsideNoSyncStepNothing) {
   });
 }
 
-// Rank 1 never uses part b, nor does anybody in step 2: momentum would go on if it were stepped.
+// Rank 1 never uses part b, and no rank uses it in step 2. Momentum would move it if it were
+// stepped.
 TEST(StepInBackward, UnusedParametersAreSteppedLikeAfterBackward) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Branches early = seeded<Branches>(1), late = seeded<Branches>(1);
@@ -139,7 +141,7 @@ TEST(StepInBackward, ReplicasThatDifferAfterAFailureAreFoundOut) {
   });
 }
 
-// Of what is stepped at the end of the pass, the reducer knows nothing.
+// The reducer does not know of parameters that are stepped at the end of the pass.
 TEST(StepInBackward, AnOptimizerThatFailsOnOneRankEndsTheTrainingOfAll) {
   run_ranks(kRanks, [](Communicator& communicator) {
     struct Failing : torch::optim::SGD {
@@ -203,7 +205,7 @@ TEST(StepInBackward, SeveralOptimizersStepTheirOwnParameters) {
       if (in_backward) {
         ddp.step_in_backward(sgd);
         ddp.step_in_backward(adam);
-        ddp.step_in_backward(sgd);  // It is known already.
+        ddp.step_in_backward(sgd);  // The optimizer is already known.
       }
       for (int step = 0; step < 4; ++step) {
         if (step == 3 && in_backward) ddp.step_after_backward();
@@ -220,7 +222,7 @@ TEST(StepInBackward, SeveralOptimizersStepTheirOwnParameters) {
   });
 }
 
-// Cannot step.
+// An optimizer whose step() always fails.
 struct Stuck : torch::optim::SGD {
   using SGD::SGD;
   torch::Tensor step(LossClosure) override {
@@ -241,7 +243,7 @@ TEST(StepInBackward, WhatAnOptimizerThrowsIsToldWithoutItsStack) {
   });
 }
 
-// Whose second layer computes with the last one's weight, and hands no gradient to it.
+// The second layer uses the last layer's weight without passing a gradient to it.
 struct ReadTwiceImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     return torch::linear(torch::linear(torch::linear(x, first), last.detach()), last).sum();
@@ -264,7 +266,7 @@ TEST(StepInBackward, ValuesThatBackwardHasYetToReadAreNotChangedInSilence) {
   });
 }
 
-// Whether the other model is there before, or is wrapped later.
+// The other model may be wrapped before or after the call.
 TEST(StepInBackward, ParametersOfAnotherModelAreRefused) {
   run_ranks(1, [](Communicator& communicator) {
     torch::nn::Linear one(kInputs, kInputs), two(kInputs, 2);
@@ -284,7 +286,7 @@ TEST(StepInBackward, ParametersOfAnotherModelAreRefused) {
   });
 }
 
-// All that is trained lies in a checkpoint, and its gradients come before that of the ignored
+// All trained parameters are in a checkpoint, and their gradients come before those of the ignored
 // layer.
 struct BehindIgnoredImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {

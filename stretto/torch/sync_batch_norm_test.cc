@@ -20,7 +20,7 @@ namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
-// Ranks have 1 and 3 images of a batch of 4.
+// Of a batch of 4 images, rank 0 has 1 and rank 1 has 3.
 TEST(SyncBatchNorm, IsBatchNormOfTheWholeBatch) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const bool first = communicator.rank() == Rank(0);
@@ -42,7 +42,7 @@ TEST(SyncBatchNorm, IsBatchNormOfTheWholeBatch) {
       const auto& gradient = whole.grad();
       EXPECT_TRUE(torch::allclose(
           part.grad(), first ? gradient.slice(0, 0, 1) : gradient.slice(0, 1), 1e-3, 1e-4));
-      auto weight = model->weight.grad().clone();  // Each rank's part of the sum.
+      auto weight = model->weight.grad().clone();  // Each rank has a part of the sum.
       communicator.all_reduce(weight).wait();
       EXPECT_TRUE(torch::allclose(weight, reference->weight.grad(), 1e-4, 1e-4));
     }
@@ -75,8 +75,8 @@ TEST(SyncBatchNorm, ABatchThatIsEmptyOnAllRanksChangesNoRunningStatistics) {
   });
 }
 
-// Of which rank 0 uses a layer that rank 1 does not: its gradient is ready before that of the
-// normalisation on the one, and its bucket leaves after it on the other.
+// Only rank 0 uses layer `last`. Its gradient is ready before that of the normalisation on rank 0,
+// and its bucket leaves after it on rank 1.
 template <class Norm>
 struct NormalisedImpl : torch::nn::Module {
   explicit NormalisedImpl(Norm made) : norm(register_module("norm", made)) {}
@@ -90,13 +90,13 @@ struct NormalisedImpl : torch::nn::Module {
 
 torch::Tensor loss_of_output(const torch::Tensor& output) { return (output - 0.5).pow(3).mean(); }
 
-// Waits for other ranks while backward goes on.
+// Returns a hook that waits for other ranks while backward goes on.
 std::shared_ptr<CommunicationHook> waiting_hook() {
   return std::make_shared<CompressedReduction>(CompressionOptions{
       .codec = top_k({.density = 1}), .min_elements = 1, .exchange = CompressedExchange::divide});
 }
 
-// Against one process that has the parts of both ranks, in one batch for the normalisation.
+// Compares with one process that normalises the parts of both ranks as one batch.
 void expect_training_like_one_process(bool hook_waits) {
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     const auto build = [](auto norm) {
@@ -142,11 +142,11 @@ TEST(SyncBatchNorm, TrainsLikeOneProcessWithBranchesAndAccumulation) {
   expect_training_like_one_process(false);
 }
 
-// A hook that waits for the other rank's bucket, while that one waits in the normalisation.
+// The hook waits for the other rank's bucket, while that rank waits in the normalisation.
 TEST(SyncBatchNorm, HooksThatWaitBeginBehindIt) { expect_training_like_one_process(true); }
 
-// The tensor that rank 0 keeps has been lent the gradient's place, so its bucket waits for the end
-// of the pass, and that for the other rank.
+// The tensor that rank 0 keeps occupies the gradient's place. So its bucket waits for the end of
+// the pass, and the hook waits for the other rank.
 TEST(SyncBatchNorm, HooksThatWaitBeginBehindItWhereARankKeepsATensor) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     SyncBatchNorm norm(communicator, kInputs);
@@ -176,7 +176,7 @@ TEST(SyncBatchNorm, HooksThatWaitBeginBehindItWhereARankKeepsATensor) {
   });
 }
 
-// All gradients come by the end of the inner pass on rank 0, and not those of `branch` on rank 1.
+// On rank 0 all gradients have come when the inner pass ends; on rank 1 those of `branch` have not.
 struct CheckpointedHeadImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, bool all) {
     const auto y = Checkpoint::apply(x, &inner);
@@ -187,8 +187,8 @@ struct CheckpointedHeadImpl : torch::nn::Module {
 };
 TORCH_MODULE(CheckpointedHead);
 
-// Rank 0 must not wait in the head, neither in a bucket nor at the end of the inner pass, while
-// rank 1 waits for it in the backbone.
+// Rank 0 must wait neither in a bucket of the head nor at the end of the inner pass, while rank 1
+// waits for it in the backbone.
 TEST(SyncBatchNorm, ItMayBelongToAnotherModelOfThePass) {
   for (const bool compresses : {true, false}) {
     run_ranks(kRanks, [&](Communicator& communicator, int rank) {
@@ -213,7 +213,8 @@ TEST(SyncBatchNorm, ItMayBelongToAnotherModelOfThePass) {
   }
 }
 
-// Of one rank: those of tests are threads, which count each other's models and layers, too.
+// Uses one rank: ranks in tests are threads of a process, which count each other's models and
+// layers, too.
 TEST(SyncBatchNorm, HooksThatWaitBeginInBackwardWhereNothingElseWaits) {
   run_ranks(1, [](Communicator& communicator) {
     const DistributedDataParallelOptions options{.bucket_bytes = {1}, .codec = top_k()};
@@ -237,7 +238,7 @@ TEST(SyncBatchNorm, HooksThatWaitBeginInBackwardWhereNothingElseWaits) {
   });
 }
 
-// The end of a step is a wait, too.
+// The end of a step also waits for other ranks.
 TEST(SyncBatchNorm, NoStepEndsInAnInnerPassWhereSomethingWaits) {
   run_ranks(1, [](Communicator& communicator) {
     CheckpointedHead head;
@@ -285,7 +286,7 @@ TEST(SyncBatchNorm, TheTimeoutOfDistributedDataParallelHoldsForIt) {
   });
 }
 
-// A pass that rank 0 ends by an exception, while rank 1 waits for it in backward.
+// Rank 0 ends a pass by an exception, while rank 1 waits for it in backward.
 template <class Model>
 void expect_told(Model& ddp, bool throws) {
   const auto output = ddp.forward(torch::ones({2, 2}).set_requires_grad(true));
@@ -309,7 +310,7 @@ TEST(SyncBatchNorm, AnExceptionInBackwardIsToldToThoseWhoWaitInIt) {
   });
 }
 
-// Also in passes that reduce no gradients.
+// This also holds for passes that reduce no gradients.
 TEST(SyncBatchNorm, AnExceptionInsideNoSyncOrWithAllFrozenIsTold) {
   run_ranks(kRanks, [](Communicator& communicator) {
     const bool throws = communicator.rank() == Rank(0);
@@ -326,7 +327,7 @@ TEST(SyncBatchNorm, AnExceptionInsideNoSyncOrWithAllFrozenIsTold) {
   });
 }
 
-// Whose clone() makes its layers anew, and copies what they have.
+// A module whose clone() makes its layers anew, and copies their content.
 struct CloneableNormImpl : torch::nn::Cloneable<CloneableNormImpl> {
   explicit CloneableNormImpl(std::shared_ptr<Communicator> own) : group(std::move(own)) { reset(); }
   void reset() override { norm = register_module("norm", SyncBatchNorm(group, 2)); }
@@ -383,7 +384,7 @@ TEST(SyncBatchNorm, GoesOnWithoutALostRank) {
   });
 }
 
-// As a penalty on gradients takes them, of which this rank knows its own part only.
+// A gradient penalty needs second derivatives, of which a rank knows only its own part.
 TEST(SyncBatchNorm, RefusesSecondDerivatives) {
   run_ranks(kRanks, [](Communicator& communicator) {
     SyncBatchNorm layer(communicator, 2);
@@ -405,7 +406,7 @@ TEST(SyncBatchNorm, RefusesAnotherNumberOfChannels) {
   });
 }
 
-// By the moments of its own batch where the layer has kept none.
+// If the layer tracks no statistics, it uses the moments of the rank's own batch.
 TEST(SyncBatchNorm, IsLocalInEvaluation) {
   run_ranks(kRanks, [](Communicator& communicator) {
     for (const bool track : {true, false}) {

@@ -85,7 +85,7 @@ TEST(TensorBytes, ALazyNegativeIsWhatItReads) {
   EXPECT_EQ(number, -2.0f);
 }
 
-// Notes the bytes of operations, and how many of them are under way.
+// Records the bytes of operations, and how many of them are in flight.
 class Operations final : public OperationObserver {
  public:
   std::uint64_t begun(const ObservedOperation& operation) override {

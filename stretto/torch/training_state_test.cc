@@ -18,13 +18,13 @@
 #include "tests/support/files.h"
 #include "tests/support/torch_models.h"
 
-// What save_state() writes, load_state() takes over: on all ranks or on none.
+// The state that save_state() writes is loaded by load_state() on all ranks or on none.
 namespace stretto {
 namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
-// Keeps the rounding errors of bf16 and adds them to the next gradients, so it has a state.
+// A hook with a state: it keeps the rounding errors of bf16 and adds them to the next gradients.
 class Feedback : public PlainReduction {
  public:
   std::string name() const override { return "feedback"; }
@@ -66,8 +66,8 @@ class Feedback : public PlainReduction {
 class SavedState : public ::testing::Test {
  protected:
   static constexpr int kMostRanks = 3;
-  // The hash of the parameters after steps `first` to `last`; saved after step `saved`, and loaded
-  // before the first one if that is not 0.
+  // Runs steps `first` to `last` and returns the hash of the parameters. Loads the state first if
+  // `first` is not 0, and saves it after step `saved`.
   std::uint64_t train(Communicator& communicator, int first, int last, int saved) {
     Net model = net(first == 0 ? 1 : 9);
     DistributedDataParallelOptions options = small_buckets();
@@ -76,7 +76,7 @@ class SavedState : public ::testing::Test {
     torch::optim::Adam optimizer(ddp.parameters(), 0.01);
     if (first > 0) {
       ddp.load_state(path_, optimizer);
-      communicator.barrier().wait();  // Thread-ranks have one generator.
+      communicator.barrier().wait();  // Ranks that are threads share one generator.
     }
     for (int step = first; step <= last; ++step) {
       optimizer.zero_grad();
@@ -99,7 +99,7 @@ TEST_F(SavedState, RestoresTrainingBitByBit) {
   });
 }
 
-// Adds up in an order that depends on where in its bucket a gradient stands.
+// Adds up in an order that depends on the place of a gradient in its bucket.
 class RingReduction : public PlainReduction {
  public:
   std::string name() const override { return "ring"; }
@@ -120,7 +120,7 @@ struct BackwardsImpl : torch::nn::Module {
 };
 TORCH_MODULE(Backwards);
 
-// Also where the one that resumes must know that a rank has left out the first gradients before.
+// This includes a rank that had left out the first gradients before the state was saved.
 TEST_F(SavedState, RestoresBucketsSoThatAnyHookAddsUpAsBefore) {
   run_ranks(kMostRanks, [&](Communicator& communicator, int rank) {
     const auto train = [&](int first, bool unfreezes_late, bool compresses, bool leaves_out) {
@@ -135,7 +135,7 @@ TEST_F(SavedState, RestoresBucketsSoThatAnyHookAddsUpAsBefore) {
                                    .communication_hook = hook});
       torch::optim::SGD optimizer(ddp.parameters(), 0.1);
       if (first > 0) ddp.load_state(path_, optimizer);
-      communicator.barrier().wait();  // Thread-ranks have one generator.
+      communicator.barrier().wait();  // Ranks that are threads share one generator.
       if (unfreezes_late) model->third->bias.set_requires_grad(true);
       for (int step = first; step < 12; ++step) {
         optimizer.zero_grad();
@@ -164,8 +164,8 @@ TEST_F(SavedState, RestoresBucketsSoThatAnyHookAddsUpAsBefore) {
   });
 }
 
-// The reader has frozen what the writer has trained. In one case rank 1 has unfrozen besides what
-// neither has, in the other one it changes what it has loaded.
+// The reader has frozen a parameter that the writer has trained. In one case rank 1 has also
+// unfrozen another parameter; in the other case it changes what it has loaded.
 TEST_F(SavedState, IsComparedAlsoWhereItBuildsAnotherReducer) {
   run_ranks(kRanks, [&](Communicator& communicator, int rank) {
     train(communicator, 0, 0, 0);
@@ -179,7 +179,7 @@ TEST_F(SavedState, IsComparedAlsoWhereItBuildsAnotherReducer) {
       step();
       if (unfreezes && rank == 1) model->scale.set_requires_grad(true);
       ddp.load_state(path_, optimizer);
-      communicator.barrier().wait();  // Thread-ranks have one generator.
+      communicator.barrier().wait();  // Ranks that are threads share one generator.
       EXPECT_EQ(ddp.logging_data().strs_map.at("prev_iteration_grad_ready_order_indices"),
                 "0, 1, 2, 3, 4, 5");
       if (!unfreezes && rank == 1) model->last->weight.data().fill_(1);
@@ -241,7 +241,7 @@ TEST_F(SavedState, OfOtherSizesIsTakenOver) {
       DistributedDataParallel ddp(model, communicator, {.bucket_bytes = {64}});
       torch::optim::SGD optimizer(ddp.parameters(), 0.1);
       if (first > 0) ddp.load_state(path_, optimizer);
-      communicator.barrier().wait();  // Thread-ranks have one generator.
+      communicator.barrier().wait();  // Ranks that are threads share one generator.
       for (int step = first; step < 4; ++step) {
         optimizer.zero_grad();
         const auto data = torch::full({2, kInputs}, 1 + step + communicator.rank().value());
@@ -285,7 +285,7 @@ TEST_F(SavedState, MayBeThatOfSeveralOptimizers) {
   });
 }
 
-// A hook that takes over what is of other ranks only.
+// A hook that cannot load its state on rank `refuses`.
 class Picky : public Feedback {
  public:
   explicit Picky(Rank refuses) : refuses_(refuses) {}
@@ -328,7 +328,7 @@ TEST_F(SavedState, ThatOneRankCannotTakeOverIsRefusedOnAll) {
   });
 }
 
-// That of the others is gone, where they have stepped what the root has not.
+// The other ranks lose their state if they have stepped parameters that the root has not.
 TEST(OptimizerState, IsThatOfTheRootAndNoMore) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     torch::Tensor weight = torch::ones({3}).set_requires_grad(true);
@@ -343,7 +343,7 @@ TEST(OptimizerState, IsThatOfTheRootAndNoMore) {
   });
 }
 
-// libtorch's save() does nothing, and the state of other ranks would be gone.
+// libtorch's save() does nothing for it, so the other ranks would lose their state.
 TEST(OptimizerState, OfAClassThatWritesNoneIsRefusedOnAll) {
   struct Own : torch::optim::Optimizer {
     explicit Own(std::vector<torch::Tensor> parameters)
@@ -366,7 +366,7 @@ TEST(OptimizerState, OfAClassThatWritesNoneIsRefusedOnAll) {
   });
 }
 
-// As libtorch lists those of a layer that has two names.
+// libtorch lists the parameters of a layer with two names twice.
 TEST(OptimizerState, OfAParameterThatIsListedTwiceIsWhole) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     torch::Tensor weight = torch::ones({3}).set_requires_grad(true);
@@ -383,7 +383,7 @@ TEST(OptimizerState, OfAParameterThatIsListedTwiceIsWhole) {
     ASSERT_NE(optimizer.state().begin()->second, nullptr);
     weight.data().fill_(1);
     step(0);
-    // Rank 0's momentum was 6 after its two turns, and is 3 and 1.5 in these.
+    // Rank 0's momentum was 6 after its two updates, and is 3 and 1.5 in the next two.
     EXPECT_TRUE(torch::equal(weight, torch::full({3}, 1 - 0.5 * (3 + 1.5))));
   });
 }

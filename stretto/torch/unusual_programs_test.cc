@@ -17,13 +17,13 @@
 #include "stretto/torch/hook.h"
 #include "tests/support/torch_models.h"
 
-// What few programs do, and what must have the right numbers, or a sentence, all the same.
+// Unusual programs must get correct numbers, or an error that explains the problem.
 namespace stretto {
 namespace {
 
 using namespace testing;  // NOLINT: the models of tests/support/torch_models.h.
 
-// With parameters that have no elements, before, between and behind others.
+// Some parameters have no elements, before, between and behind the others.
 struct HollowImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     return (layer(x).sum() + none.sum() + flat.sum() + last.sum()).pow(2);
@@ -35,8 +35,8 @@ struct HollowImpl : torch::nn::Module {
 };
 TORCH_MODULE(Hollow);
 
-// One backward pass through two models, of which each rank uses another part: their buckets are
-// not full in the same order on all ranks.
+// One backward pass goes through two models, and each rank uses another part of them. So their
+// buckets do not fill in the same order on all ranks.
 TEST(UnusualPrograms, ModelsThatRanksUseDifferentlyInOnePassNeedCommunicatorsOfTheirOwn) {
   std::string texts;
   std::mutex mutex;
@@ -62,7 +62,7 @@ TEST(UnusualPrograms, ModelsThatRanksUseDifferentlyInOnePassNeedCommunicatorsOfT
   expect_contains(texts, "give each of them a communicator of its own, by split()");
 }
 
-// What the step of one model is refused for is not the other's.
+// An error in the step of one model does not affect the other.
 TEST(UnusualPrograms, AModelThatIsRefusedLeavesOthersOfThePassAsTheyAre) {
   run_ranks(kRanks, [](Communicator& communicator, int rank) {
     const auto own = communicator.split({.color = 0}), other = communicator.split({.color = 0});
@@ -117,7 +117,7 @@ TEST(UnusualPrograms, ForwardAndBackwardMayRunOnDifferentThreads) {
   });
 }
 
-// A checkpoint of what two tensors add up to.
+// A checkpoint of the sum of two tensors.
 struct CheckpointOfSum : torch::autograd::Function<CheckpointOfSum> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                const torch::Tensor& y, torch::nn::Linear* module) {
@@ -130,7 +130,7 @@ struct CheckpointOfSum : torch::autograd::Function<CheckpointOfSum> {
   }
 };
 
-// Two checkpoints, with all parameters, and a tensor that both of them take.
+// Two checkpoints hold all parameters, and both take the same tensor.
 struct SkippingImpl : torch::nn::Module {
   std::vector<torch::Tensor> forward(const torch::Tensor& skipped, bool returns_both) {
     auto output = CheckpointOfSum::apply(Checkpoint::apply(skipped, &a), skipped, &b);
@@ -142,7 +142,7 @@ struct SkippingImpl : torch::nn::Module {
 };
 TORCH_MODULE(Skipping);
 
-// Backward comes to that tensor when the step has ended in the inner pass of a checkpoint.
+// Backward reaches that tensor after the step has ended in the inner pass of a checkpoint.
 TEST(UnusualPrograms, ATensorThatSeveralCheckpointsTakeBeginsNoOtherStep) {
   for (const bool returns_both : {false, true}) {
     run_ranks(kRanks, [&](Communicator& communicator) {
@@ -160,7 +160,7 @@ TEST(UnusualPrograms, ATensorThatSeveralCheckpointsTakeBeginsNoOtherStep) {
   }
 }
 
-// Autograd keeps the node of a leaf, and what hangs on it, for as long as a graph with it lives.
+// Autograd keeps the node of a leaf, and hooks on it, as long as a graph with it exists.
 TEST(UnusualPrograms, ALeafThatACheckpointTakesBeginsNoStepInsideNoSync) {
   run_ranks(kRanks, [](Communicator& communicator) {
     Skipping model;
@@ -176,8 +176,8 @@ TEST(UnusualPrograms, ALeafThatACheckpointTakesBeginsNoStepInsideNoSync) {
   });
 }
 
-// The inner pass is not one of several then, and nothing comes behind it where the hook is a
-// leaf's.
+// If the hook calls forward(), the inner pass is not one of several. If the hook is on a leaf,
+// nothing comes behind the inner pass.
 TEST(UnusualPrograms, AStepInsideOfAHookHasEndedWhenItsBackwardReturns) {
   for (const bool calls_forward : {true, false}) {
     run_ranks(kRanks, [&](Communicator& communicator, int rank) {
@@ -259,7 +259,7 @@ TEST(UnusualPrograms, ACloneIsAModelOfItsOwn) {
     expect_close(model->weight.grad(), torch::full({2, kInputs}, 0.5f), "mean");
     const auto clone = std::dynamic_pointer_cast<torch::nn::LinearImpl>(model->clone());
     ASSERT_NE(clone, nullptr);
-    step(*clone, rank + 5);  // Belongs to nobody.
+    step(*clone, rank + 5);  // The clone belongs to no replica.
     expect_close(clone->weight.grad(), torch::full({2, kInputs}, rank + 5), "its own");
     expect_close(model->weight.grad(), torch::full({2, kInputs}, 0.5f), "as it was");
     DistributedDataParallel other(clone, communicator);
@@ -288,7 +288,7 @@ TEST(UnusualPrograms, HooksOfTheProgramSeeTheGradientOfTheirRank) {
   });
 }
 
-// Which tells its caller something in an argument.
+// A module whose forward() returns a value in an argument, too.
 struct CountingImpl : torch::nn::Module {
   template <class Parts>
   torch::Tensor forward(Parts&& parts) {
@@ -309,7 +309,7 @@ TEST(UnusualPrograms, ArgumentsThatNeedNoConversionAreThoseOfTheCaller) {
   });
 }
 
-// Rank 1 knows at once that it has nothing to train; the others would wait for it.
+// Rank 1 knows at once that it has nothing to train, and the others would wait for it.
 TEST(UnusualPrograms, AModelThatOnlyOneRankCannotTrainIsToldToAll) {
   run_ranks(3, [](Communicator& communicator) {
     const bool is_other = communicator.rank() == Rank(1);
@@ -335,7 +335,7 @@ TEST(UnusualPrograms, AModelThatOnlyOneRankCannotTrainIsToldToAll) {
   });
 }
 
-// What cleans up after a pass that has failed must not hide why, or end the program.
+// Cleaning up after a failed pass must not hide the cause, or end the program.
 TEST(UnusualPrograms, AFailureBehindTheFailureOfAPassIsNotTheOneThatIsThrown) {
   bool cleaned_up = false;
   std::future<void> over;
